@@ -1,0 +1,15 @@
+#!/usr/bin/env node
+// Entry of the `tallygate` command: checks the runtime before anything is imported that an older one cannot load
+// (the SQLite binding ends such a process with a signal and no message), so this file keeps to plain, old JavaScript.
+import { existsSync } from 'node:fs'
+
+const oldestMajor = 24
+if (Number(process.versions.node.split('.')[0]) < oldestMajor) {
+  console.error(
+    `tallygate: NODE_TOO_OLD: this is Node ${process.versions.node}, tallygate needs Node ${oldestMajor} or newer. ` +
+      `In a clone, run it by "npx tallygate" or an npm script: they use the runtime pinned in package.json.`,
+  )
+  process.exit(78)
+}
+const built = new URL('../dist/cli/main.js', import.meta.url)
+await import(existsSync(built) ? built.href : new URL('../src/cli/main.ts', import.meta.url).href)
