@@ -1,0 +1,79 @@
+/**
+ * Accounts: the counters of tokens that can run out. One decision touches one or more of them, all or none. The id is
+ * the same text on the device, on the wire and in the cloud, so that every layer means the same counter.
+ */
+import type { Micro } from './amount.ts'
+
+/** `<kind>/<part>/...`, each part percent-encoded. Made only by the functions below. */
+export type AccountId = string
+
+/** The pool of a line item in one period: its cap is quantity plus allowed overdraft. */
+export function lineAccount(instanceId: string, lineItemId: string, period: number): AccountId {
+  return join('line', instanceId, lineItemId, String(period))
+}
+
+/** The allocation of one action. It does not start again when the line item is reset. */
+export function actionAccount(instanceId: string, lineItemId: string, actionId: string): AccountId {
+  return join('action', instanceId, lineItemId, actionId)
+}
+
+/** What one requester may take from a line item in one period of its consumption limit. */
+export function limitAccount(
+  instanceId: string,
+  lineItemId: string,
+  requester: { readonly type: string; readonly value: string },
+  period: number,
+): AccountId {
+  return join('limit', instanceId, lineItemId, requester.type, requester.value, String(period))
+}
+
+export type ParsedAccount =
+  | { readonly kind: 'line'; readonly instanceId: string; readonly lineItemId: string; readonly period: number }
+  | { readonly kind: 'action'; readonly instanceId: string; readonly lineItemId: string; readonly actionId: string }
+  | {
+      readonly kind: 'limit'
+      readonly instanceId: string
+      readonly lineItemId: string
+      readonly requester: { readonly type: string; readonly value: string }
+      readonly period: number
+    }
+
+/** The parts of an id; undefined for a text that none of the functions above could have made. */
+export function parseAccount(id: AccountId): ParsedAccount | undefined {
+  const [kind, ...encoded] = id.split('/')
+  const parts: string[] = []
+  for (const part of encoded) {
+    try {
+      parts.push(decodeURIComponent(part))
+    } catch {
+      return undefined
+    }
+  }
+  const [instanceId = '', lineItemId = '', third = '', fourth = '', fifth = ''] = parts
+  const made = (): ParsedAccount | undefined => {
+    if (kind === 'line' && parts.length === 3 && isPeriod(third)) {
+      return { kind, instanceId, lineItemId, period: Number(third) }
+    }
+    if (kind === 'action' && parts.length === 3) return { kind, instanceId, lineItemId, actionId: third }
+    if (kind === 'limit' && parts.length === 5 && isPeriod(fifth)) {
+      return { kind, instanceId, lineItemId, requester: { type: third, value: fourth }, period: Number(fifth) }
+    }
+    return undefined
+  }
+  const parsed = made()
+  return parsed !== undefined && id === join(kind ?? '', ...parts) ? parsed : undefined
+}
+
+/** One movement of a ledger entry: what a charge took from, or a refund gave back to, one account. `amount > 0n`. */
+export interface Posting {
+  readonly account: AccountId
+  readonly amount: Micro
+}
+
+function join(kind: string, ...parts: readonly string[]): AccountId {
+  return [kind, ...parts.map(encodeURIComponent)].join('/')
+}
+
+function isPeriod(text: string): boolean {
+  return /^(0|[1-9]\d{0,8})$/.test(text)
+}

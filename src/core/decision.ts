@@ -1,0 +1,126 @@
+/**
+ * The words of a decision: what is asked, what is known, what comes out. Shared by the cloud, which decides over the
+ * whole pool, and by the device, which decides over what the cloud has granted to it.
+ */
+import type { AccountId, Posting } from './account.ts'
+import type { Decimal, Micro } from './amount.ts'
+
+export interface Requester {
+  readonly type: string
+  readonly value: string
+  /** What conditions look at; keys and values are the customer's own. */
+  readonly dictionary: Readonly<Record<string, unknown>>
+}
+
+export interface RequestedItem {
+  readonly name: string
+  /** Empty text: no version. */
+  readonly version: string
+  /** Greater than zero. */
+  readonly count: Decimal
+}
+
+export interface AccessRequest {
+  readonly requester: Requester
+  readonly items: readonly RequestedItem[]
+}
+
+/**
+ * What is known of the time, in POSIX milliseconds: the best estimate, and an interval that surely holds the true time.
+ * A host that trusts its clock gives the same instant three times; `latest` is null where nothing bounds it.
+ */
+export interface ClockReading {
+  readonly now: number
+  readonly earliest: number
+  readonly latest: number | null
+}
+
+/** A reading of a clock that is trusted. */
+export function exactly(now: number): ClockReading {
+  return { now, earliest: now, latest: now }
+}
+
+/**
+ * What an account can still give, and what it means when that is not enough: the pool itself is used up (only the cloud,
+ * or its signed word, can say so), this device's grant is, or the grant has expired.
+ */
+export interface Room {
+  readonly left: Micro | 'UNLIMITED'
+  readonly shortage: 'POOL' | 'GRANT' | 'GRANT_EXPIRED'
+}
+
+/** Answers for one moment: the same account gives the same room until the decision's postings are applied. */
+export type RoomOf = (account: AccountId) => Room
+
+/**
+ * Why an item was refused, in the order of the ladder: the first rung that fails names the reason. The last two take the
+ * place of a capacity rung where a device's grant, and not the pool, is what ran out.
+ */
+export type RefusalReason =
+  | 'ITEM_NOT_RATED'
+  | 'NO_USABLE_LINE_ITEM'
+  | 'CLOCK_UNDECIDED'
+  | 'DENIED_BY_RULE'
+  | 'INSUFFICIENT_TOKENS'
+  | 'ALLOCATION_EXHAUSTED'
+  | 'CONSUMPTION_LIMIT_REACHED'
+  | 'GRANT_EXHAUSTED'
+  | 'GRANT_EXPIRED'
+
+/** The share of one charge that one line item pays. */
+export interface Part {
+  readonly lineItemId: string
+  readonly rate: Decimal
+  /** The action that allowed it; null where the line item has no actions. */
+  readonly actionId: string | null
+  readonly charged: Micro
+}
+
+/** Why one line item could not serve an item, with the numbers that decided. */
+export interface Obstacle {
+  readonly lineItemId: string
+  readonly why:
+    | 'NOT_ELASTIC'
+    | 'NOT_DEPLOYED'
+    | 'NOT_STARTED'
+    | 'ENDED'
+    | 'CLOCK_UNDECIDED'
+    | 'SERIES_DOES_NOT_RATE_ITEM'
+    | 'NO_PERIOD'
+    | 'RULE_DENIES'
+    | 'NO_RULE_MATCHES'
+    | 'RULE_ERROR'
+    | 'TOO_FEW_TOKENS'
+    | 'ALLOCATION_TOO_SMALL'
+    | 'LIMIT_TOO_SMALL'
+  /** The action that decided, where one did. */
+  readonly actionId?: string
+  /** For the last three: what the account would have had to give, and what it had. */
+  readonly account?: AccountId
+  readonly needed?: Micro
+  readonly left?: Micro
+}
+
+export type ItemOutcome =
+  | { readonly outcome: 'GRANTED'; readonly parts: readonly Part[]; readonly total: Micro }
+  | {
+      readonly outcome: 'REFUSED'
+      readonly reason: RefusalReason
+      /** At most {@link OBSTACLES_MAX}. */
+      readonly obstacles: readonly Obstacle[]
+    }
+  /** A valid item of an all-or-nothing request that another item made fail. */
+  | { readonly outcome: 'NOT_CHARGED' }
+
+export const OBSTACLES_MAX = 16
+
+/** Something that the caller should know about a grant, without it being a refusal. */
+export type Caveat = 'CLOCK_UNDECIDED_ALLOWED'
+
+export interface Decision {
+  /** In the order of the request. */
+  readonly items: readonly ItemOutcome[]
+  /** Merged by account; empty when nothing is charged. Apply all of them, in one transaction, or none. */
+  readonly postings: readonly Posting[]
+  readonly caveats: readonly Caveat[]
+}

@@ -1,0 +1,88 @@
+/**
+ * The arithmetic of grants. For each device incarnation and account there are four counters that only grow: granted
+ * (written by the cloud), used, refunded and returned (written by the device). Messages carry them as absolute values,
+ * so a message that is lost, repeated or late can be stale but never wrong.
+ */
+import type { AccountId, Posting } from './account.ts'
+import type { Micro } from './amount.ts'
+
+export interface Counters {
+  readonly granted: Micro
+  readonly used: Micro
+  readonly refunded: Micro
+  readonly returned: Micro
+}
+
+export const NO_COUNTERS: Counters = { granted: 0n, used: 0n, refunded: 0n, returned: 0n }
+
+/** What the device may still spend: `G - R - U + F`. */
+export function room(counters: Counters): Micro {
+  return counters.granted - counters.returned - counters.used + counters.refunded
+}
+
+/** What the cloud must hold back for the device: `G - R`, whatever the device has spent of it. */
+export function outstanding(counters: Counters): Micro {
+  return counters.granted - counters.returned
+}
+
+/** What is billed: `U - F`. */
+export function billed(counters: Counters): Micro {
+  return counters.used - counters.refunded
+}
+
+/** True when no honest device could have these counters: negative, or more spent and returned than granted. */
+export function impossible(counters: Counters): boolean {
+  const { granted, used, refunded, returned } = counters
+  return used < 0n || refunded < 0n || returned < 0n || granted < 0n || refunded > used || room(counters) < 0n
+}
+
+/** Each counter at its greatest: what both sides know when they merge what they have heard. */
+export function merge(a: Counters, b: Counters): Counters {
+  return {
+    granted: a.granted > b.granted ? a.granted : b.granted,
+    used: a.used > b.used ? a.used : b.used,
+    refunded: a.refunded > b.refunded ? a.refunded : b.refunded,
+    returned: a.returned > b.returned ? a.returned : b.returned,
+  }
+}
+
+/** Counters after the charges of one ledger entry. Throws when the room does not hold them: it was checked before. */
+export function charge(counters: Counters, amount: Micro): Counters {
+  if (amount <= 0n || amount > room(counters)) throw new Error('invariant: a charge fits the room')
+  return { ...counters, used: counters.used + amount }
+}
+
+/** What one account of one device asks for. */
+export interface Want {
+  readonly account: AccountId
+  /** Needed at once for a request that waits, or 0n. */
+  readonly atLeast: Micro
+  /** Burn rate x horizon: what would be comfortable. */
+  readonly wanted: Micro
+}
+
+/**
+ * How much to add to a device's grant, in micro-tokens.
+ *
+ * The device gets what tops its room up to what it wants, at most a fair share of what is left (so that one device never
+ * holds the pool), but always what a waiting request needs when the pool still has it.
+ *
+ * @param free what the pool can still give: cap - charged directly - outstanding on all devices
+ * @param devices how many live devices draw on the pool, this one included
+ */
+export function sizeGrant(want: Want, roomNow: Micro, free: Micro, devices: number): Micro {
+  if (free <= 0n) return 0n
+  const lacking = (target: Micro): Micro => (target > roomNow ? target - roomNow : 0n)
+  const fair = free / BigInt(Math.max(1, devices))
+  const comfortable = lacking(want.wanted) < fair ? lacking(want.wanted) : fair
+  const needed = lacking(want.atLeast)
+  const size = comfortable > needed ? comfortable : needed
+  return size < free ? size : free
+}
+
+/** Sums postings by account, dropping nothing; the order is that of first mention. */
+export function sumPostings(postings: Iterable<Posting>): Map<AccountId, Micro> {
+  const sums = new Map<AccountId, Micro>()
+  for (const { account, amount } of postings) sums.set(account, (sums.get(account) ?? 0n) + amount)
+  return sums
+}

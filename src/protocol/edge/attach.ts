@@ -1,0 +1,20 @@
+/**
+ * A device without an incarnation gets the next one. The cloud fences the one before and stores its answer under the
+ * nonce; the device takes an answer only for the nonce that it holds in memory and an incarnation above all it ever had.
+ */
+import { z } from 'zod'
+import { uuid } from '../wire.ts'
+
+export const attachRequest = z.strictObject({
+  nonce: z.string().min(16).max(64),
+  bootId: z.string().max(64),
+  /** Versions of the software, for the administrator. */
+  software: z.string().max(64),
+})
+
+/** Payload of the JWS of kind `attach-answer`. */
+export const attachAnswer = z.strictObject({
+  deviceId: uuid,
+  nonce: z.string(),
+  incarnation: z.int().min(1),
+})

@@ -1,0 +1,144 @@
+/**
+ * The policy of one instance as the cloud signs it and the device keeps it: the whole of what a device needs to decide
+ * alone until the next revision. Unknown fields are refused: a device must not half-understand a rule.
+ */
+import { z } from 'zod'
+import { formatDecimal } from '../../core/amount.ts'
+import type { Condition, NamedCondition, Policy } from '../../core/policy.ts'
+import { publicJwk } from '../signing.ts'
+import { decimalText, instant, microText, plainText, uuid } from '../wire.ts'
+
+const period = z.strictObject({ index: z.int().min(0), from: instant.nullable(), until: instant.nullable() })
+
+const condition: z.ZodType<Condition> = z.lazy(() =>
+  z.discriminatedUnion('operator', [
+    z.strictObject({ operator: z.enum(['AND', 'OR']), conditions: z.array(condition).min(1) }),
+    z.strictObject({ operator: z.literal('NOT'), condition }),
+    z.strictObject({ operator: z.literal('IN'), property: z.string(), values: z.array(z.string()) }),
+  ]),
+)
+
+const action = z.strictObject({
+  id: uuid,
+  name: z.string().nullable(),
+  conditionId: uuid.nullable(),
+  effect: z.enum(['ALLOW', 'DENY']),
+  allocation: microText.nullable(),
+})
+
+const lineItem = z.strictObject({
+  id: plainText(256).min(1),
+  state: z.enum(['DEPLOYED', 'INACTIVE', 'OBSOLETE']),
+  elastic: z.boolean(),
+  rateTableSeries: z.string(),
+  startsAt: instant,
+  endsAt: instant,
+  quantity: microText,
+  overdraft: z.union([z.literal('UNLIMITED'), microText]),
+  periods: z.array(period).min(1),
+  actions: z.array(action),
+  consumptionLimit: z.strictObject({ limit: microText, periods: z.array(period).min(1) }).nullable(),
+})
+
+export const policyDocument = z.strictObject({
+  format: z.literal(1),
+  instanceId: uuid,
+  revision: z.int().min(1),
+  issuedAt: instant,
+  /** How long the device may go on deciding by this document without hearing from the cloud, ms from `issuedAt`. */
+  usableForMs: z.int().min(0),
+  /** How long a grant should last without contact, ms: what a device asks for is its burn rate times this. */
+  grantHorizonMs: z.int().min(0),
+  timezoneTolerant: z.boolean(),
+  undecidedClock: z.enum(['allow', 'refuse']),
+  lineItems: z.array(lineItem),
+  conditions: z.array(z.strictObject({ id: uuid, name: z.string().nullable(), condition })),
+  rateTables: z.array(
+    z.strictObject({
+      series: z.string(),
+      version: z.string(),
+      effectiveFrom: instant,
+      items: z.array(z.strictObject({ name: z.string(), version: z.string(), rate: decimalText })),
+    }),
+  ),
+  /** Public keys whose signature the device accepts from this revision on; holds the signing key itself. */
+  trustedKeys: z.array(publicJwk).min(1),
+})
+
+export type PolicyDocument = z.infer<typeof policyDocument>
+export type PolicyDocumentWire = z.input<typeof policyDocument>
+
+/** What core decides by. */
+export function policyOf(document: PolicyDocument): Policy {
+  return {
+    instanceId: document.instanceId,
+    revision: document.revision,
+    timezoneTolerant: document.timezoneTolerant,
+    undecidedClock: document.undecidedClock,
+    lineItems: document.lineItems,
+    conditions: document.conditions.map(({ id, name, condition }): NamedCondition => ({ id, name, ...condition })),
+    rateTables: document.rateTables,
+  }
+}
+
+/** The wire form of a policy and its terms; the inverse of parsing and {@link policyOf}. */
+export function policyToWire(
+  policy: Policy,
+  terms: Pick<PolicyDocument, 'issuedAt' | 'usableForMs' | 'grantHorizonMs' | 'trustedKeys'>,
+): PolicyDocumentWire {
+  return {
+    format: 1,
+    instanceId: policy.instanceId,
+    revision: policy.revision,
+    issuedAt: terms.issuedAt,
+    usableForMs: terms.usableForMs,
+    grantHorizonMs: terms.grantHorizonMs,
+    timezoneTolerant: policy.timezoneTolerant,
+    undecidedClock: policy.undecidedClock,
+    lineItems: policy.lineItems.map((item) => ({
+      id: item.id,
+      state: item.state,
+      elastic: item.elastic,
+      rateTableSeries: item.rateTableSeries,
+      startsAt: item.startsAt,
+      endsAt: item.endsAt,
+      quantity: String(item.quantity),
+      overdraft: String(item.overdraft),
+      periods: item.periods.map(({ index, from, until }) => ({ index, from, until })),
+      actions: item.actions.map(({ id, name, conditionId, effect, allocation }) => ({
+        id,
+        name,
+        conditionId,
+        effect,
+        allocation: allocation === null ? null : String(allocation),
+      })),
+      consumptionLimit:
+        item.consumptionLimit === null
+          ? null
+          : {
+              limit: String(item.consumptionLimit.limit),
+              periods: item.consumptionLimit.periods.map(({ index, from, until }) => ({ index, from, until })),
+            },
+    })),
+    conditions: policy.conditions.map((named) => ({ id: named.id, name: named.name, condition: bare(named) })),
+    rateTables: policy.rateTables.map(({ series, version, effectiveFrom, items }) => ({
+      series,
+      version,
+      effectiveFrom,
+      items: items.map((item) => ({ name: item.name, version: item.version, rate: formatDecimal(item.rate) })),
+    })),
+    trustedKeys: terms.trustedKeys,
+  }
+}
+
+function bare(condition: Condition): Condition {
+  switch (condition.operator) {
+    case 'AND':
+    case 'OR':
+      return { operator: condition.operator, conditions: condition.conditions.map(bare) }
+    case 'NOT':
+      return { operator: 'NOT', condition: bare(condition.condition) }
+    case 'IN':
+      return { operator: 'IN', property: condition.property, values: condition.values }
+  }
+}

@@ -1,0 +1,166 @@
+/**
+ * One message up, one answer down. A segment is sealed (made durable, with a random salt and the hash of the one before)
+ * before its first byte leaves the device, and is sent again byte for byte until acknowledged; the cloud answers a
+ * repetition with the stored answer. Both are signed; nothing that changes a balance travels outside of them.
+ */
+import { z } from 'zod'
+import { hashText } from '../signing.ts'
+import { instant, microText, plainText, uuid } from '../wire.ts'
+
+export const accountId = z.string().min(1).max(2048)
+
+/** Most entries of one segment; a longer backlog goes up in several. */
+export const SEGMENT_ENTRIES_MAX = 1_000
+
+/** Most text of the entries of one segment, in UTF-16 units; one entry may be larger than this by itself. */
+export const SEGMENT_TEXT_MAX = 1_000_000
+
+/** Most accounts that one segment may name in its counters, and in its wants. */
+export const SEGMENT_ACCOUNTS_MAX = 20_000
+
+/** Body of `POST .../devices/{deviceId}/sync`. `nonce` is fresh for each attempt and comes back in the signed time. */
+export const syncRequest = z.strictObject({ segment: z.string().min(1), nonce: z.string().min(16).max(64) })
+
+/** Payload of the JWS of kind `segment`, signed by the device key. */
+export const segment = z.strictObject({
+  deviceId: uuid,
+  incarnation: z.int().min(1),
+  /** 1, 2, 3 ... per incarnation. */
+  seq: z.int().min(1),
+  /** SHA-256 of the payload of the segment before; the chain start for the first. */
+  previousHash: hashText,
+  /** Random: two copies of one device diverge with their first segment. */
+  salt: z.string().min(16).max(64),
+  bootId: z.string().max(64),
+  /** The device's view of time when it sealed. `latest` null: unbounded. */
+  clock: z.strictObject({ now: instant, earliest: instant, latest: instant.nullable() }),
+  /** Absolute values, as of the last entry in here, of every account that changed since the segment before. */
+  counters: z
+    .array(z.strictObject({ account: accountId, used: microText, refunded: microText, returned: microText }))
+    .max(SEGMENT_ACCOUNTS_MAX),
+  /** Ledger entries `first` .. `first + bodies.length - 1`, each the JSON text of an {@link entryBody}. */
+  entries: z.strictObject({
+    first: z.int().min(1),
+    /** Chain head before the first and after the last of them. */
+    previousHash: hashText,
+    head: hashText,
+    bodies: z.array(z.string()).max(SEGMENT_ENTRIES_MAX),
+  }),
+  /** Entries recorded after the last one in here, still to come. */
+  backlog: z.int().min(0),
+  wants: z
+    .array(z.strictObject({ account: accountId, atLeast: microText, wanted: microText }))
+    .max(SEGMENT_ACCOUNTS_MAX),
+  /** Revision in force on the device, per instance; 0 for none. */
+  policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })).max(1000),
+  /** The last segment of a fenced incarnation: nothing follows it, and the cloud closes the incarnation exactly. */
+  final: z.boolean(),
+})
+export type Segment = z.infer<typeof segment>
+export type SegmentWire = z.input<typeof segment>
+
+/** One line of the device's ledger: an access request as decided, with refusals, or a refund. Never edited. */
+export const entryBody = z.strictObject({
+  n: z.int().min(1),
+  kind: z.enum(['access', 'refund']),
+  at: instant,
+  earliest: instant,
+  latest: instant.nullable(),
+  instanceId: uuid,
+  policyRevision: z.int().min(1),
+  correlationId: uuid,
+  requester: z.strictObject({ type: plainText(1024), value: plainText(1024) }),
+  items: z.array(
+    z.strictObject({
+      item: z.string(),
+      version: z.string(),
+      /** Decimal text. */
+      count: z.string(),
+      /** `GRANTED`, `NOT_CHARGED`, or the reason of the refusal. */
+      outcome: z.string(),
+      /** Micro-tokens. */
+      total: microText,
+      parts: z.array(
+        z.strictObject({
+          lineItemId: z.string(),
+          /** Decimal text. */
+          rate: z.string(),
+          actionId: z.string().nullable(),
+          charged: microText,
+        }),
+      ),
+      metaData: z.record(z.string(), z.unknown()).optional(),
+    }),
+  ),
+  postings: z.array(z.strictObject({ account: accountId, amount: microText })),
+})
+export type EntryBody = z.infer<typeof entryBody>
+export type EntryBodyWire = z.input<typeof entryBody>
+
+/** Answer to an attach or a sync: two signed documents, the second of which is fresh for each attempt. */
+export const signedAnswer = z.strictObject({ answer: z.string().min(1), time: z.string().min(1) })
+
+/** Payload of the JWS of kind `time`, signed by the cloud. */
+export const signedTime = z.strictObject({ nonce: z.string(), time: instant })
+
+const grant = z.strictObject({
+  /** Rises with each grant of the incarnation; a device takes only a higher one. */
+  term: z.int().min(1),
+  /** Powered-on time, in ms since receipt, for which the device may spend what it holds. */
+  lifetimeMs: z.int().min(0),
+  /** The same end by the wall clock. */
+  expiresAt: instant,
+  /** Cumulative grants; accounts not named keep theirs. */
+  accounts: z.array(
+    z.strictObject({
+      account: accountId,
+      granted: microText,
+      /** The pool has nothing left to grant beyond this: a shortage on the device is a shortage of the pool. */
+      exhausted: z.boolean(),
+      /** Not counted down: overdraft without limit, metered only. */
+      unlimited: z.boolean(),
+    }),
+  ),
+})
+export type Grant = z.infer<typeof grant>
+
+/** What the cloud asks of a device: `release` (give back all room), `sync` (come again at once). */
+export const directive = z.enum(['release', 'sync'])
+
+const common = { deviceId: uuid, incarnation: z.int().min(1) }
+
+/** Payload of the JWS of kind `sync-answer`, signed by the cloud. */
+export const syncAnswer = z.discriminatedUnion('outcome', [
+  /** The segment is merged: everything in it is billed. */
+  z.strictObject({
+    outcome: z.literal('MERGED'),
+    ...common,
+    seq: z.int().min(1),
+    hash: hashText,
+    grant: grant.nullable(),
+    /** Newest revision in the cloud, per instance of the device. */
+    policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })),
+    directives: z.array(directive),
+    /** The device should come again within this time. */
+    nextSyncMs: z.int().min(0),
+    time: instant,
+  }),
+  /** A segment at or below what is known, not the last one: nothing changed. `seq` is what the cloud knows. */
+  z.strictObject({ outcome: z.literal('KNOWN'), ...common, seq: z.int().min(0) }),
+  /** The cloud has not seen the segments before this one: send again from `seq + 1`. */
+  z.strictObject({ outcome: z.literal('BEHIND'), ...common, seq: z.int().min(0) }),
+  /**
+   * The incarnation is no longer current. `seq` is the last one merged. Not closed: stop spending, seal what is left as
+   * final, send it, attach anew. Closed: attach anew.
+   */
+  z.strictObject({
+    outcome: z.literal('FENCED'),
+    ...common,
+    seq: z.int().min(0),
+    hash: hashText,
+    forked: z.boolean(),
+    closed: z.boolean(),
+  }),
+])
+export type SyncAnswer = z.infer<typeof syncAnswer>
+export type SyncAnswerWire = z.input<typeof syncAnswer>

@@ -1,0 +1,325 @@
+/**
+ * The one catalogue of error codes, for every surface: HTTP, socket, CLI, configuration and database files. An entry says
+ * what happened, who acts and whether to try again; the page `docs/errors.md` is generated from it. A code, once shipped,
+ * keeps its meaning.
+ */
+import { z } from 'zod'
+
+interface CatalogueEntry {
+  /** What happened, in one sentence. */
+  readonly meaning: string
+  /** What the reader should do. */
+  readonly remedy: string
+  /** HTTP status where the code leaves by HTTP. */
+  readonly http: number
+  /** Exit code of the process where the code ends it; 1 if absent. */
+  readonly exit?: number
+  /** `later`: the same call may succeed unchanged. `online`: once the device has reached the cloud. `no`: change something first. */
+  readonly retry: 'no' | 'later' | 'online'
+}
+
+const catalogue = <T extends Record<string, CatalogueEntry>>(entries: T): T => entries
+
+export const ERRORS = catalogue({
+  BAD_JSON: {
+    meaning: 'The body is not well-formed JSON.',
+    remedy: 'Send one JSON value in UTF-8.',
+    http: 400,
+    retry: 'no',
+  },
+  BAD_REQUEST: {
+    meaning: 'The request does not have the form that this operation takes.',
+    remedy: 'Correct the field that the message names.',
+    http: 400,
+    retry: 'no',
+  },
+  BODY_TOO_LARGE: {
+    meaning: 'The body is larger than the limit.',
+    remedy: 'Send less in one request, or raise the limit in the configuration.',
+    http: 413,
+    retry: 'no',
+  },
+  MEDIA_TYPE_NOT_SUPPORTED: {
+    meaning: 'The body is not declared as application/json.',
+    remedy: 'Send the header Content-Type: application/json.',
+    http: 415,
+    retry: 'no',
+  },
+  TOKEN_MISSING: {
+    meaning: 'The request carries no bearer token.',
+    remedy: 'Send the header Authorization: Bearer <JWT>.',
+    http: 401,
+    retry: 'no',
+  },
+  TOKEN_INVALID: {
+    meaning: 'The bearer token is malformed, signed by an unknown key, or its signature does not fit.',
+    remedy: 'Make a token with the private key of a registered public key (see `tallygate token`).',
+    http: 401,
+    retry: 'no',
+  },
+  TOKEN_NOT_IN_TIME: {
+    meaning: 'The bearer token has expired or is not valid yet.',
+    remedy: 'Make a new token; check the clock of the machine that made it.',
+    http: 401,
+    retry: 'no',
+  },
+  ACCESS_KIND_WRONG: {
+    meaning: 'The token is valid but of the wrong access kind for this operation.',
+    remedy: 'Use an AdministrationAccess token, or a ClientAccess token where the operation takes one.',
+    http: 403,
+    retry: 'no',
+  },
+  INSTANCE_NOT_IN_TOKEN: {
+    meaning: 'The audience of the client token does not contain this instance.',
+    remedy: 'Use a token whose aud claim lists the instance.',
+    http: 403,
+    retry: 'no',
+  },
+  INSTANCE_HEADER_MISSING: {
+    meaning: 'A client token needs the header x-instance-id on this operation.',
+    remedy: 'Send x-instance-id with the UUID of the instance.',
+    http: 400,
+    retry: 'no',
+  },
+  NOT_FOUND: {
+    meaning: 'There is no such resource or route.',
+    remedy: 'Check the identifiers and the path.',
+    http: 404,
+    retry: 'no',
+  },
+  CONFLICT: {
+    meaning: 'The resource is in a state that does not allow this.',
+    remedy: 'Read the resource again and follow the message.',
+    http: 409,
+    retry: 'no',
+  },
+  OVERLOADED: {
+    meaning: 'More requests are waiting than the limit allows.',
+    remedy: 'Wait for the time in Retry-After and send the same request again.',
+    http: 503,
+    retry: 'later',
+  },
+  INTERNAL: {
+    meaning: 'The service met a condition that it does not handle.',
+    remedy: 'Try again later; report the correlation id of the log line if it persists.',
+    http: 500,
+    exit: 70,
+    retry: 'later',
+  },
+  STOPPING: {
+    meaning: 'The service is shutting down.',
+    remedy: 'Send the same request again in a moment.',
+    http: 503,
+    retry: 'later',
+  },
+  NODE_TOO_OLD: {
+    meaning: 'This Node cannot run tallygate.',
+    remedy: 'Use the pinned runtime (npx tallygate), or Node 24 or newer.',
+    http: 500,
+    exit: 78,
+    retry: 'no',
+  },
+  CONFIG_UNREADABLE: {
+    meaning: 'The configuration file cannot be read or is not TOML.',
+    remedy: 'Check the path, its permissions, and the line that the message names.',
+    http: 500,
+    exit: 78,
+    retry: 'no',
+  },
+  CONFIG_INVALID: {
+    meaning: 'A setting is unknown or has a value that it does not take.',
+    remedy: 'Correct the setting that the message names; docs/configuration.md lists them all.',
+    http: 500,
+    exit: 78,
+    retry: 'no',
+  },
+  USAGE: {
+    meaning: 'The command line is not understood.',
+    remedy: 'See --help.',
+    http: 500,
+    exit: 64,
+    retry: 'no',
+  },
+  ADDRESS_IN_USE: {
+    meaning: 'Another process listens on this port.',
+    remedy: 'Stop it, or choose another port (0 takes any free one).',
+    http: 500,
+    exit: 75,
+    retry: 'no',
+  },
+  ADDRESS_NOT_PERMITTED: {
+    meaning: 'This address cannot be listened on.',
+    remedy: 'Choose an address of this machine and a port that the user may open.',
+    http: 500,
+    exit: 77,
+    retry: 'no',
+  },
+  SOCKET_IN_USE: {
+    meaning: 'Another agent answers on this socket.',
+    remedy: 'Stop it first, or give this agent another socket path.',
+    http: 500,
+    exit: 75,
+    retry: 'no',
+  },
+  SOCKET_PATH_OCCUPIED: {
+    meaning: 'The socket path exists and is not a socket, or cannot be created.',
+    remedy: 'Remove the file by hand if nothing needs it, or choose another path.',
+    http: 500,
+    exit: 73,
+    retry: 'no',
+  },
+  STATE_IN_USE: {
+    meaning: 'Another process holds this database.',
+    remedy: 'Stop the other agent that uses this state directory.',
+    http: 500,
+    exit: 75,
+    retry: 'no',
+  },
+  STATE_UNWRITABLE: {
+    meaning: 'The state directory cannot be created or written.',
+    remedy: 'Give the service user a directory that it owns.',
+    http: 500,
+    exit: 73,
+    retry: 'no',
+  },
+  DATABASE_NEWER: {
+    meaning: 'The database was written by a newer version of tallygate.',
+    remedy: 'Install that version again, or restore a backup that this version wrote.',
+    http: 500,
+    exit: 65,
+    retry: 'no',
+  },
+  DATABASE_CORRUPT: {
+    meaning: 'The database file is damaged or is not a tallygate database.',
+    remedy: 'Keep the file, restore a backup or move the file away; unbilled usage in it may be lost.',
+    http: 500,
+    exit: 65,
+    retry: 'no',
+  },
+  NOT_ENROLLED: {
+    meaning: 'This device does not belong to a cloud yet.',
+    remedy: 'Give the agent an enrollment token (see `tallygate devices enrollment-token`).',
+    http: 503,
+    exit: 78,
+    retry: 'no',
+  },
+  ENROLLMENT_REFUSED: {
+    meaning: 'The cloud refused the enrollment token: used by another device, expired, or not its own.',
+    remedy: 'Have an administrator make a fresh token.',
+    http: 403,
+    exit: 77,
+    retry: 'no',
+  },
+  TRUST_MISMATCH: {
+    meaning: 'What answers at this address does not hold a key that was pinned.',
+    remedy: 'Check the address; if the cloud was set up anew, enroll the device again.',
+    http: 502,
+    exit: 76,
+    retry: 'no',
+  },
+  DEVICE_REVOKED: {
+    meaning: 'The key of this device was revoked.',
+    remedy: 'Enroll the device again.',
+    http: 403,
+    retry: 'no',
+  },
+  INSTANCE_UNKNOWN: {
+    meaning: 'This device does not serve that instance.',
+    remedy: 'Use an instance id that the device was enrolled for.',
+    http: 404,
+    retry: 'no',
+  },
+  POLICY_MISSING: {
+    meaning: 'The device has not received the rules of this instance yet.',
+    remedy: 'Let the device reach the cloud once.',
+    http: 503,
+    retry: 'online',
+  },
+  POLICY_STALE: {
+    meaning: 'The rules on the device are older than they may be used for.',
+    remedy: 'Let the device reach the cloud; the administrator sets the grace.',
+    http: 503,
+    retry: 'online',
+  },
+  POLICY_SIGNATURE_BAD: {
+    meaning: 'A policy was refused because it is not signed by a trusted key.',
+    remedy: 'The rules in force stay; check what answers at the cloud address.',
+    http: 502,
+    retry: 'later',
+  },
+  POLICY_REVISION_OLDER: {
+    meaning: 'A policy was refused because its revision is not above the one in force.',
+    remedy: 'The rules in force stay; the cloud may have been restored from a backup.',
+    http: 502,
+    retry: 'later',
+  },
+  POLICY_INCOMPLETE: {
+    meaning: 'A policy was refused because it is malformed or refers to something that it does not contain.',
+    remedy: 'The rules in force stay; correct the rules in the cloud.',
+    http: 502,
+    retry: 'later',
+  },
+  NOT_RECORDED: {
+    meaning: 'The decision could not be written to the ledger, so nothing was granted.',
+    remedy: 'Free disk space or repair the disk; the same request may then be sent again.',
+    http: 503,
+    retry: 'later',
+  },
+  REPEAT_MISMATCH: {
+    meaning: 'This request number was already used in this application session for another request.',
+    remedy: 'Count requests up by one; repeat a number only with the same body.',
+    http: 409,
+    retry: 'no',
+  },
+  CLOUD_UNREACHABLE: {
+    meaning: 'The cloud does not answer.',
+    remedy: 'Check network, address and TLS; the device goes on deciding within its grants.',
+    http: 502,
+    exit: 69,
+    retry: 'later',
+  },
+  SEGMENT_REJECTED: {
+    meaning: 'A sync message is malformed, not signed by its device, or does not add up.',
+    remedy: 'The device must be looked at: its database may have been altered.',
+    http: 422,
+    retry: 'no',
+  },
+})
+
+export type ErrorCode = keyof typeof ERRORS
+
+/**
+ * An error that a user may see. `message` describes this occurrence in its own words; the catalogue has the general
+ * meaning and remedy. Facts must hold no secret: they are logged and may be sent.
+ */
+export class CodedError extends Error {
+  readonly code: ErrorCode
+  readonly facts: Readonly<Record<string, unknown>>
+
+  constructor(code: ErrorCode, message: string, options: { cause?: unknown; facts?: Record<string, unknown> } = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause })
+    this.name = 'CodedError'
+    this.code = code
+    this.facts = options.facts ?? {}
+  }
+
+  get httpStatus(): number {
+    return ERRORS[this.code].http
+  }
+
+  get exitCode(): number {
+    const entry: CatalogueEntry = ERRORS[this.code]
+    return entry.exit ?? 1
+  }
+}
+
+/** Body of every error that the contract does not give another shape. */
+export const errorBody = z.object({ message: z.string(), code: z.string() })
+
+/** The first problem that zod found, as `path: what is wrong`, without the offending value. */
+export function firstProblem(error: z.ZodError, root = 'body'): string {
+  const issue = error.issues[0]
+  if (issue === undefined) return `${root}: invalid`
+  const path = issue.path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${String(key)}`)).join('')
+  return `${root}${path}: ${issue.message}`
+}

@@ -1,0 +1,21 @@
+/**
+ * Hints over MQTT. A hint says "look", never "what": it carries no authority, and a forged, repeated or withheld one
+ * costs at most a pull or a delay.
+ */
+import { z } from 'zod'
+import { uuid } from './wire.ts'
+
+export const TOPIC_ROOT = 'tallygate/v1'
+
+/** Retained: the newest policy revision of an instance. */
+export const policyTopic = (instanceId: string): string => `${TOPIC_ROOT}/instances/${instanceId}/policy`
+
+/** Not retained: this device should sync now. */
+export const deviceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/${deviceId}/hint`
+
+/** Retained, last will: whether the device's agent is connected. */
+export const presenceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/${deviceId}/presence`
+
+export const policyHint = z.strictObject({ instanceId: uuid, revision: z.int().min(1) })
+export const deviceHint = z.strictObject({ reason: z.enum(['session', 'sync']) })
+export const presence = z.strictObject({ online: z.boolean() })

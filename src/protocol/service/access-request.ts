@@ -1,0 +1,110 @@
+/**
+ * The access request and its answer, the same for one-off and session requests. Source: contract, Sessions and
+ * Non-session access request; facts on request and response bodies.
+ */
+import { z } from 'zod'
+import type { AccessRequest, Decision, RequestedItem } from '../../core/decision.ts'
+import { decimalNumber, exactNumber, plainText, tokensNumber, uuid } from '../wire.ts'
+import { type ApiVersion, ITEM_STATUS } from './status.ts'
+
+export const REQUESTED_ITEMS_MAX = 500
+
+const requester = z.strictObject({
+  type: plainText(256),
+  value: plainText(256),
+  dictionary: z.record(z.string(), z.unknown()).optional(),
+})
+
+const requestedItem = z
+  .strictObject({
+    item: plainText(256).min(1),
+    version: plainText(256).optional(),
+    /** Another spelling of `version` in older samples of the service. */
+    requestedVersion: plainText(256).optional(),
+    count: decimalNumber('POSITIVE'),
+    /** Goes to the usage records only. */
+    metaData: z.record(z.string(), z.unknown()).optional(),
+  })
+  .refine((item) => item.version === undefined || item.requestedVersion === undefined, {
+    message: 'give version or requestedVersion, not both',
+  })
+
+/** Body of a one-off access request. */
+export const accessRequestBody = z.strictObject({
+  requester,
+  requestedItems: z.array(requestedItem).min(1).max(REQUESTED_ITEMS_MAX),
+})
+
+/** Body of an access request in a session; an empty list puts the session to rest. */
+export const sessionAccessRequestBody = z.strictObject({
+  requester,
+  rollbackOnDeny: z.boolean(),
+  requestedItems: z.array(requestedItem).max(REQUESTED_ITEMS_MAX),
+})
+
+export type AccessRequestBody = z.infer<typeof accessRequestBody>
+
+export const accessResponseBody = z.strictObject({
+  correlationId: uuid,
+  requester: z.strictObject({ type: z.string(), value: z.string() }),
+  requestedItems: z.array(
+    z.strictObject({
+      item: z.string(),
+      version: z.string().optional(),
+      count: z.number(),
+      status: z.strictObject({ code: z.string(), description: z.string() }),
+      totalTokensCharged: z.number(),
+      lineItems: z.array(z.strictObject({ activationId: z.string(), rate: z.number(), tokensCharged: z.number() })),
+    }),
+  ),
+})
+export type AccessResponse = z.infer<typeof accessResponseBody>
+
+/** The domain form of a parsed body; `metaData` stays behind: nothing decides by it. */
+export function requestOf(body: Pick<AccessRequestBody, 'requester' | 'requestedItems'>): AccessRequest {
+  return {
+    requester: {
+      type: body.requester.type,
+      value: body.requester.value,
+      dictionary: body.requester.dictionary ?? {},
+    },
+    items: body.requestedItems.map((item): RequestedItem => ({
+      name: item.item,
+      version: item.version ?? item.requestedVersion ?? '',
+      count: item.count,
+    })),
+  }
+}
+
+/** The answer on the wire; numbers are exact decimal text (see `tokensNumber`), so stringify it with JSON.stringify. */
+export function accessResponse(
+  apiVersion: ApiVersion,
+  correlationId: string,
+  request: AccessRequest,
+  decision: Pick<Decision, 'items'>,
+): AccessResponse {
+  return {
+    correlationId,
+    requester: { type: request.requester.type, value: request.requester.value },
+    requestedItems: decision.items.map((outcome, index) => {
+      const asked = request.items[index]
+      if (asked === undefined) throw new Error('invariant: one outcome per requested item')
+      const status = ITEM_STATUS[outcome.outcome === 'REFUSED' ? outcome.reason : outcome.outcome]
+      const granted = outcome.outcome === 'GRANTED'
+      return {
+        item: asked.name,
+        ...(asked.version === '' ? {} : { version: asked.version }),
+        count: exactNumber(asked.count),
+        status: { code: status[apiVersion], description: status.description },
+        totalTokensCharged: granted ? tokensNumber(outcome.total) : 0,
+        lineItems: granted
+          ? outcome.parts.map((part) => ({
+              activationId: part.lineItemId,
+              rate: exactNumber(part.rate),
+              tokensCharged: tokensNumber(part.charged),
+            }))
+          : [],
+      }
+    }),
+  }
+}

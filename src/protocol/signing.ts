@@ -1,0 +1,92 @@
+/**
+ * Signed documents and fingerprints: compact JWS with an explicit type, so that a document of one kind can never pass as
+ * another, and SHA-256 over exact bytes. Only EdDSA (Ed25519) and ES256 are accepted; the key decides the algorithm.
+ */
+import { createHash } from 'node:crypto'
+import {
+  CompactSign,
+  type CryptoKey,
+  type JWK,
+  calculateJwkThumbprint,
+  compactVerify,
+  decodeProtectedHeader,
+} from 'jose'
+import { z } from 'zod'
+
+/** What a signed document is; stands in the JWS header as `typ`. */
+export type DocumentKind = 'policy' | 'segment' | 'sync-answer' | 'attach-answer' | 'time'
+
+export const SIGNING_ALGORITHMS = ['EdDSA', 'ES256'] as const
+
+/** A public key as JWK: Ed25519 or P-256. Private members are refused. */
+export const publicJwk = z.discriminatedUnion('kty', [
+  z.strictObject({ kty: z.literal('OKP'), crv: z.literal('Ed25519'), x: z.string().max(64) }),
+  z.strictObject({ kty: z.literal('EC'), crv: z.literal('P-256'), x: z.string().max(64), y: z.string().max(64) }),
+])
+export type PublicJwk = z.infer<typeof publicJwk>
+
+export interface Signer {
+  readonly keyId: string
+  readonly algorithm: (typeof SIGNING_ALGORITHMS)[number]
+  readonly privateKey: CryptoKey
+}
+
+const typeHeader = (kind: DocumentKind): string => `tallygate-${kind}+jws`
+
+/** Signs the text as it stands. */
+export async function signDocument(kind: DocumentKind, text: string, signer: Signer): Promise<string> {
+  return new CompactSign(new TextEncoder().encode(text))
+    .setProtectedHeader({ alg: signer.algorithm, typ: typeHeader(kind), kid: signer.keyId })
+    .sign(signer.privateKey)
+}
+
+/** The key id that a document names, unverified; undefined when it is no JWS. */
+export function namedKey(document: string): string | undefined {
+  try {
+    const { kid } = decodeProtectedHeader(document)
+    return typeof kid === 'string' ? kid : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/**
+ * The signed text, or undefined when the signature, the algorithm or the kind is wrong. Never throws on a bad document:
+ * refusing it is an expected outcome.
+ */
+export async function openDocument(
+  kind: DocumentKind,
+  document: string,
+  publicKey: CryptoKey,
+): Promise<string | undefined> {
+  try {
+    const { payload, protectedHeader } = await compactVerify(document, publicKey, {
+      algorithms: [...SIGNING_ALGORITHMS],
+    })
+    return protectedHeader.typ === typeHeader(kind)
+      ? new TextDecoder('utf-8', { fatal: true }).decode(payload)
+      : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** RFC 7638 thumbprint, the id by which keys are pinned. */
+export async function thumbprint(key: JWK): Promise<string> {
+  return calculateJwkThumbprint(key, 'sha256')
+}
+
+/** Lower-case hexadecimal SHA-256 of the UTF-8 bytes. */
+export function sha256(text: string): string {
+  return createHash('sha256').update(text, 'utf8').digest('hex')
+}
+
+/** Hash of a ledger entry: covers its body and, through the hash before it, the whole chain. */
+export function entryHash(previousHash: string, body: string): string {
+  return sha256(`${previousHash}\n${body}`)
+}
+
+/** Stands before the first entry and the first segment of an incarnation. */
+export const CHAIN_START = '0'.repeat(64)
+
+export const hashText = z.string().regex(/^[0-9a-f]{64}$/, 'must be a SHA-256 in lower-case hexadecimal')

@@ -1,0 +1,77 @@
+/**
+ * Scalars as they travel: micro-tokens as integer text (edge API), tokens, counts and rates as JSON numbers (service
+ * API), instants as POSIX milliseconds. JSON numbers are written from exact decimal text, never by way of a double.
+ */
+import { z } from 'zod'
+import {
+  type Decimal,
+  type Micro,
+  MICRO_MAX,
+  formatDecimal,
+  formatMicro,
+  parseDecimal,
+  wholeTokens,
+} from '../core/amount.ts'
+
+/** Text that every store and encoding takes: no lone surrogates, no NUL. */
+export const plainText = (maxLength: number) =>
+  z
+    .string()
+    .max(maxLength)
+    .refine((text) => text.isWellFormed() && !text.includes('\u0000'), 'must be well-formed Unicode without NUL')
+
+export const uuid = z.guid()
+
+/** POSIX milliseconds, up to the last one of the year 9999. */
+export const instant = z.int().min(0).max(253_402_300_799_999)
+
+/** Micro-tokens as decimal integer text. */
+export const microText = z
+  .string()
+  .regex(/^(0|[1-9]\d{0,18})$/, 'must be a whole number of micro-tokens as text')
+  .transform((text) => BigInt(text))
+  .refine((amount) => amount <= MICRO_MAX, 'must fit a signed 64-bit integer')
+
+/** An exact, non-negative decimal as text. */
+export const decimalText = z
+  .string()
+  .max(80)
+  .transform((text, context): Decimal => {
+    const value = parseDecimal(text)
+    if (value !== undefined && value.digits >= 0n) return value
+    context.addIssue({ code: 'custom', message: 'must be a non-negative decimal as text' })
+    return z.NEVER
+  })
+
+/** A JSON number that may be fractional, taken by its shortest decimal text. */
+export const decimalNumber = (rule: 'POSITIVE' | 'NON_NEGATIVE') =>
+  z.number().transform((number, context): Decimal => {
+    const value = parseDecimal(number)
+    if (value !== undefined && (rule === 'POSITIVE' ? value.digits > 0n : value.digits >= 0n)) return value
+    context.addIssue({ code: 'custom', message: rule === 'POSITIVE' ? 'must be greater than 0' : 'must be 0 or more' })
+    return z.NEVER
+  })
+
+/** Whole tokens as a JSON integer; in micro-tokens inside. At most what a signed 64-bit integer of micro-tokens holds. */
+export const wholeTokensNumber = z
+  .int()
+  .min(0)
+  .max(Number(MICRO_MAX / 1_000_000n))
+  .transform((tokens): Micro => wholeTokens(tokens))
+
+/** What JSON.stringify writes as the bare number. The type says `number` because that is what a reader gets. */
+export function tokensNumber(amount: Micro): number {
+  return rawNumber(formatMicro(amount))
+}
+
+export function exactNumber(value: Decimal): number {
+  return rawNumber(formatDecimal(value))
+}
+
+/** ECMAScript's JSON.rawJSON, which the library types do not declare. */
+const { rawJSON } = JSON as unknown as { rawJSON: (text: string) => number }
+
+function rawNumber(text: string): number {
+  const number = Number(text)
+  return String(number) === text ? number : rawJSON(text)
+}
