@@ -1,0 +1,132 @@
+/**
+ * The device's durable memory, as the use cases need it. Every method resolves after its one transaction would survive
+ * a power cut, and rejects with CodedError NOT_RECORDED (nothing of it happened) or, when the outcome is unknown, with
+ * any other error: then the process must stop and open again. Calls take effect in the order in which they were made.
+ */
+import type { AccountId, Posting } from '../../core/account.ts'
+import type { Micro } from '../../core/amount.ts'
+import type { Counters, Want } from '../../core/grant.ts'
+import type { EntryBodyWire, SegmentWire } from '../../protocol/edge/sync.ts'
+
+/** Who this device is, from enrollment. The private key is not in here and not in the database. */
+export interface Identity {
+  readonly deviceId: string
+  readonly keyId: string
+  readonly instanceIds: readonly string[]
+  /** Public signing keys of the cloud as JWK text, pinned at enrollment or named by a later trusted policy. */
+  readonly trustedKeys: readonly string[]
+  readonly edgeUrl: string
+  readonly serviceUrl: string
+  readonly pushUrl: string | null
+}
+
+export interface StoredPolicy {
+  readonly instanceId: string
+  readonly revision: number
+  /** The signed document as received; verified again at each start. */
+  readonly document: string
+}
+
+export interface StoredGrant {
+  readonly term: number
+  readonly lifetimeMs: number
+  readonly expiresAt: number
+  /** Powered-on time already counted against the lifetime at the last write, ms. */
+  readonly agedMs: number
+}
+
+/** What the ledger holds of one account in the current incarnation. */
+export interface AccountState extends Counters {
+  /** The cloud's word that the pool has no more to grant. */
+  readonly exhausted: boolean
+  readonly unlimited: boolean
+}
+
+/** The last answer given to one application session: what makes an application's retry harmless. */
+export interface LastAnswer {
+  readonly session: string
+  readonly n: number
+  /** SHA-256 of the request, so that the same number with another request is refused. */
+  readonly requestHash: string
+  readonly answer: string
+}
+
+/** Everything that a start needs, read once. */
+export interface Snapshot {
+  readonly identity: Identity | null
+  /** 0: not attached yet. */
+  readonly incarnation: number
+  /** Fenced by the cloud: no spending, until the final segment is delivered and the device attached anew. */
+  readonly fenced: boolean
+  readonly accounts: ReadonlyMap<AccountId, AccountState>
+  readonly grant: StoredGrant | null
+  readonly policies: readonly StoredPolicy[]
+  readonly lastEntry: number
+  readonly lastSealedEntry: number
+  readonly lastAnswers: readonly LastAnswer[]
+  /** The sealed segment that is not acknowledged, if any. */
+  readonly unacknowledged: SealedSegment | null
+  readonly lastSeq: number
+  /** Highest time ever persisted, POSIX ms. */
+  readonly clockHighWater: number
+}
+
+export interface PendingEntry {
+  /** `n` is lastEntry + 1, + 2 ...; the journal checks it and adds the hash chain. */
+  readonly body: EntryBodyWire
+  readonly postings: readonly Posting[]
+  readonly lastAnswer: LastAnswer | null
+}
+
+export interface SealedSegment {
+  readonly incarnation: number
+  readonly seq: number
+  /** SHA-256 of the payload text. */
+  readonly hash: string
+  /** Compact JWS, sent byte for byte. */
+  readonly document: string
+  readonly final: boolean
+}
+
+/** What only the caller knows about a segment to be sealed; entries, counters, seq and hashes come from the journal. */
+export interface SealOrder {
+  readonly salt: string
+  readonly bootId: string
+  readonly clock: SegmentWire['clock']
+  readonly wants: readonly Want[]
+  readonly policies: SegmentWire['policies']
+  /** Accounts whose room is given up, with the amount: raises `returned` in the same transaction. */
+  readonly returns: readonly Posting[]
+  readonly final: boolean
+}
+
+export interface GrantedAccount {
+  readonly account: AccountId
+  readonly granted: Micro
+  readonly exhausted: boolean
+  readonly unlimited: boolean
+}
+
+export interface Journal {
+  read(): Promise<Snapshot>
+  /** One transaction for all of them, in order. */
+  append(entries: readonly PendingEntry[]): Promise<void>
+  /** Makes the next segment durable. At most one may be unacknowledged: throws otherwise. */
+  seal(order: SealOrder): Promise<SealedSegment>
+  /** The cloud has merged `seq`; stores the grant that came with it in the same transaction (null: none came). */
+  acknowledge(
+    seq: number,
+    grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
+  ): Promise<void>
+  /** Marks the current incarnation as fenced; spending has already stopped in memory. */
+  fence(): Promise<void>
+  /** Begins a new incarnation with all counters 0. Unsealed entries must be none: throws otherwise. */
+  attach(incarnation: number): Promise<void>
+  saveIdentity(identity: Identity): Promise<void>
+  savePolicy(policy: StoredPolicy, trustedKeys: readonly string[] | null): Promise<void>
+  /** Keeps the clock's high-water mark and the grant's age, for an agent that writes nothing else. */
+  saveClock(highWater: number, grantAgedMs: number): Promise<void>
+  /** Entries for the technician, newest first. */
+  recent(limit: number): Promise<readonly EntryBodyWire[]>
+  close(): Promise<void>
+}
