@@ -1,12 +1,259 @@
-import type { CompiledPolicy } from './compile.ts'
-import type { AccessRequest, ClockReading, Decision, RoomOf } from './decision.ts'
+/**
+ * The decision: which line items pay how much for each requested item, or which rung of the ladder refuses.
+ *
+ * The ladder, in its documented order; the first rung that fails names the reason:
+ *
+ *   1 ITEM_NOT_RATED             a rate table in effect has the item with exactly this version
+ *   2 NO_USABLE_LINE_ITEM        an elastic, deployed line item in its window draws on a series that rates it
+ *     CLOCK_UNDECIDED            ... and only the clock's doubt about the window is in the way
+ *   3 DENIED_BY_RULE             the actions of such a line item allow the requester
+ *   4 INSUFFICIENT_TOKENS        the pools of those line items hold enough
+ *   5 ALLOCATION_EXHAUSTED       ... also within the allocation of the action that allows
+ *   6 CONSUMPTION_LIMIT_REACHED  ... also within the requester's consumption limit
+ *
+ * On a device, rungs 4 to 6 fail as GRANT_EXPIRED or GRANT_EXHAUSTED where the device's grant, and not the pool, is what
+ * ran out. The same facts give the same decision, wherever they are held; nothing in here reads a clock or throws on data.
+ */
+import { type AccountId, type Posting, limitAccount } from './account.ts'
+import { type Micro, type Ratio, decimalRatio, ratio, roundHalfEven } from './amount.ts'
+import type { Candidate, CompiledPolicy } from './compile.ts'
+import {
+  type AccessRequest,
+  type Caveat,
+  type ClockReading,
+  type Decision,
+  type ItemOutcome,
+  type Obstacle,
+  OBSTACLES_MAX,
+  type Part,
+  type RefusalReason,
+  type RequestedItem,
+  type Requester,
+  type Room,
+  type RoomOf,
+} from './decision.ts'
+import type { Action } from './policy.ts'
 
+/**
+ * Best effort: each item is granted or refused by itself, in order, each seeing what the ones before it took (one-off
+ * requests). All or nothing: one refused item leaves all uncharged (session requests).
+ */
 export type Mode = 'BEST_EFFORT' | 'ALL_OR_NOTHING'
 
-export declare function decide(
+/** Decides a request. Pure: the caller applies the postings, all in one transaction, before anyone hears the answer. */
+export function decide(
   policy: CompiledPolicy,
   request: AccessRequest,
   clock: ClockReading,
   roomOf: RoomOf,
   mode: Mode,
-): Decision
+): Decision {
+  const taken: Taken = new Map()
+  const caveats = new Set<Caveat>()
+  const items = request.items.map((item) => decideItem(policy, request.requester, item, clock, roomOf, taken, caveats))
+  if (mode === 'ALL_OR_NOTHING' && items.some(({ outcome }) => outcome === 'REFUSED')) {
+    return { items: items.map(withoutCharge), postings: [], caveats: [] }
+  }
+  const postings: Posting[] = []
+  for (const [account, amount] of taken) postings.push({ account, amount })
+  return { items, postings, caveats: [...caveats] }
+}
+
+/** What this request has taken so far, by account, in order of first mention. */
+type Taken = Map<AccountId, Micro>
+
+function withoutCharge(outcome: ItemOutcome): ItemOutcome {
+  return outcome.outcome === 'GRANTED' ? { outcome: 'NOT_CHARGED' } : outcome
+}
+
+function decideItem(
+  policy: CompiledPolicy,
+  requester: Requester,
+  item: RequestedItem,
+  clock: ClockReading,
+  roomOf: RoomOf,
+  taken: Taken,
+  caveats: Set<Caveat>,
+): ItemOutcome {
+  const view = policy.item(item.name, item.version, clock)
+  if (!view.rated) return refused('ITEM_NOT_RATED', [])
+  if (view.candidates.length === 0) {
+    return refused(view.refusedByClock ? 'CLOCK_UNDECIDED' : 'NO_USABLE_LINE_ITEM', view.obstacles)
+  }
+
+  const payers: Payer[] = []
+  const denials: Obstacle[] = []
+  for (const candidate of view.candidates) {
+    const ruling = candidate.rules(requester.dictionary)
+    if (ruling.ruling === 'ALLOW') payers.push(payer(policy, candidate, ruling.action, requester, roomOf, taken))
+    else if (denials.length < OBSTACLES_MAX) denials.push(denial(candidate, ruling.why, ruling.action))
+  }
+  if (payers.length === 0) return refused('DENIED_BY_RULE', denials)
+
+  const count = decimalRatio(item.count)
+  const shares = split(count, payers, 'LIMIT')
+  if (shares === undefined) return refused(...shortage(count, payers))
+
+  for (const {
+    payer: { accounts, candidate },
+    charged,
+  } of shares) {
+    if (candidate.undecided) caveats.add('CLOCK_UNDECIDED_ALLOWED')
+    if (charged === 0n) continue
+    for (const { account } of accounts) taken.set(account, (taken.get(account) ?? 0n) + charged)
+  }
+  return granted(shares)
+}
+
+/** The rungs that look at balances, each including the ones before it. */
+type CapacityRung = 'TOKENS' | 'ALLOCATION' | 'LIMIT'
+const CAPACITY_RUNGS: readonly CapacityRung[] = ['TOKENS', 'ALLOCATION', 'LIMIT']
+
+const RUNG_REASON: Readonly<Record<CapacityRung, RefusalReason>> = {
+  TOKENS: 'INSUFFICIENT_TOKENS',
+  ALLOCATION: 'ALLOCATION_EXHAUSTED',
+  LIMIT: 'CONSUMPTION_LIMIT_REACHED',
+}
+
+const RUNG_OBSTACLE: Readonly<Record<CapacityRung, Obstacle['why']>> = {
+  TOKENS: 'TOO_FEW_TOKENS',
+  ALLOCATION: 'ALLOCATION_TOO_SMALL',
+  LIMIT: 'LIMIT_TOO_SMALL',
+}
+
+interface PayerAccount {
+  readonly rung: CapacityRung
+  readonly account: AccountId
+  /** Never negative; what this request took before is already off. */
+  readonly left: Micro | 'UNLIMITED'
+  readonly shortage: Room['shortage']
+}
+
+/** A candidate whose rules allow the requester, with the accounts that a charge to it touches. */
+interface Payer {
+  readonly candidate: Candidate
+  readonly action: Action | null
+  readonly accounts: readonly PayerAccount[]
+}
+
+function payer(
+  policy: CompiledPolicy,
+  candidate: Candidate,
+  action: Action | null,
+  requester: Requester,
+  roomOf: RoomOf,
+  taken: Taken,
+): Payer {
+  const look = (rung: CapacityRung, account: AccountId): PayerAccount => {
+    const room = roomOf(account)
+    if (room.left === 'UNLIMITED') return { rung, account, left: 'UNLIMITED', shortage: room.shortage }
+    const left = room.left - (taken.get(account) ?? 0n)
+    return { rung, account, left: left > 0n ? left : 0n, shortage: room.shortage }
+  }
+  const accounts = [look('TOKENS', candidate.lineAccount)]
+  const allocated = action === null ? undefined : candidate.actionAccounts.get(action.id)
+  if (allocated !== undefined) accounts.push(look('ALLOCATION', allocated))
+  if (candidate.limitPeriod !== null) {
+    const { instanceId } = policy.policy
+    accounts.push(look('LIMIT', limitAccount(instanceId, candidate.lineItem.id, requester, candidate.limitPeriod)))
+  }
+  return { candidate, action, accounts }
+}
+
+/** The least that the accounts up to a rung hold. */
+function capacity({ accounts }: Payer, rung: CapacityRung): Micro | 'UNLIMITED' {
+  const last = CAPACITY_RUNGS.indexOf(rung)
+  let least: Micro | 'UNLIMITED' = 'UNLIMITED'
+  for (const account of accounts) {
+    if (account.left === 'UNLIMITED' || CAPACITY_RUNGS.indexOf(account.rung) > last) continue
+    if (least === 'UNLIMITED' || account.left < least) least = account.left
+  }
+  return least
+}
+
+interface Share {
+  readonly payer: Payer
+  readonly charged: Micro
+}
+
+/**
+ * Walks the payers in order; each serves what it can of the remaining count at its own rate. The count is an exact
+ * fraction, and only the total is rounded: the last share absorbs the rounding, so that the shares always sum to the
+ * rounded total. Undefined when they cannot serve all of it.
+ */
+function split(count: Ratio, payers: readonly Payer[], rung: CapacityRung): readonly Share[] | undefined {
+  const shares: Share[] = []
+  let remaining = count
+  let sum = 0n
+  for (const payer of payers) {
+    const { microRate } = payer.candidate
+    const needed = chargeFor(remaining, microRate, sum)
+    const available = capacity(payer, rung)
+    if (available === 'UNLIMITED' || available >= needed) {
+      shares.push({ payer, charged: needed })
+      return shares
+    }
+    if (available === 0n) continue
+    shares.push({ payer, charged: available })
+    sum += available
+    remaining = ratio(
+      remaining.num * microRate.num - available * remaining.den * microRate.den,
+      remaining.den * microRate.num,
+    )
+  }
+  return undefined
+}
+
+/** Micro-tokens for `count` on top of `sum`, so that the sum of both is rounded once. */
+function chargeFor(count: Ratio, microRate: Ratio, sum: Micro): Micro {
+  const den = count.den * microRate.den
+  return roundHalfEven({ num: sum * den + count.num * microRate.num, den }) - sum
+}
+
+function granted(shares: readonly Share[]): ItemOutcome {
+  let total = 0n
+  const parts = shares.map(({ payer: { candidate, action }, charged }): Part => {
+    total += charged
+    return { lineItemId: candidate.lineItem.id, rate: candidate.rate, actionId: action?.id ?? null, charged }
+  })
+  return { outcome: 'GRANTED', parts, total }
+}
+
+/** Names the first capacity rung that cannot serve the count, and every account that is too small by itself. */
+function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, readonly Obstacle[]] {
+  const rung = CAPACITY_RUNGS.find((each) => split(count, payers, each) === undefined)
+  if (rung === undefined) throw new Error('invariant: a refused split fails at one of the rungs')
+  const last = CAPACITY_RUNGS.indexOf(rung)
+  let reason = RUNG_REASON[rung]
+  const obstacles: Obstacle[] = []
+  for (const each of payers) {
+    const least = capacity(each, rung)
+    const needed = chargeFor(count, each.candidate.microRate, 0n)
+    for (const { rung: own, account, left, shortage } of each.accounts) {
+      if (left === 'UNLIMITED') continue
+      if (CAPACITY_RUNGS.indexOf(own) <= last && left === least) reason = localReason(reason, shortage)
+      if (left < needed && obstacles.length < OBSTACLES_MAX) {
+        obstacles.push({ ...obstacle(each, RUNG_OBSTACLE[own]), account, needed, left })
+      }
+    }
+  }
+  return [reason, obstacles]
+}
+
+/** A shortage that the cloud could mend outranks one of the pool, and an expired grant one that is used up. */
+function localReason(reason: RefusalReason, shortage: Room['shortage']): RefusalReason {
+  if (shortage === 'GRANT_EXPIRED' || reason === 'GRANT_EXPIRED') return 'GRANT_EXPIRED'
+  return shortage === 'GRANT' ? 'GRANT_EXHAUSTED' : reason
+}
+
+function obstacle({ candidate, action }: Payer, why: Obstacle['why']): Obstacle {
+  return { lineItemId: candidate.lineItem.id, why, ...(action === null ? {} : { actionId: action.id }) }
+}
+
+function denial(candidate: Candidate, why: Obstacle['why'], action: Action | null): Obstacle {
+  return { lineItemId: candidate.lineItem.id, why, ...(action === null ? {} : { actionId: action.id }) }
+}
+
+function refused(reason: RefusalReason, obstacles: readonly Obstacle[]): ItemOutcome {
+  return { outcome: 'REFUSED', reason, obstacles }
+}

@@ -1,0 +1,43 @@
+/**
+ * The ordered actions of one line item. The first entry that is triggered decides; nothing falls through it. A line item
+ * without actions is unrestricted; one with actions refuses whom none of them allows.
+ */
+import { ALWAYS_ERROR, type Dictionary, type Evaluate, type Verdict } from './condition.ts'
+import type { Action } from './policy.ts'
+
+export type Ruling =
+  | { readonly ruling: 'ALLOW'; readonly action: Action | null }
+  | { readonly ruling: 'REFUSE'; readonly why: 'RULE_DENIES' | 'RULE_ERROR'; readonly action: Action }
+  | { readonly ruling: 'REFUSE'; readonly why: 'NO_RULE_MATCHES'; readonly action: null }
+
+export type Rules = (dictionary: Dictionary) => Ruling
+
+const UNRESTRICTED: Ruling = { ruling: 'ALLOW', action: null }
+const NO_RULE_MATCHES: Ruling = { ruling: 'REFUSE', why: 'NO_RULE_MATCHES', action: null }
+
+interface Entry {
+  readonly triggered: Evaluate
+  readonly taken: Ruling
+  readonly failed: Ruling
+}
+
+const ALWAYS: Evaluate = () => 'TRUE'
+
+/** @param conditions compiled conditions of the instance by id; an id that is missing evaluates as an error */
+export function compileRules(actions: readonly Action[], conditions: ReadonlyMap<string, Evaluate>): Rules {
+  if (actions.length === 0) return () => UNRESTRICTED
+  const entries = actions.map((action): Entry => {
+    const triggered = action.conditionId === null ? ALWAYS : (conditions.get(action.conditionId) ?? ALWAYS_ERROR)
+    const taken: Ruling =
+      action.effect === 'ALLOW' ? { ruling: 'ALLOW', action } : { ruling: 'REFUSE', why: 'RULE_DENIES', action }
+    return { triggered, taken, failed: { ruling: 'REFUSE', why: 'RULE_ERROR', action } }
+  })
+  return (dictionary) => {
+    for (const entry of entries) {
+      const verdict: Verdict = entry.triggered(dictionary)
+      if (verdict === 'TRUE') return entry.taken
+      if (verdict === 'ERROR') return entry.failed
+    }
+    return NO_RULE_MATCHES
+  }
+}
