@@ -55,7 +55,7 @@ export function compilePolicy(policy: Policy): CompiledPolicy {
   const conditions = new Map<string, Evaluate>(policy.conditions.map((named) => [named.id, compileCondition(named)]))
   const widen = policy.timezoneTolerant ? TOLERANCE_MS : 0
   const bySeries = lineItemsBySeries(policy, conditions, widen)
-  const tables = policy.rateTables.map(compileTable)
+  const tables = compileTables(policy.rateTables)
   const tablesOfItem = indexTables(tables)
   const changes = instantsOfChange(policy, widen)
   const spans = new Map<string, Map<string, ItemView>>()
@@ -145,20 +145,27 @@ interface CompiledTable {
   readonly effectiveUntil: number
 }
 
-function compileTable(table: RateTable, position: number, all: readonly RateTable[]): CompiledTable {
+/** Within a series a table is in effect until the next one is; of two with the same instant the later in the list stays. */
+function compileTables(tables: readonly RateTable[]): readonly CompiledTable[] {
+  const compiled: CompiledTable[] = []
+  for (const series of Map.groupBy(tables, (table) => table.series).values()) {
+    const ordered = series.toSorted((a, b) => a.effectiveFrom - b.effectiveFrom)
+    for (const [index, table] of ordered.entries()) {
+      const effectiveUntil = ordered[index + 1]?.effectiveFrom ?? Number.POSITIVE_INFINITY
+      const { effectiveFrom } = table
+      compiled.push({ series: table.series, effectiveFrom, effectiveUntil, rates: ratesByItem(table) })
+    }
+  }
+  return compiled
+}
+
+function ratesByItem(table: RateTable): ReadonlyMap<string, Decimal> {
   const rates = new Map<string, Decimal>()
   for (const { name, version, rate } of table.items) {
     const key = itemKey(name, version)
     if (!rates.has(key)) rates.set(key, rate)
   }
-  // Of tables that take effect at the same instant, the later one in the list stays.
-  const successors = all.filter(
-    (other, index) =>
-      other.series === table.series &&
-      (other.effectiveFrom > table.effectiveFrom || (other.effectiveFrom === table.effectiveFrom && index > position)),
-  )
-  const effectiveUntil = Math.min(Number.POSITIVE_INFINITY, ...successors.map((other) => other.effectiveFrom))
-  return { series: table.series, effectiveFrom: table.effectiveFrom, rates, effectiveUntil }
+  return rates
 }
 
 function indexTables(tables: readonly CompiledTable[]): ReadonlyMap<string, readonly CompiledTable[]> {

@@ -83,16 +83,24 @@ function decideItem(
 
   const payers: Payer[] = []
   const denials: Obstacle[] = []
-  for (const candidate of view.candidates) {
-    const ruling = candidate.rules(requester.dictionary)
-    if (ruling.ruling === 'ALLOW') payers.push(payer(policy, candidate, ruling.action, requester, roomOf, taken))
-    else if (denials.length < OBSTACLES_MAX) denials.push(denial(candidate, ruling.why, ruling.action))
+  const untried = view.candidates[Symbol.iterator]()
+  // Line items after the one that serves the rest are never looked at.
+  const payerAt = (index: number): Payer | undefined => {
+    while (payers.length <= index) {
+      const { value: candidate, done } = untried.next()
+      if (done === true) return undefined
+      const ruling = candidate.rules(requester.dictionary)
+      if (ruling.ruling === 'ALLOW') payers.push(payer(policy, candidate, ruling.action, requester, roomOf, taken))
+      else if (denials.length < OBSTACLES_MAX) denials.push(obstacle(candidate, ruling.action, ruling.why))
+    }
+    return payers[index]
   }
-  if (payers.length === 0) return refused('DENIED_BY_RULE', denials)
 
   const count = decimalRatio(item.count)
-  const shares = split(count, payers, 'LIMIT')
-  if (shares === undefined) return refused(...shortage(count, payers))
+  const shares = split(count, payerAt, 'LIMIT')
+  if (shares === undefined) {
+    return payers.length === 0 ? refused('DENIED_BY_RULE', denials) : refused(...shortage(count, payers))
+  }
 
   for (const {
     payer: { accounts, candidate },
@@ -181,11 +189,17 @@ interface Share {
  * fraction, and only the total is rounded: the last share absorbs the rounding, so that the shares always sum to the
  * rounded total. Undefined when they cannot serve all of it.
  */
-function split(count: Ratio, payers: readonly Payer[], rung: CapacityRung): readonly Share[] | undefined {
+function split(
+  count: Ratio,
+  payerAt: (index: number) => Payer | undefined,
+  rung: CapacityRung,
+): readonly Share[] | undefined {
   const shares: Share[] = []
   let remaining = count
   let sum = 0n
-  for (const payer of payers) {
+  for (let index = 0; ; index += 1) {
+    const payer = payerAt(index)
+    if (payer === undefined) return undefined
     const { microRate } = payer.candidate
     const needed = chargeFor(remaining, microRate, sum)
     const available = capacity(payer, rung)
@@ -201,7 +215,6 @@ function split(count: Ratio, payers: readonly Payer[], rung: CapacityRung): read
       remaining.den * microRate.num,
     )
   }
-  return undefined
 }
 
 /** Micro-tokens for `count` on top of `sum`, so that the sum of both is rounded once. */
@@ -221,7 +234,7 @@ function granted(shares: readonly Share[]): ItemOutcome {
 
 /** Names the first capacity rung that cannot serve the count, and every account that is too small by itself. */
 function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, readonly Obstacle[]] {
-  const rung = CAPACITY_RUNGS.find((each) => split(count, payers, each) === undefined)
+  const rung = CAPACITY_RUNGS.find((each) => split(count, (index) => payers[index], each) === undefined)
   if (rung === undefined) throw new Error('invariant: a refused split fails at one of the rungs')
   const last = CAPACITY_RUNGS.indexOf(rung)
   let reason = RUNG_REASON[rung]
@@ -233,7 +246,7 @@ function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, reado
       if (left === 'UNLIMITED') continue
       if (CAPACITY_RUNGS.indexOf(own) <= last && left === least) reason = localReason(reason, shortage)
       if (left < needed && obstacles.length < OBSTACLES_MAX) {
-        obstacles.push({ ...obstacle(each, RUNG_OBSTACLE[own]), account, needed, left })
+        obstacles.push({ ...obstacle(each.candidate, each.action, RUNG_OBSTACLE[own]), account, needed, left })
       }
     }
   }
@@ -246,11 +259,7 @@ function localReason(reason: RefusalReason, shortage: Room['shortage']): Refusal
   return shortage === 'GRANT' ? 'GRANT_EXHAUSTED' : reason
 }
 
-function obstacle({ candidate, action }: Payer, why: Obstacle['why']): Obstacle {
-  return { lineItemId: candidate.lineItem.id, why, ...(action === null ? {} : { actionId: action.id }) }
-}
-
-function denial(candidate: Candidate, why: Obstacle['why'], action: Action | null): Obstacle {
+function obstacle(candidate: Candidate, action: Action | null, why: Obstacle['why']): Obstacle {
   return { lineItemId: candidate.lineItem.id, why, ...(action === null ? {} : { actionId: action.id }) }
 }
 
