@@ -1,0 +1,81 @@
+/**
+ * What the link needs from the rest of the agent: the parts of the journal and the ledger that a sync round touches,
+ * time, timers and randomness. The adapters of the outside world (cloud, keys, push) stand in files of their own.
+ */
+import type { Posting } from '../../../core/account.ts'
+import type { CompiledPolicy } from '../../../core/compile.ts'
+import type { ClockReading } from '../../../core/decision.ts'
+import type { Want } from '../../../core/grant.ts'
+import type { PolicyDocument } from '../../../protocol/edge/policy-document.ts'
+import type { GrantedAccount, Journal, StoredGrant } from '../journal.ts'
+
+/** What the link does with the journal; it never appends entries. */
+export type LinkJournal = Pick<
+  Journal,
+  'read' | 'seal' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy'
+>
+
+/** What came with an acknowledged segment, as the journal has just stored it. */
+export type AppliedGrant = StoredGrant & { readonly accounts: readonly GrantedAccount[] }
+
+/** What the link does with the ledger in memory. None of these waits for anything but {@link LinkLedger.freeze}. */
+export interface LinkLedger {
+  /** Number of the last entry decided in this incarnation, durable or on its way to the journal; 0 for none. */
+  lastEntry(): number
+  /** Top-ups: accounts at or below low water, and what would be comfortable. Waiting requests come by `requestGrant`. */
+  wants(): readonly Want[]
+  /**
+   * Stops recording anything (charges, refunds, refusals) at once and resolves when every entry decided before stands in
+   * the journal. It ends with {@link LinkLedger.begin}: an entry after the final segment could never be delivered.
+   */
+  freeze(): Promise<void>
+  /** Gives up all room at once: raises `returned` in memory and says by how much; empty when there is none. */
+  giveUpRoom(): readonly Posting[]
+  /** Undoes {@link LinkLedger.giveUpRoom} when the journal did not take it. */
+  takeBackRoom(returns: readonly Posting[]): void
+  /** The grant is durable: its tokens may be spent. */
+  applyGrant(grant: AppliedGrant): void
+  /** A new incarnation stands in the journal: all counters 0, entries count from 1, recording may begin. */
+  begin(incarnation: number): void
+}
+
+/** A policy in force: verified, complete, durable. */
+export interface ActivePolicy {
+  readonly document: PolicyDocument
+  readonly compiled: CompiledPolicy
+}
+
+/** Where the access path reads the rules in force; the link swaps them one instance at a time. */
+export interface PolicyBoard {
+  put(policy: ActivePolicy): void
+}
+
+export interface LinkClock {
+  /** What the device knows of the time; decides, and goes into segments. */
+  reading(): ClockReading
+  /** Time since boot, suspend included, in ms. Only differences mean something. */
+  sinceBoot(): number
+  /** What the wall clock shows, POSIX ms; anybody can set it, so it only dates tokens. */
+  wall(): number
+  /** The cloud signed `time` (POSIX ms) between these two readings of {@link LinkClock.sinceBoot}. */
+  learn(evidence: { readonly time: number; readonly sentAt: number; readonly receivedAt: number }): void
+  readonly bootId: string
+}
+
+export interface Timers {
+  /** Calls once after `ms`; the returned function prevents it. */
+  after(ms: number, call: () => void): () => void
+}
+
+export interface Randomness {
+  /** Uniform in [0, 1). */
+  fraction(): number
+  /** 128 bits as text of 16 to 64 characters, never repeated: nonces and salts. */
+  token(): string
+}
+
+/** Structured log: a constant message, the data in fields. */
+export interface LinkLog {
+  info(fields: Record<string, unknown>, message: string): void
+  warn(fields: Record<string, unknown>, message: string): void
+}
