@@ -1,0 +1,166 @@
+/**
+ * Settings from their sources: a flag beats the environment, the environment beats the file, the file beats the default.
+ * Whatever is wrong ends in one CodedError that names the source, the key and what the key takes; a key that nothing
+ * reads is refused too, because a limit that was misspelt is a limit that is not in force. No message holds a secret.
+ */
+import { parse as parseToml, TomlError } from 'smol-toml'
+import { CodedError } from '../protocol/errors.ts'
+import { nearest } from './nearest.ts'
+import { type NamedOption, namedOptions, type OptionTable, type OptionTree, type Settings } from './option.ts'
+
+export interface Sources {
+  /** The settings file; null when there is none. */
+  readonly file: string | null
+  readonly env: Readonly<Record<string, string | undefined>>
+  /** By flag name without dashes: `{ 'socket-path': '/run/x.sock' }`. */
+  readonly flags: Readonly<Record<string, string>>
+  /** Text of a file, or throws. Used for the settings file and for files that hold secrets. */
+  readonly readText: (path: string) => string
+}
+
+/** @throws CodedError CONFIG_UNREADABLE or CONFIG_INVALID */
+export function loadSettings<T extends OptionTree>(table: OptionTable<T>, sources: Sources): Settings<T> {
+  const named = namedOptions(table)
+  const file = sources.file === null ? undefined : readFile(sources.file, named, sources.readText)
+  refuseUnknownVariables(table, named, sources.env)
+
+  const settings: Record<string, unknown> = {}
+  for (const one of named) {
+    const found = fromFlag(one, sources.flags) ?? fromEnvironment(one, sources.env) ?? file?.get(one.key) ?? undefined
+    place(settings, one.path, found === undefined ? one.option.default : valueOf(one, found, sources.readText))
+  }
+  return settings as Settings<T>
+}
+
+/** A value as one source gives it, not yet judged. */
+interface Found {
+  /** Where it stands, for messages: `/etc/tallygate/agent.toml: socket.path`. */
+  readonly where: string
+  readonly value: unknown
+  readonly as: 'text' | 'toml' | 'secret'
+}
+
+function fromFlag({ flag }: NamedOption, flags: Sources['flags']): Found | undefined {
+  const value = flags[flag]
+  return value === undefined ? undefined : { where: `--${flag}`, value, as: 'text' }
+}
+
+function fromEnvironment({ env, option }: NamedOption, variables: Sources['env']): Found | undefined {
+  const direct = option.secret ? withoutFileSuffix(env) : env
+  const value = variables[direct]
+  if (value !== undefined) return { where: direct, value, as: option.secret ? 'secret' : 'text' }
+  const path = variables[env]
+  return path === undefined ? undefined : { where: env, value: path, as: 'text' }
+}
+
+function withoutFileSuffix(env: string): string {
+  return env.replace(/_FILE$/, '')
+}
+
+function valueOf({ option }: NamedOption, found: Found, readText: Sources['readText']): unknown {
+  const { where, value, as } = found
+  if (option.secret && as !== 'secret') {
+    if (typeof value !== 'string' || value === '') throw invalid(`${where} is not ${option.takes}.`)
+    const content = option.fromText(read(value, readText, where))
+    if (content === undefined) throw invalid(`${where}: the file ${value} is empty.`)
+    return content
+  }
+  const parsed = as === 'toml' ? option.fromToml(value) : option.fromText(String(value))
+  if (parsed !== undefined) return parsed
+  const shown = option.secret ? '' : ` is ${shorten(value)}, but`
+  throw invalid(`${where}${shown} takes ${option.secret ? 'a text that is not empty' : option.takes}.`)
+}
+
+function readFile(
+  path: string,
+  named: readonly NamedOption[],
+  readText: Sources['readText'],
+): ReadonlyMap<string, Found> {
+  let toml: Record<string, unknown>
+  try {
+    toml = parseToml(read(path, readText))
+  } catch (error) {
+    if (!(error instanceof TomlError)) throw error
+    const reason = error.message.split('\n')[0]?.replace(/^Invalid TOML document: /, '') ?? ''
+    throw new CodedError('CONFIG_UNREADABLE', `${path}:${error.line}:${error.column}: ${reason}.`)
+  }
+  const found = new Map<string, Found>()
+  const keys = new Map(named.map((one) => [one.key, one]))
+  const walk = (node: Record<string, unknown>, above: string): void => {
+    for (const [name, value] of Object.entries(node)) {
+      const key = above === '' ? name : `${above}.${name}`
+      const isAbove = named.some((one) => one.key.startsWith(`${key}.`))
+      if (keys.has(key)) found.set(key, { where: `${path}: ${key}`, value, as: 'toml' })
+      else if (isAbove && isTable(value)) walk(value, key)
+      else if (isAbove) throw invalid(`${path}: ${key} is ${shorten(value)}, but it is a table of settings.`)
+      else throw invalid(`${path}: unknown key ${key}${suggestion(key, keys.keys())}`)
+    }
+  }
+  walk(toml, '')
+  return found
+}
+
+function isTable(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
+}
+
+/** A cluster announces services to every process by variables of these endings, whatever we would call ours. */
+const CLUSTER_VARIABLE = /_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$/
+
+function refuseUnknownVariables(
+  table: OptionTable<OptionTree>,
+  named: readonly NamedOption[],
+  env: Sources['env'],
+): void {
+  const known = new Set(named.flatMap((one) => (one.option.secret ? [one.env, withoutFileSuffix(one.env)] : [one.env])))
+  known.add(`${table.envPrefix}_CONFIG`)
+  for (const name of Object.keys(env)) {
+    if (!name.startsWith(`${table.envPrefix}_`) || known.has(name) || CLUSTER_VARIABLE.test(name)) continue
+    throw invalid(`unknown environment variable ${name}${suggestion(name, known)}`)
+  }
+}
+
+/** The end of a sentence about an unknown word. */
+function suggestion(word: string, known: Iterable<string>): string {
+  const near = nearest(word, known)
+  return near === undefined ? '.' : `; did you mean ${near}?`
+}
+
+function read(path: string, readText: Sources['readText'], where?: string): string {
+  try {
+    return readText(path)
+  } catch (cause) {
+    const { code } = cause as { code?: unknown }
+    const reason = typeof code === 'string' ? (REASONS[code] ?? code) : 'it cannot be read'
+    const at = where === undefined ? '' : `${where}: `
+    throw new CodedError('CONFIG_UNREADABLE', `${at}${path}: ${reason}.`, { cause })
+  }
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  ENOENT: 'there is no such file',
+  EACCES: 'this user may not read it',
+  EISDIR: 'it is a directory',
+  ENOTDIR: 'a part of its path is not a directory',
+}
+
+function place(settings: Record<string, unknown>, path: readonly string[], value: unknown): void {
+  const [key = '', ...rest] = path
+  if (rest.length === 0) settings[key] = value
+  else place((settings[key] ??= {}) as Record<string, unknown>, rest, value)
+}
+
+/** A refused value for a message: not too long, and without the credentials that a URL may carry. */
+function shorten(value: unknown): string {
+  const text = value instanceof Date ? value.toISOString() : JSON.stringify(value, bigintText)
+  const harmless = text.replaceAll(/\/\/[^/@\s]*@/g, '//[secret]@')
+  return harmless.length > 80 ? `${harmless.slice(0, 80)}…` : harmless
+}
+
+function bigintText(_key: string, value: unknown): unknown {
+  return typeof value === 'bigint' ? String(value) : value
+}
+
+function invalid(message: string): CodedError {
+  return new CodedError('CONFIG_INVALID', message)
+}

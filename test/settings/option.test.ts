@@ -1,0 +1,73 @@
+import { expect, test } from 'vitest'
+import { nearest } from '../../src/settings/nearest.ts'
+import { duration, integer, namedOptions, secret, text, toggle } from '../../src/settings/option.ts'
+import { formatBytes, formatDuration, parseBytes, parseDuration } from '../../src/settings/quantity.ts'
+
+test('the names of an option follow from its place in the table', () => {
+  const [plain, hidden] = namedOptions({
+    envPrefix: 'TALLYGATE_CLOUD',
+    options: {
+      http: { bodyMax: integer({ default: 1, min: 0, max: 9, help: '' }) },
+      store: { password: secret({ help: '' }) },
+    },
+  })
+  expect(plain).toMatchObject({
+    key: 'http.body_max',
+    env: 'TALLYGATE_CLOUD_HTTP_BODY_MAX',
+    flag: 'http-body-max',
+    path: ['http', 'bodyMax'],
+  })
+  expect(hidden).toMatchObject({
+    key: 'store.password_file',
+    env: 'TALLYGATE_CLOUD_STORE_PASSWORD_FILE',
+    flag: 'store-password-file',
+  })
+})
+
+test('a default that the option itself would refuse is a mistake in the table', () => {
+  expect(() => integer({ default: 10, min: 1, max: 9, help: '' })).toThrow(RangeError)
+  expect(() => duration({ default: '2d', min: '1s', max: '24h', help: '' })).toThrow(RangeError)
+  expect(() => duration({ default: '30', min: '1s', max: '24h', help: '' })).toThrow(RangeError)
+  expect(() => text({ default: 'a\nb', help: '' })).toThrow(RangeError)
+})
+
+test('defaults are shown as an operator writes them', () => {
+  expect(duration({ default: '90000ms', min: '1s', max: '24h', help: '' }).defaultText).toBe('90s')
+  expect(toggle({ default: false, help: '' }).defaultText).toBe('false')
+  expect(text({ default: null, help: '' }).defaultText).toBeNull()
+})
+
+test.each([
+  ['250ms', 250],
+  ['30s', 30_000],
+  ['5m', 300_000],
+  ['24h', 86_400_000],
+  ['7 d', 604_800_000],
+  ['0', 0],
+  ['30', undefined],
+  ['1.5h', undefined],
+  ['-1s', undefined],
+  ['1 week', undefined],
+  ['1constructor', undefined],
+  ['999999999999999d', undefined],
+])('the duration %s is %s ms', (written, ms) => {
+  expect(parseDuration(written)).toBe(ms)
+  if (ms !== undefined) expect(parseDuration(formatDuration(ms))).toBe(ms)
+})
+
+test.each([
+  ['512B', 512],
+  ['64KiB', 65_536],
+  ['1MiB', 1_048_576],
+  ['1MB', undefined],
+  ['12', undefined],
+])('the size %s is %s bytes', (written, size) => {
+  expect(parseBytes(written)).toBe(size)
+  if (size !== undefined) expect(parseBytes(formatBytes(size))).toBe(size)
+})
+
+test('the nearest word is found for a typing error and for nothing else', () => {
+  expect(nearest('agnet', ['cloud', 'agent'])).toBe('agent')
+  expect(nearest('STATUS', ['status'])).toBe('status')
+  expect(nearest('xyz', ['cloud', 'agent'])).toBeUndefined()
+})
