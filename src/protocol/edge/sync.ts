@@ -59,7 +59,10 @@ export const segment = z.strictObject({
 export type Segment = z.infer<typeof segment>
 export type SegmentWire = z.input<typeof segment>
 
-/** One line of the device's ledger: an access request as decided, with refusals, or a refund. Never edited. */
+/**
+ * One line of the device's ledger: an access request as decided, with refusals, or a refund. Never edited. The postings
+ * on the account of a line item add up to what the parts say was charged to it (or, of a refund, given back).
+ */
 export const entryBody = z.strictObject({
   n: z.int().min(1),
   kind: z.enum(['access', 'refund']),
@@ -151,7 +154,8 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
   z.strictObject({ outcome: z.literal('BEHIND'), ...common, seq: z.int().min(0) }),
   /**
    * The incarnation is no longer current. `seq` is the last one merged. Not closed: stop spending, seal what is left as
-   * final, send it, attach anew. Closed: attach anew.
+   * final, send it, attach anew. Closed: attach anew. In either case the segment that this answers is acknowledged:
+   * merged, or, when `forked` and `hash` is not its hash, kept as evidence with its entries billed as a branch of their own.
    */
   z.strictObject({
     outcome: z.literal('FENCED'),
