@@ -1,0 +1,123 @@
+// The arrows between the parts: which folder may import which. Type-only imports count like any other.
+// `scripts/arrows.ts` runs these rules and refuses a run that has read fewer files than exist.
+const side = '^src/(agent|cloud)'
+const packages = (...names) => names.map((name) => `(^|/)node_modules/${name}/`)
+const builtins = (...names) => names.map((name) => `^(node:)?${name}$`)
+
+/** One folder's whole list of what it may import; everything else is a violation. */
+const mayImportOnly = (name, from, allowed, comment) => ({
+  name,
+  comment,
+  severity: 'error',
+  from: { path: from },
+  to: { pathNot: allowed },
+})
+
+/** @type {import('dependency-cruiser').IConfiguration} */
+export default {
+  forbidden: [
+    {
+      name: 'no-cycles',
+      comment: 'Modules that import each other in a circle can be neither read nor changed alone.',
+      severity: 'error',
+      from: {},
+      to: { circular: true },
+    },
+    {
+      name: 'no-unresolved',
+      comment: 'The import leads nowhere.',
+      severity: 'error',
+      from: {},
+      to: { couldNotResolve: true },
+    },
+    mayImportOnly('core-is-pure', '^src/core/', ['^src/core/'], 'core imports nothing but itself.'),
+    mayImportOnly(
+      'protocol-knows-core',
+      '^src/protocol/',
+      ['^src/(protocol|core)/', ...packages('zod', 'jose'), ...builtins('crypto')],
+      'protocol imports core, zod, jose and node:crypto.',
+    ),
+    mayImportOnly(
+      'settings-stand-alone',
+      '^src/settings/',
+      ['^src/settings/', '^src/protocol/errors', ...packages('zod', 'smol-toml')],
+      'settings import the error codes, zod and smol-toml.',
+    ),
+    {
+      name: 'agent-and-cloud-meet-on-the-wire',
+      comment: 'agent and cloud never import each other.',
+      severity: 'error',
+      from: { path: `${side}/` },
+      to: { path: `${side}/`, pathNot: '^src/$1/' },
+    },
+    {
+      name: 'sides-know-no-command',
+      comment: 'agent and cloud import core, protocol and settings; the commands stand above them.',
+      severity: 'error',
+      from: { path: `${side}/` },
+      to: { path: '^src/', pathNot: ['^src/(core|protocol|settings)/', '^src/$1/'] },
+    },
+    {
+      name: 'demo-talks-to-processes',
+      comment: 'The demo drives agent and cloud over their public interfaces, as a customer would.',
+      severity: 'error',
+      from: { path: '^src/demo/' },
+      to: { path: `${side}/` },
+    },
+    {
+      name: 'app-knows-no-outside',
+      comment: 'A use case declares the interface that it needs; compose.ts hands it the adapter.',
+      severity: 'error',
+      from: { path: `${side}/app/` },
+      to: { path: '^src/$1/', pathNot: '^src/$1/(app/|[^/]+[.]ts$)' },
+    },
+    {
+      name: 'app-knows-no-composition',
+      comment: 'A use case is composed and knows nothing of the composition.',
+      severity: 'error',
+      from: { path: `${side}/(app|adapters)/` },
+      to: { path: '^src/$1/(compose|main)[.]ts$' },
+    },
+    {
+      name: 'app-does-no-io',
+      comment: 'Use cases import no package and no Node module that reaches the outside world.',
+      severity: 'error',
+      from: { path: `${side}/app/` },
+      to: {
+        pathNot: ['^src/', ...packages('zod', 'jose'), ...builtins('crypto', 'assert', 'events', 'util', 'buffer')],
+      },
+    },
+    {
+      name: 'only-compose-names-adapters',
+      comment: 'One place on each side names the concrete adapters.',
+      severity: 'error',
+      from: { path: `${side}/`, pathNot: `${side}/(adapters/|compose[.]ts$)` },
+      to: { path: '^src/$1/adapters/' },
+    },
+    {
+      name: 'product-knows-no-scaffold',
+      comment: 'src imports no tests, benchmarks or scripts.',
+      severity: 'error',
+      from: { path: '^src/' },
+      to: { path: '^(test|bench|scripts)/' },
+    },
+    {
+      name: 'product-needs-no-dev-packages',
+      comment: 'What src imports is a dependency in package.json, not a devDependency and not an accident of hoisting.',
+      severity: 'error',
+      from: { path: '^(src|bin)/' },
+      to: { dependencyTypes: ['npm-dev', 'npm-no-pkg', 'npm-unknown'], pathNot: packages('@types') },
+    },
+  ],
+  options: {
+    tsConfig: { fileName: 'tsconfig.json' },
+    tsPreCompilationDeps: true,
+    doNotFollow: { path: 'node_modules' },
+    exclude: { path: '^dist/' },
+    enhancedResolveOptions: {
+      exportsFields: ['exports'],
+      conditionNames: ['import', 'types', 'node', 'default'],
+      extensions: ['.ts', '.js', '.json', '.d.ts'],
+    },
+  },
+}

@@ -1,0 +1,66 @@
+// The check of the arrows between the parts: dependency-cruiser over every source file, with the rules of
+// `.dependency-cruiser.mjs`. A cruise that cannot use the installed TypeScript reads nothing and finds nothing wrong,
+// so this check compares what was read with what exists, and never passes on less.
+import { existsSync, globSync } from 'node:fs'
+import { join, sep } from 'node:path'
+import { z } from 'zod'
+import { run, type Outcome } from './run.ts'
+
+const folders = ['src', 'bin', 'test', 'bench', 'scripts']
+
+const Cruise = z.object({
+  modules: z.array(z.object({ source: z.string() })),
+  summary: z.object({
+    violations: z.array(
+      z.object({
+        from: z.string(),
+        to: z.string(),
+        comment: z.string().optional(),
+        rule: z.object({ name: z.string() }),
+        cycle: z.array(z.object({ name: z.string() })).optional(),
+      }),
+    ),
+  }),
+})
+
+/** Checks every import below `root`; the output names each forbidden one, and each file that was not read. */
+export async function arrows(root: string): Promise<Outcome> {
+  const present = folders.filter((folder) => existsSync(join(root, folder)))
+  const cruise = await run(root, 'depcruise', [
+    '--config',
+    '.dependency-cruiser.mjs',
+    '--output-type',
+    'json',
+    ...present,
+  ])
+  const report = parseReport(cruise.stdout)
+  if (report === undefined) return { ok: false, output: `dependency-cruiser gave no report\n${cruise.output}` }
+
+  const read = new Set(report.modules.map((module) => module.source))
+  const exist = present.flatMap((folder) => typescriptFiles(root, folder))
+  const unread = exist.filter((file) => !read.has(file))
+  const wrong = report.summary.violations.map(
+    ({ rule, from, to, cycle, comment }) =>
+      `${rule.name}: ${from} → ${cycle === undefined ? to : cycle.map((step) => step.name).join(' → ')}\n  ${comment ?? ''}`,
+  )
+  if (exist.length === 0) wrong.push('There is no TypeScript file to read.')
+  if (unread.length > 0) {
+    wrong.push(
+      `Read ${exist.length - unread.length} of ${exist.length} TypeScript files, so the arrows are unproven. ` +
+        `Can dependency-cruiser use the installed TypeScript? (npx depcruise --info)\nNot read:\n  ${unread.join('\n  ')}`,
+    )
+  }
+  return { ok: wrong.length === 0, output: wrong.join('\n') }
+}
+
+function parseReport(stdout: string): z.infer<typeof Cruise> | undefined {
+  try {
+    return Cruise.parse(JSON.parse(stdout))
+  } catch {
+    return undefined
+  }
+}
+
+function typescriptFiles(root: string, folder: string): string[] {
+  return globSync(`${folder}/**/*.ts`, { cwd: root }).map((file) => file.split(sep).join('/'))
+}

@@ -1,0 +1,40 @@
+// `npm run check [-- NAME...]`: everything that must hold of the source itself, one line per check, all output of those
+// that fail, exit code 1 if any does. The tests (`npm test`) are apart.
+import { availableParallelism } from 'node:os'
+import { arrows } from './arrows.ts'
+import { run, type Outcome } from './run.ts'
+
+const root = process.cwd()
+
+const checks: Record<string, () => Promise<Outcome>> = {
+  format: () => run(root, 'prettier', ['--check', '--log-level', 'warn', '.']),
+  lint: () => run(root, 'eslint', ['--max-warnings', '0', '.']),
+  types: () => run(root, 'tsc', ['--noEmit', '--pretty', 'false', '-p', '.']),
+  arrows: () => arrows(root),
+  unused: () => run(root, 'knip', ['--no-progress', '--no-config-hints']),
+}
+
+const named = process.argv.slice(2)
+const unknown = named.filter((name) => !Object.hasOwn(checks, name))
+if (unknown.length > 0) {
+  console.error(`no such check: ${unknown.join(', ')} (there are: ${Object.keys(checks).join(', ')})`)
+  process.exit(2)
+}
+
+/** Runs one check and prints its verdict; a failing one's output follows, indented. */
+async function judge(name: string, check: () => Promise<Outcome>): Promise<boolean> {
+  const start = performance.now()
+  const { ok, output } = await check()
+  const seconds = ((performance.now() - start) / 1000).toFixed(1)
+  console.log(`${ok ? 'ok  ' : 'FAIL'}  ${name.padEnd(8)} ${seconds.padStart(6)} s`)
+  if (!ok) console.log(output.trimEnd().replaceAll(/^/gm, '      '))
+  return ok
+}
+
+const waiting = Object.entries(checks).filter(([name]) => named.length === 0 || named.includes(name))
+const verdicts: boolean[] = []
+async function work(): Promise<void> {
+  for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) verdicts.push(await judge(...next))
+}
+await Promise.all(Array.from({ length: Math.min(2, availableParallelism()) }, work))
+if (verdicts.includes(false)) process.exitCode = 1
