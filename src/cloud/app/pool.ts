@@ -1,0 +1,84 @@
+/**
+ * The arithmetic of one account of the cloud. Invariant after every function: what the cloud charged plus what devices
+ * hold is at most the cap in force. A cap that is lowered below what is out comes down only as tokens come back: nothing
+ * is taken from a device that does not know. A step that would break this throws: it was checked before.
+ */
+import { type AccountId, parseAccount } from '../../core/account.ts'
+import { type Micro, MICRO_MAX } from '../../core/amount.ts'
+import type { LineItem } from '../../core/policy.ts'
+import type { Pool } from './records.ts'
+
+/** A pool that nobody has drawn on. @param cap null: metered only */
+export function newPool(account: AccountId, cap: Micro | null): Pool {
+  return { account, charged: 0n, grantedOut: 0n, billedByDevices: 0n, capTarget: cap, capInForce: cap }
+}
+
+/** What the cloud can still charge or grant, >= 0n. Without a cap: what a 64-bit counter still holds. */
+export function free(pool: Pool): Micro {
+  const left = (pool.capTarget ?? MICRO_MAX) - pool.charged - pool.grantedOut
+  return left > 0n ? left : 0n
+}
+
+/** What counts as used: charged here and billed by devices. */
+export function used(pool: Pool): Micro {
+  return pool.charged + pool.billedByDevices
+}
+
+export function charge(pool: Pool, amount: Micro): Pool {
+  if (amount < 0n || amount > free(pool)) throw new Error('invariant: a charge fits what is free')
+  return { ...pool, charged: pool.charged + amount }
+}
+
+export function refund(pool: Pool, amount: Micro): Pool {
+  if (amount < 0n || amount > pool.charged) throw new Error('invariant: a refund was charged before')
+  return follow({ ...pool, charged: pool.charged - amount })
+}
+
+/** Hands tokens to a device. */
+export function grantOut(pool: Pool, amount: Micro): Pool {
+  if (amount < 0n || amount > free(pool)) throw new Error('invariant: a grant fits what is free')
+  return { ...pool, grantedOut: pool.grantedOut + amount }
+}
+
+/** Tokens that a device returned, or that were settled. */
+export function takeBack(pool: Pool, amount: Micro): Pool {
+  if (amount < 0n || amount > pool.grantedOut) throw new Error('invariant: what comes back was granted before')
+  return follow({ ...pool, grantedOut: pool.grantedOut - amount })
+}
+
+/** A device's report of what it used less what it refunded since its last one; negative when it refunded more. */
+export function bill(pool: Pool, amount: Micro): Pool {
+  return { ...pool, billedByDevices: pool.billedByDevices + amount }
+}
+
+/** Another cap; in force at once when it is above what is out. @param cap null: metered only */
+export function retarget(pool: Pool, cap: Micro | null): Pool {
+  return follow({ ...pool, capTarget: cap })
+}
+
+function follow(pool: Pool): Pool {
+  const out = pool.charged + pool.grantedOut
+  const { capTarget } = pool
+  return { ...pool, capInForce: capTarget === null || capTarget > out ? capTarget : out }
+}
+
+/** The cap of a line item's pool: quantity plus allowed overdraft; null when it is metered only. */
+export function lineItemCap(lineItem: Pick<LineItem, 'quantity' | 'overdraft'>): Micro | null {
+  return lineItem.overdraft === 'UNLIMITED' ? null : lineItem.quantity + lineItem.overdraft
+}
+
+/**
+ * The cap that a policy gives to an account of one of its line items: 0n for an action or a limit that is no longer there.
+ */
+export function capOf(account: AccountId, lineItem: LineItem): Micro | null {
+  const parsed = parseAccount(account)
+  if (parsed?.lineItemId !== lineItem.id) throw new Error('invariant: the account is one of this line item')
+  switch (parsed.kind) {
+    case 'line':
+      return lineItemCap(lineItem)
+    case 'action':
+      return lineItem.actions.find(({ id }) => id === parsed.actionId)?.allocation ?? 0n
+    case 'limit':
+      return lineItem.consumptionLimit?.limit ?? 0n
+  }
+}

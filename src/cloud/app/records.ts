@@ -1,0 +1,168 @@
+/**
+ * What the twin keeps, in domain words: the shapes that cross the store port. Instants are POSIX milliseconds, amounts
+ * micro-tokens; null means that there is none. A record is never changed in place: the store takes a new one.
+ */
+import type { AccountId } from '../../core/account.ts'
+import type { Decimal, Micro } from '../../core/amount.ts'
+import type { Action, LineItemState, RateTable } from '../../core/policy.ts'
+
+export interface Instance {
+  readonly id: string
+  readonly shortName: string
+  readonly accountId: string
+  readonly defaultInstance: boolean
+  readonly created: number
+  readonly modified: number
+}
+
+export type ResetFrequency = 'NONE' | 'DAILY' | 'WEEKLY' | 'MONTHLY' | 'YEARLY'
+
+/**
+ * Where the numbering of a line item's periods stands: the period that holds `firstAt` has the number `first` and
+ * reaches back without end. A number, once used, never means another span of time, so neither does its account.
+ */
+export interface Calendar {
+  readonly frequency: ResetFrequency
+  readonly first: number
+  readonly firstAt: number
+}
+
+export interface LineItemRecord {
+  readonly instanceId: string
+  /** The activation id. */
+  readonly id: string
+  readonly state: LineItemState
+  readonly quantity: Micro
+  readonly start: number
+  readonly end: number
+  readonly elastic: boolean
+  /** Empty text: the sequence of tables without a series. Null: not given, which means the same. */
+  readonly rateTableSeries: string | null
+  readonly overdraftType: 'Number' | 'Unlimited' | null
+  readonly overdraftLimit: Micro | null
+  /** As given; null where it was not. */
+  readonly resetFrequency: ResetFrequency | null
+  readonly calendar: Calendar
+  readonly created: number
+  readonly modified: number
+  /** Deleted: neither listed nor in the policy; kept because its accounts, and sessions that it pays, outlive it. */
+  readonly deleted: number | null
+}
+
+export interface LineItemActions {
+  readonly lineItemId: string
+  readonly actions: readonly Action[]
+}
+
+/** A condition with the ids and names that the API shows at every level. It is a condition of core as it stands. */
+export type ConditionNode = { readonly id: string; readonly name: string | null } & (
+  | { readonly operator: 'AND' | 'OR'; readonly conditions: readonly ConditionNode[] }
+  | { readonly operator: 'NOT'; readonly condition: ConditionNode }
+  | { readonly operator: 'IN'; readonly property: string; readonly values: readonly string[] }
+)
+
+export interface RateTableRecord extends RateTable {
+  readonly created: number
+}
+
+export interface ConsumptionLimitRecord {
+  readonly instanceId: string
+  readonly lineItemId: string
+  readonly limit: Micro
+  readonly frequency: Exclude<ResetFrequency, 'NONE'>
+  readonly nextReset: number
+  /** Number of the period that ends at `nextReset` and reaches back without end. */
+  readonly first: number
+}
+
+export type KeyType = 'administration-key' | 'client-key'
+
+/** A registered public key. It verifies from `activeFrom` on; until then `previousPem`, if any, does. */
+export interface KeyRecord {
+  readonly type: KeyType
+  readonly id: string
+  readonly pem: string
+  readonly activeFrom: number
+  readonly previousPem: string | null
+  /** Deleted: verifies until then, and is not listed. */
+  readonly retiresAt: number | null
+  readonly created: number
+  readonly modified: number
+}
+
+export interface ConfigurationValue {
+  readonly name: string
+  readonly value: string
+  readonly modified: number
+  /** Key id of the token that changed it. */
+  readonly updatedBy: string
+}
+
+/**
+ * One account of the cloud. Invariant, also held by the database: `charged + grantedOut <= capInForce`.
+ * Change it only by the functions of `pool.ts`.
+ */
+export interface Pool {
+  readonly account: AccountId
+  /** What the cloud itself charged, less what it refunded. */
+  readonly charged: Micro
+  /** Sum of granted less returned over all device incarnations. */
+  readonly grantedOut: Micro
+  /** Sum of used less refunded over all device incarnations, as reported. */
+  readonly billedByDevices: Micro
+  /** Null: metered only. */
+  readonly capTarget: Micro | null
+  /** Above the target only by what was out when the target was lowered. */
+  readonly capInForce: Micro | null
+}
+
+/** Columns of the usage record. Source: facts on usage data. */
+export interface UsageRecord {
+  readonly correlationId: string
+  readonly usageTime: number
+  readonly writeTime: number
+  readonly requesterType: string
+  readonly requesterValue: string
+  readonly accountId: string
+  readonly instanceId: string
+  /** Null where the request was refused, as are the two that follow. */
+  readonly activationId: string | null
+  /** The line item's quantity. */
+  readonly quantity: Micro | null
+  /** The line item's running total after this row. */
+  readonly used: Micro | null
+  readonly item: string
+  readonly version: string
+  readonly count: Decimal
+  /** `GRANTED`, `REFUNDED`, `NOT_CHARGED`, or the reason of the refusal. */
+  readonly status: string
+  /** Negative for a refund. */
+  readonly tokens: Micro
+  readonly source: UsageSource
+  /** JSON text as the requester gave it. */
+  readonly metaData: string | null
+}
+
+export type UsageSource =
+  | { readonly kind: 'one-off' }
+  | { readonly kind: 'session'; readonly sessionId: string }
+  | { readonly kind: 'device'; readonly deviceId: string; readonly incarnation: number; readonly entry: number }
+
+export interface PolicyRevision {
+  readonly instanceId: string
+  readonly revision: number
+  readonly raisedAt: number
+  /** When the calendar in the policy must be carried on, which raises the revision; null: never. */
+  readonly calendarDue: number | null
+}
+
+/** A hint to be published: says "look", never "what". */
+export type Hint =
+  | { readonly kind: 'policy'; readonly instanceId: string; readonly revision: number }
+  | { readonly kind: 'device'; readonly deviceId: string; readonly reason: 'session' | 'sync' }
+
+export interface OutboxMessage {
+  /** Rises in the order of writing. */
+  readonly id: bigint
+  readonly hint: Hint
+}

@@ -1,0 +1,224 @@
+/**
+ * The twin's memory, as the use cases need it. A transaction commits all of its effects or none, and its promise resolves
+ * after they would survive a power cut. Readers cannot write, by type. Several twin nodes may share one store: rows that
+ * a decision rests on are locked before they are read (`lock`, `open`, `hold`), and always in the order of their ids.
+ */
+import type { AccountId } from '../../core/account.ts'
+import type { Action } from '../../core/policy.ts'
+import type { Session } from '../../core/session.ts'
+import type { EdgeReader, EdgeTransaction } from './edge/store.ts'
+import type {
+  ConditionNode,
+  ConfigurationValue,
+  ConsumptionLimitRecord,
+  Hint,
+  Instance,
+  KeyRecord,
+  KeyType,
+  LineItemActions,
+  LineItemRecord,
+  OutboxMessage,
+  PolicyRevision,
+  Pool,
+  RateTableRecord,
+  UsageRecord,
+} from './records.ts'
+import type { Micro } from '../../core/amount.ts'
+
+export interface Store {
+  /**
+   * Runs `work` with exclusive use of what it locks. `work` may run more than once (the database may ask for that), so it
+   * has no effects but those on `tx`, and it awaits nothing but `tx`. A throw rolls back and is passed on.
+   */
+  transaction<T>(work: (tx: Transaction) => Promise<T>): Promise<T>
+  /** Runs `work` on one consistent state. */
+  read<T>(work: (reader: Reader) => Promise<T>): Promise<T>
+  /** Calls the listener after each commit on this node that wrote to the outbox. Returns the way to stop. */
+  onOutbox(listener: () => void): () => void
+  close(): Promise<void>
+}
+
+export interface Reader {
+  readonly instances: InstanceReader
+  readonly lineItems: LineItemReader
+  readonly actions: ActionReader
+  readonly conditions: ConditionReader
+  readonly rateTables: RateTableReader
+  readonly consumptionLimits: ConsumptionLimitReader
+  readonly keys: KeyReader
+  readonly configuration: ConfigurationReader
+  readonly accounts: AccountReader
+  readonly usage: UsageReader
+  readonly policyRevisions: PolicyRevisionReader
+  readonly sessions: SessionReader
+  readonly edge: EdgeReader
+}
+
+export interface Transaction extends Reader {
+  readonly instances: InstanceReader & {
+    /** Locks the account's instances, so that at most one becomes the default. */
+    lockAccount(accountId: string): Promise<void>
+    insert(instance: Instance): Promise<void>
+  }
+  readonly lineItems: LineItemReader & {
+    insert(lineItem: LineItemRecord): Promise<void>
+    /** By instance id and id. */
+    update(lineItem: LineItemRecord): Promise<void>
+  }
+  readonly actions: ActionReader & {
+    /** The whole ordered list; an empty one removes all. */
+    replace(instanceId: string, lineItemId: string, actions: readonly Action[]): Promise<void>
+  }
+  readonly conditions: ConditionReader & {
+    /** Inserts those whose id is unknown, at the end of the list, and replaces the others. */
+    save(instanceId: string, conditions: readonly ConditionNode[]): Promise<void>
+    remove(instanceId: string, ids: readonly string[]): Promise<void>
+  }
+  readonly rateTables: RateTableReader & {
+    insert(table: RateTableRecord): Promise<void>
+    remove(series: string, version: string): Promise<void>
+  }
+  readonly consumptionLimits: ConsumptionLimitReader & {
+    save(limit: ConsumptionLimitRecord): Promise<void>
+    remove(instanceId: string, lineItemId: string): Promise<void>
+  }
+  readonly keys: KeyReader & {
+    /** Serializes changes of keys: the last administration key must stay. */
+    lock(): Promise<void>
+    save(key: KeyRecord): Promise<void>
+    remove(type: KeyType, id: string): Promise<void>
+  }
+  readonly configuration: ConfigurationReader & {
+    save(value: ConfigurationValue): Promise<void>
+  }
+  readonly accounts: AccountReader & {
+    /** Locks those that exist, in the order of their ids, and reads them. */
+    lock(accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, Pool>>
+    /** Like `lock`, and creates those that do not exist with all counters 0 and the cap given (null: metered only). */
+    open(wanted: readonly { account: AccountId; cap: Micro | null }[]): Promise<ReadonlyMap<AccountId, Pool>>
+    /** Writes pools that this transaction has locked or opened. */
+    save(pools: readonly Pool[]): Promise<void>
+  }
+  readonly usage: UsageReader & {
+    append(records: readonly UsageRecord[]): Promise<void>
+  }
+  readonly policyRevisions: PolicyRevisionReader & {
+    /** Reads the revision; nobody raises it before this transaction ends. Decisions do this first. */
+    hold(instanceId: string): Promise<PolicyRevision | undefined>
+    /** Takes the right to change the rules of the instance. Changes of rules do this first. */
+    lock(instanceId: string): Promise<PolicyRevision | undefined>
+    /** `lock` for all instances: for changes of what all of them share. */
+    lockAll(): Promise<readonly PolicyRevision[]>
+    /** Revision 1 of an instance. */
+    insert(revision: PolicyRevision): Promise<void>
+    /** Of an instance that this transaction has locked. */
+    save(revision: PolicyRevision): Promise<void>
+  }
+  readonly sessions: SessionReader & {
+    insert(session: Session): Promise<void>
+    lock(id: string): Promise<Session | undefined>
+    /**
+     * Locks the next session whose `nextDue` has been reached, earliest first, and passes over those that another
+     * transaction has locked.
+     */
+    lockDue(now: number): Promise<Session | undefined>
+    save(session: Session): Promise<void>
+    remove(id: string): Promise<void>
+  }
+  readonly outbox: {
+    append(hints: readonly Hint[], at: number): Promise<void>
+    /**
+     * The oldest messages that nobody has claimed, or whose claim has ended. Claims them until the instant given, so that
+     * another node leaves them alone meanwhile.
+     */
+    claim(limit: number, now: number, until: number): Promise<readonly OutboxMessage[]>
+    /** Published: forgets them. */
+    remove(ids: readonly bigint[]): Promise<void>
+  }
+  readonly edge: EdgeTransaction
+}
+
+export interface InstanceReader {
+  get(id: string): Promise<Instance | undefined>
+  /** In the order of creation, from position `offset` on. */
+  list(offset: number, limit: number): Promise<readonly Instance[]>
+  defaultOf(accountId: string): Promise<Instance | undefined>
+  ofAccount(accountId: string): Promise<readonly Instance[]>
+}
+
+export interface LineItemReader {
+  /** Deleted ones too. */
+  get(instanceId: string, id: string): Promise<LineItemRecord | undefined>
+  /** Not deleted ones, in the order of creation. */
+  list(instanceId: string): Promise<readonly LineItemRecord[]>
+}
+
+export interface ActionReader {
+  of(instanceId: string, lineItemId: string): Promise<readonly Action[]>
+  /** Line items that are not deleted and have actions, in the order of the line items' creation. */
+  list(instanceId: string, offset: number, limit: number): Promise<readonly LineItemActions[]>
+}
+
+export interface ConditionReader {
+  get(instanceId: string, id: string): Promise<ConditionNode | undefined>
+  /** In the order of creation. */
+  list(instanceId: string): Promise<readonly ConditionNode[]>
+  count(instanceId: string): Promise<number>
+  /** Which of the conditions of the instance an action refers to. */
+  referenced(instanceId: string): Promise<ReadonlySet<string>>
+}
+
+export interface RateTableReader {
+  get(series: string, version: string): Promise<RateTableRecord | undefined>
+  /** All of them, in the order of creation. */
+  list(): Promise<readonly RateTableRecord[]>
+}
+
+export interface ConsumptionLimitReader {
+  get(instanceId: string, lineItemId: string): Promise<ConsumptionLimitRecord | undefined>
+  list(instanceId: string): Promise<readonly ConsumptionLimitRecord[]>
+}
+
+export interface KeyReader {
+  get(type: KeyType, id: string): Promise<KeyRecord | undefined>
+  /** In the order of creation, from position `offset` on. */
+  list(offset: number, limit: number): Promise<readonly KeyRecord[]>
+  /** Administration keys that are not deleted. */
+  countAdministration(): Promise<number>
+}
+
+export interface ConfigurationReader {
+  /** Values that were changed. */
+  list(): Promise<readonly ConfigurationValue[]>
+}
+
+export interface AccountReader {
+  /** Those that exist. */
+  get(accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, Pool>>
+  /** All accounts of a line item: its pools by period, its actions' allocations, its requesters' limits. */
+  ofLineItem(instanceId: string, lineItemId: string): Promise<readonly Pool[]>
+}
+
+export interface UsageReader {
+  /** Newest first; `before` pages on from the `next` of the answer before. */
+  list(query: {
+    readonly instanceId?: string
+    readonly correlationId?: string
+    readonly before?: bigint
+    readonly limit: number
+  }): Promise<{ readonly records: readonly UsageRecord[]; readonly next: bigint | null }>
+}
+
+export interface PolicyRevisionReader {
+  get(instanceId: string): Promise<PolicyRevision | undefined>
+  /** Instances whose calendar must be carried on. */
+  calendarDue(now: number, limit: number): Promise<readonly string[]>
+}
+
+export interface SessionReader {
+  get(id: string): Promise<Session | undefined>
+  /** Live ones (IDLE, ACTIVE), newest first. */
+  live(instanceId: string | null, limit: number): Promise<readonly Session[]>
+  /** Whether a live session holds a charge on the line item. */
+  holds(instanceId: string, lineItemId: string): Promise<boolean>
+}
