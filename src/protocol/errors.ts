@@ -278,6 +278,27 @@ export const ERRORS = catalogue({
     exit: 69,
     retry: 'later',
   },
+  AGENT_UNREACHABLE: {
+    meaning: 'No agent answers on this socket.',
+    remedy: 'Start it with `tallygate agent`, or name its socket with --socket.',
+    http: 502,
+    exit: 69,
+    retry: 'later',
+  },
+  ANSWER_UNEXPECTED: {
+    meaning: 'The service answered something that this program does not understand.',
+    remedy: 'Check that the address is that of a tallygate service, of a version that fits.',
+    http: 502,
+    exit: 76,
+    retry: 'no',
+  },
+  KEY_UNUSABLE: {
+    meaning: 'The file holds no private key that can sign access tokens.',
+    remedy: 'Give a PEM file with an RSA key of 2048 bits or more, or a P-256 key, without passphrase.',
+    http: 500,
+    exit: 66,
+    retry: 'no',
+  },
   SEGMENT_REJECTED: {
     meaning: 'A sync message is malformed, not signed by its device, or does not add up.',
     remedy: 'The device must be looked at: its database may have been altered.',

@@ -1,0 +1,56 @@
+/**
+ * Access tokens, made by whoever holds a private key: the service has no token endpoint, it knows public keys only.
+ * Source of the claims: contract, Authentication; facts on tokens.
+ */
+import { createPrivateKey, createPublicKey, type KeyObject } from 'node:crypto'
+import { SignJWT } from 'jose'
+import { CodedError } from '../protocol/errors.ts'
+import { thumbprint } from '../protocol/signing.ts'
+
+export interface AccessTokenOrder {
+  readonly kind: 'ADMIN' | 'CLIENT'
+  /** PEM; an RSA key of at least 2048 bits or a P-256 key. */
+  readonly privateKey: string
+  /** Id under which the public key is registered; by default the RFC 7638 thumbprint of the key. */
+  readonly keyId?: string
+  /** The instances that a client token may use. */
+  readonly instanceIds: readonly string[]
+  readonly issuer: string
+  /** POSIX ms. */
+  readonly now: number
+  readonly lifetimeMs: number
+}
+
+/** A JWT for the header `Authorization: Bearer`. @throws CodedError KEY_UNUSABLE */
+export async function makeAccessToken(order: AccessTokenOrder): Promise<string> {
+  const key = readKey(order.privateKey)
+  const issuedAt = Math.floor(order.now / 1000)
+  const cnf = { jwk: { kid: order.keyId ?? (await keyIdOf(key)), kty: order.kind } }
+  return new SignJWT(order.kind === 'CLIENT' ? { cnf, aud: [...order.instanceIds] } : { cnf })
+    .setProtectedHeader({ alg: algorithmOf(key), typ: 'JWT' })
+    .setIssuer(order.issuer)
+    .setNotBefore(issuedAt)
+    .setIssuedAt(issuedAt)
+    .setExpirationTime(issuedAt + Math.ceil(order.lifetimeMs / 1000))
+    .sign(key)
+}
+
+function readKey(pem: string): KeyObject {
+  try {
+    return createPrivateKey(pem)
+  } catch (cause) {
+    throw new CodedError('KEY_UNUSABLE', 'The file holds no private key in PEM, or one with a passphrase.', { cause })
+  }
+}
+
+function algorithmOf(key: KeyObject): 'ES256' | 'RS256' {
+  const { namedCurve, modulusLength = 0 } = key.asymmetricKeyDetails ?? {}
+  if (key.asymmetricKeyType === 'ec' && namedCurve === 'prime256v1') return 'ES256'
+  if (key.asymmetricKeyType === 'rsa' && modulusLength >= 2048) return 'RS256'
+  throw new CodedError('KEY_UNUSABLE', 'The key is neither an RSA key of 2048 bits or more nor a P-256 key.')
+}
+
+/** RFC 7638 thumbprint of the public half. */
+async function keyIdOf(privateKey: KeyObject): Promise<string> {
+  return thumbprint(createPublicKey(privateKey).export({ format: 'jwk' }))
+}

@@ -1,0 +1,130 @@
+/**
+ * One HTTP client for both services: the twin over TCP, the agent over its Unix socket. It keeps its connections, follows
+ * no redirects and repeats nothing by itself: whether a request may be sent again is the caller's knowledge.
+ */
+import { Agent, request as overHttp, type RequestOptions } from 'node:http'
+import { Agent as TlsAgent, request as overHttps } from 'node:https'
+import { CodedError, type ErrorCode, ERRORS, errorBody } from '../protocol/errors.ts'
+
+export interface ClientOptions {
+  /** `http://host:port/prefix`, `https://...`, or `unix:/path/of.sock`. */
+  readonly address: string
+  /** Sent with every request. */
+  readonly headers?: Readonly<Record<string, string>>
+  /** The code of the error when nobody answers. */
+  readonly unreachable: ErrorCode
+  /** Most connections at a time, default 1. */
+  readonly connections?: number
+  /** Longest silence before a call is given up, default 30 s. */
+  readonly timeoutMs?: number
+}
+
+export interface Call {
+  readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
+  /** Below the address: `/api/v1.1/sessions`. */
+  readonly path: string
+  readonly headers?: Readonly<Record<string, string>>
+  /** Sent as JSON. */
+  readonly body?: unknown
+}
+
+export interface Answer {
+  readonly status: number
+  readonly text: string
+}
+
+export class HttpClient implements Disposable {
+  readonly #options: ClientOptions
+  readonly #agent: Agent
+  readonly #send: typeof overHttp
+  readonly #target: RequestOptions
+  readonly #prefix: string
+
+  constructor(options: ClientOptions) {
+    this.#options = options
+    const pool = { keepAlive: true, maxSockets: options.connections ?? 1 }
+    if (options.address.startsWith('unix:')) {
+      this.#target = { socketPath: options.address.slice('unix:'.length), host: 'localhost' }
+      this.#prefix = ''
+      this.#send = overHttp
+      this.#agent = new Agent(pool)
+    } else {
+      const { protocol, hostname, port, pathname } = new URL(options.address)
+      this.#target = { hostname: hostname.replace(/^\[(.*)\]$/, '$1'), port: port === '' ? null : Number(port) }
+      this.#prefix = pathname.replace(/\/+$/, '')
+      this.#send = protocol === 'https:' ? overHttps : overHttp
+      this.#agent = protocol === 'https:' ? new TlsAgent(pool) : new Agent(pool)
+    }
+  }
+
+  /** The answer, whatever its status. @throws CodedError with the code `unreachable` when there is none. */
+  async call(call: Call): Promise<Answer> {
+    const body = call.body === undefined ? undefined : JSON.stringify(call.body)
+    const headers = {
+      ...this.#options.headers,
+      ...(body === undefined ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }),
+      ...call.headers,
+    }
+    const { method } = call
+    return new Promise((resolve, reject) => {
+      const fail = (cause: Error): void => reject(this.#unreachable(cause))
+      const request = this.#send(
+        { ...this.#target, agent: this.#agent, method, path: `${this.#prefix}${call.path}`, headers },
+        (response) => {
+          const chunks: Buffer[] = []
+          response.on('data', (chunk: Buffer) => chunks.push(chunk))
+          response.on('end', () => {
+            resolve({ status: response.statusCode ?? 0, text: Buffer.concat(chunks).toString('utf8') })
+          })
+          response.on('error', fail)
+        },
+      )
+      request.on('error', fail)
+      request.setTimeout(this.#options.timeoutMs ?? 30_000, () => request.destroy(new Error('no answer in time')))
+      request.end(body)
+    })
+  }
+
+  /** The body of a successful answer, as text. @throws CodedError, with the service's own code where it gave one. */
+  async text(call: Call): Promise<string> {
+    const answer = await this.call(call)
+    if (answer.status >= 200 && answer.status < 300) return answer.text
+    throw refusal(call, answer)
+  }
+
+  [Symbol.dispose](): void {
+    this.#agent.destroy()
+  }
+
+  #unreachable(cause: Error): CodedError {
+    const { code } = cause as { code?: unknown }
+    const reason = typeof code === 'string' ? (REASONS[code] ?? code) : cause.message
+    return new CodedError(this.#options.unreachable, `${this.#options.address}: ${reason}.`, { cause })
+  }
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  ENOENT: 'there is no such socket',
+  ECONNREFUSED: 'nobody listens there',
+  ECONNRESET: 'the connection was cut',
+  EACCES: 'this user may not connect',
+  ENOTFOUND: 'there is no such host',
+}
+
+/** A refusing answer as an error. */
+export function refusal({ method, path }: Call, { status, text }: Answer): CodedError {
+  let body: unknown
+  try {
+    body = JSON.parse(text)
+  } catch {
+    body = undefined
+  }
+  const parsed = errorBody.safeParse(body)
+  if (parsed.success && isErrorCode(parsed.data.code)) return new CodedError(parsed.data.code, parsed.data.message)
+  const said = text === '' ? '' : `: ${text.slice(0, 500)}`
+  return new CodedError('ANSWER_UNEXPECTED', `${method} ${path} answered ${status}${said}`)
+}
+
+function isErrorCode(code: string): code is ErrorCode {
+  return Object.hasOwn(ERRORS, code)
+}

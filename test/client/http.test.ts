@@ -1,0 +1,105 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { createServer, type RequestListener, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { HttpClient } from '../../src/client/http.ts'
+
+let directory: string
+let servers: Server[]
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), 'tallygate-client-'))
+  servers = []
+})
+afterEach(async () => {
+  for (const server of servers) {
+    server.closeAllConnections()
+    await new Promise((resolve) => server.close(resolve))
+  }
+  rmSync(directory, { recursive: true })
+})
+
+async function serve(where: 'tcp' | 'unix', listener: RequestListener): Promise<string> {
+  const server = createServer(listener)
+  servers.push(server)
+  const path = join(directory, 'service.sock')
+  await new Promise<void>((resolve) =>
+    where === 'unix' ? server.listen(path, resolve) : server.listen(0, '127.0.0.1', resolve),
+  )
+  return where === 'unix' ? `unix:${path}` : `http://127.0.0.1:${(server.address() as AddressInfo).port}/prefix/`
+}
+
+const echo: RequestListener = (request, response) => {
+  let body = ''
+  request.on('data', (chunk: Buffer) => (body += chunk.toString()))
+  request.on('end', () => {
+    const { method, url, headers } = request
+    response.end(
+      JSON.stringify({ method, url, authorization: headers.authorization, type: headers['content-type'], body }),
+    )
+  })
+}
+
+test.each([
+  ['tcp', '/prefix/a?b=c'],
+  ['unix', '/a?b=c'],
+] as const)('a call over %s carries method, path, headers and JSON', async (where, url) => {
+  using client = new HttpClient({
+    address: await serve(where, echo),
+    headers: { authorization: 'Bearer t' },
+    unreachable: 'AGENT_UNREACHABLE',
+  })
+  const text = await client.text({ method: 'POST', path: '/a?b=c', body: { n: 'ü' } })
+  expect(JSON.parse(text)).toEqual({
+    method: 'POST',
+    url,
+    authorization: 'Bearer t',
+    type: 'application/json',
+    body: '{"n":"ü"}',
+  })
+})
+
+describe('nobody answering is the caller’s code:', () => {
+  test('no such socket', async () => {
+    using client = new HttpClient({ address: `unix:${directory}/no.sock`, unreachable: 'AGENT_UNREACHABLE' })
+    await expect(client.call({ method: 'GET', path: '/' })).rejects.toMatchObject({
+      code: 'AGENT_UNREACHABLE',
+      message: `unix:${directory}/no.sock: there is no such socket.`,
+    })
+  })
+
+  test('a connection cut in the middle of the answer', async () => {
+    const address = await serve('unix', (_request, response) => {
+      response.writeHead(200, { 'content-length': 100 })
+      response.write('half', () => response.destroy())
+    })
+    using client = new HttpClient({ address, unreachable: 'CLOUD_UNREACHABLE' })
+    await expect(client.call({ method: 'GET', path: '/' })).rejects.toMatchObject({ code: 'CLOUD_UNREACHABLE' })
+  })
+
+  test('silence for longer than the limit', async () => {
+    const address = await serve('tcp', () => undefined)
+    using client = new HttpClient({ address, unreachable: 'CLOUD_UNREACHABLE', timeoutMs: 20 })
+    await expect(client.call({ method: 'GET', path: '/' })).rejects.toMatchObject({
+      code: 'CLOUD_UNREACHABLE',
+      message: expect.stringContaining('no answer in time') as string,
+    })
+  })
+})
+
+test('a refusal with a known code becomes that error, any other answer is unexpected', async () => {
+  const address = await serve('tcp', (request, response) => {
+    response.statusCode = request.url === '/prefix/coded' ? 404 : 502
+    response.end(request.url === '/prefix/coded' ? '{"code":"NOT_FOUND","message":"No such thing."}' : '<html>')
+  })
+  using client = new HttpClient({ address, unreachable: 'CLOUD_UNREACHABLE' })
+  await expect(client.text({ method: 'GET', path: '/coded' })).rejects.toMatchObject({
+    code: 'NOT_FOUND',
+    message: 'No such thing.',
+  })
+  await expect(client.text({ method: 'GET', path: '/other' })).rejects.toMatchObject({
+    code: 'ANSWER_UNEXPECTED',
+    message: 'GET /other answered 502: <html>',
+  })
+})
