@@ -51,7 +51,6 @@ export default defineConfig([
       'no-unreachable-loop': 'error',
       'no-unsafe-finally': 'error',
       'no-async-promise-executor': 'error',
-      'no-promise-executor-return': 'error',
       'no-control-regex': 'error',
       'no-cond-assign': 'error',
       'no-fallthrough': 'error',

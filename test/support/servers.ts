@@ -1,0 +1,238 @@
+// Servers that tests need, such as an MQTT broker. Each kind is a list of ways to get one, tried in order: an address from
+// the environment, a container, a server binary on this machine. Where none works, the tests in the scope are skipped with
+// every reason; with TALLYGATE_REQUIRE_SERVERS=1 they fail instead. No test ever passes because its server was missing.
+import { spawn, type ChildProcess } from 'node:child_process'
+import { accessSync, constants, statSync } from 'node:fs'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { connect, createServer, type AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { delimiter, join } from 'node:path'
+import { setTimeout as pause } from 'node:timers/promises'
+import { GenericContainer, Wait } from 'testcontainers'
+import { afterAll, beforeAll, beforeEach } from 'vitest'
+
+/** A server that runs; `stop` frees everything that was started for it and is called once. */
+export interface Running {
+  url: string
+  stop: () => Promise<void>
+}
+
+/** One way to get a server: the running server, or a sentence that says why this way is closed here. */
+export type Way = () => Promise<Running | string>
+
+/** What a test holds: the address of a server that lives as long as the file or `describe` that asked for it. */
+export interface Server {
+  /** Readable in tests and in beforeEach; throws where there is no server. */
+  readonly url: string
+}
+
+/**
+ * An MQTT broker for the calling file or `describe`, as `mqtt://host:port`: anonymous clients, no persistence.
+ * A broker from TALLYGATE_TEST_MQTT_URL may be shared with other tests, so give topics a unique prefix.
+ */
+export function mosquitto(): Server {
+  return server('mosquitto', [
+    fromEnvironment('TALLYGATE_TEST_MQTT_URL'),
+    fromContainer({
+      image: process.env['TEST_MOSQUITTO_IMAGE'] ?? 'eclipse-mosquitto:2',
+      port: 1883,
+      file: { path: '/tmp/tallygate.conf', content: brokerSettings('listener 1883 0.0.0.0') },
+      command: ['mosquitto', '-c', '/tmp/tallygate.conf'],
+      url: (host, port) => `mqtt://${host}:${port}`,
+    }),
+    fromBinary({
+      names: ['mosquitto'],
+      prepare: async (folder, port) => {
+        const file = join(folder, 'mosquitto.conf')
+        await writeFile(file, brokerSettings(`listener ${port} 127.0.0.1`))
+        return ['-c', file]
+      },
+      url: (port) => `mqtt://127.0.0.1:${port}`,
+    }),
+  ])
+}
+
+function brokerSettings(listener: string): string {
+  return [listener, 'allow_anonymous true', 'persistence false', 'user root', ''].join('\n')
+}
+
+/**
+ * Opens the first way that works before the tests of the calling scope and stops the server after them.
+ * Call it at the top of a file or `describe`, never inside a test.
+ */
+export function server(name: string, ways: Way[], required = process.env['TALLYGATE_REQUIRE_SERVERS'] === '1'): Server {
+  let running: Running | undefined
+  let missing = `${name} is not started yet: read its address in a test or in beforeEach`
+  beforeAll(async () => {
+    const found = await firstOf(ways)
+    if (typeof found !== 'string') {
+      running = found
+      return
+    }
+    missing = `needs ${name}: ${found}`
+    if (required) throw new Error(`${missing} (TALLYGATE_REQUIRE_SERVERS forbids to skip)`)
+  })
+  beforeEach(({ skip }) => skip(running === undefined, missing))
+  afterAll(async () => running?.stop())
+  return {
+    get url() {
+      if (running === undefined) throw new Error(missing)
+      return running.url
+    },
+  }
+}
+
+/** Tries the ways in order: the first running server, or all reasons joined into one sentence. */
+export async function firstOf(ways: Way[]): Promise<Running | string> {
+  const reasons: string[] = []
+  for (const way of ways) {
+    const found = await way()
+    if (typeof found !== 'string') return found
+    reasons.push(found)
+  }
+  return reasons.join('; ')
+}
+
+/** A server that somebody else runs and stops, by its address in the environment variable `name`. */
+export function fromEnvironment(name: string): Way {
+  return async () => {
+    const url = process.env[name]
+    return url === undefined || url === '' ? `${name} is not set` : { url, stop: async () => undefined }
+  }
+}
+
+export interface ContainerServer {
+  image: string
+  port: number
+  /** Without it the image's own command runs. */
+  command?: string[]
+  environment?: Record<string, string>
+  file?: { path: string; content: string }
+  url: (host: string, port: number) => string
+}
+
+/** A container by whatever Docker-compatible engine testcontainers finds. */
+export function fromContainer({ image, port, command, environment = {}, file, url }: ContainerServer): Way {
+  return async () => {
+    try {
+      const description = new GenericContainer(image)
+        .withExposedPorts(port)
+        .withEnvironment(environment)
+        .withWaitStrategy(Wait.forListeningPorts())
+        .withStartupTimeout(60_000)
+      if (command !== undefined) description.withCommand(command)
+      if (file !== undefined) description.withCopyContentToContainer([{ target: file.path, content: file.content }])
+      const container = await description.start()
+      return {
+        url: url(container.getHost(), container.getMappedPort(port)),
+        stop: async () => {
+          await container.stop()
+        },
+      }
+    } catch (error) {
+      return `no container of ${image} (${messageOf(error)})`
+    }
+  }
+}
+
+export interface BinaryServer {
+  /** Names of the executable; the first one found on PATH or in the system's folders for daemons is taken. */
+  names: string[]
+  /** Writes what the server needs into its temporary folder; the result is its arguments, to listen on 127.0.0.1 at `port`. */
+  prepare: (folder: string, port: number) => Promise<string[]>
+  url: (port: number) => string
+}
+
+/** A server binary of this machine, on a free port, with a temporary folder that goes when it stops. */
+export function fromBinary(binary: BinaryServer): Way {
+  return async () => {
+    const path = onPath(binary.names)
+    if (path === undefined) return `no ${binary.names.join(' or ')} on PATH`
+    let reason = ''
+    // Between choosing a free port and binding it, somebody else may take it: that is worth another try, with another port.
+    for (let attempt = 0; attempt < 3; attempt++) {
+      const started = await launch(binary, path, await freePort())
+      if (typeof started !== 'string') return started
+      reason = started
+    }
+    return reason
+  }
+}
+
+async function launch(binary: BinaryServer, path: string, port: number): Promise<Running | string> {
+  const folder = await mkdtemp(join(tmpdir(), 'tallygate-server-'))
+  const args = await binary.prepare(folder, port)
+  const child = spawn(path, args, { cwd: folder, stdio: ['ignore', 'pipe', 'pipe'] })
+  let output = ''
+  child.stdout.on('data', (chunk: Buffer) => (output += chunk.toString()))
+  child.stderr.on('data', (chunk: Buffer) => (output += chunk.toString()))
+  const ended = new Promise<void>((resolve) => {
+    child.once('close', () => resolve())
+    child.once('error', (error) => {
+      output += error.message
+      resolve()
+    })
+  })
+  const killWithUs = (): void => void child.kill('SIGKILL')
+  process.once('exit', killWithUs)
+  const stop = async (): Promise<void> => {
+    child.kill('SIGTERM')
+    await ended
+    process.off('exit', killWithUs)
+    await rm(folder, { recursive: true, force: true })
+  }
+  if (await answers(port, child)) return { url: binary.url(port), stop }
+  await stop()
+  return `${path} did not start (${output.trim().split('\n').at(-1) ?? 'no output'})`
+}
+
+/** Waits until somebody listens on the port: false when the child has ended or 15 seconds have passed. */
+async function answers(port: number, child: ChildProcess): Promise<boolean> {
+  const deadline = performance.now() + 15_000
+  while (isAlive(child) && performance.now() < deadline) {
+    if (await accepts(port)) return isAlive(child)
+    await pause(20)
+  }
+  return false
+}
+
+function isAlive(child: ChildProcess): boolean {
+  return child.exitCode === null && child.signalCode === null
+}
+
+function accepts(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1')
+    socket.once('connect', () => {
+      socket.destroy()
+      resolve(true)
+    })
+    socket.once('error', () => resolve(false))
+  })
+}
+
+async function freePort(): Promise<number> {
+  const probe = createServer().listen(0, '127.0.0.1')
+  await new Promise((resolve) => probe.once('listening', resolve))
+  const { port } = probe.address() as AddressInfo
+  await new Promise((resolve) => probe.close(resolve))
+  return port
+}
+
+function onPath(names: string[]): string | undefined {
+  const folders = [...(process.env['PATH'] ?? '').split(delimiter), '/usr/sbin', '/usr/local/sbin']
+  return names.flatMap((name) => folders.map((folder) => join(folder, name))).find(isExecutable)
+}
+
+function isExecutable(path: string): boolean {
+  try {
+    accessSync(path, constants.X_OK)
+    return statSync(path).isFile()
+  } catch {
+    return false
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}
