@@ -1,0 +1,283 @@
+/**
+ * How the cloud takes in what a device reports. One function says what a segment is (the next one, a repetition, one from
+ * the past, one of two writers), another merges the next one into the counters or says why it does not add up. Neither
+ * ever lowers a counter, and what is billed rises by exactly what the ledger entries say.
+ */
+import { type AccountId, type Posting, parseAccount } from './account.ts'
+import type { Micro } from './amount.ts'
+import { type Counters, NO_COUNTERS, billed, impossible, outstanding, sumPostings } from './grant.ts'
+
+/** How far the cloud has merged one incarnation of one device. */
+export interface IncarnationState {
+  /** Fenced: no grants and no returns any more, late segments are still billed. Closed: its final segment is merged. */
+  readonly status: 'ACTIVE' | 'FENCED' | 'CLOSED'
+  /** 0 before the first segment. */
+  readonly lastSeq: number
+  /** Hash of the last merged segment; the chain start before the first. */
+  readonly lastHash: string
+  /** 0 before the first entry. */
+  readonly lastEntry: number
+  /** Hash of the last merged entry; the chain start before the first. */
+  readonly entryHead: string
+}
+
+export interface SegmentHeader {
+  readonly seq: number
+  readonly hash: string
+  readonly previousHash: string
+}
+
+export type Verdict =
+  /** The next one of the one writer: merge it; `grants` says whether it can earn grants and return tokens. */
+  | { readonly kind: 'MERGE'; readonly grants: boolean }
+  /** The last one again: send the stored answer, byte for byte. */
+  | { readonly kind: 'REPEAT' }
+  /** An earlier one again: say how far the cloud is. */
+  | { readonly kind: 'KNOWN' }
+  /** Segments before it are missing here: have them sent again. Only a cloud that was restored gets here. */
+  | { readonly kind: 'BEHIND' }
+  /** Two writers continue one chain: a copy, or a restored backup. Keep the evidence, fence, bill both branches. */
+  | { readonly kind: 'FORK' }
+
+/**
+ * What a segment is. Rows are tried from the top.
+ *
+ * | seq        | hash, previousHash                  | status         | verdict          |
+ * |------------|-------------------------------------|----------------|------------------|
+ * | = last     | hash is the one on record           | any            | REPEAT           |
+ * | < last     | hash is the one on record           | any            | KNOWN            |
+ * | <= last    | another hash                        | any            | FORK             |
+ * | > last     | any                                 | CLOSED         | FORK             |
+ * | > last + 1 | any                                 | ACTIVE, FENCED | BEHIND           |
+ * | = last + 1 | previousHash is not the last hash   | ACTIVE, FENCED | FORK             |
+ * | = last + 1 | previousHash is the last hash       | ACTIVE         | MERGE, grants    |
+ * | = last + 1 | previousHash is the last hash       | FENCED         | MERGE, no grants |
+ *
+ * @param recordedHash hash of the merged segment with the same seq; null where there is none
+ */
+export function receive(state: IncarnationState, segment: SegmentHeader, recordedHash: string | null): Verdict {
+  if (segment.seq <= state.lastSeq) {
+    if (segment.hash !== recordedHash) return { kind: 'FORK' }
+    return { kind: segment.seq === state.lastSeq ? 'REPEAT' : 'KNOWN' }
+  }
+  if (state.status === 'CLOSED') return { kind: 'FORK' }
+  if (segment.seq > state.lastSeq + 1) return { kind: 'BEHIND' }
+  if (segment.previousHash !== state.lastHash) return { kind: 'FORK' }
+  return { kind: 'MERGE', grants: state.status === 'ACTIVE' }
+}
+
+/** What the cloud knows of one account on one incarnation. */
+export interface DeviceAccount extends Counters {
+  /** Metered, not counted down: was granted so at least once, so that use may be ahead of `granted`. */
+  readonly unlimited: boolean
+}
+
+export const NO_DEVICE_ACCOUNT: DeviceAccount = { ...NO_COUNTERS, unlimited: false }
+
+/** One ledger entry, as far as the arithmetic needs it. */
+export interface ReceivedEntry {
+  readonly n: number
+  readonly kind: 'access' | 'refund'
+  readonly instanceId: string
+  readonly items: readonly {
+    readonly total: Micro
+    readonly parts: readonly { readonly lineItemId: string; readonly charged: Micro }[]
+  }[]
+  readonly postings: readonly Posting[]
+}
+
+export interface ReceivedSegment {
+  /** Absolute values of the accounts that changed. */
+  readonly counters: readonly {
+    readonly account: AccountId
+    readonly used: Micro
+    readonly refunded: Micro
+    readonly returned: Micro
+  }[]
+  /** Number of the first entry, and the chain head before it, as the device claims. */
+  readonly firstEntry: number
+  readonly entriesPreviousHash: string
+  /** Chain head after the last entry, as the device claims. */
+  readonly entryHead: string
+  readonly entries: readonly ReceivedEntry[]
+  /** Hash of each entry, computed here from `entriesPreviousHash` on. */
+  readonly entryHashes: readonly string[]
+}
+
+export interface MergeTerms {
+  /** Raises of `returned` count. False for a fenced incarnation: it keeps holding what it gave up too late. */
+  readonly returns: boolean
+  /** The last segment: everything not spent comes back, `R = G - U + F`. */
+  readonly closes: boolean
+  /** The cloud has forgotten grants (it was restored): `granted` follows what was spent instead of contradicting it. */
+  readonly grantsForgotten: boolean
+}
+
+export interface AccountChange {
+  readonly account: AccountId
+  readonly before: DeviceAccount
+  readonly after: DeviceAccount
+}
+
+export type Merge =
+  | {
+      readonly merged: true
+      readonly changes: readonly AccountChange[]
+      readonly lastEntry: number
+      readonly entryHead: string
+    }
+  | { readonly merged: false; readonly problem: MergeProblem; readonly account?: AccountId; readonly n?: number }
+
+/** Why a segment of the right writer does not add up. None of them happens to an honest device. */
+export type MergeProblem =
+  | 'ACCOUNT_UNKNOWN'
+  | 'ACCOUNT_NAMED_TWICE'
+  | 'INSTANCE_NOT_SERVED'
+  | 'ENTRY_NUMBER_WRONG'
+  | 'ENTRY_CHAIN_BROKEN'
+  | 'ENTRY_DOES_NOT_ADD_UP'
+  | 'COUNTER_FELL'
+  | 'COUNTERS_DO_NOT_FIT_ENTRIES'
+  | 'MORE_SPENT_THAN_GRANTED'
+
+/**
+ * Counters after a segment with verdict MERGE, or the first thing that does not add up. Per account, use rises by exactly
+ * what the `access` entries post and refunds by what the `refund` entries post.
+ *
+ * @param accounts what is known of the incarnation: at least the accounts that the segment names, all of them when it closes
+ * @param instances ids of the instances that the device serves
+ */
+export function mergeSegment(
+  state: IncarnationState,
+  accounts: ReadonlyMap<AccountId, DeviceAccount>,
+  segment: ReceivedSegment,
+  instances: ReadonlySet<string>,
+  terms: MergeTerms,
+): Merge {
+  const broken = checkEntries(state, segment, instances)
+  if (broken !== undefined) return broken
+
+  const used = sumPostings(postingsOf(segment.entries, 'access'))
+  const refunded = sumPostings(postingsOf(segment.entries, 'refund'))
+  const after = new Map<AccountId, DeviceAccount>()
+  for (const counter of segment.counters) {
+    const { account } = counter
+    const parsed = parseAccount(account)
+    if (parsed === undefined) return { merged: false, problem: 'ACCOUNT_UNKNOWN', account }
+    if (!instances.has(parsed.instanceId)) return { merged: false, problem: 'INSTANCE_NOT_SERVED', account }
+    if (after.has(account)) return { merged: false, problem: 'ACCOUNT_NAMED_TWICE', account }
+    const before = accounts.get(account) ?? NO_DEVICE_ACCOUNT
+    if (counter.used < before.used || counter.refunded < before.refunded || counter.returned < before.returned) {
+      return { merged: false, problem: 'COUNTER_FELL', account }
+    }
+    if (
+      counter.used - before.used !== (used.get(account) ?? 0n) ||
+      counter.refunded - before.refunded !== (refunded.get(account) ?? 0n)
+    ) {
+      return { merged: false, problem: 'COUNTERS_DO_NOT_FIT_ENTRIES', account }
+    }
+    const { used: spent, refunded: givenBack, returned } = counter
+    const reported = followUse({ ...before, used: spent, refunded: givenBack, returned }, terms)
+    if (impossible(reported)) return { merged: false, problem: 'MORE_SPENT_THAN_GRANTED', account }
+    after.set(account, terms.returns ? reported : { ...reported, returned: before.returned })
+  }
+  for (const account of [...used.keys(), ...refunded.keys()]) {
+    if (!after.has(account)) return { merged: false, problem: 'COUNTERS_DO_NOT_FIT_ENTRIES', account }
+  }
+
+  const changes: AccountChange[] = []
+  for (const account of terms.closes ? new Set([...accounts.keys(), ...after.keys()]) : after.keys()) {
+    const before = accounts.get(account) ?? NO_DEVICE_ACCOUNT
+    const reported = after.get(account) ?? before
+    const closed = terms.closes ? close(reported) : reported
+    if (!same(before, closed)) changes.push({ account, before, after: closed })
+  }
+  return {
+    merged: true,
+    changes,
+    lastEntry: state.lastEntry + segment.entries.length,
+    entryHead: segment.entryHead,
+  }
+}
+
+/** How the totals of an account move when a device's counters go from `before` to `after`. */
+export function movement(before: Counters, after: Counters): { readonly held: Micro; readonly billed: Micro } {
+  return { held: outstanding(after) - outstanding(before), billed: billed(after) - billed(before) }
+}
+
+/** The numbers and hashes of the entries go on where the cloud stands, and each entry agrees with itself. */
+function checkEntries(
+  state: IncarnationState,
+  segment: ReceivedSegment,
+  instances: ReadonlySet<string>,
+): Extract<Merge, { merged: false }> | undefined {
+  const { entries, entryHashes } = segment
+  if (segment.entriesPreviousHash !== state.entryHead) return { merged: false, problem: 'ENTRY_CHAIN_BROKEN' }
+  if (segment.entryHead !== (entryHashes.at(-1) ?? state.entryHead)) {
+    return { merged: false, problem: 'ENTRY_CHAIN_BROKEN' }
+  }
+  if (entries.length > 0 && segment.firstEntry !== state.lastEntry + 1) {
+    return { merged: false, problem: 'ENTRY_NUMBER_WRONG', n: segment.firstEntry }
+  }
+  for (const [index, entry] of entries.entries()) {
+    const { n } = entry
+    if (n !== segment.firstEntry + index) return { merged: false, problem: 'ENTRY_NUMBER_WRONG', n }
+    const problem = entryProblem(entry, instances)
+    if (problem !== undefined) return { merged: false, problem, n }
+  }
+  return undefined
+}
+
+/**
+ * What is wrong with one entry by itself: an instance that the device does not serve, an account of another instance, or
+ * postings that say something else than the lines of the bill. Undefined when it is in order.
+ */
+export function entryProblem(entry: ReceivedEntry, instances: ReadonlySet<string>): MergeProblem | undefined {
+  if (!instances.has(entry.instanceId)) return 'INSTANCE_NOT_SERVED'
+  const posted = new Map<string, Micro>()
+  for (const { account, amount } of entry.postings) {
+    const parsed = parseAccount(account)
+    if (parsed?.instanceId !== entry.instanceId) return 'ACCOUNT_UNKNOWN'
+    if (parsed.kind === 'line') posted.set(parsed.lineItemId, (posted.get(parsed.lineItemId) ?? 0n) + amount)
+  }
+  const parts = new Map<string, Micro>()
+  for (const item of entry.items) {
+    let total = 0n
+    for (const { lineItemId, charged } of item.parts) {
+      total += charged
+      parts.set(lineItemId, (parts.get(lineItemId) ?? 0n) + charged)
+    }
+    if (total !== item.total) return 'ENTRY_DOES_NOT_ADD_UP'
+  }
+  for (const lineItemId of new Set([...posted.keys(), ...parts.keys()])) {
+    if ((posted.get(lineItemId) ?? 0n) !== (parts.get(lineItemId) ?? 0n)) return 'ENTRY_DOES_NOT_ADD_UP'
+  }
+  return undefined
+}
+
+function* postingsOf(entries: readonly ReceivedEntry[], kind: ReceivedEntry['kind']): Generator<Posting> {
+  for (const entry of entries) if (entry.kind === kind) yield* entry.postings
+}
+
+function followUse(
+  { granted, used, refunded, returned, unlimited }: DeviceAccount,
+  { grantsForgotten }: MergeTerms,
+): DeviceAccount {
+  const spent = used - refunded + returned
+  const follows = (unlimited || grantsForgotten) && spent > granted
+  return { granted: follows ? spent : granted, used, refunded, returned, unlimited }
+}
+
+function close(account: DeviceAccount): DeviceAccount {
+  return { ...account, returned: account.granted - account.used + account.refunded }
+}
+
+function same(a: DeviceAccount, b: DeviceAccount): boolean {
+  return (
+    a.granted === b.granted &&
+    a.used === b.used &&
+    a.refunded === b.refunded &&
+    a.returned === b.returned &&
+    a.unlimited === b.unlimited
+  )
+}

@@ -1,0 +1,285 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { actionAccount, lineAccount } from '../../src/core/account.ts'
+import { NO_COUNTERS, billed, room } from '../../src/core/grant.ts'
+import {
+  type DeviceAccount,
+  type IncarnationState,
+  type MergeTerms,
+  NO_DEVICE_ACCOUNT,
+  type ReceivedEntry,
+  type ReceivedSegment,
+  type Verdict,
+  entryProblem,
+  mergeSegment,
+  movement,
+  receive,
+} from '../../src/core/receive.ts'
+
+const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
+const OTHER = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
+const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
+const ACTION = actionAccount(INSTANCE, 'ACT-1', 'a')
+const instances = new Set([INSTANCE])
+
+const active: IncarnationState = { status: 'ACTIVE', lastSeq: 7, lastHash: 'h7', lastEntry: 20, entryHead: 'e20' }
+const fenced: IncarnationState = { ...active, status: 'FENCED' }
+const closed: IncarnationState = { ...active, status: 'CLOSED' }
+
+describe('what a segment is', () => {
+  const next = { seq: 8, hash: 'h8', previousHash: 'h7' }
+  const cases: [string, IncarnationState, Parameters<typeof receive>[1], string | null, Verdict][] = [
+    ['the next one of the current incarnation is merged', active, next, null, { kind: 'MERGE', grants: true }],
+    ['the next one of a fenced one is merged without grants', fenced, next, null, { kind: 'MERGE', grants: false }],
+    [
+      'the last one again gets the stored answer',
+      active,
+      { ...next, seq: 7, hash: 'h7', previousHash: 'h6' },
+      'h7',
+      { kind: 'REPEAT' },
+    ],
+    [
+      'the last one of a closed incarnation again gets the stored answer',
+      closed,
+      { ...next, seq: 7, hash: 'h7', previousHash: 'h6' },
+      'h7',
+      { kind: 'REPEAT' },
+    ],
+    ['an earlier one again is known', active, { seq: 3, hash: 'h3', previousHash: 'h2' }, 'h3', { kind: 'KNOWN' }],
+    ['another one with the last number is a fork', active, { ...next, seq: 7 }, 'h7', { kind: 'FORK' }],
+    ['another one with an earlier number is a fork', active, { ...next, seq: 2 }, 'h2', { kind: 'FORK' }],
+    ['the next one after another history is a fork', active, { ...next, previousHash: 'x' }, null, { kind: 'FORK' }],
+    ['a later one says that this side forgot', active, { ...next, seq: 9 }, null, { kind: 'BEHIND' }],
+    ['a later one of a fenced incarnation too', fenced, { ...next, seq: 12 }, null, { kind: 'BEHIND' }],
+    ['anything after the final one is a second writer', closed, next, null, { kind: 'FORK' }],
+    ['and so is anything long after it', closed, { ...next, seq: 12 }, null, { kind: 'FORK' }],
+  ]
+  it.each(cases)('%s', (_name, state, header, recorded, verdict) => {
+    expect(receive(state, header, recorded)).toEqual(verdict)
+  })
+})
+
+const onLine = (amount: bigint): ReceivedEntry => ({
+  n: 21,
+  kind: 'access',
+  instanceId: INSTANCE,
+  items: [{ total: amount, parts: [{ lineItemId: 'ACT-1', charged: amount }] }],
+  postings: [
+    { account: LINE, amount },
+    { account: ACTION, amount },
+  ],
+})
+
+const empty: ReceivedSegment = {
+  counters: [],
+  firstEntry: 21,
+  entriesPreviousHash: 'e20',
+  entryHead: 'e20',
+  entries: [],
+  entryHashes: [],
+}
+
+const withEntry = (entry: ReceivedEntry, counters: ReceivedSegment['counters']): ReceivedSegment => ({
+  ...empty,
+  counters,
+  entries: [entry],
+  entryHashes: ['e21'],
+  entryHead: 'e21',
+})
+
+const account = (granted: bigint, used = 0n, refunded = 0n, returned = 0n): DeviceAccount => ({
+  granted,
+  used,
+  refunded,
+  returned,
+  unlimited: false,
+})
+
+const open: MergeTerms = { returns: true, closes: false, grantsForgotten: false }
+const counters = (used: bigint, refunded = 0n, returned = 0n): ReceivedSegment['counters'] =>
+  [LINE, ACTION].map((name) => ({ account: name, used, refunded, returned }))
+const known = (value: DeviceAccount): ReadonlyMap<string, DeviceAccount> =>
+  new Map([
+    [LINE, value],
+    [ACTION, value],
+  ])
+
+describe('merging a segment', () => {
+  it('raises the counters by what the entries say and moves the chain on', () => {
+    const merge = mergeSegment(active, known(account(100n, 10n)), withEntry(onLine(5n), counters(15n)), instances, open)
+    expect(merge).toEqual({
+      merged: true,
+      changes: [LINE, ACTION].map((name) => ({
+        account: name,
+        before: account(100n, 10n),
+        after: account(100n, 15n),
+      })),
+      lastEntry: 21,
+      entryHead: 'e21',
+    })
+  })
+
+  it('takes what the device returned', () => {
+    const merge = mergeSegment(
+      active,
+      known(account(100n, 10n)),
+      { ...empty, counters: counters(10n, 0n, 40n) },
+      instances,
+      open,
+    )
+    expect(merge.merged && merge.changes[0]?.after).toEqual(account(100n, 10n, 0n, 40n))
+  })
+
+  it('ignores returns of a fenced incarnation, which goes on holding them', () => {
+    const merge = mergeSegment(
+      fenced,
+      known(account(100n, 10n)),
+      withEntry(onLine(5n), counters(15n, 0n, 40n)),
+      instances,
+      { ...open, returns: false },
+    )
+    expect(merge.merged && merge.changes[0]?.after).toEqual(account(100n, 15n))
+  })
+
+  it('closes every account exactly with the final segment, also those that it does not name', () => {
+    const merge = mergeSegment(
+      fenced,
+      new Map([...known(account(100n, 10n)), ['line/other', account(7n, 3n, 1n)]]),
+      withEntry(onLine(5n), counters(15n)),
+      instances,
+      { ...open, returns: false, closes: true },
+    )
+    if (!merge.merged) throw new Error(merge.problem)
+    expect(merge.changes.map(({ after }) => after)).toEqual([
+      account(100n, 15n, 0n, 85n),
+      account(100n, 15n, 0n, 85n),
+      account(7n, 3n, 1n, 5n),
+    ])
+    for (const { after } of merge.changes) expect(room(after)).toBe(0n)
+  })
+
+  it('lets the grant follow the use of a metered account', () => {
+    const metered = { ...account(10n, 10n), unlimited: true }
+    const merge = mergeSegment(active, known(metered), withEntry(onLine(50n), counters(60n)), instances, open)
+    expect(merge.merged && merge.changes[0]?.after).toEqual({ ...account(60n, 60n), unlimited: true })
+  })
+
+  it('believes the use of a device whose grants this side has forgotten', () => {
+    const merge = mergeSegment(active, new Map(), withEntry(onLine(50n), counters(50n)), instances, {
+      ...open,
+      grantsForgotten: true,
+    })
+    expect(merge.merged && merge.changes[0]?.after).toEqual(account(50n, 50n))
+  })
+
+  const one = withEntry(onLine(5n), counters(15n))
+  const refund: ReceivedEntry = { ...onLine(20n), kind: 'refund' }
+  const broken: [string, string, ReceivedSegment][] = [
+    ['COUNTER_FELL', 'a counter that falls', { ...empty, counters: counters(9n) }],
+    ['COUNTERS_DO_NOT_FIT_ENTRIES', 'use without an entry', { ...empty, counters: counters(11n) }],
+    ['COUNTERS_DO_NOT_FIT_ENTRIES', 'an entry without its use', withEntry(onLine(5n), counters(14n))],
+    ['COUNTERS_DO_NOT_FIT_ENTRIES', 'an entry on an account that no counter names', withEntry(onLine(5n), [])],
+    ['COUNTERS_DO_NOT_FIT_ENTRIES', 'a refund counted as use', withEntry(refund, counters(30n))],
+    ['MORE_SPENT_THAN_GRANTED', 'more use than was granted', withEntry(onLine(95n), counters(105n))],
+    ['MORE_SPENT_THAN_GRANTED', 'more returned than is left', { ...empty, counters: counters(10n, 0n, 91n) }],
+    ['MORE_SPENT_THAN_GRANTED', 'more refunded than was used', withEntry(refund, counters(10n, 20n))],
+    ['ACCOUNT_NAMED_TWICE', 'an account named twice', { ...one, counters: [...counters(15n), ...counters(15n)] }],
+    [
+      'ACCOUNT_UNKNOWN',
+      'an account that nobody could have made',
+      { ...empty, counters: [{ account: 'line/x', used: 0n, refunded: 0n, returned: 0n }] },
+    ],
+    [
+      'INSTANCE_NOT_SERVED',
+      'an account of an instance that the device does not serve',
+      { ...empty, counters: [{ account: lineAccount(OTHER, 'x', 0), used: 0n, refunded: 0n, returned: 0n }] },
+    ],
+    ['ENTRY_CHAIN_BROKEN', 'another history of entries', { ...one, entriesPreviousHash: 'x' }],
+    ['ENTRY_CHAIN_BROKEN', 'a head that is not the hash of the last entry', { ...one, entryHead: 'x' }],
+    ['ENTRY_CHAIN_BROKEN', 'a head that moves without entries', { ...empty, entryHead: 'x' }],
+    ['ENTRY_NUMBER_WRONG', 'a gap before the entries', { ...one, firstEntry: 22 }],
+    ['ENTRY_NUMBER_WRONG', 'an entry with another number', { ...one, entries: [{ ...onLine(5n), n: 22 }] }],
+  ]
+  it.each(broken)('refuses with %s %s', (problem, _name, segment) => {
+    const merge = mergeSegment(active, known(account(100n, 10n)), segment, instances, open)
+    expect(merge.merged ? 'merged' : merge.problem).toBe(problem)
+  })
+
+  it('refuses a device that takes back what it has returned', () => {
+    const segment = { ...empty, counters: counters(10n, 0n, 4n) }
+    const merge = mergeSegment(active, known(account(100n, 10n, 0n, 5n)), segment, instances, open)
+    expect(merge.merged ? 'merged' : merge.problem).toBe('COUNTER_FELL')
+  })
+
+  it('never lets billing differ from the entries, nor room become negative', () => {
+    const move = fc.record({ kind: fc.constantFrom('access' as const, 'refund' as const), amount: fc.bigInt(0n, 40n) })
+    fc.assert(
+      fc.property(fc.array(move), fc.bigInt(0n, 100n), fc.bigInt(0n, 60n), (moves, granted, lie) => {
+        let state: IncarnationState = active
+        let accounts: ReadonlyMap<string, DeviceAccount> = known(account(granted))
+        let [used, refunded, bill] = [0n, 0n, 0n]
+        for (const { kind, amount } of moves) {
+          const [u, f] = kind === 'access' ? [used + amount, refunded] : [used, refunded + amount]
+          const segment: ReceivedSegment = {
+            counters: counters(u, f, 0n),
+            firstEntry: state.lastEntry + 1,
+            entriesPreviousHash: state.entryHead,
+            entryHead: `e${state.lastEntry + 1}`,
+            entries: [{ ...onLine(amount), kind, n: state.lastEntry + 1 }],
+            entryHashes: [`e${state.lastEntry + 1}`],
+          }
+          const merge = mergeSegment(state, accounts, segment, instances, open)
+          const lied = { ...segment, counters: counters(u + 1n + lie, f, 0n) }
+          expect(mergeSegment(state, accounts, lied, instances, open).merged).toBe(false)
+          const fits = u - f <= granted && f <= u
+          expect(merge.merged).toBe(fits)
+          if (!merge.merged) continue
+          const changed = new Map(merge.changes.map((change) => [change.account, change.after]))
+          accounts = new Map([...accounts].map(([name, value]) => [name, changed.get(name) ?? value]))
+          for (const { before, after } of merge.changes.slice(0, 1)) bill += movement(before, after).billed
+          state = { ...state, lastEntry: merge.lastEntry, entryHead: merge.entryHead }
+          ;[used, refunded] = [u, f]
+          const now = accounts.get(LINE) ?? NO_DEVICE_ACCOUNT
+          expect(room(now) >= 0n).toBe(true)
+          expect(billed(now)).toBe(used - refunded)
+          expect(bill).toBe(used - refunded)
+        }
+      }),
+    )
+  })
+})
+
+describe('one entry by itself', () => {
+  it('is in order when postings and lines of the bill agree', () => {
+    expect(entryProblem(onLine(5n), instances)).toBeUndefined()
+  })
+
+  it('may bill nothing at all', () => {
+    const refused = { ...onLine(0n), items: [{ total: 0n, parts: [] }], postings: [] }
+    expect(entryProblem(refused, instances)).toBeUndefined()
+  })
+
+  it('is refused when it posts something that it does not bill', () => {
+    expect(entryProblem({ ...onLine(5n), items: [] }, instances)).toBe('ENTRY_DOES_NOT_ADD_UP')
+  })
+
+  it('is refused when it bills something that it does not post', () => {
+    expect(entryProblem({ ...onLine(5n), postings: [] }, instances)).toBe('ENTRY_DOES_NOT_ADD_UP')
+  })
+
+  it('is refused when the parts are not the total', () => {
+    const entry = onLine(5n)
+    expect(entryProblem({ ...entry, items: [{ ...entry.items[0]!, total: 6n }] }, instances)).toBe(
+      'ENTRY_DOES_NOT_ADD_UP',
+    )
+  })
+
+  it('is refused when it posts to another instance than its own', () => {
+    const entry = { ...onLine(5n), instanceId: OTHER }
+    expect(entryProblem(entry, new Set([INSTANCE, OTHER]))).toBe('ACCOUNT_UNKNOWN')
+  })
+})
+
+it('moves the totals of an account by what is held and what is billed', () => {
+  expect(movement(NO_COUNTERS, account(100n, 30n, 10n, 50n))).toEqual({ held: 50n, billed: 20n })
+})
