@@ -299,6 +299,38 @@ export const ERRORS = catalogue({
     exit: 66,
     retry: 'no',
   },
+  DEVICE_KEY_UNUSABLE: {
+    meaning:
+      'The file of the private key of this device is missing, open to others, or holds no key of the right kind.',
+    remedy: 'Put the file back, or remove it and enroll the device again with a fresh token.',
+    http: 500,
+    exit: 66,
+    retry: 'no',
+  },
+  DEVICE_FORKED: {
+    meaning: 'The cloud knows another history of this device: its state was copied, or restored from a backup.',
+    remedy: 'Look for a second device with the same state; everything that was used is billed, from both.',
+    http: 409,
+    retry: 'no',
+  },
+  CLOUD_BEHIND: {
+    meaning: 'The cloud has forgotten segments that it had acknowledged: it was restored from a backup.',
+    remedy: 'The device sends them again; what it has not kept must be recovered from the backups of the cloud.',
+    http: 409,
+    retry: 'later',
+  },
+  SESSION_ENDED: {
+    meaning: 'The cloud has ended the session of this device.',
+    remedy: 'The device opens another one; an administrator sees the reason in the cloud.',
+    http: 409,
+    retry: 'later',
+  },
+  SESSION_LOCKED: {
+    meaning: 'The session of this device is locked in the cloud.',
+    remedy: 'Wait; the device asks again by itself.',
+    http: 409,
+    retry: 'later',
+  },
   SEGMENT_REJECTED: {
     meaning: 'A sync message is malformed, not signed by its device, or does not add up.',
     remedy: 'The device must be looked at: its database may have been altered.',

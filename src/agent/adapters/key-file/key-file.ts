@@ -1,0 +1,125 @@
+/**
+ * The device's private key as a file: PKCS #8 in PEM, readable by its owner only, made on the device and never sent. The
+ * key is used only after the file and its directory are on the disk: a device that enrolled with a key that a power cut
+ * takes away could never come back.
+ */
+import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
+import { link, open, readFile, stat, unlink } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { importPKCS8 } from 'jose'
+import { CodedError } from '../../../protocol/errors.ts'
+import { publicJwk, thumbprint } from '../../../protocol/signing.ts'
+import type { DeviceKey } from '../../app/link/device-key.ts'
+
+/** Read and write for the owner; nothing for anybody else. */
+const PRIVATE_MODE = 0o600
+
+export interface KeyFileOptions {
+  readonly path: string
+  /** Makes an Ed25519 key pair when there is no file. False for a key that somebody else provides. */
+  readonly create: boolean
+}
+
+/**
+ * The key in the file, or a new one.
+ *
+ * @throws CodedError DEVICE_KEY_UNUSABLE for a file that is missing, open to others, or holds no Ed25519 or P-256 key;
+ * STATE_UNWRITABLE when a new key cannot be written
+ */
+export async function openKeyFile({ path, create }: KeyFileOptions): Promise<DeviceKey> {
+  // A service manager hands keys over with an access list, which shows as permissions of the group.
+  const closedTo = create ? 0o077 : 0o007
+  const existing = await read(path, closedTo)
+  if (existing !== undefined) return deviceKey(existing, path)
+  if (!create) throw unusable(path, 'there is no such file')
+  await write(path)
+  const written = await read(path, closedTo)
+  if (written === undefined) throw unusable(path, 'it was removed as soon as it was written')
+  return deviceKey(written, path)
+}
+
+async function read(path: string, closedTo: number): Promise<string | undefined> {
+  try {
+    const { mode } = await stat(path)
+    if ((mode & closedTo) !== 0) {
+      throw unusable(path, `its mode is 0${(mode & 0o777).toString(8)}, but others must not read it (chmod 600)`)
+    }
+    return await readFile(path, 'utf8')
+  } catch (cause) {
+    if (cause instanceof CodedError) throw cause
+    if (errnoOf(cause) === 'ENOENT') return undefined
+    throw unusable(path, `it cannot be read (${errnoOf(cause) ?? 'unknown reason'})`, cause)
+  }
+}
+
+/** The whole file or none: it gets its name only when its bytes are on the disk, and never replaces another key. */
+async function write(path: string): Promise<void> {
+  const { privateKey } = generateKeyPairSync('ed25519')
+  const temporary = `${path}.${process.pid}.new`
+  try {
+    await unlink(temporary).catch(ignoreMissing)
+    const file = await open(temporary, 'wx', PRIVATE_MODE)
+    try {
+      await file.writeFile(privateKey.export({ format: 'pem', type: 'pkcs8' }))
+      await file.sync()
+    } finally {
+      await file.close()
+    }
+    await link(temporary, path)
+    await unlink(temporary)
+    await syncDirectory(dirname(path))
+  } catch (cause) {
+    await unlink(temporary).catch(ignoreMissing)
+    // Another process was faster: its key is the device's.
+    if (errnoOf(cause) === 'EEXIST') return
+    const reason = errnoOf(cause) ?? 'unknown reason'
+    throw new CodedError('STATE_UNWRITABLE', `The key file ${path} cannot be written (${reason}).`, { cause })
+  }
+}
+
+async function syncDirectory(path: string): Promise<void> {
+  const directory = await open(path, 'r')
+  try {
+    await directory.sync()
+  } finally {
+    await directory.close()
+  }
+}
+
+async function deviceKey(pem: string, path: string): Promise<DeviceKey> {
+  const privateKey = parse(pem, path)
+  const algorithm = algorithmOf(privateKey)
+  if (algorithm === undefined) throw unusable(path, 'it holds neither an Ed25519 nor a P-256 key')
+  const jwk = publicJwk.parse(createPublicKey(privateKey).export({ format: 'jwk' }))
+  const text = privateKey.export({ format: 'pem', type: 'pkcs8' }).toString()
+  return {
+    publicJwk: jwk,
+    signer: { keyId: await thumbprint(jwk), algorithm, privateKey: await importPKCS8(text, algorithm) },
+  }
+}
+
+function parse(pem: string, path: string): KeyObject {
+  try {
+    return createPrivateKey(pem)
+  } catch (cause) {
+    throw unusable(path, 'it holds no private key in PEM, or one with a passphrase', cause)
+  }
+}
+
+function algorithmOf(key: KeyObject): 'EdDSA' | 'ES256' | undefined {
+  if (key.asymmetricKeyType === 'ed25519') return 'EdDSA'
+  return key.asymmetricKeyType === 'ec' && key.asymmetricKeyDetails?.namedCurve === 'prime256v1' ? 'ES256' : undefined
+}
+
+function unusable(path: string, reason: string, cause?: unknown): CodedError {
+  return new CodedError('DEVICE_KEY_UNUSABLE', `The key file ${path} cannot be used: ${reason}.`, { cause })
+}
+
+function errnoOf(error: unknown): string | undefined {
+  const { code } = error as { code?: unknown }
+  return typeof code === 'string' ? code : undefined
+}
+
+function ignoreMissing(error: unknown): void {
+  if (errnoOf(error) !== 'ENOENT') throw error
+}
