@@ -8,6 +8,15 @@ import type { Condition, NamedCondition, Policy } from '../../core/policy.ts'
 import { publicJwk } from '../signing.ts'
 import { decimalText, instant, microText, plainText, uuid } from '../wire.ts'
 
+/**
+ * `GET .../instances/{instanceId}/policy` answers with the signed document itself as its body: the compact JWS of kind
+ * `policy`, no JSON around it. ETag is the revision in quotes; `If-None-Match` with it answers 304.
+ */
+export const POLICY_MEDIA_TYPE = 'application/jose'
+
+/** The ETag of a revision. */
+export const policyTag = (revision: number): string => `"${revision}"`
+
 const period = z.strictObject({ index: z.int().min(0), from: instant.nullable(), until: instant.nullable() })
 
 const condition: z.ZodType<Condition> = z.lazy(() =>
