@@ -55,7 +55,7 @@ export default {
       comment: 'agent and cloud import core, protocol and settings; the commands stand above them.',
       severity: 'error',
       from: { path: `${side}/` },
-      to: { path: '^src/', pathNot: ['^src/(core|protocol|settings)/', '^src/$1/'] },
+      to: { path: '^src/', pathNot: ['^src/(core|protocol|settings)/', `${side}/`] },
     },
     {
       name: 'demo-talks-to-processes',
@@ -66,14 +66,14 @@ export default {
     },
     {
       name: 'app-knows-no-outside',
-      comment: 'A use case declares the interface that it needs; compose.ts hands it the adapter.',
+      comment: 'A use case declares the interface that it needs; compose.ts hands it the adapter that fits.',
       severity: 'error',
       from: { path: `${side}/app/` },
       to: { path: '^src/$1/', pathNot: '^src/$1/(app/|[^/]+[.]ts$)' },
     },
     {
-      name: 'app-knows-no-composition',
-      comment: 'A use case is composed and knows nothing of the composition.',
+      name: 'composed-know-no-composition',
+      comment: 'Use cases and adapters are composed; they know nothing of the composition.',
       severity: 'error',
       from: { path: `${side}/(app|adapters)/` },
       to: { path: '^src/$1/(compose|main)[.]ts$' },
@@ -91,7 +91,7 @@ export default {
       name: 'only-compose-names-adapters',
       comment: 'One place on each side names the concrete adapters.',
       severity: 'error',
-      from: { path: `${side}/`, pathNot: `${side}/(adapters/|compose[.]ts$)` },
+      from: { path: `${side}/`, pathNot: `${side}/(app/|adapters/|compose[.]ts$)` },
       to: { path: '^src/$1/adapters/' },
     },
     {

@@ -1,6 +1,7 @@
 // `npm run check [-- NAME...]`: everything that must hold of the source itself, one line per check, all output of those
 // that fail, exit code 1 if any does. The tests (`npm test`) are apart.
 import { availableParallelism } from 'node:os'
+import { inspect } from 'node:util'
 import { arrows } from './arrows.ts'
 import { run, type Outcome } from './run.ts'
 
@@ -24,7 +25,7 @@ if (unknown.length > 0) {
 /** Runs one check and prints its verdict; a failing one's output follows, indented. */
 async function judge(name: string, check: () => Promise<Outcome>): Promise<boolean> {
   const start = performance.now()
-  const { ok, output } = await check()
+  const { ok, output } = await check().catch((error: unknown) => ({ ok: false, output: inspect(error) }))
   const seconds = ((performance.now() - start) / 1000).toFixed(1)
   console.log(`${ok ? 'ok  ' : 'FAIL'}  ${name.padEnd(8)} ${seconds.padStart(6)} s`)
   if (!ok) console.log(output.trimEnd().replaceAll(/^/gm, '      '))
