@@ -1,0 +1,29 @@
+/** The recorded day: one access request per line of `day.ndjson`, in the order in which they were made. */
+import { readFileSync } from 'node:fs'
+import { z } from 'zod'
+import { REQUESTERS } from './site.ts'
+
+const recordedRequest = z.strictObject({
+  /** Time of day, for people: `HH:MM:SS`. */
+  at: z.string(),
+  requester: z.string().refine((name) => Object.hasOwn(REQUESTERS, name), 'must be a requester of the site'),
+  items: z.array(
+    z.strictObject({
+      item: z.string(),
+      version: z.string(),
+      count: z.number(),
+      /** The refusal that this item must get whatever the balances are; none where balances decide. */
+      must: z.enum(['ITEM_NOT_RATED', 'NO_USABLE_LINE_ITEM', 'DENIED_BY_RULE']).optional(),
+    }),
+  ),
+})
+
+export type RecordedRequest = z.infer<typeof recordedRequest>
+
+export const DAY_FILE = new URL('./day.ndjson', import.meta.url)
+
+/** @throws when the file is missing or a line of it is malformed: it is part of the program. */
+export function readDay(file: URL = DAY_FILE): readonly RecordedRequest[] {
+  const lines = readFileSync(file, 'utf8').trimEnd().split('\n')
+  return lines.map((line) => recordedRequest.parse(JSON.parse(line)))
+}

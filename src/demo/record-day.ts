@@ -1,0 +1,102 @@
+/**
+ * Makes `day.ndjson`: what the requesters of the site ask for from seven in the morning to seven in the evening. The same
+ * seed gives the same text, byte for byte. Run it by `node src/demo/record-day.ts` after a change to it or to the site.
+ */
+import { writeFileSync } from 'node:fs'
+import { DAY_FILE, type RecordedRequest } from './day.ts'
+import { type Random, seeded } from './random.ts'
+
+export const DAY_SEED = 20_260_301
+export const DAY_LENGTH = 2_400
+
+type Item = RecordedRequest['items'][number]
+type Order = readonly [weight: number, make: (random: Random) => Item]
+
+const OPENS_S = 7 * 3600
+const CLOSES_S = 19 * 3600
+
+/** Some amount in steps, written without a rounding rest of binary fractions. */
+const some = (random: Random, min: number, max: number, digits: number): number =>
+  Number(`${random.between(min, max)}e-${digits}`)
+
+const laserCut: Order = [5, (random) => ({ item: 'LaserCut', version: '1.0', count: some(random, 20, 900, 2) })]
+const engrave: Order = [4, (random) => ({ item: 'Engrave', version: '1.0', count: random.between(1, 12) })]
+const print: Order = [4, (random) => ({ item: 'Print3D', version: '2.0', count: some(random, 50, 2_500, 3) })]
+const mill: Order = [2, (random) => ({ item: 'Mill', version: '1.0', count: some(random, 1, 12, 1) })]
+const scan: Order = [3, (random) => ({ item: 'Scan', version: '1.0', count: random.between(1, 9) })]
+const inspect: Order = [8, (random) => ({ item: 'Inspect', version: '1.0', count: random.between(1, 20) })]
+const certificate: Order = [1, () => ({ item: 'Certificate', version: '1.0', count: 1 })]
+const firing: Order = [1, (random) => ({ item: 'Firing', version: '1.0', count: random.between(10, 90) })]
+const smallPrint: Order = [4, (random) => ({ item: 'Print3D', version: '2.0', count: some(random, 50, 800, 3) })]
+
+/** Nothing in effect rates these. */
+const unrated: Order = [
+  1,
+  (random) => ({
+    ...random.pick([
+      { item: 'Waterjet', version: '1.0' },
+      { item: 'LaserCut', version: '9.9' },
+      { item: 'Engrave', version: '' },
+    ]),
+    count: random.between(1, 5),
+    must: 'ITEM_NOT_RATED',
+  }),
+]
+
+/** Rated, but its one line item opens next month. */
+const archive: Order = [
+  1,
+  (random) => ({ item: 'Archive', version: '1.0', count: random.between(1, 40), must: 'NO_USABLE_LINE_ITEM' }),
+]
+
+const denied = ([weight, make]: Order): Order => [weight, (random) => ({ ...make(random), must: 'DENIED_BY_RULE' })]
+
+interface Habit {
+  readonly weight: number
+  /** Share of the day, 0 to 1, before which this requester asks for nothing. */
+  readonly from?: number
+  readonly orders: readonly Order[]
+}
+
+const HABITS: Readonly<Record<string, Habit>> = {
+  'laser-1': { weight: 14, orders: [laserCut, engrave] },
+  'laser-2': { weight: 12, orders: [laserCut, engrave] },
+  'printer-a': { weight: 10, orders: [print] },
+  'printer-b': { weight: 7, orders: [print, scan] },
+  'mill-1': { weight: 6, orders: [mill] },
+  'kiln-1': { weight: 3, from: 0.4, orders: [firing] },
+  'gauge-7': { weight: 12, orders: [inspect] },
+  'anna.keller': { weight: 6, orders: [laserCut, print, scan, archive] },
+  'ben.ojo': { weight: 4, orders: [engrave, scan, unrated] },
+  'carla.rossi': { weight: 7, orders: [laserCut, engrave, mill, unrated] },
+  'emil.novak': { weight: 5, orders: [inspect, certificate, archive] },
+  'fay.lind': { weight: 4, orders: [smallPrint, scan] },
+  'gus.berg': { weight: 4, orders: [engrave, smallPrint] },
+  'hana.sato': { weight: 3, orders: [scan, laserCut] },
+  'ivan.petrov': { weight: 2, orders: [denied(laserCut), denied(scan)] },
+  'jo.marsh': { weight: 2, orders: [denied(engrave), denied(print)] },
+}
+
+/** The text of `day.ndjson`. */
+export function recordDay(seed: number, length: number): string {
+  const random = seeded(seed)
+  const times = Array.from({ length }, () => random.between(OPENS_S, CLOSES_S - 1)).sort((a, b) => a - b)
+  const lines = times.map((second, index) => JSON.stringify(request(random, second, index / length)))
+  return lines.join('\n') + '\n'
+}
+
+function request(random: Random, second: number, progress: number): RecordedRequest {
+  const present = Object.entries(HABITS).filter(([, { from = 0 }]) => progress >= from)
+  const [requester, { orders }] = random.weighted(present.map((entry) => [entry[1].weight, entry] as const))
+  const items = Array.from({ length: random.weighted([[9, 1] as const, [1, random.between(2, 4)] as const]) }, () =>
+    random.weighted(orders)(random),
+  )
+  return { at: clockText(second), requester, items }
+}
+
+function clockText(second: number): string {
+  const parts = [second / 3600, (second / 60) % 60, second % 60]
+  return parts.map((part) => String(Math.floor(part)).padStart(2, '0')).join(':')
+}
+
+if (import.meta.main) writeFileSync(DAY_FILE, recordDay(DAY_SEED, DAY_LENGTH))
