@@ -259,10 +259,23 @@ export const ERRORS = catalogue({
     http: 502,
     retry: 'later',
   },
+  NOT_ATTACHED: {
+    meaning: 'The device has no standing at the cloud at the moment: it has not attached yet, or was fenced.',
+    remedy: 'Let the device reach the cloud; it attaches by itself.',
+    http: 503,
+    retry: 'online',
+  },
   NOT_RECORDED: {
     meaning: 'The decision could not be written to the ledger, so nothing was granted.',
     remedy: 'Free disk space or repair the disk; the same request may then be sent again.',
     http: 503,
+    retry: 'later',
+  },
+  DISK_FAILED: {
+    meaning: 'A write failed in a way that leaves its outcome unknown, so the process stops and opens its state again.',
+    remedy: 'Let the supervisor start it again; check the disk and the kernel log if it recurs.',
+    http: 503,
+    exit: 74,
     retry: 'later',
   },
   REPEAT_MISMATCH: {

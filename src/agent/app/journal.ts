@@ -25,6 +25,16 @@ export interface StoredPolicy {
   readonly revision: number
   /** The signed document as received; verified again at each start. */
   readonly document: string
+  /** When the cloud last said, in a signed answer, that this revision is its newest, POSIX ms; 0 when it has not yet. */
+  readonly confirmedAt: number
+}
+
+/** The cloud's signed word, with an acknowledgement, on the policies that it knows. */
+export interface Confirmation {
+  /** Of the answer, POSIX ms. */
+  readonly time: number
+  /** Newest revision in the cloud, per instance. A stored policy of the same revision is confirmed by it. */
+  readonly policies: readonly { readonly instanceId: string; readonly revision: number }[]
 }
 
 export interface StoredGrant {
@@ -42,13 +52,32 @@ export interface AccountState extends Counters {
   readonly unlimited: boolean
 }
 
+/** What is known of the time, tied to a reading of the boot-time clock, so that a restart in the same boot goes on from it. */
+export interface StoredClock {
+  readonly bootId: string
+  /** Reading of the boot-time clock, suspend included, for which the interval holds, ms. */
+  readonly sinceBoot: number
+  /** POSIX ms; the true time was surely not before this. Never falls from one write to the next, except by signed time. */
+  readonly earliest: number
+  /** Null: nothing bounded it. */
+  readonly latest: number | null
+}
+
+/** What every transaction that spends also keeps, so that setting the clock back or cutting the power gains nothing. */
+export interface ClockStamp {
+  readonly clock: StoredClock
+  readonly grantAgedMs: number
+}
+
 /** The last answer given to one application session: what makes an application's retry harmless. */
 export interface LastAnswer {
   readonly session: string
   readonly n: number
   /** SHA-256 of the request, so that the same number with another request is refused. */
   readonly requestHash: string
+  /** Body of the answer as sent. */
   readonly answer: string
+  readonly policyRevision: number
 }
 
 /** Everything that a start needs, read once. */
@@ -67,13 +96,18 @@ export interface Snapshot {
   /** The sealed segment that is not acknowledged, if any. */
   readonly unacknowledged: SealedSegment | null
   readonly lastSeq: number
-  /** Highest time ever persisted, POSIX ms. */
-  readonly clockHighWater: number
+  /** Highest incarnation that ever was. */
+  readonly highestIncarnation: number
+  readonly clock: StoredClock | null
 }
 
 export interface PendingEntry {
-  /** `n` is lastEntry + 1, + 2 ...; the journal checks it and adds the hash chain. */
-  readonly body: EntryBodyWire
+  /** lastEntry + 1, + 2 ...; the journal checks it and adds the hash chain. */
+  readonly n: number
+  /** Text of an entry body, as it is hashed and sent. */
+  readonly body: string
+  /** Whether the postings raise `used` or `refunded`. */
+  readonly moves: 'used' | 'refunded'
   readonly postings: readonly Posting[]
   readonly lastAnswer: LastAnswer | null
 }
@@ -109,23 +143,35 @@ export interface GrantedAccount {
 
 export interface Journal {
   read(): Promise<Snapshot>
-  /** One transaction for all of them, in order. */
-  append(entries: readonly PendingEntry[]): Promise<void>
-  /** Makes the next segment durable. At most one may be unacknowledged: throws otherwise. */
+  /** One transaction for all of them, in order. An entry behind one that was not recorded is not recorded either. */
+  append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void>
+  /**
+   * Makes the next segment durable. At most one may be unacknowledged: throws otherwise. A backlog takes several: the
+   * segment is final as ordered only when nothing is left behind it, and says so.
+   */
   seal(order: SealOrder): Promise<SealedSegment>
-  /** The cloud has merged `seq`; stores the grant that came with it in the same transaction (null: none came). */
+  /**
+   * The cloud has merged `seq`; stores the grant that came with it (null: none came) and what it confirmed in the same
+   * transaction. What is acknowledged may be forgotten after the retention time.
+   */
   acknowledge(
     seq: number,
     grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
+    confirmation: Confirmation | null,
   ): Promise<void>
+  /** A sealed segment of the current incarnation, acknowledged or not; null when it was never sealed or is forgotten. */
+  sealed(seq: number): Promise<SealedSegment | null>
   /** Marks the current incarnation as fenced; spending has already stopped in memory. */
   fence(): Promise<void>
-  /** Begins a new incarnation with all counters 0. Unsealed entries must be none: throws otherwise. */
+  /**
+   * Begins a new incarnation, above all before it, with all counters 0. Unsealed entries must be none: throws otherwise.
+   * A segment that is still unacknowledged stays as evidence and is sent no more.
+   */
   attach(incarnation: number): Promise<void>
   saveIdentity(identity: Identity): Promise<void>
-  savePolicy(policy: StoredPolicy, trustedKeys: readonly string[] | null): Promise<void>
-  /** Keeps the clock's high-water mark and the grant's age, for an agent that writes nothing else. */
-  saveClock(highWater: number, grantAgedMs: number): Promise<void>
+  savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): Promise<void>
+  /** Keeps the clock and the grant's age, for an agent that writes nothing else. */
+  saveClock(stamp: ClockStamp): Promise<void>
   /** Entries for the technician, newest first. */
   recent(limit: number): Promise<readonly EntryBodyWire[]>
   close(): Promise<void>

@@ -1,0 +1,156 @@
+/**
+ * The counters of every account in memory, what is on its way to the journal included. The room of an account that is
+ * counted down is never negative: a charge that does not fit throws before anything changes, because it was decided
+ * on the room that this class gave.
+ */
+import type { AccountId, Posting } from '../../core/account.ts'
+import { MICRO_MAX, type Micro } from '../../core/amount.ts'
+import type { Room } from '../../core/decision.ts'
+import { room } from '../../core/grant.ts'
+import type { AccountState, GrantedAccount } from './journal.ts'
+
+interface Held {
+  granted: Micro
+  used: Micro
+  refunded: Micro
+  returned: Micro
+  exhausted: boolean
+  unlimited: boolean
+  /** Room at or below which a top-up should be asked for; -1n once it was. */
+  lowAt: Micro
+}
+
+const NOTHING_GRANTED: Room = { left: 0n, shortage: 'GRANT' }
+
+export class Balances {
+  readonly #held = new Map<AccountId, Held>()
+
+  constructor(accounts: Iterable<readonly [AccountId, AccountState]>) {
+    for (const [account, state] of accounts) {
+      const held: Held = { ...state, lowAt: 0n }
+      if (!held.unlimited && room(held) < 0n) throw new Error(`invariant: room of ${account} is not negative`)
+      held.lowAt = lowMark(held)
+      this.#held.set(account, held)
+    }
+  }
+
+  /** What core may draw on while the grant is in force. */
+  roomOf(account: AccountId): Room {
+    const held = this.#held.get(account)
+    if (held === undefined) return NOTHING_GRANTED
+    // Metered only, up to what a counter holds: the bound is beyond use, and keeps an absurd count from passing it.
+    if (held.unlimited) return { left: MICRO_MAX - held.used, shortage: 'POOL' }
+    const left = room(held)
+    return { left: left > 0n ? left : 0n, shortage: held.exhausted ? 'POOL' : 'GRANT' }
+  }
+
+  get(account: AccountId): AccountState | undefined {
+    return this.#held.get(account)
+  }
+
+  all(): Iterable<readonly [AccountId, AccountState]> {
+    return this.#held
+  }
+
+  /** Raises `used`, all of it or nothing. Returns true when an account has come to its low-water mark. */
+  charge(postings: readonly Posting[]): boolean {
+    for (const posting of postings) this.#checkedForCharge(posting)
+    let low = false
+    for (const { account, amount } of postings) {
+      const held = this.#known(account)
+      held.used += amount
+      if (!held.unlimited && room(held) <= held.lowAt) {
+        held.lowAt = -1n
+        low = true
+      }
+    }
+    return low
+  }
+
+  /** Takes back a charge that was not recorded. */
+  uncharge(postings: readonly Posting[]): void {
+    for (const { account, amount } of postings) {
+      const held = this.#known(account)
+      held.used -= amount
+      if (held.used < held.refunded) throw new Error(`invariant: only a charge of ${account} is taken back`)
+    }
+  }
+
+  /** Raises `refunded`: only once the refund is durable, because what it gives back may be spent at once. */
+  refund(postings: readonly Posting[]): void {
+    for (const { account, amount } of postings) {
+      const held = this.#known(account)
+      if (amount <= 0n || held.refunded + amount > held.used) throw new Error(`invariant: ${account} was charged more`)
+      held.refunded += amount
+    }
+  }
+
+  /** Raises `returned` by all room of at most `most` accounts, and says by how much. */
+  giveUp(most: number): readonly Posting[] {
+    const returns: Posting[] = []
+    for (const [account, held] of this.#held) {
+      if (returns.length >= most) break
+      const amount = room(held)
+      if (held.unlimited || amount <= 0n) continue
+      held.returned += amount
+      returns.push({ account, amount })
+    }
+    return returns
+  }
+
+  /** Undoes {@link Balances.giveUp} that the journal did not take. */
+  takeBack(returns: readonly Posting[]): void {
+    for (const { account, amount } of returns) {
+      const held = this.#known(account)
+      if (amount > held.returned) throw new Error(`invariant: ${account} has returned less`)
+      held.returned -= amount
+    }
+  }
+
+  /** Grants are cumulative: a smaller figure than the one known is old and changes nothing. */
+  grant(accounts: readonly GrantedAccount[]): void {
+    for (const { account, granted, exhausted, unlimited } of accounts) {
+      const held = this.#held.get(account) ?? this.#open(account)
+      if (granted > held.granted) held.granted = granted
+      held.exhausted = exhausted
+      held.unlimited = unlimited
+      held.lowAt = lowMark(held)
+    }
+  }
+
+  clear(): void {
+    this.#held.clear()
+  }
+
+  #open(account: AccountId): Held {
+    const held: Held = {
+      granted: 0n,
+      used: 0n,
+      refunded: 0n,
+      returned: 0n,
+      exhausted: false,
+      unlimited: false,
+      lowAt: 0n,
+    }
+    this.#held.set(account, held)
+    return held
+  }
+
+  #known(account: AccountId): Held {
+    const held = this.#held.get(account)
+    if (held === undefined) throw new Error(`invariant: ${account} is known`)
+    return held
+  }
+
+  #checkedForCharge({ account, amount }: Posting): void {
+    const held = this.#known(account)
+    const fits = held.unlimited ? held.used + amount <= MICRO_MAX : amount <= room(held)
+    if (amount <= 0n || !fits) throw new Error(`invariant: a charge fits the room of ${account}`)
+  }
+}
+
+/** A quarter of what there is: a device asks early enough, and a small grant does not make it ask for ever. */
+function lowMark(held: Held): Micro {
+  const left = room(held)
+  return left > 0n ? left / 4n : 0n
+}

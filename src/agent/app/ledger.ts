@@ -1,0 +1,305 @@
+/**
+ * The device's ledger: what it may spend, what it has spent, and the order in which that becomes durable. A decision is
+ * made and recorded in one synchronous block on the balances in memory; entries that come while a commit is under way
+ * make the next one. What the journal does not take is taken back exactly, with everything recorded after it. Nobody may
+ * hear of an entry before its promise resolves.
+ */
+import { type AccountId, type Posting, parseAccount } from '../../core/account.ts'
+import type { Micro } from '../../core/amount.ts'
+import { periodAt } from '../../core/compile.ts'
+import type { ClockReading, Room, RoomOf } from '../../core/decision.ts'
+import { type Want, room } from '../../core/grant.ts'
+import type { Policy } from '../../core/policy.ts'
+import { SEGMENT_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { accountsInSight } from './accounts-in-sight.ts'
+import { Balances } from './balances.ts'
+import { BurnRate } from './burn-rate.ts'
+import type {
+  AccountState,
+  ClockStamp,
+  GrantedAccount,
+  Journal,
+  PendingEntry,
+  Snapshot,
+  StoredClock,
+  StoredGrant,
+} from './journal.ts'
+import type { PolicyInForce } from './policy-board.ts'
+
+/** Accounts whose room is given up at once; more follow with the next segment. */
+const RETURNS_MAX = SEGMENT_ACCOUNTS_MAX / 2
+
+export interface LedgerParts {
+  readonly journal: Pick<Journal, 'append' | 'saveClock'>
+  readonly clock: { reading(): ClockReading; sinceBoot(): number; stored(): StoredClock }
+  readonly policies: { all(): Iterable<PolicyInForce> }
+  /** Wanted for each account that may be charged, however little it was: what a device has in hand before its first use. */
+  readonly startingGrant: Micro
+  /** Calls when the entries of this moment have come, so that they share a commit. */
+  readonly soon: (call: () => void) => void
+  /** An account has come to its low-water mark. */
+  readonly onLow: () => void
+  /** The outcome of a write is unknown: the process must end and open again. Nothing more is recorded. */
+  readonly onFatal: (error: unknown) => void
+}
+
+/** Whether anything can be recorded: the device has an incarnation, and it is neither fenced nor being closed. */
+export type Standing = 'ATTACHED' | 'NOT_ATTACHED' | 'FROZEN' | 'BROKEN'
+
+interface Waiting {
+  readonly entry: PendingEntry
+  readonly resolve: () => void
+  readonly reject: (error: unknown) => void
+}
+
+export class Ledger {
+  readonly #parts: LedgerParts
+  readonly #balances: Balances
+  readonly #burnRates = new Map<AccountId, BurnRate>()
+  #incarnation: number
+  #frozen: boolean
+  #broken = false
+  #grant: StoredGrant | null
+  /** Reading of the boot-time clock to which the grant's age belongs. */
+  #agedAt: number
+  #lastEntry: number
+  #committing: readonly Waiting[] = []
+  #waiting: Waiting[] = []
+  #scheduled = false
+  #settled: (() => void)[] = []
+
+  constructor(parts: LedgerParts, snapshot: Snapshot) {
+    this.#parts = parts
+    this.#balances = new Balances(snapshot.accounts)
+    this.#incarnation = snapshot.incarnation
+    this.#frozen = snapshot.fenced
+    this.#grant = snapshot.grant
+    this.#lastEntry = snapshot.lastEntry
+    // After a restart in the same boot the time in between counts; after a reboot all the time since then does.
+    const { clock } = parts
+    const sinceBoot = clock.sinceBoot()
+    const sameBoot = snapshot.clock?.bootId === clock.stored().bootId && snapshot.clock.sinceBoot <= sinceBoot
+    this.#agedAt = sameBoot ? snapshot.clock.sinceBoot : 0
+  }
+
+  standing(): Standing {
+    if (this.#broken) return 'BROKEN'
+    if (this.#incarnation === 0) return 'NOT_ATTACHED'
+    return this.#frozen ? 'FROZEN' : 'ATTACHED'
+  }
+
+  incarnation(): number {
+    return this.#incarnation
+  }
+
+  /** Number of the last entry decided in this incarnation, durable or on its way to the journal; 0 for none. */
+  lastEntry(): number {
+    return this.#lastEntry
+  }
+
+  accounts(): Iterable<readonly [AccountId, AccountState]> {
+    return this.#balances.all()
+  }
+
+  grant(): StoredGrant | null {
+    return this.#grant === null ? null : { ...this.#grant, agedMs: this.#age(this.#parts.clock.sinceBoot()) }
+  }
+
+  /** What core may draw on at this moment; holds until something is recorded or the caller awaits. */
+  roomAt(reading: ClockReading): RoomOf {
+    return this.hasExpired(reading) ? this.#roomExpired : this.#room
+  }
+
+  /**
+   * By the conservative end of the clock, or by powered-on time, whatever the clock says. Where nothing bounds the clock,
+   * powered-on time alone counts: a board without a battery can spend its grants right after boot.
+   */
+  hasExpired({ earliest, latest }: ClockReading): boolean {
+    if (this.#grant === null) return false
+    if ((latest ?? earliest) > this.#grant.expiresAt) return true
+    return this.#age(this.#parts.clock.sinceBoot()) > this.#grant.lifetimeMs
+  }
+
+  readonly #room: RoomOf = (account) => this.#balances.roomOf(account)
+
+  readonly #roomExpired: RoomOf = (account): Room => {
+    const held = this.#balances.roomOf(account)
+    return held.shortage === 'POOL' && held.left === 0n ? held : { left: 0n, shortage: 'GRANT_EXPIRED' }
+  }
+
+  /**
+   * Takes an entry into the ledger: its charge counts from here on. `n` must be {@link Ledger.lastEntry} + 1. Resolves
+   * when it is durable; rejects with NOT_RECORDED when it surely is not, and then has never happened.
+   */
+  record(entry: PendingEntry): Promise<void> {
+    if (this.standing() !== 'ATTACHED') {
+      return Promise.reject(new CodedError('NOT_ATTACHED', 'nothing can be recorded at the moment'))
+    }
+    if (entry.n !== this.#lastEntry + 1) throw new Error('invariant: entries are numbered without gaps')
+    if (entry.moves === 'used' && entry.postings.length > 0) this.#charge(entry.postings)
+    this.#lastEntry = entry.n
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ entry, resolve, reject })
+      this.#schedule()
+    })
+  }
+
+  /** Top-ups: accounts below half of what would be comfortable. Waiting requests ask for themselves. */
+  wants(): readonly Want[] {
+    const reading = this.#parts.clock.reading()
+    const sinceBoot = this.#parts.clock.sinceBoot()
+    const wants = new Map<AccountId, Want>()
+    const consider = (account: AccountId, horizonMs: number): void => {
+      if (wants.size >= SEGMENT_ACCOUNTS_MAX || wants.has(account)) return
+      const held = this.#balances.get(account)
+      if (held?.unlimited === true) return
+      const burnt = this.#burnRates.get(account)?.over(horizonMs, sinceBoot) ?? 0n
+      const wanted = burnt > this.#parts.startingGrant ? burnt : this.#parts.startingGrant
+      const left = held === undefined ? 0n : room(held)
+      if (2n * left < wanted) wants.set(account, { account, atLeast: 0n, wanted })
+    }
+    const horizons = new Map<string, { readonly horizonMs: number; readonly policy: Policy }>()
+    for (const { document, compiled } of this.#parts.policies.all()) {
+      const horizonMs = document.grantHorizonMs
+      horizons.set(document.instanceId, { horizonMs, policy: compiled.policy })
+      for (const account of accountsInSight(compiled.policy, reading, horizonMs)) consider(account, horizonMs)
+    }
+    for (const [account] of this.#balances.all()) {
+      const parsed = parseAccount(account)
+      if (parsed?.kind !== 'limit') continue
+      const known = horizons.get(parsed.instanceId)
+      const limit = known?.policy.lineItems.find(({ id }) => id === parsed.lineItemId)?.consumptionLimit
+      if (known === undefined || limit === undefined || limit === null) continue
+      if (periodAt(limit.periods, reading.now)?.index === parsed.period) consider(account, known.horizonMs)
+    }
+    return [...wants.values()]
+  }
+
+  /**
+   * Stops recording anything at once and resolves when every entry decided before stands in the journal, or was taken
+   * back. It ends with {@link Ledger.begin}.
+   */
+  async freeze(): Promise<void> {
+    this.#frozen = true
+    await this.settled()
+  }
+
+  /** Resolves when no entry is on its way to the journal. */
+  async settled(): Promise<void> {
+    if (this.#committing.length === 0 && this.#waiting.length === 0) return
+    await new Promise<void>((resolve) => {
+      this.#settled.push(resolve)
+    })
+  }
+
+  /** Gives up all room at once: raises `returned` in memory and says by how much; empty when there is none. */
+  giveUpRoom(): readonly Posting[] {
+    return this.#balances.giveUp(RETURNS_MAX)
+  }
+
+  /** Undoes {@link Ledger.giveUpRoom} when the journal did not take it. */
+  takeBackRoom(returns: readonly Posting[]): void {
+    this.#balances.takeBack(returns)
+  }
+
+  /** The grant is durable: its tokens may be spent. One of an earlier term changes nothing. */
+  applyGrant(grant: StoredGrant & { readonly accounts: readonly GrantedAccount[] }): void {
+    if (this.#grant !== null && grant.term <= this.#grant.term) return
+    const { term, lifetimeMs, expiresAt, agedMs } = grant
+    this.#grant = { term, lifetimeMs, expiresAt, agedMs }
+    this.#agedAt = this.#parts.clock.sinceBoot()
+    this.#balances.grant(grant.accounts)
+  }
+
+  /** A new incarnation stands in the journal: all counters 0, entries count from 1, recording may begin. */
+  begin(incarnation: number): void {
+    if (incarnation <= this.#incarnation) throw new Error('invariant: incarnations rise')
+    if (this.#committing.length + this.#waiting.length > 0) throw new Error('invariant: the ledger was frozen before')
+    this.#incarnation = incarnation
+    this.#frozen = false
+    this.#grant = null
+    this.#lastEntry = 0
+    this.#balances.clear()
+  }
+
+  /** What each transaction keeps besides its own. */
+  stamp(): ClockStamp {
+    const clock = this.#parts.clock.stored()
+    return { clock, grantAgedMs: this.#grant === null ? 0 : this.#age(clock.sinceBoot) }
+  }
+
+  #age(sinceBoot: number): number {
+    if (this.#grant === null) return 0
+    return Math.floor(this.#grant.agedMs + Math.max(0, sinceBoot - this.#agedAt))
+  }
+
+  #charge(postings: readonly Posting[]): void {
+    const low = this.#balances.charge(postings)
+    const sinceBoot = this.#parts.clock.sinceBoot()
+    for (const { account, amount } of postings) {
+      let rate = this.#burnRates.get(account)
+      if (rate === undefined) {
+        rate = new BurnRate(sinceBoot)
+        this.#burnRates.set(account, rate)
+      }
+      rate.add(amount, sinceBoot)
+    }
+    if (low) this.#parts.onLow()
+  }
+
+  #schedule(): void {
+    if (this.#scheduled || this.#committing.length > 0) return
+    this.#scheduled = true
+    this.#parts.soon(this.#commit)
+  }
+
+  readonly #commit = (): void => {
+    this.#scheduled = false
+    if (this.#broken || this.#committing.length > 0 || this.#waiting.length === 0) return
+    const batch = this.#waiting
+    this.#committing = batch
+    this.#waiting = []
+    const entries = batch.map(({ entry }) => entry)
+    this.#parts.journal.append(entries, this.stamp()).then(
+      () => this.#committed(batch),
+      (error: unknown) => this.#failed(error),
+    )
+  }
+
+  #committed(batch: readonly Waiting[]): void {
+    this.#committing = []
+    for (const { entry } of batch) {
+      if (entry.moves === 'refunded') this.#balances.refund(entry.postings)
+    }
+    // The next commit begins before the answers of this one are written.
+    this.#commit()
+    for (const { resolve } of batch) resolve()
+    this.#tellSettled()
+  }
+
+  /** Nothing that waits can be recorded either: it was numbered, and decided, on top of what failed. */
+  #failed(error: unknown): void {
+    const lost = [...this.#committing, ...this.#waiting]
+    this.#committing = []
+    this.#waiting = []
+    if (error instanceof CodedError && error.code === 'NOT_RECORDED') {
+      for (const { entry } of lost.toReversed()) {
+        if (entry.moves === 'used') this.#balances.uncharge(entry.postings)
+      }
+      this.#lastEntry -= lost.length
+    } else {
+      this.#broken = true
+      this.#parts.onFatal(error)
+    }
+    for (const { reject } of lost) reject(error)
+    this.#tellSettled()
+  }
+
+  #tellSettled(): void {
+    if (this.#committing.length > 0 || this.#waiting.length > 0) return
+    const settled = this.#settled
+    this.#settled = []
+    for (const tell of settled) tell()
+  }
+}
