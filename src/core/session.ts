@@ -1,18 +1,33 @@
 /**
- * A session: what is charged for, by whom, until when. It is paid in advance, interval by interval; what was paid and not
- * used is given back to where it came from.
+ * A session: who is charged for what, and until when. It is paid in advance, interval by interval; what was paid and not
+ * used goes back to where it came from. Every change of a session is a {@link step}; what a step takes or gives back is
+ * said in its result, and the host applies both in one transaction.
+ *
+ *   state    event             next         effect
+ *   IDLE     GRANTED           ACTIVE       a timeline begins; its first interval is paid
+ *   ACTIVE   GRANTED           ACTIVE       the rest of the interval comes back, the new items begin a new timeline
+ *   live     REFUSED, keep     unchanged
+ *   live     REFUSED, end      TERMINATED   the rest of the interval comes back
+ *   live     HALTED            IDLE         the rest of the interval comes back
+ *   ACTIVE   RENEWED           ACTIVE       the next interval is paid; a heartbeat must arrive within half of it
+ *   ACTIVE   NOT_RENEWED       TERMINATED
+ *   live     HEARTBEAT         unchanged    no heartbeat is due until the next renewal
+ *   ACTIVE   HEARTBEAT_MISSED  TERMINATED   the last renewal comes back in full
+ *   IDLE     IDLED_OUT         TERMINATED
+ *   live     CLOSED            TERMINATED   the rest of the interval comes back
+ *   live     FAILED            FAILED
+ *
+ * Source: contract, Sessions; facts on states, intervals and heartbeats.
  */
-import type { AccountId } from './account.ts'
-import type { Micro } from './amount.ts'
-import type { RequestedItem, Requester } from './decision.ts'
+import { type AccountId, parseAccount } from './account.ts'
+import { type Micro, ratio, roundHalfEven } from './amount.ts'
+import type { Decision, RequestedItem, Requester } from './decision.ts'
 
 /**
  * IDLE and ACTIVE are live. LOCKED is transient, while a charge runs; FAILED: a charge met an internal error;
  * DISCONNECTED: the link to an edge was lost; TERMINATED: closed, denied, out of tokens, or not heard of in time.
  */
 export type SessionState = 'IDLE' | 'ACTIVE' | 'LOCKED' | 'TERMINATED' | 'FAILED' | 'DISCONNECTED'
-
-export const LIVE_STATES: readonly SessionState[] = ['IDLE', 'ACTIVE']
 
 /** An item of a session, with what its usage records carry on. */
 export interface SessionItem extends RequestedItem {
@@ -32,7 +47,7 @@ export interface HeldItem {
   readonly parts: readonly HeldPart[]
 }
 
-/** What paid for the running interval. */
+/** What paid for the running interval: `from` inclusive, `until` exclusive, POSIX milliseconds. */
 export interface IntervalCharge {
   readonly from: number
   readonly until: number
@@ -58,4 +73,179 @@ export interface Session {
   readonly lastAccessRequest: number
   /** When it came into its state. */
   readonly since: number
+}
+
+export type SessionEvent =
+  | {
+      readonly kind: 'GRANTED'
+      readonly requester: Requester
+      readonly items: readonly HeldItem[]
+      readonly intervalMs: number
+    }
+  | { readonly kind: 'REFUSED'; readonly then: 'KEEP' | 'END' }
+  | { readonly kind: 'RENEWED'; readonly items: readonly HeldItem[] }
+  | {
+      readonly kind: 'HALTED' | 'NOT_RENEWED' | 'HEARTBEAT' | 'HEARTBEAT_MISSED' | 'IDLED_OUT' | 'CLOSED' | 'FAILED'
+    }
+
+export interface Step {
+  readonly session: Session
+  /** What goes back to the accounts; empty when nothing does. */
+  readonly refund: readonly HeldItem[]
+}
+
+/** An IDLE session ends after this time, and one that ended is forgotten after the same. Source: contract facts. */
+export const SESSION_REST_MS = 30 * 24 * 60 * 60 * 1000
+
+export function isLive(session: Pick<Session, 'state'>): boolean {
+  return session.state === 'IDLE' || session.state === 'ACTIVE'
+}
+
+export function newSession(id: string, instanceId: string, now: number): Session {
+  return {
+    id,
+    instanceId,
+    state: 'IDLE',
+    created: now,
+    requester: null,
+    charge: null,
+    intervalMs: 0,
+    heartbeatDue: null,
+    lastHeartbeat: 0,
+    lastAccessRequest: 0,
+    since: now,
+  }
+}
+
+/**
+ * The one gate of every change. Throws when the state does not take the event: the caller asked {@link isLive} and
+ * {@link due} before.
+ */
+export function step(session: Session, event: SessionEvent, now: number): Step {
+  if (!isLive(session)) throw new Error(`invariant: a session that is ${session.state} takes no ${event.kind}`)
+  switch (event.kind) {
+    case 'GRANTED': {
+      const charge = { from: now, until: now + event.intervalMs, items: event.items }
+      const active: Session = {
+        ...session,
+        state: 'ACTIVE',
+        requester: event.requester,
+        charge,
+        intervalMs: event.intervalMs,
+        heartbeatDue: null,
+        lastAccessRequest: now,
+        since: session.state === 'ACTIVE' ? session.since : now,
+      }
+      return { session: active, refund: unused(session, now) }
+    }
+    case 'REFUSED': {
+      const asked = { ...session, lastAccessRequest: now }
+      return event.then === 'KEEP' ? { session: asked, refund: [] } : end(asked, unused(session, now), now)
+    }
+    case 'HALTED': {
+      const asked = { ...session, lastAccessRequest: now }
+      if (session.state === 'IDLE') return { session: asked, refund: [] }
+      return { session: { ...asked, state: 'IDLE', ...NO_TIMELINE, since: now }, refund: unused(session, now) }
+    }
+    case 'RENEWED': {
+      const [from, until] = nextInterval(session, now)
+      const heartbeatDue = session.heartbeatDue ?? Math.max(now, from) + Math.floor(session.intervalMs / 2)
+      return { session: { ...session, charge: { from, until, items: event.items }, heartbeatDue }, refund: [] }
+    }
+    case 'HEARTBEAT':
+      return { session: { ...session, lastHeartbeat: now, heartbeatDue: null }, refund: [] }
+    case 'HEARTBEAT_MISSED':
+      return end(session, session.charge?.items ?? [], now)
+    case 'CLOSED':
+      return end(session, unused(session, now), now)
+    case 'NOT_RENEWED':
+    case 'IDLED_OUT':
+      return end(session, [], now)
+    case 'FAILED':
+      return { session: { ...session, state: 'FAILED', ...NO_TIMELINE, since: now }, refund: [] }
+  }
+}
+
+/** What time alone demands of a session. `FORGET`: it ended long ago. */
+export type Due = 'RENEWAL' | 'HEARTBEAT_MISSED' | 'IDLED_OUT' | 'FORGET'
+
+/** What is due at this instant; null when nothing is. Ask again after each step: one may follow another. */
+export function due(session: Session, now: number): Due | null {
+  const next = nextDue(session)
+  if (now < next) return null
+  if (session.state === 'IDLE') return 'IDLED_OUT'
+  if (session.state !== 'ACTIVE') return 'FORGET'
+  return next === session.heartbeatDue ? 'HEARTBEAT_MISSED' : 'RENEWAL'
+}
+
+/** The first instant at which {@link due} names something. */
+export function nextDue(session: Session): number {
+  if (session.state !== 'ACTIVE') return session.since + SESSION_REST_MS
+  const until = session.charge?.until ?? session.since
+  return session.heartbeatDue === null ? until : Math.min(until, session.heartbeatDue)
+}
+
+/** End of what is paid, POSIX milliseconds; 0 when nothing is. */
+export function chargedUntil(session: Session): number {
+  return session.charge?.until ?? 0
+}
+
+/**
+ * What comes back when the charge of the running interval ends now: of each item's charge the unused share of the time.
+ * Each part gets its share of the item's rounded total, so that the parts sum to it and none exceeds what it paid.
+ */
+export function unused({ charge }: Session, now: number): readonly HeldItem[] {
+  if (charge === null) return []
+  const unusedMs = BigInt(Math.max(0, charge.until - Math.max(now, charge.from)))
+  const intervalMs = BigInt(charge.until - charge.from)
+  const upTo = (amount: Micro): Micro => roundHalfEven(ratio(amount * unusedMs, intervalMs))
+  return charge.items.map(({ item, parts }): HeldItem => {
+    let paid = 0n
+    return {
+      item,
+      parts: parts.map((part) => {
+        const before = upTo(paid)
+        paid += part.charged
+        return { ...part, charged: upTo(paid) - before }
+      }),
+    }
+  })
+}
+
+/** What a granted decision took, item by item, with the accounts behind each part. */
+export function heldItems(items: readonly SessionItem[], decision: Decision): readonly HeldItem[] {
+  const touched = decision.postings.map(({ account }) => ({ account, parsed: parseAccount(account) }))
+  return items.map((item, index): HeldItem => {
+    const outcome = decision.items[index]
+    if (outcome?.outcome !== 'GRANTED') throw new Error('invariant: every item of a granted session request is granted')
+    return {
+      item,
+      parts: outcome.parts
+        .filter(({ charged }) => charged > 0n)
+        .map(({ lineItemId, actionId, charged }) => ({
+          lineItemId,
+          charged,
+          accounts: touched
+            .filter(
+              ({ parsed }) =>
+                parsed?.lineItemId === lineItemId && (parsed.kind !== 'action' || parsed.actionId === actionId),
+            )
+            .map(({ account }) => account),
+        })),
+    }
+  })
+}
+
+const NO_TIMELINE = { charge: null, intervalMs: 0, heartbeatDue: null } as const
+
+function end(session: Session, refund: readonly HeldItem[], now: number): Step {
+  return { session: { ...session, state: 'TERMINATED', ...NO_TIMELINE, since: now }, refund }
+}
+
+/** The interval of the timeline that holds `now`: intervals that passed while no host was running are not charged. */
+function nextInterval({ charge, intervalMs }: Session, now: number): [number, number] {
+  if (charge === null) throw new Error('invariant: only an ACTIVE session is renewed')
+  const missed = Math.max(0, Math.floor((now - charge.until) / intervalMs))
+  const from = charge.until + missed * intervalMs
+  return [from, from + intervalMs]
 }

@@ -27,8 +27,9 @@ import type { Micro } from '../../core/amount.ts'
 
 export interface Store {
   /**
-   * Runs `work` with exclusive use of what it locks. `work` may run more than once (the database may ask for that), so it
-   * has no effects but those on `tx`, and it awaits nothing but `tx`. A throw rolls back and is passed on.
+   * Runs `work` with exclusive use of what it locks. `work` may run more than once (when two nodes meet, the database asks
+   * one of them to start over), so it has no effects but those on `tx`, and it awaits nothing but `tx`. A throw rolls back
+   * and is passed on.
    */
   transaction<T>(work: (tx: Transaction) => Promise<T>): Promise<T>
   /** Runs `work` on one consistent state. */
@@ -56,8 +57,6 @@ export interface Reader {
 
 export interface Transaction extends Reader {
   readonly instances: InstanceReader & {
-    /** Locks the account's instances, so that at most one becomes the default. */
-    lockAccount(accountId: string): Promise<void>
     insert(instance: Instance): Promise<void>
   }
   readonly lineItems: LineItemReader & {
@@ -143,7 +142,6 @@ export interface InstanceReader {
   /** In the order of creation, from position `offset` on. */
   list(offset: number, limit: number): Promise<readonly Instance[]>
   defaultOf(accountId: string): Promise<Instance | undefined>
-  ofAccount(accountId: string): Promise<readonly Instance[]>
 }
 
 export interface LineItemReader {

@@ -1,0 +1,2 @@
+/** Tables of the edge part, as Kysely sees them. */
+export type EdgeTables = object

@@ -1,0 +1,50 @@
+/** The outbox in SQL: a message stays until it is published; a claim keeps other nodes off it for a while. */
+import type { Hint } from '../../app/records.ts'
+import type { Transaction } from '../../app/store.ts'
+import { type Sql, chunks } from './sql.ts'
+import type { Row } from './tables.ts'
+
+/** @param written called when something was appended: whoever publishes should look after the commit */
+export function outboxTransaction({ db, lockRows }: Sql, written: () => void): Transaction['outbox'] {
+  return {
+    async append(hints, at) {
+      if (hints.length === 0) return
+      const rows = hints.map((hint) => ({ ...columnsOf(hint), written: BigInt(at), claimed_until: 0n }))
+      for (const some of chunks(rows, 100)) await db.insertInto('outbox').values(some).execute()
+      written()
+    },
+    async claim(limit, now, until) {
+      const query = db
+        .selectFrom('outbox')
+        .selectAll()
+        .where('claimed_until', '<=', BigInt(now))
+        .orderBy('id')
+        .limit(limit)
+      const rows = await (lockRows ? query.forUpdate().skipLocked() : query).execute()
+      for (const some of chunks(rows.map(({ id }) => id))) {
+        await db
+          .updateTable('outbox')
+          .set({ claimed_until: BigInt(until) })
+          .where('id', 'in', some)
+          .execute()
+      }
+      return rows.map((row) => ({ id: row.id, hint: hintOf(row) }))
+    },
+    async remove(ids) {
+      for (const some of chunks(ids)) await db.deleteFrom('outbox').where('id', 'in', some).execute()
+    },
+  }
+}
+
+function columnsOf(hint: Hint) {
+  const none = { instance_id: null, revision: null, device_id: null, reason: null }
+  return hint.kind === 'policy'
+    ? { ...none, kind: hint.kind, instance_id: hint.instanceId, revision: BigInt(hint.revision) }
+    : { ...none, kind: hint.kind, device_id: hint.deviceId, reason: hint.reason }
+}
+
+function hintOf(row: Row<'outbox'>): Hint {
+  return row.kind === 'policy'
+    ? { kind: 'policy', instanceId: row.instance_id ?? '', revision: Number(row.revision) }
+    : { kind: 'device', deviceId: row.device_id ?? '', reason: row.reason as 'session' | 'sync' }
+}

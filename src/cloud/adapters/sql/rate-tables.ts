@@ -1,0 +1,64 @@
+/** Rate tables in SQL; the items are JSON, with each rate as exact decimal text. */
+import { decimal, formatDecimal } from '../../../core/amount.ts'
+import type { RateTableRecord } from '../../app/records.ts'
+import type { RateTableReader, Transaction } from '../../app/store.ts'
+import type { Sql } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function rateTableReader({ db }: Sql): RateTableReader {
+  return {
+    async get(series, version) {
+      const row = await db
+        .selectFrom('rate_tables')
+        .selectAll()
+        .where('series', '=', series)
+        .where('version', '=', version)
+        .executeTakeFirst()
+      return row === undefined ? undefined : rateTableOf(row)
+    },
+    async list() {
+      return (await db.selectFrom('rate_tables').selectAll().orderBy('seq').execute()).map(rateTableOf)
+    },
+  }
+}
+
+export function rateTableTransaction(sql: Sql): Transaction['rateTables'] {
+  const { db } = sql
+  return {
+    ...rateTableReader(sql),
+    async insert(table) {
+      await db
+        .insertInto('rate_tables')
+        .values({
+          series: table.series,
+          version: table.version,
+          effective_from: BigInt(table.effectiveFrom),
+          created: BigInt(table.created),
+          items: JSON.stringify(
+            table.items.map(({ name, version, rate }): StoredItem => ({ name, version, rate: formatDecimal(rate) })),
+          ),
+        })
+        .execute()
+    },
+    async remove(series, version) {
+      await db.deleteFrom('rate_tables').where('series', '=', series).where('version', '=', version).execute()
+    },
+  }
+}
+
+interface StoredItem {
+  readonly name: string
+  readonly version: string
+  readonly rate: string
+}
+
+function rateTableOf(row: Row<'rate_tables'>): RateTableRecord {
+  const items = JSON.parse(row.items) as readonly StoredItem[]
+  return {
+    series: row.series,
+    version: row.version,
+    effectiveFrom: Number(row.effective_from),
+    created: Number(row.created),
+    items: items.map(({ name, version, rate }) => ({ name, version, rate: decimal(rate) })),
+  }
+}

@@ -1,0 +1,164 @@
+/** Sessions in SQL. The line items that pay a live session stand in rows of their own, so that they can be looked up. */
+import { decimal, formatDecimal } from '../../../core/amount.ts'
+import {
+  type HeldItem,
+  type IntervalCharge,
+  type Session,
+  type SessionState,
+  isLive,
+  nextDue,
+} from '../../../core/session.ts'
+import type { SessionReader, Transaction } from '../../app/store.ts'
+import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function sessionReader({ db }: Sql): SessionReader {
+  return {
+    async get(id) {
+      const row = await db.selectFrom('sessions').selectAll().where('id', '=', id).executeTakeFirst()
+      return row === undefined ? undefined : sessionOf(row)
+    },
+    async live(instanceId, limit) {
+      let query = db.selectFrom('sessions').selectAll().where('state', 'in', ['IDLE', 'ACTIVE'])
+      if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
+      const rows = await query.orderBy('created', 'desc').orderBy('seq', 'desc').limit(limit).execute()
+      return rows.map(sessionOf)
+    },
+    async holds(instanceId, lineItemId) {
+      const row = await db
+        .selectFrom('session_holds')
+        .select('session_id')
+        .where('instance_id', '=', instanceId)
+        .where('line_item_id', '=', lineItemId)
+        .limit(1)
+        .executeTakeFirst()
+      return row !== undefined
+    },
+  }
+}
+
+export function sessionTransaction(sql: Sql): Transaction['sessions'] {
+  const { db, lockRows } = sql
+  const hold = async (session: Session): Promise<void> => {
+    await db.deleteFrom('session_holds').where('session_id', '=', session.id).execute()
+    if (!isLive(session)) return
+    const lineItems = new Set(session.charge?.items.flatMap(({ parts }) => parts.map(({ lineItemId }) => lineItemId)))
+    const rows = [...lineItems].map((lineItemId) => ({
+      session_id: session.id,
+      instance_id: session.instanceId,
+      line_item_id: lineItemId,
+    }))
+    for (const some of chunks(rows, 100)) await db.insertInto('session_holds').values(some).execute()
+  }
+  return {
+    ...sessionReader(sql),
+    async insert(session) {
+      await db
+        .insertInto('sessions')
+        .values({
+          id: session.id,
+          instance_id: session.instanceId,
+          created: BigInt(session.created),
+          ...columnsOf(session),
+        })
+        .execute()
+      await hold(session)
+    },
+    async lock(id) {
+      const query = db.selectFrom('sessions').selectAll().where('id', '=', id)
+      const row = await (lockRows ? query.forUpdate() : query).executeTakeFirst()
+      return row === undefined ? undefined : sessionOf(row)
+    },
+    async lockDue(now) {
+      const query = db
+        .selectFrom('sessions')
+        .selectAll()
+        .where('next_due', '<=', BigInt(now))
+        .orderBy('next_due')
+        .limit(1)
+      const row = await (lockRows ? query.forUpdate().skipLocked() : query).executeTakeFirst()
+      return row === undefined ? undefined : sessionOf(row)
+    },
+    async save(session) {
+      await db.updateTable('sessions').set(columnsOf(session)).where('id', '=', session.id).execute()
+      await hold(session)
+    },
+    async remove(id) {
+      await db.deleteFrom('session_holds').where('session_id', '=', id).execute()
+      await db.deleteFrom('sessions').where('id', '=', id).execute()
+    },
+  }
+}
+
+function columnsOf(session: Session) {
+  return {
+    state: session.state,
+    requester: session.requester === null ? null : JSON.stringify(session.requester),
+    charge: session.charge === null ? null : JSON.stringify(storedCharge(session.charge)),
+    interval_ms: BigInt(session.intervalMs),
+    heartbeat_due: toBigint(session.heartbeatDue),
+    last_heartbeat: BigInt(session.lastHeartbeat),
+    last_access_request: BigInt(session.lastAccessRequest),
+    since: BigInt(session.since),
+    next_due: BigInt(nextDue(session)),
+  }
+}
+
+function sessionOf(row: Row<'sessions'>): Session {
+  return {
+    id: row.id,
+    instanceId: row.instance_id,
+    state: row.state as SessionState,
+    created: Number(row.created),
+    requester: row.requester === null ? null : (JSON.parse(row.requester) as NonNullable<Session['requester']>),
+    charge: row.charge === null ? null : chargeOf(JSON.parse(row.charge) as StoredCharge),
+    intervalMs: Number(row.interval_ms),
+    heartbeatDue: toNumber(row.heartbeat_due),
+    lastHeartbeat: Number(row.last_heartbeat),
+    lastAccessRequest: Number(row.last_access_request),
+    since: Number(row.since),
+  }
+}
+
+interface StoredCharge {
+  readonly from: number
+  readonly until: number
+  readonly items: readonly {
+    readonly name: string
+    readonly version: string
+    /** Decimal text. */
+    readonly count: string
+    readonly metaData: string | null
+    readonly parts: readonly {
+      readonly lineItemId: string
+      readonly accounts: readonly string[]
+      /** Micro-tokens as text. */
+      readonly charged: string
+    }[]
+  }[]
+}
+
+function storedCharge({ from, until, items }: IntervalCharge): StoredCharge {
+  return {
+    from,
+    until,
+    items: items.map(({ item, parts }) => ({
+      name: item.name,
+      version: item.version,
+      count: formatDecimal(item.count),
+      metaData: item.metaData,
+      parts: parts.map(({ lineItemId, accounts, charged }) => ({ lineItemId, accounts, charged: String(charged) })),
+    })),
+  }
+}
+
+function chargeOf({ from, until, items }: StoredCharge): IntervalCharge {
+  return {
+    from,
+    until,
+    items: items.map(({ name, version, count, metaData, parts }): HeldItem => ({
+      item: { name, version, count: decimal(count), metaData },
+      parts: parts.map(({ lineItemId, accounts, charged }) => ({ lineItemId, accounts, charged: BigInt(charged) })),
+    })),
+  }
+}

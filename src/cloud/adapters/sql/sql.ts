@@ -1,0 +1,32 @@
+/**
+ * What the queries of every noun are given: Kysely on one connection, inside one transaction, and what the database at
+ * hand can do about rows that a decision rests on.
+ */
+import type { Kysely } from 'kysely'
+import type { Tables } from './tables.ts'
+
+export interface Sql {
+  readonly db: Kysely<Tables>
+  /** False where a transaction is alone anyway: SQLite has no row locks and needs none. */
+  readonly lockRows: boolean
+}
+
+/** Values of one statement: below the least number of parameters that any supported database takes. */
+export const VALUES_MAX = 500
+
+/** Splits a list so that each part fits one statement. */
+export function* chunks<T>(list: readonly T[], size = VALUES_MAX): Generator<readonly T[]> {
+  for (let at = 0; at < list.length; at += size) yield list.slice(at, at + size)
+}
+
+export function toFlag(value: boolean): bigint {
+  return value ? 1n : 0n
+}
+
+export function toBigint(value: number | null): bigint | null {
+  return value === null ? null : BigInt(value)
+}
+
+export function toNumber(value: bigint | null): number | null {
+  return value === null ? null : Number(value)
+}

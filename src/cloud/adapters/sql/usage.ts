@@ -1,0 +1,92 @@
+/** Usage records in SQL: appended, never changed. */
+import { decimal, formatDecimal } from '../../../core/amount.ts'
+import type { UsageRecord, UsageSource } from '../../app/records.ts'
+import type { Transaction, UsageReader } from '../../app/store.ts'
+import { type Sql, chunks } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function usageReader({ db }: Sql): UsageReader {
+  return {
+    async list({ instanceId, correlationId, before, limit }) {
+      let query = db.selectFrom('usage').selectAll()
+      if (instanceId !== undefined) query = query.where('instance_id', '=', instanceId)
+      if (correlationId !== undefined) query = query.where('correlation_id', '=', correlationId)
+      if (before !== undefined) query = query.where('seq', '<', before)
+      const rows = await query
+        .orderBy('seq', 'desc')
+        .limit(limit + 1)
+        .execute()
+      const shown = rows.slice(0, limit)
+      return { records: shown.map(usageOf), next: rows.length > limit ? (shown.at(-1)?.seq ?? null) : null }
+    },
+  }
+}
+
+export function usageTransaction(sql: Sql): Transaction['usage'] {
+  return {
+    ...usageReader(sql),
+    async append(records) {
+      for (const some of chunks(records.map(rowOf), 50)) await sql.db.insertInto('usage').values(some).execute()
+    },
+  }
+}
+
+function rowOf(record: UsageRecord): Omit<Row<'usage'>, 'seq'> {
+  const { source } = record
+  return {
+    correlation_id: record.correlationId,
+    usage_time: BigInt(record.usageTime),
+    write_time: BigInt(record.writeTime),
+    requester_type: record.requesterType,
+    requester_value: record.requesterValue,
+    account_id: record.accountId,
+    instance_id: record.instanceId,
+    activation_id: record.activationId,
+    quantity: record.quantity,
+    used: record.used,
+    item: record.item,
+    version: record.version,
+    count: formatDecimal(record.count),
+    status: record.status,
+    tokens: record.tokens,
+    source: source.kind,
+    session_id: source.kind === 'session' ? source.sessionId : null,
+    device_id: source.kind === 'device' ? source.deviceId : null,
+    incarnation: source.kind === 'device' ? BigInt(source.incarnation) : null,
+    entry: source.kind === 'device' ? BigInt(source.entry) : null,
+    meta_data: record.metaData,
+  }
+}
+
+function usageOf(row: Row<'usage'>): UsageRecord {
+  return {
+    correlationId: row.correlation_id,
+    usageTime: Number(row.usage_time),
+    writeTime: Number(row.write_time),
+    requesterType: row.requester_type,
+    requesterValue: row.requester_value,
+    accountId: row.account_id,
+    instanceId: row.instance_id,
+    activationId: row.activation_id,
+    quantity: row.quantity,
+    used: row.used,
+    item: row.item,
+    version: row.version,
+    count: decimal(row.count),
+    status: row.status,
+    tokens: row.tokens,
+    source: sourceOf(row),
+    metaData: row.meta_data,
+  }
+}
+
+function sourceOf(row: Row<'usage'>): UsageSource {
+  if (row.session_id !== null) return { kind: 'session', sessionId: row.session_id }
+  if (row.device_id === null) return { kind: 'one-off' }
+  return {
+    kind: 'device',
+    deviceId: row.device_id,
+    incarnation: Number(row.incarnation),
+    entry: Number(row.entry),
+  }
+}

@@ -1,0 +1,128 @@
+-- What the twin keeps of devices. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1.
+
+CREATE TABLE devices (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE,
+  name TEXT,
+  -- JWK, as JSON.
+  public_key TEXT NOT NULL,
+  thumbprint TEXT NOT NULL UNIQUE,
+  enrolled_at INTEGER NOT NULL,
+  revoked_at INTEGER,
+  last_sync_at INTEGER,
+  software TEXT,
+  incarnation INTEGER NOT NULL,
+  backlog INTEGER NOT NULL,
+  -- `[{ instanceId, revision }]` as JSON.
+  applied_policies TEXT NOT NULL,
+  release_asked INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE device_instances (
+  instance_id TEXT NOT NULL REFERENCES instances (id),
+  device_id TEXT NOT NULL REFERENCES devices (id),
+  PRIMARY KEY (instance_id, device_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX device_instances_by_device ON device_instances (device_id);
+
+CREATE TABLE enrollments (
+  jti TEXT NOT NULL PRIMARY KEY,
+  thumbprint TEXT NOT NULL,
+  device_id TEXT NOT NULL REFERENCES devices (id),
+  at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- One row per life of a device's ledger, kept for ever: forgetting one would bill or refuse what is known.
+CREATE TABLE incarnations (
+  device_id TEXT NOT NULL REFERENCES devices (id),
+  number INTEGER NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('ACTIVE', 'FENCED', 'CLOSED')),
+  created_at INTEGER NOT NULL,
+  fenced_at INTEGER,
+  fence_reason TEXT,
+  forked INTEGER NOT NULL,
+  rejected INTEGER NOT NULL,
+  grants_forgotten INTEGER NOT NULL,
+  last_seq INTEGER NOT NULL,
+  last_hash TEXT NOT NULL,
+  last_entry INTEGER NOT NULL,
+  entry_head TEXT NOT NULL,
+  term INTEGER NOT NULL,
+  nonce TEXT,
+  attach_answer TEXT,
+  PRIMARY KEY (device_id, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX incarnations_by_nonce ON incarnations (device_id, nonce) WHERE nonce IS NOT NULL;
+CREATE UNIQUE INDEX incarnations_one_active ON incarnations (device_id) WHERE status = 'ACTIVE';
+
+CREATE TABLE segments (
+  device_id TEXT NOT NULL,
+  incarnation INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  hash TEXT NOT NULL,
+  -- The signed segment and the signed answer, for the last one of an incarnation only.
+  document TEXT,
+  answer TEXT,
+  received_at INTEGER NOT NULL,
+  PRIMARY KEY (device_id, incarnation, seq),
+  FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number)
+) STRICT;
+
+-- Segments that were not merged: of a second writer, or not adding up.
+CREATE TABLE evidence (
+  device_id TEXT NOT NULL,
+  incarnation INTEGER NOT NULL,
+  hash TEXT NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('FORK', 'REJECTED')),
+  seq INTEGER NOT NULL,
+  recorded_hash TEXT,
+  recorded_document TEXT,
+  problem TEXT,
+  document TEXT NOT NULL,
+  received_at INTEGER NOT NULL,
+  PRIMARY KEY (device_id, incarnation, hash),
+  FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number)
+) STRICT;
+
+-- Ledger entries of devices, each billed once. The hash covers the entry and the whole chain before it.
+CREATE TABLE entries (
+  device_id TEXT NOT NULL,
+  incarnation INTEGER NOT NULL,
+  n INTEGER NOT NULL,
+  hash TEXT NOT NULL,
+  seq INTEGER NOT NULL,
+  branch INTEGER NOT NULL,
+  body TEXT NOT NULL,
+  PRIMARY KEY (device_id, incarnation, n, hash),
+  FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX entries_one_chain ON entries (device_id, incarnation, n) WHERE branch = 0;
+
+CREATE TABLE device_accounts (
+  device_id TEXT NOT NULL,
+  incarnation INTEGER NOT NULL,
+  account TEXT NOT NULL REFERENCES accounts (id),
+  granted INTEGER NOT NULL CHECK (granted >= 0),
+  used INTEGER NOT NULL CHECK (used >= 0),
+  refunded INTEGER NOT NULL CHECK (refunded >= 0 AND refunded <= used),
+  returned INTEGER NOT NULL CHECK (returned >= 0),
+  branch_used INTEGER NOT NULL CHECK (branch_used >= 0),
+  unlimited INTEGER NOT NULL,
+  PRIMARY KEY (device_id, incarnation, account),
+  FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number),
+  -- More is never spent and returned than was granted.
+  CHECK (used - refunded + returned <= granted)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX device_accounts_by_account ON device_accounts (account);
+
+-- Policies as signed, once per revision; the newest of each instance.
+CREATE TABLE policy_documents (
+  instance_id TEXT NOT NULL REFERENCES instances (id),
+  revision INTEGER NOT NULL,
+  document TEXT NOT NULL,
+  PRIMARY KEY (instance_id, revision)
+) STRICT;
