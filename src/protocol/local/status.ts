@@ -1,0 +1,57 @@
+/**
+ * How the agent of a device is, as it says over its socket: the link to the cloud, the rules in force, and every account
+ * of the ledger with its four counters. Amounts are micro-tokens as integer text, instants POSIX milliseconds.
+ */
+import { z } from 'zod'
+import { accountId } from '../edge/sync.ts'
+import { instant, microText, uuid } from '../wire.ts'
+
+/** `GET` on the agent's socket. */
+export const AGENT_STATUS_PATH = '/agent/v1/status'
+
+export const agentStatus = z.strictObject({
+  version: z.string(),
+  startedAt: instant,
+  /** Null: not enrolled yet. */
+  deviceId: uuid.nullable(),
+  instanceIds: z.array(uuid),
+  /** 0: not attached yet. */
+  incarnation: z.int().min(0),
+  fenced: z.boolean(),
+  /** The last exchange with the cloud got an answer. */
+  connected: z.boolean(),
+  lastContactAt: instant.nullable(),
+  lastSyncAt: instant.nullable(),
+  /** Entries of the ledger, acknowledged by the cloud or not. */
+  lastEntry: z.int().min(0),
+  /** Entries that the cloud has not acknowledged. */
+  backlog: z.int().min(0),
+  unacknowledgedSeq: z.int().min(1).nullable(),
+  /** Per instance: revision in force on the device (0 for none), and the newest that the cloud has named. */
+  policies: z.array(z.strictObject({ instanceId: uuid, applied: z.int().min(0), newest: z.int().min(0) })),
+  sessions: z.array(
+    z.strictObject({
+      instanceId: uuid,
+      state: z.enum(['CLOSED', 'OPEN', 'LOCKED']),
+      sessionId: z.string().nullable(),
+    }),
+  ),
+  push: z.enum(['OFF', 'CONNECTED', 'DISCONNECTED']),
+  clock: z.strictObject({ now: instant, earliest: instant, latest: instant.nullable() }),
+  grant: z.strictObject({ term: z.int().min(1), expiresAt: instant, remainingMs: z.int().min(0) }).nullable(),
+  accounts: z.array(
+    z.strictObject({
+      account: accountId,
+      granted: microText,
+      used: microText,
+      refunded: microText,
+      returned: microText,
+      exhausted: z.boolean(),
+      unlimited: z.boolean(),
+    }),
+  ),
+  /** What a technician should know, oldest first. */
+  conditions: z.array(z.strictObject({ subject: z.string(), code: z.string(), message: z.string(), since: instant })),
+})
+export type AgentStatus = z.infer<typeof agentStatus>
+export type AgentStatusWire = z.input<typeof agentStatus>
