@@ -44,6 +44,13 @@ export default {
       'settings import the error codes, zod and smol-toml.',
     ),
     {
+      name: 'client-sees-the-wire',
+      comment: 'The client knows the services by their messages only.',
+      severity: 'error',
+      from: { path: '^src/client/' },
+      to: { path: '^src/', pathNot: '^src/(client|protocol|core)/' },
+    },
+    {
       name: 'agent-and-cloud-meet-on-the-wire',
       comment: 'agent and cloud never import each other.',
       severity: 'error',

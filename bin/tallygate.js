@@ -11,5 +11,6 @@ if (Number(process.versions.node.split('.')[0]) < oldestMajor) {
   )
   process.exit(78)
 }
-const built = new URL('../dist/cli/main.js', import.meta.url)
-await import(existsSync(built) ? built.href : new URL('../src/cli/main.ts', import.meta.url).href)
+// A clone runs its sources, so that a forgotten build never stands in for them; an installed package has only dist.
+const source = new URL('../src/cli/main.ts', import.meta.url)
+await import(existsSync(source) ? source.href : new URL('../dist/cli/main.js', import.meta.url).href)

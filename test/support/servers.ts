@@ -112,7 +112,7 @@ export interface ContainerServer {
 }
 
 /** A container by whatever Docker-compatible engine testcontainers finds. */
-export function fromContainer({ image, port, command, environment = {}, file, url }: ContainerServer): Way {
+function fromContainer({ image, port, command, environment = {}, file, url }: ContainerServer): Way {
   return async () => {
     try {
       const description = new GenericContainer(image)
