@@ -75,20 +75,20 @@ export const entryBody = z.strictObject({
   requester: z.strictObject({ type: plainText(1024), value: plainText(1024) }),
   items: z.array(
     z.strictObject({
-      item: z.string(),
-      version: z.string(),
+      item: plainText(256),
+      version: plainText(256),
       /** Decimal text. */
-      count: z.string(),
+      count: z.string().max(100),
       /** `GRANTED`, `NOT_CHARGED`, or the reason of the refusal. */
-      outcome: z.string(),
+      outcome: plainText(64),
       /** Micro-tokens. */
       total: microText,
       parts: z.array(
         z.strictObject({
-          lineItemId: z.string(),
+          lineItemId: plainText(256),
           /** Decimal text. */
-          rate: z.string(),
-          actionId: z.string().nullable(),
+          rate: z.string().max(100),
+          actionId: plainText(64).nullable(),
           charged: microText,
         }),
       ),
