@@ -96,7 +96,7 @@ export interface Snapshot {
   /** The sealed segment that is not acknowledged, if any. */
   readonly unacknowledged: SealedSegment | null
   readonly lastSeq: number
-  /** Highest incarnation that ever was. */
+  /** Of all incarnations that this device ever had. */
   readonly highestIncarnation: number
   readonly clock: StoredClock | null
 }

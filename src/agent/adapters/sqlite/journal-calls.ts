@@ -1,0 +1,93 @@
+/**
+ * What goes between the journal and its worker: one message per call, one per answer, in the same order. Everything in
+ * here survives a structured clone.
+ */
+import type { AccountId } from '../../../core/account.ts'
+import type { Micro } from '../../../core/amount.ts'
+import type { ErrorCode } from '../../../protocol/errors.ts'
+import type {
+  ClockStamp,
+  Confirmation,
+  GrantedAccount,
+  Identity,
+  LastAnswer,
+  SealOrder,
+  StoredGrant,
+  StoredPolicy,
+} from '../../app/journal.ts'
+
+/** Sizes in pages of 4 KiB and in bytes. */
+export interface JournalLimits {
+  /** How large the database may grow. */
+  readonly pagesMax: number
+  /** Beyond it, for what must also succeed on a full disk: seals, acknowledgements, clean-ups. */
+  readonly slackPages: number
+  readonly retentionMs: number
+  /** Acknowledged segments that are kept take at most this much, whatever their age. */
+  readonly retainedBytesMax: number
+  readonly answersMax: number
+}
+
+/** By how much the counters of one account rise. */
+export interface AccountMove {
+  readonly account: AccountId
+  readonly used: Micro
+  readonly refunded: Micro
+  readonly returned: Micro
+}
+
+/** Entries of one transaction. */
+export interface Batch {
+  /** Number of the first body; the others follow. */
+  readonly firstN: number
+  readonly bodies: readonly string[]
+  /** Merged by account. */
+  readonly moves: readonly AccountMove[]
+  readonly answers: readonly LastAnswer[]
+  readonly stamp: ClockStamp
+}
+
+export interface PreparedSeal {
+  /** To be signed as it stands. */
+  readonly text: string
+}
+
+export interface WorkerOrder {
+  readonly path: string
+  readonly limits: JournalLimits
+}
+
+export type JournalCall =
+  | { readonly call: 'read' }
+  | { readonly call: 'append'; readonly batch: Batch }
+  | { readonly call: 'prepareSeal'; readonly order: SealOrder }
+  | { readonly call: 'storeSeal'; readonly document: string; readonly now: number }
+  | {
+      readonly call: 'acknowledge'
+      readonly seq: number
+      readonly grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null
+      readonly confirmation: Confirmation | null
+      readonly now: number
+    }
+  | { readonly call: 'sealed'; readonly seq: number }
+  | { readonly call: 'fence' }
+  | { readonly call: 'attach'; readonly incarnation: number; readonly now: number }
+  | { readonly call: 'saveIdentity'; readonly identity: Identity }
+  | {
+      readonly call: 'savePolicy'
+      readonly policy: Omit<StoredPolicy, 'confirmedAt'>
+      readonly trustedKeys: readonly string[] | null
+    }
+  | { readonly call: 'saveClock'; readonly stamp: ClockStamp }
+  | { readonly call: 'recent'; readonly limit: number }
+  | { readonly call: 'close' }
+
+/** `code` null: a broken invariant, not an expected outcome. */
+export interface CallFailure {
+  readonly code: ErrorCode | null
+  readonly message: string
+  readonly facts: Readonly<Record<string, unknown>>
+}
+
+export type JournalAnswer =
+  { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly failure: CallFailure }

@@ -1,0 +1,666 @@
+/**
+ * The journal over one open database: every method is one transaction, synchronous, and either happened when it returns
+ * or did not when it throws. It re-checks on its own what must hold on disk (entries without gaps, `U - F + R <= G`), so
+ * that a mistake above it ends the process and never becomes a balance.
+ */
+import type Database from 'better-sqlite3'
+import type { AccountId } from '../../../core/account.ts'
+import type { Micro } from '../../../core/amount.ts'
+import {
+  type EntryBodyWire,
+  SEGMENT_ACCOUNTS_MAX,
+  SEGMENT_ENTRIES_MAX,
+  SEGMENT_TEXT_MAX,
+  type SegmentWire,
+} from '../../../protocol/edge/sync.ts'
+import { CHAIN_START, entryHash, sha256 } from '../../../protocol/signing.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type {
+  AccountState,
+  ClockStamp,
+  Confirmation,
+  GrantedAccount,
+  Identity,
+  LastAnswer,
+  SealOrder,
+  SealedSegment,
+  Snapshot,
+  StoredClock,
+  StoredGrant,
+  StoredPolicy,
+} from '../../app/journal.ts'
+import type { AccountMove, Batch, JournalLimits, PreparedSeal } from './journal-calls.ts'
+
+/** Frames of the write-ahead log after which it is copied into the database: 16 MiB. */
+const CHECKPOINT_FRAMES = 4_000
+
+/** Commits between two looks at the size of the write-ahead log. */
+const CHECKPOINT_LOOK = 16
+
+/** Acknowledged entries that are kept for the technician whatever the retention says. */
+const RECENT_ENTRIES = 1_000n
+
+/** Rows that one clean-up deletes at most: it runs between commits. */
+const PRUNE_ROWS = 2_000
+
+interface StateRow {
+  incarnation: bigint
+  fenced: bigint
+  entry_base: bigint
+  last_entry: bigint
+  entry_head: string
+  sealed_entry: bigint
+  sealed_head: string
+  done_entry_id: bigint
+  last_seq: bigint
+  segment_head: string
+  grant_term: bigint | null
+  grant_lifetime_ms: bigint | null
+  grant_expires_at: bigint | null
+  grant_aged_ms: bigint | null
+  clock_boot_id: string | null
+  clock_since_boot: bigint | null
+  clock_earliest: bigint | null
+  clock_latest: bigint | null
+}
+
+interface AccountRow {
+  id: string
+  granted: bigint
+  used: bigint
+  refunded: bigint
+  returned: bigint
+  exhausted: bigint
+  unlimited: bigint
+  sealed_used: bigint
+  sealed_refunded: bigint
+  sealed_returned: bigint
+}
+
+interface SegmentRow {
+  incarnation: bigint
+  seq: bigint
+  hash: string
+  document: string
+  final: bigint
+  last_entry_id: bigint
+  state: 'UNACKNOWLEDGED' | 'ACKNOWLEDGED' | 'ABANDONED'
+}
+
+/** What {@link JournalStore.prepareSeal} has worked out and {@link JournalStore.storeSeal} makes durable. */
+interface SealPlan {
+  readonly incarnation: number
+  readonly seq: number
+  readonly hash: string
+  readonly final: boolean
+  readonly lastEntry: number
+  readonly head: string
+  readonly counters: ReadonlyMap<AccountId, SealedCounters>
+  readonly returns: SealOrder['returns']
+}
+
+interface SealedCounters {
+  used: Micro
+  refunded: Micro
+  returned: Micro
+}
+
+export class JournalStore {
+  readonly #database: Database.Database
+  readonly #limits: JournalLimits
+  readonly #statements: ReturnType<typeof prepareStatements>
+  readonly #transaction: Database.Transaction<(work: () => unknown) => unknown>
+  /** Slot of each application session, least recently used first. */
+  #slots: Map<string, number>
+  #plan: SealPlan | null = null
+  #commits = 0
+
+  constructor(database: Database.Database, limits: JournalLimits) {
+    this.#database = database
+    this.#limits = limits
+    this.#statements = prepareStatements(database)
+    this.#transaction = database.transaction((work: () => unknown) => work())
+    this.#slots = this.#readSlots()
+    this.#allowPages(limits.pagesMax)
+  }
+
+  read(): Snapshot {
+    const state = this.#state()
+    const accounts = new Map<AccountId, AccountState>()
+    for (const row of this.#statements.accounts.all() as AccountRow[]) {
+      const { granted, used, refunded, returned } = row
+      const flags = { exhausted: row.exhausted === 1n, unlimited: row.unlimited === 1n }
+      if (!flags.unlimited && used - refunded + returned > granted) throw new Error(`invariant: ${row.id} is overspent`)
+      accounts.set(row.id, { granted, used, refunded, returned, ...flags })
+    }
+    const unacknowledged = this.#statements.segmentInFlight.get() as SegmentRow | undefined
+    return {
+      identity: this.#identity(),
+      incarnation: Number(state.incarnation),
+      highestIncarnation: Number(state.incarnation),
+      fenced: state.fenced === 1n,
+      accounts,
+      grant: grantOf(state),
+      policies: (this.#statements.policies.all() as PolicyRow[]).map(policyOf),
+      lastEntry: Number(state.last_entry),
+      lastSealedEntry: Number(state.sealed_entry),
+      lastAnswers: (this.#statements.answers.all() as AnswerRow[]).map(answerOf),
+      unacknowledged: unacknowledged === undefined ? null : segmentOf(unacknowledged),
+      lastSeq: Number(state.last_seq),
+      clock: clockOf(state),
+    }
+  }
+
+  append({ firstN, bodies, moves, answers, stamp }: Batch): void {
+    this.#run(() => {
+      const state = this.#state()
+      const nextN = Number(state.last_entry) + 1
+      if (firstN > nextN) throw new CodedError('NOT_RECORDED', 'an entry before it was not recorded')
+      if (firstN < nextN) throw new Error('invariant: entries are numbered without gaps')
+      if (state.incarnation === 0n || state.fenced === 1n) throw new Error('invariant: the incarnation is open')
+      let head = state.entry_head
+      let n = state.last_entry
+      for (const body of bodies) {
+        n += 1n
+        head = entryHash(head, body)
+        this.#statements.insertEntry.run(state.entry_base + n, n, body)
+      }
+      for (const move of moves) this.#move(move)
+      for (const answer of answers) this.#storeAnswer(answer, state.entry_base + n)
+      this.#statements.appended.run(n, head, ...stampValues(stamp))
+    })
+  }
+
+  /** Works out the next segment: what it says is fixed from here on, whatever is appended before it is stored. */
+  prepareSeal(order: SealOrder): PreparedSeal {
+    this.#plan = null
+    const state = this.#state()
+    const identity = this.#identity()
+    if (identity === null || state.incarnation === 0n) throw new Error('invariant: only an attached device seals')
+    if (this.#statements.segmentInFlight.get() !== undefined) {
+      throw new Error('invariant: one unacknowledged segment at most')
+    }
+
+    const entries = this.#sealable(state, order)
+    let head = state.sealed_head
+    for (const body of entries.bodies) head = entryHash(head, body)
+    const lastEntry = Number(state.sealed_entry) + entries.bodies.length
+    const isComplete = lastEntry === Number(state.last_entry)
+    if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
+    const final = order.final && isComplete
+
+    const seq = Number(state.last_seq) + 1
+    const incarnation = Number(state.incarnation)
+    const payload: SegmentWire = {
+      deviceId: identity.deviceId,
+      incarnation,
+      seq,
+      previousHash: state.segment_head,
+      salt: order.salt,
+      bootId: order.bootId,
+      clock: order.clock,
+      counters: [...entries.counters].map(([account, { used, refunded, returned }]) => ({
+        account,
+        used: String(used),
+        refunded: String(refunded),
+        returned: String(returned),
+      })),
+      entries: {
+        first: Number(state.sealed_entry) + 1,
+        previousHash: state.sealed_head,
+        head,
+        bodies: [...entries.bodies],
+      },
+      backlog: Number(state.last_entry) - lastEntry,
+      wants: order.wants.slice(0, SEGMENT_ACCOUNTS_MAX).map(({ account, atLeast, wanted }) => ({
+        account,
+        atLeast: String(atLeast),
+        wanted: String(wanted),
+      })),
+      policies: [...order.policies],
+      final,
+    }
+    const text = JSON.stringify(payload)
+    const hash = sha256(text)
+    this.#plan = {
+      incarnation,
+      seq,
+      hash,
+      final,
+      lastEntry,
+      head,
+      counters: entries.counters,
+      returns: order.returns,
+    }
+    return { text }
+  }
+
+  /** Stores the prepared segment as signed, with the returns that it reports. */
+  storeSeal(document: string, now: number): SealedSegment {
+    const plan = this.#plan
+    if (plan === null) throw new Error('invariant: a segment is prepared before it is stored')
+    const { incarnation, seq, hash, final, lastEntry, head } = plan
+    this.#runWithSlack(() => {
+      const state = this.#state()
+      for (const { account, amount } of plan.returns) this.#move({ account, used: 0n, refunded: 0n, returned: amount })
+      for (const [account, { used, refunded, returned }] of plan.counters) {
+        changedOne(this.#statements.sealAccount.run(used, refunded, returned, account))
+      }
+      const lastEntryId = state.entry_base + BigInt(lastEntry)
+      const bytes = Buffer.byteLength(document)
+      this.#statements.insertSegment.run(incarnation, seq, hash, document, bytes, final ? 1 : 0, lastEntryId, now)
+      this.#statements.sealed.run(lastEntry, head, seq, hash)
+    })
+    this.#plan = null
+    return { incarnation, seq, hash, document, final }
+  }
+
+  acknowledge(
+    seq: number,
+    grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
+    confirmation: Confirmation | null,
+    now: number,
+  ): void {
+    this.#runWithSlack(() => {
+      const state = this.#state()
+      if (seq > Number(state.last_seq)) throw new Error('invariant: only a sealed segment is acknowledged')
+      const inFlight = this.#statements.segmentInFlight.get() as SegmentRow | undefined
+      if (inFlight?.incarnation === state.incarnation && Number(inFlight.seq) === seq) {
+        this.#statements.endSegment.run('ACKNOWLEDGED', now)
+        this.#statements.done.run(inFlight.last_entry_id)
+      }
+      if (grant !== null && (state.grant_term === null || grant.term > Number(state.grant_term))) this.#grant(grant)
+      if (confirmation !== null) {
+        for (const { instanceId, revision } of confirmation.policies) {
+          this.#statements.confirmPolicy.run(confirmation.time, instanceId, revision)
+        }
+      }
+    })
+    try {
+      this.#prune(now)
+    } catch (error) {
+      // What is acknowledged is; a disk that is too full for cleaning up is cleaned up with a later one.
+      if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
+    }
+  }
+
+  sealed(seq: number): SealedSegment | null {
+    const row = this.#statements.segment.get(this.#state().incarnation, seq) as SegmentRow | undefined
+    return row === undefined ? null : segmentOf(row)
+  }
+
+  fence(): void {
+    this.#runWithSlack(() => this.#statements.fence.run())
+  }
+
+  attach(incarnation: number, now: number): void {
+    this.#runWithSlack(() => {
+      const state = this.#state()
+      if (incarnation <= Number(state.incarnation)) throw new Error('invariant: incarnations rise')
+      if (state.sealed_entry !== state.last_entry)
+        throw new Error('invariant: every entry is sealed before a new attach')
+      this.#statements.endSegment.run('ABANDONED', now)
+      this.#statements.done.run(state.entry_base + state.sealed_entry)
+      this.#statements.deleteAccounts.run()
+      this.#statements.attach.run({ incarnation, base: state.entry_base + state.last_entry, start: CHAIN_START })
+    })
+  }
+
+  saveIdentity(identity: Identity): void {
+    this.#runWithSlack(() => this.#statements.saveIdentity.run(JSON.stringify(identity)))
+  }
+
+  savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): void {
+    this.#runWithSlack(() => {
+      this.#statements.savePolicy.run(policy.instanceId, policy.revision, policy.document)
+      const identity = this.#identity()
+      if (trustedKeys === null || identity === null) return
+      this.#statements.saveIdentity.run(JSON.stringify({ ...identity, trustedKeys }))
+    })
+  }
+
+  saveClock(stamp: ClockStamp): void {
+    this.#run(() => this.#statements.saveClock.run(...stampValues(stamp)))
+  }
+
+  recent(limit: number): readonly EntryBodyWire[] {
+    const bodies = this.#statements.recent.all(limit) as string[]
+    return bodies.map((body) => JSON.parse(body) as EntryBodyWire)
+  }
+
+  /**
+   * Forgets what is acknowledged: entries at once (the segment holds them), segments after the retention time, or when
+   * they hold more than their share of the disk, oldest first. A part of it per call.
+   */
+  #prune(now: number): void {
+    this.#runWithSlack(() => {
+      const { entry_base, last_entry, done_entry_id } = this.#state()
+      const old = entry_base + last_entry - RECENT_ENTRIES
+      this.#statements.deleteEntries.run(old < done_entry_id ? old : done_entry_id, PRUNE_ROWS)
+      // A time in the future is that of a clock that has been set right since: the retention counts from now.
+      this.#statements.redateSegments.run({ now })
+      this.#statements.deleteSegments.run({ before: now - this.#limits.retentionMs, most: PRUNE_ROWS })
+      const overBytes = BigInt(this.#limits.retainedBytesMax)
+      const held = this.#statements.segmentBytes.get() as bigint
+      if (held > overBytes) this.#statements.deleteOldestSegments.run(held - overBytes)
+    })
+  }
+
+  /** Ends well: the write-ahead log is folded into the database. */
+  close(): void {
+    this.#database.close()
+  }
+
+  #state(): StateRow {
+    return this.#statements.state.get() as StateRow
+  }
+
+  #identity(): Identity | null {
+    const text = this.#statements.identity.get() as string | undefined
+    return text === undefined ? null : (JSON.parse(text) as Identity)
+  }
+
+  #readSlots(): Map<string, number> {
+    const rows = this.#statements.slots.all() as { session: string; slot: bigint }[]
+    return new Map(rows.map(({ session, slot }) => [session, Number(slot)]))
+  }
+
+  #move({ account, used, refunded, returned }: AccountMove): void {
+    const row = this.#statements.moveAccount.get(used, refunded, returned, account) as AccountRow | undefined
+    if (row === undefined) throw new Error(`invariant: ${account} is known`)
+    if (row.unlimited === 0n && row.used - row.refunded + row.returned > row.granted) {
+      throw new Error(`invariant: ${account} is never overspent`)
+    }
+  }
+
+  #grant({
+    term,
+    lifetimeMs,
+    expiresAt,
+    agedMs,
+    accounts,
+  }: StoredGrant & { accounts: readonly GrantedAccount[] }): void {
+    for (const { account, granted, exhausted, unlimited } of accounts) {
+      this.#statements.grantAccount.run(account, granted, exhausted ? 1 : 0, unlimited ? 1 : 0)
+    }
+    this.#statements.grant.run(term, lifetimeMs, expiresAt, agedMs)
+  }
+
+  #storeAnswer(answer: LastAnswer, entryId: bigint): void {
+    const { session, n, requestHash, policyRevision } = answer
+    const slot = this.#slots.get(session) ?? this.#freeSlot()
+    // Claimed at once, so that the same batch does not give it away again; read back when the transaction fails.
+    this.#slots.delete(session)
+    this.#slots.set(session, slot)
+    this.#statements.storeAnswer.run(slot, session, n, requestHash, answer.answer, policyRevision, entryId)
+  }
+
+  #freeSlot(): number {
+    if (this.#slots.size < this.#limits.answersMax) return this.#slots.size
+    const [oldest] = this.#slots
+    if (oldest === undefined) throw new Error('invariant: there is at least one slot')
+    this.#slots.delete(oldest[0])
+    return oldest[1]
+  }
+
+  /** Entries for one segment and the counters as of the last of them, within the limits of the wire. */
+  #sealable(
+    state: StateRow,
+    { returns }: SealOrder,
+  ): { readonly bodies: readonly string[]; readonly counters: ReadonlyMap<AccountId, SealedCounters> } {
+    const unsealed = this.#statements.unsealed.all(
+      state.entry_base + state.sealed_entry,
+      SEGMENT_ENTRIES_MAX,
+    ) as string[]
+    let count = 0
+    let length = 0
+    for (const body of unsealed) {
+      length += body.length
+      if (count > 0 && length > SEGMENT_TEXT_MAX) break
+      count += 1
+    }
+    const isComplete = BigInt(count) === state.last_entry - state.sealed_entry
+    for (;;) {
+      const bodies = unsealed.slice(0, count)
+      const counters = isComplete && count === unsealed.length ? this.#changedCounters() : this.#countersAfter(bodies)
+      for (const { account, amount } of returns) {
+        const counted = counters.get(account) ?? this.#sealedCounters(account)
+        counters.set(account, { ...counted, returned: counted.returned + amount })
+      }
+      if (counters.size <= SEGMENT_ACCOUNTS_MAX || count <= 1) return { bodies, counters }
+      count >>= 1
+    }
+  }
+
+  /** Of every account that changed since the last segment, as they are. */
+  #changedCounters(): Map<AccountId, SealedCounters> {
+    const rows = this.#statements.changedAccounts.all() as AccountRow[]
+    return new Map(rows.map(({ id, used, refunded, returned }) => [id, { used, refunded, returned }]))
+  }
+
+  /** As the last segment and the entries after it make them: later entries are not in them. */
+  #countersAfter(bodies: readonly string[]): Map<AccountId, SealedCounters> {
+    const counters = new Map<AccountId, SealedCounters>()
+    for (const body of bodies) {
+      const { kind, postings } = JSON.parse(body) as EntryBodyWire
+      for (const { account, amount } of postings) {
+        let counted = counters.get(account)
+        if (counted === undefined) {
+          counted = this.#sealedCounters(account)
+          counters.set(account, counted)
+        }
+        if (kind === 'refund') counted.refunded += BigInt(amount)
+        else counted.used += BigInt(amount)
+      }
+    }
+    return counters
+  }
+
+  #sealedCounters(account: AccountId): SealedCounters {
+    const row = this.#statements.account.get(account) as AccountRow | undefined
+    if (row === undefined) throw new Error(`invariant: ${account} is known`)
+    return { used: row.sealed_used, refunded: row.sealed_refunded, returned: row.sealed_returned }
+  }
+
+  #run(work: () => unknown): void {
+    try {
+      this.#transaction.immediate(work)
+    } catch (error) {
+      this.#slots = this.#readSlots()
+      throw error
+    }
+    this.#checkpointWhenDue()
+  }
+
+  /** For what must also succeed on a full disk: it is let into the slack that entries may not touch. */
+  #runWithSlack(work: () => unknown): void {
+    this.#allowPages(this.#limits.pagesMax + this.#limits.slackPages)
+    try {
+      this.#run(work)
+    } finally {
+      this.#allowPages(this.#limits.pagesMax)
+    }
+  }
+
+  #allowPages(pages: number): void {
+    this.#database.pragma(`max_page_count = ${pages}`)
+  }
+
+  /** A failed flush here is as fatal as in a commit: a second one could pass without the pages being on the disk. */
+  #checkpointWhenDue(): void {
+    this.#commits += 1
+    if (this.#commits % CHECKPOINT_LOOK !== 0) return
+    const { log } = this.#statements.checkpointSize.get() as { log: bigint }
+    if (log < CHECKPOINT_FRAMES) return
+    try {
+      this.#statements.checkpoint.get()
+    } catch (error) {
+      // A full disk leaves the log as it is; the next look tries again.
+      if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
+    }
+  }
+}
+
+interface PolicyRow {
+  instance_id: string
+  revision: bigint
+  document: string
+  confirmed_at: bigint
+}
+
+interface AnswerRow {
+  session: string
+  n: bigint
+  request_hash: string
+  body: string
+  policy_revision: bigint
+}
+
+function prepareStatements(database: Database.Database) {
+  return {
+    state: database.prepare('SELECT * FROM state'),
+    identity: database.prepare('SELECT document FROM identity').pluck(),
+    policies: database.prepare('SELECT instance_id, revision, document, confirmed_at FROM policy ORDER BY instance_id'),
+    accounts: database.prepare('SELECT * FROM account'),
+    account: database.prepare('SELECT * FROM account WHERE id = ?'),
+    changedAccounts: database.prepare(
+      'SELECT * FROM account WHERE used <> sealed_used OR refunded <> sealed_refunded OR returned <> sealed_returned',
+    ),
+    answers: database.prepare(
+      'SELECT session, n, request_hash, body, policy_revision FROM answer ORDER BY entry_id, slot',
+    ),
+    slots: database.prepare('SELECT session, slot FROM answer ORDER BY entry_id, slot'),
+    segment: database.prepare('SELECT * FROM segment WHERE incarnation = ? AND seq = ?'),
+    segmentInFlight: database.prepare("SELECT * FROM segment WHERE state = 'UNACKNOWLEDGED'"),
+    unsealed: database.prepare('SELECT body FROM entry WHERE id > ? ORDER BY id LIMIT ?').pluck(),
+    recent: database.prepare('SELECT body FROM entry ORDER BY id DESC LIMIT ?').pluck(),
+    insertEntry: database.prepare('INSERT INTO entry (id, n, body) VALUES (?, ?, ?)'),
+    appended: database.prepare(
+      `UPDATE state SET last_entry = ?, entry_head = ?, clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?,
+         clock_latest = ?, grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
+    ),
+    saveClock: database.prepare(
+      `UPDATE state SET clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?, clock_latest = ?,
+         grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
+    ),
+    moveAccount: database.prepare(
+      `UPDATE account SET used = used + ?, refunded = refunded + ?, returned = returned + ? WHERE id = ?
+         RETURNING granted, used, refunded, returned, unlimited`,
+    ),
+    grantAccount: database.prepare(
+      `INSERT INTO account (id, granted, exhausted, unlimited) VALUES (?, ?, ?, ?)
+         ON CONFLICT (id) DO UPDATE SET granted = max(granted, excluded.granted), exhausted = excluded.exhausted,
+           unlimited = excluded.unlimited`,
+    ),
+    grant: database.prepare(
+      'UPDATE state SET grant_term = ?, grant_lifetime_ms = ?, grant_expires_at = ?, grant_aged_ms = ?',
+    ),
+    sealAccount: database.prepare(
+      'UPDATE account SET sealed_used = ?, sealed_refunded = ?, sealed_returned = ? WHERE id = ?',
+    ),
+    sealed: database.prepare('UPDATE state SET sealed_entry = ?, sealed_head = ?, last_seq = ?, segment_head = ?'),
+    insertSegment: database.prepare(
+      `INSERT INTO segment (incarnation, seq, hash, document, bytes, final, last_entry_id, state, since)
+         VALUES (?, ?, ?, ?, ?, ?, ?, 'UNACKNOWLEDGED', ?)`,
+    ),
+    endSegment: database.prepare("UPDATE segment SET state = ?, since = ? WHERE state = 'UNACKNOWLEDGED'"),
+    done: database.prepare('UPDATE state SET done_entry_id = ?'),
+    fence: database.prepare('UPDATE state SET fenced = 1'),
+    deleteAccounts: database.prepare('DELETE FROM account'),
+    attach: database.prepare(
+      `UPDATE state SET incarnation = :incarnation, fenced = 0, entry_base = :base, last_entry = 0, entry_head = :start,
+         sealed_entry = 0, sealed_head = :start, last_seq = 0, segment_head = :start, grant_term = NULL,
+         grant_lifetime_ms = NULL, grant_expires_at = NULL, grant_aged_ms = NULL`,
+    ),
+    saveIdentity: database.prepare(
+      'INSERT INTO identity (only, document) VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET document = excluded.document',
+    ),
+    savePolicy: database.prepare(
+      `INSERT INTO policy (instance_id, revision, document, confirmed_at) VALUES (?, ?, ?, 0)
+         ON CONFLICT (instance_id) DO UPDATE SET revision = excluded.revision, document = excluded.document,
+           confirmed_at = 0`,
+    ),
+    confirmPolicy: database.prepare(
+      'UPDATE policy SET confirmed_at = max(confirmed_at, ?) WHERE instance_id = ? AND revision = ?',
+    ),
+    storeAnswer: database.prepare(
+      `INSERT OR REPLACE INTO answer (slot, session, n, request_hash, body, policy_revision, entry_id)
+         VALUES (?, ?, ?, ?, ?, ?, ?)`,
+    ),
+    deleteEntries: database.prepare(
+      'DELETE FROM entry WHERE id IN (SELECT id FROM entry WHERE id <= ? ORDER BY id LIMIT ?)',
+    ),
+    redateSegments: database.prepare("UPDATE segment SET since = :now WHERE since > :now AND state = 'ACKNOWLEDGED'"),
+    deleteSegments: database.prepare(
+      `DELETE FROM segment WHERE rowid IN (
+         SELECT rowid FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before ORDER BY since LIMIT :most)`,
+    ),
+    segmentBytes: database.prepare("SELECT coalesce(sum(bytes), 0) FROM segment WHERE state = 'ACKNOWLEDGED'").pluck(),
+    deleteOldestSegments: database.prepare(
+      `DELETE FROM segment WHERE rowid IN (
+         SELECT rowid FROM (
+           SELECT rowid, sum(bytes) OVER (ORDER BY since, rowid) - bytes AS before
+             FROM segment WHERE state = 'ACKNOWLEDGED')
+         WHERE before < ?)`,
+    ),
+    checkpointSize: database.prepare('PRAGMA wal_checkpoint(NOOP)'),
+    checkpoint: database.prepare('PRAGMA wal_checkpoint(PASSIVE)'),
+  }
+}
+
+function stampValues({ clock, grantAgedMs }: ClockStamp): [string, number, number, number | null, number] {
+  return [clock.bootId, Math.floor(clock.sinceBoot), clock.earliest, clock.latest, grantAgedMs]
+}
+
+function grantOf(state: StateRow): StoredGrant | null {
+  if (state.grant_term === null) return null
+  return {
+    term: Number(state.grant_term),
+    lifetimeMs: Number(state.grant_lifetime_ms),
+    expiresAt: Number(state.grant_expires_at),
+    agedMs: Number(state.grant_aged_ms),
+  }
+}
+
+function clockOf(state: StateRow): StoredClock | null {
+  if (state.clock_boot_id === null) return null
+  return {
+    bootId: state.clock_boot_id,
+    sinceBoot: Number(state.clock_since_boot),
+    earliest: Number(state.clock_earliest),
+    latest: state.clock_latest === null ? null : Number(state.clock_latest),
+  }
+}
+
+function policyOf(row: PolicyRow): StoredPolicy {
+  return {
+    instanceId: row.instance_id,
+    revision: Number(row.revision),
+    document: row.document,
+    confirmedAt: Number(row.confirmed_at),
+  }
+}
+
+function answerOf(row: AnswerRow): LastAnswer {
+  return {
+    session: row.session,
+    n: Number(row.n),
+    requestHash: row.request_hash,
+    answer: row.body,
+    policyRevision: Number(row.policy_revision),
+  }
+}
+
+function segmentOf(row: SegmentRow): SealedSegment {
+  return {
+    incarnation: Number(row.incarnation),
+    seq: Number(row.seq),
+    hash: row.hash,
+    document: row.document,
+    final: row.final === 1n,
+  }
+}
+
+function changedOne({ changes }: { readonly changes: number }): void {
+  if (changes !== 1) throw new Error('invariant: one row changes')
+}

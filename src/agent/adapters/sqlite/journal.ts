@@ -1,0 +1,243 @@
+/**
+ * The journal in SQLite, on a thread of its own. Calls go to the worker in the order in which they are made and are
+ * answered in that order; while a segment is being signed, later calls wait behind it. After a failure of unknown outcome
+ * nothing is accepted any more, and whoever composed the journal is told once.
+ */
+import { Worker } from 'node:worker_threads'
+import type { AccountId } from '../../../core/account.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
+import type {
+  ClockStamp,
+  Confirmation,
+  GrantedAccount,
+  Identity,
+  Journal,
+  LastAnswer,
+  PendingEntry,
+  SealOrder,
+  SealedSegment,
+  Snapshot,
+  StoredGrant,
+  StoredPolicy,
+} from '../../app/journal.ts'
+import type { AccountMove, Batch, JournalAnswer, JournalCall, JournalLimits, PreparedSeal } from './journal-calls.ts'
+
+export interface JournalOptions {
+  /** Of the database file; its directory is made if there is none. */
+  readonly path: string
+  readonly limits: JournalLimits
+  /** Signs the payload of a segment with the device key: the document as it is sent. */
+  readonly sign: (payload: string) => Promise<string>
+  /** POSIX ms, to date what is kept for a time. */
+  readonly now: () => number
+  /** The outcome of a write is unknown, or an invariant is broken: the process must end. Called once. */
+  readonly onBroken: (error: Error) => void
+}
+
+interface Waiting {
+  readonly resolve: (value: unknown) => void
+  readonly reject: (error: Error) => void
+}
+
+const MODULE = import.meta.url.endsWith('.ts') ? './journal-worker.ts' : './journal-worker.js'
+
+/** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT */
+export async function openJournal(options: JournalOptions): Promise<Journal> {
+  const journal = new SqliteJournal(options)
+  try {
+    await journal.open()
+    return journal
+  } catch (error) {
+    await journal.close()
+    throw error
+  }
+}
+
+class SqliteJournal implements Journal {
+  readonly #options: JournalOptions
+  readonly #worker: Worker
+  readonly #ended: Promise<void>
+  /** In the order in which the worker answers. */
+  #waiting: Waiting[] = []
+  #answered = 0
+  /** Calls made while a segment is being signed; null while none is. */
+  #held: (() => void)[] | null = null
+  #isOpen = false
+  #isClosing = false
+  #broken: Error | null = null
+
+  constructor(options: JournalOptions) {
+    this.#options = options
+    const { path, limits } = options
+    this.#worker = new Worker(new URL(MODULE, import.meta.url), { workerData: { path, limits }, name: 'journal' })
+    this.#worker.on('message', (answer: JournalAnswer) => this.#answer(answer))
+    this.#worker.on('error', (cause) => this.#break(new Error('the journal thread failed', { cause })))
+    this.#ended = new Promise((resolve) => {
+      this.#worker.on('exit', () => {
+        if (!this.#isClosing) this.#break(new Error('the journal thread ended'))
+        resolve()
+      })
+    })
+  }
+
+  async open(): Promise<void> {
+    await this.#call({ call: 'recent', limit: 0 })
+    this.#isOpen = true
+  }
+
+  read(): Promise<Snapshot> {
+    return this.#call({ call: 'read' }) as Promise<Snapshot>
+  }
+
+  async append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void> {
+    if (entries.length > 0) await this.#call({ call: 'append', batch: batchOf(entries, stamp) })
+  }
+
+  async seal(order: SealOrder): Promise<SealedSegment> {
+    if (this.#held !== null) throw new Error('invariant: one segment is sealed at a time')
+    const prepared = this.#call({ call: 'prepareSeal', order })
+    const store = this.#holdBack()
+    try {
+      const { text } = (await prepared) as PreparedSeal
+      const document = await this.#options.sign(text)
+      return (await store.now({ call: 'storeSeal', document, now: this.#options.now() })) as SealedSegment
+    } finally {
+      store.end()
+    }
+  }
+
+  async acknowledge(
+    seq: number,
+    grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
+    confirmation: Confirmation | null,
+  ): Promise<void> {
+    await this.#call({ call: 'acknowledge', seq, grant, confirmation, now: this.#options.now() })
+  }
+
+  sealed(seq: number): Promise<SealedSegment | null> {
+    return this.#call({ call: 'sealed', seq }) as Promise<SealedSegment | null>
+  }
+
+  async fence(): Promise<void> {
+    await this.#call({ call: 'fence' })
+  }
+
+  async attach(incarnation: number): Promise<void> {
+    await this.#call({ call: 'attach', incarnation, now: this.#options.now() })
+  }
+
+  async saveIdentity(identity: Identity): Promise<void> {
+    await this.#call({ call: 'saveIdentity', identity })
+  }
+
+  async savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): Promise<void> {
+    await this.#call({ call: 'savePolicy', policy, trustedKeys })
+  }
+
+  async saveClock(stamp: ClockStamp): Promise<void> {
+    await this.#call({ call: 'saveClock', stamp })
+  }
+
+  recent(limit: number): Promise<readonly EntryBodyWire[]> {
+    return this.#call({ call: 'recent', limit }) as Promise<readonly EntryBodyWire[]>
+  }
+
+  /** Calls made before are answered first. Idempotent. */
+  async close(): Promise<void> {
+    if (!this.#isClosing) {
+      if (this.#broken === null) await this.#call({ call: 'close' }).catch(() => undefined)
+      this.#isClosing = true
+      if (this.#broken !== null) void this.#worker.terminate()
+    }
+    await this.#ended
+  }
+
+  #call(call: JournalCall): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      const post = (): void => this.#post(call, { resolve, reject })
+      if (this.#held === null) post()
+      else this.#held.push(post)
+    })
+  }
+
+  #post(call: JournalCall, waiting: Waiting): void {
+    if (this.#broken !== null) {
+      waiting.reject(this.#broken)
+      return
+    }
+    if (call.call === 'close') this.#isClosing = true
+    this.#waiting.push(waiting)
+    this.#worker.postMessage(call)
+  }
+
+  /** Keeps later calls back until `end`; `now` goes ahead of them. */
+  #holdBack(): { readonly now: (call: JournalCall) => Promise<unknown>; readonly end: () => void } {
+    this.#held = []
+    return {
+      now: (call) =>
+        new Promise((resolve, reject) => {
+          this.#post(call, { resolve, reject })
+        }),
+      end: () => {
+        const held = this.#held ?? []
+        this.#held = null
+        for (const post of held) post()
+      },
+    }
+  }
+
+  #answer(answer: JournalAnswer): void {
+    const waiting = this.#waiting[this.#answered]
+    if (waiting === undefined) throw new Error('invariant: one answer for each call')
+    this.#answered += 1
+    if (this.#answered === this.#waiting.length) {
+      this.#waiting = []
+      this.#answered = 0
+    }
+    if (answer.ok) {
+      waiting.resolve(answer.value)
+      return
+    }
+    const { code, message, facts } = answer.failure
+    const error = code === null ? new Error(message) : new CodedError(code, message, { facts: { ...facts } })
+    if (this.#isOpen && code !== 'NOT_RECORDED') this.#break(error)
+    waiting.reject(error)
+  }
+
+  #break(error: Error): void {
+    if (this.#broken !== null) return
+    this.#broken = error
+    const waiting = this.#waiting.slice(this.#answered)
+    this.#waiting = []
+    this.#answered = 0
+    for (const { reject } of waiting) reject(error)
+    if (this.#isOpen) this.#options.onBroken(error)
+  }
+}
+
+/** Counters are summed here: the worker writes each account once per transaction. */
+function batchOf(entries: readonly PendingEntry[], stamp: ClockStamp): Batch {
+  const moves = new Map<AccountId, { used: bigint; refunded: bigint }>()
+  const bodies: string[] = []
+  const answers: LastAnswer[] = []
+  for (const { body, moves: counter, postings, lastAnswer } of entries) {
+    bodies.push(body)
+    if (lastAnswer !== null) answers.push(lastAnswer)
+    for (const { account, amount } of postings) {
+      let sum = moves.get(account)
+      if (sum === undefined) {
+        sum = { used: 0n, refunded: 0n }
+        moves.set(account, sum)
+      }
+      sum[counter] += amount
+    }
+  }
+  return {
+    firstN: entries[0]?.n ?? 0,
+    bodies,
+    moves: [...moves].map(([account, { used, refunded }]): AccountMove => ({ account, used, refunded, returned: 0n })),
+    answers,
+    stamp,
+  }
+}

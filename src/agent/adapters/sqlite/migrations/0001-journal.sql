@@ -1,0 +1,102 @@
+-- The device's journal. Amounts are integers of micro-tokens, instants POSIX milliseconds, hashes lower-case hexadecimal.
+
+-- One row: everything of which there is one, so that a commit touches one page for all of it.
+CREATE TABLE state (
+  only INTEGER NOT NULL PRIMARY KEY CHECK (only = 1),
+  incarnation INTEGER NOT NULL,
+  fenced INTEGER NOT NULL CHECK (fenced IN (0, 1)),
+  -- Id of the entry before the first one of this incarnation.
+  entry_base INTEGER NOT NULL,
+  last_entry INTEGER NOT NULL,
+  entry_head TEXT NOT NULL,
+  sealed_entry INTEGER NOT NULL CHECK (sealed_entry <= last_entry),
+  sealed_head TEXT NOT NULL,
+  -- Id of the last entry that the cloud has, or will never get: nothing up to it is sent again.
+  done_entry_id INTEGER NOT NULL,
+  last_seq INTEGER NOT NULL,
+  segment_head TEXT NOT NULL,
+  grant_term INTEGER,
+  grant_lifetime_ms INTEGER,
+  grant_expires_at INTEGER,
+  grant_aged_ms INTEGER,
+  clock_boot_id TEXT,
+  clock_since_boot INTEGER,
+  clock_earliest INTEGER,
+  clock_latest INTEGER
+) STRICT;
+
+CREATE TABLE identity (
+  only INTEGER NOT NULL PRIMARY KEY CHECK (only = 1),
+  -- JSON.
+  document TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE policy (
+  instance_id TEXT NOT NULL PRIMARY KEY,
+  revision INTEGER NOT NULL,
+  document TEXT NOT NULL,
+  confirmed_at INTEGER NOT NULL
+) STRICT;
+
+-- The four counters of the current incarnation, and what the sealed segments say of them.
+CREATE TABLE account (
+  id TEXT NOT NULL PRIMARY KEY,
+  granted INTEGER NOT NULL DEFAULT 0 CHECK (granted >= 0),
+  used INTEGER NOT NULL DEFAULT 0 CHECK (used >= 0),
+  refunded INTEGER NOT NULL DEFAULT 0 CHECK (refunded BETWEEN 0 AND used),
+  returned INTEGER NOT NULL DEFAULT 0 CHECK (returned >= 0),
+  exhausted INTEGER NOT NULL DEFAULT 0 CHECK (exhausted IN (0, 1)),
+  unlimited INTEGER NOT NULL DEFAULT 0 CHECK (unlimited IN (0, 1)),
+  sealed_used INTEGER NOT NULL DEFAULT 0 CHECK (sealed_used <= used),
+  sealed_refunded INTEGER NOT NULL DEFAULT 0 CHECK (sealed_refunded <= refunded),
+  sealed_returned INTEGER NOT NULL DEFAULT 0 CHECK (sealed_returned <= returned)
+) STRICT, WITHOUT ROWID;
+
+-- Ledger entries of all incarnations in the order in which they were made; never edited.
+CREATE TABLE entry (
+  id INTEGER NOT NULL PRIMARY KEY,
+  n INTEGER NOT NULL,
+  body TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE segment (
+  incarnation INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  hash TEXT NOT NULL,
+  document TEXT NOT NULL,
+  bytes INTEGER NOT NULL,
+  final INTEGER NOT NULL CHECK (final IN (0, 1)),
+  -- Id of the last entry in it, or before it.
+  last_entry_id INTEGER NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('UNACKNOWLEDGED', 'ACKNOWLEDGED', 'ABANDONED')),
+  -- When it came into this state.
+  since INTEGER NOT NULL,
+  PRIMARY KEY (incarnation, seq)
+) STRICT;
+
+CREATE INDEX segment_by_age ON segment (state, since, bytes);
+
+CREATE UNIQUE INDEX segment_in_flight ON segment (state) WHERE state = 'UNACKNOWLEDGED';
+
+-- A fixed number of slots; the least recently used one is taken over.
+CREATE TABLE answer (
+  slot INTEGER NOT NULL PRIMARY KEY,
+  session TEXT NOT NULL,
+  n INTEGER NOT NULL,
+  request_hash TEXT NOT NULL,
+  body TEXT NOT NULL,
+  policy_revision INTEGER NOT NULL,
+  -- Id of the entry that it answered: the order of use.
+  entry_id INTEGER NOT NULL
+) STRICT;
+
+INSERT INTO state (
+  only, incarnation, fenced, entry_base, last_entry, entry_head, sealed_entry, sealed_head, done_entry_id, last_seq, segment_head
+)
+VALUES (
+  1, 0, 0, 0,
+  0, '0000000000000000000000000000000000000000000000000000000000000000',
+  0, '0000000000000000000000000000000000000000000000000000000000000000',
+  0,
+  0, '0000000000000000000000000000000000000000000000000000000000000000'
+);
