@@ -1,0 +1,57 @@
+/**
+ * Runs every case of the corpus through the engine, and through the naive evaluator as well: a case whose wanted answer
+ * is wrong cannot be made to pass by a matching mistake in one of them.
+ */
+import { describe, expect, test } from 'vitest'
+import { compilePolicy } from '../../src/core/compile.ts'
+import { decide } from '../../src/core/decide.ts'
+import { answerOf, clockOfCase, policyOfCase, requestOfCase, roomOfCase } from '../corpus/case-domain.ts'
+import { loadCorpus } from '../corpus/load-corpus.ts'
+import { naiveDecide } from './naive-evaluator.ts'
+
+const corpus = loadCorpus()
+
+describe('the engine answers every case of the corpus', () => {
+  test.each(corpus.map((each) => [each.file, each.name, each] as const))('%s: %s', (_file, _name, each) => {
+    const decision = decide(
+      compilePolicy(policyOfCase(each)),
+      requestOfCase(each),
+      clockOfCase(each),
+      roomOfCase(each),
+      each.mode,
+    )
+    expect(answerOf(each, decision)).toStrictEqual(each.want)
+  })
+})
+
+describe('the naive evaluator answers every case of the corpus', () => {
+  test.each(corpus.map((each) => [each.file, each] as const))('%s', (_file, each) => {
+    const { items, postings, caveats } = naiveDecide(
+      policyOfCase(each),
+      requestOfCase(each),
+      clockOfCase(each),
+      roomOfCase(each),
+      each.mode,
+    )
+    const withObstacles = items.map((item) => (item.outcome === 'REFUSED' ? { ...item, obstacles: [] } : item))
+    expect(answerOf(each, { items: withObstacles, postings, caveats })).toStrictEqual(each.want)
+  })
+})
+
+test('the corpus shows every reason for a refusal, and each case by a name of its own', () => {
+  const statuses = new Set(corpus.flatMap((each) => each.want.items.map((item) => item.status)))
+  expect([...statuses].sort()).toEqual([
+    'ALLOCATION_EXHAUSTED',
+    'CLOCK_UNDECIDED',
+    'CONSUMPTION_LIMIT_REACHED',
+    'DENIED_BY_RULE',
+    'GRANTED',
+    'GRANT_EXHAUSTED',
+    'GRANT_EXPIRED',
+    'INSUFFICIENT_TOKENS',
+    'ITEM_NOT_RATED',
+    'NOT_CHARGED',
+    'NO_USABLE_LINE_ITEM',
+  ])
+  expect(new Set(corpus.map((each) => each.name)).size).toBe(corpus.length)
+})

@@ -1,0 +1,176 @@
+/**
+ * One case of the corpus: facts, a clock, a request, and the decision that the contract wants. Facts are written the way
+ * an administrator would enter them (whole quantities, usage so far, conditions and actions by name), so that a case can
+ * be decided by the engine as it is and can be provisioned over the service's API as well. Amounts, counts and rates are
+ * decimal text, instants are ISO 8601 in UTC to the millisecond.
+ */
+import { z } from 'zod'
+import type { ItemStatus } from '../../src/protocol/service/status.ts'
+
+const instant = z.iso.datetime({ precision: 3 }).transform((text) => Date.parse(text))
+const decimalText = z.string().regex(/^\d+(\.\d+)?$/)
+
+/** `until` is exclusive; null is an open end. */
+const span = { index: z.int().min(0), from: instant.nullable(), until: instant.nullable() }
+
+export type ConditionFact =
+  | { operator: 'AND' | 'OR'; conditions: ConditionFact[] }
+  | { operator: 'NOT'; condition: ConditionFact }
+  | { operator: 'IN'; property: string; values: string[] }
+
+const nested = z.lazy(() => condition)
+const and = { operator: z.literal('AND'), conditions: z.array(nested) }
+const or = { operator: z.literal('OR'), conditions: z.array(nested) }
+const not = { operator: z.literal('NOT'), condition: nested }
+const within = { operator: z.literal('IN'), property: z.string(), values: z.array(z.string()) }
+
+const condition: z.ZodType<ConditionFact> = z.discriminatedUnion('operator', [
+  z.strictObject(and),
+  z.strictObject(or),
+  z.strictObject(not),
+  z.strictObject(within),
+])
+
+/** Other facts refer to a condition by its name, so names are unique within one case. */
+const name = z.string().min(1)
+const namedCondition = z.discriminatedUnion('operator', [
+  z.strictObject({ name, ...and }),
+  z.strictObject({ name, ...or }),
+  z.strictObject({ name, ...not }),
+  z.strictObject({ name, ...within }),
+])
+
+const action = z.strictObject({
+  /** Unique within its line item; the answer names the action by it. */
+  name,
+  /** The name of a condition; absent on the default action. */
+  condition: z.string().optional(),
+  action: z.enum(['ALLOW', 'DENY']),
+  allocation: decimalText.optional(),
+  used: decimalText.default('0'),
+})
+
+const requesterId = z.strictObject({ type: z.string(), value: z.string() })
+
+const consumptionLimit = z.strictObject({
+  limit: decimalText,
+  /** How the API would be told; the periods are what comes out of it. */
+  frequency: z.enum(['DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY']),
+  periods: z.array(z.strictObject(span)).min(1),
+  used: z.array(z.strictObject({ requester: requesterId, period: z.int().min(0), used: decimalText })).default([]),
+})
+
+const lineItem = z.strictObject({
+  id: z.string().min(1),
+  state: z.enum(['DEPLOYED', 'INACTIVE', 'OBSOLETE']).default('DEPLOYED'),
+  elastic: z.boolean().default(true),
+  rateTableSeries: z.string().default(''),
+  start: instant,
+  end: instant,
+  quantity: z.int().min(0),
+  overdraft: z.union([z.literal('Unlimited'), z.int().min(0)]).default(0),
+  /** Of the only period; a line item with a reset gives it for each of its periods instead. */
+  used: decimalText.optional(),
+  reset: z
+    .strictObject({
+      frequency: z.enum(['DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY']),
+      periods: z.array(z.strictObject({ ...span, used: decimalText.default('0') })).min(1),
+    })
+    .optional(),
+  actions: z.array(action).default([]),
+  consumptionLimit: consumptionLimit.optional(),
+})
+
+const rateTable = z.strictObject({
+  series: z.string().default(''),
+  version: z.string(),
+  effectiveFrom: instant,
+  items: z.array(z.strictObject({ name: z.string().min(1), version: z.string().default(''), rate: decimalText })),
+})
+
+/** Names an account by the words of the case. Exactly one of `line`, `action`, `limit`. */
+const account = {
+  line: z.string().optional(),
+  /** `<line item>: <action>` */
+  action: z.string().optional(),
+  limit: z.string().optional(),
+  requester: requesterId.optional(),
+  period: z.int().min(0).optional(),
+}
+
+/** What a device may take from an account, where that is less than what the account holds. */
+const grant = z.strictObject({ ...account, left: decimalText, shortage: z.enum(['GRANT', 'GRANT_EXPIRED']) })
+
+const statuses = [
+  'GRANTED',
+  'NOT_CHARGED',
+  'ITEM_NOT_RATED',
+  'NO_USABLE_LINE_ITEM',
+  'CLOCK_UNDECIDED',
+  'DENIED_BY_RULE',
+  'INSUFFICIENT_TOKENS',
+  'ALLOCATION_EXHAUSTED',
+  'CONSUMPTION_LIMIT_REACHED',
+  'GRANT_EXHAUSTED',
+  'GRANT_EXPIRED',
+] as const satisfies readonly ItemStatus[]
+
+const wantedItem = z.union([
+  z.strictObject({
+    status: z.literal('GRANTED'),
+    total: decimalText,
+    parts: z.array(
+      z.strictObject({
+        lineItem: z.string(),
+        rate: decimalText,
+        /** The name of the action that allowed it; absent where the line item has no actions. */
+        action: z.string().optional(),
+        charged: decimalText,
+      }),
+    ),
+  }),
+  z.strictObject({ status: z.enum(statuses).exclude(['GRANTED']) }),
+])
+
+/** Read keys that JSON can hold and zod's records drop, such as `__proto__`. */
+const dictionary = z.custom<Readonly<Record<string, unknown>>>(
+  (value) => typeof value === 'object' && value !== null && !Array.isArray(value),
+)
+
+export const corpusCase = z.strictObject({
+  /** What the case shows, as a sentence. */
+  name: z.string().min(10),
+  /** Why the case cannot be set up over the service's API, where it cannot. */
+  engineOnly: z.string().optional(),
+  facts: z.strictObject({
+    timezoneTolerant: z.boolean().default(false),
+    undecidedClock: z.enum(['allow', 'refuse']).default('refuse'),
+    conditions: z.array(namedCondition).default([]),
+    lineItems: z.array(lineItem),
+    rateTables: z.array(rateTable),
+    grants: z.array(grant).default([]),
+  }),
+  /** An instant that is trusted gives `now` alone. `latest: null` is a clock that nothing bounds. */
+  clock: z.strictObject({ now: instant, earliest: instant.optional(), latest: instant.nullable().optional() }),
+  request: z.strictObject({
+    requester: z.strictObject({ type: z.string(), value: z.string(), dictionary: dictionary.optional() }),
+    items: z
+      .array(z.strictObject({ item: z.string().min(1), version: z.string().optional(), count: decimalText }))
+      .min(1),
+  }),
+  /** `BEST_EFFORT` is the one-off request, `ALL_OR_NOTHING` the request in a session. */
+  mode: z.enum(['BEST_EFFORT', 'ALL_OR_NOTHING']),
+  want: z.strictObject({
+    items: z.array(wantedItem),
+    /** In the order of first mention; `amount` in tokens. */
+    postings: z.array(z.strictObject({ ...account, amount: decimalText })),
+    caveats: z.array(z.enum(['CLOCK_UNDECIDED_ALLOWED'])).default([]),
+  }),
+})
+
+export type CorpusCase = z.infer<typeof corpusCase>
+export type LineItemFact = CorpusCase['facts']['lineItems'][number]
+export type AccountName = Pick<
+  CorpusCase['want']['postings'][number],
+  'line' | 'action' | 'limit' | 'requester' | 'period'
+>
