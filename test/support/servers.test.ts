@@ -109,8 +109,7 @@ describe('a test whose server is missing', () => {
     const exitCode = process.exitCode
     const vitest = await startVitest([], {
       config: false,
-      root: import.meta.dirname,
-      include: ['missing-server.sample.ts'],
+      include: ['test/support/missing-server.sample.ts'],
       reporters: [new SkippedTests((text) => (printed += text))],
       watch: false,
     })
@@ -133,7 +132,7 @@ describe('a test whose server is missing', () => {
   it('is skipped with the reasons of every way, which the run prints at its end', async () => {
     const { sample, printed } = await runSample('0')
     expect(printed).toBe(
-      '\nSkipped tests (1):\n  missing-server.sample.ts > needs the server: needs nothing-real: no a; no b\n',
+      '\nSkipped tests (1):\n  test/support/missing-server.sample.ts > needs the server: needs nothing-real: no a; no b\n',
     )
     expect(sample.result()).toMatchObject({ state: 'skipped', note: 'needs nothing-real: no a; no b' })
   })
