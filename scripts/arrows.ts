@@ -16,11 +16,11 @@ const Cruise = z.object({
       z.object({
         from: z.string(),
         to: z.string(),
-        comment: z.string().optional(),
         rule: z.object({ name: z.string() }),
         cycle: z.array(z.object({ name: z.string() })).optional(),
       }),
     ),
+    ruleSetUsed: z.object({ forbidden: z.array(z.object({ name: z.string(), comment: z.string().optional() })) }),
   }),
 })
 
@@ -45,9 +45,10 @@ export async function arrows(root: string): Promise<Outcome> {
     const found = read.get(file)
     return found === undefined || !relativeImports(join(root, file)).every((name) => found.has(name))
   })
+  const meaning = new Map(report.summary.ruleSetUsed.forbidden.map(({ name, comment }) => [name, comment]))
   const wrong = report.summary.violations.map(
-    ({ rule, from, to, cycle, comment }) =>
-      `${rule.name}: ${from} → ${cycle === undefined ? to : cycle.map((step) => step.name).join(' → ')}\n  ${comment ?? ''}`,
+    ({ rule, from, to, cycle }) =>
+      `${rule.name}: ${from} → ${cycle === undefined ? to : cycle.map((step) => step.name).join(' → ')}\n  ${meaning.get(rule.name) ?? ''}`,
   )
   if (exist.length === 0) wrong.push('There is no TypeScript file to read.')
   if (unread.length > 0) {

@@ -160,6 +160,7 @@ describe('the check "arrows"', () => {
     const { exitCode, output } = await sample.check('arrows')
     expect(verdicts(output), output).toEqual(['FAIL arrows'])
     expect(exitCode).toBe(1)
+    expect(output).toContain('agent and cloud never import each other.')
     const found = output.split('\n').flatMap((line) => /^ {6}([\w-]+: src.*)$/.exec(line)?.[1] ?? [])
     expect(found.map((line) => line.replace(/→ \S*node_modules[/]([\w-]+)\S*/, '→ package $1')).sort()).toEqual([
       'agent-and-cloud-meet-on-the-wire: src/agent/adapters/shortcut.ts → src/cloud/app/charge.ts',
