@@ -17,6 +17,7 @@ export class PolicyBoard {
   readonly #policies = new Map<string, PolicyInForce>()
   readonly #confirmedAt = new Map<string, { readonly revision: number; readonly at: number }>()
 
+  /** @param instanceId in lower case */
   get(instanceId: string): PolicyInForce | undefined {
     return this.#policies.get(instanceId)
   }
@@ -26,7 +27,7 @@ export class PolicyBoard {
   }
 
   put(policy: PolicyInForce): void {
-    this.#policies.set(policy.document.instanceId, policy)
+    this.#policies.set(policy.document.instanceId.toLowerCase(), policy)
   }
 
   /** The cloud's newest revisions at a time that it signed; older news than what is known changes nothing. */

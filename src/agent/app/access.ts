@@ -1,0 +1,236 @@
+/**
+ * One access request on the device. It never waits for the network, except for a top-up when the device is connected and
+ * its own grant is what falls short, and then not longer than the deadline. Whatever is decided, a refusal too, stands in
+ * the ledger before anybody hears of it; what cannot be recorded is not granted.
+ *
+ * The ladder, in order; the first rung that fails names the code:
+ *
+ *   1 BAD_REQUEST                  the body has the form of an access request
+ *   2 REPEAT_MISMATCH, CONFLICT    an application session counts up; a repetition gets the answer that it had
+ *   3 NOT_ENROLLED                 the device belongs to a cloud
+ *   4 INSTANCE_UNKNOWN             ... and serves this instance
+ *   5 POLICY_MISSING               the rules of the instance have arrived
+ *   6 POLICY_STALE                 ... and may still be used
+ *   7 NOT_ATTACHED                 the device has an incarnation that is not fenced
+ *   8                              the ladder of core, whose refusals are answers, item by item
+ *   9 NOT_RECORDED                 the ledger has taken the entry
+ */
+import { formatDecimal } from '../../core/amount.ts'
+import { decide } from '../../core/decide.ts'
+import type { AccessRequest, Caveat, ClockReading, Decision, ItemOutcome } from '../../core/decision.ts'
+import { type Want, sumPostings } from '../../core/grant.ts'
+import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
+import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import {
+  type AccessRequestBody,
+  accessRequestBody,
+  accessResponse,
+  requestOf,
+} from '../../protocol/service/access-request.ts'
+import type { ApiVersion } from '../../protocol/service/status.ts'
+import { sha256 } from '../../protocol/signing.ts'
+import type { LastAnswer } from './journal.ts'
+import type { Claim, LastAnswers } from './last-answers.ts'
+import type { Ledger } from './ledger.ts'
+import type { PolicyBoard, PolicyInForce } from './policy-board.ts'
+
+export interface AccessCall {
+  readonly apiVersion: ApiVersion
+  /** In lower case. */
+  readonly instanceId: string
+  /** The body as text, and what JSON makes of it. */
+  readonly text: string
+  readonly body: unknown
+  /** Which request of which application session it is, where the application says so. */
+  readonly repeat: { readonly session: string; readonly n: number } | null
+}
+
+export interface AccessAnswer {
+  /** JSON text of the response body. */
+  readonly body: string
+  readonly policyRevision: number
+  readonly caveats: readonly Caveat[]
+}
+
+/** What a request needs of the link to the cloud. */
+export interface TopUps {
+  /** Never rejects; resolves at once when the cloud is out of reach. */
+  requestGrant(wants: readonly Want[], deadlineMs: number): Promise<void>
+  /** Who the device is, for a refusal that says why. */
+  status(): { readonly deviceId: string | null; readonly policies: readonly { readonly instanceId: string }[] }
+}
+
+export interface AccessParts {
+  readonly ledger: Pick<Ledger, 'standing' | 'roomAt' | 'lastEntry' | 'record'>
+  readonly policies: Pick<PolicyBoard, 'get' | 'isStale'>
+  readonly lastAnswers: LastAnswers
+  readonly clock: { reading(): ClockReading; sinceBoot(): number }
+  readonly topUps: TopUps
+  /** How long a request may wait for a top-up, ms. */
+  readonly topUpDeadlineMs: number
+  /** A fresh UUID. */
+  readonly newId: () => string
+}
+
+/** Rounds with the cloud that one request may wait for: the second is for what only the first brought into sight. */
+const TOP_UPS_MAX = 2
+
+const NO_CAVEATS: readonly Caveat[] = []
+
+export class Access {
+  readonly #parts: AccessParts
+
+  constructor(parts: AccessParts) {
+    this.#parts = parts
+  }
+
+  /** @throws CodedError of the ladder above; anything else means that the process must end. */
+  async request(call: AccessCall): Promise<AccessAnswer> {
+    const parsed = accessRequestBody.safeParse(call.body)
+    if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error))
+    if (call.repeat === null) return this.#decide(call, parsed.data, null)
+
+    const requestHash = sha256(`${call.apiVersion}\n${call.instanceId}\n${call.text}`)
+    const { lastAnswers } = this.#parts
+    const begun = lastAnswers.begin({ ...call.repeat, requestHash })
+    if (begun.kind === 'REPEAT') {
+      const { answer, policyRevision } = await begun.answer
+      return { body: answer, policyRevision, caveats: NO_CAVEATS }
+    }
+    try {
+      return await this.#decide(call, parsed.data, begun.claim)
+    } catch (error) {
+      lastAnswers.fail(begun.claim, error)
+      throw error
+    }
+  }
+
+  async #decide(call: AccessCall, body: AccessRequestBody, claim: Claim | null): Promise<AccessAnswer> {
+    const { clock, ledger, topUps } = this.#parts
+    const request = requestOf(body)
+    let waitUntil: number | null = null
+    for (let topUpsDone = 0; ; topUpsDone += 1) {
+      const reading = clock.reading()
+      const policy = this.#policyInForce(call.instanceId, reading)
+      const decision = decide(policy.compiled, request, reading, ledger.roomAt(reading), 'BEST_EFFORT')
+      const wants = topUpsDone < TOP_UPS_MAX ? wantsOf(decision) : NO_WANTS
+      if (wants.length === 0) return this.#record(call, body, request, decision, policy, reading, claim)
+
+      const now = clock.sinceBoot()
+      waitUntil ??= now + this.#parts.topUpDeadlineMs
+      if (now >= waitUntil) return this.#record(call, body, request, decision, policy, reading, claim)
+      await topUps.requestGrant(wants, waitUntil - now)
+    }
+  }
+
+  /** Rungs 3 to 7. */
+  #policyInForce(instanceId: string, reading: ClockReading): PolicyInForce {
+    const { policies, ledger, topUps } = this.#parts
+    const policy = policies.get(instanceId)
+    if (policy === undefined) {
+      const { deviceId, policies: served } = topUps.status()
+      if (deviceId === null) throw new CodedError('NOT_ENROLLED', 'this device is not enrolled yet')
+      if (!served.some((each) => each.instanceId.toLowerCase() === instanceId)) {
+        throw new CodedError('INSTANCE_UNKNOWN', `this device does not serve the instance ${instanceId}`)
+      }
+      throw new CodedError('POLICY_MISSING', `the rules of the instance ${instanceId} have not arrived yet`)
+    }
+    if (policies.isStale(policy, reading)) {
+      throw new CodedError('POLICY_STALE', `revision ${policy.document.revision} was last confirmed too long ago`)
+    }
+    const standing = ledger.standing()
+    if (standing !== 'ATTACHED') {
+      throw standing === 'BROKEN'
+        ? new CodedError('STOPPING', 'the agent is about to start again')
+        : new CodedError('NOT_ATTACHED', 'the device must attach to the cloud first')
+    }
+    return policy
+  }
+
+  /** Entry, charge and answer in one synchronous block; the answer leaves when the entry is durable. */
+  async #record(
+    call: AccessCall,
+    body: AccessRequestBody,
+    request: AccessRequest,
+    decision: Decision,
+    policy: PolicyInForce,
+    reading: ClockReading,
+    claim: Claim | null,
+  ): Promise<AccessAnswer> {
+    const { ledger, lastAnswers, newId } = this.#parts
+    const correlationId = newId()
+    const { revision } = policy.document
+    const answer = JSON.stringify(accessResponse(call.apiVersion, correlationId, request, decision))
+    const { session, n, requestHash } = claim ?? NO_CLAIM
+    const lastAnswer: LastAnswer | null =
+      claim === null ? null : { session, n, requestHash, answer, policyRevision: revision }
+    const entry: EntryBodyWire = {
+      n: ledger.lastEntry() + 1,
+      kind: 'access',
+      at: reading.now,
+      earliest: reading.earliest,
+      latest: reading.latest,
+      instanceId: policy.document.instanceId,
+      policyRevision: revision,
+      correlationId,
+      requester: { type: request.requester.type, value: request.requester.value },
+      items: decision.items.map((outcome, index) => entryItem(outcome, index, request, body)),
+      postings: decision.postings.map(({ account, amount }) => ({ account, amount: String(amount) })),
+    }
+    await ledger.record({
+      n: entry.n,
+      body: JSON.stringify(entry),
+      moves: 'used',
+      postings: decision.postings,
+      lastAnswer,
+    })
+    if (lastAnswer !== null) lastAnswers.settle(lastAnswer)
+    return { body: answer, policyRevision: revision, caveats: decision.caveats }
+  }
+}
+
+const NO_CLAIM = { session: '', n: 0, requestHash: '' }
+
+function entryItem(
+  outcome: ItemOutcome,
+  index: number,
+  request: AccessRequest,
+  body: AccessRequestBody,
+): EntryBodyWire['items'][number] {
+  const asked = request.items[index]
+  if (asked === undefined) throw new Error('invariant: one outcome per requested item')
+  const metaData = body.requestedItems[index]?.metaData
+  return {
+    item: asked.name,
+    version: asked.version,
+    count: formatDecimal(asked.count),
+    outcome: outcome.outcome === 'REFUSED' ? outcome.reason : outcome.outcome,
+    total: outcome.outcome === 'GRANTED' ? String(outcome.total) : '0',
+    parts:
+      outcome.outcome === 'GRANTED'
+        ? outcome.parts.map(({ lineItemId, rate, actionId, charged }) => ({
+            lineItemId,
+            rate: formatDecimal(rate),
+            actionId,
+            charged: String(charged),
+          }))
+        : [],
+    ...(metaData === undefined ? {} : { metaData }),
+  }
+}
+
+const NO_WANTS: readonly Want[] = []
+
+/** What the accounts that fell short would have to hold for all of the request; empty where a top-up cannot help. */
+function wantsOf({ items, postings }: Decision): readonly Want[] {
+  let short: Map<string, bigint> | undefined
+  for (const item of items) {
+    if (item.outcome !== 'REFUSED' || (item.reason !== 'GRANT_EXHAUSTED' && item.reason !== 'GRANT_EXPIRED')) continue
+    short ??= sumPostings(postings)
+    for (const { account, needed } of item.obstacles) {
+      if (account !== undefined && needed !== undefined) short.set(account, (short.get(account) ?? 0n) + needed)
+    }
+  }
+  if (short === undefined) return NO_WANTS
+  return [...short].map(([account, atLeast]) => ({ account, atLeast, wanted: atLeast }))
+}
