@@ -4,7 +4,8 @@
  */
 import { Agent, request as overHttp, type RequestOptions } from 'node:http'
 import { Agent as TlsAgent, request as overHttps } from 'node:https'
-import { CodedError, type ErrorCode, ERRORS, errorBody } from '../protocol/errors.ts'
+import type { z } from 'zod'
+import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
 
 export interface ClientOptions {
   /** `http://host:port/prefix`, `https://...`, or `unix:/path/of.sock`. */
@@ -90,6 +91,20 @@ export class HttpClient implements Disposable {
     const answer = await this.call(call)
     if (answer.status >= 200 && answer.status < 300) return answer.text
     throw refusal(call, answer)
+  }
+
+  /** The parsed body of a successful answer. @throws CodedError, as {@link HttpClient.text}, or ANSWER_UNEXPECTED */
+  async json<T extends z.ZodType>(call: Call, schema: T): Promise<z.output<T>> {
+    const text = await this.text(call)
+    let body: unknown
+    try {
+      body = JSON.parse(text)
+    } catch {
+      throw new CodedError('ANSWER_UNEXPECTED', `${call.method} ${call.path} answered something else than JSON.`)
+    }
+    const parsed = schema.safeParse(body)
+    if (parsed.success) return parsed.data
+    throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `${call.method} ${call.path}: answer`))
   }
 
   [Symbol.dispose](): void {

@@ -182,6 +182,11 @@ export function namedOptions(table: OptionTable<OptionTree>): readonly NamedOpti
   return walk(table.options, [])
 }
 
+/** Where a settings file is looked for when none is named: `/etc/tallygate/agent.toml` for `TALLYGATE_AGENT`. */
+export function usualFile(table: Pick<OptionTable<OptionTree>, 'envPrefix'>): string {
+  return `/etc/${table.envPrefix.toLowerCase().replaceAll('_', '/')}.toml`
+}
+
 export function isOption(node: Option<unknown> | OptionTree): node is Option<unknown> {
   return node.isOption === true
 }

@@ -1,0 +1,70 @@
+/** Reads what device and cloud have on their books, each from its own public interface, in exact amounts. */
+import { z } from 'zod'
+import { exactTokens, parseExactJson } from '../client/exact-json.ts'
+import type { HttpClient } from '../client/http.ts'
+import { type AccountId, actionAccount, lineAccount } from '../core/account.ts'
+import type { Micro } from '../core/amount.ts'
+import { billed } from '../core/grant.ts'
+import { accountLedger } from '../protocol/edge/administration.ts'
+import { AGENT_STATUS_PATH, agentStatus, type AgentStatus } from '../protocol/local/status.ts'
+import type { Ledger, Ledgers } from './result.ts'
+
+export async function readLedgers(agent: HttpClient, twin: HttpClient, instanceId: string): Promise<Ledgers> {
+  return {
+    device: await deviceLedger(agent),
+    cloud: await cloudLedger(twin, instanceId),
+    ...(await serviceBooks(twin, instanceId)),
+  }
+}
+
+export async function readStatus(agent: HttpClient): Promise<AgentStatus> {
+  return agent.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+}
+
+async function deviceLedger(agent: HttpClient): Promise<Ledger> {
+  const { accounts } = await readStatus(agent)
+  return new Map(accounts.map((account) => [account.account, billed(account)]))
+}
+
+/** What the twin has billed for its devices, and what it has charged itself. */
+async function cloudLedger(twin: HttpClient, instanceId: string): Promise<Ledger> {
+  const call = { method: 'GET', path: `/edge/api/v1/instances/${instanceId}/accounts` } as const
+  const { accounts } = await twin.json(call, accountLedger)
+  return new Map(accounts.map(({ account, charged, billedByDevices }) => [account, charged + billedByDevices]))
+}
+
+const lineItems = z.array(z.object({ activationId: z.string(), used: exactTokens }))
+
+const actionLists = z.array(
+  z.object({
+    lineItems: z.array(
+      z.object({
+        lineItemId: z.string(),
+        actions: z.array(z.object({ id: z.string(), name: z.string(), used: exactTokens.optional() })),
+      }),
+    ),
+    next: z.string(),
+  }),
+)
+
+/** What a back office sees: `used` of line items and of allocations. The demo's few line items fit one page. */
+async function serviceBooks(twin: HttpClient, instanceId: string): Promise<Pick<Ledgers, 'service' | 'names'>> {
+  const service = new Map<AccountId, Micro>()
+  const names = new Map<AccountId, string>()
+  const read = async (path: string): Promise<unknown> => parseExactJson(await twin.text({ method: 'GET', path }))
+  for (const item of lineItems.parse(await read(`/provisioning/api/v1.1/instances/${instanceId}/line-items`))) {
+    const account = lineAccount(instanceId, item.activationId, 0)
+    service.set(account, item.used)
+    names.set(account, item.activationId)
+  }
+  const lists = actionLists.parse(await read(`/api/v1.1/instances/${instanceId}/line-items/actions`))
+  for (const { lineItemId, actions } of lists.flatMap((list) => list.lineItems)) {
+    for (const { id, name, used } of actions) {
+      if (used === undefined) continue
+      const account = actionAccount(instanceId, lineItemId, id)
+      service.set(account, used)
+      names.set(account, name)
+    }
+  }
+  return { service, names }
+}

@@ -1,0 +1,154 @@
+/**
+ * The applications of the demo: several connections that make the recorded requests over the agent's socket, and keep
+ * what they were told. A request whose answer got lost is sent again under the same number of the same application
+ * session, which the agent answers with what it had decided before: nothing is charged twice.
+ */
+import { z } from 'zod'
+import { exactTokens, parseExactJson } from '../client/exact-json.ts'
+import { type Call, HttpClient, refusal } from '../client/http.ts'
+import type { Micro } from '../core/amount.ts'
+import type { RefusalReason } from '../core/decision.ts'
+import { CodedError, ERRORS } from '../protocol/errors.ts'
+import { ITEM_STATUS, type ItemStatus } from '../protocol/service/status.ts'
+import type { RecordedRequest } from './day.ts'
+import { REQUESTERS } from './site.ts'
+
+export interface PlayOptions {
+  readonly socketPath: string
+  readonly instanceId: string
+  readonly connections: number
+  /** Unique for this run; connections add their number to it. */
+  readonly session: string
+  readonly signal: AbortSignal
+  /** Longest time that one request may take with all its repetitions. */
+  readonly patienceMs: number
+  /** After each answered request, with the number of requests answered so far. */
+  readonly onAnswer: (answered: number, request: RecordedRequest) => void
+}
+
+export interface ToldItem {
+  readonly outcome: ItemStatus
+  /** The refusal that it had to get. */
+  readonly must: RefusalReason | undefined
+  readonly charges: readonly { readonly lineItemId: string; readonly micro: Micro }[]
+}
+
+/** What the applications were told about one request, by requested item. */
+export interface Told {
+  readonly request: RecordedRequest
+  readonly items: readonly ToldItem[]
+  /** How often it was sent again. */
+  readonly repeats: number
+}
+
+/** Application sessions that last over several phases of the day. */
+export class Applications implements Disposable {
+  readonly #options: PlayOptions
+  readonly #connections: Connection[]
+  #answered = 0
+
+  constructor(options: PlayOptions) {
+    this.#options = options
+    this.#connections = Array.from({ length: options.connections }, (_, index) => new Connection(options, index))
+  }
+
+  /** Makes the requests, as many at a time as there are connections, and returns what was told in their order. */
+  async play(requests: readonly RecordedRequest[]): Promise<readonly Told[]> {
+    const told: Told[] = []
+    const waiting = requests.entries()
+    const work = async (connection: Connection): Promise<void> => {
+      for (const [index, request] of waiting) {
+        told[index] = await connection.make(request)
+        this.#answered += 1
+        this.#options.onAnswer(this.#answered, request)
+      }
+    }
+    await Promise.all(this.#connections.map(work))
+    return told
+  }
+
+  [Symbol.dispose](): void {
+    for (const connection of this.#connections) connection[Symbol.dispose]()
+  }
+}
+
+class Connection implements Disposable {
+  readonly #options: PlayOptions
+  readonly #session: string
+  readonly #client: HttpClient
+  #made = 0
+
+  constructor(options: PlayOptions, index: number) {
+    this.#options = options
+    this.#session = `${options.session}-${index}`
+    this.#client = new HttpClient({ address: `unix:${options.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
+  }
+
+  async make(request: RecordedRequest): Promise<Told> {
+    this.#made += 1
+    const call: Call = {
+      method: 'POST',
+      path: `/elastic/api/v1.1/instances/${this.#options.instanceId}/access-request`,
+      headers: { 'x-tallygate-session': this.#session, 'x-tallygate-request': String(this.#made) },
+      body: bodyOf(request),
+    }
+    const deadline = performance.now() + this.#options.patienceMs
+    for (let repeats = 0; ; repeats += 1) {
+      this.#options.signal.throwIfAborted()
+      try {
+        return { request, items: told(request, await this.#client.text(call)), repeats }
+      } catch (error) {
+        if (!mayRepeat(error) || performance.now() > deadline) throw error
+        await new Promise((resolve) => setTimeout(resolve, REPEAT_AFTER_MS))
+      }
+    }
+  }
+
+  [Symbol.dispose](): void {
+    this.#client[Symbol.dispose]()
+  }
+}
+
+const REPEAT_AFTER_MS = 20
+
+/** The error catalogue says which refusals may be sent again as they are. */
+function mayRepeat(error: unknown): boolean {
+  return error instanceof CodedError && ERRORS[error.code].retry === 'later'
+}
+
+function bodyOf({ requester, items }: RecordedRequest): unknown {
+  return {
+    requester: { ...REQUESTERS[requester], value: requester },
+    requestedItems: items.map(({ item, version, count }) => ({ item, ...(version === '' ? {} : { version }), count })),
+  }
+}
+
+const answer = z.object({
+  requestedItems: z.array(
+    z.object({
+      status: z.object({ code: z.string() }),
+      totalTokensCharged: exactTokens,
+      lineItems: z.array(z.object({ activationId: z.string(), tokensCharged: exactTokens })),
+    }),
+  ),
+})
+
+const OUTCOME_OF_CODE: ReadonlyMap<string, ItemStatus> = new Map(
+  (Object.keys(ITEM_STATUS) as ItemStatus[]).map((outcome) => [ITEM_STATUS[outcome]['v1.1'], outcome]),
+)
+
+function told(request: RecordedRequest, text: string): readonly ToldItem[] {
+  const parsed = answer.safeParse(parseExactJson(text))
+  if (!parsed.success || parsed.data.requestedItems.length !== request.items.length) throw unexpected(text)
+  return parsed.data.requestedItems.map(({ status, totalTokensCharged, lineItems }, index) => {
+    const outcome = OUTCOME_OF_CODE.get(status.code)
+    const sum = lineItems.reduce((all, part) => all + part.tokensCharged, 0n)
+    if (outcome === undefined || sum !== totalTokensCharged) throw unexpected(text)
+    const charges = lineItems.map((part) => ({ lineItemId: part.activationId, micro: part.tokensCharged }))
+    return { outcome, must: request.items[index]?.must, charges }
+  })
+}
+
+function unexpected(text: string): CodedError {
+  return refusal({ method: 'POST', path: 'access-request' }, { status: 200, text })
+}

@@ -1,0 +1,118 @@
+/** The result of a run as a table for people and as JSON for programs. Amounts are exact text in both, never doubles. */
+import { formatMicro, type Micro } from '../core/amount.ts'
+import type { ItemStatus } from '../protocol/service/status.ts'
+import { countOutcomes, type DemoResult, type Phase, succeeded } from './result.ts'
+
+/** What can be decided about an item, in the order of the table. A session's `NOT_CHARGED` never comes up here. */
+const OUTCOMES: readonly (readonly [ItemStatus, string])[] = [
+  ['GRANTED', 'allowed'],
+  ['ITEM_NOT_RATED', 'denied: in no rate table in effect'],
+  ['NO_USABLE_LINE_ITEM', 'denied: no usable line item'],
+  ['CLOCK_UNDECIDED', 'denied: clock undecided'],
+  ['DENIED_BY_RULE', 'denied: by rule of access'],
+  ['INSUFFICIENT_TOKENS', 'denied: tokens of the pool used up'],
+  ['ALLOCATION_EXHAUSTED', 'denied: allocation used up'],
+  ['CONSUMPTION_LIMIT_REACHED', 'denied: consumption limit reached'],
+  ['GRANT_EXHAUSTED', 'denied: tokens on the device used up'],
+  ['GRANT_EXPIRED', 'denied: grant expired'],
+]
+
+/** The tables that end a run, as lines. */
+export function reportText(result: DemoResult): readonly string[] {
+  const told = result.phases.flatMap((phase) => phase.told)
+  const counts = [...result.phases.map((phase) => countOutcomes(phase.told)), countOutcomes(told)]
+  const decisions = table([
+    ['requested items', ...result.phases.map(({ name }) => name), 'all day'],
+    ['', ...result.phases.map(({ network }) => network), ''],
+    ...OUTCOMES.filter(([outcome]) => counts.at(-1)?.has(outcome) === true).map(([outcome, label]) => [
+      label,
+      ...counts.map((count) => grouped(String(count.get(outcome) ?? 0))),
+    ]),
+    ['requests', ...[...result.phases.map((phase) => phase.told), told].map(({ length }) => grouped(String(length)))],
+  ])
+  const tokens = table([
+    ['tokens charged', 'told to', 'ledger of', 'ledger of', 'used in the', ''],
+    ['', 'applications', 'the device', 'the cloud', 'service API', 'difference'],
+    ...result.comparisons.map((one) => [
+      one.told === null ? `  of which ${one.name}` : one.name,
+      one.told === null ? '' : tokensText(one.told),
+      ...[one.device, one.cloud, one.service, one.difference].map(tokensText),
+    ]),
+  ])
+  return [...decisions, '', ...tokens, '', ...verdict(result)]
+}
+
+function verdict(result: DemoResult): readonly string[] {
+  const wrong = result.wrong.map(({ request, items }) => {
+    const [item] = items.filter(({ must, outcome }) => must !== undefined && must !== outcome)
+    return `WRONG: ${request.at} ${request.requester}: ${item?.outcome ?? ''} instead of ${item?.must ?? ''}`
+  })
+  const differing = result.comparisons.filter(({ difference }) => difference !== 0n)
+  const kills = result.kills === 0 ? '' : `, with the agent killed ${times(result.kills)}`
+  if (succeeded(result)) return [`The ledgers agree to the micro-token${kills}. ${seconds(result.totalMs)} s in all.`]
+  return [
+    ...wrong.slice(0, 10),
+    ...(wrong.length > 10 ? [`... and ${wrong.length - 10} more`] : []),
+    ...(differing.length > 0 ? [`THE LEDGERS DIFFER on ${differing.map(({ name }) => name).join(', ')}.`] : []),
+    ...(result.comparisons.length === 0 ? ['There is nothing to compare: no ledger has an account.'] : []),
+  ]
+}
+
+/** For programs: amounts are micro-tokens as integer text. */
+export function reportJson(result: DemoResult): Record<string, unknown> {
+  return {
+    succeeded: succeeded(result),
+    phases: result.phases.map((phase: Phase) => ({
+      name: phase.name,
+      network: phase.network,
+      requests: phase.told.length,
+      repeats: phase.told.reduce((sum, { repeats }) => sum + repeats, 0),
+      ms: Math.round(phase.ms),
+      outcomes: Object.fromEntries(countOutcomes(phase.told)),
+    })),
+    accounts: result.comparisons.map(({ account, name, ...amounts }) => ({
+      account,
+      name,
+      ...Object.fromEntries(
+        Object.entries(amounts).map(([side, amount]) => [side, amount === null ? null : String(amount)]),
+      ),
+    })),
+    wrong: result.wrong.map(({ request, items }) => ({ ...request, outcomes: items.map(({ outcome }) => outcome) })),
+    kills: result.kills,
+    drainMs: Math.round(result.drainMs),
+    totalMs: Math.round(result.totalMs),
+    directory: result.directory,
+  }
+}
+
+/** Columns as wide as their widest cell; the first to the left, the others to the right; a rule below the head. */
+function table(rows: readonly (readonly string[])[]): readonly string[] {
+  const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? []
+  const lines = rows.map((row) =>
+    row
+      .map((cell, column) => (column === 0 ? cell.padEnd(widths[0] ?? 0) : cell.padStart(widths[column] ?? 0)))
+      .join('  ')
+      .trimEnd(),
+  )
+  const rule = '─'.repeat(widths.reduce((sum, width) => sum + width, 0) + 2 * (widths.length - 1))
+  return [...lines.slice(0, 2), rule, ...lines.slice(2)]
+}
+
+function tokensText(amount: Micro): string {
+  return grouped(formatMicro(amount))
+}
+
+/** Groups the digits before the point by thousands. */
+export function grouped(decimal: string): string {
+  const [whole = '', fraction] = decimal.split('.')
+  const text = whole.replaceAll(/\B(?=(\d{3})+$)/g, ',')
+  return fraction === undefined ? text : `${text}.${fraction}`
+}
+
+export function seconds(ms: number): string {
+  return (ms / 1000).toFixed(1)
+}
+
+function times(count: number): string {
+  return count === 1 ? 'once' : count === 2 ? 'twice' : `${count} times`
+}

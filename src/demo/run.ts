@@ -1,0 +1,222 @@
+/**
+ * One run of the demo: twin and agent as processes, a site, a recorded day of requests with the network cut in its middle
+ * third, and the books compared at the end. It talks to both services as a customer would, over their public interfaces.
+ */
+import { randomUUID } from 'node:crypto'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { makeAccessToken } from '../client/access-token.ts'
+import { HttpClient } from '../client/http.ts'
+import { CodedError } from '../protocol/errors.ts'
+import type { AgentStatus } from '../protocol/local/status.ts'
+import { readDay, type RecordedRequest } from './day.ts'
+import { readLedgers, readStatus } from './ledgers.ts'
+import { Applications } from './play.ts'
+import type { Presenter } from './presenter.ts'
+import { enrollmentToken, provision } from './provision.ts'
+import { startProxy } from './proxy.ts'
+import { type Random, seeded } from './random.ts'
+import { seconds } from './report.ts'
+import { compare, type DemoResult, type Phase, wrongRefusals } from './result.ts'
+import { killRunning } from './service-process.ts'
+import { Agent, startTwin } from './services.ts'
+import { LINE_ITEMS, RATE_TABLES } from './site.ts'
+
+export interface DemoOptions {
+  readonly connections: number
+  /** How often the agent is killed during the day. */
+  readonly kills: number
+  /** Decides when the kills fall. */
+  readonly seed: number
+  /** Keep the directories with databases and logs. */
+  readonly keep: boolean
+  readonly presenter: Presenter
+  readonly signal: AbortSignal
+}
+
+const READY_WITHIN_MS = 20_000
+const DRAINED_WITHIN_MS = 30_000
+const REQUEST_WITHIN_MS = 20_000
+const STOP_WITHIN_MS = 5_000
+const LOOK_EVERY_MS = 25
+
+/** @throws CodedError, Error when a service fails, or the signal's reason; processes and directories are gone then too. */
+export async function runDemo(options: DemoOptions): Promise<DemoResult> {
+  const began = performance.now()
+  const directory = mkdtempSync(join(tmpdir(), 'tallygate-demo-'))
+  const lastResort = (): void => {
+    killRunning()
+    if (!options.keep) rmSync(directory, { recursive: true, force: true })
+  }
+  // Reached by an exit that waits for nothing too, such as a second Ctrl-C.
+  process.once('exit', lastResort)
+  try {
+    return await play(options, directory, began)
+  } finally {
+    process.removeListener('exit', lastResort)
+    lastResort()
+  }
+}
+
+async function play(options: DemoOptions, directory: string, began: number): Promise<DemoResult> {
+  const { presenter, signal } = options
+  const day = readDay()
+  await using stack = new AsyncDisposableStack()
+
+  const network = { http: await startProxy(), push: await startProxy() }
+  const proxies = Object.values(network)
+  for (const proxy of proxies) stack.defer(() => proxy.close())
+
+  const twin = await startTwin({
+    directory,
+    readyWithinMs: READY_WITHIN_MS,
+    // What devices are told: the ends of the network that can be cut.
+    publicPorts: { http: network.http.port, push: network.push.port },
+  })
+  stack.defer(async () => {
+    await twin.process.stop(STOP_WITHIN_MS)
+  })
+  network.http.lead(twin.httpPort)
+  network.push.lead(twin.pushPort)
+  presenter.step(`The cloud twin runs at ${twin.url}`)
+
+  using administrator = new HttpClient({
+    address: twin.url,
+    headers: { authorization: `Bearer ${await administrationToken(twin.adminKeyFile)}` },
+    unreachable: 'CLOUD_UNREACHABLE',
+  })
+  const instanceId = await provision(administrator, Date.now())
+  const ahead = RATE_TABLES.filter(({ effectiveIn }) => effectiveIn > 0).length
+  presenter.step(
+    `It has a site: ${LINE_ITEMS.length} line items, ${RATE_TABLES.length} rate tables (${ahead} not yet in effect)`,
+  )
+
+  const agent = new Agent({
+    directory,
+    enrollmentToken: await enrollmentToken(administrator, instanceId),
+    readyWithinMs: READY_WITHIN_MS,
+  })
+  await agent.start()
+  stack.defer(() => agent.stop(STOP_WITHIN_MS))
+  using technician = new HttpClient({ address: `unix:${agent.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
+  const until = (what: string, condition: (status: AgentStatus) => boolean): Promise<AgentStatus> =>
+    waitUntil(technician, agent, what, condition, signal)
+  const ready = await until(
+    'the agent has its rules and a grant',
+    ({ policies, grant }) =>
+      grant !== null && policies.some(({ applied, newest }) => applied > 0 && applied === newest),
+  )
+  presenter.step(
+    `The agent is enrolled, has the rules (revision ${ready.policies[0]?.applied ?? 0}) and its first grant`,
+  )
+
+  const kills = new Set(momentsOfKills(seeded(options.seed), options.kills, day.length))
+  using applications = new Applications({
+    socketPath: agent.socketPath,
+    instanceId,
+    connections: options.connections,
+    session: randomUUID(),
+    signal,
+    patienceMs: REQUEST_WITHIN_MS,
+    onAnswer: (answered, request) => {
+      if (kills.has(answered)) agent.killAndRestart()
+      presenter.progress(answered, day.length, progressNote(request, agent.kills))
+    },
+  })
+  const phase = async (name: string, online: boolean, requests: readonly RecordedRequest[]): Promise<Phase> => {
+    const start = performance.now()
+    const told = await Promise.race([applications.play(requests), agent.failure])
+    await agent.restarted()
+    const ms = performance.now() - start
+    const rate = Math.round((told.length / ms) * 1000)
+    presenter.step(
+      `${requests[0]?.at.slice(0, 5) ?? ''} to ${requests.at(-1)?.at.slice(0, 5) ?? ''}, ` +
+        `${online ? 'online' : 'network cut off'}: ${told.length} requests answered, ${rate} per second`,
+    )
+    return { name, network: online ? 'online' : 'cut off', told, ms }
+  }
+
+  const third = Math.ceil(day.length / 3)
+  const morning = await phase('morning', true, day.slice(0, third))
+  await Promise.all(proxies.map((proxy) => proxy.cut()))
+  const midday = await phase('midday', false, day.slice(third, 2 * third))
+  const restored = performance.now()
+  await Promise.all(proxies.map((proxy) => proxy.restore()))
+  await until('the agent has reached the cloud again', ({ connected }) => connected)
+  presenter.step(
+    `The network is back; the agent reached the cloud again after ${seconds(performance.now() - restored)} s`,
+  )
+  const evening = await phase('evening', true, day.slice(2 * third))
+
+  const drainBegan = performance.now()
+  await until(
+    'the cloud has acknowledged everything',
+    ({ connected, backlog, unacknowledgedSeq }) => connected && backlog === 0 && unacknowledgedSeq === null,
+  )
+  const drainMs = performance.now() - drainBegan
+  presenter.step(`The cloud has acknowledged every entry of the ledger, ${seconds(drainMs)} s after the last request`)
+
+  if (options.keep) presenter.step(`Databases and logs stay in ${directory}`)
+  const phases = [morning, midday, evening]
+  const told = phases.flatMap((each) => each.told)
+  return {
+    phases,
+    comparisons: compare(told, await readLedgers(technician, administrator, instanceId)),
+    wrong: wrongRefusals(told),
+    kills: agent.kills,
+    drainMs,
+    totalMs: performance.now() - began,
+    directory: options.keep ? directory : null,
+  }
+}
+
+async function administrationToken(keyFile: string): Promise<string> {
+  return makeAccessToken({
+    kind: 'ADMIN',
+    privateKey: readFileSync(keyFile, 'utf8'),
+    instanceIds: [],
+    issuer: 'tallygate demo',
+    now: Date.now(),
+    lifetimeMs: 3_600_000,
+  })
+}
+
+/** Looks at the agent again and again; an agent that is being restarted does not answer for a while. */
+async function waitUntil(
+  technician: HttpClient,
+  agent: Agent,
+  what: string,
+  condition: (status: AgentStatus) => boolean,
+  signal: AbortSignal,
+): Promise<AgentStatus> {
+  const deadline = performance.now() + DRAINED_WITHIN_MS
+  let last: AgentStatus | undefined
+  while (performance.now() < deadline) {
+    signal.throwIfAborted()
+    try {
+      last = await Promise.race([readStatus(technician), agent.failure])
+      if (condition(last)) return last
+    } catch (error) {
+      if (!(error instanceof CodedError && error.code === 'AGENT_UNREACHABLE')) throw error
+    }
+    await sleep(LOOK_EVERY_MS)
+  }
+  const conditions = last?.conditions.map(({ subject, code, message }) => `${subject}: ${code}: ${message}`) ?? []
+  throw new Error(
+    `Waited ${DRAINED_WITHIN_MS / 1000} s in vain until ${what}. ` +
+      (conditions.length === 0 ? `The agent names no reason.` : `The agent says: ${conditions.join('; ')}`),
+  )
+}
+
+/** Numbers of answered requests at which the agent is killed, with other requests under way. */
+function momentsOfKills(random: Random, kills: number, requests: number): readonly number[] {
+  const moments = new Set<number>()
+  while (moments.size < Math.min(kills, requests - 1)) moments.add(random.between(1, requests - 1))
+  return [...moments]
+}
+
+function progressNote({ at }: RecordedRequest, kills: number): string {
+  return kills === 0 ? at.slice(0, 5) : `${at.slice(0, 5)}, agent killed ${kills}×`
+}

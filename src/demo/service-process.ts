@@ -1,0 +1,115 @@
+/**
+ * Twin and agent as separate processes, started by the same command that an operator uses. A process is ready when it has
+ * logged `listening`; one that ends before that is an error that carries its last words. None of them outlives the demo.
+ */
+import { spawn, type ChildProcess } from 'node:child_process'
+import { closeSync, openSync, writeSync } from 'node:fs'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
+
+const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
+const LAST_WORDS = 20
+
+export interface ServiceOptions {
+  readonly name: string
+  readonly args: readonly string[]
+  readonly env: Readonly<Record<string, string>>
+  /** Everything that the process says is added to this file. */
+  readonly logFile: string
+  readonly readyWithinMs: number
+}
+
+/** The log line that says `listening`, with its fields. */
+export type Listening = Readonly<Record<string, unknown>>
+
+export interface ServiceProcess {
+  readonly pid: number
+  readonly listening: Listening
+  /** Resolves with the exit code, or the name of the signal. */
+  readonly ended: Promise<number | string>
+  /** Asks it to end, and ends it by force when it does not within `graceMs`. */
+  stop(graceMs: number): Promise<number | string>
+  kill(): Promise<number | string>
+}
+
+/** @throws Error when the process ends, or does not become ready in time. */
+export async function startService(options: ServiceOptions): Promise<ServiceProcess> {
+  const log = openSync(options.logFile, 'a')
+  const child = spawn(process.execPath, [COMMAND, ...options.args], {
+    env: { ...inherited(), ...options.env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  running.add(child)
+  const lastWords: string[] = []
+  const note = (line: string): void => {
+    writeSync(log, `${line}\n`)
+    lastWords.push(line)
+    if (lastWords.length > LAST_WORDS) lastWords.shift()
+  }
+  const ended = new Promise<number | string>((resolve) => {
+    child.once('close', (code, signal) => {
+      running.delete(child)
+      closeSync(log)
+      resolve(code ?? signal ?? 'unknown')
+    })
+  })
+
+  const ready = new Promise<Listening>((resolve) => {
+    createInterface({ input: child.stdout }).on('line', (line) => {
+      note(line)
+      const fields = logLine(line)
+      if (fields?.['msg'] === 'listening') resolve(fields)
+    })
+    createInterface({ input: child.stderr }).on('line', note)
+  })
+  let timer: NodeJS.Timeout | undefined
+  const listening = await Promise.race([
+    ready,
+    ended.then((code) => {
+      throw new Error(`${options.name} ended with ${code} before it was ready:\n${lastWords.join('\n')}`)
+    }),
+    new Promise<never>((_resolve, reject) => {
+      timer = setTimeout(() => {
+        child.kill('SIGKILL')
+        const seconds = options.readyWithinMs / 1000
+        reject(new Error(`${options.name} was not ready within ${seconds} s:\n${lastWords.join('\n')}`))
+      }, options.readyWithinMs)
+    }),
+  ]).finally(() => clearTimeout(timer))
+
+  const end = async (signal: NodeJS.Signals): Promise<number | string> => {
+    child.kill(signal)
+    return ended
+  }
+  return {
+    pid: child.pid ?? 0,
+    listening,
+    ended,
+    kill: () => end('SIGKILL'),
+    stop: async (graceMs) => {
+      const force = setTimeout(() => child.kill('SIGKILL'), graceMs)
+      return end('SIGTERM').finally(() => clearTimeout(force))
+    },
+  }
+}
+
+const running = new Set<ChildProcess>()
+
+/** Ends every process at once, without waiting: for the last moment of the demo itself. */
+export function killRunning(): void {
+  for (const child of running) child.kill('SIGKILL')
+}
+
+/** The demo's services have the settings that the demo gives them, whatever the shell that it runs in has set. */
+function inherited(): NodeJS.ProcessEnv {
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('TALLYGATE_')))
+}
+
+function logLine(line: string): Record<string, unknown> | undefined {
+  if (!line.startsWith('{')) return undefined
+  try {
+    return JSON.parse(line) as Record<string, unknown>
+  } catch {
+    return undefined
+  }
+}

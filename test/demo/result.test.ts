@@ -1,0 +1,146 @@
+import { describe, expect, test } from 'vitest'
+import { actionAccount, lineAccount } from '../../src/core/account.ts'
+import type { Told } from '../../src/demo/play.ts'
+import { grouped, reportJson, reportText } from '../../src/demo/report.ts'
+import { compare, type DemoResult, type Ledger, type Ledgers, succeeded, wrongRefusals } from '../../src/demo/result.ts'
+
+const instanceId = '64d2028c-ae87-4069-a624-66089d957ef9'
+const line = lineAccount(instanceId, 'A', 0)
+const action = actionAccount(instanceId, 'A', '0c1d8a1e-0000-4000-8000-000000000000')
+
+const request = { at: '07:00:00', requester: 'laser-1', items: [] }
+const charged = (lineItemId: string, micro: bigint): Told => ({
+  request,
+  repeats: 0,
+  items: [{ outcome: 'GRANTED', must: undefined, charges: [{ lineItemId, micro }] }],
+})
+const refused = (outcome: Told['items'][number]['outcome'], must: Told['items'][number]['must']): Told => ({
+  request,
+  repeats: 1,
+  items: [{ outcome, must, charges: [] }],
+})
+
+const ledgers = (changes: Partial<Ledgers> = {}): Ledgers => {
+  const both: Ledger = new Map([
+    [line, 3_000_001n],
+    [action, 1_000_000n],
+  ])
+  const names = new Map([
+    [line, 'A'],
+    [action, 'Design budget'],
+  ])
+  return { device: both, cloud: both, service: both, names, ...changes }
+}
+const told = [charged('A', 2_000_001n), charged('A', 1_000_000n)]
+
+function result(changes: Partial<DemoResult> = {}): DemoResult {
+  return {
+    phases: [
+      { name: 'morning', network: 'online', told, ms: 1000 },
+      { name: 'midday', network: 'cut off', told: [refused('DENIED_BY_RULE', 'DENIED_BY_RULE')], ms: 500 },
+    ],
+    comparisons: compare(told, ledgers()),
+    wrong: [],
+    kills: 0,
+    drainMs: 20,
+    totalMs: 2500,
+    directory: null,
+    ...changes,
+  }
+}
+
+test('equal books of all sides agree, line items and allocations', () => {
+  const comparisons = compare(told, ledgers())
+  expect(comparisons).toEqual([
+    {
+      account: line,
+      name: 'A',
+      told: 3_000_001n,
+      device: 3_000_001n,
+      cloud: 3_000_001n,
+      service: 3_000_001n,
+      difference: 0n,
+    },
+    {
+      account: action,
+      name: 'Design budget',
+      told: null,
+      device: 1_000_000n,
+      cloud: 1_000_000n,
+      service: 1_000_000n,
+      difference: 0n,
+    },
+  ])
+  expect(succeeded({ comparisons, wrong: [] })).toBe(true)
+})
+
+describe('one micro-token is a difference when it is', () => {
+  const off: Ledger = new Map([
+    [line, 3_000_000n],
+    [action, 1_000_000n],
+  ])
+  test.each(['device', 'cloud', 'service'] as const)('missing in the ledger of %s', (side) => {
+    const comparisons = compare(told, ledgers({ [side]: off }))
+    expect(comparisons.map(({ difference }) => difference)).toEqual([1n, 0n])
+    expect(succeeded({ comparisons, wrong: [] })).toBe(false)
+    expect(reportText(result({ comparisons })).join('\n')).toContain('THE LEDGERS DIFFER on A.')
+  })
+
+  test('not told to an application', () => {
+    expect(compare(told.slice(1), ledgers())[0]!.difference).toBe(2_000_001n)
+  })
+
+  test('of an allocation', () => {
+    const comparisons = compare(told, ledgers({ cloud: new Map([[line, 3_000_001n]]) }))
+    expect(comparisons.map(({ difference }) => difference)).toEqual([0n, 1_000_000n])
+  })
+})
+
+test('tokens of a line item that no ledger knows are not passed over', () => {
+  expect(() => compare([charged('B', 1n)], ledgers())).toThrow('no ledger has an account of B')
+})
+
+test('without any account there is nothing that agrees', () => {
+  expect(succeeded({ comparisons: [], wrong: [] })).toBe(false)
+})
+
+test('a request that was not refused as it had to be is wrong, and shown', () => {
+  const wrong = wrongRefusals([refused('DENIED_BY_RULE', 'DENIED_BY_RULE'), refused('GRANTED', 'ITEM_NOT_RATED')])
+  expect(wrong).toHaveLength(1)
+  expect(succeeded(result({ wrong }))).toBe(false)
+  expect(reportText(result({ wrong })).at(-1)).toBe('WRONG: 07:00:00 laser-1: GRANTED instead of ITEM_NOT_RATED')
+})
+
+test('the report counts by phase and reason, and ends with the verdict', () => {
+  expect(reportText(result({ kills: 2 }))).toEqual([
+    'requested items            morning   midday  all day',
+    '                            online  cut off',
+    '────────────────────────────────────────────────────',
+    'allowed                          2        0        2',
+    'denied: by rule of access        0        1        1',
+    'requests                         2        1        3',
+    '',
+    'tokens charged                 told to   ledger of  ledger of  used in the',
+    '                          applications  the device  the cloud  service API  difference',
+    '──────────────────────────────────────────────────────────────────────────────────────',
+    'A                             3.000001    3.000001   3.000001     3.000001           0',
+    '  of which Design budget                         1          1            1           0',
+    '',
+    'The ledgers agree to the micro-token, with the agent killed twice. 2.5 s in all.',
+  ])
+})
+
+test('the JSON for programs holds exact amounts', () => {
+  expect(JSON.parse(JSON.stringify(reportJson(result())))).toMatchObject({
+    succeeded: true,
+    phases: [
+      { name: 'morning', requests: 2, outcomes: { GRANTED: 2 } },
+      { repeats: 1, outcomes: { DENIED_BY_RULE: 1 } },
+    ],
+    accounts: [{ account: line, told: '3000001', device: '3000001', difference: '0' }, { told: null }],
+  })
+})
+
+test('digits before the point are grouped, those after it are not', () => {
+  expect(['0', '999', '1000', '1234567.123456'].map(grouped)).toEqual(['0', '999', '1,000', '1,234,567.123456'])
+})
