@@ -91,7 +91,12 @@ export default {
       severity: 'error',
       from: { path: `${side}/app/` },
       to: {
-        pathNot: ['^src/', '^[.]', ...packages('zod', 'jose'), ...builtins('crypto', 'assert', 'events', 'util', 'buffer')],
+        pathNot: [
+          '^src/',
+          '^[.]/',
+          ...packages('zod', 'jose'),
+          ...builtins('crypto', 'assert', 'events', 'util', 'buffer'),
+        ],
       },
     },
     {
