@@ -5,7 +5,7 @@
  */
 import { type AccountId, parseAccount } from '../../core/account.ts'
 import { type Micro, MICRO_MAX } from '../../core/amount.ts'
-import type { LineItem } from '../../core/policy.ts'
+import type { Action, LineItem } from '../../core/policy.ts'
 import type { Pool } from './records.ts'
 
 /** A pool that nobody has drawn on. @param cap null: metered only */
@@ -46,6 +46,17 @@ export function takeBack(pool: Pool, amount: Micro): Pool {
   return follow({ ...pool, grantedOut: pool.grantedOut - amount })
 }
 
+/**
+ * Tokens that a device turns out to have had beyond what is on record: metered use, copies of it, grants from before the
+ * store was restored. They are out, so the cap in force makes room for them.
+ */
+export function overrun(pool: Pool, amount: Micro): Pool {
+  if (amount < 0n || amount > MICRO_MAX - pool.charged - pool.grantedOut) {
+    throw new Error('invariant: an overrun fits a 64-bit counter')
+  }
+  return follow({ ...pool, grantedOut: pool.grantedOut + amount })
+}
+
 /** A device's report of what it used less what it refunded since its last one; negative when it refunded more. */
 export function bill(pool: Pool, amount: Micro): Pool {
   return { ...pool, billedByDevices: pool.billedByDevices + amount }
@@ -67,10 +78,15 @@ export function lineItemCap(lineItem: Pick<LineItem, 'quantity' | 'overdraft'>):
   return lineItem.overdraft === 'UNLIMITED' ? null : lineItem.quantity + lineItem.overdraft
 }
 
+/** What of a line item gives caps to its accounts. */
+export type Capped = Pick<LineItem, 'id' | 'quantity' | 'overdraft' | 'consumptionLimit'> & {
+  readonly actions: readonly Pick<Action, 'id' | 'allocation'>[]
+}
+
 /**
  * The cap that a policy gives to an account of one of its line items: 0n for an action or a limit that is no longer there.
  */
-export function capOf(account: AccountId, lineItem: LineItem): Micro | null {
+export function capOf(account: AccountId, lineItem: Capped): Micro | null {
   const parsed = parseAccount(account)
   if (parsed?.lineItemId !== lineItem.id) throw new Error('invariant: the account is one of this line item')
   switch (parsed.kind) {

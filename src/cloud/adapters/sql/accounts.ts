@@ -89,7 +89,7 @@ function rowOf(pool: Pool): Row<'accounts'> {
   }
 }
 
-function poolOf(row: Row<'accounts'>): Pool {
+export function poolOf(row: Row<'accounts'>): Pool {
   return {
     account: row.id,
     charged: row.charged,

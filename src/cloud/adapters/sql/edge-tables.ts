@@ -1,2 +1,94 @@
-/** Tables of the edge part, as Kysely sees them. */
-export type EdgeTables = object
+/** Tables of the edge part, as Kysely sees them. What the columns mean stands in the migrations. */
+import type { Generated } from 'kysely'
+
+export interface EdgeTables {
+  devices: {
+    seq: Generated<bigint>
+    id: string
+    name: string | null
+    public_key: string
+    thumbprint: string
+    enrolled_at: bigint
+    revoked_at: bigint | null
+    last_sync_at: bigint | null
+    software: string | null
+    incarnation: bigint
+    backlog: bigint
+    applied_policies: string
+    release_asked: bigint
+  }
+  device_instances: {
+    instance_id: string
+    device_id: string
+  }
+  enrollments: {
+    jti: string
+    thumbprint: string
+    device_id: string
+    at: bigint
+  }
+  incarnations: {
+    device_id: string
+    number: bigint
+    status: string
+    created_at: bigint
+    fenced_at: bigint | null
+    fence_reason: string | null
+    forked: bigint
+    rejected: bigint
+    grants_forgotten: bigint
+    last_seq: bigint
+    last_hash: string
+    last_entry: bigint
+    entry_head: string
+    term: bigint
+    nonce: string | null
+    attach_answer: string | null
+  }
+  segments: {
+    device_id: string
+    incarnation: bigint
+    seq: bigint
+    hash: string
+    document: string | null
+    answer: string | null
+    received_at: bigint
+  }
+  evidence: {
+    device_id: string
+    incarnation: bigint
+    hash: string
+    kind: string
+    seq: bigint
+    recorded_hash: string | null
+    recorded_document: string | null
+    problem: string | null
+    document: string
+    received_at: bigint
+  }
+  entries: {
+    device_id: string
+    incarnation: bigint
+    n: bigint
+    hash: string
+    seq: bigint
+    branch: bigint
+    body: string
+  }
+  device_accounts: {
+    device_id: string
+    incarnation: bigint
+    account: string
+    granted: bigint
+    used: bigint
+    refunded: bigint
+    returned: bigint
+    branch_used: bigint
+    unlimited: bigint
+  }
+  policy_documents: {
+    instance_id: string
+    revision: bigint
+    document: string
+  }
+}

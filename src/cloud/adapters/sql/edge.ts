@@ -1,11 +1,43 @@
-/** The edge part's records in SQL. */
+/** The edge part's records in SQL, put together from their nouns. */
 import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
+import { deviceReader, deviceTransaction, enrollmentReader, enrollmentTransaction } from './edge-devices.ts'
+import { deviceAccountReader, deviceAccountTransaction, poolsOf } from './edge-accounts.ts'
+import { incarnationReader, incarnationTransaction } from './edge-incarnations.ts'
+import { policyDocumentReader, policyDocumentTransaction } from './edge-policy-documents.ts'
+import {
+  entryReader,
+  entryTransaction,
+  evidenceReader,
+  evidenceTransaction,
+  segmentReader,
+  segmentTransaction,
+} from './edge-segments.ts'
 import type { Sql } from './sql.ts'
 
-export function edgeReader(_sql: Sql): EdgeReader {
-  return {}
+export function edgeReader(sql: Sql): EdgeReader {
+  return {
+    devices: deviceReader(sql),
+    enrollments: enrollmentReader(sql),
+    incarnations: incarnationReader(sql),
+    segments: segmentReader(sql),
+    evidence: evidenceReader(sql),
+    entries: entryReader(sql),
+    deviceAccounts: deviceAccountReader(sql),
+    pools: poolsOf(sql),
+    policyDocuments: policyDocumentReader(sql),
+  }
 }
 
 export function edgeTransaction(sql: Sql): EdgeTransaction {
-  return edgeReader(sql)
+  return {
+    devices: deviceTransaction(sql),
+    enrollments: enrollmentTransaction(sql),
+    incarnations: incarnationTransaction(sql),
+    segments: segmentTransaction(sql),
+    evidence: evidenceTransaction(sql),
+    entries: entryTransaction(sql),
+    deviceAccounts: deviceAccountTransaction(sql),
+    pools: poolsOf(sql),
+    policyDocuments: policyDocumentTransaction(sql),
+  }
 }

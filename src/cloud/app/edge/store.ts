@@ -1,7 +1,105 @@
-/** What the edge part keeps besides the service's own records: devices, incarnations, segments. */
+/**
+ * What the edge part keeps besides the service's own records. Whoever changes anything of a device locks the device
+ * first: every other row of it is then read and written by this transaction alone.
+ */
+import type { AccountId } from '../../../core/account.ts'
+import type { Pool } from '../records.ts'
+import type {
+  Device,
+  DeviceAccountRecord,
+  EnrollmentRecord,
+  Evidence,
+  Incarnation,
+  LedgerEntry,
+  MergedSegment,
+} from './records.ts'
 
 /** Reads of the edge part. */
-export type EdgeReader = object
+export interface EdgeReader {
+  readonly devices: {
+    get(id: string): Promise<Device | undefined>
+    withKey(thumbprint: string): Promise<Device | undefined>
+    /** In the order of enrollment, from position `offset` on. */
+    list(instanceId: string, offset: number, limit: number): Promise<readonly Device[]>
+    /** Devices of the instance that are not revoked and have synced since the instant; the one named is left out. */
+    countLive(instanceId: string, since: number, except: string): Promise<number>
+  }
+  readonly enrollments: {
+    get(jti: string): Promise<EnrollmentRecord | undefined>
+  }
+  readonly incarnations: {
+    get(deviceId: string, number: number): Promise<Incarnation | undefined>
+    byNonce(deviceId: string, nonce: string): Promise<Incarnation | undefined>
+  }
+  readonly segments: {
+    get(deviceId: string, incarnation: number, seq: number): Promise<MergedSegment | undefined>
+  }
+  readonly evidence: {
+    of(deviceId: string): Promise<readonly Evidence[]>
+  }
+  readonly entries: {
+    /** Hashes of the entries with these numbers, of all writers. */
+    hashes(deviceId: string, incarnation: number, first: number, last: number): Promise<ReadonlySet<string>>
+    of(deviceId: string, incarnation: number): Promise<readonly LedgerEntry[]>
+  }
+  readonly deviceAccounts: {
+    /** Those that exist. */
+    get(
+      deviceId: string,
+      incarnation: number,
+      accounts: readonly AccountId[],
+    ): Promise<ReadonlyMap<AccountId, DeviceAccountRecord>>
+    ofIncarnation(deviceId: string, incarnation: number): Promise<ReadonlyMap<AccountId, DeviceAccountRecord>>
+    /** Of all incarnations. */
+    ofDevice(deviceId: string): Promise<readonly DeviceAccountRecord[]>
+    /** Of all devices, with the state of each incarnation, for the accounts of one instance. */
+    ofInstance(
+      instanceId: string,
+    ): Promise<readonly { readonly record: DeviceAccountRecord; readonly status: Incarnation['status'] }[]>
+    /** Whether the incarnation can still spend something of an account that is counted down. */
+    hasRoom(deviceId: string, incarnation: number): Promise<boolean>
+    /** Whether it can still spend something of an account whose cap was lowered below what is out. */
+    hasRoomAboveCap(deviceId: string, incarnation: number): Promise<boolean>
+  }
+  /** All pools of the instance, in the order of their ids. */
+  pools(instanceId: string): Promise<readonly Pool[]>
+  readonly policyDocuments: {
+    get(instanceId: string, revision: number): Promise<string | undefined>
+  }
+}
 
 /** Writes of the edge part. */
-export type EdgeTransaction = EdgeReader
+export interface EdgeTransaction extends EdgeReader {
+  readonly devices: EdgeReader['devices'] & {
+    lock(id: string): Promise<Device | undefined>
+    insert(device: Device): Promise<void>
+    /** All but id, key and time of enrollment. */
+    save(device: Device): Promise<void>
+  }
+  readonly enrollments: EdgeReader['enrollments'] & {
+    /** Uses the token; false when it was used before. */
+    claim(record: EnrollmentRecord): Promise<boolean>
+  }
+  readonly incarnations: EdgeReader['incarnations'] & {
+    insert(incarnation: Incarnation): Promise<void>
+    save(incarnation: Incarnation): Promise<void>
+  }
+  readonly segments: EdgeReader['segments'] & {
+    /** Inserts the next one, and forgets document and answer of the one before it. */
+    append(segment: MergedSegment): Promise<void>
+  }
+  readonly evidence: EdgeReader['evidence'] & {
+    /** Keeps it; false when this segment is kept already. */
+    keep(evidence: Evidence): Promise<boolean>
+  }
+  readonly entries: EdgeReader['entries'] & {
+    append(entries: readonly LedgerEntry[]): Promise<void>
+  }
+  readonly deviceAccounts: EdgeReader['deviceAccounts'] & {
+    save(records: readonly DeviceAccountRecord[]): Promise<void>
+  }
+  readonly policyDocuments: EdgeReader['policyDocuments'] & {
+    /** Keeps the first document of a revision and forgets those of older ones. */
+    save(instanceId: string, revision: number, document: string): Promise<void>
+  }
+}

@@ -97,7 +97,7 @@ CREATE TABLE entries (
   body TEXT NOT NULL,
   PRIMARY KEY (device_id, incarnation, n, hash),
   FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE UNIQUE INDEX entries_one_chain ON entries (device_id, incarnation, n) WHERE branch = 0;
 

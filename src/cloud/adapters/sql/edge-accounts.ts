@@ -1,0 +1,139 @@
+/** What incarnations hold of accounts, in SQL. The table itself refuses a row that has spent more than it was granted. */
+import { sql as expression } from 'kysely'
+import type { AccountId } from '../../../core/account.ts'
+import type { DeviceAccountRecord, Incarnation } from '../../app/edge/records.ts'
+import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
+import { poolOf } from './accounts.ts'
+import { type Sql, chunks, toFlag } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
+  const ofIncarnation = (deviceId: string, incarnation: number) =>
+    db
+      .selectFrom('device_accounts')
+      .selectAll('device_accounts')
+      .where('device_accounts.device_id', '=', deviceId)
+      .where('device_accounts.incarnation', '=', BigInt(incarnation))
+  const withRoom = (deviceId: string, incarnation: number) =>
+    ofIncarnation(deviceId, incarnation).where(
+      expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`,
+    )
+  return {
+    async get(deviceId, incarnation, accounts) {
+      const records = new Map<AccountId, DeviceAccountRecord>()
+      for (const some of chunks([...new Set(accounts)])) {
+        const rows = await ofIncarnation(deviceId, incarnation).where('account', 'in', some).execute()
+        for (const row of rows) records.set(row.account, recordOf(row))
+      }
+      return records
+    },
+    async ofIncarnation(deviceId, incarnation) {
+      const rows = await ofIncarnation(deviceId, incarnation).orderBy('account').execute()
+      return new Map(rows.map((row) => [row.account, recordOf(row)]))
+    },
+    async ofDevice(deviceId) {
+      const rows = await db
+        .selectFrom('device_accounts')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .orderBy('account')
+        .orderBy('incarnation')
+        .execute()
+      return rows.map(recordOf)
+    },
+    async ofInstance(instanceId) {
+      const rows = await db
+        .selectFrom('accounts')
+        .innerJoin('device_accounts', 'device_accounts.account', 'accounts.id')
+        .innerJoin('incarnations', (join) =>
+          join
+            .onRef('incarnations.device_id', '=', 'device_accounts.device_id')
+            .onRef('incarnations.number', '=', 'device_accounts.incarnation'),
+        )
+        .selectAll('device_accounts')
+        .select('incarnations.status')
+        .where('accounts.instance_id', '=', instanceId)
+        .orderBy('device_accounts.account')
+        .orderBy('device_accounts.device_id')
+        .orderBy('device_accounts.incarnation')
+        .execute()
+      return rows.map((row) => ({ record: recordOf(row), status: row.status as Incarnation['status'] }))
+    },
+    async hasRoom(deviceId, incarnation) {
+      const row = await withRoom(deviceId, incarnation).limit(1).executeTakeFirst()
+      return row !== undefined
+    },
+    async hasRoomAboveCap(deviceId, incarnation) {
+      const row = await withRoom(deviceId, incarnation)
+        .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+        .where(expression<boolean>`accounts.charged + accounts.granted_out > accounts.cap_target`)
+        .limit(1)
+        .executeTakeFirst()
+      return row !== undefined
+    },
+  }
+}
+
+export function deviceAccountTransaction(sql: Sql): EdgeTransaction['deviceAccounts'] {
+  return {
+    ...deviceAccountReader(sql),
+    async save(records) {
+      for (const some of chunks(records.map(rowOf), 50)) {
+        await sql.db
+          .insertInto('device_accounts')
+          .values(some)
+          .onConflict((conflict) =>
+            conflict.columns(['device_id', 'incarnation', 'account']).doUpdateSet((excluded) => ({
+              granted: excluded.ref('excluded.granted'),
+              used: excluded.ref('excluded.used'),
+              refunded: excluded.ref('excluded.refunded'),
+              returned: excluded.ref('excluded.returned'),
+              branch_used: excluded.ref('excluded.branch_used'),
+              unlimited: excluded.ref('excluded.unlimited'),
+            })),
+          )
+          .execute()
+      }
+    },
+  }
+}
+
+export function poolsOf({ db }: Sql): EdgeReader['pools'] {
+  return async (instanceId) => {
+    const rows = await db
+      .selectFrom('accounts')
+      .selectAll()
+      .where('instance_id', '=', instanceId)
+      .orderBy('id')
+      .execute()
+    return rows.map(poolOf)
+  }
+}
+
+function rowOf(record: DeviceAccountRecord): Row<'device_accounts'> {
+  return {
+    device_id: record.deviceId,
+    incarnation: BigInt(record.incarnation),
+    account: record.account,
+    granted: record.granted,
+    used: record.used,
+    refunded: record.refunded,
+    returned: record.returned,
+    branch_used: record.branchUsed,
+    unlimited: toFlag(record.unlimited),
+  }
+}
+
+function recordOf(row: Row<'device_accounts'>): DeviceAccountRecord {
+  return {
+    deviceId: row.device_id,
+    incarnation: Number(row.incarnation),
+    account: row.account,
+    granted: row.granted,
+    used: row.used,
+    refunded: row.refunded,
+    returned: row.returned,
+    branchUsed: row.branch_used,
+    unlimited: row.unlimited === 1n,
+  }
+}

@@ -1,0 +1,148 @@
+/** Devices and used enrollment tokens in SQL. */
+import type { PublicJwk } from '../../../protocol/signing.ts'
+import type { Device } from '../../app/edge/records.ts'
+import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
+import { type Sql, chunks, toBigint, toFlag, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function deviceReader(sql: Sql): EdgeReader['devices'] {
+  const { db } = sql
+  return {
+    async get(id) {
+      const row = await db.selectFrom('devices').selectAll().where('id', '=', id).executeTakeFirst()
+      return row === undefined ? undefined : withInstances(sql, row)
+    },
+    async withKey(thumbprint) {
+      const row = await db.selectFrom('devices').selectAll().where('thumbprint', '=', thumbprint).executeTakeFirst()
+      return row === undefined ? undefined : withInstances(sql, row)
+    },
+    async list(instanceId, offset, limit) {
+      const rows = await db
+        .selectFrom('device_instances')
+        .innerJoin('devices', 'devices.id', 'device_instances.device_id')
+        .selectAll('devices')
+        .where('device_instances.instance_id', '=', instanceId)
+        .orderBy('devices.seq')
+        .offset(offset)
+        .limit(limit)
+        .execute()
+      const devices: Device[] = []
+      for (const row of rows) devices.push(await withInstances(sql, row))
+      return devices
+    },
+    async countLive(instanceId, since, except) {
+      const { count } = await db
+        .selectFrom('device_instances')
+        .innerJoin('devices', 'devices.id', 'device_instances.device_id')
+        .select(({ fn }) => fn.countAll<bigint>().as('count'))
+        .where('device_instances.instance_id', '=', instanceId)
+        .where('devices.id', '!=', except)
+        .where('devices.revoked_at', 'is', null)
+        .where('devices.last_sync_at', '>=', BigInt(since))
+        .executeTakeFirstOrThrow()
+      return Number(count)
+    },
+  }
+}
+
+export function deviceTransaction(sql: Sql): EdgeTransaction['devices'] {
+  const { db, lockRows } = sql
+  const serve = async ({ id, instanceIds }: Device): Promise<void> => {
+    await db.deleteFrom('device_instances').where('device_id', '=', id).execute()
+    const rows = instanceIds.map((instance_id) => ({ instance_id, device_id: id }))
+    for (const some of chunks(rows, 100)) await db.insertInto('device_instances').values(some).execute()
+  }
+  return {
+    ...deviceReader(sql),
+    async lock(id) {
+      const query = db.selectFrom('devices').selectAll().where('id', '=', id)
+      const row = await (lockRows ? query.forUpdate() : query).executeTakeFirst()
+      return row === undefined ? undefined : withInstances(sql, row)
+    },
+    async insert(device) {
+      await db
+        .insertInto('devices')
+        .values({
+          id: device.id,
+          public_key: JSON.stringify(device.publicKey),
+          thumbprint: device.thumbprint,
+          enrolled_at: BigInt(device.enrolledAt),
+          ...columnsOf(device),
+        })
+        .execute()
+      await serve(device)
+    },
+    async save(device) {
+      const before = await instancesOf(sql, device.id)
+      await db.updateTable('devices').set(columnsOf(device)).where('id', '=', device.id).execute()
+      if (before.join() !== [...device.instanceIds].sort().join()) await serve(device)
+    },
+  }
+}
+
+export function enrollmentReader({ db }: Sql): EdgeReader['enrollments'] {
+  return {
+    async get(jti) {
+      const row = await db.selectFrom('enrollments').selectAll().where('jti', '=', jti).executeTakeFirst()
+      return row === undefined
+        ? undefined
+        : { jti: row.jti, thumbprint: row.thumbprint, deviceId: row.device_id, at: Number(row.at) }
+    },
+  }
+}
+
+export function enrollmentTransaction(sql: Sql): EdgeTransaction['enrollments'] {
+  return {
+    ...enrollmentReader(sql),
+    async claim({ jti, thumbprint, deviceId, at }) {
+      const inserted = await sql.db
+        .insertInto('enrollments')
+        .values({ jti, thumbprint, device_id: deviceId, at: BigInt(at) })
+        .onConflict((conflict) => conflict.column('jti').doNothing())
+        .returning('jti')
+        .executeTakeFirst()
+      return inserted !== undefined
+    },
+  }
+}
+
+async function instancesOf({ db }: Sql, deviceId: string): Promise<readonly string[]> {
+  const rows = await db
+    .selectFrom('device_instances')
+    .select('instance_id')
+    .where('device_id', '=', deviceId)
+    .orderBy('instance_id')
+    .execute()
+  return rows.map(({ instance_id }) => instance_id)
+}
+
+function columnsOf(device: Device) {
+  return {
+    name: device.name,
+    revoked_at: toBigint(device.revokedAt),
+    last_sync_at: toBigint(device.lastSyncAt),
+    software: device.software,
+    incarnation: BigInt(device.incarnation),
+    backlog: BigInt(device.backlog),
+    applied_policies: JSON.stringify(device.appliedPolicies),
+    release_asked: toFlag(device.releaseAsked),
+  }
+}
+
+async function withInstances(sql: Sql, row: Row<'devices'>): Promise<Device> {
+  return {
+    id: row.id,
+    name: row.name,
+    publicKey: JSON.parse(row.public_key) as PublicJwk,
+    thumbprint: row.thumbprint,
+    instanceIds: await instancesOf(sql, row.id),
+    enrolledAt: Number(row.enrolled_at),
+    revokedAt: toNumber(row.revoked_at),
+    lastSyncAt: toNumber(row.last_sync_at),
+    software: row.software,
+    incarnation: Number(row.incarnation),
+    backlog: Number(row.backlog),
+    appliedPolicies: JSON.parse(row.applied_policies) as Device['appliedPolicies'],
+    releaseAsked: row.release_asked === 1n,
+  }
+}

@@ -1,0 +1,88 @@
+/** Incarnations in SQL. The table itself refuses a second active one of a device. */
+import type { Incarnation } from '../../app/edge/records.ts'
+import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
+import { type Sql, toBigint, toFlag, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function incarnationReader({ db }: Sql): EdgeReader['incarnations'] {
+  return {
+    async get(deviceId, number) {
+      const row = await db
+        .selectFrom('incarnations')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('number', '=', BigInt(number))
+        .executeTakeFirst()
+      return row === undefined ? undefined : incarnationOf(row)
+    },
+    async byNonce(deviceId, nonce) {
+      const row = await db
+        .selectFrom('incarnations')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('nonce', '=', nonce)
+        .executeTakeFirst()
+      return row === undefined ? undefined : incarnationOf(row)
+    },
+  }
+}
+
+export function incarnationTransaction(sql: Sql): EdgeTransaction['incarnations'] {
+  const { db } = sql
+  return {
+    ...incarnationReader(sql),
+    async insert(incarnation) {
+      await db.insertInto('incarnations').values(rowOf(incarnation)).execute()
+    },
+    async save(incarnation) {
+      await db
+        .updateTable('incarnations')
+        .set(rowOf(incarnation))
+        .where('device_id', '=', incarnation.deviceId)
+        .where('number', '=', BigInt(incarnation.number))
+        .execute()
+    },
+  }
+}
+
+function rowOf(incarnation: Incarnation): Row<'incarnations'> {
+  return {
+    device_id: incarnation.deviceId,
+    number: BigInt(incarnation.number),
+    status: incarnation.status,
+    created_at: BigInt(incarnation.createdAt),
+    fenced_at: toBigint(incarnation.fencedAt),
+    fence_reason: incarnation.fenceReason,
+    forked: toFlag(incarnation.forked),
+    rejected: toFlag(incarnation.rejected),
+    grants_forgotten: toFlag(incarnation.grantsForgotten),
+    last_seq: BigInt(incarnation.lastSeq),
+    last_hash: incarnation.lastHash,
+    last_entry: BigInt(incarnation.lastEntry),
+    entry_head: incarnation.entryHead,
+    term: BigInt(incarnation.term),
+    nonce: incarnation.nonce,
+    attach_answer: incarnation.attachAnswer,
+  }
+}
+
+function incarnationOf(row: Row<'incarnations'>): Incarnation {
+  return {
+    deviceId: row.device_id,
+    number: Number(row.number),
+    status: row.status as Incarnation['status'],
+    createdAt: Number(row.created_at),
+    fencedAt: toNumber(row.fenced_at),
+    fenceReason: row.fence_reason as Incarnation['fenceReason'],
+    forked: row.forked === 1n,
+    rejected: row.rejected === 1n,
+    grantsForgotten: row.grants_forgotten === 1n,
+    lastSeq: Number(row.last_seq),
+    lastHash: row.last_hash,
+    lastEntry: Number(row.last_entry),
+    entryHead: row.entry_head,
+    term: Number(row.term),
+    nonce: row.nonce,
+    attachAnswer: row.attach_answer,
+  }
+}

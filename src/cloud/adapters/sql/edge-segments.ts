@@ -1,0 +1,174 @@
+/** Merged segments, segments kept as evidence, and ledger entries in SQL. */
+import type { Evidence, LedgerEntry, MergedSegment } from '../../app/edge/records.ts'
+import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
+import { type Sql, chunks, toFlag } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function segmentReader({ db }: Sql): EdgeReader['segments'] {
+  return {
+    async get(deviceId, incarnation, seq) {
+      const row = await db
+        .selectFrom('segments')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('incarnation', '=', BigInt(incarnation))
+        .where('seq', '=', BigInt(seq))
+        .executeTakeFirst()
+      return row === undefined ? undefined : segmentOf(row)
+    },
+  }
+}
+
+export function segmentTransaction(sql: Sql): EdgeTransaction['segments'] {
+  const { db } = sql
+  return {
+    ...segmentReader(sql),
+    async append(segment) {
+      await db
+        .updateTable('segments')
+        .set({ document: null, answer: null })
+        .where('device_id', '=', segment.deviceId)
+        .where('incarnation', '=', BigInt(segment.incarnation))
+        .where('seq', '=', BigInt(segment.seq - 1))
+        .execute()
+      await db
+        .insertInto('segments')
+        .values({
+          device_id: segment.deviceId,
+          incarnation: BigInt(segment.incarnation),
+          seq: BigInt(segment.seq),
+          hash: segment.hash,
+          document: segment.document,
+          answer: segment.answer,
+          received_at: BigInt(segment.receivedAt),
+        })
+        .execute()
+    },
+  }
+}
+
+export function evidenceReader({ db }: Sql): EdgeReader['evidence'] {
+  return {
+    async of(deviceId) {
+      const rows = await db
+        .selectFrom('evidence')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .orderBy('received_at')
+        .orderBy('hash')
+        .execute()
+      return rows.map(evidenceOf)
+    },
+  }
+}
+
+export function evidenceTransaction(sql: Sql): EdgeTransaction['evidence'] {
+  return {
+    ...evidenceReader(sql),
+    async keep(evidence) {
+      const inserted = await sql.db
+        .insertInto('evidence')
+        .values({
+          device_id: evidence.deviceId,
+          incarnation: BigInt(evidence.incarnation),
+          hash: evidence.hash,
+          kind: evidence.kind,
+          seq: BigInt(evidence.seq),
+          recorded_hash: evidence.recordedHash,
+          recorded_document: evidence.recordedDocument,
+          problem: evidence.problem,
+          document: evidence.document,
+          received_at: BigInt(evidence.receivedAt),
+        })
+        .onConflict((conflict) => conflict.columns(['device_id', 'incarnation', 'hash']).doNothing())
+        .returning('hash')
+        .executeTakeFirst()
+      return inserted !== undefined
+    },
+  }
+}
+
+export function entryReader({ db }: Sql): EdgeReader['entries'] {
+  return {
+    async hashes(deviceId, incarnation, first, last) {
+      const rows = await db
+        .selectFrom('entries')
+        .select('hash')
+        .where('device_id', '=', deviceId)
+        .where('incarnation', '=', BigInt(incarnation))
+        .where('n', '>=', BigInt(first))
+        .where('n', '<=', BigInt(last))
+        .execute()
+      return new Set(rows.map(({ hash }) => hash))
+    },
+    async of(deviceId, incarnation) {
+      const rows = await db
+        .selectFrom('entries')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('incarnation', '=', BigInt(incarnation))
+        .orderBy('n')
+        .orderBy('branch')
+        .orderBy('hash')
+        .execute()
+      return rows.map(entryOf)
+    },
+  }
+}
+
+export function entryTransaction(sql: Sql): EdgeTransaction['entries'] {
+  return {
+    ...entryReader(sql),
+    async append(entries) {
+      const rows = entries.map((entry) => ({
+        device_id: entry.deviceId,
+        incarnation: BigInt(entry.incarnation),
+        n: BigInt(entry.n),
+        hash: entry.hash,
+        seq: BigInt(entry.seq),
+        branch: toFlag(entry.branch),
+        body: entry.body,
+      }))
+      for (const some of chunks(rows, 50)) await sql.db.insertInto('entries').values(some).execute()
+    },
+  }
+}
+
+function segmentOf(row: Row<'segments'>): MergedSegment {
+  return {
+    deviceId: row.device_id,
+    incarnation: Number(row.incarnation),
+    seq: Number(row.seq),
+    hash: row.hash,
+    document: row.document,
+    answer: row.answer,
+    receivedAt: Number(row.received_at),
+  }
+}
+
+function evidenceOf(row: Row<'evidence'>): Evidence {
+  return {
+    deviceId: row.device_id,
+    incarnation: Number(row.incarnation),
+    kind: row.kind as Evidence['kind'],
+    seq: Number(row.seq),
+    hash: row.hash,
+    recordedHash: row.recorded_hash,
+    recordedDocument: row.recorded_document,
+    problem: row.problem,
+    document: row.document,
+    receivedAt: Number(row.received_at),
+  }
+}
+
+function entryOf(row: Row<'entries'>): LedgerEntry {
+  return {
+    deviceId: row.device_id,
+    incarnation: Number(row.incarnation),
+    n: Number(row.n),
+    hash: row.hash,
+    seq: Number(row.seq),
+    branch: row.branch === 1n,
+    body: row.body,
+  }
+}

@@ -1,0 +1,49 @@
+/** The accounts of an instance next to what each device incarnation holds of them, as of one instant. */
+import type { AccountLedgerWire } from '../../../protocol/edge/administration.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Store } from '../store.ts'
+import { billedOn, heldOn } from './records.ts'
+
+/** @throws CodedError NOT_FOUND for an instance that there is not */
+export async function accountLedger(
+  { store }: { readonly store: Pick<Store, 'read'> },
+  instanceId: string,
+): Promise<AccountLedgerWire> {
+  return store.read(async (reader) => {
+    if ((await reader.instances.get(instanceId)) === undefined) {
+      throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+    }
+    const onDevices = Map.groupBy(
+      await reader.edge.deviceAccounts.ofInstance(instanceId),
+      ({ record }) => record.account,
+    )
+    const pools = await reader.edge.pools(instanceId)
+    return {
+      accounts: pools.map((pool) => ({
+        account: pool.account,
+        cap: textOf(pool.capTarget),
+        capInForce: textOf(pool.capInForce),
+        charged: String(pool.charged),
+        grantedOut: String(pool.grantedOut),
+        billedByDevices: String(pool.billedByDevices),
+        devices: (onDevices.get(pool.account) ?? []).map(({ record, status }) => ({
+          deviceId: record.deviceId,
+          incarnation: record.incarnation,
+          status,
+          granted: String(record.granted),
+          used: String(record.used),
+          refunded: String(record.refunded),
+          returned: String(record.returned),
+          branchUsed: String(record.branchUsed),
+          unlimited: record.unlimited,
+          held: String(heldOn(record)),
+          billed: String(billedOn(record)),
+        })),
+      })),
+    }
+  })
+}
+
+function textOf(amount: bigint | null): string | null {
+  return amount === null ? null : String(amount)
+}

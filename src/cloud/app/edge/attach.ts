@@ -1,0 +1,82 @@
+/**
+ * A device without an incarnation gets the next one. The one before is fenced, so that it earns no more grants; what it
+ * holds stays held until its final segment. An attach grants nothing, and the same nonce gets the same answer again.
+ */
+import type { z } from 'zod'
+import type { attachAnswer, attachRequest } from '../../../protocol/edge/attach.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { CHAIN_START, signDocument } from '../../../protocol/signing.ts'
+import type { Store, Transaction } from '../store.ts'
+import type { KeyRing } from './key-ring.ts'
+import type { Device, FenceReason, Incarnation } from './records.ts'
+
+export interface Attach {
+  readonly store: Pick<Store, 'transaction'>
+  readonly keys: KeyRing
+  readonly now: () => number
+}
+
+/** The signed answer, byte for byte the same for the same nonce. @throws CodedError DEVICE_REVOKED */
+export async function attach(
+  { store, keys, now }: Attach,
+  deviceId: string,
+  request: z.infer<typeof attachRequest>,
+): Promise<string> {
+  const at = now()
+  return store.transaction(async (tx) => {
+    const device = await tx.edge.devices.lock(deviceId)
+    if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
+    if (device.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
+    const answered = await tx.edge.incarnations.byNonce(deviceId, request.nonce)
+    if (answered !== undefined) {
+      if (answered.attachAnswer === null) throw new Error('invariant: an attach stores its answer')
+      return answered.attachAnswer
+    }
+
+    await fenceCurrent(tx, device, 'SUPERSEDED', at)
+    const number = device.incarnation + 1
+    const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, incarnation: number }
+    // The signature depends on nothing but its input: running it twice, as a transaction may, does no harm.
+    const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
+    await tx.edge.incarnations.insert({
+      ...newIncarnation(deviceId, number, at),
+      nonce: request.nonce,
+      attachAnswer: answer,
+    })
+    await tx.edge.devices.save({ ...device, incarnation: number, software: request.software, backlog: 0 })
+    return answer
+  })
+}
+
+/** An incarnation that has reported nothing. */
+export function newIncarnation(deviceId: string, number: number, createdAt: number): Incarnation {
+  return {
+    deviceId,
+    number,
+    status: 'ACTIVE',
+    createdAt,
+    fencedAt: null,
+    fenceReason: null,
+    forked: false,
+    rejected: false,
+    grantsForgotten: false,
+    lastSeq: 0,
+    lastHash: CHAIN_START,
+    lastEntry: 0,
+    entryHead: CHAIN_START,
+    term: 0,
+    nonce: null,
+    attachAnswer: null,
+  }
+}
+
+/** Ends what the device's current incarnation can earn; does nothing when there is none or it has ended already. */
+export async function fenceCurrent(tx: Transaction, device: Device, reason: FenceReason, now: number): Promise<void> {
+  const current = await tx.edge.incarnations.get(device.id, device.incarnation)
+  if (current?.status === 'ACTIVE') await tx.edge.incarnations.save(fenced(current, reason, now))
+}
+
+export function fenced(incarnation: Incarnation, reason: FenceReason, now: number): Incarnation {
+  if (incarnation.status !== 'ACTIVE') return incarnation
+  return { ...incarnation, status: 'FENCED', fencedAt: now, fenceReason: reason }
+}

@@ -1,0 +1,111 @@
+/** What an administrator sees of devices and does with them. */
+import type { DeviceListWire, DeviceStateWire } from '../../../protocol/edge/administration.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Reader, Store } from '../store.ts'
+import { fenceCurrent } from './attach.ts'
+import { type Device, billedOn, heldOn } from './records.ts'
+
+/** @param offset position of the first one. @throws CodedError NOT_FOUND for an instance that there is not */
+export async function listDevices(
+  { store }: { readonly store: Pick<Store, 'read'> },
+  instanceId: string,
+  offset: number,
+  limit: number,
+): Promise<DeviceListWire> {
+  return store.read(async (reader) => {
+    if ((await reader.instances.get(instanceId)) === undefined) {
+      throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+    }
+    const found = await reader.edge.devices.list(instanceId, offset, limit + 1)
+    const devices: DeviceStateWire[] = []
+    for (const device of found.slice(0, limit)) devices.push(await stateOf(reader, device))
+    return { devices, next: found.length > limit ? offset + limit : 0 }
+  })
+}
+
+export interface DeviceOrders {
+  readonly store: Pick<Store, 'read' | 'transaction'>
+  readonly now: () => number
+}
+
+/**
+ * The device earns nothing more and is answered DEVICE_REVOKED; what it holds stays held, because it may be spent.
+ *
+ * @throws CodedError NOT_FOUND
+ */
+export async function revokeDevice({ store, now }: DeviceOrders, deviceId: string): Promise<DeviceStateWire> {
+  const at = now()
+  return store.transaction(async (tx) => {
+    const device = await tx.edge.devices.lock(deviceId)
+    if (device === undefined) throw unknown(deviceId)
+    if (device.revokedAt !== null) return stateOf(tx, device)
+    const revoked = { ...device, revokedAt: at, releaseAsked: false }
+    await tx.edge.devices.save(revoked)
+    await fenceCurrent(tx, revoked, 'REVOKED', at)
+    return stateOf(tx, revoked)
+  })
+}
+
+/**
+ * Asks the device to give back what it holds: with every answer until it has, and with a hint to sync at once.
+ *
+ * @throws CodedError NOT_FOUND, CONFLICT for a device that cannot give anything back
+ */
+export async function releaseDevice({ store, now }: DeviceOrders, deviceId: string): Promise<DeviceStateWire> {
+  const at = now()
+  return store.transaction(async (tx) => {
+    const device = await tx.edge.devices.lock(deviceId)
+    if (device === undefined) throw unknown(deviceId)
+    if (device.revokedAt !== null) {
+      throw new CodedError('CONFLICT', 'The device is revoked: it cannot give back what it holds.')
+    }
+    const asked = { ...device, releaseAsked: true }
+    await tx.edge.devices.save(asked)
+    await tx.outbox.append([{ kind: 'device', deviceId, reason: 'sync' }], at)
+    return stateOf(tx, asked)
+  })
+}
+
+async function stateOf(reader: Reader, device: Device): Promise<DeviceStateWire> {
+  const incarnation = await reader.edge.incarnations.get(device.id, device.incarnation)
+  const policies: DeviceStateWire['policies'] = []
+  for (const instanceId of device.instanceIds) {
+    const applied = device.appliedPolicies.find((policy) => policy.instanceId === instanceId)?.revision ?? 0
+    const newest = (await reader.policyRevisions.get(instanceId))?.revision ?? 0
+    policies.push({ instanceId, applied, newest })
+  }
+  return {
+    id: device.id,
+    name: device.name,
+    instanceIds: [...device.instanceIds],
+    enrolledAt: device.enrolledAt,
+    revokedAt: device.revokedAt,
+    lastSyncAt: device.lastSyncAt,
+    software: device.software,
+    incarnation: device.incarnation,
+    status: incarnation?.status ?? 'NONE',
+    forked: incarnation?.forked ?? false,
+    rejected: incarnation?.rejected ?? false,
+    seq: incarnation?.lastSeq ?? 0,
+    backlog: device.backlog,
+    releaseAsked: device.releaseAsked,
+    policies,
+    outstanding: await outstandingOf(reader, device.id),
+  }
+}
+
+async function outstandingOf(reader: Reader, deviceId: string): Promise<DeviceStateWire['outstanding']> {
+  const byAccount = Map.groupBy(await reader.edge.deviceAccounts.ofDevice(deviceId), ({ account }) => account)
+  return [...byAccount].map(([account, records]) => {
+    let [unreported, billedSoFar] = [0n, 0n]
+    for (const record of records) {
+      unreported += heldOn(record) - billedOn(record)
+      billedSoFar += billedOn(record)
+    }
+    return { account, unreported: String(unreported), billed: String(billedSoFar) }
+  })
+}
+
+function unknown(deviceId: string): CodedError {
+  return new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
+}

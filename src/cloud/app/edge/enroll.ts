@@ -1,0 +1,137 @@
+/**
+ * A device becomes known: one token, one key. The same token with the same key gets the same answer again, so that a lost
+ * answer costs nothing; with another key it is refused. A key that is known already goes on as the same device.
+ */
+import { errors, jwtVerify } from 'jose'
+import { z } from 'zod'
+import { type Enrollment, type enrollmentRequest, enrollmentClaims } from '../../../protocol/edge/enrollment.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { SIGNING_ALGORITHMS, namedKey, thumbprint } from '../../../protocol/signing.ts'
+import type { Store, Transaction } from '../store.ts'
+import { importPublicKey } from './device-key.ts'
+import { ENROLLMENT_TOKEN_TYPE } from './issue-enrollment-token.ts'
+import type { KeyRing } from './key-ring.ts'
+import { TOKEN_SKEW_S } from './limits.ts'
+import type { Device } from './records.ts'
+import type { Addresses } from './terms.ts'
+
+export interface Enroll {
+  readonly store: Pick<Store, 'transaction'>
+  readonly keys: KeyRing
+  readonly addresses: () => Addresses
+  readonly now: () => number
+  readonly newId: () => string
+}
+
+/**
+ * @param token the bearer token of the request
+ * @throws CodedError TOKEN_INVALID, BAD_REQUEST for an unusable key, ENROLLMENT_REFUSED
+ */
+export async function enroll(
+  { store, keys, addresses, now, newId }: Enroll,
+  token: string,
+  request: z.infer<typeof enrollmentRequest>,
+): Promise<Enrollment> {
+  const { claims, expired } = await readToken(keys, token, now())
+  if ((await importPublicKey(request.publicKey)) === undefined) {
+    throw new CodedError('BAD_REQUEST', 'body.publicKey: is not a usable public key')
+  }
+  const key = { jwk: request.publicKey, thumbprint: await thumbprint(request.publicKey) }
+  const fresh = { id: newId(), now: now() }
+  const deviceId = await store.transaction(async (tx) => {
+    const used = await tx.edge.enrollments.get(claims.jti)
+    if (used !== undefined) {
+      if (used.thumbprint === key.thumbprint) return used.deviceId
+      throw refused('This enrollment token was used by another device.')
+    }
+    if (expired) throw refused('This enrollment token has expired.')
+    const name = request.name ?? claims.name ?? null
+    const device = await admit(tx, claims.instances, { ...key, name, ...fresh })
+    const record = { jti: claims.jti, thumbprint: key.thumbprint, deviceId: device.id, at: fresh.now }
+    if (!(await tx.edge.enrollments.claim(record))) throw refused('This enrollment token has just been used.')
+    return device.id
+  })
+  return {
+    deviceId,
+    instanceIds: claims.instances,
+    trustedKeys: keys.trusted.map(({ jwk }) => jwk),
+    addresses: addresses(),
+  }
+}
+
+interface Newcomer {
+  readonly id: string
+  readonly now: number
+  readonly jwk: Device['publicKey']
+  readonly thumbprint: string
+  readonly name: string | null
+}
+
+async function admit(tx: Transaction, instances: readonly string[], newcomer: Newcomer): Promise<Device> {
+  for (const id of instances) {
+    if ((await tx.instances.get(id)) === undefined) throw refused('An instance of this enrollment token is gone.')
+  }
+  const known = await tx.edge.devices.withKey(newcomer.thumbprint)
+  const locked = known === undefined ? undefined : await tx.edge.devices.lock(known.id)
+  if (locked !== undefined) {
+    if (locked.revokedAt !== null) throw refused('The key of this device was revoked: it needs a new key pair.')
+    // What it holds of its other instances stays its own: late segments may still name them.
+    const instanceIds = [...new Set([...locked.instanceIds, ...instances])].sort()
+    const device = { ...locked, instanceIds, name: newcomer.name ?? locked.name }
+    await tx.edge.devices.save(device)
+    return device
+  }
+  const device: Device = {
+    id: newcomer.id,
+    name: newcomer.name,
+    publicKey: newcomer.jwk,
+    thumbprint: newcomer.thumbprint,
+    instanceIds: [...instances].sort(),
+    enrolledAt: newcomer.now,
+    revokedAt: null,
+    lastSyncAt: null,
+    software: null,
+    incarnation: 0,
+    backlog: 0,
+    appliedPolicies: [],
+    releaseAsked: false,
+  }
+  await tx.edge.devices.insert(device)
+  return device
+}
+
+/** The claims of a token that this twin has signed; a token whose time is over still tells who used it. */
+async function readToken(
+  keys: KeyRing,
+  token: string,
+  now: number,
+): Promise<{ readonly claims: z.infer<typeof enrollmentClaims>; readonly expired: boolean }> {
+  const key = keys.trusted.find(({ keyId }) => keyId === namedKey(token))
+  if (key === undefined) throw new CodedError('TOKEN_INVALID', 'The enrollment token is not from this service.')
+  let payload: unknown
+  let expired = false
+  try {
+    const verified = await jwtVerify(token, key.publicKey, {
+      algorithms: [...SIGNING_ALGORITHMS],
+      typ: ENROLLMENT_TOKEN_TYPE,
+      currentDate: new Date(now),
+      clockTolerance: TOKEN_SKEW_S,
+    })
+    payload = verified.payload
+  } catch (cause) {
+    if (!(cause instanceof errors.JWTExpired)) {
+      throw new CodedError('TOKEN_INVALID', 'The enrollment token is malformed or its signature does not fit.', {
+        cause,
+      })
+    }
+    payload = cause.payload
+    expired = true
+  }
+  const claims = enrollmentClaims.safeParse(payload)
+  if (!claims.success) throw new CodedError('TOKEN_INVALID', 'This token is no enrollment token.')
+  return { claims: claims.data, expired }
+}
+
+function refused(message: string): CodedError {
+  return new CodedError('ENROLLMENT_REFUSED', message)
+}

@@ -1,0 +1,28 @@
+/** Limits of the edge part, each with its unit. */
+
+/** Body of a sync after decompression, bytes. */
+export const SYNC_BODY_BYTES_MAX = 8 * 1024 * 1024
+
+/** Bodies of the other calls, bytes. */
+export const EDGE_BODY_BYTES_MAX = 256 * 1024
+
+/** How far the clock of whoever made a token may be off, seconds. */
+export const TOKEN_SKEW_S = 60
+
+/** Longest life of a token of a device, seconds. */
+export const DEVICE_TOKEN_LIFETIME_S_MAX = 24 * 60 * 60
+
+export const ENROLLMENT_TOKEN_LIFETIME_MS = 24 * 60 * 60_000
+
+/** Devices on one page of the list. */
+export const DEVICES_PAGE = 100
+export const DEVICES_PAGE_MAX = 1_000
+
+/** How far beyond the last known one an incarnation may be that a restored twin learns of. */
+export const INCARNATIONS_FORGOTTEN_MAX = 1_000_000
+
+/** Hints that one round of publishing takes from the outbox. */
+export const HINTS_PER_ROUND = 100
+
+/** How long a node keeps hints to itself while it publishes them, ms. */
+export const HINT_CLAIM_MS = 30_000

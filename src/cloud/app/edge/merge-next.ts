@@ -1,0 +1,173 @@
+/**
+ * The next segment of an incarnation: its counters and entries become part of the bill, and a current incarnation gets its
+ * grant. A segment that does not add up changes no balance: it is kept as evidence, and its incarnation earns nothing more.
+ */
+import { type AccountId, parseAccount } from '../../../core/account.ts'
+import type { Want } from '../../../core/grant.ts'
+import { mergeSegment } from '../../../core/receive.ts'
+import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
+import type { Pool } from '../records.ts'
+import { grantWants, grantableAt, lastUsableAt } from './grants.ts'
+import { type AccountMove, movePools } from './move.ts'
+import type { OpenedSegment } from './open-segment.ts'
+import { type DeviceAccountRecord, type Incarnation, newDeviceAccount } from './records.ts'
+import { reject } from './reject.ts'
+import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
+import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
+import { writeUsage } from './write-usage.ts'
+
+/** @param grants the incarnation is the current one: it can earn grants and return tokens */
+export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken> {
+  const { deps, tx, device, incarnation, segment, now } = taking
+  const { received } = segment
+  const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
+  const wants = grants && !segment.final ? usefulWants(segment.wants, rules, now) : []
+  const named = [...received.counters.map(({ account }) => account), ...wants.map(({ account }) => account)]
+  const known = segment.final
+    ? await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
+    : await tx.edge.deviceAccounts.get(device.id, incarnation.number, named)
+
+  const merge = mergeSegment(incarnation, known, received, new Set(device.instanceIds), {
+    returns: grants,
+    closes: segment.final && !incarnation.forked,
+    grantsForgotten: incarnation.grantsForgotten,
+  })
+  if (!merge.merged) return reject(taking, merge.problem, { account: merge.account, n: merge.n })
+
+  const record = (account: AccountId): DeviceAccountRecord =>
+    known.get(account) ?? newDeviceAccount(device.id, incarnation.number, account)
+  const moves = merge.changes.map(({ account, after }): AccountMove => {
+    const before = record(account)
+    return { before, after: { ...before, ...after } }
+  })
+  const before = await openPools(tx, rules, [
+    ...moves.map((move) => move.after.account),
+    ...wants.map((want) => want.account),
+  ])
+  const moved = movePools(before, moves)
+  if (moved === undefined) return reject(taking, 'AMOUNT_BEYOND_BELIEF', {})
+
+  const pools = new Map([...before, ...moved])
+  await tx.accounts.save([...moved.values()])
+  await tx.edge.deviceAccounts.save(moves.map((move) => move.after))
+  await tx.edge.entries.append(
+    segment.entries.map(({ n, hash, text }) => {
+      return { ...ownerOf(incarnation), n, hash, seq: segment.header.seq, branch: false, body: text }
+    }),
+  )
+  await writeUsage(taking, segment.entries, before)
+
+  const next: Incarnation = {
+    ...incarnation,
+    status: segment.final ? 'CLOSED' : incarnation.status,
+    lastSeq: segment.header.seq,
+    lastHash: segment.header.hash,
+    lastEntry: merge.lastEntry,
+    entryHead: merge.entryHead,
+  }
+  const goesOn = grants && !segment.final
+  const releasing = goesOn && (await mustRelease(taking))
+  const after = new Map(moves.map((move) => [move.after.account, move.after]))
+  const held = (account: AccountId): DeviceAccountRecord => after.get(account) ?? record(account)
+  const grant = goesOn ? await giveGrant(taking, { rules, wants, pools, held, releasing }) : null
+  const answer = await signAnswer(deps, answerTo(taking, next, rules, grant, releasing))
+
+  await tx.edge.incarnations.save({ ...next, term: grant?.term ?? incarnation.term })
+  await tx.edge.segments.append({
+    ...ownerOf(incarnation),
+    seq: segment.header.seq,
+    hash: segment.header.hash,
+    document: segment.document,
+    answer,
+    receivedAt: now,
+  })
+  await tx.edge.devices.save({
+    ...device,
+    lastSyncAt: now,
+    // What another incarnation still has to say is not the backlog of the current one.
+    ...(incarnation.number === device.incarnation
+      ? { backlog: segment.backlog, appliedPolicies: servedOnly(segment.policies, device.instanceIds) }
+      : {}),
+    releaseAsked: grants ? device.releaseAsked && releasing : device.releaseAsked,
+  })
+  await deps.heartbeat(tx, device, now)
+  return { taken: true, answer }
+}
+
+/** Wants that can be met at all, each account once. */
+function usefulWants(wants: readonly Want[], rules: RulesInForce, now: number): readonly Want[] {
+  const grantable = grantableAt(rules, now)
+  const byAccount = new Map<AccountId, Want>()
+  for (const want of wants) {
+    if (want.wanted === 0n && want.atLeast === 0n) continue
+    if (!byAccount.has(want.account) && grantable(want.account) !== undefined) byAccount.set(want.account, want)
+  }
+  return [...byAccount.values()]
+}
+
+/** Whether the device shall give back what it holds: an administrator asked for it, or a cap was lowered. */
+async function mustRelease({ tx, device, incarnation }: Taking): Promise<boolean> {
+  const { deviceAccounts } = tx.edge
+  if (device.releaseAsked) return deviceAccounts.hasRoom(device.id, incarnation.number)
+  return deviceAccounts.hasRoomAboveCap(device.id, incarnation.number)
+}
+
+interface Giving {
+  readonly rules: RulesInForce
+  readonly wants: readonly Want[]
+  /** After the merge, as is what is held of them. */
+  readonly pools: ReadonlyMap<AccountId, Pool>
+  readonly held: (account: AccountId) => DeviceAccountRecord
+  readonly releasing: boolean
+}
+
+async function giveGrant(
+  { deps, tx, device, incarnation, now }: Taking,
+  { rules, wants, pools, held, releasing }: Giving,
+): Promise<Grant> {
+  const { terms } = deps
+  const others = new Map<string, number>()
+  for (const instanceId of rules.keys()) {
+    others.set(instanceId, await tx.edge.devices.countLive(instanceId, now - terms.grantHorizonMs, device.id))
+  }
+  const devicesOn = (account: AccountId): number => (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1
+  const granting = grantWants(wants, pools, held, devicesOn, releasing)
+  await tx.accounts.save([...granting.pools.values()])
+  await tx.edge.deviceAccounts.save(granting.accounts)
+  const lifetimeMs = Math.max(0, Math.min(terms.grantLifetimeMs, (lastUsableAt(rules) ?? Infinity) - now))
+  return {
+    // Rises with time, so that a twin restored from a backup goes on above every term that it has forgotten.
+    term: Math.max(incarnation.term + 1, now),
+    lifetimeMs,
+    expiresAt: now + lifetimeMs,
+    accounts: granting.granted,
+  }
+}
+
+function answerTo(
+  { deps, incarnation, segment, now }: Taking,
+  next: Incarnation,
+  rules: RulesInForce,
+  grant: Grant | null,
+  releasing: boolean,
+): SyncAnswerWire {
+  const merged = { ...ownerOf(incarnation), seq: next.lastSeq, hash: next.lastHash }
+  if (grant === null) return { outcome: 'FENCED', ...merged, forked: incarnation.forked, closed: segment.final }
+  return {
+    outcome: 'MERGED',
+    ...merged,
+    grant: {
+      ...grant,
+      accounts: grant.accounts.map((account) => ({ ...account, granted: String(account.granted) })),
+    },
+    policies: [...rules].map(([instanceId, { revision }]) => ({ instanceId, revision })),
+    directives: releasing ? ['release'] : [],
+    nextSyncMs: deps.terms.syncEveryMs,
+    time: now,
+  }
+}
+
+/** What a device says of instances that are not its own is nobody's business. */
+function servedOnly(policies: OpenedSegment['policies'], instanceIds: readonly string[]): OpenedSegment['policies'] {
+  return policies.filter(({ instanceId }) => instanceIds.includes(instanceId))
+}

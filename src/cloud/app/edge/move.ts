@@ -1,0 +1,31 @@
+/**
+ * What changes on one incarnation mean for the pools: what is held back for the device, and what is billed by it. Every
+ * change of a device's counters goes through here, so that the totals of a pool stay the sums over its devices.
+ */
+import type { AccountId } from '../../../core/account.ts'
+import { MICRO_MAX } from '../../../core/amount.ts'
+import { bill, overrun, takeBack } from '../pool.ts'
+import type { Pool } from '../records.ts'
+import { type DeviceAccountRecord, billedOn, heldOn } from './records.ts'
+
+export interface AccountMove {
+  readonly before: DeviceAccountRecord
+  readonly after: DeviceAccountRecord
+}
+
+/** The pools afterwards, those that moved; undefined when an amount is larger than any counter can hold. */
+export function movePools(
+  pools: ReadonlyMap<AccountId, Pool>,
+  moves: readonly AccountMove[],
+): ReadonlyMap<AccountId, Pool> | undefined {
+  const moved = new Map<AccountId, Pool>()
+  for (const { before, after } of moves) {
+    const pool = pools.get(after.account)
+    if (pool === undefined) throw new Error('invariant: the pool of an account that moves was opened')
+    const held = heldOn(after) - heldOn(before)
+    if (held > MICRO_MAX - pool.charged - pool.grantedOut) return undefined
+    const drawn = held > 0n ? overrun(pool, held) : takeBack(pool, -held)
+    moved.set(after.account, bill(drawn, billedOn(after) - billedOn(before)))
+  }
+  return moved
+}

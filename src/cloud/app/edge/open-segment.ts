@@ -1,0 +1,95 @@
+/**
+ * Turns what a device sent into a segment that can be judged: signed by this device, of the right form, with the hash of
+ * its payload and of each of its entries. What it says is believed no further than that.
+ */
+import { parseDecimal } from '../../../core/amount.ts'
+import type { ReceivedEntry, ReceivedSegment, SegmentHeader } from '../../../core/receive.ts'
+import { type EntryBody, type Segment, entryBody, segment } from '../../../protocol/edge/sync.ts'
+import { firstProblem } from '../../../protocol/errors.ts'
+import { entryHash, openDocument, sha256 } from '../../../protocol/signing.ts'
+import { importPublicKey } from './device-key.ts'
+import type { Device } from './records.ts'
+
+export interface OpenedEntry {
+  readonly n: number
+  readonly hash: string
+  /** As the device recorded it. */
+  readonly text: string
+  readonly body: EntryBody
+}
+
+export interface OpenedSegment {
+  readonly header: SegmentHeader
+  readonly incarnation: number
+  readonly final: boolean
+  /** As it came. */
+  readonly document: string
+  readonly received: ReceivedSegment
+  readonly entries: readonly OpenedEntry[]
+  readonly wants: Segment['wants']
+  readonly backlog: number
+  readonly policies: Segment['policies']
+}
+
+export type Opening =
+  | { readonly opened: true; readonly segment: OpenedSegment }
+  /** In words for whoever looks after the device. */
+  | { readonly opened: false; readonly problem: string }
+
+const not = (problem: string): Opening => ({ opened: false, problem })
+
+export async function openSegment(device: Device, document: string): Promise<Opening> {
+  const key = await importPublicKey(device.publicKey)
+  if (key === undefined) throw new Error('invariant: the key of a device was usable when it enrolled')
+  const text = await openDocument('segment', document, key)
+  if (text === undefined) return not('The segment is not signed by this device.')
+  const payload = parseJson(text)
+  const parsed = segment.safeParse(payload)
+  if (!parsed.success) return not(firstProblem(parsed.error, 'segment'))
+  const { data } = parsed
+  if (data.deviceId !== device.id) return not('The segment is of another device.')
+
+  const entries: OpenedEntry[] = []
+  let hash = data.entries.previousHash
+  for (const [index, body] of data.entries.bodies.entries()) {
+    const at = `segment.entries.bodies[${index}]`
+    const entry = entryBody.safeParse(parseJson(body))
+    if (!entry.success) return not(firstProblem(entry.error, at))
+    for (const item of entry.data.items) {
+      const count = parseDecimal(item.count)
+      if (count === undefined || count.digits < 0n) return not(`${at}: a count is not a decimal`)
+    }
+    hash = entryHash(hash, body)
+    entries.push({ n: data.entries.first + index, hash, text: body, body: entry.data })
+  }
+  return {
+    opened: true,
+    segment: {
+      header: { seq: data.seq, hash: sha256(text), previousHash: data.previousHash },
+      incarnation: data.incarnation,
+      final: data.final,
+      document,
+      received: {
+        counters: data.counters,
+        firstEntry: data.entries.first,
+        entriesPreviousHash: data.entries.previousHash,
+        entryHead: data.entries.head,
+        entries: entries.map(({ body }): ReceivedEntry => body),
+        entryHashes: entries.map((entry) => entry.hash),
+      },
+      entries,
+      wants: data.wants,
+      backlog: data.backlog,
+      policies: data.policies,
+    },
+  }
+}
+
+/** Undefined for what is no JSON, which no schema accepts. */
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}

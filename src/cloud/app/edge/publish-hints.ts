@@ -1,0 +1,128 @@
+/**
+ * Carries hints from the outbox to the broker. A hint leaves the outbox when the broker has acknowledged it; until then it
+ * is tried again, by this node or another. Nothing rests on a hint arriving: devices also look by themselves.
+ */
+import type { z } from 'zod'
+import { type deviceHint, deviceTopic, type policyHint, policyTopic } from '../../../protocol/push.ts'
+import type { Hint, OutboxMessage } from '../records.ts'
+import type { Store } from '../store.ts'
+import { HINTS_PER_ROUND, HINT_CLAIM_MS } from './limits.ts'
+
+/** Where hints go. */
+export interface Broker {
+  /** Resolves when the broker has taken the message; rejects when it has not. */
+  publish(message: PushMessage): Promise<void>
+}
+
+export interface PushMessage {
+  readonly topic: string
+  readonly payload: string
+  readonly retain: boolean
+}
+
+export interface HintLog {
+  warn(fields: Record<string, unknown>, message: string): void
+}
+
+export interface HintPublisherOptions {
+  readonly store: Pick<Store, 'transaction' | 'onOutbox'>
+  readonly broker: Broker
+  /** POSIX ms. */
+  readonly now: () => number
+  /** Calls again and again, `ms` apart; the returned function ends it. */
+  readonly every: (ms: number, call: () => void) => () => void
+  readonly log: HintLog
+  /** How often to look for hints that another node has left behind, ms. */
+  readonly lookEveryMs: number
+}
+
+export class HintPublisher {
+  readonly #options: HintPublisherOptions
+  readonly #stops: (() => void)[] = []
+  #round: Promise<void> | undefined
+  #again = false
+  #stopped = false
+
+  constructor(options: HintPublisherOptions) {
+    this.#options = options
+  }
+
+  start(): void {
+    const { store, every, lookEveryMs } = this.#options
+    this.#stops.push(
+      store.onOutbox(() => this.wake()),
+      every(lookEveryMs, () => this.wake()),
+    )
+    this.wake()
+  }
+
+  /** Looks now. While it looks, any number of calls cause exactly one more look. */
+  wake(): void {
+    if (this.#stopped) return
+    if (this.#round !== undefined) {
+      this.#again = true
+      return
+    }
+    this.#round = this.#look().finally(() => {
+      this.#round = undefined
+      if (!this.#again) return
+      this.#again = false
+      this.wake()
+    })
+  }
+
+  /** Resolves when there is nothing left to publish for now. */
+  async idle(): Promise<void> {
+    while (this.#round !== undefined) await this.#round
+  }
+
+  /** Ends the round under way and stops. */
+  async stop(): Promise<void> {
+    this.#stopped = true
+    for (const stop of this.#stops.splice(0)) stop()
+    await this.idle()
+  }
+
+  async #look(): Promise<void> {
+    try {
+      while (!this.#stopped && (await this.#publishSome())) continue
+    } catch (error) {
+      // The claim runs out, and the next look tries again.
+      this.#options.log.warn({ err: error }, 'hints were not published')
+    }
+  }
+
+  /** False when the outbox is empty. */
+  async #publishSome(): Promise<boolean> {
+    const { store, broker, now } = this.#options
+    const claimed = await store.transaction(async (tx) => {
+      const at = now()
+      return tx.outbox.claim(HINTS_PER_ROUND, at, at + HINT_CLAIM_MS)
+    })
+    if (claimed.length === 0) return false
+    for (const hint of newestOnly(claimed)) await broker.publish(messageOf(hint))
+    await store.transaction((tx) => tx.outbox.remove(claimed.map(({ id }) => id)))
+    return true
+  }
+}
+
+/** Of the hints about one instance the last one says it all. */
+function newestOnly(messages: readonly OutboxMessage[]): readonly Hint[] {
+  const hints = new Map<string, Hint>()
+  for (const { hint } of messages) {
+    const subject = hint.kind === 'policy' ? `policy ${hint.instanceId}` : `device ${hint.deviceId} ${hint.reason}`
+    hints.delete(subject)
+    hints.set(subject, hint)
+  }
+  return [...hints.values()]
+}
+
+export function messageOf(hint: Hint): PushMessage {
+  if (hint.kind === 'policy') {
+    const { instanceId, revision } = hint
+    const payload: z.input<typeof policyHint> = { instanceId, revision }
+    return { topic: policyTopic(instanceId), payload: JSON.stringify(payload), retain: true }
+  }
+  const payload: z.input<typeof deviceHint> = { reason: hint.reason }
+  return { topic: deviceTopic(hint.deviceId), payload: JSON.stringify(payload), retain: false }
+}

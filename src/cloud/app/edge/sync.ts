@@ -1,0 +1,89 @@
+/**
+ * One segment of a device, taken in: judged, merged, billed and answered with a grant, all in one transaction, and answered
+ * only after its commit. Whatever a device sends, no token is granted that the pool does not have, nothing is billed twice,
+ * and a repetition gets the bytes of the first answer.
+ */
+import { receive } from '../../../core/receive.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Transaction } from '../store.ts'
+import { fenceCurrent, newIncarnation } from './attach.ts'
+import { keepFork } from './keep-fork.ts'
+import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
+import { mergeNext } from './merge-next.ts'
+import { type OpenedSegment, openSegment } from './open-segment.ts'
+import type { Device, Incarnation, MergedSegment } from './records.ts'
+import { type Sync, type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
+
+/** @throws CodedError DEVICE_REVOKED */
+export async function sync(deps: Sync, device: Device, document: string): Promise<Taken> {
+  const opening = await openSegment(device, document)
+  if (!opening.opened) return { taken: false, problem: opening.problem }
+  const now = deps.now()
+  return deps.store.transaction(async (tx) => {
+    const locked = await tx.edge.devices.lock(device.id)
+    if (locked === undefined) throw new Error('invariant: devices are never deleted')
+    if (locked.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
+    return take(deps, tx, locked, opening.segment, now)
+  })
+}
+
+async function take(deps: Sync, tx: Transaction, device: Device, segment: OpenedSegment, now: number): Promise<Taken> {
+  const known = await tx.edge.incarnations.get(device.id, segment.incarnation)
+  const learned =
+    known === undefined ? await learn(tx, device, segment.incarnation, now) : { device, incarnation: known }
+  if (learned === undefined) return { taken: false, problem: 'The cloud never gave out this incarnation.' }
+  const taking: Taking = { deps, tx, segment, now, ...learned }
+  const { incarnation } = taking
+  const recorded = await tx.edge.segments.get(device.id, incarnation.number, segment.header.seq)
+  const verdict = receive(incarnation, segment.header, recorded?.hash ?? null)
+  switch (verdict.kind) {
+    case 'MERGE':
+      return mergeNext(taking, verdict.grants)
+    case 'REPEAT':
+      return { taken: true, answer: storedAnswer(recorded) }
+    case 'KNOWN':
+      return told(taking, 'KNOWN')
+    case 'BEHIND':
+      await tx.edge.incarnations.save({ ...incarnation, grantsForgotten: true })
+      return told(taking, 'BEHIND')
+    case 'FORK':
+      return keepFork(taking, recorded)
+  }
+}
+
+function storedAnswer(last: MergedSegment | undefined): string {
+  const answer = last?.answer ?? null
+  if (answer === null) throw new Error('invariant: the answer to the last segment is stored')
+  return answer
+}
+
+async function told({ deps, incarnation }: Taking, outcome: 'KNOWN' | 'BEHIND'): Promise<Taken> {
+  return {
+    taken: true,
+    answer: await signAnswer(deps, { outcome, ...ownerOf(incarnation), seq: incarnation.lastSeq }),
+  }
+}
+
+/**
+ * An incarnation that the device has and the twin has not: the twin was restored from a backup. It begins again from what
+ * the device can show. Undefined when the number is beyond belief.
+ */
+async function learn(
+  tx: Transaction,
+  device: Device,
+  number: number,
+  now: number,
+): Promise<{ readonly device: Device; readonly incarnation: Incarnation } | undefined> {
+  if (number > device.incarnation + INCARNATIONS_FORGOTTEN_MAX) return undefined
+  const fresh = { ...newIncarnation(device.id, number, now), grantsForgotten: true }
+  if (number < device.incarnation) {
+    const incarnation: Incarnation = { ...fresh, status: 'FENCED', fencedAt: now, fenceReason: 'SUPERSEDED' }
+    await tx.edge.incarnations.insert(incarnation)
+    return { device, incarnation }
+  }
+  await fenceCurrent(tx, device, 'SUPERSEDED', now)
+  await tx.edge.incarnations.insert(fresh)
+  const current = { ...device, incarnation: number }
+  await tx.edge.devices.save(current)
+  return { device: current, incarnation: fresh }
+}

@@ -1,0 +1,50 @@
+/** A segment on its way through one transaction, and how it is answered. */
+import type { SyncAnswerWire } from '../../../protocol/edge/sync.ts'
+import { signDocument } from '../../../protocol/signing.ts'
+import type { Policies } from '../load-policy.ts'
+import type { Store, Transaction } from '../store.ts'
+import type { KeyRing } from './key-ring.ts'
+import type { OpenedSegment } from './open-segment.ts'
+import type { Device, Incarnation } from './records.ts'
+import type { EdgeTerms } from './terms.ts'
+
+/** What taking in a segment needs. */
+export interface Sync {
+  readonly store: Pick<Store, 'transaction'>
+  readonly keys: KeyRing
+  /** POSIX ms. */
+  readonly now: () => number
+  readonly terms: EdgeTerms
+  readonly policies: Pick<Policies, 'hold'>
+  /** A sync counts as a heartbeat of the sessions that the device has opened. */
+  readonly heartbeat: (tx: Transaction, device: Device, now: number) => Promise<void>
+}
+
+export interface Taking {
+  readonly deps: Sync
+  readonly tx: Transaction
+  /** Locked. */
+  readonly device: Device
+  readonly incarnation: Incarnation
+  readonly segment: OpenedSegment
+  readonly now: number
+}
+
+export type Taken =
+  /** The signed answer. */
+  | { readonly taken: true; readonly answer: string }
+  /** It is malformed, not signed by the device, or does not add up; in words for whoever looks after the device. */
+  | { readonly taken: false; readonly problem: string; readonly facts?: Readonly<Record<string, unknown>> }
+
+/** What names an incarnation in rows and answers. */
+export function ownerOf({ deviceId, number }: Incarnation): {
+  readonly deviceId: string
+  readonly incarnation: number
+} {
+  return { deviceId, incarnation: number }
+}
+
+/** Signed inside the transaction, to be stored with it: a transaction that runs twice only signs twice. */
+export async function signAnswer({ keys }: Pick<Sync, 'keys'>, answer: SyncAnswerWire): Promise<string> {
+  return signDocument('sync-answer', JSON.stringify(answer), keys.signer)
+}

@@ -1,0 +1,22 @@
+/** What the operator of the twin decides about devices. */
+
+export interface EdgeTerms {
+  /** How long a device may spend what it holds without hearing from the twin, ms. */
+  readonly grantLifetimeMs: number
+  /** How long a grant should last without contact, ms; a device asks for its burn rate times this. */
+  readonly grantHorizonMs: number
+  /** How long a device may decide by a policy without hearing from the twin, ms. */
+  readonly policyUsableMs: number
+  /** A device should sync at least so often, ms. */
+  readonly syncEveryMs: number
+}
+
+/** Where the twin is reached from outside. */
+export interface Addresses {
+  /** `https://host/prefix/edge/api/v1` */
+  readonly edge: string
+  /** `https://host/prefix/api` */
+  readonly service: string
+  /** `mqtt://` or `mqtts://`; null when there is no push. */
+  readonly push: string | null
+}

@@ -1,0 +1,73 @@
+/** The lines of the bill: one usage record for each part that a device charged or gave back, and for each item refused. */
+import { parseAccount } from '../../../core/account.ts'
+import { type Micro, parseDecimal } from '../../../core/amount.ts'
+import type { UsageRecord, UsageSource } from '../records.ts'
+import type { OpenedEntry } from './open-segment.ts'
+
+export interface UsageFacts {
+  readonly deviceId: string
+  readonly incarnation: number
+  readonly writeTime: number
+  /** The customer account of an instance. */
+  readonly accountIdOf: (instanceId: string) => string
+  /** Null for a line item that the twin does not know. */
+  readonly quantityOf: (instanceId: string, lineItemId: string) => Micro | null
+  /** What counted as used of an account before the first of the entries. */
+  readonly usedBefore: (account: string) => Micro
+}
+
+/** In the order of the entries; the running totals go on from `usedBefore`. */
+export function usageOfEntries(entries: readonly OpenedEntry[], facts: UsageFacts): readonly UsageRecord[] {
+  const totals = new Map<string, Micro>()
+  const advance = (account: string | undefined, tokens: Micro): Micro | null => {
+    if (account === undefined) return null
+    const total = (totals.get(account) ?? facts.usedBefore(account)) + tokens
+    totals.set(account, total)
+    return total
+  }
+  return entries.flatMap(({ n, body }) => {
+    const source: UsageSource = {
+      kind: 'device',
+      deviceId: facts.deviceId,
+      incarnation: facts.incarnation,
+      entry: n,
+    }
+    const sign = body.kind === 'refund' ? -1n : 1n
+    const accounts = lineAccounts(body.postings.map(({ account }) => account))
+    return body.items.flatMap((item): UsageRecord[] => {
+      const common = {
+        correlationId: body.correlationId,
+        usageTime: body.at,
+        writeTime: facts.writeTime,
+        requesterType: body.requester.type,
+        requesterValue: body.requester.value,
+        accountId: facts.accountIdOf(body.instanceId),
+        instanceId: body.instanceId,
+        item: item.item,
+        version: item.version,
+        count: parseDecimal(item.count) ?? { digits: 0n, scale: 0 },
+        status: body.kind === 'refund' ? 'REFUNDED' : item.outcome,
+        source,
+        metaData: item.metaData === undefined ? null : JSON.stringify(item.metaData),
+      }
+      if (item.parts.length === 0) return [{ ...common, activationId: null, quantity: null, used: null, tokens: 0n }]
+      return item.parts.map(({ lineItemId, charged }) => ({
+        ...common,
+        activationId: lineItemId,
+        quantity: facts.quantityOf(body.instanceId, lineItemId),
+        used: advance(accounts.get(lineItemId), sign * charged),
+        tokens: sign * charged,
+      }))
+    })
+  })
+}
+
+/** The account of each line item that an entry charged; a decision charges one period of a line item only. */
+function lineAccounts(accounts: readonly string[]): ReadonlyMap<string, string> {
+  const found = new Map<string, string>()
+  for (const account of accounts) {
+    const parsed = parseAccount(account)
+    if (parsed?.kind === 'line') found.set(parsed.lineItemId, account)
+  }
+  return found
+}

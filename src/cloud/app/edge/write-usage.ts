@@ -1,0 +1,43 @@
+/** Writes the lines of the bill for entries that are taken in. */
+import type { AccountId } from '../../../core/account.ts'
+import type { Micro } from '../../../core/amount.ts'
+import { used } from '../pool.ts'
+import type { Pool } from '../records.ts'
+import type { OpenedEntry } from './open-segment.ts'
+import type { Taking } from './taking.ts'
+import { usageOfEntries } from './usage-of-entries.ts'
+
+/** @param pools as they were before the entries */
+export async function writeUsage(
+  { tx, incarnation, now }: Pick<Taking, 'tx' | 'incarnation' | 'now'>,
+  entries: readonly OpenedEntry[],
+  pools: ReadonlyMap<AccountId, Pool>,
+): Promise<void> {
+  const accountIds = new Map<string, string>()
+  const quantities = new Map<string, Micro>()
+  const key = (instanceId: string, lineItemId: string): string => `${instanceId}/${lineItemId}`
+  for (const { body } of entries) {
+    const { instanceId } = body
+    if (!accountIds.has(instanceId)) {
+      accountIds.set(instanceId, (await tx.instances.get(instanceId))?.accountId ?? '')
+    }
+    for (const { lineItemId } of body.items.flatMap(({ parts }) => parts)) {
+      if (quantities.has(key(instanceId, lineItemId))) continue
+      const lineItem = await tx.lineItems.get(instanceId, lineItemId)
+      if (lineItem !== undefined) quantities.set(key(instanceId, lineItemId), lineItem.quantity)
+    }
+  }
+  await tx.usage.append(
+    usageOfEntries(entries, {
+      deviceId: incarnation.deviceId,
+      incarnation: incarnation.number,
+      writeTime: now,
+      accountIdOf: (instanceId) => accountIds.get(instanceId) ?? '',
+      quantityOf: (instanceId, lineItemId) => quantities.get(key(instanceId, lineItemId)) ?? null,
+      usedBefore: (account) => {
+        const pool = pools.get(account)
+        return pool === undefined ? 0n : used(pool)
+      },
+    }),
+  )
+}
