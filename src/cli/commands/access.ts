@@ -1,0 +1,85 @@
+/**
+ * `tallygate access`: one access request to the agent, as an application would make it. Exit code 0 when it is allowed,
+ * 1 when it is refused.
+ */
+import { Command } from 'commander'
+import { z } from 'zod'
+import { parseExactJson } from '../../client/exact-json.ts'
+import type { HttpClient } from '../../client/http.ts'
+import { CodedError, firstProblem } from '../../protocol/errors.ts'
+import { agentStatus, AGENT_STATUS_PATH } from '../../protocol/local/status.ts'
+import { agentClient, type SocketFlags, withSocketFlag } from '../agent-socket.ts'
+import { collect, countArgument, pairArgument, uuidArgument } from '../arguments.ts'
+import type { Io } from '../io.ts'
+
+interface AccessFlags extends SocketFlags {
+  readonly instance?: string
+  readonly item: string
+  readonly itemVersion?: string
+  readonly count: number
+  readonly requester: readonly [type: string, value: string]
+  readonly attribute?: readonly (readonly [key: string, value: string])[]
+  readonly json?: true
+}
+
+const REFUSED = 1
+
+export function command(io: Io): Command {
+  return withSocketFlag(new Command('access'))
+    .description('Asks the agent of this device for access, as an application would, and shows the answer.')
+    .requiredOption('--item <name>', 'what is asked for')
+    .option('--item-version <version>', 'version of the item, exactly as the rate table has it')
+    .option('--count <number>', 'how much of it', countArgument, 1)
+    .requiredOption('--requester <type:value>', 'who asks, such as user:anna.keller', pairArgument(':'))
+    .option('--attribute <key=value>', 'entry of the requester dictionary; may be repeated', collect(pairArgument('=')))
+    .option('--instance <uuid>', 'instance (default: the only one that the device serves)', uuidArgument)
+    .option('--json', 'for programs: the answer as it came')
+    .action(async (flags: AccessFlags) => {
+      using client = agentClient(flags, io)
+      const text = await client.text({
+        method: 'POST',
+        path: `/elastic/api/v1.1/instances/${flags.instance ?? (await onlyInstance(client))}/access-request`,
+        body: bodyOf(flags),
+      })
+      const [allowed, description] = judge(text)
+      io.stdout.write(`${flags.json === true ? text : description}\n`)
+      if (!allowed) io.exitWith(REFUSED)
+    })
+}
+
+async function onlyInstance(client: HttpClient): Promise<string> {
+  const { instanceIds } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+  const [first, ...others] = instanceIds
+  if (first !== undefined && others.length === 0) return first
+  throw first === undefined
+    ? new CodedError('NOT_ENROLLED', 'The agent serves no instance yet.')
+    : new CodedError('USAGE', `The device serves several instances (${instanceIds.join(', ')}): give --instance.`)
+}
+
+function bodyOf({ item, itemVersion, count, requester: [type, value], attribute }: AccessFlags): unknown {
+  const dictionary = attribute === undefined ? {} : { dictionary: Object.fromEntries(attribute) }
+  return {
+    requester: { type, value, ...dictionary },
+    requestedItems: [{ item, ...(itemVersion === undefined ? {} : { version: itemVersion }), count }],
+  }
+}
+
+const answer = z.object({
+  requestedItems: z.tuple([
+    z.object({
+      status: z.object({ code: z.string(), description: z.string() }),
+      totalTokensCharged: z.string(),
+      lineItems: z.array(z.object({ activationId: z.string(), tokensCharged: z.string() })),
+    }),
+  ]),
+})
+
+/** Whether the item is allowed, and the answer in words. The first digit of a code is what decides. */
+function judge(text: string): readonly [allowed: boolean, description: string] {
+  const parsed = answer.safeParse(parseExactJson(text))
+  if (!parsed.success) throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, 'answer'))
+  const [{ status, totalTokensCharged, lineItems }] = parsed.data.requestedItems
+  if (!status.code.startsWith('1')) return [false, `refused (${status.code}): ${status.description}`]
+  const parts = lineItems.map((part) => `${part.tokensCharged} from ${part.activationId}`)
+  return [true, `allowed: ${totalTokensCharged} tokens${parts.length === 0 ? '' : `, ${parts.join(', ')}`}`]
+}

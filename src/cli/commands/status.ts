@@ -1,0 +1,79 @@
+/** `tallygate status`: how the agent of this device is, for a technician or a program. */
+import { Command } from 'commander'
+import { parseAccount } from '../../core/account.ts'
+import { formatMicro } from '../../core/amount.ts'
+import { billed, room } from '../../core/grant.ts'
+import { AGENT_STATUS_PATH, agentStatus, type AgentStatus } from '../../protocol/local/status.ts'
+import { agentClient, type SocketFlags, withSocketFlag } from '../agent-socket.ts'
+import { columns } from '../columns.ts'
+import type { Io } from '../io.ts'
+import { jsonLine } from '../json-line.ts'
+
+interface StatusFlags extends SocketFlags {
+  readonly json?: true
+}
+
+export function command(io: Io): Command {
+  return withSocketFlag(new Command('status'))
+    .description('Shows how the agent of this device is: link to the cloud, rules in force, tokens at hand.')
+    .option('--json', 'for programs: one JSON document')
+    .action(async (flags: StatusFlags) => {
+      using client = agentClient(flags, io)
+      const status = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+      io.stdout.write(`${flags.json === true ? jsonLine(status) : describe(status, io.now()).join('\n')}\n`)
+    })
+}
+
+function describe(status: AgentStatus, now: number): readonly string[] {
+  const ago = (instant: number | null): string =>
+    instant === null ? 'never' : `${Math.max(0, Math.round((now - instant) / 1000))} s ago`
+  const facts = columns([
+    ['device', status.deviceId ?? 'not enrolled'],
+    ['cloud', `${status.connected ? 'connected' : 'not reached'}, last contact ${ago(status.lastContactAt)}`],
+    ['hints', status.push.toLowerCase()],
+    ['ledger', `${status.lastEntry} entries, ${status.backlog} not yet in the cloud`],
+    ['spending', spending(status)],
+    ...status.policies.map(({ instanceId, applied, newest }) => [
+      'rules',
+      `revision ${applied} of instance ${instanceId}${newest > applied ? `, revision ${newest} exists` : ''}`,
+    ]),
+  ])
+  const accounts = columns([
+    ['TOKENS OF', 'AT HAND', 'CHARGED', ''],
+    ...status.accounts.map((account) => [
+      nameOf(account.account),
+      account.unlimited ? 'unlimited' : formatMicro(room(account)),
+      formatMicro(billed(account)),
+      account.exhausted ? 'the pool has no more' : '',
+    ]),
+  ])
+  const conditions = status.conditions.map(
+    ({ subject, code, message, since }) => `! ${subject}: ${code}: ${message} (since ${new Date(since).toISOString()})`,
+  )
+  return [
+    ...facts,
+    ...(status.accounts.length === 0 ? [] : ['', ...accounts]),
+    ...(conditions.length === 0 ? [] : ['', ...conditions]),
+  ]
+}
+
+function spending({ fenced, incarnation, grant }: AgentStatus): string {
+  if (fenced) return 'stopped: the cloud has fenced this device, it will attach anew'
+  if (incarnation === 0) return 'not yet: never attached to the cloud'
+  if (grant === null) return 'not yet: no grant'
+  return `grant ${grant.term} of incarnation ${incarnation}, valid for ${Math.round(grant.remainingMs / 1000)} s more`
+}
+
+function nameOf(account: string): string {
+  const parsed = parseAccount(account)
+  switch (parsed?.kind) {
+    case 'line':
+      return parsed.lineItemId
+    case 'action':
+      return `${parsed.lineItemId}, action ${parsed.actionId}`
+    case 'limit':
+      return `${parsed.lineItemId}, ${parsed.requester.type} ${parsed.requester.value}`
+    case undefined:
+      return account
+  }
+}

@@ -1,0 +1,23 @@
+/** What a command has of the outside world. It is an argument, so that a test can give them another one. */
+export interface World {
+  readonly stdout: Output
+  readonly stderr: Output
+  readonly env: Readonly<Record<string, string | undefined>>
+  /** POSIX ms. */
+  readonly now: () => number
+  /** Text of a file, or throws. */
+  readonly readText: (path: string) => string
+  /** Aborted when the user or the service manager asks the process to end. */
+  readonly stop: AbortSignal
+}
+
+export interface Io extends World {
+  /** Ends the command with this code once it is done, where nothing went wrong but the answer is not a plain yes. */
+  readonly exitWith: (code: number) => void
+}
+
+export interface Output {
+  readonly isTTY?: boolean
+  readonly columns?: number
+  write(text: string): unknown
+}

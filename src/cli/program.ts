@@ -1,0 +1,87 @@
+/**
+ * The command line: which commands there are, and how every one of them ends. Each command is a thin file of its own that
+ * is loaded only when it is called. An error is one line on stderr, `tallygate: CODE: what is wrong. what to do`, and the
+ * exit code that the catalogue gives to the code.
+ */
+import { readFileSync } from 'node:fs'
+import { Command, CommanderError } from 'commander'
+import { CodedError, ERRORS } from '../protocol/errors.ts'
+import type { Io, World } from './io.ts'
+
+interface CommandModule {
+  command(io: Io): Command
+}
+
+const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => Promise<CommandModule>]>> = {
+  cloud: ['run the cloud twin', () => import('./commands/cloud.ts')],
+  agent: ['run the agent of this device', () => import('./commands/agent.ts')],
+  token: ['make an access token from a private key', () => import('./commands/token.ts')],
+  devices: ['list devices, let a new one in', () => import('./commands/devices.ts')],
+  status: ['show how the agent of this device is', () => import('./commands/status.ts')],
+  access: ['ask the agent of this device for access', () => import('./commands/access.ts')],
+  demo: ['see it all work on this machine', () => import('./commands/demo.ts')],
+}
+
+/** Runs one command line to its end and returns the exit code. Never throws, never ends the process. */
+export async function run(args: readonly string[], world: World): Promise<number> {
+  const debug = args.includes('--debug')
+  const given = args.filter((arg) => arg !== '--debug')
+  let exitCode = 0
+  const io: Io = { ...world, exitWith: (code) => (exitCode = code) }
+  try {
+    const program = await build(given, io)
+    await program.parseAsync(given, { from: 'user' })
+    return exitCode
+  } catch (error) {
+    if (error instanceof CommanderError && error.exitCode === 0) return 0
+    const coded = asCoded(error)
+    io.stderr.write(`${line(coded)}\n`)
+    if (debug) io.stderr.write(`${coded.cause instanceof Error ? (coded.cause.stack ?? '') : (coded.stack ?? '')}\n`)
+    return coded.exitCode
+  }
+}
+
+async function build(args: readonly string[], io: Io): Promise<Command> {
+  const program = new Command('tallygate')
+    .description('Token-metered access decisions on the device, exactly-once accounting in the cloud.')
+    .version(version(), '--version', 'print the version')
+    .option('--debug', 'show the stack of an error')
+    .helpCommand('help [command]', 'show the help of a command')
+  const called = args.find((arg) => Object.hasOwn(COMMANDS, arg))
+  for (const [name, [summary, load]] of Object.entries(COMMANDS)) {
+    if (name === called) program.addCommand((await load()).command(io).summary(summary))
+    else program.command(name).summary(summary)
+  }
+  prepare(program, io)
+  return program
+}
+
+/** Every command throws where commander would end the process, and leaves the writing of errors to {@link run}. */
+function prepare(command: Command, io: Io): void {
+  command.exitOverride().configureOutput({
+    writeOut: (text) => io.stdout.write(text),
+    writeErr: () => undefined,
+    outputError: () => undefined,
+  })
+  command.helpOption('-h, --help', 'show this help')
+  for (const each of command.commands) prepare(each, io)
+}
+
+function version(): string {
+  const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8')
+  return (JSON.parse(text) as { version: string }).version
+}
+
+function asCoded(error: unknown): CodedError {
+  if (error instanceof CodedError) return error
+  if (error instanceof CommanderError) {
+    const message = error.message.replace(/^error: /, '').replaceAll(/\s*\n\s*/g, ' ')
+    return new CodedError('USAGE', message === '(outputHelp)' ? 'A command is needed.' : message)
+  }
+  return new CodedError('INTERNAL', error instanceof Error ? error.message : String(error), { cause: error })
+}
+
+function line({ code, message }: CodedError): string {
+  const sentence = /[.?!)]$/.test(message) ? message : `${message}.`
+  return `tallygate: ${code}: ${sentence} ${ERRORS[code].remedy}`.replaceAll(/\s*\n\s*/g, ' ')
+}

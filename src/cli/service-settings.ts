@@ -1,0 +1,66 @@
+/**
+ * The flags of a service come from its option table, like everything else about its settings. A flag is long on purpose:
+ * it is the key of the file with dashes.
+ */
+import { existsSync } from 'node:fs'
+import { Command, Option } from 'commander'
+import { loadSettings } from '../settings/load.ts'
+import {
+  type NamedOption,
+  namedOptions,
+  type OptionTable,
+  type OptionTree,
+  type Settings,
+  usualFile,
+} from '../settings/option.ts'
+import type { Io } from './io.ts'
+
+/** A command with `--config` and a flag for every option of the table. */
+export function serviceCommand(name: string, table: OptionTable<OptionTree>): Command {
+  const command = new Command(name)
+    .optionsGroup('Settings file:')
+    .option(
+      '--config <file>',
+      `TOML file with settings (default: ${table.envPrefix}_CONFIG, or ${usualFile(table)} if it exists)`,
+    )
+  for (const named of namedOptions(table)) {
+    command.optionsGroup(groupOf(named))
+    command.addOption(new Option(`--${named.flag} <value>`, helpOf(named)))
+  }
+  return command.addHelpText(
+    'after',
+    `\nA flag beats the environment (${table.envPrefix}_... ), the environment beats the settings file.`,
+  )
+}
+
+/** The settings of a parsed command, from all their sources. @throws CodedError */
+export function settingsOf<T extends OptionTree>(command: Command, table: OptionTable<T>, io: Io): Settings<T> {
+  const given = command.opts<Record<string, string | undefined>>()
+  const flags: Record<string, string> = {}
+  for (const { flag } of namedOptions(table)) {
+    const value = given[attributeOf(flag)]
+    if (value !== undefined) flags[flag] = value
+  }
+  const file = given['config'] ?? settingsFile(table, io)
+  return loadSettings(table, { file, flags, env: io.env, readText: io.readText })
+}
+
+/** The settings file of a service whose command line names none; null when there is none. */
+export function settingsFile(table: OptionTable<OptionTree>, { env }: Pick<Io, 'env'>): string | null {
+  const usual = usualFile(table)
+  return env[`${table.envPrefix}_CONFIG`] ?? (existsSync(usual) ? usual : null)
+}
+
+function attributeOf(flag: string): string {
+  return new Option(`--${flag} <value>`).attributeName()
+}
+
+function groupOf({ key }: NamedOption): string {
+  const [group = '', ...rest] = key.split('.')
+  return rest.length === 0 ? 'General:' : `${group}:`
+}
+
+function helpOf({ option }: NamedOption): string {
+  const fallback = option.defaultText === null ? '' : ` (default: ${option.defaultText})`
+  return `${option.help} Takes ${option.takes}.${fallback}`
+}

@@ -1,0 +1,25 @@
+import { run } from '../../src/cli/program.ts'
+import type { World } from '../../src/cli/io.ts'
+
+export interface Ran {
+  readonly code: number
+  readonly out: string
+  readonly err: string
+}
+
+/** Runs one command line in this process, in a world made of `changes`. */
+export async function tallygate(args: readonly string[], changes: Partial<World> = {}): Promise<Ran> {
+  let [out, err] = ['', '']
+  const code = await run(args, {
+    stdout: { write: (text) => (out += text) },
+    stderr: { write: (text) => (err += text) },
+    env: {},
+    now: () => 1_800_000_000_000,
+    readText: () => {
+      throw Object.assign(new Error('no such file'), { code: 'ENOENT' })
+    },
+    stop: new AbortController().signal,
+    ...changes,
+  })
+  return { code, out, err }
+}

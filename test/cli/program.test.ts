@@ -1,0 +1,80 @@
+import { execFile, spawn } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { promisify } from 'node:util'
+import { describe, expect, test } from 'vitest'
+import { tallygate } from './outside.ts'
+
+const root = new URL('../../', import.meta.url)
+const { version } = JSON.parse(readFileSync(new URL('package.json', root), 'utf8')) as { version: string }
+const bin = new URL('bin/tallygate.js', root).pathname
+
+describe('a command line that is not understood is USAGE, exit code 64, in one line:', () => {
+  test.each([
+    ['no command', [], 'A command is needed.'],
+    ['an unknown command', ['agnet'], "unknown command 'agnet' (Did you mean agent?)"],
+    ['an unknown option', ['token', '--key', 'x', '--amdin'], "unknown option '--amdin' (Did you mean --admin?)"],
+    ['an option too little', ['token', '--admin'], "required option '--key <file>' not specified"],
+    ['an option without its value', ['token', '--admin', '--key'], "option '--key <file>' argument missing"],
+    ['a value that is not taken', ['token', '--ttl', 'long'], 'It takes a duration such as 30s, 5m or 24h.'],
+    ['options that exclude each other', ['token', '--admin', '--client', '--key', 'x'], 'cannot be used with'],
+    ['an argument too many', ['status', 'please'], 'too many arguments'],
+    ['no subcommand', ['devices'], 'A command is needed.'],
+    ['an unknown subcommand', ['devices', 'lsit'], "unknown command 'lsit'"],
+  ])('%s', async (_what, args, message) => {
+    const { code, out, err } = await tallygate(args)
+    expect(code).toBe(64)
+    expect(out).toBe('')
+    expect(err).toMatch(/^tallygate: USAGE: [^\n]* See --help\.\n$/)
+    expect(err).toContain(message)
+  })
+})
+
+test('help goes to standard output and lists every command with its summary', async () => {
+  const { code, out, err } = await tallygate(['--help'])
+  expect({ code, err }).toEqual({ code: 0, err: '' })
+  for (const name of ['cloud', 'agent', 'token', 'devices', 'status', 'access', 'demo']) {
+    expect(out).toMatch(new RegExp(`^ {2}${name} +\\S`, 'm'))
+  }
+})
+
+test.each([[['token', '--help']], [['help', 'token']]])('%j shows the help of the command', async (args) => {
+  const { code, out } = await tallygate(args)
+  expect(code).toBe(0)
+  expect(out).toContain('Usage: tallygate token [options]')
+  expect(out).toContain('--kid <id>')
+})
+
+test('an error shows its stack only when asked for it', async () => {
+  const args = ['token', '--admin', '--key', '/no/key.pem']
+  const plain = await tallygate(args)
+  expect(plain).toMatchObject({ code: 66, out: '' })
+  expect(plain.err.split('\n')).toHaveLength(2)
+  expect(plain.err).toMatch(/^tallygate: KEY_UNUSABLE: \/no\/key\.pem cannot be read\. Give a PEM file /)
+  const debug = await tallygate([...args, '--debug'])
+  expect(debug.err).toContain('Error: no such file\n    at ')
+})
+
+describe('as a process', () => {
+  test('it prints its version without loading any command', async () => {
+    const { stdout } = await promisify(execFile)(process.execPath, [bin, '--version'])
+    expect(stdout).toBe(`${version}\n`)
+  })
+
+  test('it ends with the exit code of the error', async () => {
+    const ended = promisify(execFile)(process.execPath, [bin, 'nonsense'])
+    await expect(ended).rejects.toMatchObject({
+      code: 64,
+      stdout: '',
+      stderr: expect.stringMatching(/^tallygate: USAGE: /) as string,
+    })
+  })
+
+  test('a reader that goes away ends it quietly', async () => {
+    const child = spawn(process.execPath, [bin, '--help'], { stdio: ['ignore', 'pipe', 'pipe'] })
+    child.stdout.destroy()
+    let said = ''
+    child.stderr.on('data', (chunk: Buffer) => (said += chunk.toString()))
+    const code = await new Promise((resolve) => child.once('close', resolve))
+    expect({ code, said }).toEqual({ code: 141, said: '' })
+  })
+})

@@ -1,0 +1,39 @@
+import { generateKeyPairSync } from 'node:crypto'
+import { jwtVerify } from 'jose'
+import { describe, expect, test } from 'vitest'
+import { tallygate } from './outside.ts'
+
+const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+const pem = privateKey.export({ format: 'pem', type: 'pkcs8' })
+const instance = '64d2028c-ae87-4069-a624-66089d957ef9'
+const now = 1_800_000_000_000
+
+const token = (...args: string[]) =>
+  tallygate(['token', '--key', '/key.pem', ...args], { readText: (path) => (path === '/key.pem' ? pem : '') })
+
+test('it prints the token and nothing else', async () => {
+  const { code, out, err } = await token('--admin', '--kid', 'k1', '--ttl', '5m')
+  expect({ code, err }).toEqual({ code: 0, err: '' })
+  expect(out).toMatch(/^[\w-]+\.[\w-]+\.[\w-]+\n$/)
+  const { payload } = await jwtVerify(out.trim(), publicKey, { currentDate: new Date(now) })
+  expect(payload).toMatchObject({ cnf: { jwk: { kid: 'k1', kty: 'ADMIN' } }, exp: now / 1000 + 300 })
+})
+
+test('a client token lists the instances that are given', async () => {
+  const other = instance.replace(/9$/, '8')
+  const { out } = await token('--client', '--instance', instance, '--instance', other)
+  const { payload } = await jwtVerify(out.trim(), publicKey, { currentDate: new Date(now) })
+  expect(payload.aud).toEqual([instance, other])
+})
+
+describe('what cannot be meant is refused:', () => {
+  test.each([
+    ['neither kind', []],
+    ['a client token for no instance', ['--client']],
+    ['an administration token for an instance', ['--admin', '--instance', instance]],
+    ['an instance that is no UUID', ['--client', '--instance', 'x']],
+    ['a token that is never valid', ['--admin', '--ttl', '0']],
+  ])('%s', async (_what, args) => {
+    expect(await token(...args)).toMatchObject({ code: 64, out: '' })
+  })
+})
