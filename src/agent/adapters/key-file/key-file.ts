@@ -91,7 +91,7 @@ async function deviceKey(pem: string, path: string): Promise<DeviceKey> {
   const algorithm = algorithmOf(privateKey)
   if (algorithm === undefined) throw unusable(path, 'it holds neither an Ed25519 nor a P-256 key')
   const jwk = publicJwk.parse(createPublicKey(privateKey).export({ format: 'jwk' }))
-  const text = privateKey.export({ format: 'pem', type: 'pkcs8' }).toString()
+  const text = privateKey.export({ format: 'pem', type: 'pkcs8' })
   return {
     publicJwk: jwk,
     signer: { keyId: await thumbprint(jwk), algorithm, privateKey: await importPKCS8(text, algorithm) },

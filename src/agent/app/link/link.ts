@@ -4,10 +4,21 @@
  * request, and the access path never waits for it, except in {@link Link.requestGrant} for as long as it says.
  */
 import type { Want } from '../../../core/grant.ts'
-import type { HealthCondition } from './health.ts'
-
-/** Why somebody thinks that there is something to do. A reason says "look", never "what". */
-export type WakeReason = 'timer' | 'hint' | 'low-water' | 'request' | 'enrolled' | 'operator'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Snapshot } from '../journal.ts'
+import type { DeviceTokens } from './device-token.ts'
+import { guardJournal } from './guarded-journal.ts'
+import { Health, type HealthCondition } from './health.ts'
+import { closeSession } from './keep-session.ts'
+import { WAITING_REQUESTS_MAX } from './limits.ts'
+import { type LinkMemory, remember } from './memory.ts'
+import type { Timers } from './ports.ts'
+import { type Push, readHint } from './push.ts'
+import { restorePolicies } from './restore-policies.ts'
+import { runRound } from './round.ts'
+import { type RoundResult, Rounds, type WakeReason } from './rounds.ts'
+import type { StepContext } from './step.ts'
+import { WaitingRequests } from './waiting-requests.ts'
 
 export interface Link {
   /**
@@ -58,4 +69,195 @@ export interface LinkStatus {
   readonly hints: { readonly taken: number; readonly ignored: number }
   /** What a technician should know, oldest first. */
   readonly conditions: readonly HealthCondition[]
+}
+
+export interface LinkParts extends Omit<StepContext, 'memory' | 'health' | 'waiting' | 'signal'> {
+  /** The journal as it was read at the start of the process, before anything was recorded. */
+  readonly snapshot: Snapshot
+  readonly timers: Timers
+  readonly tokens: Pick<DeviceTokens, 'fresh'>
+  /** Null: no push, whatever the cloud offers. */
+  readonly push: Push | null
+  /** A broken invariant, or a journal whose outcome is unknown: the process must end and open again. Called once. */
+  readonly onFatal: (error: unknown) => void
+}
+
+export async function createLink(parts: LinkParts): Promise<Link> {
+  const { snapshot } = parts
+  const finished = snapshot.fenced && snapshot.unacknowledged === null && snapshot.lastSeq > 0
+  const closed = finished && (await parts.journal.sealed(snapshot.lastSeq))?.final === true
+  return new CloudLink(parts, await remember(snapshot, closed))
+}
+
+class CloudLink implements Link {
+  readonly #parts: LinkParts
+  readonly #memory: LinkMemory
+  readonly #health: Health
+  readonly #waiting: WaitingRequests
+  readonly #rounds: Rounds
+  readonly #pushStopped = new AbortController()
+  #push: Promise<void> | null = null
+  #pushConnected = false
+  #hints = { taken: 0, ignored: 0 }
+  #broken = false
+  #stopped: Promise<void> | null = null
+
+  constructor(parts: LinkParts, memory: LinkMemory) {
+    const { clock, timers, randomness, options } = parts
+    this.#parts = { ...parts, journal: guardJournal(parts.journal) }
+    this.#memory = memory
+    this.#health = new Health(() => clock.reading().now)
+    this.#waiting = new WaitingRequests(timers, WAITING_REQUESTS_MAX)
+    this.#rounds = new Rounds({
+      timers,
+      sinceBoot: () => clock.sinceBoot(),
+      randomness,
+      backoffBaseMs: options.backoffBaseMs,
+      backoffCapMs: options.backoffCapMs,
+      round: (reasons, signal) => this.#round(reasons, signal),
+    })
+  }
+
+  async start(): Promise<void> {
+    const { ledger, snapshot } = this.#parts
+    if (this.#memory.incarnation === 0 || this.#memory.fence !== 'NONE') await ledger.freeze()
+    await restorePolicies(this.#context(this.#pushStopped.signal), snapshot.policies)
+    this.#startPush()
+    this.#rounds.wake('timer')
+  }
+
+  wake(reason: WakeReason): void {
+    this.#rounds.wake(reason)
+  }
+
+  async requestGrant(wants: readonly Want[], deadlineMs: number): Promise<void> {
+    const { contact, identity } = this.#memory
+    const hopeless = identity === null || contact === 'DOWN' || this.#rounds.waiting
+    if (hopeless || this.#broken || this.#stopped !== null || this.#waiting.full) return
+    const waited = this.#waiting.wait(wants, deadlineMs)
+    this.#rounds.wake('request')
+    await waited
+  }
+
+  stop(): Promise<void> {
+    this.#stopped ??= this.#stop()
+    return this.#stopped
+  }
+
+  status(): LinkStatus {
+    const memory = this.#memory
+    return {
+      deviceId: memory.identity?.deviceId ?? null,
+      incarnation: memory.incarnation,
+      fenced: memory.fence !== 'NONE',
+      connected: memory.contact === 'UP',
+      lastContactAt: memory.lastContactAt,
+      lastSyncAt: memory.lastSyncAt,
+      backlog: Math.max(0, this.#parts.ledger.lastEntry() - memory.lastAcknowledgedEntry),
+      unacknowledgedSeq: memory.unacknowledged?.seq ?? null,
+      policies: [...memory.policies].map(([instanceId, { applied, newest }]) => ({ instanceId, applied, newest })),
+      sessions: [...memory.sessions].map(
+        ([
+          instanceId,
+          {
+            session: { state, sessionId },
+          },
+        ]) => ({
+          instanceId,
+          state,
+          sessionId,
+        }),
+      ),
+      push: this.#push === null ? 'OFF' : this.#pushConnected ? 'CONNECTED' : 'DISCONNECTED',
+      rounds: this.#rounds.counts,
+      hints: { ...this.#hints },
+      conditions: this.#health.list(),
+    }
+  }
+
+  /** Never rejects. */
+  async #round(reasons: ReadonlySet<WakeReason>, signal: AbortSignal): Promise<RoundResult> {
+    try {
+      const result = await runRound(this.#context(signal), reasons)
+      this.#startPush()
+      // Somebody came too late for the segment of this round.
+      if (result.ok && this.#waiting.asking) this.#rounds.wake('request')
+      return result
+    } catch (error) {
+      this.#break(error)
+      return { ok: false, retryAfterMs: 0 }
+    }
+  }
+
+  #context(signal: AbortSignal): StepContext {
+    return { ...this.#parts, memory: this.#memory, health: this.#health, waiting: this.#waiting, signal }
+  }
+
+  #break(error: unknown): void {
+    if (this.#broken) return
+    this.#broken = true
+    this.#waiting.letAllGo()
+    this.#pushStopped.abort()
+    void this.#rounds.stop()
+    this.#parts.onFatal(error)
+  }
+
+  async #stop(): Promise<void> {
+    await this.#rounds.stop()
+    this.#waiting.letAllGo()
+    if (!this.#broken && this.#memory.contact === 'UP') await this.#sayGoodbye()
+    this.#pushStopped.abort()
+    await this.#push
+  }
+
+  /** Gives back what is left, if so set, and closes the sessions; a cloud that is slow to answer is not waited for. */
+  async #sayGoodbye(): Promise<void> {
+    const { options, timers, log } = this.#parts
+    const late = new AbortController()
+    const cancel = timers.after(options.stopTimeoutMs, () => late.abort())
+    const context = this.#context(late.signal)
+    try {
+      if (options.returnRoomOnStop && this.#memory.fence === 'NONE' && this.#memory.incarnation > 0) {
+        this.#memory.releasing = true
+        await runRound(context, new Set())
+      }
+      for (const [instanceId, { session }] of this.#memory.sessions) {
+        if (session.sessionId !== null) await closeSession(context, instanceId, session.sessionId)
+      }
+    } catch (error) {
+      if (error instanceof CodedError) log.info({ code: error.code }, 'the cloud was not told of the stop')
+      else this.#break(error)
+    } finally {
+      cancel()
+    }
+  }
+
+  #startPush(): void {
+    const { push, tokens, log } = this.#parts
+    const { identity } = this.#memory
+    const pushUrl = identity?.pushUrl ?? null
+    if (push === null || this.#push !== null || identity === null || pushUrl === null) return
+    const { deviceId, instanceIds } = identity
+    const order = {
+      url: pushUrl,
+      deviceId,
+      instanceIds,
+      password: () => tokens.fresh(this.#memory.identity ?? identity),
+      onMessage: (topic: string, payload: string) => this.#hint(topic, payload, deviceId),
+      onConnection: (connected: boolean) => {
+        this.#pushConnected = connected
+        log.info({ connected }, 'push connection')
+        if (connected) this.#rounds.encourage()
+      },
+    }
+    this.#push = push.run(order, this.#pushStopped.signal).catch((error: unknown) => this.#break(error))
+  }
+
+  #hint(topic: string, payload: string, deviceId: string): void {
+    const applied = new Map([...this.#memory.policies].map(([instanceId, policy]) => [instanceId, policy.applied]))
+    const { kind } = readHint(topic, payload, deviceId, applied)
+    if (kind === 'MALFORMED') this.#hints.ignored += 1
+    else this.#hints.taken += 1
+    if (kind === 'LOOK') this.#rounds.wake('hint')
+  }
 }

@@ -7,12 +7,12 @@ import type { CompiledPolicy } from '../../../core/compile.ts'
 import type { ClockReading } from '../../../core/decision.ts'
 import type { Want } from '../../../core/grant.ts'
 import type { PolicyDocument } from '../../../protocol/edge/policy-document.ts'
-import type { GrantedAccount, Journal, StoredGrant } from '../journal.ts'
+import type { Confirmation, GrantedAccount, Journal, StoredGrant } from '../journal.ts'
 
 /** What the link does with the journal; it never appends entries. */
 export type LinkJournal = Pick<
   Journal,
-  'read' | 'seal' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy'
+  'seal' | 'sealed' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy'
 >
 
 /** What came with an acknowledged segment, as the journal has just stored it. */
@@ -29,7 +29,10 @@ export interface LinkLedger {
    * the journal. It ends with {@link LinkLedger.begin}: an entry after the final segment could never be delivered.
    */
   freeze(): Promise<void>
-  /** Gives up all room at once: raises `returned` in memory and says by how much; empty when there is none. */
+  /**
+   * Gives up all room at once, of as many accounts as one segment can name: raises `returned` in memory and says by how
+   * much; empty when there is none.
+   */
   giveUpRoom(): readonly Posting[]
   /** Undoes {@link LinkLedger.giveUpRoom} when the journal did not take it. */
   takeBackRoom(returns: readonly Posting[]): void
@@ -46,8 +49,10 @@ export interface ActivePolicy {
 }
 
 /** Where the access path reads the rules in force; the link swaps them one instance at a time. */
-export interface PolicyBoard {
+export interface LinkBoard {
   put(policy: ActivePolicy): void
+  /** The cloud has signed which revisions are its newest; stands in the journal. */
+  confirm(confirmation: Confirmation): void
 }
 
 export interface LinkClock {

@@ -1,0 +1,230 @@
+/**
+ * The cloud over HTTP: addresses, tokens, the meaning of status codes, and answers parsed strictly. It keeps no state but
+ * the tokens. What may be repeated without harm is repeated a few times when a connection breaks; longer waits are the
+ * caller's, who knows what else there is to do.
+ */
+import pRetry from 'p-retry'
+import { z } from 'zod'
+import { enrollmentResponse } from '../../../protocol/edge/enrollment.ts'
+import { policyTag } from '../../../protocol/edge/policy-document.ts'
+import { signedAnswer } from '../../../protocol/edge/sync.ts'
+import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../../../protocol/errors.ts'
+import { uuid } from '../../../protocol/wire.ts'
+import type { Cloud, Heartbeat } from '../../app/link/cloud.ts'
+import type { DeviceTokens } from '../../app/link/device-token.ts'
+import type { Identity } from '../../app/journal.ts'
+import type { HttpAnswer, HttpExchange, HttpRequest } from './exchange.ts'
+
+export interface CloudHttpParts {
+  readonly exchange: HttpExchange
+  readonly tokens: Pick<DeviceTokens, 'token' | 'followCloudClock'>
+  /** Resolves after so many ms. */
+  readonly pause: (ms: number) => Promise<void>
+  /** Uniform in [0, 1). */
+  readonly fraction: () => number
+}
+
+/** How often a call whose connection broke is sent again at once. */
+const REPEATS_MAX = 2
+
+/** Longest pause before the first repetition, ms; it doubles from there. */
+const REPEAT_PAUSE_MS = 200
+
+/** The connection broke, or was refused in passing: not a network that is away. */
+const BROKEN_CONNECTION: ReadonlySet<unknown> = new Set(['ECONNRESET', 'ECONNREFUSED', 'ECONNABORTED', 'EPIPE'])
+
+/** The meaning of a refusal that has a message and no code, as the service API gives it. */
+const BY_STATUS: Readonly<Record<number, ErrorCode>> = {
+  400: 'BAD_REQUEST',
+  401: 'TOKEN_INVALID',
+  403: 'ACCESS_KIND_WRONG',
+  404: 'NOT_FOUND',
+  409: 'CONFLICT',
+}
+
+const openedSession = z.object({ sessionId: uuid })
+
+interface Call {
+  readonly method: HttpRequest['method']
+  readonly url: string
+  readonly headers?: Readonly<Record<string, string>>
+  readonly body?: unknown
+  /** False: sent twice, it would count twice. */
+  readonly repeatable: boolean
+  readonly signal: AbortSignal
+}
+
+export function createCloudHttp(parts: CloudHttpParts): Cloud {
+  const { tokens } = parts
+
+  /** Signs in as the device; once more when the cloud finds the token's time wrong, by the cloud's own clock. */
+  const callAs = async (device: Identity, call: Call): Promise<HttpAnswer> => {
+    const first = await send(parts, call, await tokens.token(device))
+    const cloudNow = Date.parse(first.headers['date'] ?? '')
+    if (first.status !== 401 || codeOf(first) !== 'TOKEN_NOT_IN_TIME' || Number.isNaN(cloudNow)) return first
+    tokens.followCloudClock(cloudNow)
+    return send(parts, call, await tokens.token(device))
+  }
+
+  const edge = ({ edgeUrl }: Identity, ...path: readonly string[]): string => join(edgeUrl, path)
+  const sessions = ({ serviceUrl }: Identity, ...path: readonly string[]): string =>
+    join(serviceUrl, ['v1.1', 'sessions', ...path])
+  const ofInstance = (instanceId: string): Record<string, string> => ({ 'x-instance-id': instanceId })
+
+  return {
+    async enroll(edgeUrl, enrollmentToken, body, signal) {
+      const url = join(edgeUrl, ['enrollments'])
+      const call: Call = { method: 'POST', url, body, repeatable: true, signal }
+      return parse(accepted(await send(parts, call, enrollmentToken)), enrollmentResponse)
+    },
+
+    async attach(device, body, signal) {
+      const url = edge(device, 'devices', device.deviceId, 'attach')
+      const answer = await callAs(device, { method: 'POST', url, body, repeatable: true, signal })
+      return parse(accepted(answer), signedAnswer)
+    },
+
+    async sync(device, body, signal) {
+      const url = edge(device, 'devices', device.deviceId, 'sync')
+      const answer = await callAs(device, { method: 'POST', url, body, repeatable: true, signal })
+      return parse(accepted(answer), signedAnswer)
+    },
+
+    async policy(device, instanceId, knownRevision, signal) {
+      const url = edge(device, 'instances', instanceId, 'policy')
+      const headers: Record<string, string> = knownRevision === 0 ? {} : { 'if-none-match': policyTag(knownRevision) }
+      const answer = await callAs(device, { method: 'GET', url, headers, repeatable: true, signal })
+      if (answer.status === 304) return { kind: 'UNCHANGED' }
+      return { kind: 'DOCUMENT', document: accepted(answer).body.trim() }
+    },
+
+    async openSession(device, instanceId, signal) {
+      const url = sessions(device)
+      const headers = ofInstance(instanceId)
+      const call: Call = { method: 'POST', url, headers, body: { instanceId }, repeatable: false, signal }
+      return parse(accepted(await callAs(device, call)), openedSession).sessionId
+    },
+
+    async heartbeat(device, instanceId, sessionId, signal) {
+      const url = sessions(device, sessionId, 'heartbeat')
+      const headers = ofInstance(instanceId)
+      return heartbeatOf(await callAs(device, { method: 'GET', url, headers, repeatable: true, signal }))
+    },
+
+    async closeSession(device, instanceId, sessionId, signal) {
+      const url = sessions(device, sessionId)
+      const headers = ofInstance(instanceId)
+      const answer = await callAs(device, { method: 'DELETE', url, headers, repeatable: true, signal })
+      // It is gone, or ended already: what was wanted.
+      if (answer.status !== 404 && answer.status !== 409) accepted(answer)
+    },
+  }
+}
+
+async function send(
+  { exchange, pause, fraction }: CloudHttpParts,
+  { method, url, headers, body, repeatable, signal }: Call,
+  token: string,
+): Promise<HttpAnswer> {
+  const request: HttpRequest = {
+    method,
+    url,
+    headers: {
+      accept: 'application/json, application/jose',
+      authorization: `Bearer ${token}`,
+      ...headers,
+      ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+    },
+    body: body === undefined ? null : JSON.stringify(body),
+    signal,
+  }
+  return pRetry(() => exchange(request), {
+    retries: repeatable ? REPEATS_MAX : 0,
+    // The pause is taken in shouldRetry, by the clock and the randomness that were handed in.
+    minTimeout: 0,
+    shouldRetry: async ({ error, attemptNumber }) => {
+      const broken = error instanceof CodedError && BROKEN_CONNECTION.has(error.facts['network'])
+      if (!broken || signal.aborted) return false
+      await pause(fraction() * REPEAT_PAUSE_MS * 2 ** (attemptNumber - 1))
+      return !signal.aborted
+    },
+  })
+}
+
+/**
+ * The answer if it is one of success.
+ *
+ * @throws CodedError CLOUD_UNREACHABLE when the cloud cannot answer at the moment, the code that the cloud gave, or
+ * ANSWER_UNEXPECTED
+ */
+function accepted(answer: HttpAnswer): HttpAnswer {
+  const { status } = answer
+  if (status >= 200 && status < 300) return answer
+  if (status >= 500 || status === 429 || status === 408) {
+    throw new CodedError('CLOUD_UNREACHABLE', `The cloud answers ${status}.`, {
+      facts: { status, retryAfterMs: retryAfter(answer) },
+    })
+  }
+  const code = codeOf(answer) ?? (hasMessage(answer) ? BY_STATUS[status] : undefined)
+  if (code === undefined) throw unexpected(answer, `it answers ${status}`)
+  throw new CodedError(code, messageOf(answer), { facts: { status } })
+}
+
+function heartbeatOf(answer: HttpAnswer): Heartbeat {
+  if (answer.status === 404) return { kind: 'ENDED', state: 'UNKNOWN' }
+  if (answer.status !== 409) {
+    accepted(answer)
+    return { kind: 'ALIVE' }
+  }
+  const state = /\b(LOCKED|TERMINATED|FAILED|DISCONNECTED)\b/.exec(messageOf(answer))?.[1]
+  if (state === 'LOCKED') return { kind: 'LOCKED' }
+  return { kind: 'ENDED', state: state === 'FAILED' || state === 'DISCONNECTED' ? state : 'TERMINATED' }
+}
+
+function parse<S extends z.ZodType>(answer: HttpAnswer, schema: S): z.output<S> {
+  const parsed = schema.safeParse(jsonOf(answer))
+  if (parsed.success) return parsed.data
+  throw unexpected(answer, firstProblem(parsed.error))
+}
+
+function unexpected({ status }: HttpAnswer, reason: string): CodedError {
+  return new CodedError('ANSWER_UNEXPECTED', `The answer cannot be that of the cloud: ${reason}.`, {
+    facts: { status },
+  })
+}
+
+function jsonOf({ body }: HttpAnswer): unknown {
+  try {
+    return JSON.parse(body)
+  } catch {
+    return undefined
+  }
+}
+
+function codeOf(answer: HttpAnswer): ErrorCode | undefined {
+  const body = errorBody.safeParse(jsonOf(answer))
+  return body.success && Object.hasOwn(ERRORS, body.data.code) ? (body.data.code as ErrorCode) : undefined
+}
+
+const withMessage = z.object({ message: z.string() })
+
+function hasMessage(answer: HttpAnswer): boolean {
+  return withMessage.safeParse(jsonOf(answer)).success
+}
+
+function messageOf(answer: HttpAnswer): string {
+  const body = withMessage.safeParse(jsonOf(answer))
+  return body.success ? body.data.message.slice(0, 500) : `status ${answer.status}`
+}
+
+/** Seconds, or a date by the same clock that dated the answer; in ms, 0 for none. */
+function retryAfter({ headers }: HttpAnswer): number {
+  const value = headers['retry-after'] ?? ''
+  if (/^\d{1,9}$/.test(value)) return Number(value) * 1000
+  const wait = Date.parse(value) - Date.parse(headers['date'] ?? '')
+  return wait > 0 ? wait : 0
+}
+
+function join(base: string, path: readonly string[]): string {
+  return [base.replace(/\/+$/, ''), ...path.map(encodeURIComponent)].join('/')
+}

@@ -1,0 +1,141 @@
+/**
+ * One HTTP request and its whole answer, with a limit on everything: silence, duration, size. It keeps connections open,
+ * follows no redirect and repeats nothing. Whatever keeps the answer from arriving is CLOUD_UNREACHABLE with its cause.
+ */
+import { Agent as PlainAgent, type IncomingMessage, request as requestPlain } from 'node:http'
+import { Agent as TlsAgent, request as requestTls } from 'node:https'
+import { getCACertificates } from 'node:tls'
+import { CodedError } from '../../../protocol/errors.ts'
+
+export interface HttpRequest {
+  readonly method: 'GET' | 'POST' | 'DELETE'
+  readonly url: string
+  /** Names in lower case. */
+  readonly headers: Readonly<Record<string, string>>
+  readonly body: string | null
+  readonly signal: AbortSignal
+}
+
+export interface HttpAnswer {
+  readonly status: number
+  /** Names in lower case; of a header that came more than once, the first. */
+  readonly headers: Readonly<Record<string, string | undefined>>
+  readonly body: string
+}
+
+/** @throws CodedError CLOUD_UNREACHABLE, or ANSWER_UNEXPECTED for a body above the limit. The fact `network` holds the errno. */
+export type HttpExchange = (request: HttpRequest) => Promise<HttpAnswer>
+
+export interface ExchangeOptions {
+  /** Longest silence of the other side, ms, the time to connect included. */
+  readonly silenceMs: number
+  /** Longest duration of a request with its answer, ms. */
+  readonly durationMs: number
+  readonly answerBytesMax: number
+  /** Certificates in PEM that count besides those of the system; null for none. */
+  readonly extraCa: string | null
+}
+
+export const EXCHANGE_DEFAULTS: ExchangeOptions = {
+  silenceMs: 30_000,
+  durationMs: 5 * 60_000,
+  answerBytesMax: 16 * 1024 * 1024,
+  extraCa: null,
+}
+
+/** Connections that nobody uses are closed after this, ms: before a server or a gateway would do it. */
+const IDLE_MS = 4_000
+
+export interface Exchange {
+  readonly exchange: HttpExchange
+  /** Closes the connections that are kept open. */
+  readonly close: () => void
+}
+
+export function createExchange(options: ExchangeOptions): Exchange {
+  const pool = { keepAlive: true, maxSockets: 4, timeout: IDLE_MS }
+  const ca = options.extraCa === null ? {} : { ca: [...getCACertificates('default'), options.extraCa] }
+  const plain = new PlainAgent(pool)
+  const tls = new TlsAgent({ ...pool, ...ca })
+  return {
+    exchange: async (request) => {
+      const duration = AbortSignal.timeout(options.durationMs)
+      try {
+        return await send(request, AbortSignal.any([request.signal, duration]), options, { plain, tls })
+      } catch (cause) {
+        if (cause instanceof CodedError) throw cause
+        throw unreachable(request, cause)
+      }
+    },
+    close: () => {
+      plain.destroy()
+      tls.destroy()
+    },
+  }
+}
+
+interface Agents {
+  readonly plain: PlainAgent
+  readonly tls: TlsAgent
+}
+
+function send(
+  request: HttpRequest,
+  signal: AbortSignal,
+  options: ExchangeOptions,
+  agents: Agents,
+): Promise<HttpAnswer> {
+  const { method, url, body } = request
+  const bytes = body === null ? null : Buffer.from(body, 'utf8')
+  const headers = bytes === null ? request.headers : { ...request.headers, 'content-length': String(bytes.byteLength) }
+  const common = { method, headers, signal, timeout: options.silenceMs }
+  return new Promise((resolve, reject) => {
+    const take = (answer: IncomingMessage): void => {
+      read(answer, options.answerBytesMax).then(resolve, (error: unknown) => {
+        sending.destroy()
+        reject(error)
+      })
+    }
+    const sending = url.startsWith('https:')
+      ? requestTls(url, { ...common, agent: agents.tls }, take)
+      : requestPlain(url, { ...common, agent: agents.plain }, take)
+    sending.on('timeout', () => sending.destroy(Object.assign(new Error('silence'), { code: 'ETIMEDOUT' })))
+    sending.on('error', reject)
+    sending.end(bytes ?? undefined)
+  })
+}
+
+async function read(answer: IncomingMessage, most: number): Promise<HttpAnswer> {
+  const chunks: Buffer[] = []
+  let size = 0
+  for await (const chunk of answer as AsyncIterable<Buffer>) {
+    size += chunk.byteLength
+    if (size > most) {
+      throw new CodedError('ANSWER_UNEXPECTED', `The answer is larger than ${most} bytes.`, { facts: { limit: most } })
+    }
+    chunks.push(chunk)
+  }
+  if (!answer.complete) throw Object.assign(new Error('the answer was cut off'), { code: 'ECONNRESET' })
+  const headers: Record<string, string | undefined> = {}
+  for (const [name, values] of Object.entries(answer.headersDistinct)) headers[name] = values?.[0]
+  return { status: answer.statusCode ?? 0, headers, body: Buffer.concat(chunks).toString('utf8') }
+}
+
+function unreachable({ url, signal }: HttpRequest, cause: unknown): CodedError {
+  const { host } = new URL(url)
+  const network = signal.aborted ? 'ABORTED' : errnoOf(cause)
+  return new CodedError('CLOUD_UNREACHABLE', `The cloud at ${host} does not answer (${network}).`, {
+    cause,
+    facts: { host, network },
+  })
+}
+
+/** The first errno in the chain of causes; the name of the error where there is none. */
+function errnoOf(error: unknown): string {
+  for (let at = error; at instanceof Error; at = at.cause) {
+    const { code } = at as { code?: unknown }
+    if (typeof code === 'string') return code
+    if (at.name === 'TimeoutError') return 'ETIMEDOUT'
+  }
+  return error instanceof Error ? error.name : 'unknown'
+}

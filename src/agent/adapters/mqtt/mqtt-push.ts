@@ -1,0 +1,183 @@
+/**
+ * Hints over MQTT 5, or 3.1.1 where the broker speaks nothing newer. Each attempt to connect signs in with a token of its
+ * own and starts clean; the topics are subscribed anew, and a retained hint tells what was missed. A broker that is down,
+ * slow or hostile costs nothing but the hints.
+ */
+import { getCACertificates } from 'node:tls'
+import { connect, type IClientOptions, type MqttClient } from 'mqtt'
+import { deviceTopic, policyTopic, presence, presenceTopic } from '../../../protocol/push.ts'
+import { backoff, type BackoffLimits } from '../../app/link/backoff.ts'
+import type { LinkLog } from '../../app/link/ports.ts'
+import type { Push, PushOrder } from '../../app/link/push.ts'
+
+export interface MqttPushOptions {
+  /** Certificates in PEM that count besides those of the system; null for none. */
+  readonly extraCa: string | null
+  /** Longest silence on the connection before either side takes it for dead, s. */
+  readonly keepaliveS: number
+  readonly connectTimeoutMs: number
+  readonly backoff: BackoffLimits
+  /** A connection that lasted so long, ms, was a good one: the next attempt after it waits least. */
+  readonly stableMs: number
+  /** Resolves after so many ms, or as soon as the signal aborts. */
+  readonly pause: (ms: number, signal: AbortSignal) => Promise<void>
+  /** Uniform in [0, 1). */
+  readonly fraction: () => number
+  /** Monotonic, ms. */
+  readonly now: () => number
+  readonly log: LinkLog
+}
+
+export const MQTT_DEFAULTS = {
+  keepaliveS: 60,
+  connectTimeoutMs: 15_000,
+  backoff: { baseMs: 1_000, capMs: 5 * 60_000 },
+  stableMs: 60_000,
+} as const satisfies Partial<MqttPushOptions>
+
+/** No hint is anywhere near this long; a longer message is cut to nothing, and so counted as malformed. */
+const MESSAGE_BYTES_MAX = 8 * 1024
+
+/** Messages of the broker that may be under way at the same time. */
+const RECEIVE_MAX = 16
+
+/** How long a clean stop waits for the broker to take the word that the agent is gone, ms. */
+const FAREWELL_MS = 1_000
+
+type Version = 4 | 5
+
+/** The broker's ways to say that it does not speak this version of MQTT. */
+const UNSUPPORTED_VERSION: ReadonlySet<unknown> = new Set([0x01, 0x84])
+
+export function createMqttPush(options: MqttPushOptions): Push {
+  return {
+    async run(order, signal) {
+      let version: Version = 5
+      let failures = 0
+      while (!signal.aborted) {
+        const attempt = { version, password: await order.password() }
+        const { versionRefused, lastedMs } = await holdConnection(options, order, attempt, signal)
+        if (versionRefused && version === 5) {
+          version = 4
+          continue
+        }
+        failures = lastedMs >= options.stableMs ? 1 : failures + 1
+        await options.pause(backoff(failures, 0, options.fraction(), options.backoff), signal)
+      }
+    },
+  }
+}
+
+interface Ended {
+  readonly versionRefused: boolean
+  /** How long the connection was of use, ms; 0 when it never was. */
+  readonly lastedMs: number
+}
+
+/** Connects once and resolves when that connection is over, for whatever reason. */
+function holdConnection(
+  options: MqttPushOptions,
+  order: PushOrder,
+  attempt: { readonly version: Version; readonly password: string },
+  signal: AbortSignal,
+): Promise<Ended> {
+  const { deviceId, instanceIds, onMessage, onConnection } = order
+  const { log, now } = options
+  return new Promise((resolve) => {
+    let versionRefused = false
+    let usefulSince: number | null = null
+    const client = connectOrNot(options, order, attempt)
+    if (client === undefined || signal.aborted) {
+      client?.end(true)
+      resolve({ versionRefused, lastedMs: 0 })
+      return
+    }
+    const leave = (): void => void sayGoodbye(client, deviceId)
+    signal.addEventListener('abort', leave, { once: true })
+
+    client.on('connect', () => {
+      client.publish(presenceTopic(deviceId), presenceOf(true), { qos: 1, retain: true })
+      const topics = [deviceTopic(deviceId), ...instanceIds.map(policyTopic)]
+      client.subscribe(topics, { qos: 1 }, (error) => {
+        if (error !== null) {
+          log.warn({ reason: error.message }, 'the broker refuses the subscriptions')
+          client.end(true)
+          return
+        }
+        usefulSince = now()
+        onConnection(true)
+      })
+    })
+    client.on('message', (topic, payload) => {
+      onMessage(topic, payload.byteLength > MESSAGE_BYTES_MAX ? '' : payload.toString('utf8'))
+    })
+    client.on('error', (error) => {
+      versionRefused ||= UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
+      if (!versionRefused) log.info({ reason: error.message }, 'push connection failed')
+    })
+    client.on('close', () => {
+      signal.removeEventListener('abort', leave)
+      client.end(true)
+      if (usefulSince !== null) onConnection(false)
+      resolve({ versionRefused, lastedMs: usefulSince === null ? 0 : now() - usefulSince })
+    })
+  })
+}
+
+/** Undefined for an address that no MQTT client understands. */
+function connectOrNot(
+  options: MqttPushOptions,
+  order: PushOrder,
+  attempt: { readonly version: Version; readonly password: string },
+): MqttClient | undefined {
+  try {
+    return connect(order.url, clientOptions(options, order, attempt))
+  } catch (error) {
+    options.log.warn({ reason: String(error) }, 'the push address cannot be used')
+    return undefined
+  }
+}
+
+function clientOptions(
+  { extraCa, keepaliveS, connectTimeoutMs }: MqttPushOptions,
+  { deviceId }: PushOrder,
+  { version, password }: { readonly version: Version; readonly password: string },
+): IClientOptions {
+  return {
+    protocolVersion: version,
+    clientId: deviceId,
+    username: deviceId,
+    password,
+    clean: true,
+    keepalive: keepaliveS,
+    connectTimeout: connectTimeoutMs,
+    // Connecting again is this module's own work: each attempt needs another token.
+    reconnectPeriod: 0,
+    resubscribe: false,
+    queueQoSZero: false,
+    will: { topic: presenceTopic(deviceId), payload: Buffer.from(presenceOf(false)), qos: 1, retain: true },
+    ...(extraCa === null ? {} : { ca: [...getCACertificates('default'), extraCa] }),
+    ...(version === 5 ? { properties: { receiveMaximum: RECEIVE_MAX, maximumPacketSize: 2 * MESSAGE_BYTES_MAX } } : {}),
+  }
+}
+
+/** A clean end does not set off the last will, so the agent says it itself. */
+async function sayGoodbye(client: MqttClient, deviceId: string): Promise<void> {
+  if (!client.connected) {
+    client.end(true)
+    return
+  }
+  const giveUp = setTimeout(() => client.end(true), FAREWELL_MS)
+  try {
+    await client.publishAsync(presenceTopic(deviceId), presenceOf(false), { qos: 1, retain: true })
+    await client.endAsync()
+  } catch {
+    client.end(true)
+  } finally {
+    clearTimeout(giveUp)
+  }
+}
+
+function presenceOf(online: boolean): string {
+  return JSON.stringify(presence.parse({ online }))
+}

@@ -1,0 +1,141 @@
+/**
+ * The link's picture of the device: what is durable, as of the last commit, and what it has heard since the start. Each
+ * step changes it only after the journal has committed the same change; the planner sees nothing else.
+ */
+import type { LinkState } from '../../../core/plan.ts'
+import type { Identity, SealedSegment, Snapshot } from '../journal.ts'
+import type { PublicJwk } from '../../../protocol/signing.ts'
+import { extentOf } from './segment-extent.ts'
+import { NO_SESSION, type Session } from './session.ts'
+import { Trust } from './trust.ts'
+
+export interface PolicyMemory {
+  /** Revision in force; 0 for none. */
+  applied: number
+  /** Only a revision above this may come into force. */
+  floor: number
+  /** Newest revision that the cloud has named; 0 when it has not. */
+  newest: number
+  /** Signed the revision in force; null for none. */
+  signedBy: PublicJwk | null
+  tried: boolean
+}
+
+export interface SessionMemory {
+  session: Session
+  /** The cloud may have done something to it, and was not asked yet. */
+  looking: boolean
+  tried: boolean
+}
+
+export interface LinkMemory {
+  identity: Identity | null
+  trust: Trust
+  /** The enrollment token that was refused, so that it is not tried again. */
+  refusedToken: string | null
+
+  /** Of the attach that has no accepted answer yet; never stored. */
+  attachNonce: { readonly text: string; repeated: boolean } | null
+  incarnation: number
+  highestIncarnation: number
+  fence: LinkState['fence']
+  unacknowledged: SealedSegment | null
+  lastSeq: number
+  lastSealedEntry: number
+  /** Last entry that the cloud has acknowledged in this incarnation. */
+  lastAcknowledgedEntry: number
+  /** Of the last grant taken in this incarnation; 0 for none. */
+  grantTerm: number
+  /** The cloud has lost this acknowledged segment and all after it; null when it has not. */
+  resendFrom: number | null
+
+  /** The last segment left entries behind because it was full. */
+  moreToSend: boolean
+  releasing: boolean
+  looking: boolean
+  /** The cloud wants the device to come again: for the next round. */
+  lookAgain: boolean
+  /** This round's segment has carried the wants. */
+  wantsCarried: boolean
+
+  readonly policies: Map<string, PolicyMemory>
+  readonly sessions: Map<string, SessionMemory>
+
+  /** Whether the last exchange with the cloud got an answer. */
+  contact: 'UNKNOWN' | 'UP' | 'DOWN'
+  /** Best estimate of when the cloud last answered, POSIX ms. */
+  lastContactAt: number | null
+  lastSyncAt: number | null
+  /** Boot-time reading at the last merged segment, ms. */
+  syncedAt: number | null
+  /** The cloud wants to hear from the device within this time. */
+  nextSyncMs: number | null
+}
+
+/** @param closed the last segment of a fenced incarnation was final and is acknowledged */
+export async function remember(snapshot: Snapshot, closed: boolean): Promise<LinkMemory> {
+  const memory: LinkMemory = {
+    identity: null,
+    trust: await Trust.of([]),
+    refusedToken: null,
+    attachNonce: null,
+    incarnation: snapshot.incarnation,
+    highestIncarnation: snapshot.highestIncarnation,
+    fence: snapshot.fenced ? (closed ? 'CLOSED' : 'FENCED') : 'NONE',
+    unacknowledged: snapshot.unacknowledged,
+    lastSeq: snapshot.lastSeq,
+    lastSealedEntry: snapshot.lastSealedEntry,
+    lastAcknowledgedEntry:
+      snapshot.unacknowledged === null ? snapshot.lastSealedEntry : extentOf(snapshot.unacknowledged).firstEntry - 1,
+    grantTerm: snapshot.grant?.term ?? 0,
+    resendFrom: null,
+    moreToSend: false,
+    releasing: false,
+    looking: false,
+    lookAgain: false,
+    wantsCarried: false,
+    policies: new Map(),
+    sessions: new Map(),
+    contact: 'UNKNOWN',
+    lastContactAt: null,
+    lastSyncAt: null,
+    syncedAt: null,
+    nextSyncMs: null,
+  }
+  if (snapshot.identity !== null) await takeIdentity(memory, snapshot.identity)
+  return memory
+}
+
+/** The device is known to the cloud under this identity. */
+export async function takeIdentity(memory: LinkMemory, identity: Identity): Promise<void> {
+  memory.trust = await Trust.of(identity.trustedKeys)
+  memory.identity = identity
+  for (const instanceId of identity.instanceIds) {
+    if (memory.policies.has(instanceId)) continue
+    memory.policies.set(instanceId, { applied: 0, floor: 0, newest: 0, signedBy: null, tried: false })
+    memory.sessions.set(instanceId, { session: NO_SESSION, looking: false, tried: false })
+  }
+}
+
+/** A new incarnation stands in the journal. */
+export function takeIncarnation(memory: LinkMemory, incarnation: number): void {
+  memory.attachNonce = null
+  memory.incarnation = incarnation
+  memory.highestIncarnation = incarnation
+  memory.fence = 'NONE'
+  memory.unacknowledged = null
+  memory.lastSeq = 0
+  memory.lastSealedEntry = 0
+  memory.lastAcknowledgedEntry = 0
+  memory.grantTerm = 0
+  memory.resendFrom = null
+  memory.moreToSend = false
+  memory.releasing = false
+  memory.syncedAt = null
+}
+
+/** Who the device is. Throws where a step was planned for a device that is nobody yet. */
+export function identityOf(memory: LinkMemory): Identity {
+  if (memory.identity === null) throw new Error('invariant: only an enrolled device takes this step')
+  return memory.identity
+}

@@ -1,0 +1,47 @@
+/**
+ * Hints from the cloud, whatever carries them. A hint has no authority: it is counted, and at most makes the device look
+ * earlier than it would have looked by itself.
+ */
+import { deviceHint, deviceTopic, policyHint, policyTopic } from '../../../protocol/push.ts'
+
+export interface PushOrder {
+  readonly url: string
+  readonly deviceId: string
+  readonly instanceIds: readonly string[]
+  /** A token that no broker has seen yet, for one attempt to connect. */
+  readonly password: () => Promise<string>
+  readonly onMessage: (topic: string, payload: string) => void
+  readonly onConnection: (connected: boolean) => void
+}
+
+export interface Push {
+  /** Connects, and connects again whenever it is cut off, until the signal. Resolves when the connection is closed. */
+  run(order: PushOrder, signal: AbortSignal): Promise<void>
+}
+
+export type Hint = { readonly kind: 'LOOK' } | { readonly kind: 'NOTHING_NEW' } | { readonly kind: 'MALFORMED' }
+
+/**
+ * What a message says to this device. A policy hint is retained, so it comes again with each connection: one that names
+ * nothing above what is in force is no reason to look.
+ *
+ * @param applied revision in force, per instance of the device
+ */
+export function readHint(topic: string, payload: string, deviceId: string, applied: ReadonlyMap<string, number>): Hint {
+  const body = parseJson(payload)
+  if (topic === deviceTopic(deviceId)) return { kind: deviceHint.safeParse(body).success ? 'LOOK' : 'MALFORMED' }
+  const hint = policyHint.safeParse(body)
+  if (!hint.success) return { kind: 'MALFORMED' }
+  const { instanceId, revision } = hint.data
+  const inForce = applied.get(instanceId)
+  if (inForce === undefined || topic !== policyTopic(instanceId)) return { kind: 'MALFORMED' }
+  return { kind: revision > inForce ? 'LOOK' : 'NOTHING_NEW' }
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}

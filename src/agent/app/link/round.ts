@@ -1,0 +1,166 @@
+/**
+ * One sync round: ask core for a plan, take its steps one after another, ask again when a step has moved the state. The
+ * first step that fails ends the round; nothing has to be undone, because every step has committed by itself.
+ */
+import { plan, type LinkState, type Step } from '../../../core/plan.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { attach } from './attach.ts'
+import { enroll } from './enroll.ts'
+import { fetchPolicy } from './fetch-policy.ts'
+import { openSession, sendHeartbeat } from './keep-session.ts'
+import { PLANS_PER_ROUND_MAX, ROUND_GAP_MS, SYNC_EVERY_MIN_MS } from './limits.ts'
+import { takeIdentity } from './memory.ts'
+import type { RoundResult, WakeReason } from './rounds.ts'
+import { sealAndSend, sendSegment } from './send-segment.ts'
+import type { StepContext, StepResult } from './step.ts'
+
+/** Subjects of the conditions that a round which ends well, and has heard the cloud, has answered. */
+const ANSWERED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link']
+
+/** @throws anything that is no CodedError: a broken invariant, or a journal whose outcome is unknown */
+export async function runRound(context: StepContext, reasons: ReadonlySet<WakeReason>): Promise<RoundResult> {
+  const { memory, waiting } = context
+  begin(context, reasons.has('hint') || reasons.has('operator'))
+  const token = memory.identity === null ? await context.enrollmentToken() : null
+  let step: Step | undefined
+  try {
+    for (let plans = 0; plans < PLANS_PER_ROUND_MAX; plans += 1) {
+      let result: StepResult = 'GO_ON'
+      for (step of plan(stateOf(context, token))) {
+        result = await take(context, step, token)
+        if (result === 'PLAN_AGAIN') break
+      }
+      if (result === 'GO_ON') return end(context, token)
+    }
+    // There is more to do than one round may take: requests and hints get their turn first.
+    waiting.letCarriedGo()
+    return { ok: true, nextMs: 0 }
+  } catch (error) {
+    if (!(error instanceof CodedError)) throw error
+    return fail(context, step, error, token)
+  }
+}
+
+/** What the planner sees. */
+export function stateOf(context: StepContext, token: string | null): LinkState {
+  const { memory, ledger, waiting, clock, options } = context
+  const offered = token !== null && token !== memory.refusedToken
+  return {
+    enrollment: memory.identity !== null ? 'DONE' : offered ? 'POSSIBLE' : 'IMPOSSIBLE',
+    incarnation: memory.incarnation,
+    fence: memory.fence,
+    unacknowledged: memory.unacknowledged !== null,
+    unsealed: Math.max(0, ledger.lastEntry() - memory.lastSealedEntry),
+    moreToSend: memory.moreToSend,
+    wanting: waiting.asking || (!memory.wantsCarried && ledger.wants().length > 0),
+    releasing: memory.releasing,
+    looking: memory.looking,
+    policies: [...memory.policies].map(([instanceId, { applied, newest, tried }]) => ({
+      instanceId,
+      applied,
+      newest,
+      tried,
+    })),
+    sessions: [...memory.sessions].map(([instanceId, { session, looking, tried }]) => ({
+      instanceId,
+      sessionId: session.sessionId,
+      aliveAt: session.aliveAt,
+      checkedAt: session.checkedAt,
+      looking: looking || session.state === 'LOCKED',
+      tried,
+    })),
+    connected: memory.contact === 'UP',
+    syncedAt: memory.syncedAt,
+    now: clock.sinceBoot(),
+    syncEveryMs: Math.min(options.syncEveryMs, memory.nextSyncMs ?? Infinity),
+    heartbeatEveryMs: options.heartbeatEveryMs,
+    checkEveryMs: options.sessionCheckEveryMs,
+    batchEntries: options.batchEntries,
+  }
+}
+
+function begin({ memory }: StepContext, look: boolean): void {
+  memory.looking ||= look || memory.lookAgain
+  memory.lookAgain = false
+  memory.wantsCarried = false
+  for (const policy of memory.policies.values()) policy.tried = false
+  for (const held of memory.sessions.values()) {
+    held.tried = false
+    held.looking ||= look
+  }
+}
+
+async function take(context: StepContext, step: Step, token: string | null): Promise<StepResult> {
+  switch (step.kind) {
+    case 'enroll':
+      return becomeKnown(context, token)
+    case 'attach':
+      return attach(context)
+    case 'send-segment':
+      return sendSegment(context)
+    case 'seal-and-send':
+      return sealAndSend(context, step)
+    case 'fetch-policy':
+      return fetchPolicy(context, step.instanceId)
+    case 'open-session':
+      return openSession(context, step.instanceId)
+    case 'heartbeat':
+      return sendHeartbeat(context, step.instanceId, step.sessionId)
+  }
+}
+
+async function becomeKnown(context: StepContext, token: string | null): Promise<StepResult> {
+  const { cloud, key, journal, memory, signal, log } = context
+  if (token === null) throw new Error('invariant: only a device with a token enrolls')
+  const identity = await enroll(cloud, key, token, signal)
+  await journal.saveIdentity(identity)
+  await takeIdentity(memory, identity)
+  memory.contact = 'UP'
+  log.info({ deviceId: identity.deviceId, instances: identity.instanceIds.length }, 'enrolled')
+  return 'PLAN_AGAIN'
+}
+
+function end({ memory, health, waiting, options }: StepContext, token: string | null): RoundResult {
+  waiting.letCarriedGo()
+  if (memory.contact === 'UP') for (const subject of ANSWERED_BY_A_ROUND) health.clear(subject)
+  if (memory.identity !== null) health.clear('enrollment')
+  else if (token === null) health.raise('enrollment', new CodedError('NOT_ENROLLED', 'There is no enrollment token.'))
+  const longest = Math.min(options.syncEveryMs, options.heartbeatEveryMs, memory.nextSyncMs ?? Infinity)
+  return { ok: true, nextMs: memory.lookAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, longest) }
+}
+
+/** Which refusal means what is decided here: everything is tried again later but an enrollment token that was refused. */
+function fail(
+  { health, log, memory, signal, waiting }: StepContext,
+  step: Step | undefined,
+  error: CodedError,
+  token: string | null,
+): RoundResult {
+  waiting.letAllGo()
+  if (signal.aborted) return { ok: false, retryAfterMs: 0 }
+  const { code, facts } = error
+  if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = token
+  const subject = subjectOf(step, error)
+  if (health.raise(subject, error)) log.warn({ subject, code, ...facts, cause: error.cause }, error.message)
+  const { retryAfterMs } = facts
+  return { ok: false, retryAfterMs: typeof retryAfterMs === 'number' ? retryAfterMs : 0 }
+}
+
+function subjectOf(step: Step | undefined, { code }: CodedError): string {
+  if (code === 'CLOUD_UNREACHABLE' || code === 'TRUST_MISMATCH') return 'cloud'
+  if (code === 'NOT_RECORDED') return 'journal'
+  switch (step?.kind) {
+    case 'enroll':
+      return 'enrollment'
+    case 'attach':
+      return 'attach'
+    case 'send-segment':
+    case 'seal-and-send':
+      return 'sync'
+    case 'fetch-policy':
+    case 'open-session':
+    case 'heartbeat':
+    case undefined:
+      return 'link'
+  }
+}

@@ -1,0 +1,245 @@
+/**
+ * Segments up, grants down. A segment is durable before its first byte leaves and is sent byte for byte until it is
+ * acknowledged; a grant is durable before its first token can be spent. At most one segment is on its way.
+ */
+import type { Want } from '../../../core/grant.ts'
+import type { Step } from '../../../core/plan.ts'
+import { SEGMENT_ACCOUNTS_MAX, type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { SealedSegment } from '../journal.ts'
+import { policySubject } from './fetch-policy.ts'
+import { judgeAnswer, type Judgement, newerGrant } from './judge-answer.ts'
+import { identityOf } from './memory.ts'
+import type { AppliedGrant } from './ports.ts'
+import { extentOf } from './segment-extent.ts'
+import { nextSession } from './session.ts'
+import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
+import { addUp } from './waiting-requests.ts'
+
+/** An answer that is older than this, ms, is a stored one: its news may be out of date. */
+const FRESH_MS = 60_000
+
+/** Subject of the conditions of this step. */
+const SUBJECT = 'sync'
+
+/** Makes the next segment durable and sends it. */
+export async function sealAndSend(
+  context: StepContext,
+  step: Extract<Step, { kind: 'seal-and-send' }>,
+): Promise<StepResult> {
+  const { journal, ledger, clock, randomness, memory, waiting } = context
+  // A final segment speaks for every entry: those on their way to the journal have to be there.
+  if (step.final) await ledger.freeze()
+  const returns = step.release ? ledger.giveUpRoom() : []
+  if (step.release && returns.length === 0) {
+    memory.releasing = false
+    return 'PLAN_AGAIN'
+  }
+  const wants = step.final ? [] : wantsOf(context, step.release)
+  // Between here and the call of the journal nothing may wait: who asks later is not in the segment.
+  if (!step.final) {
+    waiting.carry()
+    memory.wantsCarried = true
+  }
+  const sealed = await journal
+    .seal({
+      salt: randomness.token(),
+      bootId: clock.bootId,
+      clock: clock.reading(),
+      wants,
+      policies: [...memory.policies].map(([instanceId, { applied }]) => ({ instanceId, revision: applied })),
+      returns,
+      final: step.final,
+    })
+    .catch((error: unknown) => {
+      ledger.takeBackRoom(returns)
+      throw error
+    })
+  const { lastEntry, backlog } = extentOf(sealed)
+  memory.unacknowledged = sealed
+  memory.lastSeq = sealed.seq
+  memory.lastSealedEntry = lastEntry
+  memory.moreToSend = backlog > 0
+  return sendSegment(context)
+}
+
+/** Sends what is sealed and not acknowledged, or what the cloud has lost and the device still keeps. */
+export async function sendSegment(context: StepContext): Promise<StepResult> {
+  const { cloud, clock, memory, randomness, signal } = context
+  const identity = identityOf(memory)
+  const sent = await nextToSend(context)
+  const nonce = randomness.token()
+  const sentAt = clock.sinceBoot()
+  const { answer, time } = await call(context, () => cloud.sync(identity, { segment: sent.document, nonce }, signal))
+  const receivedAt = clock.sinceBoot()
+  const believed = await believe(context, 'sync-answer', answer, syncAnswer)
+  const now = await believeTime(context, time, nonce)
+  const { incarnation, seq, hash } = sent
+  const judgement = judgeAnswer(believed, { deviceId: identity.deviceId, incarnation, seq, hash }, memory.lastSeq)
+  if (judgement.kind === 'FOREIGN') {
+    throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another segment.', {
+      facts: { seq, outcome: believed.outcome },
+    })
+  }
+  clock.learn({ time: now, sentAt, receivedAt })
+  await take(context, sent, judgement, now)
+  return 'PLAN_AGAIN'
+}
+
+async function nextToSend({ journal, memory }: StepContext): Promise<SealedSegment> {
+  const { unacknowledged, resendFrom } = memory
+  if (unacknowledged === null) throw new Error('invariant: a segment to send is there')
+  if (resendFrom === null || resendFrom >= unacknowledged.seq) return unacknowledged
+  const kept = await journal.sealed(resendFrom)
+  if (kept !== null) return kept
+  throw new CodedError('CLOUD_BEHIND', `The cloud has lost segment ${resendFrom}, which this device no longer keeps.`, {
+    facts: { lost: resendFrom, sealed: unacknowledged.seq },
+  })
+}
+
+async function take(
+  context: StepContext,
+  sent: SealedSegment,
+  judgement: Exclude<Judgement, { kind: 'FOREIGN' }>,
+  now: number,
+): Promise<void> {
+  const { memory, health } = context
+  if (judgement.kind === 'BEHIND') {
+    const { resendFrom } = judgement
+    const resent = memory.resendFrom !== null
+    memory.resendFrom = resent ? null : resendFrom
+    if (resent) {
+      throw new CodedError('CLOUD_BEHIND', 'The cloud does not take the segments that it has lost.', {
+        facts: { resendFrom },
+      })
+    }
+    raise(context, new CodedError('CLOUD_BEHIND', `The cloud has lost segment ${resendFrom} and those after it.`))
+    return
+  }
+  if (sent.seq !== memory.unacknowledged?.seq) {
+    // An old one again: its grant and its entries stand in the journal for as long as the cloud had forgotten them.
+    if (judgement.kind === 'FENCED') await stopSpending(context, judgement)
+    memory.resendFrom = judgement.kind === 'KNOWN' ? judgement.seq + 1 : sent.seq + 1
+    return
+  }
+  switch (judgement.kind) {
+    case 'MERGED':
+      await merged(context, sent, judgement.answer, now)
+      break
+    case 'KNOWN':
+      await acknowledge(context, sent)
+      break
+    case 'RESTORED':
+      await stopSpending(context, { closed: false, forked: true })
+      await acknowledge(context, sent)
+      break
+    case 'FENCED':
+      await stopSpending(context, judgement)
+      if (!judgement.acknowledged) {
+        throw new CodedError('ANSWER_UNEXPECTED', 'The incarnation is fenced, but its segment is not acknowledged.', {
+          facts: { seq: sent.seq },
+        })
+      }
+      await acknowledge(context, sent)
+      break
+  }
+  memory.resendFrom = null
+  health.clear(SUBJECT)
+}
+
+async function merged(
+  context: StepContext,
+  sent: SealedSegment,
+  answer: Extract<SyncAnswer, { outcome: 'MERGED' }>,
+  now: number,
+): Promise<void> {
+  const { journal, ledger, board, clock, memory, log } = context
+  const news = newerGrant(answer.grant, memory.grantTerm)
+  const grant: AppliedGrant | null = news === null ? null : { ...news, agedMs: 0 }
+  const confirmation = { time: answer.time, policies: answer.policies }
+  await journal.acknowledge(sent.seq, grant, confirmation)
+  forget(context, sent)
+  if (grant !== null) {
+    memory.grantTerm = grant.term
+    ledger.applyGrant(grant)
+  }
+  board.confirm(confirmation)
+  takeRevisions(context, answer, now - answer.time < FRESH_MS)
+  memory.looking = false
+  memory.nextSyncMs = answer.nextSyncMs
+  memory.syncedAt = clock.sinceBoot()
+  memory.lastSyncAt = clock.reading().now
+  if (answer.directives.includes('release')) memory.releasing = true
+  if (answer.directives.includes('sync')) memory.lookAgain = true
+  for (const held of memory.sessions.values()) {
+    held.session = nextSession(held.session, { kind: 'SYNCED' }, memory.syncedAt).session
+  }
+  log.info({ seq: sent.seq, term: grant?.term, granted: grant?.accounts.length ?? 0 }, 'segment merged')
+}
+
+/** The cloud has what the segment says, without giving anything for it. */
+async function acknowledge(context: StepContext, sent: SealedSegment): Promise<void> {
+  await context.journal.acknowledge(sent.seq, null, null)
+  forget(context, sent)
+}
+
+/** The segment is acknowledged in the journal. */
+function forget({ memory }: StepContext, { final }: SealedSegment): void {
+  memory.unacknowledged = null
+  memory.lastAcknowledgedEntry = memory.lastSealedEntry
+  if (final) memory.fence = 'CLOSED'
+}
+
+/** At once in memory, then durably: whatever is decided from here on would be of an incarnation that is over. */
+async function stopSpending(
+  context: StepContext,
+  { closed, forked }: { readonly closed: boolean; readonly forked: boolean },
+): Promise<void> {
+  const { journal, ledger, memory, health, log } = context
+  await ledger.freeze()
+  if (memory.fence === 'NONE') {
+    await journal.fence()
+    memory.fence = 'FENCED'
+    log.warn({ incarnation: memory.incarnation, forked, closed }, 'the incarnation is fenced')
+  }
+  if (closed) memory.fence = 'CLOSED'
+  if (forked) {
+    const message = 'The cloud knows another history of this device: it was copied, or its state was restored.'
+    health.raise('device', new CodedError('DEVICE_FORKED', message, { facts: { incarnation: memory.incarnation } }))
+  }
+}
+
+function takeRevisions(
+  context: StepContext,
+  { policies }: Extract<SyncAnswer, { outcome: 'MERGED' }>,
+  fresh: boolean,
+): void {
+  for (const { instanceId, revision } of policies) {
+    const held = context.memory.policies.get(instanceId)
+    if (held === undefined) continue
+    if (!fresh) {
+      held.newest = Math.max(held.newest, revision)
+      continue
+    }
+    held.newest = revision
+    const subject = policySubject(instanceId)
+    if (revision < held.applied) {
+      const message = `The cloud's newest revision is ${revision}, but revision ${held.applied} is in force.`
+      const facts = { instanceId, revision, inForce: held.applied }
+      raise(context, new CodedError('POLICY_REVISION_OLDER', message, { facts }), subject)
+    } else if (revision === held.applied) context.health.clear(subject)
+  }
+}
+
+/** What the segment asks for: the needs of waiting requests first, then comfort as far as there is place. */
+function wantsOf({ ledger, waiting }: StepContext, releasing: boolean): readonly Want[] {
+  const needs = waiting.wants()
+  const wants = releasing
+    ? needs.map((want) => ({ ...want, wanted: want.atLeast }))
+    : addUp([...needs, ...ledger.wants()])
+  return wants.slice(0, SEGMENT_ACCOUNTS_MAX)
+}
+
+function raise({ health, log }: StepContext, error: CodedError, subject = SUBJECT): void {
+  if (health.raise(subject, error)) log.warn({ subject, code: error.code, ...error.facts }, error.message)
+}

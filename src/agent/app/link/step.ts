@@ -1,0 +1,94 @@
+/**
+ * What every step of a round works with, and how it talks to the cloud: a call that gets an answer proves contact, an
+ * answer counts only when a trusted key has signed it, and signed time counts only for the attempt that asked for it.
+ */
+import type { z } from 'zod'
+import { signedTime } from '../../../protocol/edge/sync.ts'
+import { CodedError, type ErrorCode, firstProblem } from '../../../protocol/errors.ts'
+import type { DocumentKind } from '../../../protocol/signing.ts'
+import type { Cloud } from './cloud.ts'
+import type { DeviceKey } from './device-key.ts'
+import type { Health } from './health.ts'
+import type { LinkOptions } from './limits.ts'
+import type { LinkMemory } from './memory.ts'
+import type { LinkBoard, LinkClock, LinkJournal, LinkLedger, LinkLog, Randomness } from './ports.ts'
+import type { WaitingRequests } from './waiting-requests.ts'
+
+export interface StepContext {
+  readonly journal: LinkJournal
+  readonly ledger: LinkLedger
+  readonly board: LinkBoard
+  readonly clock: LinkClock
+  readonly randomness: Randomness
+  readonly cloud: Cloud
+  readonly key: DeviceKey
+  /** The enrollment token that the operator has provided; null for none. */
+  readonly enrollmentToken: () => Promise<string | null>
+  readonly log: LinkLog
+  readonly options: LinkOptions
+  readonly memory: LinkMemory
+  readonly health: Health
+  readonly waiting: WaitingRequests
+  /** Ends the round under way. */
+  readonly signal: AbortSignal
+}
+
+/** `PLAN_AGAIN`: the state has moved, so that the rest of the plan may no longer be what is to be done. */
+export type StepResult = 'GO_ON' | 'PLAN_AGAIN'
+
+/** No answer, or one that a stranger in the network could have given. */
+const NO_CONTACT: ReadonlySet<ErrorCode> = new Set(['CLOUD_UNREACHABLE', 'ANSWER_UNEXPECTED'])
+
+/** One call to the cloud, with what it proves about the connection. */
+export async function call<T>({ memory, clock }: StepContext, exchange: () => Promise<T>): Promise<T> {
+  try {
+    const answer = await exchange()
+    memory.contact = 'UP'
+    memory.lastContactAt = clock.reading().now
+    return answer
+  } catch (error) {
+    if (error instanceof CodedError) memory.contact = NO_CONTACT.has(error.code) ? 'DOWN' : 'UP'
+    throw error
+  }
+}
+
+/**
+ * The content of a document that the cloud has signed.
+ *
+ * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
+ */
+export async function believe<S extends z.ZodType>(
+  { memory }: StepContext,
+  kind: DocumentKind,
+  document: string,
+  schema: S,
+): Promise<z.output<S>> {
+  const opened = await memory.trust.open(kind, document)
+  if (opened === undefined) {
+    memory.contact = 'DOWN'
+    throw new CodedError('TRUST_MISMATCH', `The ${kind} is not signed by a key that this device trusts.`)
+  }
+  const parsed = schema.safeParse(parseJson(opened.text))
+  if (parsed.success) return parsed.data
+  throw new CodedError('ANSWER_UNEXPECTED', `The ${kind} cannot be understood: ${firstProblem(parsed.error, kind)}.`)
+}
+
+/**
+ * The cloud's time, signed for this attempt.
+ *
+ * @returns POSIX ms
+ * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
+ */
+export async function believeTime(context: StepContext, document: string, nonce: string): Promise<number> {
+  const { nonce: echoed, time } = await believe(context, 'time', document, signedTime)
+  if (echoed === nonce) return time
+  throw new CodedError('ANSWER_UNEXPECTED', 'The signed time belongs to another attempt: the answer is a repetition.')
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
