@@ -1,0 +1,36 @@
+/**
+ * Rows on their way to the commit worker, and who waits for them. The rows of one turn of the event loop go together; the
+ * worker makes one transaction of all that has come while it was busy.
+ */
+import { Worker } from 'node:worker_threads'
+import type { FloorOrder } from './order.ts'
+
+export class GroupCommit {
+  readonly #worker: Worker
+  readonly #row: string
+  #turn: (() => void)[] = []
+  readonly #waiting: (() => void)[] = []
+
+  constructor(order: FloorOrder) {
+    this.#row = 'r'.repeat(order.rowBytes)
+    this.#worker = new Worker(new URL('./commit-worker.ts', import.meta.url), { workerData: order })
+    this.#worker.on('error', (error) => {
+      throw error
+    })
+    this.#worker.on('message', (count: number) => {
+      for (const done of this.#waiting.splice(0, count)) done()
+    })
+  }
+
+  /** Calls back when one row would survive a power cut. */
+  record(done: () => void): void {
+    this.#turn.push(done)
+    if (this.#turn.length === 1) setImmediate(this.#hand)
+  }
+
+  readonly #hand = (): void => {
+    this.#worker.postMessage(this.#turn.map(() => this.#row))
+    this.#waiting.push(...this.#turn)
+    this.#turn = []
+  }
+}

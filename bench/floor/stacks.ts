@@ -1,0 +1,66 @@
+/**
+ * The transports that the floor can be measured with. Each reads a request to its end, waits until its row is durable,
+ * and answers with a body of the agreed size; none looks into the body.
+ */
+import { createServer as createHttpServer } from 'node:http'
+import { createServer as createNetServer } from 'node:net'
+import { once } from 'node:events'
+import Fastify from 'fastify'
+import type { FloorStack } from './order.ts'
+
+/** Calls back when a row is durable. */
+type WriteRow = (done: () => void) => void
+
+/** Resolves when the socket accepts connections. */
+type Stack = (socketPath: string, answer: string, record: WriteRow) => Promise<void>
+
+const TYPE = 'application/json'
+
+export const STACKS: Readonly<Record<FloorStack, Stack>> = {
+  'node-http': async (socketPath, answer, record) => {
+    const headers = { 'Content-Type': TYPE, 'Content-Length': Buffer.byteLength(answer) }
+    const server = createHttpServer((request, response) => {
+      request.resume()
+      request.on('end', () => {
+        record(() => {
+          response.writeHead(200, headers)
+          response.end(answer)
+        })
+      })
+    })
+    await once(server.listen(socketPath), 'listening')
+  },
+
+  fastify: async (socketPath, answer, record) => {
+    const app = Fastify()
+    app.removeAllContentTypeParsers()
+    app.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => done(null, body))
+    app.post('/floor', (_request, reply) => {
+      record(() => void reply.type(TYPE).send(answer))
+      return reply
+    })
+    await app.listen({ path: socketPath })
+  },
+
+  /** The least that can be called HTTP/1.1: one request at a time, framed by Content-Length. */
+  net: async (socketPath, answer, record) => {
+    const whole = Buffer.from(
+      `HTTP/1.1 200 OK\r\nContent-Type: ${TYPE}\r\nContent-Length: ${Buffer.byteLength(answer)}\r\n\r\n${answer}`,
+    )
+    const server = createNetServer((socket) => {
+      let held: Buffer | undefined
+      socket.on('data', (bytes: Buffer) => {
+        const all = held === undefined ? bytes : Buffer.concat([held, bytes])
+        held = all
+        const headEnd = all.indexOf('\r\n\r\n')
+        if (headEnd < 0) return
+        const length = Number(/\r\ncontent-length: *(\d+)/i.exec(all.toString('latin1', 0, headEnd))?.[1] ?? 0)
+        if (all.length < headEnd + 4 + length) return
+        held = undefined
+        record(() => void socket.write(whole))
+      })
+      socket.on('error', () => socket.destroy())
+    })
+    await once(server.listen(socketPath), 'listening')
+  },
+}

@@ -1,0 +1,128 @@
+/**
+ * The closed loop: each connection sends a request, waits for the whole answer, and sends the next; nothing is pipelined.
+ * When the time is over nothing more is sent and the answers under way are waited for, so that the number of requests
+ * acknowledged is exactly the number of records that the server must have.
+ */
+import { type Socket, connect } from 'node:net'
+import type { Dialect, Target } from './dialect.ts'
+import { httpDialect } from './http-dialect.ts'
+import { type Latency, summarize } from './latency.ts'
+import { redisDialect } from './redis-dialect.ts'
+
+export interface LoadOrder {
+  readonly target: Target
+  readonly connections: number
+  /** Before the measurement begins; acknowledged, but in no figure. */
+  readonly warmupMs: number
+  readonly durationMs: number
+}
+
+export interface LoadReport {
+  /** Every answer that granted, warm-up and tail included. */
+  readonly acknowledged: number
+  /** Answers per second within the measured time. */
+  readonly perSecond: number
+  readonly latency: Latency
+  /** Processor time of the generator over the measured time; near 1 means that the generator is the bottleneck. */
+  readonly busy: number
+}
+
+const READ_BYTES = 64 * 1024
+
+/** Runs one measurement. Rejects when a connection fails or an answer is not a grant. */
+export async function closedLoop(order: LoadOrder): Promise<LoadReport> {
+  const { target, connections, warmupMs, durationMs } = order
+  const dialect =
+    target.protocol === 'http'
+      ? httpDialect(target.path, target.bodies, target.grantMark)
+      : redisDialect(target.command, target.grantAnswer)
+  const begin = performance.now()
+  const from = begin + warmupMs
+  const until = from + durationMs
+  const latencies: number[] = []
+  let acknowledged = 0
+  let cpuBefore: NodeJS.CpuUsage | undefined
+  let busy = 0
+
+  const acknowledge = (sentAt: number, now: number): boolean => {
+    acknowledged += 1
+    if (now >= until) {
+      if (busy === 0) busy = busyShare(process.cpuUsage(cpuBefore), durationMs)
+      return false
+    }
+    if (now >= from) {
+      cpuBefore ??= process.cpuUsage()
+      latencies.push(now - sentAt)
+    }
+    return true
+  }
+  await Promise.all(
+    Array.from({ length: connections }, (_, index) => converse(target.socketPath, index, dialect, acknowledge)),
+  )
+  return {
+    acknowledged,
+    perSecond: latencies.length / (durationMs / 1000),
+    latency: summarize(latencies),
+    busy,
+  }
+}
+
+/** One connection, until `acknowledge` says that it was the last answer. */
+function converse(
+  socketPath: string,
+  index: number,
+  dialect: Dialect,
+  acknowledge: (sentAt: number, now: number) => boolean,
+): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const request = dialect.request(index)
+    let sentAt = 0
+    let held: Buffer | undefined
+    let done = false
+
+    const send = (): void => {
+      sentAt = performance.now()
+      socket.write(request)
+    }
+    const receive = (bytes: Buffer): void => {
+      const all = held === undefined ? bytes : Buffer.concat([held, bytes])
+      const length = dialect.answerLength(all)
+      if (length === 0) {
+        held = Buffer.from(all)
+        return
+      }
+      if (length !== all.length) throw new Error('more came than the one answer that was asked for')
+      held = undefined
+      if (acknowledge(sentAt, performance.now())) {
+        send()
+        return
+      }
+      done = true
+      socket.destroy()
+    }
+    const socket: Socket = connect({
+      path: socketPath,
+      onread: {
+        buffer: Buffer.alloc(READ_BYTES),
+        callback: (count, buffer) => {
+          try {
+            receive(Buffer.from(buffer.buffer, buffer.byteOffset, count))
+          } catch (error) {
+            socket.destroy(error instanceof Error ? error : new Error(String(error)))
+          }
+          return true
+        },
+      },
+    })
+    socket.on('connect', send)
+    socket.on('error', reject)
+    socket.on('close', () => {
+      if (done) resolve()
+      else reject(new Error('the server closed a connection under way'))
+    })
+  })
+}
+
+function busyShare({ user, system }: NodeJS.CpuUsage, durationMs: number): number {
+  return (user + system) / 1000 / durationMs
+}

@@ -1,0 +1,36 @@
+/** The load generator's process, seen from the benchmark: one order at a time. */
+import { type ChildProcess, fork } from 'node:child_process'
+import { once } from 'node:events'
+import type { LoadOrder, LoadReport } from './closed-loop.ts'
+
+type Reply = { readonly report: LoadReport } | { readonly failure: string }
+
+export class LoadGenerator {
+  readonly #child: ChildProcess
+
+  constructor() {
+    this.#child = fork(new URL('./process.ts', import.meta.url))
+  }
+
+  /** Rejects with the reason when the load could not be carried out. */
+  async run(order: LoadOrder): Promise<LoadReport> {
+    const gone = new AbortController()
+    const exit = once(this.#child, 'exit', { signal: gone.signal }).then(() => {
+      throw new Error('the load generator has ended')
+    })
+    exit.catch(() => undefined)
+    try {
+      const answer = once(this.#child, 'message', { signal: gone.signal })
+      this.#child.send(order)
+      const [reply] = (await Promise.race([answer, exit])) as [Reply]
+      if ('failure' in reply) throw new Error(reply.failure)
+      return reply.report
+    } finally {
+      gone.abort()
+    }
+  }
+
+  stop(): void {
+    this.#child.disconnect()
+  }
+}

@@ -1,0 +1,37 @@
+/**
+ * HTTP/1.1 with keep-alive, as little of it as a benchmark needs: one prepared request per connection, answers with
+ * Content-Length only. The client must not be what is measured, so nothing is parsed that does not decide.
+ */
+import type { Dialect } from './dialect.ts'
+
+const HEAD_END = Buffer.from('\r\n\r\n')
+
+export function httpDialect(path: string, bodies: readonly string[], grantMark: string): Dialect {
+  const requests = bodies.map((body) =>
+    Buffer.from(
+      `POST ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n` +
+        `Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`,
+    ),
+  )
+  const mark = Buffer.from(grantMark)
+  return {
+    request(connection) {
+      const request = requests[connection % requests.length]
+      if (request === undefined) throw new Error('at least one body is needed')
+      return request
+    },
+    answerLength(bytes) {
+      const headEnd = bytes.indexOf(HEAD_END)
+      if (headEnd < 0) return 0
+      const head = bytes.toString('latin1', 0, headEnd)
+      const length = /\r\ncontent-length: *(\d+)/i.exec(head)?.[1]
+      if (length === undefined) throw new Error(`an answer without Content-Length: ${head}`)
+      const end = headEnd + HEAD_END.length + Number(length)
+      if (bytes.length < end) return 0
+      if (!head.startsWith('HTTP/1.1 200 ') || !bytes.includes(mark, headEnd)) {
+        throw new Error(`not a grant: ${bytes.toString('utf8', 0, end)}`)
+      }
+      return end
+    },
+  }
+}

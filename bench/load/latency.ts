@@ -1,0 +1,21 @@
+/** What a distribution of latencies comes down to, in milliseconds. */
+export interface Latency {
+  readonly p50: number
+  readonly p99: number
+  readonly max: number
+}
+
+/** The value below which a share of an ascending list lies (nearest rank); NaN for an empty one. */
+export function quantile(ascending: ArrayLike<number>, share: number): number {
+  const rank = Math.ceil(share * ascending.length)
+  return ascending[Math.max(0, rank - 1)] ?? NaN
+}
+
+export function median(values: readonly number[]): number {
+  return quantile(Float64Array.from(values).sort(), 0.5)
+}
+
+export function summarize(latencies: readonly number[]): Latency {
+  const ascending = Float64Array.from(latencies).sort()
+  return { p50: quantile(ascending, 0.5), p99: quantile(ascending, 0.99), max: quantile(ascending, 1) }
+}

@@ -1,0 +1,74 @@
+/** The command line of the benchmark. */
+import { parseArgs } from 'node:util'
+import { FLOOR_STACKS, type FloorStack } from './floor/order.ts'
+
+export interface Options {
+  readonly connections: readonly number[]
+  readonly seconds: number
+  readonly rounds: number
+  /** Below which a temporary directory is made. */
+  readonly stateDir: string
+  readonly stacks: readonly FloorStack[]
+  readonly json: boolean
+}
+
+export const USAGE = `npm run bench -- [OPTION...]
+
+Durable access decisions per second over the agent's Unix socket, beside the same transport and commit without an engine
+(the floor), and beside Redis with an equivalent debit where redis-server is installed.
+
+  --connections LIST   connections that ask in turn, each waiting for its answer (1,16,64)
+  --seconds N          length of one measurement (2)
+  --rounds N           alternating rounds; the table shows medians over them (5)
+  --state-dir DIR      where the servers keep their data while measured; not tmpfs (.tallygate in the working folder)
+  --floor LIST         transports of the floor: ${FLOOR_STACKS.join(', ')} (the agent's: node-http)
+  --json               the figures of every round as JSON instead of the table
+  --help               this text
+`
+
+/** Undefined: help was asked for. Throws Error with one clear line for anything else that is wrong. */
+export function parseOptions(args: readonly string[]): Options | undefined {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      connections: { type: 'string', default: '1,16,64' },
+      seconds: { type: 'string', default: '2' },
+      rounds: { type: 'string', default: '5' },
+      'state-dir': { type: 'string', default: '.tallygate' },
+      floor: { type: 'string', default: 'node-http' },
+      json: { type: 'boolean', default: false },
+      help: { type: 'boolean', default: false },
+    },
+  })
+  if (values.help) return undefined
+  return {
+    connections: list(values.connections).map((text) => count('--connections', text)),
+    seconds: amount('--seconds', values.seconds),
+    rounds: count('--rounds', values.rounds),
+    stateDir: values['state-dir'],
+    stacks: list(values.floor).map(stack),
+    json: values.json,
+  }
+}
+
+function list(text: string): string[] {
+  return text.split(',').map((part) => part.trim())
+}
+
+function count(option: string, text: string): number {
+  const number = Number(text)
+  if (Number.isSafeInteger(number) && number >= 1 && number <= 10_000) return number
+  throw new Error(`${option} takes whole numbers from 1 to 10000, not '${text}'`)
+}
+
+function amount(option: string, text: string): number {
+  const number = Number(text)
+  if (number > 0 && number <= 3600) return number
+  throw new Error(`${option} takes a number of seconds up to 3600, not '${text}'`)
+}
+
+function stack(text: string): FloorStack {
+  const known = FLOOR_STACKS.find((name) => name === text)
+  if (known === undefined) throw new Error(`--floor takes ${FLOOR_STACKS.join(', ')}, not '${text}'`)
+  return known
+}

@@ -1,0 +1,59 @@
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import type { Contender } from '../../bench/contenders/contender.ts'
+import { floor } from '../../bench/contenders/floor.ts'
+import { FLOOR_STACKS } from '../../bench/floor/order.ts'
+import { type Plan, runRounds } from '../../bench/rounds.ts'
+
+const sizes = { bodies: ['{"first":1}', '{"second":2}'], rowBytes: 900, answerBytes: 400 }
+
+let directory = ''
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), 'tallygate-bench-test-'))
+})
+afterEach(() => rmSync(directory, { recursive: true, force: true }))
+
+const plan = (contenders: readonly Contender[]): Plan => ({
+  contenders,
+  connections: [1, 3],
+  rounds: 1,
+  durationMs: 30,
+  warmupMs: 1,
+  directory,
+})
+
+test.each(FLOOR_STACKS)('everything that the floor on %s has acknowledged is in its database', async (stack) => {
+  const { measurements, accounts } = await runRounds(plan([floor(stack, sizes)]), () => undefined)
+  expect(accounts).toMatchObject([{ contender: `floor (${stack})`, round: 1 }])
+  expect(accounts[0]?.acknowledged).toBeGreaterThan(0)
+  expect(accounts[0]?.recorded).toBe(accounts[0]?.acknowledged)
+  expect(measurements.map(({ connections }) => connections)).toEqual([1, 3])
+  expect(readdirSync(directory)).toEqual([])
+})
+
+test('a server that has recorded less than it acknowledged fails the run', async () => {
+  const honest = floor('net', sizes)
+  const forgetful: Contender = {
+    name: 'forgetful',
+    async start(place) {
+      const running = await honest.start(place)
+      return { ...running, killAndCount: async () => (await running.killAndCount()) - 1 }
+    },
+  }
+  await expect(runRounds(plan([forgetful]), () => undefined)).rejects.toThrow(/forgetful acknowledged \d+ debits/)
+})
+
+test('an answer that is not a grant fails the run', async () => {
+  const honest = floor('net', sizes)
+  const refusing: Contender = {
+    name: 'refusing',
+    async start(place) {
+      const running = await honest.start(place)
+      if (running.target.protocol !== 'http') throw new Error('the floor speaks HTTP')
+      return { ...running, target: { ...running.target, grantMark: 'nothing that the floor answers' } }
+    },
+  }
+  await expect(runRounds(plan([refusing]), () => undefined)).rejects.toThrow(/not a grant/)
+})
