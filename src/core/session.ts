@@ -57,6 +57,8 @@ export interface IntervalCharge {
 export interface Session {
   readonly id: string
   readonly instanceId: string
+  /** The device whose agent opened it; null for one that somebody else opened. */
+  readonly deviceId: string | null
   readonly state: SessionState
   readonly created: number
   /** Of the last granted request; automatic charges are made in its name. */
@@ -101,10 +103,14 @@ export function isLive(session: Pick<Session, 'state'>): boolean {
   return session.state === 'IDLE' || session.state === 'ACTIVE'
 }
 
-export function newSession(id: string, instanceId: string, now: number): Session {
+export function newSession(
+  { id, instanceId, deviceId }: Pick<Session, 'id' | 'instanceId' | 'deviceId'>,
+  now: number,
+): Session {
   return {
     id,
     instanceId,
+    deviceId,
     state: 'IDLE',
     created: now,
     requester: null,

@@ -81,6 +81,12 @@ export const ERRORS = catalogue({
     http: 400,
     retry: 'no',
   },
+  LAST_ADMINISTRATION_KEY: {
+    meaning: 'The last administration key cannot be deleted.',
+    remedy: 'Register another administration key first.',
+    http: 403,
+    retry: 'no',
+  },
   NOT_FOUND: {
     meaning: 'There is no such resource or route.',
     remedy: 'Check the identifiers and the path.',
@@ -343,6 +349,12 @@ export const ERRORS = catalogue({
     remedy: 'Wait; the device asks again by itself.',
     http: 409,
     retry: 'later',
+  },
+  SESSION_NOT_OPERABLE: {
+    meaning: 'The session takes no more requests: it was terminated, failed or disconnected, or is locked.',
+    remedy: 'Stop what was paid by it, and create another session.',
+    http: 409,
+    retry: 'no',
   },
   SEGMENT_REJECTED: {
     meaning: 'A sync message is malformed, not signed by its device, or does not add up.',

@@ -68,7 +68,8 @@ export interface RateTableRecord extends RateTable {
 export interface ConsumptionLimitRecord {
   readonly instanceId: string
   readonly lineItemId: string
-  readonly limit: Micro
+  /** Null: removed; kept because the numbers of its periods must not come again. */
+  readonly limit: Micro | null
   readonly frequency: Exclude<ResetFrequency, 'NONE'>
   readonly nextReset: number
   /** Number of the period that ends at `nextReset` and reaches back without end. */

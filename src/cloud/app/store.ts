@@ -79,7 +79,6 @@ export interface Transaction extends Reader {
   }
   readonly consumptionLimits: ConsumptionLimitReader & {
     save(limit: ConsumptionLimitRecord): Promise<void>
-    remove(instanceId: string, lineItemId: string): Promise<void>
   }
   readonly keys: KeyReader & {
     /** Serializes changes of keys: the last administration key must stay. */
@@ -174,6 +173,7 @@ export interface RateTableReader {
 
 export interface ConsumptionLimitReader {
   get(instanceId: string, lineItemId: string): Promise<ConsumptionLimitRecord | undefined>
+  /** Removed ones too. */
   list(instanceId: string): Promise<readonly ConsumptionLimitRecord[]>
 }
 
@@ -217,6 +217,8 @@ export interface SessionReader {
   get(id: string): Promise<Session | undefined>
   /** Live ones (IDLE, ACTIVE), newest first. */
   live(instanceId: string | null, limit: number): Promise<readonly Session[]>
+  /** Live ones that the device has opened. */
+  ofDevice(deviceId: string): Promise<readonly Session[]>
   /** Whether a live session holds a charge on the line item. */
   holds(instanceId: string, lineItemId: string): Promise<boolean>
 }

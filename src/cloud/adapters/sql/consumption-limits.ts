@@ -44,13 +44,6 @@ export function consumptionLimitTransaction(sql: Sql): Transaction['consumptionL
         .onConflict((conflict) => conflict.columns(['instance_id', 'line_item_id']).doUpdateSet(columns))
         .execute()
     },
-    async remove(instanceId, lineItemId) {
-      await db
-        .deleteFrom('consumption_limits')
-        .where('instance_id', '=', instanceId)
-        .where('line_item_id', '=', lineItemId)
-        .execute()
-    },
   }
 }
 

@@ -24,6 +24,16 @@ export function sessionReader({ db }: Sql): SessionReader {
       const rows = await query.orderBy('created', 'desc').orderBy('seq', 'desc').limit(limit).execute()
       return rows.map(sessionOf)
     },
+    async ofDevice(deviceId) {
+      const rows = await db
+        .selectFrom('sessions')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('state', 'in', ['IDLE', 'ACTIVE'])
+        .orderBy('id')
+        .execute()
+      return rows.map(sessionOf)
+    },
     async holds(instanceId, lineItemId) {
       const row = await db
         .selectFrom('session_holds')
@@ -58,6 +68,7 @@ export function sessionTransaction(sql: Sql): Transaction['sessions'] {
         .values({
           id: session.id,
           instance_id: session.instanceId,
+          device_id: session.deviceId,
           created: BigInt(session.created),
           ...columnsOf(session),
         })
@@ -108,6 +119,7 @@ function sessionOf(row: Row<'sessions'>): Session {
   return {
     id: row.id,
     instanceId: row.instance_id,
+    deviceId: row.device_id,
     state: row.state as SessionState,
     created: Number(row.created),
     requester: row.requester === null ? null : (JSON.parse(row.requester) as NonNullable<Session['requester']>),

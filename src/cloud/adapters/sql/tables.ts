@@ -68,7 +68,7 @@ export interface Tables extends EdgeTables {
   consumption_limits: {
     instance_id: string
     line_item_id: string
-    limit_amount: bigint
+    limit_amount: bigint | null
     frequency: string
     next_reset: bigint
     first_period: bigint
@@ -128,6 +128,7 @@ export interface Tables extends EdgeTables {
     seq: Generated<bigint>
     id: string
     instance_id: string
+    device_id: string | null
     state: string
     created: bigint
     requester: string | null

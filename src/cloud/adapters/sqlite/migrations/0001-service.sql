@@ -84,7 +84,8 @@ CREATE TABLE rate_tables (
 CREATE TABLE consumption_limits (
   instance_id TEXT NOT NULL,
   line_item_id TEXT NOT NULL,
-  limit_amount INTEGER NOT NULL CHECK (limit_amount > 0),
+  -- NULL: removed.
+  limit_amount INTEGER CHECK (limit_amount > 0),
   frequency TEXT NOT NULL CHECK (frequency IN ('DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY')),
   next_reset INTEGER NOT NULL,
   first_period INTEGER NOT NULL,
@@ -161,6 +162,7 @@ CREATE TABLE sessions (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   id TEXT NOT NULL UNIQUE,
   instance_id TEXT NOT NULL REFERENCES instances (id),
+  device_id TEXT,
   state TEXT NOT NULL CHECK (state IN ('IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED')),
   created INTEGER NOT NULL,
   -- JSON.
@@ -177,6 +179,7 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_by_due ON sessions (next_due);
 CREATE INDEX sessions_live ON sessions (instance_id, created) WHERE state IN ('IDLE', 'ACTIVE');
+CREATE INDEX sessions_of_device ON sessions (device_id) WHERE state IN ('IDLE', 'ACTIVE');
 
 -- The line items that pay the running interval of a live session.
 CREATE TABLE session_holds (

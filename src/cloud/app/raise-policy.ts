@@ -1,0 +1,92 @@
+/**
+ * A change of an instance's rules: whoever makes one raises the policy's revision in the same transaction, which also
+ * writes the hint that tells devices to look.
+ */
+import { TOLERANCE_MS } from '../../core/policy.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { limitPeriods, lineItemPeriods } from './calendar.ts'
+import type { ConsumptionLimitRecord, LineItemRecord, PolicyRevision } from './records.ts'
+import type { Transaction } from './store.ts'
+
+/**
+ * Runs a change of the rules of one instance alone, and raises the revision after it.
+ * @throws CodedError NOT_FOUND when there is no such instance
+ */
+export async function changeRules<T>(
+  tx: Transaction,
+  instanceId: string,
+  now: number,
+  change: () => Promise<T>,
+): Promise<T> {
+  const revision = await lockRules(tx, instanceId)
+  const result = await change()
+  await raisePolicy(tx, revision, now)
+  return result
+}
+
+/** Takes the right to change the rules. @throws CodedError NOT_FOUND when there is no such instance */
+export async function lockRules(tx: Transaction, instanceId: string): Promise<PolicyRevision> {
+  const revision = await tx.policyRevisions.lock(instanceId)
+  if (revision === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+  return revision
+}
+
+/** Runs a change of what all instances share alone, and raises the revision of each. */
+export async function changeSharedRules<T>(tx: Transaction, now: number, change: () => Promise<T>): Promise<T> {
+  const revisions = await tx.policyRevisions.lockAll()
+  const result = await change()
+  for (const revision of revisions) await raisePolicy(tx, revision, now)
+  return result
+}
+
+/** The revision must be locked, and what it stands for written. */
+export async function raisePolicy(tx: Transaction, before: PolicyRevision, now: number): Promise<PolicyRevision> {
+  const { instanceId } = before
+  const raisedAt = Math.max(now, before.raisedAt)
+  const lineItems = await tx.lineItems.list(instanceId)
+  const limits = await tx.consumptionLimits.list(instanceId)
+  const raised: PolicyRevision = {
+    instanceId,
+    revision: before.revision + 1,
+    raisedAt,
+    calendarDue: calendarDue(lineItems, limits, raisedAt),
+  }
+  await tx.policyRevisions.save(raised)
+  await tx.outbox.append([{ kind: 'policy', instanceId, revision: raised.revision }], now)
+  return raised
+}
+
+/**
+ * Raises the revision of one instance whose listed periods are half over. Returns whether there was one: call again until
+ * there is none.
+ */
+export async function carryOnCalendar(tx: Transaction, now: number): Promise<boolean> {
+  const [instanceId] = await tx.policyRevisions.calendarDue(now, 1)
+  if (instanceId === undefined) return false
+  const revision = await lockRules(tx, instanceId)
+  if (revision.calendarDue !== null && revision.calendarDue <= now) await raisePolicy(tx, revision, now)
+  return true
+}
+
+/** When the calendars in the policy of an instance must be carried on, for a policy issued at `at`; null: never. */
+function calendarDue(
+  lineItems: readonly LineItemRecord[],
+  limits: readonly ConsumptionLimitRecord[],
+  at: number,
+): number | null {
+  let earliest: number | null = null
+  const ends = new Map<string, number>()
+  const consider = (due: number | null, lineItemId: string): void => {
+    if (due === null || due > (ends.get(lineItemId) ?? 0)) return
+    if (earliest === null || due < earliest) earliest = due
+  }
+  for (const lineItem of lineItems) {
+    if (lineItem.state === 'OBSOLETE') continue
+    ends.set(lineItem.id, lineItem.end + TOLERANCE_MS)
+    consider(lineItemPeriods(lineItem.calendar, lineItem.start, at).due, lineItem.id)
+  }
+  for (const limit of limits) {
+    if (limit.limit !== null) consider(limitPeriods(limit, at).due, limit.lineItemId)
+  }
+  return earliest
+}

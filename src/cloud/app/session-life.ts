@@ -1,0 +1,282 @@
+/**
+ * Sessions as the twin keeps them: created, asked, kept alive, closed, and moved on by time. Whatever happens to a session
+ * happens in one transaction that has locked it, after time itself has had its due: so the moment at which a sweep runs
+ * changes nothing about what is charged. Source: contract, Sessions; facts on charges, refunds and heartbeats.
+ */
+import type { AccountId } from '../../core/account.ts'
+import type { AccessRequest, Decision } from '../../core/decision.ts'
+import {
+  type HeldItem,
+  type Session,
+  type SessionItem,
+  type Step,
+  due,
+  heldItems,
+  isLive,
+  newSession,
+  step,
+  unused,
+} from '../../core/session.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { chargeIntervalMs } from './change-configuration.ts'
+import { decideOverPools, refundPools } from './decide-over-pools.ts'
+import type { LoadedPolicy, Policies } from './load-policy.ts'
+import type { Pool } from './records.ts'
+import { requireInstance } from './show-line-items.ts'
+import type { Store, Transaction } from './store.ts'
+import { type UsageHeader, usageOfDecision, usageOfRefund } from './usage-of-request.ts'
+
+/** What the life of sessions needs. */
+export interface SessionParts {
+  readonly store: Store
+  readonly policies: Policies
+  readonly newId: () => string
+}
+
+/** The session after the operation: `operable` tells whether it took it. */
+export interface Touched {
+  readonly operable: boolean
+  readonly session: Session
+}
+
+/** @throws CodedError NOT_FOUND when there is no such instance */
+export async function openSession(
+  { store, newId }: SessionParts,
+  order: Pick<Session, 'instanceId' | 'deviceId'>,
+  now: number,
+): Promise<Session> {
+  const session = newSession({ id: newId(), ...order }, now)
+  await store.transaction(async (tx) => {
+    await requireInstance(tx, order.instanceId)
+    await tx.sessions.insert(session)
+  })
+  return session
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function heartbeat(
+  parts: SessionParts,
+  id: string,
+  belongs: (session: Session) => void,
+  now: number,
+): Promise<Touched> {
+  return parts.store.transaction(async (tx) => {
+    const session = await settled(parts, tx, id, belongs, now)
+    if (!isLive(session)) return { operable: false, session }
+    const next = step(session, { kind: 'HEARTBEAT' }, now)
+    await tx.sessions.save(next.session)
+    return { operable: true, session: next.session }
+  })
+}
+
+/** A sync of the device counts as the heartbeat of every session that it has opened. */
+export async function heartbeatOfDevice(tx: Transaction, deviceId: string, now: number): Promise<void> {
+  for (const { id } of await tx.sessions.ofDevice(deviceId)) {
+    const session = await tx.sessions.lock(id)
+    // One that is due is left to the sweep: a late sync does not undo a missed heartbeat.
+    if (session !== undefined && isLive(session) && due(session, now) === null) {
+      await tx.sessions.save(step(session, { kind: 'HEARTBEAT' }, now).session)
+    }
+  }
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function closeSession(
+  parts: SessionParts,
+  id: string,
+  belongs: (session: Session) => void,
+  now: number,
+): Promise<Touched> {
+  return parts.store.transaction(async (tx) => {
+    const session = await settled(parts, tx, id, belongs, now)
+    if (!isLive(session)) return { operable: false, session }
+    return { operable: true, session: await apply(parts, tx, step(session, { kind: 'CLOSED' }, now), session, now) }
+  })
+}
+
+export interface SessionRequest {
+  readonly sessionId: string
+  readonly correlationId: string
+  readonly request: AccessRequest
+  readonly metaData: readonly (string | null)[]
+  readonly rollbackOnDeny: boolean
+}
+
+export type SessionAnswer =
+  | { readonly operable: true; readonly granted: boolean; readonly decision: Decision }
+  | { readonly operable: false; readonly session: Session }
+
+/**
+ * All items or none. A granted request replaces what the session was charged for before; an empty one puts it to rest.
+ * @throws CodedError NOT_FOUND
+ */
+export async function requestInSession(
+  parts: SessionParts,
+  order: SessionRequest,
+  belongs: (session: Session) => void,
+  now: number,
+): Promise<SessionAnswer> {
+  return parts.store.transaction(async (tx): Promise<SessionAnswer> => {
+    const session = await settled(parts, tx, order.sessionId, belongs, now)
+    if (!isLive(session)) return { operable: false, session }
+    const { request } = order
+    if (request.items.length === 0) {
+      await apply(parts, tx, step(session, { kind: 'HALTED' }, now), session, now)
+      return { operable: true, granted: true, decision: { items: [], postings: [], caveats: [] } }
+    }
+    const loaded = await holdPolicy(parts, tx, session, now)
+    const outcome = await decideOverPools(tx, loaded, request, 'ALL_OR_NOTHING', now, unused(session, now))
+    const { decision } = outcome
+    const header = headerOf(order.correlationId, request, session, now)
+    if (!decision.items.every((item) => item.outcome === 'GRANTED')) {
+      const records = usageOfDecision(header, loaded, request, order.metaData, decision, new Map())
+      await tx.usage.append(records)
+      const then = order.rollbackOnDeny ? 'KEEP' : 'END'
+      await apply(parts, tx, step(session, { kind: 'REFUSED', then }, now), session, now)
+      return { operable: true, granted: false, decision }
+    }
+    const items = heldItems(sessionItems(order), decision)
+    const intervalMs = await chargeIntervalMs(tx)
+    const next = step(session, { kind: 'GRANTED', requester: request.requester, items, intervalMs }, now)
+    await tx.accounts.save(outcome.changed)
+    await tx.usage.append([
+      ...refundRecords(parts, loaded, next.refund, session, outcome.before, now),
+      ...usageOfDecision(header, loaded, request, order.metaData, decision, outcome.before),
+    ])
+    await tx.sessions.save(next.session)
+    return { operable: true, granted: true, decision }
+  })
+}
+
+/** Gives time its due on the session that has waited longest for it; false when none is due. */
+export async function sweepNextSession(parts: SessionParts, now: number): Promise<boolean> {
+  const failed: { session?: Session } = {}
+  try {
+    return await parts.store.transaction(async (tx) => {
+      const session = await tx.sessions.lockDue(now)
+      if (session === undefined) return false
+      failed.session = session
+      await settle(parts, tx, session, now)
+      return true
+    })
+  } catch (cause) {
+    const { session } = failed
+    // A failure of the store is not one of the session: it stays due.
+    if (session === undefined || cause instanceof CodedError) throw cause
+    await parts.store.transaction(async (tx) => {
+      const stored = await tx.sessions.lock(session.id)
+      if (stored !== undefined && isLive(stored)) await tx.sessions.save(step(stored, { kind: 'FAILED' }, now).session)
+    })
+    throw cause
+  }
+}
+
+/** The session, locked, as it stands now. @throws CodedError NOT_FOUND, and what `belongs` throws */
+async function settled(
+  parts: SessionParts,
+  tx: Transaction,
+  id: string,
+  belongs: (session: Session) => void,
+  now: number,
+): Promise<Session> {
+  const session = await tx.sessions.lock(id)
+  if (session === undefined) throw new CodedError('NOT_FOUND', `There is no session ${id}.`)
+  belongs(session)
+  return (await settle(parts, tx, session, now)) ?? session
+}
+
+/** What time demands, one step after another. Undefined when the session is forgotten. */
+async function settle(
+  parts: SessionParts,
+  tx: Transaction,
+  before: Session,
+  now: number,
+): Promise<Session | undefined> {
+  let session = before
+  for (;;) {
+    const demand = due(session, now)
+    if (demand === null) return session
+    if (demand === 'FORGET') {
+      await tx.sessions.remove(session.id)
+      return undefined
+    }
+    session =
+      demand === 'RENEWAL'
+        ? await renew(parts, tx, session, now)
+        : await apply(parts, tx, step(session, { kind: demand }, now), session, now)
+  }
+}
+
+/** The automatic charge: the same items, by the rules and rates of now. */
+async function renew(parts: SessionParts, tx: Transaction, session: Session, now: number): Promise<Session> {
+  const { charge, requester } = session
+  if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
+  const items = charge.items.map(({ item }) => item)
+  const request: AccessRequest = { requester, items }
+  const loaded = await holdPolicy(parts, tx, session, now)
+  const outcome = await decideOverPools(tx, loaded, request, 'ALL_OR_NOTHING', now)
+  const { decision } = outcome
+  const granted = decision.items.every((item) => item.outcome === 'GRANTED')
+  const next = step(
+    session,
+    granted ? { kind: 'RENEWED', items: heldItems(items, decision) } : { kind: 'NOT_RENEWED' },
+    now,
+  )
+  const header = headerOf(parts.newId(), request, session, now)
+  const metaData = items.map((item) => item.metaData)
+  await tx.accounts.save(outcome.changed)
+  await tx.usage.append(usageOfDecision(header, loaded, request, metaData, decision, outcome.before))
+  await tx.sessions.save(next.session)
+  return next.session
+}
+
+/** Writes a step, with what it gives back. */
+async function apply(
+  parts: SessionParts,
+  tx: Transaction,
+  { session, refund }: Step,
+  before: Session,
+  now: number,
+): Promise<Session> {
+  if (refund.length > 0) {
+    const loaded = await holdPolicy(parts, tx, before, now)
+    const changed = await refundPools(tx, refund)
+    const after = new Map(changed.map((pool) => [pool.account, pool]))
+    await tx.accounts.save(changed)
+    await tx.usage.append(refundRecords(parts, loaded, refund, before, after, now))
+  }
+  await tx.sessions.save(session)
+  return session
+}
+
+function refundRecords(
+  { newId }: SessionParts,
+  loaded: LoadedPolicy,
+  refund: readonly HeldItem[],
+  { id, requester }: Session,
+  after: ReadonlyMap<AccountId, Pool>,
+  now: number,
+) {
+  if (refund.length === 0 || requester === null) return []
+  const source = { kind: 'session', sessionId: id } as const
+  return usageOfRefund({ correlationId: newId(), requester, source, now }, loaded, refund, after)
+}
+
+async function holdPolicy(
+  { policies }: SessionParts,
+  tx: Transaction,
+  { instanceId }: Session,
+  now: number,
+): Promise<LoadedPolicy> {
+  const loaded = await policies.hold(tx, instanceId, now)
+  if (loaded === undefined) throw new Error('invariant: the instance of a session exists')
+  return loaded
+}
+
+function headerOf(correlationId: string, { requester }: AccessRequest, { id }: Session, now: number): UsageHeader {
+  return { correlationId, requester, source: { kind: 'session', sessionId: id }, now }
+}
+
+function sessionItems({ request, metaData }: SessionRequest): readonly SessionItem[] {
+  return request.items.map((item, index) => ({ ...item, metaData: metaData[index] ?? null }))
+}

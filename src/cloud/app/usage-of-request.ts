@@ -1,0 +1,111 @@
+/**
+ * Usage records of what the cloud decides: one for each share of a charge or of a refund, one for each item that was not
+ * charged. Source: facts on usage data; docs/decisions/usage-records.md.
+ */
+import { type AccountId, lineAccount } from '../../core/account.ts'
+import type { Micro } from '../../core/amount.ts'
+import { periodAt } from '../../core/compile.ts'
+import type { AccessRequest, Decision, Requester } from '../../core/decision.ts'
+import type { HeldItem, SessionItem } from '../../core/session.ts'
+import type { LoadedPolicy } from './load-policy.ts'
+import { used } from './pool.ts'
+import type { Pool, UsageRecord, UsageSource } from './records.ts'
+
+/** What all records of one operation share. */
+export interface UsageHeader {
+  readonly correlationId: string
+  readonly requester: Pick<Requester, 'type' | 'value'>
+  readonly source: UsageSource
+  readonly now: number
+}
+
+/**
+ * @param metaData JSON text of each requested item, in their order
+ * @param before the pools before the charge
+ */
+export function usageOfDecision(
+  header: UsageHeader,
+  loaded: LoadedPolicy,
+  request: AccessRequest,
+  metaData: readonly (string | null)[],
+  decision: Decision,
+  before: ReadonlyMap<AccountId, Pool>,
+): readonly UsageRecord[] {
+  const totals = new Map<string, Micro>()
+  const count = (lineItemId: string, charged: Micro): Micro => {
+    const total = (totals.get(lineItemId) ?? usedNow(loaded, before, lineItemId, header.now)) + charged
+    totals.set(lineItemId, total)
+    return total
+  }
+  return request.items.flatMap((item, index): UsageRecord[] => {
+    const outcome = decision.items[index]
+    if (outcome === undefined) throw new Error('invariant: one outcome per requested item')
+    const asked: SessionItem = { ...item, metaData: metaData[index] ?? null }
+    if (outcome.outcome !== 'GRANTED') {
+      const status = outcome.outcome === 'REFUSED' ? outcome.reason : outcome.outcome
+      return [{ ...common(header, loaded, asked), ...NO_LINE_ITEM, status, tokens: 0n }]
+    }
+    return outcome.parts.map(({ lineItemId, charged }): UsageRecord => ({
+      ...common(header, loaded, asked),
+      activationId: lineItemId,
+      quantity: loaded.lineItems.get(lineItemId)?.quantity ?? null,
+      used: count(lineItemId, charged),
+      status: 'GRANTED',
+      tokens: charged,
+    }))
+  })
+}
+
+function usedNow(loaded: LoadedPolicy, pools: ReadonlyMap<AccountId, Pool>, lineItemId: string, now: number): Micro {
+  const period = periodAt(loaded.lineItems.get(lineItemId)?.periods ?? [], now)
+  const pool = period && pools.get(lineAccount(loaded.policy.instanceId, lineItemId, period.index))
+  return pool === undefined ? 0n : used(pool)
+}
+
+/** @param after the pools after the refund */
+export function usageOfRefund(
+  header: UsageHeader,
+  loaded: LoadedPolicy,
+  refunded: readonly HeldItem[],
+  after: ReadonlyMap<AccountId, Pool>,
+): readonly UsageRecord[] {
+  const totals = new Map<AccountId, Micro>()
+  for (const [account, pool] of after) totals.set(account, used(pool))
+  const records: UsageRecord[] = []
+  for (const { item, parts } of [...refunded].reverse()) {
+    for (const { lineItemId, accounts, charged } of [...parts].reverse()) {
+      if (charged === 0n) continue
+      const pool = accounts.find((account) => account.startsWith('line/'))
+      const total = pool === undefined ? null : (totals.get(pool) ?? null)
+      records.unshift({
+        ...common(header, loaded, item),
+        activationId: lineItemId,
+        quantity: loaded.lineItems.get(lineItemId)?.quantity ?? null,
+        used: total,
+        status: 'REFUNDED',
+        tokens: -charged,
+      })
+      if (pool !== undefined && total !== null) totals.set(pool, total + charged)
+    }
+  }
+  return records
+}
+
+const NO_LINE_ITEM = { activationId: null, quantity: null, used: null }
+
+function common({ correlationId, requester, source, now }: UsageHeader, loaded: LoadedPolicy, item: SessionItem) {
+  return {
+    correlationId,
+    usageTime: now,
+    writeTime: now,
+    requesterType: requester.type,
+    requesterValue: requester.value,
+    accountId: loaded.accountId,
+    instanceId: loaded.policy.instanceId,
+    item: item.name,
+    version: item.version,
+    count: item.count,
+    source,
+    metaData: item.metaData,
+  }
+}

@@ -1,0 +1,65 @@
+/** Actions on the wire. Source: contract, Rules of access; facts on actions. */
+import { z } from 'zod'
+import { MICRO_MAX, toMicro } from '../../core/amount.ts'
+import { decimalNumber, plainText, uuid } from '../wire.ts'
+
+export const ACTIONS_MAX = 1_000
+
+const allocation = decimalNumber('NON_NEGATIVE')
+  .transform(toMicro)
+  .refine((amount) => amount <= MICRO_MAX, 'is larger than a line item can be')
+
+const fields = {
+  name: plainText(256).optional(),
+  conditionId: uuid.toLowerCase().optional(),
+  action: z.enum(['ALLOW', 'DENY']),
+  allocation: allocation.optional(),
+}
+
+const createdAction = z.strictObject(fields)
+
+const replacedAction = z.strictObject({
+  ...fields,
+  id: uuid.toLowerCase().optional(),
+  /** Read-only; taken so that a list may be sent back as it was read. */
+  used: z.number().optional(),
+})
+export type ActionInput = z.infer<typeof replacedAction>
+
+/** Body of POST: appended to what is there. */
+export const createdActionsBody = z.array(createdAction).min(1).max(ACTIONS_MAX)
+
+/** Body of PUT: the whole list; an empty one removes all. */
+export const replacedActionsBody = z.array(replacedAction).max(ACTIONS_MAX)
+
+/**
+ * What is wrong with a list as a whole; undefined when nothing is.
+ * @param conditions ids of the instance's conditions
+ */
+export function actionsProblem(
+  actions: readonly Pick<ActionInput, 'conditionId' | 'action' | 'allocation'>[],
+  conditions: ReadonlySet<string>,
+): string | undefined {
+  if (actions.length > ACTIONS_MAX) return `a line item has at most ${ACTIONS_MAX} actions`
+  let defaults = 0
+  for (const [index, { action, conditionId, allocation: cap }] of actions.entries()) {
+    const at = `action ${index + 1}`
+    if (conditionId === undefined) defaults += 1
+    else if (!conditions.has(conditionId)) return `${at}: there is no condition ${conditionId}`
+    if (action === 'DENY' && cap !== undefined) return `${at}: a DENY has no allocation`
+    if (action === 'ALLOW' && cap === undefined && conditionId !== undefined) {
+      return `${at}: an ALLOW with a condition needs an allocation`
+    }
+  }
+  return defaults > 1 ? 'at most one action may be without conditionId' : undefined
+}
+
+export const action = z.strictObject({
+  id: uuid,
+  name: z.string().optional(),
+  conditionId: uuid.toLowerCase().optional(),
+  action: z.enum(['ALLOW', 'DENY']),
+  allocation: z.number().optional(),
+  used: z.number().optional(),
+})
+export type ActionWire = z.infer<typeof action>

@@ -1,0 +1,60 @@
+/** Conditions on the wire. Source: contract, Rules of access; facts on conditions and their limits. */
+import { z } from 'zod'
+import { plainText, uuid } from '../wire.ts'
+
+export const CONDITION_VALUES_MAX = 100
+export const CONDITIONS_MAX = 1_000
+
+const label = { id: uuid.toLowerCase().optional(), name: plainText(256).optional() }
+
+export type ConditionInput = { readonly id?: string | undefined; readonly name?: string | undefined } & (
+  | { readonly operator: 'AND' | 'OR'; readonly conditions: readonly ConditionInput[] }
+  | { readonly operator: 'NOT'; readonly condition: ConditionInput }
+  | { readonly operator: 'IN'; readonly property: string; readonly values: readonly string[] }
+)
+
+/** Its depth is checked by whoever parses: see `CONDITION_DEPTH_MAX`. */
+const conditionInput: z.ZodType<ConditionInput> = z.lazy(() =>
+  z.discriminatedUnion('operator', [
+    z.strictObject({
+      ...label,
+      operator: z.enum(['AND', 'OR']),
+      conditions: z.array(conditionInput).min(1).max(CONDITION_VALUES_MAX),
+    }),
+    z.strictObject({ ...label, operator: z.literal('NOT'), condition: conditionInput }),
+    z.strictObject({
+      ...label,
+      operator: z.literal('IN'),
+      property: plainText(256).min(1),
+      values: z.array(plainText(1_000)).min(1).max(CONDITION_VALUES_MAX),
+    }),
+  ]),
+)
+
+const list = z.array(conditionInput).min(1).max(CONDITIONS_MAX)
+
+/** Body of POST and PATCH: an array, or an object that holds it. */
+export const conditionsBody = z.union([
+  list,
+  z.strictObject({ conditions: list }).transform(({ conditions }) => conditions),
+])
+
+/** How deep a condition nests; 1 for one that holds no other. */
+export function conditionDepth(condition: ConditionInput): number {
+  switch (condition.operator) {
+    case 'AND':
+    case 'OR':
+      return 1 + Math.max(...condition.conditions.map(conditionDepth))
+    case 'NOT':
+      return 1 + conditionDepth(condition.condition)
+    case 'IN':
+      return 1
+  }
+}
+
+/** A condition as the service answers it. */
+export type ConditionWire = { readonly id: string; readonly name?: string } & (
+  | { readonly operator: 'AND' | 'OR'; readonly conditions: readonly ConditionWire[] }
+  | { readonly operator: 'NOT'; readonly condition: ConditionWire }
+  | { readonly operator: 'IN'; readonly property: string; readonly values: readonly string[] }
+)

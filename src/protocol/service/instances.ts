@@ -1,0 +1,50 @@
+/** Instances on the wire. Source: contract, Instances; facts on instances and on paging. */
+import { z } from 'zod'
+import { instant, plainText, uuid } from '../wire.ts'
+
+export const PAGE_SIZE_DEFAULT = 100
+export const PAGE_SIZE_MAX = 1_000
+
+/** A whole number in a query. */
+const queryInteger = (min: number) =>
+  z
+    .string()
+    .regex(/^\d{1,9}$/, 'must be a whole number')
+    .transform(Number)
+    .refine((number) => number >= min, `must be at least ${min}`)
+
+/** `next` and `size` of a listing; a larger size than the maximum is a request that is not met in full. */
+export const paging = {
+  next: queryInteger(0).optional(),
+  size: queryInteger(1)
+    .transform((size) => Math.min(size, PAGE_SIZE_MAX))
+    .optional(),
+}
+
+/** Body of `POST .../instances`. */
+export const instanceBody = z.strictObject({
+  shortName: plainText(100).min(1),
+  accountId: plainText(256).min(1),
+})
+
+export const instanceQuery = z
+  .strictObject({
+    ...paging,
+    accountId: plainText(256).min(1).optional(),
+    default: z.literal('true').optional(),
+  })
+  .refine((query) => (query.accountId === undefined) === (query.default === undefined), {
+    message: 'accountId and default=true must be given together',
+  })
+
+export const instance = z.strictObject({
+  id: uuid,
+  shortName: z.string(),
+  accountId: z.string(),
+  defaultInstance: z.boolean(),
+  created: instant,
+  modified: instant,
+})
+export type InstanceWire = z.infer<typeof instance>
+
+export const instanceList = z.strictObject({ content: z.array(instance), next: z.int() })

@@ -1,0 +1,26 @@
+/** Authorization keys on the wire. Source: contract, Authentication; facts on key management. */
+import { z } from 'zod'
+import { instant, plainText } from '../wire.ts'
+import { paging } from './instances.ts'
+
+export const keyId = plainText(256).min(1)
+
+/** Body of PUT `administration-keys` and `client-keys`. */
+export const keysBody = z
+  .array(z.strictObject({ id: keyId, publicKey: z.string().min(1).max(10_000) }))
+  .min(1)
+  .max(100)
+  .refine((keys) => new Set(keys.map(({ id }) => id)).size === keys.length, 'must not hold the same id twice')
+
+export const keysQuery = z.strictObject(paging)
+
+export const publicKey = z.strictObject({
+  id: z.string(),
+  type: z.enum(['administration-key', 'client-key']),
+  publicKey: z.string(),
+  created: instant,
+  modified: instant,
+})
+export type PublicKeyWire = z.infer<typeof publicKey>
+
+export const publicKeyList = z.strictObject({ keys: z.array(publicKey), next: z.int() })

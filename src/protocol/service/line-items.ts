@@ -1,0 +1,164 @@
+/**
+ * Line items on the wire. Every problem of a PUT is reported, in the wording of the service's own validator: a path into
+ * the payload and what is wrong with it. Source: contract, Errors; facts on line items.
+ */
+import { z } from 'zod'
+import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/amount.ts'
+import { instant, plainText } from '../wire.ts'
+import type { ApiVersion } from './status.ts'
+
+export const LINE_ITEM_STATES = ['DEPLOYED', 'INACTIVE', 'OBSOLETE'] as const
+export const OVERDRAFT_TYPES = ['Number', 'Unlimited'] as const
+/** The values are a choice of this project: docs/decisions/periods.md. */
+export const RESET_FREQUENCIES = ['NONE', 'DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY'] as const
+
+/** Most whole tokens of a line item, overdraft included. */
+export const TOKENS_MAX = Number(MICRO_MAX / MICRO_PER_TOKEN)
+
+export const lineItemId = plainText(256).min(1)
+
+const wholeTokens = z.int().min(0).max(TOKENS_MAX)
+
+const attributesV10 = z.strictObject({
+  elastic: z.boolean().optional(),
+  rateTableSeries: plainText(256).optional(),
+  overdraftLimit: wholeTokens.optional(),
+  overdraftType: z.enum(OVERDRAFT_TYPES).optional(),
+})
+
+const attributesV11 = attributesV10.extend({ resetFrequency: z.enum(RESET_FREQUENCIES).optional() })
+
+const shape = {
+  activationId: lineItemId,
+  state: z.enum(LINE_ITEM_STATES),
+  quantity: wholeTokens,
+  start: instant,
+  end: instant,
+  /** Read-only; taken so that a record may be sent back as it was read. */
+  used: z.number().optional(),
+  /** Repeats the path. */
+  instanceId: z.string().optional(),
+}
+
+/** Body of `PUT .../line-items`, by version. */
+export const lineItemBodies = {
+  'v1.0': z.strictObject({ ...shape, attributes: attributesV10 }),
+  'v1.1': z.strictObject({ ...shape, attributes: attributesV11 }),
+} as const
+
+export type LineItemBody = z.infer<(typeof lineItemBodies)['v1.1']>
+
+/** A line item as the service answers it. */
+export const lineItem = z.strictObject({
+  activationId: z.string(),
+  state: z.enum(LINE_ITEM_STATES),
+  quantity: z.int(),
+  start: instant,
+  end: instant,
+  used: z.number(),
+  attributes: attributesV11,
+})
+export type LineItemWire = z.infer<typeof lineItem>
+
+export type LineItemParse =
+  { readonly ok: true; readonly body: LineItemBody } | { readonly ok: false; readonly problems: readonly string[] }
+
+/** @param instanceId of the path, in lower case */
+export function parseLineItem(version: ApiVersion, instanceId: string, payload: unknown): LineItemParse {
+  const parsed = lineItemBodies[version].safeParse(payload, { reportInput: true })
+  const problems = [
+    ...(parsed.success ? [] : parsed.error.issues.flatMap(problemsOf)),
+    ...contradictions(instanceId, payload),
+  ]
+  return parsed.success && problems.length === 0 ? { ok: true, body: parsed.data } : { ok: false, problems }
+}
+
+/** Rules over several fields; each looks only at fields that are well-formed by themselves. */
+function contradictions(instanceId: string, payload: unknown): readonly string[] {
+  const { instanceId: given, start, end, quantity, attributes } = fieldsOf(payload)
+  const { overdraftType, overdraftLimit } = fieldsOf(attributes)
+  const problems: string[] = []
+  if (typeof given === 'string' && given.toLowerCase() !== instanceId) {
+    problems.push('$.instanceId: must be the instance of the path')
+  }
+  if (isWhole(start) && isWhole(end) && end < start) problems.push('$.end: must not be before start')
+  if (overdraftLimit !== undefined && overdraftType === undefined) {
+    problems.push(`$.attributes: required property 'overdraftType' not found`)
+  }
+  if (overdraftType === 'Number' && overdraftLimit === undefined) {
+    problems.push(`$.attributes: required property 'overdraftLimit' not found`)
+  }
+  if (isWhole(quantity) && isWhole(overdraftLimit) && quantity <= TOKENS_MAX && overdraftLimit <= TOKENS_MAX) {
+    const most = TOKENS_MAX - quantity
+    if (overdraftLimit > most) problems.push(`$.attributes.overdraftLimit: must have a maximum value of ${most}`)
+  }
+  return problems
+}
+
+function fieldsOf(value: unknown): Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : {}
+}
+
+function isWhole(value: unknown): value is number {
+  return Number.isSafeInteger(value)
+}
+
+const INTEGERS = new Set(['$.quantity', '$.start', '$.end', '$.attributes.overdraftLimit'])
+
+function problemsOf(issue: z.core.$ZodIssue): readonly string[] {
+  const path = pathOf(issue.path)
+  switch (issue.code) {
+    case 'invalid_type': {
+      if (issue.input === undefined) return [missing(issue.path)]
+      return [`${path}: ${typeOf(issue.input)} found, ${INTEGERS.has(path) ? 'integer' : issue.expected} expected`]
+    }
+    case 'invalid_value':
+      if (issue.input === undefined) return [missing(issue.path)]
+      return [`${path}: ${enumerated(issue.input, issue.values)}`]
+    case 'unrecognized_keys':
+      return issue.keys.map(
+        (key) =>
+          `${path}: property '${shorten(key)}' is not defined in the schema and the schema does not allow additional properties`,
+      )
+    case 'too_small':
+      return [
+        issue.origin === 'string'
+          ? `${path}: must be at least ${issue.minimum} characters long`
+          : `${path}: must have a minimum value of ${issue.minimum}`,
+      ]
+    case 'too_big':
+      return [
+        issue.origin === 'string'
+          ? `${path}: must be at most ${issue.maximum} characters long`
+          : `${path}: must have a maximum value of ${issue.maximum}`,
+      ]
+    default:
+      return [`${path}: ${issue.message}`]
+  }
+}
+
+function enumerated(input: unknown, values: readonly unknown[]): string {
+  return typeof input === 'string'
+    ? `does not have a value in the enumeration [${values.join(', ')}]`
+    : `${typeOf(input)} found, string expected`
+}
+
+function missing(path: readonly PropertyKey[]): string {
+  return `${pathOf(path.slice(0, -1))}: required property '${String(path.at(-1))}' not found`
+}
+
+function pathOf(path: readonly PropertyKey[]): string {
+  return ['$', ...path.map(String)].join('.')
+}
+
+/** JSON types as the validator names them: a number without fraction is an integer. */
+function typeOf(value: unknown): string {
+  if (value === null) return 'null'
+  if (Array.isArray(value)) return 'array'
+  if (typeof value === 'number') return Number.isInteger(value) ? 'integer' : 'number'
+  return typeof value
+}
+
+function shorten(key: string): string {
+  return key.length > 100 ? `${key.slice(0, 100)}…` : key
+}
