@@ -125,6 +125,13 @@ export const ERRORS = catalogue({
     exit: 78,
     retry: 'no',
   },
+  SYSTEM_UNSUPPORTED: {
+    meaning: 'The operating system lacks something that the agent cannot do without.',
+    remedy: 'Run the agent on Linux with /proc mounted.',
+    http: 500,
+    exit: 78,
+    retry: 'no',
+  },
   CONFIG_UNREADABLE: {
     meaning: 'The configuration file cannot be read or is not TOML.',
     remedy: 'Check the path, its permissions, and the line that the message names.',

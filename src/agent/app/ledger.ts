@@ -38,8 +38,10 @@ export interface LedgerParts {
   readonly startingGrant: Micro
   /** Calls when the entries of this moment have come, so that they share a commit. */
   readonly soon: (call: () => void) => void
-  /** An account has come to its low-water mark. */
-  readonly onLow: () => void
+  /** So many entries make it worth while to deliver them. */
+  readonly batchEntries: number
+  /** An account has come to its low-water mark, or there are entries to deliver. */
+  readonly onNeed: () => void
   /** The outcome of a write is unknown: the process must end and open again. Nothing more is recorded. */
   readonly onFatal: (error: unknown) => void
 }
@@ -137,8 +139,9 @@ export class Ledger {
       return Promise.reject(new CodedError('NOT_ATTACHED', 'nothing can be recorded at the moment'))
     }
     if (entry.n !== this.#lastEntry + 1) throw new Error('invariant: entries are numbered without gaps')
-    if (entry.moves === 'used' && entry.postings.length > 0) this.#charge(entry.postings)
+    const low = entry.moves === 'used' && entry.postings.length > 0 && this.#charge(entry.postings)
     this.#lastEntry = entry.n
+    if (low || entry.n % this.#parts.batchEntries === 0) this.#parts.onNeed()
     return new Promise((resolve, reject) => {
       this.#waiting.push({ entry, resolve, reject })
       this.#schedule()
@@ -234,7 +237,8 @@ export class Ledger {
     return Math.floor(this.#grant.agedMs + Math.max(0, sinceBoot - this.#agedAt))
   }
 
-  #charge(postings: readonly Posting[]): void {
+  /** True when an account has come to its low-water mark. */
+  #charge(postings: readonly Posting[]): boolean {
     const low = this.#balances.charge(postings)
     const sinceBoot = this.#parts.clock.sinceBoot()
     for (const { account, amount } of postings) {
@@ -245,7 +249,7 @@ export class Ledger {
       }
       rate.add(amount, sinceBoot)
     }
-    if (low) this.#parts.onLow()
+    return low
   }
 
   #schedule(): void {

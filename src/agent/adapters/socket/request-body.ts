@@ -1,0 +1,91 @@
+/**
+ * The body of one request as JSON: declared as such, within the limit, UTF-8, and not nested beyond what everybody who
+ * will read it takes.
+ */
+import { isUtf8 } from 'node:buffer'
+import type { IncomingMessage } from 'node:http'
+import { CodedError } from '../../../protocol/errors.ts'
+
+/** Levels of objects and lists. */
+const DEPTH_MAX = 64
+
+export interface JsonBody {
+  readonly text: string
+  readonly value: unknown
+}
+
+/**
+ * Calls back once, with the body or with a CodedError (MEDIA_TYPE_NOT_SUPPORTED, BODY_TOO_LARGE, BAD_JSON); not at all
+ * when the connection breaks before the end.
+ */
+export function readJson(
+  request: IncomingMessage,
+  bytesMax: number,
+  done: (result: JsonBody | CodedError) => void,
+): void {
+  const refusal = headerRefusal(request, bytesMax)
+  if (refusal !== null) {
+    done(refusal)
+    return
+  }
+  let first: Buffer | undefined
+  let rest: Buffer[] | undefined
+  let length = 0
+  let isDone = false
+  request.on('data', (chunk: Buffer) => {
+    if (isDone) return
+    length += chunk.length
+    if (length > bytesMax) {
+      isDone = true
+      done(tooLarge(bytesMax))
+    } else if (first === undefined) first = chunk
+    else (rest ??= [first]).push(chunk)
+  })
+  request.on('end', () => {
+    if (isDone) return
+    isDone = true
+    done(parse(rest === undefined ? (first ?? EMPTY) : Buffer.concat(rest, length)))
+  })
+}
+
+const EMPTY = Buffer.alloc(0)
+
+function headerRefusal(request: IncomingMessage, bytesMax: number): CodedError | null {
+  const { 'content-type': type, 'content-encoding': encoding, 'content-length': length } = request.headers
+  if (type === undefined || !isJsonType(type)) {
+    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'the body must be declared as application/json')
+  }
+  if (encoding !== undefined && encoding.toLowerCase() !== 'identity') {
+    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'the body must not be compressed')
+  }
+  return length !== undefined && Number(length) > bytesMax ? tooLarge(bytesMax) : null
+}
+
+function isJsonType(type: string): boolean {
+  return type === 'application/json' || /^application\/json\s*(;\s*charset\s*=\s*"?utf-8"?\s*)?;?\s*$/i.test(type)
+}
+
+function parse(bytes: Buffer): JsonBody | CodedError {
+  if (!isUtf8(bytes)) return new CodedError('BAD_JSON', 'the body is not UTF-8')
+  const text = bytes.toString('utf8')
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch (cause) {
+    return new CodedError('BAD_JSON', 'the body is not well-formed JSON', { cause })
+  }
+  if (isDeeperThan(value, DEPTH_MAX))
+    return new CodedError('BAD_REQUEST', `body: nested deeper than ${DEPTH_MAX} levels`)
+  return { text, value }
+}
+
+function isDeeperThan(value: unknown, levels: number): boolean {
+  if (typeof value !== 'object' || value === null) return false
+  if (levels === 0) return true
+  for (const key in value) if (isDeeperThan((value as Record<string, unknown>)[key], levels - 1)) return true
+  return false
+}
+
+function tooLarge(bytesMax: number): CodedError {
+  return new CodedError('BODY_TOO_LARGE', `the body is larger than ${bytesMax} bytes`)
+}

@@ -1,0 +1,55 @@
+/** How the agent is, gathered from its parts without changing anything: what a technician and the command line see. */
+import type { AgentStatusWire } from '../../protocol/local/status.ts'
+import type { Clock } from './clock.ts'
+import type { Ledger } from './ledger.ts'
+import type { Link } from './link/link.ts'
+
+export interface StatusParts {
+  readonly version: string
+  /** Best estimate, POSIX ms. */
+  readonly startedAt: number
+  readonly ledger: Pick<Ledger, 'accounts' | 'grant' | 'lastEntry'>
+  readonly link: Pick<Link, 'status'>
+  readonly clock: Pick<Clock, 'reading'>
+}
+
+export function statusOf({ version, startedAt, ledger, link, clock }: StatusParts): AgentStatusWire {
+  const { deviceId, incarnation, fenced, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
+  const grant = ledger.grant()
+  return {
+    version,
+    startedAt,
+    deviceId,
+    instanceIds: rest.policies.map(({ instanceId }) => instanceId),
+    incarnation,
+    fenced,
+    connected,
+    lastContactAt,
+    lastSyncAt,
+    lastEntry: ledger.lastEntry(),
+    backlog: rest.backlog,
+    unacknowledgedSeq: rest.unacknowledgedSeq,
+    policies: [...rest.policies],
+    sessions: [...rest.sessions],
+    push: rest.push,
+    clock: clock.reading(),
+    grant:
+      grant === null
+        ? null
+        : {
+            term: grant.term,
+            expiresAt: grant.expiresAt,
+            remainingMs: Math.max(0, grant.lifetimeMs - grant.agedMs),
+          },
+    accounts: [...ledger.accounts()].map(([account, held]) => ({
+      account,
+      granted: String(held.granted),
+      used: String(held.used),
+      refunded: String(held.refunded),
+      returned: String(held.returned),
+      exhausted: held.exhausted,
+      unlimited: held.unlimited,
+    })),
+    conditions: rest.conditions.map(({ subject, code, message, since }) => ({ subject, code, message, since })),
+  }
+}

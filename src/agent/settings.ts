@@ -1,0 +1,174 @@
+/**
+ * Every path, limit and habit of the agent, in one table: the TOML file, the environment, the flags, `--help` and the
+ * documentation come from it.
+ */
+import {
+  type OptionTable,
+  type Settings,
+  bytes,
+  choice,
+  duration,
+  integer,
+  path,
+  secret,
+  toggle,
+} from '../settings/option.ts'
+
+const options = {
+  enrollment: {
+    token: secret({
+      help: 'One-time token of an administrator by which a device that belongs to no cloud yet becomes known to one.',
+    }),
+  },
+  state: {
+    directory: path({
+      help: 'Where the ledger and the key of the device are kept. It must be on storage that keeps what was flushed.',
+      default: '/var/lib/tallygate/agent',
+    }),
+    ledgerMax: bytes({
+      help: 'How large the ledger may grow. A device that has been offline for so long that it is full refuses requests.',
+      default: '8GiB',
+      min: '16MiB',
+      max: '1TiB',
+    }),
+    slack: bytes({
+      help: 'Space kept back, in the ledger and on the disk, so that a full device can still deliver its usage.',
+      default: '4MiB',
+      min: '1MiB',
+      max: '1GiB',
+    }),
+    retention: duration({
+      help: 'How long delivered usage is kept, for a cloud that is restored from a backup and asks for it again.',
+      default: '7d',
+      min: '1h',
+      max: '366d',
+    }),
+    retainedMax: bytes({
+      help: 'Most that delivered usage takes, whatever the retention says; the oldest goes first.',
+      default: '1GiB',
+      min: '1MiB',
+      max: '1TiB',
+    }),
+    answersMax: integer({
+      help: 'Application sessions whose last answer is kept for a retry; the one that was idle longest goes first.',
+      default: 10_000,
+      min: 1,
+      max: 1_000_000,
+    }),
+  },
+  device: {
+    keyFile: path({
+      help: 'Private key of the device, in PEM. Left out: the agent makes one in the state directory.',
+      default: null,
+    }),
+  },
+  socket: {
+    path: path({ help: 'Unix socket for local applications.', default: '/run/tallygate/agent.sock' }),
+    mode: choice(['0600', '0660', '0666'], {
+      help: 'Permissions of the socket: who may connect may spend.',
+      default: '0660',
+    }),
+    connectionsMax: integer({ help: 'Most connections at a time.', default: 1_024, min: 1, max: 65_535 }),
+    waitingMax: integer({
+      help: 'Requests that are being decided or recorded at a time; more are refused with OVERLOADED.',
+      default: 4_096,
+      min: 1,
+      max: 1_000_000,
+    }),
+    bodyMax: bytes({ help: 'Largest body of a request.', default: '64KiB', min: '1KiB', max: '1MiB' }),
+    requestTimeout: duration({
+      help: 'How long a request may take to arrive.',
+      default: '30s',
+      min: '1s',
+      max: '10m',
+    }),
+    drainTimeout: duration({
+      help: 'How long a stop waits for requests under way.',
+      default: '5s',
+      min: '100ms',
+      max: '5m',
+    }),
+  },
+  sync: {
+    interval: duration({
+      help: 'Longest time between two syncs. Each one comes up to a quarter earlier, so that devices spread.',
+      default: '5m',
+      min: '1s',
+      max: '7d',
+    }),
+    batch: integer({
+      help: 'Ledger entries that are delivered before the interval is over.',
+      default: 1_000,
+      min: 1,
+      max: 1_000_000,
+    }),
+    heartbeat: duration({
+      help: 'Longest silence of the session with the cloud before it gets a heartbeat.',
+      default: '15m',
+      min: '10s',
+      max: '12h',
+    }),
+    sessionCheck: duration({
+      help: 'How often the cloud is asked for the state of the session, at the least.',
+      default: '1h',
+      min: '10s',
+      max: '7d',
+    }),
+    backoffMin: duration({
+      help: 'Longest wait before a sync that failed is tried again for the first time; it doubles from there.',
+      default: '1s',
+      min: '10ms',
+      max: '5m',
+    }),
+    backoffMax: duration({
+      help: 'Longest wait before a sync that failed is tried again.',
+      default: '5m',
+      min: '1s',
+      max: '1d',
+    }),
+    stopTimeout: duration({
+      help: 'How long a stop may take to say goodbye to the cloud.',
+      default: '5s',
+      min: '0ms',
+      max: '5m',
+    }),
+  },
+  grants: {
+    starting: integer({
+      help: 'Tokens that the device wants in hand of each pool and allocation before it has used any. Its share is fair.',
+      default: 100,
+      min: 0,
+      max: 1_000_000_000,
+      unit: 'tokens',
+    }),
+    topUpDeadline: duration({
+      help: 'How long a request may wait for the cloud when the device is connected and its grant does not suffice.',
+      default: '2s',
+      min: '0ms',
+      max: '60s',
+    }),
+    returnOnStop: toggle({
+      help: 'Give all unspent tokens back at a stop. For a device that goes away for good, or is always online.',
+      default: false,
+    }),
+  },
+  push: {
+    enabled: toggle({
+      help: 'Take hints over MQTT where the cloud offers them. Without them changes are found at the next sync.',
+      default: true,
+    }),
+  },
+  tls: {
+    caFile: path({
+      help: 'Certificates, in PEM, that the cloud may have besides those that the system trusts.',
+      default: null,
+    }),
+  },
+  log: {
+    level: choice(['debug', 'info', 'warn', 'error'], { help: 'Least severity of what is logged.', default: 'info' }),
+  },
+}
+
+export const agentOptions: OptionTable<typeof options> = { envPrefix: 'TALLYGATE_AGENT', options }
+
+export type AgentSettings = Settings<typeof options>
