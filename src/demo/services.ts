@@ -78,6 +78,10 @@ export class Agent {
         TALLYGATE_AGENT_SOCKET_PATH: this.socketPath,
         TALLYGATE_AGENT_STATE_DIRECTORY: join(directory, 'agent'),
         TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: tokenFile,
+        // A device in the field may take minutes to come back; nobody wants to watch that.
+        TALLYGATE_AGENT_SYNC_INTERVAL: '1s',
+        TALLYGATE_AGENT_SYNC_BACKOFF_MIN: '50ms',
+        TALLYGATE_AGENT_SYNC_BACKOFF_MAX: '1s',
       },
       logFile: join(directory, 'agent.log'),
       readyWithinMs,

@@ -113,7 +113,7 @@ export function integer<const T extends number | null>(
 
 /** A length of time, in milliseconds inside and written with its unit outside: `default`, `min` and `max` too. */
 export function duration(facts: Facts<string> & { readonly min: string; readonly max: string }): Option<number> {
-  return ofQuantity(facts, `a duration from ${facts.min} to ${facts.max}, such as "250ms", "30s", "5m", "24h", "7d"`, {
+  return ofQuantity(facts, `a duration from ${facts.min} to ${facts.max}, such as "30s"`, {
     parse: parseDuration,
     format: formatDuration,
   })
@@ -121,7 +121,7 @@ export function duration(facts: Facts<string> & { readonly min: string; readonly
 
 /** A size, in bytes inside and written with its unit outside: `default`, `min` and `max` too. */
 export function bytes(facts: Facts<string> & { readonly min: string; readonly max: string }): Option<number> {
-  return ofQuantity(facts, `a size from ${facts.min} to ${facts.max}, such as "512B", "64KiB", "1MiB", "2GiB"`, {
+  return ofQuantity(facts, `a size from ${facts.min} to ${facts.max}, such as "64KiB"`, {
     parse: parseBytes,
     format: formatBytes,
   })

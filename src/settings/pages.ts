@@ -17,6 +17,9 @@ A setting comes from a flag, or else from the environment, or else from the sett
 settings file is [TOML](https://toml.io); \`--config\` or the variable below names it. What is not understood is refused at the
 start, with the nearest known name: an unknown key or variable, and a value that a setting does not take.
 
+A duration is a whole number with \`ms\`, \`s\`, \`m\`, \`h\` or \`d\`, a size one with \`B\`, \`KiB\`, \`MiB\`, \`GiB\` or \`TiB\`; in the file
+both are text in quotes.
+
 A secret is never in the settings file itself: its key, and its flag, name a file that holds it. The environment may hold the
 secret itself, in the variable without \`_FILE\`.
 

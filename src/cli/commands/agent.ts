@@ -1,0 +1,15 @@
+/** `tallygate agent`: the daemon on the device, until a signal stops it. It logs to standard output, one JSON line each. */
+import type { Command } from 'commander'
+import { agentOptions } from '../../agent/settings.ts'
+import type { Io } from '../io.ts'
+import { serviceCommand, settingsOf } from '../service-settings.ts'
+
+export function command(io: Io): Command {
+  return serviceCommand('agent', agentOptions)
+    .description('Runs the agent of this device: decides access requests on its Unix socket, online and offline.')
+    .action(async (_flags: unknown, command: Command) => {
+      const settings = settingsOf(command, agentOptions, io)
+      const { runAgent } = await import('../../agent/main.ts')
+      await runAgent(settings, io.stop)
+    })
+}

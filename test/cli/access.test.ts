@@ -1,0 +1,63 @@
+import { describe, expect, test } from 'vitest'
+import { agentStatus, instanceId } from './agent-status.ts'
+import { fakeService } from './fake-service.ts'
+import { tallygate } from './outside.ts'
+
+const path = `POST /elastic/api/v1.1/instances/${instanceId}/access-request`
+const status = { 'GET /agent/v1/status': { body: agentStatus() } }
+const item = ['--item', 'LaserCut', '--requester', 'user:anna:keller']
+
+const answer = (code: string, charged: string, lineItems: string) =>
+  `{"requestedItems":[{"status":{"code":"${code}","description":"Because"},"totalTokensCharged":${charged},"lineItems":[${lineItems}]}]}`
+
+test('an allowed request says what was charged, exactly, and ends with 0', async () => {
+  const body = answer('1001', '9007199254740993.5', '{"activationId":"A","tokensCharged":9007199254740993.5}')
+  await using agent = await fakeService('socket', { ...status, [path]: { body } })
+  const { code, out } = await tallygate([
+    ...['access', '--socket', agent.address, ...item],
+    ...['--item-version', '1.0', '--count', '2.5', '--attribute', 'role=member', '--attribute', 'note=a=b'],
+  ])
+  expect({ code, out }).toEqual({ code: 0, out: 'allowed: 9007199254740993.5 tokens, 9007199254740993.5 from A\n' })
+  expect(agent.asked[1]!.body).toEqual({
+    requester: { type: 'user', value: 'anna:keller', dictionary: { role: 'member', note: 'a=b' } },
+    requestedItems: [{ item: 'LaserCut', version: '1.0', count: 2.5 }],
+  })
+})
+
+test('a refused request says why and ends with 1', async () => {
+  await using agent = await fakeService('socket', { [path]: { body: answer('2003', '0', '') } })
+  const args = ['access', '--socket', agent.address, '--instance', instanceId, ...item]
+  expect(await tallygate(args)).toEqual({ code: 1, out: 'refused (2003): Because\n', err: '' })
+  expect(agent.asked.map(({ method }) => method)).toEqual(['POST'])
+})
+
+test('--json is the answer as it came', async () => {
+  const body = answer('1001', '1.500', '')
+  await using agent = await fakeService('socket', { ...status, [path]: { body } })
+  expect((await tallygate(['access', '--json', '--socket', agent.address, ...item])).out).toBe(`${body}\n`)
+})
+
+describe('without --instance', () => {
+  test('a device that serves several is asked to choose', async () => {
+    const two = agentStatus({ instanceIds: [instanceId, instanceId.replace(/9$/, '8')] })
+    await using agent = await fakeService('socket', { 'GET /agent/v1/status': { body: two } })
+    expect(await tallygate(['access', '--socket', agent.address, ...item])).toMatchObject({ code: 64, out: '' })
+  })
+
+  test('a device that serves none is not enrolled', async () => {
+    const none = agentStatus({ instanceIds: [], deviceId: null })
+    await using agent = await fakeService('socket', { 'GET /agent/v1/status': { body: none } })
+    const { code, err } = await tallygate(['access', '--socket', agent.address, ...item])
+    expect(code).toBe(78)
+    expect(err).toContain('NOT_ENROLLED')
+  })
+})
+
+test.each([
+  ['a count of nothing', [...item, '--count', '0']],
+  ['a count that is no number', [...item, '--count', '1e3']],
+  ['a requester without a type', ['--item', 'A', '--requester', ':x']],
+  ['an attribute without a value', [...item, '--attribute', 'role']],
+])('%s is USAGE', async (_what, args) => {
+  expect(await tallygate(['access', '--socket', '/nowhere', ...args])).toMatchObject({ code: 64 })
+})

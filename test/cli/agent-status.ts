@@ -1,0 +1,39 @@
+import type { AgentStatusWire } from '../../src/protocol/local/status.ts'
+
+export const instanceId = '64d2028c-ae87-4069-a624-66089d957ef9'
+
+/** How an agent is that has nothing to complain about, except for the changes. */
+export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatusWire {
+  return {
+    version: '0.1.0',
+    startedAt: 1_799_999_000_000,
+    deviceId: '0c1d8a1e-0000-4000-8000-000000000000',
+    instanceIds: [instanceId],
+    incarnation: 1,
+    fenced: false,
+    connected: true,
+    lastContactAt: 1_799_999_990_000,
+    lastSyncAt: 1_799_999_990_000,
+    lastEntry: 12,
+    backlog: 3,
+    unacknowledgedSeq: null,
+    policies: [{ instanceId, applied: 7, newest: 8 }],
+    sessions: [],
+    push: 'CONNECTED',
+    clock: { now: 1_800_000_000_000, earliest: 1_799_999_999_000, latest: null },
+    grant: { term: 4, expiresAt: 1_800_086_400_000, remainingMs: 86_400_000 },
+    accounts: [
+      {
+        account: `line/${instanceId}/LW-ANNUAL/0`,
+        granted: '150000000',
+        used: '30500000',
+        refunded: '500000',
+        returned: '0',
+        exhausted: true,
+        unlimited: false,
+      },
+    ],
+    conditions: [],
+    ...changes,
+  }
+}
