@@ -7,7 +7,7 @@ import { accountId } from '../edge/sync.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
 /** `GET` on the agent's socket. */
-export const AGENT_STATUS_PATH = '/agent/v1/status'
+export const AGENT_STATUS_PATH = '/tallygate/v1/status'
 
 export const agentStatus = z.strictObject({
   version: z.string(),
