@@ -3,10 +3,8 @@
  * connections, killed, and held to account. Contenders share the machine's moods that way, so that ratios of one round
  * mean something where absolute figures do not.
  */
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import type { Contender } from './contenders/contender.ts'
+import { withPlace } from './contenders/place.ts'
 import type { LoadReport } from './load/closed-loop.ts'
 import { LoadGenerator } from './load/generator.ts'
 import { machineSeconds, processorSeconds, proportionalSetSize } from './measure/process-use.ts'
@@ -72,11 +70,8 @@ export async function runRounds(plan: Plan, tell: (progress: string) => void): P
 }
 
 async function runOne(plan: Plan, contender: Contender, round: number, generator: LoadGenerator) {
-  const directory = join(plan.directory, 'state')
-  const sockets = mkdtempSync(join(tmpdir(), 'tallygate-bench-'))
-  mkdirSync(directory)
-  try {
-    const running = await contender.start({ directory, socketPath: join(sockets, 'socket') })
+  return withPlace(plan.directory, async (place) => {
+    const running = await contender.start(place)
     const measurements: Measurement[] = []
     let acknowledged = 0
     let memory = 0
@@ -102,8 +97,5 @@ async function runOne(plan: Plan, contender: Contender, round: number, generator
       throw new Error(`${contender.name} acknowledged ${acknowledged} debits and has recorded ${recorded}`)
     }
     return { measurements, account: { contender: contender.name, round, acknowledged, recorded, memory } }
-  } finally {
-    rmSync(directory, { recursive: true, force: true })
-    rmSync(sockets, { recursive: true, force: true })
-  }
+  })
 }

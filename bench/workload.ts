@@ -9,8 +9,8 @@ import { actionAccount, lineAccount } from '../src/core/account.ts'
 const HOUR_MS = 60 * 60 * 1000
 const REQUESTERS = 64
 
-/** Enough for any run. */
-const FUNDS = wholeTokens(1_000_000_000)
+/** More than any run spends, in micro-tokens. */
+export const FUNDS = wholeTokens(1_000_000_000)
 
 const INSTANCE = 'b2b1d7e4-6f0c-4e7e-9a51-2f5d0c8c1a01'
 const LINE_ITEM = '7d9f4c1e-0b1a-4f5c-8a53-0c6a3e5b2c11'
@@ -33,6 +33,9 @@ export const REQUEST_BODIES: readonly string[] = Array.from({ length: REQUESTERS
     requestedItems: [{ item: 'vision-inspection', version: '2.1', count: 1 }],
   }),
 )
+
+/** Text that only the answer of a grant has. */
+export const GRANT_MARK = '"totalTokensCharged":1.5'
 
 /** @param now POSIX ms */
 export function workloadPolicy(now: number): Policy {
@@ -96,4 +99,3 @@ export function workloadPolicy(now: number): Policy {
     ],
   }
 }
-export { FUNDS }

@@ -3,17 +3,11 @@
  * that are not the benchmark's, and can tell how many debits it has really recorded.
  */
 import type { Target } from '../load/dialect.ts'
+import type { Place } from './place.ts'
 
 export interface Contender {
   readonly name: string
   start(place: Place): Promise<Running>
-}
-
-export interface Place {
-  /** Empty, on the file system that all contenders share. */
-  readonly directory: string
-  /** Where to listen; apart, because the path of a socket may not be long. */
-  readonly socketPath: string
 }
 
 export interface Running {

@@ -2,15 +2,14 @@
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
-import Database from 'better-sqlite3'
 import { FLOOR_MARK, type FloorOrder, type FloorStack } from '../floor/order.ts'
+import { REQUEST_BODIES, REQUEST_PATH } from '../workload.ts'
+import type { Sizes } from './agent.ts'
 import type { Contender } from './contender.ts'
+import { countEntries } from './ledger-file.ts'
 
-/** @param sizes of one request, one row and one answer, the same as the agent's */
-export function floor(
-  stack: FloorStack,
-  sizes: { readonly bodies: readonly string[]; readonly rowBytes: number; readonly answerBytes: number },
-): Contender {
+/** @param sizes of one row and one answer, the same as the agent's */
+export function floor(stack: FloorStack, sizes: Sizes): Contender {
   return {
     name: `floor (${stack})`,
     async start({ directory, socketPath }) {
@@ -18,7 +17,7 @@ export function floor(
         stack,
         socketPath,
         databasePath: join(directory, 'floor.db'),
-        rowBytes: sizes.rowBytes,
+        rowBytes: sizes.entryBytes,
         answerBytes: sizes.answerBytes,
       }
       const child = fork(new URL('../floor/process.ts', import.meta.url), [JSON.stringify(order)])
@@ -29,8 +28,8 @@ export function floor(
         target: {
           protocol: 'http',
           socketPath: order.socketPath,
-          path: '/floor',
-          bodies: sizes.bodies,
+          path: REQUEST_PATH,
+          bodies: REQUEST_BODIES,
           grantMark: FLOOR_MARK,
         },
         pid: child.pid ?? 0,
@@ -41,15 +40,5 @@ export function floor(
         },
       }
     },
-  }
-}
-
-/** Ledger entries in a database that nobody has open. */
-export function countEntries(databasePath: string): number {
-  const database = new Database(databasePath)
-  try {
-    return database.prepare('SELECT count(*) FROM entry').pluck().get() as number
-  } finally {
-    database.close()
   }
 }

@@ -16,10 +16,17 @@ type Stack = (socketPath: string, answer: string, record: WriteRow) => Promise<v
 
 const TYPE = 'application/json'
 
+/** The agent sends as many. */
+const MORE_HEADERS = [
+  ['x-floor-durability', 'durable'],
+  ['x-floor-policy-revision', '1'],
+] as const
+
 export const STACKS: Readonly<Record<FloorStack, Stack>> = {
   'node-http': async (socketPath, answer, record) => {
-    const headers = { 'Content-Type': TYPE, 'Content-Length': Buffer.byteLength(answer) }
+    const headers = ['Content-Type', TYPE, 'Content-Length', String(Buffer.byteLength(answer)), ...MORE_HEADERS.flat()]
     const server = createHttpServer((request, response) => {
+      response.sendDate = false
       request.resume()
       request.on('end', () => {
         record(() => {
@@ -35,8 +42,8 @@ export const STACKS: Readonly<Record<FloorStack, Stack>> = {
     const app = Fastify()
     app.removeAllContentTypeParsers()
     app.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => done(null, body))
-    app.post('/floor', (_request, reply) => {
-      record(() => void reply.type(TYPE).send(answer))
+    app.post('*', (_request, reply) => {
+      record(() => void reply.type(TYPE).headers(Object.fromEntries(MORE_HEADERS)).send(answer))
       return reply
     })
     await app.listen({ path: socketPath })
@@ -45,7 +52,8 @@ export const STACKS: Readonly<Record<FloorStack, Stack>> = {
   /** The least that can be called HTTP/1.1: one request at a time, framed by Content-Length. */
   net: async (socketPath, answer, record) => {
     const whole = Buffer.from(
-      `HTTP/1.1 200 OK\r\nContent-Type: ${TYPE}\r\nContent-Length: ${Buffer.byteLength(answer)}\r\n\r\n${answer}`,
+      `HTTP/1.1 200 OK\r\nContent-Type: ${TYPE}\r\nContent-Length: ${Buffer.byteLength(answer)}\r\n` +
+        `${MORE_HEADERS.map((header) => `${header.join(': ')}\r\n`).join('')}\r\n${answer}`,
     )
     const server = createNetServer((socket) => {
       let held: Buffer | undefined

@@ -2,12 +2,14 @@ import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { agent, measureSizes } from '../../bench/contenders/agent.ts'
 import type { Contender } from '../../bench/contenders/contender.ts'
 import { floor } from '../../bench/contenders/floor.ts'
+import { withPlace } from '../../bench/contenders/place.ts'
 import { FLOOR_STACKS } from '../../bench/floor/order.ts'
 import { type Plan, runRounds } from '../../bench/rounds.ts'
 
-const sizes = { bodies: ['{"first":1}', '{"second":2}'], rowBytes: 900, answerBytes: 400 }
+const sizes = { entryBytes: 900, answerBytes: 400 }
 
 let directory = ''
 beforeEach(() => {
@@ -31,6 +33,15 @@ test.each(FLOOR_STACKS)('everything that the floor on %s has acknowledged is in 
   expect(accounts[0]?.recorded).toBe(accounts[0]?.acknowledged)
   expect(measurements.map(({ connections }) => connections)).toEqual([1, 3])
   expect(readdirSync(directory)).toEqual([])
+})
+
+test('everything that the agent has acknowledged is in its ledger, and the sizes are those of its entries', async () => {
+  const { accounts } = await runRounds(plan([agent]), () => undefined)
+  expect(accounts[0]?.acknowledged).toBeGreaterThan(0)
+  expect(accounts[0]?.recorded).toBe(accounts[0]?.acknowledged)
+  const { entryBytes, answerBytes } = await withPlace(directory, measureSizes)
+  expect(entryBytes).toBeGreaterThan(300)
+  expect(answerBytes).toBeGreaterThan(200)
 })
 
 test('a server that has recorded less than it acknowledged fails the run', async () => {

@@ -1,0 +1,77 @@
+/**
+ * A device that is enrolled and attached, has its rules, and holds a grant that no run can spend: what the agent starts
+ * from where there is no cloud. It is written through the agent's own journal, so it is what a device really has.
+ */
+import { generateKeyPairSync, randomUUID } from 'node:crypto'
+import { join } from 'node:path'
+import { importPKCS8 } from 'jose'
+import { openKeyFile } from '../../src/agent/adapters/key-file/key-file.ts'
+import { openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
+import { openTimeSource } from '../../src/agent/adapters/system/time-source.ts'
+import { policyToWire } from '../../src/protocol/edge/policy-document.ts'
+import { publicJwk, signDocument, thumbprint } from '../../src/protocol/signing.ts'
+import { ACCOUNTS, FUNDS, workloadPolicy } from '../workload.ts'
+
+const DAY_MS = 24 * 60 * 60 * 1000
+
+/** Nobody listens there: the device is offline for as long as it is measured. */
+const NO_CLOUD = 'http://127.0.0.1:9/dynamicmonetization'
+
+/** Name of the ledger in the agent's state directory. */
+export const JOURNAL_FILE = 'journal.db'
+
+/** @param directory the agent's state directory, which must not exist */
+export async function prepareAgentState(directory: string): Promise<void> {
+  const time = openTimeSource()
+  const now = time.wall()
+  const cloud = await cloudKey()
+  const policy = workloadPolicy(now)
+  const journal = await openJournal({
+    path: join(directory, JOURNAL_FILE),
+    limits: { pagesMax: 10_000, slackPages: 256, retentionMs: DAY_MS, retainedBytesMax: 1_000_000, answersMax: 1 },
+    sign: (payload) => signDocument('segment', payload, key.signer),
+    now: () => now,
+    onBroken: (error) => {
+      throw error
+    },
+  })
+  const key = await openKeyFile({ path: join(directory, 'device.key'), create: true })
+  await journal.saveIdentity({
+    deviceId: randomUUID(),
+    keyId: key.signer.keyId,
+    instanceIds: [policy.instanceId],
+    trustedKeys: [JSON.stringify(cloud.publicJwk)],
+    edgeUrl: NO_CLOUD,
+    serviceUrl: NO_CLOUD,
+    pushUrl: null,
+  })
+  const terms = { issuedAt: now, usableForMs: 30 * DAY_MS, grantHorizonMs: DAY_MS, trustedKeys: [cloud.publicJwk] }
+  const document = await signDocument('policy', JSON.stringify(policyToWire(policy, terms)), cloud.signer)
+  await journal.savePolicy({ instanceId: policy.instanceId, revision: policy.revision, document }, null)
+  await journal.attach(1)
+  const { seq } = await journal.seal({
+    salt: randomUUID(),
+    bootId: time.bootId,
+    clock: { now, earliest: now, latest: now },
+    wants: [],
+    policies: [{ instanceId: policy.instanceId, revision: policy.revision }],
+    returns: [],
+    final: false,
+  })
+  const accounts = ACCOUNTS.map((account) => ({ account, granted: FUNDS, exhausted: false, unlimited: false }))
+  const grant = { term: 1, lifetimeMs: 30 * DAY_MS, expiresAt: now + 30 * DAY_MS, agedMs: 0, accounts }
+  await journal.acknowledge(seq, grant, { time: now, policies: [policy] })
+  const clock = { bootId: time.bootId, sinceBoot: time.sinceBoot(), earliest: now, latest: now }
+  await journal.saveClock({ clock, grantAgedMs: 0 })
+  await journal.close()
+  time.close()
+}
+
+async function cloudKey() {
+  const pair = generateKeyPairSync('ed25519')
+  const jwk = publicJwk.parse(pair.publicKey.export({ format: 'jwk' }))
+  const pem = pair.privateKey.export({ format: 'pem', type: 'pkcs8' })
+  const algorithm = 'EdDSA' as const
+  const privateKey = await importPKCS8(pem, algorithm)
+  return { publicJwk: jwk, signer: { keyId: await thumbprint(jwk), algorithm, privateKey } }
+}

@@ -1,0 +1,85 @@
+/** The agent as it is shipped: the command, in a process of its own, on a device that is enrolled and offline. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync } from 'node:fs'
+import { type IncomingMessage, request } from 'node:http'
+import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
+import { setTimeout as delay } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { GRANT_MARK, REQUEST_BODIES, REQUEST_PATH } from '../workload.ts'
+import { JOURNAL_FILE, prepareAgentState } from './agent-state.ts'
+import type { Contender } from './contender.ts'
+import { countEntries, meanEntryBytes } from './ledger-file.ts'
+import type { Place } from './place.ts'
+
+const START_MS_MAX = 20_000
+const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
+
+export const agent: Contender = {
+  name: 'agent',
+  async start({ directory, socketPath }) {
+    const state = join(directory, 'agent')
+    await prepareAgentState(state)
+    const child = spawn(
+      process.execPath,
+      [COMMAND, 'agent', '--state-directory', state, '--socket-path', socketPath, '--log-level', 'error'],
+      { stdio: ['ignore', 'ignore', 'inherit'] },
+    )
+    const exit = once(child, 'exit')
+    const giveUpAt = performance.now() + START_MS_MAX
+    while (!existsSync(socketPath)) {
+      if (child.exitCode !== null || performance.now() > giveUpAt) throw new Error('the agent does not start')
+      await delay(20)
+    }
+    return {
+      target: {
+        protocol: 'http',
+        socketPath,
+        path: REQUEST_PATH,
+        bodies: REQUEST_BODIES,
+        grantMark: GRANT_MARK,
+      },
+      pid: child.pid ?? 0,
+      async killAndCount() {
+        child.kill('SIGKILL')
+        await exit
+        return countEntries(join(state, JOURNAL_FILE))
+      },
+    }
+  },
+}
+
+/** What one request of the workload amounts to, in bytes. */
+export interface Sizes {
+  /** Of the text of its ledger entry. */
+  readonly entryBytes: number
+  /** Of the body of its answer. */
+  readonly answerBytes: number
+}
+
+/** Lets an agent take one request of each kind, and looks at what it answered and recorded. */
+export async function measureSizes(place: Place): Promise<Sizes> {
+  const running = await agent.start(place)
+  let answerBytes = 0
+  try {
+    for (const body of REQUEST_BODIES) answerBytes += Buffer.byteLength(await ask(place.socketPath, body))
+  } finally {
+    await running.killAndCount()
+  }
+  return {
+    entryBytes: meanEntryBytes(join(place.directory, 'agent', JOURNAL_FILE)),
+    answerBytes: Math.round(answerBytes / REQUEST_BODIES.length),
+  }
+}
+
+/** Body of the answer to one request. */
+async function ask(socketPath: string, body: string): Promise<string> {
+  const headers = { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body) }
+  const asked = request({ socketPath, path: REQUEST_PATH, method: 'POST', headers })
+  asked.end(body)
+  const [response] = (await once(asked, 'response')) as [IncomingMessage]
+  const answer = await text(response)
+  if (!answer.includes(GRANT_MARK)) throw new Error(`the agent does not grant: ${answer}`)
+  return answer
+}
