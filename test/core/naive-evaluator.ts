@@ -51,7 +51,8 @@ export function naiveDecide(
   const roomAfter: RoomOf = (account) => {
     const room = roomOf(account)
     if (room.left === 'UNLIMITED') return room
-    let left = room.left
+    // Less than nothing gives as little as nothing.
+    let left = room.left > 0n ? room.left : 0n
     for (const posting of taken) if (posting.account === account) left -= posting.amount
     return { left, shortage: room.shortage }
   }
@@ -301,7 +302,7 @@ function serve(payers: readonly Payer[], item: RequestedItem, rung: number): rea
     const rate = shifted(payer.rated.rate.digits, payer.rated.rate.scale)
     const exact = times(times(remaining, rate), whole(MICRO))
     const needed = nearest(plus(whole(paid), exact)) - paid
-    const capacity = capacityOf(payer.rooms[rung] ?? [])
+    const capacity = leastOf(payer.rooms[rung] ?? [])
     const share = (charged: bigint): Share => ({
       part: { lineItemId: payer.item.id, rate: payer.rated.rate, actionId: payer.actionId, charged },
       payer,
@@ -316,12 +317,6 @@ function serve(payers: readonly Payer[], item: RequestedItem, rung: number): rea
     remaining = minus(remaining, over(whole(capacity), times(rate, whole(MICRO))))
   }
   return undefined
-}
-
-function capacityOf(rooms: readonly Room[]): bigint | 'UNLIMITED' {
-  const least = leastOf(rooms)
-  if (least === 'UNLIMITED') return least
-  return least < 0n ? 0n : least
 }
 
 function leastOf(rooms: readonly Room[]): bigint | 'UNLIMITED' {
