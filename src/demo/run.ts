@@ -42,10 +42,11 @@ const REQUEST_WITHIN_MS = 20_000
 const STOP_WITHIN_MS = 5_000
 const LOOK_EVERY_MS = 25
 
-/** @throws CodedError, Error when a service fails, or the signal's reason; processes and directories are gone then too. */
+/** @throws CodedError when a service fails, or the signal's reason; processes and directories are gone then too. */
 export async function runDemo(options: DemoOptions): Promise<DemoResult> {
   const began = performance.now()
   const directory = mkdtempSync(join(tmpdir(), 'tallygate-demo-'))
+  if (options.keep) options.presenter.step(`Databases and logs are in ${directory}`)
   const lastResort = (): void => {
     killRunning()
     if (!options.keep) rmSync(directory, { recursive: true, force: true })
@@ -158,7 +159,6 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   const drainMs = performance.now() - drainBegan
   presenter.step(`The cloud has acknowledged every entry of the ledger, ${seconds(drainMs)} s after the last request`)
 
-  if (options.keep) presenter.step(`Databases and logs stay in ${directory}`)
   const phases = [morning, midday, evening]
   const told = phases.flatMap((each) => each.told)
   return {
@@ -204,7 +204,8 @@ async function waitUntil(
     await sleep(LOOK_EVERY_MS)
   }
   const conditions = last?.conditions.map(({ subject, code, message }) => `${subject}: ${code}: ${message}`) ?? []
-  throw new Error(
+  throw new CodedError(
+    'DEMO_FAILED',
     `Waited ${DRAINED_WITHIN_MS / 1000} s in vain until ${what}. ` +
       (conditions.length === 0 ? `The agent names no reason.` : `The agent says: ${conditions.join('; ')}`),
   )

@@ -6,6 +6,7 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { closeSync, openSync, writeSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
+import { CodedError } from '../protocol/errors.ts'
 
 const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 const LAST_WORDS = 20
@@ -32,7 +33,7 @@ export interface ServiceProcess {
   kill(): Promise<number | string>
 }
 
-/** @throws Error when the process ends, or does not become ready in time. */
+/** @throws CodedError when the process ends, or does not become ready in time. */
 export async function startService(options: ServiceOptions): Promise<ServiceProcess> {
   const log = openSync(options.logFile, 'a')
   const child = spawn(process.execPath, [COMMAND, ...options.args], {
@@ -66,13 +67,18 @@ export async function startService(options: ServiceOptions): Promise<ServiceProc
   const listening = await Promise.race([
     ready,
     ended.then((code) => {
-      throw new Error(`${options.name} ended with ${code} before it was ready:\n${lastWords.join('\n')}`)
+      throw new CodedError(
+        'DEMO_FAILED',
+        `${options.name} ended with ${code} before it was ready:\n${lastWords.join('\n')}`,
+      )
     }),
     new Promise<never>((_resolve, reject) => {
       timer = setTimeout(() => {
         child.kill('SIGKILL')
         const seconds = options.readyWithinMs / 1000
-        reject(new Error(`${options.name} was not ready within ${seconds} s:\n${lastWords.join('\n')}`))
+        reject(
+          new CodedError('DEMO_FAILED', `${options.name} was not ready within ${seconds} s:\n${lastWords.join('\n')}`),
+        )
       }, options.readyWithinMs)
     }),
   ]).finally(() => clearTimeout(timer))

@@ -2,6 +2,7 @@
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { z } from 'zod'
+import { CodedError } from '../protocol/errors.ts'
 import { type ServiceProcess, startService } from './service-process.ts'
 
 export interface Twin {
@@ -88,7 +89,8 @@ export class Agent {
     })
     this.#process = process
     void process.ended.then((code) => {
-      if (this.#process === process) this.#fail(new Error(`tallygate agent ended with ${code}; see its log (--keep).`))
+      if (this.#process === process)
+        this.#fail(new CodedError('DEMO_FAILED', `tallygate agent ended by itself with ${code}.`))
     })
   }
 

@@ -318,6 +318,13 @@ export const ERRORS = catalogue({
     exit: 76,
     retry: 'no',
   },
+  DEMO_FAILED: {
+    meaning: 'The demo could not be carried through.',
+    remedy: 'Run it again with --keep, and look at the logs in the directory that it names.',
+    http: 500,
+    exit: 70,
+    retry: 'no',
+  },
   KEY_UNUSABLE: {
     meaning: 'The file holds no private key that can sign access tokens.',
     remedy: 'Give a PEM file with an RSA key of 2048 bits or more, or a P-256 key, without passphrase.',

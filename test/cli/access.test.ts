@@ -1,10 +1,11 @@
 import { describe, expect, test } from 'vitest'
+import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
 import { agentStatus, instanceId } from './agent-status.ts'
 import { fakeService } from './fake-service.ts'
 import { tallygate } from './outside.ts'
 
 const path = `POST /elastic/api/v1.1/instances/${instanceId}/access-request`
-const status = { 'GET /agent/v1/status': { body: agentStatus() } }
+const status = { [`GET ${AGENT_STATUS_PATH}`]: { body: agentStatus() } }
 const item = ['--item', 'LaserCut', '--requester', 'user:anna:keller']
 
 const answer = (code: string, charged: string, lineItems: string) =>
@@ -40,13 +41,13 @@ test('--json is the answer as it came', async () => {
 describe('without --instance', () => {
   test('a device that serves several is asked to choose', async () => {
     const two = agentStatus({ instanceIds: [instanceId, instanceId.replace(/9$/, '8')] })
-    await using agent = await fakeService('socket', { 'GET /agent/v1/status': { body: two } })
+    await using agent = await fakeService('socket', { [`GET ${AGENT_STATUS_PATH}`]: { body: two } })
     expect(await tallygate(['access', '--socket', agent.address, ...item])).toMatchObject({ code: 64, out: '' })
   })
 
   test('a device that serves none is not enrolled', async () => {
     const none = agentStatus({ instanceIds: [], deviceId: null })
-    await using agent = await fakeService('socket', { 'GET /agent/v1/status': { body: none } })
+    await using agent = await fakeService('socket', { [`GET ${AGENT_STATUS_PATH}`]: { body: none } })
     const { code, err } = await tallygate(['access', '--socket', agent.address, ...item])
     expect(code).toBe(78)
     expect(err).toContain('NOT_ENROLLED')

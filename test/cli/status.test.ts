@@ -1,9 +1,10 @@
 import { expect, test } from 'vitest'
+import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
 import { agentStatus, instanceId } from './agent-status.ts'
 import { fakeService } from './fake-service.ts'
 import { tallygate } from './outside.ts'
 
-const path = 'GET /agent/v1/status'
+const path = `GET ${AGENT_STATUS_PATH}`
 
 test('it says in words how the agent is', async () => {
   await using agent = await fakeService('socket', { [path]: { body: agentStatus() } })
