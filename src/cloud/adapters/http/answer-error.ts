@@ -1,0 +1,54 @@
+/**
+ * How an error leaves by HTTP: `{ message, code }` and the status of its code. Nothing of an error that is not ours reaches
+ * the caller; it is logged, and the caller gets the id of the log line.
+ */
+import { STATUS_CODES } from 'node:http'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
+
+const RETRY_AFTER_S = 1
+
+/** Errors of the HTTP framework that have a code of their own here. */
+const FRAMEWORK: Readonly<Record<string, [ErrorCode, string]>> = {
+  FST_ERR_CTP_BODY_TOO_LARGE: ['BODY_TOO_LARGE', 'The body is larger than the limit.'],
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: ['MEDIA_TYPE_NOT_SUPPORTED', 'The body is not declared as application/json.'],
+  FST_ERR_CTP_INVALID_CONTENT_LENGTH: ['BAD_REQUEST', 'The body has another length than declared.'],
+  FST_ERR_BAD_URL: ['BAD_REQUEST', 'The path is not well-formed.'],
+}
+
+export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
+  const known = coded(error)
+  if (known === undefined || known.httpStatus >= 500) request.log.error({ err: error }, 'request failed')
+  const shown =
+    known ?? new CodedError('INTERNAL', `The service met a condition that it does not handle; see ${request.id}.`)
+  if (shown.httpStatus === 401) void reply.header('www-authenticate', 'Bearer')
+  if (shown.httpStatus === 503) void reply.header('retry-after', RETRY_AFTER_S)
+  sendJson(reply, shown.httpStatus, { message: shown.message, code: shown.code })
+}
+
+/** The body is written by JSON.stringify, which alone writes exact numbers. */
+export function sendJson(reply: FastifyReply, status: number, body?: unknown): void {
+  void reply.code(status)
+  if (body === undefined) void reply.send()
+  else void reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
+}
+
+/** A whole response for a connection that sent no HTTP request. */
+export function rawBadRequest(): string {
+  const body = JSON.stringify({ message: 'The connection did not send an HTTP request.', code: 'BAD_REQUEST' })
+  return [
+    `HTTP/1.1 400 ${STATUS_CODES[400] ?? ''}`,
+    'content-type: application/json; charset=utf-8',
+    `content-length: ${Buffer.byteLength(body)}`,
+    'connection: close',
+    '',
+    body,
+  ].join('\r\n')
+}
+
+function coded(error: unknown): CodedError | undefined {
+  if (error instanceof CodedError) return error
+  if (!(error instanceof Error) || !('code' in error) || typeof error.code !== 'string') return undefined
+  const [code, message] = FRAMEWORK[error.code] ?? []
+  return code === undefined || message === undefined ? undefined : new CodedError(code, message, { cause: error })
+}

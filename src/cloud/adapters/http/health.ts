@@ -1,0 +1,17 @@
+/** Whether the process lives, and whether it can serve. Both without a token, and without a word about what is inside. */
+import type { FastifyInstance } from 'fastify'
+import { answerError, sendJson } from './answer-error.ts'
+
+/** @param check rejects when the service cannot do its work */
+export function registerHealth(http: FastifyInstance, check: () => Promise<unknown>): void {
+  http.get('/healthz', (_request, reply) => sendJson(reply, 200, { status: 'ok' }))
+  http.get('/readyz', async (request, reply) => {
+    try {
+      await check()
+      sendJson(reply, 200, { status: 'ready' })
+    } catch (error) {
+      answerError(error, request, reply)
+    }
+    return reply
+  })
+}

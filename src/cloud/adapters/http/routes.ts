@@ -1,0 +1,158 @@
+/**
+ * What an operation of the service API is, as data: where it is, who may call it, what it takes. One function turns it into
+ * routes of the server, so that every operation checks the same things in the same order: token, access kind, form of the
+ * path, instance, form of query and body.
+ */
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import { z } from 'zod'
+import { CodedError, firstProblem } from '../../../protocol/errors.ts'
+import { instanceHeader } from '../../../protocol/service/sessions.ts'
+import { API_VERSIONS, type ApiVersion } from '../../../protocol/service/status.ts'
+import { uuid } from '../../../protocol/wire.ts'
+import type { AccessKind, Authenticator, Principal } from '../../app/authenticate.ts'
+import { sendJson } from './answer-error.ts'
+
+/** The areas of the API, by their path below the prefix. */
+export type Area = 'api' | 'floating/api' | 'provisioning/api' | 'elastic/api'
+
+export interface Call<Params, Query, Body> {
+  readonly version: ApiVersion
+  readonly params: Params
+  readonly query: Query
+  readonly body: Body
+  readonly principal: Principal
+  /** The header x-instance-id, in lower case; null where it is not sent. */
+  readonly instanceHeader: string | null
+  /** POSIX ms. */
+  readonly now: number
+}
+
+export interface Answer {
+  readonly status: number
+  /** Undefined: none. */
+  readonly body?: unknown
+}
+
+interface Operation<Params, Query, Body> {
+  readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
+  /** Below area and version; `:instanceId` is checked against the token. */
+  readonly path: string
+  readonly areas: readonly Area[]
+  /** Default: all. */
+  readonly versions?: readonly ApiVersion[]
+  /** `EITHER`: both kinds. */
+  readonly access: 'ADMINISTRATION' | 'EITHER'
+  readonly params?: z.ZodType<Params>
+  readonly query?: z.ZodType<Query>
+  readonly body?: z.ZodType<Body>
+  readonly handle: (call: Call<Params, Query, Body>) => Promise<Answer>
+}
+
+/** An operation whose types are settled. */
+export type Route = Operation<unknown, unknown, unknown>
+
+/** Settles the types of an operation. */
+export function route<Params = unknown, Query = unknown, Body = unknown>(
+  operation: Operation<Params, Query, Body>,
+): Route {
+  return operation as unknown as Route
+}
+
+/** Path parameter `instanceId`. */
+export const instanceId = uuid.toLowerCase()
+
+export const inInstance = z.object({ instanceId })
+
+export interface RouteParts {
+  readonly authenticator: Authenticator
+  /** POSIX ms. */
+  readonly now: () => number
+}
+
+export function registerRoutes(
+  http: FastifyInstance,
+  prefix: string,
+  { authenticator, now }: RouteParts,
+  routes: readonly Route[],
+): void {
+  const principals = new WeakMap<FastifyRequest, Principal>()
+  for (const operation of routes) {
+    const { method, path, areas, versions = API_VERSIONS } = operation
+    for (const version of versions) {
+      for (const area of areas) {
+        http.route({
+          method,
+          url: `${prefix}/${area}/${version}${path}`,
+          // Before the body is read: who may not call, may not make us read it.
+          onRequest: async (request) => {
+            const principal = await authenticator.authenticate(request.headers.authorization, now())
+            requireKind(principal, operation.access)
+            principals.set(request, principal)
+          },
+          handler: async (request, reply) => {
+            const principal = principals.get(request)
+            if (principal === undefined) throw new Error('invariant: a request that is handled was authenticated')
+            await answer(operation, version, principal, request, reply, now())
+          },
+        })
+      }
+    }
+  }
+}
+
+async function answer(
+  operation: Route,
+  version: ApiVersion,
+  principal: Principal,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  now: number,
+): Promise<void> {
+  const params = operation.params === undefined ? {} : parse(operation.params, request.params, 'path')
+  const header = readInstanceHeader(request)
+  const inPath = (params as { readonly instanceId?: string }).instanceId
+  if (inPath !== undefined) {
+    if (header !== null && header !== inPath) {
+      throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'The header x-instance-id names another instance than the path.')
+    }
+    requireInstanceOf(principal, inPath)
+  }
+  const query = parse(operation.query ?? z.strictObject({}), request.query, 'query')
+  const body = operation.body === undefined ? undefined : parse(operation.body, request.body, 'body')
+  const { status, body: said } = await operation.handle({
+    version,
+    params,
+    query,
+    body,
+    principal,
+    instanceHeader: header,
+    now,
+  })
+  sendJson(reply, status, said)
+}
+
+/** @throws CodedError BAD_REQUEST */
+export function parse<T>(schema: z.ZodType<T>, value: unknown, root: string): T {
+  const parsed = schema.safeParse(value)
+  if (parsed.success) return parsed.data
+  throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, root))
+}
+
+/** @throws CodedError ACCESS_KIND_WRONG */
+export function requireKind(principal: Principal, access: AccessKind | 'EITHER'): void {
+  if (access !== 'EITHER' && principal.kind !== access) {
+    throw new CodedError('ACCESS_KIND_WRONG', 'This operation needs an AdministrationAccess token.')
+  }
+}
+
+/** @throws CodedError INSTANCE_NOT_IN_TOKEN */
+export function requireInstanceOf({ instances }: Principal, id: string): void {
+  if (instances !== null && !instances.has(id)) {
+    throw new CodedError('INSTANCE_NOT_IN_TOKEN', `The token may not be used for instance ${id}.`)
+  }
+}
+
+function readInstanceHeader(request: FastifyRequest): string | null {
+  const value = request.headers[instanceHeader]
+  return value === undefined ? null : parse(instanceId, value, instanceHeader)
+}

@@ -1,0 +1,81 @@
+/** Operations on conditions. Source: contract, Rules of access: conditions. */
+import { z } from 'zod'
+import { uuid } from '../../../../protocol/wire.ts'
+import { type ConditionWire, conditionsBody } from '../../../../protocol/service/conditions.ts'
+import { createConditions, deleteCondition, deleteConditions, patchConditions } from '../../../app/change-conditions.ts'
+import type { ConditionNode } from '../../../app/records.ts'
+import { requireInstance } from '../../../app/show-line-items.ts'
+import type { Store } from '../../../app/store.ts'
+import { type Route, inInstance, instanceId, route } from '../routes.ts'
+
+const place = {
+  path: '/instances/:instanceId/conditions',
+  areas: ['api', 'floating/api'],
+  access: 'EITHER',
+  params: inInstance,
+} as const
+
+export function conditionRoutes(store: Store, newId: () => string): readonly Route[] {
+  return [
+    route({
+      ...place,
+      method: 'GET',
+      handle: async ({ params }) => {
+        const conditions = await store.read(async (reader) => {
+          await requireInstance(reader, params.instanceId)
+          return reader.conditions.list(params.instanceId)
+        })
+        return { status: 200, body: conditions.map(conditionToWire) }
+      },
+    }),
+    route({
+      ...place,
+      method: 'POST',
+      body: conditionsBody,
+      handle: async ({ params, body, now }) => ({
+        status: 200,
+        body: (await createConditions(store, params.instanceId, body, newId, now)).map(conditionToWire),
+      }),
+    }),
+    route({
+      ...place,
+      method: 'PATCH',
+      body: conditionsBody,
+      handle: async ({ params, body, now }) => ({
+        status: 200,
+        body: (await patchConditions(store, params.instanceId, body, newId, now)).map(conditionToWire),
+      }),
+    }),
+    route({
+      ...place,
+      method: 'DELETE',
+      handle: async ({ params, now }) => {
+        await deleteConditions(store, params.instanceId, now)
+        return { status: 204 }
+      },
+    }),
+    route({
+      ...place,
+      method: 'DELETE',
+      path: '/instances/:instanceId/conditions/:conditionId',
+      params: z.object({ instanceId, conditionId: uuid.toLowerCase() }),
+      handle: async ({ params, now }) => {
+        await deleteCondition(store, params.instanceId, params.conditionId, now)
+        return { status: 204 }
+      },
+    }),
+  ]
+}
+
+function conditionToWire(node: ConditionNode): ConditionWire {
+  const label = { id: node.id, ...(node.name === null ? {} : { name: node.name }) }
+  switch (node.operator) {
+    case 'AND':
+    case 'OR':
+      return { ...label, operator: node.operator, conditions: node.conditions.map(conditionToWire) }
+    case 'NOT':
+      return { ...label, operator: 'NOT', condition: conditionToWire(node.condition) }
+    case 'IN':
+      return { ...label, operator: 'IN', property: node.property, values: node.values }
+  }
+}

@@ -1,0 +1,68 @@
+/** Instance operations. Source: contract, Instances. */
+import {
+  type InstanceWire,
+  PAGE_SIZE_DEFAULT,
+  instanceBody,
+  instanceQuery,
+} from '../../../../protocol/service/instances.ts'
+import type { ApiVersion } from '../../../../protocol/service/status.ts'
+import { createInstance } from '../../../app/create-instance.ts'
+import type { Instance } from '../../../app/records.ts'
+import { CodedError } from '../../../../protocol/errors.ts'
+import type { Store } from '../../../app/store.ts'
+import { type Area, type Route, inInstance, route } from '../routes.ts'
+import { pageOf } from './page.ts'
+
+/** v1.1 lists instances below `api` as well. */
+const PLACES: readonly { readonly areas: readonly Area[]; readonly versions: readonly ApiVersion[] }[] = [
+  { areas: ['provisioning/api'], versions: ['v1.0', 'v1.1'] },
+  { areas: ['api'], versions: ['v1.1'] },
+]
+
+export function instanceRoutes(store: Store, newId: () => string): readonly Route[] {
+  return PLACES.flatMap((place) => [
+    route({
+      ...place,
+      method: 'GET',
+      path: '/instances',
+      access: 'ADMINISTRATION',
+      query: instanceQuery,
+      handle: async ({ query: { next = 0, size = PAGE_SIZE_DEFAULT, accountId } }) =>
+        store.read(async (reader) => {
+          if (accountId !== undefined) {
+            const found = await reader.instances.defaultOf(accountId)
+            return { status: 200, body: { content: found === undefined ? [] : [instanceToWire(found)], next: 0 } }
+          }
+          const page = await pageOf(next, size, (offset, limit) => reader.instances.list(offset, limit))
+          return { status: 200, body: { content: page.shown.map(instanceToWire), next: page.next } }
+        }),
+    }),
+    route({
+      ...place,
+      method: 'POST',
+      path: '/instances',
+      access: 'ADMINISTRATION',
+      body: instanceBody,
+      handle: async ({ body, now }) => ({
+        status: 201,
+        body: instanceToWire(await createInstance(store, { id: newId(), ...body }, now)),
+      }),
+    }),
+    route({
+      ...place,
+      method: 'GET',
+      path: '/instances/:instanceId',
+      access: 'ADMINISTRATION',
+      params: inInstance,
+      handle: async ({ params }) => {
+        const found = await store.read((reader) => reader.instances.get(params.instanceId))
+        if (found === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${params.instanceId}.`)
+        return { status: 200, body: instanceToWire(found) }
+      },
+    }),
+  ])
+}
+
+function instanceToWire({ id, shortName, accountId, defaultInstance, created, modified }: Instance): InstanceWire {
+  return { id, shortName, accountId, defaultInstance, created, modified }
+}

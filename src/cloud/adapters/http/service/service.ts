@@ -1,0 +1,36 @@
+/** Every operation of the service API. */
+import type { Policies } from '../../../app/load-policy.ts'
+import type { Store } from '../../../app/store.ts'
+import type { Route } from '../routes.ts'
+import { accessRequestRoutes } from './access-request.ts'
+import { actionRoutes } from './actions.ts'
+import { conditionRoutes } from './conditions.ts'
+import { configurationRoutes } from './configuration.ts'
+import { consumptionLimitRoutes } from './consumption-limits.ts'
+import { instanceRoutes } from './instances.ts'
+import { keyRoutes } from './keys.ts'
+import { lineItemRoutes } from './line-items.ts'
+import { rateTableRoutes } from './rate-tables.ts'
+import { sessionRoutes } from './sessions.ts'
+
+export interface ServiceParts {
+  readonly store: Store
+  readonly policies: Policies
+  readonly newId: () => string
+  readonly keyDelayMs: number
+}
+
+export function serviceRoutes({ store, policies, newId, keyDelayMs }: ServiceParts): readonly Route[] {
+  return [
+    ...instanceRoutes(store, newId),
+    ...lineItemRoutes(store),
+    ...actionRoutes(store, newId),
+    ...conditionRoutes(store, newId),
+    ...consumptionLimitRoutes(store),
+    ...rateTableRoutes(store),
+    ...configurationRoutes(store),
+    ...keyRoutes(store, keyDelayMs),
+    ...accessRequestRoutes(store, policies, newId),
+    ...sessionRoutes({ store, policies, newId }),
+  ]
+}

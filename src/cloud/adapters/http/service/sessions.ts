@@ -1,0 +1,168 @@
+/** Session operations. Source: contract, Sessions and Errors; facts on states and status codes. */
+import { z } from 'zod'
+import { type Session, chargedUntil } from '../../../../core/session.ts'
+import { CodedError } from '../../../../protocol/errors.ts'
+import { accessResponse, requestOf, sessionAccessRequestBody } from '../../../../protocol/service/access-request.ts'
+import {
+  type ListedSessionWire,
+  SESSIONS_SHOWN_MAX,
+  type SessionWire,
+  sessionBody,
+  sessionsQuery,
+} from '../../../../protocol/service/sessions.ts'
+import type { ApiVersion } from '../../../../protocol/service/status.ts'
+import { exactNumber, uuid } from '../../../../protocol/wire.ts'
+import type { Principal } from '../../../app/authenticate.ts'
+import { type SessionParts, closeSession, heartbeat, openSession, requestInSession } from '../../../app/session-life.ts'
+import { type Answer, type Call, type Route, requireInstanceOf, route } from '../routes.ts'
+import { metaDataOf } from './meta-data.ts'
+
+const place = { areas: ['api', 'floating/api'], access: 'EITHER' } as const
+
+const inSession = z.object({ sessionId: uuid.toLowerCase() })
+
+export function sessionRoutes(parts: SessionParts): readonly Route[] {
+  return [
+    route({
+      ...place,
+      method: 'POST',
+      path: '/sessions',
+      body: sessionBody,
+      handle: async (call) => {
+        const { instanceId } = call.body
+        belongsTo(call)({ instanceId })
+        const session = await openSession(parts, { instanceId, deviceId: call.principal.deviceId }, call.now)
+        return { status: 200, body: { sessionId: session.id } }
+      },
+    }),
+    route({
+      ...place,
+      method: 'GET',
+      path: '/sessions',
+      query: sessionsQuery,
+      handle: async (call) => {
+        const { query, instanceHeader } = call
+        if (query.instanceId !== undefined) belongsTo(call)({ instanceId: query.instanceId })
+        else requireHeader(call)
+        const instanceId = query.instanceId ?? instanceHeader
+        const sessions = await parts.store.read((reader) => reader.sessions.live(instanceId, SESSIONS_SHOWN_MAX))
+        return { status: 200, body: sessions.map(listedToWire) }
+      },
+    }),
+    route({
+      ...place,
+      method: 'GET',
+      path: '/sessions/:sessionId',
+      params: inSession,
+      handle: async (call) => {
+        const belongs = belongsTo(call)
+        const { sessionId } = call.params
+        const session = await parts.store.read((reader) => reader.sessions.get(sessionId))
+        if (session === undefined) throw new CodedError('NOT_FOUND', `There is no session ${sessionId}.`)
+        belongs(session)
+        return { status: 200, body: sessionToWire(session) }
+      },
+    }),
+    route({
+      ...place,
+      method: 'PUT',
+      path: '/sessions/:sessionId',
+      params: inSession,
+      body: sessionAccessRequestBody,
+      handle: async (call) => {
+        const { params, body, version, now } = call
+        const request = requestOf(body)
+        const correlationId = parts.newId()
+        const order = {
+          sessionId: params.sessionId,
+          correlationId,
+          request,
+          metaData: metaDataOf(body),
+          rollbackOnDeny: body.rollbackOnDeny,
+        }
+        const answer = await requestInSession(parts, order, belongsTo(call), now)
+        if (!answer.operable) return notOperable(version, answer.session)
+        const said = accessResponse(version, correlationId, request, answer.decision)
+        return { status: answer.granted ? 200 : DENIED_STATUS, body: said }
+      },
+    }),
+    route({
+      ...place,
+      method: 'DELETE',
+      path: '/sessions/:sessionId',
+      params: inSession,
+      handle: async (call) => {
+        const { operable, session } = await closeSession(parts, call.params.sessionId, belongsTo(call), call.now)
+        return operable ? { status: 204 } : notOperable('v1.1', session)
+      },
+    }),
+    route({
+      ...place,
+      method: 'GET',
+      path: '/sessions/:sessionId/heartbeat',
+      params: inSession,
+      handle: async (call) => {
+        const { operable, session } = await heartbeat(parts, call.params.sessionId, belongsTo(call), call.now)
+        return operable ? { status: 204 } : notOperable(call.version, session)
+      },
+    }),
+  ]
+}
+
+/** A denied request in a session is an error response with the usual body. See docs/decisions/sessions.md. */
+const DENIED_STATUS = 403
+
+/** v1.0 does not tell the ways in which a session ends; v1.1 names the state. */
+function notOperable(version: ApiVersion, { state }: Session): Answer {
+  const code = 'SESSION_NOT_OPERABLE'
+  if (version === 'v1.1') return { status: 409, body: { message: `Session is ${state}`, code } }
+  return state === 'LOCKED'
+    ? { status: 409, body: { message: 'Session is locked', code } }
+    : { status: 403, body: { message: 'Session was terminated', code } }
+}
+
+type SessionCall = Pick<Call<unknown, unknown, unknown>, 'principal' | 'instanceHeader'>
+
+/**
+ * The check that a session is one of the caller's instance: with a client token the header names it, and the token must
+ * list it; with an administration token the header may be missing.
+ */
+function belongsTo(call: SessionCall): (session: Pick<Session, 'instanceId'>) => void {
+  requireHeader(call)
+  return ({ instanceId }) => {
+    if (call.instanceHeader !== null && call.instanceHeader !== instanceId) {
+      throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'The header x-instance-id names another instance than the session.')
+    }
+  }
+}
+
+function requireHeader({ principal, instanceHeader }: { principal: Principal; instanceHeader: string | null }): void {
+  if (instanceHeader !== null) requireInstanceOf(principal, instanceHeader)
+  else if (principal.kind === 'CLIENT') {
+    throw new CodedError('INSTANCE_HEADER_MISSING', 'A client token needs the header x-instance-id on sessions.')
+  }
+}
+
+function listedToWire(session: Session): ListedSessionWire {
+  return {
+    sessionId: session.id,
+    instanceId: session.instanceId,
+    state: session.state,
+    chargedUntil: chargedUntil(session),
+    lastHeartBeat: session.lastHeartbeat,
+    lastAccessRequest: session.lastAccessRequest,
+  }
+}
+
+function sessionToWire({ id, instanceId, state, charge }: Session): SessionWire {
+  return {
+    sessionId: id,
+    instanceId,
+    state,
+    items: (charge?.items ?? []).map(({ item }) => ({
+      item: item.name,
+      ...(item.version === '' ? {} : { version: item.version }),
+      count: exactNumber(item.count),
+    })),
+  }
+}

@@ -1,0 +1,9 @@
+/** Timers of the process. */
+import type { Timers } from '../../app/repeat.ts'
+
+export const systemTimers: Timers = {
+  every(ms, call) {
+    const timer = setInterval(() => void call(), ms)
+    return () => clearInterval(timer)
+  },
+}

@@ -1,0 +1,184 @@
+/**
+ * The composition root of the twin: the one place that names the concrete adapters. It starts what the settings ask for, in
+ * an order in which nothing answers before it can, and ends it in the reverse one.
+ */
+import { createPublicKey, randomUUID } from 'node:crypto'
+import { mkdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { type Logger, pino } from 'pino'
+import { CodedError } from '../protocol/errors.ts'
+import { thumbprint } from '../protocol/signing.ts'
+import { registerHealth } from './adapters/http/health.ts'
+import { registerRoutes } from './adapters/http/routes.ts'
+import { createServer } from './adapters/http/server.ts'
+import { serviceRoutes } from './adapters/http/service/service.ts'
+import { openKeyFile } from './adapters/key-file/key-file.ts'
+import { openSqliteStore } from './adapters/sqlite/store.ts'
+import { systemTimers } from './adapters/system/timers.ts'
+import { Authenticator } from './app/authenticate.ts'
+import { registerFirstKey } from './app/first-administration-key.ts'
+import { Policies } from './app/load-policy.ts'
+import { carryOnCalendar } from './app/raise-policy.ts'
+import { type Timers, repeat } from './app/repeat.ts'
+import { sweepNextSession } from './app/session-life.ts'
+import type { Store } from './app/store.ts'
+import type { CloudSettings } from './settings.ts'
+
+/** What a test or an embedding program puts in the place of the real thing. */
+export interface Overrides {
+  readonly log?: Logger
+  /** POSIX ms. */
+  readonly now?: () => number
+  readonly newId?: () => string
+  readonly timers?: Timers
+}
+
+export interface Cloud {
+  /** `http://host:port/prefix` as it listens. */
+  readonly address: string
+  /** Private key of the first administrator, PEM; there when this twin made it. */
+  readonly administrationKeyFile: string
+  /** Rejects when the twin had to end by itself, after it has let go of everything; resolves after {@link Cloud.close}. */
+  readonly ended: Promise<void>
+  /** Takes no more requests, finishes those under way, and ends. Idempotent. */
+  close(): Promise<void>
+}
+
+/** How often to look for calendars that must be carried on; they are good for weeks. */
+const CALENDARS_EVERY_MS = 60_000
+
+/** @throws CodedError when the store, a key, the certificate or the address cannot be used */
+export async function startCloud(settings: CloudSettings, overrides: Overrides = {}): Promise<Cloud> {
+  await using started = new AsyncDisposableStack()
+  const log = overrides.log ?? pino({ level: settings.log.level, base: null })
+  const now = overrides.now ?? Date.now
+  const newId = overrides.newId ?? randomUUID
+  const timers = overrides.timers ?? systemTimers
+  const { prefix } = settings.http
+  if (!/^(\/[^/\s?#]+)*$/.test(prefix)) {
+    throw new CodedError('CONFIG_INVALID', `http.prefix is ${JSON.stringify(prefix)}, but takes a path like "/name".`)
+  }
+
+  const ending = Promise.withResolvers<undefined>()
+  // Whoever holds the twin hears of it; with nobody there yet, starting fails with it.
+  ending.promise.catch(() => undefined)
+  let fail = (error: unknown): void => ending.reject(error)
+
+  const directory = settings.store.path
+  makeDirectory(directory)
+  const store = openSqliteStore({
+    path: join(directory, 'twin.db'),
+    check: settings.store.check,
+    onBroken: (error) => fail(error),
+  })
+  started.defer(() => store.close())
+  const administrationKeyFile = join(directory, 'administration-key.pem')
+  await giveFirstKey(store, administrationKeyFile, log, now())
+
+  const policies = new Policies({ max: settings.policy.cacheMax, undecidedClock: settings.policy.undecidedClock })
+  const authenticator = new Authenticator(store)
+  const { http, stopAccepting } = createServer({
+    bodyMax: settings.http.bodyMax,
+    requestsMax: settings.http.requestsMax,
+    logger: log,
+    newId,
+    tls: readTls(settings.tls),
+  })
+  registerHealth(http, () => store.read((reader) => reader.keys.countAdministration()))
+  const service = { store, policies, newId, keyDelayMs: settings.keys.delay }
+  registerRoutes(http, prefix, { authenticator, now }, serviceRoutes(service))
+
+  const { host, port, drainTimeout } = settings.http
+  const origin = await listen(() => http.listen({ host, port }), host, port)
+  started.defer(async () => {
+    stopAccepting()
+    const force = setTimeout(() => http.server.closeAllConnections(), drainTimeout)
+    await http.close()
+    clearTimeout(force)
+  })
+
+  const sweep = (): Promise<boolean> => sweepNextSession({ store, policies, newId }, now())
+  const carryOn = (): Promise<boolean> => store.transaction((tx) => carryOnCalendar(tx, now()))
+  for (const repetition of [
+    repeat(timers, settings.sessions.sweepEvery, sweep, log, 'a session was not moved on'),
+    repeat(timers, CALENDARS_EVERY_MS, carryOn, log, 'a calendar was not carried on'),
+  ]) {
+    started.defer(() => repetition.stop())
+  }
+
+  const parts = started.move()
+  let isEnding = false
+  const end = async (error: unknown): Promise<void> => {
+    if (isEnding) return
+    isEnding = true
+    if (error !== undefined) log.fatal({ err: error }, 'the twin must end')
+    await parts.disposeAsync().catch((failure: unknown) => log.error({ err: failure }, 'the stop met a fault'))
+    if (error === undefined) ending.resolve(undefined)
+    else ending.reject(error)
+  }
+  fail = (error) => void end(error)
+  const address = `${origin}${prefix}`
+  log.info({ http: address, store: directory, adminKeyFile: administrationKeyFile }, 'listening')
+  return {
+    address,
+    administrationKeyFile,
+    ended: ending.promise,
+    close: async () => {
+      await end(undefined)
+      await ending.promise.catch(() => undefined)
+    },
+  }
+}
+
+function makeDirectory(path: string): void {
+  try {
+    mkdirSync(path, { recursive: true, mode: 0o700 })
+  } catch (cause) {
+    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be made.`, { cause })
+  }
+}
+
+async function giveFirstKey(store: Store, path: string, log: Logger, now: number): Promise<void> {
+  const keyId = await registerFirstKey(
+    store,
+    async () => {
+      const publicKey = createPublicKey(openKeyFile(path, 'P-256').privateKey)
+      const id = await thumbprint(publicKey.export({ format: 'jwk' }))
+      return { id, pem: publicKey.export({ type: 'spki', format: 'pem' }) }
+    },
+    now,
+  )
+  if (keyId !== undefined) log.info({ path, keyId }, 'the first administration key was made')
+}
+
+function readTls({ certificateFile, keyFile }: CloudSettings['tls']): { certificate: string; key: string } | null {
+  if (certificateFile === null && keyFile === null) return null
+  if (certificateFile === null || keyFile === null) {
+    throw new CodedError('CONFIG_INVALID', 'tls.certificate_file and tls.key_file go together: one of them is missing.')
+  }
+  return { certificate: readPem(certificateFile), key: readPem(keyFile) }
+}
+
+function readPem(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (cause) {
+    throw new CodedError('CONFIG_UNREADABLE', `${path} cannot be read.`, { cause })
+  }
+}
+
+/** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
+async function listen(start: () => Promise<string>, host: string, port: number): Promise<string> {
+  try {
+    return await start()
+  } catch (cause) {
+    const { code } = cause as NodeJS.ErrnoException
+    if (code === 'EADDRINUSE') {
+      throw new CodedError('ADDRESS_IN_USE', `Another process listens on ${host}:${port}.`, { cause })
+    }
+    if (code === 'EACCES' || code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND') {
+      throw new CodedError('ADDRESS_NOT_PERMITTED', `${host}:${port} cannot be listened on.`, { cause })
+    }
+    throw cause
+  }
+}

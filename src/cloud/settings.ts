@@ -1,0 +1,102 @@
+/**
+ * Every path, limit and habit of the twin, in one table: the TOML file, the environment, the flags, `--help` and the
+ * documentation come from it.
+ */
+import {
+  type OptionTable,
+  type Settings,
+  bytes,
+  choice,
+  duration,
+  integer,
+  path,
+  text,
+  toggle,
+  url,
+} from '../settings/option.ts'
+
+const options = {
+  http: {
+    host: text({
+      help: 'Address to listen on. Loopback unless the twin is to be reached from elsewhere.',
+      default: '127.0.0.1',
+    }),
+    port: integer({ help: 'Port to listen on; 0 takes any free one.', default: 7080, min: 0, max: 65_535 }),
+    prefix: text({
+      help: 'Path below which the areas of the service are.',
+      default: '/dynamicmonetization',
+      takes: 'a path that begins with a slash and does not end with one',
+      max: 200,
+    }),
+    publicUrl: url({
+      help: 'How devices and clients reach the twin, without the prefix, where that is not the address that it listens on.',
+      default: null,
+      schemes: ['http', 'https'],
+    }),
+    bodyMax: bytes({ help: 'Largest body of a request to the service.', default: '1MiB', min: '1KiB', max: '64MiB' }),
+    requestsMax: integer({
+      help: 'Requests under way at a time; more are answered with OVERLOADED.',
+      default: 1_000,
+      min: 1,
+      max: 1_000_000,
+    }),
+    drainTimeout: duration({
+      help: 'How long a stop waits for requests under way.',
+      default: '10s',
+      min: '100ms',
+      max: '5m',
+    }),
+  },
+  tls: {
+    certificateFile: path({
+      help: 'Certificate chain in PEM. With it and its key the twin speaks HTTPS; without them put it behind a proxy.',
+      default: null,
+    }),
+    keyFile: path({ help: 'Private key of the certificate, in PEM.', default: null }),
+  },
+  store: {
+    path: path({
+      help: 'Directory of the database and of the keys that the twin makes. It must be on storage that keeps what was flushed.',
+      default: '/var/lib/tallygate/cloud',
+    }),
+    check: toggle({
+      help: 'Verify the whole database at each start, about a second per gigabyte.',
+      default: true,
+    }),
+  },
+  keys: {
+    delay: duration({
+      help: 'After what time a saved key begins, and a deleted one ends, to verify tokens. The original takes up to 10m.',
+      default: '0',
+      min: '0',
+      max: '10m',
+    }),
+  },
+  policy: {
+    undecidedClock: choice(['allow', 'refuse'], {
+      help: 'What a device does whose clock cannot tell whether the window of a line item is open.',
+      default: 'allow',
+    }),
+    cacheMax: integer({
+      help: 'Instances whose rules are kept ready in memory.',
+      default: 1_000,
+      min: 1,
+      max: 1_000_000,
+    }),
+  },
+  sessions: {
+    sweepEvery: duration({
+      help: 'How often to look for sessions whose automatic charge, heartbeat or end is due.',
+      default: '1s',
+      min: '100ms',
+      max: '5m',
+    }),
+  },
+  log: {
+    level: choice(['debug', 'info', 'warn', 'error'], { help: 'Least severity of what is logged.', default: 'info' }),
+  },
+}
+
+export const cloudOptions: OptionTable<typeof options> = { envPrefix: 'TALLYGATE_CLOUD', options }
+
+export type CloudSettings = Settings<typeof options>

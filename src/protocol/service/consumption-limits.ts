@@ -1,0 +1,14 @@
+/** Consumption limits on the wire: this project's form of them (docs/decisions/periods.md). */
+import { z } from 'zod'
+import { MICRO_MAX, toMicro } from '../../core/amount.ts'
+import { decimalNumber, instant } from '../wire.ts'
+import { RESET_FREQUENCIES } from './line-items.ts'
+
+/** Body of PUT. */
+export const consumptionLimitBody = z.strictObject({
+  limit: decimalNumber('POSITIVE')
+    .transform(toMicro)
+    .refine((amount) => amount > 0n && amount <= MICRO_MAX, 'must be a number of tokens that can be counted'),
+  frequency: z.enum(RESET_FREQUENCIES).exclude(['NONE']),
+  nextReset: instant,
+})

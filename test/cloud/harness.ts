@@ -1,0 +1,246 @@
+// A whole twin in this process: real HTTP on a free port, a real SQLite file in a temporary directory, and a clock and
+// timers that the test moves. `await using twin = await openTwin()` cleans up after itself.
+import { createPublicKey, generateKeyPairSync } from 'node:crypto'
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { type Logger, pino } from 'pino'
+import { makeAccessToken } from '../../src/client/access-token.ts'
+import type { Timers } from '../../src/cloud/app/repeat.ts'
+import { type Cloud, startCloud } from '../../src/cloud/compose.ts'
+import { type CloudSettings, cloudOptions } from '../../src/cloud/settings.ts'
+import { loadSettings } from '../../src/settings/load.ts'
+
+/** Where the clock of a twin starts. */
+export const START = Date.UTC(2026, 4, 6, 7, 8, 9)
+export const MINUTE = 60_000
+export const HOUR = 60 * MINUTE
+export const DAY = 24 * HOUR
+
+export interface Reply {
+  readonly status: number
+  /** Parsed JSON; undefined when there is no body. */
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any -- tests look into answers of every form
+  readonly body: any
+  readonly text: string
+  readonly headers: Headers
+}
+
+export interface CallOptions {
+  readonly body?: unknown
+  /** Sent as it is, in the place of `body`. */
+  readonly raw?: string | Uint8Array<ArrayBuffer>
+  /** Null: no token. Default: an administration token. */
+  readonly token?: string | null
+  readonly headers?: Readonly<Record<string, string>>
+}
+
+/** Rounds of background work happen only when the test asks for them. */
+class HandTimers implements Timers {
+  readonly #calls = new Set<() => void | Promise<void>>()
+
+  every(_ms: number, call: () => void | Promise<void>): () => void {
+    this.#calls.add(call)
+    return () => this.#calls.delete(call)
+  }
+
+  async fire(): Promise<void> {
+    await Promise.all([...this.#calls].map(async (call) => call()))
+  }
+}
+
+export type SettingsChange = (settings: CloudSettings) => CloudSettings
+
+/** Settings of a twin on a free port, with its directory in place. */
+export function testSettings(directory: string, change: SettingsChange = (settings) => settings): CloudSettings {
+  const settings = loadSettings(cloudOptions, { file: null, env: {}, flags: {}, readText: () => '' })
+  return change({
+    ...settings,
+    http: { ...settings.http, port: 0 },
+    store: { ...settings.store, path: join(directory, 'cloud') },
+  })
+}
+
+export async function openTwin(change?: SettingsChange, log?: Logger): Promise<Twin> {
+  const directory = await mkdtemp(join(tmpdir(), 'tallygate-cloud-'))
+  const twin = new Twin(directory, testSettings(directory, change), log ?? pino({ level: 'silent' }))
+  await twin.start()
+  return twin
+}
+
+export class Twin implements AsyncDisposable {
+  readonly directory: string
+  readonly settings: CloudSettings
+  readonly #log: Logger
+  #timers = new HandTimers()
+  #cloud: Cloud | undefined
+  #administrationKey = ''
+  #clientKey = ''
+  /** POSIX ms. Tests set it. */
+  now = START
+
+  constructor(directory: string, settings: CloudSettings, log: Logger) {
+    this.directory = directory
+    this.settings = settings
+    this.#log = log
+  }
+
+  get cloud(): Cloud {
+    if (this.#cloud === undefined) throw new Error('the twin is not running')
+    return this.#cloud
+  }
+
+  async start(): Promise<void> {
+    this.#timers = new HandTimers()
+    this.#cloud = await startCloud(this.settings, { now: () => this.now, timers: this.#timers, log: this.#log })
+    this.#administrationKey = await readFile(this.#cloud.administrationKeyFile, 'utf8')
+  }
+
+  async stop(): Promise<void> {
+    await this.#cloud?.close()
+    this.#cloud = undefined
+  }
+
+  async restart(): Promise<void> {
+    await this.stop()
+    await this.start()
+  }
+
+  /** Moves the clock on and lets background work have its rounds. */
+  async advance(ms: number): Promise<void> {
+    this.now += ms
+    await this.tick()
+  }
+
+  /** Lets background work have a round each. */
+  async tick(): Promise<void> {
+    await this.#timers.fire()
+  }
+
+  async administrationToken(): Promise<string> {
+    return makeAccessToken({
+      kind: 'ADMIN',
+      privateKey: this.#administrationKey,
+      instanceIds: [],
+      issuer: 'tests',
+      now: this.now,
+      lifetimeMs: HOUR,
+    })
+  }
+
+  /** A token of a client whose key the twin knows. */
+  async clientToken(...instanceIds: string[]): Promise<string> {
+    if (this.#clientKey === '') {
+      const pair = newKeyPair()
+      this.#clientKey = pair.privatePem
+      const body = [{ id: 'client', publicKey: pair.publicPem }]
+      const { status } = await this.call('PUT', '/api/v1.1/client-keys', { body })
+      if (status !== 200) throw new Error(`the client key was refused with ${status}`)
+    }
+    return makeAccessToken({
+      kind: 'CLIENT',
+      privateKey: this.#clientKey,
+      keyId: 'client',
+      instanceIds,
+      issuer: 'tests',
+      now: this.now,
+      lifetimeMs: HOUR,
+    })
+  }
+
+  /** @param path below the prefix: `/provisioning/api/v1.1/instances` */
+  async call(method: string, path: string, options: CallOptions = {}): Promise<Reply> {
+    const token = options.token === undefined ? await this.administrationToken() : options.token
+    const body = options.raw ?? (options.body === undefined ? undefined : JSON.stringify(options.body))
+    const response = await fetch(`${this.cloud.address}${path}`, {
+      method,
+      headers: {
+        ...(token === null ? {} : { authorization: `Bearer ${token}` }),
+        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+        ...options.headers,
+      },
+      ...(body === undefined ? {} : { body }),
+    })
+    const text = await response.text()
+    return {
+      status: response.status,
+      body: text === '' ? undefined : (JSON.parse(text) as unknown),
+      text,
+      headers: response.headers,
+    }
+  }
+
+  /** Makes an instance and returns its id. */
+  async instance(accountId = 'customer'): Promise<string> {
+    const { body } = await this.call('POST', '/provisioning/api/v1.1/instances', {
+      body: { shortName: 'Test', accountId },
+    })
+    return (body as { id: string }).id
+  }
+
+  /** Maps a line item that is elastic, in its window, and without series, but for what the change says. */
+  async lineItem(instanceId: string, change: LineItemChange = {}): Promise<Reply> {
+    return this.call('PUT', `/provisioning/api/v1.1/instances/${instanceId}/line-items`, {
+      body: lineItemBody(change),
+    })
+  }
+
+  /** A rate table in effect, without series: `{ Print: 3 }`. */
+  async rates(items: Readonly<Record<string, number>>, series?: string, version = '1'): Promise<void> {
+    const body = {
+      effectiveFrom: START - DAY,
+      version,
+      ...(series === undefined ? {} : { series }),
+      items: Object.entries(items).map(([name, rate]) => ({ name, rate })),
+    }
+    const { status, text } = await this.call('POST', '/provisioning/api/v1.1/rate-tables', { body })
+    if (status !== 201) throw new Error(text)
+  }
+
+  /** A one-off access request of one user for counts of items: `{ Print: 10 }`. */
+  async access(instanceId: string, counts: Readonly<Record<string, number>>, user = 'LisaBarry'): Promise<Reply> {
+    return this.call('POST', `/elastic/api/v1.1/instances/${instanceId}/access-request`, {
+      body: { requester: { type: 'user', value: user }, requestedItems: itemsOf(counts) },
+    })
+  }
+
+  /** Used tokens of a line item as the service shows them. */
+  async used(instanceId: string, id: string): Promise<number> {
+    const { body } = await this.call('GET', `/provisioning/api/v1.1/instances/${instanceId}/line-items/${id}`)
+    return (body as { used: number }).used
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.stop()
+    await rm(this.directory, { recursive: true, force: true })
+  }
+}
+
+export interface LineItemChange {
+  readonly [field: string]: unknown
+  readonly attributes?: Readonly<Record<string, unknown>>
+}
+
+export function lineItemBody({ attributes, ...fields }: LineItemChange = {}): Record<string, unknown> {
+  return {
+    activationId: 'ACT-1',
+    state: 'DEPLOYED',
+    quantity: 100,
+    start: START - 30 * DAY,
+    end: START + 300 * DAY,
+    attributes: { elastic: true, ...attributes },
+    ...fields,
+  }
+}
+
+export function itemsOf(counts: Readonly<Record<string, number>>): { item: string; count: number }[] {
+  return Object.entries(counts).map(([item, count]) => ({ item, count }))
+}
+
+export function newKeyPair(): { readonly privatePem: string; readonly publicPem: string } {
+  const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+  return {
+    privatePem: privateKey.export({ type: 'pkcs8', format: 'pem' }).toString(),
+    publicPem: createPublicKey(privateKey).export({ type: 'spki', format: 'pem' }).toString(),
+  }
+}
