@@ -1,0 +1,158 @@
+import { execFile, spawn, type ChildProcess } from 'node:child_process'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer, type AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { promisify } from 'node:util'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { makeAccessToken } from '../../src/client/access-token.ts'
+
+const bin = new URL('../../bin/tallygate.js', import.meta.url).pathname
+
+let directory: string
+let running: ChildProcess[]
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), 'tallygate-services-'))
+  running = []
+})
+afterEach(async () => {
+  for (const child of running) {
+    if (child.exitCode !== null || child.signalCode !== null) continue
+    const ended = new Promise((resolve) => child.once('close', resolve))
+    child.kill('SIGKILL')
+    await ended
+  }
+  rmSync(directory, { recursive: true })
+})
+
+const inside = (...names: string[]) => join(directory, ...names)
+const agentArgs = () => ['agent', '--socket-path', inside('agent.sock'), '--state-directory', inside('state')]
+const cloudArgs = () => ['cloud', '--store-path', inside('cloud'), '--http-port', '0']
+
+/** Starts a service and waits until it says that it listens. */
+async function start(args: readonly string[]): Promise<{ child: ChildProcess; fields: Record<string, unknown> }> {
+  const child = spawn(process.execPath, [bin, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
+  running.push(child)
+  for await (const line of createInterface({ input: child.stdout })) {
+    const fields = JSON.parse(line) as Record<string, unknown>
+    if (fields['msg'] === 'listening') return { child, fields }
+  }
+  throw new Error('it ended before it listened')
+}
+
+/** Runs a service that cannot start. */
+async function failure(args: readonly string[]): Promise<{ code: unknown; lines: readonly string[] }> {
+  const ended = promisify(execFile)(process.execPath, [bin, ...args], { timeout: 20_000 })
+  const { code, stderr } = await ended.then(
+    () => {
+      throw new Error('it started, and ended by itself')
+    },
+    (error: unknown) => error as { code: unknown; stderr: string },
+  )
+  return { code, lines: stderr.trimEnd().split('\n') }
+}
+
+describe('a service that cannot start says why in one line, with the exit code of the reason:', () => {
+  test.each(['agent', 'cloud'])('%s with a settings file that is not there', async (service) => {
+    const { code, lines } = await failure([service, '--config', inside('none.toml')])
+    expect(code).toBe(78)
+    expect(lines).toEqual([
+      expect.stringMatching(/^tallygate: CONFIG_UNREADABLE: .*none\.toml: there is no such file\. /) as string,
+    ])
+  })
+
+  test.each(['agent', 'cloud'])('%s with a settings file that is not TOML', async (service) => {
+    writeFileSync(inside('bad.toml'), 'log.level = "info"\nlog level = 5\n')
+    const { code, lines } = await failure([service, '--config', inside('bad.toml')])
+    expect(code).toBe(78)
+    expect(lines).toEqual([expect.stringMatching(/^tallygate: CONFIG_UNREADABLE: .*bad\.toml:2:\d+: /) as string])
+  })
+
+  test.each(['agent', 'cloud'])('%s with a misspelt setting', async (service) => {
+    writeFileSync(inside('bad.toml'), '[log]\nlevle = "info"\n')
+    const { code, lines } = await failure([service, '--config', inside('bad.toml')])
+    expect(code).toBe(78)
+    expect(lines).toEqual([expect.stringContaining('unknown key log.levle; did you mean log.level?') as string])
+  })
+
+  test('the twin on a port that another process has', async () => {
+    const other = createServer()
+    await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve))
+    const { port } = other.address() as AddressInfo
+    const { code, lines } = await failure([...cloudArgs(), '--http-port', String(port)])
+    await new Promise((resolve) => other.close(resolve))
+    expect(code).toBe(75)
+    expect(lines.filter((line) => line.startsWith('tallygate: '))).toEqual([
+      expect.stringContaining(`ADDRESS_IN_USE: Another process listens on 127.0.0.1:${port}.`) as string,
+    ])
+  })
+
+  test('the twin on a database that is none', async () => {
+    mkdirSync(inside('cloud'))
+    writeFileSync(inside('cloud', 'twin.db'), 'this is not a database, and longer than its header would be'.repeat(50))
+    const { code, lines } = await failure(cloudArgs())
+    expect(code).toBe(65)
+    expect(lines).toEqual([expect.stringContaining('tallygate: DATABASE_CORRUPT: ') as string])
+  })
+
+  test('the agent on a socket path that is a file', async () => {
+    writeFileSync(inside('agent.sock'), 'mine')
+    const { code, lines } = await failure(agentArgs())
+    expect(code).toBe(73)
+    expect(lines).toEqual([expect.stringContaining('tallygate: SOCKET_PATH_OCCUPIED: ') as string])
+    expect(readFileSync(inside('agent.sock'), 'utf8')).toBe('mine')
+  })
+
+  test('the agent on the socket of another agent, which goes on', async () => {
+    const { child } = await start(agentArgs())
+    const { code, lines } = await failure([...agentArgs(), '--state-directory', inside('other')])
+    expect(code).toBe(75)
+    expect(lines).toEqual([expect.stringContaining('tallygate: SOCKET_IN_USE: ') as string])
+    expect(child.exitCode).toBeNull()
+    await promisify(execFile)(process.execPath, [bin, 'status', '--socket', inside('agent.sock')])
+  })
+
+  test('the agent on the state of another agent', async () => {
+    await start(agentArgs())
+    const { code, lines } = await failure([...agentArgs(), '--socket-path', inside('other.sock')])
+    expect(code).toBe(75)
+    expect(lines).toEqual([expect.stringContaining('tallygate: STATE_IN_USE: ') as string])
+  })
+})
+
+describe('SIGTERM', () => {
+  test('ends the agent with 0, and its socket is gone', async () => {
+    const { child } = await start(agentArgs())
+    expect(existsSync(inside('agent.sock'))).toBe(true)
+    child.kill('SIGTERM')
+    expect(await new Promise((resolve) => child.once('close', resolve))).toBe(0)
+    expect(existsSync(inside('agent.sock'))).toBe(false)
+  })
+
+  test('ends the twin with 0', async () => {
+    const { child } = await start(cloudArgs())
+    child.kill('SIGTERM')
+    expect(await new Promise((resolve) => child.once('close', resolve))).toBe(0)
+  })
+})
+
+test('the key that the first start of the twin makes signs tokens that the twin takes, also after a restart', async () => {
+  for (let times = 0; times < 2; times += 1) {
+    const { child, fields } = await start(cloudArgs())
+    const token = await makeAccessToken({
+      kind: 'ADMIN',
+      privateKey: readFileSync(String(fields['adminKeyFile']), 'utf8'),
+      instanceIds: [],
+      issuer: 'test',
+      now: Date.now(),
+      lifetimeMs: 60_000,
+    })
+    const answer = await fetch(`${String(fields['http'])}/provisioning/api/v1.1/instances`, {
+      headers: { authorization: `Bearer ${token}` },
+    })
+    expect(answer.status).toBe(200)
+    child.kill('SIGTERM')
+    await new Promise((resolve) => child.once('close', resolve))
+  }
+})
