@@ -1,0 +1,335 @@
+// A device as small as it can be: it keeps its counters and chains honestly and seals segments, and can be copied to play
+// a clone or a restored backup. It knows nothing of disks, time or networks.
+import { randomBytes, randomUUID } from 'node:crypto'
+import { type CryptoKey, exportJWK, generateKeyPair } from 'jose'
+import { type Counters, NO_COUNTERS, type Want, room } from '../../../src/core/grant.ts'
+import { attachAnswer } from '../../../src/protocol/edge/attach.ts'
+import {
+  type EntryBodyWire,
+  type SegmentWire,
+  type SyncAnswer,
+  segment as segmentSchema,
+  syncAnswer,
+} from '../../../src/protocol/edge/sync.ts'
+import {
+  CHAIN_START,
+  type PublicJwk,
+  type Signer,
+  entryHash,
+  openDocument,
+  publicJwk,
+  sha256,
+  signDocument,
+  thumbprint,
+} from '../../../src/protocol/signing.ts'
+import { INSTANCE, START, type Twin } from './twin.ts'
+
+export interface Sealed {
+  readonly document: string
+  readonly seq: number
+  readonly hash: string
+  readonly final: boolean
+}
+
+export interface Charge {
+  readonly lineItemId: string
+  readonly accounts: readonly string[]
+  readonly amount: bigint
+}
+
+interface State {
+  incarnation: number
+  counters: Map<string, Counters>
+  unlimited: Set<string>
+  exhausted: Set<string>
+  term: number
+  entries: { n: number; body: string }[]
+  lastEntry: number
+  sealedEntry: number
+  entryHead: string
+  seq: number
+  hash: string
+  changed: Set<string>
+  unacknowledged: Sealed | null
+  fenced: boolean
+  closed: boolean
+  /** Micro-tokens billed by entries that were ever recorded in this incarnation, by account. */
+  net: Map<string, bigint>
+}
+
+const fresh = (incarnation: number): State => ({
+  incarnation,
+  counters: new Map(),
+  unlimited: new Set(),
+  exhausted: new Set(),
+  term: 0,
+  entries: [],
+  lastEntry: 0,
+  sealedEntry: 0,
+  entryHead: CHAIN_START,
+  seq: 0,
+  hash: CHAIN_START,
+  changed: new Set(),
+  unacknowledged: null,
+  fenced: false,
+  closed: false,
+  net: new Map(),
+})
+
+export interface DeviceKeys {
+  readonly signer: Signer
+  readonly jwk: PublicJwk
+}
+
+export async function newDeviceKeys(algorithm: 'EdDSA' | 'ES256' = 'EdDSA'): Promise<DeviceKeys> {
+  const { publicKey, privateKey } = await generateKeyPair(algorithm)
+  const { kty, crv, x, y } = await exportJWK(publicKey)
+  const jwk = publicJwk.parse(kty === 'EC' ? { kty, crv, x, y } : { kty, crv, x })
+  return { signer: { keyId: await thumbprint(jwk), algorithm, privateKey }, jwk }
+}
+
+export class TestDevice {
+  readonly id: string
+  readonly keys: DeviceKeys
+  readonly twin: Twin
+  state: State
+
+  constructor(id: string, keys: DeviceKeys, twin: Twin) {
+    this.id = id
+    this.keys = keys
+    this.twin = twin
+    this.state = fresh(0)
+  }
+
+  /** Enrolled and attached. */
+  static async join(twin: Twin, instanceIds: string[] = [INSTANCE]): Promise<TestDevice> {
+    const keys = await newDeviceKeys()
+    const { deviceId } = await twin.enroll(await twin.enrollmentToken(instanceIds), keys.jwk)
+    const device = new TestDevice(deviceId, keys, twin)
+    await device.attach()
+    return device
+  }
+
+  /** The same identity and the same state, on another machine or from a backup. */
+  copy(): TestDevice {
+    const copy = new TestDevice(this.id, this.keys, this.twin)
+    copy.state = structuredClone(this.state)
+    return copy
+  }
+
+  async attach(nonce: string = randomUUID()): Promise<void> {
+    const text = await this.#open('attach-answer', await this.twin.attach(this.id, nonce))
+    const answer = attachAnswer.parse(JSON.parse(text))
+    if (answer.nonce !== nonce) throw new Error('the answer is for another attempt')
+    if (answer.incarnation <= this.state.incarnation) throw new Error('the incarnation is not a higher one')
+    this.state = fresh(answer.incarnation)
+  }
+
+  /** The final segment is sealed: nothing may be recorded until the next incarnation, it could never be told. */
+  get frozen(): boolean {
+    return this.state.closed || this.state.unacknowledged?.final === true
+  }
+
+  counters(account: string): Counters {
+    return this.state.counters.get(account) ?? NO_COUNTERS
+  }
+
+  room(account: string): bigint {
+    return this.state.unlimited.has(account) ? 2n ** 60n : room(this.counters(account))
+  }
+
+  /** Charges all accounts, or records a refusal when one of them cannot give it. Returns whether it charged. */
+  charge({ lineItemId, accounts, amount }: Charge): boolean {
+    const granted = !this.state.fenced && accounts.every((account) => this.room(account) >= amount)
+    if (granted && amount > 0n) {
+      for (const account of accounts) this.#count(account, { used: amount })
+    }
+    this.record({
+      kind: 'access',
+      items: [
+        {
+          item: 'PhotoPrint',
+          version: '1.0',
+          count: '1',
+          outcome: granted ? 'GRANTED' : 'GRANT_EXHAUSTED',
+          total: granted ? String(amount) : '0',
+          parts: granted ? [{ lineItemId, rate: '1', actionId: null, charged: String(amount) }] : [],
+        },
+      ],
+      postings: granted && amount > 0n ? accounts.map((account) => ({ account, amount: String(amount) })) : [],
+    })
+    return granted
+  }
+
+  refund({ lineItemId, accounts, amount }: Charge): void {
+    for (const account of accounts) this.#count(account, { refunded: amount })
+    this.record({
+      kind: 'refund',
+      items: [
+        {
+          item: 'PhotoPrint',
+          version: '1.0',
+          count: '1',
+          outcome: 'REFUNDED',
+          total: String(amount),
+          parts: [{ lineItemId, rate: '1', actionId: null, charged: String(amount) }],
+        },
+      ],
+      postings: accounts.map((account) => ({ account, amount: String(amount) })),
+    })
+  }
+
+  record(part: Pick<EntryBodyWire, 'kind' | 'items' | 'postings'>): void {
+    const n = ++this.state.lastEntry
+    const body: EntryBodyWire = {
+      n,
+      at: START,
+      earliest: START,
+      latest: null,
+      instanceId: INSTANCE,
+      policyRevision: 1,
+      correlationId: randomUUID(),
+      requester: { type: 'user', value: 'LisaBarry' },
+      ...part,
+    }
+    this.state.entries.push({ n, body: JSON.stringify(body) })
+    for (const { account, amount } of part.postings) {
+      const net = part.kind === 'access' ? BigInt(amount) : -BigInt(amount)
+      this.state.net.set(account, (this.state.net.get(account) ?? 0n) + net)
+    }
+  }
+
+  /** Gives up what it has of the account. */
+  giveBack(account: string): void {
+    const left = room(this.counters(account))
+    if (left > 0n) this.#count(account, { returned: left })
+  }
+
+  /** The segment that is on its way, or the next one. */
+  async seal(wants: readonly Want[] = [], final = false): Promise<Sealed> {
+    if (this.state.unacknowledged !== null) return this.state.unacknowledged
+    const payload = this.payload(wants, final)
+    const sealed = await this.sealAs(payload)
+    this.state.unacknowledged = sealed
+    this.state.seq = sealed.seq
+    this.state.hash = sealed.hash
+    this.state.entryHead = payload.entries.head
+    this.state.sealedEntry = this.state.lastEntry
+    this.state.changed.clear()
+    return sealed
+  }
+
+  /** What the next segment would say. */
+  payload(wants: readonly Want[] = [], final = false): SegmentWire {
+    const { state } = this
+    const entries = state.entries.filter(({ n }) => n > state.sealedEntry)
+    return {
+      deviceId: this.id,
+      incarnation: state.incarnation,
+      seq: state.seq + 1,
+      previousHash: state.hash,
+      salt: randomBytes(16).toString('hex'),
+      bootId: 'boot',
+      clock: { now: START, earliest: START, latest: null },
+      counters: [...state.changed].map((account) => {
+        const { used, refunded, returned } = this.counters(account)
+        return { account, used: String(used), refunded: String(refunded), returned: String(returned) }
+      }),
+      entries: {
+        first: state.sealedEntry + 1,
+        previousHash: state.entryHead,
+        head: entries.reduce((head, { body }) => entryHash(head, body), state.entryHead),
+        bodies: entries.map(({ body }) => body),
+      },
+      backlog: 0,
+      wants: wants.map(({ account, atLeast, wanted }) => ({
+        account,
+        atLeast: String(atLeast),
+        wanted: String(wanted),
+      })),
+      policies: [{ instanceId: INSTANCE, revision: 1 }],
+      final,
+    }
+  }
+
+  async sealAs(payload: SegmentWire, signer: Signer = this.keys.signer): Promise<Sealed> {
+    const text = JSON.stringify(payload)
+    return {
+      document: await signDocument('segment', text, signer),
+      seq: payload.seq,
+      hash: sha256(text),
+      final: payload.final,
+    }
+  }
+
+  /** Seals, sends and takes the answer. */
+  async sync(wants: readonly Want[] = [], final = false): Promise<SyncAnswer> {
+    const sealed = await this.seal(wants, final)
+    const taken = await this.twin.sync(this.id, sealed.document)
+    if (!taken.taken) throw new Error(taken.problem)
+    return this.accept(taken.answer)
+  }
+
+  async accept(document: string): Promise<SyncAnswer> {
+    const answer = syncAnswer.parse(JSON.parse(await this.#open('sync-answer', document)))
+    const { state } = this
+    if (answer.deviceId !== this.id || answer.incarnation !== state.incarnation) return answer
+    const sent = state.unacknowledged
+    if (answer.outcome === 'MERGED') {
+      if (answer.seq === sent?.seq && answer.hash === sent.hash) state.unacknowledged = null
+      const { grant } = answer
+      if (grant !== null && grant.term > state.term) {
+        state.term = grant.term
+        for (const { account, granted, exhausted, unlimited } of grant.accounts) {
+          state.counters.set(account, { ...this.counters(account), granted })
+          if (unlimited) state.unlimited.add(account)
+          else state.unlimited.delete(account)
+          if (exhausted) state.exhausted.add(account)
+          else state.exhausted.delete(account)
+        }
+      }
+    }
+    if (answer.outcome === 'KNOWN' && sent !== null && answer.seq >= sent.seq) {
+      state.unacknowledged = null
+      // Somebody has gone on from here: this one was restored, or is a copy.
+      state.fenced ||= answer.seq > state.seq
+    }
+    if (answer.outcome === 'FENCED') {
+      state.fenced = true
+      state.closed ||= answer.closed
+      if (answer.forked || (answer.seq === sent?.seq && answer.hash === sent.hash)) state.unacknowledged = null
+    }
+    return answer
+  }
+
+  /** After a fence: the final segment, and the next incarnation. */
+  async beginAgain(): Promise<void> {
+    while (!this.state.closed) await this.sync([], this.state.unacknowledged === null)
+    await this.attach()
+  }
+
+  #count(account: string, { used = 0n, refunded = 0n, returned = 0n }: Partial<Counters>): void {
+    const before = this.counters(account)
+    this.state.counters.set(account, {
+      granted: before.granted,
+      used: before.used + used,
+      refunded: before.refunded + refunded,
+      returned: before.returned + returned,
+    })
+    this.state.changed.add(account)
+  }
+
+  async #open(kind: 'attach-answer' | 'sync-answer', document: string): Promise<string> {
+    const key: CryptoKey = this.twin.keys.trusted[0].publicKey
+    const text = await openDocument(kind, document, key)
+    if (text === undefined) throw new Error(`the ${kind} is not signed by the twin`)
+    return text
+  }
+}
+
+export const want = (account: string, wanted: bigint, atLeast = 0n): Want => ({ account, wanted, atLeast })
+
+/** So that a change of the wire form is noticed here, not in a rejection. */
+export function assertSegment(payload: SegmentWire): void {
+  segmentSchema.parse(payload)
+}

@@ -1,0 +1,210 @@
+// A twin without its network: the real use cases of the edge over a real SQLite file, with a clock that tests move.
+import { randomUUID } from 'node:crypto'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { exportJWK, generateKeyPair } from 'jose'
+import type { Action } from '../../../src/core/policy.ts'
+import { openSqliteStore } from '../../../src/cloud/adapters/sqlite/store.ts'
+import { attach } from '../../../src/cloud/app/edge/attach.ts'
+import { enroll } from '../../../src/cloud/app/edge/enroll.ts'
+import { issueEnrollmentToken } from '../../../src/cloud/app/edge/issue-enrollment-token.ts'
+import type { KeyRing } from '../../../src/cloud/app/edge/key-ring.ts'
+import type { Device } from '../../../src/cloud/app/edge/records.ts'
+import { holdRules, openPools } from '../../../src/cloud/app/edge/rules-in-force.ts'
+import { sync } from '../../../src/cloud/app/edge/sync.ts'
+import type { Taken } from '../../../src/cloud/app/edge/taking.ts'
+import type { EdgeTerms } from '../../../src/cloud/app/edge/terms.ts'
+import { Policies } from '../../../src/cloud/app/load-policy.ts'
+import { capOf, charge, free, retarget } from '../../../src/cloud/app/pool.ts'
+import { raisePolicy } from '../../../src/cloud/app/raise-policy.ts'
+import type { LineItemRecord, Pool } from '../../../src/cloud/app/records.ts'
+import type { Store } from '../../../src/cloud/app/store.ts'
+import { publicJwk, thumbprint } from '../../../src/protocol/signing.ts'
+
+export const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
+export const START = 1_790_000_000_000
+export const DAY = 86_400_000
+
+export interface LineItemOrder {
+  readonly quantity: bigint
+  readonly overdraft?: bigint | 'UNLIMITED'
+  readonly actions?: readonly Action[]
+  readonly state?: LineItemRecord['state']
+  readonly end?: number
+}
+
+export class Twin implements AsyncDisposable {
+  readonly store: Store
+  readonly keys: KeyRing
+  readonly policies: Policies
+  readonly heartbeats: string[] = []
+  terms: EdgeTerms = {
+    grantLifetimeMs: 7 * DAY,
+    grantHorizonMs: DAY,
+    policyUsableMs: 30 * DAY,
+    syncEveryMs: 300_000,
+  }
+  time = START
+  readonly #folder: string
+
+  private constructor(store: Store, keys: KeyRing, folder: string) {
+    this.store = store
+    this.keys = keys
+    this.policies = new Policies({ max: 10, undecidedClock: 'allow' })
+    this.#folder = folder
+  }
+
+  static async open(): Promise<Twin> {
+    const folder = await mkdtemp(join(tmpdir(), 'tallygate-edge-'))
+    const store = openSqliteStore({
+      path: join(folder, 'twin.db'),
+      check: false,
+      onBroken: (error) => {
+        throw error instanceof Error ? error : new Error(String(error))
+      },
+    })
+    const twin = new Twin(store, await newKeyRing(), folder)
+    await twin.addInstance(INSTANCE)
+    return twin
+  }
+
+  readonly now = (): number => this.time
+
+  readonly addresses = () => ({
+    edge: 'https://twin.test/edge/api/v1',
+    service: 'https://twin.test/api',
+    push: null,
+  })
+
+  async addInstance(id: string): Promise<void> {
+    await this.store.transaction(async (tx) => {
+      await tx.instances.insert({
+        id,
+        shortName: 'test',
+        accountId: 'customer',
+        defaultInstance: (await tx.instances.defaultOf('customer')) === undefined,
+        created: START,
+        modified: START,
+      })
+      await tx.policyRevisions.insert({ instanceId: id, revision: 1, raisedAt: START, calendarDue: null })
+    })
+  }
+
+  /** Maps or changes a line item, and moves the caps of its accounts as an administrator's change does. */
+  async setLineItem(id: string, order: LineItemOrder, instanceId = INSTANCE): Promise<void> {
+    const { overdraft = 0n } = order
+    const record: LineItemRecord = {
+      instanceId,
+      id,
+      state: order.state ?? 'DEPLOYED',
+      quantity: order.quantity,
+      start: START - DAY,
+      end: order.end ?? START + 365 * DAY,
+      elastic: true,
+      rateTableSeries: null,
+      overdraftType: overdraft === 'UNLIMITED' ? 'Unlimited' : 'Number',
+      overdraftLimit: overdraft === 'UNLIMITED' ? null : overdraft,
+      resetFrequency: null,
+      calendar: { frequency: 'NONE', first: 0, firstAt: START - DAY },
+      created: START,
+      modified: START,
+      deleted: null,
+    }
+    await this.store.transaction(async (tx) => {
+      const revision = await tx.policyRevisions.lock(instanceId)
+      if (revision === undefined) throw new Error('no such instance')
+      if ((await tx.lineItems.get(instanceId, id)) === undefined) await tx.lineItems.insert(record)
+      else await tx.lineItems.update(record)
+      await tx.actions.replace(instanceId, id, order.actions ?? [])
+      const pools = await tx.accounts.ofLineItem(instanceId, id)
+      const capped = {
+        id,
+        quantity: order.quantity,
+        overdraft,
+        consumptionLimit: null,
+        actions: order.actions ?? [],
+      }
+      await tx.accounts.save(pools.map((pool) => retarget(pool, capOf(pool.account, capped))))
+      await raisePolicy(tx, revision, this.time)
+    })
+  }
+
+  async enrollmentToken(instanceIds: string[] = [INSTANCE]): Promise<string> {
+    const { token } = await issueEnrollmentToken(
+      { store: this.store, keys: this.keys, addresses: this.addresses, now: this.now, newId: randomUUID },
+      { instanceIds },
+    )
+    return token
+  }
+
+  async enroll(token: string, jwk: Device['publicKey'], name?: string) {
+    return enroll(
+      { store: this.store, keys: this.keys, addresses: this.addresses, now: this.now, newId: randomUUID },
+      token,
+      { publicKey: jwk, ...(name === undefined ? {} : { name }) },
+    )
+  }
+
+  async device(id: string): Promise<Device> {
+    const device = await this.store.read((reader) => reader.edge.devices.get(id))
+    if (device === undefined) throw new Error(`no device ${id}`)
+    return device
+  }
+
+  async attach(deviceId: string, nonce: string): Promise<string> {
+    return attach({ store: this.store, keys: this.keys, now: this.now }, deviceId, {
+      nonce,
+      bootId: 'boot',
+      software: 'test',
+    })
+  }
+
+  async sync(deviceId: string, document: string): Promise<Taken> {
+    return sync(
+      {
+        store: this.store,
+        keys: this.keys,
+        now: this.now,
+        terms: this.terms,
+        policies: this.policies,
+        heartbeat: async (_tx, device) => {
+          this.heartbeats.push(device.id)
+        },
+      },
+      await this.device(deviceId),
+      document,
+    )
+  }
+
+  async pool(account: string): Promise<Pool> {
+    const pools = await this.store.read((reader) => reader.accounts.get([account]))
+    const pool = pools.get(account)
+    if (pool === undefined) throw new Error(`no account ${account}`)
+    return pool
+  }
+
+  /** What the cloud itself charges, without a device. */
+  async chargeDirectly(account: string, amount: bigint): Promise<boolean> {
+    return this.store.transaction(async (tx) => {
+      const rules = await holdRules(tx, this.policies, [INSTANCE], this.time)
+      const pool = (await openPools(tx, rules, [account])).get(account)
+      if (pool === undefined || free(pool) < amount) return false
+      await tx.accounts.save([charge(pool, amount)])
+      return true
+    })
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.store.close()
+    await rm(this.#folder, { recursive: true, force: true })
+  }
+}
+
+export async function newKeyRing(): Promise<KeyRing> {
+  const { publicKey, privateKey } = await generateKeyPair('EdDSA')
+  const { kty, crv, x } = await exportJWK(publicKey)
+  const jwk = publicJwk.parse({ kty, crv, x })
+  const keyId = await thumbprint(jwk)
+  return { signer: { keyId, algorithm: 'EdDSA', privateKey }, trusted: [{ keyId, jwk, publicKey }] }
+}
