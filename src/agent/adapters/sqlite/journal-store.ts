@@ -31,6 +31,8 @@ import type {
 } from '../../app/journal.ts'
 import type { AccountMove, Batch, JournalLimits, PreparedSeal } from './journal-calls.ts'
 
+const PAGE_BYTES = 4096
+
 /** Frames of the write-ahead log after which it is copied into the database: 16 MiB. */
 const CHECKPOINT_FRAMES = 4_000
 
@@ -247,8 +249,16 @@ export class JournalStore {
         changedOne(this.#statements.sealAccount.run(used, refunded, returned, account))
       }
       const lastEntryId = state.entry_base + BigInt(lastEntry)
-      const bytes = Buffer.byteLength(document)
-      this.#statements.insertSegment.run(incarnation, seq, hash, document, bytes, final ? 1 : 0, lastEntryId, now)
+      const { lastInsertRowid } = this.#statements.insertSegment.run(
+        incarnation,
+        seq,
+        hash,
+        final ? 1 : 0,
+        lastEntryId,
+        now,
+        Buffer.byteLength(document),
+      )
+      this.#statements.insertDocument.run(lastInsertRowid, document)
       this.#statements.sealed.run(lastEntry, head, seq, hash)
     })
     this.#plan = null
@@ -329,21 +339,28 @@ export class JournalStore {
   }
 
   /**
-   * Forgets what is acknowledged: entries at once (the segment holds them), segments after the retention time, or when
-   * they hold more than their share of the disk, oldest first. A part of it per call.
+   * Forgets what is acknowledged: entries at once, but for the most recent ones (the segment holds them), segments after
+   * the retention time, or when they hold more than their share of the disk, oldest first. A database that is half full
+   * keeps nothing but what is still to be delivered. A part of it per call.
    */
   #prune(now: number): void {
     this.#runWithSlack(() => {
       const { entry_base, last_entry, done_entry_id } = this.#state()
-      const old = entry_base + last_entry - RECENT_ENTRIES
+      const tight = this.#pagesInUse() - BigInt(this.#limits.pagesMax) / 2n
+      const old = tight > 0n ? done_entry_id : entry_base + last_entry - RECENT_ENTRIES
       this.#statements.deleteEntries.run(old < done_entry_id ? old : done_entry_id, PRUNE_ROWS)
       // A time in the future is that of a clock that has been set right since: the retention counts from now.
       this.#statements.redateSegments.run({ now })
       this.#statements.deleteSegments.run({ before: now - this.#limits.retentionMs, most: PRUNE_ROWS })
-      const overBytes = BigInt(this.#limits.retainedBytesMax)
-      const held = this.#statements.segmentBytes.get() as bigint
-      if (held > overBytes) this.#statements.deleteOldestSegments.run(held - overBytes)
+      const over = (this.#statements.segmentBytes.get() as bigint) - BigInt(this.#limits.retainedBytesMax)
+      const tightBytes = tight * BigInt(PAGE_BYTES)
+      const tooMany = over > tightBytes ? over : tightBytes
+      if (tooMany > 0n) this.#statements.deleteOldestSegments.run(tooMany)
     })
+  }
+
+  #pagesInUse(): bigint {
+    return (this.#statements.pages.get() as bigint) - (this.#statements.freePages.get() as bigint)
   }
 
   /** Ends well: the write-ahead log is folded into the database. */
@@ -422,23 +439,28 @@ export class JournalStore {
     const isComplete = BigInt(count) === state.last_entry - state.sealed_entry
     for (;;) {
       const bodies = unsealed.slice(0, count)
-      const counters = isComplete && count === unsealed.length ? this.#changedCounters() : this.#countersAfter(bodies)
-      for (const { account, amount } of returns) {
-        const counted = counters.get(account) ?? this.#sealedCounters(account)
-        counters.set(account, { ...counted, returned: counted.returned + amount })
-      }
+      const counters =
+        isComplete && count === unsealed.length ? this.#countersNow(returns) : this.#countersAfter(bodies)
       if (counters.size <= SEGMENT_ACCOUNTS_MAX || count <= 1) return { bodies, counters }
       count >>= 1
     }
   }
 
-  /** Of every account that changed since the last segment, as they are. */
-  #changedCounters(): Map<AccountId, SealedCounters> {
+  /** Of every account that changed since the last segment, as they are, with what is given up by this one. */
+  #countersNow(returns: SealOrder['returns']): Map<AccountId, SealedCounters> {
     const rows = this.#statements.changedAccounts.all() as AccountRow[]
-    return new Map(rows.map(({ id, used, refunded, returned }) => [id, { used, refunded, returned }]))
+    const counters = new Map(rows.map(({ id, used, refunded, returned }) => [id, { used, refunded, returned }]))
+    for (const { account, amount } of returns) {
+      const counted = counters.get(account) ?? this.#sealedCounters(account)
+      counters.set(account, { ...counted, returned: counted.returned + amount })
+    }
+    return counters
   }
 
-  /** As the last segment and the entries after it make them: later entries are not in them. */
+  /**
+   * As the last segment and the entries after it make them: later entries are not in them. What is given up is told with
+   * the segment that leaves nothing behind: it may come from a refund that is still to come.
+   */
   #countersAfter(bodies: readonly string[]): Map<AccountId, SealedCounters> {
     const counters = new Map<AccountId, SealedCounters>()
     for (const body of bodies) {
@@ -530,8 +552,12 @@ function prepareStatements(database: Database.Database) {
       'SELECT session, n, request_hash, body, policy_revision FROM answer ORDER BY entry_id, slot',
     ),
     slots: database.prepare('SELECT session, slot FROM answer ORDER BY entry_id, slot'),
-    segment: database.prepare('SELECT * FROM segment WHERE incarnation = ? AND seq = ?'),
-    segmentInFlight: database.prepare("SELECT * FROM segment WHERE state = 'UNACKNOWLEDGED'"),
+    segment: database.prepare(
+      'SELECT * FROM segment JOIN segment_document USING (id) WHERE incarnation = ? AND seq = ?',
+    ),
+    segmentInFlight: database.prepare(
+      "SELECT * FROM segment JOIN segment_document USING (id) WHERE state = 'UNACKNOWLEDGED'",
+    ),
     unsealed: database.prepare('SELECT body FROM entry WHERE id > ? ORDER BY id LIMIT ?').pluck(),
     recent: database.prepare('SELECT body FROM entry ORDER BY id DESC LIMIT ?').pluck(),
     insertEntry: database.prepare('INSERT INTO entry (id, n, body) VALUES (?, ?, ?)'),
@@ -560,9 +586,10 @@ function prepareStatements(database: Database.Database) {
     ),
     sealed: database.prepare('UPDATE state SET sealed_entry = ?, sealed_head = ?, last_seq = ?, segment_head = ?'),
     insertSegment: database.prepare(
-      `INSERT INTO segment (incarnation, seq, hash, document, bytes, final, last_entry_id, state, since)
-         VALUES (?, ?, ?, ?, ?, ?, ?, 'UNACKNOWLEDGED', ?)`,
+      `INSERT INTO segment (incarnation, seq, hash, final, last_entry_id, state, since, bytes)
+         VALUES (?, ?, ?, ?, ?, 'UNACKNOWLEDGED', ?, ?)`,
     ),
+    insertDocument: database.prepare('INSERT INTO segment_document (id, document) VALUES (?, ?)'),
     endSegment: database.prepare("UPDATE segment SET state = ?, since = ? WHERE state = 'UNACKNOWLEDGED'"),
     done: database.prepare('UPDATE state SET done_entry_id = ?'),
     fence: database.prepare('UPDATE state SET fenced = 1'),
@@ -592,17 +619,18 @@ function prepareStatements(database: Database.Database) {
     ),
     redateSegments: database.prepare("UPDATE segment SET since = :now WHERE since > :now AND state = 'ACKNOWLEDGED'"),
     deleteSegments: database.prepare(
-      `DELETE FROM segment WHERE rowid IN (
-         SELECT rowid FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before ORDER BY since LIMIT :most)`,
+      `DELETE FROM segment WHERE id IN (
+         SELECT id FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before ORDER BY since LIMIT :most)`,
     ),
     segmentBytes: database.prepare("SELECT coalesce(sum(bytes), 0) FROM segment WHERE state = 'ACKNOWLEDGED'").pluck(),
     deleteOldestSegments: database.prepare(
-      `DELETE FROM segment WHERE rowid IN (
-         SELECT rowid FROM (
-           SELECT rowid, sum(bytes) OVER (ORDER BY since, rowid) - bytes AS before
-             FROM segment WHERE state = 'ACKNOWLEDGED')
+      `DELETE FROM segment WHERE id IN (
+         SELECT id FROM (
+           SELECT id, sum(bytes) OVER (ORDER BY since, id) - bytes AS before FROM segment WHERE state = 'ACKNOWLEDGED')
          WHERE before < ?)`,
     ),
+    pages: database.prepare('PRAGMA page_count').pluck(),
+    freePages: database.prepare('PRAGMA freelist_count').pluck(),
     checkpointSize: database.prepare('PRAGMA wal_checkpoint(NOOP)'),
     checkpoint: database.prepare('PRAGMA wal_checkpoint(PASSIVE)'),
   }

@@ -60,21 +60,28 @@ CREATE TABLE entry (
 ) STRICT;
 
 CREATE TABLE segment (
+  id INTEGER NOT NULL PRIMARY KEY,
   incarnation INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   hash TEXT NOT NULL,
-  document TEXT NOT NULL,
-  bytes INTEGER NOT NULL,
   final INTEGER NOT NULL CHECK (final IN (0, 1)),
   -- Id of the last entry in it, or before it.
   last_entry_id INTEGER NOT NULL,
   state TEXT NOT NULL CHECK (state IN ('UNACKNOWLEDGED', 'ACKNOWLEDGED', 'ABANDONED')),
   -- When it came into this state.
   since INTEGER NOT NULL,
-  PRIMARY KEY (incarnation, seq)
+  -- Of its document.
+  bytes INTEGER NOT NULL,
+  UNIQUE (incarnation, seq)
 ) STRICT;
 
-CREATE INDEX segment_by_age ON segment (state, since, bytes);
+-- What was signed, in a table of its own: it is long and never changes.
+CREATE TABLE segment_document (
+  id INTEGER NOT NULL PRIMARY KEY REFERENCES segment (id) ON DELETE CASCADE,
+  document TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX segment_by_age ON segment (state, since);
 
 CREATE UNIQUE INDEX segment_in_flight ON segment (state) WHERE state = 'UNACKNOWLEDGED';
 

@@ -1,0 +1,166 @@
+// What tests of the agent start from: a directory that goes away, a journal in it, a device that is attached and has a
+// policy and a grant, and small pieces of requests and policies.
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { onTestFinished } from 'vitest'
+import { type JournalOptions, openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
+import type { JournalLimits } from '../../src/agent/adapters/sqlite/journal-calls.ts'
+import type {
+  AccountState,
+  ClockStamp,
+  GrantedAccount,
+  Identity,
+  Journal,
+  LastAnswer,
+  PendingEntry,
+  SealOrder,
+  Snapshot,
+} from '../../src/agent/app/journal.ts'
+import type { PolicyInForce } from '../../src/agent/app/policy-board.ts'
+import type { AccountId, Posting } from '../../src/core/account.ts'
+import { compilePolicy } from '../../src/core/compile.ts'
+import { policyDocument, policyOf } from '../../src/protocol/edge/policy-document.ts'
+import { BEGIN } from './link/fake-time.ts'
+import { DEVICE, INSTANCE, makeCloudKey } from './link/fake-cloud.ts'
+import { policyWith } from './link/policies.ts'
+
+/** A directory that is removed when the test is over. */
+export function temporaryDirectory(): string {
+  const directory = mkdtempSync(join(tmpdir(), 'tallygate-agent-'))
+  onTestFinished(() => rmSync(directory, { recursive: true, force: true }))
+  return directory
+}
+
+export const LIMITS: JournalLimits = {
+  pagesMax: 100_000,
+  slackPages: 256,
+  retentionMs: 7 * 86_400_000,
+  retainedBytesMax: 1_000_000_000,
+  answersMax: 100,
+}
+
+/** The journal of a directory, closed when the test is over. What is sealed carries no real signature. */
+export async function journalIn(
+  directory: string,
+  changes: Partial<Omit<JournalOptions, 'limits'>> & { readonly limits?: Partial<JournalLimits> } = {},
+): Promise<Journal> {
+  const journal = await openJournal({
+    path: join(directory, 'journal.db'),
+    sign: async (payload) => signedByNobody(payload),
+    now: () => BEGIN,
+    onBroken: () => undefined,
+    ...changes,
+    limits: { ...LIMITS, ...changes.limits },
+  })
+  onTestFinished(() => journal.close())
+  return journal
+}
+
+/** A compact JWS in form: the payload stands where it always stands. */
+export function signedByNobody(payload: string): string {
+  return `e30.${Buffer.from(payload).toString('base64url')}.AA`
+}
+
+export function payloadOf(document: string): unknown {
+  return JSON.parse(Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8'))
+}
+
+export const IDENTITY: Identity = {
+  deviceId: DEVICE,
+  keyId: 'key',
+  instanceIds: [INSTANCE],
+  trustedKeys: ['{}'],
+  edgeUrl: 'https://cloud.test/edge/api/v1',
+  serviceUrl: 'https://cloud.test/api',
+  pushUrl: null,
+}
+
+export const STAMP: ClockStamp = {
+  clock: { bootId: 'boot-1', sinceBoot: 10_000, earliest: BEGIN, latest: null },
+  grantAgedMs: 0,
+}
+
+/** Enrolled, attached, and granted these amounts. */
+export async function attach(journal: Journal, granted: Readonly<Record<AccountId, bigint>>): Promise<void> {
+  await journal.saveIdentity(IDENTITY)
+  await journal.attach(1)
+  await grant(journal, 1, granted)
+}
+
+/** A segment with nothing to say, and the grant that answers it. Returns its `seq`. */
+export async function grant(
+  journal: Journal,
+  term: number,
+  granted: Readonly<Record<AccountId, bigint>>,
+): Promise<number> {
+  const { seq } = await journal.seal(SEAL)
+  const accounts = Object.entries(granted).map(([account, amount]) => grantedAccount(account, amount))
+  await journal.acknowledge(
+    seq,
+    { term, lifetimeMs: 86_400_000, expiresAt: BEGIN + 86_400_000, agedMs: 0, accounts },
+    null,
+  )
+  return seq
+}
+
+export function grantedAccount(account: AccountId, granted: bigint): GrantedAccount {
+  return { account, granted, exhausted: false, unlimited: false }
+}
+
+export const SEAL: SealOrder = {
+  salt: 'salt-of-16-chars',
+  bootId: 'boot-1',
+  clock: { now: BEGIN, earliest: BEGIN, latest: null },
+  wants: [],
+  policies: [],
+  returns: [],
+  final: false,
+}
+
+/** An entry with these postings, as the journal takes it; its body has what the journal reads of it. */
+export function entry(
+  n: number,
+  postings: readonly Posting[],
+  { moves = 'used', lastAnswer = null }: { moves?: PendingEntry['moves']; lastAnswer?: LastAnswer | null } = {},
+): PendingEntry {
+  const kind = moves === 'used' ? 'access' : 'refund'
+  const written = postings.map(({ account, amount }) => ({ account, amount: String(amount) }))
+  return { n, body: JSON.stringify({ n, kind, postings: written }), moves, postings, lastAnswer }
+}
+
+export function accountState(state: Partial<AccountState>): AccountState {
+  return { granted: 0n, used: 0n, refunded: 0n, returned: 0n, exhausted: false, unlimited: false, ...state }
+}
+
+/** A device that is enrolled and attached, and otherwise new. */
+export function snapshotWith(changes: Partial<Snapshot> = {}): Snapshot {
+  return {
+    identity: IDENTITY,
+    incarnation: 1,
+    fenced: false,
+    accounts: new Map(),
+    grant: null,
+    policies: [],
+    lastEntry: 0,
+    lastSealedEntry: 0,
+    lastAnswers: [],
+    unacknowledged: null,
+    lastSeq: 0,
+    highestIncarnation: 1,
+    clock: null,
+    ...changes,
+  }
+}
+
+/** A policy as it is in force: `print` costs one token, for everybody. */
+export async function policyInForce(...how: Parameters<typeof policyWith>): Promise<PolicyInForce> {
+  const { jwk } = await makeCloudKey()
+  const document = policyDocument.parse({ ...policyWith(...how), trustedKeys: [jwk] })
+  return { document, compiled: compilePolicy(policyOf(document)) }
+}
+
+/** The body of an access request, as JSON makes it. */
+export function accessBody(count: number, item = 'print'): Record<string, unknown> {
+  return { requester: { type: 'user', value: 'ada' }, requestedItems: [{ item, count }] }
+}

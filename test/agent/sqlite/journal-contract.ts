@@ -1,0 +1,153 @@
+// What every journal promises, run by each implementation: order, exact counters, segments that never change, and a
+// restart that goes on exactly.
+import { describe, expect, it } from 'vitest'
+import type { Journal } from '../../../src/agent/app/journal.ts'
+import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
+import { CHAIN_START, entryHash, sha256 } from '../../../src/protocol/signing.ts'
+import { BEGIN } from '../link/fake-time.ts'
+import { INSTANCE } from '../link/fake-cloud.ts'
+import { attach, entry, grant, IDENTITY, payloadOf, SEAL, STAMP } from '../harness.ts'
+
+export interface TestJournals {
+  open(): Promise<Journal>
+  /** The journal again, as the next process finds it. */
+  reopen(journal: Journal): Promise<Journal>
+}
+
+const A = 'line/i/a/0'
+const B = 'action/i/a/b'
+
+const segmentOf = (document: string): SegmentWire => payloadOf(document) as SegmentWire
+
+export function journalContract(name: string, make: () => TestJournals): void {
+  describe(`the journal (${name})`, () => {
+    it('begins with nothing', async () => {
+      const journal = await make().open()
+      expect(await journal.read()).toMatchObject({ identity: null, incarnation: 0, fenced: false, lastEntry: 0 })
+    })
+
+    it('goes on exactly where the process before it ended', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 100n, [B]: 50n })
+      await journal.append(
+        [
+          entry(1, [
+            { account: A, amount: 10n },
+            { account: B, amount: 10n },
+          ]),
+          entry(2, [{ account: A, amount: 7n }]),
+        ],
+        STAMP,
+      )
+      await journal.append([entry(3, [{ account: A, amount: 4n }], { moves: 'refunded' })], STAMP)
+      const before = await journal.read()
+      journal = await journals.reopen(journal)
+      const after = await journal.read()
+      expect(after).toEqual(before)
+      expect(after.accounts.get(A)).toMatchObject({ granted: 100n, used: 17n, refunded: 4n, returned: 0n })
+      expect(after.accounts.get(B)).toMatchObject({ granted: 50n, used: 10n })
+      expect(after).toMatchObject({ lastEntry: 3, identity: IDENTITY, clock: STAMP.clock, grant: { term: 1 } })
+    })
+
+    it('seals entries, counters and chain as of the last entry, each segment upon the one before', async () => {
+      const journal = await make().open()
+      await attach(journal, { [A]: 100n })
+      const entries = [entry(1, [{ account: A, amount: 10n }]), entry(2, [])]
+      await journal.append(entries, STAMP)
+      const first = await journal.seal(SEAL)
+      const head = entries.reduce((chain, { body }) => entryHash(chain, body), CHAIN_START)
+      const payload = segmentOf(first.document)
+      expect(payload).toMatchObject({
+        deviceId: IDENTITY.deviceId,
+        incarnation: 1,
+        seq: 2,
+        counters: [{ account: A, used: '10', refunded: '0', returned: '0' }],
+        entries: { first: 1, previousHash: CHAIN_START, head, bodies: entries.map(({ body }) => body) },
+        backlog: 0,
+        final: false,
+      })
+      expect(first.hash).toBe(sha256(JSON.stringify(payload)))
+      await journal.acknowledge(2, null, null)
+
+      const third = entry(3, [{ account: A, amount: 1n }])
+      await journal.append([third], STAMP)
+      const second = segmentOf((await journal.seal(SEAL)).document)
+      expect(second).toMatchObject({
+        seq: 3,
+        previousHash: first.hash,
+        counters: [{ account: A, used: '11' }],
+        entries: { first: 3, previousHash: head, head: entryHash(head, third.body) },
+      })
+    })
+
+    it('gives back the unacknowledged segment byte for byte after a restart', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 100n })
+      await journal.append([entry(1, [{ account: A, amount: 10n }])], STAMP)
+      const sealed = await journal.seal(SEAL)
+      journal = await journals.reopen(journal)
+      expect((await journal.read()).unacknowledged).toMatchObject(sealed)
+      await journal.acknowledge(sealed.seq, null, null)
+      expect((await journal.read()).unacknowledged).toBeNull()
+      expect(await journal.sealed(sealed.seq)).toMatchObject(sealed)
+    })
+
+    it('raises what is returned in the same commit as the segment that says so', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 100n })
+      const { document } = await journal.seal({ ...SEAL, returns: [{ account: A, amount: 60n }] })
+      expect(segmentOf(document).counters).toEqual([{ account: A, used: '0', refunded: '0', returned: '60' }])
+      journal = await journals.reopen(journal)
+      expect((await journal.read()).accounts.get(A)).toMatchObject({ granted: 100n, returned: 60n })
+    })
+
+    it('takes grants as cumulative figures, and what the cloud confirms of a policy', async () => {
+      const journal = await make().open()
+      await attach(journal, { [A]: 100n })
+      await journal.savePolicy({ instanceId: INSTANCE, revision: 4, document: 'signed' }, ['{"kty":"OKP"}'])
+      await grant(journal, 2, { [A]: 70n, [B]: 5n })
+      const { seq } = await journal.seal(SEAL)
+      await journal.acknowledge(seq, null, { time: BEGIN + 5, policies: [{ instanceId: INSTANCE, revision: 4 }] })
+      const { accounts, grant: held, policies, identity } = await journal.read()
+      expect(accounts.get(A)?.granted).toBe(100n)
+      expect(accounts.get(B)?.granted).toBe(5n)
+      expect(held?.term).toBe(2)
+      expect(policies).toEqual([{ instanceId: INSTANCE, revision: 4, document: 'signed', confirmedAt: BEGIN + 5 }])
+      expect(identity?.trustedKeys).toEqual(['{"kty":"OKP"}'])
+    })
+
+    it('begins a new incarnation with nothing but its number', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 100n })
+      await journal.append([entry(1, [{ account: A, amount: 10n }])], STAMP)
+      await journal.fence()
+      expect((await journal.read()).fenced).toBe(true)
+      const { final, seq } = await journal.seal({ ...SEAL, final: true })
+      expect(final).toBe(true)
+      await journal.acknowledge(seq, null, null)
+      await journal.attach(5)
+      journal = await journals.reopen(journal)
+      expect(await journal.read()).toMatchObject({
+        incarnation: 5,
+        highestIncarnation: 5,
+        fenced: false,
+        lastEntry: 0,
+        lastSealedEntry: 0,
+        lastSeq: 0,
+        grant: null,
+        accounts: new Map(),
+        unacknowledged: null,
+      })
+      expect(segmentOf((await journal.seal(SEAL)).document)).toMatchObject({
+        incarnation: 5,
+        seq: 1,
+        previousHash: CHAIN_START,
+        entries: { first: 1, previousHash: CHAIN_START, bodies: [] },
+      })
+    })
+  })
+}
