@@ -54,11 +54,20 @@ export async function runDemo(options: DemoOptions): Promise<DemoResult> {
   // Reached by an exit that waits for nothing too, such as a second Ctrl-C.
   process.once('exit', lastResort)
   try {
-    return await play(options, directory, began)
+    return await Promise.race([play(options, directory, began), aborted(options.signal)])
   } finally {
     process.removeListener('exit', lastResort)
     lastResort()
   }
+}
+
+/** Rejects when the signal does; whatever is under way then fails with the processes that it needs. */
+function aborted(signal: AbortSignal): Promise<never> {
+  return new Promise((_resolve, reject) => {
+    const fail = (): void => reject(signal.reason as Error)
+    if (signal.aborted) fail()
+    else signal.addEventListener('abort', fail, { once: true })
+  })
 }
 
 async function play(options: DemoOptions, directory: string, began: number): Promise<DemoResult> {
