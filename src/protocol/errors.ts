@@ -209,6 +209,33 @@ export const ERRORS = catalogue({
     exit: 65,
     retry: 'no',
   },
+  DATABASE_UNREACHABLE: {
+    meaning: 'The database server does not answer, or ended the connection; what was under way has changed nothing.',
+    remedy: 'Check that it runs and that its address is right; the service goes on by itself when it answers again.',
+    http: 503,
+    exit: 69,
+    retry: 'later',
+  },
+  DATABASE_REFUSED: {
+    meaning: 'The database server refuses the login, the database, or a right that the service needs.',
+    remedy: 'Correct user, password and name of the database, or give the user the right that the message names.',
+    http: 503,
+    exit: 77,
+    retry: 'later',
+  },
+  DATABASE_UNSUITABLE: {
+    meaning: 'The database lacks something that the service rests on, such as the version or the encoding.',
+    remedy: 'Give it a database as the message asks for.',
+    http: 503,
+    exit: 78,
+    retry: 'no',
+  },
+  OUTCOME_UNKNOWN: {
+    meaning: 'The connection to the database was lost during a commit, and its outcome could not be learned.',
+    remedy: 'Look whether the change took effect before it is sent again.',
+    http: 503,
+    retry: 'no',
+  },
   NOT_ENROLLED: {
     meaning: 'This device does not belong to a cloud yet.',
     remedy: 'Give the agent an enrollment token (see `tallygate devices enrollment-token`).',
