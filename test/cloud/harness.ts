@@ -19,9 +19,8 @@ export const DAY = 24 * HOUR
 
 export interface Reply {
   readonly status: number
-  /** Parsed JSON; undefined when there is no body. */
-  // eslint-disable-next-line @typescript-eslint/no-explicit-any -- tests look into answers of every form
-  readonly body: any
+  /** Parsed JSON; undefined when there is no body. See {@link pick}. */
+  readonly body: unknown
   readonly text: string
   readonly headers: Headers
 }
@@ -161,11 +160,11 @@ export class Twin implements AsyncDisposable {
       },
       ...(body === undefined ? {} : { body }),
     })
-    const text = await response.text()
+    const said = await response.text()
     return {
       status: response.status,
-      body: text === '' ? undefined : (JSON.parse(text) as unknown),
-      text,
+      body: said === '' ? undefined : (JSON.parse(said) as unknown),
+      text: said,
       headers: response.headers,
     }
   }
@@ -175,7 +174,7 @@ export class Twin implements AsyncDisposable {
     const { body } = await this.call('POST', '/provisioning/api/v1.1/instances', {
       body: { shortName: 'Test', accountId },
     })
-    return (body as { id: string }).id
+    return text(body, 'id')
   }
 
   /** Maps a line item that is elastic, in its window, and without series, but for what the change says. */
@@ -193,8 +192,8 @@ export class Twin implements AsyncDisposable {
       ...(series === undefined ? {} : { series }),
       items: Object.entries(items).map(([name, rate]) => ({ name, rate })),
     }
-    const { status, text } = await this.call('POST', '/provisioning/api/v1.1/rate-tables', { body })
-    if (status !== 201) throw new Error(text)
+    const saved = await this.call('POST', '/provisioning/api/v1.1/rate-tables', { body })
+    if (saved.status !== 201) throw new Error(saved.text)
   }
 
   /** A one-off access request of one user for counts of items: `{ Print: 10 }`. */
@@ -207,7 +206,7 @@ export class Twin implements AsyncDisposable {
   /** Used tokens of a line item as the service shows them. */
   async used(instanceId: string, id: string): Promise<number> {
     const { body } = await this.call('GET', `/provisioning/api/v1.1/instances/${instanceId}/line-items/${id}`)
-    return (body as { used: number }).used
+    return Number(pick(body, 'used'))
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -240,7 +239,19 @@ export function itemsOf(counts: Readonly<Record<string, number>>): { item: strin
 export function newKeyPair(): { readonly privatePem: string; readonly publicPem: string } {
   const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
   return {
-    privatePem: privateKey.export({ type: 'pkcs8', format: 'pem' }).toString(),
-    publicPem: createPublicKey(privateKey).export({ type: 'spki', format: 'pem' }).toString(),
+    privatePem: privateKey.export({ type: 'pkcs8', format: 'pem' }),
+    publicPem: createPublicKey(privateKey).export({ type: 'spki', format: 'pem' }),
   }
+}
+
+/** What is at a path inside parsed JSON; undefined where there is nothing. */
+export function pick(value: unknown, ...path: readonly (string | number)[]): unknown {
+  return path.reduce<unknown>((inner, key) => (inner as Record<string | number, unknown> | undefined)?.[key], value)
+}
+
+/** The text at a path. */
+export function text(value: unknown, ...path: readonly (string | number)[]): string {
+  const found = pick(value, ...path)
+  if (typeof found !== 'string') throw new Error(`there is no text at ${path.join('.')} of ${JSON.stringify(value)}`)
+  return found
 }

@@ -10,7 +10,7 @@ describe('a one-off access request', () => {
     const { status, body } = await twin.access(instance, { PhotoPrint: 10 })
     expect(status).toBe(200)
     expect(body).toEqual({
-      correlationId: expect.stringMatching(/^[0-9a-f-]{36}$/),
+      correlationId: expect.stringMatching(/^[0-9a-f-]{36}$/) as string,
       requester: { type: 'user', value: 'LisaBarry' },
       requestedItems: [
         {

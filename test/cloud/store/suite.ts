@@ -1,0 +1,512 @@
+// What every implementation of the store port must do. An implementation runs it in a few lines: see sqlite.test.ts.
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { actionAccount, lineAccount, limitAccount } from '../../../src/core/account.ts'
+import { decimal, wholeTokens } from '../../../src/core/amount.ts'
+import { type Session, newSession, step } from '../../../src/core/session.ts'
+import { charge, grantOut, newPool, retarget } from '../../../src/cloud/app/pool.ts'
+import type { ConditionNode, Instance, KeyRecord, LineItemRecord, UsageRecord } from '../../../src/cloud/app/records.ts'
+import type { Store } from '../../../src/cloud/app/store.ts'
+
+const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
+
+const instance = (id: string, change: Partial<Instance> = {}): Instance => ({
+  id,
+  shortName: `instance ${id}`,
+  accountId: 'customer',
+  defaultInstance: false,
+  created: 1,
+  modified: 2,
+  ...change,
+})
+
+const lineItem = (id: string, change: Partial<LineItemRecord> = {}): LineItemRecord => ({
+  instanceId: INSTANCE,
+  id,
+  state: 'DEPLOYED',
+  quantity: wholeTokens(100),
+  start: 10,
+  end: 253_402_300_799_999,
+  elastic: true,
+  rateTableSeries: null,
+  overdraftType: null,
+  overdraftLimit: null,
+  resetFrequency: null,
+  calendar: { frequency: 'NONE', first: 0, firstAt: 10 },
+  created: 1,
+  modified: 1,
+  deleted: null,
+  ...change,
+})
+
+const usage = (n: number, change: Partial<UsageRecord> = {}): UsageRecord => ({
+  correlationId: `correlation-${n}`,
+  usageTime: n,
+  writeTime: n + 1,
+  requesterType: 'user',
+  requesterValue: 'LisaBarry',
+  accountId: 'customer',
+  instanceId: INSTANCE,
+  activationId: 'A',
+  quantity: wholeTokens(100),
+  used: 30_500_000n,
+  item: 'Print',
+  version: '1.0',
+  count: decimal('0.1'),
+  status: 'GRANTED',
+  tokens: 30_500_000n,
+  source: { kind: 'one-off' },
+  metaData: '{"a":1}',
+  ...change,
+})
+
+/** @param open a store that is empty; the suite closes it */
+export function storeSuite(name: string, open: () => Promise<Store>): void {
+  describe(name, () => {
+    let store: Store
+    beforeEach(async () => {
+      store = await open()
+      await store.transaction(async (tx) => {
+        await tx.instances.insert(instance(INSTANCE))
+        await tx.policyRevisions.insert({ instanceId: INSTANCE, revision: 1, raisedAt: 5, calendarDue: null })
+      })
+    })
+    afterEach(() => store.close())
+
+    describe('transactions', () => {
+      it('leave nothing behind when the work throws', async () => {
+        const failing = store.transaction(async (tx) => {
+          await tx.instances.insert(instance('other'))
+          throw new Error('on purpose')
+        })
+        await expect(failing).rejects.toThrow('on purpose')
+        expect(await store.read((reader) => reader.instances.get('other'))).toBeUndefined()
+      })
+
+      it('do not see each other half done', async () => {
+        const account = lineAccount(INSTANCE, 'A', 0)
+        await store.transaction((tx) => tx.accounts.open([{ account, cap: 50n }]))
+        const chargeOne = () =>
+          store.transaction(async (tx) => {
+            const pool = (await tx.accounts.lock([account])).get(account)
+            await Promise.resolve()
+            await tx.accounts.save([charge(pool!, 1n)])
+          })
+        await Promise.all(Array.from({ length: 50 }, chargeOne))
+        const pool = (await store.read((reader) => reader.accounts.get([account]))).get(account)
+        expect(pool?.charged).toBe(50n)
+      })
+
+      it('are not seen by a reader before they are committed', async () => {
+        const gate = Promise.withResolvers<undefined>()
+        const inside = Promise.withResolvers<undefined>()
+        const writing = store.transaction(async (tx) => {
+          await tx.instances.insert(instance('other'))
+          inside.resolve(undefined)
+          await gate.promise
+        })
+        await inside.promise
+        expect(await store.read((reader) => reader.instances.get('other'))).toBeUndefined()
+        gate.resolve(undefined)
+        await writing
+        expect(await store.read((reader) => reader.instances.get('other'))).toBeDefined()
+      })
+
+      it('go on after one that failed', async () => {
+        await expect(store.transaction((tx) => tx.instances.insert(instance(INSTANCE)))).rejects.toThrow()
+        await store.transaction((tx) => tx.instances.insert(instance('other')))
+        expect(await store.read((reader) => reader.instances.get('other'))).toEqual(instance('other'))
+      })
+    })
+
+    describe('instances', () => {
+      it('come back as they were stored, in the order of creation', async () => {
+        const [second, third] = [instance('b', { defaultInstance: true }), instance('a', { accountId: 'ä/😀' })]
+        await store.transaction((tx) => tx.instances.insert(second))
+        await store.transaction((tx) => tx.instances.insert(third))
+        await store.read(async (reader) => {
+          expect(await reader.instances.get('a')).toEqual(third)
+          expect(await reader.instances.list(0, 10)).toEqual([instance(INSTANCE), second, third])
+          expect(await reader.instances.list(1, 1)).toEqual([second])
+          expect(await reader.instances.defaultOf('customer')).toEqual(second)
+          expect(await reader.instances.defaultOf('nobody')).toBeUndefined()
+        })
+      })
+
+      it('are the default of an account at most once', async () => {
+        await store.transaction((tx) => tx.instances.insert(instance('b', { defaultInstance: true })))
+        const another = store.transaction((tx) => tx.instances.insert(instance('c', { defaultInstance: true })))
+        await expect(another).rejects.toThrow()
+      })
+    })
+
+    describe('line items', () => {
+      it('keep every field, the largest amounts included', async () => {
+        const stored = lineItem('A', {
+          quantity: 2n ** 63n - 1n,
+          rateTableSeries: '',
+          overdraftType: 'Number',
+          overdraftLimit: 0n,
+          resetFrequency: 'MONTHLY',
+          calendar: { frequency: 'MONTHLY', first: 1_000, firstAt: 99 },
+          elastic: false,
+        })
+        await store.transaction((tx) => tx.lineItems.insert(stored))
+        expect(await store.read((reader) => reader.lineItems.get(INSTANCE, 'A'))).toEqual(stored)
+        const changed = lineItem('A', { state: 'OBSOLETE', modified: 7 })
+        await store.transaction((tx) => tx.lineItems.update(changed))
+        expect(await store.read((reader) => reader.lineItems.get(INSTANCE, 'A'))).toEqual(changed)
+      })
+
+      it('are not listed once they are deleted', async () => {
+        await store.transaction(async (tx) => {
+          await tx.lineItems.insert(lineItem('B'))
+          await tx.lineItems.insert(lineItem('A'))
+          await tx.lineItems.insert(lineItem('C', { deleted: 9 }))
+        })
+        const listed = await store.read((reader) => reader.lineItems.list(INSTANCE))
+        expect(listed.map(({ id }) => id)).toEqual(['B', 'A'])
+        expect(await store.read((reader) => reader.lineItems.get(INSTANCE, 'C'))).toMatchObject({ deleted: 9 })
+      })
+    })
+
+    describe('rules', () => {
+      const node = (id: string, name: string | null = null): ConditionNode => ({
+        id,
+        name,
+        operator: 'AND',
+        conditions: [
+          { id: `${id}-1`, name: null, operator: 'IN', property: 'department', values: ['sales', 'ä"\\'] },
+          {
+            id: `${id}-2`,
+            name: 'inner',
+            operator: 'NOT',
+            condition: { id: `${id}-3`, name: null, operator: 'IN', property: 'x', values: ['1'] },
+          },
+        ],
+      })
+      const allow = (id: string, conditionId: string | null, allocation: bigint | null) =>
+        ({ id, name: null, conditionId, effect: 'ALLOW', allocation }) as const
+
+      it('keep their order and replace as a list', async () => {
+        await store.transaction(async (tx) => {
+          await tx.lineItems.insert(lineItem('A'))
+          await tx.lineItems.insert(lineItem('B'))
+          await tx.lineItems.insert(lineItem('C'))
+          await tx.conditions.save(INSTANCE, [node('c1'), node('c2', 'second')])
+          await tx.actions.replace(INSTANCE, 'B', [allow('b2', 'c2', 5n), allow('b1', null, null)])
+          await tx.actions.replace(INSTANCE, 'A', [{ ...allow('a', 'c1', null), effect: 'DENY', name: 'no' }])
+        })
+        await store.read(async (reader) => {
+          expect(await reader.actions.of(INSTANCE, 'B')).toEqual([allow('b2', 'c2', 5n), allow('b1', null, null)])
+          expect((await reader.actions.list(INSTANCE, 0, 10)).map(({ lineItemId }) => lineItemId)).toEqual(['A', 'B'])
+          expect((await reader.actions.list(INSTANCE, 1, 10)).map(({ lineItemId }) => lineItemId)).toEqual(['B'])
+          expect(await reader.conditions.referenced(INSTANCE)).toEqual(new Set(['c1', 'c2']))
+        })
+        await store.transaction((tx) => tx.actions.replace(INSTANCE, 'B', []))
+        expect(await store.read((reader) => reader.actions.of(INSTANCE, 'B'))).toEqual([])
+        expect(await store.read((reader) => reader.conditions.referenced(INSTANCE))).toEqual(new Set(['c1']))
+      })
+
+      it('keep conditions in the order of creation, also when one is replaced', async () => {
+        await store.transaction((tx) => tx.conditions.save(INSTANCE, [node('c2'), node('c1')]))
+        await store.transaction((tx) => tx.conditions.save(INSTANCE, [node('c3'), node('c2', 'renamed')]))
+        await store.read(async (reader) => {
+          expect(await reader.conditions.list(INSTANCE)).toEqual([node('c2', 'renamed'), node('c1'), node('c3')])
+          expect(await reader.conditions.get(INSTANCE, 'c1')).toEqual(node('c1'))
+          expect(await reader.conditions.count(INSTANCE)).toBe(3)
+        })
+        await store.transaction((tx) => tx.conditions.remove(INSTANCE, ['c2', 'c3']))
+        expect(await store.read((reader) => reader.conditions.list(INSTANCE))).toEqual([node('c1')])
+      })
+
+      it('refuse an action whose condition does not exist', async () => {
+        await store.transaction((tx) => tx.lineItems.insert(lineItem('A')))
+        const dangling = store.transaction((tx) => tx.actions.replace(INSTANCE, 'A', [allow('a', 'nowhere', 1n)]))
+        await expect(dangling).rejects.toThrow()
+      })
+
+      it('keep every digit of a rate', async () => {
+        const items = [
+          { name: 'Print', version: '', rate: decimal('0.1000000000000000000001') },
+          { name: 'Scan', version: '2.0', rate: decimal('0') },
+        ]
+        const table = { series: '', version: '1', effectiveFrom: 3, created: 4, items }
+        await store.transaction((tx) => tx.rateTables.insert(table))
+        await store.transaction((tx) => tx.rateTables.insert({ ...table, series: 'S' }))
+        expect(await store.read((reader) => reader.rateTables.get('', '1'))).toEqual(table)
+        await expect(store.transaction((tx) => tx.rateTables.insert(table))).rejects.toThrow()
+        await store.transaction((tx) => tx.rateTables.remove('', '1'))
+        expect((await store.read((reader) => reader.rateTables.list())).map(({ series }) => series)).toEqual(['S'])
+      })
+
+      it('keep a consumption limit that was removed', async () => {
+        const limit = {
+          instanceId: INSTANCE,
+          lineItemId: 'A',
+          limit: 5n,
+          frequency: 'MONTHLY',
+          nextReset: 77,
+          first: 3,
+        } as const
+        await store.transaction(async (tx) => {
+          await tx.lineItems.insert(lineItem('A'))
+          await tx.consumptionLimits.save(limit)
+        })
+        await store.transaction((tx) => tx.consumptionLimits.save({ ...limit, limit: null }))
+        const removed = { ...limit, limit: null }
+        expect(await store.read((reader) => reader.consumptionLimits.get(INSTANCE, 'A'))).toEqual(removed)
+        expect(await store.read((reader) => reader.consumptionLimits.list(INSTANCE))).toEqual([removed])
+      })
+    })
+
+    describe('keys and configuration', () => {
+      const key = (type: KeyRecord['type'], id: string, retiresAt: number | null = null): KeyRecord => ({
+        type,
+        id,
+        pem: `pem of ${id}`,
+        activeFrom: 1,
+        previousPem: null,
+        retiresAt,
+        created: 1,
+        modified: 1,
+      })
+
+      it('tell keys of the two types apart, and do not list those that retire', async () => {
+        await store.transaction(async (tx) => {
+          await tx.keys.lock()
+          await tx.keys.save(key('administration-key', 'k'))
+          await tx.keys.save(key('client-key', 'k'))
+          await tx.keys.save(key('administration-key', 'old', 9))
+          await tx.keys.save({ ...key('client-key', 'k'), pem: 'new', previousPem: 'pem of k', modified: 8 })
+        })
+        await store.read(async (reader) => {
+          expect(await reader.keys.get('administration-key', 'k')).toEqual(key('administration-key', 'k'))
+          expect(await reader.keys.get('client-key', 'k')).toMatchObject({ pem: 'new', previousPem: 'pem of k' })
+          expect(await reader.keys.get('administration-key', 'old')).toMatchObject({ retiresAt: 9 })
+          expect(await reader.keys.list(0, 10)).toHaveLength(2)
+          expect(await reader.keys.list(1, 10)).toMatchObject([{ type: 'client-key' }])
+          expect(await reader.keys.countAdministration()).toBe(1)
+        })
+        await store.transaction((tx) => tx.keys.remove('client-key', 'k'))
+        expect(await store.read((reader) => reader.keys.list(0, 10))).toHaveLength(1)
+      })
+
+      it('replace a configuration value', async () => {
+        const value = { name: 'timezone.tolerant', value: 'true', modified: 3, updatedBy: 'k' }
+        await store.transaction((tx) => tx.configuration.save({ ...value, value: 'false' }))
+        await store.transaction((tx) => tx.configuration.save(value))
+        expect(await store.read((reader) => reader.configuration.list())).toEqual([value])
+      })
+    })
+
+    describe('accounts', () => {
+      const account = lineAccount(INSTANCE, 'A', 0)
+
+      it('are opened once, with the cap of whoever came first', async () => {
+        const opened = await store.transaction((tx) => tx.accounts.open([{ account, cap: 5n }]))
+        expect(opened.get(account)).toEqual(newPool(account, 5n))
+        const again = await store.transaction((tx) => tx.accounts.open([{ account, cap: 9n }]))
+        expect(again.get(account)).toEqual(newPool(account, 5n))
+      })
+
+      it('keep counters and caps, with and without a limit', async () => {
+        const unlimited = lineAccount(INSTANCE, 'B', 3)
+        const pool = retarget(grantOut(charge(newPool(account, 2n ** 63n - 1n), 2n ** 62n), 7n), 3n)
+        const metered = charge(newPool(unlimited, null), 2n ** 63n - 1n)
+        await store.transaction((tx) => tx.accounts.save([pool, metered]))
+        const found = await store.read((reader) => reader.accounts.get([account, unlimited, 'line/x/y/0']))
+        expect(found).toEqual(
+          new Map([
+            [account, pool],
+            [unlimited, metered],
+          ]),
+        )
+      })
+
+      it('refuse a pool that is oversold', async () => {
+        const oversold = { ...newPool(account, 10n), charged: 6n, grantedOut: 5n }
+        await expect(store.transaction((tx) => tx.accounts.save([oversold]))).rejects.toThrow()
+        expect((await store.read((reader) => reader.accounts.get([account]))).size).toBe(0)
+      })
+
+      it('are found by their line item', async () => {
+        const requester = { type: 'user', value: 'a/b %' }
+        const mine = [account, actionAccount(INSTANCE, 'A', 'x'), limitAccount(INSTANCE, 'A', requester, 2)]
+        const others = [lineAccount(INSTANCE, 'AB', 0), lineAccount('elsewhere', 'A', 0)]
+        await store.transaction((tx) =>
+          tx.accounts.open([...mine, ...others].map((each) => ({ account: each, cap: 1n }))),
+        )
+        const found = await store.read((reader) => reader.accounts.ofLineItem(INSTANCE, 'A'))
+        expect(found.map((pool) => pool.account).sort()).toEqual(mine.toSorted())
+      })
+
+      it('are locked in any number', async () => {
+        const many = Array.from({ length: 1_203 }, (_, index) => ({
+          account: lineAccount(INSTANCE, 'A', index),
+          cap: 1n,
+        }))
+        const opened = await store.transaction((tx) => tx.accounts.open(many))
+        expect(opened.size).toBe(many.length)
+      })
+    })
+
+    describe('usage', () => {
+      it('comes back newest first, page by page', async () => {
+        const sources: UsageRecord['source'][] = [
+          { kind: 'one-off' },
+          { kind: 'session', sessionId: 's' },
+          { kind: 'device', deviceId: 'd', incarnation: 2, entry: 3 },
+        ]
+        const records = sources.map((source, n) => usage(n, { source }))
+        const refused = usage(3, { activationId: null, quantity: null, used: null, tokens: -1n, metaData: null })
+        await store.transaction((tx) => tx.usage.append([...records, refused]))
+        const newest = await store.read((reader) => reader.usage.list({ limit: 3 }))
+        expect(newest.records).toEqual([refused, records[2], records[1]])
+        const rest = await store.read((reader) => reader.usage.list({ limit: 3, before: newest.next! }))
+        expect(rest).toEqual({ records: [records[0]], next: null })
+      })
+
+      it('is found by instance and by correlation', async () => {
+        await store.transaction((tx) => tx.usage.append([usage(1), usage(2, { instanceId: 'other' })]))
+        const ofInstance = await store.read((reader) => reader.usage.list({ instanceId: 'other', limit: 9 }))
+        expect(ofInstance.records).toHaveLength(1)
+        const byId = await store.read((reader) => reader.usage.list({ correlationId: 'correlation-1', limit: 9 }))
+        expect(byId.records).toEqual([usage(1)])
+      })
+
+      it('takes many records at once', async () => {
+        await store.transaction((tx) => tx.usage.append(Array.from({ length: 1_500 }, (_, n) => usage(n))))
+        expect((await store.read((reader) => reader.usage.list({ limit: 2_000 }))).records).toHaveLength(1_500)
+      })
+    })
+
+    describe('policy revisions', () => {
+      it('are held, locked and saved', async () => {
+        const raised = { instanceId: INSTANCE, revision: 2, raisedAt: 8, calendarDue: 100 }
+        await store.transaction(async (tx) => {
+          expect(await tx.policyRevisions.hold(INSTANCE)).toMatchObject({ revision: 1 })
+          expect(await tx.policyRevisions.lock(INSTANCE)).toMatchObject({ revision: 1 })
+          expect(await tx.policyRevisions.lock('nowhere')).toBeUndefined()
+          await tx.policyRevisions.save(raised)
+          expect(await tx.policyRevisions.lockAll()).toEqual([raised])
+        })
+        await store.read(async (reader) => {
+          expect(await reader.policyRevisions.get(INSTANCE)).toEqual(raised)
+          expect(await reader.policyRevisions.calendarDue(99, 10)).toEqual([])
+          expect(await reader.policyRevisions.calendarDue(100, 10)).toEqual([INSTANCE])
+        })
+      })
+    })
+
+    describe('sessions', () => {
+      const fresh = (id: string, at: number, deviceId: string | null = null): Session =>
+        newSession({ id, instanceId: INSTANCE, deviceId }, at)
+      const active = (id: string, at: number): Session =>
+        step(
+          fresh(id, at),
+          {
+            kind: 'GRANTED',
+            requester: { type: 'user', value: 'x', dictionary: { department: ['sales'] } },
+            items: [
+              {
+                item: { name: 'Print', version: '', count: decimal('1.5'), metaData: '{}' },
+                parts: [{ lineItemId: 'A', accounts: [lineAccount(INSTANCE, 'A', 0)], charged: 2n ** 60n }],
+              },
+            ],
+            intervalMs: 3_600_000,
+          },
+          at,
+        ).session
+
+      it('come back as they were saved', async () => {
+        const session = active('s', 100)
+        await store.transaction(async (tx) => {
+          await tx.sessions.insert(fresh('s', 100))
+          await tx.sessions.save(session)
+          expect(await tx.sessions.lock('s')).toEqual(session)
+          expect(await tx.sessions.lock('t')).toBeUndefined()
+        })
+        expect(await store.read((reader) => reader.sessions.get('s'))).toEqual(session)
+      })
+
+      it('are listed newest first while they live', async () => {
+        await store.transaction(async (tx) => {
+          await tx.instances.insert(instance('other'))
+          await tx.sessions.insert(fresh('1', 1, 'device'))
+          await tx.sessions.insert(active('2', 2))
+          await tx.sessions.insert(fresh('3', 2))
+          await tx.sessions.insert(step(fresh('4', 4, 'device'), { kind: 'CLOSED' }, 5).session)
+          await tx.sessions.insert(newSession({ id: '5', instanceId: 'other', deviceId: null }, 5))
+        })
+        await store.read(async (reader) => {
+          const ids = async (instanceId: string | null, limit: number) =>
+            (await reader.sessions.live(instanceId, limit)).map(({ id }) => id)
+          expect(await ids(INSTANCE, 10)).toEqual(['3', '2', '1'])
+          expect(await ids(null, 10)).toEqual(['5', '3', '2', '1'])
+          expect(await ids(null, 2)).toEqual(['5', '3'])
+          expect((await reader.sessions.ofDevice('device')).map(({ id }) => id)).toEqual(['1'])
+        })
+      })
+
+      it('hold the line items that pay them, as long as they live', async () => {
+        const holds = () => store.read((reader) => reader.sessions.holds(INSTANCE, 'A'))
+        await store.transaction((tx) => tx.sessions.insert(active('s', 1)))
+        expect(await holds()).toBe(true)
+        await store.transaction((tx) => tx.sessions.save(step(active('s', 1), { kind: 'CLOSED' }, 2).session))
+        expect(await holds()).toBe(false)
+        await store.transaction((tx) => tx.sessions.remove('s'))
+        expect(await store.read((reader) => reader.sessions.get('s'))).toBeUndefined()
+      })
+
+      it('are due in the order of their time', async () => {
+        await store.transaction(async (tx) => {
+          await tx.sessions.insert(active('late', 50))
+          await tx.sessions.insert(active('early', 10))
+          await tx.sessions.insert(fresh('idle', 0))
+        })
+        const dueAt = (now: number) => store.transaction(async (tx) => (await tx.sessions.lockDue(now))?.id)
+        expect(await dueAt(3_600_009)).toBeUndefined()
+        expect(await dueAt(3_600_010)).toBe('early')
+        expect(await dueAt(99_999_999)).toBe('early')
+      })
+    })
+
+    describe('the outbox', () => {
+      const policy = (revision: number) => ({ kind: 'policy', instanceId: INSTANCE, revision }) as const
+
+      it('gives out a message to one claimant at a time, until it is removed', async () => {
+        const device = { kind: 'device', deviceId: 'd', reason: 'sync' } as const
+        await store.transaction((tx) => tx.outbox.append([policy(2), device], 5))
+        const claim = (now: number, limit = 10) => store.transaction((tx) => tx.outbox.claim(limit, now, now + 100))
+        const first = await claim(10, 1)
+        expect(first.map(({ hint }) => hint)).toEqual([policy(2)])
+        const second = await claim(10)
+        expect(second.map(({ hint }) => hint)).toEqual([device])
+        expect(await claim(109)).toEqual([])
+        await store.transaction((tx) => tx.outbox.remove(second.map(({ id }) => id)))
+        expect(await claim(110)).toEqual(first)
+      })
+
+      it('calls its listeners after the commit, and only for what was committed', async () => {
+        const calls: string[] = []
+        const stop = store.onOutbox(() => calls.push('called'))
+        await store.transaction((tx) => tx.instances.insert(instance('other')))
+        expect(calls).toEqual([])
+        await store.transaction(async (tx) => {
+          await tx.outbox.append([policy(2)], 1)
+          expect(calls).toEqual([])
+        })
+        expect(calls).toEqual(['called'])
+        await expect(
+          store.transaction(async (tx) => {
+            await tx.outbox.append([policy(3)], 1)
+            throw new Error('on purpose')
+          }),
+        ).rejects.toThrow('on purpose')
+        stop()
+        await store.transaction((tx) => tx.outbox.append([policy(4)], 1))
+        expect(calls).toEqual(['called'])
+      })
+    })
+  })
+}
