@@ -99,7 +99,7 @@ describe('a database file', () => {
     await open(path).close()
     const database = new Sqlite(path)
     const { page } = database
-      .prepare<[], { page: number }>(`SELECT rootpage AS page FROM sqlite_schema WHERE name = 'conditions'`)
+      .prepare<[], { page: number }>(`SELECT rootpage AS page FROM sqlite_schema WHERE name = 'rate_tables'`)
       .get()!
     database.close()
     const bytes = readFileSync(path)
@@ -107,7 +107,7 @@ describe('a database file', () => {
     writeFileSync(path, bytes)
     const broken: unknown[] = []
     const damaged = openSqliteStore({ path, check: false, onBroken: (error) => broken.push(error) })
-    await expect(damaged.read((reader) => reader.conditions.list('i'))).rejects.toMatchObject({
+    await expect(damaged.read((reader) => reader.rateTables.list())).rejects.toMatchObject({
       code: 'DATABASE_CORRUPT',
     })
     expect(broken).toHaveLength(1)
