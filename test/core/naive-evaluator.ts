@@ -121,7 +121,7 @@ function decideItem(
   let undecidedOnly = false
   for (const lineItem of policy.lineItems) {
     if (!lineItem.elastic || lineItem.state !== 'DEPLOYED') continue
-    if (periodAt(lineItem.periods, clock.now) === undefined) continue
+    if (!countersRunAt(lineItem, clock.now)) continue
     if (ratedItem(policy, lineItem.rateTableSeries, item, clock.now) === undefined) continue
     const window = windowState(policy, lineItem, clock)
     if (window === 'OPEN' || (window === 'UNDECIDED' && policy.undecidedClock === 'allow')) usable.push(lineItem)
@@ -167,6 +167,12 @@ export function periodAt(periods: readonly Period[], now: number): Period | unde
   )
 }
 
+/** Whether each counter of the line item, that of its consumption limit too, has a period for the instant. */
+export function countersRunAt(lineItem: LineItem, now: number): boolean {
+  const limit = lineItem.consumptionLimit
+  return periodAt(lineItem.periods, now) !== undefined && (limit === null || periodAt(limit.periods, now) !== undefined)
+}
+
 /** The item's entry in the table of a series that is in effect. */
 export function ratedItem(
   policy: Pick<Policy, 'rateTables'>,
@@ -204,6 +210,7 @@ function truthById(policy: Pick<Policy, 'conditions'>, conditionId: string, dict
 
 export function truthOf(condition: Condition, dictionary: object, level = 1): Truth {
   if (level > DEEPEST_LEVEL) return 'ERROR'
+  if ('conditions' in condition && condition.conditions.length === 0) return 'ERROR'
   switch (condition.operator) {
     case 'NOT':
       return opposite(truthOf(condition.condition, dictionary, level + 1))
@@ -270,7 +277,7 @@ function payerOf(
   }
   if (lineItem.consumptionLimit !== null) {
     const limitPeriod = periodAt(lineItem.consumptionLimit.periods, clock.now)
-    if (limitPeriod === undefined) throw new Error('a consumption limit has a period for every instant')
+    if (limitPeriod === undefined) throw new Error('only usable line items pay')
     const { type, value } = requester
     const limit = idText('limit', policy.instanceId, lineItem.id, type, value, String(limitPeriod.index))
     accounts.push(limit)

@@ -100,7 +100,10 @@ const nestedCondition = fc.letrec<{ condition: Condition }>((tie) => ({
       weight: 3,
       arbitrary: fc.record({
         operator: fc.constantFrom('AND' as const, 'OR' as const),
-        conditions: fc.array(tie('condition'), { minLength: 1, maxLength: 3 }),
+        conditions: fc.oneof(
+          { weight: 19, arbitrary: fc.array(tie('condition'), { minLength: 1, maxLength: 3 }) },
+          { weight: 1, arbitrary: fc.constant([]) },
+        ),
       }),
     },
   ),
@@ -138,7 +141,7 @@ const actions: fc.Arbitrary<readonly Action[]> = fc
         { weight: 1, arbitrary: fc.constant('constructor') },
       ),
       effect: fc.constantFrom('ALLOW' as const, 'ALLOW' as const, 'ALLOW' as const, 'DENY' as const),
-      allocation: fc.constantFrom<Micro | null>(null, 1n, 5_000_000n),
+      allocation: fc.constantFrom<Micro | null>(null, 1n, 5_000_000n, 5_000_000n),
     }),
     { maxLength: 3 },
   )
@@ -163,16 +166,16 @@ const somePeriods = fc
 
 const window = fc.oneof(
   {
-    weight: 6,
+    weight: 9,
     arbitrary: fc
       .tuple(
-        fc.constantFrom(-48 * HOUR, -TWELVE_HOURS - 1, -HOUR, 0),
-        fc.constantFrom(0, HOUR, TWELVE_HOURS + 1, 48 * HOUR),
+        fc.constantFrom(-48 * HOUR, -48 * HOUR, -TWELVE_HOURS - 1, -HOUR, 0),
+        fc.constantFrom(0, HOUR, TWELVE_HOURS + 1, 48 * HOUR, 48 * HOUR),
       )
       .map(([start, end]) => ({ startsAt: NOW + start, endsAt: NOW + end })),
   },
   {
-    weight: 4,
+    weight: 3,
     arbitrary: fc.tuple(instant, instant).map(([a, b]) => ({ startsAt: Math.min(a, b), endsAt: Math.max(a, b) })),
   },
 )
@@ -191,18 +194,23 @@ const lineItemBody = fc
     window,
     periods: somePeriods,
     actions: fc.oneof({ weight: 1, arbitrary: fc.constant([]) }, { weight: 3, arbitrary: actions }),
-    consumptionLimit: fc.option(fc.record({ limit: fc.constant(5_000_000n), periods: everyPeriod }), { freq: 2 }),
+    consumptionLimit: fc.option(fc.record({ limit: fc.constant(5_000_000n), periods: somePeriods }), { freq: 2 }),
   })
   .map(({ window: { startsAt, endsAt }, ...rest }) => ({ ...rest, startsAt, endsAt, quantity: 10n, overdraft: 0n }))
 
 /** Up to one line item for each id, in any order. */
 export const lineItems = (ids: readonly string[]): fc.Arbitrary<readonly LineItem[]> =>
-  fc.tuple(fc.shuffledSubarray([...ids]), fc.array(lineItemBody, { maxLength: 5 })).map(([chosen, bodies]) =>
-    bodies.flatMap((body, index): LineItem[] => {
-      const id = chosen[index]
-      return id === undefined ? [] : [{ id, ...body }]
-    }),
-  )
+  fc
+    .tuple(
+      fc.shuffledSubarray([...ids], { minLength: Math.min(5, ids.length) }),
+      fc.array(lineItemBody, { maxLength: 5, size: 'max' }),
+    )
+    .map(([chosen, bodies]) =>
+      bodies.flatMap((body, index): LineItem[] => {
+        const id = chosen[index]
+        return id === undefined ? [] : [{ id, ...body }]
+      }),
+    )
 
 const RATES = [
   '0',
@@ -228,7 +236,7 @@ const ITEMS = [
 const rate = fc.constantFrom(...RATES).map((text) => decimal(text))
 const ratedItems: fc.Arbitrary<readonly RatedItem[]> = fc
   .tuple(
-    fc.subarray([...ITEMS], { minLength: 2 }),
+    fc.oneof({ weight: 2, arbitrary: fc.constant([...ITEMS]) }, { weight: 1, arbitrary: fc.subarray([...ITEMS]) }),
     fc.array(rate, { minLength: ITEMS.length, maxLength: ITEMS.length }),
   )
   .map(([items, rates]) =>
@@ -241,7 +249,7 @@ const ratedItems: fc.Arbitrary<readonly RatedItem[]> = fc
 export const rateTable: fc.Arbitrary<RateTable> = fc.record({
   series: fc.constantFrom(...SERIES),
   version: fc.constantFrom('1', '2'),
-  effectiveFrom: fc.oneof({ weight: 2, arbitrary: fc.constant(NOW - 48 * HOUR) }, { weight: 1, arbitrary: instant }),
+  effectiveFrom: fc.oneof({ weight: 3, arbitrary: fc.constant(NOW - 48 * HOUR) }, { weight: 1, arbitrary: instant }),
   items: ratedItems,
 })
 
@@ -282,7 +290,13 @@ const request = (maxItems: number): fc.Arbitrary<AccessRequest> =>
 
 export const clock: fc.Arbitrary<ClockReading> = fc
   .tuple(
-    fc.constantFrom(0, 0, 0, 0, -1, 1, TWELVE_HOURS, -TWELVE_HOURS, TWELVE_HOURS + 1, -TWELVE_HOURS - 1),
+    fc.oneof(
+      { weight: 4, arbitrary: fc.constant(0) },
+      {
+        weight: 1,
+        arbitrary: fc.constantFrom(-1, 1, TWELVE_HOURS, -TWELVE_HOURS, TWELVE_HOURS + 1, -TWELVE_HOURS - 1),
+      },
+    ),
     fc.constantFrom(0, 0, 1, HOUR, TWELVE_HOURS),
     fc.constantFrom(0, 0, 1, HOUR, TWELVE_HOURS, null),
     fc.boolean(),
@@ -311,5 +325,33 @@ export const rooms: fc.Arbitrary<readonly Room[]> = fc.array(
 
 export const mode: fc.Arbitrary<Mode> = fc.constantFrom('BEST_EFFORT', 'ALL_OR_NOTHING')
 
-export const scenario = (maxItems = 3): fc.Arbitrary<Scenario> =>
+/** Anything may be in the way: tables, states, windows, clocks, rules. */
+const anyScenario = (maxItems: number): fc.Arbitrary<Scenario> =>
   fc.record({ policy, request: request(maxItems), clock, rooms, mode })
+
+/** Everything is rated, open and in effect, so that rules and rooms alone decide. */
+const openScenario = (maxItems: number): fc.Arbitrary<Scenario> =>
+  fc
+    .tuple(anyScenario(maxItems), fc.array(rate, { minLength: 8, maxLength: 8 }))
+    .map(([{ policy, ...rest }, rates]) => {
+      const always = [{ index: 0, from: null, until: null }]
+      const lineItems = policy.lineItems.map((item): LineItem => ({
+        ...item,
+        state: 'DEPLOYED',
+        elastic: true,
+        rateTableSeries: item.rateTableSeries === '' ? '' : 'gold',
+        startsAt: NOW - 48 * HOUR + (item.startsAt % 2),
+        endsAt: NOW + 48 * HOUR + (item.endsAt % 2),
+        periods: always,
+        consumptionLimit: item.consumptionLimit === null ? null : { ...item.consumptionLimit, periods: always },
+      }))
+      const tableOf = (series: string, from: number): RateTable => {
+        const items = ITEMS.map((item, index) => ({ ...item, rate: rates[from + index] ?? decimal('1') }))
+        return { series, version: '1', effectiveFrom: NOW - 48 * HOUR, items }
+      }
+      const rateTables = [tableOf('', 0), tableOf('gold', 4)]
+      return { ...rest, clock: { now: NOW, earliest: NOW, latest: NOW }, policy: { ...policy, lineItems, rateTables } }
+    })
+
+export const scenario = (maxItems = 3): fc.Arbitrary<Scenario> =>
+  fc.oneof(anyScenario(maxItems), openScenario(maxItems))

@@ -10,7 +10,7 @@ import { compilePolicy } from '../../src/core/compile.ts'
 import { decide } from '../../src/core/decide.ts'
 import { type Decision, type ItemOutcome, OBSTACLES_MAX, type RoomOf } from '../../src/core/decision.ts'
 import type { Condition, LineItem, NamedCondition, Policy } from '../../src/core/policy.ts'
-import { naiveDecide, periodAt, ratedItem, rulingOf, truthOf, windowState } from './naive-evaluator.ts'
+import { countersRunAt, naiveDecide, periodAt, ratedItem, rulingOf, truthOf, windowState } from './naive-evaluator.ts'
 import { nearest, shifted, times, whole } from './naive-fraction.ts'
 import * as arbitrary from './properties.arbitraries.ts'
 import type { Scenario } from './properties.arbitraries.ts'
@@ -553,7 +553,7 @@ describe('explanations', () => {
             ENDED: window === 'AFTER',
             CLOCK_UNDECIDED: window === 'UNDECIDED' && policy.undecidedClock === 'refuse',
             SERIES_DOES_NOT_RATE_ITEM: ratedItem(policy, item.rateTableSeries, asked, clock.now) === undefined,
-            NO_PERIOD: periodAt(item.periods, clock.now) === undefined,
+            NO_PERIOD: !countersRunAt(item, clock.now),
             RULE_DENIES: refusal === 'RULE_DENIES',
             NO_RULE_MATCHES: refusal === 'NO_RULE_MATCHES',
             RULE_ERROR: refusal === 'RULE_ERROR',
