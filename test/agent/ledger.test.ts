@@ -18,7 +18,7 @@ const DAY = 86_400_000
 
 /** A journal whose commits the test ends, one by one. */
 class HeldJournal {
-  readonly batches: { entries: readonly PendingEntry[]; end: (error?: unknown) => void }[] = []
+  readonly batches: { entries: readonly PendingEntry[]; end: (error?: Error) => void }[] = []
   readonly stamps: ClockStamp[] = []
 
   append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void> {
@@ -86,7 +86,7 @@ class TestLedger {
     for (const call of this.#soon.splice(0)) call()
   }
 
-  async endBatch(error?: unknown): Promise<void> {
+  async endBatch(error?: Error): Promise<void> {
     const batch = this.journal.batches.shift()
     if (batch === undefined) throw new Error('no batch is under way')
     batch.end(error)
