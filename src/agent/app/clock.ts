@@ -19,8 +19,8 @@ export interface TimeSource {
 /** How wrong the boot-time clock may be: 200 ppm. */
 const DRIFT_PPM = 200
 
-/** The boot-time clock is read in steps of this size, ms. */
-const STEP_MS = 10
+/** A reading of the boot-time clock may be so much behind, ms: it comes in steps of 10, and may be kept for one. */
+const STEP_MS = 11
 
 /** The last millisecond of the year 9999: no reading is above it. */
 const LAST_INSTANT = 253_402_300_799_999
@@ -63,7 +63,11 @@ export class Clock {
   learn(evidence: { readonly time: number; readonly sentAt: number; readonly receivedAt: number }): void {
     const width = Math.max(0, evidence.receivedAt - evidence.sentAt) + STEP_MS
     const before = this.#readingAt(evidence.receivedAt)
-    const told = { earliest: evidence.time, latest: evidence.time + width + drift(width) }
+    // Both ends make room for the step in which the time since then will be read.
+    const told = {
+      earliest: evidence.time - STEP_MS,
+      latest: evidence.time + width + drift(width) + STEP_MS,
+    }
     const both = {
       earliest: Math.max(told.earliest, before.earliest),
       latest: before.latest === null ? told.latest : Math.min(told.latest, before.latest),
@@ -88,7 +92,7 @@ export class Clock {
     if (this.#latest === null) {
       return { now: bounded(Math.max(earliest, Math.floor(this.#source.wall()))), earliest, latest: null }
     }
-    const latest = bounded(Math.ceil(this.#latest + elapsed + drift(elapsed) + STEP_MS))
+    const latest = bounded(Math.ceil(this.#latest + elapsed + drift(elapsed)))
     return { now: Math.floor((earliest + latest) / 2), earliest, latest }
   }
 }
