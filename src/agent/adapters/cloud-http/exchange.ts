@@ -93,7 +93,7 @@ function send(
     const take = (answer: IncomingMessage): void => {
       read(answer, options.answerBytesMax).then(resolve, (error: unknown) => {
         sending.destroy()
-        reject(error)
+        reject(error instanceof Error ? error : new Error('the answer broke off', { cause: error }))
       })
     }
     const sending = url.startsWith('https:')

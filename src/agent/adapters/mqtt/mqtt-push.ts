@@ -88,7 +88,7 @@ function holdConnection(
     let usefulSince: number | null = null
     const client = connectOrNot(options, order, attempt)
     if (client === undefined || signal.aborted) {
-      client?.end(true)
+      client?.on('error', () => undefined).end(true)
       resolve({ versionRefused, lastedMs: 0 })
       return
     }

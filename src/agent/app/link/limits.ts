@@ -37,6 +37,9 @@ export const PLANS_PER_ROUND_MAX = 64
 /** Requests that wait for a grant at the same time; more do not wait. */
 export const WAITING_REQUESTS_MAX = 10_000
 
+/** Rounds by the timer come up to this part of their interval early, so that devices that began together drift apart. */
+export const EARLY_PART = 1 / 4
+
 /** Shortest time between two rounds that somebody other than a waiting request has asked for, ms: a flood of hints. */
 export const ROUND_GAP_MS = 1_000
 

@@ -8,7 +8,7 @@ import { attach } from './attach.ts'
 import { enroll } from './enroll.ts'
 import { fetchPolicy } from './fetch-policy.ts'
 import { openSession, sendHeartbeat } from './keep-session.ts'
-import { PLANS_PER_ROUND_MAX, ROUND_GAP_MS, SYNC_EVERY_MIN_MS } from './limits.ts'
+import { EARLY_PART, PLANS_PER_ROUND_MAX, ROUND_GAP_MS, SYNC_EVERY_MIN_MS } from './limits.ts'
 import { takeIdentity } from './memory.ts'
 import type { RoundResult, WakeReason } from './rounds.ts'
 import { sealAndSend, sendSegment } from './send-segment.ts'
@@ -72,9 +72,10 @@ export function stateOf(context: StepContext, token: string | null): LinkState {
     connected: memory.contact === 'UP',
     syncedAt: memory.syncedAt,
     now: clock.sinceBoot(),
-    syncEveryMs: Math.min(options.syncEveryMs, memory.nextSyncMs ?? Infinity),
-    heartbeatEveryMs: options.heartbeatEveryMs,
-    checkEveryMs: options.sessionCheckEveryMs,
+    // A round by the timer comes early: what would be due before the next one is due now.
+    syncEveryMs: Math.min(options.syncEveryMs, memory.nextSyncMs ?? Infinity) * (1 - EARLY_PART),
+    heartbeatEveryMs: options.heartbeatEveryMs * (1 - EARLY_PART),
+    checkEveryMs: options.sessionCheckEveryMs * (1 - EARLY_PART),
     batchEntries: options.batchEntries,
   }
 }

@@ -4,7 +4,7 @@
  * of that time, or a sign that the network is back, ends the wait.
  */
 import { backoff } from './backoff.ts'
-import { REQUEST_GAP_MS, ROUND_GAP_MS } from './limits.ts'
+import { EARLY_PART, REQUEST_GAP_MS, ROUND_GAP_MS } from './limits.ts'
 import type { Randomness, Timers } from './ports.ts'
 
 /** Why somebody thinks that there is something to do. A reason says "look", never "what". */
@@ -117,8 +117,7 @@ export class Rounds {
       this.#done += 1
       this.#failures = 0
       this.#waitUntil = -Infinity
-      // Up to a quarter earlier: devices that began together drift apart.
-      this.#nextAt = now + Math.floor(result.nextMs * (1 - randomness.fraction() / 4))
+      this.#nextAt = now + Math.floor(result.nextMs * (1 - randomness.fraction() * EARLY_PART))
     } else {
       this.#failed += 1
       this.#failures += 1

@@ -1,0 +1,113 @@
+import { expect, test } from 'vitest'
+import { DEVICE, INSTANCE, json, makeCloudKey, refusal } from './fake-cloud.ts'
+import { TestDevice } from './test-device.ts'
+
+test('a device without a token says so, and enrolls when it gets one', async () => {
+  const device = await TestDevice.make()
+  const token = device.token
+  device.token = null
+  await device.start()
+  await device.settle()
+  expect(device.conditions).toEqual(['enrollment: NOT_ENROLLED'])
+  device.token = token
+  device.link.wake('enrolled')
+  await device.settle()
+  expect(device.conditions).toEqual([])
+  expect(device.disk.identity).toMatchObject({ deviceId: DEVICE, instanceIds: [INSTANCE] })
+})
+
+test('a cloud that shows no pinned key is not trusted, and tried again later', async () => {
+  const device = await TestDevice.make()
+  const real = device.cloud.key
+  device.cloud.key = await makeCloudKey()
+  await device.start()
+  await device.settle()
+  expect(device.conditions).toEqual(['cloud: TRUST_MISMATCH'])
+  expect(device.disk.identity).toBeNull()
+  device.cloud.key = real
+  await device.pass(10_000)
+  expect(device.disk.identity).not.toBeNull()
+})
+
+test('of the keys that the cloud shows only the pinned ones are kept', async () => {
+  const device = await TestDevice.make()
+  const stranger = await makeCloudKey()
+  device.network.tamper = (request, answer) => {
+    if (!request.url.endsWith('/enrollments')) return answer
+    const body = JSON.parse(answer.body) as { trustedKeys: unknown[] }
+    return json(200, { ...body, trustedKeys: [stranger.jwk, ...body.trustedKeys] })
+  }
+  device.network.faults = [null, 'LOSE_REQUEST']
+  await device.start()
+  await device.settle()
+  expect(device.disk.identity?.trustedKeys).toEqual([JSON.stringify(device.cloud.key.jwk)])
+})
+
+test('an instance that the token does not name is not served', async () => {
+  const device = await TestDevice.make()
+  device.token = await device.cloud.enrollmentToken({ instances: ['11111111-1111-4111-8111-111111111111'] })
+  device.network.tamper = (request, answer) =>
+    request.url.endsWith('/enrollments')
+      ? json(200, { ...(JSON.parse(answer.body) as object), instanceIds: [INSTANCE] })
+      : answer
+  await device.start()
+  await device.settle()
+  expect(device.conditions).toEqual(['cloud: TRUST_MISMATCH'])
+})
+
+test('a refused token is not tried again, another one is', async () => {
+  const device = await TestDevice.make()
+  device.cloud.enrolledBy = 'another key'
+  await device.start()
+  await device.settle()
+  expect(device.conditions).toEqual(['enrollment: ENROLLMENT_REFUSED'])
+  await device.pass(3_600_000)
+  expect(device.cloud.calls).toEqual(['POST /tg/edge/api/v1/enrollments'])
+  expect(device.conditions).toEqual(['enrollment: ENROLLMENT_REFUSED'])
+
+  device.cloud.enrolledBy = null
+  device.token = await device.cloud.enrollmentToken({ name: 'gateway 7' })
+  device.link.wake('enrolled')
+  await device.settle()
+  expect(device.conditions).toEqual([])
+})
+
+test('what is no enrollment token is refused without asking anybody', async () => {
+  for (const token of ['', 'nonsense', 'a.b.c', (await TestDevice.make()).key.signer.keyId]) {
+    const device = await TestDevice.make()
+    device.token = token
+    await device.start()
+    await device.settle()
+    expect(device.conditions).toEqual(['enrollment: ENROLLMENT_REFUSED'])
+    expect(device.cloud.calls).toEqual([])
+  }
+})
+
+test('a lost answer to the enrollment is harmless', async () => {
+  const device = await TestDevice.make()
+  device.network.faults = ['LOSE_ANSWER']
+  await device.start()
+  await device.settle()
+  expect(device.disk.identity).toBeNull()
+  await device.pass(10_000)
+  expect(device.disk.identity?.deviceId).toBe(DEVICE)
+  expect(device.conditions).toEqual([])
+})
+
+test('while the network is down the attempts become rarer, up to the cap, and end with the first that gets through', async () => {
+  const attempts: number[] = []
+  const device = await TestDevice.make()
+  device.network.intercept = async () => {
+    attempts.push(device.time.sinceBoot())
+    return refusal(503, 'OVERLOADED', 'busy')
+  }
+  await device.start()
+  await device.pass(3_600_000)
+  const waits = attempts.slice(1).map((at, index) => at - (attempts[index] ?? 0))
+  // Full jitter with a fraction that is always one half.
+  expect(waits.slice(0, 5)).toEqual([500, 1_000, 2_000, 4_000, 8_000])
+  expect(Math.max(...waits)).toBe(150_000)
+  device.network.intercept = null
+  await device.pass(150_000)
+  expect(device.disk.identity).not.toBeNull()
+})

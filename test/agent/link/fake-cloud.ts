@@ -1,0 +1,433 @@
+// A small cloud that speaks the edge API and the sessions of the service API over an in-memory exchange, with real
+// signatures. It keeps its books in its own plain way: what it bills is the sum of the entries that it has taken, each once.
+import { generateKeyPairSync } from 'node:crypto'
+import { compactVerify, importJWK, jwtVerify, SignJWT, decodeJwt } from 'jose'
+import type { z } from 'zod'
+import type { HttpAnswer, HttpExchange, HttpRequest } from '../../../src/agent/adapters/cloud-http/exchange.ts'
+import { attachRequest } from '../../../src/protocol/edge/attach.ts'
+import { enrollmentRequest } from '../../../src/protocol/edge/enrollment.ts'
+import { policyDocument, type PolicyDocumentWire } from '../../../src/protocol/edge/policy-document.ts'
+import {
+  entryBody,
+  type Segment,
+  segment as segmentSchema,
+  syncAnswer,
+  type SyncAnswerWire,
+  syncRequest,
+} from '../../../src/protocol/edge/sync.ts'
+import {
+  CHAIN_START,
+  type DocumentKind,
+  entryHash,
+  openDocument,
+  type PublicJwk,
+  publicJwk,
+  sha256,
+  signDocument,
+  type Signer,
+  thumbprint,
+} from '../../../src/protocol/signing.ts'
+
+export const EDGE = 'https://cloud.test/tg/edge/api/v1'
+export const SERVICE = 'https://cloud.test/tg/api'
+export const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
+export const DEVICE = '0b0e7a52-8d3c-4c3e-9a25-0d2f9a1f7c01'
+
+/** A key pair of the cloud, or of somebody who would like to be it. */
+export interface CloudKey {
+  readonly signer: Signer
+  readonly jwk: PublicJwk
+}
+
+export async function makeCloudKey(): Promise<CloudKey> {
+  const { publicKey, privateKey } = generateKeyPairSync('ed25519')
+  const jwk = publicJwk.parse(publicKey.export({ format: 'jwk' }))
+  const imported = await importJWK({ ...privateKey.export({ format: 'jwk' }) }, 'EdDSA')
+  if (imported instanceof Uint8Array) throw new Error('a key pair is no secret')
+  return { jwk, signer: { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey: imported } }
+}
+
+interface Holding {
+  granted: bigint
+  used: bigint
+  refunded: bigint
+  returned: bigint
+}
+
+export interface Incarnation {
+  readonly number: number
+  status: 'ACTIVE' | 'FENCED' | 'CLOSED'
+  forked: boolean
+  term: number
+  lastEntry: number
+  entryHead: string
+  /** By seq - 1. */
+  readonly merged: { readonly hash: string; readonly answer: string }[]
+  readonly holdings: Map<string, Holding>
+}
+
+export interface BilledEntry {
+  readonly key: string
+  readonly body: z.output<typeof entryBody>
+}
+
+interface Session {
+  readonly id: string
+  readonly instanceId: string
+  state: 'IDLE' | 'LOCKED' | 'TERMINATED' | 'FAILED' | 'DISCONNECTED'
+}
+
+export class FakeCloud {
+  readonly #now: () => number
+  key: CloudKey
+  /** Named in policies besides the signing key. */
+  nextKeys: readonly PublicJwk[] = []
+  devicePublicKey: PublicJwk | null = null
+  enrolledBy: string | null = null
+  readonly incarnations = new Map<number, Incarnation>()
+  readonly #attachAnswers = new Map<string, string>()
+  readonly caps = new Map<string, bigint>()
+  /** Every entry that was taken, once, by its hash. */
+  readonly billed = new Map<string, BilledEntry>()
+  readonly policies = new Map<string, { revision: number; document: string }>()
+  readonly sessions: Session[] = []
+  /** Given with the next merged segments. */
+  directives: ('release' | 'sync')[] = []
+  nextSyncMs = 60_000
+  grantLifetimeMs = 86_400_000
+  pushUrl: string | null = null
+  revoked = false
+  /** What happened that must not happen: read by the auditor. */
+  readonly alarms: string[] = []
+  /** Bodies of the sync requests as they came in. */
+  readonly received: { readonly seq: number; readonly document: string }[] = []
+  readonly calls: string[] = []
+  #sessionsOpened = 0
+
+  constructor(now: () => number, key: CloudKey) {
+    this.#now = now
+    this.key = key
+  }
+
+  /** Of the incarnation that is current. */
+  get current(): Incarnation {
+    const current = this.incarnations.get(this.incarnations.size)
+    if (current === undefined) throw new Error('the device never attached')
+    return current
+  }
+
+  async enrollmentToken(overrides: Record<string, unknown> = {}): Promise<string> {
+    const claims = { jti: '3f0d9f06-6f0b-4c38-8e2d-0f3b1f2b9a10', edge: EDGE, instances: [INSTANCE] }
+    return new SignJWT({ ...claims, pins: [this.key.signer.keyId], ...overrides })
+      .setProtectedHeader({ alg: 'EdDSA', typ: 'tallygate-enrollment+jwt', kid: this.key.signer.keyId })
+      .setIssuedAt(Math.floor(this.#now() / 1000))
+      .setExpirationTime(Math.floor(this.#now() / 1000) + 86_400)
+      .sign(this.key.signer.privateKey)
+  }
+
+  /** Signs and publishes the next revision. */
+  async publish(document: Omit<PolicyDocumentWire, 'trustedKeys'> & { trustedKeys?: PublicJwk[] }): Promise<void> {
+    const trustedKeys = document.trustedKeys ?? [this.key.jwk, ...this.nextKeys]
+    const text = JSON.stringify({ ...document, trustedKeys })
+    this.policies.set(document.instanceId, {
+      revision: document.revision,
+      document: await signDocument('policy', text, this.key.signer),
+    })
+    policyDocument.safeParse(JSON.parse(text))
+  }
+
+  /** An administrator, or another attach, ends what the incarnation can earn. */
+  fence(): void {
+    if (this.current.status === 'ACTIVE') this.current.status = 'FENCED'
+  }
+
+  /** Sum of what was taken from an account, refunds subtracted. */
+  billedOn(account: string): bigint {
+    let sum = 0n
+    for (const { body } of this.billed.values()) {
+      for (const posting of body.postings) {
+        if (posting.account === account) sum += body.kind === 'access' ? posting.amount : -posting.amount
+      }
+    }
+    return sum
+  }
+
+  /** What is held back for the device, over all incarnations. */
+  outOn(account: string): bigint {
+    let sum = 0n
+    for (const { holdings } of this.incarnations.values()) {
+      const held = holdings.get(account)
+      if (held !== undefined) sum += held.granted - held.returned
+    }
+    return sum
+  }
+
+  readonly exchange: HttpExchange = async (request) => {
+    const path = new URL(request.url).pathname
+    this.calls.push(`${request.method} ${path}`)
+    const answer = await this.#route(request, path)
+    return { ...answer, headers: { date: new Date(this.#now()).toUTCString(), ...answer.headers } }
+  }
+
+  async #route(request: HttpRequest, path: string): Promise<HttpAnswer> {
+    const edge = path.split('/tg/edge/api/v1/')[1]
+    const service = path.split('/tg/api/v1.1/')[1]
+    if (edge === 'enrollments') return this.#enroll(request)
+    const denied = await this.#authenticate(request)
+    if (denied !== undefined) return denied
+    if (edge === `devices/${DEVICE}/attach`) return this.#attach(request)
+    if (edge === `devices/${DEVICE}/sync`) return this.#sync(request)
+    const policy = /^instances\/([^/]+)\/policy$/.exec(edge ?? '')
+    if (policy !== null) return this.#policy(request, policy[1] ?? '')
+    if (service?.startsWith('sessions') === true) return this.#session(request, service.split('/'))
+    return refusal(404, 'NOT_FOUND', 'There is no such route.')
+  }
+
+  async #authenticate({ headers }: HttpRequest): Promise<HttpAnswer | undefined> {
+    const token = headers['authorization']?.replace('Bearer ', '') ?? ''
+    if (this.devicePublicKey === null) return refusal(401, 'TOKEN_INVALID', 'unknown key')
+    const key = await importJWK(this.devicePublicKey, 'EdDSA')
+    try {
+      await jwtVerify(token, key, { currentDate: new Date(this.#now()), clockTolerance: 60, issuer: DEVICE })
+    } catch (error) {
+      const { code } = error as { code?: string }
+      const { exp = 0 } = decodeJwt(token)
+      const late = code === 'ERR_JWT_EXPIRED' || code === 'ERR_JWT_CLAIM_VALIDATION_FAILED'
+      return refusal(401, late ? 'TOKEN_NOT_IN_TIME' : 'TOKEN_INVALID', `exp ${exp}`)
+    }
+    return this.revoked ? refusal(403, 'DEVICE_REVOKED', 'The key was revoked.') : undefined
+  }
+
+  async #enroll({ headers, body }: HttpRequest): Promise<HttpAnswer> {
+    const token = headers['authorization']?.replace('Bearer ', '') ?? ''
+    const { publicKey } = enrollmentRequest.parse(JSON.parse(body ?? ''))
+    const used = await thumbprint(publicKey)
+    if (this.enrolledBy !== null && this.enrolledBy !== used) {
+      return refusal(403, 'ENROLLMENT_REFUSED', 'This enrollment token was used by another device.')
+    }
+    if (decodeJwt(token).jti === undefined) return refusal(401, 'TOKEN_INVALID', 'no token of this cloud')
+    this.enrolledBy = used
+    this.devicePublicKey = publicKey
+    return json(200, {
+      deviceId: DEVICE,
+      instanceIds: decodeJwt<{ instances: string[] }>(token).instances,
+      trustedKeys: [this.key.jwk],
+      addresses: { edge: EDGE, service: SERVICE, push: this.pushUrl },
+    })
+  }
+
+  async #attach({ body }: HttpRequest): Promise<HttpAnswer> {
+    const { nonce } = attachRequest.parse(JSON.parse(body ?? ''))
+    let answer = this.#attachAnswers.get(nonce)
+    if (answer === undefined) {
+      const before = this.incarnations.get(this.incarnations.size)
+      if (before?.status === 'ACTIVE') before.status = 'FENCED'
+      const number = this.incarnations.size + 1
+      this.incarnations.set(number, {
+        number,
+        status: 'ACTIVE',
+        forked: false,
+        term: 0,
+        lastEntry: 0,
+        entryHead: CHAIN_START,
+        merged: [],
+        holdings: new Map(),
+      })
+      answer = await this.#sign('attach-answer', { deviceId: DEVICE, nonce, incarnation: number })
+      this.#attachAnswers.set(nonce, answer)
+    }
+    return json(200, { answer, time: await this.#sign('time', { nonce, time: this.#now() }) })
+  }
+
+  async #sync({ body }: HttpRequest): Promise<HttpAnswer> {
+    const { segment: document, nonce } = syncRequest.parse(JSON.parse(body ?? ''))
+    if (this.devicePublicKey === null) throw new Error('unreachable: the token was verified')
+    const key = await importJWK(this.devicePublicKey, 'EdDSA')
+    if (key instanceof Uint8Array) throw new Error('a public key is no secret')
+    const text = await openDocument('segment', document, key)
+    if (text === undefined) return refusal(422, 'SEGMENT_REJECTED', 'not signed by its device')
+    const segment = segmentSchema.parse(JSON.parse(text))
+    this.received.push({ seq: segment.seq, document })
+    const taken = await this.#take(segment, sha256(text))
+    if (typeof taken !== 'string') return taken
+    return json(200, { answer: taken, time: await this.#sign('time', { nonce, time: this.#now() }) })
+  }
+
+  async #take(segment: Segment, hash: string): Promise<string | HttpAnswer> {
+    const incarnation = this.incarnations.get(segment.incarnation)
+    if (incarnation === undefined) return refusal(422, 'SEGMENT_REJECTED', 'never given out')
+    const { merged } = incarnation
+    const about = { deviceId: DEVICE, incarnation: incarnation.number }
+    if (segment.seq <= merged.length) {
+      const known = merged[segment.seq - 1]
+      if (known?.hash !== hash) return this.#fork(incarnation, segment)
+      if (segment.seq === merged.length) return known.answer
+      return this.#answer({ outcome: 'KNOWN', ...about, seq: merged.length })
+    }
+    if (incarnation.status === 'CLOSED') return this.#fork(incarnation, segment)
+    if (segment.seq > merged.length + 1) return this.#answer({ outcome: 'BEHIND', ...about, seq: merged.length })
+    if (segment.previousHash !== (merged.at(-1)?.hash ?? CHAIN_START)) return this.#fork(incarnation, segment)
+    return this.#merge(incarnation, segment, hash)
+  }
+
+  async #fork(incarnation: Incarnation, segment: Segment): Promise<string> {
+    this.alarms.push(`fork of incarnation ${incarnation.number} at segment ${segment.seq}`)
+    incarnation.status = incarnation.status === 'CLOSED' ? 'CLOSED' : 'FENCED'
+    incarnation.forked = true
+    this.#bill(incarnation, segment)
+    return this.#answer({
+      outcome: 'FENCED',
+      deviceId: DEVICE,
+      incarnation: incarnation.number,
+      seq: incarnation.merged.length,
+      hash: incarnation.merged.at(-1)?.hash ?? CHAIN_START,
+      forked: true,
+      closed: segment.final,
+    })
+  }
+
+  async #merge(incarnation: Incarnation, segment: Segment, hash: string): Promise<string | HttpAnswer> {
+    const active = incarnation.status === 'ACTIVE'
+    if (segment.entries.previousHash !== incarnation.entryHead || segment.entries.first !== incarnation.lastEntry + 1) {
+      this.alarms.push(`the entries of segment ${segment.seq} do not go on where those before ended`)
+      return refusal(422, 'SEGMENT_REJECTED', 'entries do not fit')
+    }
+    const posted = new Map<string, bigint>()
+    for (const body of this.#bill(incarnation, segment)) {
+      for (const { account, amount } of body.postings) {
+        posted.set(account, (posted.get(account) ?? 0n) + (body.kind === 'access' ? amount : -amount))
+      }
+    }
+    for (const { account, used, refunded, returned } of segment.counters) {
+      const held = this.#holding(incarnation, account)
+      if (used - refunded - (held.used - held.refunded) !== (posted.get(account) ?? 0n)) {
+        this.alarms.push(`the counters of ${account} in segment ${segment.seq} say something else than its entries`)
+      }
+      posted.delete(account)
+      held.used = used
+      held.refunded = refunded
+      if (active) held.returned = returned
+      if (held.used - held.refunded + held.returned > held.granted) this.alarms.push(`${account} was overspent`)
+    }
+    if (posted.size > 0) this.alarms.push(`segment ${segment.seq} spends from accounts that it does not count`)
+    incarnation.lastEntry += segment.entries.bodies.length
+    incarnation.entryHead = segment.entries.head
+    if (segment.final) {
+      incarnation.status = 'CLOSED'
+      for (const held of incarnation.holdings.values()) held.returned = held.granted - held.used + held.refunded
+    }
+    const about = { deviceId: DEVICE, incarnation: incarnation.number, seq: segment.seq, hash }
+    const answer = await this.#answer(
+      active && !segment.final
+        ? {
+            outcome: 'MERGED',
+            ...about,
+            grant: this.#grant(incarnation, segment),
+            policies: [...this.policies].map(([instanceId, { revision }]) => ({ instanceId, revision })),
+            directives: this.directives.splice(0),
+            nextSyncMs: this.nextSyncMs,
+            time: this.#now(),
+          }
+        : { outcome: 'FENCED', ...about, forked: incarnation.forked, closed: segment.final },
+    )
+    incarnation.merged.push({ hash, answer })
+    return answer
+  }
+
+  /** The bodies of the entries that nobody has reported before. */
+  #bill({ number }: Incarnation, segment: Segment): z.output<typeof entryBody>[] {
+    const fresh: z.output<typeof entryBody>[] = []
+    let head = segment.entries.previousHash
+    for (const text of segment.entries.bodies) {
+      head = entryHash(head, text)
+      const key = `${number} ${head}`
+      if (this.billed.has(key)) continue
+      const body = entryBody.parse(JSON.parse(text))
+      this.billed.set(key, { key, body })
+      fresh.push(body)
+    }
+    if (head !== segment.entries.head) this.alarms.push(`the chain of segment ${segment.seq} is broken`)
+    return fresh
+  }
+
+  #grant(incarnation: Incarnation, segment: Segment): Extract<SyncAnswerWire, { outcome: 'MERGED' }>['grant'] {
+    incarnation.term += 1
+    const accounts = segment.wants.map(({ account, atLeast, wanted }) => {
+      const held = this.#holding(incarnation, account)
+      const room = held.granted - held.returned - held.used + held.refunded
+      const target = wanted > atLeast ? wanted : atLeast
+      const lacking = target > room ? target - room : 0n
+      const free = (this.caps.get(account) ?? 0n) - this.outOn(account)
+      held.granted += lacking < free ? lacking : free
+      return {
+        account,
+        granted: String(held.granted),
+        exhausted: (this.caps.get(account) ?? 0n) === this.outOn(account),
+        unlimited: false,
+      }
+    })
+    const lifetimeMs = this.grantLifetimeMs
+    return { term: incarnation.term, lifetimeMs, expiresAt: this.#now() + lifetimeMs, accounts }
+  }
+
+  #holding({ holdings }: Incarnation, account: string): Holding {
+    const held = holdings.get(account) ?? { granted: 0n, used: 0n, refunded: 0n, returned: 0n }
+    holdings.set(account, held)
+    return held
+  }
+
+  #policy({ headers }: HttpRequest, instanceId: string): HttpAnswer {
+    const policy = this.policies.get(instanceId)
+    if (policy === undefined) return refusal(404, 'NOT_FOUND', 'There is no policy.')
+    if (headers['if-none-match'] === `"${policy.revision}"`) return { status: 304, headers: {}, body: '' }
+    return { status: 200, headers: { 'content-type': 'application/jose' }, body: policy.document }
+  }
+
+  #session({ method, headers, body }: HttpRequest, [, id, heartbeat]: string[]): HttpAnswer {
+    const instanceId = headers['x-instance-id'] ?? ''
+    if (method === 'POST') {
+      if ((JSON.parse(body ?? '') as { instanceId: string }).instanceId !== instanceId)
+        return json(400, { message: 'no' })
+      this.#sessionsOpened += 1
+      const session: Session = { id: sessionId(this.#sessionsOpened), instanceId, state: 'IDLE' }
+      this.sessions.push(session)
+      return json(200, { sessionId: session.id })
+    }
+    const session = this.sessions.find((one) => one.id === id)
+    if (session === undefined) return json(404, { message: 'There is no such session.' })
+    if (method === 'GET' && heartbeat === 'heartbeat') {
+      if (session.state === 'IDLE') return { status: 204, headers: {}, body: '' }
+      return json(409, { message: `Session is ${session.state}` })
+    }
+    session.state = 'TERMINATED'
+    return { status: 204, headers: {}, body: '' }
+  }
+
+  async #answer(answer: SyncAnswerWire): Promise<string> {
+    syncAnswer.parse(answer)
+    return this.#sign('sync-answer', answer)
+  }
+
+  #sign(kind: DocumentKind, payload: unknown): Promise<string> {
+    return signDocument(kind, JSON.stringify(payload), this.key.signer)
+  }
+}
+
+/** Content of a signed document, whoever signed it. */
+export async function contentOf(document: string, key: PublicJwk): Promise<unknown> {
+  const imported = await importJWK(key, 'EdDSA')
+  const { payload } = await compactVerify(document, imported)
+  return JSON.parse(new TextDecoder().decode(payload))
+}
+
+export function json(status: number, body: unknown): HttpAnswer {
+  return { status, headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }
+}
+
+export function refusal(status: number, code: string, message: string): HttpAnswer {
+  return json(status, { code, message })
+}
+
+function sessionId(n: number): string {
+  return `00000000-0000-4000-8000-${String(n).padStart(12, '0')}`
+}

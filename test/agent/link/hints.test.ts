@@ -1,0 +1,129 @@
+import { expect, test } from 'vitest'
+import { type Push, type PushOrder, readHint } from '../../../src/agent/app/link/push.ts'
+import { deviceTopic, policyTopic } from '../../../src/protocol/push.ts'
+import { DEVICE, INSTANCE } from './fake-cloud.ts'
+import { policyWith } from './policies.ts'
+import { TestDevice } from './test-device.ts'
+
+/** Push whose messages are sent by the test. */
+class FakePush implements Push {
+  order: PushOrder | null = null
+  closed = false
+
+  async run(order: PushOrder, signal: AbortSignal): Promise<void> {
+    this.order = order
+    order.onConnection(true)
+    await new Promise((resolve) => signal.addEventListener('abort', resolve))
+    this.closed = true
+  }
+
+  send(topic: string, payload: unknown): void {
+    this.order?.onMessage(topic, typeof payload === 'string' ? payload : JSON.stringify(payload))
+  }
+}
+
+async function deviceWithPush(): Promise<{ device: TestDevice; push: FakePush }> {
+  const push = new FakePush()
+  const device = await TestDevice.make({ push })
+  device.cloud.pushUrl = 'mqtt://broker.test'
+  await device.start()
+  await device.settle()
+  await device.pass(2_000)
+  return { device, push }
+}
+
+const rounds = (device: TestDevice): number => device.link.status().rounds.done
+
+test('a hint of a newer policy brings the policy', async () => {
+  const { device, push } = await deviceWithPush()
+  expect(push.order).toMatchObject({ url: 'mqtt://broker.test', deviceId: DEVICE, instanceIds: [INSTANCE] })
+  await device.cloud.publish(policyWith(2))
+  push.send(policyTopic(INSTANCE), { instanceId: INSTANCE, revision: 2 })
+  await device.pass(1_000)
+  expect(device.board.get(INSTANCE)?.document.revision).toBe(2)
+})
+
+test('a hint that lies costs one look, and changes nothing', async () => {
+  const { device, push } = await deviceWithPush()
+  push.send(policyTopic(INSTANCE), { instanceId: INSTANCE, revision: 999 })
+  await device.pass(1_000)
+  expect(device.conditions).toEqual([])
+  expect(device.link.status().policies).toEqual([{ instanceId: INSTANCE, applied: 1, newest: 1 }])
+})
+
+test('a retained hint of what is in force already costs nothing', async () => {
+  const { device, push } = await deviceWithPush()
+  const before = rounds(device)
+  push.send(policyTopic(INSTANCE), { instanceId: INSTANCE, revision: 1 })
+  await device.pass(1_000)
+  expect(rounds(device)).toBe(before)
+})
+
+test('malformed hints are counted and ignored', async () => {
+  const { device, push } = await deviceWithPush()
+  const before = rounds(device)
+  const hint = { instanceId: INSTANCE, revision: 2 }
+  push.send(policyTopic(INSTANCE), '')
+  push.send(policyTopic(INSTANCE), '{')
+  push.send(policyTopic(INSTANCE), { ...hint, revision: '2' })
+  push.send(policyTopic(INSTANCE), { ...hint, more: 1 })
+  push.send(policyTopic('11111111-1111-4111-8111-111111111111'), hint)
+  push.send('elsewhere', hint)
+  push.send(deviceTopic(DEVICE), { reason: 'because' })
+  push.send(deviceTopic('somebody-else'), { reason: 'sync' })
+  await device.pass(5_000)
+  expect(rounds(device)).toBe(before)
+  expect(device.link.status().hints).toEqual({ taken: 0, ignored: 8 })
+})
+
+test('a flood of hints costs at most one pull per second', async () => {
+  const { device, push } = await deviceWithPush()
+  const before = device.cloud.calls.length
+  for (let i = 0; i < 200; i += 1) {
+    push.send(deviceTopic(DEVICE), { reason: 'sync' })
+    await device.pass(50)
+  }
+  expect(rounds(device)).toBeLessThanOrEqual(14)
+  // One segment and one heartbeat for each look.
+  expect(device.cloud.calls.length - before).toBeLessThanOrEqual(24)
+})
+
+test('a missing hint is found by the timer', async () => {
+  const device = await TestDevice.running()
+  await device.cloud.publish(policyWith(2))
+  await device.pass(60_000)
+  expect(device.board.get(INSTANCE)?.document.revision).toBe(2)
+})
+
+test('a connection of the broker is a sign that the network is back', async () => {
+  const { device, push } = await deviceWithPush()
+  device.network.down = true
+  for (let i = 0; i < 12; i += 1) await device.sync()
+  device.network.down = false
+  push.order?.onConnection(true)
+  await device.pass(1_000)
+  expect(device.link.status().connected).toBe(true)
+})
+
+test('the state of the push connection shows, and a stop closes it', async () => {
+  const { device, push } = await deviceWithPush()
+  expect(device.link.status().push).toBe('CONNECTED')
+  push.order?.onConnection(false)
+  expect(device.link.status().push).toBe('DISCONNECTED')
+  const stopped = device.link.stop()
+  await device.settle()
+  await stopped
+  expect(push.closed).toBe(true)
+  expect((await TestDevice.running()).link.status().push).toBe('OFF')
+})
+
+test('a hint is read by topic and content together', () => {
+  const applied = new Map([[INSTANCE, 4]])
+  const read = (topic: string, payload: string) => readHint(topic, payload, DEVICE, applied).kind
+  const hint = (revision: number) => JSON.stringify({ instanceId: INSTANCE, revision })
+  expect(read(policyTopic(INSTANCE), hint(5))).toBe('LOOK')
+  expect(read(policyTopic(INSTANCE), hint(4))).toBe('NOTHING_NEW')
+  expect(read(deviceTopic(DEVICE), hint(5))).toBe('MALFORMED')
+  expect(read(deviceTopic(DEVICE), '{"reason":"session"}')).toBe('LOOK')
+  expect(read(policyTopic(INSTANCE), '{"reason":"session"}')).toBe('MALFORMED')
+})

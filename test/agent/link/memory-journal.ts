@@ -1,0 +1,328 @@
+// A journal that lives as long as the test: the durable part outlives the process that wrote it, and a crash can be ordered
+// to come right after a commit. It seals real segments, signed with the device's key.
+import type { AccountId } from '../../../src/core/account.ts'
+import { room } from '../../../src/core/grant.ts'
+import { SEGMENT_ENTRIES_MAX, type SegmentWire } from '../../../src/protocol/edge/sync.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
+import { CHAIN_START, entryHash, sha256, signDocument, type Signer } from '../../../src/protocol/signing.ts'
+import type {
+  AccountState,
+  ClockStamp,
+  Confirmation,
+  Identity,
+  Journal,
+  PendingEntry,
+  SealedSegment,
+  SealOrder,
+  Snapshot,
+  StoredClock,
+  StoredGrant,
+  StoredPolicy,
+} from '../../../src/agent/app/journal.ts'
+
+interface KeptSegment extends SealedSegment {
+  readonly first: number
+  readonly last: number
+}
+
+/** One line of everything that ever became durable, over all incarnations. */
+export interface DurableEntry {
+  readonly incarnation: number
+  readonly n: number
+  readonly body: string
+  readonly moves: 'used' | 'refunded'
+  readonly postings: PendingEntry['postings']
+}
+
+/** What is on the disk. */
+export class Disk {
+  identity: Identity | null = null
+  incarnation = 0
+  fenced = false
+  accounts = new Map<AccountId, AccountState>()
+  /** Accounts whose counters no segment holds yet. */
+  changed = new Set<AccountId>()
+  /** What the sealed segments say of `returned`. */
+  reportedReturns = new Map<AccountId, bigint>()
+  grant: StoredGrant | null = null
+  policies = new Map<string, StoredPolicy>()
+  entries: { readonly body: string; readonly hash: string }[] = []
+  segments: KeptSegment[] = []
+  acknowledged = 0
+  clock: StoredClock | null = null
+  /** Everything that was ever recorded; an acknowledged answer to an application stands in here. */
+  readonly history: DurableEntry[] = []
+  /** Most entries of one segment. */
+  segmentEntriesMax = SEGMENT_ENTRIES_MAX
+
+  /** A copy of all of it, as a backup would take it. */
+  copy(): Disk {
+    return Object.assign(new Disk(), structuredClone(Object.fromEntries(Object.entries(this))))
+  }
+}
+
+const NOTHING: AccountState = {
+  granted: 0n,
+  used: 0n,
+  refunded: 0n,
+  returned: 0n,
+  exhausted: false,
+  unlimited: false,
+}
+
+export class PowerCut extends Error {
+  constructor() {
+    super('the power was cut after the commit')
+  }
+}
+
+export class MemoryJournal implements Journal {
+  readonly disk: Disk
+  readonly #signer: Signer
+  /** So many commits from now on, the process ends right after one; Infinity for never. */
+  commitsUntilCrash = Infinity
+  /** The next writes are refused, as by a full disk. */
+  refusals = 0
+  commits = 0
+  #dead = false
+  #queue: Promise<unknown> = Promise.resolve()
+
+  constructor(disk: Disk, signer: Signer) {
+    this.disk = disk
+    this.#signer = signer
+  }
+
+  /** The process is gone: whatever it still does is seen by nobody. */
+  kill(): void {
+    this.#dead = true
+  }
+
+  async read(): Promise<Snapshot> {
+    const { disk } = this
+    const last = disk.segments.at(-1)
+    return {
+      identity: disk.identity,
+      incarnation: disk.incarnation,
+      fenced: disk.fenced,
+      accounts: new Map(disk.accounts),
+      grant: disk.grant,
+      policies: [...disk.policies.values()],
+      lastEntry: disk.entries.length,
+      lastSealedEntry: last?.last ?? 0,
+      lastAnswers: [],
+      unacknowledged: last !== undefined && last.seq > disk.acknowledged ? last : null,
+      lastSeq: last?.seq ?? 0,
+      highestIncarnation: disk.incarnation,
+      clock: disk.clock,
+    }
+  }
+
+  append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void> {
+    return this.#commit(async () => {
+      const { disk } = this
+      for (const { n, body, moves, postings } of entries) {
+        if (n !== disk.entries.length + 1) throw new Error('invariant: entries are numbered without gaps')
+        disk.entries.push({ body, hash: entryHash(disk.entries.at(-1)?.hash ?? CHAIN_START, body) })
+        for (const { account, amount } of postings) {
+          const before = disk.accounts.get(account) ?? NOTHING
+          disk.accounts.set(account, { ...before, [moves]: before[moves] + amount })
+          disk.changed.add(account)
+        }
+        disk.history.push({ incarnation: disk.incarnation, n, body, moves, postings })
+      }
+      disk.clock = stamp.clock
+    })
+  }
+
+  seal(order: SealOrder): Promise<SealedSegment> {
+    return this.#commit(async () => {
+      const { disk } = this
+      const before = disk.segments.at(-1)
+      if (before !== undefined && before.seq > disk.acknowledged) throw new Error('invariant: one segment in flight')
+      for (const { account, amount } of order.returns) {
+        const held = disk.accounts.get(account) ?? NOTHING
+        if (amount > room(held)) throw new Error('invariant: only room is returned')
+        disk.accounts.set(account, { ...held, returned: held.returned + amount })
+        disk.changed.add(account)
+      }
+      const first = (before?.last ?? 0) + 1
+      const bodies = disk.entries.slice(first - 1, first - 1 + disk.segmentEntriesMax)
+      const last = first - 1 + bodies.length
+      const backlog = disk.entries.length - last
+      const final = order.final && backlog === 0
+      const payload: SegmentWire = {
+        deviceId: disk.identity?.deviceId ?? '',
+        incarnation: disk.incarnation,
+        seq: (before?.seq ?? 0) + 1,
+        previousHash: before?.hash ?? CHAIN_START,
+        salt: order.salt,
+        bootId: order.bootId,
+        clock: order.clock,
+        counters: this.#countersAt(last),
+        entries: {
+          first,
+          previousHash: disk.entries[first - 2]?.hash ?? CHAIN_START,
+          head: disk.entries[last - 1]?.hash ?? CHAIN_START,
+          bodies: bodies.map(({ body }) => body),
+        },
+        backlog,
+        wants: order.wants.map(({ account, atLeast, wanted }) => ({
+          account,
+          atLeast: String(atLeast),
+          wanted: String(wanted),
+        })),
+        policies: [...order.policies],
+        final,
+      }
+      const text = JSON.stringify(payload)
+      const document = await signDocument('segment', text, this.#signer)
+      const sealed = {
+        incarnation: disk.incarnation,
+        seq: payload.seq,
+        hash: sha256(text),
+        document,
+        final,
+        first,
+        last,
+      }
+      disk.segments.push(sealed)
+      disk.changed.clear()
+      for (const { postings } of this.#entriesOf(last + 1))
+        for (const { account } of postings) disk.changed.add(account)
+      return sealed
+    })
+  }
+
+  acknowledge(
+    seq: number,
+    grant: Parameters<Journal['acknowledge']>[1],
+    confirmation: Confirmation | null,
+  ): Promise<void> {
+    return this.#commit(async () => {
+      const { disk } = this
+      if (disk.segments.at(-1)?.seq !== seq) throw new Error('invariant: the last segment is acknowledged')
+      disk.acknowledged = seq
+      if (grant !== null) {
+        if (disk.grant !== null && grant.term <= disk.grant.term) throw new Error('invariant: terms rise')
+        const { term, lifetimeMs, expiresAt, agedMs } = grant
+        disk.grant = { term, lifetimeMs, expiresAt, agedMs }
+        for (const { account, granted, exhausted, unlimited } of grant.accounts) {
+          const held = disk.accounts.get(account) ?? NOTHING
+          const more = granted > held.granted ? granted : held.granted
+          disk.accounts.set(account, { ...held, granted: more, exhausted, unlimited })
+        }
+      }
+      for (const { instanceId, revision } of confirmation?.policies ?? []) {
+        const policy = disk.policies.get(instanceId)
+        if (policy?.revision !== revision) continue
+        disk.policies.set(instanceId, { ...policy, confirmedAt: confirmation?.time ?? 0 })
+      }
+    })
+  }
+
+  async sealed(seq: number): Promise<SealedSegment | null> {
+    return this.disk.segments.find((segment) => segment.seq === seq) ?? null
+  }
+
+  fence(): Promise<void> {
+    return this.#commit(async () => {
+      this.disk.fenced = true
+    })
+  }
+
+  attach(incarnation: number): Promise<void> {
+    return this.#commit(async () => {
+      const { disk } = this
+      if (incarnation <= disk.incarnation) throw new Error('invariant: incarnations rise')
+      if ((disk.segments.at(-1)?.last ?? 0) < disk.entries.length)
+        throw new Error('invariant: nothing is left unsealed')
+      Object.assign(disk, {
+        incarnation,
+        fenced: false,
+        accounts: new Map(),
+        changed: new Set(),
+        reportedReturns: new Map(),
+        grant: null,
+        entries: [],
+        segments: [],
+        acknowledged: 0,
+      })
+    })
+  }
+
+  saveIdentity(identity: Identity): Promise<void> {
+    return this.#commit(async () => {
+      this.disk.identity = identity
+    })
+  }
+
+  savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): Promise<void> {
+    return this.#commit(async () => {
+      const { disk } = this
+      disk.policies.set(policy.instanceId, { ...policy, confirmedAt: 0 })
+      if (disk.identity !== null && trustedKeys !== null) disk.identity = { ...disk.identity, trustedKeys }
+    })
+  }
+
+  saveClock(stamp: ClockStamp): Promise<void> {
+    return this.#commit(async () => {
+      this.disk.clock = stamp.clock
+    })
+  }
+
+  async recent(): Promise<readonly []> {
+    return []
+  }
+
+  async close(): Promise<void> {
+    this.kill()
+  }
+
+  /** One after another, in the order of the calls. */
+  #commit<T>(work: () => Promise<T>): Promise<T> {
+    const done = this.#queue.then(async () => {
+      if (this.#dead) return new Promise<never>(() => undefined)
+      if (this.refusals > 0) {
+        this.refusals -= 1
+        throw new CodedError('NOT_RECORDED', 'the disk is full')
+      }
+      const result = await work()
+      this.commits += 1
+      this.commitsUntilCrash -= 1
+      if (this.commitsUntilCrash <= 0) {
+        this.#dead = true
+        throw new PowerCut()
+      }
+      return result
+    })
+    this.#queue = done.catch(() => undefined)
+    return done
+  }
+
+  /**
+   * Absolute counters as of entry `last`, of every account that changed since the segment before. What was given up may come
+   * from refunds in entries that are still to come: only a segment that leaves nothing behind can say so.
+   */
+  #countersAt(last: number): SegmentWire['counters'] {
+    const { disk } = this
+    const values = new Map([...disk.accounts].map(([account, state]) => [account, { ...state }]))
+    const isComplete = last === disk.entries.length
+    if (isComplete) for (const [account, { returned }] of values) disk.reportedReturns.set(account, returned)
+    else for (const [account, value] of values) value.returned = disk.reportedReturns.get(account) ?? 0n
+    for (const { moves, postings } of this.#entriesOf(last + 1)) {
+      for (const { account, amount } of postings) {
+        const value = values.get(account)
+        if (value !== undefined) value[moves] -= amount
+      }
+    }
+    return [...disk.changed].map((account) => {
+      const { used, refunded, returned } = values.get(account) ?? NOTHING
+      return { account, used: String(used), refunded: String(refunded), returned: String(returned) }
+    })
+  }
+
+  #entriesOf(first: number): readonly DurableEntry[] {
+    const { history, incarnation } = this.disk
+    return history.filter((entry) => entry.incarnation === incarnation && entry.n >= first)
+  }
+}

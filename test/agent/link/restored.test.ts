@@ -1,0 +1,88 @@
+import { expect, test } from 'vitest'
+import { calmDown } from './audit.ts'
+import { ACCOUNT, TestDevice } from './test-device.ts'
+
+/** What it takes to put the cloud back to this moment. */
+function backupOf({ cloud }: TestDevice): () => void {
+  const { current } = cloud
+  const { lastEntry, entryHead } = current
+  const holdings = structuredClone(current.holdings)
+  const merged = [...current.merged]
+  const billed = new Map(cloud.billed)
+  return () => {
+    current.merged.splice(0, Infinity, ...merged)
+    Object.assign(current, { lastEntry, entryHead })
+    current.holdings.clear()
+    for (const [account, held] of holdings) current.holdings.set(account, held)
+    cloud.billed.clear()
+    for (const [key, entry] of billed) cloud.billed.set(key, entry)
+  }
+}
+
+test('a device that was restored from a backup is not locked out, and the technician hears of it', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  const backup = device.disk.copy()
+  await device.charge(2_000_000n)
+  await device.sync()
+  device.disk = backup
+  await device.restart()
+  await device.charge(500_000n)
+  await calmDown(device)
+  expect(device.conditions).toEqual(['device: DEVICE_FORKED'])
+  expect(device.link.status()).toMatchObject({ incarnation: 2, fenced: false })
+  // Both histories are billed: what was spent after the backup, and what was spent again.
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(3_500_000n)
+})
+
+test('a device restored to an unacknowledged segment that the cloud knows delivers what it did since', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.network.faults = ['LOSE_ANSWER']
+  await device.sync()
+  const backup = device.disk.copy()
+  await device.sync()
+  await device.charge(2_000_000n)
+  await device.sync()
+  device.disk = backup
+  await device.restart()
+  await device.charge(300_000n)
+  await calmDown(device)
+  expect(device.conditions).toEqual(['device: DEVICE_FORKED'])
+  expect(device.link.status().incarnation).toBe(2)
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(3_300_000n)
+})
+
+test('a cloud that was restored from a backup gets the segments that it has lost', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  const restore = backupOf(device)
+  for (let i = 0; i < 3; i += 1) {
+    await device.charge(1_000_000n)
+    await device.sync()
+  }
+  restore()
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.link.status()).toMatchObject({ backlog: 0, unacknowledgedSeq: null })
+  expect(device.conditions).toEqual([])
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(5_000_000n)
+})
+
+test('segments that neither side has any more stop the sync, keep the entries, and are named', async () => {
+  const device = await TestDevice.running()
+  const restore = backupOf(device)
+  for (let i = 0; i < 3; i += 1) {
+    await device.charge(1_000_000n)
+    await device.sync()
+  }
+  restore()
+  device.disk.segments = device.disk.segments.filter(({ seq }) => seq !== 3)
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.conditions).toEqual(['sync: CLOUD_BEHIND'])
+  expect(device.link.status()).toMatchObject({ backlog: 1, unacknowledgedSeq: 5, fenced: false })
+  expect(await device.charge(1_000n)).toBe('GRANTED')
+})

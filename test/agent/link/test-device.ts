@@ -1,0 +1,269 @@
+// A whole device but for its socket and its disk: the real ledger, clock, tokens, HTTP calls and link, over a faulty network
+// to the fake cloud, in time that the test moves. It can lose its process at any commit and start again from its disk.
+import { generateKeyPairSync } from 'node:crypto'
+import { importJWK } from 'jose'
+import { createCloudHttp } from '../../../src/agent/adapters/cloud-http/cloud-http.ts'
+import { Clock } from '../../../src/agent/app/clock.ts'
+import { Ledger } from '../../../src/agent/app/ledger.ts'
+import type { DeviceKey } from '../../../src/agent/app/link/device-key.ts'
+import { DeviceTokens } from '../../../src/agent/app/link/device-token.ts'
+import { LINK_DEFAULTS, type LinkOptions } from '../../../src/agent/app/link/limits.ts'
+import { createLink, type Link } from '../../../src/agent/app/link/link.ts'
+import type { Push } from '../../../src/agent/app/link/push.ts'
+import { PolicyBoard } from '../../../src/agent/app/policy-board.ts'
+import { lineAccount } from '../../../src/core/account.ts'
+import type { EntryBodyWire } from '../../../src/protocol/edge/sync.ts'
+import { publicJwk, thumbprint } from '../../../src/protocol/signing.ts'
+import { FakeCloud, INSTANCE, makeCloudKey } from './fake-cloud.ts'
+import { FakeTime } from './fake-time.ts'
+import { FaultyNetwork } from './faulty-network.ts'
+import { Disk, MemoryJournal } from './memory-journal.ts'
+import { policyWith } from './policies.ts'
+
+export const LINE_ITEM = 'line-1'
+export const ACCOUNT = lineAccount(INSTANCE, LINE_ITEM, 0)
+
+/** What the pool of {@link ACCOUNT} holds, micro-tokens. */
+export const CAP = 1_000_000_000n
+
+/** Micro-tokens that a device wants before it has spent anything. */
+export const STARTING_GRANT = 10_000_000n
+
+export interface TestDeviceOptions {
+  readonly options?: Partial<LinkOptions>
+  readonly push?: Push
+  /** Uniform in [0, 1); by default always 0.5. */
+  readonly fraction?: () => number
+}
+
+export class TestDevice {
+  readonly time: FakeTime
+  readonly cloud: FakeCloud
+  readonly network: FaultyNetwork
+  readonly key: DeviceKey
+  readonly #how: TestDeviceOptions
+  disk = new Disk()
+  journal: MemoryJournal
+  token: string | null = null
+  fatal: unknown[] = []
+  /** Amounts of which an application was told that they are charged, or given back. */
+  readonly told = { charged: 0n, refunded: 0n }
+  ledger!: Ledger
+  board!: PolicyBoard
+  clock!: Clock
+  link!: Link
+  #tokensMade = 0
+
+  private constructor(time: FakeTime, cloud: FakeCloud, key: DeviceKey, how: TestDeviceOptions) {
+    this.time = time
+    this.cloud = cloud
+    this.network = new FaultyNetwork(cloud.exchange)
+    this.key = key
+    this.#how = how
+    this.journal = new MemoryJournal(this.disk, key.signer)
+  }
+
+  /** A device with an enrollment token, before its first start. */
+  static async make(how: TestDeviceOptions = {}): Promise<TestDevice> {
+    const time = new FakeTime()
+    const cloud = new FakeCloud(() => time.truth(), await makeCloudKey())
+    cloud.caps.set(ACCOUNT, CAP)
+    await cloud.publish(policyWith(1))
+    const device = new TestDevice(time, cloud, await makeDeviceKey(), how)
+    device.token = await cloud.enrollmentToken()
+    return device
+  }
+
+  /** The same, started, and with everything that the cloud gives at first. */
+  static async running(how: TestDeviceOptions = {}): Promise<TestDevice> {
+    const device = await TestDevice.make(how)
+    await device.start()
+    await device.settle()
+    return device
+  }
+
+  /** A process begins, with what the disk holds. */
+  async start(): Promise<void> {
+    const { time } = this
+    this.journal = new MemoryJournal(this.disk, this.key.signer)
+    const snapshot = await this.journal.read()
+    this.clock = new Clock(time, snapshot.clock)
+    this.board = new PolicyBoard()
+    const onFatal = (error: unknown): void => void this.fatal.push(error)
+    this.ledger = new Ledger(
+      {
+        journal: this.journal,
+        clock: this.clock,
+        policies: this.board,
+        startingGrant: STARTING_GRANT,
+        batchEntries: LINK_DEFAULTS.batchEntries,
+        soon: (call) => void setImmediate(call),
+        onNeed: () => this.link.wake('low-water'),
+        onFatal,
+      },
+      snapshot,
+    )
+    const fraction = this.#how.fraction ?? (() => 0.5)
+    const tokens = new DeviceTokens(this.key, this.clock)
+    const { exchange } = this.network
+    this.link = await createLink({
+      snapshot,
+      journal: this.journal,
+      ledger: this.ledger,
+      board: this.board,
+      clock: this.clock,
+      timers: time,
+      randomness: { fraction, token: () => this.#token() },
+      cloud: createCloudHttp({ exchange, tokens, pause: async () => undefined, fraction }),
+      key: this.key,
+      tokens,
+      push: this.#how.push ?? null,
+      enrollmentToken: async () => this.token,
+      log: { info: () => undefined, warn: () => undefined },
+      options: { ...LINK_DEFAULTS, software: 'tallygate test', ...this.#how.options },
+      onFatal,
+    })
+    await this.link.start()
+  }
+
+  /** The process is gone without a word. */
+  kill(): void {
+    this.journal.kill()
+    this.time.forgetTimers()
+  }
+
+  /** The process is gone and begins anew; with a power cut the boot id changes as well. */
+  async restart({ reboot = false } = {}): Promise<void> {
+    this.kill()
+    if (reboot) this.time.bootId = `${this.time.bootId}'`
+    this.fatal = []
+    await this.start()
+  }
+
+  /** Lets everything run that is due at this moment, until nothing moves. */
+  async settle(): Promise<void> {
+    for (let quiet = 0; quiet < 3;) {
+      this.time.advance(0)
+      await new Promise((resolve) => setImmediate(resolve))
+      quiet = this.link.status().rounds.running && this.fatal.length === 0 ? 0 : quiet + 1
+    }
+  }
+
+  /** Moves time, stopping at every timer to let its work end. */
+  async pass(ms: number): Promise<void> {
+    let left = ms
+    while (left > 0) {
+      const step = Math.min(left, Math.max(1, this.time.untilNext))
+      this.time.advance(step)
+      left -= step
+      await this.settle()
+    }
+  }
+
+  /** A round, whatever the wait of a failed one. */
+  async sync(): Promise<void> {
+    this.link.wake('operator')
+    await this.settle()
+  }
+
+  get left(): bigint {
+    const { left } = this.ledger.roomAt(this.clock.reading())(ACCOUNT)
+    return left === 'UNLIMITED' ? -1n : left
+  }
+
+  /** Charges as an access request would: when the room holds it, and it is told to nobody before it is durable. */
+  async charge(amount: bigint): Promise<'GRANTED' | 'REFUSED' | 'UNKNOWN'> {
+    if (this.ledger.standing() !== 'ATTACHED' || this.left < amount) return 'REFUSED'
+    const recorded = this.#record('access', amount)
+    const outcome = recorded.then(
+      () => 'GRANTED' as const,
+      () => 'UNKNOWN' as const,
+    )
+    const done = await Promise.race([outcome, this.#stuck()])
+    if (done === 'GRANTED') this.told.charged += amount
+    return done
+  }
+
+  /** Gives back a part of what was charged before. */
+  async refund(amount: bigint): Promise<boolean> {
+    if (this.ledger.standing() !== 'ATTACHED') return false
+    const held = this.disk.accounts.get(ACCOUNT)
+    if (held === undefined || held.used - held.refunded < amount) return false
+    const done = await Promise.race([
+      this.#record('refund', amount).then(
+        () => true,
+        () => false,
+      ),
+      this.#stuck(),
+    ])
+    if (done !== true) return false
+    this.told.refunded += amount
+    return true
+  }
+
+  /** What became durable, over all incarnations. */
+  get durable(): { readonly charged: bigint; readonly refunded: bigint } {
+    const sums = { charged: 0n, refunded: 0n }
+    for (const { moves, postings } of this.disk.history) {
+      for (const { amount } of postings) sums[moves === 'used' ? 'charged' : 'refunded'] += amount
+    }
+    return sums
+  }
+
+  get conditions(): readonly string[] {
+    return this.link.status().conditions.map(({ subject, code }) => `${subject.split(' ')[0] ?? ''}: ${code}`)
+  }
+
+  #record(kind: 'access' | 'refund', amount: bigint): Promise<void> {
+    const n = this.ledger.lastEntry() + 1
+    const reading = this.clock.reading()
+    const body: EntryBodyWire = {
+      n,
+      kind,
+      at: reading.now,
+      earliest: reading.earliest,
+      latest: reading.latest,
+      instanceId: INSTANCE,
+      policyRevision: 1,
+      correlationId: '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b',
+      requester: { type: 'user', value: 'lisa' },
+      items: [
+        {
+          item: 'print',
+          version: '',
+          count: '1',
+          outcome: 'GRANTED',
+          total: String(amount),
+          parts: [{ lineItemId: LINE_ITEM, rate: '1', actionId: null, charged: String(amount) }],
+        },
+      ],
+      postings: [{ account: ACCOUNT, amount: String(amount) }],
+    }
+    return this.ledger.record({
+      n,
+      body: JSON.stringify(body),
+      moves: kind === 'access' ? 'used' : 'refunded',
+      postings: [{ account: ACCOUNT, amount }],
+      lastAnswer: null,
+    })
+  }
+
+  /** Resolves when the process can no longer answer. */
+  async #stuck(): Promise<'UNKNOWN'> {
+    for (let turns = 0; turns < 20; turns += 1) await new Promise((resolve) => setImmediate(resolve))
+    return 'UNKNOWN'
+  }
+
+  #token(): string {
+    this.#tokensMade += 1
+    return `token-${String(this.#tokensMade).padStart(12, '0')}-${this.time.bootId.length}-${this.disk.history.length}`
+  }
+}
+
+export async function makeDeviceKey(): Promise<DeviceKey> {
+  const { publicKey, privateKey } = generateKeyPairSync('ed25519')
+  const jwk = publicJwk.parse(publicKey.export({ format: 'jwk' }))
+  const imported = await importJWK({ ...privateKey.export({ format: 'jwk' }) }, 'EdDSA')
+  if (imported instanceof Uint8Array) throw new Error('a key pair is no secret')
+  return { publicJwk: jwk, signer: { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey: imported } }
+}
