@@ -15,7 +15,8 @@ export interface PolicyInForce {
 
 export class PolicyBoard {
   readonly #policies = new Map<string, PolicyInForce>()
-  readonly #confirmedAt = new Map<string, { readonly revision: number; readonly at: number }>()
+  /** Per instance, when the cloud last said so of a revision: of the one in force, and of the newest. */
+  readonly #confirmedAt = new Map<string, Map<number, number>>()
 
   /** @param instanceId in lower case */
   get(instanceId: string): PolicyInForce | undefined {
@@ -30,20 +31,24 @@ export class PolicyBoard {
     this.#policies.set(policy.document.instanceId.toLowerCase(), policy)
   }
 
-  /** The cloud's newest revisions at a time that it signed; older news than what is known changes nothing. */
+  /**
+   * The cloud's newest revisions at a time that it signed. It may name one that is still to be fetched: what was confirmed
+   * of the one in force stands, and no longer grows.
+   */
   confirm({ time, policies }: Confirmation): void {
     for (const { instanceId, revision } of policies) {
-      const known = this.#confirmedAt.get(instanceId)
-      if (known === undefined || known.revision < revision || known.at < time) {
-        this.#confirmedAt.set(instanceId, { revision, at: time })
-      }
+      const key = instanceId.toLowerCase()
+      const known = this.#confirmedAt.get(key) ?? new Map<number, number>()
+      const inForce = this.#policies.get(key)?.document.revision
+      for (const other of known.keys()) if (other !== inForce && other !== revision) known.delete(other)
+      known.set(revision, Math.max(time, known.get(revision) ?? 0))
+      this.#confirmedAt.set(key, known)
     }
   }
 
   /** Until when a policy may be used, POSIX ms. */
   usableUntil({ document }: PolicyInForce): number {
-    const confirmed = this.#confirmedAt.get(document.instanceId)
-    const heardAt = confirmed?.revision === document.revision ? confirmed.at : 0
+    const heardAt = this.#confirmedAt.get(document.instanceId.toLowerCase())?.get(document.revision) ?? 0
     return Math.max(document.issuedAt, heardAt) + document.usableForMs
   }
 

@@ -12,6 +12,7 @@ import type { Journal } from '../../../src/agent/app/journal.ts'
 import { CHAIN_START, entryHash } from '../../../src/protocol/signing.ts'
 import type { Segment } from '../../../src/protocol/edge/sync.ts'
 import { attach, entry, grant, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../harness.ts'
+import { INSTANCE } from '../link/fake-cloud.ts'
 import { BEGIN } from '../link/fake-time.ts'
 
 const A = 'line/i/a/0'
@@ -301,6 +302,17 @@ describe('a long backlog', () => {
 })
 
 describe('what is kept', () => {
+  it('of a policy that was fetched after the cloud had named it counts from when it was named', async () => {
+    const journal = await journalIn(temporaryDirectory())
+    await attach(journal, {})
+    const { seq } = await journal.seal(SEAL)
+    await journal.acknowledge(seq, null, { time: BEGIN, policies: [{ instanceId: INSTANCE, revision: 3 }] })
+    await journal.savePolicy({ instanceId: INSTANCE, revision: 3, document: 'signed' }, null)
+    expect((await journal.read()).policies).toMatchObject([{ revision: 3, confirmedAt: BEGIN }])
+    await journal.savePolicy({ instanceId: INSTANCE, revision: 4, document: 'signed' }, null)
+    expect((await journal.read()).policies).toMatchObject([{ revision: 4, confirmedAt: 0 }])
+  })
+
   it('of acknowledged segments is what the retention time and the space allow', async () => {
     let now = BEGIN
     const journal = await journalIn(temporaryDirectory(), {

@@ -115,6 +115,8 @@ export class JournalStore {
   /** Slot of each application session, least recently used first. */
   #slots: Map<string, number>
   #plan: SealPlan | null = null
+  /** What the cloud said of revisions that are still to be fetched. */
+  readonly #confirmedAhead = new Map<string, { readonly revision: number; readonly time: number }>()
   #commits = 0
 
   constructor(database: Database.Database, limits: JournalLimits) {
@@ -283,6 +285,7 @@ export class JournalStore {
       if (confirmation !== null) {
         for (const { instanceId, revision } of confirmation.policies) {
           this.#statements.confirmPolicy.run(confirmation.time, instanceId, revision)
+          this.#confirmedAhead.set(instanceId, { revision, time: confirmation.time })
         }
       }
     })
@@ -322,7 +325,10 @@ export class JournalStore {
 
   savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): void {
     this.#runWithSlack(() => {
-      this.#statements.savePolicy.run(policy.instanceId, policy.revision, policy.document)
+      const { instanceId, revision, document } = policy
+      const ahead = this.#confirmedAhead.get(instanceId)
+      const confirmedAt = ahead?.revision === revision ? ahead.time : 0
+      this.#statements.savePolicy.run(instanceId, revision, document, confirmedAt)
       const identity = this.#identity()
       if (trustedKeys === null || identity === null) return
       this.#statements.saveIdentity.run(JSON.stringify({ ...identity, trustedKeys }))
@@ -603,9 +609,9 @@ function prepareStatements(database: Database.Database) {
       'INSERT INTO identity (only, document) VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET document = excluded.document',
     ),
     savePolicy: database.prepare(
-      `INSERT INTO policy (instance_id, revision, document, confirmed_at) VALUES (?, ?, ?, 0)
+      `INSERT INTO policy (instance_id, revision, document, confirmed_at) VALUES (?, ?, ?, ?)
          ON CONFLICT (instance_id) DO UPDATE SET revision = excluded.revision, document = excluded.document,
-           confirmed_at = 0`,
+           confirmed_at = excluded.confirmed_at`,
     ),
     confirmPolicy: database.prepare(
       'UPDATE policy SET confirmed_at = max(confirmed_at, ?) WHERE instance_id = ? AND revision = ?',

@@ -1,0 +1,63 @@
+import { describe, expect, it } from 'vitest'
+import { LastAnswers } from '../../src/agent/app/last-answers.ts'
+
+const answer = (session: string, n: number, requestHash = `h${n}`) => ({
+  session,
+  n,
+  requestHash,
+  answer: `answer ${n}`,
+  policyRevision: 1,
+})
+const place = (session: string, n: number, requestHash = `h${n}`) => ({ session, n, requestHash })
+
+describe('the last answers', () => {
+  it('give a request that comes again the answer that it had, also after a restart', () => {
+    const answers = new LastAnswers([answer('s', 3)], 10)
+    expect(answers.begin(place('s', 3))).toEqual({ kind: 'REPEAT', answer: answer('s', 3) })
+    expect(answers.begin(place('s', 4))).toMatchObject({ kind: 'NEW' })
+  })
+
+  it('let a repetition wait for the first one, and share its fate', async () => {
+    const answers = new LastAnswers([], 10)
+    for (const end of ['settle', 'fail'] as const) {
+      const begun = answers.begin(place('s', 1))
+      if (begun.kind !== 'NEW') throw new Error('it is new')
+      const again = answers.begin(place('s', 1))
+      if (again.kind !== 'REPEAT') throw new Error('it is a repetition')
+      if (end === 'settle') {
+        answers.settle(answer('s', 1))
+        expect(await again.answer).toEqual(answer('s', 1))
+        break
+      }
+      answers.fail(begun.claim, new Error('not recorded'))
+      await expect(again.answer).rejects.toThrow('not recorded')
+    }
+  })
+
+  it('let the same number be sent again when there was no answer', () => {
+    const answers = new LastAnswers([], 10)
+    const begun = answers.begin(place('s', 1))
+    if (begun.kind !== 'NEW') throw new Error('it is new')
+    answers.fail(begun.claim, new Error('not recorded'))
+    expect(answers.begin(place('s', 1, 'another'))).toMatchObject({ kind: 'NEW' })
+  })
+
+  it('refuse another request under the same number, an older number, and a second one at a time', () => {
+    const answers = new LastAnswers([answer('s', 3)], 10)
+    expect(() => answers.begin(place('s', 3, 'another'))).toThrow(expect.objectContaining({ code: 'REPEAT_MISMATCH' }))
+    expect(() => answers.begin(place('s', 2))).toThrow(expect.objectContaining({ code: 'CONFLICT' }))
+    answers.begin(place('s', 4))
+    expect(() => answers.begin(place('s', 4, 'another'))).toThrow(expect.objectContaining({ code: 'REPEAT_MISMATCH' }))
+    expect(() => answers.begin(place('s', 5))).toThrow(expect.objectContaining({ code: 'CONFLICT' }))
+    expect(answers.begin(place('t', 1))).toMatchObject({ kind: 'NEW' })
+  })
+
+  it('are kept for as many sessions as the limit says, the least recently used going first', () => {
+    const answers = new LastAnswers([answer('a', 1), answer('b', 1)], 2)
+    answers.settle(answer('a', 2))
+    answers.settle(answer('c', 1))
+    expect(answers.begin(place('a', 2))).toMatchObject({ kind: 'REPEAT' })
+    expect(answers.begin(place('c', 1))).toMatchObject({ kind: 'REPEAT' })
+    expect(answers.begin(place('b', 1))).toMatchObject({ kind: 'NEW' })
+  })
+})
