@@ -31,9 +31,12 @@ export function accountTransaction(sql: Sql): Transaction['accounts'] {
     async open(wanted) {
       const accounts = wanted.map(({ account }) => account)
       const pools = await lock(accounts)
-      const missing = wanted.filter(({ account }) => !pools.has(account))
-      if (missing.length === 0) return pools
-      const rows = missing.map(({ account, cap }) => rowOf(newPool(account, cap)))
+      const missing = new Map(wanted.filter(({ account }) => !pools.has(account)).map((each) => [each.account, each]))
+      if (missing.size === 0) return pools
+      // An insert waits for another one of the same id, so the order matters here too.
+      const rows = [...missing.keys()]
+        .sort()
+        .map((account) => rowOf(newPool(account, missing.get(account)?.cap ?? null)))
       for (const some of chunks(rows, 50)) {
         await db
           .insertInto('accounts')

@@ -1,4 +1,4 @@
-/** Policy revisions in SQL: the row of an instance is also the lock of its rules. */
+/** Policy revisions in SQL. The row is read after the lock of the rules was taken, so it is the last word on them. */
 import type { PolicyRevision } from '../../app/records.ts'
 import type { PolicyRevisionReader, Transaction } from '../../app/store.ts'
 import { type Sql, toBigint, toNumber } from './sql.ts'
@@ -28,22 +28,25 @@ export function policyRevisionReader({ db }: Sql): PolicyRevisionReader {
 }
 
 export function policyRevisionTransaction(sql: Sql): Transaction['policyRevisions'] {
-  const { db, lockRows } = sql
-  const take = async (instanceId: string, strength: 'SHARE' | 'UPDATE'): Promise<PolicyRevision | undefined> => {
-    const query = db.selectFrom('policy_revisions').selectAll().where('instance_id', '=', instanceId)
-    const locked = !lockRows ? query : strength === 'SHARE' ? query.forShare() : query.forUpdate()
-    const row = await locked.executeTakeFirst()
-    return row === undefined ? undefined : revisionOf(row)
-  }
+  const { db, rules } = sql
+  const reader = policyRevisionReader(sql)
   return {
-    ...policyRevisionReader(sql),
-    hold: (instanceId) => take(instanceId, 'SHARE'),
-    lock: (instanceId) => take(instanceId, 'UPDATE'),
+    ...reader,
+    async hold(instanceId) {
+      await rules.hold(instanceId)
+      return reader.get(instanceId)
+    },
+    async lock(instanceId) {
+      await rules.lock(instanceId)
+      return reader.get(instanceId)
+    },
     async lockAll() {
-      const query = db.selectFrom('policy_revisions').selectAll().orderBy('instance_id')
-      return (await (lockRows ? query.forUpdate() : query).execute()).map(revisionOf)
+      await rules.lockAll()
+      const rows = await db.selectFrom('policy_revisions').selectAll().orderBy('instance_id').execute()
+      return rows.map(revisionOf)
     },
     async insert(revision) {
+      await rules.add()
       await db
         .insertInto('policy_revisions')
         .values({ instance_id: revision.instanceId, ...columnsOf(revision) })

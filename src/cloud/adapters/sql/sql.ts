@@ -9,7 +9,27 @@ export interface Sql {
   readonly db: Kysely<Tables>
   /** False where a transaction is alone anyway: SQLite has no row locks and needs none. */
   readonly lockRows: boolean
+  readonly rules: RuleLocks
 }
+
+/** Who may read and who may change the rules of an instance, until the transaction ends. */
+export interface RuleLocks {
+  /** Shared by many: nobody changes the rules of the instance. */
+  hold(instanceId: string): Promise<void>
+  /** Held by one: nobody else changes the rules of the instance or decides by them. */
+  lock(instanceId: string): Promise<void>
+  /** `lock` for all instances, those that are being made included. */
+  lockAll(): Promise<void>
+  /** Before an instance is made. */
+  add(): Promise<void>
+}
+
+const nothing = async (): Promise<void> => {
+  // Nobody else is there.
+}
+
+/** Where a transaction is alone, or only reads. */
+export const ALONE: RuleLocks = { hold: nothing, lock: nothing, lockAll: nothing, add: nothing }
 
 /** Values of one statement: below the least number of parameters that any supported database takes. */
 export const VALUES_MAX = 500

@@ -2,9 +2,10 @@
  * Opens a database file so that a commit survives a power cut, and brings its tables up to date. Whatever SQLite promises
  * is asked for at every open and read back: a setting that did not take is a start that does not happen.
  */
-import { existsSync, readFileSync, readdirSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import Sqlite from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
+import { type Migration, readMigrations } from '../sql/migrations.ts'
 
 export type Database = Sqlite.Database
 
@@ -82,21 +83,8 @@ function verify(database: Database, path: string): void {
   if (answer !== 'ok') throw new CodedError('DATABASE_CORRUPT', `${path} is damaged: ${String(answer)}`)
 }
 
-interface Migration {
-  readonly number: number
-  readonly sql: string
-}
-
-/** `0001-service.sql`, `0002-...sql` and so on, without gaps. */
 export function migrations(folder = new URL('./migrations/', import.meta.url)): readonly Migration[] {
-  const names = readdirSync(folder)
-    .filter((name) => name.endsWith('.sql'))
-    .sort()
-  return names.map((name, index) => {
-    const number = Number(/^(\d{4})-/.exec(name)?.[1])
-    if (number !== index + 1) throw new Error(`invariant: migration ${name} is number ${index + 1}`)
-    return { number, sql: readFileSync(new URL(name, folder), 'utf8') }
-  })
+  return readMigrations(folder)
 }
 
 /** The number of the last migration that ran is SQLite's `user_version`; each runs in a transaction with its number. */

@@ -6,6 +6,7 @@
 import Sqlite from 'better-sqlite3'
 import { Kysely } from 'kysely'
 import type { Store } from '../../app/store.ts'
+import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import { readerOf, transactionOf } from '../sql/transaction.ts'
 import { coded, openDatabase, openReader } from './database.ts'
@@ -47,11 +48,12 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
         const written = { outbox: false }
         const result = await writer
           .transaction()
-          .execute((db) => work(transactionOf({ db, lockRows: false }, () => (written.outbox = true))))
+          .execute((db) => work(transactionOf({ db, lockRows: false, rules: ALONE }, () => (written.outbox = true))))
         if (written.outbox) for (const listener of listeners) listener()
         return result
       }),
-    read: (work) => guard(() => reader.transaction().execute((db) => work(readerOf({ db, lockRows: false })))),
+    read: (work) =>
+      guard(() => reader.transaction().execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE })))),
     onOutbox(listener) {
       listeners.add(listener)
       return () => listeners.delete(listener)

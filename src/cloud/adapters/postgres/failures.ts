@@ -1,0 +1,126 @@
+/**
+ * What a failure of the database means: run the transaction again, or a code for the operator. Retry or not is decided
+ * here and nowhere else.
+ */
+import pg from 'pg'
+import { CodedError } from '../../../protocol/errors.ts'
+
+/** The connection is gone, and with it a transaction that had not reached its commit: nothing has changed. */
+export class ConnectionLost extends Error {}
+
+/** The connection was lost between COMMIT and the answer to it: only the server knows what became of the transaction. */
+export class CommitUnanswered extends Error {
+  /** Of the transaction. */
+  readonly xid: string
+
+  constructor(xid: string, cause: unknown) {
+    super('the connection was lost during a commit', { cause })
+    this.xid = xid
+  }
+}
+
+/** No connection could be had. */
+export class NotConnected extends Error {}
+
+/** What the server said; undefined when it said nothing, because the connection failed. */
+function sqlState(error: unknown): string | undefined {
+  return error instanceof pg.DatabaseError ? error.code : undefined
+}
+
+/** After these words the server closes the connection. */
+export function endsConnection(error: unknown): boolean {
+  return error instanceof pg.DatabaseError && (error.severity === 'FATAL' || error.severity === 'PANIC')
+}
+
+/** The server changed the tables below a statement that this process had prepared. */
+export function isStalePlan(error: unknown): boolean {
+  return sqlState(error) === '0A000' && (error as Error).message.includes('cached plan')
+}
+
+/** Says after a failover that this server only reads any more. */
+export function isReadOnly(error: unknown): boolean {
+  return sqlState(error) === '25006'
+}
+
+/**
+ * Another run may go well: two transactions met, or the connection was lost before anything was committed. A key that is
+ * taken is such a meeting too: the second run reads what the other transaction wrote.
+ */
+export function isWorthAnotherRun(error: unknown): boolean {
+  if (error instanceof ConnectionLost) return true
+  const state = sqlState(error) ?? ''
+  return MEETINGS.has(state) || isStalePlan(error) || isReadOnly(error)
+}
+
+const MEETINGS: ReadonlySet<string> = new Set([
+  '40001', // serialization_failure
+  '40P01', // deadlock_detected
+  '23505', // unique_violation
+  '23503', // foreign_key_violation
+])
+
+/** The failure as a code that the operator can look up. What is not of the database is passed on as it is. */
+export function coded(error: unknown, shown: string): unknown {
+  if (error instanceof NotConnected) return notConnected(error.cause, shown)
+  if (error instanceof ConnectionLost) {
+    return new CodedError('DATABASE_UNREACHABLE', `${shown}: the connection was lost.`, { cause: error.cause })
+  }
+  if (error instanceof CommitUnanswered) {
+    return new CodedError('OUTCOME_UNKNOWN', `${shown}: the connection was lost during a commit.`, {
+      cause: error.cause,
+      facts: { xid: error.xid },
+    })
+  }
+  const state = sqlState(error)
+  if (state === undefined) return error
+  const of = (code: ConstructorParameters<typeof CodedError>[0], text: string) =>
+    new CodedError(code, `${shown}: ${text}`, { cause: error, facts: { sqlState: state } })
+  const { message } = error as Error
+  switch (state) {
+    case '40001':
+    case '40P01':
+    case '55P03': // lock_not_available
+    case '57014': // query_canceled: the statement's limit
+      return of('OVERLOADED', 'too many transactions wait for the same rows.')
+    case '53100': // disk_full
+    case '58030': // io_error
+      return of('NOT_RECORDED', message)
+    case '25006': // read_only_sql_transaction
+      return of('DATABASE_UNREACHABLE', 'this server only reads: it is a standby.')
+    case '42501': // insufficient_privilege
+      return of('DATABASE_REFUSED', message)
+    case 'XX001': // data_corrupted
+    case 'XX002': // index_corrupted
+      return of('DATABASE_CORRUPT', message)
+    case '22021': // character_not_in_repertoire
+    case '54000': // program_limit_exceeded: a text is too long for an index
+      return of(
+        'BAD_REQUEST',
+        'a text is longer than the database can look up, or has a character that it cannot hold.',
+      )
+    default:
+      return error
+  }
+}
+
+function notConnected(cause: unknown, shown: string): CodedError {
+  const state = sqlState(cause)
+  const words = cause instanceof Error ? messageOf(cause) : String(cause)
+  // Of the pool: all connections are in use, and none came free in time.
+  if (words === 'timeout exceeded when trying to connect') {
+    return new CodedError('OVERLOADED', `${shown}: no connection came free in time.`, { cause })
+  }
+  const refused = state !== undefined && /^(28|3D|42501)/.test(state)
+  return new CodedError(refused ? 'DATABASE_REFUSED' : 'DATABASE_UNREACHABLE', `${shown}: ${words}`, {
+    cause,
+    ...(state === undefined ? {} : { facts: { sqlState: state } }),
+  })
+}
+
+/** Several addresses of one name fail as one error without words of its own. */
+function messageOf(error: Error): string {
+  if (error instanceof AggregateError && error.message === '') {
+    return error.errors.map((each) => (each instanceof Error ? each.message : String(each))).join('; ')
+  }
+  return error.message
+}

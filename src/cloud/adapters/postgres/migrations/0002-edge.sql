@@ -1,0 +1,129 @@
+-- What the twin keeps of devices. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1.
+-- Equal in effect to the migration of the same number for SQLite.
+
+CREATE TABLE devices (
+  seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  id TEXT COLLATE "C" NOT NULL UNIQUE,
+  name TEXT,
+  -- JWK, as JSON.
+  public_key TEXT NOT NULL,
+  thumbprint TEXT COLLATE "C" NOT NULL UNIQUE,
+  enrolled_at BIGINT NOT NULL,
+  revoked_at BIGINT,
+  last_sync_at BIGINT,
+  software TEXT,
+  incarnation BIGINT NOT NULL,
+  backlog BIGINT NOT NULL,
+  -- `[{ instanceId, revision }]` as JSON.
+  applied_policies TEXT NOT NULL,
+  release_asked BIGINT NOT NULL
+);
+
+CREATE TABLE device_instances (
+  instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
+  device_id TEXT COLLATE "C" NOT NULL REFERENCES devices (id),
+  PRIMARY KEY (instance_id, device_id)
+);
+
+CREATE INDEX device_instances_by_device ON device_instances (device_id);
+
+CREATE TABLE enrollments (
+  jti TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+  thumbprint TEXT NOT NULL,
+  device_id TEXT COLLATE "C" NOT NULL REFERENCES devices (id),
+  at BIGINT NOT NULL
+);
+
+-- One row per life of a device's ledger, kept for ever: forgetting one would bill or refuse what is known.
+CREATE TABLE incarnations (
+  device_id TEXT COLLATE "C" NOT NULL REFERENCES devices (id),
+  number BIGINT NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('ACTIVE', 'FENCED', 'CLOSED')),
+  created_at BIGINT NOT NULL,
+  fenced_at BIGINT,
+  fence_reason TEXT,
+  forked BIGINT NOT NULL,
+  rejected BIGINT NOT NULL,
+  grants_forgotten BIGINT NOT NULL,
+  last_seq BIGINT NOT NULL,
+  last_hash TEXT NOT NULL,
+  last_entry BIGINT NOT NULL,
+  entry_head TEXT NOT NULL,
+  term BIGINT NOT NULL,
+  nonce TEXT COLLATE "C",
+  attach_answer TEXT,
+  PRIMARY KEY (device_id, number)
+);
+
+CREATE UNIQUE INDEX incarnations_by_nonce ON incarnations (device_id, nonce) WHERE nonce IS NOT NULL;
+CREATE UNIQUE INDEX incarnations_one_active ON incarnations (device_id) WHERE status = 'ACTIVE';
+
+CREATE TABLE segments (
+  device_id TEXT COLLATE "C" NOT NULL,
+  incarnation BIGINT NOT NULL,
+  seq BIGINT NOT NULL,
+  hash TEXT NOT NULL,
+  -- The signed segment and the signed answer, for the last one of an incarnation only.
+  document TEXT,
+  answer TEXT,
+  received_at BIGINT NOT NULL,
+  PRIMARY KEY (device_id, incarnation, seq),
+  FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number)
+);
+
+-- Segments that were not merged: of a second writer, or not adding up.
+CREATE TABLE evidence (
+  device_id TEXT COLLATE "C" NOT NULL,
+  incarnation BIGINT NOT NULL,
+  hash TEXT COLLATE "C" NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('FORK', 'REJECTED')),
+  seq BIGINT NOT NULL,
+  recorded_hash TEXT,
+  recorded_document TEXT,
+  problem TEXT,
+  document TEXT NOT NULL,
+  received_at BIGINT NOT NULL,
+  PRIMARY KEY (device_id, incarnation, hash),
+  FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number)
+);
+
+-- Ledger entries of devices, each billed once. The hash covers the entry and the whole chain before it.
+CREATE TABLE entries (
+  device_id TEXT COLLATE "C" NOT NULL,
+  incarnation BIGINT NOT NULL,
+  n BIGINT NOT NULL,
+  hash TEXT COLLATE "C" NOT NULL,
+  seq BIGINT NOT NULL,
+  branch BIGINT NOT NULL,
+  body TEXT NOT NULL,
+  PRIMARY KEY (device_id, incarnation, n, hash),
+  FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number)
+);
+
+CREATE UNIQUE INDEX entries_one_chain ON entries (device_id, incarnation, n) WHERE branch = 0;
+
+CREATE TABLE device_accounts (
+  device_id TEXT COLLATE "C" NOT NULL,
+  incarnation BIGINT NOT NULL,
+  account TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
+  granted BIGINT NOT NULL CHECK (granted >= 0),
+  used BIGINT NOT NULL CHECK (used >= 0),
+  refunded BIGINT NOT NULL CHECK (refunded >= 0 AND refunded <= used),
+  returned BIGINT NOT NULL CHECK (returned >= 0),
+  branch_used BIGINT NOT NULL CHECK (branch_used >= 0),
+  unlimited BIGINT NOT NULL,
+  PRIMARY KEY (device_id, incarnation, account),
+  FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number),
+  -- More is never spent and returned than was granted.
+  CHECK (used - refunded + returned <= granted)
+);
+
+CREATE INDEX device_accounts_by_account ON device_accounts (account);
+
+-- Policies as signed, once per revision; the newest of each instance.
+CREATE TABLE policy_documents (
+  instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
+  revision BIGINT NOT NULL,
+  document TEXT NOT NULL,
+  PRIMARY KEY (instance_id, revision)
+);

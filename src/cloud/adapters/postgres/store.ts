@@ -1,0 +1,116 @@
+/**
+ * The store on PostgreSQL, which several nodes may share. Rows that a decision rests on are locked; a transaction that met
+ * another one is run again, a bounded number of times. A lost connection is told to the caller and to nobody else: the next
+ * work gets a fresh one. A commit whose answer was lost is looked up before anything is said about it.
+ */
+import { setTimeout as pause } from 'node:timers/promises'
+import { Kysely } from 'kysely'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Store } from '../../app/store.ts'
+import { ALONE } from '../sql/sql.ts'
+import type { Tables } from '../sql/tables.ts'
+import { readerOf, transactionOf } from '../sql/transaction.ts'
+import { databaseAddress } from './address.ts'
+import { prepareDatabase } from './database.ts'
+import { PoolDialect } from './dialect.ts'
+import { CommitUnanswered, ConnectionLost, coded, isWorthAnotherRun } from './failures.ts'
+import { OUTCOME_PAUSE_MS, OUTCOME_QUESTIONS_MAX, RERUN_PAUSE_MS, RUNS_MAX } from './limits.ts'
+import { type Pool, openPool } from './pool.ts'
+import { ruleLocks } from './rule-locks.ts'
+
+export interface PostgresStoreOptions {
+  /** `postgres://user:password@host:port/database` */
+  readonly url: string
+  /** Null: the one in the URL, or in PGPASSWORD. */
+  readonly password?: string | null
+  /** Called when a connection that was not in use was lost, for the log. */
+  readonly onConnectionLost: (error: CodedError) => void
+}
+
+/**
+ * @throws CodedError CONFIG_INVALID, DATABASE_UNREACHABLE, DATABASE_REFUSED, DATABASE_UNSUITABLE, DATABASE_CORRUPT,
+ *   DATABASE_NEWER
+ */
+export async function openPostgresStore(options: PostgresStoreOptions): Promise<Store> {
+  const address = databaseAddress(options.url, options.password)
+  const { connectionString, shown } = address
+  const schema = await prepareDatabase(address)
+  const pool = openPool(connectionString, ({ message }) => {
+    options.onConnectionLost(new CodedError('DATABASE_UNREACHABLE', `${shown}: ${message}`))
+  })
+  const database = new Kysely<Tables>({ dialect: new PoolDialect(pool) })
+  const listeners = new Set<() => void>()
+
+  return {
+    async transaction(work) {
+      const written = { outbox: false }
+      const result = await rerunning(shown, async () => {
+        written.outbox = false
+        const done: { result?: Awaited<ReturnType<typeof work>> } = {}
+        try {
+          return await database.transaction().execute(async (db) => {
+            const sql = { db, lockRows: true, rules: ruleLocks(db, schema) }
+            const result = await work(transactionOf(sql, () => (written.outbox = true)))
+            done.result = result
+            return result
+          })
+        } catch (error) {
+          if (error instanceof CommitUnanswered && 'result' in done && (await wasCommitted(pool, error))) {
+            return done.result
+          }
+          throw error
+        }
+      })
+      if (written.outbox) for (const listener of listeners) listener()
+      return result
+    },
+    read: (work) =>
+      rerunning(shown, () =>
+        database
+          .transaction()
+          .setAccessMode('read only')
+          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE }))),
+      ),
+    onOutbox(listener) {
+      listeners.add(listener)
+      return () => listeners.delete(listener)
+    },
+    close: () => pool.end(),
+  }
+}
+
+async function rerunning<T>(shown: string, run: () => Promise<T>): Promise<T> {
+  for (let runs = 1; ; runs += 1) {
+    try {
+      return await run()
+    } catch (error) {
+      if (runs === RUNS_MAX || !isWorthAnotherRun(error)) throw coded(error, shown)
+      await pause(Math.random() * RERUN_PAUSE_MS * 2 ** (runs - 1))
+    }
+  }
+}
+
+/**
+ * Whether the transaction took effect. A node that cannot learn it says so: to run the work again might charge twice.
+ *
+ * @throws ConnectionLost when the transaction has certainly changed nothing, CommitUnanswered when nobody can say
+ */
+async function wasCommitted(pool: Pool, unanswered: CommitUnanswered): Promise<boolean> {
+  for (let questions = 0; questions < OUTCOME_QUESTIONS_MAX; questions += 1) {
+    if (questions > 0) await pause(OUTCOME_PAUSE_MS)
+    const status = await statusOf(pool, unanswered.xid)
+    if (status === 'committed') return true
+    if (status === 'aborted') throw new ConnectionLost('the connection was lost', { cause: unanswered.cause })
+  }
+  return false
+}
+
+/** `in progress` while the server still works on it; undefined while the server does not answer, or has forgotten. */
+async function statusOf(pool: Pool, xid: string): Promise<string | null | undefined> {
+  try {
+    const { rows } = await pool.query<{ status: string | null }>('SELECT pg_xact_status($1::xid8) AS status', [xid])
+    return rows[0]?.status
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,23 @@
+/** The numbered SQL files of a dialect. Each is run once, in the order of its number, and never changed after it shipped. */
+import { readFileSync, readdirSync } from 'node:fs'
+
+export interface Migration {
+  readonly number: number
+  readonly sql: string
+}
+
+/**
+ * `0001-service.sql`, `0002-...sql` and so on, without gaps.
+ *
+ * @param folder with a slash at its end
+ */
+export function readMigrations(folder: URL): readonly Migration[] {
+  const names = readdirSync(folder)
+    .filter((name) => name.endsWith('.sql'))
+    .sort()
+  return names.map((name, index) => {
+    const number = Number(/^(\d{4})-/.exec(name)?.[1])
+    if (number !== index + 1) throw new Error(`invariant: migration ${name} is number ${index + 1}`)
+    return { number, sql: readFileSync(new URL(name, folder), 'utf8') }
+  })
+}
