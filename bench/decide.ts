@@ -1,0 +1,72 @@
+/**
+ * `node bench/decide.ts`: what one decision of the engine costs beside 10 and beside 10,000 line items and items that do not
+ * apply. The two should be alike; compiling a policy, and the first look after something in it has come into effect or
+ * ended, are shown apart: they grow with the policy, and happen once for each change.
+ */
+import { compilePolicy } from '../src/core/compile.ts'
+import { decide } from '../src/core/decide.ts'
+import { exactly } from '../src/core/decision.ts'
+import { CROWD_NOW, crowdRequest, crowdRooms, crowdedPolicy } from './crowd.ts'
+
+const SIZES = [10, 10_000] as const
+const ROUNDS = 15
+const DECISIONS_PER_ROUND = 20_000
+
+interface Cost {
+  readonly size: number
+  readonly compileMs: number
+  readonly firstMs: number
+  readonly decisionNs: number
+}
+
+const clock = exactly(CROWD_NOW)
+
+function elapsed(work: () => void): number {
+  const started = performance.now()
+  work()
+  return performance.now() - started
+}
+
+function prepare(size: number) {
+  const policy = crowdedPolicy(size, size)
+  let compiled = compilePolicy(policy)
+  const compileMs = elapsed(() => (compiled = compilePolicy(policy)))
+  const decideOnce = () => {
+    const { items } = decide(compiled, crowdRequest, clock, crowdRooms, 'BEST_EFFORT')
+    if (items[0]?.outcome !== 'GRANTED') throw new Error('the payer pays')
+  }
+  const firstMs = elapsed(decideOnce)
+  return { size, compileMs, firstMs, decideOnce, rounds: [] as number[] }
+}
+
+function measure(): readonly Cost[] {
+  const subjects = SIZES.map(prepare)
+  // Taken in turn, so that what slows the machine down meets both.
+  for (let round = 0; round < ROUNDS; round += 1) {
+    for (const { decideOnce, rounds } of subjects) {
+      const ms = elapsed(() => {
+        for (let count = 0; count < DECISIONS_PER_ROUND; count += 1) decideOnce()
+      })
+      rounds.push((ms * 1e6) / DECISIONS_PER_ROUND)
+    }
+  }
+  return subjects.map(({ rounds, ...cost }) => ({ ...cost, decisionNs: middle(rounds) }))
+}
+
+function middle(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)] ?? 0
+}
+
+const costs = measure()
+console.table(
+  costs.map(({ size, compileMs, firstMs, decisionNs }) => ({
+    'line items and items that do not apply': size,
+    'compile, ms': compileMs.toFixed(2),
+    'first decision after a change, ms': firstMs.toFixed(3),
+    'decision, ns': Math.round(decisionNs),
+  })),
+)
+const [few, many] = costs
+if (few !== undefined && many !== undefined) {
+  console.log(`cost of a decision, ${many.size} to ${few.size}: ${(many.decisionNs / few.decisionNs).toFixed(2)}`)
+}
