@@ -1,0 +1,338 @@
+// One access request over the real ledger and engine, a journal in memory, and a cloud that is as near as the test wants.
+import { describe, expect, it } from 'vitest'
+import { Access, type AccessCall } from '../../src/agent/app/access.ts'
+import { Clock } from '../../src/agent/app/clock.ts'
+import type { PendingEntry } from '../../src/agent/app/journal.ts'
+import { LastAnswers } from '../../src/agent/app/last-answers.ts'
+import { Ledger } from '../../src/agent/app/ledger.ts'
+import { PolicyBoard, type PolicyInForce } from '../../src/agent/app/policy-board.ts'
+import { limitAccount, lineAccount } from '../../src/core/account.ts'
+import type { Want } from '../../src/core/grant.ts'
+import { entryBody } from '../../src/protocol/edge/sync.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import { accessResponseBody, type AccessResponse } from '../../src/protocol/service/access-request.ts'
+import { accessBody, grantedAccount, policyInForce, snapshotWith } from './harness.ts'
+import { INSTANCE } from './link/fake-cloud.ts'
+import { FakeTime } from './link/fake-time.ts'
+import { policyWith } from './link/policies.ts'
+
+const LINE = lineAccount(INSTANCE, 'line-1', 0)
+const OTHER_INSTANCE = '00000000-0000-4000-8000-000000000000'
+
+class Device {
+  readonly time = new FakeTime()
+  readonly clock = new Clock(this.time, null)
+  readonly board = new PolicyBoard()
+  readonly recorded: PendingEntry[] = []
+  readonly asked: (readonly Want[])[] = []
+  /** What the cloud does while a request waits for it. */
+  cloud: (wants: readonly Want[], deadlineMs: number) => Promise<void> = async () => undefined
+  deviceId: string | null = 'device'
+  served = [INSTANCE]
+  diskIsFull = false
+  readonly ledger: Ledger
+  readonly access: Access
+  #ids = 0
+
+  constructor(incarnation = 1) {
+    const snapshot = snapshotWith({ incarnation })
+    this.ledger = new Ledger(
+      {
+        journal: { append: async (entries) => this.#append(entries), saveClock: async () => undefined },
+        clock: this.clock,
+        policies: this.board,
+        startingGrant: 0n,
+        batchEntries: 1_000,
+        soon: (call) => void setImmediate(call),
+        onNeed: () => undefined,
+        onFatal: () => undefined,
+      },
+      snapshot,
+    )
+    this.access = new Access({
+      ledger: this.ledger,
+      policies: this.board,
+      lastAnswers: new LastAnswers([], 10),
+      clock: this.clock,
+      topUps: {
+        requestGrant: async (wants, deadlineMs) => {
+          this.asked.push(wants)
+          await this.cloud(wants, deadlineMs)
+        },
+        status: () => ({
+          deviceId: this.deviceId,
+          policies: this.served.map((instanceId) => ({ instanceId })),
+        }),
+      },
+      topUpDeadlineMs: 2_000,
+      newId: () => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`,
+    })
+  }
+
+  async #append(entries: readonly PendingEntry[]): Promise<void> {
+    if (this.diskIsFull) throw new CodedError('NOT_RECORDED', 'the disk is full')
+    this.recorded.push(...entries)
+  }
+
+  #term = 0
+  grant(granted: bigint, account = LINE, exhausted = false): void {
+    this.ledger.applyGrant({
+      term: (this.#term += 1),
+      lifetimeMs: 86_400_000,
+      expiresAt: this.time.truth() + 86_400_000,
+      agedMs: 0,
+      accounts: [{ ...grantedAccount(account, granted), exhausted }],
+    })
+  }
+
+  async ask(body: unknown, call: Partial<AccessCall> = {}): Promise<AccessResponse> {
+    const { body: answer } = await this.access.request({
+      apiVersion: 'v1.0',
+      instanceId: INSTANCE,
+      text: JSON.stringify(body),
+      body,
+      repeat: null,
+      ...call,
+    })
+    return accessResponseBody.parse(JSON.parse(answer))
+  }
+
+  get lastEntry() {
+    const last = this.recorded.at(-1)
+    return last === undefined ? undefined : entryBody.parse(JSON.parse(last.body))
+  }
+}
+
+async function ready(granted = 100_000_000n, policy: PolicyInForce | null = null): Promise<Device> {
+  const device = new Device()
+  device.board.put(policy ?? (await policyInForce(1)))
+  if (granted > 0n) device.grant(granted)
+  return device
+}
+
+const statusOf = ({ requestedItems }: AccessResponse): string[] => requestedItems.map(({ status }) => status.code)
+
+describe('an access request', () => {
+  it('is charged, recorded with all that led to it, and answered in the words of the service', async () => {
+    const device = await ready()
+    const answer = await device.ask({
+      requester: { type: 'user', value: 'ada', dictionary: { department: 'print' } },
+      requestedItems: [{ item: 'print', count: 2.5, metaData: { job: 7 } }],
+    })
+    expect(answer).toEqual({
+      correlationId: '00000000-0000-4000-8000-000000000001',
+      requester: { type: 'user', value: 'ada' },
+      requestedItems: [
+        {
+          item: 'print',
+          count: 2.5,
+          status: { code: '101', description: 'Successfully checked out' },
+          totalTokensCharged: 2.5,
+          lineItems: [{ activationId: 'line-1', rate: 1, tokensCharged: 2.5 }],
+        },
+      ],
+    })
+    const reading = device.clock.reading()
+    expect(device.lastEntry).toEqual({
+      n: 1,
+      kind: 'access',
+      at: reading.now,
+      earliest: reading.earliest,
+      latest: reading.latest,
+      instanceId: INSTANCE,
+      policyRevision: 1,
+      correlationId: answer.correlationId,
+      requester: { type: 'user', value: 'ada' },
+      items: [
+        {
+          item: 'print',
+          version: '',
+          count: '2.5',
+          outcome: 'GRANTED',
+          total: 2_500_000n,
+          parts: [{ lineItemId: 'line-1', rate: '1', actionId: null, charged: 2_500_000n }],
+          metaData: { job: 7 },
+        },
+      ],
+      postings: [{ account: LINE, amount: 2_500_000n }],
+    })
+    expect(device.asked).toEqual([])
+  })
+
+  it('that is refused is an entry too, with nothing charged', async () => {
+    const device = await ready()
+    const answer = await device.ask(accessBody(1, 'scan'), { apiVersion: 'v1.1' })
+    expect(statusOf(answer)).toEqual(['2001'])
+    expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'ITEM_NOT_RATED', total: 0n }], postings: [] })
+  })
+
+  it.each([
+    ['nothing', null],
+    ['a field that nobody knows', { ...accessBody(1), rollbackOnDeny: true }],
+    ['no item', { requester: { type: 'user', value: 'ada' }, requestedItems: [] }],
+    ['a count of zero', accessBody(0)],
+    ['a negative count', accessBody(-1)],
+    ['a requester with a NUL', { ...accessBody(1), requester: { type: 'user', value: 'a\u0000' } }],
+    ['a requester with half a character', { ...accessBody(1), requester: { type: 'user', value: '\ud800' } }],
+  ])('with %s is refused before anything is looked at', async (_what, body) => {
+    const device = new Device(0)
+    device.deviceId = null
+    await expect(device.ask(body)).rejects.toMatchObject({ code: 'BAD_REQUEST' })
+  })
+})
+
+describe('the ladder', () => {
+  it('names what is missing first: enrollment, instance, rules, their freshness, standing', async () => {
+    const device = new Device(0)
+    const refusal = async (instanceId = INSTANCE): Promise<string> =>
+      device.ask(accessBody(1), { instanceId }).then(
+        (answer) => statusOf(answer).join(),
+        (error: unknown) => (error as CodedError).code,
+      )
+    device.deviceId = null
+    expect(await refusal()).toBe('NOT_ENROLLED')
+    device.deviceId = 'device'
+    expect(await refusal(OTHER_INSTANCE)).toBe('INSTANCE_UNKNOWN')
+    expect(await refusal()).toBe('POLICY_MISSING')
+    device.board.put(await policyInForce(1, { usableForMs: 1_000 }))
+    expect(await refusal()).toBe('NOT_ATTACHED')
+    device.ledger.begin(1)
+    device.grant(1_000_000n)
+    expect(await refusal()).toBe('101')
+    device.clock.learn({ time: device.time.truth() + 2_000, sentAt: 0, receivedAt: device.time.sinceBoot() })
+    expect(await refusal()).toBe('POLICY_STALE')
+    device.board.put(await policyInForce(2))
+    void device.ledger.freeze()
+    expect(await refusal()).toBe('NOT_ATTACHED')
+    expect(await refusal(OTHER_INSTANCE)).toBe('INSTANCE_UNKNOWN')
+    expect(device.recorded).toHaveLength(1)
+  })
+
+  it('grants nothing that cannot be recorded, and goes on when it can be again', async () => {
+    const device = await ready(10_000_000n)
+    device.diskIsFull = true
+    await expect(device.ask(accessBody(10))).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    device.diskIsFull = false
+    expect(statusOf(await device.ask(accessBody(10)))).toEqual(['101'])
+    expect(device.recorded).toHaveLength(1)
+  })
+})
+
+describe('a request that the grant of the device does not hold', () => {
+  it('asks the cloud at once for what it needs, and is decided by what comes', async () => {
+    const device = await ready(5_000_000n)
+    device.cloud = async () => device.grant(20_000_000n)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['101'])
+    expect(device.asked).toEqual([[{ account: LINE, atLeast: 12_000_000n, wanted: 12_000_000n }]])
+    expect(device.recorded).toHaveLength(1)
+  })
+
+  it('asks for all of its items together, those that fit included', async () => {
+    const device = await ready(5_000_000n)
+    device.cloud = async () => device.grant(20_000_000n)
+    const items = [3, 4, 5].map((count) => ({ item: 'print', count }))
+    const answer = await device.ask({ requester: { type: 'user', value: 'ada' }, requestedItems: items })
+    expect(statusOf(answer)).toEqual(['101', '101', '101'])
+    expect(device.asked).toEqual([[{ account: LINE, atLeast: 12_000_000n, wanted: 12_000_000n }]])
+  })
+
+  it('asks for every account that is too small, the limit of the requester too', async () => {
+    const { lineItems } = policyWith(1)
+    const consumptionLimit = { limit: '50000000', periods: [{ index: 0, from: null, until: null }] }
+    const device = await ready(0n, await policyInForce(1, { lineItems: [{ ...lineItems[0]!, consumptionLimit }] }))
+    const limit = limitAccount(INSTANCE, 'line-1', { type: 'user', value: 'ada' }, 0)
+    expect(statusOf(await device.ask(accessBody(2)))).toEqual(['208'])
+    expect(device.asked[0]?.map(({ account, atLeast }) => [account, atLeast])).toEqual([
+      [LINE, 2_000_000n],
+      [limit, 2_000_000n],
+    ])
+  })
+
+  it('is refused as such when the cloud brings nothing, and does not ask for ever', async () => {
+    const device = await ready(5_000_000n)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
+    expect(device.asked).toHaveLength(2)
+    expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
+  })
+
+  it('waits for the cloud no longer than the deadline', async () => {
+    const device = await ready(5_000_000n)
+    const deadlines: number[] = []
+    device.cloud = async (_wants, deadlineMs) => {
+      deadlines.push(deadlineMs)
+      device.time.advance(1_500)
+    }
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
+    expect(deadlines).toEqual([2_000, 500])
+    device.cloud = async () => device.time.advance(2_000)
+    await device.ask(accessBody(12))
+    expect(device.asked).toHaveLength(3)
+  })
+
+  it('does not ask when the cloud has said that the pool itself is used up', async () => {
+    const device = new Device()
+    device.board.put(await policyInForce(1))
+    device.grant(5_000_000n, LINE, true)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['202'])
+    expect(device.asked).toEqual([])
+  })
+
+  it('asks when the grant has expired, and is refused as such otherwise', async () => {
+    const device = await ready()
+    device.time.advance(86_400_001)
+    expect(statusOf(await device.ask(accessBody(1)))).toEqual(['209'])
+    device.cloud = async () => device.grant(100_000_000n)
+    expect(statusOf(await device.ask(accessBody(1)))).toEqual(['101'])
+  })
+
+  it('is looked at anew from the first rung after it has waited', async () => {
+    const device = await ready(5_000_000n)
+    device.cloud = async () => void device.ledger.freeze()
+    await expect(device.ask(accessBody(12))).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
+    expect(device.recorded).toHaveLength(0)
+  })
+})
+
+describe('a request of an application session', () => {
+  const repeat = (n: number) => ({ repeat: { session: 'app', n } })
+
+  it('that comes again gets its answer again and is not charged again, whatever has changed since', async () => {
+    const device = await ready(10_000_000n)
+    const first = await device.ask(accessBody(7), repeat(1))
+    device.diskIsFull = true
+    expect(await device.ask(accessBody(7), repeat(1))).toEqual(first)
+    void device.ledger.freeze()
+    expect(await device.ask(accessBody(7), repeat(1))).toEqual(first)
+    expect(device.recorded).toHaveLength(1)
+    expect(device.recorded[0]?.lastAnswer).toMatchObject({ session: 'app', n: 1, policyRevision: 1 })
+  })
+
+  it('that comes again while the first is being decided is charged once', async () => {
+    const device = await ready(10_000_000n)
+    const answers = await Promise.all([1, 2, 3].map(() => device.ask(accessBody(7), repeat(1))))
+    expect(new Set(answers.map(({ correlationId }) => correlationId)).size).toBe(1)
+    expect(device.recorded).toHaveLength(1)
+  })
+
+  it('is refused under a number that had another body, another instance or another API version', async () => {
+    const device = await ready(10_000_000n)
+    await device.ask(accessBody(1), repeat(1))
+    const mismatch = { code: 'REPEAT_MISMATCH' }
+    await expect(device.ask(accessBody(2), repeat(1))).rejects.toMatchObject(mismatch)
+    await expect(device.ask(accessBody(1), { ...repeat(1), apiVersion: 'v1.1' })).rejects.toMatchObject(mismatch)
+    await expect(device.ask(accessBody(1), { ...repeat(1), instanceId: OTHER_INSTANCE })).rejects.toMatchObject(
+      mismatch,
+    )
+    await device.ask(accessBody(1), repeat(2))
+    await expect(device.ask(accessBody(1), repeat(1))).rejects.toMatchObject({ code: 'CONFLICT' })
+  })
+
+  it('that was not recorded may be sent again under its number, and is decided then', async () => {
+    const device = await ready(10_000_000n)
+    device.diskIsFull = true
+    await expect(device.ask(accessBody(7), repeat(1))).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    device.diskIsFull = false
+    expect(statusOf(await device.ask(accessBody(7), repeat(1)))).toEqual(['101'])
+    expect(device.recorded).toHaveLength(1)
+  })
+})
