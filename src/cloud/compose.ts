@@ -8,11 +8,14 @@ import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
 import { thumbprint } from '../protocol/signing.ts'
+import { registerEdge } from './adapters/http/edge-routes.ts'
 import { registerHealth } from './adapters/http/health.ts'
 import { registerRoutes } from './adapters/http/routes.ts'
 import { createServer } from './adapters/http/server.ts'
 import { serviceRoutes } from './adapters/http/service/service.ts'
 import { openKeyFile } from './adapters/key-file/key-file.ts'
+import { openKeyRing } from './adapters/key-file/key-ring-file.ts'
+import { openPush } from './adapters/mqtt/open-push.ts'
 import { openSqliteStore } from './adapters/sqlite/store.ts'
 import { systemTimers } from './adapters/system/timers.ts'
 import { Authenticator } from './app/authenticate.ts'
@@ -20,7 +23,7 @@ import { registerFirstKey } from './app/first-administration-key.ts'
 import { Policies } from './app/load-policy.ts'
 import { carryOnCalendar } from './app/raise-policy.ts'
 import { type Timers, repeat } from './app/repeat.ts'
-import { sweepNextSession } from './app/session-life.ts'
+import { heartbeatOfDevice, sweepNextSession } from './app/session-life.ts'
 import type { Store } from './app/store.ts'
 import type { CloudSettings } from './settings.ts'
 
@@ -77,16 +80,43 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
 
   const policies = new Policies({ max: settings.policy.cacheMax, undecidedClock: settings.policy.undecidedClock })
   const authenticator = new Authenticator(store)
+  const keys = await openKeyRing(join(directory, 'signing-key.pem'))
+  const tls = readTls(settings.tls)
+  const push = await openPush({ settings: settings.push, tls, store, authenticator, now, newId, timers, log })
+  started.defer(() => push.close())
   const { http, stopAccepting } = createServer({
     bodyMax: settings.http.bodyMax,
     requestsMax: settings.http.requestsMax,
     logger: log,
     newId,
-    tls: readTls(settings.tls),
+    tls,
   })
   registerHealth(http, () => store.read((reader) => reader.keys.countAdministration()))
   const service = { store, policies, newId, keyDelayMs: settings.keys.delay }
   registerRoutes(http, prefix, { authenticator, now }, serviceRoutes(service))
+  const terms = {
+    grantLifetimeMs: settings.edge.grantLifetime,
+    grantHorizonMs: settings.edge.grantHorizon,
+    policyUsableMs: settings.edge.policyUsable,
+    syncEveryMs: settings.edge.syncEvery,
+  }
+  const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
+  registerEdge(http, prefix, {
+    store,
+    keys,
+    policies,
+    authenticator,
+    terms,
+    now,
+    newId,
+    addresses: () => ({
+      edge: `${publicAddress()}/edge/api/v1`,
+      service: `${publicAddress()}/api`,
+      push: push.url,
+    }),
+    heartbeat: (tx, device, at) => heartbeatOfDevice(tx, device.id, at),
+    onRevoked: (deviceId) => push.drop(deviceId),
+  })
 
   const { host, port, drainTimeout } = settings.http
   const origin = await listen(() => http.listen({ host, port }), host, port)
@@ -118,7 +148,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
   }
   fail = (error) => void end(error)
   const address = `${origin}${prefix}`
-  log.info({ http: address, store: directory, adminKeyFile: administrationKeyFile }, 'listening')
+  log.info({ http: address, push: push.local, store: directory, adminKeyFile: administrationKeyFile }, 'listening')
   return {
     address,
     administrationKeyFile,

@@ -10,6 +10,7 @@ import {
   duration,
   integer,
   path,
+  secret,
   text,
   toggle,
   url,
@@ -90,6 +91,57 @@ const options = {
       default: '1s',
       min: '100ms',
       max: '5m',
+    }),
+  },
+  edge: {
+    grantLifetime: duration({
+      help: 'How long a device may spend what it holds without hearing from the twin.',
+      default: '7d',
+      min: '1m',
+      max: '366d',
+    }),
+    grantHorizon: duration({
+      help: 'How long the tokens granted to a device should last without contact, at the rate at which it spends.',
+      default: '24h',
+      min: '1m',
+      max: '366d',
+    }),
+    policyUsable: duration({
+      help: 'How long a device may decide by the rules that it has without hearing from the twin.',
+      default: '30d',
+      min: '1m',
+      max: '3660d',
+    }),
+    syncEvery: duration({
+      help: 'How often a device should report at least.',
+      default: '5m',
+      min: '1s',
+      max: '30d',
+    }),
+  },
+  push: {
+    broker: choice(['embedded', 'external', 'off'], {
+      help: 'Where hints to devices go: a broker inside the twin, one that somebody else runs (for several nodes), or nowhere.',
+      default: 'embedded',
+    }),
+    host: text({ help: 'Address that the embedded broker listens on.', default: '127.0.0.1' }),
+    port: integer({
+      help: 'Port that the embedded broker listens on; 0 takes any free one.',
+      default: 7083,
+      min: 0,
+      max: 65_535,
+    }),
+    publicUrl: url({
+      help: 'How devices reach the broker, where that is not the address that it listens on, or push.url.',
+      default: null,
+      schemes: ['mqtt', 'mqtts'],
+    }),
+    url: url({ help: 'Address of the external broker.', default: null, schemes: ['mqtt', 'mqtts'] }),
+    username: text({ help: 'User name of the twin at the external broker.', default: null }),
+    password: secret({ help: 'Password of the twin at the external broker.' }),
+    caFile: path({
+      help: 'Certificates in PEM that the external broker is trusted by, besides those of the system.',
+      default: null,
     }),
   },
   log: {

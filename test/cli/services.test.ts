@@ -28,7 +28,7 @@ afterEach(async () => {
 
 const inside = (...names: string[]) => join(directory, ...names)
 const agentArgs = () => ['agent', '--socket-path', inside('agent.sock'), '--state-directory', inside('state')]
-const cloudArgs = () => ['cloud', '--store-path', inside('cloud'), '--http-port', '0']
+const cloudArgs = () => ['cloud', '--store-path', inside('cloud'), '--http-port', '0', '--push-port', '0']
 
 /** Starts a service and waits until it says that it listens. */
 async function start(args: readonly string[]): Promise<{ child: ChildProcess; fields: Record<string, unknown> }> {

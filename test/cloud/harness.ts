@@ -6,7 +6,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import { makeAccessToken } from '../../src/client/access-token.ts'
+import { openSqliteStore } from '../../src/cloud/adapters/sqlite/store.ts'
+import type { UsageRecord } from '../../src/cloud/app/records.ts'
 import type { Timers } from '../../src/cloud/app/repeat.ts'
+import type { Reader } from '../../src/cloud/app/store.ts'
 import { type Cloud, startCloud } from '../../src/cloud/compose.ts'
 import { type CloudSettings, cloudOptions } from '../../src/cloud/settings.ts'
 import { loadSettings } from '../../src/settings/load.ts'
@@ -56,6 +59,7 @@ export function testSettings(directory: string, change: SettingsChange = (settin
   return change({
     ...settings,
     http: { ...settings.http, port: 0 },
+    push: { ...settings.push, port: 0 },
     store: { ...settings.store, path: join(directory, 'cloud') },
   })
 }
@@ -207,6 +211,28 @@ export class Twin implements AsyncDisposable {
   async used(instanceId: string, id: string): Promise<number> {
     const { body } = await this.call('GET', `/provisioning/api/v1.1/instances/${instanceId}/line-items/${id}`)
     return Number(pick(body, 'used'))
+  }
+
+  /** Looks into the twin's database by a connection of its own. */
+  async read<T>(work: (reader: Reader) => Promise<T>): Promise<T> {
+    const store = openSqliteStore({
+      path: join(this.settings.store.path, 'twin.db'),
+      check: false,
+      onBroken: (error) => {
+        throw error instanceof Error ? error : new Error(String(error))
+      },
+    })
+    try {
+      return await store.read(work)
+    } finally {
+      await store.close()
+    }
+  }
+
+  /** The usage records of an instance, oldest first. */
+  async usage(instanceId: string): Promise<readonly UsageRecord[]> {
+    const { records } = await this.read((reader) => reader.usage.list({ instanceId, limit: 10_000 }))
+    return records.toReversed()
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

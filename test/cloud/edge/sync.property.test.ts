@@ -128,6 +128,7 @@ class Simulation {
       }
       case 'send': {
         const device = this.#device(step)
+        if (device.state.closed) return
         const wants = ACCOUNTS.map((account) => want(account, step.wanted, step.atLeast))
         // A fenced device stops, and says what is left with its final segment.
         const sealed = await device.seal(wants, device.state.fenced)

@@ -17,15 +17,13 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
       return row === undefined ? undefined : withInstances(sql, row)
     },
     async list(instanceId, offset, limit) {
-      const rows = await db
-        .selectFrom('device_instances')
-        .innerJoin('devices', 'devices.id', 'device_instances.device_id')
-        .selectAll('devices')
-        .where('device_instances.instance_id', '=', instanceId)
-        .orderBy('devices.seq')
-        .offset(offset)
-        .limit(limit)
-        .execute()
+      let query = db.selectFrom('devices').selectAll('devices')
+      if (instanceId !== null) {
+        query = query
+          .innerJoin('device_instances', 'device_instances.device_id', 'devices.id')
+          .where('device_instances.instance_id', '=', instanceId)
+      }
+      const rows = await query.orderBy('devices.seq').offset(offset).limit(limit).execute()
       const devices: Device[] = []
       for (const row of rows) devices.push(await withInstances(sql, row))
       return devices

@@ -2,10 +2,9 @@
  * Who calls: a device proves itself by a short-lived JWT that it signs with its own key, with the claims of a client token.
  * The same token opens sessions at the service API for the device's instances, and the broker of hints.
  */
-import { decodeJwt, errors, jwtVerify } from 'jose'
+import { errors, jwtVerify } from 'jose'
 import { z } from 'zod'
 import { CodedError } from '../../../protocol/errors.ts'
-import type { Reader } from '../store.ts'
 import { algorithmOf, importPublicKey } from './device-key.ts'
 import { DEVICE_TOKEN_LIFETIME_S_MAX, TOKEN_SKEW_S } from './limits.ts'
 import type { Device } from './records.ts'
@@ -17,42 +16,20 @@ export interface DeviceAccess {
   readonly instanceIds: readonly string[]
 }
 
-const claimed = z.object({ cnf: z.object({ jwk: z.object({ kid: z.string() }) }) })
-
-const audience = z.union([z.string(), z.array(z.string())])
-
 const claims = z.object({
   iss: z.string(),
-  aud: audience,
+  aud: z.union([z.string(), z.array(z.string())]),
   nbf: z.number(),
   iat: z.number(),
   exp: z.number(),
   cnf: z.object({ jwk: z.object({ kid: z.string(), kty: z.literal('CLIENT') }) }),
 })
 
-/** The key id that a token claims, unverified; undefined when it claims none. */
-export function claimedKey(token: string): string | undefined {
-  try {
-    const parsed = claimed.safeParse(decodeJwt(token))
-    return parsed.success ? parsed.data.cnf.jwk.kid : undefined
-  } catch {
-    return undefined
-  }
-}
-
 /**
- * The device that signed the token; undefined when the token names no key of a device, so that it may be somebody else's.
- *
+ * @param device looked up by the key that the token claims
  * @param now POSIX ms
  * @throws CodedError TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED
  */
-export async function findDevice(reader: Reader, token: string, now: number): Promise<DeviceAccess | undefined> {
-  const keyId = claimedKey(token)
-  const device = keyId === undefined ? undefined : await reader.edge.devices.withKey(keyId)
-  return device === undefined ? undefined : authenticateDevice(device, token, now)
-}
-
-/** Whether the token is of this device, which was looked up by the key that the token claims. Errors as above. */
 export async function authenticateDevice(device: Device, token: string, now: number): Promise<DeviceAccess> {
   const key = await importPublicKey(device.publicKey)
   if (key === undefined) throw new Error('invariant: the key of a device was usable when it enrolled')

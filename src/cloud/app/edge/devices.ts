@@ -5,15 +5,19 @@ import type { Reader, Store } from '../store.ts'
 import { fenceCurrent } from './attach.ts'
 import { type Device, billedOn, heldOn } from './records.ts'
 
-/** @param offset position of the first one. @throws CodedError NOT_FOUND for an instance that there is not */
+/**
+ * @param instanceId null: of all instances
+ * @param offset position of the first one
+ * @throws CodedError NOT_FOUND for an instance that there is not
+ */
 export async function listDevices(
   { store }: { readonly store: Pick<Store, 'read'> },
-  instanceId: string,
+  instanceId: string | null,
   offset: number,
   limit: number,
 ): Promise<DeviceListWire> {
   return store.read(async (reader) => {
-    if ((await reader.instances.get(instanceId)) === undefined) {
+    if (instanceId !== null && (await reader.instances.get(instanceId)) === undefined) {
       throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
     }
     const found = await reader.edge.devices.list(instanceId, offset, limit + 1)

@@ -24,5 +24,8 @@ export const INCARNATIONS_FORGOTTEN_MAX = 1_000_000
 /** Hints that one round of publishing takes from the outbox. */
 export const HINTS_PER_ROUND = 100
 
+/** Instances that are announced to a broker at a time. */
+export const INSTANCES_PER_ROUND = 500
+
 /** How long a node keeps hints to itself while it publishes them, ms. */
 export const HINT_CLAIM_MS = 30_000

@@ -6,6 +6,7 @@ import { parseDecimal } from '../../../core/amount.ts'
 import type { ReceivedEntry, ReceivedSegment, SegmentHeader } from '../../../core/receive.ts'
 import { type EntryBody, type Segment, entryBody, segment } from '../../../protocol/edge/sync.ts'
 import { firstProblem } from '../../../protocol/errors.ts'
+import { JSON_DEPTH_MAX, isDeeperThan } from '../../../protocol/json-depth.ts'
 import { entryHash, openDocument, sha256 } from '../../../protocol/signing.ts'
 import { importPublicKey } from './device-key.ts'
 import type { Device } from './records.ts'
@@ -85,11 +86,13 @@ export async function openSegment(device: Device, document: string): Promise<Ope
   }
 }
 
-/** Undefined for what is no JSON, which no schema accepts. */
+/** Undefined for what is no JSON or nests without measure: no schema accepts it. */
 function parseJson(text: string): unknown {
+  let value: unknown
   try {
-    return JSON.parse(text)
+    value = JSON.parse(text)
   } catch {
     return undefined
   }
+  return isDeeperThan(value, JSON_DEPTH_MAX) ? undefined : value
 }

@@ -6,7 +6,8 @@ import type { z } from 'zod'
 import { type deviceHint, deviceTopic, type policyHint, policyTopic } from '../../../protocol/push.ts'
 import type { Hint, OutboxMessage } from '../records.ts'
 import type { Store } from '../store.ts'
-import { HINTS_PER_ROUND, HINT_CLAIM_MS } from './limits.ts'
+import type { Timers } from '../repeat.ts'
+import { HINTS_PER_ROUND, HINT_CLAIM_MS, INSTANCES_PER_ROUND } from './limits.ts'
 
 /** Where hints go. */
 export interface Broker {
@@ -29,11 +30,30 @@ export interface HintPublisherOptions {
   readonly broker: Broker
   /** POSIX ms. */
   readonly now: () => number
-  /** Calls again and again, `ms` apart; the returned function ends it. */
-  readonly every: (ms: number, call: () => void) => () => void
+  readonly timers: Timers
   readonly log: HintLog
   /** How often to look for hints that another node has left behind, ms. */
   readonly lookEveryMs: number
+}
+
+/**
+ * Publishes the newest revision of every instance: for a broker that keeps nothing over a restart. Stops at the first
+ * failure, which costs the hints and nothing else.
+ */
+export async function announcePolicies(store: Pick<Store, 'read'>, broker: Broker): Promise<void> {
+  for (let offset = 0; ; offset += INSTANCES_PER_ROUND) {
+    const hints = await store.read(async (reader) => {
+      const instances = await reader.instances.list(offset, INSTANCES_PER_ROUND)
+      const found: Hint[] = []
+      for (const { id } of instances) {
+        const newest = await reader.policyRevisions.get(id)
+        if (newest !== undefined) found.push({ kind: 'policy', instanceId: id, revision: newest.revision })
+      }
+      return found
+    })
+    for (const hint of hints) await broker.publish(messageOf(hint))
+    if (hints.length < INSTANCES_PER_ROUND) return
+  }
 }
 
 export class HintPublisher {
@@ -48,10 +68,13 @@ export class HintPublisher {
   }
 
   start(): void {
-    const { store, every, lookEveryMs } = this.#options
+    const { store, timers, lookEveryMs } = this.#options
     this.#stops.push(
       store.onOutbox(() => this.wake()),
-      every(lookEveryMs, () => this.wake()),
+      timers.every(lookEveryMs, async () => {
+        this.wake()
+        await this.idle()
+      }),
     )
     this.wake()
   }

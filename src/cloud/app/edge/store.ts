@@ -19,8 +19,8 @@ export interface EdgeReader {
   readonly devices: {
     get(id: string): Promise<Device | undefined>
     withKey(thumbprint: string): Promise<Device | undefined>
-    /** In the order of enrollment, from position `offset` on. */
-    list(instanceId: string, offset: number, limit: number): Promise<readonly Device[]>
+    /** Of one instance or (null) of all, in the order of enrollment, from position `offset` on. */
+    list(instanceId: string | null, offset: number, limit: number): Promise<readonly Device[]>
     /** Devices of the instance that are not revoked and have synced since the instant; the one named is left out. */
     countLive(instanceId: string, since: number, except: string): Promise<number>
   }

@@ -1,0 +1,146 @@
+/**
+ * A broker inside the twin, for a twin on its own: devices sign in with their own tokens. It keeps nothing over a restart,
+ * and hears only of what this process publishes: several twin nodes share a broker of their own instead.
+ */
+import { type Server, type Socket, createServer } from 'node:net'
+import { Duplex } from 'node:stream'
+import { createServer as createTlsServer } from 'node:tls'
+import { Aedes, type Client } from 'aedes'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Broker } from '../../app/edge/publish-hints.ts'
+import { type SignedIn, mayPublish, maySubscribe } from './device-rights.ts'
+import { PacketLimit } from './packet-limit.ts'
+
+export interface EmbeddedBrokerOptions {
+  readonly host: string
+  /** 0 takes any free one. */
+  readonly port: number
+  /** PEM; null: without TLS. */
+  readonly tls: { readonly certificate: string; readonly key: string } | null
+  /** The device of a token. @throws CodedError when it is none, or not in order */
+  readonly signIn: (token: string) => Promise<SignedIn>
+  readonly log: { info(fields: Record<string, unknown>, message: string): void }
+}
+
+export interface EmbeddedBroker extends Broker {
+  /** `mqtt://host:port` as it listens. */
+  readonly url: string
+  /** Ends the connection of a device, if it has one. */
+  drop(deviceId: string): void
+  close(): Promise<void>
+}
+
+/** A token in a CONNECT is the largest thing that a device sends, bytes. */
+const PACKET_BYTES_MAX = 16 * 1024
+
+const CONNECTIONS_MAX = 10_000
+
+/** How long a connection may stay without a CONNECT, and a device without taking what is sent to it, ms. */
+const CONNECT_TIMEOUT_MS = 10_000
+const DRAIN_TIMEOUT_MS = 10_000
+
+/** Return codes of MQTT 3.1.1. */
+const IDENTIFIER_REJECTED = 2
+const BAD_USERNAME_OR_PASSWORD = 4
+
+/** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
+export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promise<EmbeddedBroker> {
+  const { log } = options
+  const devices = new Map<Client, SignedIn>()
+  const sockets = new Set<Socket>()
+
+  const aedes = await Aedes.createBroker({
+    connectTimeout: CONNECT_TIMEOUT_MS,
+    drainTimeout: DRAIN_TIMEOUT_MS,
+    authenticate: (client, username, password, done) => {
+      const refuse = (returnCode: number, reason: string): void => {
+        log.info({ clientId: client.id, reason }, 'a device was refused at the broker')
+        done(Object.assign(new Error(reason), { returnCode }), false)
+      }
+      // The client id is what a second connection takes over: only the device itself may take over its own.
+      if (username === undefined || username !== client.id || !client.clean) {
+        refuse(IDENTIFIER_REJECTED, 'client id and user name must be the device id, with a clean session')
+        return
+      }
+      options.signIn(password?.toString('utf8') ?? '').then(
+        (device) => {
+          if (device.deviceId !== username) {
+            refuse(BAD_USERNAME_OR_PASSWORD, 'the token is of another device')
+            return
+          }
+          devices.set(client, device)
+          done(null, true)
+        },
+        (error: unknown) => {
+          refuse(BAD_USERNAME_OR_PASSWORD, error instanceof CodedError ? error.code : 'the token could not be checked')
+        },
+      )
+    },
+    authorizeSubscribe: (client, subscription, done) => {
+      const device = devices.get(client)
+      done(null, device !== undefined && maySubscribe(device, subscription.topic) ? subscription : null)
+    },
+    authorizePublish: (client, packet, done) => {
+      const device = client === null ? undefined : devices.get(client)
+      const may = device !== undefined && mayPublish(device, packet.topic, packet.payload)
+      done(may ? null : new Error('a device may say whether it is there, and nothing else'))
+    },
+  })
+  aedes.on('clientDisconnect', (client) => void devices.delete(client))
+
+  const accept = (socket: Socket): void => {
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+    socket.on('error', () => socket.destroy())
+    const limit = new PacketLimit(PACKET_BYTES_MAX)
+    limit.on('error', () => socket.destroy())
+    const sides = { readable: socket.pipe(limit), writable: socket }
+    // The library types know only web streams here; Node takes its own as well.
+    const connection = Duplex.from(sides as unknown as Iterable<never>)
+    connection.on('error', () => socket.destroy())
+    const client = aedes.handle(connection)
+    client.on('error', () => undefined)
+  }
+  const { tls } = options
+  const server: Server =
+    tls === null ? createServer(accept) : createTlsServer({ cert: tls.certificate, key: tls.key }, accept)
+  server.maxConnections = CONNECTIONS_MAX
+  const port = await listen(server, options)
+
+  return {
+    url: `${tls === null ? 'mqtt' : 'mqtts'}://${options.host.includes(':') ? `[${options.host}]` : options.host}:${port}`,
+    publish: ({ topic, payload, retain }) =>
+      new Promise((resolve, reject) => {
+        aedes.publish({ cmd: 'publish', dup: false, qos: 1, topic, payload, retain }, (error) => {
+          if (error) reject(error)
+          else resolve()
+        })
+      }),
+    drop(deviceId) {
+      for (const [client, device] of devices) if (device.deviceId === deviceId) client.close()
+    },
+    async close() {
+      const closed = new Promise<void>((resolve) => server.close(() => resolve()))
+      await new Promise<void>((resolve) => aedes.close(() => resolve()))
+      for (const socket of sockets) socket.destroy()
+      await closed
+    },
+  }
+}
+
+async function listen(server: Server, { host, port }: EmbeddedBrokerOptions): Promise<number> {
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (cause: NodeJS.ErrnoException) => {
+      const place = `${host}:${port}`
+      if (cause.code === 'EADDRINUSE') {
+        reject(new CodedError('ADDRESS_IN_USE', `Another process listens on ${place} (push).`, { cause }))
+      } else if (cause.code === 'EACCES' || cause.code === 'EADDRNOTAVAIL' || cause.code === 'ENOTFOUND') {
+        reject(new CodedError('ADDRESS_NOT_PERMITTED', `${place} cannot be listened on (push).`, { cause }))
+      } else reject(cause)
+    })
+    server.listen({ host, port }, resolve)
+  })
+  const address = server.address()
+  if (address === null || typeof address === 'string') throw new Error('invariant: a TCP server has a port')
+  return address.port
+}
