@@ -1,11 +1,12 @@
-import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { chmod, mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { connectAsync } from 'mqtt'
 import { startVitest, type TestCase } from 'vitest/node'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { SkippedTests } from './skips.ts'
-import { firstOf, fromBinary, fromEnvironment, mosquitto, type Running, type Way } from './servers.ts'
+import { PostgresSchema, runSql } from './postgres-schema.ts'
+import { firstOf, fromBinary, fromEnvironment, mosquitto, postgres, type Running, type Way } from './servers.ts'
 
 describe('mosquitto', () => {
   const broker = mosquitto()
@@ -25,6 +26,19 @@ describe('mosquitto', () => {
       await subscriber.endAsync()
       await publisher.endAsync()
     }
+  })
+})
+
+describe('postgres', () => {
+  const server = postgres()
+
+  it('gives a server in which each schema is a place of its own', async () => {
+    await using one = await PostgresSchema.create(server.url)
+    await using other = await PostgresSchema.create(server.url)
+    await runSql(one.url, "CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('one')")
+    await runSql(other.url, 'CREATE TABLE notes (text TEXT)')
+    expect(await runSql(one.url, 'SELECT text FROM notes')).toEqual([{ text: 'one' }])
+    expect(await runSql(other.url, 'SELECT text FROM notes')).toEqual([])
   })
 })
 
@@ -88,6 +102,64 @@ describe('a server binary', () => {
     await running.stop()
     expect(await leftovers()).toEqual([])
     await expect(fetch(running.url.replace('tcp', 'http'))).rejects.toThrow()
+  })
+
+  it('that refuses to run as root gets another user, also for what prepares it', async () => {
+    // Not by the Node of the tests: another user may not reach it.
+    const script = async (name: string, body: string): Promise<void> => {
+      await writeFile(join(folder, name), `#!/bin/sh\n${body}\n`)
+      await chmod(join(folder, name), 0o755)
+    }
+    await script('sample-server', 'id -u >"$1"; exec sleep 60')
+    await script('sample-init', 'id -u >"$1"')
+    await chmod(folder, 0o755)
+    let place = ''
+    const userIn = async (file: string): Promise<number> => Number(await readFile(join(place, file), 'utf8'))
+    const running = (await fromBinary({
+      names: ['sample-server'],
+      unprivileged: true,
+      prepare: async (given, _port, { path, run }) => {
+        place = given
+        await run(path.replace('sample-server', 'sample-init'), ['prepared-by'])
+        return ['run-by']
+      },
+      url: String,
+      ready: () => userIn('run-by').then(Boolean, () => false),
+    })()) as Running
+    try {
+      expect(await userIn('run-by')).toBeGreaterThan(0)
+      expect(await userIn('prepared-by')).toBe(await userIn('run-by'))
+    } finally {
+      await running.stop()
+    }
+  })
+
+  it('that cannot be prepared is a reason, and leaves nothing behind', async () => {
+    await program('sample-server', '')
+    const way = fromBinary({
+      names: ['sample-server'],
+      prepare: () => Promise.reject(new Error('no room')),
+      url: String,
+    })
+    expect(await way()).toContain('could not be prepared (no room)')
+    expect(await leftovers()).toEqual([])
+  })
+
+  it('is not there before it does its work', async () => {
+    await program(
+      'sample-server',
+      `require('node:net').createServer(s => s.end()).listen(+process.argv[2], '127.0.0.1')`,
+    )
+    let asked = 0
+    const way = fromBinary({
+      names: ['sample-server'],
+      prepare: (_folder, port) => Promise.resolve([String(port)]),
+      url: (port) => `tcp://127.0.0.1:${port}`,
+      ready: () => Promise.resolve((asked += 1) === 3),
+    })
+    const running = (await way()) as Running
+    await running.stop()
+    expect(asked).toBe(3)
   })
 
   it('that ends at once is a reason with its last words, and leaves nothing behind', async () => {

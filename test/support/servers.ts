@@ -1,13 +1,15 @@
 // Servers that tests need, such as an MQTT broker. Each kind is a list of ways to get one, tried in order: an address from
 // the environment, a container, a server binary on this machine. Where none works, the tests in the scope are skipped with
 // every reason; with TALLYGATE_REQUIRE_SERVERS=1 they fail instead. No test ever passes because its server was missing.
-import { spawn, type ChildProcess } from 'node:child_process'
-import { accessSync, constants, statSync } from 'node:fs'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { execFile, spawn, type ChildProcess } from 'node:child_process'
+import { accessSync, constants, globSync, readFileSync, statSync } from 'node:fs'
+import { chown, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
-import { delimiter, join } from 'node:path'
+import { delimiter, dirname, join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import pg from 'pg'
 import { GenericContainer, Wait } from 'testcontainers'
 import { afterAll, beforeAll, beforeEach } from 'vitest'
 
@@ -54,6 +56,55 @@ export function mosquitto(): Server {
 
 function brokerSettings(listener: string): string {
   return [listener, 'allow_anonymous true', 'persistence false', 'user root', ''].join('\n')
+}
+
+/**
+ * A PostgreSQL server for the calling file or `describe`, as `postgres://user:password@host:port/database`. A server from
+ * TALLYGATE_TEST_POSTGRES_URL may be shared with other tests: make a schema of your own (postgres-schema.ts).
+ */
+export function postgres(): Server {
+  return server('postgres', [
+    fromEnvironment('TALLYGATE_TEST_POSTGRES_URL'),
+    fromContainer({
+      image: process.env['TEST_POSTGRES_IMAGE'] ?? 'postgres:17',
+      port: 5432,
+      environment: { POSTGRES_USER: 'test', POSTGRES_PASSWORD: 'test', POSTGRES_DB: 'test' },
+      url: (host, port) => `postgres://test:test@${host}:${port}/test`,
+      ready: answersQueries,
+    }),
+    fromBinary({
+      names: ['postgres'],
+      // Debian keeps the servers of all versions off the path; the newest comes first.
+      folders: globSync('/usr/lib/postgresql/*/bin').sort().reverse(),
+      unprivileged: true,
+      prepare: async (folder, port, { path, run }) => {
+        const data = join(folder, 'data')
+        const cluster = ['-D', data, '-U', 'test', '-A', 'trust', '-E', 'UTF8', '--locale=C', '--no-sync']
+        await run(join(dirname(path), 'initdb'), cluster)
+        const settings = ['listen_addresses=127.0.0.1', 'unix_socket_directories=', 'fsync=off']
+        return ['-D', data, '-p', String(port), ...settings.flatMap((setting) => ['-c', setting])]
+      },
+      url: (port) => `postgres://test@127.0.0.1:${port}/postgres`,
+      ready: answersQueries,
+      // SIGTERM waits until the last client has gone.
+      stopSignal: 'SIGINT',
+    }),
+  ])
+}
+
+/** A server that still starts accepts connections, to say that it is not ready. */
+async function answersQueries(url: string): Promise<boolean> {
+  const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 5_000 })
+  client.on('error', () => undefined)
+  try {
+    await client.connect()
+    await client.query('SELECT 1')
+    return true
+  } catch {
+    return false
+  } finally {
+    await client.end().catch(() => undefined)
+  }
 }
 
 /**
@@ -109,10 +160,12 @@ export interface ContainerServer {
   environment?: Record<string, string>
   file?: { path: string; content: string }
   url: (host: string, port: number) => string
+  /** Whether the server does its work; it is asked until it says so. Without it, listening is enough. */
+  ready?: (url: string) => Promise<boolean>
 }
 
 /** A container by whatever Docker-compatible engine testcontainers finds. */
-function fromContainer({ image, port, command, environment = {}, file, url }: ContainerServer): Way {
+function fromContainer({ image, port, command, environment = {}, file, url, ready }: ContainerServer): Way {
   return async () => {
     try {
       const description = new GenericContainer(image)
@@ -123,12 +176,13 @@ function fromContainer({ image, port, command, environment = {}, file, url }: Co
       if (command !== undefined) description.withCommand(command)
       if (file !== undefined) description.withCopyContentToContainer([{ target: file.path, content: file.content }])
       const container = await description.start()
-      return {
-        url: url(container.getHost(), container.getMappedPort(port)),
-        stop: async () => {
-          await container.stop()
-        },
+      const address = url(container.getHost(), container.getMappedPort(port))
+      const stop = async (): Promise<void> => {
+        await container.stop()
       }
+      if (ready === undefined || (await until(() => ready(address), 60_000))) return { url: address, stop }
+      await stop()
+      return `the container of ${image} did not become ready`
     } catch (error) {
       return `no container of ${image} (${messageOf(error)})`
     }
@@ -138,15 +192,30 @@ function fromContainer({ image, port, command, environment = {}, file, url }: Co
 export interface BinaryServer {
   /** Names of the executable; the first one found on PATH or in the system's folders for daemons is taken. */
   names: string[]
+  /** Where else to look. */
+  folders?: string[]
+  /** The server refuses to run as root: where the tests do, it gets another user. */
+  unprivileged?: boolean
   /** Writes what the server needs into its temporary folder; the result is its arguments, to listen on 127.0.0.1 at `port`. */
-  prepare: (folder: string, port: number) => Promise<string[]>
+  prepare: (folder: string, port: number, tools: Tools) => Promise<string[]>
   url: (port: number) => string
+  /** Whether the server does its work; it is asked until it says so. Without it, listening is enough. */
+  ready?: (url: string) => Promise<boolean>
+  stopSignal?: NodeJS.Signals
+}
+
+/** What a preparation may use. */
+interface Tools {
+  /** Of the executable. */
+  path: string
+  /** Runs a program to its end, as the user of the server. */
+  run: (program: string, args: string[]) => Promise<void>
 }
 
 /** A server binary of this machine, on a free port, with a temporary folder that goes when it stops. */
 export function fromBinary(binary: BinaryServer): Way {
   return async () => {
-    const path = onPath(binary.names)
+    const path = onPath(binary.names, binary.folders)
     if (path === undefined) return `no ${binary.names.join(' or ')} on PATH`
     let reason = ''
     // Between choosing a free port and binding it, somebody else may take it: that is worth another try, with another port.
@@ -161,8 +230,20 @@ export function fromBinary(binary: BinaryServer): Way {
 
 async function launch(binary: BinaryServer, path: string, port: number): Promise<Running | string> {
   const folder = await mkdtemp(join(tmpdir(), 'tallygate-server-'))
-  const args = await binary.prepare(folder, port)
-  const child = spawn(path, args, { cwd: folder, stdio: ['ignore', 'pipe', 'pipe'] })
+  const user = binary.unprivileged === true && process.getuid?.() === 0 ? anotherUser() : undefined
+  const url = binary.url(port)
+  let args: string[]
+  try {
+    if (user !== undefined) await chown(folder, user.uid, user.gid)
+    const run = async (program: string, its: string[]): Promise<void> => {
+      await promisify(execFile)(program, its, { cwd: folder, ...user })
+    }
+    args = await binary.prepare(folder, port, { path, run })
+  } catch (error) {
+    await rm(folder, { recursive: true, force: true })
+    return `${path} could not be prepared (${messageOf(error).trim()})`
+  }
+  const child = spawn(path, args, { cwd: folder, stdio: ['ignore', 'pipe', 'pipe'], ...user })
   let output = ''
   child.stdout.on('data', (chunk: Buffer) => (output += chunk.toString()))
   child.stderr.on('data', (chunk: Buffer) => (output += chunk.toString()))
@@ -176,21 +257,36 @@ async function launch(binary: BinaryServer, path: string, port: number): Promise
   const killWithUs = (): void => void child.kill('SIGKILL')
   process.once('exit', killWithUs)
   const stop = async (): Promise<void> => {
-    child.kill('SIGTERM')
+    child.kill(binary.stopSignal ?? 'SIGTERM')
     await ended
     process.off('exit', killWithUs)
     await rm(folder, { recursive: true, force: true })
   }
-  if (await answers(port, child)) return { url: binary.url(port), stop }
+  const alive = (): boolean => isAlive(child)
+  const works = (): Promise<boolean> => binary.ready?.(url) ?? accepts(port)
+  if ((await until(works, 15_000, alive)) && isAlive(child)) return { url, stop }
   await stop()
   return `${path} did not start (${output.trim().split('\n').at(-1) ?? 'no output'})`
 }
 
-/** Waits until somebody listens on the port: false when the child has ended or 15 seconds have passed. */
-async function answers(port: number, child: ChildProcess): Promise<boolean> {
-  const deadline = performance.now() + 15_000
-  while (isAlive(child) && performance.now() < deadline) {
-    if (await accepts(port)) return isAlive(child)
+/** The user of an installed PostgreSQL, which may read what that needs; else nobody. */
+function anotherUser(): { uid: number; gid: number } {
+  const users = readFileSync('/etc/passwd', 'utf8')
+    .split('\n')
+    .map((line) => line.split(':'))
+  const found = users.find(([name]) => name === 'postgres') ?? users.find(([name]) => name === 'nobody')
+  return { uid: Number(found?.[2] ?? 65_534), gid: Number(found?.[3] ?? 65_534) }
+}
+
+/** Asks until the answer is yes: false when nobody is alive to give it, or the time is over. */
+async function until(
+  check: () => Promise<boolean>,
+  timeoutMs: number,
+  alive: () => boolean = () => true,
+): Promise<boolean> {
+  const deadline = performance.now() + timeoutMs
+  while (alive() && performance.now() < deadline) {
+    if (await check()) return true
     await pause(20)
   }
   return false
@@ -219,8 +315,8 @@ async function freePort(): Promise<number> {
   return port
 }
 
-function onPath(names: string[]): string | undefined {
-  const folders = [...(process.env['PATH'] ?? '').split(delimiter), '/usr/sbin', '/usr/local/sbin']
+function onPath(names: string[], others: string[] = []): string | undefined {
+  const folders = [...(process.env['PATH'] ?? '').split(delimiter), '/usr/sbin', '/usr/local/sbin', ...others]
   return names.flatMap((name) => folders.map((folder) => join(folder, name))).find(isExecutable)
 }
 

@@ -1,0 +1,41 @@
+// A place of its own in a PostgreSQL server that others may use too: an empty schema, and the address that leads into it.
+import { randomUUID } from 'node:crypto'
+import pg from 'pg'
+
+export class PostgresSchema implements AsyncDisposable {
+  /** Whoever connects by it finds and makes tables in this schema only. */
+  readonly url: string
+  readonly #server: string
+  readonly #name: string
+
+  private constructor(server: string, name: string) {
+    this.#server = server
+    this.#name = name
+    const url = new URL(server)
+    url.searchParams.set('options', `-csearch_path=${name}`)
+    this.url = url.href
+  }
+
+  /** @param server address of a server whose user may make schemas */
+  static async create(server: string): Promise<PostgresSchema> {
+    const name = `test_${randomUUID().replaceAll('-', '')}`
+    await runSql(server, `CREATE SCHEMA ${name}`)
+    return new PostgresSchema(server, name)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await runSql(this.#server, `SET client_min_messages = warning; DROP SCHEMA ${this.#name} CASCADE`)
+  }
+}
+
+/** Runs statements on a connection of their own; the rows of the last one. */
+export async function runSql<R extends pg.QueryResultRow>(url: string, text: string): Promise<readonly R[]> {
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  try {
+    const result = (await client.query(text)) as pg.QueryResult<R> | pg.QueryResult<R>[]
+    return [result].flat().at(-1)?.rows ?? []
+  } finally {
+    await client.end()
+  }
+}
