@@ -21,6 +21,10 @@ export async function claimPath(server: Server, path: string, mode: number): Pro
   }
   try {
     mkdirSync(dirname(path), { recursive: true })
+  } catch (error) {
+    throw occupied(path, `cannot be made: ${(error as Error).message}`, error)
+  }
+  try {
     // It comes into the world under another name, gets its permissions there, and only then its own name.
     const unborn = `${path}~`
     await clear(unborn)
