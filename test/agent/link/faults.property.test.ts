@@ -56,7 +56,7 @@ async function make(device: TestDevice, move: Move): Promise<void> {
       device.network.faults.push(move.fault)
       return
     case 'crash':
-      device.journal.commitsUntilCrash = move.commits + 1
+      device.disk.commitsUntilCrash = move.commits + 1
       return
     case 'pass':
       return device.pass(move.ms)

@@ -1,5 +1,7 @@
 import { expect, test } from 'vitest'
+import { signDocument } from '../../../src/protocol/signing.ts'
 import { audit, calmDown } from './audit.ts'
+import { DEVICE, json } from './fake-cloud.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
 
 test('a fenced device stops spending, delivers what is left as final, and attaches anew in the same round', async () => {
@@ -55,6 +57,22 @@ test('an attach whose answer is lost is repeated with its nonce, and makes one i
   expect(device.link.status().incarnation).toBe(1)
 })
 
+test('an answer to an attach that arrives a day late attaches, but does not set the clock back', async () => {
+  const device = await TestDevice.make()
+  device.network.faults = [null, 'LOSE_ANSWER']
+  await device.start()
+  await device.settle()
+  device.network.down = true
+  await device.pass(86_400_000)
+  device.network.down = false
+  device.network.faults = ['OLD_ANSWER', 'LOSE_REQUEST']
+  await device.sync()
+  expect(device.link.status().incarnation).toBe(1)
+  const { earliest, latest } = device.clock.reading()
+  expect(earliest).toBeLessThanOrEqual(device.time.truth())
+  expect(latest ?? Infinity).toBeGreaterThanOrEqual(device.time.truth())
+})
+
 test('an attach of an earlier life of the process is not taken up again', async () => {
   const device = await TestDevice.make()
   device.network.faults = [null, 'LOSE_ANSWER']
@@ -69,16 +87,42 @@ test('an attach of an earlier life of the process is not taken up again', async 
   audit(device)
 })
 
-test('an incarnation that is not above all that the device ever had is refused', async () => {
+test('an incarnation that is not above all that the device ever had is refused, and asked for with another nonce', async () => {
   const device = await TestDevice.running()
-  device.disk.incarnation = 7
-  device.disk.fenced = true
-  device.disk.segments = []
-  device.disk.entries = []
-  await device.restart()
-  await device.settle()
-  expect(device.disk.incarnation).toBe(7)
+  device.cloud.fence()
+  const nonces = new Set<string>()
+  device.network.intercept = async (request) => {
+    const answer = await device.cloud.exchange(request)
+    if (!request.url.endsWith('/attach')) return answer
+    const { nonce } = JSON.parse(request.body ?? '') as { nonce: string }
+    nonces.add(nonce)
+    const old = JSON.stringify({ deviceId: DEVICE, nonce, incarnation: 1 })
+    const body = JSON.parse(answer.body) as object
+    return json(200, { ...body, answer: await signDocument('attach-answer', old, device.cloud.key.signer) })
+  }
+  await device.sync()
+  await device.sync()
   expect(device.conditions).toContain('attach: ANSWER_UNEXPECTED')
+  expect(device.link.status()).toMatchObject({ incarnation: 1, fenced: true })
+  expect(nonces.size).toBe(2)
+  device.network.intercept = null
+  await calmDown(device)
+  audit(device)
+})
+
+test("an answer to somebody else's attach is refused", async () => {
+  const device = await TestDevice.make()
+  device.network.intercept = async (request) => {
+    const answer = await device.cloud.exchange(request)
+    if (!request.url.endsWith('/attach')) return answer
+    const other = JSON.stringify({ deviceId: DEVICE, nonce: 'the nonce of another life', incarnation: 9 })
+    const body = JSON.parse(answer.body) as object
+    return json(200, { ...body, answer: await signDocument('attach-answer', other, device.cloud.key.signer) })
+  }
+  await device.start()
+  await device.settle()
+  expect(device.conditions).toContain('attach: ANSWER_UNEXPECTED')
+  expect(device.disk.incarnation).toBe(0)
 })
 
 test('between any two commits of fencing, final and attach the process may end', async () => {
@@ -87,7 +131,7 @@ test('between any two commits of fencing, final and attach the process may end',
     device.disk.segmentEntriesMax = 2
     for (let i = 0; i < 5; i += 1) await device.charge(1_000n)
     device.cloud.fence()
-    device.journal.commitsUntilCrash = commits
+    device.disk.commitsUntilCrash = commits
     await device.sync()
     await calmDown(device)
     audit(device)

@@ -33,7 +33,7 @@ test('a policy is durable before it is in force', async () => {
   const device = await TestDevice.running()
   await device.cloud.publish(policyWith(2))
   // A segment is sealed and acknowledged; the third commit stores the policy.
-  device.journal.commitsUntilCrash = 3
+  device.disk.commitsUntilCrash = 3
   await device.sync()
   expect(device.fatal).toHaveLength(1)
   expect(inForce(device)).toBe(1)

@@ -52,6 +52,10 @@ export class Disk {
   clock: StoredClock | null = null
   /** Everything that was ever recorded; an acknowledged answer to an application stands in here. */
   readonly history: DurableEntry[] = []
+  /** Commits that have taken place. */
+  commits = 0
+  /** So many commits from now on, the process ends right after one; Infinity for never. */
+  commitsUntilCrash = Infinity
   /** Most entries of one segment. */
   segmentEntriesMax = SEGMENT_ENTRIES_MAX
 
@@ -79,11 +83,8 @@ export class PowerCut extends Error {
 export class MemoryJournal implements Journal {
   readonly disk: Disk
   readonly #signer: Signer
-  /** So many commits from now on, the process ends right after one; Infinity for never. */
-  commitsUntilCrash = Infinity
   /** The next writes are refused, as by a full disk. */
   refusals = 0
-  commits = 0
   #dead = false
   #queue: Promise<unknown> = Promise.resolve()
 
@@ -287,9 +288,10 @@ export class MemoryJournal implements Journal {
         throw new CodedError('NOT_RECORDED', 'the disk is full')
       }
       const result = await work()
-      this.commits += 1
-      this.commitsUntilCrash -= 1
-      if (this.commitsUntilCrash <= 0) {
+      this.disk.commits += 1
+      this.disk.commitsUntilCrash -= 1
+      if (this.disk.commitsUntilCrash <= 0) {
+        this.disk.commitsUntilCrash = Infinity
         this.#dead = true
         throw new PowerCut()
       }

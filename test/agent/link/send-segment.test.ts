@@ -143,7 +143,7 @@ test('a grant is on the disk before its first token can be spent', async () => {
   const spentAll = device.left
   await device.charge(spentAll)
   // Sealed, then acknowledged with the grant: the process ends right after that second commit.
-  device.journal.commitsUntilCrash = 2
+  device.disk.commitsUntilCrash = 2
   await device.sync()
   expect(device.fatal).toHaveLength(1)
   expect(device.left).toBe(0n)

@@ -3,7 +3,7 @@
  * key is used only after the file and its directory are on the disk: a device that enrolled with a key that a power cut
  * takes away could never come back.
  */
-import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
+import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto'
 import { link, open, readFile, stat, unlink } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { importPKCS8 } from 'jose'
@@ -55,9 +55,8 @@ async function read(path: string, closedTo: number): Promise<string | undefined>
 /** The whole file or none: it gets its name only when its bytes are on the disk, and never replaces another key. */
 async function write(path: string): Promise<void> {
   const { privateKey } = generateKeyPairSync('ed25519')
-  const temporary = `${path}.${process.pid}.new`
+  const temporary = `${path}.${randomUUID()}.new`
   try {
-    await unlink(temporary).catch(ignoreMissing)
     const file = await open(temporary, 'wx', PRIVATE_MODE)
     try {
       await file.writeFile(privateKey.export({ format: 'pem', type: 'pkcs8' }))

@@ -96,7 +96,6 @@ function holdConnection(
     signal.addEventListener('abort', leave, { once: true })
 
     client.on('connect', () => {
-      client.publish(presenceTopic(deviceId), presenceOf(true), { qos: 1, retain: true })
       const topics = [deviceTopic(deviceId), ...instanceIds.map(policyTopic)]
       client.subscribe(topics, { qos: 1 }, (error) => {
         if (error !== null) {
@@ -105,6 +104,7 @@ function holdConnection(
           return
         }
         usefulSince = now()
+        client.publish(presenceTopic(deviceId), presenceOf(true), { qos: 1, retain: true })
         onConnection(true)
       })
     })

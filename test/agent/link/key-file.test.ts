@@ -1,0 +1,85 @@
+import { generateKeyPairSync } from 'node:crypto'
+import { chmod, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { importJWK } from 'jose'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { openKeyFile } from '../../../src/agent/adapters/key-file/key-file.ts'
+import { openDocument, signDocument, thumbprint } from '../../../src/protocol/signing.ts'
+
+let folder = ''
+beforeEach(async () => (folder = await mkdtemp(join(tmpdir(), 'tallygate-key-'))))
+afterEach(() => rm(folder, { recursive: true, force: true }))
+
+const file = (): string => join(folder, 'device.pem')
+const codeOf = (error: unknown): unknown => (error as { code?: unknown }).code
+
+async function refusal(open: Promise<unknown>): Promise<unknown> {
+  return open.then(() => undefined, codeOf)
+}
+
+test('a key is made once, readable by its owner only, and the same ever after', async () => {
+  const made = await openKeyFile({ path: file(), create: true })
+  expect((await stat(file())).mode & 0o777).toBe(0o600)
+  expect(await readdir(folder)).toEqual(['device.pem'])
+  expect(await readFile(file(), 'utf8')).toMatch(/^-----BEGIN PRIVATE KEY-----/)
+  const again = await openKeyFile({ path: file(), create: true })
+  expect(again.publicJwk).toEqual(made.publicJwk)
+  expect(made.signer.keyId).toBe(await thumbprint(made.publicJwk))
+  expect(JSON.stringify(made.publicJwk)).not.toContain('"d"')
+})
+
+test.each(['ed25519', 'ec'] as const)('a provided %s key signs documents', async (type) => {
+  const { privateKey } =
+    type === 'ec' ? generateKeyPairSync('ec', { namedCurve: 'P-256' }) : generateKeyPairSync('ed25519')
+  // Either PEM form will do.
+  const pem = privateKey.export(type === 'ec' ? { format: 'pem', type: 'sec1' } : { format: 'pem', type: 'pkcs8' })
+  await writeFile(file(), pem, { mode: 0o440 })
+  const { publicJwk, signer } = await openKeyFile({ path: file(), create: false })
+  const document = await signDocument('segment', 'hello', signer)
+  const key = await importJWK(publicJwk, signer.algorithm)
+  if (key instanceof Uint8Array) throw new Error('a public key is no secret')
+  expect(await openDocument('segment', document, key)).toBe('hello')
+})
+
+test('what cannot be the key of a device is refused, and left as it is', async () => {
+  const { privateKey: rsa } = generateKeyPairSync('rsa', { modulusLength: 2048 })
+  const { privateKey: locked } = generateKeyPairSync('ed25519')
+  const cases = [
+    '',
+    'nonsense',
+    rsa.export({ format: 'pem', type: 'pkcs8' }),
+    locked.export({ format: 'pem', type: 'pkcs8', cipher: 'aes-256-cbc', passphrase: 'p' }),
+  ]
+  for (const content of cases) {
+    await writeFile(file(), content, { mode: 0o600 })
+    expect(await refusal(openKeyFile({ path: file(), create: true }))).toBe('DEVICE_KEY_UNUSABLE')
+    expect(await readFile(file(), 'utf8')).toBe(content)
+  }
+})
+
+test('a key that others can read is not used', async () => {
+  await openKeyFile({ path: file(), create: true })
+  for (const mode of [0o640, 0o604, 0o666]) {
+    await chmod(file(), mode)
+    expect(await refusal(openKeyFile({ path: file(), create: true }))).toBe('DEVICE_KEY_UNUSABLE')
+  }
+  await chmod(file(), 0o604)
+  expect(await refusal(openKeyFile({ path: file(), create: false }))).toBe('DEVICE_KEY_UNUSABLE')
+})
+
+test('a missing key is made only where it may be made', async () => {
+  expect(await refusal(openKeyFile({ path: file(), create: false }))).toBe('DEVICE_KEY_UNUSABLE')
+  expect(await readdir(folder)).toEqual([])
+  expect(await refusal(openKeyFile({ path: join(folder, 'missing', 'device.pem'), create: true }))).toBe(
+    'STATE_UNWRITABLE',
+  )
+})
+
+test('of two processes that make the key at the same time both use the same one', async () => {
+  const keys = await Promise.all([1, 2].map(() => openKeyFile({ path: file(), create: true }).catch(codeOf)))
+  const opened = keys.filter((key) => typeof key === 'object')
+  expect(opened.length).toBeGreaterThan(0)
+  const stored = await openKeyFile({ path: file(), create: true })
+  for (const key of opened) expect(key).toMatchObject({ publicJwk: stored.publicJwk })
+})

@@ -1,0 +1,185 @@
+// What push over MQTT does with any broker: the calling file gives the broker.
+import { randomUUID } from 'node:crypto'
+import { connectAsync, type MqttClient } from 'mqtt'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createMqttPush, MQTT_DEFAULTS, type MqttPushOptions } from '../../../src/agent/adapters/mqtt/mqtt-push.ts'
+import type { Push } from '../../../src/agent/app/link/push.ts'
+import { deviceTopic, policyTopic, presenceTopic } from '../../../src/protocol/push.ts'
+import { BrokerLink } from './broker-link.ts'
+
+interface Watched {
+  readonly messages: [topic: string, payload: string][]
+  readonly connections: boolean[]
+  readonly passwords: string[]
+  readonly waits: number[]
+}
+
+/** @param brokerUrl read in each test: the broker is started before the first of them */
+export function pushContract(brokerUrl: () => string): void {
+  let wire: BrokerLink
+  let cloud: MqttClient
+  let stop = new AbortController()
+  let running: Promise<void> = Promise.resolve()
+  let device = ''
+  let instance = ''
+
+  beforeEach(async () => {
+    wire = await BrokerLink.to(brokerUrl())
+    cloud = await connectAsync(brokerUrl(), { protocolVersion: 4 })
+    stop = new AbortController()
+    running = Promise.resolve()
+    device = randomUUID()
+    instance = randomUUID()
+  })
+  afterEach(async () => {
+    stop.abort()
+    await running
+    for (const topic of [policyTopic(instance), presenceTopic(device)]) {
+      await cloud.publishAsync(topic, '', { qos: 1, retain: true })
+    }
+    await cloud.endAsync()
+    await wire.close()
+  })
+
+  function start(changes: Partial<MqttPushOptions> = {}, url = wire.url): Watched {
+    const watched: Watched = { messages: [], connections: [], passwords: [], waits: [] }
+    const push: Push = createMqttPush({
+      extraCa: null,
+      ...MQTT_DEFAULTS,
+      pause: async (ms, signal) => {
+        watched.waits.push(ms)
+        if (!signal.aborted) await new Promise((resolve) => setImmediate(resolve))
+      },
+      fraction: () => 0.5,
+      now: () => performance.now(),
+      log: { info: () => undefined, warn: () => undefined },
+      ...changes,
+    })
+    const order = {
+      url,
+      deviceId: device,
+      instanceIds: [instance],
+      password: async () => {
+        watched.passwords.push(`password ${watched.passwords.length}`)
+        return watched.passwords.at(-1) ?? ''
+      },
+      onMessage: (topic: string, payload: string) => void watched.messages.push([topic, payload]),
+      onConnection: (connected: boolean) => void watched.connections.push(connected),
+    }
+    running = push.run(order, stop.signal)
+    return watched
+  }
+
+  /** Polls: what happens at the broker is not ours to await. */
+  const until = (assertion: () => void): Promise<void> =>
+    expect
+      .poll(
+        () => {
+          assertion()
+          return true
+        },
+        { timeout: 10_000, interval: 5 },
+      )
+      .toBe(true)
+
+  async function presenceOf(id: string): Promise<string[]> {
+    const seen: string[] = []
+    cloud.on('message', (topic, payload) => {
+      if (topic === presenceTopic(id)) seen.push(payload.toString())
+    })
+    await cloud.subscribeAsync(presenceTopic(id), { qos: 1 })
+    return seen
+  }
+
+  test('hints of the own topics arrive, others do not', async () => {
+    const { messages, connections } = start()
+    await until(() => expect(connections).toEqual([true]))
+    await cloud.publishAsync(policyTopic(randomUUID()), 'not ours', { qos: 1 })
+    await cloud.publishAsync(deviceTopic(device), 'device', { qos: 1 })
+    await cloud.publishAsync(policyTopic(instance), 'policy', { qos: 1, retain: true })
+    await until(() => expect(messages).toHaveLength(2))
+    expect(messages).toEqual([
+      [deviceTopic(device), 'device'],
+      [policyTopic(instance), 'policy'],
+    ])
+  })
+
+  test('a retained hint tells what was missed', async () => {
+    await cloud.publishAsync(policyTopic(instance), 'policy', { qos: 1, retain: true })
+    const { messages } = start()
+    await until(() => expect(messages).toEqual([[policyTopic(instance), 'policy']]))
+  })
+
+  test('a message that is far too long is cut to nothing', async () => {
+    const { messages, connections } = start()
+    await until(() => expect(connections).toEqual([true]))
+    await cloud.publishAsync(deviceTopic(device), 'x'.repeat(9_000), { qos: 1 })
+    await cloud.publishAsync(deviceTopic(device), 'short', { qos: 1 })
+    await until(() => expect(messages.map(([, payload]) => payload)).toContain('short'))
+    expect(messages[0]?.[1]).toBe('')
+  })
+
+  test('presence follows the agent: online, cut off, online again, gone', async () => {
+    const seen = await presenceOf(device)
+    const { connections } = start()
+    await until(() => expect(seen.at(-1)).toBe('{"online":true}'))
+    expect(connections).toEqual([true])
+    wire.forbidden = true
+    wire.cut()
+    await until(() => expect(seen.at(-1)).toBe('{"online":false}'))
+    await until(() => expect(connections).toEqual([true, false]))
+    wire.forbidden = false
+    await until(() => expect(seen.at(-1)).toBe('{"online":true}'))
+    stop.abort()
+    await running
+    await until(() => expect(seen.at(-1)).toBe('{"online":false}'))
+    expect(connections).toEqual([true, false, true, false])
+  })
+
+  test('each attempt has a token of its own, and waits longer than the one before', async () => {
+    wire.forbidden = true
+    const { passwords, waits } = start()
+    await until(() => expect(waits.length).toBeGreaterThan(6))
+    expect(waits.slice(0, 5)).toEqual([500, 1_000, 2_000, 4_000, 8_000])
+    expect(new Set(passwords).size).toBe(passwords.length)
+    expect(passwords.length).toBeGreaterThan(6)
+  })
+
+  test('after a connection that lasted the wait begins anew; after one that did not it goes on', async () => {
+    for (const [stableMs, expected] of [
+      [0, [500, 500, 500]],
+      [60_000, [500, 1_000, 2_000]],
+    ] as const) {
+      const { connections, waits } = start({ stableMs })
+      for (let cuts = 1; cuts <= 3; cuts += 1) {
+        await until(() => expect(connections.filter((connected) => connected)).toHaveLength(cuts))
+        wire.cut()
+        await until(() => expect(waits).toHaveLength(cuts))
+      }
+      expect(waits).toEqual(expected)
+      stop.abort()
+      await running
+      stop = new AbortController()
+    }
+  })
+
+  test('a stop ends the attempts, whether there is a connection or not', async () => {
+    wire.forbidden = true
+    const { waits } = start({
+      pause: async (_ms, signal) =>
+        signal.aborted ? undefined : new Promise((resolve) => signal.addEventListener('abort', () => resolve())),
+    })
+    await until(() => expect(wire.attempts).toBeGreaterThan(0))
+    stop.abort()
+    await running
+    const { attempts } = wire
+    expect(waits).toEqual([])
+    await new Promise((resolve) => setImmediate(resolve))
+    expect(wire.attempts).toBe(attempts)
+  })
+
+  test('an address that is none is no reason to end the agent', async () => {
+    const { waits } = start({}, 'gopher://broker.test')
+    await until(() => expect(waits.length).toBeGreaterThan(2))
+  })
+}
