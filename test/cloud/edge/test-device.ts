@@ -22,6 +22,7 @@ import {
   signDocument,
   thumbprint,
 } from '../../../src/protocol/signing.ts'
+import type { Taken } from '../../../src/cloud/app/edge/taking.ts'
 import { INSTANCE, START, type Twin } from './twin.ts'
 
 export interface Sealed {
@@ -88,13 +89,22 @@ export async function newDeviceKeys(algorithm: 'EdDSA' | 'ES256' = 'EdDSA'): Pro
   return { signer: { keyId: await thumbprint(jwk), algorithm, privateKey }, jwk }
 }
 
+/** What a device sees of the twin, by whatever way. */
+export interface TwinSide {
+  readonly keys: { readonly trusted: readonly [{ readonly publicKey: CryptoKey }, ...unknown[]] }
+  attach(deviceId: string, nonce: string): Promise<string>
+  sync(deviceId: string, document: string): Promise<Taken>
+}
+
 export class TestDevice {
   readonly id: string
   readonly keys: DeviceKeys
-  readonly twin: Twin
+  readonly twin: TwinSide
   state: State
+  /** Which its entries are about. */
+  instanceId = INSTANCE
 
-  constructor(id: string, keys: DeviceKeys, twin: Twin) {
+  constructor(id: string, keys: DeviceKeys, twin: TwinSide) {
     this.id = id
     this.keys = keys
     this.twin = twin
@@ -186,7 +196,7 @@ export class TestDevice {
       at: START,
       earliest: START,
       latest: null,
-      instanceId: INSTANCE,
+      instanceId: this.instanceId,
       policyRevision: 1,
       correlationId: randomUUID(),
       requester: { type: 'user', value: 'LisaBarry' },
@@ -247,9 +257,14 @@ export class TestDevice {
         atLeast: String(atLeast),
         wanted: String(wanted),
       })),
-      policies: [{ instanceId: INSTANCE, revision: 1 }],
+      policies: [{ instanceId: this.instanceId, revision: 1 }],
       final,
     }
+  }
+
+  /** Any payload at all, signed as a segment. */
+  async sign(payload: unknown): Promise<string> {
+    return signDocument('segment', JSON.stringify(payload), this.keys.signer)
   }
 
   async sealAs(payload: SegmentWire, signer: Signer = this.keys.signer): Promise<Sealed> {

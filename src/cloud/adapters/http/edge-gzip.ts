@@ -1,34 +1,41 @@
-/** Bodies that devices send compressed. The limit of a route counts what comes out of here, not what went in. */
-import { Readable } from 'node:stream'
+/** Bodies that devices send compressed. The limit counts what comes out, and what is beyond it is never unpacked. */
 import { createGunzip } from 'node:zlib'
 import type { FastifyRequest, RequestPayload } from 'fastify'
 import { CodedError } from '../../../protocol/errors.ts'
 
-/** A hook for `preParsing`. */
-export async function decompress(
-  request: FastifyRequest,
-  _reply: unknown,
-  payload: RequestPayload,
-): Promise<RequestPayload> {
+/** A hook for `preParsing`. @param bytesMax of the body after decompression */
+export function decompressUpTo(bytesMax: number) {
+  return async (request: FastifyRequest, _reply: unknown, payload: RequestPayload): Promise<RequestPayload> =>
+    decompress(request, payload, bytesMax)
+}
+
+function decompress(request: FastifyRequest, payload: RequestPayload, bytesMax: number): RequestPayload {
   const encoding = request.headers['content-encoding']?.toLowerCase()
   if (encoding === undefined || encoding === 'identity') return payload
   if (encoding !== 'gzip') {
     throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'The body is compressed with something else than gzip.')
   }
-  const plain: RequestPayload = Readable.from(gunzipped(payload), { objectMode: false })
+  const gunzip = createGunzip()
+  const plain: RequestPayload = gunzip
   plain.receivedEncodedLength = 0
+  let unpacked = 0
+  gunzip.on('data', (chunk: Buffer) => {
+    unpacked += chunk.length
+    if (unpacked > bytesMax) gunzip.destroy(new CodedError('BODY_TOO_LARGE', 'The body is larger than the limit.'))
+  })
   payload.on('data', (chunk: Buffer) => {
     plain.receivedEncodedLength = (plain.receivedEncodedLength ?? 0) + chunk.length
   })
+  // Whoever reads the body hears of its errors while it reads; nobody may be there when one comes later.
+  gunzip.on('error', () => undefined)
+  payload.on('error', (error) => gunzip.destroy(error))
+  payload.pipe(gunzip)
   return plain
 }
 
-async function* gunzipped(payload: Readable): AsyncGenerator<Buffer> {
-  const gunzip = createGunzip()
-  payload.on('error', (error) => gunzip.destroy(error))
-  try {
-    for await (const chunk of payload.pipe(gunzip)) yield chunk as Buffer
-  } catch (cause) {
-    throw new CodedError('BAD_REQUEST', 'The body is not what gzip makes.', { cause })
-  }
+/** What went wrong in a body, in words for its sender, if it went wrong here. */
+export function notGzip(error: unknown): CodedError | undefined {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined
+  if (typeof code !== 'string' || !/^(Z_|ERR_PADDING|ERR_TRAILING)/.test(code)) return undefined
+  return new CodedError('BAD_REQUEST', 'The body is not what gzip makes.', { cause: error })
 }

@@ -23,7 +23,7 @@ import { sync } from '../../app/edge/sync.ts'
 import type { Sync } from '../../app/edge/taking.ts'
 import type { Store } from '../../app/store.ts'
 import { answerError, sendJson } from './answer-error.ts'
-import { decompress } from './edge-gzip.ts'
+import { decompressUpTo, notGzip } from './edge-gzip.ts'
 import { inInstance, instanceId, parse, requireInstanceOf, requireKind } from './routes.ts'
 
 /** What the use cases of the edge need, all together. */
@@ -91,7 +91,7 @@ export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeP
     async (area) => {
       // A device may not know the time at all: it learns it from the refusal of its token.
       area.addHook('onSend', async (_request, reply) => void reply.header('date', new Date(now()).toUTCString()))
-      area.setErrorHandler((error, request, reply) => answerError(error, request, reply))
+      area.setErrorHandler((error, request, reply) => answerError(notGzip(error) ?? error, request, reply))
 
       const small = { bodyLimit: EDGE_BODY_BYTES_MAX }
 
@@ -124,7 +124,11 @@ export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeP
         return answer(reply, 200, said)
       })
 
-      const large = { bodyLimit: SYNC_BODY_BYTES_MAX, onRequest: byDevice, preParsing: decompress }
+      const large = {
+        bodyLimit: SYNC_BODY_BYTES_MAX,
+        onRequest: byDevice,
+        preParsing: decompressUpTo(SYNC_BODY_BYTES_MAX),
+      }
       area.post('/devices/:deviceId/sync', large, async (request, reply) => {
         const device = await deviceOf(request)
         const { segment, nonce } = parse(syncRequest, request.body, 'body')
