@@ -2,7 +2,7 @@
  * Signed documents and fingerprints: compact JWS with an explicit type, so that a document of one kind can never pass as
  * another, and SHA-256 over exact bytes. Only EdDSA (Ed25519) and ES256 are accepted; the key decides the algorithm.
  */
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import {
   CompactSign,
   type CryptoKey,
@@ -78,7 +78,7 @@ export async function thumbprint(key: JWK): Promise<string> {
 
 /** Lower-case hexadecimal SHA-256 of the UTF-8 bytes. */
 export function sha256(text: string): string {
-  return createHash('sha256').update(text, 'utf8').digest('hex')
+  return hash('sha256', text, 'hex')
 }
 
 /** Hash of a ledger entry: covers its body and, through the hash before it, the whole chain. */

@@ -15,11 +15,9 @@
  *   8                              the ladder of core, whose refusals are answers, item by item
  *   9 NOT_RECORDED                 the ledger has taken the entry
  */
-import { formatDecimal } from '../../core/amount.ts'
 import { decide } from '../../core/decide.ts'
-import type { AccessRequest, Caveat, ClockReading, Decision, ItemOutcome } from '../../core/decision.ts'
+import type { AccessRequest, Caveat, ClockReading, Decision } from '../../core/decision.ts'
 import { type Want, sumPostings } from '../../core/grant.ts'
-import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import {
   type AccessRequestBody,
@@ -29,6 +27,7 @@ import {
 } from '../../protocol/service/access-request.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
 import { sha256 } from '../../protocol/signing.ts'
+import { accessEntryText } from './entry-text.ts'
 import type { LastAnswer } from './journal.ts'
 import type { Claim, LastAnswers } from './last-answers.ts'
 import type { Ledger } from './ledger.ts'
@@ -105,22 +104,41 @@ export class Access {
     }
   }
 
-  async #decide(call: AccessCall, body: AccessRequestBody, claim: Claim | null): Promise<AccessAnswer> {
-    const { clock, ledger, topUps } = this.#parts
-    const request = requestOf(body)
-    let waitUntil: number | null = null
-    for (let topUpsDone = 0; ; topUpsDone += 1) {
-      const reading = clock.reading()
-      const policy = this.#policyInForce(call.instanceId, reading)
-      const decision = decide(policy.compiled, request, reading, ledger.roomAt(reading), 'BEST_EFFORT')
-      const wants = topUpsDone < TOP_UPS_MAX ? wantsOf(decision) : NO_WANTS
-      if (wants.length === 0) return this.#record(call, body, request, decision, policy, reading, claim)
+  /** Decides, and where a top-up can help waits for it and decides again. */
+  #decide(call: AccessCall, body: AccessRequestBody, claim: Claim | null): Promise<AccessAnswer> {
+    const attempt = this.#attempt(call, requestOf(body))
+    const wants = wantsOf(attempt.decision)
+    if (wants.length === 0) return this.#record(call, body, attempt, claim)
+    return this.#topUpAndDecide(call, body, attempt, wants, claim)
+  }
 
-      const now = clock.sinceBoot()
-      waitUntil ??= now + this.#parts.topUpDeadlineMs
-      if (now >= waitUntil) return this.#record(call, body, request, decision, policy, reading, claim)
-      await topUps.requestGrant(wants, waitUntil - now)
+  async #topUpAndDecide(
+    call: AccessCall,
+    body: AccessRequestBody,
+    first: Attempt,
+    lacking: readonly Want[],
+    claim: Claim | null,
+  ): Promise<AccessAnswer> {
+    const { clock, topUps, topUpDeadlineMs } = this.#parts
+    const until = clock.sinceBoot() + topUpDeadlineMs
+    let attempt = first
+    let wants = lacking
+    for (let done = 0; done < TOP_UPS_MAX && wants.length > 0; done += 1) {
+      const patienceMs = until - clock.sinceBoot()
+      if (patienceMs <= 0) break
+      await topUps.requestGrant(wants, patienceMs)
+      attempt = this.#attempt(call, attempt.request)
+      wants = wantsOf(attempt.decision)
     }
+    return this.#record(call, body, attempt, claim)
+  }
+
+  #attempt(call: AccessCall, request: AccessRequest): Attempt {
+    const { clock, ledger } = this.#parts
+    const reading = clock.reading()
+    const policy = this.#policyInForce(call.instanceId, reading)
+    const decision = decide(policy.compiled, request, reading, ledger.roomAt(reading), 'BEST_EFFORT')
+    return { request, policy, reading, decision }
   }
 
   /** Rungs 3 to 7. */
@@ -151,72 +169,34 @@ export class Access {
   async #record(
     call: AccessCall,
     body: AccessRequestBody,
-    request: AccessRequest,
-    decision: Decision,
-    policy: PolicyInForce,
-    reading: ClockReading,
+    { request, policy, reading, decision }: Attempt,
     claim: Claim | null,
   ): Promise<AccessAnswer> {
     const { ledger, lastAnswers, newId } = this.#parts
     const correlationId = newId()
-    const { revision } = policy.document
+    const { instanceId, revision: policyRevision } = policy.document
     const answer = JSON.stringify(accessResponse(call.apiVersion, correlationId, request, decision))
-    const { session, n, requestHash } = claim ?? NO_CLAIM
-    const lastAnswer: LastAnswer | null =
-      claim === null ? null : { session, n, requestHash, answer, policyRevision: revision }
-    const entry: EntryBodyWire = {
-      n: ledger.lastEntry() + 1,
-      kind: 'access',
-      at: reading.now,
-      earliest: reading.earliest,
-      latest: reading.latest,
-      instanceId: policy.document.instanceId,
-      policyRevision: revision,
-      correlationId,
-      requester: { type: request.requester.type, value: request.requester.value },
-      items: decision.items.map((outcome, index) => entryItem(outcome, index, request, body)),
-      postings: decision.postings.map(({ account, amount }) => ({ account, amount: String(amount) })),
-    }
-    await ledger.record({
-      n: entry.n,
-      body: JSON.stringify(entry),
-      moves: 'used',
-      postings: decision.postings,
-      lastAnswer,
-    })
+    const lastAnswer = claim === null ? null : lastAnswerOf(claim, answer, policyRevision)
+    const n = ledger.lastEntry() + 1
+    const metaData = body.requestedItems.map((item) => item.metaData)
+    const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision }
+    const { postings } = decision
+    await ledger.record({ n, body: accessEntryText(entry), moves: 'used', postings, lastAnswer })
     if (lastAnswer !== null) lastAnswers.settle(lastAnswer)
-    return { body: answer, policyRevision: revision, caveats: decision.caveats }
+    return { body: answer, policyRevision, caveats: decision.caveats }
   }
 }
 
-const NO_CLAIM = { session: '', n: 0, requestHash: '' }
+/** One look at the rules and the balances; what it saw holds until something is awaited. */
+interface Attempt {
+  readonly request: AccessRequest
+  readonly policy: PolicyInForce
+  readonly reading: ClockReading
+  readonly decision: Decision
+}
 
-function entryItem(
-  outcome: ItemOutcome,
-  index: number,
-  request: AccessRequest,
-  body: AccessRequestBody,
-): EntryBodyWire['items'][number] {
-  const asked = request.items[index]
-  if (asked === undefined) throw new Error('invariant: one outcome per requested item')
-  const metaData = body.requestedItems[index]?.metaData
-  return {
-    item: asked.name,
-    version: asked.version,
-    count: formatDecimal(asked.count),
-    outcome: outcome.outcome === 'REFUSED' ? outcome.reason : outcome.outcome,
-    total: outcome.outcome === 'GRANTED' ? String(outcome.total) : '0',
-    parts:
-      outcome.outcome === 'GRANTED'
-        ? outcome.parts.map(({ lineItemId, rate, actionId, charged }) => ({
-            lineItemId,
-            rate: formatDecimal(rate),
-            actionId,
-            charged: String(charged),
-          }))
-        : [],
-    ...(metaData === undefined ? {} : { metaData }),
-  }
+function lastAnswerOf({ session, n, requestHash }: Claim, answer: string, policyRevision: number): LastAnswer {
+  return { session, n, requestHash, answer, policyRevision }
 }
 
 const NO_WANTS: readonly Want[] = []

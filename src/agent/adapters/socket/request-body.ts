@@ -3,7 +3,7 @@
  * will read it takes.
  */
 import { isUtf8 } from 'node:buffer'
-import type { IncomingMessage } from 'node:http'
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { CodedError } from '../../../protocol/errors.ts'
 
 /** Levels of objects and lists. */
@@ -23,7 +23,7 @@ export function readJson(
   bytesMax: number,
   done: (result: JsonBody | CodedError) => void,
 ): void {
-  const refusal = headerRefusal(request, bytesMax)
+  const refusal = headerRefusal(request.headers, bytesMax)
   if (refusal !== null) {
     done(refusal)
     return
@@ -44,14 +44,18 @@ export function readJson(
   request.on('end', () => {
     if (isDone) return
     isDone = true
-    done(parse(rest === undefined ? (first ?? EMPTY) : Buffer.concat(rest, length)))
+    done(parseJson(rest === undefined ? (first ?? EMPTY) : Buffer.concat(rest, length)))
   })
 }
 
 const EMPTY = Buffer.alloc(0)
 
-function headerRefusal(request: IncomingMessage, bytesMax: number): CodedError | null {
-  const { 'content-type': type, 'content-encoding': encoding, 'content-length': length } = request.headers
+/** What the head already tells: MEDIA_TYPE_NOT_SUPPORTED or BODY_TOO_LARGE. */
+export function headerRefusal(
+  headers: Pick<IncomingHttpHeaders, 'content-type' | 'content-encoding' | 'content-length'>,
+  bytesMax: number,
+): CodedError | null {
+  const { 'content-type': type, 'content-encoding': encoding, 'content-length': length } = headers
   if (type === undefined || !isJsonType(type)) {
     return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'the body must be declared as application/json')
   }
@@ -65,7 +69,8 @@ function isJsonType(type: string): boolean {
   return type === 'application/json' || /^application\/json\s*(;\s*charset\s*=\s*"?utf-8"?\s*)?;?\s*$/i.test(type)
 }
 
-function parse(bytes: Buffer): JsonBody | CodedError {
+/** BAD_JSON, or BAD_REQUEST for what is nested too deep. */
+export function parseJson(bytes: Buffer): JsonBody | CodedError {
   if (!isUtf8(bytes)) return new CodedError('BAD_JSON', 'the body is not UTF-8')
   const text = bytes.toString('utf8')
   let value: unknown
@@ -74,10 +79,23 @@ function parse(bytes: Buffer): JsonBody | CodedError {
   } catch (cause) {
     return new CodedError('BAD_JSON', 'the body is not well-formed JSON', { cause })
   }
-  if (isDeeperThan(value, DEPTH_MAX))
+  if (mayBeDeeperThan(text, DEPTH_MAX) && isDeeperThan(value, DEPTH_MAX))
     return new CodedError('BAD_REQUEST', `body: nested deeper than ${DEPTH_MAX} levels`)
   return { text, value }
 }
+
+/** Cheap, and right whenever it says no: a body without so many opening brackets cannot nest so deep. */
+function mayBeDeeperThan(text: string, levels: number): boolean {
+  let openings = 0
+  for (let index = 0; index < text.length; index += 1) {
+    const unit = text.charCodeAt(index)
+    if (unit === OPENING_BRACE || unit === OPENING_BRACKET) openings += 1
+  }
+  return openings > levels
+}
+
+const OPENING_BRACE = 0x7b
+const OPENING_BRACKET = 0x5b
 
 function isDeeperThan(value: unknown, levels: number): boolean {
   if (typeof value !== 'object' || value === null) return false

@@ -1,14 +1,18 @@
 /**
  * The agent's door for local applications: HTTP on a Unix socket. Who may knock is decided by the file's permissions; a
  * bearer token is neither asked for nor looked at. It holds no rule of the product: it reads, bounds, passes on, and turns
- * outcomes into answers. Nothing that a peer sends ends the process.
+ * outcomes into answers. Nothing that a peer sends ends the process. Every connection begins in the quick lane, and goes
+ * over to Node's server with the first request that is not plain.
  */
 import { type IncomingMessage, STATUS_CODES, type Server, type ServerResponse, createServer } from 'node:http'
 import type { Socket } from 'node:net'
-import { CodedError, ERRORS, type ErrorCode } from '../../../protocol/errors.ts'
+import { CodedError } from '../../../protocol/errors.ts'
 import type { AgentStatusWire } from '../../../protocol/local/status.ts'
 import type { AccessAnswer, AccessCall } from '../../app/access.ts'
 import { claimPath } from './claim-path.ts'
+import type { QuickHead } from './quick-head.ts'
+import { QuickLane } from './quick-lane.ts'
+import { type Reply, granted, plain, refusalBody, refused } from './reply.ts'
 import { type JsonBody, readJson } from './request-body.ts'
 import { type Route, route } from './routes.ts'
 
@@ -35,7 +39,6 @@ export interface SocketServer {
 
 const KEEP_ALIVE_MS = 75_000
 const HEADER_BYTES_MAX = 16 * 1024
-const RETRY_AFTER_S = 1
 
 /** Name of an application session: what a header may carry without quoting. */
 const SESSION = /^[\x21-\x7e]{1,128}$/
@@ -51,6 +54,7 @@ export async function openSocket(options: SocketOptions): Promise<SocketServer> 
 class Door implements SocketServer {
   readonly #options: SocketOptions
   readonly #server: Server
+  readonly #quickLane: QuickLane
   #waiting = 0
   #isStopping = false
   #release: () => void = () => undefined
@@ -68,6 +72,13 @@ class Door implements SocketServer {
     this.#server.maxConnections = options.connectionsMax
     this.#server.on('request', this.#take)
     this.#server.on('clientError', answerBrokenRequest)
+    this.#quickLane = new QuickLane({
+      bodyBytesMax: options.bodyBytesMax,
+      keepAliveMs: KEEP_ALIVE_MS,
+      take: this.#takeQuick,
+      isStopping: () => this.#isStopping,
+      handOver: divert(this.#server, (socket) => this.#quickLane.enter(socket)),
+    })
   }
 
   async open(): Promise<void> {
@@ -86,105 +97,111 @@ class Door implements SocketServer {
     const closed = new Promise<void>((resolve) => {
       this.#server.close(() => resolve())
     })
-    const deadline = setTimeout(() => this.#server.closeAllConnections(), drainMs)
+    this.#quickLane.closeIdle()
+    const deadline = setTimeout(() => {
+      this.#quickLane.closeAll()
+      this.#server.closeAllConnections()
+    }, drainMs)
     await closed
     clearTimeout(deadline)
   }
 
+  /** One request that Node's server has read the head of. */
   readonly #take = (request: IncomingMessage, response: ServerResponse): void => {
     response.sendDate = false
+    const answer = (reply: Reply): void => {
+      if (this.#isStopping) response.shouldKeepAlive = false
+      send(response, reply)
+    }
     if (this.#isStopping) {
-      response.shouldKeepAlive = false
-      refuse(response, new CodedError('STOPPING', 'the agent is shutting down'))
+      answer(STOPPING)
       return
     }
     const target = route(request.method ?? '', request.url ?? '')
     switch (target.to) {
       case 'access':
-        this.#takeAccess(request, response, target)
+        readJson(request, this.#options.bodyBytesMax, (body) => this.#access(target, request.headers, body, answer))
         break
       case 'status':
-        this.#answerStatus(response)
+        answer(this.#status())
         break
       case 'live':
-        send(response, 200, '{"live":true}')
+        answer(plain('{"live":true}'))
         break
       case 'malformed':
-        refuse(response, new CodedError('BAD_REQUEST', 'the instance id in the path is not a UUID'))
+        answer(refused(new CodedError('BAD_REQUEST', 'the instance id in the path is not a UUID')))
         break
       case 'nowhere':
-        refuse(response, new CodedError('NOT_FOUND', 'there is nothing at this address for this method'))
+        answer(refused(new CodedError('NOT_FOUND', 'there is nothing at this address for this method')))
     }
   }
 
-  #answerStatus(response: ServerResponse): void {
-    try {
-      send(response, 200, JSON.stringify(this.#options.status()))
-    } catch (error) {
-      this.#fail(response, error)
-    }
+  /** One access request that the quick lane has read. */
+  readonly #takeQuick = ({ target, headers }: QuickHead, body: JsonBody | CodedError, answer: Answer): void => {
+    if (this.#isStopping) answer(STOPPING)
+    else this.#access(target, headers, body, answer)
   }
 
-  #takeAccess(request: IncomingMessage, response: ServerResponse, target: Extract<Route, { to: 'access' }>): void {
-    const { waitingMax, bodyBytesMax } = this.#options
-    readJson(request, bodyBytesMax, (body) => {
-      const call = body instanceof CodedError ? body : callOf(request, target, body)
-      if (call instanceof CodedError) {
-        refuse(response, call)
-        return
-      }
-      if (this.#waiting >= waitingMax) {
-        refuse(response, new CodedError('OVERLOADED', `${waitingMax} requests are waiting`))
-        return
-      }
-      this.#waiting += 1
-      this.#options.access(call).then(
-        (answer) => {
-          this.#waiting -= 1
-          this.#answerAccess(response, answer)
-        },
-        (error: unknown) => {
-          this.#waiting -= 1
-          this.#fail(response, error)
-        },
-      )
-    })
-  }
-
-  #answerAccess(response: ServerResponse, { body, policyRevision, caveats }: AccessAnswer): void {
-    if (this.#isStopping) response.shouldKeepAlive = false
-    const headers = [
-      'Content-Type',
-      'application/json',
-      'Content-Length',
-      String(Buffer.byteLength(body)),
-      'x-tallygate-durability',
-      'durable',
-      'x-tallygate-policy-revision',
-      String(policyRevision),
-    ]
-    if (caveats.length > 0) headers.push('x-tallygate-caveats', caveats.join(', '))
-    response.writeHead(200, headers)
-    response.end(body)
-  }
-
-  #fail(response: ServerResponse, error: unknown): void {
-    if (this.#isStopping) response.shouldKeepAlive = false
-    if (error instanceof CodedError) {
-      refuse(response, error)
+  #access(target: AccessTarget, headers: SessionHeaders, body: JsonBody | CodedError, answer: Answer): void {
+    const call = body instanceof CodedError ? body : callOf(target, headers, body)
+    if (call instanceof CodedError) {
+      answer(refused(call))
       return
     }
+    const { waitingMax, access } = this.#options
+    if (this.#waiting >= waitingMax) {
+      answer(refused(new CodedError('OVERLOADED', `${waitingMax} requests are waiting`)))
+      return
+    }
+    this.#waiting += 1
+    access(call).then(
+      (result) => {
+        this.#waiting -= 1
+        answer(granted(result))
+      },
+      (error: unknown) => {
+        this.#waiting -= 1
+        answer(this.#failure(error))
+      },
+    )
+  }
+
+  #status(): Reply {
+    try {
+      return plain(JSON.stringify(this.#options.status()))
+    } catch (error) {
+      return this.#failure(error)
+    }
+  }
+
+  #failure(error: unknown): Reply {
+    if (error instanceof CodedError) return refused(error)
     this.#options.onFault(error)
-    refuse(response, new CodedError('INTERNAL', 'the request met a fault in the agent', { cause: error }))
+    return refused(new CodedError('INTERNAL', 'the request met a fault in the agent', { cause: error }))
   }
 }
 
+/** Lets connections that come go to `enter`; returns what gives one to the server after all. */
+function divert(server: Server, enter: (socket: Socket) => void): (socket: Socket) => void {
+  const own = server.listeners('connection') as ((socket: Socket) => void)[]
+  server.removeAllListeners('connection').on('connection', enter)
+  return (socket) => {
+    for (const listener of own) listener.call(server, socket)
+  }
+}
+
+type Answer = (reply: Reply) => void
+type AccessTarget = Extract<Route, { to: 'access' }>
+type SessionHeaders = Readonly<Record<string, string | readonly string[] | undefined>>
+
+const STOPPING = refused(new CodedError('STOPPING', 'the agent is shutting down'))
+
 function callOf(
-  request: IncomingMessage,
-  { apiVersion, instanceId }: Extract<Route, { to: 'access' }>,
+  { apiVersion, instanceId }: AccessTarget,
+  headers: SessionHeaders,
   { text, value }: JsonBody,
 ): AccessCall | CodedError {
-  const { 'x-tallygate-session': session, 'x-tallygate-request': number } = request.headers
+  const { 'x-tallygate-session': session, 'x-tallygate-request': number } = headers
   if (session === undefined && number === undefined) return { apiVersion, instanceId, text, body: value, repeat: null }
   if (typeof session !== 'string' || !SESSION.test(session)) {
     return new CodedError(
@@ -198,24 +215,10 @@ function callOf(
   return { apiVersion, instanceId, text, body: value, repeat: { session, n: Number(number) } }
 }
 
-function send(response: ServerResponse, status: number, body: string, more: readonly string[] = []): void {
-  response.writeHead(status, [
-    'Content-Type',
-    'application/json',
-    'Content-Length',
-    String(Buffer.byteLength(body)),
-    ...more,
-  ])
+function send(response: ServerResponse, { status, headers, body }: Reply): void {
+  const length = String(Buffer.byteLength(body))
+  response.writeHead(status, ['Content-Type', 'application/json', 'Content-Length', length, ...headers])
   response.end(body)
-}
-
-function refuse(response: ServerResponse, error: CodedError): void {
-  const headers = ERRORS[error.code].retry === 'later' ? ['Retry-After', String(RETRY_AFTER_S)] : []
-  send(response, error.httpStatus, bodyOf(error.code, error.message), headers)
-}
-
-function bodyOf(code: ErrorCode, message: string): string {
-  return JSON.stringify({ message, code })
 }
 
 /** What the HTTP parser gives up on. */
@@ -226,7 +229,8 @@ function answerBrokenRequest(error: NodeJS.ErrnoException, socket: Socket): void
   }
   const status = error.code === 'HPE_HEADER_OVERFLOW' ? 431 : error.code === 'ERR_HTTP_REQUEST_TIMEOUT' ? 408 : 400
   const reason = STATUS_CODES[status] ?? ''
-  const body = bodyOf('BAD_REQUEST', `this is not an HTTP request that the agent takes: ${reason}`)
+  const message = `this is not an HTTP request that the agent takes: ${reason}`
+  const body = refusalBody({ code: 'BAD_REQUEST', message })
   socket.end(
     `HTTP/1.1 ${status} ${reason}\r\nConnection: close\r\nContent-Type: application/json\r\n` +
       `Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`,

@@ -1,0 +1,50 @@
+/**
+ * The head of a request, for the quick lane: taken only in the form in which nearly every client sends it. Whatever is
+ * unusual in any way is nothing to understand here; it is left to Node's own parser.
+ */
+import type { Route } from './routes.ts'
+import { route } from './routes.ts'
+
+export interface QuickHead {
+  readonly target: Extract<Route, { to: 'access' }>
+  /** Names in lower case, each of which came once. */
+  readonly headers: Readonly<Record<string, string>>
+  readonly bodyBytes: number
+}
+
+const REQUEST_LINE = /^POST ([\x21-\x7e]+) HTTP\/1\.1$/
+const HEADER = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\x20-\x7e]*)$/
+const LENGTH = /^\d{1,9}$/
+
+/** What changes how a message is framed, or what becomes of the connection. */
+const FRAMING = [
+  'transfer-encoding',
+  'trailer',
+  'te',
+  'upgrade',
+  'expect',
+  'keep-alive',
+  'proxy-connection',
+  'http2-settings',
+]
+
+/** Undefined for everything but a plain access request with a body of known length on a connection that stays open. */
+export function quickHead(text: string): QuickHead | undefined {
+  const [requestLine = '', ...lines] = text.split('\r\n')
+  const url = REQUEST_LINE.exec(requestLine)?.[1]
+  if (url === undefined) return undefined
+  const target = route('POST', url)
+  if (target.to !== 'access') return undefined
+  const headers: Record<string, string> = Object.create(null) as Record<string, string>
+  for (const line of lines) {
+    const [, name, value] = HEADER.exec(line) ?? []
+    if (name === undefined || value === undefined) return undefined
+    const key = name.toLowerCase()
+    if (key in headers) return undefined
+    headers[key] = value.trimEnd()
+  }
+  const { host, connection = 'keep-alive', 'content-length': length = '' } = headers
+  if (host === undefined || connection.toLowerCase() !== 'keep-alive' || !LENGTH.test(length)) return undefined
+  if (FRAMING.some((name) => name in headers)) return undefined
+  return { target, headers, bodyBytes: Number(length) }
+}

@@ -1,0 +1,163 @@
+/**
+ * The quick lane of the socket: a plain access request that arrives in one piece is read, and answered, without the
+ * machinery of a general HTTP server, which costs more than the decision itself. Anything else, be it unusual, incomplete,
+ * pipelined or malformed, goes with all its bytes to Node's server, and the connection stays there. So nothing is
+ * understood twice, and no state of a half-read message is kept in here.
+ */
+import { STATUS_CODES } from 'node:http'
+import type { Socket } from 'node:net'
+import type { CodedError } from '../../../protocol/errors.ts'
+import { type QuickHead, quickHead } from './quick-head.ts'
+import type { Reply } from './reply.ts'
+import { type JsonBody, headerRefusal, parseJson } from './request-body.ts'
+
+export interface QuickLaneOptions {
+  readonly bodyBytesMax: number
+  /** A connection that is silent for so long is closed, ms. */
+  readonly keepAliveMs: number
+  /** Takes one request; calls back once, with what is to be answered. */
+  readonly take: (head: QuickHead, body: JsonBody | CodedError, done: (reply: Reply) => void) => void
+  /** Whether connections are to be closed after the next answer. */
+  readonly isStopping: () => boolean
+  /** Node's server takes over the connection. */
+  readonly handOver: (socket: Socket) => void
+}
+
+const HEAD_END = Buffer.from('\r\n\r\n')
+
+/** Heads that were understood; a client sends the same one with nearly every request. */
+const HEADS_MAX = 256
+const HEAD_BYTES_MAX = 2_048
+
+export class QuickLane {
+  readonly #options: QuickLaneOptions
+  readonly #heads = new Map<string, QuickHead>()
+  readonly #connections = new Set<Connection>()
+
+  constructor(options: QuickLaneOptions) {
+    this.#options = options
+  }
+
+  /** A connection has come. */
+  readonly enter = (socket: Socket): void => {
+    const connection = new Connection(socket, this.#options, this.#headOf, (left) => this.#connections.delete(left))
+    this.#connections.add(connection)
+  }
+
+  closeIdle(): void {
+    for (const connection of this.#connections) connection.closeIfIdle()
+  }
+
+  closeAll(): void {
+    for (const connection of this.#connections) connection.close()
+  }
+
+  readonly #headOf = (text: string): QuickHead | undefined => {
+    const known = this.#heads.get(text)
+    if (known !== undefined) return known
+    const head = quickHead(text)
+    // A head with a number in it will not come again.
+    if (head === undefined || 'x-tallygate-request' in head.headers) return head
+    if (this.#heads.size >= HEADS_MAX) this.#heads.clear()
+    this.#heads.set(text, head)
+    return head
+  }
+}
+
+class Connection {
+  readonly #socket: Socket
+  readonly #options: QuickLaneOptions
+  readonly #headOf: (text: string) => QuickHead | undefined
+  readonly #onLeft: (connection: Connection) => void
+  #isBusy = false
+  /** Came before the answer: the client pipelines. */
+  #early: Buffer | null = null
+  #hasEnded = false
+
+  constructor(
+    socket: Socket,
+    options: QuickLaneOptions,
+    headOf: (text: string) => QuickHead | undefined,
+    onLeft: (connection: Connection) => void,
+  ) {
+    this.#socket = socket
+    this.#options = options
+    this.#headOf = headOf
+    this.#onLeft = onLeft
+    socket.on('data', this.#onData).on('end', this.#onEnd).on('error', this.#onError).on('close', this.#onClose)
+    socket.on('timeout', this.#onSilence)
+    socket.setTimeout(options.keepAliveMs)
+  }
+
+  close(): void {
+    this.#socket.destroy()
+  }
+
+  closeIfIdle(): void {
+    if (!this.#isBusy) this.close()
+  }
+
+  readonly #onData = (bytes: Buffer): void => {
+    if (this.#isBusy) {
+      this.#early = this.#early === null ? bytes : Buffer.concat([this.#early, bytes])
+      this.#socket.pause()
+      return
+    }
+    const headEnd = bytes.indexOf(HEAD_END)
+    const head =
+      headEnd < 0 || headEnd > HEAD_BYTES_MAX ? undefined : this.#headOf(bytes.toString('latin1', 0, headEnd))
+    const bodyStart = headEnd + HEAD_END.length
+    if (
+      head === undefined ||
+      bytes.length !== bodyStart + head.bodyBytes ||
+      headerRefusal(head.headers, this.#options.bodyBytesMax) !== null
+    ) {
+      this.#handOver(bytes)
+      return
+    }
+    this.#isBusy = true
+    this.#options.take(head, parseJson(bytes.subarray(bodyStart)), this.#answer)
+  }
+
+  readonly #answer = (reply: Reply): void => {
+    const socket = this.#socket
+    this.#isBusy = false
+    const isLast = this.#hasEnded || this.#options.isStopping()
+    socket.write(textOf(reply, isLast, this.#options.keepAliveMs))
+    if (isLast) socket.end()
+    else if (this.#early !== null) this.#handOver(this.#early)
+  }
+
+  #handOver(bytes: Buffer): void {
+    const socket = this.#socket
+    this.#onLeft(this)
+    socket.off('data', this.#onData).off('end', this.#onEnd).off('error', this.#onError).off('close', this.#onClose)
+    socket.setTimeout(0).off('timeout', this.#onSilence)
+    this.#options.handOver(socket)
+    socket.unshift(bytes)
+    socket.resume()
+  }
+
+  readonly #onSilence = (): void => this.closeIfIdle()
+
+  readonly #onEnd = (): void => {
+    this.#hasEnded = true
+    if (!this.#isBusy) this.#socket.end()
+  }
+
+  readonly #onError = (): void => {
+    this.#socket.destroy()
+  }
+
+  readonly #onClose = (): void => this.#onLeft(this)
+}
+
+function textOf({ status, headers, body }: Reply, isLast: boolean, keepAliveMs: number): string {
+  let text = `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n`
+  for (let index = 0; index < headers.length; index += 2)
+    text += `${headers[index] ?? ''}: ${headers[index + 1] ?? ''}\r\n`
+  text += isLast
+    ? 'Connection: close\r\n'
+    : `Connection: keep-alive\r\nKeep-Alive: timeout=${Math.floor(keepAliveMs / 1000)}\r\n`
+  return `${text}\r\n${body}`
+}

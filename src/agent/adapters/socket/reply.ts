@@ -1,0 +1,33 @@
+/** An answer of the socket before it takes the form of a lane: status, headers besides those of every answer, JSON text. */
+import { CodedError, ERRORS } from '../../../protocol/errors.ts'
+import type { AccessAnswer } from '../../app/access.ts'
+
+export interface Reply {
+  readonly status: number
+  /** Name, value, name, value. Content-Type and Content-Length are not among them. */
+  readonly headers: readonly string[]
+  readonly body: string
+}
+
+const RETRY_AFTER_S = 1
+const NONE: readonly string[] = []
+
+export function plain(body: string): Reply {
+  return { status: 200, headers: NONE, body }
+}
+
+export function granted({ body, policyRevision, caveats }: AccessAnswer): Reply {
+  const revision = String(policyRevision)
+  const headers = ['x-tallygate-durability', 'durable', 'x-tallygate-policy-revision', revision]
+  if (caveats.length > 0) headers.push('x-tallygate-caveats', caveats.join(', '))
+  return { status: 200, headers, body }
+}
+
+export function refused(error: CodedError): Reply {
+  const headers = ERRORS[error.code].retry === 'later' ? ['Retry-After', String(RETRY_AFTER_S)] : NONE
+  return { status: error.httpStatus, headers, body: refusalBody(error) }
+}
+
+export function refusalBody({ code, message }: Pick<CodedError, 'code' | 'message'>): string {
+  return JSON.stringify({ message, code })
+}
