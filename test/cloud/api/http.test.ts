@@ -1,0 +1,335 @@
+import { connect } from 'node:net'
+import { text as readAll } from 'node:stream/consumers'
+import { PassThrough } from 'node:stream'
+import fc from 'fast-check'
+import { pino } from 'pino'
+import { describe, expect, it } from 'vitest'
+import { START, type Twin, lineItemBody, newKeyPair, openTwin, pick } from '../harness.ts'
+
+const INSTANCES = '/provisioning/api/v1.1/instances'
+
+/** Sends bytes as they are and returns all that comes back. */
+async function raw(twin: Twin, bytes: string): Promise<string> {
+  const { hostname, port } = new URL(twin.cloud.address)
+  const socket = connect(Number(port), hostname)
+  socket.end(bytes)
+  return readAll(socket)
+}
+
+describe('the server', () => {
+  it('tells whether it lives and whether it can serve, without a token', async () => {
+    await using twin = await openTwin()
+    const { origin } = new URL(twin.cloud.address)
+    expect(await (await fetch(`${origin}/healthz`)).json()).toEqual({ status: 'ok' })
+    expect(await (await fetch(`${origin}/readyz`)).json()).toEqual({ status: 'ready' })
+  })
+
+  it('answers an unknown path, method or version with 404', async () => {
+    await using twin = await openTwin()
+    for (const [method, path] of [
+      ['GET', '/'],
+      ['GET', '/provisioning/api/v1.2/instances'],
+      ['GET', '/provisioning/api/instances'],
+      ['DELETE', INSTANCES],
+      ['HEAD', INSTANCES],
+      ['GET', '/elastic/api/v1.1/instances'],
+      ['GET', '/api/v1.1/rate-tables'],
+    ] as const) {
+      const { status, body } = await twin.call(method, path)
+      expect(status, `${method} ${path}`).toBe(404)
+      if (method !== 'HEAD') expect(body).toMatchObject({ code: 'NOT_FOUND' })
+    }
+  })
+
+  it('takes its areas below another prefix, or below none', async () => {
+    for (const prefix of ['', '/a/b']) {
+      await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, prefix } }))
+      expect((await twin.call('GET', INSTANCES)).status).toBe(200)
+    }
+    for (const prefix of ['x', '/x/', '//', '/a b']) {
+      const opened = openTwin((settings) => ({ ...settings, http: { ...settings.http, prefix } }))
+      await expect(opened).rejects.toMatchObject({ code: 'CONFIG_INVALID' })
+    }
+  })
+
+  it('asks for the token before it looks at anything else', async () => {
+    await using twin = await openTwin()
+    const { status } = await twin.call('POST', INSTANCES, { token: null, raw: 'x'.repeat(3_000_000) })
+    expect(status).toBe(401)
+  })
+
+  it('refuses a body that is not well-formed JSON', async () => {
+    await using twin = await openTwin()
+    for (const body of [
+      '{',
+      '',
+      '{"a":1,}',
+      'undefined',
+      "{'a':1}",
+      '{"a":1} x',
+      '\ufeff{}',
+      new Uint8Array([0x22, 0xff, 0x22]),
+    ]) {
+      const { status, body: said } = await twin.call('POST', INSTANCES, { raw: body })
+      expect(status).toBe(400)
+      expect(pick(said, 'code')).toMatch(/^BAD_/)
+    }
+  })
+
+  it('refuses a body of another type, or of none', async () => {
+    await using twin = await openTwin()
+    for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'application/xml', 'nonsense']) {
+      const { status, body } = await twin.call('POST', INSTANCES, { raw: '{}', headers: { 'content-type': type } })
+      expect([status, pick(body, 'code')]).toEqual([415, 'MEDIA_TYPE_NOT_SUPPORTED'])
+    }
+    const withCharset = { 'content-type': 'application/json; charset=utf-8' }
+    const made = await twin.call('POST', INSTANCES, { raw: '{"shortName":"s","accountId":"a"}', headers: withCharset })
+    expect(made.status).toBe(201)
+  })
+
+  it('refuses a body above the limit, and one that nests too deep', async () => {
+    await using twin = await openTwin()
+    const large = JSON.stringify({ shortName: 's', accountId: 'x'.repeat(1_048_576) })
+    expect(await twin.call('POST', INSTANCES, { raw: large })).toMatchObject({
+      status: 413,
+      body: { code: 'BODY_TOO_LARGE' },
+    })
+    const path = `/api/v1.1/instances/${await twin.instance()}/conditions`
+    for (const deep of [
+      `${'['.repeat(100_000)}${']'.repeat(100_000)}`,
+      `[${'{"operator":"NOT","condition":'.repeat(20_000)}{}${'}'.repeat(20_000)}]`,
+    ]) {
+      expect((await twin.call('POST', path, { raw: deep })).status).toBe(400)
+    }
+  })
+
+  it('does not stumble over names that mean something to the language', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.instance()
+    await twin.rates({ constructor: 1, toString: 2 })
+    await twin.lineItem(instance, { activationId: '__proto__' })
+    const raw = `{"requester":{"type":"user","value":"x","dictionary":{"__proto__":{"a":1},"constructor":"y"}},
+      "requestedItems":[{"item":"constructor","count":1,"metaData":{"__proto__":1}},{"item":"hasOwnProperty","count":1}]}`
+    const { status, body } = await twin.call('POST', `/elastic/api/v1.1/instances/${instance}/access-request`, { raw })
+    expect(status).toBe(200)
+    expect(pick(body, 'requestedItems', 0, 'lineItems', 0, 'activationId')).toBe('__proto__')
+    expect(pick(body, 'requestedItems', 1, 'status', 'code')).toBe('2001')
+  })
+
+  it('answers what is no HTTP request, and a path that is not well-formed', async () => {
+    await using twin = await openTwin()
+    const nonsense = await raw(twin, 'this is not HTTP\r\n\r\n')
+    expect(nonsense).toMatch(/^HTTP\/1.1 400 /)
+    expect(nonsense).toContain('"code":"BAD_REQUEST"')
+    const path = await raw(
+      twin,
+      'GET /dynamicmonetization/api/v1.1/sessions/%zz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n',
+    )
+    expect(path).toMatch(/^HTTP\/1.1 400 /)
+    expect(path).toContain('"code":"BAD_REQUEST"')
+    expect((await twin.call('GET', INSTANCES)).status).toBe(200)
+  })
+
+  it('refuses more requests at a time than it is allowed, and says when to come again', async () => {
+    await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, requestsMax: 1 } }))
+    const token = await twin.administrationToken()
+    const { hostname, port } = new URL(twin.cloud.address)
+    const slow = connect(Number(port), hostname)
+    slow.write(
+      `POST /dynamicmonetization${INSTANCES} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
+        'Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
+    )
+    let refused = await twin.call('GET', INSTANCES)
+    while (refused.status === 200) refused = await twin.call('GET', INSTANCES)
+    expect(refused).toMatchObject({ status: 503, body: { code: 'OVERLOADED' } })
+    expect(refused.headers.get('retry-after')).toBe('1')
+    slow.destroy()
+    let again = await twin.call('GET', INSTANCES)
+    while (again.status === 503) again = await twin.call('GET', INSTANCES)
+    expect(again.status).toBe(200)
+  })
+
+  it('finishes what is under way when it is stopped, and what it answered is stored', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.instance()
+    await twin.rates({ Print: 1 })
+    await twin.lineItem(instance, { quantity: 1000 })
+    const answers = Array.from({ length: 40 }, async () =>
+      twin.access(instance, { Print: 1 }).then(
+        ({ status }) => status,
+        () => 'refused' as const,
+      ),
+    )
+    await answers[0]
+    await twin.stop()
+    const granted = (await Promise.all(answers)).filter((status) => status === 200).length
+    expect(granted).toBeGreaterThan(0)
+    await twin.start()
+    expect(await twin.used(instance, 'ACT-1')).toBe(granted)
+  })
+
+  it('ends connections that never finish their request, in the time that it was given', async () => {
+    const drainTimeout = 150
+    await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, drainTimeout } }))
+    const token = await twin.administrationToken()
+    const { hostname, port } = new URL(twin.cloud.address)
+    const slow = connect(Number(port), hostname)
+    slow.on('error', () => undefined)
+    slow.write(
+      `POST /dynamicmonetization${INSTANCES} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
+        'Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
+    )
+    await twin.call('GET', INSTANCES)
+    await twin.stop()
+    slow.destroy()
+  })
+
+  it('cannot listen where another process does', async () => {
+    await using first = await openTwin()
+    const port = Number(new URL(first.cloud.address).port)
+    const second = openTwin((settings) => ({ ...settings, http: { ...settings.http, port } }))
+    await expect(second).rejects.toMatchObject({ code: 'ADDRESS_IN_USE' })
+    const elsewhere = openTwin((settings) => ({ ...settings, http: { ...settings.http, host: '192.0.2.1' } }))
+    await expect(elsewhere).rejects.toMatchObject({ code: 'ADDRESS_NOT_PERMITTED' })
+  })
+
+  it('logs neither tokens nor keys nor what requesters say of themselves', async () => {
+    const lines = new PassThrough()
+    const written = readAll(lines)
+    const secrets: string[] = []
+    {
+      await using twin = await openTwin(undefined, pino({ level: 'debug' }, lines))
+      const instance = await twin.instance()
+      const { publicPem } = newKeyPair()
+      await twin.call('PUT', '/api/v1.1/client-keys', { body: [{ id: 'k', publicKey: publicPem }] })
+      await twin.access(instance, { Print: 1 }, 'a-very-private-person')
+      await twin.call('POST', INSTANCES, { raw: '{' })
+      await twin.call('GET', INSTANCES, { token: 'not.a.token' })
+      secrets.push(
+        await twin.administrationToken(),
+        publicPem.split('\n')[1] ?? '',
+        'a-very-private-person',
+        'not.a.token',
+      )
+    }
+    lines.end()
+    const log = await written
+    expect(log).toContain('listening')
+    for (const secret of secrets) expect(log).not.toContain(secret)
+  })
+})
+
+describe('whatever is sent', () => {
+  it('is never answered with a server error', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.instance()
+    await twin.rates({ Print: 1 })
+    await twin.lineItem(instance)
+    const session = pick(
+      (await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId: instance } })).body,
+      'sessionId',
+    )
+    const inInstance = `instances/${instance}`
+    const inSession = `sessions/${String(session)}`
+    const operations: readonly (readonly [string, string])[] = [
+      ['GET POST', `provisioning/api/v1.1/instances`],
+      ['GET PUT', `provisioning/api/v1.0/${inInstance}/line-items`],
+      ['GET PUT', `provisioning/api/v1.1/${inInstance}/line-items`],
+      ['GET DELETE', `provisioning/api/v1.1/${inInstance}/line-items/ACT-1`],
+      ['GET POST PUT DELETE', `api/v1.1/${inInstance}/line-items/ACT-1/actions`],
+      ['GET', `api/v1.1/${inInstance}/line-items/actions`],
+      ['GET POST PATCH DELETE', `api/v1.1/${inInstance}/conditions`],
+      ['GET PUT DELETE', `api/v1.1/${inInstance}/line-items/ACT-1/consumption-limit`],
+      ['POST', `elastic/api/v1.0/${inInstance}/access-request`],
+      ['POST', `elastic/api/v1.1/${inInstance}/access-request`],
+      ['GET POST', 'api/v1.1/sessions'],
+      ['GET PUT', `floating/api/v1.0/${inSession}`],
+      ['PUT', `api/v1.1/${inSession}`],
+      ['GET', `api/v1.1/${inSession}/heartbeat`],
+      ['GET POST DELETE', 'provisioning/api/v1.1/rate-tables'],
+      ['GET PATCH', 'provisioning/api/v1.1/configuration'],
+      ['PUT', 'api/v1.1/client-keys'],
+      ['GET', 'api/v1.1/public-keys'],
+    ]
+    const calls = operations.flatMap(([methods, path]) => methods.split(' ').map((method) => [method, path] as const))
+    const token = await twin.administrationToken()
+    const number = fc.oneof(
+      fc.constantFrom(0, -0, 1, -1, 0.5, 1e-7, 1e21, 1e308, -1e308, 2 ** 53, 2 ** 63, START, 253402300799999),
+      fc.double({ noNaN: true, noDefaultInfinity: true }),
+    )
+    const word = fc.oneof(
+      fc.constantFrom(
+        '',
+        'ACT-1',
+        'Print',
+        'DEPLOYED',
+        'OBSOLETE',
+        'Number',
+        'Unlimited',
+        'ALLOW',
+        'DENY',
+        'MONTHLY',
+        instance,
+      ),
+      fc.string({ unit: 'binary' }),
+      fc.string({ unit: 'grapheme' }),
+    )
+    const leaf = fc.oneof(number, word, fc.boolean(), fc.constant(null))
+    const field = fc.constantFrom(
+      ...['activationId', 'state', 'quantity', 'start', 'end', 'used', 'attributes', 'elastic', 'rateTableSeries'],
+      ...['overdraftLimit', 'overdraftType', 'resetFrequency', 'action', 'allocation', 'conditionId', 'id', 'name'],
+      ...['operator', 'conditions', 'condition', 'property', 'values', 'effectiveFrom', 'version', 'series', 'items'],
+      ...['rate', 'requester', 'type', 'value', 'dictionary', 'requestedItems', 'item', 'count', 'metaData', 'limit'],
+      ...['rollbackOnDeny', 'instanceId', 'shortName', 'accountId', 'publicKey', 'frequency', 'nextReset', '__proto__'],
+    )
+    const anything = fc.letrec<{ value: unknown }>((tie) => ({
+      value: fc.oneof(
+        { depthSize: 'small' },
+        leaf,
+        fc.array(tie('value'), { maxLength: 4 }),
+        fc.dictionary(field, tie('value'), { maxKeys: 6 }),
+      ),
+    })).value
+    /** A good body with something in it exchanged: it gets further than noise. */
+    const bent = fc
+      .tuple(
+        fc.constantFrom<Record<string, unknown>>(
+          lineItemBody(),
+          { requester: { type: 'u', value: 'v' }, requestedItems: [{ item: 'Print', count: 1 }] },
+          { requester: { type: 'u', value: 'v' }, rollbackOnDeny: true, requestedItems: [{ item: 'Print', count: 1 }] },
+          { effectiveFrom: 1, version: '1', items: [{ name: 'Print', rate: 1 }] },
+          { limit: 5, frequency: 'DAILY', nextReset: START + 1 },
+          { shortName: 's', accountId: 'a' },
+        ),
+        field,
+        anything,
+      )
+      .map(([body, key, value]) => ({ ...body, [key]: value }))
+    const query = fc.oneof(
+      fc.constant(''),
+      fc
+        .tuple(fc.constantFrom('next', 'size', 'accountId', 'default', 'series', 'version', 'instanceId'), word)
+        .map(([key, value]) => `?${key}=${encodeURIComponent(value.toWellFormed())}`),
+      fc.string({ unit: 'binary-ascii' }).map((text) => `?${encodeURI(text)}`),
+    )
+    await fc.assert(
+      fc.asyncProperty(
+        fc.constantFrom(...calls),
+        query,
+        fc.oneof(
+          anything,
+          bent,
+          bent.map((body) => [body]),
+        ),
+        async ([method, path], search, body) => {
+          const options = method === 'GET' ? { token } : { token, body }
+          const reply = await twin.call(method, `/${path}${search}`, options)
+          expect(reply.status, reply.text).toBeLessThan(500)
+        },
+      ),
+      { numRuns: 600 },
+    )
+    expect((await twin.call('GET', `${INSTANCES}/${instance}/line-items`)).status).toBe(200)
+    await twin.tick()
+  }, 60_000)
+})
