@@ -1,0 +1,125 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { actionAccount, lineAccount, limitAccount } from '../../../src/core/account.ts'
+import { MICRO_MAX } from '../../../src/core/amount.ts'
+import {
+  type Capped,
+  bill,
+  capOf,
+  charge,
+  free,
+  grantOut,
+  newPool,
+  refund,
+  retarget,
+  takeBack,
+  used,
+} from '../../../src/cloud/app/pool.ts'
+import type { Pool } from '../../../src/cloud/app/records.ts'
+
+const account = lineAccount('i', 'L', 0)
+
+describe('a pool', () => {
+  it('gives what its cap leaves, to the cloud and to devices alike', () => {
+    const pool = grantOut(charge(newPool(account, 100n), 30n), 50n)
+    expect(free(pool)).toBe(20n)
+    expect(() => charge(pool, 21n)).toThrow('invariant')
+    expect(() => grantOut(pool, 21n)).toThrow('invariant')
+    expect(free(charge(pool, 20n))).toBe(0n)
+  })
+
+  it('counts as used what the cloud charged and what devices reported', () => {
+    const pool = bill(charge(newPool(account, 100n), 30n), 5n)
+    expect(used(pool)).toBe(35n)
+    expect(used(bill(refund(pool, 10n), -2n))).toBe(23n)
+    expect(() => refund(pool, 31n)).toThrow('invariant')
+  })
+
+  it('comes down with a lowered cap only as tokens come back', () => {
+    let pool = grantOut(charge(newPool(account, 100n), 40n), 50n)
+    pool = retarget(pool, 60n)
+    expect([pool.capInForce, free(pool)]).toEqual([90n, 0n])
+    pool = takeBack(pool, 20n)
+    expect([pool.capInForce, free(pool)]).toEqual([70n, 0n])
+    pool = refund(pool, 15n)
+    expect([pool.capInForce, free(pool)]).toEqual([60n, 5n])
+    expect(free(retarget(pool, 80n))).toBe(25n)
+  })
+
+  it('without a cap gives as much as can be counted', () => {
+    const pool = charge(newPool(account, null), MICRO_MAX - 1n)
+    expect(free(pool)).toBe(1n)
+    expect(retarget(pool, 10n)).toMatchObject({ capTarget: 10n, capInForce: MICRO_MAX - 1n })
+    expect(retarget(retarget(pool, 10n), null)).toMatchObject({ capTarget: null, capInForce: null })
+  })
+
+  it('holds its invariant through any sequence of steps', () => {
+    const amount = fc.bigInt({ min: 0n, max: 50n })
+    const steps = fc.array(fc.tuple(fc.constantFrom('charge', 'refund', 'grant', 'back', 'cap', 'open'), amount), {
+      maxLength: 60,
+    })
+    const least = (a: bigint, b: bigint): bigint => (a < b ? a : b)
+    const apply = (pool: Pool, kind: string, by: bigint): Pool => {
+      switch (kind) {
+        case 'charge':
+          return charge(pool, least(by, free(pool)))
+        case 'refund':
+          return refund(pool, least(by, pool.charged))
+        case 'grant':
+          return grantOut(pool, least(by, free(pool)))
+        case 'back':
+          return takeBack(pool, least(by, pool.grantedOut))
+        case 'cap':
+          return retarget(pool, by)
+        default:
+          return retarget(pool, null)
+      }
+    }
+    fc.assert(
+      fc.property(steps, (sequence) => {
+        let pool = newPool(account, 40n)
+        for (const [kind, by] of sequence) {
+          const before = pool
+          pool = apply(pool, kind, by)
+          const out = pool.charged + pool.grantedOut
+          if (pool.capInForce === null) expect(pool.capTarget).toBeNull()
+          else {
+            expect(out).toBeLessThanOrEqual(pool.capInForce)
+            expect(pool.capInForce === pool.capTarget || pool.capInForce === out).toBe(true)
+            if (before.capTarget === pool.capTarget && before.capInForce !== null) {
+              expect(pool.capInForce).toBeLessThanOrEqual(before.capInForce)
+            }
+          }
+        }
+      }),
+    )
+  })
+})
+
+describe('the cap of an account', () => {
+  const lineItem: Capped = {
+    id: 'L',
+    quantity: 100n,
+    overdraft: 5n,
+    consumptionLimit: { limit: 7n, periods: [] },
+    actions: [
+      { id: 'a', allocation: 20n },
+      { id: 'b', allocation: null },
+    ],
+  }
+
+  it('is that of its line item, its action or its limit', () => {
+    expect(capOf(account, lineItem)).toBe(105n)
+    expect(capOf(account, { ...lineItem, overdraft: 'UNLIMITED' })).toBeNull()
+    expect(capOf(actionAccount('i', 'L', 'a'), lineItem)).toBe(20n)
+    expect(capOf(limitAccount('i', 'L', { type: 't', value: 'v' }, 0), lineItem)).toBe(7n)
+  })
+
+  it('is nothing for an action or a limit that is gone', () => {
+    expect(capOf(actionAccount('i', 'L', 'b'), lineItem)).toBe(0n)
+    expect(capOf(actionAccount('i', 'L', 'c'), lineItem)).toBe(0n)
+    const unlimited = { ...lineItem, consumptionLimit: null }
+    expect(capOf(limitAccount('i', 'L', { type: 't', value: 'v' }, 0), unlimited)).toBe(0n)
+    expect(() => capOf(lineAccount('i', 'M', 0), lineItem)).toThrow('invariant')
+  })
+})

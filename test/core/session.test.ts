@@ -1,0 +1,196 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { actionAccount, lineAccount, limitAccount } from '../../src/core/account.ts'
+import { decimal } from '../../src/core/amount.ts'
+import type { Decision } from '../../src/core/decision.ts'
+import {
+  type HeldItem,
+  SESSION_REST_MS,
+  type Session,
+  type SessionEvent,
+  type SessionState,
+  chargedUntil,
+  due,
+  heldItems,
+  newSession,
+  nextDue,
+  step,
+  unused,
+} from '../../src/core/session.ts'
+
+const HOUR = 3_600_000
+const START = 1_000_000
+const requester = { type: 'user', value: 'x', dictionary: {} }
+
+const held = (...charges: bigint[]): readonly HeldItem[] => [
+  {
+    item: { name: 'A', version: '', count: decimal(1), metaData: null },
+    parts: charges.map((charged, index) => ({
+      lineItemId: `L${index}`,
+      accounts: [lineAccount('i', `L${index}`, 0)],
+      charged,
+    })),
+  },
+]
+
+const granted = (items = held(600n)): SessionEvent => ({ kind: 'GRANTED', requester, items, intervalMs: HOUR })
+
+const idle = newSession({ id: 's', instanceId: 'i', deviceId: null }, START)
+const active = step(idle, granted(), START).session
+const renewed = step(active, { kind: 'RENEWED', items: held(700n) }, START + HOUR).session
+
+const amounts = (items: readonly HeldItem[]): bigint[] =>
+  items.flatMap(({ parts }) => parts.map(({ charged }) => charged))
+
+describe('a session, step by step', () => {
+  it('begins IDLE, charges nothing, and rests for 30 days', () => {
+    expect(idle).toMatchObject({
+      state: 'IDLE',
+      charge: null,
+      heartbeatDue: null,
+      lastHeartbeat: 0,
+      lastAccessRequest: 0,
+    })
+    expect(chargedUntil(idle)).toBe(0)
+    expect([due(idle, START + SESSION_REST_MS - 1), due(idle, START + SESSION_REST_MS)]).toEqual([null, 'IDLED_OUT'])
+  })
+
+  it('is ACTIVE once items are granted, paid for one interval, without need of a heartbeat', () => {
+    expect(active).toMatchObject({
+      state: 'ACTIVE',
+      requester,
+      intervalMs: HOUR,
+      heartbeatDue: null,
+      lastAccessRequest: START,
+    })
+    expect(chargedUntil(active)).toBe(START + HOUR)
+    expect([due(active, START + HOUR - 1), due(active, START + HOUR)]).toEqual([null, 'RENEWAL'])
+  })
+
+  it('replaces its items: the rest of the interval comes back, and a new timeline begins', () => {
+    const at = START + HOUR / 3
+    const { session, refund } = step(active, granted(held(900n)), at)
+    expect(amounts(refund)).toEqual([400n])
+    expect(session.charge).toEqual({ from: at, until: at + HOUR, items: held(900n) })
+  })
+
+  it('needs a heartbeat within half an interval after a renewal, which otherwise comes back in full', () => {
+    expect(renewed).toMatchObject({ state: 'ACTIVE', heartbeatDue: START + 1.5 * HOUR })
+    expect(chargedUntil(renewed)).toBe(START + 2 * HOUR)
+    expect(due(renewed, START + 1.5 * HOUR)).toBe('HEARTBEAT_MISSED')
+    const missed = step(renewed, { kind: 'HEARTBEAT_MISSED' }, START + 1.5 * HOUR)
+    expect(missed.session.state).toBe('TERMINATED')
+    expect(amounts(missed.refund)).toEqual([700n])
+    const beaten = step(renewed, { kind: 'HEARTBEAT' }, START + 1.2 * HOUR)
+    expect(beaten).toEqual({
+      session: { ...renewed, lastHeartbeat: START + 1.2 * HOUR, heartbeatDue: null },
+      refund: [],
+    })
+    expect(nextDue(beaten.session)).toBe(START + 2 * HOUR)
+  })
+
+  it('is renewed late without charging for what nobody was there for, and with a heartbeat from then on', () => {
+    const late = START + 4.2 * HOUR
+    const { session } = step(active, { kind: 'RENEWED', items: held(600n) }, late)
+    expect(session.charge).toMatchObject({ from: START + 4 * HOUR, until: START + 5 * HOUR })
+    expect(session.heartbeatDue).toBe(late + HOUR / 2)
+  })
+
+  it('does not get more time for its heartbeat by the next renewal', () => {
+    const late = step(active, { kind: 'RENEWED', items: held(600n) }, START + 1.9 * HOUR).session
+    expect(late.heartbeatDue).toBe(START + 2.4 * HOUR)
+    expect(due(late, START + 2 * HOUR)).toBe('RENEWAL')
+    const again = step(late, { kind: 'RENEWED', items: held(600n) }, START + 2 * HOUR).session
+    expect(again.heartbeatDue).toBe(START + 2.4 * HOUR)
+  })
+
+  it.each<[string, SessionEvent, SessionState, bigint[]]>([
+    ['a refusal that keeps it', { kind: 'REFUSED', then: 'KEEP' }, 'ACTIVE', []],
+    ['a refusal that ends it', { kind: 'REFUSED', then: 'END' }, 'TERMINATED', [300n]],
+    ['a halt', { kind: 'HALTED' }, 'IDLE', [300n]],
+    ['a close', { kind: 'CLOSED' }, 'TERMINATED', [300n]],
+    ['a renewal that is refused', { kind: 'NOT_RENEWED' }, 'TERMINATED', []],
+    ['a failure', { kind: 'FAILED' }, 'FAILED', []],
+  ])('after %s', (_name, event, state, refund) => {
+    const at = START + HOUR / 2
+    const after = step(active, event, at)
+    expect([after.session.state, amounts(after.refund)]).toEqual([state, refund])
+    if (state === 'ACTIVE') expect(after.session).toEqual({ ...active, lastAccessRequest: at })
+    else expect(after.session).toMatchObject({ charge: null, intervalMs: 0, heartbeatDue: null, since: at })
+  })
+
+  it('that is IDLE has nothing to give back', () => {
+    for (const event of [{ kind: 'CLOSED' }, { kind: 'IDLED_OUT' }, { kind: 'REFUSED', then: 'END' }] as const) {
+      expect(step(idle, event, START + 1)).toMatchObject({ session: { state: 'TERMINATED' }, refund: [] })
+    }
+    expect(step(idle, { kind: 'HALTED' }, START + 1).session).toEqual({ ...idle, lastAccessRequest: START + 1 })
+  })
+
+  it('takes no event once it is not live', () => {
+    const states: SessionState[] = ['TERMINATED', 'FAILED', 'DISCONNECTED', 'LOCKED']
+    for (const state of states) {
+      const over: Session = { ...idle, state }
+      expect(() => step(over, { kind: 'HEARTBEAT' }, START)).toThrow('invariant')
+      expect(due(over, START + SESSION_REST_MS)).toBe('FORGET')
+    }
+  })
+})
+
+describe('what comes back', () => {
+  it('is rounded so that the parts sum to the rounded total and none exceeds what it paid', () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.bigInt({ min: 1n, max: 1_000_000_000n }), { minLength: 1, maxLength: 20 }),
+        fc.integer({ min: 0, max: HOUR }),
+        (charges, elapsed) => {
+          const session = step(idle, granted(held(...charges)), START).session
+          const back = amounts(unused(session, START + elapsed))
+          const total = charges.reduce((sum, charge) => sum + charge, 0n)
+          const sum = back.reduce((all, part) => all + part, 0n)
+          const exactly = (total * BigInt(HOUR - elapsed) * 2n) / BigInt(HOUR)
+          expect(back.every((part, index) => part >= 0n && part <= (charges[index] ?? 0n))).toBe(true)
+          expect(sum * 2n - exactly >= -1n && sum * 2n - exactly <= 2n).toBe(true)
+        },
+      ),
+    )
+  })
+
+  it('is all of it at once, and nothing at the end', () => {
+    const session = step(idle, granted(held(1n, 1n, 1n)), START).session
+    expect(amounts(unused(session, START))).toEqual([1n, 1n, 1n])
+    expect(amounts(unused(session, START - 5))).toEqual([1n, 1n, 1n])
+    expect(amounts(unused(session, START + HOUR))).toEqual([0n, 0n, 0n])
+    expect(amounts(unused(session, START + 9 * HOUR))).toEqual([0n, 0n, 0n])
+    expect(amounts(unused(session, START + HOUR / 2))).toEqual([0n, 1n, 1n])
+  })
+
+  it('goes back to every account that was charged: pool, allocation and limit', () => {
+    const [pool, other] = [lineAccount('i', 'L', 2), lineAccount('i', 'M', 0)]
+    const allocation = actionAccount('i', 'L', 'a')
+    const limit = limitAccount('i', 'L', requester, 1)
+    const decision: Decision = {
+      items: [
+        {
+          outcome: 'GRANTED',
+          total: 30n,
+          parts: [
+            { lineItemId: 'L', rate: decimal(1), actionId: 'a', charged: 20n },
+            { lineItemId: 'M', rate: decimal(1), actionId: null, charged: 10n },
+          ],
+        },
+      ],
+      postings: [pool, allocation, limit, other].map((account) => ({ account, amount: 1n })),
+      caveats: [],
+    }
+    const item = { name: 'A', version: '', count: decimal(1), metaData: null }
+    expect(heldItems([item], decision)).toEqual([
+      {
+        item,
+        parts: [
+          { lineItemId: 'L', charged: 20n, accounts: [pool, allocation, limit] },
+          { lineItemId: 'M', charged: 10n, accounts: [other] },
+        ],
+      },
+    ])
+  })
+})
