@@ -388,7 +388,7 @@ describe('what must not matter', () => {
   })
 
   test('the century: every instant moved by the same span', () => {
-    holds(fc.tuple(arbitrary.scenario(), fc.integer({ min: -1e12, max: 1e12 })), ([scenario, by]) => {
+    holds(fc.tuple(arbitrary.scenario(), fc.integer({ min: -3e12, max: 3e12 })), ([scenario, by]) => {
       const moved = <T extends number | null>(instant: T) => (instant === null ? instant : instant + by) as T
       const periodsOf = (periods: LineItem['periods']) =>
         periods.map(({ index, from, until }) => ({ index, from: moved(from), until: moved(until) }))

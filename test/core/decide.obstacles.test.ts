@@ -1,0 +1,70 @@
+/** Explanations are bounded: a policy of any size gives a refusal of a size that fits a log line and an answer. */
+import { expect, test } from 'vitest'
+import { compilePolicy } from '../../src/core/compile.ts'
+import { decide } from '../../src/core/decide.ts'
+import { OBSTACLES_MAX, type Room, exactly } from '../../src/core/decision.ts'
+import type { Action, LineItem } from '../../src/core/policy.ts'
+
+const always = [{ index: 0, from: null, until: null }]
+const some: Action = { id: 'some', name: null, conditionId: null, effect: 'ALLOW', allocation: 5_000_000n }
+const usable: Omit<LineItem, 'id'> = {
+  state: 'DEPLOYED',
+  elastic: true,
+  rateTableSeries: '',
+  startsAt: 0,
+  endsAt: 1000,
+  quantity: 10_000_000n,
+  overdraft: 0n,
+  periods: always,
+  actions: [some],
+  consumptionLimit: { limit: 5_000_000n, periods: always },
+}
+
+function refusal(change: Partial<LineItem>, room: Room) {
+  const ids = Array.from({ length: 3 * OBSTACLES_MAX }, (_, index) => `line item ${index}`)
+  const rate = { digits: 1n, scale: 0 }
+  const table = { version: '1', effectiveFrom: 0 }
+  const compiled = compilePolicy({
+    instanceId: 'an instance',
+    revision: 1,
+    lineItems: ids.map((id): LineItem => ({ id, ...usable, ...change })),
+    conditions: [],
+    rateTables: [
+      { ...table, series: '', items: [{ name: 'scan', version: '', rate }] },
+      { ...table, series: 'other', items: [{ name: 'print', version: '', rate }] },
+    ],
+    timezoneTolerant: false,
+    undecidedClock: 'refuse',
+  })
+  const requester = { type: 'user', value: 'LisaBarry', dictionary: {} }
+  const request = { requester, items: [{ name: 'scan', version: '', count: { digits: 1n, scale: 0 } }] }
+  const [outcome] = decide(compiled, request, exactly(500), () => room, 'BEST_EFFORT').items
+  if (outcome?.outcome !== 'REFUSED') throw new Error('nothing here is granted')
+  return outcome
+}
+
+const full: Room = { left: 'UNLIMITED', shortage: 'POOL' }
+const empty: Room = { left: 0n, shortage: 'POOL' }
+
+test.each([
+  ['NO_USABLE_LINE_ITEM', 'ENDED', { endsAt: 499 }, full],
+  ['NO_USABLE_LINE_ITEM', 'SERIES_DOES_NOT_RATE_ITEM', { rateTableSeries: 'other' }, full],
+  ['DENIED_BY_RULE', 'RULE_DENIES', { actions: [{ ...some, effect: 'DENY', allocation: null }] }, full],
+  ['INSUFFICIENT_TOKENS', 'TOO_FEW_TOKENS', {}, empty],
+] as const)('%s names no more than so many line items with %s', (reason, why, change, room) => {
+  const refused = refusal(change, room)
+  expect(refused.reason).toBe(reason)
+  expect(refused.obstacles).toHaveLength(OBSTACLES_MAX)
+  expect(refused.obstacles.map((obstacle) => obstacle.why)).toContain(why)
+})
+
+test('a shortage names every account that is too small by itself, with what it has and what was needed', () => {
+  const only = refusal({}, empty).obstacles.filter(({ lineItemId }) => lineItemId === 'line item 0')
+  expect(only).toEqual(
+    [
+      { why: 'TOO_FEW_TOKENS', account: 'line/an%20instance/line%20item%200/0' },
+      { why: 'ALLOCATION_TOO_SMALL', account: 'action/an%20instance/line%20item%200/some' },
+      { why: 'LIMIT_TOO_SMALL', account: 'limit/an%20instance/line%20item%200/user/LisaBarry/0' },
+    ].map((expected) => ({ ...expected, lineItemId: 'line item 0', actionId: 'some', needed: 1_000_000n, left: 0n })),
+  )
+})
