@@ -23,6 +23,20 @@ export class PostgresSchema implements AsyncDisposable {
     return new PostgresSchema(server, name)
   }
 
+  /** Forgets every row but the versions of the tables; far cheaper than another schema with the same tables. */
+  async empty(): Promise<void> {
+    // A table is made after those that it refers to, so the newest is emptied first.
+    await runSql(
+      this.url,
+      `DO $$ DECLARE its record; BEGIN
+         FOR its IN SELECT relname FROM pg_class
+           WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace AND relname <> 'tallygate_schema'
+           ORDER BY oid DESC
+         LOOP EXECUTE format('DELETE FROM %I', its.relname); END LOOP;
+       END $$`,
+    )
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await runSql(this.#server, `SET client_min_messages = warning; DROP SCHEMA ${this.#name} CASCADE`)
   }

@@ -7,7 +7,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
 import type { DatabaseAddress } from './address.ts'
 import { NotConnected, coded } from './failures.ts'
-import { SERVER_VERSION_MIN } from './limits.ts'
+import { type Limits, SERVER_VERSION_MIN } from './limits.ts'
 import { connectionOptions } from './pool.ts'
 import { ADVISORY_CLASS } from './rule-locks.ts'
 
@@ -21,10 +21,10 @@ export function migrations(folder = new URL('./migrations/', import.meta.url)): 
  * @throws CodedError CONFIG_INVALID, DATABASE_UNREACHABLE, DATABASE_REFUSED, DATABASE_UNSUITABLE, DATABASE_CORRUPT,
  *   DATABASE_NEWER
  */
-export async function prepareDatabase(address: DatabaseAddress, all = migrations()): Promise<number> {
+export async function prepareDatabase(address: DatabaseAddress, limits: Limits, all = migrations()): Promise<number> {
   const { shown } = address
   try {
-    const client = await connect(address)
+    const client = await connect(address, limits)
     try {
       const schema = await judge(client, shown)
       await migrate(client, schema, shown, all)
@@ -37,10 +37,10 @@ export async function prepareDatabase(address: DatabaseAddress, all = migrations
   }
 }
 
-async function connect({ connectionString }: DatabaseAddress): Promise<pg.Client> {
+async function connect({ connectionString }: DatabaseAddress, limits: Limits): Promise<pg.Client> {
   let client: pg.Client
   try {
-    client = new pg.Client(connectionOptions(connectionString))
+    client = new pg.Client(connectionOptions(connectionString, limits))
   } catch (cause) {
     // A certificate that cannot be read, for one.
     const words = cause instanceof Error ? cause.message : String(cause)

@@ -12,30 +12,35 @@ import {
   type TransactionSettings,
 } from 'kysely'
 import type pg from 'pg'
-import { CommitUnanswered, ConnectionLost, NotConnected, endsConnection, isReadOnly } from './failures.ts'
-import { LOCK_TIMEOUT_MS, SILENCE_TIMEOUT_MS, STATEMENT_TIMEOUT_MS } from './limits.ts'
+import { CommitUnanswered, ConnectionLost, NotConnected, endsConnection, messageOf } from './failures.ts'
+import type { Limits } from './limits.ts'
 import type { Pool } from './pool.ts'
 
 export class PoolDialect extends PostgresDialect {
   readonly #pool: Pool
+  readonly #limits: Limits
 
-  constructor(pool: Pool) {
+  constructor(pool: Pool, limits: Limits) {
     super({ pool })
     this.#pool = pool
+    this.#limits = limits
   }
 
   override createDriver(): PoolDriver {
-    return new PoolDriver(this.#pool)
+    return new PoolDriver(this.#pool, sessionSettings(this.#limits))
   }
 }
 
 /** The pool is its owner's: the driver never ends it. */
 class PoolDriver implements Driver {
   readonly #pool: Pool
+  readonly #settings: string
   readonly #prepared = new WeakSet<pg.PoolClient>()
 
-  constructor(pool: Pool) {
+  /** @param settings SQL that each new connection runs first */
+  constructor(pool: Pool, settings: string) {
     this.#pool = pool
+    this.#settings = settings
   }
 
   async init(): Promise<void> {
@@ -52,7 +57,7 @@ class PoolDriver implements Driver {
     const connection = new Connection(client)
     if (!this.#prepared.has(client)) {
       try {
-        await connection.run(SESSION_SETTINGS)
+        await connection.run(this.#settings)
       } catch (cause) {
         connection.release(true)
         throw new NotConnected('a new connection did not take its settings', { cause })
@@ -63,8 +68,7 @@ class PoolDriver implements Driver {
   }
 
   async beginTransaction(connection: Connection, { accessMode }: TransactionSettings): Promise<void> {
-    if (accessMode === 'read only') await connection.run('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY')
-    else await connection.beginWriting()
+    await connection.begin(accessMode === 'read only' ? 'READ' : 'WRITE')
   }
 
   async commitTransaction(connection: Connection): Promise<void> {
@@ -89,11 +93,22 @@ class PoolDriver implements Driver {
  * Limits of each wait, and a commit that is on the disk before it is answered, whatever the server's own defaults are. A
  * server that does more than that for a commit, such as waiting for a standby, goes on doing so.
  */
-const SESSION_SETTINGS = `
-  SELECT set_config('statement_timeout', '${STATEMENT_TIMEOUT_MS}', false),
-    set_config('lock_timeout', '${LOCK_TIMEOUT_MS}', false),
-    set_config('idle_in_transaction_session_timeout', '${SILENCE_TIMEOUT_MS}', false),
-    CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END`
+function sessionSettings({ statementTimeoutMs, lockTimeoutMs, silenceTimeoutMs }: Limits): string {
+  return `
+    SELECT set_config('statement_timeout', '${statementTimeoutMs}', false),
+      set_config('lock_timeout', '${lockTimeoutMs}', false),
+      set_config('idle_in_transaction_session_timeout', '${silenceTimeoutMs}', false),
+      CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END`
+}
+
+/**
+ * Readers see one state. In what writes, each statement sees what was committed before it began, so that a row that is read
+ * after it was locked is the last word on it; the id of the transaction is for the case that its commit is not answered.
+ */
+const BEGIN = {
+  READ: 'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY',
+  WRITE: 'BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT pg_current_xact_id()::text AS xid',
+}
 
 class Connection implements DatabaseConnection {
   readonly #client: pg.PoolClient
@@ -123,16 +138,16 @@ class Connection implements DatabaseConnection {
     throw new Error('invariant: nobody reads this store as a stream')
   }
 
-  /**
-   * READ COMMITTED: each statement sees what was committed before it began, so that a row read after its lock is the last
-   * word on it. The id of the transaction is asked for along the way, for the case that its commit is not answered.
-   */
-  async beginWriting(): Promise<void> {
-    const results = (await this.run(
-      'BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT pg_current_xact_id()::text AS xid',
-    )) as unknown as readonly pg.QueryResult<{ xid: string }>[]
-    this.#xid = results[1]?.rows[0]?.xid ?? null
-    if (this.#xid === null) throw new Error('invariant: a transaction that writes has an id')
+  async begin(purpose: 'READ' | 'WRITE'): Promise<void> {
+    try {
+      const results = await this.run(BEGIN[purpose])
+      const [, second] = [results].flat() as readonly pg.QueryResult<{ xid: string }>[]
+      this.#xid = second?.rows[0]?.xid ?? null
+    } catch (cause) {
+      // A server that begins nothing, a standby for one, is of no use whatever its reason: the next connection may be.
+      this.#lost = true
+      throw cause instanceof ConnectionLost ? cause : new ConnectionLost(messageOf(cause), { cause })
+    }
   }
 
   async commit(): Promise<void> {
@@ -167,9 +182,7 @@ class Connection implements DatabaseConnection {
       // The driver's own limit of time leaves a question on the way: whoever came next would read its answer.
       const silent = cause instanceof Error && cause.message === 'Query read timeout'
       if (silent || endsConnection(cause)) this.#lost = true
-      if (this.#lost) throw new ConnectionLost('the connection was lost', { cause })
-      // The next connection may lead to the server that writes.
-      if (isReadOnly(cause)) this.#lost = true
+      if (this.#lost) throw new ConnectionLost(messageOf(cause), { cause })
       throw cause
     }
   }

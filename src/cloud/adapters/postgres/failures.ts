@@ -29,17 +29,9 @@ function sqlState(error: unknown): string | undefined {
 
 /** After these words the server closes the connection. */
 export function endsConnection(error: unknown): boolean {
-  return error instanceof pg.DatabaseError && (error.severity === 'FATAL' || error.severity === 'PANIC')
-}
-
-/** The server changed the tables below a statement that this process had prepared. */
-export function isStalePlan(error: unknown): boolean {
-  return sqlState(error) === '0A000' && (error as Error).message.includes('cached plan')
-}
-
-/** Says after a failover that this server only reads any more. */
-export function isReadOnly(error: unknown): boolean {
-  return sqlState(error) === '25006'
+  if (!(error instanceof pg.DatabaseError)) return false
+  // A server in another language has other words for its severity.
+  return error.severity === 'FATAL' || error.severity === 'PANIC' || /^(08|57P0)/.test(error.code ?? '')
 }
 
 /**
@@ -48,8 +40,7 @@ export function isReadOnly(error: unknown): boolean {
  */
 export function isWorthAnotherRun(error: unknown): boolean {
   if (error instanceof ConnectionLost) return true
-  const state = sqlState(error) ?? ''
-  return MEETINGS.has(state) || isStalePlan(error) || isReadOnly(error)
+  return MEETINGS.has(sqlState(error) ?? '')
 }
 
 const MEETINGS: ReadonlySet<string> = new Set([
@@ -63,7 +54,7 @@ const MEETINGS: ReadonlySet<string> = new Set([
 export function coded(error: unknown, shown: string): unknown {
   if (error instanceof NotConnected) return notConnected(error.cause, shown)
   if (error instanceof ConnectionLost) {
-    return new CodedError('DATABASE_UNREACHABLE', `${shown}: the connection was lost.`, { cause: error.cause })
+    return new CodedError('DATABASE_UNREACHABLE', `${shown}: ${error.message}`, { cause: error.cause })
   }
   if (error instanceof CommitUnanswered) {
     return new CodedError('OUTCOME_UNKNOWN', `${shown}: the connection was lost during a commit.`, {
@@ -85,8 +76,6 @@ export function coded(error: unknown, shown: string): unknown {
     case '53100': // disk_full
     case '58030': // io_error
       return of('NOT_RECORDED', message)
-    case '25006': // read_only_sql_transaction
-      return of('DATABASE_UNREACHABLE', 'this server only reads: it is a standby.')
     case '42501': // insufficient_privilege
       return of('DATABASE_REFUSED', message)
     case 'XX001': // data_corrupted
@@ -105,7 +94,7 @@ export function coded(error: unknown, shown: string): unknown {
 
 function notConnected(cause: unknown, shown: string): CodedError {
   const state = sqlState(cause)
-  const words = cause instanceof Error ? messageOf(cause) : String(cause)
+  const words = messageOf(cause)
   // Of the pool: all connections are in use, and none came free in time.
   if (words === 'timeout exceeded when trying to connect') {
     return new CodedError('OVERLOADED', `${shown}: no connection came free in time.`, { cause })
@@ -118,7 +107,8 @@ function notConnected(cause: unknown, shown: string): CodedError {
 }
 
 /** Several addresses of one name fail as one error without words of its own. */
-function messageOf(error: Error): string {
+export function messageOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
   if (error instanceof AggregateError && error.message === '') {
     return error.errors.map((each) => (each instanceof Error ? each.message : String(each))).join('; ')
   }

@@ -3,7 +3,7 @@
  * nothing but itself. Whole numbers of 64 bits are bigint everywhere.
  */
 import pg from 'pg'
-import { ANSWER_TIMEOUT_MS, CONNECTIONS_MAX, CONNECT_TIMEOUT_MS } from './limits.ts'
+import type { Limits } from './limits.ts'
 
 export type Pool = pg.Pool
 
@@ -15,11 +15,11 @@ const otherParserOf = pg.types.getTypeParser as (type: number) => (text: string)
 const INT8: number = pg.types.builtins.INT8
 
 /** What every connection has in common. `query_timeout` is left to the caller: a migration may take long. */
-export function connectionOptions(connectionString: string) {
+export function connectionOptions(connectionString: string, { connectTimeoutMs }: Limits) {
   return {
     connectionString,
     application_name: 'tallygate',
-    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    connectionTimeoutMillis: connectTimeoutMs,
     // A server that vanished without a word is noticed in minutes, not in hours.
     keepAlive: true,
     types: { getTypeParser: parserOf as typeof pg.types.getTypeParser },
@@ -27,11 +27,11 @@ export function connectionOptions(connectionString: string) {
 }
 
 /** @param onLost called when a connection that was not in use has failed; the next work gets another one */
-export function openPool(connectionString: string, onLost: (error: Error) => void): Pool {
+export function openPool(connectionString: string, limits: Limits, onLost: (error: Error) => void): Pool {
   const pool = new pg.Pool({
-    ...connectionOptions(connectionString),
-    max: CONNECTIONS_MAX,
-    query_timeout: ANSWER_TIMEOUT_MS,
+    ...connectionOptions(connectionString, limits),
+    max: limits.connectionsMax,
+    query_timeout: limits.answerTimeoutMs,
   })
   pool.on('error', onLost)
   // The pool hears only connections that are not in use, and an error that nobody hears would end the process.

@@ -14,7 +14,7 @@ import { databaseAddress } from './address.ts'
 import { prepareDatabase } from './database.ts'
 import { PoolDialect } from './dialect.ts'
 import { CommitUnanswered, ConnectionLost, coded, isWorthAnotherRun } from './failures.ts'
-import { OUTCOME_PAUSE_MS, OUTCOME_QUESTIONS_MAX, RERUN_PAUSE_MS, RUNS_MAX } from './limits.ts'
+import { LIMITS, type Limits } from './limits.ts'
 import { type Pool, openPool } from './pool.ts'
 import { ruleLocks } from './rule-locks.ts'
 
@@ -25,6 +25,8 @@ export interface PostgresStoreOptions {
   readonly password?: string | null
   /** Called when a connection that was not in use was lost, for the log. */
   readonly onConnectionLost: (error: CodedError) => void
+  /** Other than the usual ones. */
+  readonly limits?: Partial<Limits>
 }
 
 /**
@@ -33,18 +35,19 @@ export interface PostgresStoreOptions {
  */
 export async function openPostgresStore(options: PostgresStoreOptions): Promise<Store> {
   const address = databaseAddress(options.url, options.password)
+  const limits = { ...LIMITS, ...options.limits }
   const { connectionString, shown } = address
-  const schema = await prepareDatabase(address)
-  const pool = openPool(connectionString, ({ message }) => {
+  const schema = await prepareDatabase(address, limits)
+  const pool = openPool(connectionString, limits, ({ message }) => {
     options.onConnectionLost(new CodedError('DATABASE_UNREACHABLE', `${shown}: ${message}`))
   })
-  const database = new Kysely<Tables>({ dialect: new PoolDialect(pool) })
+  const database = new Kysely<Tables>({ dialect: new PoolDialect(pool, limits) })
   const listeners = new Set<() => void>()
 
   return {
     async transaction(work) {
       const written = { outbox: false }
-      const result = await rerunning(shown, async () => {
+      const result = await rerunning(shown, limits, async () => {
         written.outbox = false
         const done: { result?: Awaited<ReturnType<typeof work>> } = {}
         try {
@@ -55,7 +58,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
             return result
           })
         } catch (error) {
-          if (error instanceof CommitUnanswered && 'result' in done && (await wasCommitted(pool, error))) {
+          if (error instanceof CommitUnanswered && 'result' in done && (await wasCommitted(pool, limits, error))) {
             return done.result
           }
           throw error
@@ -65,7 +68,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
       return result
     },
     read: (work) =>
-      rerunning(shown, () =>
+      rerunning(shown, limits, () =>
         database
           .transaction()
           .setAccessMode('read only')
@@ -79,13 +82,13 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
   }
 }
 
-async function rerunning<T>(shown: string, run: () => Promise<T>): Promise<T> {
+async function rerunning<T>(shown: string, { runsMax, rerunPauseMs }: Limits, run: () => Promise<T>): Promise<T> {
   for (let runs = 1; ; runs += 1) {
     try {
       return await run()
     } catch (error) {
-      if (runs === RUNS_MAX || !isWorthAnotherRun(error)) throw coded(error, shown)
-      await pause(Math.random() * RERUN_PAUSE_MS * 2 ** (runs - 1))
+      if (runs >= runsMax || !isWorthAnotherRun(error)) throw coded(error, shown)
+      await pause(Math.random() * rerunPauseMs * 2 ** (runs - 1))
     }
   }
 }
@@ -95,12 +98,16 @@ async function rerunning<T>(shown: string, run: () => Promise<T>): Promise<T> {
  *
  * @throws ConnectionLost when the transaction has certainly changed nothing, CommitUnanswered when nobody can say
  */
-async function wasCommitted(pool: Pool, unanswered: CommitUnanswered): Promise<boolean> {
-  for (let questions = 0; questions < OUTCOME_QUESTIONS_MAX; questions += 1) {
-    if (questions > 0) await pause(OUTCOME_PAUSE_MS)
+async function wasCommitted(
+  pool: Pool,
+  { outcomeQuestionsMax, outcomePauseMs }: Limits,
+  unanswered: CommitUnanswered,
+): Promise<boolean> {
+  for (let questions = 0; questions < outcomeQuestionsMax; questions += 1) {
+    if (questions > 0) await pause(outcomePauseMs)
     const status = await statusOf(pool, unanswered.xid)
     if (status === 'committed') return true
-    if (status === 'aborted') throw new ConnectionLost('the connection was lost', { cause: unanswered.cause })
+    if (status === 'aborted') throw new ConnectionLost(unanswered.message, { cause: unanswered.cause })
   }
   return false
 }
