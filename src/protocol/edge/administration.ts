@@ -90,5 +90,4 @@ export const accountLedger = z.strictObject({
     }),
   ),
 })
-export type AccountLedger = z.infer<typeof accountLedger>
 export type AccountLedgerWire = z.input<typeof accountLedger>

@@ -201,7 +201,7 @@ export class Twin implements AsyncDisposable {
   }
 }
 
-export async function newKeyRing(): Promise<KeyRing> {
+async function newKeyRing(): Promise<KeyRing> {
   const { publicKey, privateKey } = await generateKeyPair('EdDSA')
   const { kty, crv, x } = await exportJWK(publicKey)
   const jwk = publicJwk.parse({ kty, crv, x })

@@ -140,7 +140,7 @@ function newestOnly(messages: readonly OutboxMessage[]): readonly Hint[] {
   return [...hints.values()]
 }
 
-export function messageOf(hint: Hint): PushMessage {
+function messageOf(hint: Hint): PushMessage {
   if (hint.kind === 'policy') {
     const { instanceId, revision } = hint
     const payload: z.input<typeof policyHint> = { instanceId, revision }
