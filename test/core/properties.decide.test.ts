@@ -91,6 +91,34 @@ describe('against the naive evaluator', () => {
     )
   })
 
+  test('one compiled policy walks over every instant at which something changes, forth and back, sure or not', () => {
+    const doubt = fc.constantFrom<readonly [number, number | null]>(
+      [0, 0],
+      [1, 0],
+      [0, 1],
+      [2, 3],
+      [0, null],
+      [1, null],
+    )
+    holds(
+      fc.tuple(arbitrary.scenario(1), fc.array(doubt, { minLength: 1, maxLength: 4 })),
+      ([{ policy, request, rooms, mode }, doubts]) => {
+        const roomOf = arbitrary.roomOf(rooms)
+        const compiled = compilePolicy(policy)
+        const forth = [...instantsOf(policy)].sort((a, b) => a - b)
+        const walk = [...forth, ...forth.toReversed()].flatMap((instant) => [instant - 1, instant, instant + 1])
+        for (const [step, now] of walk.entries()) {
+          const [before, later] = itemAt(doubts, step % doubts.length)
+          const clock = { now, earliest: now - before, latest: later === null ? null : now + later }
+          expect(bare(decide(compiled, request, clock, roomOf, mode))).toEqual(
+            naiveDecide(policy, request, clock, roomOf, mode),
+          )
+        }
+      },
+      RUNS / 5,
+    )
+  })
+
   test('a rule of access allows exactly when its condition is true and denies exactly when it cannot be told', () => {
     holds(
       fc.tuple(arbitrary.scenario(1), arbitrary.condition, arbitrary.dictionary),
@@ -131,6 +159,20 @@ describe('against the naive evaluator', () => {
     expect(rare, JSON.stringify(Object.fromEntries(seen))).toEqual([])
   })
 })
+
+/** Every edge that the policy draws in time, with tolerance and without. */
+function instantsOf(policy: Policy): ReadonlySet<number> {
+  const twelveHours = 43_200_000
+  const edges = policy.lineItems.flatMap(({ startsAt, endsAt, periods, consumptionLimit }) => [
+    startsAt,
+    startsAt - twelveHours,
+    endsAt,
+    endsAt + twelveHours,
+    ...[...periods, ...(consumptionLimit?.periods ?? [])].flatMap(({ from, until }) => [from, until]),
+  ])
+  const effective = policy.rateTables.map(({ effectiveFrom }) => effectiveFrom)
+  return new Set([...edges, ...effective].filter((instant) => instant !== null))
+}
 
 /** The scenario with one line item that nothing but `change` restricts: open, rated, and with tokens without end. */
 function open(scenario: Scenario, change: Partial<LineItem>, conditions: readonly NamedCondition[] = []): Scenario {
