@@ -10,7 +10,7 @@ import { wholeTokens } from '../core/amount.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { signDocument } from '../protocol/signing.ts'
 import { createCloudHttp } from './adapters/cloud-http/cloud-http.ts'
-import { EXCHANGE_DEFAULTS, createExchange } from './adapters/cloud-http/exchange.ts'
+import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './adapters/cloud-http/exchange.ts'
 import { openKeyFile } from './adapters/key-file/key-file.ts'
 import { MQTT_DEFAULTS, createMqttPush } from './adapters/mqtt/mqtt-push.ts'
 import { openSocket } from './adapters/socket/server.ts'
@@ -23,7 +23,6 @@ import { Clock, type TimeSource } from './app/clock.ts'
 import type { Journal } from './app/journal.ts'
 import { LastAnswers } from './app/last-answers.ts'
 import { Ledger } from './app/ledger.ts'
-import type { Cloud } from './app/link/cloud.ts'
 import type { DeviceKey } from './app/link/device-key.ts'
 import { DeviceTokens } from './app/link/device-token.ts'
 import type { LinkOptions } from './app/link/limits.ts'
@@ -32,6 +31,7 @@ import type { Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
 import { PolicyBoard } from './app/policy-board.ts'
 import { statusOf } from './app/status.ts'
+import { Ending } from './ending.ts'
 import type { AgentSettings } from './settings.ts'
 
 /** What a test or an embedding program puts in the place of the real thing. */
@@ -39,7 +39,8 @@ export interface Overrides {
   readonly log?: Logger
   readonly time?: TimeSource
   readonly timers?: Timers
-  readonly cloud?: Cloud
+  /** The way to the cloud. */
+  readonly exchange?: HttpExchange
   /** Null: no push. */
   readonly push?: Push | null
 }
@@ -51,7 +52,7 @@ export interface Agent {
    * Resolves after {@link Agent.stop}; rejects when the agent had to end by itself, after it has let go of everything. A
    * CodedError then says why.
    */
-  readonly ended: Promise<unknown>
+  readonly ended: Promise<void>
   /** Takes no more requests, finishes and records those under way, says goodbye to the cloud, and ends. Idempotent. */
   stop(): Promise<void>
 }
@@ -68,16 +69,9 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   await using started = new AsyncDisposableStack()
   const log = overrides.log ?? pino({ level: settings.log.level, base: null })
   const timers = overrides.timers ?? systemTimers
-  const ownTime = overrides.time === undefined ? openTimeSource() : null
-  started.defer(() => ownTime?.close())
-  const time = overrides.time ?? ownTime
-  if (time === null) throw new Error('invariant: there is a source of time')
-
-  const ending = Promise.withResolvers<undefined>()
-  // Whoever holds the agent hears of it; with nobody there yet, starting fails with it.
-  ending.promise.catch(() => undefined)
-  let fail = (error: unknown): void => ending.reject(error)
-  const onFatal = (error: unknown): void => fail(error)
+  const time = overrides.time ?? started.adopt(openTimeSource(), (opened) => opened.close())
+  const ending = new Ending(log)
+  const onFatal = (error: unknown): void => ending.fail(error)
 
   // The journal is opened first: it makes the state directory, and keeps a second agent away from it.
   const late: { key?: DeviceKey; clock?: Clock } = {}
@@ -123,11 +117,12 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   )
 
   const extraCa = settings.tls.caFile === null ? null : readCa(settings.tls.caFile)
-  const exchange = createExchange({ ...EXCHANGE_DEFAULTS, extraCa })
-  started.defer(() => exchange.close())
+  const network = createExchange({ ...EXCHANGE_DEFAULTS, extraCa })
+  started.defer(() => network.close())
+  const exchange = overrides.exchange ?? network.exchange
   const tokens = new DeviceTokens(key, clock)
   const fraction = (): number => systemRandomness.fraction()
-  const cloud = overrides.cloud ?? createCloudHttp({ exchange: exchange.exchange, tokens, pause, fraction })
+  const cloud = createCloudHttp({ exchange, tokens, pause, fraction })
   const version = softwareVersion()
   const link = await createLink({
     journal,
@@ -173,37 +168,20 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   const stopClock = keepClock(journal, ledger, timers, log)
 
   const parts = started.move()
-  let isEnding = false
-  const end = async (error: unknown): Promise<void> => {
-    if (isEnding) return
-    isEnding = true
-    stopClock()
-    const isFatal = error !== undefined
-    if (isFatal) log.fatal({ err: error }, 'the agent must end')
-    try {
-      await socket.stop(isFatal ? 0 : settings.socket.drainTimeout)
-      if (!isFatal) {
-        await ledger.settled()
-        await journal.saveClock(ledger.stamp())
-      }
-    } catch (failure) {
-      log.error({ err: failure }, 'the stop met a fault')
-    }
-    await parts.disposeAsync().catch((failure: unknown) => log.error({ err: failure }, 'the stop met a fault'))
-    if (isFatal) ending.reject(asCoded(error))
-    else ending.resolve(undefined)
-  }
-  fail = (error) => void end(error)
-  log.info({ socket: settings.socket.path, state: settings.state.directory, version }, 'listening')
-  return {
-    socketPath: settings.socket.path,
-    link,
-    ended: ending.promise,
-    stop: async () => {
-      await end(undefined)
-      await ending.promise.catch(() => undefined)
+  ending.begin({
+    drain: async () => {
+      await socket.stop(settings.socket.drainTimeout)
+      await ledger.settled()
+      await journal.saveClock(ledger.stamp())
     },
-  }
+    abandon: () => socket.stop(0),
+    release: async () => {
+      stopClock()
+      await parts.disposeAsync()
+    },
+  })
+  log.info({ socket: settings.socket.path, state: settings.state.directory, version }, 'listening')
+  return { socketPath: settings.socket.path, link, ended: ending.ended, stop: () => ending.stop() }
 }
 
 /** Writes the clock when nothing else has for a while. Returns what ends it. */
@@ -258,10 +236,4 @@ function readCa(path: string): string {
 function softwareVersion(): string {
   const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8')
   return (JSON.parse(text) as { version: string }).version
-}
-
-function asCoded(error: unknown): CodedError {
-  if (error instanceof CodedError) return error
-  if (error instanceof Error && error.cause instanceof CodedError) return error.cause
-  return new CodedError('INTERNAL', error instanceof Error ? error.message : String(error), { cause: error })
 }
