@@ -49,7 +49,7 @@ export async function runDemo(options: DemoOptions): Promise<DemoResult> {
   if (options.keep) options.presenter.step(`Databases and logs are in ${directory}`)
   const lastResort = (): void => {
     killRunning()
-    if (!options.keep) rmSync(directory, { recursive: true, force: true })
+    if (!options.keep) rmSync(directory, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 })
   }
   // Reached by an exit that waits for nothing too, such as a second Ctrl-C.
   process.once('exit', lastResort)

@@ -12,10 +12,10 @@ test('it says in words how the agent is', async () => {
   expect(code).toBe(0)
   expect(out.split('\n')).toEqual([
     'device    0c1d8a1e-0000-4000-8000-000000000000',
-    'cloud     connected, last contact 10 s ago',
+    'cloud     connected, last contact 10 seconds ago',
     'hints     connected',
     'ledger    12 entries, 3 not yet in the cloud',
-    'spending  grant 4 of incarnation 1, valid for 86400 s more',
+    'spending  from what is at hand, for 24 hours more without the cloud',
     `rules     revision 7 of instance ${instanceId}, revision 8 exists`,
     '',
     'TOKENS OF  AT HAND  CHARGED',

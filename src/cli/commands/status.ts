@@ -26,7 +26,7 @@ export function command(io: Io): Command {
 
 function describe(status: AgentStatus, now: number): readonly string[] {
   const ago = (instant: number | null): string =>
-    instant === null ? 'never' : `${Math.max(0, Math.round((now - instant) / 1000))} s ago`
+    instant === null ? 'never' : `${roughly(Math.max(0, now - instant))} ago`
   const facts = columns([
     ['device', status.deviceId ?? 'not enrolled'],
     ['cloud', `${status.connected ? 'connected' : 'not reached'}, last contact ${ago(status.lastContactAt)}`],
@@ -61,7 +61,20 @@ function spending({ fenced, incarnation, grant }: AgentStatus): string {
   if (fenced) return 'stopped: the cloud has fenced this device, it will attach anew'
   if (incarnation === 0) return 'not yet: never attached to the cloud'
   if (grant === null) return 'not yet: no grant'
-  return `grant ${grant.term} of incarnation ${incarnation}, valid for ${Math.round(grant.remainingMs / 1000)} s more`
+  return `from what is at hand, for ${roughly(grant.remainingMs)} more without the cloud`
+}
+
+const UNITS = [
+  ['days', 86_400_000],
+  ['hours', 3_600_000],
+  ['minutes', 60_000],
+  ['seconds', 1_000],
+] as const
+
+/** A length of time in the largest unit of which there are two or more. */
+function roughly(ms: number): string {
+  const [unit, size] = UNITS.find(([, each]) => ms >= 2 * each) ?? UNITS[3]
+  return `${Math.floor(ms / size)} ${unit}`
 }
 
 function nameOf(account: string): string {

@@ -1,0 +1,103 @@
+import { execFile, spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { promisify } from 'node:util'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+
+const bin = new URL('../../bin/tallygate.js', import.meta.url).pathname
+const IN_TIME = 120_000
+
+interface Report {
+  readonly succeeded: boolean
+  readonly phases: readonly { readonly requests: number; readonly outcomes: Readonly<Record<string, number>> }[]
+  readonly accounts: readonly {
+    readonly name: string
+    readonly told: string | null
+    readonly device: string
+    readonly cloud: string
+    readonly service: string
+    readonly difference: string
+  }[]
+  readonly kills: number
+  readonly directory: string | null
+}
+
+let temporary: string
+beforeEach(() => {
+  temporary = mkdtempSync(join(tmpdir(), 'tallygate-run-'))
+})
+afterEach(() => {
+  rmSync(temporary, { recursive: true })
+})
+
+async function demo(...flags: string[]): Promise<Report> {
+  const args = [bin, 'demo', '--json', ...flags]
+  const { stdout } = await promisify(execFile)(process.execPath, args, { env: { ...process.env, TMPDIR: temporary } })
+  expect(stdout.trimEnd().split('\n')).toHaveLength(1)
+  return JSON.parse(stdout) as Report
+}
+
+function expectAgreement({ succeeded, phases, accounts }: Report): void {
+  expect(succeeded).toBe(true)
+  expect(phases.map(({ requests }) => requests)).toEqual([800, 800, 800])
+  expect(accounts.map(({ name }) => name)).toEqual(
+    expect.arrayContaining(['LW-SPRING-OFFER', 'LW-ANNUAL-CONTRACT', 'LW-QUALITY', 'LW-FURNACE', 'Training budget']),
+  )
+  for (const { told, device, cloud, service, difference } of accounts) {
+    expect([told ?? device, cloud, service, difference]).toEqual([device, device, device, '0'])
+  }
+  expect(accounts.find(({ name }) => name === 'LW-SPRING-OFFER')?.device).toBe('1600000000')
+}
+
+test(
+  'a day with the network cut ends with equal ledgers, and shows every reason to refuse',
+  async () => {
+    const report = await demo()
+    expectAgreement(report)
+    const [morning, midday, evening] = report.phases.map(({ outcomes }) => Object.keys(outcomes))
+    const whole = ['GRANTED', 'ITEM_NOT_RATED', 'NO_USABLE_LINE_ITEM', 'DENIED_BY_RULE']
+    expect(morning).toEqual(expect.arrayContaining(whole))
+    expect(midday).toEqual(expect.arrayContaining([...whole, 'GRANT_EXHAUSTED']))
+    expect(evening).toEqual(expect.arrayContaining([...whole, 'INSUFFICIENT_TOKENS', 'ALLOCATION_EXHAUSTED']))
+    expect(readdirSync(temporary)).toEqual([])
+  },
+  IN_TIME,
+)
+
+test(
+  'an agent that is killed three times on the way loses nothing and charges nothing twice',
+  async () => {
+    const report = await demo('--kills', '3', '--seed', '7', '--keep')
+    expectAgreement(report)
+    expect(report.kills).toBe(3)
+    const log = readFileSync(join(report.directory!, 'agent.log'), 'utf8')
+    expect(log.match(/"msg":"listening"/g)).toHaveLength(4)
+  },
+  IN_TIME,
+)
+
+test(
+  'an interrupt ends it with 130, and leaves neither processes nor files',
+  async () => {
+    const child = spawn(process.execPath, [bin, 'demo'], { env: { ...process.env, TMPDIR: temporary } })
+    const ended = new Promise((resolve) => child.once('close', resolve))
+    const pids: number[] = []
+    for await (const line of createInterface({ input: child.stdout })) {
+      if (!line.startsWith('The agent is enrolled')) continue
+      pids.push(...childrenOf(child.pid!))
+      child.kill('SIGINT')
+    }
+    expect(await ended).toBe(130)
+    expect(readdirSync(temporary)).toEqual([])
+    expect(pids).toHaveLength(2)
+    await expect.poll(() => pids.filter((pid) => existsSync(`/proc/${pid}`))).toEqual([])
+  },
+  IN_TIME,
+)
+
+/** Process ids of the direct children. */
+function childrenOf(pid: number): readonly number[] {
+  return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').map(Number)
+}

@@ -1,0 +1,70 @@
+import { execFile } from 'node:child_process'
+import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer, type AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+
+const root = fileURLToPath(new URL('../../', import.meta.url))
+const readme = readFileSync(join(root, 'README.md'), 'utf8')
+
+let directory: string
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), 'tallygate-readme-'))
+})
+afterEach(() => {
+  rmSync(directory, { recursive: true })
+})
+
+test('every file that the README links to is there', () => {
+  const links = [...readme.matchAll(/\]\(([^)#]+)\)/g)].map(([, link]) => link!).filter((link) => !link.includes('://'))
+  expect(links.length).toBeGreaterThan(5)
+  expect(links.filter((link) => !existsSync(join(root, link)))).toEqual([])
+})
+
+test('the README’s two commands are scripts of the package', () => {
+  const { scripts } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+    scripts: Record<string, string>
+  }
+  expect(readme).toContain('npm ci && npm run demo')
+  expect(readme).toContain('npm ci && npm test')
+  expect(Object.keys(scripts)).toEqual(expect.arrayContaining(['demo', 'test']))
+})
+
+test('the lines to try by hand do what they say', async () => {
+  const block = /## Try it by hand[^]*?```sh\n([^]*?)```/.exec(readme)?.[1]
+  // The one thing that differs from what a reader pastes: a port that is surely free.
+  const script = `trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n${block!.replace('127.0.0.1:7080', `127.0.0.1:${await freePort()}`)}`
+  const port = /127\.0\.0\.1:(\d+)/.exec(script)![1]!
+  writeFileSync(
+    join(directory, 'curl'),
+    `#!/bin/sh\nexec "${process.execPath}" "${join(root, 'test/readme/curl.ts')}" "$@"\n`,
+  )
+  chmodSync(join(directory, 'curl'), 0o755)
+  const path = `${process.env['PATH'] ?? ''}:${directory}`
+  const { stdout } = await promisify(execFile)('bash', ['-euo', 'pipefail', '-c', script], {
+    cwd: root,
+    timeout: 60_000,
+    env: {
+      PATH: path,
+      TMPDIR: directory,
+      TALLYGATE_CLOUD_HTTP_PORT: port,
+      TALLYGATE_CLOUD_PUSH_PORT: '0',
+    },
+  })
+  const answers = [...stdout.matchAll(/"totalTokensCharged":([\d.]+)/g)].map(([, charged]) => charged)
+  expect(answers).toEqual(['2.125', '2.125'])
+  expect(stdout).toMatch(/ledger +2 entries/)
+  expect(stdout).toMatch(/^FIRST-1000 +\d+\.75 +4\.25$/m)
+}, 90_000)
+
+/** A port that nobody has at the moment. */
+async function freePort(): Promise<number> {
+  const server = createServer()
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  return port
+}
