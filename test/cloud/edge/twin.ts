@@ -46,15 +46,16 @@ export class Twin implements AsyncDisposable {
     syncEveryMs: 300_000,
   }
   time = START
-  readonly #folder: string
+  readonly #cleanUp: () => Promise<void>
 
-  private constructor(store: Store, keys: KeyRing, folder: string) {
+  private constructor(store: Store, keys: KeyRing, cleanUp: () => Promise<void>) {
     this.store = store
     this.keys = keys
     this.policies = new Policies({ max: 10, undecidedClock: 'allow' })
-    this.#folder = folder
+    this.#cleanUp = cleanUp
   }
 
+  /** Over a SQLite file of its own. */
   static async open(): Promise<Twin> {
     const folder = await mkdtemp(join(tmpdir(), 'tallygate-edge-'))
     const store = openSqliteStore({
@@ -64,9 +65,19 @@ export class Twin implements AsyncDisposable {
         throw error instanceof Error ? error : new Error(String(error))
       },
     })
-    const twin = new Twin(store, await newKeyRing(), folder)
+    return Twin.over(store, () => rm(folder, { recursive: true, force: true }))
+  }
+
+  /** Over a store that is empty. */
+  static async over(store: Store, cleanUp: () => Promise<void> = async () => undefined): Promise<Twin> {
+    const twin = new Twin(store, await newKeyRing(), cleanUp)
     await twin.addInstance(INSTANCE)
     return twin
+  }
+
+  /** With the same keys over the same database, by connections of its own. */
+  async anotherNode(store: Store): Promise<Twin> {
+    return new Twin(store, this.keys, async () => undefined)
   }
 
   readonly now = (): number => this.time
@@ -197,7 +208,7 @@ export class Twin implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.store.close()
-    await rm(this.#folder, { recursive: true, force: true })
+    await this.#cleanUp()
   }
 }
 

@@ -12,7 +12,7 @@ import { importPublicKey } from './device-key.ts'
 import { ENROLLMENT_TOKEN_TYPE } from './issue-enrollment-token.ts'
 import type { KeyRing } from './key-ring.ts'
 import { TOKEN_SKEW_S } from './limits.ts'
-import type { Device } from './records.ts'
+import type { Device, EnrollmentRecord } from './records.ts'
 import type { Addresses } from './terms.ts'
 
 export interface Enroll {
@@ -40,16 +40,16 @@ export async function enroll(
   const fresh = { id: newId(), now: now() }
   const deviceId = await store.transaction(async (tx) => {
     const used = await tx.edge.enrollments.get(claims.jti)
-    if (used !== undefined) {
-      if (used.thumbprint === key.thumbprint) return used.deviceId
-      throw refused('This enrollment token was used by another device.')
-    }
+    if (used !== undefined) return whoUsed(used, key.thumbprint)
     if (expired) throw refused('This enrollment token has expired.')
     const name = request.name ?? claims.name ?? null
     const device = await admit(tx, claims.instances, { ...key, name, ...fresh })
     const record = { jti: claims.jti, thumbprint: key.thumbprint, deviceId: device.id, at: fresh.now }
-    if (!(await tx.edge.enrollments.claim(record))) throw refused('This enrollment token has just been used.')
-    return device.id
+    if (await tx.edge.enrollments.claim(record)) return device.id
+    // Another node has taken it since: with the same key it has made the same device.
+    const taken = await tx.edge.enrollments.get(claims.jti)
+    if (taken === undefined) throw new Error('invariant: a token that was used stays used')
+    return whoUsed(taken, key.thumbprint)
   })
   return {
     deviceId,
@@ -57,6 +57,12 @@ export async function enroll(
     trustedKeys: keys.trusted.map(({ jwk }) => jwk),
     addresses: addresses(),
   }
+}
+
+/** The device that has used the token. @throws CodedError ENROLLMENT_REFUSED when its key is another */
+function whoUsed(used: EnrollmentRecord, thumbprintNow: string): string {
+  if (used.thumbprint === thumbprintNow) return used.deviceId
+  throw refused('This enrollment token was used by another device.')
 }
 
 interface Newcomer {

@@ -1,0 +1,631 @@
+// What the twin does with segments, for every store.
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { actionAccount, limitAccount, lineAccount } from '../../../src/core/account.ts'
+import type { Action } from '../../../src/core/policy.ts'
+import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
+import { releaseDevice, revokeDevice } from '../../../src/cloud/app/edge/devices.ts'
+import { DAY, INSTANCE, START, type Twin } from './twin.ts'
+import { TestDevice, assertSegment, newDeviceKeys, want } from './test-device.ts'
+
+const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
+const OTHER_INSTANCE = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
+
+/** @param open a twin with nothing in it but the instance */
+export function syncSuite(name: string, open: () => Promise<Twin>): void {
+  describe(name, () => {
+    let twin: Twin
+    beforeEach(async () => {
+      twin = await open()
+      await twin.setLineItem('ACT-1', { quantity: 1_000n })
+    })
+    afterEach(async () => twin[Symbol.asyncDispose]())
+
+    const charge = (amount: bigint) => ({ lineItemId: 'ACT-1', accounts: [LINE], amount })
+
+    const usage = async () => (await twin.store.read((reader) => reader.usage.list({ limit: 100 }))).records
+
+    const incarnation = (device: TestDevice, number = device.state.incarnation) =>
+      twin.store.read((reader) => reader.edge.incarnations.get(device.id, number))
+
+    const evidence = (device: TestDevice) => twin.store.read((reader) => reader.edge.evidence.of(device.id))
+
+    async function send(device: TestDevice, payload: SegmentWire) {
+      return twin.sync(device.id, (await device.sealAs(payload)).document)
+    }
+
+    describe('a merged segment', () => {
+      it('earns a grant, and what is spent of it is billed line by line', async () => {
+        const device = await TestDevice.join(twin)
+        const first = await device.sync([want(LINE, 100n)])
+        expect(first).toMatchObject({
+          outcome: 'MERGED',
+          seq: 1,
+          grant: { accounts: [{ account: LINE, granted: 100n }] },
+        })
+        expect(device.charge(charge(30n))).toBe(true)
+        expect(device.charge(charge(80n))).toBe(false)
+        await device.sync()
+        expect(await twin.pool(LINE)).toMatchObject({ charged: 0n, grantedOut: 100n, billedByDevices: 30n })
+        expect(await usage()).toMatchObject([
+          {
+            status: 'GRANT_EXHAUSTED',
+            tokens: 0n,
+            activationId: null,
+            used: null,
+            source: { kind: 'device', entry: 2 },
+          },
+          { status: 'GRANTED', tokens: 30n, activationId: 'ACT-1', used: 30n, quantity: 1_000n, accountId: 'customer' },
+        ])
+        expect(twin.heartbeats).toEqual([device.id, device.id])
+      })
+
+      it('bills a refund against what was charged', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(30n))
+        device.refund(charge(10n))
+        await device.sync()
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 20n })
+        expect((await usage())[0]).toMatchObject({ status: 'REFUNDED', tokens: -10n, used: 20n })
+      })
+
+      it('gets the bytes of the first answer when it comes again', async () => {
+        const device = await TestDevice.join(twin)
+        const sealed = await device.seal([want(LINE, 100n)])
+        const first = await twin.sync(device.id, sealed.document)
+        twin.time += 60_000
+        const second = await twin.sync(device.id, sealed.document)
+        expect(first).toMatchObject({ taken: true })
+        expect(second).toEqual(first)
+        expect((await twin.pool(LINE)).grantedOut).toBe(100n)
+      })
+
+      it('is known when a late copy of an earlier one arrives, and earns nothing again', async () => {
+        const device = await TestDevice.join(twin)
+        const early = await device.seal([want(LINE, 100n)])
+        await device.sync()
+        await device.sync([want(LINE, 200n)])
+        const late = await twin.sync(device.id, early.document)
+        if (!late.taken) throw new Error(late.problem)
+        expect(await device.accept(late.answer)).toMatchObject({ outcome: 'KNOWN', seq: 2 })
+        expect((await twin.pool(LINE)).grantedOut).toBe(200n)
+      })
+
+      it('returns what the device gives up', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(30n))
+        device.giveBack(LINE)
+        await device.sync()
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 30n, billedByDevices: 30n })
+      })
+
+      it('forgets document and answer of the one before, and keeps its hash', async () => {
+        const device = await TestDevice.join(twin)
+        const first = await device.seal()
+        await device.sync()
+        await device.sync()
+        const segments = await twin.store.read(async (reader) => [
+          await reader.edge.segments.get(device.id, 1, 1),
+          await reader.edge.segments.get(device.id, 1, 2),
+        ])
+        expect(segments[0]).toMatchObject({ hash: first.hash, document: null, answer: null })
+        expect(segments[1]?.answer).toEqual(expect.any(String))
+      })
+
+      it('says which policy is the newest and when to come again', async () => {
+        const device = await TestDevice.join(twin)
+        const answer = await device.sync()
+        expect(answer).toMatchObject({
+          policies: [{ instanceId: INSTANCE, revision: 2 }],
+          nextSyncMs: 300_000,
+          directives: [],
+          time: START,
+        })
+        expect(await twin.device(device.id)).toMatchObject({
+          lastSyncAt: START,
+          appliedPolicies: [{ instanceId: INSTANCE, revision: 1 }],
+        })
+      })
+    })
+
+    describe('a grant', () => {
+      it('is at most a fair share of what is left while other devices live', async () => {
+        const devices = [await TestDevice.join(twin), await TestDevice.join(twin)] as const
+        for (const device of devices) await device.sync()
+        await devices[0].sync([want(LINE, 10_000n)])
+        expect(devices[0].room(LINE)).toBe(500n)
+        await devices[1].sync([want(LINE, 10_000n)])
+        expect(devices[1].room(LINE)).toBe(250n)
+      })
+
+      it('gives all that is left to a device that nobody has heard of for longer than the horizon to share with', async () => {
+        const devices = [await TestDevice.join(twin), await TestDevice.join(twin)] as const
+        for (const device of devices) await device.sync()
+        twin.time += DAY + 1
+        await devices[0].sync([want(LINE, 10_000n)])
+        expect(devices[0].room(LINE)).toBe(1_000n)
+      })
+
+      it('gives a waiting request what it needs beyond the fair share, and says when the pool has no more', async () => {
+        const devices = [await TestDevice.join(twin), await TestDevice.join(twin)] as const
+        for (const device of devices) await device.sync()
+        await devices[0].sync([want(LINE, 0n, 900n)])
+        expect(devices[0].room(LINE)).toBe(900n)
+        expect(devices[0].state.exhausted.has(LINE)).toBe(false)
+        await devices[1].sync([want(LINE, 0n, 200n)])
+        expect(devices[1].room(LINE)).toBe(100n)
+        expect(devices[1].state.exhausted.has(LINE)).toBe(true)
+      })
+
+      it('never promises what the cloud has charged itself', async () => {
+        const device = await TestDevice.join(twin)
+        await twin.chargeDirectly(LINE, 990n)
+        await device.sync([want(LINE, 100n)])
+        expect(device.room(LINE)).toBe(10n)
+      })
+
+      it('rises in term with every merge, also after the twin forgot the last ones', async () => {
+        const device = await TestDevice.join(twin)
+        const terms: number[] = []
+        for (let n = 0; n < 3; n++) {
+          const answer = await device.sync()
+          if (answer.outcome === 'MERGED') terms.push(answer.grant?.term ?? 0)
+        }
+        expect(terms).toEqual([START, START + 1, START + 2])
+      })
+
+      it('ends with the last line item that could be spent', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 1_000n, end: START + 1_000 })
+        const device = await TestDevice.join(twin)
+        expect(await device.sync()).toMatchObject({ grant: { lifetimeMs: 1_000, expiresAt: START + 1_000 } })
+      })
+
+      it('lasts as long as the operator says', async () => {
+        const device = await TestDevice.join(twin)
+        expect(await device.sync()).toMatchObject({ grant: { lifetimeMs: 7 * DAY, expiresAt: START + 7 * DAY } })
+      })
+
+      it('is unlimited where the overdraft is, and the books follow the use', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        expect(device.charge(charge(5_000n))).toBe(true)
+        await device.sync([want(LINE, 100n)])
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 5_000n, billedByDevices: 5_000n, capTarget: null })
+      })
+
+      it('counts down again once the overdraft has a limit, and forgives what was used before the device knew', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(500n))
+        await twin.setLineItem('ACT-1', { quantity: 1_000n })
+        await device.sync([want(LINE, 100n)])
+        expect(device.state.unlimited.has(LINE)).toBe(false)
+        expect(device.room(LINE)).toBe(100n)
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 500n })
+      })
+
+      const action: Action = {
+        id: '5b1f43d9-4f44-4f05-9df5-0d87e43c0a11',
+        name: null,
+        conditionId: null,
+        effect: 'ALLOW',
+        allocation: 50n,
+      }
+
+      it('covers the allocation of an action', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 1_000n, actions: [action] })
+        const account = actionAccount(INSTANCE, 'ACT-1', action.id)
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n), want(account, 100n)])
+        expect([device.room(LINE), device.room(account)]).toEqual([100n, 50n])
+        expect(device.charge({ lineItemId: 'ACT-1', accounts: [LINE, account], amount: 40n })).toBe(true)
+        await device.sync()
+        expect((await twin.pool(account)).billedByDevices).toBe(40n)
+      })
+
+      const nowhere: [string, string][] = [
+        ['a line item that there is not', lineAccount(INSTANCE, 'ACT-9', 0)],
+        ['a period that is neither this one nor the next', lineAccount(INSTANCE, 'ACT-1', 2)],
+        ['an action that there is not', actionAccount(INSTANCE, 'ACT-1', action.id)],
+        ['a consumption limit that is not set', limitAccount(INSTANCE, 'ACT-1', { type: 'user', value: 'x' }, 0)],
+        ['another instance', lineAccount(OTHER_INSTANCE, 'ACT-1', 0)],
+        ['a text that is no account', 'nonsense'],
+      ]
+      it.each(nowhere)('is never given for %s', async (_name, account) => {
+        const device = await TestDevice.join(twin)
+        const answer = await device.sync([want(account, 10n, 10n), want(LINE, 10n)])
+        expect(answer.outcome === 'MERGED' && answer.grant?.accounts.map((granted) => granted.account)).toEqual([LINE])
+        expect((await twin.store.read((reader) => reader.accounts.get([account]))).size).toBe(0)
+      })
+
+      it('is never given for a line item that is not deployed or has ended', async () => {
+        const device = await TestDevice.join(twin)
+        await twin.setLineItem('ACT-1', { quantity: 1_000n, state: 'INACTIVE' })
+        await device.sync([want(LINE, 10n)])
+        await twin.setLineItem('ACT-1', { quantity: 1_000n, end: START + 1_000 })
+        twin.time = START + 1_001
+        await device.sync([want(LINE, 10n)])
+        expect(device.room(LINE)).toBe(0n)
+      })
+    })
+
+    describe('a device that is asked to give back', () => {
+      it('gets nothing but the request until it has nothing left, and grants again after', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        await releaseDevice({ store: twin.store, now: twin.now }, device.id)
+        expect(await device.sync([want(LINE, 200n)])).toMatchObject({ directives: ['release'] })
+        expect(device.room(LINE)).toBe(100n)
+        device.giveBack(LINE)
+        expect(await device.sync([want(LINE, 50n)])).toMatchObject({ directives: [] })
+        expect(device.room(LINE)).toBe(50n)
+        expect(await twin.device(device.id)).toMatchObject({ releaseAsked: false })
+        expect((await twin.pool(LINE)).grantedOut).toBe(50n)
+      })
+
+      it('is asked without anybody ordering it when a cap was lowered below what is out', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 500n)])
+        await twin.setLineItem('ACT-1', { quantity: 100n })
+        expect(await twin.pool(LINE)).toMatchObject({ capTarget: 100n, capInForce: 500n })
+        expect(await device.sync()).toMatchObject({ directives: ['release'] })
+        device.giveBack(LINE)
+        expect(await device.sync([want(LINE, 500n)])).toMatchObject({ directives: [] })
+        expect(device.room(LINE)).toBe(100n)
+        expect(await twin.pool(LINE)).toMatchObject({ capTarget: 100n, capInForce: 100n, grantedOut: 100n })
+      })
+    })
+
+    describe('a fenced incarnation', () => {
+      it('is billed for what comes late, earns no grant, and goes on holding what it returns', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        const old = device.copy()
+        await device.attach()
+        old.charge(charge(30n))
+        old.giveBack(LINE)
+        expect(await old.sync([want(LINE, 500n)])).toMatchObject({
+          outcome: 'FENCED',
+          seq: 2,
+          hash: old.state.hash,
+          forked: false,
+          closed: false,
+        })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
+      })
+
+      it('is closed exactly by its final segment', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        const old = device.copy()
+        await device.attach()
+        old.charge(charge(30n))
+        const answer = await old.sync([], true)
+        expect(answer).toMatchObject({ outcome: 'FENCED', closed: true })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 30n, billedByDevices: 30n })
+        expect(await incarnation(old)).toMatchObject({ status: 'CLOSED' })
+      })
+
+      it('answers the final segment with the same bytes when it comes again', async () => {
+        const device = await TestDevice.join(twin)
+        const sealed = await device.seal([], true)
+        const first = await twin.sync(device.id, sealed.document)
+        expect(await twin.sync(device.id, sealed.document)).toEqual(first)
+      })
+
+      it('begins again with the next incarnation, and every token is accounted for', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(10n))
+        await twin.attach(device.id, 'a nonce of somebody else')
+        await device.beginAgain()
+        expect(device.state.incarnation).toBe(3)
+        await device.sync([want(LINE, 50n)])
+        expect(device.room(LINE)).toBe(50n)
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 60n, billedByDevices: 10n })
+      })
+    })
+
+    describe('two writers on one chain', () => {
+      it('are seen, both billed, and neither is locked out', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        const clone = device.copy()
+        device.charge(charge(60n))
+        clone.charge(charge(70n))
+        await device.sync()
+        const other = await clone.seal()
+        expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true, closed: false, seq: 2 })
+        // 130 spent of 100 granted: the overspend of the copy is out, and shown.
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 130n, billedByDevices: 130n, capInForce: 1_000n })
+        expect(await evidence(clone)).toMatchObject([
+          { kind: 'FORK', seq: 2, hash: other.hash, document: other.document, recordedHash: device.state.hash },
+        ])
+        expect((await evidence(clone))[0]?.recordedDocument).toEqual(expect.any(String))
+
+        device.charge(charge(5n))
+        expect(await device.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
+        expect((await twin.pool(LINE)).billedByDevices).toBe(135n)
+        await clone.beginAgain()
+        await device.beginAgain()
+        expect([clone.state.incarnation, device.state.incarnation]).toEqual([2, 3])
+      })
+
+      it('do not close the books of the other: what was granted stays held', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        const clone = device.copy()
+        await device.sync()
+        await clone.sync()
+        await device.sync([], true)
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 0n })
+      })
+
+      it('bill an entry that both have reported once', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(20n))
+        const restored = device.copy()
+        await device.sync()
+        // The same entry in another segment, as after a restored backup, then one of its own.
+        restored.charge(charge(7n))
+        expect(await restored.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
+        expect((await twin.pool(LINE)).billedByDevices).toBe(27n)
+        const entries = await twin.store.read((reader) => reader.edge.entries.of(device.id, 1))
+        expect(entries.map(({ n, branch }) => [n, branch])).toEqual([
+          [1, false],
+          [2, true],
+        ])
+        expect(await usage()).toHaveLength(2)
+      })
+
+      it('are billed once for a segment that is sent twice', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        const clone = device.copy()
+        await device.sync()
+        clone.charge(charge(10n))
+        const sealed = await clone.seal()
+        await twin.sync(clone.id, sealed.document)
+        await twin.sync(clone.id, sealed.document)
+        expect((await twin.pool(LINE)).billedByDevices).toBe(10n)
+        expect(await evidence(clone)).toHaveLength(1)
+      })
+
+      it('are seen when a restored device sends another segment with a number from long ago', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        const backup = device.copy()
+        for (let n = 0; n < 3; n++) await device.sync()
+        expect(await backup.sync()).toMatchObject({ outcome: 'FENCED', forked: true, seq: 4 })
+      })
+
+      it('are seen when somebody writes on after the final segment', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        const clone = device.copy()
+        await device.sync([], true)
+        clone.charge(charge(10n))
+        expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 10n, billedByDevices: 10n })
+      })
+
+      it('get no refund for what the other may have been given back', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(50n))
+        await device.sync()
+        const clone = device.copy()
+        device.refund(charge(50n))
+        clone.refund(charge(50n))
+        await device.sync()
+        await clone.sync()
+        expect((await twin.pool(LINE)).billedByDevices).toBe(0n)
+      })
+
+      it('never sell the same tokens to a third', async () => {
+        const device = await TestDevice.join(twin)
+        const third = await TestDevice.join(twin)
+        await device.sync([want(LINE, 900n)])
+        const clone = device.copy()
+        device.charge(charge(900n))
+        clone.charge(charge(900n))
+        await device.sync()
+        await clone.sync()
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 1_800n, capTarget: 1_000n, capInForce: 1_800n })
+        await third.sync([want(LINE, 100n, 100n)])
+        expect(third.room(LINE)).toBe(0n)
+      })
+    })
+
+    describe('a twin that was restored from a backup', () => {
+      it('asks for the segments that it has forgotten, and bills them when they come', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        const documents: string[] = []
+        const forgotten = async () => {
+          const sealed = await device.seal()
+          documents.push(sealed.document)
+          device.state.unacknowledged = null
+        }
+        device.charge(charge(10n))
+        await forgotten()
+        device.charge(charge(20n))
+        await forgotten()
+        const behind = await twin.sync(device.id, documents[1]!)
+        if (!behind.taken) throw new Error(behind.problem)
+        expect(await device.accept(behind.answer)).toMatchObject({ outcome: 'BEHIND', seq: 1 })
+        for (const document of documents) expect(await twin.sync(device.id, document)).toMatchObject({ taken: true })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
+      })
+
+      it('believes the use of grants that it has forgotten, with an incarnation that it has forgotten', async () => {
+        const device = await TestDevice.join(twin)
+        device.state.incarnation = 5
+        device.state.counters.set(LINE, { granted: 80n, used: 0n, refunded: 0n, returned: 0n })
+        device.charge(charge(80n))
+        expect(await device.sync([want(LINE, 10n)])).toMatchObject({ outcome: 'MERGED', incarnation: 5 })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 90n, billedByDevices: 80n })
+        expect(await incarnation(device, 1)).toMatchObject({ status: 'FENCED' })
+        expect(await twin.device(device.id)).toMatchObject({ incarnation: 5 })
+      })
+
+      it('does not believe in an incarnation beyond reason', async () => {
+        const device = await TestDevice.join(twin)
+        device.state.incarnation = Number.MAX_SAFE_INTEGER
+        const sealed = await device.seal()
+        expect(await twin.sync(device.id, sealed.document)).toMatchObject({ taken: false })
+      })
+    })
+
+    describe('a segment that is not what it should be', () => {
+      it('is refused when somebody else signed it', async () => {
+        const device = await TestDevice.join(twin)
+        const stranger = await newDeviceKeys()
+        const sealed = await device.sealAs(device.payload(), stranger.signer)
+        expect(await twin.sync(device.id, sealed.document)).toEqual({
+          taken: false,
+          problem: 'The segment is not signed by this device.',
+        })
+        expect(await incarnation(device)).toMatchObject({ status: 'ACTIVE', rejected: false })
+      })
+
+      it('is refused when it is of another device', async () => {
+        const [device, other] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+        expect(await send(device, { ...device.payload(), deviceId: other.id })).toMatchObject({ taken: false })
+      })
+
+      const honest = async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(30n))
+        const payload = device.payload()
+        assertSegment(payload)
+        return { device, payload }
+      }
+
+      type Lie = (payload: SegmentWire) => SegmentWire
+      const counted = (change: Partial<SegmentWire['counters'][number]>): Lie => {
+        return (payload) => ({ ...payload, counters: payload.counters.map((counter) => ({ ...counter, ...change })) })
+      }
+      const lies: [string, Lie][] = [
+        ['counts less than its entries', counted({ used: '29' })],
+        ['counts more than its entries', counted({ used: '31' })],
+        ['has refunded what no entry refunds', counted({ refunded: '1' })],
+        ['returns more than it has', counted({ returned: '71' })],
+        ['names no counter for its entries', (payload) => ({ ...payload, counters: [] })],
+        ['names a counter twice', (payload) => ({ ...payload, counters: [...payload.counters, ...payload.counters] })],
+        ['names an account of another instance', counted({ account: lineAccount(OTHER_INSTANCE, 'ACT-1', 0) })],
+        ['names an account that is none', counted({ account: 'line/x' })],
+        ['leaves out an entry', (payload) => ({ ...payload, entries: { ...payload.entries, bodies: [] } })],
+        ['numbers its entries anew', (payload) => ({ ...payload, entries: { ...payload.entries, first: 7 } })],
+        [
+          'continues another chain of entries',
+          (payload) => ({ ...payload, entries: { ...payload.entries, previousHash: 'a'.repeat(64) } }),
+        ],
+        ['ends in another head', (payload) => ({ ...payload, entries: { ...payload.entries, head: 'a'.repeat(64) } })],
+      ]
+      it.each(lies)('changes no balance and fences the incarnation when it %s', async (_name, lie) => {
+        const { device, payload } = await honest()
+        const lied = lie(payload)
+        const answer = await send(device, lied)
+        expect(answer).toMatchObject({ taken: false })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 0n })
+        expect(await incarnation(device)).toMatchObject({
+          status: 'FENCED',
+          fenceReason: 'REJECTED',
+          rejected: true,
+          lastSeq: 1,
+        })
+        expect(await evidence(device)).toMatchObject([{ kind: 'REJECTED', seq: 2 }])
+        expect(await usage()).toEqual([])
+        // The honest one still counts, and earns nothing any more.
+        expect(await send(device, payload)).toMatchObject({ taken: true })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
+      })
+
+      const malformed: [string, (payload: SegmentWire) => unknown][] = [
+        ['is empty', () => ({})],
+        ['is no object', () => 7],
+        ['has a field that there is not', (payload) => ({ ...payload, more: 1 })],
+        ['has a negative counter', counted({ used: '-1' })],
+        ['has a counter beyond 64 bits', counted({ used: '9223372036854775808' })],
+        [
+          'has a counter that is no text',
+          (payload) => ({ ...payload, counters: [{ ...payload.counters[0], used: 1 }] }),
+        ],
+        ['has the number 0', (payload) => ({ ...payload, seq: 0 })],
+        ['has a number beyond what is exact', (payload) => ({ ...payload, seq: 2 ** 53 })],
+        ['has an entry that is no JSON', (payload) => ({ ...payload, entries: { ...payload.entries, bodies: ['{'] } })],
+        ['has an entry without a form', (payload) => ({ ...payload, entries: { ...payload.entries, bodies: ['{}'] } })],
+        [
+          'has an entry with a count that is no number',
+          (payload) => ({
+            ...payload,
+            entries: {
+              ...payload.entries,
+              bodies: payload.entries.bodies.map((body) => body.replace('"count":"1"', '"count":"many"')),
+            },
+          }),
+        ],
+        [
+          'has more entries than a segment may have',
+          (payload) => ({ ...payload, entries: { ...payload.entries, bodies: Array<string>(1_001).fill('{}') } }),
+        ],
+        [
+          'wants more accounts than a segment may name',
+          (payload) => ({ ...payload, wants: Array(20_001).fill({ account: LINE, atLeast: '0', wanted: '1' }) }),
+        ],
+      ]
+      it.each(malformed)('is refused and changes nothing when it %s', async (_name, change) => {
+        const { device, payload } = await honest()
+        expect(await send(device, change(payload) as SegmentWire)).toMatchObject({ taken: false })
+        expect(await incarnation(device)).toMatchObject({ status: 'ACTIVE', lastSeq: 1 })
+        expect(await send(device, payload)).toMatchObject({ taken: true })
+      })
+
+      it('is refused when its metered use is beyond what any store can hold', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
+        const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+        const amount = 2n ** 63n - 1n
+        const spend = async (device: TestDevice) => {
+          await device.sync([want(LINE, 1n)])
+          device.record({
+            kind: 'access',
+            items: [
+              {
+                item: 'x',
+                version: '',
+                count: '1',
+                outcome: 'GRANTED',
+                total: String(amount),
+                parts: [{ lineItemId: 'ACT-1', rate: '1', actionId: null, charged: String(amount) }],
+              },
+            ],
+            postings: [{ account: LINE, amount: String(amount) }],
+          })
+          device.state.counters.set(LINE, { granted: 0n, used: amount, refunded: 0n, returned: 0n })
+          device.state.changed.add(LINE)
+          return send(device, device.payload())
+        }
+        expect(await spend(one)).toMatchObject({ taken: true })
+        expect(await spend(two)).toMatchObject({ taken: false, facts: { problem: 'AMOUNT_BEYOND_BELIEF' } })
+      })
+    })
+
+    describe('a revoked device', () => {
+      it('is answered nothing, and what it holds stays held', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        await revokeDevice({ store: twin.store, now: twin.now }, device.id)
+        await expect(device.sync()).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
+        await expect(device.attach()).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n })
+        expect(await incarnation(device)).toMatchObject({ status: 'FENCED', fenceReason: 'REVOKED' })
+      })
+    })
+  })
+}
