@@ -6,6 +6,7 @@ import { type AddressInfo, createServer as createTcpServer, type Server as TcpSe
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
+import { gunzipSync } from 'node:zlib'
 import { afterEach, expect, test } from 'vitest'
 import {
   createExchange,
@@ -44,6 +45,7 @@ const get = (url: string, signal = new AbortController().signal): HttpRequest =>
   url,
   headers: {},
   body: null,
+  compress: false,
   signal,
 })
 
@@ -74,6 +76,26 @@ test('a request arrives whole, and so does its answer', async () => {
   })
   expect(answer).toMatchObject({ status: 201, body: 'POST /a/b?c=d größe ✓' })
   expect(answer.headers).toMatchObject({ 'x-seen': 'yes', 'set-cookie': 'a' })
+})
+
+test('a long body is compressed where the other side takes it, and arrives as it was', async () => {
+  const url = await serve((request, response) => {
+    const { 'content-encoding': encoding = 'none' } = request.headers
+    const chunks: Buffer[] = []
+    request.on('data', (chunk: Buffer) => chunks.push(chunk))
+    request.on('end', () => {
+      const sent = Buffer.concat(chunks)
+      response.end(`${encoding} ${(encoding === 'gzip' ? gunzipSync(sent) : sent).toString()}`)
+    })
+  })
+  const post = async (body: string, compress: boolean): Promise<boolean[]> => {
+    const answer = await exchangeWith()({ ...get(url), method: 'POST', body, compress })
+    return [answer.body.startsWith('gzip '), answer.body.endsWith(` ${body}`)]
+  }
+  const long = 'größe ✓ '.repeat(1_000)
+  expect(await post(long, true)).toEqual([true, true])
+  expect(await post(long, false)).toEqual([false, true])
+  expect(await post('short', true)).toEqual([false, true])
 })
 
 test('connections are kept', async () => {

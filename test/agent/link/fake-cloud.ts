@@ -31,6 +31,7 @@ import {
 export const EDGE = 'https://cloud.test/tg/edge/api/v1'
 export const SERVICE = 'https://cloud.test/tg/api'
 export const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
+export const OTHER_INSTANCE = '7c2f0d4e-5a8e-4a43-9f3f-0b6f5c0a9d21'
 export const DEVICE = '0b0e7a52-8d3c-4c3e-9a25-0d2f9a1f7c01'
 
 /** A key pair of the cloud, or of somebody who would like to be it. */
@@ -97,6 +98,8 @@ export class FakeCloud {
   grantLifetimeMs = 86_400_000
   pushUrl: string | null = null
   revoked = false
+  /** Whether the cloud calls a forked incarnation closed after its final segment. */
+  closes = true
   /** What happened that must not happen: read by the auditor. */
   readonly alarms: string[] = []
   /** Bodies of the sync requests as they came in. */
@@ -282,7 +285,7 @@ export class FakeCloud {
       seq: incarnation.merged.length,
       hash: incarnation.merged.at(-1)?.hash ?? CHAIN_START,
       forked: true,
-      closed: segment.final,
+      closed: segment.final && this.closes,
     })
   }
 

@@ -3,7 +3,7 @@
 import type { TimeSource } from '../../../src/agent/app/clock.ts'
 import type { Timers } from '../../../src/agent/app/link/ports.ts'
 
-/** POSIX ms at which every test begins. */
+/** POSIX ms at which a test begins unless it says otherwise. */
 export const BEGIN = Date.UTC(2026, 0, 1)
 
 interface Timer {
@@ -15,12 +15,17 @@ export class FakeTime implements TimeSource, Timers {
   bootId = 'boot-1'
   /** What the device's wall clock shows beyond the true time, ms. */
   wallErrorMs = 0
+  readonly #begin: number
   #elapsed = 0
   #timers = new Set<Timer>()
 
+  constructor(begin = BEGIN) {
+    this.#begin = begin
+  }
+
   /** The true time, which only the cloud knows. */
   truth(): number {
-    return BEGIN + this.#elapsed
+    return this.#begin + this.#elapsed
   }
 
   wall(): number {

@@ -57,6 +57,23 @@ test('an attach whose answer is lost is repeated with its nonce, and makes one i
   expect(device.link.status().incarnation).toBe(1)
 })
 
+test('an incarnation that could not be recorded has not begun', async () => {
+  const device = await TestDevice.make()
+  device.network.intercept = (request) => {
+    if (request.url.endsWith('/attach')) device.journal.refusals = 1
+    return device.cloud.exchange(request)
+  }
+  await device.start()
+  await device.settle()
+  expect(device.conditions).toContain('journal: NOT_RECORDED')
+  expect(device.ledger.standing()).toBe('NOT_ATTACHED')
+  expect(device.link.status().incarnation).toBe(0)
+  device.network.intercept = null
+  await device.sync()
+  expect(device.ledger.standing()).toBe('ATTACHED')
+  expect(device.cloud.incarnations.size).toBe(1)
+})
+
 test('an answer to an attach that arrives a day late attaches, but does not set the clock back', async () => {
   const device = await TestDevice.make()
   device.network.faults = [null, 'LOSE_ANSWER']

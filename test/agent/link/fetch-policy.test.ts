@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import { policyDocument, type PolicyDocumentWire } from '../../../src/protocol/edge/policy-document.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 import { calmDown } from './audit.ts'
-import { type CloudKey, INSTANCE, makeCloudKey } from './fake-cloud.ts'
+import { type CloudKey, INSTANCE, makeCloudKey, OTHER_INSTANCE } from './fake-cloud.ts'
 import { policyWith, withAction } from './policies.ts'
 import { TestDevice } from './test-device.ts'
 
@@ -144,6 +144,35 @@ test('the cloud changes its key by naming the next one in a policy that the old 
   await serve(device, 4, signedBy(old, policyWith(4)), old)
   await device.sync()
   expect(device.conditions).toEqual(['policy: POLICY_SIGNATURE_BAD'])
+})
+
+test('rules of one instance survive a restart without the cloud while another has got a new key already', async () => {
+  const device = await TestDevice.make()
+  await device.cloud.publish(policyWith(1, { instanceId: OTHER_INSTANCE }))
+  device.token = await device.cloud.enrollmentToken({ instances: [INSTANCE, OTHER_INSTANCE] })
+  await device.start()
+  await device.settle()
+  const next = await makeCloudKey()
+  device.cloud.nextKeys = [next.jwk]
+  await device.cloud.publish(policyWith(2))
+  await device.sync()
+  const old = device.cloud.key
+  device.cloud.key = next
+  device.cloud.nextKeys = []
+  await device.cloud.publish(policyWith(3))
+  await device.sync()
+  expect(inForce(device)).toBe(3)
+
+  device.network.down = true
+  await device.restart()
+  expect(inForce(device)).toBe(3)
+  expect(device.board.get(OTHER_INSTANCE)?.document.revision).toBe(1)
+
+  device.network.down = false
+  await device.cloud.publish(policyWith(2, { instanceId: OTHER_INSTANCE }))
+  await device.sync()
+  expect(device.board.get(OTHER_INSTANCE)?.document.revision).toBe(2)
+  expect(device.disk.identity?.trustedKeys).not.toContain(JSON.stringify(old.jwk))
 })
 
 test('the stored rules are in force after a restart without the cloud', async () => {

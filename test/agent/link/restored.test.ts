@@ -54,6 +54,38 @@ test('a device restored to an unacknowledged segment that the cloud knows delive
   expect(device.cloud.billedOn(ACCOUNT)).toBe(3_300_000n)
 })
 
+test('a device stops spending as soon as it hears that the cloud knows more than itself', async () => {
+  const device = await TestDevice.running()
+  device.network.faults = ['LOSE_ANSWER']
+  await device.sync()
+  const backup = device.disk.copy()
+  await device.sync()
+  await device.charge(2_000_000n)
+  await device.sync()
+  device.disk = backup
+  device.network.faults = [null, 'LOSE_REQUEST']
+  await device.restart()
+  await device.settle()
+  expect(device.link.status()).toMatchObject({ incarnation: 1, fenced: true, unacknowledgedSeq: 3 })
+  expect(device.disk.fenced).toBe(true)
+  expect(await device.charge(1n)).toBe('REFUSED')
+})
+
+test('a device begins anew after its final segment, whatever the cloud says of the incarnation', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  device.cloud.closes = false
+  const backup = device.disk.copy()
+  await device.charge(2_000_000n)
+  await device.sync()
+  device.disk = backup
+  await device.restart()
+  await device.charge(500_000n)
+  await device.sync()
+  expect(device.link.status()).toMatchObject({ incarnation: 2, fenced: false })
+})
+
 test('a cloud that was restored from a backup gets the segments that it has lost', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)

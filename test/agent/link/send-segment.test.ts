@@ -138,6 +138,38 @@ test('signed time of a stranger is not believed', async () => {
   expect(device.clock.reading().earliest).toBeGreaterThanOrEqual(before.earliest)
 })
 
+test('signed time of another attempt makes the whole answer one of another attempt', async () => {
+  const device = await TestDevice.running()
+  let time = ''
+  device.network.intercept = async (request) => {
+    const answer = await device.cloud.exchange(request)
+    if (!request.url.endsWith('/sync')) return answer
+    const body = JSON.parse(answer.body) as { answer: string; time: string }
+    time ||= body.time
+    return json(200, { ...body, time })
+  }
+  await device.sync()
+  await device.pass(3_000_000)
+  const { earliest, latest } = device.clock.reading()
+  expect(device.conditions).toContain('sync: ANSWER_UNEXPECTED')
+  expect(earliest).toBeLessThanOrEqual(device.time.truth())
+  expect(latest ?? Infinity).toBeGreaterThanOrEqual(device.time.truth())
+})
+
+test('a cloud that asks to be left alone is left alone', async () => {
+  const device = await TestDevice.running()
+  device.network.retryAfter = '120'
+  device.network.faults = ['UNAVAILABLE']
+  await device.sync()
+  expect(device.conditions).toEqual(['cloud: CLOUD_UNREACHABLE'])
+  const before = device.cloud.calls.length
+  device.link.wake('hint')
+  await device.pass(119_000)
+  expect(device.cloud.calls.length).toBe(before)
+  await device.pass(10_000)
+  expect(device.conditions).toEqual([])
+})
+
 test('a grant is on the disk before its first token can be spent', async () => {
   const device = await TestDevice.running()
   const spentAll = device.left

@@ -2,6 +2,7 @@
 // to the fake cloud, in time that the test moves. It can lose its process at any commit and start again from its disk.
 import { generateKeyPairSync } from 'node:crypto'
 import { importJWK } from 'jose'
+import type { HttpExchange } from '../../../src/agent/adapters/cloud-http/exchange.ts'
 import { createCloudHttp } from '../../../src/agent/adapters/cloud-http/cloud-http.ts'
 import { Clock } from '../../../src/agent/app/clock.ts'
 import { Ledger } from '../../../src/agent/app/ledger.ts'
@@ -42,6 +43,8 @@ export class TestDevice {
   readonly network: FaultyNetwork
   readonly key: DeviceKey
   readonly #how: TestDeviceOptions
+  /** What charges are on. */
+  charged = { instanceId: INSTANCE, lineItemId: LINE_ITEM, account: ACCOUNT }
   disk = new Disk()
   journal: MemoryJournal
   token: string | null = null
@@ -71,6 +74,23 @@ export class TestDevice {
     await cloud.publish(policyWith(1))
     const device = new TestDevice(time, cloud, await makeDeviceKey(), how)
     device.token = await cloud.enrollmentToken()
+    return device
+  }
+
+  /** A device on its way to a cloud that is not the fake one. */
+  static async at(site: {
+    readonly exchange: HttpExchange
+    readonly push: Push
+    readonly begin: number
+    readonly token: string
+    readonly charged: TestDevice['charged']
+  }): Promise<TestDevice> {
+    const time = new FakeTime(site.begin)
+    const cloud = new FakeCloud(() => time.truth(), await makeCloudKey())
+    const device = new TestDevice(time, cloud, await makeDeviceKey(), { push: site.push })
+    device.network.intercept = site.exchange
+    device.token = site.token
+    device.charged = site.charged
     return device
   }
 
@@ -167,7 +187,7 @@ export class TestDevice {
   }
 
   get left(): bigint {
-    const { left } = this.ledger.roomAt(this.clock.reading())(ACCOUNT)
+    const { left } = this.ledger.roomAt(this.clock.reading())(this.charged.account)
     return left === 'UNLIMITED' ? -1n : left
   }
 
@@ -187,7 +207,7 @@ export class TestDevice {
   /** Gives back a part of what was charged before. */
   async refund(amount: bigint): Promise<boolean> {
     if (this.ledger.standing() !== 'ATTACHED') return false
-    const held = this.disk.accounts.get(ACCOUNT)
+    const held = this.disk.accounts.get(this.charged.account)
     if (held === undefined || held.used - held.refunded < amount) return false
     const done = await Promise.race([
       this.#record('refund', amount).then(
@@ -215,6 +235,7 @@ export class TestDevice {
   }
 
   #record(kind: 'access' | 'refund', amount: bigint): Promise<void> {
+    const { instanceId, lineItemId, account } = this.charged
     const n = this.ledger.lastEntry() + 1
     const reading = this.clock.reading()
     const body: EntryBodyWire = {
@@ -223,7 +244,7 @@ export class TestDevice {
       at: reading.now,
       earliest: reading.earliest,
       latest: reading.latest,
-      instanceId: INSTANCE,
+      instanceId,
       policyRevision: 1,
       correlationId: '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b',
       requester: { type: 'user', value: 'lisa' },
@@ -234,16 +255,16 @@ export class TestDevice {
           count: '1',
           outcome: 'GRANTED',
           total: String(amount),
-          parts: [{ lineItemId: LINE_ITEM, rate: '1', actionId: null, charged: String(amount) }],
+          parts: [{ lineItemId, rate: '1', actionId: null, charged: String(amount) }],
         },
       ],
-      postings: [{ account: ACCOUNT, amount: String(amount) }],
+      postings: [{ account, amount: String(amount) }],
     }
     return this.ledger.record({
       n,
       body: JSON.stringify(body),
       moves: kind === 'access' ? 'used' : 'refunded',
-      postings: [{ account: ACCOUNT, amount }],
+      postings: [{ account, amount }],
       lastAnswer: null,
     })
   }

@@ -49,6 +49,8 @@ interface Call {
   readonly url: string
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
+  /** The body may be long, and the cloud takes it compressed. */
+  readonly compress?: boolean
   /** False: sent twice, it would count twice. */
   readonly repeatable: boolean
   readonly signal: AbortSignal
@@ -86,7 +88,7 @@ export function createCloudHttp(parts: CloudHttpParts): Cloud {
 
     async sync(device, body, signal) {
       const url = edge(device, 'devices', device.deviceId, 'sync')
-      const answer = await callAs(device, { method: 'POST', url, body, repeatable: true, signal })
+      const answer = await callAs(device, { method: 'POST', url, body, compress: true, repeatable: true, signal })
       return parse(accepted(answer), signedAnswer)
     },
 
@@ -123,7 +125,7 @@ export function createCloudHttp(parts: CloudHttpParts): Cloud {
 
 async function send(
   { exchange, pause, fraction }: CloudHttpParts,
-  { method, url, headers, body, repeatable, signal }: Call,
+  { method, url, headers, body, compress = false, repeatable, signal }: Call,
   token: string,
 ): Promise<HttpAnswer> {
   const request: HttpRequest = {
@@ -136,6 +138,7 @@ async function send(
       ...(body === undefined ? {} : { 'content-type': 'application/json' }),
     },
     body: body === undefined ? null : JSON.stringify(body),
+    compress,
     signal,
   }
   return pRetry(() => exchange(request), {

@@ -5,6 +5,8 @@
 import { Agent as PlainAgent, type IncomingMessage, request as requestPlain } from 'node:http'
 import { Agent as TlsAgent, request as requestTls } from 'node:https'
 import { getCACertificates } from 'node:tls'
+import { promisify } from 'node:util'
+import { gzip } from 'node:zlib'
 import { CodedError } from '../../../protocol/errors.ts'
 
 export interface HttpRequest {
@@ -13,6 +15,8 @@ export interface HttpRequest {
   /** Names in lower case. */
   readonly headers: Readonly<Record<string, string>>
   readonly body: string | null
+  /** The other side takes gzip: worth it for a body of some length. */
+  readonly compress: boolean
   readonly signal: AbortSignal
 }
 
@@ -42,6 +46,11 @@ export const EXCHANGE_DEFAULTS: ExchangeOptions = {
   answerBytesMax: 16 * 1024 * 1024,
   extraCa: null,
 }
+
+/** Below this, a body is not worth compressing. */
+const COMPRESS_FROM_BYTES = 2_048
+
+const gzipped = promisify(gzip)
 
 /** Connections that nobody uses are closed after this, ms: before a server or a gateway would do it. */
 const IDLE_MS = 4_000
@@ -79,15 +88,14 @@ interface Agents {
   readonly tls: TlsAgent
 }
 
-function send(
+async function send(
   request: HttpRequest,
   signal: AbortSignal,
   options: ExchangeOptions,
   agents: Agents,
 ): Promise<HttpAnswer> {
-  const { method, url, body } = request
-  const bytes = body === null ? null : Buffer.from(body, 'utf8')
-  const headers = bytes === null ? request.headers : { ...request.headers, 'content-length': String(bytes.byteLength) }
+  const { method, url } = request
+  const { bytes, headers } = await encode(request)
   const common = { method, headers, signal, timeout: options.silenceMs }
   return new Promise((resolve, reject) => {
     const take = (answer: IncomingMessage): void => {
@@ -103,6 +111,19 @@ function send(
     sending.on('error', reject)
     sending.end(bytes ?? undefined)
   })
+}
+
+async function encode({ body, headers, compress }: HttpRequest) {
+  if (body === null) return { bytes: null, headers }
+  const plain = Buffer.from(body, 'utf8')
+  if (!compress || plain.byteLength < COMPRESS_FROM_BYTES) {
+    return { bytes: plain, headers: { ...headers, 'content-length': String(plain.byteLength) } }
+  }
+  const bytes = await gzipped(plain)
+  return {
+    bytes,
+    headers: { ...headers, 'content-encoding': 'gzip', 'content-length': String(bytes.byteLength) },
+  }
 }
 
 async function read(answer: IncomingMessage, most: number): Promise<HttpAnswer> {

@@ -119,9 +119,7 @@ class CloudLink implements Link {
   }
 
   async start(): Promise<void> {
-    const { ledger, snapshot } = this.#parts
-    if (this.#memory.incarnation === 0 || this.#memory.fence !== 'NONE') await ledger.freeze()
-    await restorePolicies(this.#context(this.#pushStopped.signal), snapshot.policies)
+    await restorePolicies(this.#context(this.#pushStopped.signal), this.#parts.snapshot.policies)
     this.#startPush()
     this.#rounds.wake('timer')
   }

@@ -18,7 +18,10 @@ export type LinkJournal = Pick<
 /** What came with an acknowledged segment, as the journal has just stored it. */
 export type AppliedGrant = StoredGrant & { readonly accounts: readonly GrantedAccount[] }
 
-/** What the link does with the ledger in memory. None of these waits for anything but {@link LinkLedger.freeze}. */
+/**
+ * What the link does with the ledger in memory. None of these waits for anything but {@link LinkLedger.freeze}. A ledger
+ * without an incarnation, or with a fenced one, is frozen from its beginning.
+ */
 export interface LinkLedger {
   /** Number of the last entry decided in this incarnation, durable or on its way to the journal; 0 for none. */
   lastEntry(): number

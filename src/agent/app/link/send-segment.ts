@@ -28,8 +28,6 @@ export async function sealAndSend(
   step: Extract<Step, { kind: 'seal-and-send' }>,
 ): Promise<StepResult> {
   const { journal, ledger, clock, randomness, memory, waiting } = context
-  // A final segment speaks for every entry: those on their way to the journal have to be there.
-  if (step.final) await ledger.freeze()
   const returns = step.release ? ledger.giveUpRoom() : []
   if (step.release && returns.length === 0) {
     memory.releasing = false

@@ -1,0 +1,154 @@
+// The link against the real twin: real HTTP, a real broker, real databases on the twin's side; only time is the test's.
+import { afterEach, expect, test } from 'vitest'
+import { createExchange, EXCHANGE_DEFAULTS } from '../../../src/agent/adapters/cloud-http/exchange.ts'
+import { createMqttPush, MQTT_DEFAULTS } from '../../../src/agent/adapters/mqtt/mqtt-push.ts'
+import { lineAccount } from '../../../src/core/account.ts'
+import { openTwin, type Twin } from '../../cloud/harness.ts'
+import { TestDevice } from './test-device.ts'
+
+const stops: (() => Promise<void> | void)[] = []
+afterEach(async () => {
+  for (const stop of stops.splice(0).reverse()) await stop()
+})
+
+interface Site {
+  readonly twin: Twin
+  readonly device: TestDevice
+  readonly instanceId: string
+  readonly used: () => Promise<number>
+}
+
+/** A device that is enrolled at a twin with one line item of 100 tokens. */
+async function openSite(): Promise<Site> {
+  const twin = await openTwin()
+  stops.push(() => twin[Symbol.asyncDispose]())
+  const instanceId = await twin.instance()
+  await twin.rates({ Print: 1 })
+  await twin.lineItem(instanceId)
+  const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
+  const { exchange, close } = createExchange(EXCHANGE_DEFAULTS)
+  stops.push(close)
+  const push = createMqttPush({
+    extraCa: null,
+    ...MQTT_DEFAULTS,
+    pause: async (_ms, signal) =>
+      signal.aborted ? undefined : new Promise((resolve) => signal.addEventListener('abort', () => resolve())),
+    fraction: () => 0,
+    now: () => performance.now(),
+    log: { info: () => undefined, warn: () => undefined },
+  })
+  const device = await TestDevice.at({
+    exchange,
+    push,
+    begin: twin.now,
+    token: (body as { token: string }).token,
+    charged: { instanceId, lineItemId: 'ACT-1', account: lineAccount(instanceId, 'ACT-1', 0) },
+  })
+  stops.push(async () => {
+    const stopped = device.link.stop()
+    await device.settle()
+    await stopped
+  })
+  return { twin, device, instanceId, used: () => twin.used(instanceId, 'ACT-1') }
+}
+
+const until = (what: () => unknown): Promise<void> => expect.poll(what, { timeout: 10_000, interval: 20 }).toBeTruthy()
+
+test('a device enrolls at the twin, spends what it was granted, and the twin shows what was used', async () => {
+  const { device, used } = await openSite()
+  await device.start()
+  await device.settle()
+  expect(device.conditions).toEqual([])
+  expect(device.link.status()).toMatchObject({ incarnation: 1, connected: true, sessions: [{ state: 'OPEN' }] })
+  expect(await device.charge(3_500_000n)).toBe('GRANTED')
+  await device.sync()
+  expect(await used()).toBe(3.5)
+  expect(device.link.status()).toMatchObject({ backlog: 0, unacknowledgedSeq: null })
+})
+
+test('a change of the rules reaches the device by a hint, without a timer', async () => {
+  const { twin, device, instanceId } = await openSite()
+  await device.start()
+  await device.settle()
+  const revision = () => device.board.get(instanceId)?.document.revision ?? 0
+  const before = revision()
+  await until(() => device.link.status().push === 'CONNECTED')
+  await device.pass(2_000)
+  await twin.lineItem(instanceId, { quantity: 50 })
+  await twin.tick()
+  await until(() => device.link.status().hints.taken > 0)
+  await until(async () => {
+    await device.pass(10)
+    return revision() > before
+  })
+  expect(device.board.get(instanceId)?.document.lineItems[0]?.quantity).toBe(50_000_000n)
+})
+
+test('a request that needs more than the device holds gets it from the pool, until the pool is empty', async () => {
+  const { device, used } = await openSite()
+  await device.start()
+  await device.settle()
+  const ask = async (atLeast: bigint): Promise<void> => {
+    const asked = device.link.requestGrant([{ account: device.charged.account, atLeast, wanted: 0n }], 5_000)
+    await until(async () => {
+      device.time.advance(60)
+      await device.settle()
+      return !device.link.status().rounds.running
+    })
+    await asked
+  }
+  await ask(90_000_000n)
+  expect(await device.charge(90_000_000n)).toBe('GRANTED')
+  await ask(20_000_000n)
+  expect(await device.charge(20_000_000n)).toBe('REFUSED')
+  expect(await device.charge(device.left)).toBe('GRANTED')
+  await device.sync()
+  expect(await used()).toBe(100)
+  await ask(1n)
+  expect(device.ledger.roomAt(device.clock.reading())(device.charged.account)).toEqual({ left: 0n, shortage: 'POOL' })
+})
+
+test('a device that was restored from a backup is fenced, billed for both histories, and goes on', async () => {
+  const { device, used } = await openSite()
+  await device.start()
+  await device.settle()
+  await device.charge(1_000_000n)
+  await device.sync()
+  const backup = device.disk.copy()
+  await device.charge(2_000_000n)
+  await device.sync()
+  device.kill()
+  device.disk = backup
+  await device.restart()
+  await device.charge(500_000n)
+  await device.sync()
+  await device.sync()
+  expect(device.conditions).toEqual(['device: DEVICE_FORKED'])
+  expect(device.link.status()).toMatchObject({ incarnation: 2, fenced: false, backlog: 0 })
+  expect(await used()).toBe(3.5)
+  expect(await device.charge(1_000_000n)).toBe('GRANTED')
+})
+
+test('room that an administrator wants back comes back', async () => {
+  const { twin, device } = await openSite()
+  await device.start()
+  await device.settle()
+  await device.charge(1_000_000n)
+  const { deviceId } = device.link.status()
+  await twin.call('POST', `/edge/api/v1/devices/${deviceId ?? ''}/release`)
+  await device.sync()
+  expect(device.disk.accounts.get(device.charged.account)).toMatchObject({
+    granted: 10_000_000n,
+    used: 1_000_000n,
+    returned: 9_000_000n,
+  })
+})
+
+test('a device whose clock is years off enrolls all the same', async () => {
+  const { device } = await openSite()
+  device.time.wallErrorMs = -30 * 365 * 86_400_000
+  await device.start()
+  await device.settle()
+  expect(device.conditions).toEqual([])
+  expect(device.link.status().incarnation).toBe(1)
+})
