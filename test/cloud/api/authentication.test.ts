@@ -98,7 +98,9 @@ describe('a token', () => {
     const sign = (alg: string, hash: string, pss = false): string => {
       const input = `${base64url({ alg })}.${base64url(claims)}`
       const padding = pss ? constants.RSA_PKCS1_PSS_PADDING : constants.RSA_PKCS1_PADDING
-      const signature = createSign(hash).update(input).sign({ key: rsa, padding, saltLength: 32 })
+      const signature = createSign(hash)
+        .update(input)
+        .sign({ key: rsa, padding, saltLength: constants.RSA_PSS_SALTLEN_DIGEST })
       return `${input}.${signature.toString('base64url')}`
     }
     for (const [alg, hash] of [
@@ -109,6 +111,7 @@ describe('a token', () => {
       expect((await ask(sign(alg, hash))).status).toBe(200)
     }
     expect((await ask(sign('PS256', 'SHA256', true))).status).toBe(200)
+    expect((await ask(sign('PS384', 'SHA384', true))).status).toBe(401)
     expect((await ask(sign('ES256', 'SHA256'))).status).toBe(401)
   })
 

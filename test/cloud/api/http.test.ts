@@ -4,6 +4,8 @@ import { PassThrough } from 'node:stream'
 import fc from 'fast-check'
 import { pino } from 'pino'
 import { describe, expect, it } from 'vitest'
+import { registerHealth } from '../../../src/cloud/adapters/http/health.ts'
+import { createServer } from '../../../src/cloud/adapters/http/server.ts'
 import { START, type Twin, lineItemBody, newKeyPair, openTwin, pick } from '../harness.ts'
 
 const INSTANCES = '/provisioning/api/v1.1/instances'
@@ -58,22 +60,17 @@ describe('the server', () => {
     expect(status).toBe(401)
   })
 
-  it('refuses a body that is not well-formed JSON', async () => {
+  it('refuses a body that is not well-formed JSON in UTF-8', async () => {
     await using twin = await openTwin()
-    for (const body of [
-      '{',
-      '',
-      '{"a":1,}',
-      'undefined',
-      "{'a':1}",
-      '{"a":1} x',
-      '\ufeff{}',
-      new Uint8Array([0x22, 0xff, 0x22]),
-    ]) {
-      const { status, body: said } = await twin.call('POST', INSTANCES, { raw: body })
-      expect(status).toBe(400)
-      expect(pick(said, 'code')).toMatch(/^BAD_/)
+    const latin1 = new Uint8Array([0x22, 0xe4, 0x22])
+    for (const raw of ['{', '{"a":1,}', 'undefined', "{'a':1}", '{"a":1} x', 'NaN', '"', latin1]) {
+      const { status, body } = await twin.call('POST', INSTANCES, { raw })
+      expect([status, pick(body, 'code')]).toEqual([400, 'BAD_JSON'])
     }
+    expect(await twin.call('POST', INSTANCES, { raw: '' })).toMatchObject({
+      status: 400,
+      body: { code: 'BAD_REQUEST' },
+    })
   })
 
   it('refuses a body of another type, or of none', async () => {
@@ -166,6 +163,33 @@ describe('the server', () => {
     expect(granted).toBeGreaterThan(0)
     await twin.start()
     expect(await twin.used(instance, 'ACT-1')).toBe(granted)
+  })
+
+  it('answers requests that reach it while it stops with STOPPING, and ends their connection', async () => {
+    const server = createServer({
+      bodyMax: 1024,
+      requestsMax: 10,
+      logger: pino({ level: 'silent' }),
+      newId: () => 'id',
+      tls: null,
+    })
+    registerHealth(server.http, async () => undefined)
+    expect((await server.http.inject('/readyz')).statusCode).toBe(200)
+    server.stopAccepting()
+    const refused = await server.http.inject('/readyz')
+    expect([refused.statusCode, pick(refused.json(), 'code')]).toEqual([503, 'STOPPING'])
+    expect(refused.headers).toMatchObject({ connection: 'close', 'retry-after': '1' })
+    await server.http.close()
+  })
+
+  it('is not ready when it cannot do its work', async () => {
+    const options = { bodyMax: 1024, requestsMax: 10, logger: pino({ level: 'silent' }), newId: () => 'id', tls: null }
+    const { http } = createServer(options)
+    registerHealth(http, () => Promise.reject(new Error('the disk is gone')))
+    const answer = await http.inject('/readyz')
+    expect([answer.statusCode, answer.body.includes('disk')]).toEqual([500, false])
+    expect((await http.inject('/healthz')).statusCode).toBe(200)
+    await http.close()
   })
 
   it('ends connections that never finish their request, in the time that it was given', async () => {

@@ -43,6 +43,19 @@ describe('a database file', () => {
     }
   })
 
+  it('is not written by another process while a transaction rests on what it has read', async () => {
+    const store = open(path)
+    const other = new Sqlite(path, { timeout: 0 })
+    const write = () => other.exec(`INSERT INTO configuration VALUES ('n', 'v', 1, 'k')`)
+    await store.transaction(async (tx) => {
+      await tx.configuration.list()
+      expect(write).toThrow('locked')
+    })
+    write()
+    other.close()
+    await store.close()
+  })
+
   it('keeps what was committed over a restart', async () => {
     const instance = { id: 'i', shortName: 's', accountId: 'a', defaultInstance: true, created: 1, modified: 1 }
     const store = open(path)
