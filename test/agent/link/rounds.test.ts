@@ -72,6 +72,17 @@ test('a flood of hints costs at most one round per second', async () => {
   expect(begun.length).toBeGreaterThanOrEqual(9)
 })
 
+test('waiting requests get a few rounds at once, and then one per second', async () => {
+  const { time, rounds, begun, end } = start()
+  for (let i = 0; i < 2_000; i += 1) {
+    rounds.wake('request')
+    time.advance(10)
+    await end(OK)
+  }
+  expect(begun.filter((at) => at < 500)).toHaveLength(10)
+  expect(begun.filter((at) => at > 10_000)).toHaveLength(10)
+})
+
 test('without a wake the next round comes within its time, up to a quarter early', async () => {
   for (const [fraction, at] of [
     [0, 60_000],

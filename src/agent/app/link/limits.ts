@@ -46,5 +46,8 @@ export const ROUND_GAP_MS = 1_000
 /** Shortest time between two rounds for waiting requests, ms. */
 export const REQUEST_GAP_MS = 50
 
+/** Rounds for waiting requests that may come that close together; beyond them there is one in each {@link ROUND_GAP_MS}. */
+export const REQUEST_BURST = 10
+
 /** The cloud cannot ask for more than one segment in this time, ms. */
 export const SYNC_EVERY_MIN_MS = 1_000

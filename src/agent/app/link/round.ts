@@ -32,9 +32,9 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
       }
       if (result === 'GO_ON') return end(context, token)
     }
-    // There is more to do than one round may take: requests and hints get their turn first.
+    // There is more to do than one round may take: the rest is for the next one.
     waiting.letCarriedGo()
-    return { ok: true, nextMs: 0 }
+    return { ok: true, nextMs: ROUND_GAP_MS }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
     return fail(context, step, error, token)
@@ -52,7 +52,7 @@ export function stateOf(context: StepContext, token: string | null): LinkState {
     unacknowledged: memory.unacknowledged !== null,
     unsealed: Math.max(0, ledger.lastEntry() - memory.lastSealedEntry),
     moreToSend: memory.moreToSend,
-    wanting: waiting.asking || (!memory.wantsCarried && ledger.wants().length > 0),
+    wanting: !memory.wantsCarried && (waiting.asking || ledger.wants().length > 0),
     releasing: memory.releasing,
     looking: memory.looking,
     policies: [...memory.policies].map(([instanceId, { applied, newest, tried }]) => ({

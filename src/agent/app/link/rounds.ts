@@ -4,7 +4,7 @@
  * of that time, or a sign that the network is back, ends the wait.
  */
 import { backoff } from './backoff.ts'
-import { EARLY_PART, REQUEST_GAP_MS, ROUND_GAP_MS } from './limits.ts'
+import { EARLY_PART, REQUEST_BURST, REQUEST_GAP_MS, ROUND_GAP_MS } from './limits.ts'
 import type { Randomness, Timers } from './ports.ts'
 
 /** Why somebody thinks that there is something to do. A reason says "look", never "what". */
@@ -37,6 +37,9 @@ export class Rounds {
   /** Latest moment of the next round if nobody wakes it. */
   #nextAt = Infinity
   #startedAt = -Infinity
+  /** Rounds that waiting requests may still have at once, as of the moment behind it. */
+  #allowance = REQUEST_BURST
+  #allowanceAt = -Infinity
   #failures = 0
   #waitUntil = -Infinity
   #askedToWait = false
@@ -97,8 +100,11 @@ export class Rounds {
       case 'operator':
       case 'enrolled':
         return -Infinity
-      case 'request':
-        return Math.max(this.#waitUntil, this.#startedAt + REQUEST_GAP_MS)
+      case 'request': {
+        const missing = Math.max(0, 1 - this.#allowanceNow())
+        const allowedAt = this.#options.sinceBoot() + Math.ceil(missing * ROUND_GAP_MS)
+        return Math.max(this.#waitUntil, this.#startedAt + REQUEST_GAP_MS, allowedAt)
+      }
       case 'timer':
       case 'hint':
       case 'low-water':
@@ -106,11 +112,20 @@ export class Rounds {
     }
   }
 
+  #allowanceNow(): number {
+    const passed = this.#options.sinceBoot() - this.#allowanceAt
+    return Math.min(REQUEST_BURST, this.#allowance + passed / ROUND_GAP_MS)
+  }
+
   async #run(): Promise<void> {
     const { sinceBoot, randomness, round, backoffBaseMs, backoffCapMs } = this.#options
     const reasons = new Set(this.#reasons)
     this.#reasons.clear()
     this.#startedAt = sinceBoot()
+    if (reasons.has('request')) {
+      this.#allowance = Math.max(0, this.#allowanceNow() - 1)
+      this.#allowanceAt = this.#startedAt
+    }
     const result = await round(reasons, this.#stopped.signal)
     const now = sinceBoot()
     if (result.ok) {
