@@ -3,6 +3,7 @@
  * device incarnation holds of them. All calls need AdministrationAccess. Amounts are micro-tokens as integer text.
  */
 import { z } from 'zod'
+import { hashText } from '../signing.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
 /** `NONE`: never attached. `FENCED`: gets no grants. `CLOSED`: its final segment is merged, it will attach anew. */
@@ -20,9 +21,9 @@ export const deviceState = z.strictObject({
   /** 0: never attached. */
   incarnation: z.int().min(0),
   status: incarnationStatus,
-  /** Two writers were seen in the current incarnation: a copy, or a restored backup. */
+  /** Two writers were seen, now or in an earlier incarnation: a copy, or a restored backup. There is evidence. */
   forked: z.boolean(),
-  /** A segment of the current incarnation did not add up. */
+  /** A segment did not add up, now or in an earlier incarnation. There is evidence. */
   rejected: z.boolean(),
   /** Last segment merged. */
   seq: z.int().min(0),
@@ -54,6 +55,30 @@ export type DeviceStateWire = z.input<typeof deviceState>
 /** `GET .../edge/api/v1/devices?instanceId=&next=&size=`: in the order of enrollment; `next` 0 means no more. */
 export const deviceList = z.strictObject({ devices: z.array(deviceState), next: z.int().min(0) })
 export type DeviceListWire = z.input<typeof deviceList>
+
+/** `GET .../edge/api/v1/devices/{deviceId}/evidence`: segments that were not merged, newest first. */
+export const deviceEvidence = z.strictObject({
+  evidence: z.array(
+    z.strictObject({
+      incarnation: z.int().min(1),
+      kind: z.enum(['FORK', 'REJECTED']),
+      seq: z.int().min(1),
+      hash: hashText,
+      /** Of the merged segment that it contradicts. */
+      recordedHash: hashText.nullable(),
+      /** What does not add up. */
+      problem: z.string().nullable(),
+      receivedAt: instant,
+      /** The segment as the device signed it, and the one that it contradicts where that is still kept: compact JWS. */
+      document: z.string(),
+      recordedDocument: z.string().nullable(),
+    }),
+  ),
+})
+export type DeviceEvidenceWire = z.input<typeof deviceEvidence>
+
+/** Pieces of evidence in one answer. */
+export const EVIDENCE_SHOWN_MAX = 20
 
 /**
  * `GET .../edge/api/v1/instances/{instanceId}/accounts`. In each account, `grantedOut` is the sum of `held` and

@@ -5,7 +5,7 @@ import { gzipSync } from 'node:zlib'
 import fc from 'fast-check'
 import { decodeJwt } from 'jose'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { accountLedger, deviceList, deviceState } from '../../../src/protocol/edge/administration.ts'
+import { accountLedger, deviceEvidence, deviceList, deviceState } from '../../../src/protocol/edge/administration.ts'
 import { enrollmentResponse } from '../../../src/protocol/edge/enrollment.ts'
 import { policyDocument } from '../../../src/protocol/edge/policy-document.ts'
 import { openDocument } from '../../../src/protocol/signing.ts'
@@ -403,6 +403,25 @@ describe('administration', () => {
     })
   })
 
+  it('shows who was copied, with the evidence, also after the device has begun again', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const copy = client.device.copy()
+    await client.device.sync()
+    const other = await copy.seal()
+    await copy.sync()
+    await copy.beginAgain()
+    const { body } = await twin.call('GET', `${EDGE}/devices`)
+    expect(deviceList.parse(body).devices).toMatchObject([{ forked: true, rejected: false, status: 'ACTIVE' }])
+    const shown = deviceEvidence.parse((await twin.call('GET', `${EDGE}/devices/${client.id}/evidence`)).body)
+    expect(shown.evidence.find(({ hash }) => hash === other.hash)).toMatchObject({
+      incarnation: 1,
+      kind: 'FORK',
+      seq: 1,
+      document: other.document,
+      recordedHash: client.device.state.hash,
+    })
+  })
+
   it('asks a device to give back what it holds', async () => {
     const client = await EdgeClient.join(twin, instanceId)
     await client.device.sync([want(client.line(), 10n * TOKENS)])
@@ -415,6 +434,7 @@ describe('administration', () => {
     const nobody = randomUUID()
     expect(codeOf(await twin.call('POST', `${EDGE}/devices/${nobody}/revoke`))).toEqual([404, 'NOT_FOUND'])
     expect(codeOf(await twin.call('POST', `${EDGE}/devices/${nobody}/release`))).toEqual([404, 'NOT_FOUND'])
+    expect(codeOf(await twin.call('GET', `${EDGE}/devices/${nobody}/evidence`))).toEqual([404, 'NOT_FOUND'])
     expect(codeOf(await twin.call('POST', `${EDGE}/devices/x/release`))).toEqual([400, 'BAD_REQUEST'])
     expect(codeOf(await twin.call('GET', `${EDGE}/instances/${nobody}/accounts`))).toEqual([404, 'NOT_FOUND'])
     expect(codeOf(await twin.call('GET', `${EDGE}/devices?instanceId=${nobody}`))).toEqual([404, 'NOT_FOUND'])
@@ -424,6 +444,7 @@ describe('administration', () => {
     for (const [method, path] of [
       ['GET', `${EDGE}/devices`],
       ['GET', `${EDGE}/instances/${instanceId}/accounts`],
+      ['GET', `${EDGE}/devices/${client.id}/evidence`],
       ['POST', `${EDGE}/devices/${client.id}/revoke`],
       ['POST', `${EDGE}/devices/${client.id}/release`],
     ] as const) {

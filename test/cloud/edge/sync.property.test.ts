@@ -247,7 +247,7 @@ class Simulation {
       ).flat(),
       usage: (await reader.usage.list({ limit: 100_000 })).records,
       broken: await Promise.all(
-        [...new Set(this.devices.map(({ id }) => id))].map((id) => reader.edge.evidence.of(id)),
+        [...new Set(this.devices.map(({ id }) => id))].map((id) => reader.edge.evidence.of(id, 100)),
       ),
     }))
 
@@ -335,7 +335,7 @@ class Simulation {
       records: await reader.edge.deviceAccounts.ofInstance(INSTANCE),
       devices: await reader.edge.devices.list(INSTANCE, 0, 10),
       usage: await reader.usage.list({ limit: 100_000 }),
-      evidence: await Promise.all(this.devices.map(({ id }) => reader.edge.evidence.of(id))),
+      evidence: await Promise.all(this.devices.map(({ id }) => reader.edge.evidence.of(id, 100))),
     }))
   }
 

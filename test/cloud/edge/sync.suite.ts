@@ -27,7 +27,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     const incarnation = (device: TestDevice, number = device.state.incarnation) =>
       twin.store.read((reader) => reader.edge.incarnations.get(device.id, number))
 
-    const evidence = (device: TestDevice) => twin.store.read((reader) => reader.edge.evidence.of(device.id))
+    const evidence = (device: TestDevice) => twin.store.read((reader) => reader.edge.evidence.of(device.id, 100))
 
     async function send(device: TestDevice, payload: SegmentWire) {
       return twin.sync(device.id, (await device.sealAs(payload)).document)

@@ -13,7 +13,7 @@ import { uuid } from '../../../protocol/wire.ts'
 import type { Authenticator, Principal } from '../../app/authenticate.ts'
 import { accountLedger } from '../../app/edge/account-ledger.ts'
 import { type Attach, attach } from '../../app/edge/attach.ts'
-import { type DeviceOrders, listDevices, releaseDevice, revokeDevice } from '../../app/edge/devices.ts'
+import { type DeviceOrders, listDevices, releaseDevice, revokeDevice, showEvidence } from '../../app/edge/devices.ts'
 import { type Enroll, enroll } from '../../app/edge/enroll.ts'
 import { type IssueEnrollmentToken, issueEnrollmentToken } from '../../app/edge/issue-enrollment-token.ts'
 import { DEVICES_PAGE, DEVICES_PAGE_MAX, EDGE_BODY_BYTES_MAX, SYNC_BODY_BYTES_MAX } from '../../app/edge/limits.ts'
@@ -158,6 +158,11 @@ export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeP
       area.post('/devices/:deviceId/release', { ...small, onRequest: byAdministrator }, async (request, reply) => {
         const { deviceId } = parse(inDevice, request.params, 'path')
         return answer(reply, 200, await releaseDevice(parts, deviceId))
+      })
+
+      area.get('/devices/:deviceId/evidence', { onRequest: byAdministrator }, async (request, reply) => {
+        const { deviceId } = parse(inDevice, request.params, 'path')
+        return answer(reply, 200, await showEvidence(parts, deviceId))
       })
 
       area.get('/instances/:instanceId/accounts', { onRequest: byAdministrator }, async (request, reply) => {

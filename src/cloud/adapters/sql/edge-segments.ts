@@ -49,15 +49,20 @@ export function segmentTransaction(sql: Sql): EdgeTransaction['segments'] {
 
 export function evidenceReader({ db }: Sql): EdgeReader['evidence'] {
   return {
-    async of(deviceId) {
+    async of(deviceId, limit) {
       const rows = await db
         .selectFrom('evidence')
         .selectAll()
         .where('device_id', '=', deviceId)
-        .orderBy('received_at')
+        .orderBy('received_at', 'desc')
         .orderBy('hash')
+        .limit(limit)
         .execute()
       return rows.map(evidenceOf)
+    },
+    async kinds(deviceId) {
+      const rows = await db.selectFrom('evidence').select('kind').distinct().where('device_id', '=', deviceId).execute()
+      return new Set(rows.map(({ kind }) => kind as Evidence['kind']))
     },
   }
 }

@@ -1,5 +1,10 @@
 /** What an administrator sees of devices and does with them. */
-import type { DeviceListWire, DeviceStateWire } from '../../../protocol/edge/administration.ts'
+import {
+  type DeviceEvidenceWire,
+  type DeviceListWire,
+  type DeviceStateWire,
+  EVIDENCE_SHOWN_MAX,
+} from '../../../protocol/edge/administration.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Reader, Store } from '../store.ts'
 import { fenceCurrent } from './attach.ts'
@@ -70,8 +75,21 @@ export async function releaseDevice({ store, now }: DeviceOrders, deviceId: stri
   })
 }
 
+/** @throws CodedError NOT_FOUND */
+export async function showEvidence(
+  { store }: { readonly store: Pick<Store, 'read'> },
+  deviceId: string,
+): Promise<DeviceEvidenceWire> {
+  return store.read(async (reader) => {
+    if ((await reader.edge.devices.get(deviceId)) === undefined) throw unknown(deviceId)
+    const found = await reader.edge.evidence.of(deviceId, EVIDENCE_SHOWN_MAX)
+    return { evidence: found.map(({ deviceId: _, ...shown }) => shown) }
+  })
+}
+
 async function stateOf(reader: Reader, device: Device): Promise<DeviceStateWire> {
   const incarnation = await reader.edge.incarnations.get(device.id, device.incarnation)
+  const evidence = await reader.edge.evidence.kinds(device.id)
   const policies: DeviceStateWire['policies'] = []
   for (const instanceId of device.instanceIds) {
     const applied = device.appliedPolicies.find((policy) => policy.instanceId === instanceId)?.revision ?? 0
@@ -88,8 +106,8 @@ async function stateOf(reader: Reader, device: Device): Promise<DeviceStateWire>
     software: device.software,
     incarnation: device.incarnation,
     status: incarnation?.status ?? 'NONE',
-    forked: incarnation?.forked ?? false,
-    rejected: incarnation?.rejected ?? false,
+    forked: evidence.has('FORK'),
+    rejected: evidence.has('REJECTED'),
     seq: incarnation?.lastSeq ?? 0,
     backlog: device.backlog,
     releaseAsked: device.releaseAsked,

@@ -35,7 +35,9 @@ export interface EdgeReader {
     get(deviceId: string, incarnation: number, seq: number): Promise<MergedSegment | undefined>
   }
   readonly evidence: {
-    of(deviceId: string): Promise<readonly Evidence[]>
+    /** Newest first. */
+    of(deviceId: string, limit: number): Promise<readonly Evidence[]>
+    kinds(deviceId: string): Promise<ReadonlySet<Evidence['kind']>>
   }
   readonly entries: {
     /** Hashes of the entries with these numbers, of all writers. */
