@@ -187,7 +187,7 @@ export function usualFile(table: Pick<OptionTable<OptionTree>, 'envPrefix'>): st
   return `/etc/${table.envPrefix.toLowerCase().replaceAll('_', '/')}.toml`
 }
 
-export function isOption(node: Option<unknown> | OptionTree): node is Option<unknown> {
+function isOption(node: Option<unknown> | OptionTree): node is Option<unknown> {
   return node.isOption === true
 }
 
