@@ -9,10 +9,16 @@ import { type ApiVersion, ITEM_STATUS } from './status.ts'
 
 export const REQUESTED_ITEMS_MAX = 500
 
+/** Taken as it is: a record of zod's drops a key called `__proto__`, and a rule that denies by it would not see it. */
+const dictionary = z.custom<Readonly<Record<string, unknown>>>(
+  (value) => typeof value === 'object' && value !== null && !Array.isArray(value),
+  'must be an object',
+)
+
 const requester = z.strictObject({
   type: plainText(256),
   value: plainText(256),
-  dictionary: z.record(z.string(), z.unknown()).optional(),
+  dictionary: dictionary.optional(),
 })
 
 const requestedItem = z
