@@ -33,8 +33,8 @@ const options = {
     }),
     slack: bytes({
       help: 'Space kept back, in the ledger and on the disk, so that a full device can still deliver its usage.',
-      default: '4MiB',
-      min: '1MiB',
+      default: '8MiB',
+      min: '4MiB',
       max: '1GiB',
     }),
     retention: duration({

@@ -172,7 +172,7 @@ describe('a full ledger', () => {
 
   it('refuses entries as surely not recorded, still delivers, and records again when that has made room', async () => {
     const journal = await journalIn(temporaryDirectory(), {
-      limits: { pagesMax: 300, slackPages: 2_000, retainedBytesMax: 100_000 },
+      limits: { pagesMax: 300, slackPages: 600, retainedBytesMax: 100_000 },
     })
     await attach(journal, { [A]: 1_000_000n })
     let recorded = 0
@@ -193,13 +193,16 @@ describe('a full ledger', () => {
     expect((await journal.read()).accounts.get(A)?.used).toBe(BigInt(recorded))
     await expect(journal.append([big(recorded + 1)], STAMP)).rejects.toMatchObject(FULL)
 
-    for (let delivered = 0; delivered < recorded;) {
-      const { document, seq } = await journal.seal(SEAL)
-      delivered += (payloadOf(document) as Segment).entries.bodies.length
-      await journal.acknowledge(seq, null, null)
+    // As often as it may be: what a delivery leaves free beyond the limit is not for entries.
+    for (let round = 0, delivered = 0; round < 3; round += 1) {
+      while (delivered < recorded) {
+        const { document, seq } = await journal.seal(SEAL)
+        delivered += (payloadOf(document) as Segment).entries.bodies.length
+        await journal.acknowledge(seq, null, null)
+      }
+      expect(await fill()).toBeGreaterThan(50)
+      expect((await journal.read()).accounts.get(A)?.used).toBe(BigInt(recorded))
     }
-    expect(await fill()).toBeGreaterThan(50)
-    expect((await journal.read()).accounts.get(A)?.used).toBe(BigInt(recorded))
   })
 
   it('keeps a segment of what it holds within reach of the disk by a file that gives way', async () => {

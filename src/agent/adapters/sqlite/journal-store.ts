@@ -172,6 +172,7 @@ export class JournalStore {
       for (const move of moves) this.#move(move)
       for (const answer of answers) this.#storeAnswer(answer, state.entry_base + n)
       this.#statements.appended.run(n, head, ...stampValues(stamp))
+      this.#refuseSlack()
     })
   }
 
@@ -363,6 +364,14 @@ export class JournalStore {
       const tooMany = over > tightBytes ? over : tightBytes
       if (tooMany > 0n) this.#statements.deleteOldestSegments.run(tooMany)
     })
+  }
+
+  /** Entries may not take pages that a segment has grown the file by and left free again. */
+  #refuseSlack(): void {
+    const limit = BigInt(this.#limits.pagesMax)
+    if ((this.#statements.pages.get() as bigint) > limit && this.#pagesInUse() > limit) {
+      throw new CodedError('NOT_RECORDED', 'the ledger is full')
+    }
   }
 
   #pagesInUse(): bigint {
