@@ -1,13 +1,15 @@
-import { readFileSync } from 'node:fs'
+import { existsSync, globSync, readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
 import { generatedPages } from '../../scripts/docs.ts'
 import { agentOptions } from '../../src/agent/settings.ts'
 import { cloudOptions } from '../../src/cloud/settings.ts'
 import { ERRORS } from '../../src/protocol/errors.ts'
+import { ITEM_STATUS } from '../../src/protocol/service/status.ts'
 import { namedOptions } from '../../src/settings/option.ts'
 
 const pages = await generatedPages()
-const written = (path: string) => readFileSync(new URL(`../../${path}`, import.meta.url), 'utf8')
+const root = new URL('../../', import.meta.url)
+const written = (path: string) => readFileSync(new URL(path, root), 'utf8')
 
 test.each([...pages.keys()])('%s is what its source says: otherwise run `npm run docs`', (path) => {
   expect(written(path)).toBe(pages.get(path))
@@ -17,4 +19,25 @@ test('the pages name every setting and every error code', () => {
   const settings = [agentOptions, cloudOptions].flatMap((table) => namedOptions(table).map(({ env }) => env))
   for (const name of settings) expect(pages.get('docs/configuration.md')).toContain(`\`${name}\``)
   for (const code of Object.keys(ERRORS)) expect(pages.get('docs/errors.md')).toContain(`| \`${code}\``)
+})
+
+test('the page on status codes has every outcome with its codes', () => {
+  const lines = written('docs/decisions/item-status-codes.md').replaceAll(/ +/g, ' ').split('\n')
+  for (const [outcome, codes] of Object.entries(ITEM_STATUS)) {
+    const row = `| \`${outcome}\` | \`${codes['v1.0']}\` | \`${codes['v1.1']}\` |`
+    expect(lines.filter((line) => line.startsWith(row))).toHaveLength(1)
+  }
+})
+
+test('every file that a page links to is there', () => {
+  const pagesOnDisk = globSync('docs/**/*.md', { cwd: root })
+  const links = pagesOnDisk.flatMap((page) =>
+    [...written(page).matchAll(/\]\(([^)#:]+)(#[^)]*)?\)/g)].map(([, link]) => `${page}: ${link!}`),
+  )
+  const broken = links.filter((link) => {
+    const [page, target] = link.split(': ') as [string, string]
+    return !existsSync(new URL(target, new URL(page, root)))
+  })
+  expect(links.length).toBeGreaterThan(3)
+  expect(broken).toEqual([])
 })
