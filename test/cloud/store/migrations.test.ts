@@ -50,8 +50,10 @@ function sqliteTables(): readonly Table[] {
       const of = all<{ name: string }>('SELECT name FROM pragma_index_info(?) ORDER BY seqno', index.name)
       const text = all<{ sql: string | null }>('SELECT sql FROM sqlite_schema WHERE name = ?', index.name)[0]?.sql
       const where = / WHERE (.*)$/s.exec(text ?? '')?.[1]
-      const text2 = of.map((one) => one.name).join(', ') + (where === undefined ? '' : ` where ${plain(where)}`)
-      return { ...index, text: text2 }
+      return {
+        ...index,
+        text: of.map((one) => one.name).join(', ') + (where === undefined ? '' : ` where ${plain(where)}`),
+      }
     })
     const keys = all<{ id: number; seq: number; table: string; from: string; to: string }>(
       'SELECT * FROM pragma_foreign_key_list(?) ORDER BY id, seq',
@@ -91,9 +93,9 @@ function sqliteTables(): readonly Table[] {
 
 const KINDS: Readonly<Record<string, string>> = {
   INTEGER: 'whole number of 64 bits',
-  TEXT: 'text by its bytes',
+  TEXT: 'text',
   bigint: 'whole number of 64 bits',
-  text: 'text by its bytes',
+  text: 'text',
 }
 
 /** What stands between the parentheses after each CHECK. */
@@ -124,11 +126,11 @@ async function postgresTables(url: string): Promise<readonly Table[]> {
     )
     const constraints = await runSql<{ kind: string; text: string }>(
       url,
-      `SELECT contype AS kind, pg_get_constraintdef(oid) AS text FROM pg_constraint WHERE conrelid = ${oid}`,
+      `SELECT contype AS kind, replace(pg_get_constraintdef(oid), '"', '') AS text FROM pg_constraint WHERE conrelid = ${oid}`,
     )
     const indexes = await runSql<{ unique: boolean; primary: boolean; text: string }>(
       url,
-      `SELECT indisunique AS unique, indisprimary AS primary, pg_get_indexdef(indexrelid) AS text
+      `SELECT indisunique AS unique, indisprimary AS primary, replace(pg_get_indexdef(indexrelid), '"', '') AS text
        FROM pg_index WHERE indrelid = ${oid}`,
     )
     const indexText = (text: string): string => {

@@ -54,10 +54,18 @@ storeSuite('the store on PostgreSQL', async () => open((await emptySchema()).url
 describe('on PostgreSQL', () => {
   let schema: PostgresSchema
   const stores: Store[] = []
+  const gates: PromiseWithResolvers<undefined>[] = []
+  /** Opened at the end of the test, also of one that failed: a transaction must not wait for ever. */
+  const newGate = (): PromiseWithResolvers<undefined> => {
+    const gate = Promise.withResolvers<undefined>()
+    gates.push(gate)
+    return gate
+  }
   beforeEach(async () => {
     schema = await emptySchema()
   })
   afterEach(async () => {
+    for (const gate of gates.splice(0)) gate.resolve(undefined)
     await Promise.all(stores.splice(0).map((store) => store.close()))
   })
 
@@ -142,7 +150,7 @@ describe('on PostgreSQL', () => {
 
     it('decide by rules that nobody changes meanwhile', async () => {
       const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
-      const [holds, gate] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
+      const [holds, gate] = [newGate(), newGate()]
       const deciding = nodes[0].transaction(async (tx) => {
         const before = await tx.policyRevisions.hold(INSTANCE)
         holds.resolve(undefined)
@@ -161,7 +169,7 @@ describe('on PostgreSQL', () => {
     it('let a change of the rules have its turn, however many decisions follow each other', async () => {
       const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
       const order: string[] = []
-      const [holds, gate] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
+      const [holds, gate] = [newGate(), newGate()]
       const first = nodes[0].transaction(async (tx) => {
         await tx.policyRevisions.hold(INSTANCE)
         holds.resolve(undefined)
@@ -185,7 +193,7 @@ describe('on PostgreSQL', () => {
 
     it('change what all instances share only between the making of two instances', async () => {
       const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
-      const [made, gate] = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()]
+      const [made, gate] = [newGate(), newGate()]
       const making = nodes[0].transaction(async (tx) => {
         const instance = { id: 'new', shortName: 's', accountId: 'customer', defaultInstance: false }
         await tx.instances.insert({ ...instance, created: 1, modified: 1 })
@@ -275,7 +283,7 @@ describe('on PostgreSQL', () => {
       const store = await withAccount(await node(), 10n)
       const [a, b] = [ACCOUNT, lineAccount(INSTANCE, 'B', 0)] as const
       await store.transaction((tx) => tx.accounts.open([{ account: b, cap: 10n }]))
-      const locked = [Promise.withResolvers<undefined>(), Promise.withResolvers<undefined>()] as const
+      const locked = [newGate(), newGate()] as const
       const runs = [0, 0]
       const work = (index: 0 | 1, first: string, second: string) =>
         store.transaction(async (tx) => {
@@ -287,7 +295,7 @@ describe('on PostgreSQL', () => {
           await tx.accounts.save([...pools.values()].map((pool) => charge(pool, 1n)))
         })
       await Promise.all([work(0, a, b), work(1, b, a)])
-      expect(runs.toSorted()).toEqual([1, 2])
+      expect(Math.max(...runs)).toBeGreaterThan(1)
       const pools = await store.read((reader) => reader.accounts.get([a, b]))
       expect([...pools.values()].map((pool) => pool.charged)).toEqual([2n, 2n])
     })

@@ -33,8 +33,8 @@ export function openPool(connectionString: string, limits: Limits, onLost: (erro
     max: limits.connectionsMax,
     query_timeout: limits.answerTimeoutMs,
   })
+  // The pool hears connections that are not in use. Whoever uses one hears it himself: an error that nobody hears would end
+  // the process.
   pool.on('error', onLost)
-  // The pool hears only connections that are not in use, and an error that nobody hears would end the process.
-  pool.on('connect', (client) => client.on('error', () => undefined))
   return pool
 }
