@@ -74,7 +74,7 @@ const NOTHING: AccountState = {
   unlimited: false,
 }
 
-export class PowerCut extends Error {
+class PowerCut extends Error {
   constructor() {
     super('the power was cut after the commit')
   }

@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
 import { audit, calmDown } from './audit.ts'
 import { contentOf, json, makeCloudKey } from './fake-cloud.ts'
+import { policyWith } from './policies.ts'
 import { ACCOUNT, STARTING_GRANT, TestDevice } from './test-device.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 
@@ -154,6 +155,20 @@ test('signed time of another attempt makes the whole answer one of another attem
   expect(device.conditions).toContain('sync: ANSWER_UNEXPECTED')
   expect(earliest).toBeLessThanOrEqual(device.time.truth())
   expect(latest ?? Infinity).toBeGreaterThanOrEqual(device.time.truth())
+})
+
+test('an answer that the cloud stored long ago is no news: the device asks again in the same round', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.network.faults = ['LOSE_ANSWER']
+  await device.sync()
+  device.network.down = true
+  await device.pass(3_600_000)
+  device.network.down = false
+  await device.cloud.publish(policyWith(2))
+  await device.sync()
+  expect(device.link.status().policies).toMatchObject([{ applied: 2, newest: 2 }])
+  audit(device)
 })
 
 test('a cloud that asks to be left alone is left alone', async () => {

@@ -21,7 +21,7 @@ import { FaultyNetwork } from './faulty-network.ts'
 import { Disk, MemoryJournal } from './memory-journal.ts'
 import { policyWith } from './policies.ts'
 
-export const LINE_ITEM = 'line-1'
+const LINE_ITEM = 'line-1'
 export const ACCOUNT = lineAccount(INSTANCE, LINE_ITEM, 0)
 
 /** What the pool of {@link ACCOUNT} holds, micro-tokens. */

@@ -6,7 +6,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { LinkJournal } from './ports.ts'
 
 /** Not a CodedError on purpose: nobody may take it for a refusal and go on. */
-export class JournalLost extends Error {
+class JournalLost extends Error {
   constructor(cause: unknown) {
     super('the outcome of a write to the journal is unknown', { cause })
     this.name = 'JournalLost'

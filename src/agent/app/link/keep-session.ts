@@ -40,7 +40,7 @@ export async function closeSession(context: StepContext, instanceId: string, ses
   take(context, instanceId, heldOf(context, instanceId), { kind: 'CLOSED' })
 }
 
-export function sessionSubject(instanceId: string): string {
+function sessionSubject(instanceId: string): string {
   return `session ${instanceId}`
 }
 

@@ -55,7 +55,7 @@ export interface LinkMemory {
   looking: boolean
   /** The cloud wants the device to come again: for the next round. */
   lookAgain: boolean
-  /** This round's segment has carried the wants. */
+  /** A segment that was sealed in this round has carried the wants. */
   wantsCarried: boolean
 
   readonly policies: Map<string, PolicyMemory>
@@ -66,7 +66,7 @@ export interface LinkMemory {
   /** Best estimate of when the cloud last answered, POSIX ms. */
   lastContactAt: number | null
   lastSyncAt: number | null
-  /** Boot-time reading at the last merged segment, ms. */
+  /** Boot-time reading at the last merged segment whose answer was new, ms. */
   syncedAt: number | null
   /** The cloud wants to hear from the device within this time. */
   nextSyncMs: number | null

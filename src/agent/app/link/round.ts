@@ -42,7 +42,7 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
 }
 
 /** What the planner sees. */
-export function stateOf(context: StepContext, token: string | null): LinkState {
+function stateOf(context: StepContext, token: string | null): LinkState {
   const { memory, ledger, waiting, clock, options } = context
   const offered = token !== null && token !== memory.refusedToken
   return {

@@ -162,15 +162,19 @@ async function merged(
     ledger.applyGrant(grant)
   }
   board.confirm(confirmation)
-  takeRevisions(context, answer, now - answer.time < FRESH_MS)
-  memory.looking = false
+  const fresh = now - answer.time < FRESH_MS
+  takeRevisions(context, answer, fresh)
   memory.nextSyncMs = answer.nextSyncMs
-  memory.syncedAt = clock.sinceBoot()
   memory.lastSyncAt = clock.reading().now
+  // What the cloud stored long ago for a segment of an earlier round says nothing about the news.
+  if (fresh || memory.wantsCarried) {
+    memory.looking = false
+    memory.syncedAt = clock.sinceBoot()
+  }
   if (answer.directives.includes('release')) memory.releasing = true
   if (answer.directives.includes('sync')) memory.lookAgain = true
   for (const held of memory.sessions.values()) {
-    held.session = nextSession(held.session, { kind: 'SYNCED' }, memory.syncedAt).session
+    held.session = nextSession(held.session, { kind: 'SYNCED' }, clock.sinceBoot()).session
   }
   log.info({ seq: sent.seq, term: grant?.term, granted: grant?.accounts.length ?? 0 }, 'segment merged')
 }
