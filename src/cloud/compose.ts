@@ -16,6 +16,7 @@ import { serviceRoutes } from './adapters/http/service/service.ts'
 import { openKeyFile } from './adapters/key-file/key-file.ts'
 import { openKeyRing } from './adapters/key-file/key-ring-file.ts'
 import { openPush } from './adapters/mqtt/open-push.ts'
+import { openPostgresStore } from './adapters/postgres/store.ts'
 import { openSqliteStore } from './adapters/sqlite/store.ts'
 import { systemTimers } from './adapters/system/timers.ts'
 import { Authenticator } from './app/authenticate.ts'
@@ -69,11 +70,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
 
   const directory = settings.store.path
   makeDirectory(directory)
-  const store = openSqliteStore({
-    path: join(directory, 'twin.db'),
-    check: settings.store.check,
-    onBroken: (error) => fail(error),
-  })
+  const store = await openStore(settings, log, (error) => fail(error))
   started.defer(() => store.close())
   const administrationKeyFile = join(directory, 'administration-key.pem')
   await giveFirstKey(store, administrationKeyFile, log, now())
@@ -158,6 +155,19 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
       await ending.promise.catch(() => undefined)
     },
   }
+}
+
+async function openStore(
+  { db, dbPassword, store: { path, check } }: CloudSettings,
+  log: Logger,
+  onBroken: (error: unknown) => void,
+): Promise<Store> {
+  if (db === null) return openSqliteStore({ path: join(path, 'twin.db'), check, onBroken })
+  return openPostgresStore({
+    url: db,
+    password: dbPassword?.reveal() ?? null,
+    onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
+  })
 }
 
 function makeDirectory(path: string): void {

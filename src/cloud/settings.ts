@@ -55,6 +55,14 @@ const options = {
     }),
     keyFile: path({ help: 'Private key of the certificate, in PEM.', default: null }),
   },
+  db: url({
+    help: 'Database on PostgreSQL, which several nodes may share. Left out: a file in the directory of the store.',
+    default: null,
+    schemes: ['postgres', 'postgresql'],
+  }),
+  dbPassword: secret({
+    help: 'Password for db; it takes the place of one in the URL, which other users of the machine can see in a flag.',
+  }),
   store: {
     path: path({
       help: 'Directory of the database and of the keys that the twin makes. It must be on storage that keeps what was flushed.',

@@ -153,7 +153,7 @@ function place(settings: Record<string, unknown>, path: readonly string[], value
 /** A refused value for a message: not too long, and without the credentials that a URL may carry. */
 function shorten(value: unknown): string {
   const text = value instanceof Date ? value.toISOString() : JSON.stringify(value, bigintText)
-  const harmless = text.replaceAll(/\/\/[^/@\s]*@/g, '//[secret]@')
+  const harmless = text.replaceAll(/\/\/\S*@/g, '//[secret]@').replaceAll(/(password=)[^&"]*/g, '$1[secret]')
   return harmless.length > 80 ? `${harmless.slice(0, 80)}…` : harmless
 }
 

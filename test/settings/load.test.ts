@@ -183,6 +183,8 @@ describe('a secret', () => {
       refusal({ env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN: ' ' } }),
       refusal({ env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: '/missing' } }),
       refusal({ toml: 'push.url = "http://user:s3cret@broker"' }),
+      refusal({ toml: 'push.url = "http://user:path/s3cret@broker"' }),
+      refusal({ toml: 'push.url = "http://broker?user=x&password=s3cret"' }),
     ]) {
       expect(JSON.stringify([error.message, error.facts])).not.toContain('s3cret')
     }
