@@ -114,6 +114,6 @@ test('once faults stop, the cloud has billed exactly what the device has recorde
         device.kill()
       },
     ),
-    { numRuns: Number(process.env['TALLYGATE_TEST_RUNS'] ?? 60) },
+    { numRuns: Number(process.env['TALLYGATE_TEST_RUNS'] ?? 40) },
   )
 })

@@ -29,6 +29,20 @@ test('a newer policy that a sync names comes into force in the same round', asyn
   expect(device.disk.policies.get(INSTANCE)?.revision).toBe(2)
 })
 
+test('rules stay usable for as long as the cloud goes on signing that they are its newest', async () => {
+  const device = await TestDevice.running()
+  const usableUntil = (): number => {
+    const policy = device.board.get(INSTANCE)
+    return policy === undefined ? 0 : device.board.usableUntil(policy)
+  }
+  const before = usableUntil()
+  await device.pass(3_600_000)
+  expect(usableUntil() - before).toBeGreaterThan(3_500_000)
+  device.network.down = true
+  await device.restart()
+  expect(usableUntil() - before).toBeGreaterThan(3_500_000)
+})
+
 test('a policy is durable before it is in force', async () => {
   const device = await TestDevice.running()
   await device.cloud.publish(policyWith(2))
