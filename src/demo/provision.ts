@@ -34,7 +34,7 @@ export async function provision(twin: HttpClient, now: number): Promise<string> 
     z.array(z.object({ id: uuid, name: z.string() })),
   )
   const idOf = new Map(conditions.map(({ id, name }) => [name, id]))
-  for (const { activationId, series, quantity, overdraft, startsIn, endsIn, rules } of LINE_ITEMS) {
+  for (const { activationId, series, quantity, overdraft, startsIn, endsIn, rules, monthlyLimit } of LINE_ITEMS) {
     await twin.text({
       method: 'PUT',
       path: `/provisioning/api/v1.1/instances/${instanceId}/line-items`,
@@ -51,6 +51,13 @@ export async function provision(twin: HttpClient, now: number): Promise<string> 
         },
       },
     })
+    if (monthlyLimit !== undefined) {
+      await twin.text({
+        method: 'PUT',
+        path: `/api/v1.1/instances/${instanceId}/line-items/${encodeURIComponent(activationId)}/consumption-limit`,
+        body: { limit: monthlyLimit, frequency: 'MONTHLY', nextReset: inDays(30) },
+      })
+    }
     if (rules.length === 0) continue
     await twin.text({
       method: 'PUT',

@@ -65,6 +65,7 @@ const HABITS: Readonly<Record<string, Habit>> = {
   'printer-b': { weight: 7, orders: [print, scan] },
   'mill-1': { weight: 6, orders: [mill] },
   'kiln-1': { weight: 3, from: 0.4, orders: [firing] },
+  'kiln-2': { weight: 1, from: 0.4, orders: [firing] },
   'gauge-7': { weight: 12, orders: [inspect] },
   'anna.keller': { weight: 6, orders: [laserCut, print, scan, archive] },
   'ben.ojo': { weight: 4, orders: [engrave, scan, unrated] },

@@ -33,10 +33,9 @@ export function reportText(result: DemoResult): readonly string[] {
   const tokens = table([
     ['tokens charged', 'told to', 'ledger of', 'ledger of', 'used in the', ''],
     ['', 'applications', 'the device', 'the cloud', 'service API', 'difference'],
-    ...result.comparisons.map((one) => [
-      one.told === null ? `  of which ${one.name}` : one.name,
-      one.told === null ? '' : tokensText(one.told),
-      ...[one.device, one.cloud, one.service, one.difference].map(tokensText),
+    ...result.comparisons.map(({ lineItemId, part, told, device, cloud, service, difference }) => [
+      part === null ? lineItemId : `  of which ${part}`,
+      ...[told, device, cloud, service, difference].map(tokensText),
     ]),
   ])
   return [...decisions, '', ...tokens, '', ...verdict(result)]
@@ -53,7 +52,11 @@ function verdict(result: DemoResult): readonly string[] {
   return [
     ...wrong.slice(0, 10),
     ...(wrong.length > 10 ? [`... and ${wrong.length - 10} more`] : []),
-    ...(differing.length > 0 ? [`THE LEDGERS DIFFER on ${differing.map(({ name }) => name).join(', ')}.`] : []),
+    ...(differing.length > 0
+      ? [
+          `THE LEDGERS DIFFER on ${differing.map(({ lineItemId, part }) => (part === null ? lineItemId : `${lineItemId}, ${part}`)).join(', ')}.`,
+        ]
+      : []),
     ...(result.comparisons.length === 0 ? ['There is nothing to compare: no ledger has an account.'] : []),
   ]
 }
@@ -70,12 +73,15 @@ export function reportJson(result: DemoResult): Record<string, unknown> {
       ms: Math.round(phase.ms),
       outcomes: Object.fromEntries(countOutcomes(phase.told)),
     })),
-    accounts: result.comparisons.map(({ account, name, ...amounts }) => ({
+    accounts: result.comparisons.map(({ account, lineItemId, part, told, device, cloud, service, difference }) => ({
       account,
-      name,
-      ...Object.fromEntries(
-        Object.entries(amounts).map(([side, amount]) => [side, amount === null ? null : String(amount)]),
-      ),
+      lineItemId,
+      part,
+      told: microText(told),
+      device: microText(device),
+      cloud: microText(cloud),
+      service: microText(service),
+      difference: microText(difference),
     })),
     wrong: result.wrong.map(({ request, items }) => ({ ...request, outcomes: items.map(({ outcome }) => outcome) })),
     kills: result.kills,
@@ -83,6 +89,10 @@ export function reportJson(result: DemoResult): Record<string, unknown> {
     totalMs: Math.round(result.totalMs),
     directory: result.directory,
   }
+}
+
+function microText(amount: Micro | null): string | null {
+  return amount === null ? null : String(amount)
 }
 
 /** Columns as wide as their widest cell; the first to the left, the others to the right; a rule below the head. */
@@ -98,8 +108,8 @@ function table(rows: readonly (readonly string[])[]): readonly string[] {
   return [...lines.slice(0, 2), rule, ...lines.slice(2)]
 }
 
-function tokensText(amount: Micro): string {
-  return grouped(formatMicro(amount))
+function tokensText(amount: Micro | null): string {
+  return amount === null ? '' : grouped(formatMicro(amount))
 }
 
 /** Groups the digits before the point by thousands. */

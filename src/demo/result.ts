@@ -1,9 +1,8 @@
 /**
  * What a run of the demo showed, and whether it may call itself a success: the ledgers of device and cloud, and what the
- * applications were told, must be equal for every line item and every allocation, to the micro-token.
+ * applications were told, must be equal for every line item, allocation and consumption limit, to the micro-token.
  */
-import type { AccountId } from '../core/account.ts'
-import { parseAccount } from '../core/account.ts'
+import { type AccountId, parseAccount } from '../core/account.ts'
 import type { Micro } from '../core/amount.ts'
 import type { ItemStatus } from '../protocol/service/status.ts'
 import type { Told } from './play.ts'
@@ -31,12 +30,15 @@ export interface Ledgers {
 
 export interface Comparison {
   readonly account: AccountId
-  readonly name: string
+  readonly lineItemId: string
+  /** Which part of what was charged to the line item this is, where it is not all of it. */
+  readonly part: string | null
   /** Null where the applications are not told: allocations. */
   readonly told: Micro | null
   readonly device: Micro
   readonly cloud: Micro
-  readonly service: Micro
+  /** Null where the service API does not say: consumption limits. */
+  readonly service: Micro | null
   /** Largest distance between any two of them. */
   readonly difference: Micro
 }
@@ -57,41 +59,72 @@ export function succeeded({ comparisons, wrong }: Pick<DemoResult, 'comparisons'
   return comparisons.length > 0 && comparisons.every(({ difference }) => difference === 0n) && wrong.length === 0
 }
 
-/** Every account that any side knows, line items first. */
+/**
+ * Every account that any side knows, each line item followed by its parts.
+ *
+ * @throws Error for an account that nobody could have made, and for charges that no ledger has an account of
+ */
 export function compare(told: readonly Told[], ledgers: Ledgers): readonly Comparison[] {
-  const { device, cloud, service, names } = ledgers
-  const byLineItem = toldByLineItem(told)
+  const { device, cloud, service } = ledgers
+  const sums = toldSums(told)
   const accounts = [...new Set([...device.keys(), ...cloud.keys(), ...service.keys()])]
   const compared = accounts.map((account): Comparison => {
-    const parsed = parseAccount(account)
-    const said = parsed?.kind === 'line' ? (byLineItem.get(parsed.lineItemId) ?? 0n) : null
+    const { lineItemId, part, key } = readingOf(account, ledgers.names)
     const sides = {
+      told: key === null ? null : (sums.get(key) ?? 0n),
       device: device.get(account) ?? 0n,
       cloud: cloud.get(account) ?? 0n,
-      service: service.get(account) ?? 0n,
+      service: service.get(account) ?? (key !== null && part !== null ? null : 0n),
     }
-    const all = [...Object.values(sides), ...(said === null ? [] : [said])]
-    const name = names.get(account) ?? account
-    return { account, name, told: said, ...sides, difference: greatest(all) - least(all) }
+    const amounts = Object.values(sides).filter((amount) => amount !== null)
+    return { account, lineItemId, part, ...sides, difference: greatest(amounts) - least(amounts) }
   })
-  const unaccounted = [...byLineItem.keys()].filter((id) => !compared.some(({ account }) => isLineItem(account, id)))
+  const known = new Set(compared.map(({ lineItemId }) => lineItemId))
+  const unaccounted = [...chargedLineItems(told)].filter((id) => !known.has(id))
   if (unaccounted.length > 0) throw new Error(`no ledger has an account of ${unaccounted.join(', ')}`)
-  return compared.sort(
-    (a, b) => Number(b.told !== null) - Number(a.told !== null) || a.account.localeCompare(b.account),
-  )
+  return compared.sort((a, b) => a.lineItemId.localeCompare(b.lineItemId) || (a.part ?? '').localeCompare(b.part ?? ''))
 }
 
-function toldByLineItem(told: readonly Told[]): Map<string, Micro> {
+interface Reading {
+  readonly lineItemId: string
+  readonly part: string | null
+  /** Under which the sum of what the applications were told stands; null where they are not told. */
+  readonly key: string | null
+}
+
+function readingOf(account: AccountId, names: Ledgers['names']): Reading {
+  const parsed = parseAccount(account)
+  switch (parsed?.kind) {
+    case 'line':
+      return { lineItemId: parsed.lineItemId, part: null, key: keyOf(parsed.lineItemId) }
+    case 'action':
+      return { lineItemId: parsed.lineItemId, part: names.get(account) ?? parsed.actionId, key: null }
+    case 'limit': {
+      const { value } = parsed.requester
+      return { lineItemId: parsed.lineItemId, part: value, key: keyOf(parsed.lineItemId, value) }
+    }
+    case undefined:
+      throw new Error(`no account has the id ${account}`)
+  }
+}
+
+const keyOf = (...parts: readonly string[]): string => JSON.stringify(parts)
+
+/** What the applications were told, by line item, and by line item and requester. */
+function toldSums(told: readonly Told[]): ReadonlyMap<string, Micro> {
   const sums = new Map<string, Micro>()
-  for (const { lineItemId, micro } of told.flatMap(({ items }) => items.flatMap(({ charges }) => charges))) {
-    sums.set(lineItemId, (sums.get(lineItemId) ?? 0n) + micro)
+  for (const { request, items } of told) {
+    for (const { lineItemId, micro } of items.flatMap(({ charges }) => charges)) {
+      for (const key of [keyOf(lineItemId), keyOf(lineItemId, request.requester)]) {
+        sums.set(key, (sums.get(key) ?? 0n) + micro)
+      }
+    }
   }
   return sums
 }
 
-function isLineItem(account: AccountId, lineItemId: string): boolean {
-  const parsed = parseAccount(account)
-  return parsed?.kind === 'line' && parsed.lineItemId === lineItemId
+function chargedLineItems(told: readonly Told[]): ReadonlySet<string> {
+  return new Set(told.flatMap(({ items }) => items.flatMap(({ charges }) => charges.map((one) => one.lineItemId))))
 }
 
 export function wrongRefusals(told: readonly Told[]): readonly Told[] {

@@ -17,6 +17,7 @@ export const REQUESTERS: Readonly<Record<string, Person>> = {
   'printer-b': { type: 'device', dictionary: { role: 'machine', area: 'lab', department: 'design' } },
   'mill-1': { type: 'device', dictionary: { role: 'machine', area: 'hall', department: 'production' } },
   'kiln-1': { type: 'device', dictionary: { role: 'machine', area: 'yard', department: 'production' } },
+  'kiln-2': { type: 'device', dictionary: { role: 'machine', area: 'yard', department: 'production' } },
   'gauge-7': { type: 'device', dictionary: { role: 'machine', area: 'lab', department: 'quality' } },
   'anna.keller': { type: 'user', dictionary: { role: 'member', area: 'lab', department: 'design' } },
   'ben.ojo': { type: 'user', dictionary: { role: 'member', area: 'hall', department: 'sales', costCentre: '4711' } },
@@ -66,6 +67,8 @@ interface LineItem {
   readonly endsIn: number
   /** In order; none: everybody may draw on it. */
   readonly rules: readonly Rule[]
+  /** Most tokens of one requester until the next reset, which is not on the day of the demo. */
+  readonly monthlyLimit?: number
 }
 
 const keepOut: readonly Rule[] = [
@@ -111,8 +114,16 @@ export const LINE_ITEMS: readonly LineItem[] = [
     endsIn: 80,
     rules: [],
   },
-  // First asked for while the network is cut.
-  { activationId: 'LW-FURNACE', series: 'furnace', quantity: 4_000, startsIn: -10, endsIn: 120, rules: [] },
+  // First asked for while the network is cut; one kiln reaches its limit in the evening, the other does not.
+  {
+    activationId: 'LW-FURNACE',
+    series: 'furnace',
+    quantity: 4_000,
+    startsIn: -10,
+    endsIn: 120,
+    rules: [],
+    monthlyLimit: 600,
+  },
   // Its window opens next month, so it can serve nobody yet.
   { activationId: 'LW-ARCHIVE-NEXT', series: 'archive', quantity: 500, startsIn: 30, endsIn: 395, rules: [] },
 ]

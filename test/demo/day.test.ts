@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'
-import { actionAccount, lineAccount } from '../../src/core/account.ts'
+import { actionAccount, lineAccount, parseAccount } from '../../src/core/account.ts'
 import { decimal, type Micro, wholeTokens } from '../../src/core/amount.ts'
 import { compilePolicy } from '../../src/core/compile.ts'
 import { decide } from '../../src/core/decide.ts'
@@ -48,7 +48,10 @@ function policy(): Policy {
         effect: rule.action,
         allocation: rule.allocation === undefined ? null : wholeTokens(rule.allocation),
       })),
-      consumptionLimit: null,
+      consumptionLimit:
+        item.monthlyLimit === undefined
+          ? null
+          : { limit: wholeTokens(item.monthlyLimit), periods: [{ index: 0, from: null, until: null }] },
     })),
   }
 }
@@ -77,6 +80,12 @@ describe('with the whole pool at hand', () => {
         room.set(actionAccount(instanceId, item.activationId, name), wholeTokens(allocation))
     }
   }
+  const limits = new Map(LINE_ITEMS.map((item) => [item.activationId, item.monthlyLimit]))
+  const leftOf = (account: string): Micro => {
+    const parsed = parseAccount(account)
+    const limit = parsed?.kind === 'limit' ? limits.get(parsed.lineItemId) : undefined
+    return room.get(account) ?? wholeTokens(limit!)
+  }
   const compiled = compilePolicy(policy())
   const outcomes = readDay().flatMap((recorded, index) => {
     const requester = REQUESTERS[recorded.requester]!
@@ -87,10 +96,10 @@ describe('with the whole pool at hand', () => {
         items: recorded.items.map(({ item, version, count }) => ({ name: item, version, count: decimal(count) })),
       },
       exactly(now),
-      (account) => ({ left: room.get(account)!, shortage: 'POOL' }),
+      (account) => ({ left: leftOf(account), shortage: 'POOL' }),
       'BEST_EFFORT',
     )
-    for (const { account, amount } of decision.postings) room.set(account, room.get(account)! - amount)
+    for (const { account, amount } of decision.postings) room.set(account, leftOf(account) - amount)
     return decision.items.map((outcome, at) => ({ index, must: recorded.items[at]!.must, outcome }))
   })
 
@@ -103,10 +112,10 @@ describe('with the whole pool at hand', () => {
     expect(new Set(outcomes.map(({ must }) => must))).toEqual(new Set([undefined, ...certain]))
   })
 
-  test('tokens of one line item and one allocation run out, but not in the morning', () => {
+  test('tokens of one line item, one allocation and one limit run out, but not in the morning', () => {
     const first = (reason: string) =>
       outcomes.findIndex(({ outcome }) => outcome.outcome === 'REFUSED' && outcome.reason === reason) / outcomes.length
-    for (const reason of ['INSUFFICIENT_TOKENS', 'ALLOCATION_EXHAUSTED']) {
+    for (const reason of ['INSUFFICIENT_TOKENS', 'ALLOCATION_EXHAUSTED', 'CONSUMPTION_LIMIT_REACHED']) {
       expect(first(reason)).toBeGreaterThan(0.4)
       expect(first(reason)).toBeLessThan(0.9)
     }

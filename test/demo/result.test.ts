@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { actionAccount, lineAccount } from '../../src/core/account.ts'
+import { actionAccount, limitAccount, lineAccount } from '../../src/core/account.ts'
 import type { Told } from '../../src/demo/play.ts'
 import { grouped, reportJson, reportText } from '../../src/demo/report.ts'
 import { compare, type DemoResult, type Ledger, type Ledgers, succeeded, wrongRefusals } from '../../src/demo/result.ts'
@@ -54,7 +54,8 @@ test('equal books of all sides agree, line items and allocations', () => {
   expect(comparisons).toEqual([
     {
       account: line,
-      name: 'A',
+      lineItemId: 'A',
+      part: null,
       told: 3_000_001n,
       device: 3_000_001n,
       cloud: 3_000_001n,
@@ -63,7 +64,8 @@ test('equal books of all sides agree, line items and allocations', () => {
     },
     {
       account: action,
-      name: 'Design budget',
+      lineItemId: 'A',
+      part: 'Design budget',
       told: null,
       device: 1_000_000n,
       cloud: 1_000_000n,
@@ -94,6 +96,20 @@ describe('one micro-token is a difference when it is', () => {
     const comparisons = compare(told, ledgers({ cloud: new Map([[line, 3_000_001n]]) }))
     expect(comparisons.map(({ difference }) => difference)).toEqual([0n, 1_000_000n])
   })
+})
+
+test('what the applications of one requester were told is compared with the account of its consumption limit', () => {
+  const limit = limitAccount(instanceId, 'A', { type: 'device', value: 'laser-1' }, 0)
+  const withLimit = (amount: bigint): Ledger => new Map([...ledgers().device, [limit, amount]])
+  const both = { device: withLimit(3_000_001n), cloud: withLimit(3_000_001n) }
+  const [, , own] = compare(told, ledgers(both))
+  expect(own).toMatchObject({ part: 'laser-1', told: 3_000_001n, service: null, difference: 0n })
+  const [, , lost] = compare(told, ledgers({ ...both, cloud: withLimit(1n) }))
+  expect(lost).toMatchObject({ difference: 3_000_000n })
+})
+
+test('an account that nobody could have made is not passed over', () => {
+  expect(() => compare(told, ledgers({ device: new Map([['line/x', 1n]]) }))).toThrow('no account has the id line/x')
 })
 
 test('tokens of a line item that no ledger knows are not passed over', () => {

@@ -13,11 +13,12 @@ interface Report {
   readonly succeeded: boolean
   readonly phases: readonly { readonly requests: number; readonly outcomes: Readonly<Record<string, number>> }[]
   readonly accounts: readonly {
-    readonly name: string
+    readonly lineItemId: string
+    readonly part: string | null
     readonly told: string | null
     readonly device: string
     readonly cloud: string
-    readonly service: string
+    readonly service: string | null
     readonly difference: string
   }[]
   readonly kills: number
@@ -42,13 +43,18 @@ async function demo(...flags: string[]): Promise<Report> {
 function expectAgreement({ succeeded, phases, accounts }: Report): void {
   expect(succeeded).toBe(true)
   expect(phases.map(({ requests }) => requests)).toEqual([800, 800, 800])
-  expect(accounts.map(({ name }) => name)).toEqual(
-    expect.arrayContaining(['LW-SPRING-OFFER', 'LW-ANNUAL-CONTRACT', 'LW-QUALITY', 'LW-FURNACE', 'Training budget']),
+  const named = accounts.map(({ lineItemId, part }) => (part === null ? lineItemId : `${lineItemId}: ${part}`))
+  expect(named).toEqual(
+    expect.arrayContaining([
+      ...['LW-ANNUAL-CONTRACT', 'LW-ANNUAL-CONTRACT: Design budget', 'LW-ANNUAL-CONTRACT: Training budget'],
+      ...['LW-FURNACE', 'LW-FURNACE: kiln-1', 'LW-FURNACE: kiln-2', 'LW-QUALITY', 'LW-SPRING-OFFER'],
+    ]),
   )
   for (const { told, device, cloud, service, difference } of accounts) {
-    expect([told ?? device, cloud, service, difference]).toEqual([device, device, device, '0'])
+    expect([told ?? device, cloud, service ?? device, difference]).toEqual([device, device, device, '0'])
   }
-  expect(accounts.find(({ name }) => name === 'LW-SPRING-OFFER')?.device).toBe('1600000000')
+  const [spring] = accounts.filter(({ lineItemId }) => lineItemId === 'LW-SPRING-OFFER')
+  expect(spring?.device).toBe('1600000000')
 }
 
 test(
@@ -61,6 +67,7 @@ test(
     expect(morning).toEqual(expect.arrayContaining(whole))
     expect(midday).toEqual(expect.arrayContaining([...whole, 'GRANT_EXHAUSTED']))
     expect(evening).toEqual(expect.arrayContaining([...whole, 'INSUFFICIENT_TOKENS', 'ALLOCATION_EXHAUSTED']))
+    expect(evening).toContain('CONSUMPTION_LIMIT_REACHED')
     expect(readdirSync(temporary)).toEqual([])
   },
   IN_TIME,
