@@ -397,6 +397,13 @@ export const ERRORS = catalogue({
     http: 409,
     retry: 'no',
   },
+  GRANTS_FORGOTTEN: {
+    meaning:
+      'A device reports use that this cloud, restored from a backup, can never have granted by the rules it has now.',
+    remedy: 'Enter again what was changed since the backup: quantities, overdrafts, allocations. Or revoke the device.',
+    http: 503,
+    retry: 'later',
+  },
   SEGMENT_REJECTED: {
     meaning: 'A sync message is malformed, not signed by its device, or does not add up.',
     remedy: 'The device must be looked at: its database may have been altered.',

@@ -26,7 +26,13 @@ const ACCOUNTS = [LINE, ACTION]
 
 type Step =
   | { readonly do: 'spend' | 'refund'; readonly device: number; readonly amount: bigint }
-  | { readonly do: 'send'; readonly device: number; readonly wanted: bigint; readonly atLeast: bigint }
+  | {
+      readonly do: 'send'
+      readonly device: number
+      readonly wanted: bigint
+      readonly atLeast: bigint
+      readonly entriesMax: number
+    }
   | { readonly do: 'giveBack' | 'wipe' | 'stray attach' | 'final' | 'copy'; readonly device: number }
   | { readonly do: 'deliver' | 'deliver twice' | 'lose' | 'fail'; readonly message: number }
   | { readonly do: 'answer' | 'lose answer'; readonly message: number }
@@ -48,6 +54,7 @@ const honestSteps = fc.oneof(
       device,
       wanted: fc.bigInt(0n, 150n),
       atLeast: fc.constantFrom(0n, 0n, 20n, 100n),
+      entriesMax: fc.constantFrom(1, 2, Infinity),
     }),
   },
   {
@@ -131,7 +138,7 @@ class Simulation {
         if (device.state.closed) return
         const wants = ACCOUNTS.map((account) => want(account, step.wanted, step.atLeast))
         // A fenced device stops, and says what is left with its final segment.
-        const sealed = await device.seal(wants, device.state.fenced)
+        const sealed = await device.seal(wants, device.state.fenced, step.entriesMax)
         this.up.push({ device, document: sealed.document })
         return
       }

@@ -382,6 +382,43 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await usage()).toHaveLength(2)
       })
 
+      it('bill once what both had in their backlog, whoever reports it first', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        for (const amount of [1n, 2n, 4n, 8n]) device.charge(charge(amount))
+        const clone = device.copy()
+        const say = async (writer: TestDevice, entriesMax: number) => {
+          const sealed = await writer.seal([], false, entriesMax)
+          const taken = await twin.sync(writer.id, sealed.document)
+          if (!taken.taken) throw new Error(taken.problem)
+          return writer.accept(taken.answer)
+        }
+        await say(device, 2)
+        expect((await twin.pool(LINE)).billedByDevices).toBe(3n)
+        // The copy reports the third entry first, as part of a branch; then the chain comes to it as well.
+        expect(await say(clone, 3)).toMatchObject({ forked: true })
+        expect((await twin.pool(LINE)).billedByDevices).toBe(7n)
+        expect(await say(device, 2)).toMatchObject({ outcome: 'FENCED', seq: 3, forked: true })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 15n })
+        const entries = await twin.store.read((reader) => reader.edge.entries.of(device.id, 1))
+        expect(entries.map(({ n, branch }) => [n, branch])).toEqual([1, 2, 3, 4].map((n) => [n, false]))
+        expect((await usage()).map(({ tokens }) => tokens)).toEqual([8n, 4n, 2n, 1n])
+        const records = await twin.store.read((reader) => reader.edge.deviceAccounts.ofDevice(device.id))
+        expect(records).toMatchObject([{ used: 15n, branchUsed: 0n }])
+      })
+
+      it('are not billed numbers that nobody can have spent, which would use up what others need', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        const clone = device.copy()
+        await device.sync()
+        clone.state.counters.set(LINE, { granted: 5_000n, used: 0n, refunded: 0n, returned: 0n })
+        clone.charge(charge(2_001n))
+        expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 0n })
+        expect(await evidence(clone)).toHaveLength(1)
+      })
+
       it('are billed once for a segment that is sent twice', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
@@ -471,6 +508,27 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 90n, billedByDevices: 80n })
         expect(await incarnation(device, 1)).toMatchObject({ status: 'FENCED' })
         expect(await twin.device(device.id)).toMatchObject({ incarnation: 5 })
+      })
+
+      it('does not believe in more than the account can have held, and leaves the device as it was', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync()
+        const sealed = await device.seal()
+        device.state.unacknowledged = null
+        device.state.counters.set(LINE, { granted: 9_000n, used: 0n, refunded: 0n, returned: 0n })
+        device.charge(charge(2_001n))
+        const late = await device.seal()
+        await twin.sync(device.id, late.document)
+        await twin.sync(device.id, sealed.document)
+        await expect(twin.sync(device.id, late.document)).rejects.toMatchObject({
+          code: 'GRANTS_FORGOTTEN',
+          httpStatus: 503,
+        })
+        expect(await incarnation(device)).toMatchObject({ status: 'ACTIVE', rejected: false, lastSeq: 2 })
+        // Once the administrator has entered again what was changed since the backup, it is billed.
+        await twin.setLineItem('ACT-1', { quantity: 2_000n })
+        expect(await twin.sync(device.id, late.document)).toMatchObject({ taken: true })
+        expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 2_001n })
       })
 
       it('does not believe in an incarnation beyond reason', async () => {

@@ -44,7 +44,8 @@ interface State {
   unlimited: Set<string>
   exhausted: Set<string>
   term: number
-  entries: { n: number; body: string }[]
+  /** With the counters as they were after each. */
+  entries: { n: number; body: string; counters: Map<string, Counters> }[]
   lastEntry: number
   sealedEntry: number
   entryHead: string
@@ -202,7 +203,7 @@ export class TestDevice {
       requester: { type: 'user', value: 'LisaBarry' },
       ...part,
     }
-    this.state.entries.push({ n, body: JSON.stringify(body) })
+    this.state.entries.push({ n, body: JSON.stringify(body), counters: new Map(this.state.counters) })
     for (const { account, amount } of part.postings) {
       const net = part.kind === 'access' ? BigInt(amount) : -BigInt(amount)
       this.state.net.set(account, (this.state.net.get(account) ?? 0n) + net)
@@ -216,23 +217,25 @@ export class TestDevice {
   }
 
   /** The segment that is on its way, or the next one. */
-  async seal(wants: readonly Want[] = [], final = false): Promise<Sealed> {
+  async seal(wants: readonly Want[] = [], final = false, entriesMax = Infinity): Promise<Sealed> {
     if (this.state.unacknowledged !== null) return this.state.unacknowledged
-    const payload = this.payload(wants, final)
+    const payload = this.payload(wants, final, entriesMax)
     const sealed = await this.sealAs(payload)
     this.state.unacknowledged = sealed
     this.state.seq = sealed.seq
     this.state.hash = sealed.hash
     this.state.entryHead = payload.entries.head
-    this.state.sealedEntry = this.state.lastEntry
-    this.state.changed.clear()
+    this.state.sealedEntry += payload.entries.bodies.length
+    if (this.state.sealedEntry === this.state.lastEntry) this.state.changed.clear()
     return sealed
   }
 
-  /** What the next segment would say. */
-  payload(wants: readonly Want[] = [], final = false): SegmentWire {
+  /** What the next segment would say; the final one says everything. */
+  payload(wants: readonly Want[] = [], final = false, entriesMax = Infinity): SegmentWire {
     const { state } = this
-    const entries = state.entries.filter(({ n }) => n > state.sealedEntry)
+    const unsealed = state.entries.filter(({ n }) => n > state.sealedEntry)
+    const entries = final ? unsealed : unsealed.slice(0, entriesMax)
+    const partly = entries.length < unsealed.length ? entries.at(-1)?.counters : undefined
     return {
       deviceId: this.id,
       incarnation: state.incarnation,
@@ -242,7 +245,8 @@ export class TestDevice {
       bootId: 'boot',
       clock: { now: START, earliest: START, latest: null },
       counters: [...state.changed].map((account) => {
-        const { used, refunded, returned } = this.counters(account)
+        const { used, refunded, returned } =
+          partly === undefined ? this.counters(account) : (partly.get(account) ?? NO_COUNTERS)
         return { account, used: String(used), refunded: String(refunded), returned: String(returned) }
       }),
       entries: {
@@ -251,7 +255,7 @@ export class TestDevice {
         head: entries.reduce((head, { body }) => entryHash(head, body), state.entryHead),
         bodies: entries.map(({ body }) => body),
       },
-      backlog: 0,
+      backlog: unsealed.length - entries.length,
       wants: wants.map(({ account, atLeast, wanted }) => ({
         account,
         atLeast: String(atLeast),

@@ -15,9 +15,11 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
       .where('device_accounts.device_id', '=', deviceId)
       .where('device_accounts.incarnation', '=', BigInt(incarnation))
   const withRoom = (deviceId: string, incarnation: number) =>
-    ofIncarnation(deviceId, incarnation).where(
-      expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`,
-    )
+    ofIncarnation(deviceId, incarnation)
+      .where('device_accounts.unlimited', '=', 0n)
+      .where(
+        expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`,
+      )
   return {
     async get(deviceId, incarnation, accounts) {
       const records = new Map<AccountId, DeviceAccountRecord>()

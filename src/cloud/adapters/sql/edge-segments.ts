@@ -71,7 +71,7 @@ export function evidenceTransaction(sql: Sql): EdgeTransaction['evidence'] {
   return {
     ...evidenceReader(sql),
     async keep(evidence) {
-      const inserted = await sql.db
+      await sql.db
         .insertInto('evidence')
         .values({
           device_id: evidence.deviceId,
@@ -86,9 +86,7 @@ export function evidenceTransaction(sql: Sql): EdgeTransaction['evidence'] {
           received_at: BigInt(evidence.receivedAt),
         })
         .onConflict((conflict) => conflict.columns(['device_id', 'incarnation', 'hash']).doNothing())
-        .returning('hash')
-        .executeTakeFirst()
-      return inserted !== undefined
+        .execute()
     },
   }
 }
@@ -135,6 +133,17 @@ export function entryTransaction(sql: Sql): EdgeTransaction['entries'] {
         body: entry.body,
       }))
       for (const some of chunks(rows, 50)) await sql.db.insertInto('entries').values(some).execute()
+    },
+    async adopt(deviceId, incarnation, hashes, seq) {
+      for (const some of chunks(hashes)) {
+        await sql.db
+          .updateTable('entries')
+          .set({ branch: 0n, seq: BigInt(seq) })
+          .where('device_id', '=', deviceId)
+          .where('incarnation', '=', BigInt(incarnation))
+          .where('hash', 'in', some)
+          .execute()
+      }
     },
   }
 }

@@ -3,10 +3,9 @@
  * incarnation is fenced, both segments are kept as evidence, and what the other writer has charged is billed as a branch
  * of its own. Its refunds are not: what they give back may have been given back already.
  */
-import { MICRO_MAX } from '../../../core/amount.ts'
 import { entryProblem } from '../../../core/receive.ts'
 import { fenced } from './attach.ts'
-import { type AccountMove, movePools } from './move.ts'
+import { type AccountMove, believable, movePools } from './move.ts'
 import type { OpenedEntry } from './open-segment.ts'
 import { type DeviceAccountRecord, type Incarnation, type MergedSegment, newDeviceAccount } from './records.ts'
 import { holdRules, openPools } from './rules-in-force.ts'
@@ -17,7 +16,7 @@ import { writeUsage } from './write-usage.ts'
 export async function keepFork(taking: Taking, recorded: MergedSegment | undefined): Promise<Taken> {
   const { deps, tx, device, incarnation, segment, now } = taking
   const last = recorded ?? (await tx.edge.segments.get(device.id, incarnation.number, incarnation.lastSeq))
-  const isNew = await tx.edge.evidence.keep({
+  await tx.edge.evidence.keep({
     ...ownerOf(incarnation),
     kind: 'FORK',
     seq: segment.header.seq,
@@ -30,7 +29,7 @@ export async function keepFork(taking: Taking, recorded: MergedSegment | undefin
   })
   const after: Incarnation = { ...fenced(incarnation, 'FORKED', now), forked: true }
   await tx.edge.incarnations.save(after)
-  if (isNew) await billBranch(taking)
+  await billBranch(taking)
   await tx.edge.devices.save({ ...device, lastSyncAt: now })
   const answer = await signAnswer(deps, {
     outcome: 'FENCED',
@@ -62,9 +61,9 @@ async function billBranch(taking: Taking): Promise<void> {
   })
   const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
   const before = await openPools(tx, rules, spent.keys())
-  const moved = moves.every(({ after }) => after.branchUsed <= MICRO_MAX) ? movePools(before, moves) : undefined
-  // Amounts beyond what any store can hold were not made by a device: the evidence stays, the bill does not follow it.
-  if (moved === undefined) return
+  const moved = movePools(before, moves)
+  // Made-up numbers must not use up what other devices need: the evidence stays, the bill does not follow it.
+  if (moved === undefined || ![...moved.values()].every(believable)) return
   await tx.accounts.save([...moved.values()])
   await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
   await tx.edge.entries.append(

@@ -3,13 +3,14 @@
  * grant. A segment that does not add up changes no balance: it is kept as evidence, and its incarnation earns nothing more.
  */
 import { type AccountId, parseAccount } from '../../../core/account.ts'
-import type { Want } from '../../../core/grant.ts'
+import { type Want, sumPostings } from '../../../core/grant.ts'
 import { mergeSegment } from '../../../core/receive.ts'
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
+import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../records.ts'
 import { grantWants, grantableAt, lastUsableAt } from './grants.ts'
-import { type AccountMove, movePools } from './move.ts'
-import type { OpenedSegment } from './open-segment.ts'
+import { type AccountMove, believable, movePools } from './move.ts'
+import type { OpenedEntry, OpenedSegment } from './open-segment.ts'
 import { type DeviceAccountRecord, type Incarnation, newDeviceAccount } from './records.ts'
 import { reject } from './reject.ts'
 import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
@@ -21,7 +22,8 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const { deps, tx, device, incarnation, segment, now } = taking
   const { received } = segment
   const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
-  const wants = grants && !segment.final ? usefulWants(segment.wants, rules, now) : []
+  const goesOn = grants && !segment.final
+  const wants = goesOn ? usefulWants(segment.wants, rules, now) : []
   const named = [...received.counters.map(({ account }) => account), ...wants.map(({ account }) => account)]
   const known = segment.final
     ? await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
@@ -36,9 +38,11 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
 
   const record = (account: AccountId): DeviceAccountRecord =>
     known.get(account) ?? newDeviceAccount(device.id, incarnation.number, account)
+  const { fresh, known: ofBranch } = await splitEntries(taking)
+  const branchUsed = sumPostings(ofBranch.flatMap(({ body }) => body.postings))
   const moves = merge.changes.map(({ account, after }): AccountMove => {
     const before = record(account)
-    return { before, after: { ...before, ...after } }
+    return { before, after: { ...before, ...after, branchUsed: before.branchUsed - (branchUsed.get(account) ?? 0n) } }
   })
   const before = await openPools(tx, rules, [
     ...moves.map((move) => move.after.account),
@@ -46,16 +50,24 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   ])
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(taking, 'AMOUNT_BEYOND_BELIEF', {})
+  if (incarnation.grantsForgotten) requireBelievable(moves, moved)
 
   const pools = new Map([...before, ...moved])
   await tx.accounts.save([...moved.values()])
   await tx.edge.deviceAccounts.save(moves.map((move) => move.after))
   await tx.edge.entries.append(
-    segment.entries.map(({ n, hash, text }) => {
+    fresh.map(({ n, hash, text }) => {
       return { ...ownerOf(incarnation), n, hash, seq: segment.header.seq, branch: false, body: text }
     }),
   )
-  await writeUsage(taking, segment.entries, before)
+  // What was billed as a branch is part of the chain from here on: the counters have it, and its lines are written.
+  await tx.edge.entries.adopt(
+    device.id,
+    incarnation.number,
+    ofBranch.map(({ hash }) => hash),
+    segment.header.seq,
+  )
+  await writeUsage(taking, fresh, before)
 
   const next: Incarnation = {
     ...incarnation,
@@ -65,7 +77,6 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     lastEntry: merge.lastEntry,
     entryHead: merge.entryHead,
   }
-  const goesOn = grants && !segment.final
   const releasing = goesOn && (await mustRelease(taking))
   const after = new Map(moves.map((move) => [move.after.account, move.after]))
   const held = (account: AccountId): DeviceAccountRecord => after.get(account) ?? record(account)
@@ -92,6 +103,32 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   })
   await deps.heartbeat(tx, device, now)
   return { taken: true, answer }
+}
+
+/** The entries that nobody has reported yet, and those that a second writer has: they are billed, as a branch, already. */
+async function splitEntries({ tx, incarnation, segment }: Taking): Promise<{
+  readonly fresh: readonly OpenedEntry[]
+  readonly known: readonly OpenedEntry[]
+}> {
+  const { entries } = segment
+  const [first, last] = [entries[0]?.n, entries.at(-1)?.n]
+  if (!incarnation.forked || first === undefined || last === undefined) return { fresh: entries, known: [] }
+  const reported = await tx.edge.entries.hashes(incarnation.deviceId, incarnation.number, first, last)
+  return {
+    fresh: entries.filter(({ hash }) => !reported.has(hash)),
+    known: entries.filter(({ hash }) => reported.has(hash)),
+  }
+}
+
+/** @throws CodedError GRANTS_FORGOTTEN when the device says that it was granted what the rules of now never allowed */
+function requireBelievable(moves: readonly AccountMove[], pools: ReadonlyMap<AccountId, Pool>): void {
+  for (const { before, after } of moves) {
+    const pool = pools.get(after.account)
+    if (pool === undefined || after.unlimited || after.granted === before.granted || believable(pool)) continue
+    throw new CodedError('GRANTS_FORGOTTEN', `More of ${after.account} was used than it can have held.`, {
+      facts: { account: after.account, deviceId: after.deviceId },
+    })
+  }
 }
 
 /** Wants that can be met at all, each account once. */

@@ -29,3 +29,11 @@ export function movePools(
   }
   return moved
 }
+
+/**
+ * Whether so much can be out of a pool although it is not on record. Copies of devices, and devices that remember grants
+ * from before the store was restored, may have had the whole cap once more; beyond that somebody makes up numbers.
+ */
+export function believable({ capTarget, charged, grantedOut }: Pool): boolean {
+  return capTarget === null || charged + grantedOut <= 2n * capTarget
+}

@@ -91,11 +91,13 @@ export interface EdgeTransaction extends EdgeReader {
     append(segment: MergedSegment): Promise<void>
   }
   readonly evidence: EdgeReader['evidence'] & {
-    /** Keeps it; false when this segment is kept already. */
-    keep(evidence: Evidence): Promise<boolean>
+    /** Keeps it, once for each segment. */
+    keep(evidence: Evidence): Promise<void>
   }
   readonly entries: EdgeReader['entries'] & {
     append(entries: readonly LedgerEntry[]): Promise<void>
+    /** Entries that a second writer reported first turn out to be of the merged chain as well, by the segment `seq`. */
+    adopt(deviceId: string, incarnation: number, hashes: readonly string[], seq: number): Promise<void>
   }
   readonly deviceAccounts: EdgeReader['deviceAccounts'] & {
     save(records: readonly DeviceAccountRecord[]): Promise<void>
