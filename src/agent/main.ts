@@ -7,7 +7,7 @@ import type { AgentSettings } from './settings.ts'
  *
  * @throws CodedError when the state, the key or the socket cannot be used; a cloud that is out of reach is no reason
  */
-export async function startAgent(settings: AgentSettings, overrides: Overrides = {}): Promise<Agent> {
+async function startAgent(settings: AgentSettings, overrides: Overrides = {}): Promise<Agent> {
   return composeAgent(settings, overrides)
 }
 

@@ -95,7 +95,7 @@ export function danglingConditions(policy: Policy): readonly string[] {
 }
 
 /** The order in which line items are charged: earliest end, then earliest start. Source: contract, charging. */
-export function chargeOrder(a: LineItem, b: LineItem): number {
+function chargeOrder(a: LineItem, b: LineItem): number {
   if (a.endsAt !== b.endsAt) return a.endsAt - b.endsAt
   if (a.startsAt !== b.startsAt) return a.startsAt - b.startsAt
   if (a.id === b.id) return 0

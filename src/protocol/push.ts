@@ -5,7 +5,7 @@
 import { z } from 'zod'
 import { uuid } from './wire.ts'
 
-export const TOPIC_ROOT = 'tallygate/v1'
+const TOPIC_ROOT = 'tallygate/v1'
 
 /** Retained: the newest policy revision of an instance. */
 export const policyTopic = (instanceId: string): string => `${TOPIC_ROOT}/instances/${instanceId}/policy`

@@ -3,15 +3,7 @@
  * API), instants as POSIX milliseconds. JSON numbers are written from exact decimal text, never by way of a double.
  */
 import { z } from 'zod'
-import {
-  type Decimal,
-  type Micro,
-  MICRO_MAX,
-  formatDecimal,
-  formatMicro,
-  parseDecimal,
-  wholeTokens,
-} from '../core/amount.ts'
+import { type Decimal, type Micro, MICRO_MAX, formatDecimal, formatMicro, parseDecimal } from '../core/amount.ts'
 
 /** Text that every store and encoding takes: no lone surrogates, no NUL. */
 export const plainText = (maxLength: number) =>
@@ -51,13 +43,6 @@ export const decimalNumber = (rule: 'POSITIVE' | 'NON_NEGATIVE') =>
     context.addIssue({ code: 'custom', message: rule === 'POSITIVE' ? 'must be greater than 0' : 'must be 0 or more' })
     return z.NEVER
   })
-
-/** Whole tokens as a JSON integer; in micro-tokens inside. At most what a signed 64-bit integer of micro-tokens holds. */
-export const wholeTokensNumber = z
-  .int()
-  .min(0)
-  .max(Number(MICRO_MAX / 1_000_000n))
-  .transform((tokens): Micro => wholeTokens(tokens))
 
 /** What JSON.stringify writes as the bare number. The type says `number` because that is what a reader gets. */
 export function tokensNumber(amount: Micro): number {

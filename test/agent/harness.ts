@@ -32,7 +32,7 @@ export function temporaryDirectory(): string {
   return directory
 }
 
-export const LIMITS: JournalLimits = {
+const LIMITS: JournalLimits = {
   pagesMax: 100_000,
   slackPages: 256,
   retentionMs: 7 * 86_400_000,
@@ -58,7 +58,7 @@ export async function journalIn(
 }
 
 /** A compact JWS in form: the payload stands where it always stands. */
-export function signedByNobody(payload: string): string {
+function signedByNobody(payload: string): string {
   return `e30.${Buffer.from(payload).toString('base64url')}.AA`
 }
 

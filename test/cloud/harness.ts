@@ -54,7 +54,7 @@ class HandTimers implements Timers {
 export type SettingsChange = (settings: CloudSettings) => CloudSettings
 
 /** Settings of a twin on a free port, with its directory in place. */
-export function testSettings(directory: string, change: SettingsChange = (settings) => settings): CloudSettings {
+function testSettings(directory: string, change: SettingsChange = (settings) => settings): CloudSettings {
   const settings = loadSettings(cloudOptions, { file: null, env: {}, flags: {}, readText: () => '' })
   return change({
     ...settings,

@@ -43,7 +43,7 @@ function drawOf(account: AccountId, choices: number): number {
   return sum % choices
 }
 
-export const NOW = 1_780_000_000_000
+const NOW = 1_780_000_000_000
 const HOUR = 3_600_000
 const TWELVE_HOURS = 12 * HOUR
 
@@ -253,7 +253,7 @@ export const rateTable: fc.Arbitrary<RateTable> = fc.record({
   items: ratedItems,
 })
 
-export const policy: fc.Arbitrary<Policy> = fc.record({
+const policy: fc.Arbitrary<Policy> = fc.record({
   instanceId: fc.constant('an instance'),
   revision: fc.constant(1),
   lineItems: lineItems(LINE_ITEM_IDS),
@@ -288,7 +288,7 @@ const requestedItem = fc
 const request = (maxItems: number): fc.Arbitrary<AccessRequest> =>
   fc.record({ requester, items: fc.array(requestedItem, { minLength: 1, maxLength: maxItems }) })
 
-export const clock: fc.Arbitrary<ClockReading> = fc
+const clock: fc.Arbitrary<ClockReading> = fc
   .tuple(
     fc.oneof(
       { weight: 4, arbitrary: fc.constant(0) },
@@ -315,7 +315,7 @@ const left: fc.Arbitrary<Room['left']> = fc.oneof(
   { weight: 2, arbitrary: fc.constant('UNLIMITED' as const) },
 )
 
-export const rooms: fc.Arbitrary<readonly Room[]> = fc.array(
+const rooms: fc.Arbitrary<readonly Room[]> = fc.array(
   fc.record({
     left,
     shortage: fc.constantFrom('POOL' as const, 'POOL' as const, 'GRANT' as const, 'GRANT_EXPIRED' as const),
@@ -323,7 +323,7 @@ export const rooms: fc.Arbitrary<readonly Room[]> = fc.array(
   { minLength: 1, maxLength: 8 },
 )
 
-export const mode: fc.Arbitrary<Mode> = fc.constantFrom('BEST_EFFORT', 'ALL_OR_NOTHING')
+const mode: fc.Arbitrary<Mode> = fc.constantFrom('BEST_EFFORT', 'ALL_OR_NOTHING')
 
 /** Anything may be in the way: tables, states, windows, clocks, rules. */
 const anyScenario = (maxItems: number): fc.Arbitrary<Scenario> =>

@@ -8,7 +8,7 @@ import type { AccessRequest, ClockReading, Decision, ItemOutcome, Room, RoomOf }
 import type { Action, Condition, ConsumptionLimit, LineItem, NamedCondition, Policy } from '../../src/core/policy.ts'
 import type { AccountName, ConditionFact, CorpusCase, LineItemFact } from './case-format.ts'
 
-export const CORPUS_INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
+const CORPUS_INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 
 /** What a decision says, in the words of a case: comparable with `want`. */
 export type Answer = CorpusCase['want']

@@ -23,7 +23,7 @@ export interface Principal {
 }
 
 /** Times of a token may be off by so much. */
-export const CLOCK_SKEW_S = 60
+const CLOCK_SKEW_S = 60
 
 /** Parsed keys kept in memory. */
 const KEYS_MAX = 1_000

@@ -74,7 +74,7 @@ function follow(pool: Pool): Pool {
 }
 
 /** The cap of a line item's pool: quantity plus allowed overdraft; null when it is metered only. */
-export function lineItemCap(lineItem: Pick<LineItem, 'quantity' | 'overdraft'>): Micro | null {
+function lineItemCap(lineItem: Pick<LineItem, 'quantity' | 'overdraft'>): Micro | null {
   return lineItem.overdraft === 'UNLIMITED' ? null : lineItem.quantity + lineItem.overdraft
 }
 

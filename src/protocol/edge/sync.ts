@@ -128,7 +128,7 @@ const grant = z.strictObject({
 export type Grant = z.infer<typeof grant>
 
 /** What the cloud asks of a device: `release` (give back all room), `sync` (come again at once). */
-export const directive = z.enum(['release', 'sync'])
+const directive = z.enum(['release', 'sync'])
 
 const common = { deviceId: uuid, incarnation: z.int().min(1) }
 

@@ -7,7 +7,7 @@ import type { AccessRequest, Decision, RequestedItem } from '../../core/decision
 import { decimalNumber, exactNumber, plainText, tokensNumber, uuid } from '../wire.ts'
 import { type ApiVersion, ITEM_STATUS } from './status.ts'
 
-export const REQUESTED_ITEMS_MAX = 500
+const REQUESTED_ITEMS_MAX = 500
 
 /** Taken as it is: a record of zod's drops a key called `__proto__`, and a rule that denies by it would not see it. */
 const dictionary = z.custom<Readonly<Record<string, unknown>>>(

@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { MICRO_MAX, toMicro } from '../../core/amount.ts'
 import { decimalNumber, plainText, uuid } from '../wire.ts'
 
-export const ACTIONS_MAX = 1_000
+const ACTIONS_MAX = 1_000
 
 const allocation = decimalNumber('NON_NEGATIVE')
   .transform(toMicro)

@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { plainText, uuid } from '../wire.ts'
 
-export const CONDITION_VALUES_MAX = 100
+const CONDITION_VALUES_MAX = 100
 export const CONDITIONS_MAX = 1_000
 
 const label = { id: uuid.toLowerCase().optional(), name: plainText(256).optional() }

@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { instant, plainText, uuid } from '../wire.ts'
 
 export const PAGE_SIZE_DEFAULT = 100
-export const PAGE_SIZE_MAX = 1_000
+const PAGE_SIZE_MAX = 1_000
 
 /** A whole number in a query. */
 const queryInteger = (min: number) =>
@@ -46,5 +46,3 @@ export const instance = z.strictObject({
   modified: instant,
 })
 export type InstanceWire = z.infer<typeof instance>
-
-export const instanceList = z.strictObject({ content: z.array(instance), next: z.int() })

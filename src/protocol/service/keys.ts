@@ -22,5 +22,3 @@ export const publicKey = z.strictObject({
   modified: instant,
 })
 export type PublicKeyWire = z.infer<typeof publicKey>
-
-export const publicKeyList = z.strictObject({ keys: z.array(publicKey), next: z.int() })

@@ -7,13 +7,13 @@ import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/amount.ts'
 import { instant, plainText } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
-export const LINE_ITEM_STATES = ['DEPLOYED', 'INACTIVE', 'OBSOLETE'] as const
-export const OVERDRAFT_TYPES = ['Number', 'Unlimited'] as const
+const LINE_ITEM_STATES = ['DEPLOYED', 'INACTIVE', 'OBSOLETE'] as const
+const OVERDRAFT_TYPES = ['Number', 'Unlimited'] as const
 /** The values are a choice of this project: docs/decisions/periods.md. */
 export const RESET_FREQUENCIES = ['NONE', 'DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY'] as const
 
 /** Most whole tokens of a line item, overdraft included. */
-export const TOKENS_MAX = Number(MICRO_MAX / MICRO_PER_TOKEN)
+const TOKENS_MAX = Number(MICRO_MAX / MICRO_PER_TOKEN)
 
 export const lineItemId = plainText(256).min(1)
 

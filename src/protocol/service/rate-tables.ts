@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { decimalNumber, instant, plainText } from '../wire.ts'
 
-export const RATED_ITEMS_MAX = 10_000
+const RATED_ITEMS_MAX = 10_000
 
 const ratedItem = z.strictObject({
   name: plainText(256).min(1),

@@ -5,14 +5,12 @@ import { instant, uuid } from '../wire.ts'
 /** GET sessions answers at most as many. Source: contract, Limits. */
 export const SESSIONS_SHOWN_MAX = 100
 
-export const SESSION_STATES = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED'] as const
+const SESSION_STATES = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED'] as const
 
 /** Body of POST. */
 export const sessionBody = z.strictObject({ instanceId: uuid.toLowerCase() })
 
 export const sessionsQuery = z.strictObject({ instanceId: uuid.toLowerCase().optional() })
-
-export const createdSession = z.strictObject({ sessionId: uuid })
 
 /** An element of GET sessions; 0 where something never happened. */
 export const listedSession = z.strictObject({

@@ -32,7 +32,7 @@ const nothing = async (): Promise<void> => {
 export const ALONE: RuleLocks = { hold: nothing, lock: nothing, lockAll: nothing, add: nothing }
 
 /** Values of one statement: below the least number of parameters that any supported database takes. */
-export const VALUES_MAX = 500
+const VALUES_MAX = 500
 
 /** Splits a list so that each part fits one statement. */
 export function* chunks<T>(list: readonly T[], size = VALUES_MAX): Generator<readonly T[]> {

@@ -88,7 +88,7 @@ export function migrations(folder = new URL('./migrations/', import.meta.url)): 
 }
 
 /** The number of the last migration that ran is SQLite's `user_version`; each runs in a transaction with its number. */
-export function migrate(database: Database, path: string, all = migrations()): void {
+function migrate(database: Database, path: string, all = migrations()): void {
   const versionOf = () => Number(database.pragma('user_version', { simple: true }))
   const newest = all.at(-1)?.number ?? 0
   if (versionOf() > newest) {
