@@ -5,7 +5,7 @@
 import { readFileSync } from 'node:fs'
 import { run } from './program.ts'
 
-/** As a shell reports a process that a signal ended: SIGPIPE is 13, SIGINT 2, SIGTERM 15. */
+/** As a shell reports a process that a signal ended: SIGPIPE is 13. */
 const BY_SIGNAL = 128
 
 for (const stream of [process.stdout, process.stderr]) {
@@ -16,6 +16,7 @@ for (const stream of [process.stdout, process.stderr]) {
 
 const stop = new AbortController()
 for (const [signal, number] of [
+  ['SIGHUP', 1],
   ['SIGINT', 2],
   ['SIGTERM', 15],
 ] as const) {
