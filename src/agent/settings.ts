@@ -28,13 +28,13 @@ const options = {
     ledgerMax: bytes({
       help: 'How large the ledger may grow. A device that has been offline for so long that it is full refuses requests.',
       default: '8GiB',
-      min: '16MiB',
+      min: '64MiB',
       max: '1TiB',
     }),
     slack: bytes({
       help: 'Space kept back, in the ledger and on the disk, so that a full device can still deliver its usage.',
-      default: '8MiB',
-      min: '4MiB',
+      default: '16MiB',
+      min: '16MiB',
       max: '1GiB',
     }),
     retention: duration({

@@ -2,7 +2,7 @@
 // strange, and states are shared.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import Database from 'better-sqlite3'
@@ -211,6 +211,37 @@ describe('a full ledger', () => {
     await journal.read()
     expect(statSync(join(directory, 'journal.db-slack'))).toMatchObject({ size: 32 * 4096 })
     expect(statSync(join(directory, 'journal.db-slack')).blocks * 512).toBeGreaterThanOrEqual(32 * 4096)
+  })
+})
+
+describe('a disk that is full', () => {
+  it('takes no more entries once the last space is gone, still delivers, and takes them when there is space again', async () => {
+    const directory = temporaryDirectory()
+    // A directory in the place of the file: the space cannot be set aside.
+    const slack = join(directory, 'journal.db-slack')
+    mkdirSync(slack)
+    const journal = await journalIn(directory, { limits: { slackPages: 32 } })
+    await journal.read()
+    await attach(journal, { [A]: 10n })
+    const append = () => journal.append([entry(1, [{ account: A, amount: 1n }])], STAMP)
+    await expect(append()).rejects.toMatchObject(FULL)
+    const { seq } = await journal.seal(SEAL)
+    await journal.acknowledge(seq, null, null)
+    await expect(append()).rejects.toMatchObject(FULL)
+    rmSync(slack, { recursive: true })
+    await append()
+    expect(statSync(slack).size).toBe(32 * 4096)
+    expect((await journal.read()).accounts.get(A)?.used).toBe(1n)
+  })
+
+  it('keeps nothing that is delivered', async () => {
+    const directory = temporaryDirectory()
+    mkdirSync(join(directory, 'journal.db-slack'))
+    const journal = await journalIn(directory)
+    await journal.read()
+    await attach(journal, {})
+    const seqs = [await grant(journal, 2, {}), await grant(journal, 3, {})]
+    for (const seq of seqs) expect(await journal.sealed(seq)).toBeNull()
   })
 })
 

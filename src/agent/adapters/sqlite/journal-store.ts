@@ -33,11 +33,11 @@ import type { AccountMove, Batch, JournalLimits, PreparedSeal } from './journal-
 
 const PAGE_BYTES = 4096
 
-/** Frames of the write-ahead log after which it is copied into the database: 16 MiB. */
-const CHECKPOINT_FRAMES = 4_000
-
-/** Commits between two looks at the size of the write-ahead log. */
-const CHECKPOINT_LOOK = 16
+/**
+ * Frames of the write-ahead log after which it is copied into the database: 8 MiB. On a full disk the slack must hold what
+ * has not been copied yet, and the next segment.
+ */
+const CHECKPOINT_FRAMES = 2_000
 
 /** Acknowledged entries that are kept for the technician whatever the retention says. */
 const RECENT_ENTRIES = 1_000n
@@ -108,6 +108,11 @@ interface SealedCounters {
 }
 
 export class JournalStore {
+  /**
+   * Whether the disk still holds the space that is set aside. While it does not, free pages of the database take its
+   * place: entries may not have the last of them, and nothing is kept but what is still to be delivered.
+   */
+  hasSlack = true
   readonly #database: Database.Database
   readonly #limits: JournalLimits
   readonly #statements: ReturnType<typeof prepareStatements>
@@ -117,7 +122,6 @@ export class JournalStore {
   #plan: SealPlan | null = null
   /** What the cloud said of revisions that are still to be fetched. */
   readonly #confirmedAhead = new Map<string, { readonly revision: number; readonly time: number }>()
-  #commits = 0
 
   constructor(database: Database.Database, limits: JournalLimits) {
     this.#database = database
@@ -347,13 +351,14 @@ export class JournalStore {
 
   /**
    * Forgets what is acknowledged: entries at once, but for the most recent ones (the segment holds them), segments after
-   * the retention time, or when they hold more than their share of the disk, oldest first. A database that is half full
-   * keeps nothing but what is still to be delivered. A part of it per call.
+   * the retention time, or when they hold more than their share of the disk, oldest first. A database that is half full,
+   * or a disk that is full, keeps nothing but what is still to be delivered. A part of it per call.
    */
   #prune(now: number): void {
     this.#runWithSlack(() => {
       const { entry_base, last_entry, done_entry_id } = this.#state()
-      const tight = this.#pagesInUse() - BigInt(this.#limits.pagesMax) / 2n
+      const inUse = this.#pagesInUse()
+      const tight = this.hasSlack ? inUse - BigInt(this.#limits.pagesMax) / 2n : inUse
       const old = tight > 0n ? done_entry_id : entry_base + last_entry - RECENT_ENTRIES
       this.#statements.deleteEntries.run(old < done_entry_id ? old : done_entry_id, PRUNE_ROWS)
       // A time in the future is that of a clock that has been set right since: the retention counts from now.
@@ -366,11 +371,14 @@ export class JournalStore {
     })
   }
 
-  /** Entries may not take pages that a segment has grown the file by and left free again. */
+  /** Entries may not take what the last deliveries need, within the limit of the database and on the disk. */
   #refuseSlack(): void {
     const limit = BigInt(this.#limits.pagesMax)
     if ((this.#statements.pages.get() as bigint) > limit && this.#pagesInUse() > limit) {
       throw new CodedError('NOT_RECORDED', 'the ledger is full')
+    }
+    if (!this.hasSlack && (this.#statements.freePages.get() as bigint) < BigInt(this.#limits.slackPages)) {
+      throw new CodedError('NOT_RECORDED', 'the disk is full')
     }
   }
 
@@ -523,17 +531,23 @@ export class JournalStore {
     this.#database.pragma(`max_page_count = ${pages}`)
   }
 
-  /** A failed flush here is as fatal as in a commit: a second one could pass without the pages being on the disk. */
   #checkpointWhenDue(): void {
-    this.#commits += 1
-    if (this.#commits % CHECKPOINT_LOOK !== 0) return
     const { log } = this.#statements.checkpointSize.get() as { log: bigint }
-    if (log < CHECKPOINT_FRAMES) return
+    if (log >= CHECKPOINT_FRAMES) this.foldLog()
+  }
+
+  /**
+   * Copies the write-ahead log into the database; what is copied is written over from then on. True when that is all of
+   * it. A full disk leaves the log as it is. A failed flush is as fatal as in a commit: a second one could pass without
+   * the pages being on the disk.
+   */
+  foldLog(): boolean {
     try {
-      this.#statements.checkpoint.get()
+      const { log, checkpointed } = this.#statements.checkpoint.get() as { log: bigint; checkpointed: bigint }
+      return log === checkpointed
     } catch (error) {
-      // A full disk leaves the log as it is; the next look tries again.
-      if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
+      if ((error as { code?: unknown }).code === 'SQLITE_FULL') return false
+      throw error
     }
   }
 }

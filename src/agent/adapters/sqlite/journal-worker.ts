@@ -5,7 +5,7 @@
 import { parentPort, workerData } from 'node:worker_threads'
 import Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
-import type { CallFailure, JournalAnswer, JournalCall, WorkerOrder } from './journal-calls.ts'
+import type { Batch, CallFailure, JournalAnswer, JournalCall, WorkerOrder } from './journal-calls.ts'
 import { JournalStore } from './journal-store.ts'
 import { openDatabase } from './open-database.ts'
 import { Slack } from './slack.ts'
@@ -35,14 +35,12 @@ function take(call: JournalCall): unknown {
   if (call.call === 'close') return store?.close()
   store ??= new JournalStore(openDatabase(path), limits)
   switch (call.call) {
-    case 'append': {
-      store.append(call.batch)
-      return
-    }
+    case 'append':
+      { append(store, call.batch); return; }
     case 'recent':
       return store.recent(call.limit)
     case 'read':
-      slack.fill()
+      store.hasSlack = slack.fill()
       return store.read()
     case 'sealed':
       return store.sealed(call.seq)
@@ -62,12 +60,35 @@ type ControlCall = Extract<
   { call: 'storeSeal' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy' }
 >
 
-/** What must not fail for want of space: it is given the space that was set aside for it, and tried once more. */
+/** On a full disk the log may still be folded into the database, and then be written over. */
+function withRoom<T>(open: JournalStore, work: () => T): T {
+  try {
+    return work()
+  } catch (error) {
+    if (!isFull(error) || !open.foldLog()) throw error
+    return work()
+  }
+}
+
+/** Entries are refused while the space that is set aside is not there; somebody may have made room for it since. */
+function append(open: JournalStore, batch: Batch): void {
+  try {
+    withRoom(open, () => open.append(batch))
+  } catch (error) {
+    if (open.hasSlack || !slack.fill()) throw error
+    open.hasSlack = true
+    open.append(batch)
+  }
+}
+
+/** What must not fail for want of space: it is given the space that was set aside for it. */
 function withSlack(open: JournalStore, call: ControlCall): unknown {
   try {
-    return control(open, call)
+    return withRoom(open, () => control(open, call))
   } catch (error) {
-    if (!isSurelyUndone(error) || !slack.release()) throw error
+    if (!isFull(error) || !slack.release()) throw error
+    open.hasSlack = false
+    open.foldLog()
     return control(open, call)
   }
 }
@@ -78,7 +99,7 @@ function control(open: JournalStore, call: ControlCall): unknown {
       return open.storeSeal(call.document, call.now)
     case 'acknowledge':
       open.acknowledge(call.seq, call.grant, call.confirmation, call.now)
-      slack.fill()
+      open.hasSlack = slack.fill()
       return undefined
     case 'fence': {
       open.fence()
@@ -104,8 +125,11 @@ function control(open: JournalStore, call: ControlCall): unknown {
  * so the transaction is rolled back and cannot come back with a recovery.
  */
 function isSurelyUndone(error: unknown): boolean {
-  if (!(error instanceof Database.SqliteError)) return false
-  return error.code === 'SQLITE_FULL' || error.code.startsWith('SQLITE_READONLY')
+  return isFull(error) || (error instanceof Database.SqliteError && error.code.startsWith('SQLITE_READONLY'))
+}
+
+function isFull(error: unknown): boolean {
+  return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
 }
 
 function failureOf(error: unknown): CallFailure {

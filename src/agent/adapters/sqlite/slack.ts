@@ -2,7 +2,8 @@
  * Disk space that is set aside as a file of its own, so that a device with a full disk can still seal and deliver what it
  * owes: releasing the file makes room for the last segments. Doing without it is never an error.
  */
-import { closeSync, fsyncSync, openSync, rmSync, statSync, writeSync } from 'node:fs'
+import { closeSync, fsyncSync, openSync, rmSync, statSync, statfsSync, writeSync } from 'node:fs'
+import { dirname } from 'node:path'
 
 const PAGE_BYTES = 4096
 
@@ -15,9 +16,10 @@ export class Slack {
     this.#bytes = pages * PAGE_BYTES
   }
 
-  /** Sets the space aside, as real blocks, if it is not. */
-  fill(): void {
-    if (this.#size() === this.#bytes) return
+  /** Sets the space aside, as real blocks, if it is not. False when the disk does not have it. */
+  fill(): boolean {
+    if (this.#size() === this.#bytes) return true
+    if (!this.#isRoomy()) return false
     try {
       const file = openSync(this.#path, 'w', 0o600)
       try {
@@ -28,19 +30,32 @@ export class Slack {
       } finally {
         closeSync(file)
       }
+      return true
     } catch {
       this.release()
+      return false
     }
   }
 
   /** Gives the space back to the file system. True when there was any. */
   release(): boolean {
-    const had = this.#size() > 0
-    rmSync(this.#path, { force: true })
-    return had
+    if (this.#size() === 0) return false
+    try {
+      rmSync(this.#path)
+      return true
+    } catch {
+      return false
+    }
+  }
+
+  /** Looked at first, so that a disk that is nearly full is not written full for nothing. */
+  #isRoomy(): boolean {
+    const { bavail, bsize } = statfsSync(dirname(this.#path))
+    return bavail * bsize > this.#bytes
   }
 
   #size(): number {
-    return statSync(this.#path, { throwIfNoEntry: false })?.size ?? 0
+    const found = statSync(this.#path, { throwIfNoEntry: false })
+    return found?.isFile() === true ? found.size : 0
   }
 }
