@@ -48,6 +48,9 @@ export interface Cloud {
   close(): Promise<void>
 }
 
+/** How often a stop looks for connections that have nothing to do any more. */
+const REAP_EVERY_MS = 50
+
 /** How often to look for calendars that must be carried on; they are good for weeks. */
 const CALENDARS_EVERY_MS = 60_000
 
@@ -119,9 +122,12 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
   const origin = await listen(() => http.listen({ host, port }), host, port)
   started.defer(async () => {
     stopAccepting()
+    // A connection may become idle only after the server has closed those that were.
+    const reap = setInterval(() => http.server.closeIdleConnections(), REAP_EVERY_MS)
     const force = setTimeout(() => http.server.closeAllConnections(), drainTimeout)
     await http.close()
     clearTimeout(force)
+    clearInterval(reap)
   })
 
   const sweep = (): Promise<boolean> => sweepNextSession({ store, policies, newId }, now())

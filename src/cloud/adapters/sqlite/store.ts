@@ -1,6 +1,6 @@
 /**
- * The store on one SQLite file. Transactions run one after another, so no row needs a lock; readers have a connection of
- * their own and see the last commit. Once the file failed in a way that leaves its state unknown, nothing is done any
+ * The store on one SQLite file. Transactions run one after another, so no row needs a lock, and those that wait together
+ * share a commit; readers have a connection of their own and see the last commit. Once the file failed in a way that leaves its state unknown, nothing is done any
  * more: the process must end and open it again.
  */
 import Sqlite from 'better-sqlite3'
@@ -11,6 +11,7 @@ import type { Tables } from '../sql/tables.ts'
 import { readerOf, transactionOf } from '../sql/transaction.ts'
 import { coded, openDatabase, openReader } from './database.ts'
 import { SingleConnectionDialect } from './dialect.ts'
+import { GroupCommit } from './group-commit.ts'
 
 export interface SqliteStoreOptions {
   readonly path: string
@@ -24,8 +25,9 @@ export interface SqliteStoreOptions {
 export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): Store {
   const forWriting = openDatabase(path, { check })
   const forReading = openReader(path)
-  const writer = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forWriting, 'BEGIN IMMEDIATE') })
-  const reader = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forReading, 'BEGIN') })
+  const writer = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forWriting) })
+  const reader = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forReading) })
+  const commits = new GroupCommit(forWriting, () => performance.now())
   const listeners = new Set<() => void>()
   const health: { cause?: unknown } = {}
 
@@ -46,9 +48,13 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
     transaction: (work) =>
       guard(async () => {
         const written = { outbox: false }
-        const result = await writer
-          .transaction()
-          .execute((db) => work(transactionOf({ db, lockRows: false, rules: ALONE }, () => (written.outbox = true))))
+        const tx = transactionOf({ db: writer, lockRows: false, rules: ALONE }, () => (written.outbox = true))
+        const result = await commits.run(
+          () => work(tx),
+          // It may have raised a policy's revision, by which nobody may decide before it is committed: what is kept in
+          // memory of a revision must never outlive it.
+          () => written.outbox,
+        )
         if (written.outbox) for (const listener of listeners) listener()
         return result
       }),
@@ -59,6 +65,7 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
       return () => listeners.delete(listener)
     },
     async close() {
+      await commits.idle()
       // Kysely closes only what it has used.
       await reader.destroy()
       await writer.destroy()
