@@ -266,6 +266,16 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect((await twin.pool(LINE)).grantedOut).toBe(50n)
       })
 
+      it('is not asked for what is metered only', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
+        await device.sync([want(LINE, 100n)])
+        await releaseDevice({ store: twin.store, now: twin.now }, device.id)
+        expect(await device.sync()).toMatchObject({ directives: [] })
+        expect(await twin.device(device.id)).toMatchObject({ releaseAsked: false })
+      })
+
       it('is asked without anybody ordering it when a cap was lowered below what is out', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 500n)])
