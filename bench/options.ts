@@ -21,7 +21,7 @@ Durable access decisions per second over the agent's Unix socket, beside the sam
   --seconds N          length of one measurement (2)
   --rounds N           alternating rounds; the table shows medians over them (5)
   --state-dir DIR      where the servers keep their data while measured; not tmpfs (.tallygate in the working folder)
-  --floor LIST         transports of the floor: ${FLOOR_STACKS.join(', ')} (the agent's: node-http)
+  --floor LIST         transports of the floor: ${FLOOR_STACKS.join(', ')} (agent-socket)
   --json               the figures of every round as JSON instead of the table
   --help               this text
 `
@@ -35,7 +35,7 @@ export function parseOptions(args: readonly string[]): Options | undefined {
       seconds: { type: 'string', default: '2' },
       rounds: { type: 'string', default: '5' },
       'state-dir': { type: 'string', default: '.tallygate' },
-      floor: { type: 'string', default: 'node-http' },
+      floor: { type: 'string', default: FLOOR_STACKS[0] },
       json: { type: 'boolean', default: false },
       help: { type: 'boolean', default: false },
     },

@@ -9,7 +9,8 @@ export interface FloorOrder {
   readonly answerBytes: number
 }
 
-export const FLOOR_STACKS = ['node-http', 'fastify', 'net'] as const
+/** The first is the agent's own. */
+export const FLOOR_STACKS = ['agent-socket', 'net', 'node-http', 'fastify'] as const
 export type FloorStack = (typeof FLOOR_STACKS)[number]
 
 /** How the load generator knows an answer of the floor. */

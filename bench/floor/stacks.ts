@@ -1,11 +1,13 @@
 /**
  * The transports that the floor can be measured with. Each reads a request to its end, waits until its row is durable,
- * and answers with a body of the agreed size; none looks into the body.
+ * and answers with a body of the agreed size; none makes anything of what it read.
  */
 import { createServer as createHttpServer } from 'node:http'
 import { createServer as createNetServer } from 'node:net'
 import { once } from 'node:events'
 import Fastify from 'fastify'
+import { openSocket } from '../../src/agent/adapters/socket/server.ts'
+import type { AccessAnswer } from '../../src/agent/app/access.ts'
 import type { FloorStack } from './order.ts'
 
 /** Calls back when a row is durable. */
@@ -23,6 +25,29 @@ const MORE_HEADERS = [
 ] as const
 
 export const STACKS: Readonly<Record<FloorStack, Stack>> = {
+  /** The agent's door itself, with nothing behind it. It parses the JSON of a body, as it does for the agent. */
+  'agent-socket': async (socketPath, answer, record) => {
+    const granted: AccessAnswer = { body: answer, policyRevision: 1, caveats: [] }
+    await openSocket({
+      path: socketPath,
+      mode: 0o600,
+      bodyBytesMax: 65_536,
+      waitingMax: 4_096,
+      connectionsMax: 1_024,
+      requestTimeoutMs: 30_000,
+      access: () =>
+        new Promise((resolve) => {
+          record(() => resolve(granted))
+        }),
+      status: () => {
+        throw new Error('the floor has no status')
+      },
+      onFault: (error) => {
+        throw error
+      },
+    })
+  },
+
   'node-http': async (socketPath, answer, record) => {
     const headers = ['Content-Type', TYPE, 'Content-Length', String(Buffer.byteLength(answer)), ...MORE_HEADERS.flat()]
     const server = createHttpServer((request, response) => {

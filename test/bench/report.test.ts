@@ -72,14 +72,19 @@ test('quantiles are values that were measured', () => {
 
 describe('options', () => {
   test('defaults', () => {
-    expect(parseOptions([])).toMatchObject({ connections: [1, 16, 64], seconds: 2, rounds: 5, stacks: ['node-http'] })
+    expect(parseOptions([])).toMatchObject({
+      connections: [1, 16, 64],
+      seconds: 2,
+      rounds: 5,
+      stacks: ['agent-socket'],
+    })
   })
 
   test.each([
     [['--connections', '1,many'], /--connections takes whole numbers/],
     [['--rounds', '0'], /--rounds takes whole numbers/],
     [['--seconds', '0'], /--seconds takes a number/],
-    [['--floor', 'apache'], /--floor takes node-http/],
+    [['--floor', 'apache'], /--floor takes agent-socket/],
     [['--fast'], /--fast/],
   ])('%j is refused in one line', (args, message) => {
     expect(() => parseOptions(args)).toThrow(message)
