@@ -60,7 +60,10 @@ export const policyDocument = z.strictObject({
   grantHorizonMs: z.int().min(0),
   timezoneTolerant: z.boolean(),
   undecidedClock: z.enum(['allow', 'refuse']),
-  lineItems: z.array(lineItem),
+  lineItems: z
+    .array(lineItem)
+    // Listed twice, a line item would be asked to pay twice from one account.
+    .refine((items) => new Set(items.map(({ id }) => id)).size === items.length, 'two line items have the same id'),
   conditions: z.array(z.strictObject({ id: uuid, name: z.string().nullable(), condition })),
   rateTables: z.array(
     z.strictObject({
