@@ -31,6 +31,7 @@ import type { Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
 import { PolicyBoard } from './app/policy-board.ts'
 import { statusOf } from './app/status.ts'
+import { WatchedJournal } from './app/watched-journal.ts'
 import { Ending } from './ending.ts'
 import type { AgentSettings } from './settings.ts'
 
@@ -102,9 +103,10 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   const clock = new Clock(time, snapshot.clock)
   late.clock = clock
   const policies = new PolicyBoard()
+  const watched = new WatchedJournal(journal, () => clock.reading().now, log)
   const ledger = new Ledger(
     {
-      journal,
+      journal: watched,
       clock,
       policies,
       startingGrant: wholeTokens(settings.grants.starting),
@@ -152,7 +154,7 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
     topUpDeadlineMs: settings.grants.topUpDeadline,
     newId: randomUUID,
   })
-  const statusParts = { version, startedAt: clock.reading().now, ledger, link, clock }
+  const statusParts = { version, startedAt: clock.reading().now, ledger, link, clock, journal: watched }
   await link.start()
   const socket = await openSocket({
     path: settings.socket.path,
@@ -165,14 +167,14 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
     status: () => statusOf(statusParts),
     onFault: (error) => log.error({ err: error }, 'a request met a fault'),
   })
-  const stopClock = keepClock(journal, ledger, timers, log)
+  const stopClock = keepClock(watched, ledger, timers)
 
   const parts = started.move()
   ending.begin({
     drain: async () => {
       await socket.stop(settings.socket.drainTimeout)
       await ledger.settled()
-      await journal.saveClock(ledger.stamp())
+      await watched.saveClock(ledger.stamp())
     },
     abandon: () => socket.stop(0),
     release: async () => {
@@ -185,7 +187,7 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
 }
 
 /** Writes the clock when nothing else has for a while. Returns what ends it. */
-function keepClock(journal: Pick<Journal, 'saveClock'>, ledger: Ledger, timers: Timers, log: Logger): () => void {
+function keepClock(journal: Pick<Journal, 'saveClock'>, ledger: Ledger, timers: Timers): () => void {
   let cancel: () => void = () => undefined
   let lastEntry = ledger.lastEntry()
   const next = (): void => {
@@ -194,9 +196,8 @@ function keepClock(journal: Pick<Journal, 'saveClock'>, ledger: Ledger, timers: 
       lastEntry = ledger.lastEntry()
       next()
       if (!isIdle) return
-      journal.saveClock(ledger.stamp()).catch((error: unknown) => {
-        log.warn({ err: error }, 'the clock was not recorded')
-      })
+      // A journal that takes nothing says so itself; the next time comes soon.
+      journal.saveClock(ledger.stamp()).catch(() => undefined)
     })
   }
   next()

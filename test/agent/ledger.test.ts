@@ -294,14 +294,19 @@ describe('what the ledger asks for', () => {
       [line(3), 100n],
       [line(4), 100n],
     ])
-    // The limit of a requester comes into sight with the requester, and goes with its period.
+    // The limit of a requester comes into sight when it is charged, and goes with its period, or after a day.
     const requester = { type: 'user', value: 'ada' }
     const limit = limitAccount(INSTANCE, 'line-1', requester, 7)
-    test.grant({ [line(3)]: 60n, [limit]: 10n, [limitAccount(INSTANCE, 'line-1', requester, 6)]: 10n })
+    const past = limitAccount(INSTANCE, 'line-1', requester, 6)
+    test.grant({ [line(3)]: 60n, [limit]: 10n, [past]: 10n })
+    expect(wanted()).toEqual([[line(4), 100n]])
+    void test.charge({ account: limit, amount: 1n }, { account: past, amount: 1n })
     expect(wanted()).toEqual([
       [line(4), 100n],
       [limit, 100n],
     ])
+    test.time.advance(2 * DAY)
+    expect(wanted()).not.toContainEqual([limit, 100n])
   })
 
   it('follows the burn rate, and leaves out what has no limit', async () => {

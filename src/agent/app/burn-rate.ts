@@ -32,6 +32,12 @@ export class BurnRate {
     return (sum * BigInt(Math.ceil(horizonMs))) / BigInt(Math.ceil(observed))
   }
 
+  /** Nothing was charged for a day. */
+  isIdle(sinceBoot: number): boolean {
+    this.#turnTo(sinceBoot)
+    return this.#slots.every((amount) => amount === 0n)
+  }
+
   #turnTo(sinceBoot: number): void {
     const slot = Math.floor(sinceBoot / SLOT_MS)
     for (let next = this.#slot + 1; next <= slot && next <= this.#slot + SLOTS; next += 1)

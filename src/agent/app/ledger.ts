@@ -58,6 +58,7 @@ interface Waiting {
 export class Ledger {
   readonly #parts: LedgerParts
   readonly #balances: Balances
+  /** Of the accounts that were charged within the last day. */
   readonly #burnRates = new Map<AccountId, BurnRate>()
   #incarnation: number
   #frozen: boolean
@@ -168,7 +169,11 @@ export class Ledger {
       horizons.set(document.instanceId, { horizonMs, policy: compiled.policy })
       for (const account of accountsInSight(compiled.policy, reading, horizonMs)) consider(account, horizonMs)
     }
-    for (const [account] of this.#balances.all()) {
+    for (const [account, rate] of this.#burnRates) {
+      if (rate.isIdle(sinceBoot)) {
+        this.#burnRates.delete(account)
+        continue
+      }
       const parsed = parseAccount(account)
       if (parsed?.kind !== 'limit') continue
       const known = horizons.get(parsed.instanceId)

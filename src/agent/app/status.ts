@@ -3,6 +3,7 @@ import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { Clock } from './clock.ts'
 import type { Ledger } from './ledger.ts'
 import type { Link } from './link/link.ts'
+import type { WatchedJournal } from './watched-journal.ts'
 
 export interface StatusParts {
   readonly version: string
@@ -11,11 +12,14 @@ export interface StatusParts {
   readonly ledger: Pick<Ledger, 'accounts' | 'grant' | 'lastEntry'>
   readonly link: Pick<Link, 'status'>
   readonly clock: Pick<Clock, 'reading'>
+  readonly journal: Pick<WatchedJournal, 'condition'>
 }
 
-export function statusOf({ version, startedAt, ledger, link, clock }: StatusParts): AgentStatusWire {
+export function statusOf({ version, startedAt, ledger, link, clock, journal }: StatusParts): AgentStatusWire {
   const { deviceId, incarnation, fenced, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
   const grant = ledger.grant()
+  const recording = journal.condition()
+  const conditions = recording === null ? rest.conditions : [...rest.conditions, recording]
   return {
     version,
     startedAt,
@@ -50,6 +54,8 @@ export function statusOf({ version, startedAt, ledger, link, clock }: StatusPart
       exhausted: held.exhausted,
       unlimited: held.unlimited,
     })),
-    conditions: rest.conditions.map(({ subject, code, message, since }) => ({ subject, code, message, since })),
+    conditions: conditions
+      .toSorted((a, b) => a.since - b.since)
+      .map(({ subject, code, message, since }) => ({ subject, code, message, since })),
   }
 }
