@@ -200,6 +200,17 @@ describe('the ledger', () => {
     expect(test.left(A)).toBe(2n ** 63n - 1n - 10n ** 15n)
     expect(new Map(test.ledger.accounts()).get(A)).toMatchObject({ used: 10n ** 15n, unlimited: true })
   })
+
+  it('has no room left, but goes on, when an account that spent without limit gets one', () => {
+    const test = new TestLedger()
+    test.grant({ [A]: 0n }, 1, { unlimited: true })
+    void test.charge({ account: A, amount: 500n })
+    test.grant({ [A]: 200n }, 2)
+    expect(test.left(A)).toBe(0n)
+    expect(new Map(test.ledger.accounts()).get(A)).toMatchObject({ granted: 500n, used: 500n, unlimited: false })
+    test.grant({ [A]: 510n }, 3)
+    expect(test.left(A)).toBe(10n)
+  })
 })
 
 describe('a grant', () => {

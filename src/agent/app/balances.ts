@@ -114,6 +114,8 @@ export class Balances {
       if (granted > held.granted) held.granted = granted
       held.exhausted = exhausted
       held.unlimited = unlimited
+      // What was spent while there was no limit counts as granted: the cloud counts it so when it hears of it.
+      if (!unlimited && room(held) < 0n) held.granted -= room(held)
       held.lowAt = lowMark(held)
     }
   }

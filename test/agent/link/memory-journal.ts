@@ -105,7 +105,12 @@ export class MemoryJournal implements Journal {
       identity: disk.identity,
       incarnation: disk.incarnation,
       fenced: disk.fenced,
-      accounts: new Map(disk.accounts),
+      accounts: new Map(
+        [...disk.accounts].map(([id, held]) => {
+          const spent = held.used - held.refunded + held.returned
+          return [id, spent > held.granted ? { ...held, granted: spent } : held]
+        }),
+      ),
       grant: disk.grant,
       policies: [...disk.policies.values()],
       lastEntry: disk.entries.length,

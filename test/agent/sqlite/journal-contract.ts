@@ -119,6 +119,23 @@ export function journalContract(name: string, make: () => TestJournals): void {
       expect(identity?.trustedKeys).toEqual(['{"kty":"OKP"}'])
     })
 
+    it('takes what was spent before an account got a limit, also when it is told of it afterwards', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 0n })
+      const unlimited = { account: A, granted: 0n, exhausted: false, unlimited: true }
+      const terms = { lifetimeMs: 1_000, expiresAt: BEGIN + 1_000, agedMs: 0 }
+      let sealed = await journal.seal(SEAL)
+      await journal.acknowledge(sealed.seq, { ...terms, term: 2, accounts: [unlimited] }, null)
+      await journal.append([entry(1, [{ account: A, amount: 70n }])], STAMP)
+      sealed = await journal.seal(SEAL)
+      const limited = { ...unlimited, granted: 70n, unlimited: false }
+      await journal.acknowledge(sealed.seq, { ...terms, term: 3, accounts: [limited] }, null)
+      await journal.append([entry(2, [{ account: A, amount: 5n }])], STAMP)
+      journal = await journals.reopen(journal)
+      expect((await journal.read()).accounts.get(A)).toMatchObject({ granted: 75n, used: 75n, unlimited: false })
+    })
+
     it('begins a new incarnation with nothing but its number', async () => {
       const journals = make()
       let journal = await journals.open()

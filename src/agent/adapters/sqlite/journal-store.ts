@@ -74,6 +74,7 @@ interface AccountRow {
   returned: bigint
   exhausted: bigint
   unlimited: bigint
+  metered: bigint
   sealed_used: bigint
   sealed_refunded: bigint
   sealed_returned: bigint
@@ -138,8 +139,9 @@ export class JournalStore {
     for (const row of this.#statements.accounts.all() as AccountRow[]) {
       const { granted, used, refunded, returned } = row
       const flags = { exhausted: row.exhausted === 1n, unlimited: row.unlimited === 1n }
-      if (!flags.unlimited && used - refunded + returned > granted) throw new Error(`invariant: ${row.id} is overspent`)
-      accounts.set(row.id, { granted, used, refunded, returned, ...flags })
+      const spent = used - refunded + returned
+      if (row.metered === 0n && spent > granted) throw new Error(`invariant: ${row.id} is overspent`)
+      accounts.set(row.id, { granted: spent > granted ? spent : granted, used, refunded, returned, ...flags })
     }
     const unacknowledged = this.#statements.segmentInFlight.get() as SegmentRow | undefined
     return {
@@ -408,7 +410,7 @@ export class JournalStore {
   #move({ account, used, refunded, returned }: AccountMove): void {
     const row = this.#statements.moveAccount.get(used, refunded, returned, account) as AccountRow | undefined
     if (row === undefined) throw new Error(`invariant: ${account} is known`)
-    if (row.unlimited === 0n && row.used - row.refunded + row.returned > row.granted) {
+    if (row.metered === 0n && row.used - row.refunded + row.returned > row.granted) {
       throw new Error(`invariant: ${account} is never overspent`)
     }
   }
@@ -421,7 +423,8 @@ export class JournalStore {
     accounts,
   }: StoredGrant & { accounts: readonly GrantedAccount[] }): void {
     for (const { account, granted, exhausted, unlimited } of accounts) {
-      this.#statements.grantAccount.run(account, granted, exhausted ? 1 : 0, unlimited ? 1 : 0)
+      const flag = unlimited ? 1 : 0
+      this.#statements.grantAccount.run(account, granted, exhausted ? 1 : 0, flag, flag)
     }
     this.#statements.grant.run(term, lifetimeMs, expiresAt, agedMs)
   }
@@ -600,12 +603,12 @@ function prepareStatements(database: Database.Database) {
     ),
     moveAccount: database.prepare(
       `UPDATE account SET used = used + ?, refunded = refunded + ?, returned = returned + ? WHERE id = ?
-         RETURNING granted, used, refunded, returned, unlimited`,
+         RETURNING granted, used, refunded, returned, metered`,
     ),
     grantAccount: database.prepare(
-      `INSERT INTO account (id, granted, exhausted, unlimited) VALUES (?, ?, ?, ?)
+      `INSERT INTO account (id, granted, exhausted, unlimited, metered) VALUES (?, ?, ?, ?, ?)
          ON CONFLICT (id) DO UPDATE SET granted = max(granted, excluded.granted), exhausted = excluded.exhausted,
-           unlimited = excluded.unlimited`,
+           unlimited = excluded.unlimited, metered = max(metered, excluded.metered)`,
     ),
     grant: database.prepare(
       'UPDATE state SET grant_term = ?, grant_lifetime_ms = ?, grant_expires_at = ?, grant_aged_ms = ?',

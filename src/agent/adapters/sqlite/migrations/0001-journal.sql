@@ -47,6 +47,8 @@ CREATE TABLE account (
   returned INTEGER NOT NULL DEFAULT 0 CHECK (returned >= 0),
   exhausted INTEGER NOT NULL DEFAULT 0 CHECK (exhausted IN (0, 1)),
   unlimited INTEGER NOT NULL DEFAULT 0 CHECK (unlimited IN (0, 1)),
+  -- Has been without limit in this incarnation: more may have been spent than is granted by now.
+  metered INTEGER NOT NULL DEFAULT 0 CHECK (metered IN (unlimited, 1)),
   sealed_used INTEGER NOT NULL DEFAULT 0 CHECK (sealed_used <= used),
   sealed_refunded INTEGER NOT NULL DEFAULT 0 CHECK (sealed_refunded <= refunded),
   sealed_returned INTEGER NOT NULL DEFAULT 0 CHECK (sealed_returned <= returned)
