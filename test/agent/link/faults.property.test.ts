@@ -7,6 +7,8 @@ import { FAULTS } from './faulty-network.ts'
 import { policyWith } from './policies.ts'
 import { TestDevice } from './test-device.ts'
 
+const RUNS = Number(process.env['TALLYGATE_TEST_RUNS'] ?? 40)
+
 type Move =
   | { readonly kind: 'charge' | 'refund'; readonly amount: bigint }
   | { readonly kind: 'fault'; readonly fault: (typeof FAULTS)[number] }
@@ -94,26 +96,30 @@ async function make(device: TestDevice, move: Move): Promise<void> {
   }
 }
 
-test('once faults stop, the cloud has billed exactly what the device has recorded', { timeout: 300_000 }, async () => {
-  await fc.assert(
-    fc.asyncProperty(
-      fc.array(move, { minLength: 20, maxLength: 60, size: 'max' }),
-      fc.integer({ min: 1, max: 5 }),
-      async (moves, entries) => {
-        const device = await TestDevice.make()
-        device.disk.segmentEntriesMax = entries
-        await device.start()
-        for (const one of moves) {
-          if (device.fatal.length > 0) await device.restart()
-          await make(device, one)
-          await device.settle()
-        }
-        await calmDown(device)
-        audit(device)
-        expect(device.conditions.filter((condition) => !condition.startsWith('session'))).toEqual([])
-        device.kill()
-      },
-    ),
-    { numRuns: Number(process.env['TALLYGATE_TEST_RUNS'] ?? 40) },
-  )
-})
+test(
+  'once faults stop, the cloud has billed exactly what the device has recorded',
+  { timeout: 60_000 + RUNS * 1_000 },
+  async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(move, { minLength: 20, maxLength: 60, size: 'max' }),
+        fc.integer({ min: 1, max: 5 }),
+        async (moves, entries) => {
+          const device = await TestDevice.make()
+          device.disk.segmentEntriesMax = entries
+          await device.start()
+          for (const one of moves) {
+            if (device.fatal.length > 0) await device.restart()
+            await make(device, one)
+            await device.settle()
+          }
+          await calmDown(device)
+          audit(device)
+          expect(device.conditions.filter((condition) => !condition.startsWith('session'))).toEqual([])
+          device.kill()
+        },
+      ),
+      { numRuns: RUNS },
+    )
+  },
+)
