@@ -1,8 +1,8 @@
 // The network between a node and PostgreSQL, which a test may cut, or make silent, at the moment that it names.
 import { type AddressInfo, type Server, type Socket, connect, createServer } from 'node:net'
 
-/** What happens to a message that a rule has found: it may still arrive, and its answer never does. */
-type Fate = 'LOSE_MESSAGE' | 'LOSE_ANSWER'
+/** What becomes of a message and its connection: cut before it arrives, cut before its answer, or left without an answer. */
+type Fate = 'LOSE_MESSAGE' | 'LOSE_ANSWER' | 'NO_ANSWER'
 
 export class PostgresProxy implements AsyncDisposable {
   readonly #server: Server
@@ -31,8 +31,8 @@ export class PostgresProxy implements AsyncDisposable {
     return url.href
   }
 
-  /** Cuts the connection that next sends this text; `then` runs at that moment. */
-  cutAt(text: string, fate: Fate, then: () => void = () => undefined): void {
+  /** Of the connection that next sends this text; `then` runs when it is cut. */
+  failAt(text: string, fate: Fate, then: () => void = () => undefined): void {
     this.#rule = { text, fate, then }
   }
 
@@ -81,11 +81,13 @@ export class PostgresProxy implements AsyncDisposable {
           rule.then()
           return
         }
-        upstream.once('data', () => {
-          upstream.destroy()
-          client.destroy()
-          rule.then()
-        })
+        if (rule.fate === 'LOSE_ANSWER') {
+          upstream.once('data', () => {
+            upstream.destroy()
+            client.destroy()
+            rule.then()
+          })
+        }
       }
       upstream.write(data)
     })

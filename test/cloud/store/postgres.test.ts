@@ -325,7 +325,7 @@ describe('on PostgreSQL', () => {
     it('in the middle of a transaction has changed nothing, and the work is run again', async () => {
       const store = await node({}, proxy.url)
       const work = count()
-      proxy.cutAt('insert into "accounts"', 'LOSE_ANSWER')
+      proxy.failAt('insert into "accounts"', 'LOSE_ANSWER')
       expect(await store.transaction(work)).toBe(2)
       expect(await charged(store)).toBe(1n)
     })
@@ -349,7 +349,7 @@ describe('on PostgreSQL', () => {
     it('before the commit arrived has changed nothing, and the work is run again', async () => {
       const store = await node({}, proxy.url)
       const work = count()
-      proxy.cutAt(COMMIT, 'LOSE_MESSAGE')
+      proxy.failAt(COMMIT, 'LOSE_MESSAGE')
       expect(await store.transaction(work)).toBe(2)
       expect(await charged(store)).toBe(1n)
     })
@@ -357,7 +357,7 @@ describe('on PostgreSQL', () => {
     it('after the commit arrived is no reason to do the work twice', async () => {
       const store = await node({}, proxy.url)
       const work = count()
-      proxy.cutAt(COMMIT, 'LOSE_ANSWER')
+      proxy.failAt(COMMIT, 'LOSE_ANSWER')
       expect(await store.transaction(work)).toBe(1)
       expect(await charged(store)).toBe(1n)
     })
@@ -366,7 +366,7 @@ describe('on PostgreSQL', () => {
       const store = await node({ outcomeQuestionsMax: 2, outcomePauseMs: 10 }, proxy.url)
       const work = count()
       const back = Promise.withResolvers<() => Promise<void>>()
-      proxy.cutAt(COMMIT, 'LOSE_ANSWER', () => void proxy.refuse().then(back.resolve, back.reject))
+      proxy.failAt(COMMIT, 'LOSE_ANSWER', () => void proxy.refuse().then(back.resolve, back.reject))
       await expect(store.transaction(work)).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
       await (
         await back.promise
@@ -396,6 +396,14 @@ describe('on PostgreSQL', () => {
       await expect(store.transaction(chargeOne)).rejects.toMatchObject({ code: 'DATABASE_UNREACHABLE' })
       proxy.speakAgain()
       expect(await store.transaction(chargeOne)).toBe(true)
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('is noticed in the middle of a transaction too, whose work is run again', async () => {
+      const store = await node({ answerTimeoutMs: 2_000 }, proxy.url)
+      const work = count()
+      proxy.failAt('insert into "accounts"', 'NO_ANSWER')
+      expect(await store.transaction(work)).toBe(2)
       expect(await charged(store)).toBe(1n)
     })
 
@@ -501,10 +509,10 @@ describe('on PostgreSQL', () => {
     })
 
     it('is refused where the encoding has no room for all characters', async () => {
-      const name = `test_ascii_${process.pid}`
+      const name = `test_latin1_${process.pid}`
       await runSql(
         server.url,
-        `CREATE DATABASE ${name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0`,
+        `CREATE DATABASE ${name} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0`,
       )
       try {
         const url = new URL(server.url)

@@ -56,6 +56,9 @@ async function connect({ connectionString }: DatabaseAddress, limits: Limits): P
   return client
 }
 
+/** Those that hold every character. SQL_ASCII keeps the bytes as they come, and the driver only sends UTF-8. */
+const ENCODINGS: ReadonlySet<string> = new Set(['UTF8', 'SQL_ASCII'])
+
 interface Facts {
   readonly version: bigint
   readonly version_text: string
@@ -76,7 +79,7 @@ async function judge(client: pg.Client, shown: string): Promise<number> {
   if (facts.version < BigInt(SERVER_VERSION_MIN) * 10_000n) {
     throw unsuitable(`the server is PostgreSQL ${facts.version_text}; it must be ${SERVER_VERSION_MIN} or newer.`)
   }
-  if (facts.encoding !== 'UTF8') throw unsuitable(`the encoding is ${facts.encoding}; it must be UTF8.`)
+  if (!ENCODINGS.has(facts.encoding)) throw unsuitable(`the encoding is ${facts.encoding}; it must be UTF8.`)
   if (facts.reads_only) throw unsuitable('this server only reads: it is a standby.')
   if (facts.schema === null) throw unsuitable('no schema of the search path exists; create one for the tables.')
   // As PostgreSQL's int, which the half of an advisory lock is.
