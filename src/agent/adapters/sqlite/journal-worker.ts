@@ -35,8 +35,10 @@ function take(call: JournalCall): unknown {
   if (call.call === 'close') return store?.close()
   store ??= new JournalStore(openDatabase(path), limits)
   switch (call.call) {
-    case 'append':
-      { append(store, call.batch); return; }
+    case 'append': {
+      append(store, call.batch)
+      return
+    }
     case 'recent':
       return store.recent(call.limit)
     case 'read':
