@@ -94,7 +94,7 @@ export class Access {
       if (call.repeat === null) return this.#decide(call, parsed.data, null)
       return this.#once(call, parsed.data, call.repeat)
     } catch (error) {
-      return Promise.reject(error)
+      return Promise.reject(error instanceof Error ? error : new Error(String(error)))
     }
   }
 
