@@ -17,7 +17,7 @@ import { type Conditions, linesOf, reportText } from './report.ts'
 import { runRounds } from './rounds.ts'
 
 /** Each server is loaded for so long before it is measured, ms: its code is compiled in it. */
-const WARMUP_MS = 1_000
+const WARMUP_MS = 2_000
 
 async function main(options: Options, directory: string): Promise<void> {
   const storage = measureStorage(directory)

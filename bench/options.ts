@@ -18,7 +18,7 @@ Durable access decisions per second over the agent's Unix socket, beside the sam
 (the floor), and beside Redis with an equivalent debit where redis-server is installed.
 
   --connections LIST   connections that ask in turn, each waiting for its answer (1,16,64)
-  --seconds N          length of one measurement (2)
+  --seconds N          length of one measurement (1.5)
   --rounds N           alternating rounds; the table shows medians over them (5)
   --state-dir DIR      where the servers keep their data while measured; not tmpfs (.tallygate in the working folder)
   --floor LIST         transports of the floor: ${FLOOR_STACKS.join(', ')} (agent-socket)
@@ -32,7 +32,7 @@ export function parseOptions(args: readonly string[]): Options | undefined {
     args: [...args],
     options: {
       connections: { type: 'string', default: '1,16,64' },
-      seconds: { type: 'string', default: '2' },
+      seconds: { type: 'string', default: '1.5' },
       rounds: { type: 'string', default: '5' },
       'state-dir': { type: 'string', default: '.tallygate' },
       floor: { type: 'string', default: FLOOR_STACKS[0] },
