@@ -74,7 +74,7 @@ describe('options', () => {
   test('defaults', () => {
     expect(parseOptions([])).toMatchObject({
       connections: [1, 16, 64],
-      seconds: 2,
+      seconds: 1.5,
       rounds: 5,
       stacks: ['agent-socket'],
     })
