@@ -17,6 +17,7 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   agent: ['run the agent of this device', () => import('./commands/agent.ts')],
   token: ['make an access token from a private key', () => import('./commands/token.ts')],
   devices: ['list devices, let a new one in', () => import('./commands/devices.ts')],
+  usage: ['export usage records, for billing', () => import('./commands/usage.ts')],
   status: ['show how the agent of this device is', () => import('./commands/status.ts')],
   access: ['ask the agent of this device for access', () => import('./commands/access.ts')],
   demo: ['see it all work on this machine', () => import('./commands/demo.ts')],

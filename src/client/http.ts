@@ -2,7 +2,13 @@
  * One HTTP client for both services: the twin over TCP, the agent over its Unix socket. It keeps its connections, follows
  * no redirects and repeats nothing by itself: whether a request may be sent again is the caller's knowledge.
  */
-import { Agent, request as overHttp, type RequestOptions } from 'node:http'
+import {
+  Agent,
+  type IncomingHttpHeaders,
+  type IncomingMessage,
+  request as overHttp,
+  type RequestOptions,
+} from 'node:http'
 import { Agent as TlsAgent, request as overHttps } from 'node:https'
 import type { z } from 'zod'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
@@ -60,30 +66,19 @@ export class HttpClient implements Disposable {
 
   /** The answer, whatever its status. @throws CodedError with the code `unreachable` when there is none. */
   async call(call: Call): Promise<Answer> {
-    const body = call.body === undefined ? undefined : JSON.stringify(call.body)
-    const headers = {
-      ...this.#options.headers,
-      ...(body === undefined ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }),
-      ...call.headers,
-    }
-    const { method } = call
-    return new Promise((resolve, reject) => {
-      const fail = (cause: Error): void => reject(this.#unreachable(cause))
-      const request = this.#send(
-        { ...this.#target, agent: this.#agent, method, path: `${this.#prefix}${call.path}`, headers },
-        (response) => {
-          const chunks: Buffer[] = []
-          response.on('data', (chunk: Buffer) => chunks.push(chunk))
-          response.on('end', () => {
-            resolve({ status: response.statusCode ?? 0, text: Buffer.concat(chunks).toString('utf8') })
-          })
-          response.on('error', fail)
-        },
-      )
-      request.on('error', fail)
-      request.setTimeout(this.#options.timeoutMs ?? 30_000, () => request.destroy(new Error('no answer in time')))
-      request.end(body)
-    })
+    const response = await this.#open(call)
+    return { status: response.statusCode ?? 0, text: await this.#read(response) }
+  }
+
+  /**
+   * A successful answer of any length, piece by piece. @throws CodedError as {@link HttpClient.text}; so do the pieces when
+   * the connection ends before the answer does
+   */
+  async stream(call: Call): Promise<{ readonly headers: IncomingHttpHeaders; readonly pieces: AsyncIterable<Buffer> }> {
+    const response = await this.#open(call)
+    const status = response.statusCode ?? 0
+    if (status >= 200 && status < 300) return { headers: response.headers, pieces: this.#pieces(response) }
+    throw refusal(call, { status, text: await this.#read(response) })
   }
 
   /** The body of a successful answer, as text. @throws CodedError, with the service's own code where it gave one. */
@@ -109,6 +104,39 @@ export class HttpClient implements Disposable {
 
   [Symbol.dispose](): void {
     this.#agent.destroy()
+  }
+
+  async #open(call: Call): Promise<IncomingMessage> {
+    const body = call.body === undefined ? undefined : JSON.stringify(call.body)
+    const headers = {
+      ...this.#options.headers,
+      ...(body === undefined ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }),
+      ...call.headers,
+    }
+    const { method } = call
+    return new Promise((resolve, reject) => {
+      const request = this.#send(
+        { ...this.#target, agent: this.#agent, method, path: `${this.#prefix}${call.path}`, headers },
+        resolve,
+      )
+      request.on('error', (cause) => reject(this.#unreachable(cause)))
+      request.setTimeout(this.#options.timeoutMs ?? 30_000, () => request.destroy(new Error('no answer in time')))
+      request.end(body)
+    })
+  }
+
+  async *#pieces(response: IncomingMessage): AsyncGenerator<Buffer> {
+    try {
+      for await (const piece of response) yield piece as Buffer
+    } catch (cause) {
+      throw this.#unreachable(cause as Error)
+    }
+  }
+
+  async #read(response: IncomingMessage): Promise<string> {
+    const pieces: Buffer[] = []
+    for await (const piece of this.#pieces(response)) pieces.push(piece)
+    return Buffer.concat(pieces).toString('utf8')
   }
 
   #unreachable(cause: Error): CodedError {

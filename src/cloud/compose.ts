@@ -92,7 +92,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     tls,
   })
   registerHealth(http, () => store.read((reader) => reader.keys.countAdministration()))
-  const service = { store, policies, newId, keyDelayMs: settings.keys.delay }
+  const service = { store, policies, newId, keyDelayMs: settings.keys.delay, tenantId: settings.usage.tenantId }
   registerRoutes(http, prefix, { authenticator, now }, serviceRoutes(service))
   const terms = {
     grantLifetimeMs: settings.edge.grantLifetime,

@@ -101,6 +101,13 @@ const options = {
       max: '5m',
     }),
   },
+  usage: {
+    tenantId: text({
+      help: 'Name of the producer in exported usage records.',
+      default: 'tallygate',
+      max: 200,
+    }),
+  },
   edge: {
     grantLifetime: duration({
       help: 'How long a device may spend what it holds without hearing from the twin.',

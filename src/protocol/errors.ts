@@ -45,6 +45,25 @@ export const ERRORS = catalogue({
     http: 415,
     retry: 'no',
   },
+  NOT_ACCEPTABLE: {
+    meaning: 'The service has the answer in none of the media types that the header Accept names.',
+    remedy: 'Accept text/csv or application/x-ndjson, or say format=csv or format=ndjson.',
+    http: 406,
+    retry: 'no',
+  },
+  OUTPUT_UNWRITABLE: {
+    meaning: 'The file that a command was told to write cannot be written.',
+    remedy: 'Make room, correct the path or its permissions, and run the command again with the same cursor.',
+    http: 500,
+    exit: 73,
+    retry: 'no',
+  },
+  CURSOR_UNKNOWN: {
+    meaning: 'The cursor is not one that this service has given, or it is of a database that has since been replaced.',
+    remedy: 'Use the cursor of the export before, of the same twin; without one, everything is exported again.',
+    http: 400,
+    retry: 'no',
+  },
   TOKEN_MISSING: {
     meaning: 'The request carries no bearer token.',
     remedy: 'Send the header Authorization: Bearer <JWT>.',

@@ -1,54 +1,40 @@
 /** `tallygate devices`: what an administrator does about devices, over the twin's edge area. */
 import { Command } from 'commander'
-import { makeAccessToken } from '../../client/access-token.ts'
-import { HttpClient } from '../../client/http.ts'
 import { formatMicro, type Micro } from '../../core/amount.ts'
 import { deviceList, type DeviceState } from '../../protocol/edge/administration.ts'
 import { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
-import { collect, durationArgument, readFileArgument, urlArgument, uuidArgument } from '../arguments.ts'
+import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
+import { collect, durationArgument, uuidArgument } from '../arguments.ts'
 import { columns } from '../columns.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
 
-interface ConnectionFlags {
-  readonly url: string
-  readonly adminKey: string
-  readonly kid?: string
-}
-
-interface EnrollmentFlags extends ConnectionFlags {
+interface EnrollmentFlags extends AdministratorFlags {
   readonly instance: readonly string[]
   readonly name?: string
   readonly ttl?: number
 }
 
-interface ListFlags extends ConnectionFlags {
+interface ListFlags extends AdministratorFlags {
   readonly instance?: string
   readonly json?: true
 }
 
 export function command(io: Io): Command {
   const devices = new Command('devices').description('What an administrator does about devices.')
-  connected(devices.command('enrollment-token'))
+  withAdministratorFlags(devices.command('enrollment-token'))
     .description('Has the twin make a token with which one device can enroll, and prints it.')
     .requiredOption('--instance <uuid>', 'instance that the device shall serve; may be repeated', collect(uuidArgument))
     .option('--name <name>', 'suggested name of the device')
     .option('--ttl <duration>', 'how long the token can be used (default: 24h)', durationArgument)
     .action((flags: EnrollmentFlags) => printEnrollmentToken(flags, io))
-  connected(devices.command('list'))
+  withAdministratorFlags(devices.command('list'))
     .description('Lists the devices, in the order of enrollment.')
     .option('--instance <uuid>', 'only those that serve this instance', uuidArgument)
     .option('--json', 'for programs: one JSON document for each device and line')
     .action((flags: ListFlags) => list(flags, io))
   return devices
-}
-
-function connected(command: Command): Command {
-  return command
-    .requiredOption('--url <url>', 'address of the twin, with its prefix', urlArgument)
-    .requiredOption('--admin-key <file>', 'private administration key, PEM')
-    .option('--kid <id>', 'id of the key (default: its RFC 7638 thumbprint)')
 }
 
 async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<void> {
@@ -97,21 +83,4 @@ function table(devices: readonly DeviceState[]): readonly string[] {
 function stateOf({ revokedAt, forked, status }: DeviceState): string {
   if (revokedAt !== null) return 'revoked'
   return forked ? `${status.toLowerCase()}, copied` : status.toLowerCase()
-}
-
-async function administrator(flags: ConnectionFlags, io: Io): Promise<HttpClient> {
-  const token = await makeAccessToken({
-    kind: 'ADMIN',
-    privateKey: readFileArgument(io, flags.adminKey, 'KEY_UNUSABLE'),
-    ...(flags.kid === undefined ? {} : { keyId: flags.kid }),
-    instanceIds: [],
-    issuer: 'tallygate',
-    now: io.now(),
-    lifetimeMs: 300_000,
-  })
-  return new HttpClient({
-    address: flags.url,
-    headers: { authorization: `Bearer ${token}` },
-    unreachable: 'CLOUD_UNREACHABLE',
-  })
 }

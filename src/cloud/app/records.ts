@@ -135,6 +135,7 @@ export interface UsageRecord {
   readonly item: string
   readonly version: string
   readonly count: Decimal
+  readonly operation: UsageOperation
   /** `GRANTED`, `REFUNDED`, `NOT_CHARGED`, or the reason of the refusal. */
   readonly status: string
   /** Negative for a refund. */
@@ -143,6 +144,9 @@ export interface UsageRecord {
   /** JSON text as the requester gave it. */
   readonly metaData: string | null
 }
+
+/** What was done: a request that somebody made, the charge of another interval of a session, or a refund. */
+export type UsageOperation = 'REQUEST' | 'AUTOMATIC_CHARGE' | 'REFUND'
 
 export type UsageSource =
   | { readonly kind: 'one-off' }

@@ -30,7 +30,13 @@ export async function requestAccess(
     if (loaded === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
     const { decision, before, changed } = await decideOverPools(tx, loaded, request, 'BEST_EFFORT', now)
     await tx.accounts.save(changed)
-    const header = { correlationId, requester: request.requester, source: { kind: 'one-off' }, now } as const
+    const header = {
+      correlationId,
+      requester: request.requester,
+      source: { kind: 'one-off' },
+      operation: 'REQUEST',
+      now,
+    } as const
     await tx.usage.append(usageOfDecision(header, loaded, request, metaData, decision, before))
     return decision
   })

@@ -24,7 +24,7 @@ import type { LoadedPolicy, Policies } from './load-policy.ts'
 import type { Pool } from './records.ts'
 import { requireInstance } from './show-line-items.ts'
 import type { Store, Transaction } from './store.ts'
-import { type UsageHeader, usageOfDecision, usageOfRefund } from './usage-of-request.ts'
+import { type ChargeHeader, usageOfDecision, usageOfRefund } from './usage-of-request.ts'
 
 /** What the life of sessions needs. */
 export interface SessionParts {
@@ -127,7 +127,7 @@ export async function requestInSession(
     const loaded = await holdPolicy(parts, tx, session, now)
     const outcome = await decideOverPools(tx, loaded, request, 'ALL_OR_NOTHING', now, unused(session, now))
     const { decision } = outcome
-    const header = headerOf(order.correlationId, request, session, now)
+    const header = headerOf('REQUEST', order.correlationId, request, session, now)
     if (!decision.items.every((item) => item.outcome === 'GRANTED')) {
       const records = usageOfDecision(header, loaded, request, order.metaData, decision, new Map())
       await tx.usage.append(records)
@@ -222,7 +222,7 @@ async function renew(parts: SessionParts, tx: Transaction, session: Session, now
     granted ? { kind: 'RENEWED', items: heldItems(items, decision) } : { kind: 'NOT_RENEWED' },
     now,
   )
-  const header = headerOf(parts.newId(), request, session, now)
+  const header = headerOf('AUTOMATIC_CHARGE', parts.newId(), request, session, now)
   const metaData = items.map((item) => item.metaData)
   await tx.accounts.save(outcome.changed)
   await tx.usage.append(usageOfDecision(header, loaded, request, metaData, decision, outcome.before))
@@ -273,8 +273,14 @@ async function holdPolicy(
   return loaded
 }
 
-function headerOf(correlationId: string, { requester }: AccessRequest, { id }: Session, now: number): UsageHeader {
-  return { correlationId, requester, source: { kind: 'session', sessionId: id }, now }
+function headerOf(
+  operation: ChargeHeader['operation'],
+  correlationId: string,
+  { requester }: AccessRequest,
+  { id }: Session,
+  now: number,
+): ChargeHeader {
+  return { operation, correlationId, requester, source: { kind: 'session', sessionId: id }, now }
 }
 
 function sessionItems({ request, metaData }: SessionRequest): readonly SessionItem[] {

@@ -99,6 +99,8 @@ export interface Transaction extends Reader {
   }
   readonly usage: UsageReader & {
     append(records: readonly UsageRecord[]): Promise<void>
+    /** Up to where no record is still to come: each one written after this has a higher position. 0: there is none. */
+    settled(): Promise<bigint>
   }
   readonly policyRevisions: PolicyRevisionReader & {
     /** Reads the revision; nobody raises it before this transaction ends. Decisions do this first. */
@@ -205,6 +207,24 @@ export interface UsageReader {
     readonly before?: bigint
     readonly limit: number
   }): Promise<{ readonly records: readonly UsageRecord[]; readonly next: bigint | null }>
+  /** Those after one position and up to another, oldest first. */
+  range(query: UsageRange): Promise<readonly NumberedUsage[]>
+}
+
+export interface UsageRange {
+  /** Position of a record: rises in the order of writing. */
+  readonly after: bigint
+  readonly upTo: bigint
+  readonly instanceId: string | null
+  /** Usage time, POSIX ms: from inclusive, to exclusive. */
+  readonly from: number | null
+  readonly to: number | null
+  readonly limit: number
+}
+
+export interface NumberedUsage {
+  readonly position: bigint
+  readonly record: UsageRecord
 }
 
 export interface PolicyRevisionReader {

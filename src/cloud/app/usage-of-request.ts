@@ -9,7 +9,7 @@ import type { AccessRequest, Decision, Requester } from '../../core/decision.ts'
 import type { HeldItem, SessionItem } from '../../core/session.ts'
 import type { LoadedPolicy } from './load-policy.ts'
 import { used } from './pool.ts'
-import type { Pool, UsageRecord, UsageSource } from './records.ts'
+import type { Pool, UsageOperation, UsageRecord, UsageSource } from './records.ts'
 
 /** What all records of one operation share. */
 export interface UsageHeader {
@@ -19,18 +19,24 @@ export interface UsageHeader {
   readonly now: number
 }
 
+/** The header of a charge: of a request, or of the next interval of a session. */
+export interface ChargeHeader extends UsageHeader {
+  readonly operation: Exclude<UsageOperation, 'REFUND'>
+}
+
 /**
  * @param metaData JSON text of each requested item, in their order
  * @param before the pools before the charge
  */
 export function usageOfDecision(
-  header: UsageHeader,
+  header: ChargeHeader,
   loaded: LoadedPolicy,
   request: AccessRequest,
   metaData: readonly (string | null)[],
   decision: Decision,
   before: ReadonlyMap<AccountId, Pool>,
 ): readonly UsageRecord[] {
+  const { operation } = header
   const totals = new Map<string, Micro>()
   const count = (lineItemId: string, charged: Micro): Micro => {
     const total = (totals.get(lineItemId) ?? usedNow(loaded, before, lineItemId, header.now)) + charged
@@ -43,13 +49,14 @@ export function usageOfDecision(
     const asked: SessionItem = { ...item, metaData: metaData[index] ?? null }
     if (outcome.outcome !== 'GRANTED') {
       const status = outcome.outcome === 'REFUSED' ? outcome.reason : outcome.outcome
-      return [{ ...common(header, loaded, asked), ...NO_LINE_ITEM, status, tokens: 0n }]
+      return [{ ...common(header, loaded, asked), operation, ...NO_LINE_ITEM, status, tokens: 0n }]
     }
     return outcome.parts.map(({ lineItemId, charged }): UsageRecord => ({
       ...common(header, loaded, asked),
       activationId: lineItemId,
       quantity: loaded.lineItems.get(lineItemId)?.quantity ?? null,
       used: count(lineItemId, charged),
+      operation,
       status: 'GRANTED',
       tokens: charged,
     }))
@@ -82,6 +89,7 @@ export function usageOfRefund(
         activationId: lineItemId,
         quantity: loaded.lineItems.get(lineItemId)?.quantity ?? null,
         used: total,
+        operation: 'REFUND',
         status: 'REFUNDED',
         tokens: -charged,
       })

@@ -17,7 +17,7 @@ import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
 import { newKeyPair } from '../harness.ts'
 import { PostgresProxy } from './postgres-proxy.ts'
-import { storeSuite } from './suite.ts'
+import { storeSuite, usage } from './suite.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 const ACCOUNT = lineAccount(INSTANCE, 'A', 0)
@@ -81,6 +81,26 @@ describe('on PostgreSQL', () => {
     await store.transaction((tx) => tx.accounts.open([{ account: ACCOUNT, cap }]))
     return store
   }
+
+  it('an export waits for a record that another node is about to commit at a lower position', async () => {
+    const [writer, other, exporter] = [await node(), await node(), await node({}, named())]
+    const [written, gate] = [newGate(), newGate()]
+    const slow = writer.transaction(async (tx) => {
+      await tx.usage.append([usage(1)])
+      written.resolve(undefined)
+      await gate.promise
+    })
+    await written.promise
+    await other.transaction((tx) => tx.usage.append([usage(2)]))
+    const settled = exporter.transaction((tx) => tx.usage.settled())
+    await waiting(1)
+    gate.resolve(undefined)
+    await slow
+    const upTo = await settled
+    const range = { after: 0n, upTo, instanceId: null, from: null, to: null, limit: 9 }
+    const read = await exporter.read((reader) => reader.usage.range(range))
+    expect(read.map(({ record }) => record)).toEqual([usage(1), usage(2)])
+  })
 
   const charged = async (store: Store): Promise<bigint | undefined> =>
     (await store.read((reader) => reader.accounts.get([ACCOUNT]))).get(ACCOUNT)?.charged

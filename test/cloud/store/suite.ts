@@ -5,7 +5,7 @@ import { decimal, wholeTokens } from '../../../src/core/amount.ts'
 import { type Session, newSession, step } from '../../../src/core/session.ts'
 import { charge, grantOut, newPool, retarget } from '../../../src/cloud/app/pool.ts'
 import type { ConditionNode, Instance, KeyRecord, LineItemRecord, UsageRecord } from '../../../src/cloud/app/records.ts'
-import type { Store } from '../../../src/cloud/app/store.ts'
+import type { Store, UsageRange } from '../../../src/cloud/app/store.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 
@@ -38,7 +38,7 @@ const lineItem = (id: string, change: Partial<LineItemRecord> = {}): LineItemRec
   ...change,
 })
 
-const usage = (n: number, change: Partial<UsageRecord> = {}): UsageRecord => ({
+export const usage = (n: number, change: Partial<UsageRecord> = {}): UsageRecord => ({
   correlationId: `correlation-${n}`,
   usageTime: n,
   writeTime: n + 1,
@@ -52,6 +52,7 @@ const usage = (n: number, change: Partial<UsageRecord> = {}): UsageRecord => ({
   item: 'Print',
   version: '1.0',
   count: decimal('0.1'),
+  operation: 'REQUEST',
   status: 'GRANTED',
   tokens: 30_500_000n,
   source: { kind: 'one-off' },
@@ -377,6 +378,26 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       it('takes many records at once', async () => {
         await store.transaction((tx) => tx.usage.append(Array.from({ length: 1_500 }, (_, n) => usage(n))))
         expect((await store.read((reader) => reader.usage.list({ limit: 2_000 }))).records).toHaveLength(1_500)
+      })
+
+      it('is read by position, instance and time', async () => {
+        expect(await store.transaction((tx) => tx.usage.settled())).toBe(0n)
+        const records = [usage(1), usage(2, { instanceId: 'other' }), usage(3), usage(4)]
+        await store.transaction((tx) => tx.usage.append(records.slice(0, 3)))
+        const upTo = await store.transaction((tx) => tx.usage.settled())
+        await store.transaction((tx) => tx.usage.append(records.slice(3)))
+        const everything = { after: 0n, upTo, instanceId: null, from: null, to: null, limit: 9 }
+        const range = (change: Partial<UsageRange>) =>
+          store.read(async (reader) =>
+            (await reader.usage.range({ ...everything, ...change })).map(({ record }) => record),
+          )
+        expect(await range({})).toEqual(records.slice(0, 3))
+        expect(await range({ limit: 2 })).toEqual(records.slice(0, 2))
+        expect(await range({ instanceId: INSTANCE })).toEqual([records[0], records[2]])
+        expect(await range({ from: 2, to: 3 })).toEqual([records[1]])
+        const [first] = await store.read((reader) => reader.usage.range(everything))
+        expect(await range({ after: first!.position })).toEqual(records.slice(1, 3))
+        expect(await range({ after: upTo, upTo: upTo + 9n })).toEqual([records[3]])
       })
     })
 

@@ -3,6 +3,7 @@
  * routes of the server, so that every operation checks the same things in the same order: token, access kind, form of the
  * path, instance, form of query and body.
  */
+import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { CodedError, firstProblem } from '../../../protocol/errors.ts'
@@ -23,6 +24,8 @@ export interface Call<Params, Query, Body> {
   readonly principal: Principal
   /** The header x-instance-id, in lower case; null where it is not sent. */
   readonly instanceHeader: string | null
+  /** The header accept; null where it is not sent. */
+  readonly accept: string | null
   /** POSIX ms. */
   readonly now: number
 }
@@ -31,6 +34,14 @@ export interface Answer {
   readonly status: number
   /** Undefined: none. */
   readonly body?: unknown
+  /** In the place of a body: what is too long to be held, sent as fast as the reader takes it. */
+  readonly stream?: Stream
+}
+
+export interface Stream {
+  readonly type: string
+  readonly headers: Readonly<Record<string, string>>
+  readonly pieces: AsyncIterable<string>
 }
 
 interface Operation<Params, Query, Body> {
@@ -119,16 +130,22 @@ async function answer(
   }
   const query = parse(operation.query ?? z.strictObject({}), request.query, 'query')
   const body = operation.body === undefined ? undefined : parse(operation.body, request.body, 'body')
-  const { status, body: said } = await operation.handle({
+  const {
+    status,
+    body: said,
+    stream,
+  } = await operation.handle({
     version,
     params,
     query,
     body,
     principal,
     instanceHeader: header,
+    accept: request.headers.accept ?? null,
     now,
   })
-  sendJson(reply, status, said)
+  if (stream === undefined) sendJson(reply, status, said)
+  else await reply.code(status).headers(stream.headers).type(stream.type).send(Readable.from(stream.pieces))
 }
 
 /** @throws CodedError BAD_REQUEST */

@@ -115,6 +115,7 @@ export interface Tables extends EdgeTables {
     item: string
     version: string
     count: string
+    operation: string
     status: string
     tokens: bigint
     source: string

@@ -1,12 +1,21 @@
 /** Usage records in SQL: appended, never changed. */
+import { sql as statement } from 'kysely'
 import { decimal, formatDecimal } from '../../../core/amount.ts'
-import type { UsageRecord, UsageSource } from '../../app/records.ts'
+import type { UsageOperation, UsageRecord, UsageSource } from '../../app/records.ts'
 import type { Transaction, UsageReader } from '../../app/store.ts'
 import { type Sql, chunks } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function usageReader({ db }: Sql): UsageReader {
   return {
+    async range({ after, upTo, instanceId, from, to, limit }) {
+      let query = db.selectFrom('usage').selectAll().where('seq', '>', after).where('seq', '<=', upTo)
+      if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
+      if (from !== null) query = query.where('usage_time', '>=', BigInt(from))
+      if (to !== null) query = query.where('usage_time', '<', BigInt(to))
+      const rows = await query.orderBy('seq').limit(limit).execute()
+      return rows.map((row) => ({ position: row.seq, record: usageOf(row) }))
+    },
     async list({ instanceId, correlationId, before, limit }) {
       let query = db.selectFrom('usage').selectAll()
       if (instanceId !== undefined) query = query.where('instance_id', '=', instanceId)
@@ -25,6 +34,12 @@ export function usageReader({ db }: Sql): UsageReader {
 export function usageTransaction(sql: Sql): Transaction['usage'] {
   return {
     ...usageReader(sql),
+    async settled() {
+      // Whoever writes a record holds the table against this lock from before it takes its position until its commit.
+      if (sql.lockRows) await statement`LOCK TABLE usage IN SHARE MODE`.execute(sql.db)
+      const newest = await sql.db.selectFrom('usage').select('seq').orderBy('seq', 'desc').limit(1).executeTakeFirst()
+      return newest?.seq ?? 0n
+    },
     async append(records) {
       for (const some of chunks(records.map(rowOf), 50)) await sql.db.insertInto('usage').values(some).execute()
     },
@@ -47,6 +62,7 @@ function rowOf(record: UsageRecord): Omit<Row<'usage'>, 'seq'> {
     item: record.item,
     version: record.version,
     count: formatDecimal(record.count),
+    operation: record.operation,
     status: record.status,
     tokens: record.tokens,
     source: source.kind,
@@ -73,6 +89,7 @@ function usageOf(row: Row<'usage'>): UsageRecord {
     item: row.item,
     version: row.version,
     count: decimal(row.count),
+    operation: row.operation as UsageOperation,
     status: row.status,
     tokens: row.tokens,
     source: sourceOf(row),

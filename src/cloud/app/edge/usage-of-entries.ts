@@ -46,6 +46,7 @@ export function usageOfEntries(entries: readonly OpenedEntry[], facts: UsageFact
         item: item.item,
         version: item.version,
         count: parseDecimal(item.count) ?? { digits: 0n, scale: 0 },
+        operation: body.kind === 'refund' ? ('REFUND' as const) : ('REQUEST' as const),
         status: body.kind === 'refund' ? 'REFUNDED' : item.outcome,
         source,
         metaData: item.metaData === undefined ? null : JSON.stringify(item.metaData),

@@ -12,15 +12,17 @@ import { keyRoutes } from './keys.ts'
 import { lineItemRoutes } from './line-items.ts'
 import { rateTableRoutes } from './rate-tables.ts'
 import { sessionRoutes } from './sessions.ts'
+import { usageRoutes } from './usage.ts'
 
 export interface ServiceParts {
   readonly store: Store
   readonly policies: Policies
   readonly newId: () => string
   readonly keyDelayMs: number
+  readonly tenantId: string
 }
 
-export function serviceRoutes({ store, policies, newId, keyDelayMs }: ServiceParts): readonly Route[] {
+export function serviceRoutes({ store, policies, newId, keyDelayMs, tenantId }: ServiceParts): readonly Route[] {
   return [
     ...instanceRoutes(store, newId),
     ...lineItemRoutes(store),
@@ -32,5 +34,6 @@ export function serviceRoutes({ store, policies, newId, keyDelayMs }: ServicePar
     ...keyRoutes(store, keyDelayMs),
     ...accessRequestRoutes(store, policies, newId),
     ...sessionRoutes({ store, policies, newId }),
+    ...usageRoutes(store, tenantId),
   ]
 }

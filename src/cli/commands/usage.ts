@@ -1,0 +1,81 @@
+/**
+ * `tallygate usage export`: the usage records that are new since a cursor. The next cursor is printed only when every record
+ * before it has been written out: a job that keeps it gets each record exactly once.
+ */
+import { once } from 'node:events'
+import { Command, InvalidArgumentError, Option } from 'commander'
+import { CodedError } from '../../protocol/errors.ts'
+import { USAGE_FORMATS, type UsageFormat, usageCursor, usageCursorHeader } from '../../protocol/service/usage-export.ts'
+import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
+import { uuidArgument } from '../arguments.ts'
+import type { Io, Output } from '../io.ts'
+import { writeWholeFile } from '../whole-file.ts'
+
+interface ExportFlags extends AdministratorFlags {
+  readonly format: UsageFormat
+  readonly instance?: string
+  readonly from?: number
+  readonly to?: number
+  readonly after?: string
+  readonly out?: string
+}
+
+export function command(io: Io): Command {
+  const usage = new Command('usage').description('What the customers have used.')
+  withAdministratorFlags(usage.command('export'))
+    .description('Writes the usage records, oldest first, and prints the cursor for the next export on stderr.')
+    .addOption(new Option('--format <format>', 'form of the records').choices(USAGE_FORMATS).default('csv'))
+    .option('--instance <uuid>', 'only those of this instance', uuidArgument)
+    .option('--from <time>', 'only usage at this time or later: ISO 8601 with a zone, or POSIX ms', timeArgument)
+    .option('--to <time>', 'only usage before this time', timeArgument)
+    .option('--after <cursor>', 'only what was written after the export that printed this cursor', cursorArgument)
+    .option('--out <file>', 'write this file, as a whole or not at all (default: stdout)')
+    .action((flags: ExportFlags) => exportUsage(flags, io))
+  return usage
+}
+
+async function exportUsage(flags: ExportFlags, io: Io): Promise<void> {
+  const query = new URLSearchParams({ format: flags.format })
+  for (const [name, value] of [
+    ['instanceId', flags.instance],
+    ['from', flags.from],
+    ['to', flags.to],
+    ['after', flags.after],
+  ] as const) {
+    if (value !== undefined) query.set(name, String(value))
+  }
+  using client = await administrator(flags, io)
+  const call = { method: 'GET', path: `/provisioning/api/v1.1/usage?${query.toString()}` } as const
+  const { headers, pieces } = await client.stream(call)
+  const next = usageCursor.safeParse(headers[usageCursorHeader])
+  if (!next.success) throw new CodedError('ANSWER_UNEXPECTED', `The answer has no header ${usageCursorHeader}.`)
+  if (flags.out === undefined) await writeOut(io.stdout, pieces)
+  else await writeWholeFile(flags.out, pieces)
+  io.stderr.write(`next cursor: ${next.data}\n`)
+}
+
+/** No faster than the reader takes it. */
+async function writeOut(output: Output, pieces: AsyncIterable<Buffer>): Promise<void> {
+  const decoder = new TextDecoder()
+  for await (const piece of pieces) {
+    if (output.write(decoder.decode(piece, { stream: true })) === false && isStream(output)) await once(output, 'drain')
+  }
+}
+
+function isStream(output: Output): output is Output & NodeJS.EventEmitter {
+  return 'once' in output
+}
+
+function timeArgument(text: string): number {
+  if (/^\d{1,15}$/.test(text)) return Number(text)
+  const ms = /^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d))?$/.test(text)
+    ? Date.parse(text)
+    : Number.NaN
+  if (ms >= 0) return ms
+  throw new InvalidArgumentError('It takes 2026-05-01, 2026-05-01T00:00Z, or POSIX milliseconds.')
+}
+
+function cursorArgument(text: string): string {
+  if (usageCursor.safeParse(text).success) return text
+  throw new InvalidArgumentError('It takes the cursor that an export before has printed.')
+}

@@ -1,0 +1,44 @@
+/**
+ * A file that is there as a whole or not at all: written beside its place, flushed, and then renamed. What was in its place
+ * stays until then, and for ever when the writing fails.
+ */
+import { open, rename, rm } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { CodedError } from '../protocol/errors.ts'
+
+/** @throws CodedError OUTPUT_UNWRITABLE, and whatever the pieces throw */
+export async function writeWholeFile(path: string, pieces: AsyncIterable<Uint8Array>): Promise<void> {
+  const partial = `${path}.partial`
+  const file = await atPath(path, () => open(partial, 'w', 0o600))
+  try {
+    try {
+      for await (const piece of pieces) await atPath(path, () => file.writeFile(piece))
+      await atPath(path, () => file.sync())
+    } finally {
+      await file.close()
+    }
+    await atPath(path, () => rename(partial, path))
+  } catch (error) {
+    await rm(partial, { force: true })
+    throw error
+  }
+  await flushDirectory(dirname(path))
+}
+
+/** So that the new name survives a power cut, on systems where a directory can be flushed. */
+async function flushDirectory(path: string): Promise<void> {
+  try {
+    await using directory = await open(path, 'r')
+    await directory.sync()
+  } catch {
+    // The file itself is flushed; its name is as durable as this system makes it.
+  }
+}
+
+async function atPath<T>(path: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (cause) {
+    throw new CodedError('OUTPUT_UNWRITABLE', `${path} cannot be written.`, { cause })
+  }
+}

@@ -1,0 +1,60 @@
+/** The export of usage records: an operation of this project's own, for who bills by them. */
+import { CodedError } from '../../../../protocol/errors.ts'
+import {
+  USAGE_MEDIA_TYPES,
+  type UsageFormat,
+  usageCursorHeader,
+  usageQuery,
+} from '../../../../protocol/service/usage-export.ts'
+import { exportUsage } from '../../../app/export-usage.ts'
+import type { Store } from '../../../app/store.ts'
+import { type Route, route } from '../routes.ts'
+
+export function usageRoutes(store: Store, tenantId: string): readonly Route[] {
+  return [
+    route({
+      method: 'GET',
+      path: '/usage',
+      areas: ['provisioning/api'],
+      versions: ['v1.1'],
+      access: 'ADMINISTRATION',
+      query: usageQuery,
+      handle: async ({ query, accept }) => {
+        const format = query.format ?? acceptedFormat(accept)
+        const { next, pieces } = await exportUsage(store, {
+          format,
+          tenantId,
+          instanceId: query.instanceId ?? null,
+          from: query.from ?? null,
+          to: query.to ?? null,
+          after: query.after ?? null,
+        })
+        const headers = { [usageCursorHeader]: String(next), 'cache-control': 'no-store' }
+        return { status: 200, stream: { type: USAGE_MEDIA_TYPES[format], headers, pieces } }
+      },
+    }),
+  ]
+}
+
+/** In what order of preference, where the header leaves a choice. */
+const ACCEPTED: readonly (readonly [format: UsageFormat, ranges: readonly string[]])[] = [
+  ['ndjson', ['application/x-ndjson', 'application/ndjson', 'application/*', '*/*']],
+  ['csv', ['text/csv', 'text/*', '*/*']],
+]
+
+/** @throws CodedError NOT_ACCEPTABLE */
+function acceptedFormat(accept: string | null): UsageFormat {
+  const weighed = (accept ?? '*/*').split(',').map((range) => {
+    const [type = '', ...parameters] = range.split(';').map((part) => part.trim().toLowerCase())
+    const weight = parameters.find((parameter) => parameter.startsWith('q='))
+    return { type, weight: weight === undefined ? 1 : Number(weight.slice(2)) }
+  })
+  let best: { format: UsageFormat; weight: number } | undefined
+  for (const [format, ranges] of ACCEPTED) {
+    // The most specific range that names the format tells its weight.
+    const weight = ranges.map((name) => weighed.find(({ type }) => type === name)?.weight).find((w) => w !== undefined)
+    if (weight !== undefined && weight > (best?.weight ?? 0)) best = { format, weight }
+  }
+  if (best !== undefined) return best.format
+  throw new CodedError('NOT_ACCEPTABLE', 'Usage records can be had as text/csv and as application/x-ndjson.')
+}

@@ -1,0 +1,74 @@
+/**
+ * The export of usage records, for billing: what can be asked, and the columns of the answer. The names up to `ITEM` are
+ * those of the service's data warehouse; the others, and the operation, are this project's own
+ * (docs/decisions/usage-records.md).
+ */
+import { z } from 'zod'
+import { instant, uuid } from '../wire.ts'
+
+export const USAGE_FORMATS = ['csv', 'ndjson'] as const
+export type UsageFormat = (typeof USAGE_FORMATS)[number]
+
+export const USAGE_MEDIA_TYPES: Readonly<Record<UsageFormat, string>> = {
+  csv: 'text/csv; charset=utf-8; header=present',
+  ndjson: 'application/x-ndjson; charset=utf-8',
+}
+
+/** Holds the cursor with which the next export goes on; good once the whole answer has arrived. */
+export const usageCursorHeader = 'x-next-cursor'
+
+/** The position of a record in the order of writing; 0 before all. */
+export const usageCursor = z
+  .string()
+  .regex(/^(0|[1-9]\d{0,17})$/, 'must be the cursor of an export before')
+  .transform(BigInt)
+
+const queryInstant = z
+  .string()
+  .regex(/^\d{1,15}$/, 'must be POSIX milliseconds')
+  .transform(Number)
+  .pipe(instant)
+
+/** Query of `GET .../usage`. Times are usage times, POSIX ms: `from` inclusive, `to` exclusive. */
+export const usageQuery = z
+  .strictObject({
+    format: z.enum(USAGE_FORMATS).optional(),
+    instanceId: uuid.toLowerCase().optional(),
+    from: queryInstant.optional(),
+    to: queryInstant.optional(),
+    after: usageCursor.optional(),
+  })
+  .refine(({ from, to }) => from === undefined || to === undefined || from < to, {
+    path: ['to'],
+    message: 'must be later than from',
+  })
+
+/** Columns by their names in CSV and in JSON, in their order. */
+export const USAGE_COLUMNS = [
+  ['CORRELATION_ID', 'correlationId'],
+  ['TENANT_ID', 'tenantId'],
+  ['USAGE_TIME', 'usageTime'],
+  ['WRITE_TIME', 'writeTime'],
+  ['CONSUMER_ID', 'consumerId'],
+  ['CONSUMER_TYPE', 'consumerType'],
+  ['ACCOUNT_ID', 'accountId'],
+  ['INSTANCE_ID', 'instanceId'],
+  ['ACTIVATION_ID', 'activationId'],
+  ['MAPPED_ENTITLED_COUNT', 'mappedEntitledCount'],
+  ['USED', 'used'],
+  ['ITEM', 'item'],
+  ['ITEM_VERSION', 'itemVersion'],
+  ['COUNT', 'count'],
+  ['OPERATION', 'operation'],
+  ['STATUS', 'status'],
+  ['TOKENS', 'tokens'],
+  ['SOURCE', 'source'],
+  ['SESSION_ID', 'sessionId'],
+  ['DEVICE_ID', 'deviceId'],
+  ['INCARNATION', 'incarnation'],
+  ['ENTRY', 'entry'],
+  ['META_DATA', 'metaData'],
+  ['CURSOR', 'cursor'],
+] as const
+
+export type UsageColumn = (typeof USAGE_COLUMNS)[number][1]

@@ -1,0 +1,77 @@
+import { generateKeyPairSync } from 'node:crypto'
+import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { type AddressInfo, createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { openTwin } from '../cloud/harness.ts'
+import { tallygate } from './outside.ts'
+
+const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+const readText = () => privateKey.export({ format: 'pem', type: 'pkcs8' })
+
+let directory: string
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), 'tallygate-usage-'))
+})
+afterEach(() => rmSync(directory, { recursive: true }))
+
+const exported = (address: string, args: readonly string[], key: () => string = readText, now?: number) =>
+  tallygate(['usage', 'export', '--url', address, '--admin-key', '/admin.pem', ...args], {
+    readText: key,
+    ...(now === undefined ? {} : { now: () => now }),
+  })
+
+test('each night’s export holds what is new since the last one, and prints the cursor for the next', async () => {
+  await using twin = await openTwin()
+  const instance = await twin.instance()
+  await twin.lineItem(instance)
+  await twin.rates({ Print: 3 })
+  await twin.access(instance, { Print: 1 })
+  const key = () => readFileSync(twin.cloud.administrationKeyFile, 'utf8')
+  const file = join(directory, 'usage.csv')
+  const first = await exported(twin.cloud.address, ['--out', file, '--instance', instance], key, twin.now)
+  expect(first).toEqual({ code: 0, out: '', err: 'next cursor: 1\n' })
+  expect(readFileSync(file, 'utf8').split('\r\n')).toHaveLength(3)
+  await twin.access(instance, { Print: 2 })
+  const second = await exported(twin.cloud.address, ['--after', '1', '--format', 'ndjson'], key, twin.now)
+  expect(second).toMatchObject({ code: 0, err: 'next cursor: 2\n' })
+  expect(JSON.parse(second.out)).toMatchObject({ count: 2, tokens: 6, cursor: '2' })
+  const day = new Date(twin.now).toISOString().slice(0, 10)
+  expect((await exported(twin.cloud.address, ['--from', day, '--format', 'ndjson'], key, twin.now)).out).not.toBe('')
+  expect((await exported(twin.cloud.address, ['--to', day, '--format', 'ndjson'], key, twin.now)).out).toBe('')
+})
+
+test('an export that is cut off leaves the file of the one before, and prints no cursor', async () => {
+  const file = join(directory, 'usage.csv')
+  writeFileSync(file, 'yesterday')
+  const server = createServer((socket) => {
+    socket.once('data', () => {
+      socket.end('HTTP/1.1 200 OK\r\nx-next-cursor: 9\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n')
+    })
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const address = `http://127.0.0.1:${(server.address() as AddressInfo).port}/dm`
+  const { code, err } = await exported(address, ['--out', file])
+  server.close()
+  expect(code).toBe(69)
+  expect(err).toMatch(/^tallygate: CLOUD_UNREACHABLE: /)
+  expect(readFileSync(file, 'utf8')).toBe('yesterday')
+  expect(readdirSync(directory)).toEqual(['usage.csv'])
+})
+
+test('a file that cannot be written is OUTPUT_UNWRITABLE, exit code 73', async () => {
+  await using twin = await openTwin()
+  const key = () => readFileSync(twin.cloud.administrationKeyFile, 'utf8')
+  const file = join(directory, 'no', 'such', 'usage.csv')
+  expect(await exported(twin.cloud.address, ['--out', file], key, twin.now)).toMatchObject({ code: 73, out: '' })
+})
+
+test.each([
+  ['--from', 'yesterday'],
+  ['--after', 'x'],
+  ['--format', 'xml'],
+  ['--instance', 'x'],
+])('%s %s is USAGE', async (flag, value) => {
+  expect(await exported('http://127.0.0.1:1/dm', [flag, value])).toMatchObject({ code: 64, out: '' })
+})
