@@ -2,7 +2,6 @@
  * `tallygate usage export`: the usage records that are new since a cursor. The next cursor is printed only when every record
  * before it has been written out: a job that keeps it gets each record exactly once.
  */
-import { once } from 'node:events'
 import { Command, InvalidArgumentError, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { USAGE_FORMATS, type UsageFormat, usageCursor, usageCursorHeader } from '../../protocol/service/usage-export.ts'
@@ -58,11 +57,16 @@ async function exportUsage(flags: ExportFlags, io: Io): Promise<void> {
 async function writeOut(output: Output, pieces: AsyncIterable<Buffer>): Promise<void> {
   const decoder = new TextDecoder()
   for await (const piece of pieces) {
-    if (output.write(decoder.decode(piece, { stream: true })) === false && isStream(output)) await once(output, 'drain')
+    const isTaken = output.write(decoder.decode(piece, { stream: true })) !== false
+    if (!isTaken && isStream(output)) await new Promise<void>((resolve) => output.once('drain', resolve))
   }
 }
 
-function isStream(output: Output): output is Output & NodeJS.EventEmitter {
+interface DrainSource {
+  once(event: 'drain', listener: () => void): unknown
+}
+
+function isStream(output: Output): output is Output & DrainSource {
   return 'once' in output
 }
 
