@@ -6,7 +6,6 @@ import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
-import { wholeTokens } from '../core/amount.ts'
 import { CodedError } from '../protocol/errors.ts'
 import { signDocument } from '../protocol/signing.ts'
 import { createCloudHttp } from './adapters/cloud-http/cloud-http.ts'
@@ -18,20 +17,12 @@ import { openJournal } from './adapters/sqlite/journal.ts'
 import { systemRandomness } from './adapters/system/randomness.ts'
 import { openTimeSource } from './adapters/system/time-source.ts'
 import { pause, systemTimers } from './adapters/system/timers.ts'
-import { Access } from './app/access.ts'
-import { Clock, type TimeSource } from './app/clock.ts'
-import type { Journal } from './app/journal.ts'
-import { LastAnswers } from './app/last-answers.ts'
-import { Ledger } from './app/ledger.ts'
+import type { Clock, TimeSource } from './app/clock.ts'
 import type { DeviceKey } from './app/link/device-key.ts'
-import { DeviceTokens } from './app/link/device-token.ts'
-import type { LinkOptions } from './app/link/limits.ts'
-import { type Link, createLink } from './app/link/link.ts'
+import type { Link } from './app/link/link.ts'
 import type { Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
-import { PolicyBoard } from './app/policy-board.ts'
-import { statusOf } from './app/status.ts'
-import { WatchedJournal } from './app/watched-journal.ts'
+import { assembleAgent } from './assemble.ts'
 import { Ending } from './ending.ts'
 import type { AgentSettings } from './settings.ts'
 
@@ -59,9 +50,6 @@ export interface Agent {
 }
 
 const PAGE_BYTES = 4096
-
-/** Between two writes of the clock by an agent that writes nothing else. */
-const CLOCK_EVERY_MS = 60_000
 
 /**
  * @throws CodedError when the state, the key or the socket cannot be used; a cloud that is out of reach is no reason
@@ -99,62 +87,31 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   })
   late.key = key
 
-  const snapshot = await journal.read()
-  const clock = new Clock(time, snapshot.clock)
-  late.clock = clock
-  const policies = new PolicyBoard()
-  const watched = new WatchedJournal(journal, () => clock.reading().now, log)
-  const ledger = new Ledger(
-    {
-      journal: watched,
-      clock,
-      policies,
-      startingGrant: wholeTokens(settings.grants.starting),
-      batchEntries: settings.sync.batch,
-      soon: setImmediate,
-      onNeed: () => link.wake('low-water'),
-      onFatal,
-    },
-    snapshot,
-  )
-
   const extraCa = settings.tls.caFile === null ? null : readCa(settings.tls.caFile)
   const network = createExchange({ ...EXCHANGE_DEFAULTS, extraCa })
   started.defer(() => network.close())
   const exchange = overrides.exchange ?? network.exchange
-  const tokens = new DeviceTokens(key, clock)
   const fraction = (): number => systemRandomness.fraction()
-  const cloud = createCloudHttp({ exchange, tokens, pause, fraction })
   const version = softwareVersion()
-  const link = await createLink({
+  const agent = await assembleAgent({
+    settings,
     journal,
-    ledger,
-    board: policies,
-    clock,
-    randomness: systemRandomness,
-    cloud,
     key,
-    enrollmentToken: async () => settings.enrollment.token?.reveal() ?? null,
-    log,
-    options: linkOptions(settings, version),
-    snapshot,
+    time,
     timers,
-    tokens,
+    randomness: systemRandomness,
+    newId: randomUUID,
+    soon: setImmediate,
+    cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
     push: pushOf(settings, overrides, extraCa, log),
+    version,
+    log,
     onFatal,
   })
+  late.clock = agent.clock
+  const { link } = agent
   started.defer(() => link.stop())
 
-  const access = new Access({
-    ledger,
-    policies,
-    lastAnswers: new LastAnswers(snapshot.lastAnswers, settings.state.answersMax),
-    clock,
-    topUps: link,
-    topUpDeadlineMs: settings.grants.topUpDeadline,
-    newId: randomUUID,
-  })
-  const statusParts = { version, startedAt: clock.reading().now, ledger, link, clock, journal: watched }
   await link.start()
   const socket = await openSocket({
     path: settings.socket.path,
@@ -163,18 +120,17 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
     waitingMax: settings.socket.waitingMax,
     connectionsMax: settings.socket.connectionsMax,
     requestTimeoutMs: settings.socket.requestTimeout,
-    access: (call) => access.request(call),
-    status: () => statusOf(statusParts),
+    access: (call) => agent.access.request(call),
+    status: agent.status,
     onFault: (error) => log.error({ err: error }, 'a request met a fault'),
   })
-  const stopClock = keepClock(watched, ledger, timers)
+  const stopClock = agent.keepClock()
 
   const parts = started.move()
   ending.begin({
     drain: async () => {
       await socket.stop(settings.socket.drainTimeout)
-      await ledger.settled()
-      await watched.saveClock(ledger.stamp())
+      await agent.drain()
     },
     abandon: () => socket.stop(0),
     release: async () => {
@@ -184,38 +140,6 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   })
   log.info({ socket: settings.socket.path, state: settings.state.directory, version }, 'listening')
   return { socketPath: settings.socket.path, link, ended: ending.ended, stop: () => ending.stop() }
-}
-
-/** Writes the clock when nothing else has for a while. Returns what ends it. */
-function keepClock(journal: Pick<Journal, 'saveClock'>, ledger: Ledger, timers: Timers): () => void {
-  let cancel: () => void = () => undefined
-  let lastEntry = ledger.lastEntry()
-  const next = (): void => {
-    cancel = timers.after(CLOCK_EVERY_MS, () => {
-      const isIdle = ledger.lastEntry() === lastEntry
-      lastEntry = ledger.lastEntry()
-      next()
-      if (!isIdle) return
-      // A journal that takes nothing says so itself; the next time comes soon.
-      journal.saveClock(ledger.stamp()).catch(() => undefined)
-    })
-  }
-  next()
-  return () => cancel()
-}
-
-function linkOptions({ sync, grants }: AgentSettings, version: string): LinkOptions {
-  return {
-    syncEveryMs: sync.interval,
-    heartbeatEveryMs: sync.heartbeat,
-    sessionCheckEveryMs: sync.sessionCheck,
-    batchEntries: sync.batch,
-    backoffBaseMs: sync.backoffMin,
-    backoffCapMs: sync.backoffMax,
-    returnRoomOnStop: grants.returnOnStop,
-    stopTimeoutMs: sync.stopTimeout,
-    software: `tallygate ${version}`,
-  }
 }
 
 function pushOf(settings: AgentSettings, overrides: Overrides, extraCa: string | null, log: Logger): Push | null {

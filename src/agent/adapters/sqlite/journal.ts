@@ -21,7 +21,15 @@ import type {
   StoredGrant,
   StoredPolicy,
 } from '../../app/journal.ts'
-import type { AccountMove, Batch, JournalAnswer, JournalCall, JournalLimits, PreparedSeal } from './journal-calls.ts'
+import type {
+  AccountMove,
+  Batch,
+  JournalAnswer,
+  JournalCall,
+  JournalLimits,
+  PreparedSeal,
+  WorkerOrder,
+} from './journal-calls.ts'
 
 export interface JournalOptions {
   /** Of the database file; its directory is made if there is none. */
@@ -40,11 +48,35 @@ interface Waiting {
   readonly reject: (error: Error) => void
 }
 
+/** Where calls go: they are taken in the order in which they are posted, and answered in that order. */
+export interface JournalThread {
+  post(call: JournalCall): void
+  /** Ends it without waiting for the calls that it has not answered. */
+  terminate(): void
+}
+
+export interface ThreadEvents {
+  onAnswer(answer: JournalAnswer): void
+  onError(cause: unknown): void
+  /** Once: after its answer to `close`, or because it failed or was terminated. */
+  onEnd(): void
+}
+
+export type StartThread = (order: WorkerOrder, events: ThreadEvents) => JournalThread
+
 const MODULE = import.meta.url.endsWith('.ts') ? './journal-worker.ts' : './journal-worker.js'
 
+const startWorker: StartThread = (order, events) => {
+  const worker = new Worker(new URL(MODULE, import.meta.url), { workerData: order, name: 'journal' })
+  worker.on('message', (answer: JournalAnswer) => events.onAnswer(answer))
+  worker.on('error', (cause) => events.onError(cause))
+  worker.on('exit', () => events.onEnd())
+  return { post: (call) => worker.postMessage(call), terminate: () => void worker.terminate() }
+}
+
 /** @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT */
-export async function openJournal(options: JournalOptions): Promise<Journal> {
-  const journal = new SqliteJournal(options)
+export async function openJournal(options: JournalOptions, start: StartThread = startWorker): Promise<Journal> {
+  const journal = new SqliteJournal(options, start)
   try {
     await journal.open()
     return journal
@@ -56,7 +88,7 @@ export async function openJournal(options: JournalOptions): Promise<Journal> {
 
 class SqliteJournal implements Journal {
   readonly #options: JournalOptions
-  readonly #worker: Worker
+  readonly #thread: JournalThread
   readonly #ended: Promise<void>
   /** In the order in which the worker answers. */
   #waiting: Waiting[] = []
@@ -67,18 +99,22 @@ class SqliteJournal implements Journal {
   #isClosing = false
   #broken: Error | null = null
 
-  constructor(options: JournalOptions) {
+  constructor(options: JournalOptions, start: StartThread) {
     this.#options = options
     const { path, limits } = options
-    this.#worker = new Worker(new URL(MODULE, import.meta.url), { workerData: { path, limits }, name: 'journal' })
-    this.#worker.on('message', (answer: JournalAnswer) => this.#answer(answer))
-    this.#worker.on('error', (cause) => this.#break(new Error('the journal thread failed', { cause })))
-    this.#ended = new Promise((resolve) => {
-      this.#worker.on('exit', () => {
-        if (!this.#isClosing) this.#break(new Error('the journal thread ended'))
-        resolve()
-      })
-    })
+    const ended = Promise.withResolvers<undefined>()
+    this.#ended = ended.promise
+    this.#thread = start(
+      { path, limits },
+      {
+        onAnswer: (answer) => this.#answer(answer),
+        onError: (cause) => this.#break(new Error('the journal thread failed', { cause })),
+        onEnd: () => {
+          if (!this.#isClosing) this.#break(new Error('the journal thread ended'))
+          ended.resolve(undefined)
+        },
+      },
+    )
   }
 
   async open(): Promise<void> {
@@ -148,7 +184,7 @@ class SqliteJournal implements Journal {
     if (!this.#isClosing) {
       if (this.#broken === null) await this.#call({ call: 'close' }).catch(() => undefined)
       this.#isClosing = true
-      if (this.#broken !== null) void this.#worker.terminate()
+      if (this.#broken !== null) this.#thread.terminate()
     }
     await this.#ended
   }
@@ -168,7 +204,7 @@ class SqliteJournal implements Journal {
     }
     if (call.call === 'close') this.#isClosing = true
     this.#waiting.push(waiting)
-    this.#worker.postMessage(call)
+    this.#thread.post(call)
   }
 
   /** Keeps later calls back until `end`; `now` goes ahead of them. */

@@ -1,0 +1,156 @@
+/**
+ * What the journal's thread does with a call: it takes one after another and answers each in turn. What it cannot classify
+ * as surely undone is answered as a failure that ends the process.
+ */
+import Database from 'better-sqlite3'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Batch, CallFailure, JournalAnswer, JournalCall } from './journal-calls.ts'
+import type { JournalStore } from './journal-store.ts'
+import type { Slack } from './slack.ts'
+
+/** What a desk works with. */
+export interface DeskParts {
+  /** Of the database, for messages. */
+  readonly path: string
+  /** Called by the first call, so that a refusal is an answer like any other. */
+  readonly open: () => JournalStore
+  readonly slack: Pick<Slack, 'fill' | 'release'>
+}
+
+export class JournalDesk {
+  readonly #path: string
+  readonly #open: () => JournalStore
+  readonly #slack: DeskParts['slack']
+  #store: JournalStore | undefined
+
+  constructor({ path, open, slack }: DeskParts) {
+    this.#path = path
+    this.#open = open
+    this.#slack = slack
+  }
+
+  /** Never throws. */
+  answerTo(call: JournalCall): JournalAnswer {
+    try {
+      return { ok: true, value: this.#take(call) }
+    } catch (error) {
+      return { ok: false, failure: failureOf(error, this.#path) }
+    }
+  }
+
+  #take(call: JournalCall): unknown {
+    if (call.call === 'close') return this.#store?.close()
+    const store = (this.#store ??= this.#open())
+    switch (call.call) {
+      case 'append': {
+        this.#append(store, call.batch)
+        return
+      }
+      case 'recent':
+        return store.recent(call.limit)
+      case 'read':
+        store.hasSlack = this.#slack.fill()
+        return store.read()
+      case 'sealed':
+        return store.sealed(call.seq)
+      case 'prepareSeal':
+        return store.prepareSeal(call.order)
+      case 'saveClock': {
+        store.saveClock(call.stamp)
+        return
+      }
+      default:
+        return this.#withSlack(store, call)
+    }
+  }
+
+  /** Entries are refused while the space that is set aside is not there; somebody may have made room for it since. */
+  #append(store: JournalStore, batch: Batch): void {
+    try {
+      withRoom(store, () => store.append(batch))
+    } catch (error) {
+      if (store.hasSlack || !this.#slack.fill()) throw error
+      store.hasSlack = true
+      store.append(batch)
+    }
+  }
+
+  /** What must not fail for want of space: it is given the space that was set aside for it. */
+  #withSlack(store: JournalStore, call: ControlCall): unknown {
+    try {
+      return withRoom(store, () => this.#control(store, call))
+    } catch (error) {
+      if (!isFull(error) || !this.#slack.release()) throw error
+      store.hasSlack = false
+      store.foldLog()
+      return this.#control(store, call)
+    }
+  }
+
+  #control(store: JournalStore, call: ControlCall): unknown {
+    switch (call.call) {
+      case 'storeSeal':
+        return store.storeSeal(call.document, call.now)
+      case 'acknowledge':
+        store.acknowledge(call.seq, call.grant, call.confirmation, call.now)
+        store.hasSlack = this.#slack.fill()
+        return undefined
+      case 'fence': {
+        store.fence()
+        return
+      }
+      case 'attach': {
+        store.attach(call.incarnation, call.now)
+        return
+      }
+      case 'saveIdentity': {
+        store.saveIdentity(call.identity)
+        return
+      }
+      case 'savePolicy': {
+        store.savePolicy(call.policy, call.trustedKeys)
+        return
+      }
+    }
+  }
+}
+
+type ControlCall = Extract<
+  JournalCall,
+  { call: 'storeSeal' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy' }
+>
+
+/** On a full disk the log may still be folded into the database, and then be written over. */
+function withRoom<T>(open: JournalStore, work: () => T): T {
+  try {
+    return work()
+  } catch (error) {
+    if (!isFull(error) || !open.foldLog()) throw error
+    return work()
+  }
+}
+
+/**
+ * Out of space or not writable: SQLite meets these before the commit record is complete and before anything is flushed,
+ * so the transaction is rolled back and cannot come back with a recovery.
+ */
+function isSurelyUndone(error: unknown): boolean {
+  return isFull(error) || (error instanceof Database.SqliteError && error.code.startsWith('SQLITE_READONLY'))
+}
+
+function isFull(error: unknown): boolean {
+  return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
+}
+
+function failureOf(error: unknown, path: string): CallFailure {
+  if (error instanceof CodedError) return { code: error.code, message: error.message, facts: error.facts }
+  const message = error instanceof Error ? error.message : String(error)
+  if (!(error instanceof Database.SqliteError)) return { code: null, message, facts: {} }
+  const facts = { path, sqlite: error.code }
+  if (isSurelyUndone(error)) return { code: 'NOT_RECORDED', message: `${path}: ${message}`, facts }
+  if (error.code.startsWith('SQLITE_IOERR')) return { code: 'DISK_FAILED', message: `${path}: ${message}`, facts }
+  if (error.code.startsWith('SQLITE_CORRUPT') || error.code === 'SQLITE_NOTADB') {
+    return { code: 'DATABASE_CORRUPT', message: `${path}: ${message}`, facts }
+  }
+  return { code: null, message: `${message} (${error.code})`, facts }
+}

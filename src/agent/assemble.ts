@@ -1,0 +1,149 @@
+/**
+ * Puts the use cases of the agent together over whatever adapters it is given. It knows no concrete adapter and no
+ * process: the daemon and a simulation of many devices run the same parts, wired in the same way.
+ */
+import { wholeTokens } from '../core/amount.ts'
+import { Access } from './app/access.ts'
+import { Clock, type TimeSource } from './app/clock.ts'
+import type { Journal } from './app/journal.ts'
+import { LastAnswers } from './app/last-answers.ts'
+import { Ledger } from './app/ledger.ts'
+import type { Cloud } from './app/link/cloud.ts'
+import type { DeviceKey } from './app/link/device-key.ts'
+import { DeviceTokens } from './app/link/device-token.ts'
+import type { LinkOptions } from './app/link/limits.ts'
+import { type Link, createLink } from './app/link/link.ts'
+import type { LinkLog, Randomness, Timers } from './app/link/ports.ts'
+import type { Push } from './app/link/push.ts'
+import { PolicyBoard } from './app/policy-board.ts'
+import { statusOf } from './app/status.ts'
+import { WatchedJournal } from './app/watched-journal.ts'
+import type { AgentSettings } from './settings.ts'
+
+export interface AgentParts {
+  readonly settings: AgentSettings
+  readonly journal: Journal
+  readonly key: DeviceKey
+  readonly time: TimeSource
+  readonly timers: Timers
+  readonly randomness: Randomness
+  /** A fresh UUID. */
+  readonly newId: () => string
+  /** Calls when what has come at this moment has come. */
+  readonly soon: (call: () => void) => void
+  readonly cloud: (tokens: DeviceTokens) => Cloud
+  /** Null: no push. */
+  readonly push: Push | null
+  readonly version: string
+  readonly log: LinkLog
+  /** The process must end and open again. */
+  readonly onFatal: (error: unknown) => void
+}
+
+export interface AssembledAgent {
+  readonly clock: Clock
+  readonly ledger: Ledger
+  readonly link: Link
+  readonly access: Access
+  readonly status: () => ReturnType<typeof statusOf>
+  /** Begins to write the clock when nothing else has for a while. Returns what ends it. */
+  keepClock(): () => void
+  /** Writes what is on its way to the journal, and the clock. */
+  drain(): Promise<void>
+}
+
+/** Between two writes of the clock by an agent that writes nothing else. */
+const CLOCK_EVERY_MS = 60_000
+
+/** Reads the journal; nothing runs by itself before the link is started. */
+export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> {
+  const { settings, journal, key, time, timers, randomness, log, onFatal, version } = parts
+  const snapshot = await journal.read()
+  const clock = new Clock(time, snapshot.clock)
+  const policies = new PolicyBoard()
+  const watched = new WatchedJournal(journal, () => clock.reading().now, log)
+  const ledger = new Ledger(
+    {
+      journal: watched,
+      clock,
+      policies,
+      startingGrant: wholeTokens(settings.grants.starting),
+      batchEntries: settings.sync.batch,
+      soon: parts.soon,
+      onNeed: () => link.wake('low-water'),
+      onFatal,
+    },
+    snapshot,
+  )
+  const tokens = new DeviceTokens(key, clock)
+  const link = await createLink({
+    journal,
+    ledger,
+    board: policies,
+    clock,
+    randomness,
+    cloud: parts.cloud(tokens),
+    key,
+    enrollmentToken: async () => settings.enrollment.token?.reveal() ?? null,
+    log,
+    options: linkOptions(settings, version),
+    snapshot,
+    timers,
+    tokens,
+    push: parts.push,
+    onFatal,
+  })
+  const access = new Access({
+    ledger,
+    policies,
+    lastAnswers: new LastAnswers(snapshot.lastAnswers, settings.state.answersMax),
+    clock,
+    topUps: link,
+    topUpDeadlineMs: settings.grants.topUpDeadline,
+    newId: parts.newId,
+  })
+  const statusParts = { version, startedAt: clock.reading().now, ledger, link, clock, journal: watched }
+  return {
+    clock,
+    ledger,
+    link,
+    access,
+    status: () => statusOf(statusParts),
+    keepClock: () => keepClock(watched, ledger, timers),
+    drain: async () => {
+      await ledger.settled()
+      await watched.saveClock(ledger.stamp())
+    },
+  }
+}
+
+function keepClock(journal: Pick<Journal, 'saveClock'>, ledger: Ledger, timers: Timers): () => void {
+  let cancel: () => void = () => undefined
+  let lastEntry = ledger.lastEntry()
+  const next = (): void => {
+    cancel = timers.after(CLOCK_EVERY_MS, () => {
+      const isIdle = ledger.lastEntry() === lastEntry
+      lastEntry = ledger.lastEntry()
+      next()
+      if (!isIdle) return
+      // A journal that takes nothing says so itself; the next time comes soon.
+      journal.saveClock(ledger.stamp()).catch(() => undefined)
+    })
+  }
+  next()
+  return () => cancel()
+}
+
+function linkOptions({ sync, grants }: AgentSettings, version: string): LinkOptions {
+  return {
+    syncEveryMs: sync.interval,
+    heartbeatEveryMs: sync.heartbeat,
+    sessionCheckEveryMs: sync.sessionCheck,
+    batchEntries: sync.batch,
+    backoffBaseMs: sync.backoffMin,
+    backoffCapMs: sync.backoffMax,
+    returnRoomOnStop: grants.returnOnStop,
+    stopTimeoutMs: sync.stopTimeout,
+    software: `tallygate ${version}`,
+  }
+}
