@@ -99,6 +99,8 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     grantHorizonMs: settings.edge.grantHorizon,
     policyUsableMs: settings.edge.policyUsable,
     syncEveryMs: settings.edge.syncEvery,
+    receiptMarginMs: settings.edge.receiptMargin,
+    attachesMax: settings.edge.attachesMax,
   }
   const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
   registerEdge(http, prefix, {

@@ -133,6 +133,18 @@ const options = {
       min: '1s',
       max: '30d',
     }),
+    attachesMax: integer({
+      help: 'How often a device may attach within an hour: two devices with one identity fence each other with each attach.',
+      default: 12,
+      min: 1,
+      max: 1_000_000,
+    }),
+    receiptMargin: duration({
+      help: 'How long devices keep what the twin has acknowledged, so that they can send it again to a twin that was restored from a backup. At least as long as the newest backup may be old.',
+      default: '7d',
+      min: '1m',
+      max: '366d',
+    }),
   },
   push: {
     broker: choice(['embedded', 'external', 'off'], {

@@ -392,6 +392,12 @@ export const ERRORS = catalogue({
     http: 409,
     retry: 'no',
   },
+  ATTACH_TOO_OFTEN: {
+    meaning: 'The device has begun anew too often in a short time: probably two devices have one identity.',
+    remedy: 'Look for a second device with the same state; the device tries again by itself.',
+    http: 429,
+    retry: 'later',
+  },
   CLOUD_BEHIND: {
     meaning: 'The cloud has forgotten segments that it had acknowledged: it was restored from a backup.',
     remedy: 'The device sends them again; what it has not kept must be recovered from the backups of the cloud.',

@@ -19,7 +19,34 @@ export const SEGMENT_TEXT_MAX = 1_000_000
 export const SEGMENT_ACCOUNTS_MAX = 20_000
 
 /** Body of `POST .../devices/{deviceId}/sync`. `nonce` is fresh for each attempt and comes back in the signed time. */
-export const syncRequest = z.strictObject({ segment: z.string().min(1), nonce: z.string().min(16).max(64) })
+export const syncRequest = z.strictObject({
+  segment: z.string().min(1),
+  nonce: z.string().min(16).max(64),
+  /**
+   * The cloud's own signed answer to this very segment, where the device has had one: a cloud that was restored from a
+   * backup enters again what it granted with it, and what it acknowledged.
+   */
+  proof: z.string().min(1).optional(),
+})
+
+const entryRange = z.strictObject({
+  first: z.int().min(1),
+  /** Chain head before the first and after the last of them. */
+  previousHash: hashText,
+  head: hashText,
+  bodies: z.array(z.string()).max(SEGMENT_ENTRIES_MAX),
+})
+
+/**
+ * Entries of an earlier incarnation that its own chain could not deliver, because it was forked or refused: their numbers
+ * and their chain are those of that incarnation. Each is billed once, by its chained hash, whoever delivers it.
+ */
+const arrears = z.strictObject({
+  incarnation: z.int().min(1),
+  entries: entryRange,
+  /** Nothing of that incarnation is left behind this. */
+  last: z.boolean(),
+})
 
 /** Payload of the JWS of kind `segment`, signed by the device key. */
 export const segment = z.strictObject({
@@ -39,14 +66,10 @@ export const segment = z.strictObject({
     .array(z.strictObject({ account: accountId, used: microText, refunded: microText, returned: microText }))
     .max(SEGMENT_ACCOUNTS_MAX),
   /** Ledger entries `first` .. `first + bodies.length - 1`, each the JSON text of an {@link entryBody}. */
-  entries: z.strictObject({
-    first: z.int().min(1),
-    /** Chain head before the first and after the last of them. */
-    previousHash: hashText,
-    head: hashText,
-    bodies: z.array(z.string()).max(SEGMENT_ENTRIES_MAX),
-  }),
-  /** Entries recorded after the last one in here, still to come. */
+  entries: entryRange,
+  /** While there are any, a segment carries these and no entries of its own. */
+  arrears: arrears.nullable(),
+  /** Entries recorded after the last one in here, and other arrears: still to come. */
   backlog: z.int().min(0),
   wants: z
     .array(z.strictObject({ account: accountId, atLeast: microText, wanted: microText }))
@@ -111,8 +134,13 @@ export type EntryBodyWire = z.input<typeof entryBody>
 /** Answer to an attach or a sync: two signed documents, the second of which is fresh for each attempt. */
 export const signedAnswer = z.strictObject({ answer: z.string().min(1), time: z.string().min(1) })
 
-/** Payload of the JWS of kind `time`, signed by the cloud. */
-export const signedTime = z.strictObject({ nonce: z.string(), time: instant })
+/** Payload of the JWS of kind `time`, signed by the cloud: of this attempt, and of no other answer than this one. */
+export const signedTime = z.strictObject({
+  nonce: z.string(),
+  time: instant,
+  /** SHA-256 of the text of the signed answer that it goes with. */
+  answer: hashText,
+})
 
 const grant = z.strictObject({
   /** Rises with each grant of the incarnation; a device takes only a higher one. */
@@ -138,6 +166,24 @@ export type Grant = z.infer<typeof grant>
 /** What the cloud asks of a device: `release` (give back all room), `sync` (come again at once). */
 const directive = z.enum(['release', 'sync'])
 
+/** Give back what is held of the account beyond `keep`: others need it. A device may keep less, and not more. */
+const release = z.strictObject({ account: accountId, keep: microText })
+
+/**
+ * What the cloud has taken in, in so many words: with its signature it proves that these entries are billed. A device
+ * forgets a segment only when it holds the receipt, and not before `retainUntil`.
+ */
+const receipt = z.strictObject({
+  incarnation: z.int().min(1),
+  seq: z.int().min(1),
+  /** Of the segment. */
+  hash: hashText,
+  /** Of its own entries; `to` is `from - 1` when it held none. `head` is the chain head after the last of them. */
+  entries: z.strictObject({ from: z.int().min(1), to: z.int().min(0), head: hashText }),
+  /** Until then the cloud may ask for the segment again, POSIX ms. */
+  retainUntil: instant,
+})
+
 const common = { deviceId: uuid, incarnation: z.int().min(1) }
 
 /** Payload of the JWS of kind `sync-answer`, signed by the cloud. */
@@ -148,10 +194,12 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     ...common,
     seq: z.int().min(1),
     hash: hashText,
+    receipt,
     grant: grant.nullable(),
     /** Newest revision in the cloud, per instance of the device. */
     policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })),
     directives: z.array(directive),
+    releases: z.array(release).max(SEGMENT_ACCOUNTS_MAX),
     /** The device should come again within this time. */
     nextSyncMs: z.int().min(0),
     time: instant,
@@ -172,7 +220,14 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     hash: hashText,
     forked: z.boolean(),
     closed: z.boolean(),
+    /** Of the segment that this answers, when it was merged. */
+    receipt: receipt.nullable(),
   }),
+  /**
+   * The segment with this hash does not add up and was kept as evidence; nothing of it counts, and the incarnation earns
+   * nothing more. What it holds may be delivered as arrears of the next incarnation.
+   */
+  z.strictObject({ outcome: z.literal('REJECTED'), ...common, hash: hashText, problem: z.string().max(1000) }),
 ])
 export type SyncAnswer = z.infer<typeof syncAnswer>
 export type SyncAnswerWire = z.input<typeof syncAnswer>

@@ -239,7 +239,7 @@ export class FakeCloud {
       answer = await this.#sign('attach-answer', { deviceId: DEVICE, nonce, incarnation: number })
       this.#attachAnswers.set(nonce, answer)
     }
-    return json(200, { answer, time: await this.#sign('time', { nonce, time: this.#now() }) })
+    return json(200, { answer, time: await this.#time(nonce, answer) })
   }
 
   async #sync({ body }: HttpRequest): Promise<HttpAnswer> {
@@ -253,7 +253,7 @@ export class FakeCloud {
     this.received.push({ seq: segment.seq, document })
     const taken = await this.#take(segment, sha256(text))
     if (typeof taken !== 'string') return taken
-    return json(200, { answer: taken, time: await this.#sign('time', { nonce, time: this.#now() }) })
+    return json(200, { answer: taken, time: await this.#time(nonce, taken) })
   }
 
   async #take(segment: Segment, hash: string): Promise<string | HttpAnswer> {
@@ -286,6 +286,7 @@ export class FakeCloud {
       hash: incarnation.merged.at(-1)?.hash ?? CHAIN_START,
       forked: true,
       closed: segment.final && this.closes,
+      receipt: null,
     })
   }
 
@@ -320,18 +321,28 @@ export class FakeCloud {
       for (const held of incarnation.holdings.values()) held.returned = held.granted - held.used + held.refunded
     }
     const about = { deviceId: DEVICE, incarnation: incarnation.number, seq: segment.seq, hash }
+    const { first, bodies, head } = segment.entries
+    const receipt = {
+      incarnation: incarnation.number,
+      seq: segment.seq,
+      hash,
+      entries: { from: first, to: first + bodies.length - 1, head },
+      retainUntil: this.#now() + 7 * 86_400_000,
+    }
     const answer = await this.#answer(
       active && !segment.final
         ? {
             outcome: 'MERGED',
             ...about,
+            receipt,
             grant: this.#grant(incarnation, segment),
             policies: [...this.policies].map(([instanceId, { revision }]) => ({ instanceId, revision })),
             directives: this.directives.splice(0),
+            releases: [],
             nextSyncMs: this.nextSyncMs,
             time: this.#now(),
           }
-        : { outcome: 'FENCED', ...about, forked: incarnation.forked, closed: segment.final },
+        : { outcome: 'FENCED', ...about, forked: incarnation.forked, closed: segment.final, receipt },
     )
     incarnation.merged.push({ hash, answer })
     return answer
@@ -409,6 +420,10 @@ export class FakeCloud {
   async #answer(answer: SyncAnswerWire): Promise<string> {
     syncAnswer.parse(answer)
     return this.#sign('sync-answer', answer)
+  }
+
+  #time(nonce: string, answer: string): Promise<string> {
+    return this.#sign('time', { nonce, time: this.#now(), answer: sha256(answer) })
   }
 
   #sign(kind: DocumentKind, payload: unknown): Promise<string> {

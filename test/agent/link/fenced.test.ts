@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { signDocument } from '../../../src/protocol/signing.ts'
+import { sha256, signDocument } from '../../../src/protocol/signing.ts'
 import { audit, calmDown } from './audit.ts'
 import { DEVICE, json } from './fake-cloud.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
@@ -114,8 +114,10 @@ test('an incarnation that is not above all that the device ever had is refused, 
     const { nonce } = JSON.parse(request.body ?? '') as { nonce: string }
     nonces.add(nonce)
     const old = JSON.stringify({ deviceId: DEVICE, nonce, incarnation: 1 })
-    const body = JSON.parse(answer.body) as object
-    return json(200, { ...body, answer: await signDocument('attach-answer', old, device.cloud.key.signer) })
+    const { signer } = device.cloud.key
+    const signed = await signDocument('attach-answer', old, signer)
+    const time = JSON.stringify({ nonce, time: device.time.truth(), answer: sha256(signed) })
+    return json(200, { answer: signed, time: await signDocument('time', time, signer) })
   }
   await device.sync()
   await device.sync()

@@ -12,14 +12,25 @@ const merged: SyncAnswer = {
   ...about,
   seq: 5,
   hash: HASH,
+  receipt: { incarnation: 2, seq: 5, hash: HASH, entries: { from: 1, to: 0, head: HASH }, retainUntil: 1 },
   grant: null,
   policies: [],
   directives: [],
+  releases: [],
   nextSyncMs: 1,
   time: 1,
 }
-const fenced: SyncAnswer = { outcome: 'FENCED', ...about, seq: 5, hash: HASH, forked: false, closed: false }
+const fenced: SyncAnswer = {
+  outcome: 'FENCED',
+  ...about,
+  seq: 5,
+  hash: HASH,
+  forked: false,
+  closed: false,
+  receipt: null,
+}
 const known = (seq: number): SyncAnswer => ({ outcome: 'KNOWN', ...about, seq })
+const rejected = (hash: string): SyncAnswer => ({ outcome: 'REJECTED', ...about, hash, problem: 'p' })
 const behind = (seq: number): SyncAnswer => ({ outcome: 'BEHIND', ...about, seq })
 
 test.each<[string, SyncAnswer, object]>([
@@ -51,6 +62,8 @@ test.each<[string, SyncAnswer, object]>([
     { ...fenced, seq: 9, hash: OTHER, forked: true },
     { kind: 'FENCED', acknowledged: true, closed: false, forked: true },
   ],
+  ['rejected', rejected(HASH), { kind: 'REJECTED', problem: 'p' }],
+  ['rejected, another segment', rejected(OTHER), { kind: 'FOREIGN' }],
   ['fenced, of another incarnation', { ...fenced, incarnation: 3 }, { kind: 'FOREIGN' }],
 ])('%s', (_name, answer, expected) => {
   expect(judgeAnswer(answer, SENT, 7)).toMatchObject(expected)

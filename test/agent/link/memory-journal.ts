@@ -171,6 +171,7 @@ export class MemoryJournal implements Journal {
           head: disk.entries[last - 1]?.hash ?? CHAIN_START,
           bodies: bodies.map(({ body }) => body),
         },
+        arrears: null,
         backlog,
         wants: order.wants.map(({ account, atLeast, wanted }) => ({
           account,

@@ -139,6 +139,22 @@ test('signed time of a stranger is not believed', async () => {
   expect(device.clock.reading().earliest).toBeGreaterThanOrEqual(before.earliest)
 })
 
+test('signed time that goes with another answer is not believed', async () => {
+  const device = await TestDevice.running()
+  const { exchange, key } = device.cloud
+  device.network.intercept = async (request) => {
+    const answer = await exchange(request)
+    if (!request.url.endsWith('/sync')) return answer
+    const { nonce } = JSON.parse(request.body ?? '') as { nonce: string }
+    const text = JSON.stringify({ nonce, time: 0, answer: 'a'.repeat(64) })
+    const time = await signDocument('time', text, key.signer)
+    return json(200, { ...(JSON.parse(answer.body) as object), time })
+  }
+  await device.sync()
+  expect(device.conditions).toContain('sync: ANSWER_UNEXPECTED')
+  expect(device.link.status().unacknowledgedSeq).not.toBeNull()
+})
+
 test('signed time of another attempt makes the whole answer one of another attempt', async () => {
   const device = await TestDevice.running()
   let time = ''

@@ -289,6 +289,53 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       })
     })
 
+    describe('attaching', () => {
+      it('is refused for a while when it happens too often, and the same attempt is answered all the same', async () => {
+        twin.terms = { ...twin.terms, attachesMax: 2 }
+        const device = await TestDevice.join(twin)
+        twin.time += 1_000
+        const nonce = 'the second attach'
+        await device.attach(nonce)
+        await expect(device.attach()).rejects.toMatchObject({
+          code: 'ATTACH_TOO_OFTEN',
+          facts: { retryAfterMs: 3_599_000 },
+        })
+        await expect(twin.attach(device.id, nonce)).resolves.toEqual(expect.any(String))
+        twin.time += 3_599_000
+        await device.attach()
+        expect(device.state.incarnation).toBe(3)
+      })
+
+      it('gives an incarnation above all that the device ever had, also where the twin knows of fewer', async () => {
+        const device = await TestDevice.join(twin)
+        device.state.incarnation = 7
+        await device.attach()
+        expect(device.state.incarnation).toBe(8)
+        await twin.attach(device.id, 'a number beyond belief', 2_000_000)
+        expect(await twin.device(device.id)).toMatchObject({ incarnation: 9 })
+      })
+    })
+
+    describe('a receipt', () => {
+      it('names the segment, its entries and how long they are to be kept', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(1n))
+        device.charge(charge(2n))
+        const answer = await device.sync()
+        expect(answer).toMatchObject({
+          receipt: {
+            incarnation: 1,
+            seq: 2,
+            hash: device.state.hash,
+            entries: { from: 1, to: 2, head: device.state.entryHead },
+            retainUntil: START + 7 * DAY,
+          },
+        })
+        expect(await device.sync([], true)).toMatchObject({ receipt: { seq: 3, entries: { from: 3, to: 2 } } })
+      })
+    })
+
     describe('a fenced incarnation', () => {
       it('is billed for what comes late, earns no grant, and goes on holding what it returns', async () => {
         const device = await TestDevice.join(twin)

@@ -93,7 +93,7 @@ export async function newDeviceKeys(algorithm: 'EdDSA' | 'ES256' = 'EdDSA'): Pro
 /** What a device sees of the twin, by whatever way. */
 export interface TwinSide {
   readonly keys: { readonly trusted: readonly [{ readonly publicKey: CryptoKey }, ...unknown[]] }
-  attach(deviceId: string, nonce: string): Promise<string>
+  attach(deviceId: string, nonce: string, above?: number): Promise<string>
   sync(deviceId: string, document: string): Promise<Taken>
 }
 
@@ -129,7 +129,7 @@ export class TestDevice {
   }
 
   async attach(nonce: string = randomUUID()): Promise<void> {
-    const text = await this.#open('attach-answer', await this.twin.attach(this.id, nonce))
+    const text = await this.#open('attach-answer', await this.twin.attach(this.id, nonce, this.state.incarnation))
     const answer = attachAnswer.parse(JSON.parse(text))
     if (answer.nonce !== nonce) throw new Error('the answer is for another attempt')
     if (answer.incarnation <= this.state.incarnation) throw new Error('the incarnation is not a higher one')
@@ -255,6 +255,7 @@ export class TestDevice {
         head: entries.reduce((head, { body }) => entryHash(head, body), state.entryHead),
         bodies: entries.map(({ body }) => body),
       },
+      arrears: null,
       backlog: unsealed.length - entries.length,
       wants: wants.map(({ account, atLeast, wanted }) => ({
         account,

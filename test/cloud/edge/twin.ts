@@ -44,6 +44,8 @@ export class Twin implements AsyncDisposable {
     grantHorizonMs: DAY,
     policyUsableMs: 30 * DAY,
     syncEveryMs: 300_000,
+    receiptMarginMs: 7 * DAY,
+    attachesMax: 1_000_000,
   }
   time = START
   readonly #cleanUp: () => Promise<void>
@@ -163,10 +165,11 @@ export class Twin implements AsyncDisposable {
     return device
   }
 
-  async attach(deviceId: string, nonce: string): Promise<string> {
-    return attach({ store: this.store, keys: this.keys, now: this.now }, deviceId, {
+  async attach(deviceId: string, nonce: string, above = 0): Promise<string> {
+    return attach({ store: this.store, keys: this.keys, now: this.now, terms: this.terms }, deviceId, {
       nonce,
       bootId: 'boot',
+      above,
       software: 'test',
     })
   }

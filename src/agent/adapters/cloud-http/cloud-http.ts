@@ -163,6 +163,9 @@ async function send(
 function accepted(answer: HttpAnswer): HttpAnswer {
   const { status } = answer
   if (status >= 200 && status < 300) return answer
+  if (status === 429 && codeOf(answer) === 'ATTACH_TOO_OFTEN') {
+    throw new CodedError('ATTACH_TOO_OFTEN', messageOf(answer), { facts: { retryAfterMs: retryAfter(answer) } })
+  }
   if (status >= 500 || status === 429 || status === 408) {
     throw new CodedError('CLOUD_UNREACHABLE', `The cloud answers ${status}.`, {
       facts: { status, retryAfterMs: retryAfter(answer) },

@@ -222,6 +222,7 @@ export class JournalStore {
         head,
         bodies: [...entries.bodies],
       },
+      arrears: null,
       backlog: Number(state.last_entry) - lastEntry,
       wants: order.wants.slice(0, SEGMENT_ACCOUNTS_MAX).map(({ account, atLeast, wanted }) => ({
         account,

@@ -14,12 +14,11 @@ export async function attach(context: StepContext): Promise<StepResult> {
   const { text: nonce, repeated } = memory.attachNonce
   memory.attachNonce.repeated = true
   const sentAt = clock.sinceBoot()
-  const { answer, time } = await call(context, () =>
-    cloud.attach(identity, { nonce, bootId: clock.bootId, software: options.software }, signal),
-  )
+  const request = { nonce, bootId: clock.bootId, above: memory.highestIncarnation, software: options.software }
+  const said = await call(context, () => cloud.attach(identity, request, signal))
   const receivedAt = clock.sinceBoot()
-  const { deviceId, nonce: echoed, incarnation } = await believe(context, 'attach-answer', answer, attachAnswer)
-  const now = await believeTime(context, time, nonce)
+  const { deviceId, nonce: echoed, incarnation } = await believe(context, 'attach-answer', said.answer, attachAnswer)
+  const now = await believeTime(context, said, nonce)
   if (deviceId !== identity.deviceId || echoed !== nonce) {
     throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another attach.', { facts: { deviceId } })
   }

@@ -30,6 +30,8 @@ export type Judgement =
       readonly closed: boolean
       readonly forked: boolean
     }
+  /** The segment does not add up: nothing of it counts, and nothing can follow it. */
+  | { readonly kind: 'REJECTED'; readonly problem: string }
 
 /**
  * Rows are tried from the top.
@@ -43,6 +45,7 @@ export type Judgement =
  * | BEHIND | seq below the segment before this one            | BEHIND                      |
  * | FENCED | seq and hash are those of the segment, or forked | FENCED, acknowledged        |
  * | FENCED | otherwise                                        | FENCED, not acknowledged    |
+ * | REJECTED | hash is that of the segment                    | REJECTED                    |
  * | any    | otherwise                                        | FOREIGN                     |
  *
  * @param lastSeq the last segment that this incarnation has sealed
@@ -62,6 +65,8 @@ export function judgeAnswer(answer: SyncAnswer, sent: SentSegment, lastSeq: numb
       const acknowledged = forked || (answer.seq === sent.seq && answer.hash === sent.hash)
       return { kind: 'FENCED', acknowledged, closed, forked }
     }
+    case 'REJECTED':
+      return answer.hash === sent.hash ? { kind: 'REJECTED', problem: answer.problem } : { kind: 'FOREIGN' }
   }
 }
 

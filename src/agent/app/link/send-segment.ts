@@ -68,10 +68,10 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   const sent = await nextToSend(context)
   const nonce = randomness.token()
   const sentAt = clock.sinceBoot()
-  const { answer, time } = await call(context, () => cloud.sync(identity, { segment: sent.document, nonce }, signal))
+  const said = await call(context, () => cloud.sync(identity, { segment: sent.document, nonce }, signal))
   const receivedAt = clock.sinceBoot()
-  const believed = await believe(context, 'sync-answer', answer, syncAnswer)
-  const now = await believeTime(context, time, nonce)
+  const believed = await believe(context, 'sync-answer', said.answer, syncAnswer)
+  const now = await believeTime(context, said, nonce)
   const { incarnation, seq, hash } = sent
   const judgement = judgeAnswer(believed, { deviceId: identity.deviceId, incarnation, seq, hash }, memory.lastSeq)
   if (judgement.kind === 'FOREIGN') {
@@ -140,6 +140,10 @@ async function take(
       }
       await acknowledge(context, sent)
       break
+    case 'REJECTED':
+      throw new CodedError('SEGMENT_REJECTED', `The cloud refuses the segment: ${judgement.problem}`, {
+        facts: { seq: sent.seq },
+      })
   }
   memory.resendFrom = null
   health.clear(SUBJECT)

@@ -5,8 +5,8 @@
 import type { z } from 'zod'
 import { signedTime } from '../../../protocol/edge/sync.ts'
 import { CodedError, type ErrorCode, firstProblem } from '../../../protocol/errors.ts'
-import type { DocumentKind } from '../../../protocol/signing.ts'
-import type { Cloud } from './cloud.ts'
+import { type DocumentKind, sha256 } from '../../../protocol/signing.ts'
+import type { Cloud, SignedAnswer } from './cloud.ts'
 import type { DeviceKey } from './device-key.ts'
 import type { Health } from './health.ts'
 import type { LinkOptions } from './limits.ts'
@@ -74,15 +74,19 @@ export async function believe<S extends z.ZodType>(
 }
 
 /**
- * The cloud's time, signed for this attempt.
+ * The cloud's time, signed for this attempt and this answer.
  *
  * @returns POSIX ms
  * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
  */
-export async function believeTime(context: StepContext, document: string, nonce: string): Promise<number> {
-  const { nonce: echoed, time } = await believe(context, 'time', document, signedTime)
-  if (echoed === nonce) return time
-  throw new CodedError('ANSWER_UNEXPECTED', 'The signed time belongs to another attempt: the answer is a repetition.')
+export async function believeTime(
+  context: StepContext,
+  { answer, time: document }: SignedAnswer,
+  nonce: string,
+): Promise<number> {
+  const { nonce: echoed, time, answer: named } = await believe(context, 'time', document, signedTime)
+  if (echoed === nonce && named === sha256(answer)) return time
+  throw new CodedError('ANSWER_UNEXPECTED', 'The signed time belongs to another attempt or another answer.')
 }
 
 function parseJson(text: string): unknown {

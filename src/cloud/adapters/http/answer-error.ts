@@ -22,7 +22,9 @@ export function answerError(error: unknown, request: FastifyRequest, reply: Fast
   const shown =
     known ?? new CodedError('INTERNAL', `The service met a condition that it does not handle; see ${request.id}.`)
   if (shown.httpStatus === 401) void reply.header('www-authenticate', 'Bearer')
-  if (shown.httpStatus === 503) void reply.header('retry-after', RETRY_AFTER_S)
+  const { retryAfterMs } = shown.facts
+  if (typeof retryAfterMs === 'number') void reply.header('retry-after', Math.ceil(retryAfterMs / 1000))
+  else if (shown.httpStatus === 503) void reply.header('retry-after', RETRY_AFTER_S)
   sendJson(reply, shown.httpStatus, { message: shown.message, code: shown.code })
 }
 

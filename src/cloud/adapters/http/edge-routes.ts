@@ -120,7 +120,7 @@ export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeP
         const { deviceId } = parse(inDevice, request.params, 'path')
         const body = parse(attachRequest, request.body, 'body')
         const document = await attach(parts, deviceId, body)
-        const said: SignedAnswer = { answer: document, time: await signTime(keys, body.nonce, now()) }
+        const said: SignedAnswer = { answer: document, time: await signTime(keys, body.nonce, document, now()) }
         return answer(reply, 200, said)
       })
 
@@ -138,7 +138,7 @@ export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeP
           request.log.warn(facts, 'a segment was refused')
           throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts })
         }
-        const said: SignedAnswer = { answer: taken.answer, time: await signTime(keys, nonce, now()) }
+        const said: SignedAnswer = { answer: taken.answer, time: await signTime(keys, nonce, taken.answer, now()) }
         return answer(reply, 200, said)
       })
 

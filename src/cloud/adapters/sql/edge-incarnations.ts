@@ -24,6 +24,17 @@ export function incarnationReader({ db }: Sql): EdgeReader['incarnations'] {
         .executeTakeFirst()
       return row === undefined ? undefined : incarnationOf(row)
     },
+    async attachedSince(deviceId, since) {
+      const rows = await db
+        .selectFrom('incarnations')
+        .select('created_at')
+        .where('device_id', '=', deviceId)
+        .where('created_at', '>', BigInt(since))
+        .where('nonce', 'is not', null)
+        .orderBy('created_at')
+        .execute()
+      return rows.map(({ created_at }) => Number(created_at))
+    },
   }
 }
 

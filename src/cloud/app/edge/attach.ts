@@ -8,17 +8,20 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { CHAIN_START, signDocument } from '../../../protocol/signing.ts'
 import type { Store, Transaction } from '../store.ts'
 import type { KeyRing } from './key-ring.ts'
+import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
 import type { Device, FenceReason, Incarnation } from './records.ts'
+import { ATTACH_WINDOW_MS, type EdgeTerms } from './terms.ts'
 
 export interface Attach {
   readonly store: Pick<Store, 'transaction'>
   readonly keys: KeyRing
   readonly now: () => number
+  readonly terms: Pick<EdgeTerms, 'attachesMax'>
 }
 
-/** The signed answer, byte for byte the same for the same nonce. @throws CodedError DEVICE_REVOKED */
+/** The signed answer, byte for byte the same for the same nonce. @throws CodedError DEVICE_REVOKED, ATTACH_TOO_OFTEN */
 export async function attach(
-  { store, keys, now }: Attach,
+  { store, keys, now, terms }: Attach,
   deviceId: string,
   request: z.infer<typeof attachRequest>,
 ): Promise<string> {
@@ -33,8 +36,9 @@ export async function attach(
       return answered.attachAnswer
     }
 
+    await refuseTooMany(tx, deviceId, terms.attachesMax, at)
     await fenceCurrent(tx, device, 'SUPERSEDED', at)
-    const number = device.incarnation + 1
+    const number = nextNumber(device, request.above)
     const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, incarnation: number }
     // The signature depends on nothing but its input: running it twice, as a transaction may, does no harm.
     const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
@@ -46,6 +50,23 @@ export async function attach(
     await tx.edge.devices.save({ ...device, incarnation: number, software: request.software, backlog: 0 })
     return answer
   })
+}
+
+/** Two copies of a device that both live would make a row with each sync, for ever: each may only go on so often. */
+async function refuseTooMany(tx: Transaction, deviceId: string, most: number, now: number): Promise<void> {
+  const recent = await tx.edge.incarnations.attachedSince(deviceId, now - ATTACH_WINDOW_MS)
+  const next = recent.at(-most)
+  if (next === undefined) return
+  const retryAfterMs = Math.max(1, next + ATTACH_WINDOW_MS - now)
+  throw new CodedError('ATTACH_TOO_OFTEN', `This device has attached ${recent.length} times within an hour.`, {
+    facts: { deviceId, retryAfterMs },
+  })
+}
+
+/** Above all that the device ever had: a twin that was restored from a backup knows of fewer. */
+function nextNumber(device: Device, above: number): number {
+  const believed = above <= device.incarnation + INCARNATIONS_FORGOTTEN_MAX
+  return Math.max(device.incarnation, believed ? above : 0) + 1
 }
 
 /** An incarnation that has reported nothing. */

@@ -38,6 +38,7 @@ export async function keepFork(taking: Taking, recorded: MergedSegment | undefin
     hash: after.lastHash,
     forked: true,
     closed: segment.final,
+    receipt: null,
   })
   return { taken: true, answer }
 }

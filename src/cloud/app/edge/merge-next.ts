@@ -189,16 +189,27 @@ function answerTo(
   releasing: boolean,
 ): SyncAnswerWire {
   const merged = { ...ownerOf(incarnation), seq: next.lastSeq, hash: next.lastHash }
-  if (grant === null) return { outcome: 'FENCED', ...merged, forked: incarnation.forked, closed: segment.final }
+  const receipt = {
+    incarnation: incarnation.number,
+    seq: next.lastSeq,
+    hash: next.lastHash,
+    entries: { from: incarnation.lastEntry + 1, to: next.lastEntry, head: next.entryHead },
+    retainUntil: now + deps.terms.receiptMarginMs,
+  }
+  if (grant === null) {
+    return { outcome: 'FENCED', ...merged, forked: incarnation.forked, closed: segment.final, receipt }
+  }
   return {
     outcome: 'MERGED',
     ...merged,
+    receipt,
     grant: {
       ...grant,
       accounts: grant.accounts.map((account) => ({ ...account, granted: String(account.granted) })),
     },
     policies: [...rules].map(([instanceId, { revision }]) => ({ instanceId, revision })),
     directives: releasing ? ['release'] : [],
+    releases: [],
     nextSyncMs: deps.terms.syncEveryMs,
     time: now,
   }

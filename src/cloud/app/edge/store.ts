@@ -30,6 +30,8 @@ export interface EdgeReader {
   readonly incarnations: {
     get(deviceId: string, number: number): Promise<Incarnation | undefined>
     byNonce(deviceId: string, nonce: string): Promise<Incarnation | undefined>
+    /** When the device attached, later than the instant, in ascending order. */
+    attachedSince(deviceId: string, since: number): Promise<readonly number[]>
   }
   readonly segments: {
     get(deviceId: string, incarnation: number, seq: number): Promise<MergedSegment | undefined>

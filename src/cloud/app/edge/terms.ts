@@ -1,5 +1,8 @@
 /** What the operator of the twin decides about devices. */
 
+/** Attaches are counted over this time, ms. */
+export const ATTACH_WINDOW_MS = 60 * 60_000
+
 export interface EdgeTerms {
   /** How long a device may spend what it holds without hearing from the twin, ms. */
   readonly grantLifetimeMs: number
@@ -9,6 +12,10 @@ export interface EdgeTerms {
   readonly policyUsableMs: number
   /** A device should sync at least so often, ms. */
   readonly syncEveryMs: number
+  /** How long a device keeps what is acknowledged, for a twin that is restored from a backup, ms. */
+  readonly receiptMarginMs: number
+  /** How often a device may attach within {@link ATTACH_WINDOW_MS}. */
+  readonly attachesMax: number
 }
 
 /** Where the twin is reached from outside. */
