@@ -6,16 +6,15 @@
 import { type AccountId, actionAccount, lineAccount } from './account.ts'
 import { MICRO_PER_TOKEN, type Decimal, type Ratio, ratio } from './amount.ts'
 import { compileCondition, type Evaluate } from './condition.ts'
+import { type Expression, parseFormula } from './formula.ts'
 import { type ClockReading, type Obstacle, OBSTACLES_MAX } from './decision.ts'
-import { type LineItem, type Period, type Policy, type RateTable, TOLERANCE_MS } from './policy.ts'
+import { type LineItem, type Period, type Policy, type RateTable, type RatedItem, TOLERANCE_MS } from './policy.ts'
 import { type Rules, compileRules } from './rules.ts'
 
 /** A line item that can pay for an item at a moment, as far as neither requester nor balances matter. */
 export interface Candidate {
   readonly lineItem: LineItem
-  readonly rate: Decimal
-  /** Micro-tokens per unit of count. */
-  readonly microRate: Ratio
+  readonly rate: CompiledRate
   readonly lineAccount: AccountId
   readonly actionAccounts: ReadonlyMap<string, AccountId>
   /** Period of the consumption limit; null where the line item has none. */
@@ -23,6 +22,21 @@ export interface Candidate {
   readonly rules: Rules
   /** The clock cannot tell whether the window is open, and the policy allows it. */
   readonly undecided: boolean
+}
+
+/** A rate as charges are computed by it. */
+export interface FixedRate {
+  readonly kind: 'FIXED'
+  readonly rate: Decimal
+  /** Micro-tokens per unit of count. */
+  readonly microRate: Ratio
+}
+
+/** How a rate table rates an item; the rate of a formula depends on the request. */
+export type CompiledRate = FixedRate | { readonly kind: 'FORMULA'; readonly expression: Expression }
+
+export function fixedRate(rate: Decimal): FixedRate {
+  return { kind: 'FIXED', rate, microRate: ratio(rate.digits * MICRO_PER_TOKEN, 10n ** BigInt(rate.scale)) }
 }
 
 /** What is known about one item at a moment. Candidates stand in the order in which they are charged. */
@@ -140,7 +154,7 @@ function lineItemsBySeries(
 interface CompiledTable {
   readonly series: string
   readonly effectiveFrom: number
-  readonly rates: ReadonlyMap<string, Decimal>
+  readonly rates: ReadonlyMap<string, CompiledRate>
   /** From when another table of the series takes its place; Infinity for the last. */
   readonly effectiveUntil: number
 }
@@ -159,13 +173,26 @@ function compileTables(tables: readonly RateTable[]): readonly CompiledTable[] {
   return compiled
 }
 
-function ratesByItem(table: RateTable): ReadonlyMap<string, Decimal> {
-  const rates = new Map<string, Decimal>()
-  for (const { name, version, rate } of table.items) {
-    const key = itemKey(name, version)
-    if (!rates.has(key)) rates.set(key, rate)
+function ratesByItem(table: RateTable): ReadonlyMap<string, CompiledRate> {
+  const rates = new Map<string, CompiledRate>()
+  for (const item of table.items) {
+    const key = itemKey(item.name, item.version)
+    if (!rates.has(key)) rates.set(key, compileRate(item))
   }
   return rates
+}
+
+/** Stands in for a formula that does not parse, which the protocol's schema refuses: it has no rate either. */
+const NO_RATE: Expression = { kind: 'CALL', operation: 'DIVIDE', operands: [zero(), zero()] }
+
+function zero(): Expression {
+  return { kind: 'NUMBER', value: { num: 0n, den: 1n } }
+}
+
+function compileRate({ rate, formula }: RatedItem): CompiledRate {
+  if (rate !== undefined) return fixedRate(rate)
+  const parsed = parseFormula(formula)
+  return { kind: 'FORMULA', expression: 'problem' in parsed ? NO_RATE : parsed.expression }
 }
 
 function indexTables(tables: readonly CompiledTable[]): ReadonlyMap<string, readonly CompiledTable[]> {
@@ -226,7 +253,7 @@ function viewItem(
 ): ItemView {
   const inEffect = (table: CompiledTable): boolean =>
     table.effectiveFrom <= clock.now && clock.now < table.effectiveUntil
-  const rates = new Map<string, Decimal>()
+  const rates = new Map<string, CompiledRate>()
   for (const table of containing) {
     const rate = table.rates.get(key)
     if (rate !== undefined && inEffect(table)) rates.set(table.series, rate)
@@ -247,12 +274,12 @@ function viewItem(
     }
   }
   if (candidates.length === 0) {
-    const others = tables.filter(({ series }) => !rates.has(series)).map(({ series }) => series)
-    for (const series of new Set(others)) {
-      for (const { lineItem } of bySeries.get(series) ?? []) {
-        if (obstacles.length >= OBSTACLES_MAX) break
-        obstacles.push({ lineItemId: lineItem.id, why: 'SERIES_DOES_NOT_RATE_ITEM' })
-      }
+    const inForce = new Set(tables.filter(inEffect).map(({ series }) => series))
+    for (const [series, others] of bySeries) {
+      if (rates.has(series)) continue
+      const why = inForce.has(series) ? 'SERIES_DOES_NOT_RATE_ITEM' : 'SERIES_HAS_NO_TABLE'
+      const more = others.slice(0, OBSTACLES_MAX - obstacles.length)
+      obstacles.push(...more.map(({ lineItem }) => ({ lineItemId: lineItem.id, why }) as const))
     }
   }
   candidates.sort((a, b) => chargeOrder(a.lineItem, b.lineItem))
@@ -279,7 +306,7 @@ function surelyOpen(opensAt: number, closesAt: number, earliest: number, latest:
   return opensAt <= earliest && latest !== null && latest <= closesAt
 }
 
-function candidate(compiled: CompiledLineItem, rate: Decimal, clock: ClockReading): Candidate {
+function candidate(compiled: CompiledLineItem, rate: CompiledRate, clock: ClockReading): Candidate {
   const { lineItem } = compiled
   const period = periodAt(lineItem.periods, clock.now)
   if (period === undefined) throw new Error('invariant: a usable line item has a period')
@@ -287,7 +314,6 @@ function candidate(compiled: CompiledLineItem, rate: Decimal, clock: ClockReadin
   return {
     lineItem,
     rate,
-    microRate: ratio(rate.digits * MICRO_PER_TOKEN, 10n ** BigInt(rate.scale)),
     lineAccount: lineAccount(compiled.instanceId, lineItem.id, period.index),
     actionAccounts: compiled.actionAccounts,
     limitPeriod: limit === null ? null : (periodAt(limit.periods, clock.now)?.index ?? null),

@@ -6,17 +6,18 @@
  *   1 ITEM_NOT_RATED             a rate table in effect has the item with exactly this version
  *   2 NO_USABLE_LINE_ITEM        an elastic, deployed line item in its window draws on a series that rates it
  *     CLOCK_UNDECIDED            ... and only the clock's doubt about the window is in the way
- *   3 DENIED_BY_RULE             the actions of such a line item allow the requester
- *   4 INSUFFICIENT_TOKENS        the pools of those line items hold enough
- *   5 ALLOCATION_EXHAUSTED       ... also within the allocation of the action that allows
- *   6 CONSUMPTION_LIMIT_REACHED  ... also within the requester's consumption limit
+ *   3 FORMULA_FAILED             its formula, where it has one, gives a rate for the variables of the request
+ *   4 DENIED_BY_RULE             the actions of such a line item allow the requester
+ *   5 INSUFFICIENT_TOKENS        the pools of those line items hold enough
+ *   6 ALLOCATION_EXHAUSTED       ... also within the allocation of the action that allows
+ *   7 CONSUMPTION_LIMIT_REACHED  ... also within the requester's consumption limit
  *
- * On a device, rungs 4 to 6 fail as GRANT_EXPIRED or GRANT_EXHAUSTED where the device's grant, and not the pool, is what
+ * On a device, rungs 5 to 7 fail as GRANT_EXPIRED or GRANT_EXHAUSTED where the device's grant, and not the pool, is what
  * ran out. The same facts give the same decision, wherever they are held; nothing in here reads a clock or throws on data.
  */
 import { type AccountId, type Posting, limitAccount } from './account.ts'
 import { type Micro, type Ratio, decimalRatio, ratio, roundHalfEven } from './amount.ts'
-import type { Candidate, CompiledPolicy } from './compile.ts'
+import { type Candidate, type CompiledPolicy, type CompiledRate, type FixedRate, fixedRate } from './compile.ts'
 import {
   type AccessRequest,
   type Caveat,
@@ -32,6 +33,7 @@ import {
   type Room,
   type RoomOf,
 } from './decision.ts'
+import { type FormulaFailure, formulaRate } from './formula-rate.ts'
 import type { Action } from './policy.ts'
 
 /**
@@ -83,15 +85,23 @@ function decideItem(
 
   const payers: Payer[] = []
   const denials: Obstacle[] = []
+  const failures: Obstacle[] = []
+  const rateOf = ratesFor(item)
   const untried = view.candidates[Symbol.iterator]()
   // Line items after the one that serves the rest are never looked at.
   const payerAt = (index: number): Payer | undefined => {
     while (payers.length <= index) {
       const { value: candidate, done } = untried.next()
       if (done === true) return undefined
+      const rate = rateOf(candidate.rate)
+      if (typeof rate === 'string') {
+        if (failures.length < OBSTACLES_MAX) failures.push(obstacle(candidate, null, rate))
+        continue
+      }
       const ruling = candidate.rules(requester.dictionary)
-      if (ruling.ruling === 'ALLOW') payers.push(payer(policy, candidate, ruling.action, requester, roomOf, taken))
-      else if (denials.length < OBSTACLES_MAX) denials.push(obstacle(candidate, ruling.action, ruling.why))
+      if (ruling.ruling === 'ALLOW') {
+        payers.push(payer(policy, candidate, rate, ruling.action, requester, roomOf, taken))
+      } else if (denials.length < OBSTACLES_MAX) denials.push(obstacle(candidate, ruling.action, ruling.why))
     }
     return payers[index]
   }
@@ -99,7 +109,8 @@ function decideItem(
   const count = decimalRatio(item.count)
   const shares = split(count, payerAt, 'LIMIT')
   if (shares === undefined) {
-    return payers.length === 0 ? refused('DENIED_BY_RULE', denials) : refused(...shortage(count, payers))
+    if (payers.length > 0) return refused(...shortage(count, payers))
+    return denials.length > 0 ? refused('DENIED_BY_RULE', denials) : refused('FORMULA_FAILED', failures)
   }
 
   for (const {
@@ -111,6 +122,22 @@ function decideItem(
     for (const { account } of accounts) taken.set(account, (taken.get(account) ?? 0n) + charged)
   }
   return granted(shares)
+}
+
+/** The rate of each candidate for one requested item; a formula that several of them share is evaluated once. */
+function ratesFor({ variables }: RequestedItem): (rate: CompiledRate) => FixedRate | FormulaFailure {
+  let known: Map<CompiledRate, FixedRate | FormulaFailure> | undefined
+  return (compiled) => {
+    if (compiled.kind === 'FIXED') return compiled
+    known ??= new Map()
+    let rate = known.get(compiled)
+    if (rate === undefined) {
+      const value = formulaRate(compiled.expression, variables)
+      rate = typeof value === 'string' ? value : fixedRate(value)
+      known.set(compiled, rate)
+    }
+    return rate
+  }
 }
 
 /** The rungs that look at balances, each including the ones before it. */
@@ -140,6 +167,7 @@ interface PayerAccount {
 /** A candidate whose rules allow the requester, with the accounts that a charge to it touches. */
 interface Payer {
   readonly candidate: Candidate
+  readonly rate: FixedRate
   readonly action: Action | null
   readonly accounts: readonly PayerAccount[]
 }
@@ -147,6 +175,7 @@ interface Payer {
 function payer(
   policy: CompiledPolicy,
   candidate: Candidate,
+  rate: FixedRate,
   action: Action | null,
   requester: Requester,
   roomOf: RoomOf,
@@ -165,7 +194,7 @@ function payer(
     const { instanceId } = policy.policy
     accounts.push(look('LIMIT', limitAccount(instanceId, candidate.lineItem.id, requester, candidate.limitPeriod)))
   }
-  return { candidate, action, accounts }
+  return { candidate, rate, action, accounts }
 }
 
 /** The least that the accounts up to a rung hold. */
@@ -200,7 +229,7 @@ function split(
   for (let index = 0; ; index += 1) {
     const payer = payerAt(index)
     if (payer === undefined) return undefined
-    const { microRate } = payer.candidate
+    const { microRate } = payer.rate
     const needed = chargeFor(remaining, microRate, sum)
     const available = capacity(payer, rung)
     if (available === 'UNLIMITED' || available >= needed) {
@@ -225,9 +254,9 @@ function chargeFor(count: Ratio, microRate: Ratio, sum: Micro): Micro {
 
 function granted(shares: readonly Share[]): ItemOutcome {
   let total = 0n
-  const parts = shares.map(({ payer: { candidate, action }, charged }): Part => {
+  const parts = shares.map(({ payer: { candidate, rate, action }, charged }): Part => {
     total += charged
-    return { lineItemId: candidate.lineItem.id, rate: candidate.rate, actionId: action?.id ?? null, charged }
+    return { lineItemId: candidate.lineItem.id, rate: rate.rate, actionId: action?.id ?? null, charged }
   })
   return { outcome: 'GRANTED', parts, total }
 }
@@ -241,7 +270,7 @@ function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, reado
   const obstacles: Obstacle[] = []
   for (const each of payers) {
     const least = capacity(each, rung)
-    const needed = chargeFor(count, each.candidate.microRate, 0n)
+    const needed = chargeFor(count, each.rate.microRate, 0n)
     for (const { rung: own, account, left, shortage } of each.accounts) {
       if (left === 'UNLIMITED') continue
       if (CAPACITY_RUNGS.indexOf(own) <= last && left === least) reason = localReason(reason, shortage)

@@ -4,6 +4,7 @@
  */
 import type { AccountId, Posting } from './account.ts'
 import type { Decimal, Micro } from './amount.ts'
+import type { FormulaFailure, Variables } from './formula-rate.ts'
 
 export interface Requester {
   readonly type: string
@@ -18,6 +19,8 @@ export interface RequestedItem {
   readonly version: string
   /** Greater than zero. */
   readonly count: Decimal
+  /** What the formulas of rate tables may name; absent where the request gives none. */
+  readonly variables?: Variables
 }
 
 export interface AccessRequest {
@@ -60,6 +63,7 @@ export type RefusalReason =
   | 'ITEM_NOT_RATED'
   | 'NO_USABLE_LINE_ITEM'
   | 'CLOCK_UNDECIDED'
+  | 'FORMULA_FAILED'
   | 'DENIED_BY_RULE'
   | 'INSUFFICIENT_TOKENS'
   | 'ALLOCATION_EXHAUSTED'
@@ -86,7 +90,10 @@ export interface Obstacle {
     | 'ENDED'
     | 'CLOCK_UNDECIDED'
     | 'SERIES_DOES_NOT_RATE_ITEM'
+    /** No rate table of the line item's series is in effect. */
+    | 'SERIES_HAS_NO_TABLE'
     | 'NO_PERIOD'
+    | FormulaFailure
     | 'RULE_DENIES'
     | 'NO_RULE_MATCHES'
     | 'RULE_ERROR'

@@ -82,13 +82,25 @@ export interface RateTable {
   readonly items: readonly RatedItem[]
 }
 
-export interface RatedItem {
+interface NamedItem {
   readonly name: string
   /** Empty text: no version; matches only a request without one. */
   readonly version: string
+}
+
+export interface FixedRateItem extends NamedItem {
   /** Tokens per unit of count, >= 0. */
   readonly rate: Decimal
+  readonly formula?: never
 }
+
+export interface FormulaItem extends NamedItem {
+  /** Text that `parseFormula` takes; its value is the rate. */
+  readonly formula: string
+  readonly rate?: never
+}
+
+export type RatedItem = FixedRateItem | FormulaItem
 
 /** Nesting levels of a condition; more is refused at the edge and evaluates as an error. */
 export const CONDITION_DEPTH_MAX = 10

@@ -4,6 +4,7 @@
  */
 import { z } from 'zod'
 import { type Decimal, type Micro, MICRO_MAX, formatDecimal, formatMicro, parseDecimal } from '../core/amount.ts'
+import { parseFormula } from '../core/formula.ts'
 
 /** Text that every store and encoding takes: no lone surrogates, no NUL. */
 export const plainText = (maxLength: number) =>
@@ -34,6 +35,13 @@ export const decimalText = z
     context.addIssue({ code: 'custom', message: 'must be a non-negative decimal as text' })
     return z.NEVER
   })
+
+/** The text of a formula that core can evaluate. */
+export const formulaText = z.string().superRefine((text, context) => {
+  const parsed = parseFormula(text)
+  if (!('problem' in parsed)) return
+  context.addIssue({ code: 'custom', message: `at character ${parsed.position}: ${parsed.problem}` })
+})
 
 /** A JSON number that may be fractional, taken by its shortest decimal text. */
 export const decimalNumber = (rule: 'POSITIVE' | 'NON_NEGATIVE') =>

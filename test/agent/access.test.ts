@@ -159,6 +159,21 @@ describe('an access request', () => {
     expect(device.asked).toEqual([])
   })
 
+  it('is charged by the formula of the policy, whose variables stand in the entry', async () => {
+    const items = [{ name: 'print', version: '', formula: 'Size * 2' }]
+    const rateTables = [{ series: '', version: '1', effectiveFrom: 0, items }]
+    const device = await ready(100_000_000n, await policyInForce(1, { rateTables }))
+    const body = {
+      requester: { type: 'user', value: 'ada' },
+      requestedItems: [{ item: 'print', count: 2, variables: { SIZE: 1.5 } }],
+    }
+    const answer = await device.ask(body, { apiVersion: 'v1.1' })
+    expect(answer.requestedItems[0]?.lineItems).toEqual([{ activationId: 'line-1', rate: 3, tokensCharged: 6 }])
+    expect(device.lastEntry?.items[0]).toMatchObject({ variables: { size: '1.5' }, total: 6_000_000n })
+    expect(statusOf(await device.ask(accessBody(1), { apiVersion: 'v1.1' }))).toEqual(['2007'])
+    await expect(device.ask(body)).rejects.toMatchObject({ code: 'BAD_REQUEST' })
+  })
+
   it('that is refused is an entry too, with nothing charged', async () => {
     const device = await ready()
     const answer = await device.ask(accessBody(1, 'scan'), { apiVersion: 'v1.1' })

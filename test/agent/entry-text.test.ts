@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { type AccessEntry, accessEntryText } from '../../src/agent/app/entry-text.ts'
 import { type Decimal, formatDecimal } from '../../src/core/amount.ts'
+import type { Variables } from '../../src/core/formula-rate.ts'
 import type { ItemOutcome, Part, RefusalReason, RequestedItem } from '../../src/core/decision.ts'
 import { type EntryBodyWire, entryBody } from '../../src/protocol/edge/sync.ts'
 import { INSTANCE } from './link/fake-cloud.ts'
@@ -25,12 +26,21 @@ const outcome: fc.Arbitrary<ItemOutcome> = fc.oneof(
   }),
   fc.constant({ outcome: 'NOT_CHARGED' as const }),
 )
+const variables = fc.array(fc.tuple(fc.stringMatching(/^[a-z_][a-z0-9_]{0,9}$/), decimal), { maxLength: 3 })
 const item = fc.record({
-  asked: fc.record({ name: text, version: text, count: decimal }) satisfies fc.Arbitrary<RequestedItem>,
+  asked: fc
+    .record({ name: text, version: text, count: decimal, given: fc.option(variables) })
+    .map(({ given, ...asked }): RequestedItem => (given === null ? asked : { ...asked, variables: new Map(given) })),
   outcome,
   metaData: fc.option(fc.dictionary(text, fc.jsonValue()), { nil: undefined }),
 })
 const instant = fc.nat(253_402_300_799_999)
+
+function textOf(variables: Variables): Record<string, string> {
+  const texts: Record<string, string> = {}
+  for (const [name, value] of variables) texts[name] = formatDecimal(value)
+  return texts
+}
 
 /** The same entry as an object: what the text must say. */
 function asObject({ n, reading, request, decision, metaData, ...entry }: AccessEntry): EntryBodyWire {
@@ -51,6 +61,7 @@ function asObject({ n, reading, request, decision, metaData, ...entry }: AccessE
         item: asked.name,
         version: asked.version,
         count: formatDecimal(asked.count),
+        ...(asked.variables === undefined ? {} : { variables: textOf(asked.variables) }),
         outcome: decided.outcome === 'REFUSED' ? decided.reason : decided.outcome,
         total: granted ? String(decided.total) : '0',
         parts: granted

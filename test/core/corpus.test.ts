@@ -45,6 +45,7 @@ test('the corpus shows every reason for a refusal, and each case by a name of it
     'CLOCK_UNDECIDED',
     'CONSUMPTION_LIMIT_REACHED',
     'DENIED_BY_RULE',
+    'FORMULA_FAILED',
     'GRANTED',
     'GRANT_EXHAUSTED',
     'GRANT_EXPIRED',

@@ -15,9 +15,11 @@ import type {
   Room,
   RoomOf,
 } from '../../src/core/decision.ts'
+import type { Decimal } from '../../src/core/amount.ts'
 import type { Posting } from '../../src/core/account.ts'
 import type { Mode } from '../../src/core/decide.ts'
 import type { Action, Condition, LineItem, Period, Policy, RatedItem, RateTable } from '../../src/core/policy.ts'
+import { naiveFormula } from './naive-formula.ts'
 import { minus, nearest, over, plus, shifted, times, whole } from './naive-fraction.ts'
 
 /** A decision without the obstacles: those are explanations, checked by a property of their own. */
@@ -92,7 +94,7 @@ export function naiveDecide(
 
 interface Payer {
   readonly item: LineItem
-  readonly rated: RatedItem
+  readonly rate: Decimal
   readonly window: WindowState
   readonly actionId: string | null
   /** The accounts that a charge of this line item is posted to, in the order line, action, limit. */
@@ -130,12 +132,16 @@ function decideItem(
   if (usable.length === 0) return undecidedOnly ? 'CLOCK_UNDECIDED' : 'NO_USABLE_LINE_ITEM'
 
   const payers: Payer[] = []
+  let anyRate = false
   for (const lineItem of usable) {
+    const rate = rateFor(policy, lineItem, item, clock.now)
+    if (typeof rate === 'string') continue
+    anyRate = true
     const ruling = rulingOf(policy, lineItem, requester)
     if (ruling.verdict === 'ALLOWED')
-      payers.push(payerOf(policy, lineItem, ruling.action, requester, item, clock, roomOf))
+      payers.push(payerOf(policy, lineItem, rate, ruling.action, requester, clock, roomOf))
   }
-  if (payers.length === 0) return 'DENIED_BY_RULE'
+  if (payers.length === 0) return anyRate ? 'DENIED_BY_RULE' : 'FORMULA_FAILED'
   payers.sort((a, b) => (goesBefore(a.item, b.item) ? -1 : 1))
 
   const rungs = ['INSUFFICIENT_TOKENS', 'ALLOCATION_EXHAUSTED', 'CONSUMPTION_LIMIT_REACHED'] as const
@@ -254,18 +260,24 @@ function anyOf(truths: readonly Truth[]): Truth {
   return truths.includes('ERROR') ? 'ERROR' : 'FALSE'
 }
 
+/** What the line item's series charges for one unit, or why its formula gives no rate. */
+export function rateFor(policy: Policy, lineItem: LineItem, item: RequestedItem, now: number): Decimal | string {
+  const rated = ratedItem(policy, lineItem.rateTableSeries, item, now)
+  if (rated === undefined) throw new Error('only a line item of a series that rates the item is asked')
+  return rated.rate ?? naiveFormula(rated.formula, [...(item.variables ?? [])])
+}
+
 function payerOf(
   policy: Policy,
   lineItem: LineItem,
+  rate: Decimal,
   action: Action | null,
   requester: Requester,
-  item: RequestedItem,
   clock: ClockReading,
   roomOf: RoomOf,
 ): Payer {
-  const rated = ratedItem(policy, lineItem.rateTableSeries, item, clock.now)
   const period = periodAt(lineItem.periods, clock.now)
-  if (rated === undefined || period === undefined) throw new Error('only usable line items pay')
+  if (period === undefined) throw new Error('only usable line items pay')
   const line = idText('line', policy.instanceId, lineItem.id, String(period.index))
   const accounts = [line]
   const rooms = [[roomOf(line)], [roomOf(line)], [roomOf(line)]]
@@ -284,7 +296,7 @@ function payerOf(
     rooms[2]?.push(roomOf(limit))
   }
   const window = windowState(policy, lineItem, clock)
-  return { item: lineItem, rated, window, actionId: action?.id ?? null, accounts, rooms }
+  return { item: lineItem, rate, window, actionId: action?.id ?? null, accounts, rooms }
 }
 
 function idText(kind: string, ...parts: readonly string[]): string {
@@ -306,12 +318,12 @@ function serve(payers: readonly Payer[], item: RequestedItem, rung: number): rea
   let remaining = shifted(item.count.digits, item.count.scale)
   let paid = 0n
   for (const payer of payers) {
-    const rate = shifted(payer.rated.rate.digits, payer.rated.rate.scale)
+    const rate = shifted(payer.rate.digits, payer.rate.scale)
     const exact = times(times(remaining, rate), whole(MICRO))
     const needed = nearest(plus(whole(paid), exact)) - paid
     const capacity = leastOf(payer.rooms[rung] ?? [])
     const share = (charged: bigint): Share => ({
-      part: { lineItemId: payer.item.id, rate: payer.rated.rate, actionId: payer.actionId, charged },
+      part: { lineItemId: payer.item.id, rate: payer.rate, actionId: payer.actionId, charged },
       payer,
     })
     if (capacity === 'UNLIMITED' || capacity >= needed) {

@@ -4,10 +4,10 @@
  * not, names that are keys of a prototype.
  */
 import fc from 'fast-check'
-import { type Micro, decimal } from '../../src/core/amount.ts'
+import { type Decimal, type Micro, decimal } from '../../src/core/amount.ts'
 import type { AccountId } from '../../src/core/account.ts'
 import type { Mode } from '../../src/core/decide.ts'
-import type { AccessRequest, ClockReading, Requester, Room, RoomOf } from '../../src/core/decision.ts'
+import type { AccessRequest, ClockReading, RequestedItem, Requester, Room, RoomOf } from '../../src/core/decision.ts'
 import type {
   Action,
   Condition,
@@ -233,16 +233,22 @@ const ITEMS = [
   { name: '__proto__', version: 'constructor' },
 ] as const
 
+const FORMULAS = ['2', 'price * 2', 'PRICE / 3', 'size - price', 'ROUND(1 / price, 2)', 'MAX(price, 1) ^ size'] as const
+
 const rate = fc.constantFrom(...RATES).map((text) => decimal(text))
+const price: fc.Arbitrary<{ readonly rate: Decimal } | { readonly formula: string }> = fc.oneof(
+  { weight: 3, arbitrary: rate.map((one) => ({ rate: one })) },
+  { weight: 1, arbitrary: fc.constantFrom(...FORMULAS).map((formula) => ({ formula })) },
+)
 const ratedItems: fc.Arbitrary<readonly RatedItem[]> = fc
   .tuple(
     fc.oneof({ weight: 2, arbitrary: fc.constant([...ITEMS]) }, { weight: 1, arbitrary: fc.subarray([...ITEMS]) }),
-    fc.array(rate, { minLength: ITEMS.length, maxLength: ITEMS.length }),
+    fc.array(price, { minLength: ITEMS.length, maxLength: ITEMS.length }),
   )
-  .map(([items, rates]) =>
+  .map(([items, prices]) =>
     items.flatMap((item, index): RatedItem[] => {
-      const one = rates[index]
-      return one === undefined ? [] : [{ ...item, rate: one }]
+      const one = prices[index]
+      return one === undefined ? [] : [{ ...item, ...one }]
     }),
   )
 
@@ -282,8 +288,18 @@ const requestedItem = fc
       { weight: 1, arbitrary: fc.constant({ name: 'constructor', version: '' }) },
     ),
     count: fc.constantFrom(...COUNTS),
+    variables: fc.option(
+      fc.uniqueArray(fc.tuple(fc.constantFrom('price', 'size'), fc.constantFrom('0', '1', '1.5', '3', '-2')), {
+        selector: ([name]) => name,
+      }),
+      { nil: undefined },
+    ),
   })
-  .map(({ item, count }) => ({ ...item, count: decimal(count) }))
+  .map(({ item, count, variables }): RequestedItem => ({
+    ...item,
+    count: decimal(count),
+    ...(variables === undefined ? {} : { variables: new Map(variables.map(([name, text]) => [name, decimal(text)])) }),
+  }))
 
 const request = (maxItems: number): fc.Arbitrary<AccessRequest> =>
   fc.record({ requester, items: fc.array(requestedItem, { minLength: 1, maxLength: maxItems }) })

@@ -10,7 +10,16 @@ import { compilePolicy } from '../../src/core/compile.ts'
 import { decide } from '../../src/core/decide.ts'
 import { type Decision, type ItemOutcome, OBSTACLES_MAX, type RoomOf } from '../../src/core/decision.ts'
 import type { Condition, LineItem, NamedCondition, Policy } from '../../src/core/policy.ts'
-import { countersRunAt, naiveDecide, periodAt, ratedItem, rulingOf, truthOf, windowState } from './naive-evaluator.ts'
+import {
+  countersRunAt,
+  naiveDecide,
+  periodAt,
+  rateFor,
+  ratedItem,
+  rulingOf,
+  truthOf,
+  windowState,
+} from './naive-evaluator.ts'
 import { nearest, shifted, times, whole } from './naive-fraction.ts'
 import * as arbitrary from './properties.arbitraries.ts'
 import type { Scenario } from './properties.arbitraries.ts'
@@ -310,7 +319,7 @@ describe('tokens', () => {
 function withRate(scenario: Scenario, rate: Decimal): Scenario {
   const rateTables = scenario.policy.rateTables.map((table) => ({
     ...table,
-    items: table.items.map((item) => ({ ...item, rate })),
+    items: table.items.map(({ name, version }) => ({ name, version, rate })),
   }))
   return { ...scenario, policy: { ...scenario.policy, rateTables } }
 }
@@ -577,8 +586,7 @@ describe('explanations', () => {
         if (outcome?.outcome !== 'REFUSED') return
         const asked = itemAt(request.items, 0)
         expect(outcome.obstacles.length).toBeLessThanOrEqual(OBSTACLES_MAX)
-        // Line items of a series that never rates the item are not looked at, so that want of a line item may explain nothing.
-        const explained = outcome.reason !== 'ITEM_NOT_RATED' && outcome.reason !== 'NO_USABLE_LINE_ITEM'
+        const explained = outcome.reason !== 'ITEM_NOT_RATED' && policy.lineItems.length > 0
         if (explained) expect(outcome.obstacles.length).toBeGreaterThan(0)
         for (const obstacle of outcome.obstacles) {
           const item = policy.lineItems.find(({ id }) => id === obstacle.lineItemId)
@@ -586,6 +594,11 @@ describe('explanations', () => {
           const window = windowState(policy, item, clock)
           const ruling = rulingOf(policy, item, request.requester)
           const refusal = ruling.verdict === 'REFUSED' ? ruling.why : undefined
+          const rated = ratedItem(policy, item.rateTableSeries, asked, clock.now)
+          const rate = rated === undefined ? undefined : rateFor(policy, item, asked, clock.now)
+          const inForce = policy.rateTables.some(
+            ({ series, effectiveFrom }) => series === item.rateTableSeries && effectiveFrom <= clock.now,
+          )
           const { account, needed, left } = obstacle
           const short = account !== undefined && left !== undefined && needed !== undefined && left < needed
           const isThere = {
@@ -594,7 +607,13 @@ describe('explanations', () => {
             NOT_STARTED: window === 'BEFORE',
             ENDED: window === 'AFTER',
             CLOCK_UNDECIDED: window === 'UNDECIDED' && policy.undecidedClock === 'refuse',
-            SERIES_DOES_NOT_RATE_ITEM: ratedItem(policy, item.rateTableSeries, asked, clock.now) === undefined,
+            SERIES_DOES_NOT_RATE_ITEM: rated === undefined && inForce,
+            SERIES_HAS_NO_TABLE: !inForce,
+            FORMULA_VARIABLE_MISSING: rate === 'FORMULA_VARIABLE_MISSING',
+            FORMULA_DIVIDES_BY_ZERO: rate === 'FORMULA_DIVIDES_BY_ZERO',
+            FORMULA_OVERFLOWS: rate === 'FORMULA_OVERFLOWS',
+            FORMULA_IS_NEGATIVE: rate === 'FORMULA_IS_NEGATIVE',
+            FORMULA_UNDEFINED: rate === 'FORMULA_UNDEFINED',
             NO_PERIOD: !countersRunAt(item, clock.now),
             RULE_DENIES: refusal === 'RULE_DENIES',
             NO_RULE_MATCHES: refusal === 'NO_RULE_MATCHES',

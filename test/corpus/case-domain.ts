@@ -4,6 +4,7 @@
  */
 import { type AccountId, actionAccount, limitAccount, lineAccount, parseAccount } from '../../src/core/account.ts'
 import { type Micro, decimal, formatDecimal, formatMicro, toMicro, wholeTokens } from '../../src/core/amount.ts'
+import type { Variables } from '../../src/core/formula-rate.ts'
 import type { AccessRequest, ClockReading, Decision, ItemOutcome, Room, RoomOf } from '../../src/core/decision.ts'
 import type { Action, Condition, ConsumptionLimit, LineItem, NamedCondition, Policy } from '../../src/core/policy.ts'
 import type { AccountName, ConditionFact, CorpusCase, LineItemFact } from './case-format.ts'
@@ -29,7 +30,11 @@ export function policyOfCase({ facts }: CorpusCase): Policy {
       series: table.series,
       version: table.version,
       effectiveFrom: table.effectiveFrom,
-      items: table.items.map((item) => ({ name: item.name, version: item.version, rate: decimal(item.rate) })),
+      items: table.items.map(({ name, version, ...price }) => ({
+        name,
+        version,
+        ...('rate' in price ? { rate: decimal(price.rate) } : price),
+      })),
     })),
   }
 }
@@ -45,8 +50,13 @@ export function requestOfCase({ request }: CorpusCase): AccessRequest {
       name: item.item,
       version: item.version ?? '',
       count: decimal(item.count),
+      ...(item.variables === undefined ? {} : { variables: variablesOf(item.variables) }),
     })),
   }
+}
+
+function variablesOf(texts: Readonly<Record<string, string>>): Variables {
+  return new Map(Object.entries(texts).map(([name, text]) => [name.toLowerCase(), decimal(text)]))
 }
 
 export function clockOfCase({ clock }: CorpusCase): ClockReading {

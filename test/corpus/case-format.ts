@@ -81,11 +81,17 @@ const lineItem = z.strictObject({
   consumptionLimit: consumptionLimit.optional(),
 })
 
+const rated = { name: z.string().min(1), version: z.string().default('') }
+const ratedItem = z.union([
+  z.strictObject({ ...rated, rate: decimalText }),
+  z.strictObject({ ...rated, formula: z.string() }),
+])
+
 const rateTable = z.strictObject({
   series: z.string().default(''),
   version: z.string(),
   effectiveFrom: instant,
-  items: z.array(z.strictObject({ name: z.string().min(1), version: z.string().default(''), rate: decimalText })),
+  items: z.array(ratedItem),
 })
 
 /** Names an account by the words of the case. Exactly one of `line`, `action`, `limit`. */
@@ -107,6 +113,7 @@ const statuses = [
   'ITEM_NOT_RATED',
   'NO_USABLE_LINE_ITEM',
   'CLOCK_UNDECIDED',
+  'FORMULA_FAILED',
   'DENIED_BY_RULE',
   'INSUFFICIENT_TOKENS',
   'ALLOCATION_EXHAUSTED',
@@ -155,7 +162,14 @@ export const corpusCase = z.strictObject({
   request: z.strictObject({
     requester: z.strictObject({ type: z.string(), value: z.string(), dictionary: dictionary.optional() }),
     items: z
-      .array(z.strictObject({ item: z.string().min(1), version: z.string().optional(), count: decimalText }))
+      .array(
+        z.strictObject({
+          item: z.string().min(1),
+          version: z.string().optional(),
+          count: decimalText,
+          variables: z.record(z.string(), z.string().regex(/^-?\d+(\.\d+)?$/)).optional(),
+        }),
+      )
       .min(1),
   }),
   /** `BEST_EFFORT` is the one-off request, `ALL_OR_NOTHING` the request in a session. */

@@ -52,7 +52,11 @@ export async function replay(twin: Twin, corpusCase: CorpusCase): Promise<WireAn
     await accepted(twin.call('PATCH', `/provisioning/api/${VERSION}/configuration`, { body }))
   }
   for (const table of facts.rateTables) {
-    const items = table.items.map(({ name, version, rate }) => ({ name, ...given({ version }), rate: exact(rate) }))
+    const items = table.items.map(({ name, version, ...price }) => ({
+      name,
+      ...given({ version }),
+      ...('rate' in price ? { rate: exact(price.rate) } : price),
+    }))
     const body = {
       ...given({ series: table.series }),
       version: table.version,
@@ -185,10 +189,13 @@ function bodyOf({ request }: CorpusCase) {
   const { type, value, dictionary } = request.requester
   return {
     requester: { type, value, ...(dictionary === undefined ? {} : { dictionary }) },
-    requestedItems: request.items.map(({ item, version, count }) => ({
+    requestedItems: request.items.map(({ item, version, count, variables }) => ({
       item,
       ...(version === undefined ? {} : { version }),
       count: exact(count),
+      ...(variables === undefined
+        ? {}
+        : { variables: Object.fromEntries(Object.entries(variables).map(([name, number]) => [name, exact(number)])) }),
     })),
   }
 }

@@ -33,7 +33,10 @@ const policy = (lineItems: readonly LineItem[]): Policy => ({
       series: 'A',
       version: '1',
       effectiveFrom: 0,
-      items: [{ name: 'I', version: '', rate: { digits: 25n, scale: 1 } }],
+      items: [
+        { name: 'I', version: '', rate: { digits: 25n, scale: 1 } },
+        { name: 'J', version: '', formula: 'price * 2' },
+      ],
     },
   ],
   timezoneTolerant: true,
@@ -57,6 +60,13 @@ describe('the policy document', () => {
   it('is refused when two line items have the same id, since one account would be asked twice', () => {
     const parsed = policyDocument.safeParse(policyToWire(policy([lineItem('L1'), lineItem('L1')]), terms))
     expect(parsed.error?.issues[0]?.message).toBe('two line items have the same id')
+  })
+
+  it('is refused when a formula in it is none', () => {
+    const wire = policyToWire(policy([]), terms)
+    const [table] = wire.rateTables
+    const bad = { ...wire, rateTables: [{ ...table, items: [{ name: 'J', version: '', formula: 'price *' }] }] }
+    expect(policyDocument.safeParse(bad).success).toBe(false)
   })
 
   it('is refused when it has a field that the device does not know', () => {

@@ -89,7 +89,7 @@ export class Access {
    */
   request(call: AccessCall): Promise<AccessAnswer> {
     try {
-      const parsed = accessRequestBody.safeParse(call.body)
+      const parsed = accessRequestBody[call.apiVersion].safeParse(call.body)
       if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error))
       if (call.repeat === null) return this.#decide(call, parsed.data, null)
       return this.#once(call, parsed.data, call.repeat)

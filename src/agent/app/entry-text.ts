@@ -4,6 +4,7 @@
  * for it.
  */
 import { type Decimal, formatDecimal } from '../../core/amount.ts'
+import type { Variables } from '../../core/formula-rate.ts'
 import type { AccessRequest, ClockReading, Decision, ItemOutcome, Part } from '../../core/decision.ts'
 
 export interface AccessEntry {
@@ -44,8 +45,14 @@ function itemText({ request, decision, metaData }: AccessEntry, index: number): 
   const more = metaData[index]
   return (
     `{"item":${quoted(asked.name)},"version":${quoted(asked.version)},"count":"${formatDecimal(asked.count)}",` +
-    `${outcomeText(outcome)}${more === undefined ? '' : `,"metaData":${JSON.stringify(more)}`}}`
+    `${variablesText(asked.variables)}${outcomeText(outcome)}${more === undefined ? '' : `,"metaData":${JSON.stringify(more)}`}}`
   )
+}
+
+function variablesText(variables: Variables | undefined): string {
+  if (variables === undefined) return ''
+  const texts = Object.fromEntries([...variables].map(([name, value]) => [name, formatDecimal(value)]))
+  return `"variables":${JSON.stringify(texts)},`
 }
 
 function outcomeText(outcome: ItemOutcome): string {

@@ -13,8 +13,7 @@ export async function createRateTable(store: Store, body: RateTableBody, now: nu
       if ((await tx.rateTables.get(series, version)) !== undefined) {
         throw new CodedError('CONFLICT', `There is a rate table ${named(series, version)} already.`)
       }
-      const items = body.items.map((item) => ({ name: item.name, version: item.version ?? '', rate: item.rate }))
-      await tx.rateTables.insert({ series, version, effectiveFrom, created: now, items })
+      await tx.rateTables.insert({ series, version, effectiveFrom, created: now, items: body.items })
     }),
   )
 }

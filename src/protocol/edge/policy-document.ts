@@ -4,9 +4,9 @@
  */
 import { z } from 'zod'
 import { formatDecimal } from '../../core/amount.ts'
-import type { Condition, NamedCondition, Policy } from '../../core/policy.ts'
+import type { Condition, NamedCondition, Policy, RatedItem } from '../../core/policy.ts'
 import { publicJwk } from '../signing.ts'
-import { decimalText, instant, microText, plainText, uuid } from '../wire.ts'
+import { decimalText, formulaText, instant, microText, plainText, uuid } from '../wire.ts'
 
 /**
  * `GET .../instances/{instanceId}/policy` answers with the signed document itself as its body: the compact JWS of kind
@@ -56,6 +56,11 @@ const lineItem = z.strictObject({
     .optional(),
 })
 
+const ratedItem = z.union([
+  z.strictObject({ name: z.string(), version: z.string(), rate: decimalText }),
+  z.strictObject({ name: z.string(), version: z.string(), formula: formulaText }),
+])
+
 export const policyDocument = z.strictObject({
   format: z.literal(1),
   instanceId: uuid,
@@ -77,7 +82,7 @@ export const policyDocument = z.strictObject({
       series: z.string(),
       version: z.string(),
       effectiveFrom: instant,
-      items: z.array(z.strictObject({ name: z.string(), version: z.string(), rate: decimalText })),
+      items: z.array(ratedItem),
     }),
   ),
   /** Public keys whose signature the device accepts from this revision on; holds the signing key itself. */
@@ -147,10 +152,14 @@ export function policyToWire(
       series,
       version,
       effectiveFrom,
-      items: items.map((item) => ({ name: item.name, version: item.version, rate: formatDecimal(item.rate) })),
+      items: items.map(ratedItemToWire),
     })),
     trustedKeys: terms.trustedKeys,
   }
+}
+
+function ratedItemToWire({ name, version, rate, formula }: RatedItem): z.input<typeof ratedItem> {
+  return rate === undefined ? { name, version, formula } : { name, version, rate: formatDecimal(rate) }
 }
 
 function bare(condition: Condition): Condition {

@@ -103,6 +103,8 @@ export const entryBody = z.strictObject({
       version: plainText(256),
       /** Decimal text. */
       count: z.string().max(100),
+      /** What the formula of a rate table could name; decimal text by name. */
+      variables: z.record(z.string().max(64), z.string().max(100)).optional(),
       /** `GRANTED`, `NOT_CHARGED`, or the reason of the refusal. */
       outcome: plainText(64),
       /** Micro-tokens. */

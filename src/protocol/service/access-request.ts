@@ -4,6 +4,9 @@
  */
 import { z } from 'zod'
 import type { AccessRequest, Decision, RequestedItem } from '../../core/decision.ts'
+import type { Variables } from '../../core/formula-rate.ts'
+import { type Decimal, parseDecimal } from '../../core/amount.ts'
+import { variableName } from '../../core/formula.ts'
 import { decimalNumber, exactNumber, plainText, tokensNumber, uuid } from '../wire.ts'
 import { type ApiVersion, ITEM_STATUS } from './status.ts'
 
@@ -21,34 +24,67 @@ const requester = z.strictObject({
   dictionary: dictionary.optional(),
 })
 
-const requestedItem = z
-  .strictObject({
-    item: plainText(256).min(1),
-    version: plainText(256).optional(),
-    /** Another spelling of `version` in older samples of the service. */
-    requestedVersion: plainText(256).optional(),
-    count: decimalNumber('POSITIVE'),
-    /** Goes to the usage records only. */
-    metaData: z.record(z.string(), z.unknown()).optional(),
-  })
-  .refine((item) => item.version === undefined || item.requestedVersion === undefined, {
-    message: 'give version or requestedVersion, not both',
+const VARIABLES_MAX = 32
+
+/** Taken entry by entry, so that a name is what was written, `__proto__` included. */
+const variables = dictionary.transform((given, context): Variables => {
+  const refuse = (path: string[], message: string): Variables => {
+    context.addIssue({ code: 'custom', path, message })
+    return z.NEVER
+  }
+  const entries = Object.entries(given)
+  if (entries.length > VARIABLES_MAX) return refuse([], `must hold at most ${VARIABLES_MAX} variables`)
+  const known = new Map<string, Decimal>()
+  for (const [key, number] of entries) {
+    const name = variableName(key)
+    if (name === undefined) return refuse([key], 'is not the name of a variable: letters, digits and "_"')
+    if (known.has(name)) return refuse([key], 'is given twice: case does not matter')
+    const value = typeof number === 'number' ? parseDecimal(number) : undefined
+    if (value === undefined) return refuse([key], 'must be a number of reasonable size')
+    known.set(name, value)
+  }
+  return known
+})
+
+const itemFields = {
+  item: plainText(256).min(1),
+  version: plainText(256).optional(),
+  /** Another spelling of `version` in older samples of the service. */
+  requestedVersion: plainText(256).optional(),
+  count: decimalNumber('POSITIVE'),
+  /** Goes to the usage records only. */
+  metaData: z.record(z.string(), z.unknown()).optional(),
+}
+
+const ONE_VERSION = { message: 'give version or requestedVersion, not both' }
+const hasOneVersion = (item: { readonly version?: unknown; readonly requestedVersion?: unknown }): boolean =>
+  item.version === undefined || item.requestedVersion === undefined
+
+/** Formulas, and so what they name, are a part of v1.1 only. */
+const requestedItem = {
+  'v1.0': z
+    .strictObject({ ...itemFields, variables: z.undefined('is a field of v1.1').optional() })
+    .refine(hasOneVersion, ONE_VERSION),
+  'v1.1': z.strictObject({ ...itemFields, variables: variables.optional() }).refine(hasOneVersion, ONE_VERSION),
+}
+
+const oneOff = (version: ApiVersion) =>
+  z.strictObject({ requester, requestedItems: z.array(requestedItem[version]).min(1).max(REQUESTED_ITEMS_MAX) })
+
+const inSession = (version: ApiVersion) =>
+  z.strictObject({
+    requester,
+    rollbackOnDeny: z.boolean(),
+    requestedItems: z.array(requestedItem[version]).max(REQUESTED_ITEMS_MAX),
   })
 
 /** Body of a one-off access request. */
-export const accessRequestBody = z.strictObject({
-  requester,
-  requestedItems: z.array(requestedItem).min(1).max(REQUESTED_ITEMS_MAX),
-})
+export const accessRequestBody = { 'v1.0': oneOff('v1.0'), 'v1.1': oneOff('v1.1') }
 
 /** Body of an access request in a session; an empty list puts the session to rest. */
-export const sessionAccessRequestBody = z.strictObject({
-  requester,
-  rollbackOnDeny: z.boolean(),
-  requestedItems: z.array(requestedItem).max(REQUESTED_ITEMS_MAX),
-})
+export const sessionAccessRequestBody = { 'v1.0': inSession('v1.0'), 'v1.1': inSession('v1.1') }
 
-export type AccessRequestBody = z.infer<typeof accessRequestBody>
+export type AccessRequestBody = z.infer<(typeof accessRequestBody)[ApiVersion]>
 
 export const accessResponseBody = z.strictObject({
   correlationId: uuid,
@@ -78,6 +114,7 @@ export function requestOf(body: Pick<AccessRequestBody, 'requester' | 'requested
       name: item.item,
       version: item.version ?? item.requestedVersion ?? '',
       count: item.count,
+      ...(item.variables === undefined ? {} : { variables: item.variables }),
     })),
   }
 }

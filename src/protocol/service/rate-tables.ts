@@ -1,32 +1,42 @@
 /** Rate tables on the wire. Source: contract, Rate tables; facts on rate tables. */
 import { z } from 'zod'
-import { decimalNumber, instant, plainText } from '../wire.ts'
+import type { RatedItem } from '../../core/policy.ts'
+import { decimalNumber, formulaText, instant, plainText } from '../wire.ts'
+import type { ApiVersion } from './status.ts'
 
 const RATED_ITEMS_MAX = 10_000
 
-const ratedItem = z.strictObject({
-  name: plainText(256).min(1),
-  version: plainText(256).optional(),
-  rate: decimalNumber('NON_NEGATIVE'),
-})
+const named = { name: plainText(256).min(1), version: plainText(256).optional() }
 
-/** Body of POST. Formula items are not supported: docs/decisions/rate-tables.md. */
-export const rateTableBody = z
-  .strictObject({
-    effectiveFrom: instant,
-    series: plainText(256).optional(),
-    version: plainText(256).min(1),
-    items: z.array(ratedItem).min(1).max(RATED_ITEMS_MAX),
+const fixedRateItem = z
+  .strictObject({ ...named, rate: decimalNumber('NON_NEGATIVE') })
+  .transform(({ name, version = '', rate }): RatedItem => ({ name, version, rate }))
+
+const ratedItem = z
+  .strictObject({ ...named, rate: decimalNumber('NON_NEGATIVE').optional(), formula: formulaText.optional() })
+  .transform(({ name, version = '', rate, formula }, context): RatedItem => {
+    if (rate !== undefined && formula === undefined) return { name, version, rate }
+    if (rate === undefined && formula !== undefined) return { name, version, formula }
+    context.addIssue({ code: 'custom', message: 'give a rate or a formula, and not both' })
+    return z.NEVER
   })
-  .refine(
-    ({ items }) =>
-      new Set(items.map(({ name, version = '' }) => JSON.stringify([name, version]))).size === items.length,
-    {
-      path: ['items'],
-      message: 'must not hold the same name and version twice',
-    },
-  )
-export type RateTableBody = z.infer<typeof rateTableBody>
+
+const bodyOf = (item: z.ZodType<RatedItem>) =>
+  z
+    .strictObject({
+      effectiveFrom: instant,
+      series: plainText(256).optional(),
+      version: plainText(256).min(1),
+      items: z.array(item).min(1).max(RATED_ITEMS_MAX),
+    })
+    .refine(
+      ({ items }) => new Set(items.map(({ name, version }) => JSON.stringify([name, version]))).size === items.length,
+      { path: ['items'], message: 'must not hold the same name and version twice' },
+    )
+
+/** Body of POST; formulas are a part of v1.1 only. */
+export const rateTableBody = { 'v1.0': bodyOf(fixedRateItem), 'v1.1': bodyOf(ratedItem) }
+export type RateTableBody = z.infer<(typeof rateTableBody)[ApiVersion]>
 
 /** Query of DELETE; without series: only a table without one. */
 export const rateTableQuery = z.strictObject({
@@ -41,6 +51,14 @@ export const rateTable = z.strictObject({
   effectiveFrom: instant,
   series: z.string().optional(),
   version: z.string(),
-  items: z.array(z.strictObject({ name: z.string(), version: z.string().optional(), rate: z.number() })),
+  /** Each with a rate, or in v1.1 with a formula. */
+  items: z.array(
+    z.strictObject({
+      name: z.string(),
+      version: z.string().optional(),
+      rate: z.number().optional(),
+      formula: z.string().optional(),
+    }),
+  ),
 })
 export type RateTableWire = z.infer<typeof rateTable>

@@ -19,6 +19,7 @@ export const ITEM_STATUS: Readonly<Record<ItemStatus, { 'v1.0': string; 'v1.1': 
   ALLOCATION_EXHAUSTED: { 'v1.0': '204', 'v1.1': '2004', description: 'Allocation exhausted' },
   CONSUMPTION_LIMIT_REACHED: { 'v1.0': '205', 'v1.1': '2005', description: 'Consumption limit reached' },
   NO_USABLE_LINE_ITEM: { 'v1.0': '206', 'v1.1': '2006', description: 'No usable line item' },
+  FORMULA_FAILED: { 'v1.0': '207', 'v1.1': '2007', description: 'Formula could not be evaluated' },
   GRANT_EXHAUSTED: {
     'v1.0': '208',
     'v1.1': '2008',

@@ -82,13 +82,61 @@ describe('rate tables', () => {
       { items: [{ ...item, rate: '1' }] },
       { items: [{ ...item, rate: 1e300 }] },
       { items: [item, { ...item, version: '' }] },
-      { items: [{ name: 'A', formula: 'SUM(price,1)' }] },
+      { items: [{ ...item, formula: '1' }] },
+      { items: [{ name: 'A', formula: 1 }] },
+      { items: [{ name: 'A', formula: '1' }, item] },
       { created: 5 },
     ]) {
       expect((await twin.call('POST', PATH, { body: table(change) })).status, JSON.stringify(change)).toBe(400)
     }
     expect((await twin.call('POST', PATH, { body: [table()] })).status).toBe(400)
     expect((await twin.call('POST', PATH)).status).toBe(400)
+  })
+
+  it('may rate an item by a formula in v1.1, and say where a formula is wrong', async () => {
+    await using twin = await openTwin()
+    const items = [
+      { name: 'Plot', formula: 'Size * 2' },
+      { name: 'Scan', rate: 3 },
+    ]
+    const body = table({ series: undefined, items })
+    const refused = await twin.call('POST', PATH.replace('v1.1', 'v1.0'), { body })
+    expect([refused.status, pick(refused.body, 'message')]).toEqual([400, expect.stringContaining('items[0]')])
+    expect((await twin.call('POST', PATH, { body })).status).toBe(201)
+    expect(pick((await twin.call('GET', PATH)).body, 0, 'items')).toEqual(items)
+    expect(pick((await twin.call('GET', PATH.replace('v1.1', 'v1.0'))).body, 0, 'items')).toEqual([items[1]])
+
+    const wrong = table({ version: '2', items: [{ name: 'Plot', formula: 'Size * * 2' }] })
+    const told = await twin.call('POST', PATH, { body: wrong })
+    expect([told.status, pick(told.body, 'message')]).toEqual([
+      400,
+      'body.items[0].formula: at character 8: a number, a variable, a function or "(" is expected here',
+    ])
+
+    const instance = await twin.instance()
+    await twin.lineItem(instance)
+    const ask = async (version: string, item: Record<string, unknown>) =>
+      twin.call('POST', `/elastic/api/${version}/instances/${instance}/access-request`, {
+        body: { requester: { type: 'user', value: 'x' }, requestedItems: [{ item: 'Plot', count: 2, ...item }] },
+      })
+    const granted = await ask('v1.1', { variables: { SIZE: 1.5 } })
+    expect(pick(granted.body, 'requestedItems', 0, 'lineItems', 0)).toMatchObject({ rate: 3, tokensCharged: 6 })
+    expect(pick((await ask('v1.1', {})).body, 'requestedItems', 0, 'status')).toEqual({
+      code: '2007',
+      description: 'Formula could not be evaluated',
+    })
+    expect(pick((await ask('v1.0', {})).body, 'requestedItems', 0, 'status', 'code')).toBe('207')
+    for (const [version, variables] of [
+      ['v1.0', { size: 1 }],
+      ['v1.1', { size: '1' }],
+      ['v1.1', { size: 1, SIZE: 1 }],
+      ['v1.1', { 'a-b': 1 }],
+      ['v1.1', { size: 1e300 }],
+      ['v1.1', [1]],
+      ['v1.1', Object.fromEntries(Array.from({ length: 33 }, (_, index) => [`v${index}`, 1]))],
+    ] as const) {
+      expect((await ask(version, { variables })).status, JSON.stringify(variables)).toBe(400)
+    }
   })
 
   it('rate a line item by its series, and the latest that has come into effect', async () => {

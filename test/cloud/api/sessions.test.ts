@@ -107,6 +107,29 @@ describe('a session', () => {
 })
 
 describe('charging in a session', () => {
+  it('evaluates a formula at each interval by the variables of the request', async () => {
+    await using twin = await openTwin()
+    const instance = await site(twin)
+    const table = (version: string, effectiveFrom: number, formula: string) =>
+      twin.call('POST', '/provisioning/api/v1.1/rate-tables', {
+        body: { version, effectiveFrom, items: [{ name: 'Plot', formula }] },
+      })
+    await table('formula 1', START, 'size * 2')
+    await table('formula 2', START + HOUR, 'size * 3')
+    const id = await open(twin, instance)
+    const body = {
+      requester: { type: 'user', value: 'LisaBarry' },
+      rollbackOnDeny: true,
+      requestedItems: [{ item: 'Plot', count: 2, variables: { Size: 1.5 } }],
+    }
+    expect((await twin.call('PUT', `/api/v1.0/sessions/${id}`, { body })).status).toBe(400)
+    expect((await twin.call('PUT', `${SESSIONS}/${id}`, { body })).status).toBe(200)
+    expect(await used(twin, instance)).toBe(6)
+    twin.now += HOUR
+    expect((await heartbeat(twin, id)).status).toBe(204)
+    expect(await used(twin, instance)).toBe(15)
+  })
+
   it('follows the worked example of one item: two intervals and a third of the next', async () => {
     await using twin = await openTwin()
     const instance = await site(twin)

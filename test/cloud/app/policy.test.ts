@@ -88,7 +88,7 @@ describe('every change of the rules', () => {
   })
 
   it('that all instances share raises all of them', async () => {
-    const body = { version: '1', effectiveFrom: NOW + 1, items: [{ name: 'P', rate: decimal(1) }] }
+    const body = { version: '1', effectiveFrom: NOW + 1, items: [{ name: 'P', version: '', rate: decimal(1) }] }
     await createRateTable(store, body, NOW)
     await deleteRateTable(store, '', '1', NOW)
     await changeConfiguration(store, [{ name: 'timezone.tolerant', value: 'true' }], 'k', NOW)
@@ -187,7 +187,7 @@ describe('the policy of an instance', () => {
   })
 
   it('leaves out rate tables that were superseded long ago, and keeps the future ones', async () => {
-    const items = [{ name: 'P', rate: decimal(1) }]
+    const items = [{ name: 'P', version: '', rate: decimal(1) }]
     for (const [version, days] of [
       ['old', -90],
       ['before', -60],

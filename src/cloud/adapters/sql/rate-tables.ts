@@ -1,5 +1,6 @@
-/** Rate tables in SQL; the items are JSON, with each rate as exact decimal text. */
+/** Rate tables in SQL; the items are JSON, with each rate as exact decimal text and each formula as it was given. */
 import { decimal, formatDecimal } from '../../../core/amount.ts'
+import type { RatedItem } from '../../../core/policy.ts'
 import type { RateTableRecord } from '../../app/records.ts'
 import type { RateTableReader, Transaction } from '../../app/store.ts'
 import type { Sql } from './sql.ts'
@@ -34,9 +35,7 @@ export function rateTableTransaction(sql: Sql): Transaction['rateTables'] {
           version: table.version,
           effective_from: BigInt(table.effectiveFrom),
           created: BigInt(table.created),
-          items: JSON.stringify(
-            table.items.map(({ name, version, rate }): StoredItem => ({ name, version, rate: formatDecimal(rate) })),
-          ),
+          items: JSON.stringify(table.items.map(storedItem)),
         })
         .execute()
     },
@@ -46,10 +45,16 @@ export function rateTableTransaction(sql: Sql): Transaction['rateTables'] {
   }
 }
 
-interface StoredItem {
-  readonly name: string
-  readonly version: string
-  readonly rate: string
+type StoredItem = { readonly name: string; readonly version: string } & (
+  { readonly rate: string; readonly formula?: never } | { readonly formula: string; readonly rate?: never }
+)
+
+function storedItem({ name, version, rate, formula }: RatedItem): StoredItem {
+  return rate === undefined ? { name, version, formula } : { name, version, rate: formatDecimal(rate) }
+}
+
+function ratedItemOf({ name, version, rate, formula }: StoredItem): RatedItem {
+  return rate === undefined ? { name, version, formula } : { name, version, rate: decimal(rate) }
 }
 
 function rateTableOf(row: Row<'rate_tables'>): RateTableRecord {
@@ -59,6 +64,6 @@ function rateTableOf(row: Row<'rate_tables'>): RateTableRecord {
     version: row.version,
     effectiveFrom: Number(row.effective_from),
     created: Number(row.created),
-    items: items.map(({ name, version, rate }) => ({ name, version, rate: decimal(rate) })),
+    items: items.map(ratedItemOf),
   }
 }

@@ -1,5 +1,6 @@
 /** Sessions in SQL. The line items that pay a live session stand in rows of their own, so that they can be looked up. */
 import { decimal, formatDecimal } from '../../../core/amount.ts'
+import type { Variables } from '../../../core/formula-rate.ts'
 import {
   type HeldItem,
   type IntervalCharge,
@@ -140,6 +141,8 @@ interface StoredCharge {
     readonly version: string
     /** Decimal text. */
     readonly count: string
+    /** Decimal text by name. */
+    readonly variables?: Readonly<Record<string, string>>
     readonly metaData: string | null
     readonly parts: readonly {
       readonly lineItemId: string
@@ -158,6 +161,7 @@ function storedCharge({ from, until, items }: IntervalCharge): StoredCharge {
       name: item.name,
       version: item.version,
       count: formatDecimal(item.count),
+      ...(item.variables === undefined ? {} : { variables: variablesToText(item.variables) }),
       metaData: item.metaData,
       parts: parts.map(({ lineItemId, accounts, charged }) => ({ lineItemId, accounts, charged: String(charged) })),
     })),
@@ -168,9 +172,23 @@ function chargeOf({ from, until, items }: StoredCharge): IntervalCharge {
   return {
     from,
     until,
-    items: items.map(({ name, version, count, metaData, parts }): HeldItem => ({
-      item: { name, version, count: decimal(count), metaData },
+    items: items.map(({ name, version, count, variables, metaData, parts }): HeldItem => ({
+      item: {
+        name,
+        version,
+        count: decimal(count),
+        ...(variables === undefined ? {} : { variables: variablesOf(variables) }),
+        metaData,
+      },
       parts: parts.map(({ lineItemId, accounts, charged }) => ({ lineItemId, accounts, charged: BigInt(charged) })),
     })),
   }
+}
+
+function variablesToText(variables: Variables): Readonly<Record<string, string>> {
+  return Object.fromEntries([...variables].map(([name, value]) => [name, formatDecimal(value)]))
+}
+
+function variablesOf(texts: Readonly<Record<string, string>>): Variables {
+  return new Map(Object.entries(texts).map(([name, text]) => [name, decimal(text)]))
 }

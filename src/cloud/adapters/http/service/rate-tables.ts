@@ -8,6 +8,8 @@ import {
 } from '../../../../protocol/service/rate-tables.ts'
 import { exactNumber } from '../../../../protocol/wire.ts'
 import { createRateTable, deleteRateTable } from '../../../app/change-rate-tables.ts'
+import type { RatedItem } from '../../../../core/policy.ts'
+import { API_VERSIONS, type ApiVersion } from '../../../../protocol/service/status.ts'
 import type { RateTableRecord } from '../../../app/records.ts'
 import type { Store } from '../../../app/store.ts'
 import { type Answer, type Route, route } from '../routes.ts'
@@ -19,21 +21,24 @@ export function rateTableRoutes(store: Store): readonly Route[] {
     route({
       ...place,
       method: 'GET',
-      handle: async () => {
+      handle: async ({ version }) => {
         const tables = await store.read((reader) => reader.rateTables.list())
-        return { status: 200, body: tables.map(rateTableToWire) }
+        return { status: 200, body: tables.map((table) => rateTableToWire(version, table)) }
       },
     }),
-    route({
-      ...place,
-      method: 'POST',
-      body: rateTableBody,
-      handle: async ({ body, now }) =>
-        orConflict(async () => {
-          await createRateTable(store, body, now)
-          return { status: 201, body: RATE_TABLE_SAVED }
-        }),
-    }),
+    ...API_VERSIONS.map((version) =>
+      route({
+        ...place,
+        versions: [version],
+        method: 'POST',
+        body: rateTableBody[version],
+        handle: async ({ body, now }) =>
+          orConflict(async () => {
+            await createRateTable(store, body, now)
+            return { status: 201, body: RATE_TABLE_SAVED }
+          }),
+      }),
+    ),
     route({
       ...place,
       method: 'DELETE',
@@ -57,16 +62,25 @@ async function orConflict(work: () => Promise<Answer>): Promise<Answer> {
   }
 }
 
-function rateTableToWire({ created, effectiveFrom, series, version, items }: RateTableRecord): RateTableWire {
+/** v1.0 has no formulas, and a rate cannot stand for one: it sees the table without such items. */
+function rateTableToWire(
+  apiVersion: ApiVersion,
+  { created, effectiveFrom, series, version, items }: RateTableRecord,
+): RateTableWire {
+  const shown = apiVersion === 'v1.0' ? items.filter(({ formula }) => formula === undefined) : items
   return {
     created,
     effectiveFrom,
     ...(series === '' ? {} : { series }),
     version,
-    items: items.map((item) => ({
-      name: item.name,
-      ...(item.version === '' ? {} : { version: item.version }),
-      rate: exactNumber(item.rate),
-    })),
+    items: shown.map(ratedItemToWire),
+  }
+}
+
+function ratedItemToWire({ name, version, rate, formula }: RatedItem): RateTableWire['items'][number] {
+  return {
+    name,
+    ...(version === '' ? {} : { version }),
+    ...(rate === undefined ? { formula } : { rate: exactNumber(rate) }),
   }
 }

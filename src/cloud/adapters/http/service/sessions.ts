@@ -10,7 +10,7 @@ import {
   sessionBody,
   sessionsQuery,
 } from '../../../../protocol/service/sessions.ts'
-import type { ApiVersion } from '../../../../protocol/service/status.ts'
+import { API_VERSIONS, type ApiVersion } from '../../../../protocol/service/status.ts'
 import { exactNumber, uuid } from '../../../../protocol/wire.ts'
 import type { Principal } from '../../../app/authenticate.ts'
 import { type SessionParts, closeSession, heartbeat, openSession, requestInSession } from '../../../app/session-life.ts'
@@ -63,29 +63,32 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
         return { status: 200, body: sessionToWire(session) }
       },
     }),
-    route({
-      ...place,
-      method: 'PUT',
-      path: '/sessions/:sessionId',
-      params: inSession,
-      body: sessionAccessRequestBody,
-      handle: async (call) => {
-        const { params, body, version, now } = call
-        const request = requestOf(body)
-        const correlationId = parts.newId()
-        const order = {
-          sessionId: params.sessionId,
-          correlationId,
-          request,
-          metaData: metaDataOf(body),
-          rollbackOnDeny: body.rollbackOnDeny,
-        }
-        const answer = await requestInSession(parts, order, belongsTo(call), now)
-        if (!answer.operable) return notOperable(version, answer.session)
-        const said = accessResponse(version, correlationId, request, answer.decision)
-        return { status: answer.granted ? 200 : DENIED_STATUS, body: said }
-      },
-    }),
+    ...API_VERSIONS.map((version) =>
+      route({
+        ...place,
+        method: 'PUT',
+        path: '/sessions/:sessionId',
+        params: inSession,
+        versions: [version],
+        body: sessionAccessRequestBody[version],
+        handle: async (call) => {
+          const { params, body, now } = call
+          const request = requestOf(body)
+          const correlationId = parts.newId()
+          const order = {
+            sessionId: params.sessionId,
+            correlationId,
+            request,
+            metaData: metaDataOf(body),
+            rollbackOnDeny: body.rollbackOnDeny,
+          }
+          const answer = await requestInSession(parts, order, belongsTo(call), now)
+          if (!answer.operable) return notOperable(version, answer.session)
+          const said = accessResponse(version, correlationId, request, answer.decision)
+          return { status: answer.granted ? 200 : DENIED_STATUS, body: said }
+        },
+      }),
+    ),
     route({
       ...place,
       method: 'DELETE',
