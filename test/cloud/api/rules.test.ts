@@ -200,6 +200,23 @@ describe('actions', () => {
     expect(await code(1)).toBe('2004')
   })
 
+  it('let the default have an allocation, as a cap on everybody else, and only the default go without one', async () => {
+    await using twin = await openTwin()
+    const { instance, conditionId } = await withCondition(twin)
+    const put = (...body: readonly object[]) => twin.call('PUT', actionsPath(instance), { body })
+    const capped = { action: 'ALLOW', allocation: 5 }
+    const saved = await put({ action: 'ALLOW', conditionId, allocation: 1 }, capped)
+    expect([saved.status, pick(saved.body, 1)]).toEqual([200, expect.objectContaining({ ...capped, used: 0 })])
+    const plain = await put({ action: 'ALLOW' })
+    expect([plain.status, pick(plain.body, 0, 'used'), pick(plain.body, 0, 'allocation')]).toEqual([
+      200,
+      undefined,
+      undefined,
+    ])
+    expect((await put(capped, { action: 'ALLOW' })).status).toBe(400)
+    expect((await put({ action: 'ALLOW', conditionId })).status).toBe(400)
+  })
+
   it('are refused when the list does not make sense', async () => {
     await using twin = await openTwin()
     const { instance, conditionId } = await withCondition(twin)
