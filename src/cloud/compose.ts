@@ -92,7 +92,16 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     tls,
   })
   registerHealth(http, () => store.read((reader) => reader.keys.countAdministration()))
-  const service = { store, policies, newId, keyDelayMs: settings.keys.delay, tenantId: settings.usage.tenantId }
+  const { trialInterval } = settings.sessions
+  const sessionIntervalMs = trialInterval === 0 ? null : trialInterval
+  const service = {
+    store,
+    policies,
+    newId,
+    keyDelayMs: settings.keys.delay,
+    tenantId: settings.usage.tenantId,
+    sessionIntervalMs,
+  }
   registerRoutes(http, prefix, { authenticator, now }, serviceRoutes(service))
   const terms = {
     grantLifetimeMs: settings.edge.grantLifetime,
@@ -101,6 +110,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     syncEveryMs: settings.edge.syncEvery,
     receiptMarginMs: settings.edge.receiptMargin,
     attachesMax: settings.edge.attachesMax,
+    sessionIntervalMs,
   }
   const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
   registerEdge(http, prefix, {
@@ -118,6 +128,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     }),
     heartbeat: (tx, device, at) => heartbeatOfDevice(tx, device.id, at),
     onRevoked: (deviceId) => push.drop(deviceId),
+    sessions: service,
   })
 
   const { host, port, drainTimeout } = settings.http
@@ -132,7 +143,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     clearInterval(reap)
   })
 
-  const sweep = (): Promise<boolean> => sweepNextSession({ store, policies, newId }, now())
+  const sweep = (): Promise<boolean> => sweepNextSession({ store, policies, newId, sessionIntervalMs }, now())
   const carryOn = (): Promise<boolean> => store.transaction((tx) => carryOnCalendar(tx, now()))
   for (const repetition of [
     repeat(timers, settings.sessions.sweepEvery, sweep, log, 'a session was not moved on'),

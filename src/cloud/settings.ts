@@ -100,6 +100,12 @@ const options = {
       min: '100ms',
       max: '5m',
     }),
+    trialInterval: duration({
+      help: 'For trials: length of the interval that a session pays for, in place of session.charge.period. 0: none.',
+      default: '0',
+      min: '0',
+      max: '24h',
+    }),
   },
   usage: {
     tenantId: text({

@@ -16,6 +16,12 @@
  *   IDLE     IDLED_OUT         TERMINATED
  *   live     CLOSED            TERMINATED   the rest of the interval comes back
  *   live     FAILED            FAILED
+ *   live     LOCKED            LOCKED       what is paid stays paid; nothing is charged, and no heartbeat is due
+ *   LOCKED   UNLOCKED          ACTIVE       while what is paid lasts, otherwise IDLE
+ *   LOCKED   CLOSED            TERMINATED   the rest of the interval comes back
+ *   LOCKED   IDLED_OUT         TERMINATED
+ *   ACTIVE   SUSPENDED         ACTIVE       the rest of the interval comes back; a renewal is due from here on
+ *   LOCKED   SUSPENDED         LOCKED       the rest of the interval comes back
  *
  * Source: contract, Sessions; facts on states, intervals and heartbeats.
  */
@@ -24,8 +30,8 @@ import { type Micro, ratio, roundHalfEven } from './amount.ts'
 import type { Decision, RequestedItem, Requester } from './decision.ts'
 
 /**
- * IDLE and ACTIVE are live. LOCKED is transient, while a charge runs; FAILED: a charge met an internal error;
- * DISCONNECTED: the link to an edge was lost; TERMINATED: closed, denied, out of tokens, or not heard of in time.
+ * IDLE and ACTIVE are live. LOCKED: an administrator has stopped it for now; FAILED: a charge met an internal error;
+ * DISCONNECTED: the device that keeps it was revoked; TERMINATED: closed, denied, out of tokens, or not heard of in time.
  */
 export type SessionState = 'IDLE' | 'ACTIVE' | 'LOCKED' | 'TERMINATED' | 'FAILED' | 'DISCONNECTED'
 
@@ -59,6 +65,8 @@ export interface Session {
   readonly instanceId: string
   /** The device whose agent opened it; null for one that somebody else opened. */
   readonly deviceId: string | null
+  /** The device that charges it and ends it, and reports what became of it; null for one that this host keeps itself. */
+  readonly keptBy: string | null
   readonly state: SessionState
   readonly created: number
   /** Of the last granted request; automatic charges are made in its name. */
@@ -87,7 +95,17 @@ export type SessionEvent =
   | { readonly kind: 'REFUSED'; readonly then: 'KEEP' | 'END' }
   | { readonly kind: 'RENEWED'; readonly items: readonly HeldItem[] }
   | {
-      readonly kind: 'HALTED' | 'NOT_RENEWED' | 'HEARTBEAT' | 'HEARTBEAT_MISSED' | 'IDLED_OUT' | 'CLOSED' | 'FAILED'
+      readonly kind:
+        | 'HALTED'
+        | 'NOT_RENEWED'
+        | 'HEARTBEAT'
+        | 'HEARTBEAT_MISSED'
+        | 'IDLED_OUT'
+        | 'CLOSED'
+        | 'FAILED'
+        | 'LOCKED'
+        | 'UNLOCKED'
+        | 'SUSPENDED'
     }
 
 export interface Step {
@@ -103,6 +121,14 @@ export function isLive(session: Pick<Session, 'state'>): boolean {
   return session.state === 'IDLE' || session.state === 'ACTIVE'
 }
 
+/** Ended for good; one that is locked has not. */
+export function hasEnded(session: Pick<Session, 'state'>): boolean {
+  return !isLive(session) && session.state !== 'LOCKED'
+}
+
+/** The events of a session that is locked. */
+const OF_LOCKED: ReadonlySet<SessionEvent['kind']> = new Set(['UNLOCKED', 'CLOSED', 'IDLED_OUT', 'SUSPENDED'])
+
 export function newSession(
   { id, instanceId, deviceId }: Pick<Session, 'id' | 'instanceId' | 'deviceId'>,
   now: number,
@@ -111,6 +137,7 @@ export function newSession(
     id,
     instanceId,
     deviceId,
+    keptBy: null,
     state: 'IDLE',
     created: now,
     requester: null,
@@ -128,7 +155,8 @@ export function newSession(
  * {@link due} before.
  */
 export function step(session: Session, event: SessionEvent, now: number): Step {
-  if (!isLive(session)) throw new Error(`invariant: a session that is ${session.state} takes no ${event.kind}`)
+  const takes = session.state === 'LOCKED' ? OF_LOCKED.has(event.kind) : isLive(session) && event.kind !== 'UNLOCKED'
+  if (!takes) throw new Error(`invariant: a session that is ${session.state} takes no ${event.kind}`)
   switch (event.kind) {
     case 'GRANTED': {
       const charge = { from: now, until: now + event.intervalMs, items: event.items }
@@ -169,6 +197,14 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
       return end(session, [], now)
     case 'FAILED':
       return { session: { ...session, state: 'FAILED', ...NO_TIMELINE, since: now }, refund: [] }
+    case 'LOCKED':
+      return { session: { ...session, state: 'LOCKED', heartbeatDue: null, since: now }, refund: [] }
+    case 'UNLOCKED':
+      return session.charge !== null && now < session.charge.until
+        ? { session: { ...session, state: 'ACTIVE', since: now }, refund: [] }
+        : { session: { ...session, state: 'IDLE', ...NO_TIMELINE, since: now }, refund: [] }
+    case 'SUSPENDED':
+      return suspend(session, now)
   }
 }
 
@@ -179,13 +215,14 @@ export type Due = 'RENEWAL' | 'HEARTBEAT_MISSED' | 'IDLED_OUT' | 'FORGET'
 export function due(session: Session, now: number): Due | null {
   const next = nextDue(session)
   if (now < next) return null
-  if (session.state === 'IDLE') return 'IDLED_OUT'
+  if (session.state === 'IDLE' || session.state === 'LOCKED') return 'IDLED_OUT'
   if (session.state !== 'ACTIVE') return 'FORGET'
   return next === session.heartbeatDue ? 'HEARTBEAT_MISSED' : 'RENEWAL'
 }
 
-/** The first instant at which {@link due} names something. */
+/** The first instant at which {@link due} names something. A session that a device keeps is the device's until it ended. */
 export function nextDue(session: Session): number {
+  if (session.keptBy !== null && !hasEnded(session)) return Number.MAX_SAFE_INTEGER
   if (session.state !== 'ACTIVE') return session.since + SESSION_REST_MS
   const until = session.charge?.until ?? session.since
   return session.heartbeatDue === null ? until : Math.min(until, session.heartbeatDue)
@@ -201,7 +238,7 @@ export function chargedUntil(session: Session): number {
  * Each part gets its share of the item's rounded total, so that the parts sum to it and none exceeds what it paid.
  */
 export function unused({ charge }: Session, now: number): readonly HeldItem[] {
-  if (charge === null) return []
+  if (charge === null || charge.from === charge.until) return []
   const unusedMs = BigInt(Math.max(0, charge.until - Math.max(now, charge.from)))
   const intervalMs = BigInt(charge.until - charge.from)
   const upTo = (amount: Micro): Micro => roundHalfEven(ratio(amount * unusedMs, intervalMs))
@@ -243,6 +280,18 @@ export function heldItems(items: readonly SessionItem[], decision: Decision): re
 }
 
 const NO_TIMELINE = { charge: null, intervalMs: 0, heartbeatDue: null } as const
+
+/** What comes back now cannot come back again: the items stay, without what they cost. */
+function suspend(session: Session, now: number): Step {
+  const { charge } = session
+  if (charge === null) return { session, refund: [] }
+  const at = Math.min(Math.max(now, charge.from), charge.until)
+  const items = charge.items.map(({ item }): HeldItem => ({ item, parts: [] }))
+  return {
+    session: { ...session, charge: { from: at, until: at, items }, heartbeatDue: null },
+    refund: unused(session, now),
+  }
+}
 
 function end(session: Session, refund: readonly HeldItem[], now: number): Step {
   return { session: { ...session, state: 'TERMINATED', ...NO_TIMELINE, since: now }, refund }

@@ -422,6 +422,12 @@ export const ERRORS = catalogue({
     http: 409,
     retry: 'no',
   },
+  SESSION_ON_DEVICE: {
+    meaning: 'A device keeps this session: its agent takes the requests, here it can be watched, locked and ended.',
+    remedy: 'Make the request over the socket of the agent that opened the session.',
+    http: 409,
+    retry: 'no',
+  },
   GRANTS_FORGOTTEN: {
     meaning:
       'A device reports use that this cloud, restored from a backup, can never have granted by the rules it has now.',

@@ -127,12 +127,70 @@ describe('a session, step by step', () => {
   })
 
   it('takes no event once it is not live', () => {
-    const states: SessionState[] = ['TERMINATED', 'FAILED', 'DISCONNECTED', 'LOCKED']
+    const states: SessionState[] = ['TERMINATED', 'FAILED', 'DISCONNECTED']
     for (const state of states) {
       const over: Session = { ...idle, state }
       expect(() => step(over, { kind: 'HEARTBEAT' }, START)).toThrow('invariant')
       expect(due(over, START + SESSION_REST_MS)).toBe('FORGET')
     }
+  })
+})
+
+describe('a session that an administrator locks', () => {
+  const HALF = START + HOUR / 2
+  const locked = step(renewed, { kind: 'LOCKED' }, START + HOUR + 1).session
+
+  it('keeps what is paid, and owes neither heartbeat nor charge', () => {
+    expect(locked).toMatchObject({ state: 'LOCKED', charge: renewed.charge, heartbeatDue: null })
+    expect([due(locked, START + 20 * HOUR), due(locked, locked.since + SESSION_REST_MS)]).toEqual([null, 'IDLED_OUT'])
+    expect(() => step(locked, { kind: 'HEARTBEAT' }, HALF)).toThrow('invariant')
+    expect(() => step(active, { kind: 'UNLOCKED' }, HALF)).toThrow('invariant')
+  })
+
+  it('goes on while what is paid lasts, and rests afterwards', () => {
+    const again = step(locked, { kind: 'UNLOCKED' }, START + HOUR + 2).session
+    expect(again).toMatchObject({ state: 'ACTIVE', charge: renewed.charge, heartbeatDue: null })
+    const late = step(locked, { kind: 'UNLOCKED' }, START + 2 * HOUR)
+    expect(late).toMatchObject({ session: { state: 'IDLE', charge: null }, refund: [] })
+    expect(step(step(idle, { kind: 'LOCKED' }, HALF).session, { kind: 'UNLOCKED' }, HALF).session.state).toBe('IDLE')
+  })
+
+  it('gives the rest of the interval back when it is ended', () => {
+    const { session, refund } = step(locked, { kind: 'CLOSED' }, START + 1.5 * HOUR)
+    expect([session.state, amounts(refund)]).toEqual(['TERMINATED', [350n]])
+  })
+})
+
+describe('a session whose charge must be given back, for what it was taken from is closed', () => {
+  const at = START + HOUR / 4
+  const { session: suspended, refund } = step(active, { kind: 'SUSPENDED' }, at)
+
+  it('gets the rest of the interval back once', () => {
+    expect(amounts(refund)).toEqual([450n])
+    expect(amounts(step(suspended, { kind: 'CLOSED' }, at).refund)).toEqual([])
+    expect(amounts(unused(suspended, at))).toEqual([])
+  })
+
+  it('stays ACTIVE, and is charged from there on as soon as that is possible', () => {
+    expect(suspended.state).toBe('ACTIVE')
+    expect(due(suspended, at)).toBe('RENEWAL')
+    const resumed = step(suspended, { kind: 'RENEWED', items: held(600n) }, at + 5).session
+    expect(resumed.charge).toMatchObject({ from: at, until: at + HOUR })
+    const late = step(suspended, { kind: 'RENEWED', items: held(600n) }, at + 3.5 * HOUR).session
+    expect(late.charge).toMatchObject({ from: at + 3 * HOUR, until: at + 4 * HOUR })
+  })
+
+  it('changes nothing for one that is IDLE', () => {
+    expect(step(idle, { kind: 'SUSPENDED' }, at)).toEqual({ session: idle, refund: [] })
+  })
+})
+
+describe('a session that a device keeps', () => {
+  it('is nothing that time demands anything of, until it has ended', () => {
+    const kept: Session = { ...renewed, keptBy: 'device' }
+    expect(due(kept, START + 100 * SESSION_REST_MS)).toBeNull()
+    const ended: Session = { ...kept, state: 'TERMINATED', since: START }
+    expect(due(ended, START + SESSION_REST_MS)).toBe('FORGET')
   })
 })
 

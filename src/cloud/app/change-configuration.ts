@@ -12,7 +12,7 @@ export interface ConfigurationState {
 }
 
 /** Values that decisions rest on: a change of one is a change of every instance's rules. */
-const RULES: ReadonlySet<string> = new Set<ConfigurationName>(['timezone.tolerant'])
+const RULES: ReadonlySet<string> = new Set<ConfigurationName>(['timezone.tolerant', 'session.charge.period'])
 
 export async function showConfiguration(reader: Reader): Promise<readonly ConfigurationState[]> {
   const stored = new Map((await reader.configuration.list()).map((value) => [value.name, value]))

@@ -136,7 +136,7 @@ export interface UsageRecord {
   readonly version: string
   readonly count: Decimal
   readonly operation: UsageOperation
-  /** `GRANTED`, `REFUNDED`, `NOT_CHARGED`, `BURNED`, or the reason of the refusal. */
+  /** `GRANTED`, `REFUNDED`, `NOT_CHARGED`, or the reason of the refusal. */
   readonly status: string
   /** Negative for a refund. */
   readonly tokens: Micro
@@ -145,16 +145,20 @@ export interface UsageRecord {
   readonly metaData: string | null
 }
 
-/**
- * What was done: a request that somebody made, the charge of another interval of a session, a refund, or what a power cut
- * may have cost a device at most, which is billed but is no use.
- */
-export type UsageOperation = 'REQUEST' | 'AUTOMATIC_CHARGE' | 'REFUND' | 'BURN'
+/** What was done: a request that somebody made, the charge of another interval of a session, or a refund. */
+export type UsageOperation = 'REQUEST' | 'AUTOMATIC_CHARGE' | 'REFUND'
 
 export type UsageSource =
   | { readonly kind: 'one-off' }
   | { readonly kind: 'session'; readonly sessionId: string }
-  | { readonly kind: 'device'; readonly deviceId: string; readonly incarnation: number; readonly entry: number }
+  | {
+      readonly kind: 'device'
+      readonly deviceId: string
+      readonly incarnation: number
+      readonly entry: number
+      /** The session that the device keeps; absent for a one-off request. */
+      readonly sessionId?: string
+    }
 
 export interface PolicyRevision {
   readonly instanceId: string

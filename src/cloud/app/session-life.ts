@@ -31,11 +31,15 @@ export interface SessionParts {
   readonly store: Store
   readonly policies: Policies
   readonly newId: () => string
+  /** Length of the intervals, ms; null: as the tenant's configuration says. */
+  readonly sessionIntervalMs: number | null
 }
 
 /** The session after the operation: `operable` tells whether it took it. */
 export interface Touched {
   readonly operable: boolean
+  /** A device keeps the session: it was asked, and will report what became of it. */
+  readonly ordered?: true
   readonly session: Session
 }
 
@@ -61,8 +65,10 @@ export async function heartbeat(
   now: number,
 ): Promise<Touched> {
   return parts.store.transaction(async (tx) => {
-    const session = await settled(parts, tx, id, belongs, now)
+    const session = await settledSession(parts, tx, id, belongs, now)
     if (!isLive(session)) return { operable: false, session }
+    // Its device counts the heartbeats: here one can only learn how it stands.
+    if (session.keptBy !== null) return { operable: true, session }
     const next = step(session, { kind: 'HEARTBEAT' }, now)
     await tx.sessions.save(next.session)
     return { operable: true, session: next.session }
@@ -88,9 +94,14 @@ export async function closeSession(
   now: number,
 ): Promise<Touched> {
   return parts.store.transaction(async (tx) => {
-    const session = await settled(parts, tx, id, belongs, now)
+    const session = await settledSession(parts, tx, id, belongs, now)
     if (!isLive(session)) return { operable: false, session }
-    return { operable: true, session: await apply(parts, tx, step(session, { kind: 'CLOSED' }, now), session, now) }
+    if (session.keptBy !== null) {
+      await tx.sessions.want(session.id, 'TERMINATE')
+      await tx.outbox.append([{ kind: 'device', deviceId: session.keptBy, reason: 'session' }], now)
+      return { operable: true, ordered: true, session }
+    }
+    return { operable: true, session: await applyStep(parts, tx, step(session, { kind: 'CLOSED' }, now), session, now) }
   })
 }
 
@@ -117,11 +128,14 @@ export async function requestInSession(
   now: number,
 ): Promise<SessionAnswer> {
   return parts.store.transaction(async (tx): Promise<SessionAnswer> => {
-    const session = await settled(parts, tx, order.sessionId, belongs, now)
+    const session = await settledSession(parts, tx, order.sessionId, belongs, now)
     if (!isLive(session)) return { operable: false, session }
+    if (session.keptBy !== null) {
+      throw new CodedError('SESSION_ON_DEVICE', `The device ${session.keptBy} keeps this session.`)
+    }
     const { request } = order
     if (request.items.length === 0) {
-      await apply(parts, tx, step(session, { kind: 'HALTED' }, now), session, now)
+      await applyStep(parts, tx, step(session, { kind: 'HALTED' }, now), session, now)
       return { operable: true, granted: true, decision: { items: [], postings: [], caveats: [] } }
     }
     const loaded = await holdPolicy(parts, tx, session, now)
@@ -132,11 +146,11 @@ export async function requestInSession(
       const records = usageOfDecision(header, loaded, request, order.metaData, decision, new Map())
       await tx.usage.append(records)
       const then = order.rollbackOnDeny ? 'KEEP' : 'END'
-      await apply(parts, tx, step(session, { kind: 'REFUSED', then }, now), session, now)
+      await applyStep(parts, tx, step(session, { kind: 'REFUSED', then }, now), session, now)
       return { operable: true, granted: false, decision }
     }
     const items = heldItems(sessionItems(order), decision)
-    const intervalMs = await chargeIntervalMs(tx)
+    const intervalMs = parts.sessionIntervalMs ?? (await chargeIntervalMs(tx))
     const next = step(session, { kind: 'GRANTED', requester: request.requester, items, intervalMs }, now)
     await tx.accounts.save(outcome.changed)
     await tx.usage.append([
@@ -172,7 +186,7 @@ export async function sweepNextSession(parts: SessionParts, now: number): Promis
 }
 
 /** The session, locked, as it stands now. @throws CodedError NOT_FOUND, and what `belongs` throws */
-async function settled(
+export async function settledSession(
   parts: SessionParts,
   tx: Transaction,
   id: string,
@@ -203,7 +217,7 @@ async function settle(
     session =
       demand === 'RENEWAL'
         ? await renew(parts, tx, session, now)
-        : await apply(parts, tx, step(session, { kind: demand }, now), session, now)
+        : await applyStep(parts, tx, step(session, { kind: demand }, now), session, now)
   }
 }
 
@@ -231,7 +245,7 @@ async function renew(parts: SessionParts, tx: Transaction, session: Session, now
 }
 
 /** Writes a step, with what it gives back. */
-async function apply(
+export async function applyStep(
   parts: SessionParts,
   tx: Transaction,
   { session, refund }: Step,

@@ -6,6 +6,7 @@
 import type { AccountId } from '../../core/account.ts'
 import type { Action } from '../../core/policy.ts'
 import type { Session } from '../../core/session.ts'
+import type { SessionOrder } from '../../protocol/edge/sessions.ts'
 import type { EdgeReader, EdgeTransaction } from './edge/store.ts'
 import type {
   ConditionNode,
@@ -122,7 +123,10 @@ export interface Transaction extends Reader {
      * transaction has locked.
      */
     lockDue(now: number): Promise<Session | undefined>
+    /** All but id, instance, device, keeper and creation. */
     save(session: Session): Promise<void>
+    /** What an administrator wants of a session that a device keeps. */
+    want(id: string, order: SessionOrder['order']): Promise<void>
     remove(id: string): Promise<void>
   }
   readonly outbox: {
@@ -239,6 +243,10 @@ export interface SessionReader {
   live(instanceId: string | null, limit: number): Promise<readonly Session[]>
   /** Live ones that the device has opened. */
   ofDevice(deviceId: string): Promise<readonly Session[]>
+  /** Those that the device keeps and has not reported as ended, with what an administrator wants of each. */
+  keptBy(
+    deviceId: string,
+  ): Promise<readonly { readonly session: Session; readonly wanted: SessionOrder['order'] | null }[]>
   /** Whether a live session holds a charge on the line item. */
   holds(instanceId: string, lineItemId: string): Promise<boolean>
 }

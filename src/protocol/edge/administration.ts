@@ -3,6 +3,7 @@
  * device incarnation holds of them. All calls need AdministrationAccess. Amounts are micro-tokens as integer text.
  */
 import { z } from 'zod'
+import { SESSION_STATES } from '../service/sessions.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
@@ -55,6 +56,17 @@ export type DeviceStateWire = z.input<typeof deviceState>
 /** `GET .../edge/api/v1/devices?instanceId=&next=&size=`: in the order of enrollment; `next` 0 means no more. */
 export const deviceList = z.strictObject({ devices: z.array(deviceState), next: z.int().min(0) })
 export type DeviceListWire = z.input<typeof deviceList>
+
+/**
+ * Answer to `POST .../edge/api/v1/sessions/{sessionId}/lock`, `/unlock` and `/terminate`: how the session stands. `ORDERED`,
+ * with status 202: a device keeps it, and makes it so with its next sync.
+ */
+export const heldSession = z.strictObject({
+  sessionId: uuid,
+  state: z.enum(SESSION_STATES),
+  outcome: z.enum(['DONE', 'ORDERED']),
+})
+export type HeldSessionWire = z.input<typeof heldSession>
 
 /** `GET .../edge/api/v1/devices/{deviceId}/evidence`: segments that were not merged, newest first. */
 export const deviceEvidence = z.strictObject({

@@ -14,6 +14,9 @@ import { decimalText, formulaText, instant, microText, plainText, uuid } from '.
  */
 export const POLICY_MEDIA_TYPE = 'application/jose'
 
+/** `session.charge.period` where nobody has changed it. Source: facts on configuration. */
+const DEFAULT_SESSION_INTERVAL_MS = 60 * 60 * 1000
+
 /** The ETag of a revision. */
 export const policyTag = (revision: number): string => `"${revision}"`
 
@@ -47,13 +50,6 @@ const lineItem = z.strictObject({
   periods: z.array(period).min(1),
   actions: z.array(action),
   consumptionLimit: z.strictObject({ limit: microText, periods: z.array(period).min(1) }).nullable(),
-  /** What to do when the grant is used up and the cloud cannot be asked. Absent: refuse. */
-  offline: z
-    .discriminatedUnion('policy', [
-      z.strictObject({ policy: z.literal('refuse') }),
-      z.strictObject({ policy: z.literal('essential'), arrearsCap: microText }),
-    ])
-    .optional(),
 })
 
 const ratedItem = z.union([
@@ -70,6 +66,8 @@ export const policyDocument = z.strictObject({
   usableForMs: z.int().min(0),
   /** How long a grant should last without contact, ms: what a device asks for is its burn rate times this. */
   grantHorizonMs: z.int().min(0),
+  /** Length of the intervals for which a session is charged, ms. */
+  sessionIntervalMs: z.int().min(1).default(DEFAULT_SESSION_INTERVAL_MS),
   timezoneTolerant: z.boolean(),
   undecidedClock: z.enum(['allow', 'refuse']),
   lineItems: z
@@ -108,7 +106,8 @@ export function policyOf(document: PolicyDocument): Policy {
 /** The wire form of a policy and its terms; the inverse of parsing and {@link policyOf}. */
 export function policyToWire(
   policy: Policy,
-  terms: Pick<PolicyDocument, 'issuedAt' | 'usableForMs' | 'grantHorizonMs' | 'trustedKeys'>,
+  terms: Pick<PolicyDocument, 'issuedAt' | 'usableForMs' | 'grantHorizonMs' | 'trustedKeys'> &
+    Partial<Pick<PolicyDocument, 'sessionIntervalMs'>>,
 ): PolicyDocumentWire {
   return {
     format: 1,
@@ -117,6 +116,7 @@ export function policyToWire(
     issuedAt: terms.issuedAt,
     usableForMs: terms.usableForMs,
     grantHorizonMs: terms.grantHorizonMs,
+    sessionIntervalMs: terms.sessionIntervalMs,
     timezoneTolerant: policy.timezoneTolerant,
     undecidedClock: policy.undecidedClock,
     lineItems: policy.lineItems.map((item) => ({
@@ -143,9 +143,6 @@ export function policyToWire(
               limit: String(item.consumptionLimit.limit),
               periods: item.consumptionLimit.periods.map(({ index, from, until }) => ({ index, from, until })),
             },
-      ...(item.offline?.policy === 'essential'
-        ? { offline: { policy: 'essential', arrearsCap: String(item.offline.arrearsCap) } }
-        : {}),
     })),
     conditions: policy.conditions.map((named) => ({ id: named.id, name: named.name, condition: bare(named) })),
     rateTables: policy.rateTables.map(({ series, version, effectiveFrom, items }) => ({

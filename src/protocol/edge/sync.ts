@@ -6,6 +6,7 @@
 import { z } from 'zod'
 import { hashText } from '../signing.ts'
 import { instant, microText, plainText, uuid } from '../wire.ts'
+import { SEGMENT_SESSIONS_MAX, SESSION_EVENTS, sessionOrder, sessionSnapshot } from './sessions.ts'
 
 export const accountId = z.string().min(1).max(2048)
 
@@ -76,6 +77,8 @@ export const segment = z.strictObject({
     .max(SEGMENT_ACCOUNTS_MAX),
   /** Revision in force on the device, per instance; 0 for none. */
   policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })).max(1000),
+  /** Sessions that changed since the segment before, each as it stands. */
+  sessions: z.array(sessionSnapshot).max(SEGMENT_SESSIONS_MAX).default([]),
   /** The last segment of a fenced incarnation: nothing follows it, and the cloud closes the incarnation exactly. */
   final: z.boolean(),
 })
@@ -83,19 +86,21 @@ export type Segment = z.infer<typeof segment>
 export type SegmentWire = z.input<typeof segment>
 
 /**
- * One line of the device's ledger: an access request as decided, with refusals, a refund, or a burn. Never edited. The
- * postings on the account of a line item add up to what the parts say was charged to it (or, of a refund, given back). A
- * burn is what a power cut may have cost at most: it has postings and no items, and each account burns its own amount.
+ * One line of the device's ledger: an access request as decided, with refusals, a refund, or a change of a session that
+ * moves no tokens (`session`: no items, no postings). Never edited. The postings
+ * on the account of a line item add up to what the parts say was charged to it (or, of a refund, given back).
  */
 export const entryBody = z.strictObject({
   n: z.int().min(1),
-  kind: z.enum(['access', 'refund', 'burn']),
+  kind: z.enum(['access', 'refund', 'session']),
   at: instant,
   earliest: instant,
   latest: instant.nullable(),
   instanceId: uuid,
   policyRevision: z.int().min(1),
   correlationId: uuid,
+  /** The session that it belongs to, and what happened to it; absent for a one-off request. */
+  session: z.strictObject({ id: uuid, event: z.enum(SESSION_EVENTS) }).optional(),
   requester: z.strictObject({ type: plainText(1024), value: plainText(1024) }),
   items: z.array(
     z.strictObject({
@@ -121,14 +126,7 @@ export const entryBody = z.strictObject({
       metaData: z.record(z.string(), z.unknown()).optional(),
     }),
   ),
-  postings: z.array(
-    z.strictObject({
-      account: accountId,
-      amount: microText,
-      /** How much of it the grant did not hold: spent by the offline policy of the line item. Absent: nothing. */
-      aboveGrant: microText.optional(),
-    }),
-  ),
+  postings: z.array(z.strictObject({ account: accountId, amount: microText })),
 })
 export type EntryBody = z.infer<typeof entryBody>
 export type EntryBodyWire = z.input<typeof entryBody>
@@ -202,6 +200,8 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })),
     directives: z.array(directive),
     releases: z.array(release).max(SEGMENT_ACCOUNTS_MAX),
+    /** What the cloud's administrator wants of sessions that the device keeps. */
+    sessions: z.array(sessionOrder).max(SEGMENT_SESSIONS_MAX).default([]),
     /** The device should come again within this time. */
     nextSyncMs: z.int().min(0),
     time: instant,

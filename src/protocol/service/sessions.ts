@@ -5,7 +5,7 @@ import { instant, uuid } from '../wire.ts'
 /** GET sessions answers at most as many. Source: contract, Limits. */
 export const SESSIONS_SHOWN_MAX = 100
 
-const SESSION_STATES = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED'] as const
+export const SESSION_STATES = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED'] as const
 
 /** Body of POST. */
 export const sessionBody = z.strictObject({ instanceId: uuid.toLowerCase() })

@@ -17,6 +17,7 @@ const merged: SyncAnswer = {
   policies: [],
   directives: [],
   releases: [],
+  sessions: [],
   nextSyncMs: 1,
   time: 1,
 }

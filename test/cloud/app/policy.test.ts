@@ -92,8 +92,9 @@ describe('every change of the rules', () => {
     await createRateTable(store, body, NOW)
     await deleteRateTable(store, '', '1', NOW)
     await changeConfiguration(store, [{ name: 'timezone.tolerant', value: 'true' }], 'k', NOW)
-    expect([await revisionOf(ONE), await revisionOf(TWO)]).toEqual([4, 4])
-    expect(await hints()).toHaveLength(8)
+    await changeConfiguration(store, [{ name: 'session.charge.period', value: 'PT2H' }], 'k', NOW)
+    expect([await revisionOf(ONE), await revisionOf(TWO)]).toEqual([5, 5])
+    expect(await hints()).toHaveLength(10)
   })
 
   it('and nothing else raises it', async () => {
@@ -105,7 +106,7 @@ describe('every change of the rules', () => {
     await mapLineItem(store, ONE, lineItem({ state: 'OBSOLETE' }), NOW)
     await expect(deleteRateTable(store, 'no', '1', NOW)).rejects.toMatchObject({ code: 'NOT_FOUND' })
     await changeConfiguration(store, [{ name: 'timezone.tolerant', value: 'false' }], 'k', NOW)
-    await changeConfiguration(store, [{ name: 'session.charge.period', value: 'PT2H' }], 'k', NOW)
+    await changeConfiguration(store, [{ name: 'session.charge.period', value: 'PT1H' }], 'k', NOW)
     expect(await revisionOf(ONE)).toBe(2)
     expect(await hints()).toEqual([])
   })

@@ -42,6 +42,7 @@ export class Twin implements AsyncDisposable {
   terms: EdgeTerms = {
     grantLifetimeMs: 7 * DAY,
     grantHorizonMs: DAY,
+    sessionIntervalMs: null,
     policyUsableMs: 30 * DAY,
     syncEveryMs: 300_000,
     receiptMarginMs: 7 * DAY,

@@ -4,6 +4,7 @@
  */
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
+import type { HeldSessionWire } from '../../../protocol/edge/administration.ts'
 import { attachRequest } from '../../../protocol/edge/attach.ts'
 import { enrollmentRequest, enrollmentTokenRequest } from '../../../protocol/edge/enrollment.ts'
 import { POLICY_MEDIA_TYPE, policyTag } from '../../../protocol/edge/policy-document.ts'
@@ -21,6 +22,8 @@ import { type PolicyDocuments, signedPolicy } from '../../app/edge/policy-docume
 import { signTime } from '../../app/edge/sign-time.ts'
 import { sync } from '../../app/edge/sync.ts'
 import type { Sync } from '../../app/edge/taking.ts'
+import { holdSession } from '../../app/hold-session.ts'
+import type { SessionParts } from '../../app/session-life.ts'
 import type { Store } from '../../app/store.ts'
 import { answerError, sendJson } from './answer-error.ts'
 import { decompressUpTo, notGzip } from './edge-gzip.ts'
@@ -37,9 +40,12 @@ export type EdgeParts = IssueEnrollmentToken &
     readonly authenticator: Authenticator
     /** A device was revoked: whatever connection it still has should end. */
     readonly onRevoked: (deviceId: string) => void
+    readonly sessions: SessionParts
   }
 
 const inDevice = z.object({ deviceId: uuid.toLowerCase() })
+
+const inSession = z.object({ sessionId: uuid.toLowerCase() })
 
 const wholeNumber = (max: number) =>
   z
@@ -159,6 +165,16 @@ export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeP
         const { deviceId } = parse(inDevice, request.params, 'path')
         return answer(reply, 200, await releaseDevice(parts, deviceId))
       })
+
+      for (const order of ['LOCK', 'UNLOCK', 'TERMINATE'] as const) {
+        const path = `/sessions/:sessionId/${order.toLowerCase()}`
+        area.post(path, { ...small, onRequest: byAdministrator }, async (request, reply) => {
+          const { sessionId } = parse(inSession, request.params, 'path')
+          const { outcome, session } = await holdSession(parts.sessions, sessionId, order, now())
+          const said: HeldSessionWire = { sessionId: session.id, state: session.state, outcome }
+          return answer(reply, outcome === 'DONE' ? 200 : 202, said)
+        })
+      }
 
       area.get('/devices/:deviceId/evidence', { onRequest: byAdministrator }, async (request, reply) => {
         const { deviceId } = parse(inDevice, request.params, 'path')

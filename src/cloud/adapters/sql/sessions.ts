@@ -6,9 +6,10 @@ import {
   type IntervalCharge,
   type Session,
   type SessionState,
-  isLive,
+  hasEnded,
   nextDue,
 } from '../../../core/session.ts'
+import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import type { SessionReader, Transaction } from '../../app/store.ts'
 import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -35,6 +36,16 @@ export function sessionReader({ db }: Sql): SessionReader {
         .execute()
       return rows.map(sessionOf)
     },
+    async keptBy(deviceId) {
+      const rows = await db
+        .selectFrom('sessions')
+        .selectAll()
+        .where('kept_by', '=', deviceId)
+        .where('state', 'in', ['IDLE', 'ACTIVE', 'LOCKED'])
+        .orderBy('id')
+        .execute()
+      return rows.map((row) => ({ session: sessionOf(row), wanted: row.wanted as SessionOrder['order'] | null }))
+    },
     async holds(instanceId, lineItemId) {
       const row = await db
         .selectFrom('session_holds')
@@ -52,7 +63,7 @@ export function sessionTransaction(sql: Sql): Transaction['sessions'] {
   const { db, lockRows } = sql
   const hold = async (session: Session): Promise<void> => {
     await db.deleteFrom('session_holds').where('session_id', '=', session.id).execute()
-    if (!isLive(session)) return
+    if (hasEnded(session)) return
     const lineItems = new Set(session.charge?.items.flatMap(({ parts }) => parts.map(({ lineItemId }) => lineItemId)))
     const rows = [...lineItems].map((lineItemId) => ({
       session_id: session.id,
@@ -70,6 +81,8 @@ export function sessionTransaction(sql: Sql): Transaction['sessions'] {
           id: session.id,
           instance_id: session.instanceId,
           device_id: session.deviceId,
+          kept_by: session.keptBy,
+          wanted: null,
           created: BigInt(session.created),
           ...columnsOf(session),
         })
@@ -94,6 +107,9 @@ export function sessionTransaction(sql: Sql): Transaction['sessions'] {
     async save(session) {
       await db.updateTable('sessions').set(columnsOf(session)).where('id', '=', session.id).execute()
       await hold(session)
+    },
+    async want(id, order) {
+      await db.updateTable('sessions').set({ wanted: order }).where('id', '=', id).execute()
     },
     async remove(id) {
       await db.deleteFrom('session_holds').where('session_id', '=', id).execute()
@@ -121,6 +137,7 @@ function sessionOf(row: Row<'sessions'>): Session {
     id: row.id,
     instanceId: row.instance_id,
     deviceId: row.device_id,
+    keptBy: row.kept_by,
     state: row.state as SessionState,
     created: Number(row.created),
     requester: row.requester === null ? null : (JSON.parse(row.requester) as NonNullable<Session['requester']>),

@@ -130,6 +130,8 @@ export interface Tables extends EdgeTables {
     id: string
     instance_id: string
     device_id: string | null
+    kept_by: string | null
+    wanted: string | null
     state: string
     created: bigint
     requester: string | null

@@ -66,7 +66,7 @@ function rowOf(record: UsageRecord): Omit<Row<'usage'>, 'seq'> {
     status: record.status,
     tokens: record.tokens,
     source: source.kind,
-    session_id: source.kind === 'session' ? source.sessionId : null,
+    session_id: source.kind === 'one-off' ? null : (source.sessionId ?? null),
     device_id: source.kind === 'device' ? source.deviceId : null,
     incarnation: source.kind === 'device' ? BigInt(source.incarnation) : null,
     entry: source.kind === 'device' ? BigInt(source.entry) : null,
@@ -98,12 +98,14 @@ function usageOf(row: Row<'usage'>): UsageRecord {
 }
 
 function sourceOf(row: Row<'usage'>): UsageSource {
-  if (row.session_id !== null) return { kind: 'session', sessionId: row.session_id }
-  if (row.device_id === null) return { kind: 'one-off' }
+  if (row.device_id === null) {
+    return row.session_id === null ? { kind: 'one-off' } : { kind: 'session', sessionId: row.session_id }
+  }
   return {
     kind: 'device',
     deviceId: row.device_id,
     incarnation: Number(row.incarnation),
     entry: Number(row.entry),
+    ...(row.session_id === null ? {} : { sessionId: row.session_id }),
   }
 }

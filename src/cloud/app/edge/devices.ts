@@ -8,6 +8,7 @@ import {
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Reader, Store } from '../store.ts'
 import { fenceCurrent } from './attach.ts'
+import { disconnectSessions } from './device-sessions.ts'
 import { type Device, billedOn, heldOn } from './records.ts'
 
 /**
@@ -51,6 +52,7 @@ export async function revokeDevice({ store, now }: DeviceOrders, deviceId: strin
     const revoked = { ...device, revokedAt: at, releaseAsked: false }
     await tx.edge.devices.save(revoked)
     await fenceCurrent(tx, revoked, 'REVOKED', at)
+    await disconnectSessions(tx, deviceId, at)
     return stateOf(tx, revoked)
   })
 }

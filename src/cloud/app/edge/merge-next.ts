@@ -6,8 +6,10 @@ import { type AccountId, parseAccount } from '../../../core/account.ts'
 import { type Want, sumPostings } from '../../../core/grant.ts'
 import { mergeSegment } from '../../../core/receive.ts'
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
+import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../records.ts'
+import { ordersFor, takeSessions } from './device-sessions.ts'
 import { grantWants, grantableAt, lastUsableAt } from './grants.ts'
 import { type AccountMove, believable, movePools } from './move.ts'
 import type { OpenedEntry, OpenedSegment } from './open-segment.ts'
@@ -77,11 +79,14 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     lastEntry: merge.lastEntry,
     entryHead: merge.entryHead,
   }
+  // What another incarnation still has to say is not how the sessions of the current one stand.
+  if (incarnation.number === device.incarnation) await takeSessions(tx, device, segment.sessions)
+  const orders = goesOn ? await ordersFor(tx, device.id) : []
   const releasing = goesOn && (await mustRelease(taking))
   const after = new Map(moves.map((move) => [move.after.account, move.after]))
   const held = (account: AccountId): DeviceAccountRecord => after.get(account) ?? record(account)
   const grant = goesOn ? await giveGrant(taking, { rules, wants, pools, held, releasing }) : null
-  const answer = await signAnswer(deps, answerTo(taking, next, rules, grant, releasing))
+  const answer = await signAnswer(deps, answerTo(taking, next, rules, grant, releasing, orders))
 
   await tx.edge.incarnations.save({ ...next, term: grant?.term ?? incarnation.term })
   await tx.edge.segments.append({
@@ -187,6 +192,7 @@ function answerTo(
   rules: RulesInForce,
   grant: Grant | null,
   releasing: boolean,
+  orders: SessionOrder[],
 ): SyncAnswerWire {
   const merged = { ...ownerOf(incarnation), seq: next.lastSeq, hash: next.lastHash }
   const receipt = {
@@ -210,6 +216,7 @@ function answerTo(
     policies: [...rules].map(([instanceId, { revision }]) => ({ instanceId, revision })),
     directives: releasing ? ['release'] : [],
     releases: [],
+    sessions: orders,
     nextSyncMs: deps.terms.syncEveryMs,
     time: now,
   }

@@ -30,6 +30,7 @@ export interface OpenedSegment {
   readonly wants: Segment['wants']
   readonly backlog: number
   readonly policies: Segment['policies']
+  readonly sessions: Segment['sessions']
 }
 
 export type Opening =
@@ -82,6 +83,7 @@ export async function openSegment(device: Device, document: string): Promise<Ope
       wants: data.wants,
       backlog: data.backlog,
       policies: data.policies,
+      sessions: data.sessions,
     },
   }
 }

@@ -1,6 +1,7 @@
 /** The policy of an instance as a device gets it: signed once for each revision, then kept. */
 import { policyToWire } from '../../../protocol/edge/policy-document.ts'
 import { signDocument } from '../../../protocol/signing.ts'
+import { chargeIntervalMs } from '../change-configuration.ts'
 import type { Policies } from '../load-policy.ts'
 import type { Store } from '../store.ts'
 import type { KeyRing } from './key-ring.ts'
@@ -11,7 +12,7 @@ export interface PolicyDocuments {
   readonly keys: KeyRing
   readonly policies: Pick<Policies, 'at'>
   readonly now: () => number
-  readonly terms: Pick<EdgeTerms, 'policyUsableMs' | 'grantHorizonMs'>
+  readonly terms: Pick<EdgeTerms, 'policyUsableMs' | 'grantHorizonMs' | 'sessionIntervalMs'>
 }
 
 export interface SignedPolicy {
@@ -37,7 +38,8 @@ export async function signedPolicy(
     if (revision === known) return { revision, document: null, policy: null }
     const document = await reader.edge.policyDocuments.get(instanceId, revision)
     if (document !== undefined) return { revision, document, policy: null }
-    return { revision, document: null, policy: (await policies.at(reader, newest)).policy }
+    const sessionIntervalMs = terms.sessionIntervalMs ?? (await chargeIntervalMs(reader))
+    return { revision, document: null, policy: (await policies.at(reader, newest)).policy, sessionIntervalMs }
   })
   if (found === undefined) return undefined
   if (found.document !== null) return { revision: found.revision, document: found.document }
@@ -46,6 +48,7 @@ export async function signedPolicy(
     issuedAt: now(),
     usableForMs: terms.policyUsableMs,
     grantHorizonMs: terms.grantHorizonMs,
+    sessionIntervalMs: found.sessionIntervalMs,
     trustedKeys: keys.trusted.map(({ jwk }) => jwk),
   })
   const signed = await signDocument('policy', JSON.stringify(wire), keys.signer)

@@ -16,6 +16,8 @@ export interface EdgeTerms {
   readonly receiptMarginMs: number
   /** How often a device may attach within {@link ATTACH_WINDOW_MS}. */
   readonly attachesMax: number
+  /** Length of the intervals for which sessions are charged, ms; null: as the tenant's configuration says. */
+  readonly sessionIntervalMs: number | null
 }
 
 /** Where the twin is reached from outside. */

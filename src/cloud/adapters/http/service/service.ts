@@ -20,9 +20,17 @@ export interface ServiceParts {
   readonly newId: () => string
   readonly keyDelayMs: number
   readonly tenantId: string
+  readonly sessionIntervalMs: number | null
 }
 
-export function serviceRoutes({ store, policies, newId, keyDelayMs, tenantId }: ServiceParts): readonly Route[] {
+export function serviceRoutes({
+  store,
+  policies,
+  newId,
+  keyDelayMs,
+  tenantId,
+  sessionIntervalMs,
+}: ServiceParts): readonly Route[] {
   return [
     ...instanceRoutes(store, newId),
     ...lineItemRoutes(store),
@@ -33,7 +41,7 @@ export function serviceRoutes({ store, policies, newId, keyDelayMs, tenantId }: 
     ...configurationRoutes(store),
     ...keyRoutes(store, keyDelayMs),
     ...accessRequestRoutes(store, policies, newId),
-    ...sessionRoutes({ store, policies, newId }),
+    ...sessionRoutes({ store, policies, newId, sessionIntervalMs }),
     ...usageRoutes(store, tenantId),
   ]
 }

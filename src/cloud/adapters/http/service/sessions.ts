@@ -95,8 +95,10 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
       path: '/sessions/:sessionId',
       params: inSession,
       handle: async (call) => {
-        const { operable, session } = await closeSession(parts, call.params.sessionId, belongsTo(call), call.now)
-        return operable ? { status: 204 } : notOperable('v1.1', session)
+        const { sessionId } = call.params
+        const { operable, ordered, session } = await closeSession(parts, sessionId, belongsTo(call), call.now)
+        if (!operable) return notOperable('v1.1', session)
+        return { status: ordered === true ? ORDERED_STATUS : 204 }
       },
     }),
     route({
@@ -111,6 +113,9 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
     }),
   ]
 }
+
+/** The device that keeps the session ends it with its next sync. */
+const ORDERED_STATUS = 202
 
 /** A denied request in a session is an error response with the usual body. See docs/decisions/sessions.md. */
 const DENIED_STATUS = 403

@@ -146,7 +146,7 @@ CREATE TABLE usage (
   version TEXT NOT NULL,
   -- Decimal text.
   count TEXT NOT NULL,
-  operation TEXT NOT NULL CHECK (operation IN ('REQUEST', 'AUTOMATIC_CHARGE', 'REFUND', 'BURN')),
+  operation TEXT NOT NULL CHECK (operation IN ('REQUEST', 'AUTOMATIC_CHARGE', 'REFUND')),
   status TEXT NOT NULL,
   tokens BIGINT NOT NULL,
   source TEXT NOT NULL CHECK (source IN ('one-off', 'session', 'device')),
@@ -165,6 +165,10 @@ CREATE TABLE sessions (
   id TEXT COLLATE "C" NOT NULL UNIQUE,
   instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
   device_id TEXT COLLATE "C",
+  -- The device that charges it, ends it and reports it; null: the twin does.
+  kept_by TEXT COLLATE "C",
+  -- What an administrator wants of a session that a device keeps.
+  wanted TEXT CHECK (wanted IN ('LOCK', 'UNLOCK', 'TERMINATE')),
   state TEXT NOT NULL CHECK (state IN ('IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED')),
   created BIGINT NOT NULL,
   -- JSON.
@@ -181,6 +185,7 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_by_due ON sessions (next_due);
 CREATE INDEX sessions_live ON sessions (instance_id, created) WHERE state IN ('IDLE', 'ACTIVE');
+CREATE INDEX sessions_kept_by ON sessions (kept_by) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');
 CREATE INDEX sessions_of_device ON sessions (device_id) WHERE state IN ('IDLE', 'ACTIVE');
 
 -- The line items that pay the running interval of a live session.

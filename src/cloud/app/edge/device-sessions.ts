@@ -1,0 +1,75 @@
+/**
+ * Sessions that devices keep. The twin shows them as their device reports them, and neither charges nor ends them: their
+ * charges and refunds come as ledger entries. What an administrator wants of one is told to the device with every answer
+ * until it has reported that it is so.
+ */
+import { decimal, parseDecimal } from '../../../core/amount.ts'
+import { type HeldItem, type Session, hasEnded, newSession } from '../../../core/session.ts'
+import type { SessionOrder, SessionSnapshot } from '../../../protocol/edge/sessions.ts'
+import { SEGMENT_SESSIONS_MAX } from '../../../protocol/edge/sessions.ts'
+import type { Transaction } from '../store.ts'
+import type { Device } from './records.ts'
+
+/**
+ * Takes in what the current incarnation of a device says of its sessions. An id that another keeper has, and an instance
+ * that the device does not serve, are nobody's business and change nothing.
+ */
+export async function takeSessions(
+  tx: Transaction,
+  device: Device,
+  snapshots: readonly SessionSnapshot[],
+): Promise<void> {
+  for (const snapshot of snapshots) {
+    const instanceId = snapshot.instanceId.toLowerCase()
+    if (!device.instanceIds.includes(instanceId)) continue
+    const session = sessionOf({ ...snapshot, id: snapshot.id.toLowerCase(), instanceId }, device.id)
+    const known = await tx.sessions.lock(session.id)
+    if (known === undefined) await tx.sessions.insert(session)
+    else if (known.keptBy === device.id && known.instanceId === instanceId) await tx.sessions.save(session)
+  }
+}
+
+/** What the device is still to be told. */
+export async function ordersFor(tx: Transaction, deviceId: string): Promise<SessionOrder[]> {
+  const orders: SessionOrder[] = []
+  for (const { session, wanted } of await tx.sessions.keptBy(deviceId)) {
+    if (wanted === null || isSo(session, wanted)) continue
+    orders.push({ id: session.id, order: wanted })
+    if (orders.length >= SEGMENT_SESSIONS_MAX) break
+  }
+  return orders
+}
+
+/** A device that was revoked reports no more: what becomes of its sessions is not known. */
+export async function disconnectSessions(tx: Transaction, deviceId: string, now: number): Promise<void> {
+  for (const { session } of await tx.sessions.keptBy(deviceId)) {
+    await tx.sessions.save({ ...session, state: 'DISCONNECTED', charge: null, since: now })
+  }
+}
+
+function isSo({ state }: Session, wanted: SessionOrder['order']): boolean {
+  if (wanted === 'LOCK') return state === 'LOCKED'
+  return wanted === 'UNLOCK' ? state !== 'LOCKED' : hasEnded({ state })
+}
+
+function sessionOf(snapshot: SessionSnapshot, keptBy: string): Session {
+  const { id, instanceId, state, created, since, lastHeartbeat, lastAccessRequest, requester, charge } = snapshot
+  return {
+    ...newSession({ id, instanceId, deviceId: null }, created),
+    keptBy,
+    state,
+    since,
+    lastHeartbeat,
+    lastAccessRequest,
+    requester: requester === null ? null : { ...requester, dictionary: {} },
+    charge: charge === null ? null : { from: charge.from, until: charge.until, items: charge.items.map(itemOf) },
+  }
+}
+
+/** What was paid stands in the entries; here it is known only which line items did. */
+function itemOf(item: NonNullable<SessionSnapshot['charge']>['items'][number]): HeldItem {
+  return {
+    item: { name: item.item, version: item.version, count: parseDecimal(item.count) ?? decimal('0'), metaData: null },
+    parts: item.lineItemIds.map((lineItemId) => ({ lineItemId, accounts: [], charged: 0n })),
+  }
+}
