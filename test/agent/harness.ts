@@ -12,7 +12,6 @@ import type {
   GrantedAccount,
   Identity,
   Journal,
-  LastAnswer,
   PendingEntry,
   SealOrder,
   Snapshot,
@@ -122,11 +121,11 @@ export const SEAL: SealOrder = {
 export function entry(
   n: number,
   postings: readonly Posting[],
-  { moves = 'used', lastAnswer = null }: { moves?: PendingEntry['moves']; lastAnswer?: LastAnswer | null } = {},
+  { moves = 'used', lastAnswer = null, ...more }: Partial<PendingEntry> = {},
 ): PendingEntry {
   const kind = moves === 'used' ? 'access' : 'refund'
   const written = postings.map(({ account, amount }) => ({ account, amount: String(amount) }))
-  return { n, body: JSON.stringify({ n, kind, postings: written }), moves, postings, lastAnswer }
+  return { n, body: JSON.stringify({ n, kind, postings: written }), moves, postings, lastAnswer, ...more }
 }
 
 export function accountState(state: Partial<AccountState>): AccountState {
@@ -145,6 +144,7 @@ export function snapshotWith(changes: Partial<Snapshot> = {}): Snapshot {
     lastEntry: 0,
     lastSealedEntry: 0,
     lastAnswers: [],
+    sessions: [],
     unacknowledged: null,
     lastSeq: 0,
     highestIncarnation: 1,

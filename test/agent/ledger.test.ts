@@ -478,3 +478,52 @@ describe('whatever happens to the ledger', () => {
     )
   })
 })
+
+describe('entries that are recorded together', () => {
+  const give = (n: number, amount: bigint) => entry(n, [{ account: A, amount }], { moves: 'refunded' })
+  const take = (n: number, amount: bigint) => entry(n, [{ account: A, amount }])
+
+  async function charged(): Promise<TestLedger> {
+    const device = new TestLedger()
+    device.grant({ [A]: 10n })
+    void device.charge({ account: A, amount: 9n })
+    device.tick()
+    await device.endBatch()
+    return device
+  }
+
+  it('may spend what they give back, and what is left over counts once it is durable', async () => {
+    const device = await charged()
+    const done = device.ledger.recordTogether([give(2, 6n), take(3, 4n)])
+    expect(device.left(A)).toBe(1n)
+    device.tick()
+    expect(device.journal.batches[0]?.entries.map(({ n }) => n)).toEqual([2, 3])
+    await device.endBatch()
+    await done
+    expect(device.left(A)).toBe(3n)
+  })
+
+  it('may charge more than they give back', async () => {
+    const device = await charged()
+    const done = device.ledger.recordTogether([give(2, 6n), take(3, 7n)])
+    expect(device.left(A)).toBe(0n)
+    device.tick()
+    await device.endBatch()
+    await done
+    expect(device.left(A)).toBe(0n)
+  })
+
+  it('are taken back together, exactly, with everything recorded after them', async () => {
+    const device = await charged()
+    const done = device.ledger.recordTogether([give(2, 6n), take(3, 7n)])
+    device.tick()
+    done.catch(() => undefined)
+    await device.endBatch(notRecorded())
+    await expect(done).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    expect([device.left(A), device.ledger.lastEntry()]).toEqual([1n, 1])
+    void device.charge({ account: A, amount: 1n })
+    device.tick()
+    await device.endBatch()
+    expect(device.left(A)).toBe(0n)
+  })
+})

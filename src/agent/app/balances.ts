@@ -85,6 +85,15 @@ export class Balances {
     }
   }
 
+  /** Takes back a refund that was not recorded. */
+  unrefund(postings: readonly Posting[]): void {
+    for (const { account, amount } of postings) {
+      const held = this.#known(account)
+      if (amount > held.refunded) throw new Error(`invariant: only a refund of ${account} is taken back`)
+      held.refunded -= amount
+    }
+  }
+
   /** Raises `returned` by all room of at most `most` accounts, and says by how much. */
   giveUp(most: number): readonly Posting[] {
     const returns: Posting[] = []

@@ -80,6 +80,18 @@ export interface LastAnswer {
   readonly policyRevision: number
 }
 
+/** A session that this device keeps, as it stands after an entry. */
+export interface StoredSession {
+  readonly id: string
+  readonly ended: boolean
+  /** When it came into its state, POSIX ms: one that ended is kept for a time. */
+  readonly since: number
+  /** JSON text for the device itself. */
+  readonly document: string
+  /** JSON text of a `sessionSnapshot` of the edge protocol, for the next segment. */
+  readonly snapshot: string
+}
+
 /** Everything that a start needs, read once. */
 export interface Snapshot {
   readonly identity: Identity | null
@@ -93,6 +105,7 @@ export interface Snapshot {
   readonly lastEntry: number
   readonly lastSealedEntry: number
   readonly lastAnswers: readonly LastAnswer[]
+  readonly sessions: readonly StoredSession[]
   /** The sealed segment that is not acknowledged, if any. */
   readonly unacknowledged: SealedSegment | null
   readonly lastSeq: number
@@ -110,6 +123,8 @@ export interface PendingEntry {
   readonly moves: 'used' | 'refunded'
   readonly postings: readonly Posting[]
   readonly lastAnswer: LastAnswer | null
+  /** The session that it changes, as it stands afterwards: durable with the entry, or not at all. */
+  readonly session?: StoredSession
 }
 
 export interface SealedSegment {

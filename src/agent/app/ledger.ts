@@ -8,7 +8,7 @@ import { type AccountId, type Posting, parseAccount } from '../../core/account.t
 import type { Micro } from '../../core/amount.ts'
 import { periodAt } from '../../core/compile.ts'
 import type { ClockReading, Room, RoomOf } from '../../core/decision.ts'
-import { type Want, room } from '../../core/grant.ts'
+import { type Want, room, sumPostings } from '../../core/grant.ts'
 import type { Policy } from '../../core/policy.ts'
 import { SEGMENT_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -51,6 +51,9 @@ export type Standing = 'ATTACHED' | 'NOT_ATTACHED' | 'FROZEN' | 'BROKEN'
 
 interface Waiting {
   readonly entry: PendingEntry
+  /** Of what this entry, and those recorded together with it, give back: what counts already, and what is to count. */
+  readonly atOnce: readonly Posting[]
+  readonly later: readonly Posting[]
   readonly resolve: () => void
   readonly reject: (error: unknown) => void
 }
@@ -144,9 +147,46 @@ export class Ledger {
     this.#lastEntry = entry.n
     if (low || entry.n % this.#parts.batchEntries === 0) this.#parts.onNeed()
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ entry, resolve, reject })
+      const later = entry.moves === 'refunded' ? entry.postings : NOTHING
+      this.#waiting.push({ entry, resolve, reject, atOnce: NOTHING, later })
       this.#schedule()
     })
+  }
+
+  /**
+   * Takes several entries that become durable together, or not at all. A charge among them may spend what a refund among
+   * them gives back; nobody else may before it is durable. Resolves and rejects as {@link Ledger.record} does.
+   */
+  async recordTogether(entries: readonly PendingEntry[]): Promise<void> {
+    if (this.standing() !== 'ATTACHED') {
+      throw new CodedError('NOT_ATTACHED', 'nothing can be recorded at the moment')
+    }
+    for (const [index, { n }] of entries.entries()) {
+      if (n !== this.#lastEntry + 1 + index) throw new Error('invariant: entries are numbered without gaps')
+    }
+    const spendable = sumPostings(postingsOf(entries, 'refunded'))
+    const spent = sumPostings(postingsOf(entries, 'used'))
+    const atOnce: Posting[] = []
+    for (const [account, back] of spendable) {
+      const charged = spent.get(account) ?? 0n
+      const amount = back < charged ? back : charged
+      if (amount > 0n) atOnce.push({ account, amount })
+    }
+    const later = minus(spendable, atOnce)
+    this.#balances.refund(atOnce)
+    const postings = [...spent].map(([account, amount]) => ({ account, amount }))
+    const low = postings.length > 0 && this.#charge(postings)
+    this.#lastEntry += entries.length
+    if (low || crosses(this.#lastEntry, entries.length, this.#parts.batchEntries)) this.#parts.onNeed()
+    await Promise.all(
+      entries.map(async (entry, index) => {
+        const isFirst = index === 0
+        await new Promise<void>((resolve, reject) => {
+          this.#waiting.push({ entry, resolve, reject, atOnce: isFirst ? atOnce : [], later: isFirst ? later : [] })
+          this.#schedule()
+        })
+      }),
+    )
   }
 
   /** Top-ups: accounts below half of what would be comfortable. Waiting requests ask for themselves. */
@@ -278,9 +318,7 @@ export class Ledger {
 
   #committed(batch: readonly Waiting[]): void {
     this.#committing = []
-    for (const { entry } of batch) {
-      if (entry.moves === 'refunded') this.#balances.refund(entry.postings)
-    }
+    for (const { later } of batch) if (later.length > 0) this.#balances.refund(later)
     // The next commit begins before the answers of this one are written.
     this.#commit()
     for (const { resolve } of batch) resolve()
@@ -293,8 +331,9 @@ export class Ledger {
     this.#committing = []
     this.#waiting = []
     if (error instanceof CodedError && error.code === 'NOT_RECORDED') {
-      for (const { entry } of lost.toReversed()) {
+      for (const { entry, atOnce } of lost.toReversed()) {
         if (entry.moves === 'used') this.#balances.uncharge(entry.postings)
+        this.#balances.unrefund(atOnce)
       }
       this.#lastEntry -= lost.length
     } else {
@@ -311,4 +350,22 @@ export class Ledger {
     this.#settled = []
     for (const tell of settled) tell()
   }
+}
+
+const NOTHING: readonly Posting[] = []
+
+function* postingsOf(entries: readonly PendingEntry[], moves: PendingEntry['moves']): Generator<Posting> {
+  for (const entry of entries) if (entry.moves === moves) yield* entry.postings
+}
+
+function minus(sums: ReadonlyMap<AccountId, Micro>, less: readonly Posting[]): readonly Posting[] {
+  const taken = new Map(less.map(({ account, amount }) => [account, amount]))
+  return [...sums]
+    .map(([account, amount]): Posting => ({ account, amount: amount - (taken.get(account) ?? 0n) }))
+    .filter(({ amount }) => amount > 0n)
+}
+
+/** Whether a multiple of `step` is among the last `count` numbers up to `last`. */
+function crosses(last: number, count: number, step: number): boolean {
+  return Math.floor(last / step) > Math.floor((last - count) / step)
 }

@@ -3,6 +3,7 @@
 import type { AccountId } from '../../../src/core/account.ts'
 import { room } from '../../../src/core/grant.ts'
 import { SEGMENT_ENTRIES_MAX, type SegmentWire } from '../../../src/protocol/edge/sync.ts'
+import type { SessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { CHAIN_START, entryHash, sha256, signDocument, type Signer } from '../../../src/protocol/signing.ts'
 import type {
@@ -18,6 +19,7 @@ import type {
   StoredClock,
   StoredGrant,
   StoredPolicy,
+  StoredSession,
 } from '../../../src/agent/app/journal.ts'
 
 interface KeptSegment extends SealedSegment {
@@ -46,6 +48,7 @@ export class Disk {
   reportedReturns = new Map<AccountId, bigint>()
   grant: StoredGrant | null = null
   policies = new Map<string, StoredPolicy>()
+  sessions = new Map<string, StoredSession & { readonly unsealed: boolean }>()
   entries: { readonly body: string; readonly hash: string }[] = []
   segments: KeptSegment[] = []
   acknowledged = 0
@@ -116,6 +119,7 @@ export class MemoryJournal implements Journal {
       lastEntry: disk.entries.length,
       lastSealedEntry: last?.last ?? 0,
       lastAnswers: [],
+      sessions: [...disk.sessions.values()].map(({ unsealed: _, ...session }) => session),
       unacknowledged: last !== undefined && last.seq > disk.acknowledged ? last : null,
       lastSeq: last?.seq ?? 0,
       highestIncarnation: disk.incarnation,
@@ -126,7 +130,8 @@ export class MemoryJournal implements Journal {
   append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void> {
     return this.#commit(async () => {
       const { disk } = this
-      for (const { n, body, moves, postings } of entries) {
+      for (const { n, body, moves, postings, session } of entries) {
+        if (session !== undefined) disk.sessions.set(session.id, { ...session, unsealed: true })
         if (n !== disk.entries.length + 1) throw new Error('invariant: entries are numbered without gaps')
         disk.entries.push({ body, hash: entryHash(disk.entries.at(-1)?.hash ?? CHAIN_START, body) })
         for (const { account, amount } of postings) {
@@ -179,6 +184,9 @@ export class MemoryJournal implements Journal {
           wanted: String(wanted),
         })),
         policies: [...order.policies],
+        sessions: [...disk.sessions.values()]
+          .filter(({ unsealed }) => unsealed)
+          .map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
         final,
       }
       const text = JSON.stringify(payload)
@@ -193,6 +201,7 @@ export class MemoryJournal implements Journal {
         last,
       }
       disk.segments.push(sealed)
+      for (const [id, session] of disk.sessions) disk.sessions.set(id, { ...session, unsealed: false })
       disk.changed.clear()
       for (const { postings } of this.#entriesOf(last + 1))
         for (const { account } of postings) disk.changed.add(account)
@@ -243,6 +252,7 @@ export class MemoryJournal implements Journal {
       if (incarnation <= disk.incarnation) throw new Error('invariant: incarnations rise')
       if ((disk.segments.at(-1)?.last ?? 0) < disk.entries.length)
         throw new Error('invariant: nothing is left unsealed')
+      for (const [id, session] of disk.sessions) disk.sessions.set(id, { ...session, unsealed: true })
       Object.assign(disk, {
         incarnation,
         fenced: false,

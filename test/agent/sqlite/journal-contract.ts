@@ -166,5 +166,41 @@ export function journalContract(name: string, make: () => TestJournals): void {
         entries: { first: 1, previousHash: CHAIN_START, bodies: [] },
       })
     })
+
+    it('keeps a session with the entry that changed it, and tells the cloud once how it stands', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 100n })
+      const session = (since: number, id = 's') => ({
+        id,
+        ended: false,
+        since,
+        document: `{"since":${since}}`,
+        snapshot: `{"id":"${id}","since":${since}}`,
+      })
+      await journal.append([entry(1, [], { session: session(1) }), entry(2, [], { session: session(2) })], STAMP)
+      journal = await journals.reopen(journal)
+      expect((await journal.read()).sessions).toEqual([session(2)])
+      const told = async (): Promise<unknown> => {
+        const { seq, document } = await journal.seal(SEAL)
+        await journal.acknowledge(seq, null, null)
+        return segmentOf(document).sessions
+      }
+      expect(await told()).toEqual([{ id: 's', since: 2 }])
+      expect(await told()).toEqual([])
+      await journal.append([entry(3, [], { session: session(3) })], STAMP)
+      expect(await told()).toEqual([{ id: 's', since: 3 }])
+      await journal.attach(2)
+      expect((await journal.read()).sessions).toEqual([session(3)])
+      expect(await told()).toEqual([{ id: 's', since: 3 }])
+    })
+
+    it('keeps no session whose entry it did not take', async () => {
+      const journal = await make().open()
+      await attach(journal, { [A]: 100n })
+      const session = { id: 's', ended: false, since: 1, document: '{}', snapshot: '{}' }
+      await expect(journal.append([entry(3, [], { session })], STAMP)).rejects.toThrow()
+      expect((await journal.read()).sessions).toEqual([])
+    })
   })
 }

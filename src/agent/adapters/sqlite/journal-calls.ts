@@ -14,6 +14,7 @@ import type {
   SealOrder,
   StoredGrant,
   StoredPolicy,
+  StoredSession,
 } from '../../app/journal.ts'
 
 /** Sizes in pages of 4 KiB and in bytes. */
@@ -44,6 +45,8 @@ export interface Batch {
   /** Merged by account. */
   readonly moves: readonly AccountMove[]
   readonly answers: readonly LastAnswer[]
+  /** The last state of each. */
+  readonly sessions: readonly StoredSession[]
   readonly stamp: ClockStamp
 }
 

@@ -6,6 +6,7 @@
 import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
+import { SESSION_REST_MS } from '../../../core/session.ts'
 import {
   type EntryBodyWire,
   SEGMENT_ACCOUNTS_MAX,
@@ -13,6 +14,7 @@ import {
   SEGMENT_TEXT_MAX,
   type SegmentWire,
 } from '../../../protocol/edge/sync.ts'
+import { SEGMENT_SESSIONS_MAX, type SessionSnapshot } from '../../../protocol/edge/sessions.ts'
 import { CHAIN_START, entryHash, sha256 } from '../../../protocol/signing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type {
@@ -41,6 +43,9 @@ const CHECKPOINT_FRAMES = 2_000
 
 /** Acknowledged entries that are kept for the technician whatever the retention says. */
 const RECENT_ENTRIES = 1_000n
+
+/** Ended sessions that are kept at most, the newest ones. */
+const ENDED_SESSIONS_MAX = 1_000
 
 /** Rows that one clean-up deletes at most: it runs between commits. */
 const PRUNE_ROWS = 2_000
@@ -100,6 +105,7 @@ interface SealPlan {
   readonly head: string
   readonly counters: ReadonlyMap<AccountId, SealedCounters>
   readonly returns: SealOrder['returns']
+  readonly sessionIds: readonly string[]
 }
 
 interface SealedCounters {
@@ -155,13 +161,18 @@ export class JournalStore {
       lastEntry: Number(state.last_entry),
       lastSealedEntry: Number(state.sealed_entry),
       lastAnswers: (this.#statements.answers.all() as AnswerRow[]).map(answerOf),
+      sessions: (this.#statements.sessions.all() as SessionRow[]).map(({ ended, since, ...texts }) => ({
+        ...texts,
+        ended: ended === 1n,
+        since: Number(since),
+      })),
       unacknowledged: unacknowledged === undefined ? null : segmentOf(unacknowledged),
       lastSeq: Number(state.last_seq),
       clock: clockOf(state),
     }
   }
 
-  append({ firstN, bodies, moves, answers, stamp }: Batch): void {
+  append({ firstN, bodies, moves, answers, sessions, stamp }: Batch): void {
     this.#run(() => {
       const state = this.#state()
       const nextN = Number(state.last_entry) + 1
@@ -177,6 +188,9 @@ export class JournalStore {
       }
       for (const move of moves) this.#move(move)
       for (const answer of answers) this.#storeAnswer(answer, state.entry_base + n)
+      for (const { id, ended, since, document, snapshot } of sessions) {
+        this.#statements.storeSession.run(id, ended ? 1 : 0, since, document, snapshot)
+      }
       this.#statements.appended.run(n, head, ...stampValues(stamp))
       this.#refuseSlack()
     })
@@ -202,6 +216,7 @@ export class JournalStore {
 
     const seq = Number(state.last_seq) + 1
     const incarnation = Number(state.incarnation)
+    const sessions = this.#unsealedSessions()
     const payload: SegmentWire = {
       deviceId: identity.deviceId,
       incarnation,
@@ -230,6 +245,7 @@ export class JournalStore {
         wanted: String(wanted),
       })),
       policies: [...order.policies],
+      sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
       final,
     }
     const text = JSON.stringify(payload)
@@ -243,6 +259,7 @@ export class JournalStore {
       head,
       counters: entries.counters,
       returns: order.returns,
+      sessionIds: sessions.map(({ id }) => id),
     }
     return { text }
   }
@@ -269,6 +286,7 @@ export class JournalStore {
         Buffer.byteLength(document),
       )
       this.#statements.insertDocument.run(lastInsertRowid, document)
+      for (const id of plan.sessionIds) changedOne(this.#statements.sealSession.run(id))
       this.#statements.sealed.run(lastEntry, head, seq, hash)
     })
     this.#plan = null
@@ -323,6 +341,8 @@ export class JournalStore {
       this.#statements.endSegment.run('ABANDONED', now)
       this.#statements.done.run(state.entry_base + state.sealed_entry)
       this.#statements.deleteAccounts.run()
+      // What the incarnation before has told may have gone the way of a fork.
+      this.#statements.unsealSessions.run()
       this.#statements.attach.run({ incarnation, base: state.entry_base + state.last_entry, start: CHAIN_START })
     })
   }
@@ -367,6 +387,8 @@ export class JournalStore {
       // A time in the future is that of a clock that has been set right since: the retention counts from now.
       this.#statements.redateSegments.run({ now })
       this.#statements.deleteSegments.run({ before: now - this.#limits.retentionMs, most: PRUNE_ROWS })
+      this.#statements.deleteSessions.run({ before: now - SESSION_REST_MS, most: PRUNE_ROWS })
+      this.#statements.deleteOldSessions.run(ENDED_SESSIONS_MAX)
       const over = (this.#statements.segmentBytes.get() as bigint) - BigInt(this.#limits.retainedBytesMax)
       const tightBytes = tight * BigInt(PAGE_BYTES)
       const tooMany = over > tightBytes ? over : tightBytes
@@ -445,6 +467,16 @@ export class JournalStore {
     if (oldest === undefined) throw new Error('invariant: there is at least one slot')
     this.#slots.delete(oldest[0])
     return oldest[1]
+  }
+
+  /** As many as a segment takes; the others go with the next. */
+  #unsealedSessions(): readonly { readonly id: string; readonly snapshot: string }[] {
+    const unsealed = this.#statements.unsealedSessions.all(SEGMENT_SESSIONS_MAX) as { id: string; snapshot: string }[]
+    let length = 0
+    return unsealed.filter(({ snapshot }, index) => {
+      length += snapshot.length
+      return index === 0 || length <= SEGMENT_TEXT_MAX
+    })
   }
 
   /** Entries for one segment and the counters as of the last of them, within the limits of the wire. */
@@ -563,6 +595,14 @@ interface PolicyRow {
   confirmed_at: bigint
 }
 
+interface SessionRow {
+  id: string
+  ended: bigint
+  since: bigint
+  document: string
+  snapshot: string
+}
+
 interface AnswerRow {
   session: string
   n: bigint
@@ -646,6 +686,21 @@ function prepareStatements(database: Database.Database) {
     storeAnswer: database.prepare(
       `INSERT OR REPLACE INTO answer (slot, session, n, request_hash, body, policy_revision, entry_id)
          VALUES (?, ?, ?, ?, ?, ?, ?)`,
+    ),
+    sessions: database.prepare('SELECT id, ended, since, document, snapshot FROM session ORDER BY since, id'),
+    storeSession: database.prepare(
+      `INSERT OR REPLACE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)`,
+    ),
+    unsealedSessions: database.prepare('SELECT id, snapshot FROM session WHERE unsealed = 1 ORDER BY id LIMIT ?'),
+    sealSession: database.prepare('UPDATE session SET unsealed = 0 WHERE id = ?'),
+    unsealSessions: database.prepare('UPDATE session SET unsealed = 1'),
+    deleteSessions: database.prepare(
+      `DELETE FROM session WHERE id IN (
+         SELECT id FROM session WHERE ended = 1 AND unsealed = 0 AND since < :before LIMIT :most)`,
+    ),
+    deleteOldSessions: database.prepare(
+      `DELETE FROM session WHERE id IN (
+         SELECT id FROM session WHERE ended = 1 AND unsealed = 0 ORDER BY since DESC, id LIMIT -1 OFFSET ?)`,
     ),
     deleteEntries: database.prepare(
       'DELETE FROM entry WHERE id IN (SELECT id FROM entry WHERE id <= ? ORDER BY id LIMIT ?)',

@@ -20,6 +20,7 @@ import type {
   Snapshot,
   StoredGrant,
   StoredPolicy,
+  StoredSession,
 } from '../../app/journal.ts'
 import type {
   AccountMove,
@@ -257,8 +258,10 @@ function batchOf(entries: readonly PendingEntry[], stamp: ClockStamp): Batch {
   const moves = new Map<AccountId, { used: bigint; refunded: bigint }>()
   const bodies: string[] = []
   const answers: LastAnswer[] = []
-  for (const { body, moves: counter, postings, lastAnswer } of entries) {
+  const sessions = new Map<string, StoredSession>()
+  for (const { body, moves: counter, postings, lastAnswer, session } of entries) {
     bodies.push(body)
+    if (session !== undefined) sessions.set(session.id, session)
     if (lastAnswer !== null) answers.push(lastAnswer)
     for (const { account, amount } of postings) {
       let sum = moves.get(account)
@@ -274,6 +277,7 @@ function batchOf(entries: readonly PendingEntry[], stamp: ClockStamp): Batch {
     bodies,
     moves: [...moves].map(([account, { used, refunded }]): AccountMove => ({ account, used, refunded, returned: 0n })),
     answers,
+    sessions: [...sessions.values()],
     stamp,
   }
 }

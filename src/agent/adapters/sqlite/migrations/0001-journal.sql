@@ -99,6 +99,20 @@ CREATE TABLE answer (
   entry_id INTEGER NOT NULL
 ) STRICT;
 
+-- Sessions that this device keeps, each as its last entry left it.
+CREATE TABLE session (
+  id TEXT NOT NULL PRIMARY KEY,
+  ended INTEGER NOT NULL CHECK (ended IN (0, 1)),
+  since INTEGER NOT NULL,
+  -- JSON: for the device, and for the cloud.
+  document TEXT NOT NULL,
+  snapshot TEXT NOT NULL,
+  -- No segment of this incarnation holds the snapshot.
+  unsealed INTEGER NOT NULL CHECK (unsealed IN (0, 1))
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX session_unsealed ON session (id) WHERE unsealed = 1;
+
 INSERT INTO state (
   only, incarnation, fenced, entry_base, last_entry, entry_head, sealed_entry, sealed_head, done_entry_id, last_seq, segment_head
 )
