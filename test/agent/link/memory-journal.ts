@@ -131,7 +131,6 @@ export class MemoryJournal implements Journal {
     return this.#commit(async () => {
       const { disk } = this
       for (const { n, body, moves, postings, session } of entries) {
-        if (session !== undefined) disk.sessions.set(session.id, { ...session, unsealed: true })
         if (n !== disk.entries.length + 1) throw new Error('invariant: entries are numbered without gaps')
         disk.entries.push({ body, hash: entryHash(disk.entries.at(-1)?.hash ?? CHAIN_START, body) })
         for (const { account, amount } of postings) {
@@ -140,6 +139,7 @@ export class MemoryJournal implements Journal {
           disk.changed.add(account)
         }
         disk.history.push({ incarnation: disk.incarnation, n, body, moves, postings })
+        if (session !== undefined) disk.sessions.set(session.id, { ...session, unsealed: true })
       }
       disk.clock = stamp.clock
     })
