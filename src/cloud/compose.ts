@@ -35,6 +35,8 @@ export interface Overrides {
   readonly now?: () => number
   readonly newId?: () => string
   readonly timers?: Timers
+  /** Hears of answers that their operation does not declare, where the settings ask to check. Default: the log. */
+  readonly onWrongAnswer?: (error: Error) => void
 }
 
 export interface Cloud {
@@ -90,6 +92,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     logger: log,
     newId,
     tls,
+    onWrongAnswer: settings.http.checkAnswers ? (overrides.onWrongAnswer ?? (() => undefined)) : null,
   })
   registerHealth(http, () => store.read((reader) => reader.keys.countAdministration()))
   const { trialInterval } = settings.sessions

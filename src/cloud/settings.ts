@@ -41,6 +41,10 @@ const options = {
       min: 1,
       max: 1_000_000,
     }),
+    checkAnswers: toggle({
+      help: 'Hold every answer against what its operation declares; a wrong one becomes INTERNAL. For tests and trials.',
+      default: false,
+    }),
     drainTimeout: duration({
       help: 'How long a stop waits for requests under way.',
       default: '10s',

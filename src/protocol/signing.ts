@@ -19,10 +19,12 @@ export type DocumentKind = 'policy' | 'segment' | 'sync-answer' | 'attach-answer
 export const SIGNING_ALGORITHMS = ['EdDSA', 'ES256'] as const
 
 /** A public key as JWK: Ed25519 or P-256. Private members are refused. */
-export const publicJwk = z.discriminatedUnion('kty', [
-  z.strictObject({ kty: z.literal('OKP'), crv: z.literal('Ed25519'), x: z.string().max(64) }),
-  z.strictObject({ kty: z.literal('EC'), crv: z.literal('P-256'), x: z.string().max(64), y: z.string().max(64) }),
-])
+export const publicJwk = z
+  .discriminatedUnion('kty', [
+    z.strictObject({ kty: z.literal('OKP'), crv: z.literal('Ed25519'), x: z.string().max(64) }),
+    z.strictObject({ kty: z.literal('EC'), crv: z.literal('P-256'), x: z.string().max(64), y: z.string().max(64) }),
+  ])
+  .meta({ id: 'PublicJwk' })
 export type PublicJwk = z.infer<typeof publicJwk>
 
 export interface Signer {

@@ -45,12 +45,17 @@ export const formulaText = z.string().superRefine((text, context) => {
 
 /** A JSON number that may be fractional, taken by its shortest decimal text. */
 export const decimalNumber = (rule: 'POSITIVE' | 'NON_NEGATIVE') =>
-  z.number().transform((number, context): Decimal => {
+  bounded(rule).transform((number, context): Decimal => {
     const value = parseDecimal(number)
     if (value !== undefined && (rule === 'POSITIVE' ? value.digits > 0n : value.digits >= 0n)) return value
     context.addIssue({ code: 'custom', message: rule === 'POSITIVE' ? 'must be greater than 0' : 'must be 0 or more' })
     return z.NEVER
   })
+
+/** The bound as a check of its own is one that a description of the API can show. */
+function bounded(rule: 'POSITIVE' | 'NON_NEGATIVE') {
+  return rule === 'POSITIVE' ? z.number().gt(0, 'must be greater than 0') : z.number().min(0, 'must be 0 or more')
+}
 
 /** What JSON.stringify writes as the bare number. The type says `number` because that is what a reader gets. */
 export function tokensNumber(amount: Micro): number {

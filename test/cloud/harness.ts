@@ -58,7 +58,7 @@ function testSettings(directory: string, change: SettingsChange = (settings) => 
   const settings = loadSettings(cloudOptions, { file: null, env: {}, flags: {}, readText: () => '' })
   return change({
     ...settings,
-    http: { ...settings.http, port: 0 },
+    http: { ...settings.http, port: 0, checkAnswers: true },
     push: { ...settings.push, port: 0 },
     store: { ...settings.store, path: join(directory, 'cloud') },
   })
@@ -77,6 +77,7 @@ export class Twin implements AsyncDisposable {
   readonly #log: Logger
   #timers = new HandTimers()
   #cloud: Cloud | undefined
+  readonly #wrongAnswers: Error[] = []
   #administrationKey = ''
   #clientKey = ''
   /** POSIX ms. Tests set it. */
@@ -95,7 +96,12 @@ export class Twin implements AsyncDisposable {
 
   async start(): Promise<void> {
     this.#timers = new HandTimers()
-    this.#cloud = await startCloud(this.settings, { now: () => this.now, timers: this.#timers, log: this.#log })
+    this.#cloud = await startCloud(this.settings, {
+      now: () => this.now,
+      timers: this.#timers,
+      log: this.#log,
+      onWrongAnswer: (error) => this.#wrongAnswers.push(error),
+    })
     this.#administrationKey = await readFile(this.#cloud.administrationKeyFile, 'utf8')
   }
 
@@ -238,6 +244,8 @@ export class Twin implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.stop()
     await rm(this.directory, { recursive: true, force: true })
+    // Whatever else a test looks at: each answer must be one that its operation declares.
+    if (this.#wrongAnswers.length > 0) throw new AggregateError(this.#wrongAnswers, this.#wrongAnswers[0]?.message)
   }
 }
 

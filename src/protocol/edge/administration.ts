@@ -10,51 +10,55 @@ import { instant, microText, uuid } from '../wire.ts'
 /** `NONE`: never attached. `FENCED`: gets no grants. `CLOSED`: its final segment is merged, it will attach anew. */
 const incarnationStatus = z.enum(['NONE', 'ACTIVE', 'FENCED', 'CLOSED'])
 
-export const deviceState = z.strictObject({
-  id: uuid,
-  name: z.string().nullable(),
-  instanceIds: z.array(uuid),
-  enrolledAt: instant,
-  revokedAt: instant.nullable(),
-  /** The last segment taken in. */
-  lastSyncAt: instant.nullable(),
-  software: z.string().nullable(),
-  /** 0: never attached. */
-  incarnation: z.int().min(0),
-  status: incarnationStatus,
-  /** Two writers were seen, now or in an earlier incarnation: a copy, or a restored backup. There is evidence. */
-  forked: z.boolean(),
-  /** A segment did not add up, now or in an earlier incarnation. There is evidence. */
-  rejected: z.boolean(),
-  /** Last segment merged. */
-  seq: z.int().min(0),
-  /** Entries that the device had recorded and not sent, as of its last segment. */
-  backlog: z.int().min(0),
-  /** The device is asked to give back what it holds. */
-  releaseAsked: z.boolean(),
-  policies: z.array(
-    z.strictObject({
-      instanceId: uuid,
-      /** In force on the device as of its last segment; 0 for none. */
-      applied: z.int().min(0),
-      newest: z.int().min(0),
-    }),
-  ),
-  /** What is held back for it, over all incarnations. */
-  outstanding: z.array(
-    z.strictObject({
-      account: z.string(),
-      /** Granted less returned, less what is billed: what it may still spend or has spent and not reported. */
-      unreported: microText,
-      billed: microText,
-    }),
-  ),
-})
+export const deviceState = z
+  .strictObject({
+    id: uuid,
+    name: z.string().nullable(),
+    instanceIds: z.array(uuid),
+    enrolledAt: instant,
+    revokedAt: instant.nullable(),
+    /** The last segment taken in. */
+    lastSyncAt: instant.nullable(),
+    software: z.string().nullable(),
+    /** 0: never attached. */
+    incarnation: z.int().min(0),
+    status: incarnationStatus,
+    /** Two writers were seen, now or in an earlier incarnation: a copy, or a restored backup. There is evidence. */
+    forked: z.boolean(),
+    /** A segment did not add up, now or in an earlier incarnation. There is evidence. */
+    rejected: z.boolean(),
+    /** Last segment merged. */
+    seq: z.int().min(0),
+    /** Entries that the device had recorded and not sent, as of its last segment. */
+    backlog: z.int().min(0),
+    /** The device is asked to give back what it holds. */
+    releaseAsked: z.boolean(),
+    policies: z.array(
+      z.strictObject({
+        instanceId: uuid,
+        /** In force on the device as of its last segment; 0 for none. */
+        applied: z.int().min(0),
+        newest: z.int().min(0),
+      }),
+    ),
+    /** What is held back for it, over all incarnations. */
+    outstanding: z.array(
+      z.strictObject({
+        account: z.string(),
+        /** Granted less returned, less what is billed: what it may still spend or has spent and not reported. */
+        unreported: microText,
+        billed: microText,
+      }),
+    ),
+  })
+  .meta({ id: 'DeviceState' })
 export type DeviceState = z.infer<typeof deviceState>
 export type DeviceStateWire = z.input<typeof deviceState>
 
 /** `GET .../edge/api/v1/devices?instanceId=&next=&size=`: in the order of enrollment; `next` 0 means no more. */
-export const deviceList = z.strictObject({ devices: z.array(deviceState), next: z.int().min(0) })
+export const deviceList = z
+  .strictObject({ devices: z.array(deviceState), next: z.int().min(0) })
+  .meta({ id: 'DeviceList', description: '`next` is 0 on the last page.' })
 export type DeviceListWire = z.input<typeof deviceList>
 
 /**
@@ -69,24 +73,26 @@ export const heldSession = z.strictObject({
 export type HeldSessionWire = z.input<typeof heldSession>
 
 /** `GET .../edge/api/v1/devices/{deviceId}/evidence`: segments that were not merged, newest first. */
-export const deviceEvidence = z.strictObject({
-  evidence: z.array(
-    z.strictObject({
-      incarnation: z.int().min(1),
-      kind: z.enum(['FORK', 'REJECTED']),
-      seq: z.int().min(1),
-      hash: hashText,
-      /** Of the merged segment that it contradicts. */
-      recordedHash: hashText.nullable(),
-      /** What does not add up. */
-      problem: z.string().nullable(),
-      receivedAt: instant,
-      /** The segment as the device signed it, and the one that it contradicts where that is still kept: compact JWS. */
-      document: z.string(),
-      recordedDocument: z.string().nullable(),
-    }),
-  ),
-})
+export const deviceEvidence = z
+  .strictObject({
+    evidence: z.array(
+      z.strictObject({
+        incarnation: z.int().min(1),
+        kind: z.enum(['FORK', 'REJECTED']),
+        seq: z.int().min(1),
+        hash: hashText,
+        /** Of the merged segment that it contradicts. */
+        recordedHash: hashText.nullable(),
+        /** What does not add up. */
+        problem: z.string().nullable(),
+        receivedAt: instant,
+        /** The segment as the device signed it, and the one that it contradicts where that is still kept: compact JWS. */
+        document: z.string(),
+        recordedDocument: z.string().nullable(),
+      }),
+    ),
+  })
+  .meta({ id: 'DeviceEvidence' })
 export type DeviceEvidenceWire = z.input<typeof deviceEvidence>
 
 /** Pieces of evidence in one answer. */
@@ -96,35 +102,37 @@ export const EVIDENCE_SHOWN_MAX = 20
  * `GET .../edge/api/v1/instances/{instanceId}/accounts`. In each account, `grantedOut` is the sum of `held` and
  * `billedByDevices` the sum of `billed` over its devices, and `charged + grantedOut` is at most `capInForce`.
  */
-export const accountLedger = z.strictObject({
-  accounts: z.array(
-    z.strictObject({
-      account: z.string(),
-      /** Null: metered only. */
-      cap: microText.nullable(),
-      /** Above `cap` by what was out when the cap was lowered, or what copies of a device have overspent. */
-      capInForce: microText.nullable(),
-      /** By the cloud itself, less its refunds. */
-      charged: microText,
-      grantedOut: microText,
-      billedByDevices: microText,
-      devices: z.array(
-        z.strictObject({
-          deviceId: uuid,
-          incarnation: z.int().min(1),
-          status: incarnationStatus,
-          granted: microText,
-          used: microText,
-          refunded: microText,
-          returned: microText,
-          /** Charged by other writers with the same identity: copies, or the device before it was restored. */
-          branchUsed: microText,
-          unlimited: z.boolean(),
-          held: microText,
-          billed: microText,
-        }),
-      ),
-    }),
-  ),
-})
+export const accountLedger = z
+  .strictObject({
+    accounts: z.array(
+      z.strictObject({
+        account: z.string(),
+        /** Null: metered only. */
+        cap: microText.nullable(),
+        /** Above `cap` by what was out when the cap was lowered, or what copies of a device have overspent. */
+        capInForce: microText.nullable(),
+        /** By the cloud itself, less its refunds. */
+        charged: microText,
+        grantedOut: microText,
+        billedByDevices: microText,
+        devices: z.array(
+          z.strictObject({
+            deviceId: uuid,
+            incarnation: z.int().min(1),
+            status: incarnationStatus,
+            granted: microText,
+            used: microText,
+            refunded: microText,
+            returned: microText,
+            /** Charged by other writers with the same identity: copies, or the device before it was restored. */
+            branchUsed: microText,
+            unlimited: z.boolean(),
+            held: microText,
+            billed: microText,
+          }),
+        ),
+      }),
+    ),
+  })
+  .meta({ id: 'AccountLedger' })
 export type AccountLedgerWire = z.input<typeof accountLedger>

@@ -5,14 +5,16 @@
 import { z } from 'zod'
 import { uuid } from '../wire.ts'
 
-export const attachRequest = z.strictObject({
-  nonce: z.string().min(16).max(64),
-  bootId: z.string().max(64),
-  /** The highest incarnation that this device ever had: a cloud that was restored from a backup may know of fewer. */
-  above: z.int().min(0),
-  /** Versions of the software, for the administrator. */
-  software: z.string().max(64),
-})
+export const attachRequest = z
+  .strictObject({
+    nonce: z.string().min(16).max(64),
+    bootId: z.string().max(64),
+    /** The highest incarnation that this device ever had: a cloud that was restored from a backup may know of fewer. */
+    above: z.int().min(0),
+    /** Versions of the software, for the administrator. */
+    software: z.string().max(64),
+  })
+  .meta({ id: 'AttachRequest' })
 
 /** Payload of the JWS of kind `attach-answer`. */
 export const attachAnswer = z.strictObject({

@@ -20,15 +20,17 @@ export const SEGMENT_TEXT_MAX = 1_000_000
 export const SEGMENT_ACCOUNTS_MAX = 20_000
 
 /** Body of `POST .../devices/{deviceId}/sync`. `nonce` is fresh for each attempt and comes back in the signed time. */
-export const syncRequest = z.strictObject({
-  segment: z.string().min(1),
-  nonce: z.string().min(16).max(64),
-  /**
-   * The cloud's own signed answer to this very segment, where the device has had one: a cloud that was restored from a
-   * backup enters again what it granted with it, and what it acknowledged.
-   */
-  proof: z.string().min(1).optional(),
-})
+export const syncRequest = z
+  .strictObject({
+    segment: z.string().min(1),
+    nonce: z.string().min(16).max(64),
+    /**
+     * The cloud's own signed answer to this very segment, where the device has had one: a cloud that was restored from a
+     * backup enters again what it granted with it, and what it acknowledged.
+     */
+    proof: z.string().min(1).optional(),
+  })
+  .meta({ id: 'SyncRequest' })
 
 const entryRange = z.strictObject({
   first: z.int().min(1),
@@ -132,7 +134,9 @@ export type EntryBody = z.infer<typeof entryBody>
 export type EntryBodyWire = z.input<typeof entryBody>
 
 /** Answer to an attach or a sync: two signed documents, the second of which is fresh for each attempt. */
-export const signedAnswer = z.strictObject({ answer: z.string().min(1), time: z.string().min(1) })
+export const signedAnswer = z
+  .strictObject({ answer: z.string().min(1), time: z.string().min(1) })
+  .meta({ id: 'SignedAnswer', description: 'Two compact JWS: the answer, and the time of this attempt.' })
 
 /** Payload of the JWS of kind `time`, signed by the cloud: of this attempt, and of no other answer than this one. */
 export const signedTime = z.strictObject({

@@ -13,21 +13,36 @@ import { type ApiVersion, ITEM_STATUS } from './status.ts'
 const REQUESTED_ITEMS_MAX = 500
 
 /** Taken as it is: a record of zod's drops a key called `__proto__`, and a rule that denies by it would not see it. */
-const dictionary = z.custom<Readonly<Record<string, unknown>>>(
-  (value) => typeof value === 'object' && value !== null && !Array.isArray(value),
-  'must be an object',
-)
+const jsonObject = z
+  .custom<Readonly<Record<string, unknown>>>(
+    (value) => typeof value === 'object' && value !== null && !Array.isArray(value),
+    'must be an object',
+  )
+  .meta({ wire: { type: 'object', additionalProperties: true } })
 
-const requester = z.strictObject({
-  type: plainText(256),
-  value: plainText(256),
-  dictionary: dictionary.optional(),
-})
+/** A key that sets the prototype in programs that copy objects without care: the records are read by others. */
+const UNSAFE_KEY = '__proto__'
+
+function holdsUnsafeKey(value: unknown): boolean {
+  if (typeof value !== 'object' || value === null) return false
+  return Object.hasOwn(value, UNSAFE_KEY) || Object.values(value).some(holdsUnsafeKey)
+}
+
+const metaData = jsonObject.refine((value) => !holdsUnsafeKey(value), `must not hold a key ${UNSAFE_KEY}`)
+
+const requester = z
+  .strictObject({
+    type: plainText(256),
+    value: plainText(256),
+    dictionary: jsonObject.optional().meta({ description: 'What conditions look at.' }),
+  })
+  .meta({ id: 'Requester' })
 
 const VARIABLES_MAX = 32
+const VARIABLES_WIRE = { type: 'object', maxProperties: VARIABLES_MAX, additionalProperties: { type: 'number' } }
 
 /** Taken entry by entry, so that a name is what was written, `__proto__` included. */
-const variables = dictionary.transform((given, context): Variables => {
+const variables = jsonObject.meta({ wire: VARIABLES_WIRE }).transform((given, context): Variables => {
   const refuse = (path: string[], message: string): Variables => {
     context.addIssue({ code: 'custom', path, message })
     return z.NEVER
@@ -53,30 +68,48 @@ const itemFields = {
   requestedVersion: plainText(256).optional(),
   count: decimalNumber('POSITIVE'),
   /** Goes to the usage records only. */
-  metaData: z.record(z.string(), z.unknown()).optional(),
+  metaData: metaData.optional().meta({ description: 'Goes to the usage records only.' }),
 }
 
 const ONE_VERSION = { message: 'give version or requestedVersion, not both' }
 const hasOneVersion = (item: { readonly version?: unknown; readonly requestedVersion?: unknown }): boolean =>
   item.version === undefined || item.requestedVersion === undefined
 
+const ITEM_META = { id: 'ItemToRequest', description: '`version` or its older spelling `requestedVersion`, not both.' }
+
 /** Formulas, and so what they name, are a part of v1.1 only. */
 const requestedItem = {
   'v1.0': z
-    .strictObject({ ...itemFields, variables: z.undefined('is a field of v1.1').optional() })
-    .refine(hasOneVersion, ONE_VERSION),
-  'v1.1': z.strictObject({ ...itemFields, variables: variables.optional() }).refine(hasOneVersion, ONE_VERSION),
+    .strictObject({
+      ...itemFields,
+      variables: z
+        .undefined('is a field of v1.1')
+        .meta({ wire: { not: {} } })
+        .optional(),
+    })
+    .refine(hasOneVersion, ONE_VERSION)
+    .meta(ITEM_META),
+  'v1.1': z
+    .strictObject({ ...itemFields, variables: variables.optional() })
+    .refine(hasOneVersion, ONE_VERSION)
+    .meta(ITEM_META),
 }
 
 const oneOff = (version: ApiVersion) =>
-  z.strictObject({ requester, requestedItems: z.array(requestedItem[version]).min(1).max(REQUESTED_ITEMS_MAX) })
+  z
+    .strictObject({ requester, requestedItems: z.array(requestedItem[version]).min(1).max(REQUESTED_ITEMS_MAX) })
+    .meta({ id: 'AccessRequest' })
 
 const inSession = (version: ApiVersion) =>
-  z.strictObject({
-    requester,
-    rollbackOnDeny: z.boolean(),
-    requestedItems: z.array(requestedItem[version]).max(REQUESTED_ITEMS_MAX),
-  })
+  z
+    .strictObject({
+      requester,
+      rollbackOnDeny: z
+        .boolean()
+        .meta({ description: 'Whether a denied request leaves the session as it was; else it ends.' }),
+      requestedItems: z.array(requestedItem[version]).max(REQUESTED_ITEMS_MAX),
+    })
+    .meta({ id: 'SessionAccessRequest', description: 'An empty list puts the session to rest.' })
 
 /** Body of a one-off access request. */
 export const accessRequestBody = { 'v1.0': oneOff('v1.0'), 'v1.1': oneOff('v1.1') }
@@ -86,21 +119,42 @@ export const sessionAccessRequestBody = { 'v1.0': inSession('v1.0'), 'v1.1': inS
 
 export type AccessRequestBody = z.infer<(typeof accessRequestBody)[ApiVersion]>
 
-export const accessResponseBody = z.strictObject({
-  correlationId: uuid,
-  requester: z.strictObject({ type: z.string(), value: z.string() }),
-  requestedItems: z.array(
-    z.strictObject({
-      item: z.string(),
-      version: z.string().optional(),
-      count: z.number(),
-      status: z.strictObject({ code: z.string(), description: z.string() }),
-      totalTokensCharged: z.number(),
-      lineItems: z.array(z.strictObject({ activationId: z.string(), rate: z.number(), tokensCharged: z.number() })),
-    }),
-  ),
-})
+const chargedLineItem = z
+  .strictObject({ activationId: z.string(), rate: z.number().min(0), tokensCharged: z.number().min(0) })
+  .meta({ id: 'ChargedLineItem' })
+
+/** @param code of the status */
+const responseBody = <Code extends z.ZodType<string>>(code: Code) =>
+  z
+    .strictObject({
+      correlationId: uuid,
+      requester: z.strictObject({ type: z.string(), value: z.string() }),
+      requestedItems: z.array(
+        z
+          .strictObject({
+            item: z.string(),
+            version: z.string().optional(),
+            count: z.number().gt(0),
+            status: z.strictObject({ code, description: z.string() }),
+            totalTokensCharged: z.number().min(0),
+            lineItems: z.array(chargedLineItem),
+          })
+          .meta({ id: 'RequestedItem' }),
+      ),
+    })
+    .meta({ id: 'AccessResponse', description: 'One element for each requested item, in their order.' })
+
+/** What a reader takes, whatever codes a service has. */
+export const accessResponseBody = responseBody(z.string())
 export type AccessResponse = z.infer<typeof accessResponseBody>
+
+const codesIn = (version: ApiVersion) => z.enum(Object.values(ITEM_STATUS).map((status) => status[version]))
+
+/** What the service answers, by version. */
+export const accessResponses: Readonly<Record<ApiVersion, z.ZodType>> = {
+  'v1.0': responseBody(codesIn('v1.0')),
+  'v1.1': responseBody(codesIn('v1.1')),
+}
 
 /** The domain form of a parsed body; `metaData` stays behind: nothing decides by it. */
 export function requestOf(body: Pick<AccessRequestBody, 'requester' | 'requestedItems'>): AccessRequest {

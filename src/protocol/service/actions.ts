@@ -16,14 +16,16 @@ const fields = {
   allocation: allocation.optional(),
 }
 
-const createdAction = z.strictObject(fields)
+const createdAction = z.strictObject(fields).meta({ id: 'NewAction' })
 
-const replacedAction = z.strictObject({
-  ...fields,
-  id: uuid.toLowerCase().optional(),
-  /** Read-only; taken so that a list may be sent back as it was read. */
-  used: z.number().optional(),
-})
+const replacedAction = z
+  .strictObject({
+    ...fields,
+    id: uuid.toLowerCase().optional(),
+    /** Read-only; taken so that a list may be sent back as it was read. */
+    used: z.number().optional().meta({ readOnly: true }),
+  })
+  .meta({ id: 'ActionToSave', description: 'With the `id` of an action that is there, it keeps what is used.' })
 export type ActionInput = z.infer<typeof replacedAction>
 
 /** Body of POST: appended to what is there. */
@@ -54,12 +56,32 @@ export function actionsProblem(
   return defaults > 1 ? 'at most one action may be without conditionId' : undefined
 }
 
-export const action = z.strictObject({
-  id: uuid,
-  name: z.string().optional(),
-  conditionId: uuid.toLowerCase().optional(),
-  action: z.enum(['ALLOW', 'DENY']),
-  allocation: z.number().optional(),
-  used: z.number().optional(),
-})
+export const action = z
+  .strictObject({
+    id: uuid,
+    name: z.string().optional(),
+    conditionId: uuid.optional(),
+    action: z.enum(['ALLOW', 'DENY']),
+    allocation: z.number().min(0).optional(),
+    used: z.number().min(0).optional(),
+  })
+  .meta({
+    id: 'Action',
+    description:
+      'One entry of the ordered list; the first whose condition is met decides. `used` only with an allocation.',
+  })
 export type ActionWire = z.infer<typeof action>
+
+export const actionList = z.array(action)
+
+/** The one element of the answer to GET of the actions of all line items. */
+export const actionPage = z
+  .tuple([
+    z.strictObject({
+      lineItems: z.array(
+        z.strictObject({ lineItemId: z.string(), actions: actionList }).meta({ id: 'ActivationActions' }),
+      ),
+      next: z.int().min(0),
+    }),
+  ])
+  .meta({ id: 'ActionPage', description: 'An array of one page. `next` is 0 on the last one.' })

@@ -14,22 +14,24 @@ export type ConditionInput = { readonly id?: string | undefined; readonly name?:
 )
 
 /** Its depth is checked by whoever parses: see `CONDITION_DEPTH_MAX`. */
-const conditionInput: z.ZodType<ConditionInput> = z.lazy(() =>
-  z.discriminatedUnion('operator', [
-    z.strictObject({
-      ...label,
-      operator: z.enum(['AND', 'OR']),
-      conditions: z.array(conditionInput).min(1).max(CONDITION_VALUES_MAX),
-    }),
-    z.strictObject({ ...label, operator: z.literal('NOT'), condition: conditionInput }),
-    z.strictObject({
-      ...label,
-      operator: z.literal('IN'),
-      property: plainText(256).min(1),
-      values: z.array(plainText(1_000)).min(1).max(CONDITION_VALUES_MAX),
-    }),
-  ]),
-)
+const conditionInput: z.ZodType<ConditionInput> = z
+  .lazy(() =>
+    z.discriminatedUnion('operator', [
+      z.strictObject({
+        ...label,
+        operator: z.enum(['AND', 'OR']),
+        conditions: z.array(conditionInput).min(1).max(CONDITION_VALUES_MAX),
+      }),
+      z.strictObject({ ...label, operator: z.literal('NOT'), condition: conditionInput }),
+      z.strictObject({
+        ...label,
+        operator: z.literal('IN'),
+        property: plainText(256).min(1),
+        values: z.array(plainText(1_000)).min(1).max(CONDITION_VALUES_MAX),
+      }),
+    ]),
+  )
+  .meta({ id: 'ConditionToSave', description: 'Looks at the dictionary of the requester. At most 10 levels deep.' })
 
 const list = z.array(conditionInput).min(1).max(CONDITIONS_MAX)
 
@@ -53,8 +55,22 @@ export function conditionDepth(condition: ConditionInput): number {
 }
 
 /** A condition as the service answers it. */
-export type ConditionWire = { readonly id: string; readonly name?: string } & (
+export type ConditionWire = { readonly id: string; readonly name?: string | undefined } & (
   | { readonly operator: 'AND' | 'OR'; readonly conditions: readonly ConditionWire[] }
   | { readonly operator: 'NOT'; readonly condition: ConditionWire }
   | { readonly operator: 'IN'; readonly property: string; readonly values: readonly string[] }
 )
+
+const shown = { id: uuid, name: z.string().optional() }
+
+const condition: z.ZodType<ConditionWire> = z
+  .lazy(() =>
+    z.discriminatedUnion('operator', [
+      z.strictObject({ ...shown, operator: z.enum(['AND', 'OR']), conditions: z.array(condition) }),
+      z.strictObject({ ...shown, operator: z.literal('NOT'), condition }),
+      z.strictObject({ ...shown, operator: z.literal('IN'), property: z.string(), values: z.array(z.string()) }),
+    ]),
+  )
+  .meta({ id: 'Condition', description: 'Each node has an id, made by the service.' })
+
+export const conditionList = z.array(condition)

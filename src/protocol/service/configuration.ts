@@ -40,10 +40,12 @@ export function chargePeriodMs(text: string): number | undefined {
   return minutes >= 10 && minutes <= 24 * 60 ? minutes * MINUTE_MS : undefined
 }
 
-const change = z.strictObject({
-  name: z.string().max(256),
-  value: z.union([z.string().max(256), z.boolean().transform(String)]),
-})
+const change = z
+  .strictObject({
+    name: z.string().max(256),
+    value: z.union([z.string().max(256), z.boolean().transform(String)]),
+  })
+  .meta({ id: 'ConfigurationChange' })
 
 /** Body of PATCH: the values to change, or a single one. */
 export const configurationBody = z.union([
@@ -64,10 +66,17 @@ export function configurationProblem(version: ApiVersion, { name, value }: z.inf
   return definition.accepts(value) ? undefined : `${name} takes ${definition.takes}`
 }
 
-export const configurationValue = z.strictObject({
-  name: z.string(),
-  value: z.string(),
-  modified: instant.optional(),
-  updatedBy: z.string().optional(),
-})
+const configurationValue = z
+  .strictObject({
+    name: z.string(),
+    value: z.string(),
+    modified: instant.optional(),
+    updatedBy: z.string().optional(),
+  })
+  .meta({
+    id: 'ConfigurationValue',
+    description: '`modified` and `updatedBy` (the id of the key) once it was changed.',
+  })
 export type ConfigurationValueWire = z.infer<typeof configurationValue>
+
+export const configurationValues = z.array(configurationValue)

@@ -4,11 +4,19 @@ import { MICRO_MAX, toMicro } from '../../core/amount.ts'
 import { decimalNumber, instant } from '../wire.ts'
 import { RESET_FREQUENCIES } from './line-items.ts'
 
+const frequency = z.enum(RESET_FREQUENCIES).exclude(['NONE'])
+
 /** Body of PUT. */
-export const consumptionLimitBody = z.strictObject({
-  limit: decimalNumber('POSITIVE')
-    .transform(toMicro)
-    .refine((amount) => amount > 0n && amount <= MICRO_MAX, 'must be a number of tokens that can be counted'),
-  frequency: z.enum(RESET_FREQUENCIES).exclude(['NONE']),
-  nextReset: instant,
-})
+export const consumptionLimitBody = z
+  .strictObject({
+    limit: decimalNumber('POSITIVE')
+      .transform(toMicro)
+      .refine((amount) => amount > 0n && amount <= MICRO_MAX, 'must be a number of tokens that can be counted'),
+    frequency,
+    nextReset: instant,
+  })
+  .meta({ id: 'ConsumptionLimitToSave' })
+
+export const consumptionLimit = z
+  .strictObject({ limit: z.number().gt(0), frequency, nextReset: instant })
+  .meta({ id: 'ConsumptionLimit', description: 'Most tokens that one requester gets from the line item in a period.' })

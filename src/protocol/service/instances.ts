@@ -10,6 +10,7 @@ const queryInteger = (min: number) =>
   z
     .string()
     .regex(/^\d{1,9}$/, 'must be a whole number')
+    .meta({ wire: { type: 'integer', minimum: min, maximum: 999_999_999 } })
     .transform(Number)
     .refine((number) => number >= min, `must be at least ${min}`)
 
@@ -22,10 +23,12 @@ export const paging = {
 }
 
 /** Body of `POST .../instances`. */
-export const instanceBody = z.strictObject({
-  shortName: plainText(100).min(1),
-  accountId: plainText(256).min(1),
-})
+export const instanceBody = z
+  .strictObject({
+    shortName: plainText(100).min(1),
+    accountId: plainText(256).min(1),
+  })
+  .meta({ id: 'NewInstance' })
 
 export const instanceQuery = z
   .strictObject({
@@ -37,12 +40,18 @@ export const instanceQuery = z
     message: 'accountId and default=true must be given together',
   })
 
-export const instance = z.strictObject({
-  id: uuid,
-  shortName: z.string(),
-  accountId: z.string(),
-  defaultInstance: z.boolean(),
-  created: instant,
-  modified: instant,
-})
+export const instance = z
+  .strictObject({
+    id: uuid,
+    shortName: z.string(),
+    accountId: z.string(),
+    defaultInstance: z.boolean(),
+    created: instant,
+    modified: instant,
+  })
+  .meta({ id: 'Instance' })
 export type InstanceWire = z.infer<typeof instance>
+
+export const instancePage = z
+  .strictObject({ content: z.array(instance), next: z.int().min(0) })
+  .meta({ id: 'InstancePage', description: '`next` is 0 on the last page.' })

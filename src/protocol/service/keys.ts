@@ -7,18 +7,29 @@ export const keyId = plainText(256).min(1)
 
 /** Body of PUT `administration-keys` and `client-keys`. */
 export const keysBody = z
-  .array(z.strictObject({ id: keyId, publicKey: z.string().min(1).max(10_000) }))
+  .array(z.strictObject({ id: keyId, publicKey: z.string().min(1).max(10_000) }).meta({ id: 'KeyToSave' }))
   .min(1)
   .max(100)
   .refine((keys) => new Set(keys.map(({ id }) => id)).size === keys.length, 'must not hold the same id twice')
 
 export const keysQuery = z.strictObject(paging)
 
-export const publicKey = z.strictObject({
-  id: z.string(),
-  type: z.enum(['administration-key', 'client-key']),
-  publicKey: z.string(),
-  created: instant,
-  modified: instant,
-})
+const publicKey = z
+  .strictObject({
+    id: z.string(),
+    type: z.enum(['administration-key', 'client-key']),
+    publicKey: z.string(),
+    created: instant,
+    modified: instant,
+  })
+  .meta({ id: 'PublicKey', description: '`publicKey` is PEM.' })
 export type PublicKeyWire = z.infer<typeof publicKey>
+
+export const publicKeys = z.array(publicKey)
+
+export const publicKeyPage = z
+  .strictObject({ keys: publicKeys, next: z.int().min(0) })
+  .meta({ id: 'PublicKeyPage', description: '`next` is 0 on the last page.' })
+
+export const KEY_DELETED = { message: 'Key deleted' }
+export const keyDeleted = z.strictObject({ message: z.literal(KEY_DELETED.message) })

@@ -42,23 +42,35 @@ const shape = {
 
 /** Body of `PUT .../line-items`, by version. */
 export const lineItemBodies = {
-  'v1.0': z.strictObject({ ...shape, attributes: attributesV10 }),
-  'v1.1': z.strictObject({ ...shape, attributes: attributesV11 }),
+  'v1.0': z.strictObject({ ...shape, attributes: attributesV10 }).meta({ id: 'LineItemToMap' }),
+  'v1.1': z.strictObject({ ...shape, attributes: attributesV11 }).meta({ id: 'LineItemToMap' }),
 } as const
 
 export type LineItemBody = z.infer<(typeof lineItemBodies)['v1.1']>
 
-/** A line item as the service answers it. */
-export const lineItem = z.strictObject({
+const shown = {
   activationId: z.string(),
   state: z.enum(LINE_ITEM_STATES),
-  quantity: z.int(),
+  quantity: z.int().min(0),
   start: instant,
   end: instant,
-  used: z.number(),
-  attributes: attributesV11,
-})
-export type LineItemWire = z.infer<typeof lineItem>
+  used: z.number().min(0),
+}
+
+/** A line item as the service answers it, by version. */
+export const lineItems = {
+  'v1.0': z.strictObject({ ...shown, attributes: attributesV10 }).meta({ id: 'LineItem' }),
+  'v1.1': z.strictObject({ ...shown, attributes: attributesV11 }).meta({ id: 'LineItem' }),
+} as const
+export type LineItemWire = z.infer<(typeof lineItems)['v1.1']>
+
+const problemTexts = z.array(z.string()).min(1)
+
+/** What is wrong with the body of a PUT: paths into it and problems. The key is what v1.1 changed. */
+export const lineItemProblems = {
+  'v1.0': z.strictObject({ errors: problemTexts }).meta({ id: 'LineItemProblems' }),
+  'v1.1': z.strictObject({ message: problemTexts }).meta({ id: 'LineItemProblems' }),
+} as const
 
 export type LineItemParse =
   { readonly ok: true; readonly body: LineItemBody } | { readonly ok: false; readonly problems: readonly string[] }

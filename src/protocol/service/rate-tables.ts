@@ -10,10 +10,12 @@ const named = { name: plainText(256).min(1), version: plainText(256).optional() 
 
 const fixedRateItem = z
   .strictObject({ ...named, rate: decimalNumber('NON_NEGATIVE') })
+  .meta({ id: 'NewRatedItem' })
   .transform(({ name, version = '', rate }): RatedItem => ({ name, version, rate }))
 
 const ratedItem = z
   .strictObject({ ...named, rate: decimalNumber('NON_NEGATIVE').optional(), formula: formulaText.optional() })
+  .meta({ id: 'NewRatedItem', description: 'With a rate or a formula, not both.' })
   .transform(({ name, version = '', rate, formula }, context): RatedItem => {
     if (rate !== undefined && formula === undefined) return { name, version, rate }
     if (rate === undefined && formula !== undefined) return { name, version, formula }
@@ -33,6 +35,7 @@ const bodyOf = (item: z.ZodType<RatedItem>) =>
       ({ items }) => new Set(items.map(({ name, version }) => JSON.stringify([name, version]))).size === items.length,
       { path: ['items'], message: 'must not hold the same name and version twice' },
     )
+    .meta({ id: 'NewRateTable' })
 
 /** Body of POST; formulas are a part of v1.1 only. */
 export const rateTableBody = { 'v1.0': bodyOf(fixedRateItem), 'v1.1': bodyOf(ratedItem) }
@@ -46,19 +49,27 @@ export const rateTableQuery = z.strictObject({
 
 export const RATE_TABLE_SAVED = { message: 'Rate table successfully saved' }
 
-export const rateTable = z.strictObject({
-  created: instant,
-  effectiveFrom: instant,
-  series: z.string().optional(),
-  version: z.string(),
-  /** Each with a rate, or in v1.1 with a formula. */
-  items: z.array(
-    z.strictObject({
-      name: z.string(),
-      version: z.string().optional(),
-      rate: z.number().optional(),
-      formula: z.string().optional(),
-    }),
-  ),
-})
+export const rateTableSaved = z.strictObject({ message: z.literal(RATE_TABLE_SAVED.message) })
+
+/** A conflict of rate tables has a body of its own. */
+export const rateTableConflict = z.strictObject({ error: z.string() }).meta({ id: 'RateTableConflict' })
+
+const shownItem = { name: z.string(), version: z.string().optional() }
+const withRate = z.strictObject({ ...shownItem, rate: z.number().min(0) }).meta({ id: 'RatedItem' })
+const withFormula = z.strictObject({ ...shownItem, formula: z.string() }).meta({ id: 'FormulaItem' })
+
+const tableOf = <Item extends z.ZodType>(item: Item) =>
+  z
+    .strictObject({
+      created: instant,
+      effectiveFrom: instant,
+      series: z.string().optional(),
+      version: z.string(),
+      items: z.array(item),
+    })
+    .meta({ id: 'RateTable' })
+
+const rateTable = tableOf(z.union([withRate, withFormula]))
 export type RateTableWire = z.infer<typeof rateTable>
+
+export const rateTables = { 'v1.0': z.array(tableOf(withRate)), 'v1.1': z.array(rateTable) } as const

@@ -106,11 +106,27 @@ describe('the server', () => {
     await twin.rates({ constructor: 1, toString: 2 })
     await twin.lineItem(instance, { activationId: '__proto__' })
     const raw = `{"requester":{"type":"user","value":"x","dictionary":{"__proto__":{"a":1},"constructor":"y"}},
-      "requestedItems":[{"item":"constructor","count":1,"metaData":{"__proto__":1}},{"item":"hasOwnProperty","count":1}]}`
+      "requestedItems":[{"item":"constructor","count":1,"metaData":{"constructor":1}},{"item":"hasOwnProperty","count":1}]}`
     const { status, body } = await twin.call('POST', `/elastic/api/v1.1/instances/${instance}/access-request`, { raw })
     expect(status).toBe(200)
     expect(pick(body, 'requestedItems', 0, 'lineItems', 0, 'activationId')).toBe('__proto__')
     expect(pick(body, 'requestedItems', 1, 'status', 'code')).toBe('2001')
+  })
+
+  it('refuses meta data with a key that would set a prototype, at any depth', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.instance()
+    await twin.rates({ Print: 1 })
+    await twin.lineItem(instance)
+    for (const metaData of ['{"__proto__":1}', '{"a":[{"__proto__":{"b":1}}]}']) {
+      const raw = `{"requester":{"type":"user","value":"x"},"requestedItems":[{"item":"Print","count":1,"metaData":${metaData}}]}`
+      const { status, body } = await twin.call('POST', `/elastic/api/v1.1/instances/${instance}/access-request`, {
+        raw,
+      })
+      expect([status, pick(body, 'code')]).toEqual([400, 'BAD_REQUEST'])
+      expect(pick(body, 'message')).toBe('body.requestedItems[0].metaData: must not hold a key __proto__')
+    }
+    expect(await twin.usage(instance)).toEqual([])
   })
 
   it('answers what is no HTTP request, and a path that is not well-formed', async () => {
@@ -172,6 +188,7 @@ describe('the server', () => {
       logger: pino({ level: 'silent' }),
       newId: () => 'id',
       tls: null,
+      onWrongAnswer: null,
     })
     registerHealth(server.http, async () => undefined)
     expect((await server.http.inject('/readyz')).statusCode).toBe(200)
@@ -183,7 +200,14 @@ describe('the server', () => {
   })
 
   it('is not ready when it cannot do its work', async () => {
-    const options = { bodyMax: 1024, requestsMax: 10, logger: pino({ level: 'silent' }), newId: () => 'id', tls: null }
+    const options = {
+      bodyMax: 1024,
+      requestsMax: 10,
+      logger: pino({ level: 'silent' }),
+      newId: () => 'id',
+      tls: null,
+      onWrongAnswer: null,
+    }
     const { http } = createServer(options)
     registerHealth(http, () => Promise.reject(new Error('the disk is gone')))
     const answer = await http.inject('/readyz')

@@ -2,16 +2,28 @@
  * The edge area over HTTP: who may call, the form of path, query and body, and the answers of the use cases. Devices are
  * known by their own tokens, administrators by theirs, and a device to be by its enrollment token.
  */
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { z } from 'zod'
-import type { HeldSessionWire } from '../../../protocol/edge/administration.ts'
+import {
+  accountLedger as accountLedgerForm,
+  deviceEvidence,
+  deviceList,
+  deviceState,
+  type HeldSessionWire,
+  heldSession,
+} from '../../../protocol/edge/administration.ts'
 import { attachRequest } from '../../../protocol/edge/attach.ts'
-import { enrollmentRequest, enrollmentTokenRequest } from '../../../protocol/edge/enrollment.ts'
+import {
+  enrollmentRequest,
+  enrollmentResponse,
+  enrollmentTokenRequest,
+  enrollmentTokenResponse,
+} from '../../../protocol/edge/enrollment.ts'
 import { POLICY_MEDIA_TYPE, policyTag } from '../../../protocol/edge/policy-document.ts'
-import { type signedAnswer, syncRequest } from '../../../protocol/edge/sync.ts'
+import { signedAnswer, syncRequest } from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { uuid } from '../../../protocol/wire.ts'
-import type { Authenticator, Principal } from '../../app/authenticate.ts'
+import type { Authenticator } from '../../app/authenticate.ts'
 import { accountLedger } from '../../app/edge/account-ledger.ts'
 import { type Attach, attach } from '../../app/edge/attach.ts'
 import { type DeviceOrders, listDevices, releaseDevice, revokeDevice, showEvidence } from '../../app/edge/devices.ts'
@@ -25,9 +37,8 @@ import type { Sync } from '../../app/edge/taking.ts'
 import { holdSession } from '../../app/hold-session.ts'
 import type { SessionParts } from '../../app/session-life.ts'
 import type { Store } from '../../app/store.ts'
-import { answerError, sendJson } from './answer-error.ts'
-import { decompressUpTo, notGzip } from './edge-gzip.ts'
-import { inInstance, instanceId, parse, requireInstanceOf, requireKind } from './routes.ts'
+import { type EdgeRoute, edgeRoute, inDevice, registerEdgeRoutes } from './edge-area.ts'
+import { inInstance, instanceId, requireInstanceOf } from './routes.ts'
 
 /** What the use cases of the edge need, all together. */
 export type EdgeParts = IssueEnrollmentToken &
@@ -43,14 +54,13 @@ export type EdgeParts = IssueEnrollmentToken &
     readonly sessions: SessionParts
   }
 
-const inDevice = z.object({ deviceId: uuid.toLowerCase() })
-
 const inSession = z.object({ sessionId: uuid.toLowerCase() })
 
 const wholeNumber = (max: number) =>
   z
     .string()
     .regex(/^\d{1,15}$/, 'must be a whole number')
+    .meta({ wire: { type: 'integer', minimum: 0, maximum: max } })
     .transform(Number)
     .pipe(z.int().max(max))
 
@@ -61,151 +71,222 @@ const devicesQuery = z.strictObject({
 })
 
 export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeParts): void {
-  const { authenticator, keys, now } = parts
-  const principals = new WeakMap<FastifyRequest, Principal>()
+  registerEdgeRoutes(http, prefix, parts, edgeRoutes(parts))
+}
 
-  const principalOf = (request: FastifyRequest): Principal => {
-    const principal = principals.get(request)
-    if (principal === undefined) throw new Error('invariant: a request that is handled was authenticated')
-    return principal
-  }
-  /** Before the body is read: who may not call, may not make us read it. */
-  const authenticate = async (request: FastifyRequest): Promise<Principal> => {
-    const principal = await authenticator.authenticate(request.headers.authorization, now())
-    principals.set(request, principal)
-    return principal
-  }
-  const byAdministrator = async (request: FastifyRequest): Promise<void> => {
-    requireKind(await authenticate(request), 'ADMINISTRATION')
-  }
-  const byDevice = async (request: FastifyRequest): Promise<void> => {
-    const { deviceId } = await authenticate(request)
-    if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'This operation needs the token of a device.')
-    const path = inDevice.partial().safeParse(request.params)
-    if (path.data?.deviceId !== undefined && path.data.deviceId !== deviceId) {
-      throw new CodedError('ACCESS_KIND_WRONG', 'This operation needs the token of the device that the path names.')
-    }
-  }
-  const deviceOf = async (request: FastifyRequest) => {
-    const { deviceId } = parse(inDevice, request.params, 'path')
-    const device = await parts.store.read((reader) => reader.edge.devices.get(deviceId))
+const HOLD_SUMMARY = {
+  LOCK: 'Keep a session from further requests until it is unlocked',
+  UNLOCK: 'Let a locked session go on',
+  TERMINATE: 'End a session',
+} as const
+
+const small = { bodyMax: EDGE_BODY_BYTES_MAX }
+const compactJws = z.string().regex(/^[\w-]+\.[\w-]+\.[\w-]+$/)
+
+/** Every operation of the edge API. */
+function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
+  const { keys, now, store } = parts
+  const deviceOf = async (deviceId: string) => {
+    const device = await store.read((reader) => reader.edge.devices.get(deviceId))
     if (device === undefined) throw new Error('invariant: a device that has signed its token is known')
     return device
   }
-
-  void http.register(
-    async (area) => {
-      // A device may not know the time at all: it learns it from the refusal of its token.
-      area.addHook('onSend', async (_request, reply) => void reply.header('date', new Date(now()).toUTCString()))
-      area.setErrorHandler((error, request, reply) => answerError(notGzip(error) ?? error, request, reply))
-
-      const small = { bodyLimit: EDGE_BODY_BYTES_MAX }
-
-      area.post('/enrollment-tokens', { ...small, onRequest: byAdministrator }, async (request, reply) => {
-        const body = parse(enrollmentTokenRequest, request.body, 'body')
-        return answer(reply, 201, await issueEnrollmentToken(parts, body))
-      })
-
-      area.post('/enrollments', small, async (request, reply) => {
-        const token = bearer(request)
-        const body = parse(enrollmentRequest, request.body, 'body')
-        return answer(reply, 200, await enroll(parts, token, body))
-      })
-
-      area.get('/instances/:instanceId/policy', { onRequest: byDevice }, async (request, reply) => {
-        const path = parse(inInstance, request.params, 'path')
-        requireInstanceOf(principalOf(request), path.instanceId)
-        const found = await signedPolicy(parts, path.instanceId, revisionOf(request.headers['if-none-match']))
-        if (found === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${path.instanceId}.`)
-        void reply.header('cache-control', 'no-cache')
-        if (found === null) return reply.code(304).send()
-        return reply.header('etag', policyTag(found.revision)).type(POLICY_MEDIA_TYPE).send(found.document)
-      })
-
-      area.post('/devices/:deviceId/attach', { ...small, onRequest: byDevice }, async (request, reply) => {
-        const { deviceId } = parse(inDevice, request.params, 'path')
-        const body = parse(attachRequest, request.body, 'body')
-        const document = await attach(parts, deviceId, body)
+  return [
+    edgeRoute({
+      method: 'POST',
+      path: '/enrollment-tokens',
+      access: 'ADMINISTRATION',
+      ...small,
+      body: enrollmentTokenRequest,
+      id: 'issueEnrollmentToken',
+      tag: 'Enrollment',
+      summary: 'Make a one-time token by which a device enrolls',
+      example: { instanceIds: ['64d2028c-ae87-4069-a624-66089d957ef9'], name: 'press 7' },
+      answers: {
+        201: { description: 'The token, which reaches the device out of band.', body: enrollmentTokenResponse },
+      },
+      errors: ['NOT_FOUND'],
+      handle: async ({ body }) => ({ status: 201, body: await issueEnrollmentToken(parts, body) }),
+    }),
+    edgeRoute({
+      method: 'POST',
+      path: '/enrollments',
+      access: 'ENROLLMENT',
+      ...small,
+      body: enrollmentRequest,
+      id: 'enroll',
+      tag: 'Enrollment',
+      summary: 'Register the key of a device',
+      description: 'The same token with the same key gets the same answer again; with another key it is refused.',
+      answers: { 200: { description: 'The device is known.', body: enrollmentResponse } },
+      errors: ['ENROLLMENT_REFUSED'],
+      handle: async ({ token, body }) => ({ status: 200, body: await enroll(parts, token, body) }),
+    }),
+    edgeRoute({
+      method: 'GET',
+      path: '/instances/:instanceId/policy',
+      access: 'DEVICE',
+      params: inInstance,
+      conditional: true,
+      id: 'getPolicy',
+      tag: 'Devices',
+      summary: 'Fetch the signed rules of an instance',
+      answers: {
+        200: { description: 'A compact JWS; ETag is its revision.', body: compactJws, mediaType: POLICY_MEDIA_TYPE },
+        304: { description: 'The revision in If-None-Match is the newest.' },
+      },
+      errors: ['INSTANCE_NOT_IN_TOKEN', 'NOT_FOUND'],
+      handle: async ({ params, principal, ifNoneMatch }) => {
+        if (principal !== null) requireInstanceOf(principal, params.instanceId)
+        const found = await signedPolicy(parts, params.instanceId, revisionOf(ifNoneMatch))
+        if (found === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${params.instanceId}.`)
+        const headers = { 'cache-control': 'no-cache' }
+        if (found === null) return { status: 304, headers }
+        return { status: 200, headers: { ...headers, etag: policyTag(found.revision) }, text: found.document }
+      },
+    }),
+    edgeRoute({
+      method: 'POST',
+      path: '/devices/:deviceId/attach',
+      access: 'DEVICE',
+      ...small,
+      params: inDevice,
+      body: attachRequest,
+      id: 'attach',
+      tag: 'Devices',
+      summary: 'Begin the next incarnation of a device',
+      answers: { 200: { description: 'Two signed documents.', body: signedAnswer } },
+      errors: ['NOT_FOUND', 'ATTACH_TOO_OFTEN'],
+      handle: async ({ params, body }) => {
+        const document = await attach(parts, params.deviceId, body)
         const said: SignedAnswer = { answer: document, time: await signTime(keys, body.nonce, document, now()) }
-        return answer(reply, 200, said)
-      })
-
-      const large = {
-        bodyLimit: SYNC_BODY_BYTES_MAX,
-        onRequest: byDevice,
-        preParsing: decompressUpTo(SYNC_BODY_BYTES_MAX),
-      }
-      area.post('/devices/:deviceId/sync', large, async (request, reply) => {
-        const device = await deviceOf(request)
-        const { segment, nonce } = parse(syncRequest, request.body, 'body')
+        return { status: 200, body: said }
+      },
+    }),
+    edgeRoute({
+      method: 'POST',
+      path: '/devices/:deviceId/sync',
+      access: 'DEVICE',
+      bodyMax: SYNC_BODY_BYTES_MAX,
+      gzip: true,
+      params: inDevice,
+      body: syncRequest,
+      id: 'sync',
+      tag: 'Devices',
+      summary: 'Deliver a segment of the ledger, and get grants',
+      description: 'The body may be compressed: Content-Encoding gzip.',
+      answers: { 200: { description: 'Two signed documents.', body: signedAnswer } },
+      errors: ['SEGMENT_REJECTED', 'GRANTS_FORGOTTEN'],
+      handle: async ({ params, body: { segment, nonce }, log }) => {
+        const device = await deviceOf(params.deviceId)
         const taken = await sync(parts, device, segment)
         if (!taken.taken) {
           const facts = { deviceId: device.id, ...taken.facts }
-          request.log.warn(facts, 'a segment was refused')
+          log.warn(facts, 'a segment was refused')
           throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts })
         }
         const said: SignedAnswer = { answer: taken.answer, time: await signTime(keys, nonce, taken.answer, now()) }
-        return answer(reply, 200, said)
-      })
-
-      area.get('/devices', { onRequest: byAdministrator }, async (request, reply) => {
-        const query = parse(devicesQuery, request.query, 'query')
+        return { status: 200, body: said }
+      },
+    }),
+    edgeRoute({
+      method: 'GET',
+      path: '/devices',
+      access: 'ADMINISTRATION',
+      query: devicesQuery,
+      id: 'listDevices',
+      tag: 'Administration',
+      summary: 'List devices in the order of their enrollment',
+      answers: { 200: { description: 'One page.', body: deviceList } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ query }) => {
         const size = Math.max(1, query.size ?? DEVICES_PAGE)
-        return answer(reply, 200, await listDevices(parts, query.instanceId ?? null, query.next ?? 0, size))
-      })
-
-      area.post('/devices/:deviceId/revoke', { ...small, onRequest: byAdministrator }, async (request, reply) => {
-        const { deviceId } = parse(inDevice, request.params, 'path')
+        return { status: 200, body: await listDevices(parts, query.instanceId ?? null, query.next ?? 0, size) }
+      },
+    }),
+    edgeRoute({
+      method: 'POST',
+      path: '/devices/:deviceId/revoke',
+      access: 'ADMINISTRATION',
+      ...small,
+      params: inDevice,
+      id: 'revokeDevice',
+      tag: 'Administration',
+      summary: 'End the trust in the key of a device',
+      answers: { 200: { description: 'The device, revoked.', body: deviceState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params: { deviceId } }) => {
         const state = await revokeDevice(parts, deviceId)
         parts.onRevoked(deviceId)
-        return answer(reply, 200, state)
-      })
-
-      area.post('/devices/:deviceId/release', { ...small, onRequest: byAdministrator }, async (request, reply) => {
-        const { deviceId } = parse(inDevice, request.params, 'path')
-        return answer(reply, 200, await releaseDevice(parts, deviceId))
-      })
-
-      for (const order of ['LOCK', 'UNLOCK', 'TERMINATE'] as const) {
-        const path = `/sessions/:sessionId/${order.toLowerCase()}`
-        area.post(path, { ...small, onRequest: byAdministrator }, async (request, reply) => {
-          const { sessionId } = parse(inSession, request.params, 'path')
+        return { status: 200, body: state }
+      },
+    }),
+    edgeRoute({
+      method: 'POST',
+      path: '/devices/:deviceId/release',
+      access: 'ADMINISTRATION',
+      ...small,
+      params: inDevice,
+      id: 'releaseDevice',
+      tag: 'Administration',
+      summary: 'Ask a device to give back what it holds',
+      answers: { 200: { description: 'The device, asked.', body: deviceState } },
+      errors: ['NOT_FOUND', 'CONFLICT'],
+      handle: async ({ params: { deviceId } }) => ({ status: 200, body: await releaseDevice(parts, deviceId) }),
+    }),
+    ...(['LOCK', 'UNLOCK', 'TERMINATE'] as const).map((order) =>
+      edgeRoute({
+        method: 'POST',
+        path: `/sessions/:sessionId/${order.toLowerCase()}`,
+        access: 'ADMINISTRATION',
+        ...small,
+        params: inSession,
+        id: `${order.toLowerCase()}Session`,
+        tag: 'Administration',
+        summary: HOLD_SUMMARY[order],
+        answers: {
+          200: { description: 'It is done.', body: heldSession },
+          202: { description: 'The device that keeps the session is told with its next sync.', body: heldSession },
+        },
+        errors: ['NOT_FOUND', 'CONFLICT'],
+        handle: async ({ params: { sessionId } }) => {
           const { outcome, session } = await holdSession(parts.sessions, sessionId, order, now())
           const said: HeldSessionWire = { sessionId: session.id, state: session.state, outcome }
-          return answer(reply, outcome === 'DONE' ? 200 : 202, said)
-        })
-      }
-
-      area.get('/devices/:deviceId/evidence', { onRequest: byAdministrator }, async (request, reply) => {
-        const { deviceId } = parse(inDevice, request.params, 'path')
-        return answer(reply, 200, await showEvidence(parts, deviceId))
-      })
-
-      area.get('/instances/:instanceId/accounts', { onRequest: byAdministrator }, async (request, reply) => {
-        const path = parse(inInstance, request.params, 'path')
-        return answer(reply, 200, await accountLedger(parts, path.instanceId))
-      })
-    },
-    { prefix: `${prefix}/edge/api/v1` },
-  )
+          return { status: outcome === 'DONE' ? 200 : 202, body: said }
+        },
+      }),
+    ),
+    edgeRoute({
+      method: 'GET',
+      path: '/devices/:deviceId/evidence',
+      access: 'ADMINISTRATION',
+      params: inDevice,
+      id: 'showEvidence',
+      tag: 'Administration',
+      summary: 'List segments of a device that were not merged, newest first',
+      answers: { 200: { description: 'Up to 20 of them.', body: deviceEvidence } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params: { deviceId } }) => ({ status: 200, body: await showEvidence(parts, deviceId) }),
+    }),
+    edgeRoute({
+      method: 'GET',
+      path: '/instances/:instanceId/accounts',
+      access: 'ADMINISTRATION',
+      params: inInstance,
+      id: 'showAccounts',
+      tag: 'Administration',
+      summary: 'Show the accounts of an instance, and what each device holds of them',
+      answers: { 200: { description: 'All accounts.', body: accountLedgerForm } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => ({ status: 200, body: await accountLedger(parts, params.instanceId) }),
+    }),
+  ]
 }
 
 type SignedAnswer = z.input<typeof signedAnswer>
-
-function answer(reply: FastifyReply, status: number, body: unknown): FastifyReply {
-  sendJson(reply, status, body)
-  return reply
-}
 
 /** The revision of an entity tag; null for none, or for one that this service never gave. */
 function revisionOf(tag: string | undefined): number | null {
   const digits = /^(?:W\/)?"(\d{1,15})"$/.exec(tag?.trim() ?? '')?.[1]
   return digits === undefined ? null : Number(digits)
-}
-
-function bearer({ headers }: FastifyRequest): string {
-  const token = /^Bearer +([\w.~+/=-]+) *$/i.exec(headers.authorization ?? '')?.[1]
-  if (token === undefined)
-    throw new CodedError('TOKEN_MISSING', 'The enrollment token belongs into the Authorization header.')
-  return token
 }

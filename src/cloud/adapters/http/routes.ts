@@ -6,12 +6,13 @@
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
-import { CodedError, firstProblem } from '../../../protocol/errors.ts'
+import { CodedError, type ErrorCode, firstProblem } from '../../../protocol/errors.ts'
 import { instanceHeader } from '../../../protocol/service/sessions.ts'
 import { API_VERSIONS, type ApiVersion } from '../../../protocol/service/status.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import type { AccessKind, Authenticator, Principal } from '../../app/authenticate.ts'
 import { sendJson } from './answer-error.ts'
+import { type ByVersion, type Declared, type Method, at, declaredAnswers } from './operation.ts'
 
 /** The areas of the API, by their path below the prefix. */
 export type Area = 'api' | 'floating/api' | 'provisioning/api' | 'elastic/api'
@@ -44,18 +45,20 @@ export interface Stream {
   readonly pieces: AsyncIterable<string>
 }
 
-interface Operation<Params, Query, Body> {
-  readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
+interface Operation<Params, Query, Body> extends Declared {
+  readonly method: Method
   /** Below area and version; `:instanceId` is checked against the token. */
   readonly path: string
-  readonly areas: readonly Area[]
+  readonly areas: ByVersion<readonly Area[]>
   /** Default: all. */
   readonly versions?: readonly ApiVersion[]
   /** `EITHER`: both kinds. */
   readonly access: 'ADMINISTRATION' | 'EITHER'
   readonly params?: z.ZodType<Params>
   readonly query?: z.ZodType<Query>
-  readonly body?: z.ZodType<Body>
+  readonly body?: ByVersion<z.ZodType<Body>>
+  /** The form of a body that `handle` looks at by itself. */
+  readonly bodyForm?: ByVersion<z.ZodType>
   readonly handle: (call: Call<Params, Query, Body>) => Promise<Answer>
 }
 
@@ -90,10 +93,12 @@ export function registerRoutes(
   for (const operation of routes) {
     const { method, path, areas, versions = API_VERSIONS } = operation
     for (const version of versions) {
-      for (const area of areas) {
+      const answers = declaredAnswers(method, at(version, operation.answers), ownErrors(operation))
+      for (const area of at(version, areas)) {
         http.route({
           method,
           url: `${prefix}/${area}/${version}${path}`,
+          config: { answers },
           // Before the body is read: who may not call, may not make us read it.
           onRequest: async (request) => {
             const principal = await authenticator.authenticate(request.headers.authorization, now())
@@ -109,6 +114,12 @@ export function registerRoutes(
       }
     }
   }
+}
+
+/** Codes that come from what an operation takes, and its own. */
+function ownErrors({ errors = [] }: Route): readonly ErrorCode[] {
+  // The header x-instance-id is compared with the token wherever it is sent.
+  return ['INSTANCE_NOT_IN_TOKEN', ...errors]
 }
 
 async function answer(
@@ -129,7 +140,7 @@ async function answer(
     requireInstanceOf(principal, inPath)
   }
   const query = parse(operation.query ?? z.strictObject({}), request.query, 'query')
-  const body = operation.body === undefined ? undefined : parse(operation.body, request.body, 'body')
+  const body = operation.body === undefined ? undefined : parse(at(version, operation.body), request.body, 'body')
   const {
     status,
     body: said,

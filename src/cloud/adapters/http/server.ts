@@ -4,6 +4,7 @@
 import Fastify, { type FastifyBaseLogger, type FastifyInstance, LogController } from 'fastify'
 import { CodedError } from '../../../protocol/errors.ts'
 import { answerError, rawBadRequest } from './answer-error.ts'
+import { checkAnswers } from './check-answers.ts'
 import { parseJson } from './json.ts'
 
 export interface ServerOptions {
@@ -15,6 +16,8 @@ export interface ServerOptions {
   readonly newId: () => string
   /** PEM; null: plain HTTP. */
   readonly tls: { readonly certificate: string; readonly key: string } | null
+  /** Hears of each answer that its operation does not declare, which leaves as an internal error. Null: nobody looks. */
+  readonly onWrongAnswer: ((error: Error) => void) | null
 }
 
 export interface Server {
@@ -69,6 +72,7 @@ export function createServer(options: ServerOptions): Server {
   http.addHook('onSend', async (_request, reply) => {
     if (stopping) void reply.header('connection', 'close')
   })
+  if (options.onWrongAnswer !== null) checkAnswers(http, options.onWrongAnswer)
   http.addHook('onResponse', async (request, reply) => {
     const { method, routeOptions } = request
     request.log.debug({ method, route: routeOptions.url, status: reply.statusCode, ms: reply.elapsedTime }, 'request')

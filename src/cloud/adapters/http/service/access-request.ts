@@ -1,31 +1,46 @@
 /** The one-off access request. Source: contract, Non-session access request. */
-import { accessRequestBody, accessResponse, requestOf } from '../../../../protocol/service/access-request.ts'
-import { API_VERSIONS } from '../../../../protocol/service/status.ts'
+import {
+  accessRequestBody,
+  accessResponse,
+  accessResponses,
+  requestOf,
+} from '../../../../protocol/service/access-request.ts'
 import type { Policies } from '../../../app/load-policy.ts'
 import { requestAccess } from '../../../app/request-access.ts'
 import type { Store } from '../../../app/store.ts'
 import { type Route, inInstance, route } from '../routes.ts'
+import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 import { metaDataOf } from './meta-data.ts'
 
 export function accessRequestRoutes(store: Store, policies: Policies, newId: () => string): readonly Route[] {
   return [
-    ...API_VERSIONS.map((version) =>
-      route({
-        versions: [version],
-        method: 'POST',
-        path: '/instances/:instanceId/access-request',
-        areas: ['elastic/api'],
-        access: 'EITHER',
-        params: inInstance,
-        body: accessRequestBody[version],
-        handle: async ({ params: { instanceId }, body, now }) => {
-          const request = requestOf(body)
-          const correlationId = newId()
-          const order = { instanceId, correlationId, request, metaData: metaDataOf(body) }
-          const decision = await requestAccess(store, policies, order, now)
-          return { status: 200, body: accessResponse(version, correlationId, request, decision) }
+    route({
+      id: 'postaccessrequest',
+      tag: 'Access requests',
+      summary: 'Request items once, without a session',
+      description: 'Each item is granted or refused by itself, in the order given.',
+      example: REQUEST_EXAMPLE,
+      answers: (version) => ({
+        200: {
+          description: 'What became of each item; refusals are answers too.',
+          body: accessResponses[version],
+          example: responseExample(version),
         },
       }),
-    ),
+      errors: ['NOT_FOUND'],
+      method: 'POST',
+      path: '/instances/:instanceId/access-request',
+      areas: ['elastic/api'],
+      access: 'EITHER',
+      params: inInstance,
+      body: (version) => accessRequestBody[version],
+      handle: async ({ params: { instanceId }, body, version, now }) => {
+        const request = requestOf(body)
+        const correlationId = newId()
+        const order = { instanceId, correlationId, request, metaData: metaDataOf(body) }
+        const decision = await requestAccess(store, policies, order, now)
+        return { status: 200, body: accessResponse(version, correlationId, request, decision) }
+      },
+    }),
   ]
 }

@@ -1,7 +1,13 @@
 /** Operations on actions. Source: contract, Rules of access: actions. */
 import { z } from 'zod'
 import { tokensNumber } from '../../../../protocol/wire.ts'
-import { type ActionWire, createdActionsBody, replacedActionsBody } from '../../../../protocol/service/actions.ts'
+import {
+  type ActionWire,
+  actionList,
+  actionPage,
+  createdActionsBody,
+  replacedActionsBody,
+} from '../../../../protocol/service/actions.ts'
 import { PAGE_SIZE_DEFAULT, paging } from '../../../../protocol/service/instances.ts'
 import { appendActions, removeActions, replaceActions } from '../../../app/change-actions.ts'
 import { type ActionUse, actionUses, requireInstance, requireLineItem } from '../../../app/show-line-items.ts'
@@ -20,6 +26,14 @@ const place = {
 export function actionRoutes(store: Store, newId: () => string): readonly Route[] {
   return [
     route({
+      id: 'createactions',
+      tag: 'Rules of access',
+      summary: 'Add actions to the end of the list of a line item',
+      example: [
+        { name: 'Design', conditionId: '2a6a8a5e-6a4b-4f6d-8a6e-4d8a3a2b1c0d', action: 'ALLOW', allocation: 1000 },
+      ],
+      answers: { 200: { description: 'The actions that were added.', body: actionList } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'POST',
       body: createdActionsBody,
@@ -29,6 +43,12 @@ export function actionRoutes(store: Store, newId: () => string): readonly Route[
       }),
     }),
     route({
+      id: 'putactions',
+      tag: 'Rules of access',
+      summary: 'Replace the ordered list of actions of a line item',
+      description: 'An action that is left out is removed, and what was counted for it is lost.',
+      answers: { 200: { description: 'The actions as saved.', body: actionList } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'PUT',
       body: replacedActionsBody,
@@ -38,6 +58,11 @@ export function actionRoutes(store: Store, newId: () => string): readonly Route[
       }),
     }),
     route({
+      id: 'getlineitemactions',
+      tag: 'Rules of access',
+      summary: 'List the actions of a line item',
+      answers: { 200: { description: 'The actions in their order.', body: actionList } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'GET',
       handle: async ({ params: { instanceId, lineItemId } }) => {
@@ -50,6 +75,11 @@ export function actionRoutes(store: Store, newId: () => string): readonly Route[
       },
     }),
     route({
+      id: 'deleteactions',
+      tag: 'Rules of access',
+      summary: 'Delete all actions of a line item',
+      answers: { 204: { description: 'There are none any more.' } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'DELETE',
       handle: async ({ params, now }) => {
@@ -58,6 +88,11 @@ export function actionRoutes(store: Store, newId: () => string): readonly Route[
       },
     }),
     route({
+      id: 'getallactions',
+      tag: 'Rules of access',
+      summary: 'List the actions of all line items of an instance',
+      answers: { 200: { description: 'One page.', body: actionPage } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'GET',
       path: '/instances/:instanceId/line-items/actions',

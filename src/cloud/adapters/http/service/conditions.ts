@@ -1,7 +1,7 @@
 /** Operations on conditions. Source: contract, Rules of access: conditions. */
 import { z } from 'zod'
 import { uuid } from '../../../../protocol/wire.ts'
-import { type ConditionWire, conditionsBody } from '../../../../protocol/service/conditions.ts'
+import { type ConditionWire, conditionList, conditionsBody } from '../../../../protocol/service/conditions.ts'
 import { createConditions, deleteCondition, deleteConditions, patchConditions } from '../../../app/change-conditions.ts'
 import type { ConditionNode } from '../../../app/records.ts'
 import { requireInstance } from '../../../app/show-line-items.ts'
@@ -18,6 +18,11 @@ const place = {
 export function conditionRoutes(store: Store, newId: () => string): readonly Route[] {
   return [
     route({
+      id: 'getconditions',
+      tag: 'Rules of access',
+      summary: 'List the conditions of an instance',
+      answers: { 200: { description: 'All of them.', body: conditionList } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'GET',
       handle: async ({ params }) => {
@@ -29,6 +34,12 @@ export function conditionRoutes(store: Store, newId: () => string): readonly Rou
       },
     }),
     route({
+      id: 'postconditions',
+      tag: 'Rules of access',
+      summary: 'Create conditions',
+      example: [{ name: 'Engineers', operator: 'IN', property: 'department', values: ['engineering', 'design'] }],
+      answers: { 200: { description: 'The created ones only.', body: conditionList } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'POST',
       body: conditionsBody,
@@ -38,6 +49,11 @@ export function conditionRoutes(store: Store, newId: () => string): readonly Rou
       }),
     }),
     route({
+      id: 'patchconditions',
+      tag: 'Rules of access',
+      summary: 'Update conditions by their id, and create those without one',
+      answers: { 200: { description: 'The created or updated ones only.', body: conditionList } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'PATCH',
       body: conditionsBody,
@@ -47,6 +63,11 @@ export function conditionRoutes(store: Store, newId: () => string): readonly Rou
       }),
     }),
     route({
+      id: 'deleteconditions',
+      tag: 'Rules of access',
+      summary: 'Delete all conditions of an instance',
+      answers: { 204: { description: 'There are none any more.' } },
+      errors: ['NOT_FOUND', 'CONFLICT'],
       ...place,
       method: 'DELETE',
       handle: async ({ params, now }) => {
@@ -55,6 +76,11 @@ export function conditionRoutes(store: Store, newId: () => string): readonly Rou
       },
     }),
     route({
+      id: 'deletecondition',
+      tag: 'Rules of access',
+      summary: 'Delete one condition',
+      answers: { 204: { description: 'It is deleted.' } },
+      errors: ['NOT_FOUND', 'CONFLICT'],
       ...place,
       method: 'DELETE',
       path: '/instances/:instanceId/conditions/:conditionId',

@@ -5,6 +5,7 @@ import {
   type ConfigurationValueWire,
   configurationBody,
   configurationProblem,
+  configurationValues,
 } from '../../../../protocol/service/configuration.ts'
 import type { ApiVersion } from '../../../../protocol/service/status.ts'
 import { type ConfigurationState, changeConfiguration, showConfiguration } from '../../../app/change-configuration.ts'
@@ -16,11 +17,20 @@ const place = { path: '/configuration', areas: ['provisioning/api'], access: 'AD
 export function configurationRoutes(store: Store): readonly Route[] {
   return [
     route({
+      id: 'gettenantconfigurations',
+      tag: 'Configuration',
+      summary: 'List the configuration values',
+      answers: { 200: { description: 'Those that this version knows.', body: configurationValues } },
       ...place,
       method: 'GET',
       handle: async ({ version }) => ({ status: 200, body: toWire(version, await store.read(showConfiguration)) }),
     }),
     route({
+      id: 'patchtenantconfigurations',
+      tag: 'Configuration',
+      summary: 'Change configuration values',
+      example: [{ name: 'timezone.tolerant', value: 'true' }],
+      answers: { 200: { description: 'All values that this version knows.', body: configurationValues } },
       ...place,
       method: 'PATCH',
       body: configurationBody,

@@ -2,7 +2,7 @@
  * The consumption limit of a line item. An extension of this project: the service has one, but its form is not public. See
  * docs/decisions/periods.md.
  */
-import { consumptionLimitBody } from '../../../../protocol/service/consumption-limits.ts'
+import { consumptionLimit, consumptionLimitBody } from '../../../../protocol/service/consumption-limits.ts'
 import { tokensNumber } from '../../../../protocol/wire.ts'
 import {
   type ConsumptionLimitTerms,
@@ -25,6 +25,11 @@ const place = {
 export function consumptionLimitRoutes(store: Store): readonly Route[] {
   return [
     route({
+      id: 'getconsumptionlimit',
+      tag: 'Consumption limits',
+      summary: 'Show the consumption limit of a line item',
+      answers: { 200: { description: 'With its next reset.', body: consumptionLimit } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'GET',
       handle: async ({ params: { instanceId, lineItemId }, now }) => {
@@ -33,6 +38,13 @@ export function consumptionLimitRoutes(store: Store): readonly Route[] {
       },
     }),
     route({
+      id: 'putconsumptionlimit',
+      tag: 'Consumption limits',
+      summary: 'Set the consumption limit of a line item',
+      description: 'Counts start at zero when a limit is set.',
+      example: { limit: 100, frequency: 'MONTHLY', nextReset: 1_772_323_200_000 },
+      answers: { 200: { description: 'The limit in force.', body: consumptionLimit } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'PUT',
       body: consumptionLimitBody,
@@ -42,6 +54,11 @@ export function consumptionLimitRoutes(store: Store): readonly Route[] {
       },
     }),
     route({
+      id: 'deleteconsumptionlimit',
+      tag: 'Consumption limits',
+      summary: 'Remove the consumption limit of a line item',
+      answers: { 204: { description: 'There is none any more.' } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'DELETE',
       handle: async ({ params: { instanceId, lineItemId }, now }) => {

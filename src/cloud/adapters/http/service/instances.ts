@@ -2,7 +2,9 @@
 import {
   type InstanceWire,
   PAGE_SIZE_DEFAULT,
+  instance,
   instanceBody,
+  instancePage,
   instanceQuery,
 } from '../../../../protocol/service/instances.ts'
 import type { ApiVersion } from '../../../../protocol/service/status.ts'
@@ -13,19 +15,23 @@ import type { Store } from '../../../app/store.ts'
 import { type Area, type Route, inInstance, route } from '../routes.ts'
 import { pageOf } from './page.ts'
 
-/** v1.1 lists instances below `api` as well. */
-const PLACES: readonly { readonly areas: readonly Area[]; readonly versions: readonly ApiVersion[] }[] = [
-  { areas: ['provisioning/api'], versions: ['v1.0', 'v1.1'] },
-  { areas: ['api'], versions: ['v1.1'] },
-]
+/** v1.1 has instances below `api` as well. */
+const place = {
+  areas: (version: ApiVersion): readonly Area[] =>
+    version === 'v1.0' ? ['provisioning/api'] : ['provisioning/api', 'api'],
+  access: 'ADMINISTRATION',
+  tag: 'Instances',
+} as const
 
 export function instanceRoutes(store: Store, newId: () => string): readonly Route[] {
-  return PLACES.flatMap((place) => [
+  return [
     route({
+      id: 'listinstances',
+      summary: 'List instances, or find the default instance of an account',
+      answers: { 200: { description: 'One page.', body: instancePage } },
       ...place,
       method: 'GET',
       path: '/instances',
-      access: 'ADMINISTRATION',
       query: instanceQuery,
       handle: async ({ query: { next = 0, size = PAGE_SIZE_DEFAULT, accountId } }) =>
         store.read(async (reader) => {
@@ -38,10 +44,13 @@ export function instanceRoutes(store: Store, newId: () => string): readonly Rout
         }),
     }),
     route({
+      id: 'createinstance',
+      summary: 'Create an instance',
+      example: { shortName: 'Plant 7', accountId: 'customer-4711' },
+      answers: { 201: { description: 'The instance.', body: instance } },
       ...place,
       method: 'POST',
       path: '/instances',
-      access: 'ADMINISTRATION',
       body: instanceBody,
       handle: async ({ body, now }) => ({
         status: 201,
@@ -49,10 +58,13 @@ export function instanceRoutes(store: Store, newId: () => string): readonly Rout
       }),
     }),
     route({
+      id: 'getinstance',
+      summary: 'Show an instance',
+      answers: { 200: { description: 'The instance.', body: instance } },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'GET',
       path: '/instances/:instanceId',
-      access: 'ADMINISTRATION',
       params: inInstance,
       handle: async ({ params }) => {
         const found = await store.read((reader) => reader.instances.get(params.instanceId))
@@ -60,7 +72,7 @@ export function instanceRoutes(store: Store, newId: () => string): readonly Rout
         return { status: 200, body: instanceToWire(found) }
       },
     }),
-  ])
+  ]
 }
 
 function instanceToWire({ id, shortName, accountId, defaultInstance, created, modified }: Instance): InstanceWire {

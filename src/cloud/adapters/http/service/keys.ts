@@ -1,7 +1,16 @@
 /** Authorization key operations. Source: contract, Authentication; facts on key management. */
 import { z } from 'zod'
 import { PAGE_SIZE_DEFAULT } from '../../../../protocol/service/instances.ts'
-import { type PublicKeyWire, keyId, keysBody, keysQuery } from '../../../../protocol/service/keys.ts'
+import {
+  KEY_DELETED,
+  type PublicKeyWire,
+  keyDeleted,
+  keyId,
+  keysBody,
+  keysQuery,
+  publicKeyPage,
+  publicKeys,
+} from '../../../../protocol/service/keys.ts'
 import { deleteKey, saveKeys } from '../../../app/change-keys.ts'
 import type { KeyRecord, KeyType } from '../../../app/records.ts'
 import type { Store } from '../../../app/store.ts'
@@ -11,16 +20,35 @@ import { pageOf } from './page.ts'
 const areas = ['api', 'floating/api'] as const
 const access = 'ADMINISTRATION'
 
-const KINDS: readonly { readonly type: KeyType; readonly path: string }[] = [
-  { type: 'administration-key', path: '/administration-keys' },
-  { type: 'client-key', path: '/client-keys' },
+interface Kind {
+  readonly type: KeyType
+  readonly path: string
+  /** Operation ids. */
+  readonly ids: { readonly save: string; readonly remove: string }
+}
+
+const KINDS: readonly Kind[] = [
+  {
+    type: 'administration-key',
+    path: '/administration-keys',
+    ids: { save: 'producer-admin-key-upload', remove: 'delete-producer-admin-key' },
+  },
+  {
+    type: 'client-key',
+    path: '/client-keys',
+    ids: { save: 'client-key-upload', remove: 'delete-client-key' },
+  },
 ]
 
 /** @param delayMs after which a saved key begins, and a deleted one ends, to verify */
 export function keyRoutes(store: Store, delayMs: number): readonly Route[] {
   return [
-    ...KINDS.flatMap(({ type, path }) => [
+    ...KINDS.flatMap(({ type, path, ids }) => [
       route({
+        id: ids.save,
+        tag: 'Authorization keys',
+        summary: `Add or replace ${type}s`,
+        answers: { 200: { description: 'The keys as saved.', body: publicKeys } },
         method: 'PUT',
         path,
         areas,
@@ -32,6 +60,11 @@ export function keyRoutes(store: Store, delayMs: number): readonly Route[] {
         }),
       }),
       route({
+        id: ids.remove,
+        tag: 'Authorization keys',
+        summary: `Delete a ${type}`,
+        answers: { 200: { description: 'It is deleted.', body: keyDeleted } },
+        errors: type === 'administration-key' ? ['NOT_FOUND', 'LAST_ADMINISTRATION_KEY'] : ['NOT_FOUND'],
         method: 'DELETE',
         path: `${path}/:keyId`,
         areas,
@@ -39,11 +72,15 @@ export function keyRoutes(store: Store, delayMs: number): readonly Route[] {
         params: z.object({ keyId }),
         handle: async ({ params, now }) => {
           await deleteKey(store, type, params.keyId, delayMs, now)
-          return { status: 200, body: { message: 'Key deleted' } }
+          return { status: 200, body: KEY_DELETED }
         },
       }),
     ]),
     route({
+      id: 'get-public-keys',
+      tag: 'Authorization keys',
+      summary: 'List the public keys',
+      answers: { 200: { description: 'One page.', body: publicKeyPage } },
       method: 'GET',
       path: '/public-keys',
       areas,

@@ -1,13 +1,21 @@
 /** Line item operations. Source: contract, Line items and Errors. */
 import { z } from 'zod'
 import { tokensNumber } from '../../../../protocol/wire.ts'
-import { type LineItemWire, lineItemId, parseLineItem } from '../../../../protocol/service/line-items.ts'
+import {
+  type LineItemWire,
+  lineItemBodies,
+  lineItemId,
+  lineItemProblems,
+  lineItems,
+  parseLineItem,
+} from '../../../../protocol/service/line-items.ts'
 import type { ApiVersion } from '../../../../protocol/service/status.ts'
 import { deleteLineItem } from '../../../app/delete-line-item.ts'
 import { mapLineItem } from '../../../app/map-line-item.ts'
 import { type LineItemUse, listLineItems, showLineItem } from '../../../app/show-line-items.ts'
 import type { Store } from '../../../app/store.ts'
 import { type Answer, type Route, inInstance, instanceId, route } from '../routes.ts'
+import { LINE_ITEM_EXAMPLE, problemsExample } from './examples.ts'
 
 const areas = ['provisioning/api'] as const
 
@@ -16,6 +24,11 @@ export const inLineItem = z.object({ instanceId, lineItemId })
 export function lineItemRoutes(store: Store): readonly Route[] {
   return [
     route({
+      id: 'listlineitems',
+      tag: 'Line items',
+      summary: 'List the line items of an instance',
+      answers: (version) => ({ 200: { description: 'All of them.', body: z.array(lineItems[version]) } }),
+      errors: ['NOT_FOUND'],
       method: 'GET',
       path: '/instances/:instanceId/line-items',
       areas,
@@ -27,6 +40,21 @@ export function lineItemRoutes(store: Store): readonly Route[] {
       },
     }),
     route({
+      id: 'addactivation',
+      tag: 'Line items',
+      summary: 'Map a line item to an instance, or replace what is stored of it',
+      bodyForm: (version) => lineItemBodies[version],
+      example: LINE_ITEM_EXAMPLE,
+      answers: (version) => ({
+        200: { description: 'It was mapped before; its details are replaced.', body: lineItems[version] },
+        201: { description: 'It is mapped.', body: lineItems[version], example: LINE_ITEM_EXAMPLE },
+        400: {
+          description: 'The payload is not valid: a path into it and the problem, each.',
+          body: lineItemProblems[version],
+          example: problemsExample(version),
+        },
+      }),
+      errors: ['NOT_FOUND'],
       method: 'PUT',
       path: '/instances/:instanceId/line-items',
       areas,
@@ -42,6 +70,13 @@ export function lineItemRoutes(store: Store): readonly Route[] {
       },
     }),
     route({
+      id: 'getlineitembyid',
+      tag: 'Line items',
+      summary: 'Show a line item',
+      answers: (version) => ({
+        200: { description: 'The line item.', body: lineItems[version], example: LINE_ITEM_EXAMPLE },
+      }),
+      errors: ['NOT_FOUND'],
       method: 'GET',
       path: '/instances/:instanceId/line-items/:lineItemId',
       areas,
@@ -53,6 +88,11 @@ export function lineItemRoutes(store: Store): readonly Route[] {
       },
     }),
     route({
+      id: 'deletelineitem',
+      tag: 'Line items',
+      summary: 'Delete a line item that is OBSOLETE',
+      answers: { 204: { description: 'It is deleted.' } },
+      errors: ['NOT_FOUND', 'CONFLICT'],
       method: 'DELETE',
       path: '/instances/:instanceId/line-items/:lineItemId',
       areas,

@@ -4,21 +4,29 @@ import {
   RATE_TABLE_SAVED,
   type RateTableWire,
   rateTableBody,
+  rateTableConflict,
   rateTableQuery,
+  rateTableSaved,
+  rateTables,
 } from '../../../../protocol/service/rate-tables.ts'
 import { exactNumber } from '../../../../protocol/wire.ts'
 import { createRateTable, deleteRateTable } from '../../../app/change-rate-tables.ts'
 import type { RatedItem } from '../../../../core/policy.ts'
-import { API_VERSIONS, type ApiVersion } from '../../../../protocol/service/status.ts'
+import type { ApiVersion } from '../../../../protocol/service/status.ts'
 import type { RateTableRecord } from '../../../app/records.ts'
 import type { Store } from '../../../app/store.ts'
 import { type Answer, type Route, route } from '../routes.ts'
+import { RATE_TABLE_EXAMPLE } from './examples.ts'
 
 const place = { path: '/rate-tables', areas: ['provisioning/api'], access: 'ADMINISTRATION' } as const
 
 export function rateTableRoutes(store: Store): readonly Route[] {
   return [
     route({
+      id: 'getratetables',
+      tag: 'Rate tables',
+      summary: 'List all rate tables, in effect or not',
+      answers: (version) => ({ 200: { description: 'All of them.', body: rateTables[version] } }),
       ...place,
       method: 'GET',
       handle: async ({ version }) => {
@@ -26,20 +34,33 @@ export function rateTableRoutes(store: Store): readonly Route[] {
         return { status: 200, body: tables.map((table) => rateTableToWire(version, table)) }
       },
     }),
-    ...API_VERSIONS.map((version) =>
-      route({
-        ...place,
-        versions: [version],
-        method: 'POST',
-        body: rateTableBody[version],
-        handle: async ({ body, now }) =>
-          orConflict(async () => {
-            await createRateTable(store, body, now)
-            return { status: 201, body: RATE_TABLE_SAVED }
-          }),
-      }),
-    ),
     route({
+      id: 'postratetables',
+      tag: 'Rate tables',
+      summary: 'Create a rate table',
+      example: RATE_TABLE_EXAMPLE,
+      answers: {
+        201: { description: 'It is saved.', body: rateTableSaved },
+        409: { description: 'The series has this version already.', body: rateTableConflict },
+      },
+      ...place,
+      method: 'POST',
+      body: (version) => rateTableBody[version],
+      handle: async ({ body, now }) =>
+        orConflict(async () => {
+          await createRateTable(store, body, now)
+          return { status: 201, body: RATE_TABLE_SAVED }
+        }),
+    }),
+    route({
+      id: 'deleteratetables',
+      tag: 'Rate tables',
+      summary: 'Delete a rate table that is not yet in effect',
+      answers: {
+        204: { description: 'It is deleted.' },
+        409: { description: 'It is in effect.', body: rateTableConflict },
+      },
+      errors: ['NOT_FOUND'],
       ...place,
       method: 'DELETE',
       query: rateTableQuery,
@@ -78,9 +99,6 @@ function rateTableToWire(
 }
 
 function ratedItemToWire({ name, version, rate, formula }: RatedItem): RateTableWire['items'][number] {
-  return {
-    name,
-    ...(version === '' ? {} : { version }),
-    ...(rate === undefined ? { formula } : { rate: exactNumber(rate) }),
-  }
+  const named = { name, ...(version === '' ? {} : { version }) }
+  return rate === undefined ? { ...named, formula } : { ...named, rate: exactNumber(rate) }
 }

@@ -2,19 +2,29 @@
 import { z } from 'zod'
 import { type Session, chargedUntil } from '../../../../core/session.ts'
 import { CodedError } from '../../../../protocol/errors.ts'
-import { accessResponse, requestOf, sessionAccessRequestBody } from '../../../../protocol/service/access-request.ts'
+import {
+  accessResponse,
+  accessResponses,
+  requestOf,
+  sessionAccessRequestBody,
+} from '../../../../protocol/service/access-request.ts'
 import {
   type ListedSessionWire,
   SESSIONS_SHOWN_MAX,
   type SessionWire,
+  liveSessions,
+  session,
   sessionBody,
+  sessionCreated,
+  sessionNotOperable,
   sessionsQuery,
 } from '../../../../protocol/service/sessions.ts'
-import { API_VERSIONS, type ApiVersion } from '../../../../protocol/service/status.ts'
+import type { ApiVersion } from '../../../../protocol/service/status.ts'
 import { exactNumber, uuid } from '../../../../protocol/wire.ts'
 import type { Principal } from '../../../app/authenticate.ts'
 import { type SessionParts, closeSession, heartbeat, openSession, requestInSession } from '../../../app/session-life.ts'
 import { type Answer, type Call, type Route, requireInstanceOf, route } from '../routes.ts'
+import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 import { metaDataOf } from './meta-data.ts'
 
 const place = { areas: ['api', 'floating/api'], access: 'EITHER' } as const
@@ -24,6 +34,11 @@ const inSession = z.object({ sessionId: uuid.toLowerCase() })
 export function sessionRoutes(parts: SessionParts): readonly Route[] {
   return [
     route({
+      id: 'createsession',
+      tag: 'Sessions',
+      summary: 'Create a session',
+      answers: { 200: { description: 'It is IDLE and costs nothing.', body: sessionCreated } },
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING'],
       ...place,
       method: 'POST',
       path: '/sessions',
@@ -36,6 +51,11 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
       },
     }),
     route({
+      id: 'getallsessionsforinstance',
+      tag: 'Sessions',
+      summary: 'List up to 100 live sessions, newest first',
+      answers: { 200: { description: 'IDLE and ACTIVE ones.', body: liveSessions } },
+      errors: ['INSTANCE_HEADER_MISSING'],
       ...place,
       method: 'GET',
       path: '/sessions',
@@ -50,6 +70,11 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
       },
     }),
     route({
+      id: 'getsession',
+      tag: 'Sessions',
+      summary: 'Show a session',
+      answers: { 200: { description: 'The session.', body: session } },
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING'],
       ...place,
       method: 'GET',
       path: '/sessions/:sessionId',
@@ -63,33 +88,56 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
         return { status: 200, body: sessionToWire(session) }
       },
     }),
-    ...API_VERSIONS.map((version) =>
-      route({
-        ...place,
-        method: 'PUT',
-        path: '/sessions/:sessionId',
-        params: inSession,
-        versions: [version],
-        body: sessionAccessRequestBody[version],
-        handle: async (call) => {
-          const { params, body, now } = call
-          const request = requestOf(body)
-          const correlationId = parts.newId()
-          const order = {
-            sessionId: params.sessionId,
-            correlationId,
-            request,
-            metaData: metaDataOf(body),
-            rollbackOnDeny: body.rollbackOnDeny,
-          }
-          const answer = await requestInSession(parts, order, belongsTo(call), now)
-          if (!answer.operable) return notOperable(version, answer.session)
-          const said = accessResponse(version, correlationId, request, answer.decision)
-          return { status: answer.granted ? 200 : DENIED_STATUS, body: said }
+    route({
+      id: 'putsessionaccessrequest',
+      tag: 'Sessions',
+      summary: 'Request items in a session; they take the place of those that it has',
+      description: 'All are granted, or none is. An empty list puts the session to rest.',
+      example: { ...REQUEST_EXAMPLE, rollbackOnDeny: true },
+      answers: (version) => ({
+        200: {
+          description: 'All items are granted.',
+          body: accessResponses[version],
+          example: responseExample(version),
+        },
+        403: {
+          description: 'The items are denied; `status` of each says why.',
+          body: version === 'v1.0' ? z.union([accessResponses[version], sessionNotOperable]) : accessResponses[version],
         },
       }),
-    ),
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE'],
+      ...place,
+      method: 'PUT',
+      path: '/sessions/:sessionId',
+      params: inSession,
+      body: (version) => sessionAccessRequestBody[version],
+      handle: async (call) => {
+        const { params, body, version, now } = call
+        const request = requestOf(body)
+        const correlationId = parts.newId()
+        const order = {
+          sessionId: params.sessionId,
+          correlationId,
+          request,
+          metaData: metaDataOf(body),
+          rollbackOnDeny: body.rollbackOnDeny,
+        }
+        const answer = await requestInSession(parts, order, belongsTo(call), now)
+        if (!answer.operable) return notOperable(version, answer.session)
+        const said = accessResponse(version, correlationId, request, answer.decision)
+        return { status: answer.granted ? 200 : DENIED_STATUS, body: said }
+      },
+    }),
     route({
+      id: 'closesession',
+      tag: 'Sessions',
+      summary: 'Close a session',
+      description: 'What is paid for time that was not used is refunded.',
+      answers: {
+        202: { description: 'The device that keeps the session is told with its next sync.' },
+        204: { description: 'It is closed.' },
+      },
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE'],
       ...place,
       method: 'DELETE',
       path: '/sessions/:sessionId',
@@ -102,6 +150,15 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
       },
     }),
     route({
+      id: 'getheartbeat',
+      tag: 'Sessions',
+      summary: 'Send a heartbeat',
+      description: 'Any other answer than 204 means: stop.',
+      answers: (version) => ({
+        204: { description: 'The session goes on.' },
+        ...(version === 'v1.0' ? { 403: { description: 'It was terminated.', body: sessionNotOperable } } : {}),
+      }),
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE'],
       ...place,
       method: 'GET',
       path: '/sessions/:sessionId/heartbeat',

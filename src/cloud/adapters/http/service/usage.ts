@@ -13,6 +13,14 @@ import { type Route, route } from '../routes.ts'
 export function usageRoutes(store: Store, tenantId: string): readonly Route[] {
   return [
     route({
+      id: 'exportusage',
+      tag: 'Usage',
+      summary: 'Export usage records as CSV or NDJSON, oldest first',
+      description: `The header ${usageCursorHeader} of the answer holds the \`after\` of the next export.`,
+      answers: {
+        200: { description: 'The records, one on each line.', streams: Object.values(USAGE_MEDIA_TYPES) },
+      },
+      errors: ['NOT_ACCEPTABLE'],
       method: 'GET',
       path: '/usage',
       areas: ['provisioning/api'],
