@@ -108,10 +108,10 @@ export default {
     },
     {
       name: 'product-knows-no-scaffold',
-      comment: 'src imports no tests, benchmarks or scripts.',
+      comment: 'src imports no tests, benchmarks, crash tools or scripts.',
       severity: 'error',
       from: { path: '^src/' },
-      to: { path: '^(test|bench|scripts)/' },
+      to: { path: '^(test|bench|crash|scripts)/' },
     },
     {
       name: 'product-needs-no-dev-packages',

@@ -1,0 +1,137 @@
+/**
+ * Audits the journal of a device as it stands in a file that nobody holds open: whole pages, an unbroken chain, counters
+ * that are the sums of the entries, nothing spent that was not granted, segments that follow each other. It reads the
+ * tables by itself and shares no arithmetic with the agent.
+ */
+import Database from 'better-sqlite3'
+import { z } from 'zod'
+import { CHAIN_START, sha256 } from '../../src/protocol/signing.ts'
+import { AuditError, hold, Ledger, Sums } from './ledger.ts'
+
+interface StateRow {
+  readonly incarnation: bigint
+  readonly fenced: bigint
+  readonly last_entry: bigint
+  readonly entry_head: string
+  readonly sealed_entry: bigint
+  readonly last_seq: bigint
+  readonly segment_head: string
+}
+
+interface AccountRow {
+  readonly id: string
+  readonly granted: bigint
+  readonly used: bigint
+  readonly refunded: bigint
+  readonly returned: bigint
+}
+
+const segmentPayload = z.object({
+  incarnation: z.int(),
+  seq: z.int(),
+  previousHash: z.string(),
+  entries: z.object({ first: z.int(), bodies: z.array(z.string()) }),
+})
+
+export class DeviceAudit {
+  readonly ledger = new Ledger()
+  /** Documents of the segments, by `seq`. */
+  readonly #segments = new Map<number, string>()
+  readonly #used = new Sums()
+  /** Entries that are in the sums. */
+  #summed = 0
+  #lastSeq = 0
+  #segmentHead = CHAIN_START
+
+  /**
+   * Reads on from where the last reading ended, and checks all that is in the file.
+   *
+   * @param file of the journal; it is opened for writing, as recovering its log does
+   * @returns how many entries the ledger has
+   * @throws AuditError
+   */
+  read(file: string): number {
+    const database = open(file)
+    try {
+      this.#read(database)
+      return this.ledger.size
+    } finally {
+      database.close()
+    }
+  }
+
+  /** @param document when given, the segment must be this one */
+  hasSealed(seq: number, document?: string): boolean {
+    const sealed = this.#segments.get(seq)
+    return document === undefined ? sealed !== undefined : sealed === document
+  }
+
+  #read(database: Database.Database): void {
+    const verdict = database.pragma('integrity_check(1)', { simple: true })
+    hold(verdict === 'ok', `the journal's pages: ${String(verdict)}`)
+    const state = database.prepare('SELECT * FROM state').get() as StateRow
+    hold(state.fenced === 0n && state.incarnation <= 1n, `incarnation ${state.incarnation} is fenced or a second one`)
+    this.#readSegments(database, state)
+    this.#readEntries(database, state)
+    this.#checkAccounts(database)
+  }
+
+  /** Segments since the last reading, each upon the one before; the entries in them. */
+  #readSegments(database: Database.Database, state: StateRow): void {
+    const rows = database
+      .prepare('SELECT seq, hash, document FROM segment JOIN segment_document USING (id) WHERE seq > ? ORDER BY seq')
+      .all(this.#lastSeq) as { seq: bigint; hash: string; document: string }[]
+    for (const { seq, hash, document } of rows) {
+      const text = Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8')
+      const payload = segmentPayload.parse(JSON.parse(text))
+      hold(payload.seq === Number(seq) && payload.seq === this.#lastSeq + 1, `segment ${seq} follows ${this.#lastSeq}`)
+      hold(payload.previousHash === this.#segmentHead, `segment ${seq} does not fit the one before`)
+      hold(sha256(text) === hash, `segment ${seq} has another hash`)
+      for (const [index, body] of payload.entries.bodies.entries()) {
+        const n = payload.entries.first + index
+        if (n > this.ledger.size) this.ledger.take(body)
+      }
+      this.#segments.set(payload.seq, document)
+      this.#lastSeq = payload.seq
+      this.#segmentHead = hash
+    }
+    hold(Number(state.last_seq) === this.#lastSeq, `the last segment is ${this.#lastSeq}, not ${state.last_seq}`)
+    hold(state.segment_head === this.#segmentHead, 'the chain of segments has another head')
+    const inFlight = database.prepare("SELECT count(*) FROM segment WHERE state = 'UNACKNOWLEDGED'").pluck().get()
+    hold(Number(inFlight) <= 1, `${String(inFlight)} segments are in flight`)
+  }
+
+  #readEntries(database: Database.Database, state: StateRow): void {
+    const counted = this.ledger.size
+    const rows = database.prepare('SELECT n, body FROM entry WHERE n > ? ORDER BY n').iterate(counted)
+    for (const { body } of rows as Iterable<{ body: string }>) this.ledger.take(body)
+    hold(this.ledger.size === Number(state.last_entry), `${this.ledger.size} entries, not ${state.last_entry}`)
+    hold(this.ledger.head === state.entry_head, 'the chain of entries has another head')
+    hold(state.sealed_entry <= state.last_entry, 'more is sealed than recorded')
+    for (const entry of this.ledger.after(this.#summed)) this.#used.add(entry)
+    this.#summed = this.ledger.size
+  }
+
+  #checkAccounts(database: Database.Database): void {
+    const rows = database.prepare('SELECT id, granted, used, refunded, returned FROM account').all() as AccountRow[]
+    const known = new Set(rows.map(({ id }) => id))
+    for (const account of this.#used.accounts()) hold(known.has(account), `there is no account ${account}`)
+    for (const { id, granted, used, refunded, returned } of rows) {
+      hold(refunded === 0n, `${id} has a refund that nobody made`)
+      hold(used === this.#used.of(id), `${id}: used is ${used}, the entries say ${this.#used.of(id)}`)
+      hold(used - refunded + returned <= granted, `${id} is overspent`)
+    }
+  }
+}
+
+function open(file: string): Database.Database {
+  try {
+    const database = new Database(file, { fileMustExist: true })
+    database.defaultSafeIntegers(true)
+    // Alone in the file: no shared memory is needed to read its log.
+    database.pragma('locking_mode = EXCLUSIVE')
+    return database
+  } catch (cause) {
+    throw new AuditError(`the journal cannot be opened: ${String(cause)}`, { cause })
+  }
+}

@@ -1,0 +1,103 @@
+/**
+ * The ledger of one device as an auditor knows it: every entry once, by number and by correlation id, with the chain and
+ * the sums worked out from the entries themselves. It only grows; what contradicts what it knows is an {@link AuditError}.
+ */
+import { z } from 'zod'
+import type { Micro } from '../../src/core/amount.ts'
+import { CHAIN_START, entryHash } from '../../src/protocol/signing.ts'
+
+/** The books are wrong: what the audit is there to find. */
+export class AuditError extends Error {
+  override name = 'AuditError'
+}
+
+/** @throws AuditError unless it holds */
+export function hold(condition: boolean, what: string): asserts condition {
+  if (!condition) throw new AuditError(what)
+}
+
+export interface LedgerEntry {
+  readonly n: number
+  readonly correlationId: string
+  readonly requester: string
+  /** Of all items together. */
+  readonly charged: Micro
+  readonly postings: readonly { readonly account: string; readonly amount: Micro }[]
+  /** Of the entry and all before it. */
+  readonly hash: string
+}
+
+const micro = z.string().transform((text) => BigInt(text))
+const entryBody = z.object({
+  n: z.int(),
+  kind: z.literal('access'),
+  correlationId: z.string(),
+  requester: z.object({ value: z.string() }),
+  items: z.array(z.object({ total: micro })),
+  postings: z.array(z.object({ account: z.string(), amount: micro })),
+})
+
+export class Ledger {
+  readonly #entries: LedgerEntry[] = []
+  readonly #byCorrelation = new Map<string, LedgerEntry>()
+
+  get size(): number {
+    return this.#entries.length
+  }
+
+  /** Hash over everything so far. */
+  get head(): string {
+    return this.#entries.at(-1)?.hash ?? CHAIN_START
+  }
+
+  /** The next entry, as it was recorded. */
+  take(text: string): void {
+    const body = entryBody.parse(JSON.parse(text))
+    const { n, correlationId, postings } = body
+    hold(n === this.size + 1, `entry ${n} follows entry ${this.size}`)
+    hold(!this.#byCorrelation.has(correlationId), `${correlationId} is in the ledger twice`)
+    const charged = body.items.reduce((sum, { total }) => sum + total, 0n)
+    const entry = {
+      n,
+      correlationId,
+      requester: body.requester.value,
+      charged,
+      postings,
+      hash: entryHash(this.head, text),
+    }
+    this.#entries.push(entry)
+    this.#byCorrelation.set(correlationId, entry)
+  }
+
+  /** @throws AuditError when there is none */
+  at(n: number): LedgerEntry {
+    const entry = this.#entries[n - 1]
+    hold(entry !== undefined, `the device's ledger has no entry ${n}`)
+    return entry
+  }
+
+  find(correlationId: string): LedgerEntry | undefined {
+    return this.#byCorrelation.get(correlationId)
+  }
+
+  *after(n: number): Iterable<LedgerEntry> {
+    for (let index = n; index < this.#entries.length; index += 1) yield this.at(index + 1)
+  }
+}
+
+/** Sums of postings by account. */
+export class Sums {
+  readonly #sums = new Map<string, Micro>()
+
+  add({ postings }: LedgerEntry): void {
+    for (const { account, amount } of postings) this.#sums.set(account, this.of(account) + amount)
+  }
+
+  of(account: string): Micro {
+    return this.#sums.get(account) ?? 0n
+  }
+
+  accounts(): Iterable<string> {
+    return this.#sums.keys()
+  }
+}

@@ -1,0 +1,123 @@
+/**
+ * Audits the books of a twin in SQLite against the ledger of its one device: pools never oversold, sums that are sums,
+ * each entry of the device billed once with its own amount, and no evidence against an honest device. It reads the tables
+ * by itself; a twin may be at work meanwhile.
+ */
+import Database from 'better-sqlite3'
+import type { Micro } from '../../src/core/amount.ts'
+import { hold, type Ledger, Sums } from './ledger.ts'
+
+interface IncarnationRow {
+  readonly number: bigint
+  readonly status: string
+  readonly forked: bigint
+  readonly rejected: bigint
+  readonly last_seq: bigint
+  readonly last_entry: bigint
+  readonly entry_head: string
+}
+
+interface AccountRow {
+  readonly id: string
+  readonly charged: bigint
+  readonly granted_out: bigint
+  readonly billed_by_devices: bigint
+  readonly cap_in_force: bigint | null
+  readonly held: bigint
+  readonly billed: bigint
+}
+
+export interface TwinReading {
+  /** Entries of the device that the twin has merged. */
+  readonly entries: number
+  /** The last segment merged. */
+  readonly seq: number
+}
+
+export class TwinAudit {
+  readonly #ledger: Ledger
+  readonly #merged = new Sums()
+  /** Entries whose records have been compared. */
+  #compared = 0
+  #lastUsage = 0n
+  /** Tokens billed, by correlation id. */
+  readonly #billed = new Map<string, Micro>()
+
+  /** @param ledger of the device; it must hold what the twin has merged when {@link TwinAudit.read} is called */
+  constructor(ledger: Ledger) {
+    this.#ledger = ledger
+  }
+
+  /** @throws AuditError */
+  read(file: string): TwinReading {
+    const database = new Database(file, { fileMustExist: true })
+    try {
+      database.defaultSafeIntegers(true)
+      database.pragma('query_only = ON')
+      // One view of everything, whatever the twin commits meanwhile.
+      return database.transaction(() => this.#read(database)).deferred()
+    } finally {
+      database.close()
+    }
+  }
+
+  #read(database: Database.Database): TwinReading {
+    const rows = database.prepare('SELECT * FROM incarnations').all() as IncarnationRow[]
+    hold(rows.length <= 1, `the device has ${rows.length} incarnations`)
+    const pieces = database.prepare('SELECT count(*) FROM evidence').pluck().get()
+    hold(pieces === 0n, `there are ${String(pieces)} pieces of evidence against an honest device`)
+    const [row] = rows
+    if (row === undefined) return { entries: 0, seq: 0 }
+    hold(row.status === 'ACTIVE' && row.forked === 0n && row.rejected === 0n, `the incarnation is ${row.status}`)
+    const entries = Number(row.last_entry)
+    hold(entries <= this.#ledger.size, `${entries} entries are merged, the device has ${this.#ledger.size}`)
+    hold(entries === 0 || row.entry_head === this.#ledger.at(entries).hash, 'the twin has another chain of entries')
+    this.#compareRecords(database, entries)
+    this.#checkPools(database)
+    return { entries, seq: Number(row.last_seq) }
+  }
+
+  #compareRecords(database: Database.Database, entries: number): void {
+    const stored = database
+      .prepare('SELECT n, hash, branch FROM entries WHERE n > ? ORDER BY n')
+      .all(this.#compared) as { n: bigint; hash: string; branch: bigint }[]
+    hold(stored.length === entries - this.#compared, `${stored.length} new entries, not ${entries - this.#compared}`)
+    for (const { n, hash, branch } of stored) {
+      hold(branch === 0n && hash === this.#ledger.at(Number(n)).hash, `the twin holds another entry ${n}`)
+    }
+    const usage = database
+      .prepare('SELECT seq, correlation_id AS id, tokens, entry, source FROM usage WHERE seq > ? ORDER BY seq')
+      .all(this.#lastUsage) as { seq: bigint; id: string; tokens: bigint; entry: bigint; source: string }[]
+    for (const { seq, id, tokens, entry, source } of usage) {
+      hold(source === 'device' && this.#ledger.find(id)?.n === Number(entry), `usage ${seq} is of no entry`)
+      hold(Number(entry) > this.#compared, `entry ${entry} is billed again`)
+      this.#billed.set(id, (this.#billed.get(id) ?? 0n) + tokens)
+      this.#lastUsage = seq
+    }
+    for (let n = this.#compared + 1; n <= entries; n += 1) {
+      const entry = this.#ledger.at(n)
+      const billed = this.#billed.get(entry.correlationId)
+      hold(billed === entry.charged, `entry ${n} charged ${entry.charged}, billed is ${billed ?? 'nothing'}`)
+      this.#merged.add(entry)
+    }
+    hold(this.#billed.size === entries, `${this.#billed.size} entries are billed, ${entries} merged`)
+    this.#compared = entries
+  }
+
+  #checkPools(database: Database.Database): void {
+    const rows = database
+      .prepare(
+        `SELECT a.*, coalesce(sum(d.granted - d.returned), 0) AS held,
+           coalesce(sum(d.used - d.refunded + d.branch_used), 0) AS billed
+         FROM accounts a LEFT JOIN device_accounts d ON d.account = a.id GROUP BY a.id`,
+      )
+      .all() as AccountRow[]
+    for (const row of rows) {
+      const { id, charged, granted_out: out, billed_by_devices: billed, cap_in_force: cap } = row
+      hold(cap === null || charged + out <= cap, `${id} is oversold: ${charged} + ${out} of ${cap ?? ''}`)
+      hold(out === row.held, `${id}: ${out} is out, the devices hold ${row.held}`)
+      hold(billed === row.billed, `${id}: ${billed} is billed, the devices say ${row.billed}`)
+      hold(billed === this.#merged.of(id), `${id}: billed is ${billed}, the entries say ${this.#merged.of(id)}`)
+    }
+  }
+}

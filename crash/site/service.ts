@@ -1,0 +1,111 @@
+/**
+ * One service as a process of its own, started by the command that an operator uses, which may be killed at any moment,
+ * also before it is ready. Everything it says goes to its log.
+ */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { closeSync, openSync, writeSync } from 'node:fs'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
+
+const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
+const LAST_WORDS = 20
+const READY_WITHIN_MS = 60_000
+
+/** How the process is run, besides what it is told to do. */
+export interface Launch {
+  /** A command that runs it, such as a tracer, with its arguments. */
+  readonly under?: readonly string[]
+  /** Modules that it loads first. */
+  readonly preload?: readonly URL[]
+  readonly env?: Readonly<Record<string, string>>
+}
+
+export interface ServiceOrder extends Launch {
+  readonly args: readonly string[]
+  readonly logFile: string
+}
+
+/** The fields of the log line that says `listening`. */
+type Listening = Readonly<Record<string, unknown>>
+
+export class Service {
+  /** Resolves when it says that it listens; rejects with its last words when it ends before. */
+  readonly listening: Promise<Listening>
+  /** The exit code, or the name of the signal, when all that it wrote has arrived. */
+  readonly ended: Promise<number | string>
+  readonly #child: ChildProcess
+
+  constructor({ args, logFile, under = [], preload = [], env = {} }: ServiceOrder) {
+    const imports = preload.flatMap((module) => ['--import', module.href])
+    const [command = '', ...rest] = [...under, process.execPath, ...imports, COMMAND, ...args]
+    const log = openSync(logFile, 'a')
+    const child = spawn(command, rest, { env: { ...inherited(), ...env }, stdio: ['ignore', 'pipe', 'pipe'] })
+    this.#child = child
+    running.add(child)
+    const lastWords: string[] = []
+    const note = (line: string): void => {
+      writeSync(log, `${line}\n`)
+      lastWords.push(line)
+      if (lastWords.length > LAST_WORDS) lastWords.shift()
+    }
+    this.ended = new Promise((resolve, reject) => {
+      child.once('error', reject)
+      child.once('close', (code, signal) => {
+        running.delete(child)
+        closeSync(log)
+        resolve(code ?? signal ?? 'unknown')
+      })
+    })
+    const said = new Promise<Listening>((resolve) => {
+      createInterface({ input: child.stdout }).on('line', (line) => {
+        note(line)
+        if (line.includes('"msg":"listening"')) resolve(JSON.parse(line) as Listening)
+      })
+      createInterface({ input: child.stderr }).on('line', note)
+    })
+    const name = `tallygate ${args[0] ?? ''}`
+    const gone = this.ended.then((code) => {
+      throw new Error(`${name} ended with ${code} before it was ready:\n${lastWords.join('\n')}`)
+    })
+    const late = new Promise<never>((_resolve, reject) => {
+      const timer = setTimeout(() => reject(new Error(`${name} does not get ready`)), READY_WITHIN_MS)
+      const clear = (): void => clearTimeout(timer)
+      said.then(clear, clear)
+      gone.catch(clear)
+    })
+    this.listening = Promise.race([said, gone, late])
+    // Whoever kills it does not wait for it to get ready.
+    this.listening.catch(() => undefined)
+    this.ended.catch(() => undefined)
+  }
+
+  get pid(): number {
+    return this.#child.pid ?? 0
+  }
+
+  get isAlive(): boolean {
+    return running.has(this.#child)
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#child.kill(signal)
+  }
+
+  /** Sends a signal and waits for the end. */
+  async end(signal: NodeJS.Signals): Promise<number | string> {
+    this.#child.kill(signal)
+    return this.ended
+  }
+}
+
+const running = new Set<ChildProcess>()
+
+/** Nothing that was started outlives the tool. */
+process.on('exit', () => {
+  for (const child of running) child.kill('SIGKILL')
+})
+
+/** The settings are those that the tool gives, whatever the shell that it runs in has set. */
+function inherited(): NodeJS.ProcessEnv {
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('TALLYGATE_')))
+}
