@@ -3,7 +3,7 @@
  * an order in which nothing answers before it can, and ends it in the reverse one.
  */
 import { createPublicKey, randomUUID } from 'node:crypto'
-import { mkdirSync, readFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
@@ -20,6 +20,8 @@ import { openPostgresStore } from './adapters/postgres/store.ts'
 import { openSqliteStore } from './adapters/sqlite/store.ts'
 import { systemTimers } from './adapters/system/timers.ts'
 import { Authenticator } from './app/authenticate.ts'
+import { claimSigningKey } from './app/edge/claim-signing-key.ts'
+import type { KeyRing } from './app/edge/key-ring.ts'
 import { registerFirstKey } from './app/first-administration-key.ts'
 import { Policies } from './app/load-policy.ts'
 import { carryOnCalendar } from './app/raise-policy.ts'
@@ -82,7 +84,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
 
   const policies = new Policies({ max: settings.policy.cacheMax, undecidedClock: settings.policy.undecidedClock })
   const authenticator = new Authenticator(store)
-  const keys = await openKeyRing(join(directory, 'signing-key.pem'))
+  const keys = await openSigningKey(join(directory, 'signing-key.pem'), store, settings.keys.replaceSigning, now())
   const tls = readTls(settings.tls)
   const push = await openPush({ settings: settings.push, tls, store, authenticator, now, newId, timers, log })
   started.defer(() => push.close())
@@ -190,6 +192,17 @@ async function openStore(
     password: dbPassword?.reveal() ?? null,
     onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
   })
+}
+
+/** @throws CodedError SIGNING_KEY_DIFFERS, KEY_UNUSABLE, STATE_UNWRITABLE */
+async function openSigningKey(path: string, store: Store, replacement: string | null, now: number): Promise<KeyRing> {
+  const file = {
+    path,
+    exists: () => existsSync(path),
+    open: async () => (await openKeyRing(path)).signer.keyId,
+  }
+  await claimSigningKey(store, file, replacement, now)
+  return openKeyRing(path)
 }
 
 function makeDirectory(path: string): void {

@@ -84,6 +84,11 @@ const options = {
       min: '0',
       max: '10m',
     }),
+    replaceSigning: text({
+      help: 'Thumbprint of a signing key that takes the place of a lost one. Every device must then be enrolled again.',
+      default: null,
+      max: 100,
+    }),
   },
   policy: {
     undecidedClock: choice(['allow', 'refuse'], {

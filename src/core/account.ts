@@ -27,6 +27,30 @@ export function limitAccount(
   return join('limit', instanceId, lineItemId, requester.type, requester.value, String(period))
 }
 
+/**
+ * Most characters of an id: what the wire takes, and well below the 2,704 bytes that PostgreSQL takes of a row in an index.
+ * The bounds of the parts below keep every id within it.
+ */
+export const ACCOUNT_ID_MAX = 2_048
+/** Most characters of a line item's id as it stands in an account id. */
+export const LINE_ITEM_ENCODED_MAX = 768
+/** Most characters of a requester's type and value together, as they stand in an account id. */
+export const REQUESTER_ENCODED_MAX = 1_200
+
+/** One UTF-16 unit becomes at most so many characters: three bytes in percent-encoding. */
+const ENCODED_UNIT_MAX = 9
+
+/** Whether texts take at most so many characters in an account id. False for text that is not well-formed Unicode. */
+export function fitsEncoded(max: number, ...texts: readonly string[]): boolean {
+  let units = 0
+  for (const text of texts) units += text.length
+  if (units * ENCODED_UNIT_MAX <= max) return true
+  if (units > max || !texts.every((text) => text.isWellFormed())) return false
+  let length = 0
+  for (const text of texts) length += encodeURIComponent(text).length
+  return length <= max
+}
+
 export type ParsedAccount =
   | { readonly kind: 'line'; readonly instanceId: string; readonly lineItemId: string; readonly period: number }
   | { readonly kind: 'action'; readonly instanceId: string; readonly lineItemId: string; readonly actionId: string }

@@ -378,6 +378,14 @@ export const ERRORS = catalogue({
     exit: 66,
     retry: 'no',
   },
+  SIGNING_KEY_DIFFERS: {
+    meaning: 'The signing key of this node is not the one that the devices of this store trust.',
+    remedy:
+      'Copy signing-key.pem from the directory of another node, or from its backup, to the path that the message names. If it is lost, start with --keys-replace-signing and the thumbprint of the key that shall take its place, and enroll the devices again.',
+    http: 500,
+    exit: 78,
+    retry: 'no',
+  },
   DEVICE_KEY_UNUSABLE: {
     meaning:
       'The file of the private key of this device is missing, open to others, or holds no key of the right kind.',

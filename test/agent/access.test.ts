@@ -187,6 +187,10 @@ describe('an access request', () => {
     ['no item', { requester: { type: 'user', value: 'ada' }, requestedItems: [] }],
     ['a count of zero', accessBody(0)],
     ['a negative count', accessBody(-1)],
+    [
+      'a requester whose account could not be named',
+      { ...accessBody(1), requester: { type: 'user', value: '\u{20AC}'.repeat(140) } },
+    ],
     ['a requester with a NUL', { ...accessBody(1), requester: { type: 'user', value: 'a\u0000' } }],
     ['a requester with half a character', { ...accessBody(1), requester: { type: 'user', value: '\ud800' } }],
   ])('with %s is refused before anything is looked at', async (_what, body) => {

@@ -184,6 +184,14 @@ describe('two nodes over one PostgreSQL', () => {
     expect(nodes[1].complaints).toEqual([])
   })
 
+  it('must sign with the same key: a node with another one does not start', { timeout: 120_000 }, async () => {
+    await expect(startNode('stranger')).rejects.toThrow('ended with 78')
+    await expect(readFile(join(directory, 'stranger', 'signing-key.pem'))).rejects.toMatchObject({ code: 'ENOENT' })
+    await cp(join(directory, 'first', 'signing-key.pem'), join(directory, 'stranger', 'signing-key.pem'))
+    await using third = await startNode('stranger')
+    expect(third.complaints).toEqual([])
+  })
+
   it('go on with a session that the other one has begun, and end it once', { timeout: 120_000 }, async () => {
     await hotLineItem(1_000)
     const opened = await call(nodes[0], 'POST', '/api/v1.1/sessions', { instanceId: instance })

@@ -1,7 +1,7 @@
 /** Account ids: different counters never share one, and what can be read back is exactly what was made. */
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { actionAccount, limitAccount, lineAccount, parseAccount } from '../../src/core/account.ts'
+import { actionAccount, fitsEncoded, limitAccount, lineAccount, parseAccount } from '../../src/core/account.ts'
 
 const part = fc.oneof(
   fc.constantFrom('', 'a', '/', 'a/b', '%2F', '%', '..', ' ', 'ü', '\u{1F600}', '0', '__proto__', "'()*!~"),
@@ -94,4 +94,17 @@ describe('account ids', () => {
       { numRuns: 3000 },
     )
   })
+})
+
+test('texts fit by their length in percent-encoding, whatever characters they are of', () => {
+  const text = fc.string({ unit: 'binary', maxLength: 60 })
+  fc.assert(
+    fc.property(text, text, fc.nat(600), (one, two, max) => {
+      const wellFormed = one.isWellFormed() && two.isWellFormed()
+      // Where even the longest encoding fits, nobody looks: what is not well-formed is refused elsewhere.
+      if (!wellFormed) return
+      const length = encodeURIComponent(one).length + encodeURIComponent(two).length
+      expect(fitsEncoded(max, one, two)).toBe(length <= max)
+    }),
+  )
 })

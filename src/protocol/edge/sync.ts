@@ -4,11 +4,12 @@
  * repetition with the stored answer. Both are signed; nothing that changes a balance travels outside of them.
  */
 import { z } from 'zod'
+import { ACCOUNT_ID_MAX } from '../../core/account.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, plainText, uuid } from '../wire.ts'
 import { SEGMENT_SESSIONS_MAX, SESSION_EVENTS, sessionOrder, sessionSnapshot } from './sessions.ts'
 
-export const accountId = z.string().min(1).max(2048)
+export const accountId = z.string().min(1).max(ACCOUNT_ID_MAX)
 
 /** Most entries of one segment; a longer backlog goes up in several. */
 export const SEGMENT_ENTRIES_MAX = 1_000

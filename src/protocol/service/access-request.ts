@@ -5,6 +5,7 @@
 import { z } from 'zod'
 import type { AccessRequest, Decision, RequestedItem } from '../../core/decision.ts'
 import type { Variables } from '../../core/formula-rate.ts'
+import { REQUESTER_ENCODED_MAX, fitsEncoded } from '../../core/account.ts'
 import { type Decimal, parseDecimal } from '../../core/amount.ts'
 import { variableName } from '../../core/formula.ts'
 import { decimalNumber, exactNumber, plainText, tokensNumber, uuid } from '../wire.ts'
@@ -36,6 +37,11 @@ const requester = z
     value: plainText(256),
     dictionary: jsonObject.optional().meta({ description: 'What conditions look at.' }),
   })
+  // Both name an account together.
+  .refine(
+    ({ type, value }) => fitsEncoded(REQUESTER_ENCODED_MAX, type, value),
+    `type and value must have at most ${REQUESTER_ENCODED_MAX} characters together once they are percent-encoded`,
+  )
   .meta({ id: 'Requester' })
 
 const VARIABLES_MAX = 32

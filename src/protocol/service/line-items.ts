@@ -3,6 +3,7 @@
  * the payload and what is wrong with it. Source: contract, Errors; facts on line items.
  */
 import { z } from 'zod'
+import { LINE_ITEM_ENCODED_MAX, fitsEncoded } from '../../core/account.ts'
 import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/amount.ts'
 import { instant, plainText } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
@@ -15,7 +16,12 @@ export const RESET_FREQUENCIES = ['NONE', 'DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY'
 /** Most whole tokens of a line item, overdraft included. */
 const TOKENS_MAX = Number(MICRO_MAX / MICRO_PER_TOKEN)
 
-export const lineItemId = plainText(256).min(1)
+export const lineItemId = plainText(256)
+  .min(1)
+  .refine(
+    (id) => fitsEncoded(LINE_ITEM_ENCODED_MAX, id),
+    `must be at most ${LINE_ITEM_ENCODED_MAX} characters long once it is percent-encoded`,
+  )
 
 const wholeTokens = z.int().min(0).max(TOKENS_MAX)
 

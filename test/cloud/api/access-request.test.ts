@@ -66,6 +66,32 @@ describe('a one-off access request', () => {
     expect(await twin.used(instance, 'ACT-1')).toBe(60)
   })
 
+  it('is refused from a requester whose account no store could name, and taken from the longest that one can', async () => {
+    await using twin = await openTwin()
+    const instance = await site(twin)
+    // As long as a line item's id may be: 85 signs of three bytes.
+    const id = '\u{20AC}'.repeat(85)
+    expect((await twin.lineItem(instance, { activationId: `${id}\u{20AC}` })).status).toBe(400)
+    expect((await twin.lineItem(instance, { activationId: id })).status).toBeLessThan(300)
+    const limit = `/api/v1.1/instances/${instance}/line-items/${encodeURIComponent(id)}/consumption-limit`
+    const monthly = { limit: 100, frequency: 'MONTHLY', nextReset: START + DAY }
+    expect((await twin.call('PUT', limit, { body: monthly })).status).toBe(200)
+    const from = (type: string, value: string) =>
+      twin.call('POST', path(instance), {
+        body: { requester: { type, value }, requestedItems: itemsOf({ Print: 1 }) },
+      })
+    const granted = await from('\u{20AC}'.repeat(50), '\u{20AC}'.repeat(83))
+    expect(pick(granted.body, 'requestedItems', 0, 'status', 'code')).toBe('1001')
+    for (const [type, value] of [
+      ['\u{20AC}'.repeat(50), '\u{20AC}'.repeat(84)],
+      ['user', '\u{1F600}'.repeat(128)],
+      ['user', 'x'.repeat(257)],
+    ] as const) {
+      const refused = await from(type, value)
+      expect([refused.status, pick(refused.body, 'code')]).toEqual([400, 'BAD_REQUEST'])
+    }
+  })
+
   it('is charged to the line item that ends first, then to the one that starts first, and splits a charge', async () => {
     await using twin = await openTwin()
     const instance = await site(twin)

@@ -108,7 +108,7 @@ describe('authorization keys', () => {
   })
 
   it('begin and end after the configured delay, as those of the service do', async () => {
-    await using twin = await openTwin((settings) => ({ ...settings, keys: { delay: 10 * MINUTE } }))
+    await using twin = await openTwin((settings) => ({ ...settings, keys: { ...settings.keys, delay: 10 * MINUTE } }))
     const [first, second] = [newKeyPair(), newKeyPair()]
     const put = (publicKey: string) =>
       twin.call('PUT', '/api/v1.1/administration-keys', { body: [{ id: 'k', publicKey }] })

@@ -1,8 +1,16 @@
 // What every implementation of the store port must do. An implementation runs it in a few lines: see sqlite.test.ts.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { actionAccount, lineAccount, limitAccount } from '../../../src/core/account.ts'
+import {
+  ACCOUNT_ID_MAX,
+  LINE_ITEM_ENCODED_MAX,
+  REQUESTER_ENCODED_MAX,
+  actionAccount,
+  limitAccount,
+  lineAccount,
+} from '../../../src/core/account.ts'
 import { decimal, wholeTokens } from '../../../src/core/amount.ts'
 import { type Session, newSession, step } from '../../../src/core/session.ts'
+import { type SigningKeyFile, claimSigningKey } from '../../../src/cloud/app/edge/claim-signing-key.ts'
 import { charge, grantOut, newPool, retarget } from '../../../src/cloud/app/pool.ts'
 import type { ConditionNode, Instance, KeyRecord, LineItemRecord, UsageRecord } from '../../../src/cloud/app/records.ts'
 import type { Store, UsageRange } from '../../../src/cloud/app/store.ts'
@@ -490,6 +498,74 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect(await dueAt(3_600_010)).toBe('early')
         expect(await dueAt(99_999_999)).toBe('early')
       })
+    })
+
+    describe('the signing key', () => {
+      const administrationKey: KeyRecord = {
+        type: 'administration-key',
+        id: 'first',
+        pem: 'pem',
+        activeFrom: 0,
+        previousPem: null,
+        retiresAt: null,
+        created: 1,
+        modified: 1,
+      }
+      /** A node's directory, with a key in it or none. */
+      const node = (path: string, made: string, there = false): SigningKeyFile & { holds: string | null } => ({
+        path,
+        holds: there ? made : null,
+        exists() {
+          return this.holds !== null
+        },
+        async open() {
+          this.holds ??= made
+          return this.holds
+        },
+      })
+      const differs = expect.objectContaining({ code: 'SIGNING_KEY_DIFFERS' }) as unknown
+      beforeEach(() => store.transaction((tx) => tx.keys.save(administrationKey)))
+
+      it('of the first node is the one that all others must come with', async () => {
+        await claimSigningKey(store, node('/first', 'A'), null, 1)
+        await claimSigningKey(store, node('/first', 'A', true), null, 2)
+        await expect(claimSigningKey(store, node('/second', 'B', true), null, 3)).rejects.toEqual(differs)
+        const empty = node('/third', 'C')
+        await expect(claimSigningKey(store, empty, null, 4)).rejects.toEqual(differs)
+        // A key that nobody may use is not left lying where the right one belongs.
+        expect(empty.holds).toBeNull()
+      })
+
+      it('is one, also when several nodes start over an empty store at once', async () => {
+        const claims = ['A', 'B', 'C'].map((key) => claimSigningKey(store, node(`/${key}`, key), null, 1))
+        const outcomes = await Promise.allSettled(claims)
+        expect(outcomes.filter(({ status }) => status === 'fulfilled')).toHaveLength(1)
+      })
+
+      it('is replaced when it is lost, by the one that is named, and what it has signed is forgotten', async () => {
+        await claimSigningKey(store, node('/first', 'A'), null, 1)
+        await store.transaction((tx) => tx.edge.policyDocuments.save(INSTANCE, 1, 'signed by A'))
+        await expect(claimSigningKey(store, node('/first', 'B', true), 'X', 2)).rejects.toEqual(differs)
+        expect(await store.read((reader) => reader.edge.policyDocuments.get(INSTANCE, 1))).toBe('signed by A')
+        await claimSigningKey(store, node('/first', 'B', true), 'B', 3)
+        expect(await store.read((reader) => reader.edge.policyDocuments.get(INSTANCE, 1))).toBeUndefined()
+        await expect(claimSigningKey(store, node('/second', 'A', true), null, 4)).rejects.toEqual(differs)
+      })
+    })
+
+    it('takes accounts of the longest ids that there can be', async () => {
+      const longest = (max: number) =>
+        '\u{20AC}'.repeat(Math.floor(max / 9)).padEnd(Math.floor(max / 9) + (max % 9), 'x')
+      const half = REQUESTER_ENCODED_MAX / 2
+      const requester = { type: longest(half), value: longest(half) }
+      const account = limitAccount(INSTANCE, longest(LINE_ITEM_ENCODED_MAX), requester, 999_999_999)
+      expect(account.length).toBeLessThanOrEqual(ACCOUNT_ID_MAX)
+      expect(account.length).toBeGreaterThan(2_000)
+      await store.transaction(async (tx) => {
+        const opened = await tx.accounts.open([{ account, cap: 5n }])
+        await tx.accounts.save([charge(opened.get(account)!, 2n)])
+      })
+      expect((await store.read((reader) => reader.accounts.get([account]))).get(account)?.charged).toBe(2n)
     })
 
     describe('the outbox', () => {

@@ -20,6 +20,9 @@ export function policyDocumentTransaction(sql: Sql): EdgeTransaction['policyDocu
   const { db } = sql
   return {
     ...policyDocumentReader(sql),
+    async removeAll() {
+      await db.deleteFrom('policy_documents').execute()
+    },
     async save(instanceId, revision, document) {
       await db
         .deleteFrom('policy_documents')

@@ -21,6 +21,11 @@ export interface EdgeTables {
     instance_id: string
     device_id: string
   }
+  signing_key: {
+    slot: bigint
+    thumbprint: string
+    since: bigint
+  }
   enrollments: {
     jti: string
     thumbprint: string

@@ -12,6 +12,7 @@ import {
   segmentReader,
   segmentTransaction,
 } from './edge-segments.ts'
+import { signingKeyReader, signingKeyTransaction } from './edge-signing-key.ts'
 import type { Sql } from './sql.ts'
 
 export function edgeReader(sql: Sql): EdgeReader {
@@ -25,6 +26,7 @@ export function edgeReader(sql: Sql): EdgeReader {
     deviceAccounts: deviceAccountReader(sql),
     pools: poolsOf(sql),
     policyDocuments: policyDocumentReader(sql),
+    signingKey: signingKeyReader(sql),
   }
 }
 
@@ -39,5 +41,6 @@ export function edgeTransaction(sql: Sql): EdgeTransaction {
     deviceAccounts: deviceAccountTransaction(sql),
     pools: poolsOf(sql),
     policyDocuments: policyDocumentTransaction(sql),
+    signingKey: signingKeyTransaction(sql),
   }
 }

@@ -70,6 +70,10 @@ export interface EdgeReader {
   readonly policyDocuments: {
     get(instanceId: string, revision: number): Promise<string | undefined>
   }
+  readonly signingKey: {
+    /** Thumbprint of the key that signs for all nodes; undefined before the first node has started. */
+    get(): Promise<string | undefined>
+  }
 }
 
 /** Writes of the edge part. */
@@ -107,5 +111,10 @@ export interface EdgeTransaction extends EdgeReader {
   readonly policyDocuments: EdgeReader['policyDocuments'] & {
     /** Keeps the first document of a revision and forgets those of older ones. */
     save(instanceId: string, revision: number, document: string): Promise<void>
+    removeAll(): Promise<void>
+  }
+  readonly signingKey: EdgeReader['signingKey'] & {
+    /** Takes the place of the one that is registered. Under the lock of the keys. */
+    register(thumbprint: string, now: number): Promise<void>
   }
 }

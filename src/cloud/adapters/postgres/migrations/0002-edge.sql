@@ -127,3 +127,10 @@ CREATE TABLE policy_documents (
   document TEXT NOT NULL,
   PRIMARY KEY (instance_id, revision)
 );
+
+-- The key that signs for all nodes, by its thumbprint; one row at most.
+CREATE TABLE signing_key (
+  slot BIGINT NOT NULL PRIMARY KEY CHECK (slot = 1),
+  thumbprint TEXT NOT NULL,
+  since BIGINT NOT NULL
+);

@@ -126,3 +126,10 @@ CREATE TABLE policy_documents (
   document TEXT NOT NULL,
   PRIMARY KEY (instance_id, revision)
 ) STRICT;
+
+-- The key that signs for all nodes, by its thumbprint; one row at most.
+CREATE TABLE signing_key (
+  slot INTEGER PRIMARY KEY CHECK (slot = 1),
+  thumbprint TEXT NOT NULL,
+  since INTEGER NOT NULL
+) STRICT;
