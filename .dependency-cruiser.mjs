@@ -107,11 +107,18 @@ export default {
       to: { path: '^src/$1/adapters/' },
     },
     {
+      name: 'conformance-is-black-box',
+      comment: 'The conformance suite knows a server by its address alone, and could judge any other.',
+      severity: 'error',
+      from: { path: '^conformance/' },
+      to: { path: '^(src|test|bench|scripts|bin)/' },
+    },
+    {
       name: 'product-knows-no-scaffold',
-      comment: 'src imports no tests, benchmarks, crash tools or scripts.',
+      comment: 'src imports no tests, benchmarks, crash tools, scripts or conformance checks.',
       severity: 'error',
       from: { path: '^src/' },
-      to: { path: '^(test|bench|crash|scripts)/' },
+      to: { path: '^(test|bench|crash|scripts|conformance)/' },
     },
     {
       name: 'product-needs-no-dev-packages',

@@ -2,6 +2,8 @@
 // not what this writes.
 import { writeFile } from 'node:fs/promises'
 import { format, resolveConfig } from 'prettier'
+import { CHECKS } from '../conformance/all-checks.ts'
+import { STATEMENTS } from '../conformance/statements.ts'
 import { agentOptions } from '../src/agent/settings.ts'
 import { cloudOptions } from '../src/cloud/settings.ts'
 import { type ErrorCode, ERRORS } from '../src/protocol/errors.ts'
@@ -18,6 +20,7 @@ export async function generatedPages(): Promise<ReadonlyMap<string, string>> {
       ]),
     ],
     ['docs/errors.md', errorsPage()],
+    ['docs/conformance.md', conformancePage()],
   ])
   for (const [path, text] of pages) {
     pages.set(path, await format(text, { ...(await resolveConfig(path)), filepath: path }))
@@ -51,6 +54,57 @@ status of their own, see [item status codes](decisions/item-status-codes.md).
 | Code | What happened | What to do | Again | HTTP | Exit |
 | --- | --- | --- | --- | --- | --- |
 ${rows.join('\n')}
+`
+}
+
+function conformancePage(): string {
+  const table = (document: 'interface' | 'documentation'): string => {
+    const rows = [...STATEMENTS]
+      .filter(([, statement]) => statement.document === document)
+      .map(([id, { place, says, notShown }]) => {
+        const checks = CHECKS.filter(({ shows }) => shows.includes(id))
+        const shown = checks.map(({ name, versions, needs = [] }) => {
+          const only = [...(versions ?? []), ...needs]
+          return `${name}${only.length === 0 ? '' : ` (${only.join(', ')})`}`
+        })
+        const cell = shown.length === 0 ? `*not shown: ${notShown ?? ''}*` : shown.join('<br>')
+        return `| ${place} | ${says} | ${cell.replaceAll('|', '\\|')} |`
+      })
+    return ['| Where | Statement | Checks |', '| --- | --- | --- |', ...rows].join('\n')
+  }
+  return `# Conformance
+
+This page is generated from \`conformance/\` (\`npm run docs\`).
+
+\`\`\`sh
+npm run conformance -- --url http://127.0.0.1:7080/dynamicmonetization --admin-key administration-key.pem
+\`\`\`
+
+asks the server at an address, prefix included, over HTTP alone, whether it keeps what the service's interface says, in both
+versions. It imports nothing of the twin. Each check has the place of its statement in its name; a line says that it held, that it
+failed and why, or that it was not shown and what it needs. \`--json\` and \`--junit <file>\` are for programs, \`--only <words>\`
+and \`--version\` run a part. The exit code is 1 when a check failed, 2 when none could be made.
+
+- **A clock.** Charges, heartbeats and ends of sessions take hours. With \`--clock <url>\` the suite moves time: it sends
+  \`POST {"advanceMs": n}\` there, and the clock answers \`{"now": <POSIX ms>}\` once the server has done all that was due. Without
+  one, those checks are not shown.
+- **A server for tests.** Rate tables without series and configuration values are shared by all customers of a server. Checks that
+  change them run with \`--scratch\` only, and put configuration values back.
+- **What is left behind.** Names are random, so several runs can share a server. Line items, sessions, keys and future rate tables
+  are deleted; the interface has no way to delete instances and rate tables in effect.
+- **Where the interface is silent** (success codes, wording), every choice passes. The twin's own choices are in
+  [decisions](decisions/), and its own tests hold them.
+
+\`test/conformance\` runs the suite against the twin on SQLite and on PostgreSQL, and against a twin with faults, which it sees. A
+test holds that every statement below has a check or the reason why it can have none.
+
+## The service's interface
+
+${table('interface')}
+
+## The service's public documentation
+
+${table('documentation')}
 `
 }
 

@@ -1,0 +1,19 @@
+/** Every check, in the order of the report. */
+import type { Check } from './check.ts'
+import { accessChecks } from './checks/access.ts'
+import { authenticationChecks } from './checks/authentication.ts'
+import { instanceChecks } from './checks/instances.ts'
+import { lineItemChecks } from './checks/line-items.ts'
+import { rateTableChecks } from './checks/rate-tables.ts'
+import { ruleChecks } from './checks/rules.ts'
+import { sessionChecks } from './checks/sessions.ts'
+
+export const CHECKS: readonly Check[] = [
+  ...authenticationChecks,
+  ...instanceChecks,
+  ...lineItemChecks,
+  ...rateTableChecks,
+  ...ruleChecks,
+  ...accessChecks,
+  ...sessionChecks,
+]

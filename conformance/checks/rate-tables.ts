@@ -1,0 +1,143 @@
+/** Rate tables: operations, and which table and item counts. */
+import assert from 'node:assert/strict'
+import { type Check, check } from '../check.ts'
+import { DAY, HOUR, type Json, type World, classOf, ratedItems, refused, success, text } from '../world.ts'
+
+const tablesOf = async (world: World, series: string): Promise<readonly Json[]> => {
+  const { body } = await world.provisioning('GET', '/rate-tables')
+  assert.ok(Array.isArray(body))
+  return body.filter((table: Json) => table.series === series)
+}
+
+const query = (series: string, version: string): string => `/rate-tables?series=${series}&version=${version}`
+
+/** What one of the item costs; null when it is refused. */
+async function priceOf(world: World, instance: string, item: string): Promise<number | null> {
+  const [said] = (await world.access(instance, { [item]: 1 })).body.requestedItems
+  return classOf(said) === '1' ? said.totalTokensCharged : null
+}
+
+export const rateTableChecks: readonly Check[] = [
+  check(
+    ['rateTables.get', 'rateTables.post', 'rateTable.effective', 'doc.tableSaved'],
+    'GET shows every table that was created, in effect or not, as it was created',
+    async (world) => {
+      const series = world.unique('series')
+      const items = ratedItems({ 'PhotoPrint/1.0': 3, Plain: 0.5 })
+      const past = { series, version: '1', effectiveFrom: world.now() - DAY, items }
+      const future = { series, version: '2', effectiveFrom: world.now() + DAY, items }
+      world.later(() => world.provisioning('DELETE', query(series, '2')))
+      for (const table of [past, future]) {
+        const saved = await world.rateTable(table)
+        assert.equal(saved.status, 201, saved.text)
+        text(saved.body.message)
+      }
+      const found = await tablesOf(world, series)
+      assert.equal(found.length, 2)
+      assert.partialDeepStrictEqual(
+        found.toSorted((a, b) => a.effectiveFrom - b.effectiveFrom),
+        [past, future],
+      )
+      for (const { created } of found) assert.ok(Number.isInteger(created))
+    },
+  ),
+  check('doc.tableSaved', 'the same series and version again is 409 with error', async (world) => {
+    const series = await world.rates({ A: 1 })
+    const again = await world.rateTable({ series, items: ratedItems({ A: 2 }) })
+    refused(again, 409)
+    text(again.body.error)
+  }),
+  check(
+    ['rateTables.delete', 'states.rule3', 'doc.tableDelete'],
+    'a table that is not yet in effect can be deleted, one in effect cannot',
+    async (world) => {
+      const series = await world.rates({ A: 1 })
+      success(
+        await world.rateTable({ series, version: '2', effectiveFrom: world.now() + DAY, items: ratedItems({ A: 2 }) }),
+      )
+      const gone = await world.provisioning('DELETE', query(series, '2'))
+      assert.equal(gone.status, 204, gone.text)
+      refused(await world.provisioning('DELETE', query(series, '1')), 409)
+      assert.deepEqual(
+        (await tablesOf(world, series)).map(({ version }) => version),
+        ['1'],
+      )
+      refused(await world.provisioning('DELETE', query(series, '2')), 404)
+    },
+  ),
+  check('doc.tableDelete', 'DELETE needs a version, finds by series, and takes a slash at the end', async (world) => {
+    const series = world.unique('series')
+    success(await world.rateTable({ series, effectiveFrom: world.now() + DAY, items: ratedItems({ A: 1 }) }))
+    refused(await world.provisioning('DELETE', `/rate-tables?series=${series}`), 400)
+    refused(await world.provisioning('DELETE', query(world.unique('other'), '1')), 404)
+    success(await world.provisioning('DELETE', `/rate-tables/?series=${series}&version=1`))
+  }),
+  check(['doc.series', 'does.rates'], 'a line item is priced by its own series', async (world) => {
+    const { instance } = await world.shop({ A: 2 })
+    await world.rates({ A: 9, B: 1 })
+    assert.equal(await priceOf(world, instance, 'A'), 2)
+    assert.equal(await priceOf(world, instance, 'B'), null)
+  }),
+  check('doc.latest', 'the table that came into effect last counts, whatever its version', async (world) => {
+    const { instance, series } = await world.shop({ A: 2 })
+    const later = { series, version: '0', effectiveFrom: world.now() - HOUR, items: ratedItems({ A: 5 }) }
+    const earlier = { series, version: '9', effectiveFrom: world.now() - 2 * DAY, items: ratedItems({ A: 7 }) }
+    const future = { series, version: '5', effectiveFrom: world.now() + DAY, items: ratedItems({ A: 11 }) }
+    world.later(() => world.provisioning('DELETE', query(series, '5')))
+    for (const table of [later, earlier, future]) success(await world.rateTable(table))
+    assert.equal(await priceOf(world, instance, 'A'), 5)
+  }),
+  check(
+    ['doc.latest', 'rateTable.effective'],
+    'a future table counts from the moment in which it comes into effect',
+    async (world) => {
+      const { instance, series } = await world.shop({ A: 2 })
+      success(
+        await world.rateTable({ series, version: '2', effectiveFrom: world.now() + HOUR, items: ratedItems({ A: 5 }) }),
+      )
+      await world.advance(HOUR - 1)
+      assert.equal(await priceOf(world, instance, 'A'), 2)
+      await world.advance(1)
+      assert.equal(await priceOf(world, instance, 'A'), 5)
+    },
+    { needs: ['clock'] },
+  ),
+  check('doc.exactVersion', 'items match by exact version, and no version matches none only', async (world) => {
+    const { instance } = await world.shop({ 'A/1.0': 2, B: 3 })
+    assert.equal(await priceOf(world, instance, 'A/1.0'), 2)
+    assert.equal(await priceOf(world, instance, 'A/1'), null)
+    assert.equal(await priceOf(world, instance, 'A'), null)
+    assert.equal(await priceOf(world, instance, 'B/1.0'), null)
+    assert.equal(await priceOf(world, instance, 'B'), 3)
+  }),
+  check(
+    'doc.noSeries',
+    'a line item with an empty series is priced by the tables without one',
+    async (world) => {
+      const item = world.unique('Item')
+      const version = world.unique('version')
+      const before = ((await world.provisioning('GET', '/rate-tables')).body as readonly Json[])
+        .filter(({ series, effectiveFrom }) => series === undefined && effectiveFrom <= world.now())
+        .map(({ effectiveFrom }) => effectiveFrom as number)
+      const effectiveFrom = Math.max(world.now() - DAY, ...before.map((time) => time + 1))
+      success(await world.rateTable({ version, effectiveFrom, items: ratedItems({ [item]: 4 }) }))
+      const instance = await world.instance()
+      await world.lineItem(instance, { attributes: { rateTableSeries: '' } })
+      assert.equal(await priceOf(world, instance, item), 4)
+      const other = await world.shop({ A: 1 })
+      assert.equal(await priceOf(world, other.instance, item), null)
+    },
+    { needs: ['scratch'] },
+  ),
+  check('rateTables.post', 'a table without version, items or time is refused', async (world) => {
+    const table = {
+      series: world.unique('series'),
+      version: '1',
+      effectiveFrom: world.now() + DAY,
+      items: ratedItems({ A: 1 }),
+    }
+    for (const missing of ['version', 'items', 'effectiveFrom']) {
+      refused(await world.provisioning('POST', '/rate-tables', { body: { ...table, [missing]: undefined } }), 400)
+    }
+  }),
+]

@@ -1,0 +1,156 @@
+// The suite sees a server that keeps the interface in all but one thing: a twin whose answers are altered on their way.
+import { readFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { runChecks } from '../../conformance/runner.ts'
+import { type Twin, openTwin } from '../cloud/harness.ts'
+import { Clock } from './clock.ts'
+
+interface Said {
+  readonly status: number
+  readonly text: string
+}
+
+interface Fault {
+  readonly what: string
+  /** Words of the checks to run. */
+  readonly only: string
+  readonly alter: (method: string, path: string, said: Said) => Said
+  /** A part of the name of a check that must fail. */
+  readonly seenBy: string
+}
+
+const replaced = (from: string | RegExp, to: string, where: RegExp) => (_method: string, path: string, said: Said) =>
+  where.test(path) ? { ...said, text: said.text.replaceAll(from, to) } : said
+
+const FAULTS: readonly Fault[] = [
+  {
+    what: 'problems of line items under the key of v1.0',
+    only: 'Errors, 1',
+    alter: replaced(/"message":\[/g, '"errors":[', /line-items$/),
+    seenBy: 'overdraftLimit that is a text',
+  },
+  {
+    what: 'a heartbeat that answers 403 in v1.1',
+    only: 'DELETE closes a session',
+    alter: (_method, path, said) =>
+      path.endsWith('/heartbeat') && said.status === 409 ? { ...said, status: 403 } : said,
+    seenBy: 'its heartbeat fails as the version says',
+  },
+  {
+    what: 'a heartbeat that does not name the state',
+    only: 'DELETE closes a session',
+    alter: replaced('TERMINATED', 'over', /heartbeat$/),
+    seenBy: 'its heartbeat fails as the version says',
+  },
+  {
+    what: 'item codes of three digits in v1.1',
+    only: 'four',
+    alter: replaced('"code":"2002"', '"code":"202"', /access-request$/),
+    seenBy: 'four in v1.1',
+  },
+  {
+    what: 'a charge that is one micro-token too much',
+    only: 'fractional',
+    alter: replaced('2.125', '2.125001', /access-request$/),
+    seenBy: 'charged as it is',
+  },
+  {
+    what: 'used that is rounded',
+    only: 'fractional',
+    alter: replaced('"used":2.38', '"used":2.4', /line-items/),
+    seenBy: 'charged as it is',
+  },
+  {
+    what: 'sessions oldest first',
+    only: 'GET sessions',
+    alter: (method, path, said) =>
+      method === 'GET' && path.includes('/sessions?')
+        ? { ...said, text: JSON.stringify((JSON.parse(said.text) as unknown[]).reverse()) }
+        : said,
+    seenBy: 'newest first',
+  },
+  {
+    what: 'no floating area',
+    only: 'floating',
+    alter: (_method, path, said) => (path.includes('/floating/') ? { status: 404, text: '{}' } : said),
+    seenBy: 'below floating/api',
+  },
+  {
+    what: 'a session that outlives a missed heartbeat',
+    only: 'no heartbeat in the 30 minutes',
+    alter: replaced('TERMINATED', 'ACTIVE', /sessions\/[^/]+$/),
+    seenBy: 'terminated, and that charge comes back in full',
+  },
+  {
+    what: 'a client that may make instances',
+    only: 'client token opens no instance',
+    alter: (_method, path, said) =>
+      path.endsWith('/instances') && said.status === 403 ? { status: 200, text: '{}' } : said,
+    seenBy: 'opens no instance operation',
+  },
+  {
+    what: 'a table in effect that is deleted',
+    only: 'one in effect cannot',
+    alter: (method, _path, said) => (method === 'DELETE' && said.status === 409 ? { status: 204, text: '' } : said),
+    seenBy: 'one in effect cannot',
+  },
+  {
+    what: 'PUT of actions that forgets what was used',
+    only: 'PUT reorders',
+    alter: replaced(/"used":\d+/g, '"used":0', /actions$/),
+    seenBy: 'keeps used',
+  },
+]
+
+describe('the suite sees', () => {
+  let twin: Twin
+  let clock: Clock
+  let adminKey: string
+  beforeAll(async () => {
+    twin = await openTwin()
+    clock = await Clock.of(twin)
+    adminKey = await readFile(twin.cloud.administrationKeyFile, 'utf8')
+  })
+  afterAll(async () => {
+    await clock[Symbol.asyncDispose]()
+    await twin[Symbol.asyncDispose]()
+  })
+
+  const failures = async (alter: Fault['alter'], only: string): Promise<readonly string[]> => {
+    const server = createServer((request, response) => {
+      const chunks: Buffer[] = []
+      request.on('data', (chunk: Buffer) => chunks.push(chunk))
+      request.on('end', () => {
+        const { method = '', url = '', headers } = request
+        const body = chunks.length === 0 ? {} : { body: Buffer.concat(chunks) }
+        const passed = ['authorization', 'content-type', 'x-instance-id'].flatMap((name) => {
+          const value = headers[name]
+          return typeof value === 'string' ? [[name, value] as [string, string]] : []
+        })
+        void (async () => {
+          const answer = await fetch(`${twin.cloud.address}${url}`, { method, headers: passed, ...body })
+          const said = alter(method, url, { status: answer.status, text: await answer.text() })
+          response.writeHead(said.status).end(said.status === 204 ? undefined : said.text)
+        })()
+      })
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    try {
+      const target = { url, adminKey, clock: clock.url }
+      const results = await runChecks(target, { scratch: true, versions: ['v1.1'], only })
+      expect(results.length).toBeGreaterThan(0)
+      return results.filter(({ outcome }) => outcome === 'failed').map(({ name }) => name)
+    } finally {
+      server.closeAllConnections()
+      await new Promise((resolve) => server.close(resolve))
+    }
+  }
+
+  it.each(FAULTS)('$what', async ({ only, alter, seenBy }) => {
+    expect(await failures((_method, _path, said) => said, only)).toEqual([])
+    expect((await failures(alter, only)).filter((name) => name.includes(seenBy))).not.toEqual([])
+  })
+})
