@@ -34,10 +34,51 @@ test('the README’s two commands are scripts of the package', () => {
 })
 
 test('the lines to try by hand do what they say', async () => {
-  const block = /## Try it by hand[^]*?```sh\n([^]*?)```/.exec(readme)?.[1]
-  // The one thing that differs from what a reader pastes: a port that is surely free.
-  const script = `trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n${block!.replace('127.0.0.1:7080', `127.0.0.1:${await freePort()}`)}`
-  const port = /127\.0\.0\.1:(\d+)/.exec(script)![1]!
+  const stdout = await pasted('Try it by hand')
+  const answers = [...stdout.matchAll(/"totalTokensCharged":([\d.]+)/g)].map(([, charged]) => charged)
+  expect(answers).toEqual(['2.125', '2.125'])
+  expect(stdout).toMatch(/ledger +2 entries/)
+  expect(stdout).toMatch(/^FIRST-1000 +\d+\.75 +4\.25$/m)
+}, 90_000)
+
+test.each([
+  ['v1.0', ['101', '203', '101']],
+  ['v1.1', ['1001', '2003', '1001']],
+])(
+  'the walk through the API does what it says in %s',
+  async (version, codes) => {
+    const stdout = await pasted('Walk through the service', ['v=v1.1', `v=${version}`])
+    expect([...stdout.matchAll(/"status":{"code":"(\d+)"/g)].map(([, code]) => code)).toEqual(codes)
+    expect([...stdout.matchAll(/"totalTokensCharged":([\d.]+)/g)].map(([, charged]) => charged)).toEqual([
+      '30',
+      '0',
+      '6',
+    ])
+    expect([...stdout.matchAll(/"state":"([A-Z]+)"/g)].map(([, state]) => state)).toEqual([
+      'DEPLOYED',
+      'ACTIVE',
+      'TERMINATED',
+      'DEPLOYED',
+    ])
+    expect([...stdout.matchAll(/"used":([\d.]+)/g)].map(([, used]) => Math.floor(Number(used)))).toEqual([0, 0, 30, 30])
+    const records = stdout.split('\n').filter((line) => line.includes(',ACT-1,') || line.includes('DENIED_BY_RULE'))
+    expect(records.map((line) => /(REQUEST|REFUND),(\w+),/.exec(line)?.slice(1))).toEqual([
+      ['REQUEST', 'GRANTED'],
+      ['REQUEST', 'DENIED_BY_RULE'],
+      ['REQUEST', 'GRANTED'],
+      ['REFUND', 'REFUNDED'],
+    ])
+  },
+  90_000,
+)
+
+/** What the shell lines below a heading of the README print, with one text in the place of another. */
+async function pasted(heading: string, change: readonly [string, string] = ['', '']): Promise<string> {
+  const block = new RegExp(`## ${heading}[^]*?\`\`\`sh\\n([^]*?)\`\`\``).exec(readme)?.[1]
+  // What differs from what a reader pastes besides: a port that is surely free.
+  const port = await freePort()
+  const lines = block!.replace('127.0.0.1:7080', `127.0.0.1:${port}`).replace(...change)
+  const script = `trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n${lines}`
   writeFileSync(
     join(directory, 'curl'),
     `#!/bin/sh\nexec "${process.execPath}" "${join(root, 'test/readme/curl.ts')}" "$@"\n`,
@@ -50,15 +91,12 @@ test('the lines to try by hand do what they say', async () => {
     env: {
       PATH: path,
       TMPDIR: directory,
-      TALLYGATE_CLOUD_HTTP_PORT: port,
+      TALLYGATE_CLOUD_HTTP_PORT: String(port),
       TALLYGATE_CLOUD_PUSH_PORT: '0',
     },
   })
-  const answers = [...stdout.matchAll(/"totalTokensCharged":([\d.]+)/g)].map(([, charged]) => charged)
-  expect(answers).toEqual(['2.125', '2.125'])
-  expect(stdout).toMatch(/ledger +2 entries/)
-  expect(stdout).toMatch(/^FIRST-1000 +\d+\.75 +4\.25$/m)
-}, 90_000)
+  return stdout
+}
 
 /** A port that nobody has at the moment. */
 async function freePort(): Promise<number> {
