@@ -1,10 +1,14 @@
 // `npm run docs`: writes the pages of the documentation that have their source in the code. A test fails when a page is
 // not what this writes.
-import { writeFile } from 'node:fs/promises'
+import { mkdir, writeFile } from 'node:fs/promises'
+import { dirname } from 'node:path'
 import { format, resolveConfig } from 'prettier'
 import { CHECKS } from '../conformance/all-checks.ts'
 import { STATEMENTS } from '../conformance/statements.ts'
 import { agentOptions } from '../src/agent/settings.ts'
+import { type EdgeParts, edgeRoutes } from '../src/cloud/adapters/http/edge-routes.ts'
+import { type Operations, apiDocuments } from '../src/cloud/adapters/http/openapi/documents.ts'
+import { type ServiceParts, serviceRoutes } from '../src/cloud/adapters/http/service/service.ts'
 import { cloudOptions } from '../src/cloud/settings.ts'
 import { type ErrorCode, ERRORS } from '../src/protocol/errors.ts'
 import { configurationPage } from '../src/settings/pages.ts'
@@ -22,10 +26,24 @@ export async function generatedPages(): Promise<ReadonlyMap<string, string>> {
     ['docs/errors.md', errorsPage()],
     ['docs/conformance.md', conformancePage()],
   ])
+  for (const [name, document] of apiDocuments(servedOperations(), { prefix, errorsUrl: '../errors.md' })) {
+    pages.set(`docs/openapi/${name}.json`, JSON.stringify(document))
+  }
   for (const [path, text] of pages) {
     pages.set(path, await format(text, { ...(await resolveConfig(path)), filepath: path }))
   }
   return pages
+}
+
+const prefix = cloudOptions.options.http.prefix.default
+
+/** The twin's operations; describing one asks for nothing that it works with. */
+function servedOperations(): Operations {
+  const unasked = new Proxy({}, { get: () => undefined })
+  return {
+    service: serviceRoutes(unasked as ServiceParts),
+    edge: edgeRoutes(unasked as EdgeParts),
+  }
 }
 
 const RETRY = {
@@ -109,5 +127,8 @@ ${table('documentation')}
 }
 
 if (import.meta.main) {
-  for (const [path, text] of await generatedPages()) await writeFile(path, text)
+  for (const [path, text] of await generatedPages()) {
+    await mkdir(dirname(path), { recursive: true })
+    await writeFile(path, text)
+  }
 }

@@ -67,7 +67,7 @@ export function edgeRoute<Params = unknown, Query = unknown, Body = unknown>(
 export const inDevice = z.object({ deviceId: uuid.toLowerCase() })
 
 /** Below the prefix. */
-const EDGE_AREA = '/edge/api/v1'
+export const EDGE_AREA = '/edge/api/v1'
 
 export interface EdgeAreaParts {
   readonly authenticator: Authenticator
@@ -110,7 +110,7 @@ export function registerEdgeRoutes(
 }
 
 /** Codes that come from what an operation takes, and its own. */
-function edgeErrors({ errors = [], gzip = false }: EdgeRoute): readonly ErrorCode[] {
+export function edgeErrors({ errors = [], gzip = false }: EdgeRoute): readonly ErrorCode[] {
   return gzip ? ['MEDIA_TYPE_NOT_SUPPORTED', ...errors] : errors
 }
 

@@ -84,7 +84,7 @@ const small = { bodyMax: EDGE_BODY_BYTES_MAX }
 const compactJws = z.string().regex(/^[\w-]+\.[\w-]+\.[\w-]+$/)
 
 /** Every operation of the edge API. */
-function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
+export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
   const { keys, now, store } = parts
   const deviceOf = async (deviceId: string) => {
     const device = await store.read((reader) => reader.edge.devices.get(deviceId))

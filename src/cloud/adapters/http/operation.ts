@@ -62,7 +62,7 @@ const EVERYWHERE: readonly ErrorCode[] = [
 const OF_BODIES: readonly ErrorCode[] = ['BAD_JSON', 'BODY_TOO_LARGE', 'MEDIA_TYPE_NOT_SUPPORTED']
 
 /** All codes that an operation may give. */
-function errorCodes(method: Method, own: readonly ErrorCode[]): readonly ErrorCode[] {
+export function errorCodes(method: Method, own: readonly ErrorCode[]): readonly ErrorCode[] {
   return [...new Set([...EVERYWHERE, ...(method === 'GET' ? [] : OF_BODIES), ...own])]
 }
 
@@ -72,7 +72,7 @@ function errorForm(codes: readonly ErrorCode[]): z.ZodType {
 }
 
 /** Codes by the HTTP status that they leave with. */
-function codesByStatus(codes: readonly ErrorCode[]): ReadonlyMap<number, readonly ErrorCode[]> {
+export function codesByStatus(codes: readonly ErrorCode[]): ReadonlyMap<number, readonly ErrorCode[]> {
   return Map.groupBy(codes, (code) => ERRORS[code].http)
 }
 

@@ -117,7 +117,7 @@ export function registerRoutes(
 }
 
 /** Codes that come from what an operation takes, and its own. */
-function ownErrors({ errors = [] }: Route): readonly ErrorCode[] {
+export function ownErrors({ errors = [] }: Route): readonly ErrorCode[] {
   // The header x-instance-id is compared with the token wherever it is sent.
   return ['INSTANCE_NOT_IN_TOKEN', ...errors]
 }

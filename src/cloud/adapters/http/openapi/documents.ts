@@ -1,0 +1,112 @@
+/** The documents of the twin's APIs, made from the operations that it serves. */
+import { z } from 'zod'
+import { instanceHeader } from '../../../../protocol/service/sessions.ts'
+import { API_VERSIONS, type ApiVersion } from '../../../../protocol/service/status.ts'
+import { uuid } from '../../../../protocol/wire.ts'
+import { EDGE_AREA, type EdgeAccess, type EdgeRoute, edgeErrors } from '../edge-area.ts'
+import { at } from '../operation.ts'
+import { type Route, ownErrors } from '../routes.ts'
+import { type Described, openApiDocument } from './document.ts'
+import type { JsonSchema } from './render-schema.ts'
+
+export type DocumentName = ApiVersion | 'edge'
+
+export interface Operations {
+  readonly service: readonly Route[]
+  readonly edge: readonly EdgeRoute[]
+}
+
+export interface Place {
+  /** Path below which the twin serves. */
+  readonly prefix: string
+  readonly errorsUrl: string
+}
+
+export function apiDocuments({ service, edge }: Operations, place: Place): ReadonlyMap<DocumentName, JsonSchema> {
+  const title = { server: place.prefix === '' ? '/' : place.prefix, errorsUrl: place.errorsUrl }
+  return new Map<DocumentName, JsonSchema>([
+    ...API_VERSIONS.map((version) => {
+      const operations = service.filter(({ versions = API_VERSIONS }) => versions.includes(version))
+      const described = operations.map((operation) => ofService(operation, version))
+      return [version, openApiDocument({ ...title, ...SERVICE_TITLE, version }, described)] as const
+    }),
+    ['edge', openApiDocument({ ...title, ...EDGE_TITLE }, edge.map(ofEdge))],
+  ])
+}
+
+const SERVICE_TITLE = {
+  title: 'Tallygate cloud twin: monetization service API',
+  description:
+    'Instances, line items, rules of access, rate tables, sessions, access requests, configuration and keys. Instants are ' +
+    'POSIX milliseconds; numbers of tokens are exact decimals. A client decides by the first digit of an item status: 1 is ' +
+    'not an error, 2 is refused.',
+}
+
+const EDGE_TITLE = {
+  title: 'Tallygate cloud twin: edge API',
+  version: 'v1',
+  description:
+    'How devices enroll, fetch their rules and deliver their ledgers, and what administrators see of them. Amounts are ' +
+    'micro-tokens as integer text.',
+}
+
+function ofService(operation: Route, version: ApiVersion): Described {
+  const { method, path, access, params, query, body, bodyForm, id, tag, summary, description, example } = operation
+  const [first, ...others] = at(version, operation.areas).map((area) => `/${area}/${version}${path}`)
+  if (first === undefined) throw new Error(`invariant: ${id} is served somewhere`)
+  return {
+    method,
+    path: first,
+    alsoAt: others,
+    id,
+    tag,
+    summary,
+    description,
+    security: access === 'EITHER' ? ['AdministrationAccess', 'ClientAccess'] : ['AdministrationAccess'],
+    params,
+    query,
+    headers: access === 'EITHER' ? { [instanceHeader]: INSTANCE_HEADER } : {},
+    body: body === undefined ? undefined : at(version, bodyForm ?? body),
+    example,
+    answers: at(version, operation.answers),
+    errors: ownErrors(operation),
+  }
+}
+
+const INSTANCE_HEADER = {
+  description: 'The instance that the call is about. A client token needs it on sessions, and must list it in `aud`.',
+  schema: uuid,
+}
+
+function ofEdge(operation: EdgeRoute): Described {
+  const { method, path, access, params, query, body, id, tag, summary, description, example, answers } = operation
+  return {
+    method,
+    path: `${EDGE_AREA}${path}`,
+    alsoAt: [],
+    id,
+    tag,
+    summary,
+    description,
+    security: SECURITY[access],
+    params,
+    query,
+    headers: {
+      ...(operation.conditional === true ? { 'if-none-match': REVISION_HEADER } : {}),
+      ...(operation.gzip === true ? { 'content-encoding': GZIP_HEADER } : {}),
+    },
+    body,
+    example,
+    answers,
+    errors: edgeErrors(operation),
+  }
+}
+
+const SECURITY: Readonly<Record<EdgeAccess, Described['security']>> = {
+  DEVICE: ['DeviceToken'],
+  ADMINISTRATION: ['AdministrationAccess'],
+  ENROLLMENT: ['EnrollmentToken'],
+}
+
+const REVISION_HEADER = { description: 'The ETag of what the device has.', schema: z.string() }
+const GZIP_HEADER = { description: 'Of the body.', schema: z.enum(['gzip', 'identity']) }
