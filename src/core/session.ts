@@ -3,25 +3,9 @@
  * used goes back to where it came from. Every change of a session is a {@link step}; what a step takes or gives back is
  * said in its result, and the host applies both in one transaction.
  *
- *   state    event             next         effect
- *   IDLE     GRANTED           ACTIVE       a timeline begins; its first interval is paid
- *   ACTIVE   GRANTED           ACTIVE       the rest of the interval comes back, the new items begin a new timeline
- *   live     REFUSED, keep     unchanged
- *   live     REFUSED, end      TERMINATED   the rest of the interval comes back
- *   live     HALTED            IDLE         the rest of the interval comes back
- *   ACTIVE   RENEWED           ACTIVE       the next interval is paid; a heartbeat must arrive within half of it
- *   ACTIVE   NOT_RENEWED       TERMINATED
- *   live     HEARTBEAT         unchanged    no heartbeat is due until the next renewal
- *   ACTIVE   HEARTBEAT_MISSED  TERMINATED   the last renewal comes back in full
- *   IDLE     IDLED_OUT         TERMINATED
- *   live     CLOSED            TERMINATED   the rest of the interval comes back
- *   live     FAILED            FAILED
- *   live     LOCKED            LOCKED       what is paid stays paid; nothing is charged, and no heartbeat is due
- *   LOCKED   UNLOCKED          ACTIVE       while what is paid lasts, otherwise IDLE
- *   LOCKED   CLOSED            TERMINATED   the rest of the interval comes back
- *   LOCKED   IDLED_OUT         TERMINATED
- *   ACTIVE   SUSPENDED         ACTIVE       the rest of the interval comes back; a renewal is due from here on
- *   LOCKED   SUSPENDED         LOCKED       the rest of the interval comes back
+ * IDLE and ACTIVE pass through GRANTED and HALTED, ACTIVE stays so by RENEWED and HEARTBEAT, and LOCKED is left by UNLOCKED;
+ * TERMINATED, FAILED and DISCONNECTED are left by nothing. The whole table, event by state, is in docs/decisions/sessions.md, and a
+ * test holds it against this file.
  *
  * Source: contract, Sessions; facts on states, intervals and heartbeats.
  */
@@ -126,8 +110,27 @@ export function hasEnded(session: Pick<Session, 'state'>): boolean {
   return !isLive(session) && session.state !== 'LOCKED'
 }
 
-/** The events of a session that is locked. */
-const OF_LOCKED: ReadonlySet<SessionEvent['kind']> = new Set(['UNLOCKED', 'CLOSED', 'IDLED_OUT', 'SUSPENDED'])
+/** The events that each state takes; docs/decisions/sessions.md has where they lead. */
+const TAKES: Readonly<Record<SessionState, readonly SessionEvent['kind'][]>> = {
+  IDLE: ['GRANTED', 'REFUSED', 'HALTED', 'HEARTBEAT', 'IDLED_OUT', 'CLOSED', 'FAILED', 'LOCKED', 'SUSPENDED'],
+  ACTIVE: [
+    'GRANTED',
+    'REFUSED',
+    'HALTED',
+    'RENEWED',
+    'NOT_RENEWED',
+    'HEARTBEAT',
+    'HEARTBEAT_MISSED',
+    'CLOSED',
+    'FAILED',
+    'LOCKED',
+    'SUSPENDED',
+  ],
+  LOCKED: ['UNLOCKED', 'CLOSED', 'IDLED_OUT', 'SUSPENDED'],
+  TERMINATED: [],
+  FAILED: [],
+  DISCONNECTED: [],
+}
 
 export function newSession(
   { id, instanceId, deviceId }: Pick<Session, 'id' | 'instanceId' | 'deviceId'>,
@@ -155,8 +158,8 @@ export function newSession(
  * {@link due} before.
  */
 export function step(session: Session, event: SessionEvent, now: number): Step {
-  const takes = session.state === 'LOCKED' ? OF_LOCKED.has(event.kind) : isLive(session) && event.kind !== 'UNLOCKED'
-  if (!takes) throw new Error(`invariant: a session that is ${session.state} takes no ${event.kind}`)
+  if (!TAKES[session.state].includes(event.kind))
+    throw new Error(`invariant: a session that is ${session.state} takes no ${event.kind}`)
   switch (event.kind) {
     case 'GRANTED': {
       const charge = { from: now, until: now + event.intervalMs, items: event.items }
