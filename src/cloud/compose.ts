@@ -10,6 +10,7 @@ import { CodedError } from '../protocol/errors.ts'
 import { thumbprint } from '../protocol/signing.ts'
 import { registerEdge } from './adapters/http/edge-routes.ts'
 import { registerHealth } from './adapters/http/health.ts'
+import { registerDocs } from './adapters/http/openapi/register-docs.ts'
 import { registerRoutes } from './adapters/http/routes.ts'
 import { createServer } from './adapters/http/server.ts'
 import { serviceRoutes } from './adapters/http/service/service.ts'
@@ -107,7 +108,8 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     tenantId: settings.usage.tenantId,
     sessionIntervalMs,
   }
-  registerRoutes(http, prefix, { authenticator, now }, serviceRoutes(service))
+  const serviceOperations = serviceRoutes(service)
+  registerRoutes(http, prefix, { authenticator, now }, serviceOperations)
   const terms = {
     grantLifetimeMs: settings.edge.grantLifetime,
     grantHorizonMs: settings.edge.grantHorizon,
@@ -118,7 +120,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     sessionIntervalMs,
   }
   const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
-  registerEdge(http, prefix, {
+  const edgeOperations = registerEdge(http, prefix, {
     store,
     keys,
     policies,
@@ -135,6 +137,8 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     onRevoked: (deviceId) => push.drop(deviceId),
     sessions: service,
   })
+
+  registerDocs(http, prefix, { service: serviceOperations, edge: edgeOperations })
 
   const { host, port, drainTimeout } = settings.http
   const origin = await listen(() => http.listen({ host, port }), host, port)

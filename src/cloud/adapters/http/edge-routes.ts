@@ -70,8 +70,11 @@ const devicesQuery = z.strictObject({
   size: wholeNumber(DEVICES_PAGE_MAX).optional(),
 })
 
-export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeParts): void {
-  registerEdgeRoutes(http, prefix, parts, edgeRoutes(parts))
+/** Returns what it has registered. */
+export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeParts): readonly EdgeRoute[] {
+  const routes = edgeRoutes(parts)
+  registerEdgeRoutes(http, prefix, parts, routes)
+  return routes
 }
 
 const HOLD_SUMMARY = {

@@ -10,6 +10,7 @@ import { type Described, openApiDocument } from './document.ts'
 import type { JsonSchema } from './render-schema.ts'
 
 export type DocumentName = ApiVersion | 'edge'
+export const DOCUMENT_NAMES: readonly DocumentName[] = [...API_VERSIONS, 'edge']
 
 export interface Operations {
   readonly service: readonly Route[]

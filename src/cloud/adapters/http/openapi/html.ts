@@ -1,0 +1,46 @@
+/** HTML as text: what is put into a template is escaped unless it is HTML already. */
+
+export class Html {
+  readonly text: string
+  constructor(text: string) {
+    this.text = text
+  }
+}
+
+type Part = Html | string | number | readonly Part[]
+
+const ESCAPES: Readonly<Record<string, string>> = {
+  '&': '&amp;',
+  '<': '&lt;',
+  '>': '&gt;',
+  '"': '&quot;',
+  "'": '&#39;',
+}
+
+export function html(strings: TemplateStringsArray, ...parts: readonly Part[]): Html {
+  return new Html(strings.map((text, index) => text + (index < parts.length ? write(parts[index] ?? '') : '')).join(''))
+}
+
+function write(part: Part): string {
+  if (part instanceof Html) return part.text
+  if (typeof part === 'object') return part.map(write).join('')
+  return String(part).replaceAll(/[&<>"']/g, (character) => ESCAPES[character] ?? character)
+}
+
+/** Text with `code`, paragraphs, and lists of lines that begin with a dash. */
+export function prose(text: string): Html {
+  const blocks = text.split('\n\n').map((block) => {
+    const lines = block.split('\n')
+    const isList = lines.every((line) => line.startsWith('- '))
+    return isList
+      ? html`<ul>
+          ${lines.map((line) => html`<li>${inline(line.slice(2))}</li>`)}
+        </ul>`
+      : html`<p>${inline(block)}</p>`
+  })
+  return html`${blocks}`
+}
+
+export function inline(text: string): Html {
+  return html`${text.split('`').map((piece, index) => (index % 2 === 1 ? html`<code>${piece}</code>` : piece))}`
+}
