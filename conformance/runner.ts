@@ -14,6 +14,8 @@ export interface Options {
   readonly only?: string
   /** The server is for tests: what all of its customers share may be changed. */
   readonly scratch?: boolean
+  /** Leave behind what the checks make. */
+  readonly keep?: boolean
   /** Checks at a time; default 4. */
   readonly parallel?: number
   /** Told each result as it comes. */
@@ -73,7 +75,7 @@ async function outcomeOf(
   server: Server,
   check: Check,
   version: Version,
-  { scratch = false }: Options,
+  { scratch = false, keep = false }: Options,
 ): Promise<Pick<Result, 'outcome' | 'because' | 'ms'>> {
   const needs = check.needs ?? []
   if (needs.includes('clock') && server.target.clock === undefined) {
@@ -91,6 +93,6 @@ async function outcomeOf(
     const because = error instanceof Error ? error.message : String(error)
     return { outcome: 'failed', because, ms: performance.now() - begun }
   } finally {
-    await world.close()
+    await world.close(keep)
   }
 }

@@ -16,6 +16,7 @@ export const DAY = 24 * HOUR
 /** How long the service may take until it knows a key. */
 const KEY_WAIT_MS = 11 * MINUTE
 const CALL_MS_MAX = 60 * SECOND
+const BUSY_TRIES_MAX = 10
 
 export interface Target {
   /** Address with its prefix, without a slash at the end. */
@@ -70,6 +71,7 @@ export class Server {
   adminKeyId = ''
   #clockNow: number | undefined
   #clientReady: Promise<void> | undefined
+  readonly #shared = new Map<string, Promise<string>>()
 
   constructor(target: Target) {
     this.target = target
@@ -98,6 +100,13 @@ export class Server {
     const { now } = (await response.json()) as { now?: unknown }
     assert.equal(typeof now, 'number', 'the clock answers {"now": POSIX ms}')
     this.#clockNow = now as number
+  }
+
+  /** What is made once and used by all checks that ask for the same. */
+  shared(key: string, make: () => Promise<string>): Promise<string> {
+    const made = this.#shared.get(key) ?? make()
+    this.#shared.set(key, made)
+    return made
   }
 
   async token({ kind, key, keyId, instances = [], expiresIn = HOUR }: Claims): Promise<string> {
@@ -138,6 +147,16 @@ export class Server {
   }
 
   async send(method: string, area: Area, version: Version, path: string, call: Call = {}): Promise<Reply> {
+    for (let tries = 1; ; tries += 1) {
+      const { reply, retryAfter } = await this.#sendOnce(method, area, version, path, call)
+      // A server that is busy says so, and has done nothing.
+      const isBusy = (reply.status === 503 || reply.status === 429) && retryAfter !== null
+      if (!isBusy || tries === BUSY_TRIES_MAX) return reply
+      await pause(Math.min(Number(retryAfter) || 1, 10) * SECOND)
+    }
+  }
+
+  async #sendOnce(method: string, area: Area, version: Version, path: string, call: Call) {
     const token = call.token === undefined ? await this.admin() : call.token
     const response = await fetch(`${this.target.url}/${area}/${version}${path}`, {
       method,
@@ -151,7 +170,8 @@ export class Server {
     })
     const text = await response.text()
     const [type = ''] = (response.headers.get('content-type') ?? '').split(';')
-    return { status: response.status, body: parsed(text), text, type }
+    const reply: Reply = { status: response.status, body: parsed(text), text, type }
+    return { reply, retryAfter: response.headers.get('retry-after') }
   }
 
   /** Deletes what the run has made for all of its checks. */
@@ -164,7 +184,8 @@ export class Server {
 export class World {
   readonly server: Server
   readonly version: Version
-  readonly #cleanup: (() => Promise<unknown>)[] = []
+  readonly #shared: (() => Promise<unknown>)[] = []
+  readonly #own: (() => Promise<unknown>)[] = []
 
   constructor(server: Server, version: Version) {
     this.server = server
@@ -193,13 +214,15 @@ export class World {
     return this.call(method, path, { area: 'provisioning/api', ...call })
   }
 
+  /** To be undone in any case: others see it. */
   later(work: () => Promise<unknown>): void {
-    this.#cleanup.push(work)
+    this.#shared.push(work)
   }
 
-  /** Undoes what can be undone, last things first; what fails is not the check's matter. */
-  async close(): Promise<void> {
-    for (const work of this.#cleanup.reverse()) await work().catch(() => undefined)
+  /** Undoes what others would see, and what can be deleted unless it is to be kept; what fails is not the check's matter. */
+  async close(keep: boolean): Promise<void> {
+    for (const work of this.#shared.reverse()) await work().catch(() => undefined)
+    if (!keep) for (const work of this.#own.reverse()) await work().catch(() => undefined)
   }
 
   /** Makes an instance and returns its id. */
@@ -210,9 +233,9 @@ export class World {
   }
 
   /** A series with a table in effect: `{ 'PhotoPrint/1.0': 3 }`, or `{ Plain: 1 }` without version. Returns the series. */
-  async rates(items: Readonly<Record<string, number>>, change: Record<string, unknown> = {}): Promise<string> {
+  async rates(items: Rates): Promise<string> {
     const series = this.unique('series')
-    success(await this.rateTable({ series, items: ratedItems(items), ...change }))
+    success(await this.rateTable({ series, items: ratedItems(items) }))
     return series
   }
 
@@ -225,7 +248,7 @@ export class World {
   async lineItem(instance: string, change: LineItemChange = {}): Promise<string> {
     const body = this.lineItemBody(change)
     const { activationId } = body
-    this.later(async () => {
+    this.#own.push(async () => {
       await this.putLineItem(instance, { ...body, state: 'OBSOLETE' })
       await this.provisioning('DELETE', `/instances/${instance}/line-items/${activationId}`)
     })
@@ -254,10 +277,18 @@ export class World {
     return number(body.used)
   }
 
-  /** A shop with one price list: an instance, a series, and a line item of it. */
-  async shop(items: Readonly<Record<string, number>> = { PhotoPrint: 3 }, change: LineItemChange = {}): Promise<Shop> {
+  /** An instance and a line item that goes by these rates; the table may be that of other checks too. */
+  async shop(items: Rates = { PhotoPrint: 3 }, change: LineItemChange = {}): Promise<Shop> {
+    return this.#shop(await this.server.shared(JSON.stringify(items), () => this.rates(items)), change)
+  }
+
+  /** A shop whose series no other check uses. */
+  async ownShop(items: Rates): Promise<Shop> {
+    return this.#shop(await this.rates(items), {})
+  }
+
+  async #shop(series: string, change: LineItemChange): Promise<Shop> {
     const instance = await this.instance()
-    const series = await this.rates(items)
     const attributes = { rateTableSeries: series, ...change.attributes }
     return { instance, series, lineItem: await this.lineItem(instance, { ...change, attributes }) }
   }
@@ -274,7 +305,7 @@ export class World {
     const made = await this.call('POST', '/sessions', { body: { instanceId: instance } })
     success(made)
     const id = text(made.body.sessionId)
-    this.later(() => this.call('DELETE', `/sessions/${id}`))
+    this.#own.push(() => this.call('DELETE', `/sessions/${id}`))
     return id
   }
 
@@ -319,6 +350,8 @@ export interface LineItemChange {
   readonly attributes?: Readonly<Record<string, unknown>>
 }
 
+export type Rates = Readonly<Record<string, number>>
+
 export interface Shop {
   readonly instance: string
   readonly series: string
@@ -343,7 +376,7 @@ function requested(counts: Counts) {
   })
 }
 
-export function ratedItems(items: Readonly<Record<string, number>>) {
+export function ratedItems(items: Rates) {
   return Object.entries(items).map(([key, rate]) => {
     const [name, version] = key.split('/')
     return { name, ...(version === undefined ? {} : { version }), rate }

@@ -79,7 +79,7 @@ export const rateTableChecks: readonly Check[] = [
     assert.equal(await priceOf(world, instance, 'B'), null)
   }),
   check('doc.latest', 'the table that came into effect last counts, whatever its version', async (world) => {
-    const { instance, series } = await world.shop({ A: 2 })
+    const { instance, series } = await world.ownShop({ A: 2 })
     const later = { series, version: '0', effectiveFrom: world.now() - HOUR, items: ratedItems({ A: 5 }) }
     const earlier = { series, version: '9', effectiveFrom: world.now() - 2 * DAY, items: ratedItems({ A: 7 }) }
     const future = { series, version: '5', effectiveFrom: world.now() + DAY, items: ratedItems({ A: 11 }) }
@@ -91,7 +91,7 @@ export const rateTableChecks: readonly Check[] = [
     ['doc.latest', 'rateTable.effective'],
     'a future table counts from the moment in which it comes into effect',
     async (world) => {
-      const { instance, series } = await world.shop({ A: 2 })
+      const { instance, series } = await world.ownShop({ A: 2 })
       success(
         await world.rateTable({ series, version: '2', effectiveFrom: world.now() + HOUR, items: ratedItems({ A: 5 }) }),
       )

@@ -11,7 +11,10 @@ import { Clock } from './clock.ts'
 async function resultsOn(twin: Twin): Promise<readonly Result[]> {
   await using clock = await Clock.of(twin)
   const adminKey = await readFile(twin.cloud.administrationKeyFile, 'utf8')
-  return await runChecks({ url: twin.cloud.address, adminKey, clock: clock.url }, { scratch: true })
+  return await runChecks(
+    { url: twin.cloud.address, adminKey, clock: clock.url },
+    { scratch: true, keep: true, parallel: 6 },
+  )
 }
 
 const notHeld = (results: readonly Result[]) =>
@@ -22,7 +25,7 @@ describe('the twin on SQLite', () => {
   beforeAll(async () => {
     await using twin = await openTwin()
     results = await resultsOn(twin)
-  })
+  }, 300_000)
 
   it('keeps the interface in every check of both versions', () => {
     expect(notHeld(results)).toEqual([])
@@ -45,5 +48,5 @@ describe('the twin on PostgreSQL', () => {
   it('keeps the interface in every check of both versions', async () => {
     await using twin = await openTwin((settings) => ({ ...settings, db: schema.url }))
     expect(notHeld(await resultsOn(twin))).toEqual([])
-  }, 120_000)
+  }, 300_000)
 })
