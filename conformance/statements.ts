@@ -176,6 +176,8 @@ const DOCUMENTED = {
   'doc.tableSaved': ['Rate tables', '201 with a message; 409 with error when series and version exist'],
   'doc.tableDelete': ['Rate tables', 'DELETE by version and series: 204, 404, 409 when in effect'],
   'doc.noSeries': ['Rate tables', 'an empty series means the tables without one'],
+  'doc.formulaOnly': ['Rate tables', 'v1.1: an item has a rate or a formula, never both and never neither'],
+  'doc.formula': ['Rate tables', 'v1.1: functions, operators, parentheses, negative and decimal numbers of formulas'],
   'doc.or': ['Conditions', 'OR: any of them'],
   'doc.dictionary': ['Conditions', 'are evaluated on the dictionary of the requester'],
   'doc.referenced': ['Conditions', 'cannot be deleted while an action refers to them'],

@@ -17,7 +17,52 @@ async function priceOf(world: World, instance: string, item: string): Promise<nu
   return classOf(said) === '1' ? said.totalTokensCharged : null
 }
 
+/** Formulas without variables, and what one of the item costs. */
+const FORMULAS: Readonly<Record<string, number>> = {
+  'FLOOR.MATH(2.9)': 2,
+  'CEILING.MATH(2.1)': 3,
+  'POWER(2,3)': 8,
+  'PRODUCT(2,3)': 6,
+  'SUM(2,3)': 5,
+  'ABS(-4)': 4,
+  'MIN(2,3)': 2,
+  'MAX(2,3)': 3,
+  'ROUND(2.345,1)': 2.3,
+  '1+2*3': 7,
+  '(1+2)*3': 9,
+  '7-2/4': 6.5,
+  '2^3': 8,
+  '-1+2.5': 1.5,
+}
+
 export const rateTableChecks: readonly Check[] = [
+  check(
+    'doc.formula',
+    'formulas of constants cost what a spreadsheet says',
+    async (world) => {
+      const items = Object.keys(FORMULAS).map((formula, index) => ({ name: `F${index}`, formula }))
+      const rateTableSeries = world.unique('series')
+      success(await world.rateTable({ series: rateTableSeries, items }))
+      const instance = await world.instance()
+      await world.lineItem(instance, { attributes: { rateTableSeries } })
+      const counts = Object.fromEntries(items.map(({ name }) => [name, 1]))
+      const { body } = await world.access(instance, counts)
+      const costs = body.requestedItems.map((item: Json) => item.totalTokensCharged as unknown)
+      assert.deepEqual(costs, Object.values(FORMULAS))
+    },
+    { versions: ['v1.1'] },
+  ),
+  check(
+    'doc.formulaOnly',
+    'an item with a rate and a formula, with neither, and with a formula that is none, is refused',
+    async (world) => {
+      for (const wrong of [{ rate: 1, formula: '1+1' }, {}, { formula: 'SUM(' }, { formula: 'SYSTEM(1)' }]) {
+        const items = [{ name: 'A', ...wrong }]
+        refused(await world.rateTable({ series: world.unique('series'), items }), 400)
+      }
+    },
+    { versions: ['v1.1'] },
+  ),
   check(
     ['rateTables.get', 'rateTables.post', 'rateTable.effective', 'doc.tableSaved'],
     'GET shows every table that was created, in effect or not, as it was created',

@@ -29,7 +29,8 @@ describe('the twin on SQLite', () => {
 
   it('keeps the interface in every check of both versions', () => {
     expect(notHeld(results)).toEqual([])
-    expect(results.length).toBeGreaterThan(CHECKS.length * 1.9)
+    const versions = CHECKS.flatMap((check) => check.versions ?? ['v1.0', 'v1.1'])
+    expect(results).toHaveLength(versions.length)
   })
 
   it('is asked under as many names as there are checks', () => {
