@@ -89,6 +89,11 @@ export class Twin implements AsyncDisposable {
     this.#log = log
   }
 
+  /** Answers so far that their operation does not declare. */
+  get wrongAnswers(): readonly Error[] {
+    return this.#wrongAnswers
+  }
+
   get cloud(): Cloud {
     if (this.#cloud === undefined) throw new Error('the twin is not running')
     return this.#cloud

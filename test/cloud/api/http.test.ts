@@ -113,6 +113,12 @@ describe('the server', () => {
     expect(pick(body, 'requestedItems', 1, 'status', 'code')).toBe('2001')
   })
 
+  it('refuses a path with a part that is longer than any id', async () => {
+    await using twin = await openTwin()
+    const { status, body } = await twin.call('GET', `${INSTANCES}/${'x'.repeat(2_000)}`)
+    expect([status, pick(body, 'code')]).toEqual([400, 'BAD_REQUEST'])
+  })
+
   it('refuses meta data with a key that would set a prototype, at any depth', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()

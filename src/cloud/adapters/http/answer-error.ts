@@ -13,6 +13,7 @@ const FRAMEWORK: Readonly<Record<string, [ErrorCode, string]>> = {
   FST_ERR_CTP_BODY_TOO_LARGE: ['BODY_TOO_LARGE', 'The body is larger than the limit.'],
   FST_ERR_CTP_INVALID_MEDIA_TYPE: ['MEDIA_TYPE_NOT_SUPPORTED', 'The body is not declared as application/json.'],
   FST_ERR_CTP_INVALID_CONTENT_LENGTH: ['BAD_REQUEST', 'The body has another length than declared.'],
+  FST_ERR_MAX_PARAM_LENGTH: ['BAD_REQUEST', 'A part of the path is longer than any id or name.'],
   FST_ERR_BAD_URL: ['BAD_REQUEST', 'The path is not well-formed.'],
 }
 
