@@ -37,6 +37,7 @@ async function furnish(twin: Twin): Promise<{ instances: string[]; words: Vocabu
     const { body } = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId: instance } })
     sessions.push(text(body, 'sessionId'))
   }
+  await twin.access(instance, { Print: 10 })
   const device = await EdgeClient.join(twin, instance)
   const words = ['ACT-1', 'ACT-2', 'Print', 'Scan', 'x', 'department', 'user', '1', '', '__proto__', 'PT1H', 'true']
   const stranger = '00000000-0000-4000-8000-000000000000'
@@ -147,6 +148,7 @@ describe('whatever is sent', () => {
       )
       agent.destroy()
       await audit(twin, instances)
+      expect((await twin.usage(instance)).some(({ tokens }) => tokens > 0n)).toBe(true)
       // Else the requests were not ones that anything is done with.
       for (const status of [200, 204, 400, 401, 403, 404])
         expect(statuses.get(status) ?? 0, `${status}`).toBeGreaterThan(0)
