@@ -8,7 +8,8 @@ import { CodedError } from '../protocol/errors.ts'
 
 /** @throws CodedError OUTPUT_UNWRITABLE, and whatever the pieces throw */
 export async function writeWholeFile(path: string, pieces: AsyncIterable<Uint8Array>): Promise<void> {
-  const partial = `${path}.partial`
+  // Two runs that write the same file must not write into each other: the one that ends last stays.
+  const partial = `${path}.${process.pid}.partial`
   const file = await atPath(path, () => open(partial, 'w', 0o600))
   try {
     try {
