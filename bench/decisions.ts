@@ -6,7 +6,7 @@ import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { cpus } from 'node:os'
 import { join, resolve } from 'node:path'
 import Database from 'better-sqlite3'
-import { agent, measureSizes } from './contenders/agent.ts'
+import { agent, measureSizes, reservedAgent } from './contenders/agent.ts'
 import { floor } from './contenders/floor.ts'
 import { withPlace } from './contenders/place.ts'
 import { redis, redisVersion } from './contenders/redis.ts'
@@ -26,7 +26,7 @@ async function main(options: Options, directory: string): Promise<void> {
   const version = redisVersion()
   const floors = options.stacks.map((stack) => floor(stack, sizes))
   const plan = {
-    contenders: [agent, ...floors, ...(version === undefined ? [] : [redis(sizes.entryBytes)])],
+    contenders: [agent, reservedAgent, ...floors, ...(version === undefined ? [] : [redis(sizes.entryBytes)])],
     connections: options.connections,
     rounds: options.rounds,
     durationMs: options.seconds * 1000,
@@ -35,7 +35,7 @@ async function main(options: Options, directory: string): Promise<void> {
   }
   const results = await runRounds(plan, showProgress)
   showProgress('')
-  const lines = linesOf(results, { floor: floors[0]?.name ?? '', redis: 'redis' })
+  const lines = linesOf(results, { floor: floors[0]?.name ?? '', redis: 'redis', agent: agent.name })
   const conditions: Conditions = {
     processors: `${cpus().length} x ${cpus()[0]?.model.trim() ?? 'unknown'}`,
     node: process.versions.node,

@@ -31,12 +31,17 @@ export interface Line {
   /** To the first floor, and to Redis; null where there is none, or for itself. */
   readonly toFloor: number | null
   readonly toRedis: number | null
+  /** To the agent as it is by default; null for itself. */
+  readonly toAgent: number | null
 }
 
 /** What the agent should reach with this many connections. */
 export const WANTED = { connections: 64, toRedis: 1.5, toFloor: 0.6 } as const
 
-export function linesOf(results: Results, names: { readonly floor: string; readonly redis: string }): readonly Line[] {
+export function linesOf(
+  results: Results,
+  names: { readonly floor: string; readonly redis: string; readonly agent: string },
+): readonly Line[] {
   const { measurements } = results
   const contenders = [...new Set(measurements.map(({ contender }) => contender))]
   return [...new Set(measurements.map(({ connections }) => connections))].flatMap((connections) =>
@@ -63,6 +68,7 @@ export function linesOf(results: Results, names: { readonly floor: string; reado
         generatorMicros: medianOf(({ busy, perSecond }) => (busy / perSecond) * 1e6),
         toFloor: ratioTo(names.floor),
         toRedis: ratioTo(names.redis),
+        toAgent: ratioTo(names.agent),
       }
     }),
   )
@@ -87,7 +93,7 @@ export function reportText(
       [
         'load',
         `closed loop, ${conditions.rounds} alternating rounds of ${conditions.seconds} s, medians; ` +
-          'every answer follows a durable commit',
+          'every answer follows a durable commit, but for those of the agent that reserves ahead',
       ],
       ['disturbance', `other programs kept ${conditions.othersBusy.toFixed(2)} processors busy (median)`],
     ],
@@ -95,13 +101,25 @@ export function reportText(
   )
   const body = table(
     [
-      ['connections', 'server', 'decisions/s', 'p50 ms', 'p99 ms', 'of floor', 'of redis', 'server µs', 'client µs'],
+      [
+        'connections',
+        'server',
+        'decisions/s',
+        'p50 ms',
+        'p99 ms',
+        'of agent',
+        'of floor',
+        'of redis',
+        'server µs',
+        'client µs',
+      ],
       ...lines.map((line) => [
         String(line.connections),
         line.contender,
         Math.round(line.perSecond).toLocaleString('en'),
         line.p50Ms.toFixed(2),
         line.p99Ms.toFixed(2),
+        ratioText(line.toAgent),
         ratioText(line.toFloor),
         ratioText(line.toRedis),
         line.serverMicros.toFixed(1),

@@ -1,7 +1,7 @@
 /** The agent as it is shipped: the command, in a process of its own, on a device that is enrolled and offline. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync } from 'node:fs'
+import { existsSync, rmSync } from 'node:fs'
 import { type IncomingMessage, request } from 'node:http'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
@@ -16,38 +16,60 @@ import type { Place } from './place.ts'
 const START_MS_MAX = 20_000
 const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 
-export const agent: Contender = {
-  name: 'agent',
-  async start({ directory, socketPath }) {
-    const state = join(directory, 'agent')
-    await prepareAgentState(state)
-    const child = spawn(
-      process.execPath,
-      [COMMAND, 'agent', '--state-directory', state, '--socket-path', socketPath, '--log-level', 'error'],
-      { stdio: ['ignore', 'ignore', 'inherit'] },
-    )
-    const exit = once(child, 'exit')
-    const giveUpAt = performance.now() + START_MS_MAX
-    while (!existsSync(socketPath)) {
-      if (child.exitCode !== null || performance.now() > giveUpAt) throw new Error('the agent does not start')
-      await delay(20)
-    }
-    return {
-      target: {
-        protocol: 'http',
-        socketPath,
-        path: REQUEST_PATH,
-        bodies: REQUEST_BODIES,
-        grantMark: GRANT_MARK,
-      },
-      pid: child.pid ?? 0,
-      async killAndCount() {
-        child.kill('SIGKILL')
-        await exit
-        return countEntries(join(state, JOURNAL_FILE))
-      },
-    }
-  },
+/** The agent as it is by default: every answer follows the commit of its entry. */
+export const agent = agentOf('agent', 'durable')
+
+/** The agent that reserves ahead: answers within a block follow a write to a log on tmpfs, which a power cut does not survive. */
+export const reservedAgent = agentOf('agent (reserved)', 'reserved')
+
+function agentOf(name: string, durability: 'durable' | 'reserved'): Contender {
+  return {
+    name,
+    async start({ directory, socketPath, volatileDirectory }) {
+      const state = join(directory, 'agent')
+      await prepareAgentState(state)
+      const places = ['--state-directory', state, '--socket-path', socketPath, '--reserve-directory', volatileDirectory]
+      const args = [COMMAND, 'agent', ...places, '--durability', durability, '--log-level', 'error']
+      const { child, exit } = await startAgent(args, socketPath)
+      return {
+        target: {
+          protocol: 'http',
+          socketPath,
+          path: REQUEST_PATH,
+          bodies: REQUEST_BODIES,
+          grantMark: GRANT_MARK,
+        },
+        pid: child.pid ?? 0,
+        async killAndCount() {
+          child.kill('SIGKILL')
+          await exit
+          // What is on its way to the ledger gets there with the next start.
+          if (durability === 'reserved') await startAndStop(args, socketPath)
+          return countEntries(join(state, JOURNAL_FILE))
+        },
+      }
+    },
+  }
+}
+
+async function startAgent(args: readonly string[], socketPath: string) {
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'ignore', 'inherit'] })
+  const exit = once(child, 'exit')
+  const giveUpAt = performance.now() + START_MS_MAX
+  const isThere = (): boolean => existsSync(socketPath) && child.exitCode === null
+  while (!isThere()) {
+    if (child.exitCode !== null || performance.now() > giveUpAt) throw new Error('the agent does not start')
+    await delay(20)
+  }
+  return { child, exit }
+}
+
+/** Starts an agent on the state of one that was killed, and ends it in good order. */
+async function startAndStop(args: readonly string[], socketPath: string): Promise<void> {
+  rmSync(socketPath, { force: true })
+  const { child, exit } = await startAgent(args, socketPath)
+  child.kill('SIGTERM')
+  await exit
 }
 
 /** What one request of the workload amounts to, in bytes. */

@@ -27,7 +27,7 @@ const MORE_HEADERS = [
 export const STACKS: Readonly<Record<FloorStack, Stack>> = {
   /** The agent's door itself, with nothing behind it. It parses the JSON of a body, as it does for the agent. */
   'agent-socket': async (socketPath, answer, record) => {
-    const granted: AccessAnswer = { body: answer, policyRevision: 1, caveats: [] }
+    const granted: AccessAnswer = { body: answer, policyRevision: 1, caveats: [], durability: 'durable' }
     await openSocket({
       path: socketPath,
       mode: 0o600,

@@ -5,7 +5,8 @@
 import { wholeTokens } from '../core/amount.ts'
 import { Access } from './app/access.ts'
 import { Clock, type TimeSource } from './app/clock.ts'
-import type { Journal } from './app/journal.ts'
+import type { ReserveParts } from './app/commits.ts'
+import type { Journal, Snapshot } from './app/journal.ts'
 import { LastAnswers } from './app/last-answers.ts'
 import { Ledger } from './app/ledger.ts'
 import type { Cloud } from './app/link/cloud.ts'
@@ -16,7 +17,9 @@ import { type Link, createLink } from './app/link/link.ts'
 import type { LinkLog, Randomness, Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
 import { PolicyBoard } from './app/policy-board.ts'
+import { recoverBlocks } from './app/recover-blocks.ts'
 import { statusOf } from './app/status.ts'
+import type { LeftLog, VolatileLog } from './app/volatile-log.ts'
 import { WatchedJournal } from './app/watched-journal.ts'
 import type { AgentSettings } from './settings.ts'
 
@@ -31,6 +34,8 @@ export interface AgentParts {
   readonly newId: () => string
   /** Calls when what has come at this moment has come. */
   readonly soon: (call: () => void) => void
+  /** Absent: every answer follows its commit, whatever the settings say. */
+  readonly volatileLog?: VolatileLog & { readonly left: () => LeftLog | undefined }
   readonly cloud: (tokens: DeviceTokens) => Cloud
   /** Null: no push. */
   readonly push: Push | null
@@ -50,6 +55,8 @@ export interface AssembledAgent {
   keepClock(): () => void
   /** Writes what is on its way to the journal, and the clock. */
   drain(): Promise<void>
+  /** Nothing more is written by itself. */
+  stop(): void
 }
 
 /** Between two writes of the clock by an agent that writes nothing else. */
@@ -58,18 +65,22 @@ const CLOCK_EVERY_MS = 60_000
 /** Reads the journal; nothing runs by itself before the link is started. */
 export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> {
   const { settings, journal, key, time, timers, randomness, log, onFatal, version } = parts
-  const snapshot = await journal.read()
-  const clock = new Clock(time, snapshot.clock)
+  const found = await journal.read()
+  const clock = new Clock(time, found.clock)
+  const snapshot = (await recover(parts, clock, found)) ? await journal.read() : found
   const policies = new PolicyBoard()
   const watched = new WatchedJournal(journal, () => clock.reading().now, log)
   const ledger = new Ledger(
     {
       journal: watched,
+      reserve: reserveOf(parts, watched),
       clock,
       policies,
       startingGrant: wholeTokens(settings.grants.starting),
       batchEntries: settings.sync.batch,
       soon: parts.soon,
+      now: () => clock.sinceBoot(),
+      timers,
       onNeed: () => link.wake('low-water'),
       onFatal,
     },
@@ -111,8 +122,36 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     status: () => statusOf(statusParts),
     keepClock: () => keepClock(watched, ledger, timers),
     drain: async () => {
-      await ledger.settled()
+      await ledger.close()
       await watched.saveClock(ledger.stamp())
+    },
+    stop: () => ledger.stop(),
+  }
+}
+
+/** Whether the journal has changed. */
+async function recover(
+  { journal, volatileLog, time, newId, log }: AgentParts,
+  clock: Clock,
+  snapshot: Snapshot,
+): Promise<boolean> {
+  const stored = clock.stored()
+  const sameBoot = snapshot.clock?.bootId === stored.bootId
+  const passed = sameBoot ? Math.max(0, stored.sinceBoot - snapshot.clock.sinceBoot) : stored.sinceBoot
+  const stamp = { clock: stored, grantAgedMs: Math.floor((snapshot.grant?.agedMs ?? 0) + passed) }
+  const parts = { journal, left: volatileLog?.left(), bootId: time.bootId, newId, log }
+  return recoverBlocks({ ...parts, reading: () => clock.reading(), stamp: () => stamp }, snapshot)
+}
+
+function reserveOf({ settings, volatileLog, log }: AgentParts, journal: WatchedJournal): ReserveParts | null {
+  if (settings.durability !== 'reserved' || volatileLog === undefined) return null
+  return {
+    journal,
+    log: volatileLog,
+    blockMax: wholeTokens(settings.reserve.blockMax),
+    onLog: (error) => {
+      if (error === null) log.info({}, 'entries are answered ahead of the disk')
+      else log.warn({ err: error }, 'the volatile log takes nothing: answers follow their commits')
     },
   }
 }

@@ -4,10 +4,10 @@
  */
 import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
-import { signDocument } from '../protocol/signing.ts'
+import { sha256, signDocument } from '../protocol/signing.ts'
 import { createCloudHttp } from './adapters/cloud-http/cloud-http.ts'
 import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './adapters/cloud-http/exchange.ts'
 import { openKeyFile } from './adapters/key-file/key-file.ts'
@@ -15,6 +15,7 @@ import { MQTT_DEFAULTS, createMqttPush } from './adapters/mqtt/mqtt-push.ts'
 import { openSocket } from './adapters/socket/server.ts'
 import { openJournal } from './adapters/sqlite/journal.ts'
 import { systemRandomness } from './adapters/system/randomness.ts'
+import { TmpfsLog } from './adapters/tmpfs/volatile-log.ts'
 import { openTimeSource } from './adapters/system/time-source.ts'
 import { pause, systemTimers } from './adapters/system/timers.ts'
 import type { Clock, TimeSource } from './app/clock.ts'
@@ -102,6 +103,11 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
     randomness: systemRandomness,
     newId: randomUUID,
     soon: setImmediate,
+    volatileLog: new TmpfsLog({
+      directory: settings.reserve.directory,
+      name: `ledger-${sha256(resolve(settings.state.directory)).slice(0, 16)}`,
+      bootId: time.bootId,
+    }),
     cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
     push: pushOf(settings, overrides, extraCa, log),
     version,
@@ -135,6 +141,7 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
     abandon: () => socket.stop(0),
     release: async () => {
       stopClock()
+      agent.stop()
       await parts.disposeAsync()
     },
   })

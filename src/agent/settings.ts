@@ -56,6 +56,23 @@ const options = {
       max: 1_000_000,
     }),
   },
+  durability: choice(['durable', 'reserved'], {
+    help: 'When an answer leaves: after the commit of its charge, or at once within a block that is reserved ahead, of which a power cut may count too much as used.',
+    default: 'durable',
+  }),
+  reserve: {
+    directory: path({
+      help: 'Where a device that reserves ahead keeps what is on its way to the ledger. It must be on tmpfs, and stay over restarts.',
+      default: '/run/tallygate',
+    }),
+    blockMax: integer({
+      help: 'Most tokens of an account that are reserved ahead, unless one charge is larger: what a power cut costs at most.',
+      default: 10_000,
+      min: 1,
+      max: 1_000_000_000,
+      unit: 'tokens',
+    }),
+  },
   device: {
     keyFile: path({
       help: 'Private key of the device, in PEM. Left out: the agent makes one in the state directory.',

@@ -23,6 +23,7 @@ import { policyDocument, policyOf } from '../../src/protocol/edge/policy-documen
 import { BEGIN } from './link/fake-time.ts'
 import { DEVICE, INSTANCE, makeCloudKey } from './link/fake-cloud.ts'
 import { policyWith } from './link/policies.ts'
+import { CHAIN_START } from '../../src/protocol/signing.ts'
 
 /** A directory that is removed when the test is over. */
 export function temporaryDirectory(): string {
@@ -142,6 +143,9 @@ export function snapshotWith(changes: Partial<Snapshot> = {}): Snapshot {
     grant: null,
     policies: [],
     lastEntry: 0,
+    entryHead: CHAIN_START,
+    openBlocks: new Map(),
+    burned: new Map(),
     lastSealedEntry: 0,
     lastAnswers: [],
     sessions: [],

@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { ClockStamp, GrantedAccount, PendingEntry, Snapshot } from '../../src/agent/app/journal.ts'
 import { Clock } from '../../src/agent/app/clock.ts'
+import type { Durability } from '../../src/agent/app/commits.ts'
 import { Ledger } from '../../src/agent/app/ledger.ts'
 import { PolicyBoard } from '../../src/agent/app/policy-board.ts'
 import type { Posting } from '../../src/core/account.ts'
@@ -53,6 +54,9 @@ class TestLedger {
         startingGrant: 100n,
         batchEntries,
         soon: (call) => this.#soon.push(call),
+        reserve: null,
+        now: () => this.time.sinceBoot(),
+        timers: this.time,
         onNeed: () => this.needs.push(this.ledger.lastEntry()),
         onFatal: (error) => this.fatal.push(error),
       },
@@ -75,7 +79,7 @@ class TestLedger {
   }
 
   /** Records a charge; the promise is watched, so that a rejection nobody waits for is none. */
-  charge(...postings: Posting[]): Promise<void> {
+  charge(...postings: Posting[]): Promise<Durability> {
     const done = this.ledger.record(entry(this.ledger.lastEntry() + 1, postings))
     done.catch(() => undefined)
     return done
@@ -120,6 +124,61 @@ describe('the ledger', () => {
     expect(test.journal.batches.map(({ entries }) => entries.length)).toEqual([3])
     await test.endBatch()
     expect(test.journal.batches.map(({ entries }) => entries.map(({ n }) => n))).toEqual([[4, 5, 6, 7, 8]])
+  })
+
+  it('lets those who were answered come back before the next commit, where a commit takes long', async () => {
+    const test = new TestLedger()
+    test.grant({ [A]: 100n })
+    const arrive = (count: number): void => {
+      for (let n = 0; n < count; n += 1) void test.charge({ account: A, amount: 1n })
+      test.tick()
+    }
+    const endSlowBatch = async (): Promise<void> => {
+      test.time.advance(10)
+      await test.endBatch()
+    }
+    const underWay = (): number[] => test.journal.batches.map(({ entries }) => entries.length)
+    arrive(3)
+    arrive(1)
+    await endSlowBatch()
+    // One has come, three were just answered: they make the next commit together ...
+    expect(underWay()).toEqual([])
+    arrive(1)
+    expect(underWay()).toEqual([])
+    arrive(1)
+    expect(underWay()).toEqual([3])
+    arrive(1)
+    await endSlowBatch()
+    // ... and are not waited for longer than half the time of a commit when they do not come.
+    test.time.advance(4)
+    expect(underWay()).toEqual([])
+    test.time.advance(1)
+    expect(underWay()).toEqual([1])
+    await endSlowBatch()
+    test.time.advance(5)
+    arrive(1)
+    expect(underWay()).toEqual([1])
+  })
+
+  it('waits for nobody where a commit is quick, or where one caller asks in turn', async () => {
+    const quick = new TestLedger()
+    quick.grant({ [A]: 100n })
+    for (let n = 0; n < 3; n += 1) void quick.charge({ account: A, amount: 1n })
+    quick.tick()
+    void quick.charge({ account: A, amount: 1n })
+    quick.time.advance(3)
+    await quick.endBatch()
+    expect(quick.journal.batches.length).toBe(1)
+
+    const alone = new TestLedger()
+    alone.grant({ [A]: 100n })
+    for (let n = 0; n < 3; n += 1) {
+      void alone.charge({ account: A, amount: 1n })
+      alone.tick()
+      expect(alone.journal.batches.length).toBe(1)
+      alone.time.advance(10)
+      await alone.endBatch()
+    }
   })
 
   it('takes back exactly what was not recorded, with all that was decided on top of it, and goes on', async () => {

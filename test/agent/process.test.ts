@@ -22,8 +22,12 @@ async function offlineDevice(): Promise<Site> {
 }
 
 /** @param limit shell commands to run before */
-async function startProcess(site: Site, limit = ':'): Promise<ChildProcess> {
+async function startProcess(
+  site: Site,
+  { limit = ':', durability = 'durable' }: { limit?: string; durability?: string } = {},
+): Promise<ChildProcess> {
   const flags = ['--state-directory', site.stateDirectory, '--socket-path', site.socketPath, '--log-level', 'error']
+  flags.push('--durability', durability, '--reserve-directory', join(site.directory, 'run'))
   const command = `${limit}; exec "$0" "$@"`
   const child = spawn('/bin/sh', ['-c', command, process.execPath, COMMAND, 'agent', ...flags], { stdio: 'ignore' })
   onTestFinished(() => void child.kill('SIGKILL'))
@@ -82,27 +86,31 @@ class Worker {
 }
 
 describe('the process of the agent', () => {
-  it('that is killed again and again charges every request of its applications once', async () => {
-    const site = await offlineDevice()
-    let child = await startProcess(site)
-    const workers = Array.from({ length: 8 }, (_, index) => new Worker(site, `app-${index}`))
-    const running = workers.map((worker) => worker.run())
-    const sum = (): number => workers.reduce((total, { answered }) => total + answered, 0)
-    for (let kill = 1; kill <= 3; kill += 1) {
-      const before = sum()
-      await expect.poll(sum, { timeout: 20_000 }).toBeGreaterThan(before + 150)
-      child.kill('SIGKILL')
+  it.each(['durable', 'reserved'])(
+    'that is killed again and again charges every request of its applications once (%s)',
+    async (durability) => {
+      const site = await offlineDevice()
+      let child = await startProcess(site, { durability })
+      const workers = Array.from({ length: 8 }, (_, index) => new Worker(site, `app-${index}`))
+      const running = workers.map((worker) => worker.run())
+      const sum = (): number => workers.reduce((total, { answered }) => total + answered, 0)
+      for (let kill = 1; kill <= 3; kill += 1) {
+        const before = sum()
+        await expect.poll(sum, { timeout: 20_000 }).toBeGreaterThan(before + 150)
+        child.kill('SIGKILL')
+        await ended(child)
+        child = await startProcess(site, { durability })
+      }
+      for (const worker of workers) worker.stop()
+      await Promise.all(running)
+      child.kill('SIGTERM')
       await ended(child)
-      child = await startProcess(site)
-    }
-    for (const worker of workers) worker.stop()
-    await Promise.all(running)
-    child.kill('SIGKILL')
-    await ended(child)
-    const { accounts, lastEntry } = await (await journalIn(site.stateDirectory)).read()
-    expect(lastEntry).toBe(sum())
-    expect(accounts.get(ACCOUNT)?.used).toBe(BigInt(sum()) * 1_000_000n)
-  }, 90_000)
+      const { accounts, lastEntry } = await (await journalIn(site.stateDirectory)).read()
+      expect(lastEntry).toBe(sum())
+      expect(accounts.get(ACCOUNT)?.used).toBe(BigInt(sum()) * 1_000_000n)
+    },
+    90_000,
+  )
 
   it('that is asked to stop finishes what is under way, and leaves nothing behind but its state', async () => {
     const site = await offlineDevice()
@@ -126,7 +134,7 @@ describe('the process of the agent', () => {
   it('ends with a code of its own when a write fails in doubt, and goes on from what is durable', async () => {
     const site = await offlineDevice()
     // The kernel refuses to let any file grow beyond this: SQLite meets an error that is no full disk.
-    const child = await startProcess(site, 'ulimit -f 10000')
+    const child = await startProcess(site, { limit: 'ulimit -f 10000' })
     const workers = Array.from({ length: 8 }, (_, index) => new Worker(site, `app-${index}`))
     const running = workers.map((worker) => worker.run())
     expect(await ended(child)).toBe(74)

@@ -4,7 +4,7 @@ import { parseOptions } from '../../bench/options.ts'
 import { linesOf, reportText } from '../../bench/report.ts'
 import type { Measurement, Results } from '../../bench/rounds.ts'
 
-const names = { floor: 'floor', redis: 'redis' }
+const names = { floor: 'floor', redis: 'redis', agent: 'agent' }
 
 function measured(contender: string, perSecond: readonly number[]): Measurement[] {
   return perSecond.map((figure, index) => ({

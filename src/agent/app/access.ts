@@ -27,6 +27,7 @@ import {
 } from '../../protocol/service/access-request.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
 import { sha256 } from '../../protocol/signing.ts'
+import type { Durability } from './commits.ts'
 import { accessEntryText } from './entry-text.ts'
 import type { LastAnswer } from './journal.ts'
 import type { Claim, LastAnswers } from './last-answers.ts'
@@ -49,6 +50,8 @@ export interface AccessAnswer {
   readonly body: string
   readonly policyRevision: number
   readonly caveats: readonly Caveat[]
+  /** What stood between the decision and the answer: a commit, or a block that is reserved ahead. */
+  readonly durability: Durability
 }
 
 /** What a request needs of the link to the cloud. */
@@ -60,7 +63,7 @@ export interface TopUps {
 }
 
 export interface AccessParts {
-  readonly ledger: Pick<Ledger, 'standing' | 'roomAt' | 'lastEntry' | 'record'>
+  readonly ledger: Pick<Ledger, 'standing' | 'roomAt' | 'lastEntry' | 'record' | 'durability'>
   readonly policies: Pick<PolicyBoard, 'get' | 'isStale'>
   readonly lastAnswers: LastAnswers
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
@@ -109,7 +112,8 @@ export class Access {
     const begun = lastAnswers.begin({ ...repeat, requestHash })
     if (begun.kind === 'REPEAT') {
       const { answer, policyRevision } = await begun.answer
-      return { body: answer, policyRevision, caveats: NO_CAVEATS }
+      // It may stand in the volatile log still.
+      return { body: answer, policyRevision, caveats: NO_CAVEATS, durability: this.#parts.ledger.durability }
     }
     try {
       return await this.#decide(call, body, begun.claim)
@@ -196,10 +200,12 @@ export class Access {
     const metaData = body.requestedItems.map((item) => item.metaData)
     const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision }
     const { postings } = decision
-    return ledger.record({ n, body: accessEntryText(entry), moves: 'used', postings, lastAnswer }).then(() => {
-      if (lastAnswer !== null) lastAnswers.settle(lastAnswer)
-      return { body: answer, policyRevision, caveats: decision.caveats }
-    })
+    return ledger
+      .record({ n, body: accessEntryText(entry), moves: 'used', postings, lastAnswer })
+      .then((durability) => {
+        if (lastAnswer !== null) lastAnswers.settle(lastAnswer)
+        return { body: answer, policyRevision, caveats: decision.caveats, durability }
+      })
   }
 }
 

@@ -44,6 +44,12 @@ export class Balances {
     return { left: left > 0n ? left : 0n, shortage: held.exhausted ? 'POOL' : 'GRANT' }
   }
 
+  /** What was used of an account, and up to where it may be. */
+  spendableOf(account: AccountId): { readonly used: Micro; readonly usedMax: Micro } {
+    const held = this.#known(account)
+    return { used: held.used, usedMax: held.unlimited ? MICRO_MAX : held.used + room(held) }
+  }
+
   get(account: AccountId): AccountState | undefined {
     return this.#held.get(account)
   }

@@ -103,7 +103,13 @@ export interface Snapshot {
   readonly grant: StoredGrant | null
   readonly policies: readonly StoredPolicy[]
   readonly lastEntry: number
+  /** Hash chain over the entries of this incarnation. */
+  readonly entryHead: string
   readonly lastSealedEntry: number
+  /** Accounts with a block that is reserved beyond their use, and the value of `used` up to which it reaches. */
+  readonly openBlocks: ReadonlyMap<AccountId, Micro>
+  /** Of `used`, what was burned by power cuts in this incarnation; accounts that burned nothing are not named. */
+  readonly burned: ReadonlyMap<AccountId, Micro>
   readonly lastAnswers: readonly LastAnswer[]
   readonly sessions: readonly StoredSession[]
   /** The sealed segment that is not acknowledged, if any. */
@@ -119,12 +125,18 @@ export interface PendingEntry {
   readonly n: number
   /** Text of an entry body, as it is hashed and sent. */
   readonly body: string
-  /** Whether the postings raise `used` or `refunded`. */
-  readonly moves: 'used' | 'refunded'
+  /** Whether the postings raise `used` or `refunded`; a burn raises `used`, and is counted apart as well. */
+  readonly moves: 'used' | 'refunded' | 'burned'
   readonly postings: readonly Posting[]
   readonly lastAnswer: LastAnswer | null
   /** The session that it changes, as it stands afterwards: durable with the entry, or not at all. */
   readonly session?: StoredSession
+}
+
+/** Up to which value of `used` an account may be charged with no further flush; 0 or below its use: no further. */
+export interface Reservation {
+  readonly account: AccountId
+  readonly usedUpTo: Micro
 }
 
 export interface SealedSegment {
@@ -160,6 +172,18 @@ export interface Journal {
   read(): Promise<Snapshot>
   /** One transaction for all of them, in order. An entry behind one that was not recorded is not recorded either. */
   append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void>
+  /**
+   * The same, with the ends of reserved blocks in the same transaction; there may be no entries. Resolves with the hash chain
+   * over all entries of the incarnation. A fence, and returns in a segment, shorten blocks by themselves.
+   *
+   * @param answered somebody relies on these entries already: they may have the space that is set aside for deliveries
+   */
+  appendReserved(
+    entries: readonly PendingEntry[],
+    reservations: readonly Reservation[],
+    stamp: ClockStamp,
+    answered: boolean,
+  ): Promise<string>
   /**
    * Makes the next segment durable. At most one may be unacknowledged: throws otherwise. A backlog takes several: the
    * segment is final as ordered only when nothing is left behind it, and says so.

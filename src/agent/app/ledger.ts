@@ -15,6 +15,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { accountsInSight } from './accounts-in-sight.ts'
 import { Balances } from './balances.ts'
 import { BurnRate } from './burn-rate.ts'
+import { Commits, type Decided, type Durability, type ReserveParts } from './commits.ts'
 import type {
   AccountState,
   ClockStamp,
@@ -25,6 +26,7 @@ import type {
   StoredClock,
   StoredGrant,
 } from './journal.ts'
+import type { Timers } from './link/ports.ts'
 import type { PolicyInForce } from './policy-board.ts'
 
 /** Accounts whose room is given up at once; more follow with the next segment. */
@@ -36,8 +38,13 @@ export interface LedgerParts {
   readonly policies: { all(): Iterable<PolicyInForce> }
   /** Wanted for each account that may be charged, however little it was: what a device has in hand before its first use. */
   readonly startingGrant: Micro
+  /** Null: every answer follows its commit. */
+  readonly reserve: ReserveParts | null
   /** Calls when the entries of this moment have come, so that they share a commit. */
   readonly soon: (call: () => void) => void
+  /** Time that passes, ms; only differences mean something. */
+  readonly now: () => number
+  readonly timers: Timers
   /** So many entries make it worth while to deliver them. */
   readonly batchEntries: number
   /** An account has come to its low-water mark, or there are entries to deliver. */
@@ -48,15 +55,6 @@ export interface LedgerParts {
 
 /** Whether anything can be recorded: the device has an incarnation, and it is neither fenced nor being closed. */
 export type Standing = 'ATTACHED' | 'NOT_ATTACHED' | 'FROZEN' | 'BROKEN'
-
-interface Waiting {
-  readonly entry: PendingEntry
-  /** Of what this entry, and those recorded together with it, give back: what counts already, and what is to count. */
-  readonly atOnce: readonly Posting[]
-  readonly later: readonly Posting[]
-  readonly resolve: () => void
-  readonly reject: (error: unknown) => void
-}
 
 export class Ledger {
   readonly #parts: LedgerParts
@@ -70,10 +68,8 @@ export class Ledger {
   /** Reading of the boot-time clock to which the grant's age belongs. */
   #agedAt: number
   #lastEntry: number
-  #committing: readonly Waiting[] = []
-  #waiting: Waiting[] = []
-  #scheduled = false
-  #settled: (() => void)[] = []
+  readonly #burned: ReadonlyMap<AccountId, Micro>
+  readonly #commits: Commits
 
   constructor(parts: LedgerParts, snapshot: Snapshot) {
     this.#parts = parts
@@ -82,6 +78,23 @@ export class Ledger {
     this.#frozen = snapshot.fenced
     this.#grant = snapshot.grant
     this.#lastEntry = snapshot.lastEntry
+    this.#burned = snapshot.burned
+    const { journal, reserve, soon, now, timers } = parts
+    this.#commits = new Commits(
+      {
+        ...{ journal, reserve, soon, now, timers },
+        spendableOf: (account) => this.#balances.spendableOf(account),
+        stamp: () => this.stamp(),
+        incarnation: () => this.#incarnation,
+        onRecorded: this.#onRecorded,
+        onLost: this.#onLost,
+        onBroken: (error) => {
+          this.#broken = true
+          parts.onFatal(error)
+        },
+      },
+      { n: snapshot.lastEntry, head: snapshot.entryHead },
+    )
     // After a restart in the same boot the time in between counts; after a reboot all the time since then does.
     const { clock } = parts
     const sinceBoot = clock.sinceBoot()
@@ -136,9 +149,10 @@ export class Ledger {
 
   /**
    * Takes an entry into the ledger: its charge counts from here on. `n` must be {@link Ledger.lastEntry} + 1. Resolves
-   * when it is durable; rejects with NOT_RECORDED when it surely is not, and then has never happened.
+   * with how it was made safe, when it may be answered; rejects with NOT_RECORDED when it surely is not, and then has never
+   * happened.
    */
-  record(entry: PendingEntry): Promise<void> {
+  record(entry: PendingEntry): Promise<Durability> {
     if (this.standing() !== 'ATTACHED') {
       return Promise.reject(new CodedError('NOT_ATTACHED', 'nothing can be recorded at the moment'))
     }
@@ -146,11 +160,18 @@ export class Ledger {
     const low = entry.moves === 'used' && entry.postings.length > 0 && this.#charge(entry.postings)
     this.#lastEntry = entry.n
     if (low || entry.n % this.#parts.batchEntries === 0) this.#parts.onNeed()
-    return new Promise((resolve, reject) => {
-      const later = entry.moves === 'refunded' ? entry.postings : NOTHING
-      this.#waiting.push({ entry, resolve, reject, atOnce: NOTHING, later })
-      this.#schedule()
-    })
+    const later = entry.moves === 'refunded' ? entry.postings : NOTHING
+    return this.#commits.add({ entry, atOnce: NOTHING, later })
+  }
+
+  /** How an answer is made safe as long as nothing is in the way. */
+  get durability(): Durability {
+    return this.#commits.promise
+  }
+
+  /** What power cuts may have cost in this incarnation, part of `used`. */
+  burnedOf(account: AccountId): Micro {
+    return this.#burned.get(account) ?? 0n
   }
 
   /**
@@ -178,15 +199,11 @@ export class Ledger {
     const low = postings.length > 0 && this.#charge(postings)
     this.#lastEntry += entries.length
     if (low || crosses(this.#lastEntry, entries.length, this.#parts.batchEntries)) this.#parts.onNeed()
-    await Promise.all(
-      entries.map(async (entry, index) => {
-        const isFirst = index === 0
-        await new Promise<void>((resolve, reject) => {
-          this.#waiting.push({ entry, resolve, reject, atOnce: isFirst ? atOnce : [], later: isFirst ? later : [] })
-          this.#schedule()
-        })
-      }),
-    )
+    const recorded = entries.map((entry, index) => {
+      const isFirst = index === 0
+      return this.#commits.add({ entry, atOnce: isFirst ? atOnce : NOTHING, later: isFirst ? later : NOTHING })
+    })
+    await Promise.all(recorded)
   }
 
   /** Top-ups: accounts below half of what would be comfortable. Waiting requests ask for themselves. */
@@ -231,19 +248,34 @@ export class Ledger {
   async freeze(): Promise<void> {
     this.#frozen = true
     await this.settled()
+    this.#commits.forgetBlocks()
   }
 
   /** Resolves when no entry is on its way to the journal. */
-  async settled(): Promise<void> {
-    if (this.#committing.length === 0 && this.#waiting.length === 0) return
-    await new Promise<void>((resolve) => {
-      this.#settled.push(resolve)
-    })
+  settled(): Promise<void> {
+    return this.#commits.settled()
+  }
+
+  /** Resolves when what was answered before stands in the journal, or when the journal does not take it. */
+  flushed(): Promise<void> {
+    return this.#commits.flushed()
+  }
+
+  /** Nothing is on its way, and nothing reserved: a power cut costs nothing from here on. */
+  close(): Promise<void> {
+    return this.#commits.close()
+  }
+
+  /** Lets nothing more happen by itself. */
+  stop(): void {
+    this.#commits.stop()
   }
 
   /** Gives up all room at once: raises `returned` in memory and says by how much; empty when there is none. */
   giveUpRoom(): readonly Posting[] {
-    return this.#balances.giveUp(RETURNS_MAX)
+    const returns = this.#balances.giveUp(RETURNS_MAX)
+    this.#commits.shorten(returns.map(({ account }) => account))
+    return returns
   }
 
   /** Undoes {@link Ledger.giveUpRoom} when the journal did not take it. */
@@ -263,12 +295,13 @@ export class Ledger {
   /** A new incarnation stands in the journal: all counters 0, entries count from 1, recording may begin. */
   begin(incarnation: number): void {
     if (incarnation <= this.#incarnation) throw new Error('invariant: incarnations rise')
-    if (this.#committing.length + this.#waiting.length > 0) throw new Error('invariant: the ledger was frozen before')
+    if (!this.#commits.isSettled) throw new Error('invariant: the ledger was frozen before')
     this.#incarnation = incarnation
     this.#frozen = false
     this.#grant = null
     this.#lastEntry = 0
     this.#balances.clear()
+    this.#commits.begin()
   }
 
   /** What each transaction keeps besides its own. */
@@ -297,58 +330,16 @@ export class Ledger {
     return low
   }
 
-  #schedule(): void {
-    if (this.#scheduled || this.#committing.length > 0) return
-    this.#scheduled = true
-    this.#parts.soon(this.#commit)
+  readonly #onRecorded = (decided: readonly Decided[]): void => {
+    for (const { later } of decided) if (later.length > 0) this.#balances.refund(later)
   }
 
-  readonly #commit = (): void => {
-    this.#scheduled = false
-    if (this.#broken || this.#committing.length > 0 || this.#waiting.length === 0) return
-    const batch = this.#waiting
-    this.#committing = batch
-    this.#waiting = []
-    const entries = batch.map(({ entry }) => entry)
-    this.#parts.journal.append(entries, this.stamp()).then(
-      () => this.#committed(batch),
-      (error: unknown) => this.#failed(error),
-    )
-  }
-
-  #committed(batch: readonly Waiting[]): void {
-    this.#committing = []
-    for (const { later } of batch) if (later.length > 0) this.#balances.refund(later)
-    // The next commit begins before the answers of this one are written.
-    this.#commit()
-    for (const { resolve } of batch) resolve()
-    this.#tellSettled()
-  }
-
-  /** Nothing that waits can be recorded either: it was numbered, and decided, on top of what failed. */
-  #failed(error: unknown): void {
-    const lost = [...this.#committing, ...this.#waiting]
-    this.#committing = []
-    this.#waiting = []
-    if (error instanceof CodedError && error.code === 'NOT_RECORDED') {
-      for (const { entry, atOnce } of lost.toReversed()) {
-        if (entry.moves === 'used') this.#balances.uncharge(entry.postings)
-        this.#balances.unrefund(atOnce)
-      }
-      this.#lastEntry -= lost.length
-    } else {
-      this.#broken = true
-      this.#parts.onFatal(error)
+  readonly #onLost = (decided: readonly Decided[]): void => {
+    for (const { entry, atOnce } of decided.toReversed()) {
+      if (entry.moves === 'used') this.#balances.uncharge(entry.postings)
+      this.#balances.unrefund(atOnce)
     }
-    for (const { reject } of lost) reject(error)
-    this.#tellSettled()
-  }
-
-  #tellSettled(): void {
-    if (this.#committing.length > 0 || this.#waiting.length > 0) return
-    const settled = this.#settled
-    this.#settled = []
-    for (const tell of settled) tell()
+    this.#lastEntry -= decided.length
   }
 }
 

@@ -9,7 +9,7 @@ export interface StatusParts {
   readonly version: string
   /** Best estimate, POSIX ms. */
   readonly startedAt: number
-  readonly ledger: Pick<Ledger, 'accounts' | 'grant' | 'lastEntry'>
+  readonly ledger: Pick<Ledger, 'accounts' | 'burnedOf' | 'durability' | 'grant' | 'lastEntry'>
   readonly link: Pick<Link, 'status'>
   readonly clock: Pick<Clock, 'reading'>
   readonly journal: Pick<WatchedJournal, 'condition'>
@@ -30,6 +30,7 @@ export function statusOf({ version, startedAt, ledger, link, clock, journal }: S
     connected,
     lastContactAt,
     lastSyncAt,
+    durability: ledger.durability,
     lastEntry: ledger.lastEntry(),
     backlog: rest.backlog,
     unacknowledgedSeq: rest.unacknowledgedSeq,
@@ -49,6 +50,7 @@ export function statusOf({ version, startedAt, ledger, link, clock, journal }: S
       account,
       granted: String(held.granted),
       used: String(held.used),
+      burned: String(ledger.burnedOf(account)),
       refunded: String(held.refunded),
       returned: String(held.returned),
       exhausted: held.exhausted,

@@ -11,14 +11,16 @@ export interface WatchLog {
   info(fields: Record<string, unknown>, message: string): void
 }
 
-export class WatchedJournal implements Pick<Journal, 'append' | 'saveClock'> {
-  readonly #journal: Pick<Journal, 'append' | 'saveClock'>
+type Watched = Pick<Journal, 'append' | 'appendReserved' | 'saveClock'>
+
+export class WatchedJournal implements Watched {
+  readonly #journal: Watched
   readonly #now: () => number
   readonly #log: WatchLog
   #condition: HealthCondition | null = null
 
   /** @param now best estimate, POSIX ms */
-  constructor(journal: Pick<Journal, 'append' | 'saveClock'>, now: () => number, log: WatchLog) {
+  constructor(journal: Watched, now: () => number, log: WatchLog) {
     this.#journal = journal
     this.#now = now
     this.#log = log
@@ -31,8 +33,15 @@ export class WatchedJournal implements Pick<Journal, 'append' | 'saveClock'> {
 
   async append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void> {
     await this.#watch(this.#journal.append(entries, stamp))
-    if (this.#condition !== null) this.#log.info({ since: this.#condition.since }, 'the ledger takes entries again')
-    this.#condition = null
+    this.#clear()
+  }
+
+  /** That the journal takes what was answered already says nothing about what comes. */
+  async appendReserved(...order: Parameters<Journal['appendReserved']>): Promise<string> {
+    const head = await this.#watch(this.#journal.appendReserved(...order))
+    const [, , , answered] = order
+    if (!answered) this.#clear()
+    return head
   }
 
   /** The clock needs less room than an entry: that it was kept proves nothing. */
@@ -40,13 +49,18 @@ export class WatchedJournal implements Pick<Journal, 'append' | 'saveClock'> {
     return this.#watch(this.#journal.saveClock(stamp))
   }
 
-  async #watch(writing: Promise<void>): Promise<void> {
+  async #watch<T>(writing: Promise<T>): Promise<T> {
     try {
-      await writing
+      return await writing
     } catch (error) {
       if (error instanceof CodedError && error.code === 'NOT_RECORDED') this.#raise(error)
       throw error
     }
+  }
+
+  #clear(): void {
+    if (this.#condition !== null) this.#log.info({ since: this.#condition.since }, 'the ledger takes entries again')
+    this.#condition = null
   }
 
   #raise({ code, message, facts }: CodedError): void {

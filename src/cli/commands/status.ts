@@ -33,6 +33,7 @@ function describe(status: AgentStatus, now: number): readonly string[] {
     ['hints', status.push.toLowerCase()],
     ['ledger', `${status.lastEntry} entries, ${status.backlog} not yet in the cloud`],
     ['spending', spending(status)],
+    ['answers', status.durability === 'durable' ? 'after their charge is on the disk' : 'from blocks reserved ahead'],
     ...status.policies.map(({ instanceId, applied, newest }) => [
       'rules',
       `revision ${applied} of instance ${instanceId}${newest > applied ? `, revision ${newest} exists` : ''}`,
@@ -44,7 +45,10 @@ function describe(status: AgentStatus, now: number): readonly string[] {
       nameOf(account.account),
       account.unlimited ? 'unlimited' : formatMicro(room(account)),
       formatMicro(billed(account)),
-      account.exhausted ? 'the pool has no more' : '',
+      [
+        ...(account.exhausted ? ['the pool has no more'] : []),
+        ...(account.burned > 0n ? [`${formatMicro(account.burned)} of it burned by power cuts`] : []),
+      ].join(', '),
     ]),
   ])
   const conditions = status.conditions.map(

@@ -22,6 +22,11 @@ export const agentStatus = z.strictObject({
   connected: z.boolean(),
   lastContactAt: instant.nullable(),
   lastSyncAt: instant.nullable(),
+  /**
+   * What answers promise at the moment. `durable`: the charge stands on the disk. `reserved`: it lies within a block that is
+   * reserved there; a power cut counts what is left of the block as used.
+   */
+  durability: z.enum(['durable', 'reserved']),
   /** Entries of the ledger, acknowledged by the cloud or not. */
   lastEntry: z.int().min(0),
   /** Entries that the cloud has not acknowledged. */
@@ -44,6 +49,8 @@ export const agentStatus = z.strictObject({
       account: accountId,
       granted: microText,
       used: microText,
+      /** Of `used`, what power cuts may have cost at most: not use. */
+      burned: microText,
       refunded: microText,
       returned: microText,
       exhausted: z.boolean(),

@@ -32,7 +32,7 @@ export interface DurableEntry {
   readonly incarnation: number
   readonly n: number
   readonly body: string
-  readonly moves: 'used' | 'refunded'
+  readonly moves: PendingEntry['moves']
   readonly postings: PendingEntry['postings']
 }
 
@@ -117,6 +117,9 @@ export class MemoryJournal implements Journal {
       grant: disk.grant,
       policies: [...disk.policies.values()],
       lastEntry: disk.entries.length,
+      entryHead: disk.entries.at(-1)?.hash ?? CHAIN_START,
+      openBlocks: new Map(),
+      burned: new Map(),
       lastSealedEntry: last?.last ?? 0,
       lastAnswers: [],
       sessions: [...disk.sessions.values()].map(({ unsealed: _, ...session }) => session),
@@ -133,9 +136,10 @@ export class MemoryJournal implements Journal {
       for (const { n, body, moves, postings, session } of entries) {
         if (n !== disk.entries.length + 1) throw new Error('invariant: entries are numbered without gaps')
         disk.entries.push({ body, hash: entryHash(disk.entries.at(-1)?.hash ?? CHAIN_START, body) })
+        const counter = moves === 'refunded' ? 'refunded' : 'used'
         for (const { account, amount } of postings) {
           const before = disk.accounts.get(account) ?? NOTHING
-          disk.accounts.set(account, { ...before, [moves]: before[moves] + amount })
+          disk.accounts.set(account, { ...before, [counter]: before[counter] + amount })
           disk.changed.add(account)
         }
         disk.history.push({ incarnation: disk.incarnation, n, body, moves, postings })
@@ -143,6 +147,10 @@ export class MemoryJournal implements Journal {
       }
       disk.clock = stamp.clock
     })
+  }
+
+  async appendReserved(): Promise<string> {
+    throw new Error('this journal is for devices that answer after their commits')
   }
 
   seal(order: SealOrder): Promise<SealedSegment> {
@@ -330,7 +338,7 @@ export class MemoryJournal implements Journal {
     for (const { moves, postings } of this.#entriesOf(last + 1)) {
       for (const { account, amount } of postings) {
         const value = values.get(account)
-        if (value !== undefined) value[moves] -= amount
+        if (value !== undefined) value[moves === 'refunded' ? 'refunded' : 'used'] -= amount
       }
     }
     return [...disk.changed].map((account) => {

@@ -118,6 +118,9 @@ export class TestDevice {
         startingGrant: STARTING_GRANT,
         batchEntries: LINK_DEFAULTS.batchEntries,
         soon: (call) => void setImmediate(call),
+        reserve: null,
+        now: () => time.sinceBoot(),
+        timers: time,
         onNeed: () => this.link.wake('low-water'),
         onFatal,
       },
@@ -234,7 +237,7 @@ export class TestDevice {
     return this.link.status().conditions.map(({ subject, code }) => `${subject.split(' ')[0] ?? ''}: ${code}`)
   }
 
-  #record(kind: 'access' | 'refund', amount: bigint): Promise<void> {
+  #record(kind: 'access' | 'refund', amount: bigint): Promise<unknown> {
     const { instanceId, lineItemId, account } = this.charged
     const n = this.ledger.lastEntry() + 1
     const reading = this.clock.reading()

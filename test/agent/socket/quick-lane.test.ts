@@ -54,7 +54,12 @@ class Echo {
 }
 
 function echoed({ body, repeat }: AccessCall): AccessAnswer {
-  return { body: JSON.stringify({ body, repeat }), policyRevision: 3, caveats: ['CLOCK_UNDECIDED_ALLOWED'] }
+  return {
+    body: JSON.stringify({ body, repeat }),
+    policyRevision: 3,
+    caveats: ['CLOCK_UNDECIDED_ALLOWED'],
+    durability: 'durable',
+  }
 }
 
 /** Reads until this many answers with a body of their declared length have come, or the end. */

@@ -24,7 +24,7 @@ import { accessBody, temporaryDirectory } from '../harness.ts'
 import { INSTANCE } from '../link/fake-cloud.ts'
 
 const PATH = `/v1.0/instances/${INSTANCE}/access-request`
-const ANSWER: AccessAnswer = { body: '{"granted":true}', policyRevision: 7, caveats: [] }
+const ANSWER: AccessAnswer = { body: '{"granted":true}', policyRevision: 7, caveats: [], durability: 'reserved' }
 
 class Behind {
   readonly calls: AccessCall[] = []
@@ -129,7 +129,7 @@ describe('the socket', () => {
     expect([status, body]).toEqual([200, { granted: true }])
     expect(headers).toMatchObject({
       'content-type': 'application/json',
-      'x-tallygate-durability': 'durable',
+      'x-tallygate-durability': 'reserved',
       'x-tallygate-policy-revision': '7',
     })
     expect(behind.calls).toEqual([

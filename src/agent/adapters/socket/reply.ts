@@ -16,9 +16,9 @@ export function plain(body: string): Reply {
   return { status: 200, headers: NONE, body }
 }
 
-export function granted({ body, policyRevision, caveats }: AccessAnswer): Reply {
+export function granted({ body, policyRevision, caveats, durability }: AccessAnswer): Reply {
   const revision = String(policyRevision)
-  const headers = ['x-tallygate-durability', 'durable', 'x-tallygate-policy-revision', revision]
+  const headers = ['x-tallygate-durability', durability, 'x-tallygate-policy-revision', revision]
   if (caveats.length > 0) headers.push('x-tallygate-caveats', caveats.join(', '))
   return { status: 200, headers, body }
 }

@@ -11,6 +11,7 @@ import type {
   GrantedAccount,
   Identity,
   LastAnswer,
+  Reservation,
   SealOrder,
   StoredGrant,
   StoredPolicy,
@@ -35,6 +36,8 @@ export interface AccountMove {
   readonly used: Micro
   readonly refunded: Micro
   readonly returned: Micro
+  /** Part of `used`. */
+  readonly burned: Micro
 }
 
 /** Entries of one transaction. */
@@ -47,6 +50,9 @@ export interface Batch {
   readonly answers: readonly LastAnswer[]
   /** The last state of each. */
   readonly sessions: readonly StoredSession[]
+  readonly reservations: readonly Reservation[]
+  /** Somebody relies on these entries already: they may have the space that is set aside for deliveries. */
+  readonly answered: boolean
   readonly stamp: ClockStamp
 }
 

@@ -42,10 +42,8 @@ export class JournalDesk {
     if (call.call === 'close') return this.#store?.close()
     const store = (this.#store ??= this.#open())
     switch (call.call) {
-      case 'append': {
-        this.#append(store, call.batch)
-        return
-      }
+      case 'append':
+        return call.batch.answered ? this.#withSlack(store, call) : this.#append(store, call.batch)
       case 'recent':
         return store.recent(call.limit)
       case 'read':
@@ -65,13 +63,13 @@ export class JournalDesk {
   }
 
   /** Entries are refused while the space that is set aside is not there; somebody may have made room for it since. */
-  #append(store: JournalStore, batch: Batch): void {
+  #append(store: JournalStore, batch: Batch): string {
     try {
-      withRoom(store, () => store.append(batch))
+      return withRoom(store, () => store.append(batch))
     } catch (error) {
       if (store.hasSlack || !this.#slack.fill()) throw error
       store.hasSlack = true
-      store.append(batch)
+      return store.append(batch)
     }
   }
 
@@ -89,6 +87,8 @@ export class JournalDesk {
 
   #control(store: JournalStore, call: ControlCall): unknown {
     switch (call.call) {
+      case 'append':
+        return store.append(call.batch)
       case 'storeSeal':
         return store.storeSeal(call.document, call.now)
       case 'acknowledge':
@@ -117,7 +117,7 @@ export class JournalDesk {
 
 type ControlCall = Extract<
   JournalCall,
-  { call: 'storeSeal' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy' }
+  { call: 'append' | 'storeSeal' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy' }
 >
 
 /** On a full disk the log may still be folded into the database, and then be written over. */

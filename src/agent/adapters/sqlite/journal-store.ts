@@ -80,6 +80,8 @@ interface AccountRow {
   exhausted: bigint
   unlimited: bigint
   metered: bigint
+  reserved: bigint
+  burned: bigint
   sealed_used: bigint
   sealed_refunded: bigint
   sealed_returned: bigint
@@ -142,11 +144,15 @@ export class JournalStore {
   read(): Snapshot {
     const state = this.#state()
     const accounts = new Map<AccountId, AccountState>()
+    const openBlocks = new Map<AccountId, Micro>()
+    const burned = new Map<AccountId, Micro>()
     for (const row of this.#statements.accounts.all() as AccountRow[]) {
       const { granted, used, refunded, returned } = row
       const flags = { exhausted: row.exhausted === 1n, unlimited: row.unlimited === 1n }
       const spent = used - refunded + returned
       if (row.metered === 0n && spent > granted) throw new Error(`invariant: ${row.id} is overspent`)
+      if (row.reserved > used) openBlocks.set(row.id, row.reserved)
+      if (row.burned > 0n) burned.set(row.id, row.burned)
       accounts.set(row.id, { granted: spent > granted ? spent : granted, used, refunded, returned, ...flags })
     }
     const unacknowledged = this.#statements.segmentInFlight.get() as SegmentRow | undefined
@@ -159,6 +165,9 @@ export class JournalStore {
       grant: grantOf(state),
       policies: (this.#statements.policies.all() as PolicyRow[]).map(policyOf),
       lastEntry: Number(state.last_entry),
+      entryHead: state.entry_head,
+      openBlocks,
+      burned,
       lastSealedEntry: Number(state.sealed_entry),
       lastAnswers: (this.#statements.answers.all() as AnswerRow[]).map(answerOf),
       sessions: (this.#statements.sessions.all() as SessionRow[]).map(({ ended, since, ...texts }) => ({
@@ -172,10 +181,12 @@ export class JournalStore {
     }
   }
 
-  append({ firstN, bodies, moves, answers, sessions, stamp }: Batch): void {
-    this.#run(() => {
+  /** Returns the hash chain over all entries of the incarnation. */
+  append({ firstN, bodies, moves, answers, sessions, reservations, answered, stamp }: Batch): string {
+    const run = <T>(work: () => T): T => (answered ? this.#runWithSlack(work) : this.#run(work))
+    return run(() => {
       const state = this.#state()
-      const nextN = Number(state.last_entry) + 1
+      const nextN = bodies.length === 0 ? firstN : Number(state.last_entry) + 1
       if (firstN > nextN) throw new CodedError('NOT_RECORDED', 'an entry before it was not recorded')
       if (firstN < nextN) throw new Error('invariant: entries are numbered without gaps')
       if (state.incarnation === 0n || state.fenced === 1n) throw new Error('invariant: the incarnation is open')
@@ -187,12 +198,14 @@ export class JournalStore {
         this.#statements.insertEntry.run(state.entry_base + n, n, body)
       }
       for (const move of moves) this.#move(move)
+      for (const { account, usedUpTo } of reservations) changedOne(this.#statements.reserve.run(usedUpTo, account))
       for (const answer of answers) this.#storeAnswer(answer, state.entry_base + n)
       for (const { id, ended, since, document, snapshot } of sessions) {
         this.#statements.storeSession.run(id, ended ? 1 : 0, since, document, snapshot)
       }
       this.#statements.appended.run(n, head, ...stampValues(stamp))
-      this.#refuseSlack()
+      if (!answered) this.#refuseSlack()
+      return head
     })
   }
 
@@ -271,7 +284,10 @@ export class JournalStore {
     const { incarnation, seq, hash, final, lastEntry, head } = plan
     this.#runWithSlack(() => {
       const state = this.#state()
-      for (const { account, amount } of plan.returns) this.#move({ account, used: 0n, refunded: 0n, returned: amount })
+      for (const { account, amount } of plan.returns) {
+        this.#statements.shorten.run(amount, account)
+        this.#move({ account, used: 0n, refunded: 0n, returned: amount, burned: 0n })
+      }
       for (const [account, { used, refunded, returned }] of plan.counters) {
         changedOne(this.#statements.sealAccount.run(used, refunded, returned, account))
       }
@@ -329,7 +345,10 @@ export class JournalStore {
   }
 
   fence(): void {
-    this.#runWithSlack(() => this.#statements.fence.run())
+    this.#runWithSlack(() => {
+      this.#statements.fence.run()
+      this.#statements.closeBlocks.run()
+    })
   }
 
   attach(incarnation: number, now: number): void {
@@ -430,8 +449,8 @@ export class JournalStore {
     return new Map(rows.map(({ session, slot }) => [session, Number(slot)]))
   }
 
-  #move({ account, used, refunded, returned }: AccountMove): void {
-    const row = this.#statements.moveAccount.get(used, refunded, returned, account) as AccountRow | undefined
+  #move({ account, used, refunded, returned, burned }: AccountMove): void {
+    const row = this.#statements.moveAccount.get(used, refunded, returned, burned, account) as AccountRow | undefined
     if (row === undefined) throw new Error(`invariant: ${account} is known`)
     if (row.metered === 0n && row.used - row.refunded + row.returned > row.granted) {
       throw new Error(`invariant: ${account} is never overspent`)
@@ -543,21 +562,23 @@ export class JournalStore {
     return { used: row.sealed_used, refunded: row.sealed_refunded, returned: row.sealed_returned }
   }
 
-  #run(work: () => unknown): void {
+  #run<T>(work: () => T): T {
+    let result: T
     try {
-      this.#transaction.immediate(work)
+      result = this.#transaction.immediate(work) as T
     } catch (error) {
       this.#slots = this.#readSlots()
       throw error
     }
     this.#checkpointWhenDue()
+    return result
   }
 
   /** For what must also succeed on a full disk: it is let into the slack that entries may not touch. */
-  #runWithSlack(work: () => unknown): void {
+  #runWithSlack<T>(work: () => T): T {
     this.#allowPages(this.#limits.pagesMax + this.#limits.slackPages)
     try {
-      this.#run(work)
+      return this.#run(work)
     } finally {
       this.#allowPages(this.#limits.pagesMax)
     }
@@ -643,9 +664,16 @@ function prepareStatements(database: Database.Database) {
          grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
     ),
     moveAccount: database.prepare(
-      `UPDATE account SET used = used + ?, refunded = refunded + ?, returned = returned + ? WHERE id = ?
+      `UPDATE account SET used = used + ?, refunded = refunded + ?, returned = returned + ?, burned = burned + ?
+         WHERE id = ?
          RETURNING granted, used, refunded, returned, metered`,
     ),
+    reserve: database.prepare('UPDATE account SET reserved = ? WHERE id = ?'),
+    // What is given up is no longer in the block; the use that is still on its way to the journal is below that.
+    shorten: database.prepare(
+      'UPDATE account SET reserved = min(reserved, granted - returned + refunded - ?) WHERE id = ? AND metered = 0',
+    ),
+    closeBlocks: database.prepare('UPDATE account SET reserved = used WHERE reserved > used'),
     grantAccount: database.prepare(
       `INSERT INTO account (id, granted, exhausted, unlimited, metered) VALUES (?, ?, ?, ?, ?)
          ON CONFLICT (id) DO UPDATE SET granted = max(granted, excluded.granted), exhausted = excluded.exhausted,

@@ -15,6 +15,7 @@ import type {
   Journal,
   LastAnswer,
   PendingEntry,
+  Reservation,
   SealOrder,
   SealedSegment,
   Snapshot,
@@ -128,7 +129,16 @@ class SqliteJournal implements Journal {
   }
 
   async append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void> {
-    if (entries.length > 0) await this.#call({ call: 'append', batch: batchOf(entries, stamp) })
+    if (entries.length > 0) await this.#call({ call: 'append', batch: batchOf(entries, [], stamp, false) })
+  }
+
+  async appendReserved(
+    entries: readonly PendingEntry[],
+    reservations: readonly Reservation[],
+    stamp: ClockStamp,
+    answered: boolean,
+  ): Promise<string> {
+    return (await this.#call({ call: 'append', batch: batchOf(entries, reservations, stamp, answered) })) as string
   }
 
   async seal(order: SealOrder): Promise<SealedSegment> {
@@ -254,8 +264,13 @@ class SqliteJournal implements Journal {
 }
 
 /** Counters are summed here: the worker writes each account once per transaction. */
-function batchOf(entries: readonly PendingEntry[], stamp: ClockStamp): Batch {
-  const moves = new Map<AccountId, { used: bigint; refunded: bigint }>()
+function batchOf(
+  entries: readonly PendingEntry[],
+  reservations: readonly Reservation[],
+  stamp: ClockStamp,
+  answered: boolean,
+): Batch {
+  const moves = new Map<AccountId, { used: bigint; refunded: bigint; burned: bigint }>()
   const bodies: string[] = []
   const answers: LastAnswer[] = []
   const sessions = new Map<string, StoredSession>()
@@ -266,18 +281,21 @@ function batchOf(entries: readonly PendingEntry[], stamp: ClockStamp): Batch {
     for (const { account, amount } of postings) {
       let sum = moves.get(account)
       if (sum === undefined) {
-        sum = { used: 0n, refunded: 0n }
+        sum = { used: 0n, refunded: 0n, burned: 0n }
         moves.set(account, sum)
       }
       sum[counter] += amount
+      if (counter === 'burned') sum.used += amount
     }
   }
   return {
     firstN: entries[0]?.n ?? 0,
     bodies,
-    moves: [...moves].map(([account, { used, refunded }]): AccountMove => ({ account, used, refunded, returned: 0n })),
+    moves: [...moves].map(([account, sum]): AccountMove => ({ account, ...sum, returned: 0n })),
     answers,
     sessions: [...sessions.values()],
+    reservations,
+    answered,
     stamp,
   }
 }

@@ -19,7 +19,7 @@ export type LinkJournal = Pick<
 export type AppliedGrant = StoredGrant & { readonly accounts: readonly GrantedAccount[] }
 
 /**
- * What the link does with the ledger in memory. None of these waits for anything but {@link LinkLedger.freeze}. A ledger
+ * What the link does with the ledger in memory. Only {@link LinkLedger.flushed} and {@link LinkLedger.freeze} wait. A ledger
  * without an incarnation, or with a fenced one, is frozen from its beginning.
  */
 export interface LinkLedger {
@@ -27,6 +27,8 @@ export interface LinkLedger {
   lastEntry(): number
   /** Top-ups: accounts at or below low water, and what would be comfortable. Waiting requests come by `requestGrant`. */
   wants(): readonly Want[]
+  /** Resolves when what was answered before stands in the journal, or when the journal does not take it. */
+  flushed(): Promise<void>
   /**
    * Stops recording anything (charges, refunds, refusals) at once and resolves when every entry decided before stands in
    * the journal. It ends with {@link LinkLedger.begin}: an entry after the final segment could never be delivered.

@@ -28,6 +28,8 @@ export async function sealAndSend(
   step: Extract<Step, { kind: 'seal-and-send' }>,
 ): Promise<StepResult> {
   const { journal, ledger, clock, randomness, memory, waiting } = context
+  // A segment holds what the journal has.
+  await ledger.flushed()
   const returns = step.release ? ledger.giveUpRoom() : []
   if (step.release && returns.length === 0) {
     memory.releasing = false

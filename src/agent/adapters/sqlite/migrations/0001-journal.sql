@@ -49,9 +49,14 @@ CREATE TABLE account (
   unlimited INTEGER NOT NULL DEFAULT 0 CHECK (unlimited IN (0, 1)),
   -- Has been without limit in this incarnation: more may have been spent than is granted by now.
   metered INTEGER NOT NULL DEFAULT 0 CHECK (metered IN (unlimited, 1)),
+  -- End of the block that may be spent without a flush, as a value of used; at or below it: no block.
+  reserved INTEGER NOT NULL DEFAULT 0,
+  -- Of used: what power cuts may have cost at most.
+  burned INTEGER NOT NULL DEFAULT 0 CHECK (burned BETWEEN 0 AND used),
   sealed_used INTEGER NOT NULL DEFAULT 0 CHECK (sealed_used <= used),
   sealed_refunded INTEGER NOT NULL DEFAULT 0 CHECK (sealed_refunded <= refunded),
-  sealed_returned INTEGER NOT NULL DEFAULT 0 CHECK (sealed_returned <= returned)
+  sealed_returned INTEGER NOT NULL DEFAULT 0 CHECK (sealed_returned <= returned),
+  CONSTRAINT never_overspent CHECK (metered = 1 OR max(used, reserved) - refunded + returned <= granted)
 ) STRICT, WITHOUT ROWID;
 
 -- Ledger entries of all incarnations in the order in which they were made; never edited.

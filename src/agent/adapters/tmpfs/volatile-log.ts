@@ -1,0 +1,229 @@
+/**
+ * The volatile log in files of a directory that does not outlive the machine, such as one on tmpfs. Nothing is flushed. A
+ * file is begun with each turn and removed once the journal holds what is in it, so the log stays as short as what is still
+ * to be moved. What an earlier process left is read once, before anything is written.
+ */
+import {
+  closeSync,
+  fstatSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  writeSync,
+} from 'node:fs'
+import { join } from 'node:path'
+import { z } from 'zod'
+import { accountId } from '../../../protocol/edge/sync.ts'
+import { microText } from '../../../protocol/wire.ts'
+import type { PendingEntry } from '../../app/journal.ts'
+import type { Anchor, LeftLog, VolatileLog } from '../../app/volatile-log.ts'
+import { FrameWriter, readFrames } from './frame.ts'
+
+export interface TmpfsLogOptions {
+  readonly directory: string
+  /** Of the files, before their number: one per journal. */
+  readonly name: string
+  readonly bootId: string
+}
+
+const header = z.object({ kind: z.literal('header'), format: z.literal(1), bootId: z.string(), incarnation: z.int() })
+const note = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('anchor'), n: z.int(), head: z.string() }),
+  z.object({ kind: z.literal('retract'), from: z.int() }),
+])
+const lastAnswer = z.object({
+  session: z.string(),
+  n: z.int(),
+  requestHash: z.string(),
+  answer: z.string(),
+  policyRevision: z.int(),
+})
+const storedSession = z.object({
+  id: z.string(),
+  ended: z.boolean(),
+  since: z.number(),
+  document: z.string(),
+  snapshot: z.string(),
+})
+const postings = z.object({ postings: z.array(z.object({ account: accountId, amount: microText })) })
+
+export class TmpfsLog implements VolatileLog {
+  readonly #options: TmpfsLogOptions
+  readonly #writer = new FrameWriter()
+  #incarnation = 0
+  #file: number | null = null
+  /** Number of the file that is written. */
+  #current = 0
+  #oldest = 0
+
+  constructor(options: TmpfsLogOptions) {
+    this.#options = options
+  }
+
+  /** What an earlier process left; undefined when there is nothing, or nothing to rely upon. */
+  left(): LeftLog | undefined {
+    const numbers = this.#numbers()
+    const anchors: Anchor[] = []
+    const entries: PendingEntry[] = []
+    let origin: { readonly bootId: string; readonly incarnation: number } | undefined
+    for (const number of numbers) {
+      const frames = this.#read(number)
+      // Only the file that was written last can have been cut off.
+      if (frames === undefined || (frames.torn && number !== numbers.at(-1))) return undefined
+      const [first, ...texts] = frames.texts
+      // Cut off in its first record: nothing was written to it.
+      if (first === undefined) continue
+      const begun = header.safeParse(parseJson(first))
+      if (!begun.success) return undefined
+      const { bootId, incarnation } = begun.data
+      if (origin !== undefined && (origin.bootId !== bootId || origin.incarnation !== incarnation)) return undefined
+      origin = { bootId, incarnation }
+      for (const text of texts) {
+        const taken = text.startsWith('{') ? takeNote(text, anchors, entries) : takeEntries(text, entries)
+        if (!taken) return undefined
+      }
+    }
+    return origin === undefined ? undefined : { ...origin, anchors, entries }
+  }
+
+  begin(incarnation: number, from: Anchor): void {
+    mkdirSync(this.#options.directory, { recursive: true })
+    this.remove()
+    this.#incarnation = incarnation
+    this.#oldest = 1
+    this.#current = 0
+    this.turn()
+    this.#write([anchorText(from)])
+  }
+
+  write(entries: readonly PendingEntry[]): void {
+    // One record for all of them: entries that belong together are read together, or not at all.
+    this.#write([entries.map(textOf).join('\n')])
+  }
+
+  retract(from: number): void {
+    this.#write([JSON.stringify({ kind: 'retract', from })])
+  }
+
+  turn(): void {
+    const { bootId } = this.#options
+    const file = openSync(this.#path(this.#current + 1), 'wx', 0o600)
+    if (this.#file !== null) closeSync(this.#file)
+    this.#file = file
+    this.#current += 1
+    const first = { kind: 'header', format: 1, bootId, incarnation: this.#incarnation }
+    this.#write([JSON.stringify(first)])
+  }
+
+  forget(reached: Anchor): void {
+    this.#write([anchorText(reached)])
+    for (; this.#oldest < this.#current; this.#oldest += 1) rmSync(this.#path(this.#oldest), { force: true })
+  }
+
+  remove(): void {
+    if (this.#file !== null) closeSync(this.#file)
+    this.#file = null
+    // The newest first: what is left if this is cut off is the beginning of a log, and fits or does not.
+    for (const number of this.#numbers().toReversed()) rmSync(this.#path(number), { force: true })
+  }
+
+  /** All of it or nothing: a file system that is full may have taken a part. */
+  #write(texts: readonly string[]): void {
+    const file = this.#file
+    if (file === null) throw new Error('the volatile log is not open')
+    const bytes = this.#writer.frame(texts)
+    let written = 0
+    try {
+      while (written < bytes.length) written += writeSync(file, bytes, written)
+    } catch (error) {
+      if (written > 0) ftruncateSync(file, fstatSync(file).size - written)
+      throw error
+    }
+  }
+
+  #read(number: number) {
+    try {
+      return readFrames(readFileSync(this.#path(number)))
+    } catch {
+      return undefined
+    }
+  }
+
+  #path(number: number): string {
+    return join(this.#options.directory, `${this.#options.name}.${number}`)
+  }
+
+  /** In ascending order. */
+  #numbers(): readonly number[] {
+    const { directory, name } = this.#options
+    let names: readonly string[]
+    try {
+      names = readdirSync(directory)
+    } catch {
+      return []
+    }
+    return names
+      .filter((each) => each.startsWith(`${name}.`) && /^\d{1,15}$/.test(each.slice(name.length + 1)))
+      .map((each) => Number(each.slice(name.length + 1)))
+      .sort((a, b) => a - b)
+  }
+}
+
+function takeNote(text: string, anchors: Anchor[], entries: PendingEntry[]): boolean {
+  const told = note.safeParse(parseJson(text))
+  if (!told.success) return false
+  const { data } = told
+  if (data.kind === 'anchor') anchors.push({ n: data.n, head: data.head })
+  else while ((entries.at(-1)?.n ?? 0) >= data.from) entries.pop()
+  return true
+}
+
+function takeEntries(text: string, entries: PendingEntry[]): boolean {
+  const lines = text.split('\n')
+  if (lines.length % ENTRY_LINES !== 0) return false
+  for (let at = 0; at < lines.length; at += ENTRY_LINES) {
+    const entry = entryOf(lines.slice(at, at + ENTRY_LINES))
+    if (entry === undefined) return false
+    entries.push(entry)
+  }
+  return true
+}
+
+/** Number, kind of move, answer, session, body, on a line each: none of them holds a line break, because JSON writes none. */
+const ENTRY_LINES = 5
+
+function textOf({ n, body, moves, lastAnswer: answer, session }: PendingEntry): string {
+  return `${n}\n${moves}\n${optional(answer)}\n${optional(session)}\n${body}`
+}
+
+function optional(value: object | null | undefined): string {
+  return value === null || value === undefined ? '' : JSON.stringify(value)
+}
+
+function entryOf([n, moves, answer, session, body]: readonly string[]): PendingEntry | undefined {
+  if (n === undefined || !/^[1-9]\d{0,15}$/.test(n) || body === undefined) return undefined
+  if (moves !== 'used' && moves !== 'refunded' && moves !== 'burned') return undefined
+  const posted = postings.safeParse(parseJson(body))
+  const last = answer === '' ? null : lastAnswer.safeParse(parseJson(answer ?? ''))
+  const kept = session === '' ? null : storedSession.safeParse(parseJson(session ?? ''))
+  if (!posted.success || last?.success === false || kept?.success === false) return undefined
+  return {
+    ...{ n: Number(n), body, moves, postings: posted.data.postings, lastAnswer: last?.data ?? null },
+    ...(kept === null ? {} : { session: kept.data }),
+  }
+}
+
+function anchorText({ n, head }: Anchor): string {
+  return JSON.stringify({ kind: 'anchor', n, head })
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
