@@ -37,7 +37,12 @@ export interface LineItem {
   readonly actions: readonly Action[]
   /** Per requester; null where none is set. */
   readonly consumptionLimit: ConsumptionLimit | null
+  /** What a device does when its grant is used up and the cloud cannot be asked; absent: refuse. */
+  readonly offline?: OfflinePolicy | undefined
 }
+
+/** Essential: may be spent above the grant, up to `arrearsCap` on each device until its next contact. */
+export type OfflinePolicy = { readonly policy: 'refuse' } | { readonly policy: 'essential'; readonly arrearsCap: Micro }
 
 /** A span of time with counters of its own. `from` is inclusive, `until` exclusive. */
 export interface Period {

@@ -3,9 +3,9 @@
  * the past, one of two writers), another merges the next one into the counters or says why it does not add up. Neither
  * ever lowers a counter, and what is billed rises by exactly what the ledger entries say.
  */
-import { type AccountId, type Posting, parseAccount } from './account.ts'
+import { type AccountId, type ParsedAccount, type Posting, parseAccount } from './account.ts'
 import type { Micro } from './amount.ts'
-import { type Counters, NO_COUNTERS, billed, impossible, outstanding, sumPostings } from './grant.ts'
+import { type Counters, NO_COUNTERS, billed, impossible, outstanding, room, sumPostings } from './grant.ts'
 
 /** How far the cloud has merged one incarnation of one device. */
 export interface IncarnationState {
@@ -77,8 +77,11 @@ export const NO_DEVICE_ACCOUNT: DeviceAccount = { ...NO_COUNTERS, unlimited: fal
 /** One ledger entry, as far as the arithmetic needs it. */
 export interface ReceivedEntry {
   readonly n: number
-  /** `session`: a change of a session that moves no tokens. */
-  readonly kind: 'access' | 'refund' | 'session'
+  /**
+   * `session`: a change of a session that moves no tokens. A burn charges its postings and has no items: each account has
+   * its own amount.
+   */
+  readonly kind: 'access' | 'refund' | 'session' | 'burn'
   readonly instanceId: string
   readonly items: readonly {
     readonly total: Micro
@@ -112,6 +115,11 @@ export interface MergeTerms {
   readonly closes: boolean
   /** The cloud has forgotten grants (it was restored): `granted` follows what was spent instead of contradicting it. */
   readonly grantsForgotten: boolean
+  /**
+   * What a device may spend above its grants until its next contact, by the offline policy of a line item; the most that any
+   * of its revisions allowed. `granted` follows such use. Absent: nothing.
+   */
+  readonly arrearsCapOf?: (instanceId: string, lineItemId: string) => Micro
 }
 
 export interface AccountChange {
@@ -140,10 +148,11 @@ export type MergeProblem =
   | 'COUNTER_FELL'
   | 'COUNTERS_DO_NOT_FIT_ENTRIES'
   | 'MORE_SPENT_THAN_GRANTED'
+  | 'MORE_ARREARS_THAN_ALLOWED'
 
 /**
  * Counters after a segment with verdict MERGE, or the first thing that does not add up. Per account, use rises by exactly
- * what the `access` entries post and refunds by what the `refund` entries post.
+ * what the `access` and `burn` entries post and refunds by what the `refund` entries post.
  *
  * @param accounts what is known of the incarnation: at least the accounts that the segment names, all of them when it closes
  * @param instances ids of the instances that the device serves
@@ -158,8 +167,9 @@ export function mergeSegment(
   const broken = checkEntries(state, segment, instances)
   if (broken !== undefined) return broken
 
-  const used = sumPostings(postingsOf(segment.entries, 'access'))
-  const refunded = sumPostings(postingsOf(segment.entries, 'refund'))
+  const used = sumPostings(postingsOf(segment.entries, (kind) => kind !== 'refund'))
+  const refunded = sumPostings(postingsOf(segment.entries, (kind) => kind === 'refund'))
+  const arrears = new Arrears(terms)
   const after = new Map<AccountId, DeviceAccount>()
   for (const counter of segment.counters) {
     const { account } = counter
@@ -178,7 +188,9 @@ export function mergeSegment(
       return { merged: false, problem: 'COUNTERS_DO_NOT_FIT_ENTRIES', account }
     }
     const { used: spent, refunded: givenBack, returned } = counter
-    const reported = followUse({ ...before, used: spent, refunded: givenBack, returned }, terms)
+    const followed = followUse({ ...before, used: spent, refunded: givenBack, returned }, terms)
+    const reported = arrears.cover(parsed, followed)
+    if (reported === undefined) return { merged: false, problem: 'MORE_ARREARS_THAN_ALLOWED', account }
     if (impossible(reported)) return { merged: false, problem: 'MORE_SPENT_THAN_GRANTED', account }
     after.set(account, terms.returns ? reported : { ...reported, returned: before.returned })
   }
@@ -242,6 +254,7 @@ export function entryProblem(entry: ReceivedEntry, instances: ReadonlySet<string
     if (parsed?.instanceId !== entry.instanceId) return 'ACCOUNT_UNKNOWN'
     if (parsed.kind === 'line') posted.set(parsed.lineItemId, (posted.get(parsed.lineItemId) ?? 0n) + amount)
   }
+  if (entry.kind === 'burn') return entry.items.length === 0 ? undefined : 'ENTRY_DOES_NOT_ADD_UP'
   const parts = new Map<string, Micro>()
   for (const item of entry.items) {
     let total = 0n
@@ -257,8 +270,38 @@ export function entryProblem(entry: ReceivedEntry, instances: ReadonlySet<string
   return undefined
 }
 
-function* postingsOf(entries: readonly ReceivedEntry[], kind: ReceivedEntry['kind']): Generator<Posting> {
-  for (const entry of entries) if (entry.kind === kind) yield* entry.postings
+function* postingsOf(
+  entries: readonly ReceivedEntry[],
+  counts: (kind: ReceivedEntry['kind']) => boolean,
+): Generator<Posting> {
+  for (const entry of entries) if (counts(entry.kind)) yield* entry.postings
+}
+
+/**
+ * What a segment reports above the grants, by the offline policy: settled by it, so that the next one begins with nothing.
+ * The cap holds for the pool of a line item over all its periods together, and for each of its other accounts.
+ */
+class Arrears {
+  readonly #capOf: NonNullable<MergeTerms['arrearsCapOf']>
+  readonly #ofLines = new Map<string, Micro>()
+
+  constructor({ arrearsCapOf }: MergeTerms) {
+    this.#capOf = arrearsCapOf ?? (() => 0n)
+  }
+
+  /** The account with `granted` following its use, as it is where it needs nothing; undefined when it is above the cap. */
+  cover(parsed: ParsedAccount, account: DeviceAccount): DeviceAccount | undefined {
+    const missing = -room(account)
+    const cap = missing > 0n ? this.#capOf(parsed.instanceId, parsed.lineItemId) : 0n
+    if (cap === 0n) return account
+    let sum = missing
+    if (parsed.kind === 'line') {
+      const key = `${parsed.instanceId}/${parsed.lineItemId}`
+      sum += this.#ofLines.get(key) ?? 0n
+      this.#ofLines.set(key, sum)
+    }
+    return sum > cap ? undefined : { ...account, granted: account.granted + missing }
+  }
 }
 
 function followUse(

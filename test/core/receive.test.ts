@@ -172,6 +172,66 @@ describe('merging a segment', () => {
     expect(merge.merged && merge.changes[0]?.after).toEqual(account(50n, 50n))
   })
 
+  it('takes a burn, whose accounts each burn their own amount, as use', () => {
+    const burn: ReceivedEntry = {
+      ...onLine(0n),
+      kind: 'burn',
+      items: [],
+      postings: [
+        { account: LINE, amount: 7n },
+        { account: ACTION, amount: 3n },
+      ],
+    }
+    const after = [
+      { account: LINE, used: 17n, refunded: 0n, returned: 0n },
+      { account: ACTION, used: 13n, refunded: 0n, returned: 0n },
+    ]
+    const merge = mergeSegment(active, known(account(100n, 10n)), withEntry(burn, after), instances, open)
+    expect(merge.merged && merge.changes.map((change) => change.after.used)).toEqual([17n, 13n])
+    expect(entryProblem({ ...burn, items: onLine(7n).items }, instances)).toBe('ENTRY_DOES_NOT_ADD_UP')
+    expect(entryProblem({ ...burn, kind: 'access' }, instances)).toBe('ENTRY_DOES_NOT_ADD_UP')
+  })
+
+  it('lets the grant follow what was spent above it by the offline policy, and nothing beyond the cap', () => {
+    const essential = (cap: bigint): MergeTerms => ({
+      ...open,
+      arrearsCapOf: (instanceId, lineItemId) => (instanceId === INSTANCE && lineItemId === 'ACT-1' ? cap : 0n),
+    })
+    const above = withEntry(onLine(95n), counters(105n))
+    const within = mergeSegment(active, known(account(100n, 10n)), above, instances, essential(5n))
+    expect(within.merged && within.changes.map(({ after }) => after)).toEqual([
+      account(105n, 105n),
+      account(105n, 105n),
+    ])
+    const beyond = mergeSegment(active, known(account(100n, 10n)), above, instances, essential(4n))
+    expect(beyond).toMatchObject({ merged: false, problem: 'MORE_ARREARS_THAN_ALLOWED', account: LINE })
+  })
+
+  it('holds the cap for all periods of a line item together', () => {
+    const next = lineAccount(INSTANCE, 'ACT-1', 1)
+    const both: ReceivedSegment = {
+      ...empty,
+      counters: [LINE, next].map((name) => ({ account: name, used: 13n, refunded: 0n, returned: 0n })),
+      entries: [21, 22].map((n, index) => ({
+        ...onLine(3n),
+        n,
+        postings: [{ account: [LINE, next][index] ?? '', amount: 3n }],
+      })),
+      entryHashes: ['e21', 'e22'],
+      entryHead: 'e22',
+    }
+    const before = new Map([
+      [LINE, account(10n, 10n)],
+      [next, account(10n, 10n)],
+    ])
+    const terms = (cap: bigint): MergeTerms => ({ ...open, arrearsCapOf: () => cap })
+    expect(mergeSegment(active, before, both, instances, terms(6n)).merged).toBe(true)
+    expect(mergeSegment(active, before, both, instances, terms(5n))).toMatchObject({
+      problem: 'MORE_ARREARS_THAN_ALLOWED',
+      account: next,
+    })
+  })
+
   const one = withEntry(onLine(5n), counters(15n))
   const refund: ReceivedEntry = { ...onLine(20n), kind: 'refund' }
   const broken: [string, string, ReceivedSegment][] = [

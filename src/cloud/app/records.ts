@@ -136,7 +136,7 @@ export interface UsageRecord {
   readonly version: string
   readonly count: Decimal
   readonly operation: UsageOperation
-  /** `GRANTED`, `REFUNDED`, `NOT_CHARGED`, or the reason of the refusal. */
+  /** `GRANTED`, `REFUNDED`, `NOT_CHARGED`, `BURNED`, or the reason of the refusal. */
   readonly status: string
   /** Negative for a refund. */
   readonly tokens: Micro
@@ -145,8 +145,11 @@ export interface UsageRecord {
   readonly metaData: string | null
 }
 
-/** What was done: a request that somebody made, the charge of another interval of a session, or a refund. */
-export type UsageOperation = 'REQUEST' | 'AUTOMATIC_CHARGE' | 'REFUND'
+/**
+ * What was done: a request that somebody made, the charge of another interval of a session, a refund, or what a power cut
+ * may have cost a device at most, which is billed but is no use.
+ */
+export type UsageOperation = 'REQUEST' | 'AUTOMATIC_CHARGE' | 'REFUND' | 'BURN'
 
 export type UsageSource =
   | { readonly kind: 'one-off' }

@@ -50,6 +50,13 @@ const lineItem = z.strictObject({
   periods: z.array(period).min(1),
   actions: z.array(action),
   consumptionLimit: z.strictObject({ limit: microText, periods: z.array(period).min(1) }).nullable(),
+  /** What to do when the grant is used up and the cloud cannot be asked. Absent: refuse. */
+  offline: z
+    .discriminatedUnion('policy', [
+      z.strictObject({ policy: z.literal('refuse') }),
+      z.strictObject({ policy: z.literal('essential'), arrearsCap: microText }),
+    ])
+    .optional(),
 })
 
 const ratedItem = z.union([
@@ -143,6 +150,9 @@ export function policyToWire(
               limit: String(item.consumptionLimit.limit),
               periods: item.consumptionLimit.periods.map(({ index, from, until }) => ({ index, from, until })),
             },
+      ...(item.offline?.policy === 'essential'
+        ? { offline: { policy: 'essential', arrearsCap: String(item.offline.arrearsCap) } }
+        : {}),
     })),
     conditions: policy.conditions.map((named) => ({ id: named.id, name: named.name, condition: bare(named) })),
     rateTables: policy.rateTables.map(({ series, version, effectiveFrom, items }) => ({

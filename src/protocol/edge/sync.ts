@@ -89,13 +89,14 @@ export type Segment = z.infer<typeof segment>
 export type SegmentWire = z.input<typeof segment>
 
 /**
- * One line of the device's ledger: an access request as decided, with refusals, a refund, or a change of a session that
- * moves no tokens (`session`: no items, no postings). Never edited. The postings
- * on the account of a line item add up to what the parts say was charged to it (or, of a refund, given back).
+ * One line of the device's ledger: an access request as decided, with refusals, a refund, a burn, or a change of a session
+ * that moves no tokens (`session`: no items, no postings). Never edited. The postings on the account of a line item add up
+ * to what the parts say was charged to it (or, of a refund, given back). A burn is what a power cut may have cost at most:
+ * it has postings and no items, and each account burns its own amount.
  */
 export const entryBody = z.strictObject({
   n: z.int().min(1),
-  kind: z.enum(['access', 'refund', 'session']),
+  kind: z.enum(['access', 'refund', 'session', 'burn']),
   at: instant,
   earliest: instant,
   latest: instant.nullable(),
@@ -129,7 +130,14 @@ export const entryBody = z.strictObject({
       metaData: z.record(z.string(), z.unknown()).optional(),
     }),
   ),
-  postings: z.array(z.strictObject({ account: accountId, amount: microText })),
+  postings: z.array(
+    z.strictObject({
+      account: accountId,
+      amount: microText,
+      /** How much of it the grant did not hold: spent by the offline policy of the line item. Absent: nothing. */
+      aboveGrant: microText.optional(),
+    }),
+  ),
 })
 export type EntryBody = z.infer<typeof entryBody>
 export type EntryBodyWire = z.input<typeof entryBody>

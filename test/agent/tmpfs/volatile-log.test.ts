@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { FrameWriter, readFrames } from '../../../src/agent/adapters/tmpfs/frame.ts'
 import { TmpfsLog } from '../../../src/agent/adapters/tmpfs/volatile-log.ts'
+import type { PendingEntry } from '../../../src/agent/app/journal.ts'
 import { missingFrom } from '../../../src/agent/app/volatile-log.ts'
 import { CHAIN_START, entryHash } from '../../../src/protocol/signing.ts'
 import { entry, temporaryDirectory } from '../harness.ts'
@@ -15,7 +16,7 @@ const session = { id: 's', ended: false, since: 5, document: '{}', snapshot: '{"
 const one = { ...entry(1, [{ account: A, amount: 5n }], { lastAnswer: answer }), session }
 const two = entry(2, [{ account: A, amount: 7n }])
 const three = entry(3, [])
-const headOf = (...entries: (typeof one)[]): string =>
+const headOf = (...entries: PendingEntry[]): string =>
   entries.reduce((head, { body }) => entryHash(head, body), CHAIN_START)
 
 function logIn(directory: string, bootId = 'boot-1'): TmpfsLog {

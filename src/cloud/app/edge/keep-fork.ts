@@ -80,6 +80,11 @@ async function unreported({ tx, device, incarnation, segment }: Taking): Promise
   const [first, last] = [segment.entries[0]?.n ?? 0, segment.entries.at(-1)?.n ?? 0]
   const known = await tx.edge.entries.hashes(device.id, incarnation.number, first, last)
   return segment.entries.filter(({ n, hash, body }) => {
-    return body.kind === 'access' && body.n === n && !known.has(hash) && entryProblem(body, instances) === undefined
+    return (
+      (body.kind === 'access' || body.kind === 'burn') &&
+      body.n === n &&
+      !known.has(hash) &&
+      entryProblem(body, instances) === undefined
+    )
   })
 }

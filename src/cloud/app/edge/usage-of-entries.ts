@@ -1,4 +1,7 @@
-/** The lines of the bill: one usage record for each part that a device charged or gave back, and for each item refused. */
+/**
+ * The lines of the bill: one usage record for each part that a device charged or gave back, for each item refused, and for
+ * what a power cut burned of each line item.
+ */
 import { parseAccount } from '../../../core/account.ts'
 import { type Micro, parseDecimal } from '../../../core/amount.ts'
 import type { UsageRecord, UsageSource } from '../records.ts'
@@ -25,6 +28,34 @@ export function usageOfEntries(entries: readonly OpenedEntry[], facts: UsageFact
     totals.set(account, total)
     return total
   }
+  const burnt = (n: number, body: OpenedEntry['body']): UsageRecord[] =>
+    body.postings.flatMap(({ account, amount }): UsageRecord[] => {
+      const parsed = parseAccount(account)
+      if (parsed?.kind !== 'line') return []
+      const { instanceId, lineItemId } = parsed
+      return [
+        {
+          correlationId: body.correlationId,
+          usageTime: body.at,
+          writeTime: facts.writeTime,
+          requesterType: body.requester.type,
+          requesterValue: body.requester.value,
+          accountId: facts.accountIdOf(instanceId),
+          instanceId,
+          activationId: lineItemId,
+          quantity: facts.quantityOf(instanceId, lineItemId),
+          used: advance(account, amount),
+          item: '',
+          version: '',
+          count: { digits: 0n, scale: 0 },
+          operation: 'BURN',
+          status: 'BURNED',
+          tokens: amount,
+          source: { kind: 'device', deviceId: facts.deviceId, incarnation: facts.incarnation, entry: n },
+          metaData: null,
+        },
+      ]
+    })
   return entries.flatMap(({ n, body }) => {
     const source: UsageSource = {
       kind: 'device',
@@ -34,6 +65,7 @@ export function usageOfEntries(entries: readonly OpenedEntry[], facts: UsageFact
       ...(body.session === undefined ? {} : { sessionId: body.session.id }),
     }
     const sign = body.kind === 'refund' ? -1n : 1n
+    if (body.kind === 'burn') return burnt(n, body)
     const accounts = lineAccounts(body.postings.map(({ account }) => account))
     return body.items.flatMap((item): UsageRecord[] => {
       const common = {

@@ -1,11 +1,17 @@
 /** Writes the lines of the bill for entries that are taken in. */
-import type { AccountId } from '../../../core/account.ts'
+import { type AccountId, parseAccount } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
 import { used } from '../pool.ts'
 import type { Pool } from '../records.ts'
 import type { OpenedEntry } from './open-segment.ts'
 import type { Taking } from './taking.ts'
 import { usageOfEntries } from './usage-of-entries.ts'
+
+function lineItemsOf({ items, postings }: OpenedEntry['body']): readonly string[] {
+  const charged = items.flatMap(({ parts }) => parts.map(({ lineItemId }) => lineItemId))
+  const posted = postings.map(({ account }) => parseAccount(account)?.lineItemId)
+  return [...charged, ...posted.filter((id): id is string => id !== undefined)]
+}
 
 /** @param pools as they were before the entries */
 export async function writeUsage(
@@ -21,7 +27,7 @@ export async function writeUsage(
     if (!accountIds.has(instanceId)) {
       accountIds.set(instanceId, (await tx.instances.get(instanceId))?.accountId ?? '')
     }
-    for (const { lineItemId } of body.items.flatMap(({ parts }) => parts)) {
+    for (const lineItemId of lineItemsOf(body)) {
       if (quantities.has(key(instanceId, lineItemId))) continue
       const lineItem = await tx.lineItems.get(instanceId, lineItemId)
       if (lineItem !== undefined) quantities.set(key(instanceId, lineItemId), lineItem.quantity)
