@@ -16,6 +16,7 @@ test('it says in words how the agent is', async () => {
     'hints     connected',
     'ledger    12 entries, 3 not yet in the cloud',
     'spending  from what is at hand, for 24 hours more without the cloud',
+    'answers   after their charge is on the disk',
     `rules     revision 7 of instance ${instanceId}, revision 8 exists`,
     '',
     'TOKENS OF  AT HAND  CHARGED',
