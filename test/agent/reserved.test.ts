@@ -15,7 +15,7 @@ import { recoverBlocks } from '../../src/agent/app/recover-blocks.ts'
 import type { Anchor, VolatileLog } from '../../src/agent/app/volatile-log.ts'
 import { type Posting, actionAccount, lineAccount } from '../../src/core/account.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
-import { type Segment, entryBody } from '../../src/protocol/edge/sync.ts'
+import { type Segment, type SegmentWire, entryBody } from '../../src/protocol/edge/sync.ts'
 import { SEAL, STAMP, attach, entry, grant, journalIn, payloadOf, temporaryDirectory } from './harness.ts'
 import { INSTANCE } from './link/fake-cloud.ts'
 import { FakeTime } from './link/fake-time.ts'
@@ -321,12 +321,12 @@ describe('a device that spends ahead of its disk', () => {
     await device.charge({ [A]: 5n })
     // The seal holds what the journal has; what is in the log only comes with the next one.
     const { document, seq } = await device.journal.seal(SEAL)
-    const sealed = (payloadOf(document) as Segment).counters.find(({ account }) => account === A)
+    const sealed = (payloadOf(document) as SegmentWire).counters.find(({ account }) => account === A)
     await device.charge({ [A]: 5n })
     for (const time of [device.time, rebooted(device.time)]) {
       const after = await Process.on(device.copy(), time)
       await after.journal.acknowledge(seq, null, null)
-      const next = payloadOf((await after.journal.seal(SEAL)).document) as Segment
+      const next = payloadOf((await after.journal.seal(SEAL)).document) as SegmentWire
       const counter = next.counters.find(({ account }) => account === A)
       expect(BigInt(counter!.used)).toBeGreaterThanOrEqual(BigInt(sealed!.used) + 10n)
       expect(await after.used(A)).toBe(BigInt(counter!.used))

@@ -179,7 +179,7 @@ export class Commits {
   async close(): Promise<void> {
     if (this.#parts.reserve === null) return this.settled()
     await this.flushed()
-    if (!this.isSettled || this.#broken) return
+    if (this.#logged.length > 0 || this.#broken) return
     this.#closeBlocks()
     if (this.#closing.size > 0) await this.settled()
     // With nothing reserved and nothing on its way, the log has nothing to tell.
@@ -282,7 +282,8 @@ export class Commits {
     this.#waiting = []
     const entries = [...this.#logged, ...waiting].map(({ entry }) => entry)
     if (reserve === null) {
-      this.#await(journal.append(entries, stamp()), { logged: 0, waiting, closing: [], turned: false, rescue: false })
+      const appending = journal.append(entries, stamp()).then(() => '')
+      this.#await(appending, { logged: 0, waiting, closing: [], turned: false, rescue: false })
       return
     }
     if (this.#logMayBegin()) {
@@ -314,11 +315,11 @@ export class Commits {
     this.#await(writing, { logged: entries.length, waiting: [], closing: [], turned: false, rescue: true })
   }
 
-  #await(writing: Promise<string | void>, commit: Omit<UnderWay, 'begunAt'>): void {
+  #await(writing: Promise<string>, commit: Omit<UnderWay, 'begunAt'>): void {
     const underWay = { ...commit, begunAt: this.#parts.now() }
     this.#underWay = underWay
     writing.then(
-      (head) => this.#committed(underWay, head ?? ''),
+      (head) => this.#committed(underWay, head),
       (error: unknown) => this.#failed(underWay, error),
     )
   }
