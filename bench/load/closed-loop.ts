@@ -34,7 +34,7 @@ export async function closedLoop(order: LoadOrder): Promise<LoadReport> {
   const { target, connections, warmupMs, durationMs } = order
   const dialect =
     target.protocol === 'http'
-      ? httpDialect(target.path, target.bodies, target.grantMark)
+      ? httpDialect(target.path, target.bodies, target.grantMark, target.authorization)
       : redisDialect(target.command, target.grantAnswer)
   const begin = performance.now()
   const from = begin + warmupMs
@@ -57,7 +57,7 @@ export async function closedLoop(order: LoadOrder): Promise<LoadReport> {
     return true
   }
   await Promise.all(
-    Array.from({ length: connections }, (_, index) => converse(target.socketPath, index, dialect, acknowledge)),
+    Array.from({ length: connections }, (_, index) => converse(addressOf(target), index, dialect, acknowledge)),
   )
   return {
     acknowledged,
@@ -67,9 +67,16 @@ export async function closedLoop(order: LoadOrder): Promise<LoadReport> {
   }
 }
 
+type Address = { readonly path: string } | { readonly host: string; readonly port: number }
+
+function addressOf(target: Target): Address {
+  if (target.protocol === 'http' && target.port !== undefined) return { host: '127.0.0.1', port: target.port }
+  return { path: target.socketPath }
+}
+
 /** One connection, until `acknowledge` says that it was the last answer. */
 function converse(
-  socketPath: string,
+  address: Address,
   index: number,
   dialect: Dialect,
   acknowledge: (sentAt: number, now: number) => boolean,
@@ -101,7 +108,7 @@ function converse(
       socket.destroy()
     }
     const socket: Socket = connect({
-      path: socketPath,
+      ...address,
       onread: {
         buffer: Buffer.alloc(READ_BYTES),
         callback: (count, buffer) => {

@@ -14,6 +14,10 @@ export type Target =
   | {
       readonly protocol: 'http'
       readonly socketPath: string
+      /** In the place of the socket: a port of this machine. */
+      readonly port?: number
+      /** Value of the header Authorization. */
+      readonly authorization?: string
       readonly path: string
       /** JSON texts; connection `i` sends number `i` modulo their count. */
       readonly bodies: readonly string[]

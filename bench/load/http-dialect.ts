@@ -6,10 +6,16 @@ import type { Dialect } from './dialect.ts'
 
 const HEAD_END = Buffer.from('\r\n\r\n')
 
-export function httpDialect(path: string, bodies: readonly string[], grantMark: string): Dialect {
+export function httpDialect(
+  path: string,
+  bodies: readonly string[],
+  grantMark: string,
+  authorization?: string,
+): Dialect {
   const requests = bodies.map((body) =>
     Buffer.from(
       `POST ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n` +
+        (authorization === undefined ? '' : `Authorization: ${authorization}\r\n`) +
         `Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`,
     ),
   )

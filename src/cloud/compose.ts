@@ -133,7 +133,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
       service: `${publicAddress()}/api`,
       push: push.url,
     }),
-    heartbeat: (tx, device, at) => heartbeatOfDevice(tx, device.id, at),
+    heartbeat: (tx, device, at, locked) => heartbeatOfDevice(tx, device.id, at, locked),
     onRevoked: (deviceId) => push.drop(deviceId),
     sessions: service,
   })
@@ -194,6 +194,7 @@ async function openStore(
   return openPostgresStore({
     url: db,
     password: dbPassword?.reveal() ?? null,
+    onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
     onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
   })
 }

@@ -12,6 +12,8 @@ import type { Reader, Transaction } from './store.ts'
 
 export interface LoadedPolicy {
   readonly revision: number
+  /** When its calendars must be carried on; null: never. */
+  readonly calendarDue: number | null
   /** The customer account that owns the instance. */
   readonly accountId: string
   readonly policy: Policy
@@ -32,6 +34,8 @@ export interface PoliciesOptions {
 export class Policies {
   readonly #options: PoliciesOptions
   readonly #kept = new Map<string, LoadedPolicy>()
+  /** What a transaction that is under way has raised: it may still roll back, and nobody else may decide by it. */
+  readonly #raised = new WeakMap<Transaction, Map<string, LoadedPolicy>>()
 
   constructor(options: PoliciesOptions) {
     this.#options = options
@@ -42,13 +46,22 @@ export class Policies {
    * first, where that is due. Undefined: there is no such instance.
    */
   async hold(tx: Transaction, instanceId: string, now: number): Promise<LoadedPolicy | undefined> {
-    const held = await tx.policyRevisions.hold(instanceId)
-    if (held === undefined) return undefined
-    if (held.calendarDue === null || now < held.calendarDue) return this.at(tx, held)
+    const raised = this.#raised.get(tx)?.get(instanceId)
+    if (raised !== undefined) return raised
+    // Found out before anything is locked: of two that share the rules and both want them alone, neither could go on.
+    const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
+    if (known === undefined) return undefined
+    if (!isDue(known, now)) {
+      const held = await tx.policyRevisions.hold(instanceId)
+      return held === undefined ? undefined : this.at(tx, held)
+    }
     const locked = await tx.policyRevisions.lock(instanceId)
     if (locked === undefined) return undefined
-    // Not kept: the transaction may still roll back, and another change would take the same number.
-    return this.#load(tx, await raisePolicy(tx, locked, now))
+    if (!isDue(locked, now)) return this.at(tx, locked)
+    const loaded = await this.#load(tx, await raisePolicy(tx, locked, now))
+    const mine = this.#raised.get(tx) ?? new Map<string, LoadedPolicy>()
+    this.#raised.set(tx, mine.set(instanceId, loaded))
+    return loaded
   }
 
   /** The newest policy as the reader sees it. Undefined: there is no such instance. */
@@ -78,12 +91,17 @@ export class Policies {
     if (instance === undefined) throw new Error('invariant: a policy has an instance')
     return {
       revision: revision.revision,
+      calendarDue: revision.calendarDue,
       accountId: instance.accountId,
       policy,
       compiled: compilePolicy(policy),
       lineItems: new Map(policy.lineItems.map((lineItem) => [lineItem.id, lineItem])),
     }
   }
+}
+
+function isDue({ calendarDue }: Pick<PolicyRevision, 'calendarDue'>, now: number): boolean {
+  return calendarDue !== null && calendarDue <= now
 }
 
 async function assemblePolicy(

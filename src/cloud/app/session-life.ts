@@ -76,8 +76,14 @@ export async function heartbeat(
 }
 
 /** A sync of the device counts as the heartbeat of every session that it has opened. */
-export async function heartbeatOfDevice(tx: Transaction, deviceId: string, now: number): Promise<void> {
+export async function heartbeatOfDevice(
+  tx: Transaction,
+  deviceId: string,
+  now: number,
+  locked: ReadonlySet<string>,
+): Promise<void> {
   for (const { id } of await tx.sessions.ofDevice(deviceId)) {
+    if (!locked.has(id)) continue
     const session = await tx.sessions.lock(id)
     // One that is due is left to the sweep: a late sync does not undo a missed heartbeat.
     if (session !== undefined && isLive(session) && due(session, now) === null) {

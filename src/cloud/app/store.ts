@@ -1,7 +1,15 @@
 /**
  * The twin's memory, as the use cases need it. A transaction commits all of its effects or none, and its promise resolves
  * after they would survive a power cut. Readers cannot write, by type. Several twin nodes may share one store: rows that
- * a decision rests on are locked before they are read (`lock`, `open`, `hold`), and always in the order of their ids.
+ * a decision rests on are locked before they are read (`lock`, `open`, `hold`), and always in one order, so that no two
+ * transactions wait for each other in a circle:
+ *
+ *   1 a device (its incarnations, entries and accounts are written under its lock)
+ *   2 sessions, by id
+ *   3 the rules: of all instances, then of each, by id; shared or alone from the start, never first one and then the other
+ *   4 accounts: those of line items first, then by id. What is wanted later and stands before what is locked is not waited
+ *     for: where it is in use, the transaction starts over
+ *   5 whatever is only inserted: usage records, the outbox, documents
  */
 import type { AccountId } from '../../core/account.ts'
 import type { Action } from '../../core/policy.ts'

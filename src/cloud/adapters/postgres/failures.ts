@@ -3,6 +3,7 @@
  * here and nowhere else.
  */
 import pg from 'pg'
+import { WouldWait } from '../sql/would-wait.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
 /** The connection is gone, and with it a transaction that had not reached its commit: nothing has changed. */
@@ -39,7 +40,7 @@ export function endsConnection(error: unknown): boolean {
  * taken is such a meeting too: the second run reads what the other transaction wrote.
  */
 export function isWorthAnotherRun(error: unknown): boolean {
-  if (error instanceof ConnectionLost) return true
+  if (error instanceof ConnectionLost || error instanceof WouldWait) return true
   return MEETINGS.has(sqlState(error) ?? '')
 }
 
@@ -62,7 +63,7 @@ export function coded(error: unknown, shown: string): unknown {
       facts: { xid: error.xid },
     })
   }
-  const state = sqlState(error)
+  const state = sqlState(error instanceof WouldWait ? error.cause : error)
   if (state === undefined) return error
   const of = (code: ConstructorParameters<typeof CodedError>[0], text: string) =>
     new CodedError(code, `${shown}: ${text}`, { cause: error, facts: { sqlState: state } })

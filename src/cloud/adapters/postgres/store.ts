@@ -25,6 +25,8 @@ export interface PostgresStoreOptions {
   readonly password?: string | null
   /** Called when a connection that was not in use was lost, for the log. */
   readonly onConnectionLost: (error: CodedError) => void
+  /** Called with what made a transaction start over. */
+  readonly onRerun?: (cause: unknown) => void
   /** Other than the usual ones. */
   readonly limits?: Partial<Limits>
 }
@@ -36,6 +38,7 @@ export interface PostgresStoreOptions {
 export async function openPostgresStore(options: PostgresStoreOptions): Promise<Store> {
   const address = databaseAddress(options.url, options.password)
   const limits = { ...LIMITS, ...options.limits }
+  const { onRerun = () => undefined } = options
   const { connectionString, shown } = address
   const schema = await prepareDatabase(address, limits)
   const pool = openPool(connectionString, limits, ({ message }) => {
@@ -47,7 +50,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
   return {
     async transaction(work) {
       const written = { outbox: false }
-      const result = await rerunning(shown, limits, async () => {
+      const result = await rerunning(shown, limits, onRerun, async () => {
         written.outbox = false
         const done: { result?: Awaited<ReturnType<typeof work>> } = {}
         try {
@@ -68,7 +71,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
       return result
     },
     read: (work) =>
-      rerunning(shown, limits, () =>
+      rerunning(shown, limits, onRerun, () =>
         database
           .transaction()
           .setAccessMode('read only')
@@ -82,12 +85,18 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
   }
 }
 
-async function rerunning<T>(shown: string, { runsMax, rerunPauseMs }: Limits, run: () => Promise<T>): Promise<T> {
+async function rerunning<T>(
+  shown: string,
+  { runsMax, rerunPauseMs }: Limits,
+  onRerun: (cause: unknown) => void,
+  run: () => Promise<T>,
+): Promise<T> {
   for (let runs = 1; ; runs += 1) {
     try {
       return await run()
     } catch (error) {
       if (runs >= runsMax || !isWorthAnotherRun(error)) throw coded(error, shown)
+      onRerun(error)
       await pause(Math.random() * rerunPauseMs * 2 ** (runs - 1))
     }
   }

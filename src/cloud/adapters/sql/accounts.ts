@@ -1,14 +1,16 @@
 /** Accounts in SQL. The table itself refuses a row that breaks the invariant of a pool. */
+import { sql as statement } from 'kysely'
 import { type AccountId, parseAccount } from '../../../core/account.ts'
 import { newPool } from '../../app/pool.ts'
 import type { Pool } from '../../app/records.ts'
 import type { AccountReader, Transaction } from '../../app/store.ts'
 import { type Sql, chunks } from './sql.ts'
 import type { Row } from './tables.ts'
+import { WouldWait, isLockNotAvailable } from './would-wait.ts'
 
 export function accountReader(sql: Sql): AccountReader {
   return {
-    get: (accounts) => select(sql, accounts, false),
+    get: (accounts) => select(sql, accounts, 'NONE'),
     async ofLineItem(instanceId, lineItemId) {
       const rows = await sql.db
         .selectFrom('accounts')
@@ -24,7 +26,40 @@ export function accountReader(sql: Sql): AccountReader {
 
 export function accountTransaction(sql: Sql): Transaction['accounts'] {
   const { db, lockRows } = sql
-  const lock = (accounts: readonly AccountId[]): Promise<Map<AccountId, Pool>> => select(sql, accounts, lockRows)
+  const held = new Set<AccountId>()
+  let last: AccountId | undefined
+  const isInOrder = (account: AccountId): boolean =>
+    last === undefined || held.has(account) || lockOrder(last, account) < 0
+  const hold = (accounts: Iterable<AccountId>): void => {
+    for (const account of accounts) {
+      held.add(account)
+      if (last === undefined || lockOrder(last, account) < 0) last = account
+    }
+  }
+  /** Those after the last one that is locked already are waited for; one before it must be free. */
+  const lock = async (accounts: readonly AccountId[]): Promise<Map<AccountId, Pool>> => {
+    if (!lockRows) return select(sql, accounts, 'NONE')
+    const pools = await select(sql, accounts, accounts.every(isInOrder) ? 'WAIT' : 'NO_WAIT')
+    hold(pools.keys())
+    return pools
+  }
+  /** Inserts or locks each in the order given: one that another transaction has made meanwhile is locked in its turn. */
+  const insert = async (rows: readonly Row<'accounts'>[]): Promise<readonly Row<'accounts'>[]> => {
+    const mayWait = !lockRows || rows.every(({ id }) => isInOrder(id))
+    const made: Row<'accounts'>[] = []
+    for (const some of chunks(rows, 50)) {
+      const inserting = db
+        .insertInto('accounts')
+        .values(some)
+        .onConflict((conflict) =>
+          conflict.column('id').doUpdateSet((excluded) => ({ id: excluded.ref('excluded.id') })),
+        )
+        .returningAll()
+      made.push(...(await (mayWait ? inserting.execute() : withoutWaiting(sql, () => inserting.execute()))))
+    }
+    if (lockRows) hold(rows.map(({ id }) => id))
+    return made
+  }
   return {
     ...accountReader(sql),
     lock,
@@ -35,16 +70,10 @@ export function accountTransaction(sql: Sql): Transaction['accounts'] {
       if (missing.size === 0) return pools
       // An insert waits for another one of the same id, so the order matters here too.
       const rows = [...missing.keys()]
-        .sort()
+        .sort(lockOrder)
         .map((account) => rowOf(newPool(account, missing.get(account)?.cap ?? null)))
-      for (const some of chunks(rows, 50)) {
-        await db
-          .insertInto('accounts')
-          .values(some)
-          .onConflict((conflict) => conflict.column('id').doNothing())
-          .execute()
-      }
-      return lock(accounts)
+      for (const row of await insert(rows)) pools.set(row.id, poolOf(row))
+      return pools
     },
     async save(pools) {
       for (const some of chunks(pools.map(rowOf), 50)) {
@@ -66,12 +95,46 @@ export function accountTransaction(sql: Sql): Transaction['accounts'] {
   }
 }
 
+/**
+ * Pools of line items first: whoever draws on an allocation or a limit draws on its line item too, so that two who make the
+ * same account have met before.
+ */
+function lockOrder(a: AccountId, b: AccountId): number {
+  const [first, second] = [isLine(a), isLine(b)]
+  if (first !== second) return first ? -1 : 1
+  if (a === b) return 0
+  return a < b ? -1 : 1
+}
+
+function isLine(account: AccountId): boolean {
+  return account.startsWith('line/')
+}
+
+/** An insert waits for another one of the same id, and knows no NOWAIT. */
+async function withoutWaiting<T>({ db }: Sql, insert: () => Promise<T>): Promise<T> {
+  const before = await statement<{ timeout: string }>`
+    SELECT current_setting('lock_timeout') AS timeout, set_config('lock_timeout', '1', true)`.execute(db)
+  const made = await insert().catch((error: unknown) => {
+    throw isLockNotAvailable(error) ? new WouldWait(error) : error
+  })
+  await statement`SELECT set_config('lock_timeout', ${before.rows[0]?.timeout ?? '0'}, true)`.execute(db)
+  return made
+}
+
 /** Sorted, so that transactions which lock the same accounts never wait for each other in a circle. */
-async function select({ db }: Sql, accounts: readonly AccountId[], forUpdate: boolean): Promise<Map<AccountId, Pool>> {
+async function select(
+  { db }: Sql,
+  accounts: readonly AccountId[],
+  locking: 'NONE' | 'WAIT' | 'NO_WAIT',
+): Promise<Map<AccountId, Pool>> {
   const pools = new Map<AccountId, Pool>()
-  for (const some of chunks([...new Set(accounts)].sort())) {
-    const query = db.selectFrom('accounts').selectAll().where('id', 'in', some).orderBy('id')
-    const rows = await (forUpdate ? query.forUpdate() : query).execute()
+  for (const some of chunks([...new Set(accounts)].sort(lockOrder))) {
+    const listed = db.selectFrom('accounts').selectAll().where('id', 'in', some)
+    const query = locking === 'NONE' ? listed : listed.orderBy(statement<boolean>`id NOT LIKE 'line/%'`).orderBy('id')
+    const locked = locking === 'NONE' ? query : locking === 'WAIT' ? query.forUpdate() : query.forUpdate().noWait()
+    const rows = await locked.execute().catch((error: unknown) => {
+      throw locking === 'NO_WAIT' && isLockNotAvailable(error) ? new WouldWait(error) : error
+    })
     for (const row of rows) pools.set(row.id, poolOf(row))
   }
   return pools

@@ -11,6 +11,22 @@ import type { Transaction } from '../store.ts'
 import type { Device } from './records.ts'
 
 /**
+ * Locks every session that a segment may touch, before rules and accounts are: see the order in store.ts. Returns the ids
+ * of those that the device has opened or keeps; one that is opened meanwhile is left to the next segment.
+ */
+export async function lockSessions(
+  tx: Transaction,
+  { id }: Device,
+  { sessions }: { readonly sessions: readonly SessionSnapshot[] },
+): Promise<ReadonlySet<string>> {
+  const opened = (await tx.sessions.ofDevice(id)).map((session) => session.id)
+  const kept = (await tx.sessions.keptBy(id)).map(({ session }) => session.id)
+  const touched = new Set([...opened, ...kept, ...sessions.map((session) => session.id.toLowerCase())])
+  for (const each of [...touched].sort()) await tx.sessions.lock(each)
+  return touched
+}
+
+/**
  * Takes in what the current incarnation of a device says of its sessions. An id that another keeper has, and an instance
  * that the device does not serve, are nobody's business and change nothing.
  */

@@ -9,7 +9,7 @@ import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../records.ts'
-import { ordersFor, takeSessions } from './device-sessions.ts'
+import { lockSessions, ordersFor, takeSessions } from './device-sessions.ts'
 import { grantWants, grantableAt, lastUsableAt } from './grants.ts'
 import { type AccountMove, believable, movePools } from './move.ts'
 import type { OpenedEntry, OpenedSegment } from './open-segment.ts'
@@ -23,6 +23,7 @@ import { writeUsage } from './write-usage.ts'
 export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken> {
   const { deps, tx, device, incarnation, segment, now } = taking
   const { received } = segment
+  const sessions = await lockSessions(tx, device, segment)
   const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
   const goesOn = grants && !segment.final
   const wants = goesOn ? usefulWants(segment.wants, rules, now) : []
@@ -106,7 +107,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
       : {}),
     releaseAsked: grants ? device.releaseAsked && releasing : device.releaseAsked,
   })
-  await deps.heartbeat(tx, device, now)
+  await deps.heartbeat(tx, device, now, sessions)
   return { taken: true, answer }
 }
 

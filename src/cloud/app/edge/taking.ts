@@ -17,7 +17,7 @@ export interface Sync {
   readonly terms: EdgeTerms
   readonly policies: Pick<Policies, 'hold'>
   /** A sync counts as a heartbeat of the sessions that the device has opened. */
-  readonly heartbeat: (tx: Transaction, device: Device, now: number) => Promise<void>
+  readonly heartbeat: (tx: Transaction, device: Device, now: number, locked: ReadonlySet<string>) => Promise<void>
 }
 
 export interface Taking {

@@ -1,0 +1,243 @@
+/**
+ * `npm run bench:cloud`: one-off access requests per second of the twin, over each store that is there, beside the same
+ * framework that only writes a row. With `--nodes` several nodes share one PostgreSQL. See docs/benchmarks.md.
+ */
+import { randomUUID } from 'node:crypto'
+import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
+import { cpus } from 'node:os'
+import { join, resolve } from 'node:path'
+import { parseArgs } from 'node:util'
+import { type PostgresServer, ask, startPostgres } from './cloud/postgres-server.ts'
+import { type Books, type Loaded, MICRO_CHARGED, startFloor, startTwin } from './cloud/servers.ts'
+import type { LoadReport } from './load/closed-loop.ts'
+import { LoadGenerator } from './load/generator.ts'
+import { median } from './load/latency.ts'
+import { measureStorage } from './measure/storage.ts'
+import { table } from './table.ts'
+
+const USAGE = `npm run bench:cloud -- [OPTION...]
+
+One-off access requests per second over HTTP, durable in the twin's store, beside an empty handler of the same framework
+that writes one row. PostgreSQL: TALLYGATE_TEST_POSTGRES_URL, or an installed one that is started for the run.
+
+  --connections LIST   connections that ask in turn, over all nodes (1,16,64)
+  --seconds N          length of one measurement (3)
+  --rounds N           alternating rounds; the table shows medians over them (3)
+  --nodes N            nodes of the twin over one PostgreSQL (1); more than one leaves SQLite out
+  --state-dir DIR      where the stores keep their data (.tallygate in the working folder)
+  --help               this text
+`
+
+const WARMUP_MS = 3_000
+const RAMP_MS = 100
+
+interface Contender {
+  readonly name: string
+  readonly store: string
+  readonly isFloor: boolean
+  start(directory: string): Promise<{ readonly loaded: Loaded; cleanUp(): Promise<void> }>
+}
+
+interface Measurement {
+  readonly contender: Contender
+  readonly connections: number
+  readonly perSecond: number
+  readonly p50: number
+  readonly p99: number
+}
+
+interface Account {
+  readonly contender: string
+  readonly acknowledged: number
+  readonly books: Books
+}
+
+function contenders(nodes: number, postgres: PostgresServer | undefined): readonly Contender[] {
+  const list: Contender[] = []
+  const none = async (): Promise<void> => undefined
+  if (nodes === 1) {
+    const store = 'SQLite'
+    list.push({
+      ...{ name: 'twin', store, isFloor: false },
+      start: async (directory) => ({ loaded: await startTwin(directory, 1, null), cleanUp: none }),
+    })
+    list.push({
+      ...{ name: 'floor', store, isFloor: true },
+      start: async (directory) => ({ loaded: await startFloor(directory, null), cleanUp: none }),
+    })
+  }
+  if (postgres !== undefined) {
+    const store = 'PostgreSQL'
+    const inSchema = async (start: (url: string) => Promise<Loaded>) => {
+      const name = `bench_${randomUUID().replaceAll('-', '')}`
+      await ask(postgres.url, `CREATE SCHEMA ${name}`)
+      const url = new URL(postgres.url)
+      url.searchParams.set('options', `-csearch_path=${name}`)
+      const cleanUp = async (): Promise<void> => void (await ask(postgres.url, `DROP SCHEMA ${name} CASCADE`))
+      return { loaded: await start(url.href), cleanUp }
+    }
+    list.push({
+      ...{ name: nodes === 1 ? 'twin' : `twin, ${nodes} nodes`, store, isFloor: false },
+      start: (directory) => inSchema((url) => startTwin(directory, nodes, url)),
+    })
+    list.push({
+      ...{ name: 'floor', store, isFloor: true },
+      start: (directory) => inSchema((url) => startFloor(directory, url)),
+    })
+  }
+  return list
+}
+
+/** The connections are shared out over the nodes; each node has a generator of its own. */
+async function load(
+  generators: readonly LoadGenerator[],
+  { targets }: Loaded,
+  connections: number,
+  times: { warmupMs: number; durationMs: number },
+): Promise<LoadReport[]> {
+  const orders = targets.map((target, index) => {
+    const share = Math.floor(connections / targets.length) + (index < connections % targets.length ? 1 : 0)
+    return { target, connections: share, ...times }
+  })
+  const busy = orders.filter((order) => order.connections > 0)
+  return Promise.all(
+    busy.map(async (order, index) => {
+      const generator = generators[index]
+      if (generator === undefined) throw new Error('one generator for each node')
+      return generator.run(order)
+    }),
+  )
+}
+
+async function main(): Promise<void> {
+  const { values } = parseArgs({
+    options: {
+      connections: { type: 'string', default: '1,16,64' },
+      seconds: { type: 'string', default: '3' },
+      rounds: { type: 'string', default: '3' },
+      nodes: { type: 'string', default: '1' },
+      'state-dir': { type: 'string', default: '.tallygate' },
+      help: { type: 'boolean', default: false },
+    },
+  })
+  if (values.help) {
+    process.stdout.write(USAGE)
+    return
+  }
+  const count = (name: string, text: string): number => {
+    const number = Number(text)
+    if (Number.isSafeInteger(number) && number >= 1 && number <= 1_000) return number
+    throw new Error(`--${name} takes whole numbers from 1 to 1000, not '${text}'`)
+  }
+  const connections = values.connections.split(',').map((text) => count('connections', text))
+  const [rounds, nodes, seconds] = [
+    count('rounds', values.rounds),
+    count('nodes', values.nodes),
+    count('seconds', values.seconds),
+  ]
+  const parent = resolve(values['state-dir'])
+  mkdirSync(parent, { recursive: true })
+  const directory = mkdtempSync(join(parent, 'bench-cloud-'))
+  // The user of the database passes through it.
+  chmodSync(directory, 0o711)
+  const generators = Array.from({ length: nodes }, () => new LoadGenerator())
+  let postgres: PostgresServer | string = 'not looked for'
+  try {
+    const storage = measureStorage(directory)
+    postgres = await startPostgres(directory)
+    if (typeof postgres === 'string') console.log(`PostgreSQL is left out: ${postgres}`)
+    const list = contenders(nodes, typeof postgres === 'string' ? undefined : postgres)
+    const measurements: Measurement[] = []
+    const accounts: Account[] = []
+    for (let round = 0; round < rounds; round += 1) {
+      for (const contender of list) {
+        const place = mkdtempSync(join(directory, 'place-'))
+        const { loaded, cleanUp } = await contender.start(place)
+        const most = Math.max(...connections)
+        let acknowledged = total(await load(generators, loaded, most, { warmupMs: 0, durationMs: WARMUP_MS }))
+        for (const each of connections) {
+          const reports = await load(generators, loaded, each, { warmupMs: RAMP_MS, durationMs: seconds * 1_000 })
+          acknowledged += total(reports)
+          measurements.push({
+            contender,
+            connections: each,
+            perSecond: reports.reduce((sum, report) => sum + report.perSecond, 0),
+            p50: Math.max(...reports.map(({ latency }) => latency.p50)),
+            p99: Math.max(...reports.map(({ latency }) => latency.p99)),
+          })
+        }
+        const books = await loaded.killAndAudit()
+        requireExact(contender, acknowledged, books)
+        accounts.push({ contender: `${contender.name} on ${contender.store}`, acknowledged, books })
+        await cleanUp()
+        rmSync(place, { recursive: true, force: true })
+      }
+    }
+    console.log(`machine   ${cpus().length} x ${cpus()[0]?.model.trim() ?? 'unknown'}, Node ${process.versions.node}`)
+    console.log(
+      `storage   ${storage.fileSystem} on ${storage.device}; 4 KiB and fdatasync, median: ${storage.appendMs.toFixed(3)} ms`,
+    )
+    if (typeof postgres !== 'string') console.log(`database  PostgreSQL ${postgres.version}`)
+    console.log(`load      closed loop, ${rounds} alternating rounds of ${seconds} s, medians\n`)
+    console.log(table(rowsOf(list, connections, measurements), 3))
+    console.log('')
+    for (const { contender, acknowledged, books } of accounts) {
+      const pool = books.pool === null ? '' : `, charged ${books.pool.charged} of ${books.pool.cap} micro-tokens`
+      console.log(`${contender}: ${acknowledged} acknowledged, ${books.recorded} rows after kill -9${pool}: exact`)
+    }
+  } finally {
+    for (const generator of generators) generator.stop()
+    if (typeof postgres !== 'string') await postgres.stop()
+    rmSync(directory, { recursive: true, force: true })
+  }
+}
+
+function total(reports: readonly LoadReport[]): number {
+  return reports.reduce((sum, { acknowledged }) => sum + acknowledged, 0)
+}
+
+/** @throws Error when acknowledged, charged and recorded are not the same, or more was charged than there is */
+function requireExact({ name, store }: Contender, acknowledged: number, { recorded, pool }: Books): void {
+  const charged = pool === null ? acknowledged : Number(pool.charged / MICRO_CHARGED)
+  const whole = pool === null || (pool.charged % MICRO_CHARGED === 0n && pool.charged <= pool.cap)
+  if (recorded === acknowledged && charged === acknowledged && whole) return
+  throw new Error(`${name} on ${store} acknowledged ${acknowledged}, charged ${charged}, and has recorded ${recorded}`)
+}
+
+function rowsOf(
+  list: readonly Contender[],
+  connections: readonly number[],
+  measurements: readonly Measurement[],
+): string[][] {
+  const figures = (contender: Contender, each: number) =>
+    measurements.filter((one) => one.contender === contender && one.connections === each)
+  const rows = [['connections', 'store', 'server', 'requests/s', 'p50 ms', 'p99 ms', 'of floor']]
+  for (const each of connections) {
+    for (const contender of list) {
+      const own = figures(contender, each)
+      const floor = list.find(({ store, isFloor }) => isFloor && store === contender.store)
+      const below = floor === undefined || contender.isFloor ? [] : figures(floor, each)
+      const ratios = own.flatMap(({ perSecond }, round) => {
+        const base = below[round]
+        return base === undefined ? [] : [perSecond / base.perSecond]
+      })
+      rows.push([
+        String(each),
+        contender.store,
+        contender.name,
+        Math.round(median(own.map(({ perSecond }) => perSecond))).toLocaleString('en'),
+        median(own.map(({ p50 }) => p50)).toFixed(2),
+        median(own.map(({ p99 }) => p99)).toFixed(2),
+        ratios.length === 0 ? '' : median(ratios).toFixed(2),
+      ])
+    }
+  }
+  return rows
+}
+
+try {
+  await main()
+} catch (error) {
+  console.error(`bench: ${error instanceof Error ? error.message : String(error)}`)
+  process.exitCode = 1
+}

@@ -1,0 +1,49 @@
+/**
+ * The floor of the twin: the same HTTP framework, an empty handler, and one row made durable in the same kind of store
+ * before each answer. It reads no token and no body, and decides nothing.
+ */
+import Fastify from 'fastify'
+import pg from 'pg'
+import { GroupCommit } from '../floor/group-commit.ts'
+import { FLOOR_MARK } from '../floor/order.ts'
+
+/** Handed over as JSON in the first argument. */
+export interface CloudFloorOrder {
+  readonly databasePath: string
+  /** Null: SQLite. */
+  readonly postgresUrl: string | null
+  readonly rowBytes: number
+  readonly answerBytes: number
+}
+
+const order = JSON.parse(process.argv[2] ?? '') as CloudFloorOrder
+const answer = `{${FLOOR_MARK}${'a'.repeat(order.answerBytes)}"}`
+const record = order.postgresUrl === null ? recordInSqlite() : await recordInPostgres(order.postgresUrl)
+
+function recordInSqlite(): () => Promise<unknown> {
+  const commits = new GroupCommit({ ...order, stack: 'fastify', socketPath: '' })
+  return () => new Promise<void>((resolve) => commits.record(resolve))
+}
+
+async function recordInPostgres(connectionString: string): Promise<() => Promise<unknown>> {
+  // As many connections as a node of the twin has.
+  const pool = new pg.Pool({ connectionString, max: 10 })
+  await pool.query(
+    'CREATE TABLE IF NOT EXISTS floor_entry (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body TEXT NOT NULL)',
+  )
+  await pool.query('TRUNCATE floor_entry')
+  const row = 'r'.repeat(order.rowBytes)
+  return () => pool.query({ name: 'floor', text: 'INSERT INTO floor_entry (body) VALUES ($1)', values: [row] })
+}
+
+const app = Fastify()
+app.removeAllContentTypeParsers()
+app.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => done(null, body))
+app.post('*', async (_request, reply) => {
+  await record()
+  return reply.type('application/json').send(answer)
+})
+process.on('disconnect', () => process.exit(0))
+await app.listen({ host: '127.0.0.1', port: 0 })
+const address = app.server.address()
+process.send?.({ port: typeof address === 'object' ? address?.port : 0 })

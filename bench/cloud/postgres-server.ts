@@ -1,0 +1,91 @@
+/** A PostgreSQL that flushes: the one in the environment, or an installed one, started over an empty cluster for the run. */
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { chownSync, globSync, mkdirSync, readFileSync } from 'node:fs'
+import { type AddressInfo, createServer } from 'node:net'
+import { dirname, join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+
+export interface PostgresServer {
+  readonly url: string
+  readonly version: string
+  stop(): Promise<void>
+}
+
+const START_MS_MAX = 20_000
+
+/** A text says why there is none. */
+export async function startPostgres(directory: string): Promise<PostgresServer | string> {
+  const given = process.env['TALLYGATE_TEST_POSTGRES_URL']
+  if (given !== undefined && given !== '')
+    return { url: given, version: await versionOf(given), stop: async () => undefined }
+  const [binary] = globSync('/usr/lib/postgresql/*/bin/postgres').sort().reverse()
+  if (binary === undefined) return 'TALLYGATE_TEST_POSTGRES_URL is not set, and no PostgreSQL is installed'
+  const data = join(directory, 'postgres')
+  mkdirSync(data)
+  // The server refuses to run as root.
+  const user = process.getuid?.() === 0 ? installedUser() : {}
+  if (user.uid !== undefined) chownSync(data, user.uid, user.gid ?? user.uid)
+  const cluster = ['-D', data, '-U', 'bench', '-A', 'trust', '-E', 'UTF8', '--locale=C']
+  execFileSync(join(dirname(binary), 'initdb'), cluster, { ...user, cwd: data, stdio: 'ignore' })
+  const port = await freePort()
+  const child = spawn(
+    binary,
+    ['-D', data, '-p', String(port), '-c', 'listen_addresses=127.0.0.1', '-c', 'unix_socket_directories='],
+    {
+      ...user,
+      cwd: data,
+      stdio: 'ignore',
+    },
+  )
+  const exit = once(child, 'exit')
+  const stop = async (): Promise<void> => {
+    child.kill('SIGINT')
+    await exit
+  }
+  const url = `postgres://bench@127.0.0.1:${port}/postgres`
+  const giveUpAt = performance.now() + START_MS_MAX
+  while (performance.now() < giveUpAt && child.exitCode === null) {
+    try {
+      return { url, version: await versionOf(url), stop }
+    } catch {
+      await delay(50)
+    }
+  }
+  await stop()
+  return `${binary} does not start`
+}
+
+/** Runs one statement on a connection of its own. */
+export async function ask<R extends pg.QueryResultRow>(url: string, text: string): Promise<readonly R[]> {
+  const client = new pg.Client({ connectionString: url })
+  client.on('error', () => undefined)
+  try {
+    await client.connect()
+    return (await client.query<R>(text)).rows
+  } finally {
+    await client.end().catch(() => undefined)
+  }
+}
+
+async function versionOf(url: string): Promise<string> {
+  return (await ask<{ server_version: string }>(url, 'SHOW server_version'))[0]?.server_version ?? 'unknown'
+}
+
+function installedUser(): { readonly uid?: number; readonly gid?: number } {
+  const fields = readFileSync('/etc/passwd', 'utf8')
+    .split('\n')
+    .map((line) => line.split(':'))
+    .find(([name]) => name === 'postgres')
+  return fields === undefined ? {} : { uid: Number(fields[2]), gid: Number(fields[3]) }
+}
+
+async function freePort(): Promise<number> {
+  const probe = createServer().listen(0, '127.0.0.1')
+  await once(probe, 'listening')
+  const { port } = probe.address() as AddressInfo
+  probe.close()
+  await once(probe, 'close')
+  return port
+}

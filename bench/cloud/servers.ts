@@ -1,0 +1,199 @@
+/** What the twin's benchmark loads: nodes of the twin as they are shipped, and the floor. Each is held to account after it. */
+import { fork, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { copyFileSync, mkdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
+import Database from 'better-sqlite3'
+import { makeAccessToken } from '../../src/client/access-token.ts'
+import { countEntries } from '../contenders/ledger-file.ts'
+import { FLOOR_MARK } from '../floor/order.ts'
+import type { Target } from '../load/dialect.ts'
+import type { CloudFloorOrder } from './floor-process.ts'
+import { ask } from './postgres-server.ts'
+
+export interface Books {
+  /** Requests that the store has as granted. */
+  readonly recorded: number
+  /** Micro-tokens off the pool, and what the pool holds; null where nothing is counted. */
+  readonly pool: { readonly charged: bigint; readonly cap: bigint } | null
+}
+
+export interface Loaded {
+  /** One for each node. */
+  readonly targets: readonly Target[]
+  /** Kills without a chance to tidy up, then reads what is there. */
+  killAndAudit(): Promise<Books>
+}
+
+const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
+const QUANTITY = 1_000_000_000
+/** Each request charges one token: count 1 at rate 1. */
+export const MICRO_CHARGED = 1_000_000n
+
+/** @param db address of an empty schema; null: SQLite */
+export async function startTwin(directory: string, nodes: number, db: string | null): Promise<Loaded> {
+  const started: Awaited<ReturnType<typeof startNode>>[] = []
+  for (let index = 0; index < nodes; index += 1) {
+    const path = join(directory, `node-${index}`)
+    mkdirSync(path)
+    // All nodes of a store sign with one key.
+    if (index > 0) copyFileSync(join(directory, 'node-0', 'signing-key.pem'), join(path, 'signing-key.pem'))
+    started.push(await startNode(path, db))
+  }
+  const [first] = started
+  if (first === undefined) throw new Error('at least one node is needed')
+  const token = await makeAccessToken({
+    kind: 'ADMIN',
+    privateKey: readFileSync(join(directory, 'node-0', 'administration-key.pem'), 'utf8'),
+    instanceIds: [],
+    issuer: 'bench',
+    now: Date.now(),
+    lifetimeMs: 24 * 3_600_000,
+  })
+  const authorization = `Bearer ${token}`
+  const path = await provision(first.address, authorization)
+  return {
+    targets: started.map(({ address }): Target => {
+      const { port, pathname } = new URL(address)
+      return {
+        protocol: 'http',
+        socketPath: '',
+        port: Number(port),
+        authorization,
+        path: `${pathname}${path}`,
+        bodies: Array.from({ length: 64 }, (_, index) =>
+          JSON.stringify({
+            requester: { type: 'user', value: `user-${index}`, dictionary: { department: 'print' } },
+            requestedItems: [{ item: 'Print', version: '1.0', count: 1 }],
+          }),
+        ),
+        grantMark: '"code":"1001"',
+      }
+    }),
+    async killAndAudit() {
+      for (const { kill } of started) await kill()
+      return db === null ? auditSqlite(join(directory, 'node-0', 'twin.db')) : auditPostgres(db)
+    },
+  }
+}
+
+async function startNode(path: string, db: string | null) {
+  const args = ['cloud', '--http-port', '0', '--push-broker', 'off', '--store-path', path, '--log-level', 'info']
+  const child = spawn(process.execPath, [COMMAND, ...args, ...(db === null ? [] : ['--db', db])], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  const exit = once(child, 'exit')
+  const address = await new Promise<string>((resolve, reject) => {
+    createInterface({ input: child.stdout }).on('line', (line) => {
+      const { msg, http } = JSON.parse(line) as { msg?: string; http?: string }
+      if (msg === 'listening' && http !== undefined) resolve(http)
+    })
+    exit.then(() => reject(new Error('the twin does not start')), reject)
+  })
+  const kill = async (): Promise<void> => {
+    child.kill('SIGKILL')
+    await exit
+  }
+  return { address, kill }
+}
+
+/** One line item that may be used by one department. Gives the path of the access request. */
+async function provision(address: string, authorization: string): Promise<string> {
+  const call = async (method: string, path: string, body: unknown): Promise<unknown> => {
+    const headers = { authorization, 'content-type': 'application/json' }
+    const response = await fetch(`${address}${path}`, { method, headers, body: JSON.stringify(body) })
+    const said = await response.text()
+    if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${said}`)
+    return JSON.parse(said) as unknown
+  }
+  const now = Date.now()
+  const provisioning = '/provisioning/api/v1.1'
+  const made = await call('POST', `${provisioning}/instances`, { shortName: 'bench', accountId: 'bench' })
+  const { id } = made as { id: string }
+  await call('POST', `${provisioning}/rate-tables`, {
+    effectiveFrom: now - 1_000,
+    version: '1',
+    items: [{ name: 'Print', version: '1.0', rate: 1 }],
+  })
+  await call('PUT', `${provisioning}/instances/${id}/line-items`, {
+    activationId: 'HOT',
+    state: 'DEPLOYED',
+    quantity: QUANTITY,
+    start: now - 1_000,
+    end: now + 86_400_000,
+    attributes: { elastic: true },
+  })
+  const conditions = await call('POST', `/api/v1.1/instances/${id}/conditions`, [
+    { name: 'printers', operator: 'IN', property: 'department', values: ['print'] },
+  ])
+  const conditionId = (conditions as { id: string }[])[0]?.id
+  const actions = [{ name: 'printers', conditionId, action: 'ALLOW', allocation: QUANTITY }]
+  await call('POST', `/api/v1.1/instances/${id}/line-items/HOT/actions`, actions)
+  return `/elastic/api/v1.1/instances/${id}/access-request`
+}
+
+const POOL = `SELECT charged, cap_in_force AS cap FROM accounts WHERE id LIKE 'line/%'`
+const RECORDED = `SELECT count(*) AS recorded, count(DISTINCT correlation_id) AS requests FROM usage WHERE status = 'GRANTED'`
+
+interface Row {
+  readonly charged: bigint | string
+  readonly cap: bigint | string
+}
+
+interface Count {
+  readonly recorded: bigint | string
+  readonly requests: bigint | string
+}
+
+function auditSqlite(path: string): Books {
+  const database = new Database(path)
+  try {
+    database.defaultSafeIntegers(true)
+    return booksOf(database.prepare(POOL).get() as Row, database.prepare(RECORDED).get() as Count)
+  } finally {
+    database.close()
+  }
+}
+
+async function auditPostgres(url: string): Promise<Books> {
+  const [pool] = await ask<{ charged: string; cap: string }>(url, POOL)
+  const [count] = await ask<{ recorded: string; requests: string }>(url, RECORDED)
+  if (pool === undefined || count === undefined) throw new Error('the store has no books')
+  return booksOf(pool, count)
+}
+
+function booksOf({ charged, cap }: Row, { recorded, requests }: Count): Books {
+  if (BigInt(recorded) !== BigInt(requests)) throw new Error('a request has more than one usage row')
+  return { recorded: Number(recorded), pool: { charged: BigInt(charged), cap: BigInt(cap) } }
+}
+
+/** @param db address of a schema for its table; null: SQLite */
+export async function startFloor(directory: string, db: string | null): Promise<Loaded> {
+  const order: CloudFloorOrder = {
+    databasePath: join(directory, 'floor.db'),
+    postgresUrl: db,
+    // What a usage record and an answer of the twin amount to.
+    rowBytes: 300,
+    answerBytes: 330,
+  }
+  const child = fork(new URL('floor-process.ts', import.meta.url), [JSON.stringify(order)])
+  const exit = once(child, 'exit')
+  const [message] = (await Promise.race([once(child, 'message'), exit.then(() => [undefined])])) as [
+    { port: number } | undefined,
+  ]
+  if (message === undefined) throw new Error('the floor does not start')
+  return {
+    targets: [
+      { protocol: 'http', socketPath: '', port: message.port, path: '/', bodies: ['{}'], grantMark: FLOOR_MARK },
+    ],
+    async killAndAudit() {
+      child.kill('SIGKILL')
+      await exit
+      if (db === null) return { recorded: countEntries(order.databasePath), pool: null }
+      const [row] = await ask<{ count: string }>(db, 'SELECT count(*) FROM floor_entry')
+      return { recorded: Number(row?.count), pool: null }
+    },
+  }
+}
