@@ -35,7 +35,7 @@ interface Contender {
   readonly name: string
   readonly store: string
   readonly isFloor: boolean
-  start(directory: string): Promise<{ readonly loaded: Loaded; cleanUp(): Promise<void> }>
+  start(directory: string): Promise<{ readonly loaded: Loaded; readonly cleanUp: () => Promise<void> }>
 }
 
 interface Measurement {
@@ -73,7 +73,9 @@ function contenders(nodes: number, postgres: PostgresServer | undefined): readon
       await ask(postgres.url, `CREATE SCHEMA ${name}`)
       const url = new URL(postgres.url)
       url.searchParams.set('options', `-csearch_path=${name}`)
-      const cleanUp = async (): Promise<void> => void (await ask(postgres.url, `DROP SCHEMA ${name} CASCADE`))
+      const cleanUp = async (): Promise<void> => {
+        await ask(postgres.url, `DROP SCHEMA ${name} CASCADE`)
+      }
       return { loaded: await start(url.href), cleanUp }
     }
     list.push({

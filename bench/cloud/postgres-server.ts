@@ -10,7 +10,7 @@ import pg from 'pg'
 export interface PostgresServer {
   readonly url: string
   readonly version: string
-  stop(): Promise<void>
+  readonly stop: () => Promise<void>
 }
 
 const START_MS_MAX = 20_000

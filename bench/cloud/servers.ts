@@ -24,7 +24,7 @@ export interface Loaded {
   /** One for each node. */
   readonly targets: readonly Target[]
   /** Kills without a chance to tidy up, then reads what is there. */
-  killAndAudit(): Promise<Books>
+  readonly killAndAudit: () => Promise<Books>
 }
 
 const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))

@@ -105,7 +105,7 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
           body: version === 'v1.0' ? z.union([accessResponses[version], sessionNotOperable]) : accessResponses[version],
         },
       }),
-      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE'],
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE', 'SESSION_ON_DEVICE'],
       ...place,
       method: 'PUT',
       path: '/sessions/:sessionId',
