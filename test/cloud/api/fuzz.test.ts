@@ -150,8 +150,7 @@ describe('whatever is sent', () => {
       await audit(twin, instances)
       expect((await twin.usage(instance)).some(({ tokens }) => tokens > 0n)).toBe(true)
       // Else the requests were not ones that anything is done with.
-      for (const status of [200, 400, 401, 404])
-        expect(statuses.get(status) ?? 0, `${status}`).toBeGreaterThan(0)
+      for (const status of [200, 400, 401, 404]) expect(statuses.get(status) ?? 0, `${status}`).toBeGreaterThan(0)
       expect(twin.now).toBeLessThan(START + 300 * DAY)
     },
     Math.max(60_000, RUNS * 60),
