@@ -29,7 +29,7 @@ describe('the twin on SQLite', () => {
 
   it('keeps the interface in every check of both versions', () => {
     expect(notHeld(results)).toEqual([])
-    const versions = CHECKS.flatMap((check) => check.versions ?? ['v1.0', 'v1.1'])
+    const versions = CHECKS.flatMap((check) => check.versions ?? (['v1.0', 'v1.1'] as const))
     expect(results).toHaveLength(versions.length)
   })
 
