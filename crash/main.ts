@@ -1,17 +1,23 @@
 /**
- * `npm run crash`: what happens to the books when processes are killed and the power is cut. See docs/crash-testing.md for
- * what each of them proves, and what it does not.
+ * `npm run crash`: what happens to the books when processes are killed and the power is cut.
  */
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { auditKills, type KillReport } from './kills.ts'
+import { cutPower } from './power.ts'
+import { traceReplies } from './trace.ts'
 
 const USAGE = `npm run crash -- [kills|trace|power] [OPTION...]
 
   kills    agent and twin under load, killed at random moments, audited after each kill (default)
+  trace    the agent under strace: no answer leaves before the flush of its entry
+  power    what both do, replayed onto a disk that keeps only what was flushed, cut at many moments
 
   --kills N            processes to kill (200)
+  --decisions N        answers to trace for each number of connections (20000), or to record for the power cuts (1500)
+  --cuts N             power cuts of each side (500)
+  --connections LIST   (1,16,64)
   --seed S             decides when what is killed (random)
   --applications N     local applications (4)
   --in-flight N        requests that each has under way at a time (4)
@@ -24,6 +30,9 @@ const { values, positionals } = parseArgs({
   options: {
     kills: { type: 'string', default: '200' },
     seed: { type: 'string' },
+    decisions: { type: 'string' },
+    cuts: { type: 'string', default: '500' },
+    connections: { type: 'string', default: '1,16,64' },
     applications: { type: 'string', default: '4' },
     'in-flight': { type: 'string', default: '4' },
     'state-dir': { type: 'string', default: '.tallygate' },
@@ -39,9 +48,14 @@ function whole(option: string, text: string): number {
   throw new Error(`${option} takes a whole number from 1, not '${text}'`)
 }
 
-async function kills(directory: string): Promise<void> {
+function chosenSeed(): number {
   const seed = values.seed === undefined ? Math.floor(Math.random() * 2 ** 32) : Number(values.seed)
   console.log(`seed ${seed}`)
+  return seed
+}
+
+async function kills(directory: string): Promise<void> {
+  const seed = chosenSeed()
   const report = await auditKills({
     directory,
     kills: whole('--kills', values.kills),
@@ -50,14 +64,49 @@ async function kills(directory: string): Promise<void> {
     inFlight: whole('--in-flight', values['in-flight']),
     onProgress: show,
   })
-  if (process.stderr.isTTY) process.stderr.write('\r\u001b[K')
+  progress('')
   console.log(JSON.stringify(report, null, 2))
 }
 
 function show(report: KillReport): void {
-  const line = `${report.kills} kills, ${report.told} answers, ${report.entries} entries, ${report.billed} billed`
-  if (process.stderr.isTTY) process.stderr.write(`\r\u001b[K${line}`)
-  else console.error(line)
+  progress(`${report.kills} kills, ${report.told} answers, ${report.entries} entries, ${report.billed} billed`)
+}
+
+/** Shown where somebody watches. */
+function progress(text: string): void {
+  if (process.stderr.isTTY) process.stderr.write(`\r\u001b[K${text}`)
+}
+
+async function trace(directory: string): Promise<void> {
+  const reports = await traceReplies({
+    directory,
+    decisions: whole('--decisions', values.decisions ?? '20000'),
+    connections: values.connections.split(',').map((text) => whole('--connections', text.trim())),
+  })
+  for (const { connections, answers, proven, early, unseen, commits, flushes } of reports) {
+    console.log(
+      `${connections} connections: ${answers} answers, ${proven.size} after their flush, ${early.length} too early, ` +
+        `${unseen} not in the trace; ${commits} transactions, ${flushes} flushes`,
+    )
+    for (const line of early.slice(0, 10)) console.log(`  ${line}`)
+  }
+  if (reports.some(({ early, unseen }) => early.length + unseen > 0)) process.exitCode = 1
+}
+
+async function power(directory: string): Promise<void> {
+  const reports = await cutPower({
+    directory,
+    decisions: whole('--decisions', values.decisions ?? '1500'),
+    cuts: whole('--cuts', values.cuts),
+    seed: chosenSeed(),
+    onProgress: (side, done) => progress(`${side}: ${done} cuts`),
+  })
+  progress('')
+  for (const { failures, ...report } of reports) {
+    console.log(JSON.stringify({ ...report, failures: failures.length }, null, 2))
+    for (const failure of failures.slice(0, 20)) console.log(`  ${failure}`)
+  }
+  if (reports.some(({ failures }) => failures.length > 0)) process.exitCode = 1
 }
 
 async function run(): Promise<void> {
@@ -71,6 +120,8 @@ async function run(): Promise<void> {
   try {
     const [what = 'kills'] = positionals
     if (what === 'kills') await kills(directory)
+    else if (what === 'power') await power(directory)
+    else if (what === 'trace') await trace(directory)
     else throw new Error(`there is no '${what}' (kills, trace, power)`)
   } finally {
     if (values.keep) console.log(`kept: ${directory}`)

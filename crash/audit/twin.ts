@@ -19,12 +19,23 @@ interface IncarnationRow {
 
 interface AccountRow {
   readonly id: string
+  /** The site has no allocations and no limits: an account is a line item's. */
+  readonly line_item_id: string
   readonly charged: bigint
   readonly granted_out: bigint
   readonly billed_by_devices: bigint
   readonly cap_in_force: bigint | null
   readonly held: bigint
   readonly billed: bigint
+}
+
+interface UsageRow {
+  readonly seq: bigint
+  readonly id: string
+  readonly lineItem: string | null
+  readonly tokens: bigint
+  readonly entry: bigint | null
+  readonly source: string
 }
 
 export interface TwinReading {
@@ -35,12 +46,16 @@ export interface TwinReading {
 }
 
 export class TwinAudit {
+  /** Correlation ids of what the twin itself has decided. */
+  readonly direct = new Set<string>()
   readonly #ledger: Ledger
   readonly #merged = new Sums()
   /** Entries whose records have been compared. */
   #compared = 0
   #lastUsage = 0n
-  /** Tokens billed, by correlation id. */
+  /** Tokens that the twin itself charged, by line item. */
+  readonly #charged = new Map<string, Micro>()
+  /** Tokens billed for the device, by correlation id. */
   readonly #billed = new Map<string, Micro>()
 
   /** @param ledger of the device; it must hold what the twin has merged when {@link TwinAudit.read} is called */
@@ -86,13 +101,20 @@ export class TwinAudit {
       hold(branch === 0n && hash === this.#ledger.at(Number(n)).hash, `the twin holds another entry ${n}`)
     }
     const usage = database
-      .prepare('SELECT seq, correlation_id AS id, tokens, entry, source FROM usage WHERE seq > ? ORDER BY seq')
-      .all(this.#lastUsage) as { seq: bigint; id: string; tokens: bigint; entry: bigint; source: string }[]
-    for (const { seq, id, tokens, entry, source } of usage) {
-      hold(source === 'device' && this.#ledger.find(id)?.n === Number(entry), `usage ${seq} is of no entry`)
-      hold(Number(entry) > this.#compared, `entry ${entry} is billed again`)
-      this.#billed.set(id, (this.#billed.get(id) ?? 0n) + tokens)
+      .prepare(
+        'SELECT seq, correlation_id AS id, activation_id AS lineItem, tokens, entry, source FROM usage WHERE seq > ? ORDER BY seq',
+      )
+      .all(this.#lastUsage) as UsageRow[]
+    for (const { seq, id, lineItem, tokens, entry, source } of usage) {
       this.#lastUsage = seq
+      if (source === 'one-off') {
+        this.#charged.set(lineItem ?? '', (this.#charged.get(lineItem ?? '') ?? 0n) + tokens)
+        this.direct.add(id)
+        continue
+      }
+      hold(source === 'device' && this.#ledger.find(id)?.n === Number(entry), `usage ${seq} is of no entry`)
+      hold(Number(entry) > this.#compared, `entry ${Number(entry)} is billed again`)
+      this.#billed.set(id, (this.#billed.get(id) ?? 0n) + tokens)
     }
     for (let n = this.#compared + 1; n <= entries; n += 1) {
       const entry = this.#ledger.at(n)
@@ -115,6 +137,7 @@ export class TwinAudit {
     for (const row of rows) {
       const { id, charged, granted_out: out, billed_by_devices: billed, cap_in_force: cap } = row
       hold(cap === null || charged + out <= cap, `${id} is oversold: ${charged} + ${out} of ${cap ?? ''}`)
+      hold(charged === (this.#charged.get(row.line_item_id) ?? 0n), `${id}: charged is ${charged}, not the sum`)
       hold(out === row.held, `${id}: ${out} is out, the devices hold ${row.held}`)
       hold(billed === row.billed, `${id}: ${billed} is billed, the devices say ${row.billed}`)
       hold(billed === this.#merged.of(id), `${id}: billed is ${billed}, the entries say ${this.#merged.of(id)}`)

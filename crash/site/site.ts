@@ -3,7 +3,7 @@
  * killed and started again on their own state as often as one likes.
  */
 import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
 import { makeAccessToken } from '../../src/client/access-token.ts'
@@ -55,16 +55,20 @@ export class Site implements AsyncDisposable {
   }
 
   static async make(options: SiteOptions): Promise<Site> {
-    mkdirSync(options.directory, { recursive: true })
-    return new Site(options, await startProxy())
+    const site = new Site(options, await startProxy())
+    mkdirSync(dirname(site.agentState), { recursive: true })
+    mkdirSync(dirname(site.twinState), { recursive: true })
+    return site
   }
 
+  /** Made by the agent, below a directory that is there before. */
   get agentState(): string {
-    return join(this.directory, 'agent')
+    return join(this.directory, 'device', 'state')
   }
 
+  /** Made by the twin, below a directory that is there before. */
   get twinState(): string {
-    return join(this.directory, 'twin')
+    return join(this.directory, 'cloud', 'state')
   }
 
   /** Starts the twin; it is ready when {@link Site.twinReady} resolves. */

@@ -3,7 +3,7 @@
  * an order in which nothing answers before it can, and ends it in the reverse one.
  */
 import { createPublicKey, randomUUID } from 'node:crypto'
-import { existsSync, mkdirSync, readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
@@ -19,6 +19,7 @@ import { openKeyRing } from './adapters/key-file/key-ring-file.ts'
 import { openPush } from './adapters/mqtt/open-push.ts'
 import { openPostgresStore } from './adapters/postgres/store.ts'
 import { openSqliteStore } from './adapters/sqlite/store.ts'
+import { makeDurableDirectory } from './adapters/system/durable-directory.ts'
 import { systemTimers } from './adapters/system/timers.ts'
 import { Authenticator } from './app/authenticate.ts'
 import { claimSigningKey } from './app/edge/claim-signing-key.ts'
@@ -212,7 +213,7 @@ async function openSigningKey(path: string, store: Store, replacement: string | 
 
 function makeDirectory(path: string): void {
   try {
-    mkdirSync(path, { recursive: true, mode: 0o700 })
+    makeDurableDirectory(path)
   } catch (cause) {
     throw new CodedError('STATE_UNWRITABLE', `${path} cannot be made.`, { cause })
   }

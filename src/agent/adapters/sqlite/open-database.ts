@@ -4,7 +4,7 @@
  * with the file ends in one CodedError, and a damaged file is left as it is.
  */
 import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readFileSync, readdirSync } from 'node:fs'
-import { dirname } from 'node:path'
+import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
 
@@ -52,13 +52,21 @@ export function openDatabase(path: string): Database.Database {
  */
 function createFile(path: string): void {
   try {
-    mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
+    makeDirectory(dirname(path))
     if (existsSync(path)) return
     closeSync(openSync(path, 'ax', 0o600))
     flushDirectory(dirname(path))
   } catch (cause) {
     throw new CodedError('STATE_UNWRITABLE', `${path} cannot be created: ${messageOf(cause)}`, { cause })
   }
+}
+
+/** For its owner only; flushed into the directory above, without which a power cut could take it with all that it holds. */
+function makeDirectory(path: string): void {
+  const first = mkdirSync(path, { recursive: true, mode: 0o700 })
+  if (first === undefined) return
+  const above = dirname(resolve(first))
+  for (let made = resolve(path); made !== above; made = dirname(made)) flushDirectory(dirname(made))
 }
 
 function flushDirectory(path: string): void {

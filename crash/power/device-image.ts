@@ -1,0 +1,89 @@
+/**
+ * What must hold of a device's state directory after a power cut: the agent's own code opens it and goes on, the audit finds
+ * nothing wrong, and everything that has left the device before the cut is there.
+ */
+import { createPublicKey } from 'node:crypto'
+import { existsSync, mkdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { openKeyFile } from '../../src/agent/adapters/key-file/key-file.ts'
+import { JournalStore } from '../../src/agent/adapters/sqlite/journal-store.ts'
+import { openDatabase } from '../../src/agent/adapters/sqlite/open-database.ts'
+import { DeviceAudit } from '../audit/device.ts'
+import { hold } from '../audit/ledger.ts'
+import type { SentMessage } from './messages.ts'
+
+/** What a device owes from the moment at which it could be known outside. */
+export type DeviceDebt = { readonly at: number } & (
+  | { readonly kind: 'answer'; readonly correlationId: string }
+  | { readonly kind: 'segment'; readonly document: string }
+  /** The public part of the key that the device showed. */
+  | { readonly kind: 'key'; readonly x: string }
+)
+
+const LIMITS = {
+  pagesMax: 100_000,
+  slackPages: 256,
+  retentionMs: 7 * 86_400_000,
+  retainedBytesMax: 1e9,
+  answersMax: 10_000,
+}
+const STAMP = { clock: { bootId: 'after', sinceBoot: 1, earliest: 1, latest: null }, grantAgedMs: 0 }
+
+/** What the requests of a device say of its state. */
+export function debtsOfRequests(messages: readonly SentMessage[]): readonly DeviceDebt[] {
+  return messages.flatMap(({ start, body, at }): readonly DeviceDebt[] => {
+    if (/^POST \S+\/sync /.test(start)) {
+      const { segment } = JSON.parse(body) as { segment: string }
+      return [{ kind: 'segment', at, document: segment }]
+    }
+    if (/^POST \S+\/enrollments /.test(start)) {
+      const { publicKey } = JSON.parse(body) as { publicKey: { x: string } }
+      return [{ kind: 'key', at, x: publicKey.x }]
+    }
+    return []
+  })
+}
+
+/** @throws AuditError, or what the agent's own code throws */
+export async function auditDeviceImage(directory: string, debts: readonly DeviceDebt[]): Promise<void> {
+  const file = join(directory, 'journal.db')
+  const keyFile = join(directory, 'device.key')
+  const shown = debts.find((debt) => debt.kind === 'key')
+  if (shown !== undefined) {
+    hold(existsSync(keyFile), 'the key that the device has shown is gone')
+    const key = createPublicKey(readFileSync(keyFile, 'utf8')).export({ format: 'jwk' })
+    hold(key.x === shown.x, 'the device has another key than the one that it has shown')
+  }
+
+  const store = new JournalStore(openDatabase(file), LIMITS)
+  const { identity, incarnation, fenced, lastEntry } = store.read()
+  store.close()
+  const { signer } = await openKeyFile({ path: keyFile, create: true })
+  hold(identity === null || identity.keyId === signer.keyId, 'the device is enrolled with a key that it does not have')
+
+  const audit = new DeviceAudit()
+  audit.read(file)
+  for (const debt of debts) {
+    if (debt.kind === 'answer') {
+      const { correlationId } = debt
+      hold(audit.ledger.find(correlationId) !== undefined, `${correlationId} was answered and is not in the ledger`)
+    } else if (debt.kind === 'segment') {
+      const sealed = JSON.parse(payloadOf(debt.document)) as { seq: number }
+      hold(audit.hasSealed(sealed.seq, debt.document), `segment ${sealed.seq} was on its way and is not in the journal`)
+    }
+  }
+
+  if (incarnation === 0 || fenced) return
+  const again = new JournalStore(openDatabase(file), LIMITS)
+  again.append({ firstN: lastEntry + 1, bodies: ['{}'], moves: [], answers: [], sessions: [], stamp: STAMP })
+  again.close()
+}
+
+function payloadOf(document: string): string {
+  return Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8')
+}
+
+/** The agent makes its directory when there is none. */
+export function prepareImage(directory: string): void {
+  mkdirSync(directory, { recursive: true, mode: 0o700 })
+}

@@ -1,0 +1,89 @@
+/**
+ * Records what agent and twin do from their first start on: every system call that changes a file, every byte that
+ * leaves. Both are killed once on the way and asked to stop at the end, so that a recovery and an end are recorded too.
+ */
+import { cpSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { seeded } from '../../src/demo/random.ts'
+import { Applications } from '../site/applications.ts'
+import { Site } from '../site/site.ts'
+import { traced } from '../trace/strace.ts'
+
+/** What one process did from its start to its end. */
+export interface Life {
+  /** Log of strace. */
+  readonly log: string
+  /** Copy of the directory above its state as it was at the end. */
+  readonly left: string
+}
+
+export interface Recording {
+  readonly agentState: string
+  readonly twinState: string
+  readonly agentLives: readonly Life[]
+  readonly twinLives: readonly Life[]
+}
+
+export interface RecordOptions {
+  readonly directory: string
+  /** Answers to wait for. */
+  readonly decisions: number
+  /** Loaded by agent and twin before themselves. */
+  readonly preload?: readonly URL[]
+}
+
+const LIVES = 2
+const LOOK_EVERY_MS = 10
+/** Requests that the twin decides itself, in each life. */
+const DIRECT = 10
+
+export async function record({ directory, decisions, preload = [] }: RecordOptions): Promise<Recording> {
+  await using site = await Site.make({ directory, agentSettings: { 'sync-batch': '20' } })
+  const { agentState, twinState } = site
+  const lives = { agent: [] as Life[], twin: [] as Life[] }
+  for (let number = 0; number < LIVES; number += 1) {
+    const life = (name: string): Life => {
+      const path = join(directory, `${name}-${number}`)
+      return { log: `${path}.strace`, left: path }
+    }
+    const [agent, twin] = [life('agent'), life('twin')]
+    site.startTwin({ ...traced(twin.log), preload })
+    await site.twinReady()
+    if (number === 0) await site.provision()
+    site.startAgent({ ...traced(agent.log), preload })
+    await site.agentServes()
+    const { socketPath, instanceId } = site
+    using applications = new Applications({
+      ...{ socketPath, instanceId, run: `life-${number}`, pauseMs: 10, random: seeded(number) },
+      ...{ applications: 3, inFlight: 2 },
+    })
+    applications.begin()
+    await askTwin(site, number)
+    while (applications.told.length < decisions / LIVES) {
+      applications.check()
+      await sleep(LOOK_EVERY_MS)
+    }
+    const isLast = number === LIVES - 1
+    if (isLast) {
+      await applications.end()
+      await site.drained()
+    }
+    const how = isLast ? 'SIGTERM' : 'SIGKILL'
+    await Promise.all([site.agent?.end(how), site.twin?.end(how)])
+    cpSync(dirname(agentState), agent.left, { recursive: true })
+    cpSync(dirname(twinState), twin.left, { recursive: true })
+    lives.agent.push(agent)
+    lives.twin.push(twin)
+  }
+  return { agentState, twinState, agentLives: lives.agent, twinLives: lives.twin }
+}
+
+async function askTwin(site: Site, life: number): Promise<void> {
+  using twin = site.administrator()
+  for (let count = 1; count <= DIRECT; count += 1) {
+    const path = `/elastic/api/v1.1/instances/${site.instanceId}/access-request`
+    const requester = { type: 'user', value: `direct-${life}` }
+    await twin.text({ method: 'POST', path, body: { requester, requestedItems: [{ item: 'press', count }] } })
+  }
+}

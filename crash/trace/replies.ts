@@ -1,0 +1,119 @@
+/**
+ * Proves on a trace of the agent that no answer begins to leave before the flush that covers its entry has ended: the
+ * write of the answer begins after the end of an fsync of the write-ahead log, which began after the last frame of the
+ * transaction that holds the entry was written.
+ */
+import { type Moment, quotedBytes, type SystemCall, targetOf } from './calls.ts'
+
+export interface ReplyReport {
+  /** Answers that name an entry. */
+  answers: number
+  /** Correlation ids of those that left after their flush. */
+  readonly proven: Set<string>
+  /** What left too early, or names no entry that was ever written. */
+  readonly early: string[]
+  /** Transactions with entries, and flushes of the log. */
+  commits: number
+  flushes: number
+}
+
+/** In a page: an entry of the ledger. The answers that are kept for repetitions have no `kind` before the id. */
+const ENTRY = /\{\\"n\\":\d+,\\"kind\\":\\"[a-z-]+\\".{0,2000}?\\"correlationId\\":\\"([0-9a-f-]{36})\\"/g
+/** In an answer. */
+const ANSWER = /\\r\\n\\r\\n\{\\"correlationId\\":\\"([0-9a-f-]{36})\\"/
+
+const FRAME_HEADER_BYTES = 24
+
+export class ReplyProof {
+  readonly report: ReplyReport = { answers: 0, proven: new Set(), early: [], commits: 0, flushes: 0 }
+  readonly #wal: string
+  readonly #socket: string
+  /** Entries whose transaction is being written. */
+  #open = new Set<string>()
+  /** The frame that comes next is the last of its transaction. */
+  #isLast = false
+  /** Entries whose transaction is written to its end. */
+  readonly #written = new Set<string>()
+  /** What each flush under way covers. */
+  readonly #covered = new Map<SystemCall, readonly string[]>()
+  readonly #durable = new Set<string>()
+
+  /**
+   * @param wal path of the journal's write-ahead log
+   * @param socket path of the agent's socket
+   */
+  constructor(wal: string, socket: string) {
+    this.#wal = wal
+    this.#socket = socket
+  }
+
+  take(moment: Moment): void {
+    const { call } = moment
+    switch (call.name) {
+      case 'pwrite64':
+        if (moment.kind === 'end' && targetOf(call) === this.#wal) this.#frame(call, moment.result)
+        break
+      case 'write':
+      case 'writev':
+      case 'sendto':
+      case 'sendmsg':
+        if (moment.kind === 'begin') this.#answer(call)
+        break
+      case 'fsync':
+      case 'fdatasync':
+        if (targetOf(call) === this.#wal) this.#flush(moment)
+        break
+      case 'io_uring_setup':
+        if (moment.kind === 'end' && (moment.result ?? -1) >= 0)
+          throw new Error('the program uses io_uring, which no trace shows')
+        break
+      case 'mmap':
+        if (call.args.includes(`<${this.#wal}`) && call.args.includes('PROT_WRITE'))
+          throw new Error('the log is mapped')
+    }
+  }
+
+  #frame(call: SystemCall, result: number | null): void {
+    const { bytes, end } = quotedBytes(call.args)
+    if (result !== bytes.length) throw new Error(`line ${call.line}: a short write to the log`)
+    if (bytes.length < FRAME_HEADER_BYTES || call.args.endsWith(', 0')) return
+    if (bytes.length === FRAME_HEADER_BYTES) {
+      // Size of the database after the commit; 0 in all frames but the last.
+      this.#isLast = bytes.readUInt32BE(4) !== 0
+      return
+    }
+    for (const [, id] of call.args.slice(0, end).matchAll(ENTRY)) {
+      if (id !== undefined && !this.#durable.has(id) && !this.#written.has(id)) this.#open.add(id)
+    }
+    if (!this.#isLast) return
+    this.#isLast = false
+    if (this.#open.size > 0) this.report.commits += 1
+    for (const id of this.#open) this.#written.add(id)
+    this.#open = new Set()
+  }
+
+  #flush(moment: Moment): void {
+    const { call } = moment
+    if (moment.kind === 'begin') {
+      this.#covered.set(call, [...this.#written])
+      return
+    }
+    this.report.flushes += 1
+    if (moment.result === 0) {
+      for (const id of this.#covered.get(call) ?? []) {
+        this.#written.delete(id)
+        this.#durable.add(id)
+      }
+    }
+    this.#covered.delete(call)
+  }
+
+  #answer(call: SystemCall): void {
+    if (!targetOf(call).includes(this.#socket)) return
+    const id = ANSWER.exec(call.args)?.[1]
+    if (id === undefined) return
+    this.report.answers += 1
+    if (this.#durable.has(id)) this.report.proven.add(id)
+    else this.report.early.push(`line ${call.line}: the answer ${id} leaves before its entry is flushed`)
+  }
+}

@@ -1,0 +1,48 @@
+/**
+ * Runs a program under strace. The tracer stops a thread before a system call and after it, and lets it go on only when it
+ * has written that down; so a call that stands in the log as finished before another one begins was finished before it.
+ */
+import { spawnSync } from 'node:child_process'
+import type { Launch } from '../site/service.ts'
+
+/** Everything by which a program can bring bytes into a file, a directory or a socket. */
+const CALLS = [
+  ...['open', 'openat', 'openat2', 'creat', 'close', 'dup', 'dup2', 'dup3'],
+  ...['write', 'writev', 'pwrite64', 'pwritev', 'pwritev2', 'sendto', 'sendmsg', 'sendmmsg', 'sendfile', 'splice'],
+  ...['copy_file_range', 'ftruncate', 'truncate', 'fallocate', 'mmap', 'io_uring_setup'],
+  ...['fsync', 'fdatasync', 'sync_file_range', 'syncfs', 'sync', 'msync'],
+  ...['link', 'linkat', 'symlink', 'symlinkat', 'rename', 'renameat', 'renameat2', 'unlink', 'unlinkat', 'rmdir'],
+  ...['mkdir', 'mkdirat'],
+]
+
+/** Longest text of one call that is kept whole, bytes: more than any message of the protocol. */
+const TEXT_MAX = 8 * 1024 * 1024
+
+/** Why nothing can be traced here; undefined: it can. */
+export function whyNoTrace(): string | undefined {
+  const { error, status, stderr } = spawnSync('strace', ['-f', '-o', '/dev/null', 'true'], { encoding: 'utf8' })
+  if (error !== undefined) return 'strace is not installed'
+  return status === 0 ? undefined : `strace may not trace here: ${stderr.trim()}`
+}
+
+/** The traced process is the child itself, so that signals reach it; its end comes when the log is whole. */
+export function traced(log: string): Launch {
+  const arch = process.arch === 'arm64' ? ARM64_LACKS : new Set<string>()
+  const calls = CALLS.filter((call) => !arch.has(call))
+  // What goes through a ring in shared memory is no system call: the program is told that there are no rings.
+  const options = ['-D', '-f', '-yy', '-q', '--seccomp-bpf', '-a1', '-einject=io_uring_setup:error=ENOSYS']
+  return { under: ['strace', ...options, `-s${TEXT_MAX}`, '-o', log, `-etrace=${calls.join(',')}`] }
+}
+
+const ARM64_LACKS = new Set([
+  'open',
+  'creat',
+  'dup2',
+  'link',
+  'symlink',
+  'rename',
+  'renameat',
+  'unlink',
+  'rmdir',
+  'mkdir',
+])
