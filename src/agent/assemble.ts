@@ -18,6 +18,7 @@ import type { LinkLog, Randomness, Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
 import { PolicyBoard } from './app/policy-board.ts'
 import { recoverBlocks } from './app/recover-blocks.ts'
+import { Sessions } from './app/sessions/sessions.ts'
 import { statusOf } from './app/status.ts'
 import type { LeftLog, VolatileLog } from './app/volatile-log.ts'
 import { WatchedJournal } from './app/watched-journal.ts'
@@ -50,6 +51,7 @@ export interface AssembledAgent {
   readonly ledger: Ledger
   readonly link: Link
   readonly access: Access
+  readonly sessions: Sessions
   readonly status: () => ReturnType<typeof statusOf>
   /** Begins to write the clock when nothing else has for a while. Returns what ends it. */
   keepClock(): () => void
@@ -81,6 +83,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
       soon: parts.soon,
       now: () => clock.sinceBoot(),
       timers,
+      beforeFreeze: () => sessions.suspend(),
       onNeed: () => link.wake('low-water'),
       onFatal,
     },
@@ -102,12 +105,30 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     timers,
     tokens,
     push: parts.push,
+    takeOrders: (orders) => sessions.takeOrders(orders, () => link.wake('hint')),
     onFatal,
   })
+  const lastAnswers = new LastAnswers(snapshot.lastAnswers, settings.state.answersMax)
+  const sessions = new Sessions(
+    {
+      ledger,
+      policies,
+      lastAnswers,
+      clock,
+      topUps: link,
+      topUpDeadlineMs: settings.grants.topUpDeadline,
+      liveMax: settings.sessions.liveMax,
+      timers,
+      newId: parts.newId,
+      log,
+      onFatal,
+    },
+    snapshot.sessions,
+  )
   const access = new Access({
     ledger,
     policies,
-    lastAnswers: new LastAnswers(snapshot.lastAnswers, settings.state.answersMax),
+    lastAnswers,
     clock,
     topUps: link,
     topUpDeadlineMs: settings.grants.topUpDeadline,
@@ -119,9 +140,12 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     ledger,
     link,
     access,
+    sessions,
     status: () => statusOf(statusParts),
     keepClock: () => keepClock(watched, ledger, timers),
     drain: async () => {
+      sessions.stop()
+      await sessions.settled()
       await ledger.close()
       await watched.saveClock(ledger.stamp())
     },

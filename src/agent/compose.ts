@@ -127,10 +127,12 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
     connectionsMax: settings.socket.connectionsMax,
     requestTimeoutMs: settings.socket.requestTimeout,
     access: (call) => agent.access.request(call),
+    sessions: agent.sessions,
     status: agent.status,
     onFault: (error) => log.error({ err: error }, 'a request met a fault'),
   })
   const stopClock = agent.keepClock()
+  agent.sessions.start()
 
   const parts = started.move()
   ending.begin({

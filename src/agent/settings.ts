@@ -106,6 +106,14 @@ const options = {
       max: '5m',
     }),
   },
+  sessions: {
+    liveMax: integer({
+      help: 'Sessions of local applications that are live at a time; more are refused with OVERLOADED.',
+      default: 1_000,
+      min: 0,
+      max: 100_000,
+    }),
+  },
   sync: {
     interval: duration({
       help: 'Longest time between two syncs. Each one comes up to a quarter earlier, so that devices spread.',

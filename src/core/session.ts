@@ -10,7 +10,7 @@
  * Source: contract, Sessions; facts on states, intervals and heartbeats.
  */
 import { type AccountId, parseAccount } from './account.ts'
-import { type Micro, ratio, roundHalfEven } from './amount.ts'
+import { type Decimal, type Micro, ratio, roundHalfEven } from './amount.ts'
 import type { Decision, RequestedItem, Requester } from './decision.ts'
 
 /**
@@ -30,6 +30,8 @@ export interface HeldPart {
   readonly lineItemId: string
   readonly accounts: readonly AccountId[]
   readonly charged: Micro
+  /** Tokens per unit of count, where the host keeps it. */
+  readonly rate?: Decimal
 }
 
 export interface HeldItem {

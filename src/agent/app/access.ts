@@ -33,6 +33,7 @@ import type { LastAnswer } from './journal.ts'
 import type { Claim, LastAnswers } from './last-answers.ts'
 import type { Ledger } from './ledger.ts'
 import type { PolicyBoard, PolicyInForce } from './policy-board.ts'
+import { type RulesParts, requireRules } from './require-rules.ts'
 
 export interface AccessCall {
   readonly apiVersion: ApiVersion
@@ -55,11 +56,9 @@ export interface AccessAnswer {
 }
 
 /** What a request needs of the link to the cloud. */
-export interface TopUps {
+type TopUps = RulesParts['topUps'] & {
   /** Never rejects; resolves at once when the cloud is out of reach. */
   requestGrant(wants: readonly Want[], deadlineMs: number): Promise<void>
-  /** Who the device is, for a refusal that says why. */
-  status(): { readonly deviceId: string | null; readonly policies: readonly { readonly instanceId: string }[] }
 }
 
 export interface AccessParts {
@@ -75,7 +74,7 @@ export interface AccessParts {
 }
 
 /** Rounds with the cloud that one request may wait for: the second is for what only the first brought into sight. */
-const TOP_UPS_MAX = 2
+export const TOP_UPS_MAX = 2
 
 const NO_CAVEATS: readonly Caveat[] = []
 
@@ -155,33 +154,9 @@ export class Access {
   #attempt(call: AccessCall, request: AccessRequest): Attempt {
     const { clock, ledger } = this.#parts
     const reading = clock.reading()
-    const policy = this.#policyInForce(call.instanceId, reading)
+    const policy = requireRules(this.#parts, call.instanceId, reading)
     const decision = decide(policy.compiled, request, reading, ledger.roomAt(reading), 'BEST_EFFORT')
     return { request, policy, reading, decision }
-  }
-
-  /** Rungs 3 to 7. */
-  #policyInForce(instanceId: string, reading: ClockReading): PolicyInForce {
-    const { policies, ledger, topUps } = this.#parts
-    const policy = policies.get(instanceId)
-    if (policy === undefined) {
-      const { deviceId, policies: served } = topUps.status()
-      if (deviceId === null) throw new CodedError('NOT_ENROLLED', 'this device is not enrolled yet')
-      if (!served.some((each) => each.instanceId.toLowerCase() === instanceId)) {
-        throw new CodedError('INSTANCE_UNKNOWN', `this device does not serve the instance ${instanceId}`)
-      }
-      throw new CodedError('POLICY_MISSING', `the rules of the instance ${instanceId} have not arrived yet`)
-    }
-    if (policies.isStale(policy, reading)) {
-      throw new CodedError('POLICY_STALE', `revision ${policy.document.revision} was last confirmed too long ago`)
-    }
-    const standing = ledger.standing()
-    if (standing !== 'ATTACHED') {
-      throw standing === 'BROKEN'
-        ? new CodedError('STOPPING', 'the agent is about to start again')
-        : new CodedError('NOT_ATTACHED', 'the device must attach to the cloud first')
-    }
-    return policy
   }
 
   /** Entry, charge and answer in one synchronous block; the answer leaves when the entry is durable. */
@@ -224,7 +199,7 @@ function lastAnswerOf({ session, n, requestHash }: Claim, answer: string, policy
 const NO_WANTS: readonly Want[] = []
 
 /** What the accounts that fell short would have to hold for all of the request; empty where a top-up cannot help. */
-function wantsOf({ items, postings }: Decision): readonly Want[] {
+export function wantsOf({ items, postings }: Decision): readonly Want[] {
   let short: Map<string, bigint> | undefined
   for (const item of items) {
     if (item.outcome !== 'REFUSED' || (item.reason !== 'GRANT_EXHAUSTED' && item.reason !== 'GRANT_EXPIRED')) continue

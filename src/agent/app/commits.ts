@@ -253,9 +253,10 @@ export class Commits {
     return true
   }
 
-  #isCovered({ moves, postings }: PendingEntry): boolean {
+  #isCovered({ moves, postings, session }: PendingEntry): boolean {
     const { spendableOf } = this.#parts
-    if (moves !== 'used') return false
+    // How a session stands is lost with the machine: what it was charged would never come back.
+    if (moves !== 'used' || session !== undefined) return false
     for (const { account } of postings) if (!this.#blocks.covers(account, spendableOf(account))) return false
     return true
   }

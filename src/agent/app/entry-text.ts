@@ -4,6 +4,7 @@
  * for it.
  */
 import { type Decimal, formatDecimal } from '../../core/amount.ts'
+import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import type { Variables } from '../../core/formula-rate.ts'
 import type { AccessRequest, ClockReading, Decision, ItemOutcome, Part } from '../../core/decision.ts'
 
@@ -17,6 +18,8 @@ export interface AccessEntry {
   /** Per requested item; undefined for none. */
   readonly metaData: readonly (Readonly<Record<string, unknown>> | undefined)[]
   readonly decision: Decision
+  /** The session that it belongs to, and what happens to it. */
+  readonly session?: NonNullable<EntryBodyWire['session']>
 }
 
 export function accessEntryText(entry: AccessEntry): string {
@@ -32,10 +35,14 @@ export function accessEntryText(entry: AccessEntry): string {
   return (
     `{"n":${entry.n},"kind":"access","at":${reading.now},"earliest":${reading.earliest},"latest":${reading.latest},` +
     `"instanceId":${quoted(entry.instanceId)},"policyRevision":${entry.policyRevision},` +
-    `"correlationId":${quoted(entry.correlationId)},` +
+    `"correlationId":${quoted(entry.correlationId)},${sessionText(entry.session)}` +
     `"requester":{"type":${quoted(request.requester.type)},"value":${quoted(request.requester.value)}},` +
     `"items":[${items}],"postings":[${postings}]}`
   )
+}
+
+function sessionText(session: AccessEntry['session']): string {
+  return session === undefined ? '' : `"session":{"id":"${session.id}","event":"${session.event}"},`
 }
 
 function itemText({ request, decision, metaData }: AccessEntry, index: number): string {

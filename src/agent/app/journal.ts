@@ -77,6 +77,8 @@ export interface LastAnswer {
   readonly requestHash: string
   /** Body of the answer as sent. */
   readonly answer: string
+  /** HTTP status of the answer; 200 where there is none. */
+  readonly status?: number
   readonly policyRevision: number
 }
 

@@ -49,6 +49,8 @@ export interface LedgerParts {
   readonly batchEntries: number
   /** An account has come to its low-water mark, or there are entries to deliver. */
   readonly onNeed: () => void
+  /** Called before the first moment at which nothing is recorded any more in this incarnation; may record, at once. */
+  readonly beforeFreeze?: () => void
   /** The outcome of a write is unknown: the process must end and open again. Nothing more is recorded. */
   readonly onFatal: (error: unknown) => void
 }
@@ -246,6 +248,7 @@ export class Ledger {
    * back. It ends with {@link Ledger.begin}.
    */
   async freeze(): Promise<void> {
+    if (this.standing() === 'ATTACHED') this.#parts.beforeFreeze?.()
     this.#frozen = true
     await this.settled()
     this.#commits.forgetBlocks()

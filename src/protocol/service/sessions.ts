@@ -1,6 +1,8 @@
-/** Sessions on the wire. Source: contract, Sessions; facts on session operations. */
+/** Sessions on the wire, the same for the cloud and for a device. Source: contract, Sessions; facts on session operations. */
 import { z } from 'zod'
-import { instant, uuid } from '../wire.ts'
+import { type Session, chargedUntil } from '../../core/session.ts'
+import { exactNumber, instant, uuid } from '../wire.ts'
+import type { ApiVersion } from './status.ts'
 
 /** GET sessions answers at most as many. Source: contract, Limits. */
 export const SESSIONS_SHOWN_MAX = 100
@@ -46,3 +48,43 @@ export const sessionNotOperable = z
   .meta({ id: 'SessionNotOperable' })
 
 export const instanceHeader = 'x-instance-id'
+
+/** A denied request in a session is an error response with the usual body. See docs/decisions/sessions.md. */
+export const DENIED_STATUS = 403
+
+export function listedToWire(from: Session): ListedSessionWire {
+  return {
+    sessionId: from.id,
+    instanceId: from.instanceId,
+    state: from.state,
+    chargedUntil: chargedUntil(from),
+    lastHeartBeat: from.lastHeartbeat,
+    lastAccessRequest: from.lastAccessRequest,
+  }
+}
+
+/** Numbers are exact decimal text (see `exactNumber`), so stringify it with JSON.stringify. */
+export function sessionToWire({ id, instanceId, state, charge }: Session): SessionWire {
+  return {
+    sessionId: id,
+    instanceId,
+    state,
+    items: (charge?.items ?? []).map(({ item }) => ({
+      item: item.name,
+      ...(item.version === '' ? {} : { version: item.version }),
+      count: exactNumber(item.count),
+    })),
+  }
+}
+
+/** v1.0 does not tell the ways in which a session ends; v1.1 names the state. */
+export function notOperable(
+  version: ApiVersion,
+  { state }: Pick<Session, 'state'>,
+): { readonly status: number; readonly body: { readonly message: string; readonly code: string } } {
+  const code = 'SESSION_NOT_OPERABLE'
+  if (version === 'v1.1') return { status: 409, body: { message: `Session is ${state}`, code } }
+  return state === 'LOCKED'
+    ? { status: 409, body: { message: 'Session is locked', code } }
+    : { status: 403, body: { message: 'Session was terminated', code } }
+}

@@ -135,6 +135,7 @@ export class TestDevice {
       ledger: this.ledger,
       board: this.board,
       clock: this.clock,
+      takeOrders: () => undefined,
       timers: time,
       randomness: { fraction, token: () => this.#token() },
       cloud: createCloudHttp({ exchange, tokens, pause: async () => undefined, fraction }),

@@ -7,15 +7,25 @@ import type { ApiVersion } from '../../../protocol/service/status.ts'
 
 export type Route =
   | { readonly to: 'access'; readonly apiVersion: ApiVersion; readonly instanceId: string }
+  | {
+      readonly to: 'session'
+      readonly apiVersion: ApiVersion
+      readonly operation: 'open' | 'list' | 'show' | 'request' | 'heartbeat' | 'close'
+      /** In lower case; empty for those that name none. */
+      readonly sessionId: string
+    }
   | { readonly to: 'status' }
   | { readonly to: 'live' }
   | { readonly to: 'nowhere' }
-  /** The address of an access request with something in it that is no UUID. */
+  /** The address of an access request, or of a session, with something in it that is no UUID. */
   | { readonly to: 'malformed' }
 
 const ACCESS =
   /^(?:(?:\/dynamicmonetization)?\/elastic\/api)?\/(v1\.[01])\/instances\/([^/?]+)\/access-request\/?(?:\?.*)?$/
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
+
+const SESSION =
+  /^(?:(?:\/dynamicmonetization)?(?:\/floating)?\/api)?\/(v1\.[01])\/sessions(?:\/([^/?]+)(\/heartbeat)?)?\/?(?:\?.*)?$/
 
 const STATUS: Route = { to: 'status' }
 const LIVE: Route = { to: 'live' }
@@ -23,6 +33,8 @@ const NOWHERE: Route = { to: 'nowhere' }
 const MALFORMED: Route = { to: 'malformed' }
 
 export function route(method: string, url: string): Route {
+  const session = SESSION.exec(url)
+  if (session !== null) return sessionRoute(method, session)
   if (method === 'POST') {
     const match = ACCESS.exec(url)
     if (match === null) return NOWHERE
@@ -34,4 +46,27 @@ export function route(method: string, url: string): Route {
   const path = url.split('?', 1)[0]
   if (path === AGENT_STATUS_PATH) return STATUS
   return path === '/livez' ? LIVE : NOWHERE
+}
+
+/** Addresses of sessions as the service has them: method, whether a session is named, and whether its heartbeat is meant. */
+const SESSION_OPERATIONS: Readonly<Record<string, Extract<Route, { to: 'session' }>['operation']>> = {
+  'POST sessions': 'open',
+  'GET sessions': 'list',
+  'GET session': 'show',
+  'PUT session': 'request',
+  'DELETE session': 'close',
+  'GET heartbeat': 'heartbeat',
+}
+
+function sessionRoute(method: string, [, apiVersion, sessionId, heartbeat]: RegExpExecArray): Route {
+  const what = heartbeat !== undefined ? 'heartbeat' : sessionId === undefined ? 'sessions' : 'session'
+  const operation = SESSION_OPERATIONS[`${method} ${what}`]
+  if (operation === undefined) return NOWHERE
+  if (sessionId !== undefined && !UUID.test(sessionId)) return MALFORMED
+  return {
+    to: 'session',
+    apiVersion: apiVersion as ApiVersion,
+    operation,
+    sessionId: sessionId?.toLowerCase() ?? '',
+  }
 }

@@ -12,9 +12,11 @@ import type { AccessAnswer, AccessCall } from '../../app/access.ts'
 import { claimPath } from './claim-path.ts'
 import type { QuickHead } from './quick-head.ts'
 import { QuickLane } from './quick-lane.ts'
+import { repetitionOf } from './repetition.ts'
 import { type Reply, granted, plain, refusalBody, refused } from './reply.ts'
 import { type JsonBody, readJson } from './request-body.ts'
 import { type Route, route } from './routes.ts'
+import { type SessionDesk, type SessionTarget, answerSession, takesBody } from './session-requests.ts'
 
 export interface SocketOptions {
   readonly path: string
@@ -27,6 +29,8 @@ export interface SocketOptions {
   /** For all of a request to arrive, ms. */
   readonly requestTimeoutMs: number
   readonly access: (call: AccessCall) => Promise<AccessAnswer>
+  /** Left out: there is nothing at their addresses. */
+  readonly sessions?: SessionDesk
   readonly status: () => AgentStatusWire
   /** An error that is no expected outcome; its request is answered with INTERNAL. */
   readonly onFault: (error: unknown) => void
@@ -40,10 +44,6 @@ export interface SocketServer {
 const KEEP_ALIVE_MS = 75_000
 const HEADER_BYTES_MAX = 16 * 1024
 
-/** Name of an application session: what a header may carry without quoting. */
-const SESSION = /^[\x21-\x7e]{1,128}$/
-const REQUEST_NUMBER = /^[1-9]\d{0,14}$/
-
 /** @throws CodedError SOCKET_IN_USE or SOCKET_PATH_OCCUPIED */
 export async function openSocket(options: SocketOptions): Promise<SocketServer> {
   const door = new Door(options)
@@ -55,6 +55,8 @@ class Door implements SocketServer {
   readonly #options: SocketOptions
   readonly #server: Server
   readonly #quickLane: QuickLane
+  /** Connections that keep a session alive: they may be silent for as long as they like. */
+  readonly #bound = new WeakSet<Socket>()
   #waiting = 0
   #isStopping = false
   #release: () => void = () => undefined
@@ -72,6 +74,9 @@ class Door implements SocketServer {
     this.#server.maxConnections = options.connectionsMax
     this.#server.on('request', this.#take)
     this.#server.on('clientError', answerBrokenRequest)
+    this.#server.on('timeout', (socket: Socket) => {
+      if (!this.#bound.has(socket)) socket.destroy()
+    })
     this.#quickLane = new QuickLane({
       bodyBytesMax: options.bodyBytesMax,
       keepAliveMs: KEEP_ALIVE_MS,
@@ -122,6 +127,11 @@ class Door implements SocketServer {
       case 'access':
         readJson(request, this.#options.bodyBytesMax, (body) => this.#access(target, request.headers, body, answer))
         break
+      case 'session':
+        if (takesBody(target)) {
+          readJson(request, this.#options.bodyBytesMax, (body) => this.#session(target, request, body, answer))
+        } else this.#session(target, request, null, answer)
+        break
       case 'status':
         answer(this.#status())
         break
@@ -129,10 +139,10 @@ class Door implements SocketServer {
         answer(plain('{"live":true}'))
         break
       case 'malformed':
-        answer(refused(new CodedError('BAD_REQUEST', 'the instance id in the path is not a UUID')))
+        answer(refused(new CodedError('BAD_REQUEST', 'the id in the path is not a UUID')))
         break
       case 'nowhere':
-        answer(refused(new CodedError('NOT_FOUND', 'there is nothing at this address for this method')))
+        answer(NOWHERE)
     }
   }
 
@@ -148,16 +158,44 @@ class Door implements SocketServer {
       answer(refused(call))
       return
     }
-    const { waitingMax, access } = this.#options
+    this.#wait(answer, () => this.#options.access(call), granted)
+  }
+
+  #session(target: SessionTarget, request: IncomingMessage, body: JsonBody | CodedError | null, answer: Answer): void {
+    if (body instanceof CodedError) {
+      answer(refused(body))
+      return
+    }
+    const { sessions } = this.#options
+    if (sessions === undefined) {
+      answer(NOWHERE)
+      return
+    }
+    const { headers, url = '', socket } = request
+    const onDisconnect = (call: () => void): void => {
+      this.#bound.add(socket)
+      if (socket.destroyed) call()
+      else socket.once('close', call)
+    }
+    const asked = { target, url, headers, body, owner: null, administers: true, onDisconnect }
+    this.#wait(
+      answer,
+      () => answerSession(sessions, asked),
+      (reply) => reply,
+    )
+  }
+
+  #wait<T>(answer: Answer, work: () => Promise<T>, replyTo: (result: T) => Reply): void {
+    const { waitingMax } = this.#options
     if (this.#waiting >= waitingMax) {
       answer(refused(new CodedError('OVERLOADED', `${waitingMax} requests are waiting`)))
       return
     }
     this.#waiting += 1
-    access(call).then(
+    work().then(
       (result) => {
         this.#waiting -= 1
-        answer(granted(result))
+        answer(replyTo(result))
       },
       (error: unknown) => {
         this.#waiting -= 1
@@ -194,6 +232,7 @@ type Answer = (reply: Reply) => void
 type AccessTarget = Extract<Route, { to: 'access' }>
 type SessionHeaders = Readonly<Record<string, string | readonly string[] | undefined>>
 
+const NOWHERE = refused(new CodedError('NOT_FOUND', 'there is nothing at this address for this method'))
 const STOPPING = refused(new CodedError('STOPPING', 'the agent is shutting down'))
 
 function callOf(
@@ -201,21 +240,22 @@ function callOf(
   headers: SessionHeaders,
   { text, value }: JsonBody,
 ): AccessCall | CodedError {
-  const { 'x-tallygate-session': session, 'x-tallygate-request': number } = headers
-  if (session === undefined && number === undefined) return { apiVersion, instanceId, text, body: value, repeat: null }
-  if (typeof session !== 'string' || !SESSION.test(session)) {
-    return new CodedError(
-      'BAD_REQUEST',
-      'x-tallygate-session: 1 to 128 visible ASCII characters, with x-tallygate-request',
-    )
+  try {
+    return { apiVersion, instanceId, text, body: value, repeat: repetitionOf(headers) }
+  } catch (error) {
+    if (error instanceof CodedError) return error
+    throw error
   }
-  if (typeof number !== 'string' || !REQUEST_NUMBER.test(number)) {
-    return new CodedError('BAD_REQUEST', 'x-tallygate-request: a whole number from 1, with x-tallygate-session')
-  }
-  return { apiVersion, instanceId, text, body: value, repeat: { session, n: Number(number) } }
 }
 
+const NO_CONTENT = 204
+
 function send(response: ServerResponse, { status, headers, body }: Reply): void {
+  if (status === NO_CONTENT) {
+    response.writeHead(status, [...headers])
+    response.end()
+    return
+  }
   const length = String(Buffer.byteLength(body))
   response.writeHead(status, ['Content-Type', 'application/json', 'Content-Length', length, ...headers])
   response.end(body)

@@ -472,12 +472,12 @@ export class JournalStore {
   }
 
   #storeAnswer(answer: LastAnswer, entryId: bigint): void {
-    const { session, n, requestHash, policyRevision } = answer
+    const { session, n, requestHash, status = 200, policyRevision } = answer
     const slot = this.#slots.get(session) ?? this.#freeSlot()
     // Claimed at once, so that the same batch does not give it away again; read back when the transaction fails.
     this.#slots.delete(session)
     this.#slots.set(session, slot)
-    this.#statements.storeAnswer.run(slot, session, n, requestHash, answer.answer, policyRevision, entryId)
+    this.#statements.storeAnswer.run(slot, session, n, requestHash, answer.answer, status, policyRevision, entryId)
   }
 
   #freeSlot(): number {
@@ -629,6 +629,7 @@ interface AnswerRow {
   n: bigint
   request_hash: string
   body: string
+  status: bigint
   policy_revision: bigint
 }
 
@@ -643,7 +644,7 @@ function prepareStatements(database: Database.Database) {
       'SELECT * FROM account WHERE used <> sealed_used OR refunded <> sealed_refunded OR returned <> sealed_returned',
     ),
     answers: database.prepare(
-      'SELECT session, n, request_hash, body, policy_revision FROM answer ORDER BY entry_id, slot',
+      'SELECT session, n, request_hash, body, status, policy_revision FROM answer ORDER BY entry_id, slot',
     ),
     slots: database.prepare('SELECT session, slot FROM answer ORDER BY entry_id, slot'),
     segment: database.prepare(
@@ -712,8 +713,8 @@ function prepareStatements(database: Database.Database) {
       'UPDATE policy SET confirmed_at = max(confirmed_at, ?) WHERE instance_id = ? AND revision = ?',
     ),
     storeAnswer: database.prepare(
-      `INSERT OR REPLACE INTO answer (slot, session, n, request_hash, body, policy_revision, entry_id)
-         VALUES (?, ?, ?, ?, ?, ?, ?)`,
+      `INSERT OR REPLACE INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
     ),
     sessions: database.prepare('SELECT id, ended, since, document, snapshot FROM session ORDER BY since, id'),
     storeSession: database.prepare(
@@ -791,6 +792,7 @@ function answerOf(row: AnswerRow): LastAnswer {
     n: Number(row.n),
     requestHash: row.request_hash,
     answer: row.body,
+    ...(row.status === 200n ? {} : { status: Number(row.status) }),
     policyRevision: Number(row.policy_revision),
   }
 }

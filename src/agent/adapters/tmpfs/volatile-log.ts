@@ -39,6 +39,7 @@ const lastAnswer = z.object({
   n: z.int(),
   requestHash: z.string(),
   answer: z.string(),
+  status: z.int().exactOptional(),
   policyRevision: z.int(),
 })
 const storedSession = z.object({

@@ -167,6 +167,7 @@ async function merged(
     memory.grantTerm = grant.term
     ledger.applyGrant(grant)
   }
+  if (answer.sessions.length > 0) context.takeOrders(answer.sessions)
   board.confirm(confirmation)
   const fresh = now - answer.time < FRESH_MS
   takeRevisions(context, answer, fresh)

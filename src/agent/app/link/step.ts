@@ -3,6 +3,7 @@
  * answer counts only when a trusted key has signed it, and signed time counts only for the attempt that asked for it.
  */
 import type { z } from 'zod'
+import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import { signedTime } from '../../../protocol/edge/sync.ts'
 import { CodedError, type ErrorCode, firstProblem } from '../../../protocol/errors.ts'
 import { type DocumentKind, sha256 } from '../../../protocol/signing.ts'
@@ -19,6 +20,8 @@ export interface StepContext {
   readonly ledger: LinkLedger
   readonly board: LinkBoard
   readonly clock: LinkClock
+  /** What the cloud's administrator wants of sessions that the device keeps. */
+  readonly takeOrders: (orders: readonly SessionOrder[]) => void
   readonly randomness: Randomness
   readonly cloud: Cloud
   readonly key: DeviceKey

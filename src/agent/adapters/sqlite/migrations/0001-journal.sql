@@ -99,6 +99,7 @@ CREATE TABLE answer (
   n INTEGER NOT NULL,
   request_hash TEXT NOT NULL,
   body TEXT NOT NULL,
+  status INTEGER NOT NULL,
   policy_revision INTEGER NOT NULL,
   -- Id of the entry that it answered: the order of use.
   entry_id INTEGER NOT NULL

@@ -1,6 +1,6 @@
 /** Session operations. Source: contract, Sessions and Errors; facts on states and status codes. */
 import { z } from 'zod'
-import { type Session, chargedUntil } from '../../../../core/session.ts'
+import type { Session } from '../../../../core/session.ts'
 import { CodedError } from '../../../../protocol/errors.ts'
 import {
   accessResponse,
@@ -9,21 +9,22 @@ import {
   sessionAccessRequestBody,
 } from '../../../../protocol/service/access-request.ts'
 import {
-  type ListedSessionWire,
+  DENIED_STATUS,
   SESSIONS_SHOWN_MAX,
-  type SessionWire,
+  listedToWire,
   liveSessions,
+  notOperable,
   session,
   sessionBody,
   sessionCreated,
   sessionNotOperable,
+  sessionToWire,
   sessionsQuery,
 } from '../../../../protocol/service/sessions.ts'
-import type { ApiVersion } from '../../../../protocol/service/status.ts'
-import { exactNumber, uuid } from '../../../../protocol/wire.ts'
+import { uuid } from '../../../../protocol/wire.ts'
 import type { Principal } from '../../../app/authenticate.ts'
 import { type SessionParts, closeSession, heartbeat, openSession, requestInSession } from '../../../app/session-life.ts'
-import { type Answer, type Call, type Route, requireInstanceOf, route } from '../routes.ts'
+import { type Call, type Route, requireInstanceOf, route } from '../routes.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 import { metaDataOf } from './meta-data.ts'
 
@@ -174,18 +175,6 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
 /** The device that keeps the session ends it with its next sync. */
 const ORDERED_STATUS = 202
 
-/** A denied request in a session is an error response with the usual body. See docs/decisions/sessions.md. */
-const DENIED_STATUS = 403
-
-/** v1.0 does not tell the ways in which a session ends; v1.1 names the state. */
-function notOperable(version: ApiVersion, { state }: Session): Answer {
-  const code = 'SESSION_NOT_OPERABLE'
-  if (version === 'v1.1') return { status: 409, body: { message: `Session is ${state}`, code } }
-  return state === 'LOCKED'
-    ? { status: 409, body: { message: 'Session is locked', code } }
-    : { status: 403, body: { message: 'Session was terminated', code } }
-}
-
 type SessionCall = Pick<Call<unknown, unknown, unknown>, 'principal' | 'instanceHeader'>
 
 /**
@@ -205,29 +194,5 @@ function requireHeader({ principal, instanceHeader }: { principal: Principal; in
   if (instanceHeader !== null) requireInstanceOf(principal, instanceHeader)
   else if (principal.kind === 'CLIENT') {
     throw new CodedError('INSTANCE_HEADER_MISSING', 'A client token needs the header x-instance-id on sessions.')
-  }
-}
-
-function listedToWire(session: Session): ListedSessionWire {
-  return {
-    sessionId: session.id,
-    instanceId: session.instanceId,
-    state: session.state,
-    chargedUntil: chargedUntil(session),
-    lastHeartBeat: session.lastHeartbeat,
-    lastAccessRequest: session.lastAccessRequest,
-  }
-}
-
-function sessionToWire({ id, instanceId, state, charge }: Session): SessionWire {
-  return {
-    sessionId: id,
-    instanceId,
-    state,
-    items: (charge?.items ?? []).map(({ item }) => ({
-      item: item.name,
-      ...(item.version === '' ? {} : { version: item.version }),
-      count: exactNumber(item.count),
-    })),
   }
 }

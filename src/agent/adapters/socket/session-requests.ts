@@ -1,0 +1,162 @@
+/**
+ * Requests about sessions at the socket, with the paths, bodies and answers of the service. What is the agent's own comes
+ * in headers: which request of which application session it is, and whether the session is bound to its connection.
+ */
+import type { IncomingHttpHeaders } from 'node:http'
+import { z } from 'zod'
+import type { Session } from '../../../core/session.ts'
+import { CodedError, firstProblem } from '../../../protocol/errors.ts'
+import { requestOf, sessionAccessRequestBody } from '../../../protocol/service/access-request.ts'
+import {
+  SESSIONS_SHOWN_MAX,
+  instanceHeader,
+  listedToWire,
+  notOperable,
+  sessionBody,
+  sessionToWire,
+  sessionsQuery,
+} from '../../../protocol/service/sessions.ts'
+import { uuid } from '../../../protocol/wire.ts'
+import { sha256 } from '../../../protocol/signing.ts'
+import type { KeptSession } from '../../app/sessions/kept-session.ts'
+import type { SessionAnswer, Sessions } from '../../app/sessions/sessions.ts'
+import { type Repetition, repetitionOf } from './repetition.ts'
+import { type Reply, granted, plain } from './reply.ts'
+import type { JsonBody } from './request-body.ts'
+import type { Route } from './routes.ts'
+
+export type SessionDesk = Pick<
+  Sessions,
+  'open' | 'list' | 'get' | 'request' | 'heartbeat' | 'close' | 'connectionClosed'
+>
+
+export type SessionTarget = Extract<Route, { to: 'session' }>
+
+export interface SessionRequest {
+  readonly target: SessionTarget
+  /** With the query. */
+  readonly url: string
+  readonly headers: IncomingHttpHeaders
+  /** Null for an operation that takes none. */
+  readonly body: JsonBody | null
+  /** Who asks; null where callers are not told apart. */
+  readonly owner: string | null
+  /** Whether the caller may touch sessions of others. */
+  readonly administers: boolean
+  /** Calls back when the connection of the request is gone, at once if it is already. */
+  readonly onDisconnect: (call: () => void) => void
+}
+
+const BOUND_HEADER = 'x-tallygate-bound'
+
+/** Operations with a body. */
+export const takesBody = ({ operation }: SessionTarget): boolean => operation === 'open' || operation === 'request'
+
+/** @throws CodedError */
+export async function answerSession(desk: SessionDesk, request: SessionRequest): Promise<Reply> {
+  const { target, body, headers } = request
+  const belongs = belongsTo(request)
+  switch (target.operation) {
+    case 'open': {
+      const { instanceId } = parse(sessionBody, body?.value, 'body')
+      requireInstance(request, instanceId)
+      const bound = isBound(headers)
+      const repeat = hashed(request, repetitionOf(headers))
+      const answer = await desk.open({ instanceId, owner: request.owner, bound, repeat })
+      if (bound && answer.operable) bindTo(desk, request, answer.body)
+      return replyTo(target, answer)
+    }
+    case 'list': {
+      const query = parse(
+        sessionsQuery,
+        Object.fromEntries(new URL(request.url, 'http://socket').searchParams),
+        'query',
+      )
+      if (query.instanceId !== undefined) requireInstance(request, query.instanceId)
+      const instanceId = query.instanceId ?? headerOf(headers)
+      const isShown = (kept: KeptSession): boolean =>
+        (instanceId === null || kept.session.instanceId === instanceId) && isOwn(request, kept)
+      return plain(JSON.stringify(desk.list(isShown).slice(0, SESSIONS_SHOWN_MAX).map(listedToWire)))
+    }
+    case 'show':
+      return plain(JSON.stringify(sessionToWire(desk.get(target.sessionId, belongs))))
+    case 'request': {
+      const asked = parse(sessionAccessRequestBody[target.apiVersion], body?.value, 'body')
+      const { apiVersion, sessionId } = target
+      const order = {
+        apiVersion,
+        sessionId,
+        request: requestOf(asked),
+        metaData: asked.requestedItems.map(({ metaData }) => metaData),
+        rollbackOnDeny: asked.rollbackOnDeny,
+        belongs,
+        repeat: hashed(request, repetitionOf(headers)),
+      }
+      return replyTo(target, await desk.request(order))
+    }
+    case 'heartbeat':
+      return replyTo(target, await desk.heartbeat(target.sessionId, belongs))
+    case 'close':
+      return replyTo(
+        target,
+        await desk.close(target.sessionId, belongs, hashed(request, repetitionOf(headers))),
+        // The service answers the end of a session that has ended in the same way in both versions.
+        'v1.1',
+      )
+  }
+}
+
+function replyTo({ apiVersion }: SessionTarget, answer: SessionAnswer, version = apiVersion): Reply {
+  if (answer.operable) return { ...granted({ ...answer, durability: 'durable' }), status: answer.status }
+  const { status, body } = notOperable(version, answer.session)
+  return { status, headers: [], body: JSON.stringify(body) }
+}
+
+/** When its connection closes, the session ends. */
+function bindTo(desk: SessionDesk, { onDisconnect }: SessionRequest, body: string): void {
+  const { sessionId } = JSON.parse(body) as { readonly sessionId: string }
+  onDisconnect(() => desk.connectionClosed(sessionId))
+}
+
+/** A session of another application is one that there is not. */
+function belongsTo(request: SessionRequest): (kept: KeptSession) => void {
+  return (kept) => {
+    if (!isOwn(request, kept)) throw new CodedError('NOT_FOUND', `There is no session ${kept.session.id}.`)
+    requireInstance(request, kept.session.instanceId)
+  }
+}
+
+function isOwn({ owner, administers }: SessionRequest, kept: KeptSession): boolean {
+  return administers || kept.owner === owner
+}
+
+function requireInstance({ headers }: SessionRequest, instanceId: Session['instanceId']): void {
+  const named = headerOf(headers)
+  if (named !== null && named !== instanceId) {
+    throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'The header x-instance-id names another instance than the session.')
+  }
+}
+
+function headerOf(headers: IncomingHttpHeaders): string | null {
+  const value = headers[instanceHeader]
+  return value === undefined ? null : parse(uuid.toLowerCase(), value, instanceHeader)
+}
+
+function isBound(headers: IncomingHttpHeaders): boolean {
+  const value = headers[BOUND_HEADER]
+  if (value === undefined) return false
+  if (value === 'connection') return true
+  throw new CodedError('BAD_REQUEST', `${BOUND_HEADER}: takes "connection"`)
+}
+
+function hashed({ target, body }: SessionRequest, repetition: Repetition | null) {
+  if (repetition === null) return null
+  const { apiVersion, operation, sessionId } = target
+  return { ...repetition, requestHash: sha256(`${apiVersion}\n${operation}\n${sessionId}\n${body?.text ?? ''}`) }
+}
+
+function parse<T>(schema: z.ZodType<T>, value: unknown, root: string): T {
+  const parsed = schema.safeParse(value)
+  if (parsed.success) return parsed.data
+  throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, root))
+}

@@ -1,0 +1,650 @@
+/**
+ * Sessions as the device keeps them, also with no network and over restarts: created, asked, kept alive, closed, and moved
+ * on by time, by the same state machine as in the cloud. Whatever happens to a session stands in the journal, with its
+ * entries, in one transaction before anybody hears of it; operations on one session wait for each other, and time gets its
+ * due first. Its clock is the earlier end of what is known of the time: turning the wall clock changes nothing in it.
+ */
+import { decide } from '../../../core/decide.ts'
+import type { AccessRequest, Caveat, ClockReading, Decision, RoomOf } from '../../../core/decision.ts'
+import type { Want } from '../../../core/grant.ts'
+import {
+  type HeldItem,
+  type Session,
+  type SessionEvent,
+  type SessionItem,
+  type Step,
+  due,
+  hasEnded,
+  heldItems,
+  isLive,
+  newSession,
+  nextDue,
+  step,
+  unused,
+} from '../../../core/session.ts'
+import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { accessResponse } from '../../../protocol/service/access-request.ts'
+import { DENIED_STATUS } from '../../../protocol/service/sessions.ts'
+import type { ApiVersion } from '../../../protocol/service/status.ts'
+import { TOP_UPS_MAX, wantsOf } from '../access.ts'
+import { accessEntryText } from '../entry-text.ts'
+import type { LastAnswer, PendingEntry, StoredSession } from '../journal.ts'
+import type { Claim, LastAnswers } from '../last-answers.ts'
+import type { Ledger } from '../ledger.ts'
+import type { PolicyBoard, PolicyInForce } from '../policy-board.ts'
+import { type RulesParts, requireRules, requireStanding } from '../require-rules.ts'
+import { type KeptSession, keptSession, storedSession } from './kept-session.ts'
+import { type SessionEntry, refundEntryText, refundPostings, refundable, sessionEntryText } from './session-entries.ts'
+
+export interface SessionsParts {
+  readonly ledger: Pick<
+    Ledger,
+    'standing' | 'roomAt' | 'hasExpired' | 'lastEntry' | 'incarnation' | 'grant' | 'recordTogether'
+  >
+  readonly policies: Pick<PolicyBoard, 'get' | 'isStale'>
+  readonly lastAnswers: LastAnswers
+  readonly clock: { reading(): ClockReading; sinceBoot(): number }
+  readonly topUps: RulesParts['topUps'] & {
+    /** Never rejects; resolves at once when the cloud is out of reach. */
+    requestGrant(wants: readonly Want[], deadlineMs: number): Promise<void>
+  }
+  /** How long a request may wait for a top-up, ms. */
+  readonly topUpDeadlineMs: number
+  /** Sessions that are live at a time; more are refused. */
+  readonly liveMax: number
+  readonly timers: { after(ms: number, call: () => void): () => void }
+  /** A fresh UUID. */
+  readonly newId: () => string
+  readonly log: { warn(fields: Record<string, unknown>, message: string): void }
+  /** A broken invariant, or a journal whose outcome is unknown: the process must end. */
+  readonly onFatal: (error: unknown) => void
+}
+
+/** Throws where the caller may not touch the session. */
+export type Belongs = (kept: KeptSession) => void
+
+/** Which request of which application session this is, so that its repetition changes nothing. */
+export interface Repeat {
+  readonly session: string
+  readonly n: number
+  /** SHA-256 of the request. */
+  readonly requestHash: string
+}
+
+export interface OpenOrder {
+  /** In lower case. */
+  readonly instanceId: string
+  readonly owner: string | null
+  readonly bound: boolean
+  readonly repeat: Repeat | null
+}
+
+export interface RequestOrder {
+  readonly apiVersion: ApiVersion
+  readonly sessionId: string
+  readonly request: AccessRequest
+  /** JSON text of each requested item. */
+  readonly metaData: readonly (Readonly<Record<string, unknown>> | undefined)[]
+  readonly rollbackOnDeny: boolean
+  readonly belongs: Belongs
+  readonly repeat: Repeat | null
+}
+
+/** What there is to answer: `status` as the service answers, `body` JSON text or empty. */
+export type SessionAnswer =
+  | {
+      readonly operable: true
+      readonly status: number
+      readonly body: string
+      readonly policyRevision: number
+      readonly caveats: readonly Caveat[]
+    }
+  /** It takes no more requests. */
+  | { readonly operable: false; readonly session: Session }
+
+/** Longest time between two looks at what time demands, ms: the clock may learn that it was behind. */
+const LOOK_EVERY_MS = 30_000
+
+/** Shortest time until what could not be done is tried again, ms. */
+const TRY_AGAIN_MS = 1_000
+
+/** Ended sessions that are remembered at most. */
+const ENDED_MAX = 1_000
+
+const NO_CAVEATS: readonly Caveat[] = []
+
+interface Slot {
+  /** As it stands in the journal. */
+  durable: KeptSession | null
+  /** With what is on its way there. */
+  latest: KeptSession
+  /** The last operation; the next one begins after it. */
+  tail: Promise<unknown>
+}
+
+/** One change: entries without their numbers, and the session after them. */
+interface Change {
+  readonly next: KeptSession
+  readonly entries: readonly ((n: number) => Pick<PendingEntry, 'body' | 'moves' | 'postings'>)[]
+}
+
+interface Attempt {
+  readonly policy: PolicyInForce
+  readonly reading: ClockReading
+  readonly decision: Decision
+}
+
+export class Sessions {
+  readonly #parts: SessionsParts
+  readonly #slots = new Map<string, Slot>()
+  /** In the order in which they ended. */
+  readonly #ended: string[] = []
+  #cancelLook: () => void = () => undefined
+  #isStopped = false
+
+  constructor(parts: SessionsParts, stored: readonly StoredSession[]) {
+    this.#parts = parts
+    for (const each of stored) {
+      const kept = keptSession(each)
+      this.#slots.set(kept.session.id, { durable: kept, latest: kept, tail: Promise.resolve() })
+      if (each.ended) this.#remember(each.id)
+    }
+  }
+
+  /** Ends the sessions whose connections are gone with the process before, and begins to look at what time demands. */
+  start(): void {
+    for (const [id, { latest }] of this.#slots) if (latest.bound && !hasEnded(latest.session)) this.connectionClosed(id)
+    this.#look()
+  }
+
+  stop(): void {
+    this.#isStopped = true
+    this.#cancelLook()
+  }
+
+  /** Resolves when every operation that was begun has ended. */
+  async settled(): Promise<void> {
+    await Promise.all([...this.#slots.values()].map(({ tail }) => tail))
+  }
+
+  /** Sessions that are live, newest first. */
+  list(belongs: (kept: KeptSession) => boolean): readonly Session[] {
+    return [...this.#slots.values()]
+      .flatMap(({ durable }) => (durable !== null && isLive(durable.session) && belongs(durable) ? [durable] : []))
+      .map(({ session }) => session)
+      .reverse()
+      .toSorted((a, b) => b.created - a.created)
+  }
+
+  /** @throws CodedError NOT_FOUND, and what `belongs` throws */
+  get(id: string, belongs: Belongs): Session {
+    const { durable, latest } = this.#slotOf(id, belongs)
+    return (durable ?? latest).session
+  }
+
+  /** @throws CodedError of the ladder of rules, OVERLOADED, NOT_RECORDED, and those of a repetition */
+  open(order: OpenOrder): Promise<SessionAnswer> {
+    return this.#once(order.repeat, async (claim) => {
+      const { clock, newId, liveMax } = this.#parts
+      const reading = clock.reading()
+      const { document } = requireRules(this.#parts, order.instanceId, reading)
+      let live = 0
+      for (const { latest } of this.#slots.values()) if (!hasEnded(latest.session)) live += 1
+      if (live >= liveMax) throw new CodedError('OVERLOADED', `${liveMax} sessions are live on this device`)
+      const { instanceId, revision: policyRevision } = document
+      const session = newSession({ id: newId(), instanceId, deviceId: null }, reading.earliest)
+      const next: KeptSession = {
+        session,
+        owner: order.owner,
+        bound: order.bound,
+        incarnation: 0,
+        policyRevision,
+      }
+      const slot: Slot = { durable: null, latest: next, tail: Promise.resolve() }
+      this.#slots.set(session.id, slot)
+      const body = JSON.stringify({ sessionId: session.id })
+      const answer = answerOf(claim, 200, body, policyRevision)
+      try {
+        await this.#commit(slot, { next, entries: [this.#plain(next, 'OPENED', reading)] }, answer)
+      } catch (error) {
+        this.#slots.delete(session.id)
+        throw error
+      }
+      this.#look()
+      return { operable: true, status: 200, body, policyRevision, caveats: NO_CAVEATS }
+    })
+  }
+
+  /**
+   * All items or none. A granted request replaces what the session was charged for before; an empty one puts it to rest.
+   *
+   * @throws CodedError NOT_FOUND, those of the ladder of rules, NOT_RECORDED, and those of a repetition
+   */
+  request(order: RequestOrder): Promise<SessionAnswer> {
+    return this.#once(order.repeat, (claim) =>
+      this.#alone(order.sessionId, order.belongs, async (slot) => {
+        const reading = this.#parts.clock.reading()
+        const correlationId = this.#parts.newId()
+        if (order.request.items.length > 0) return this.#ask(slot, order, correlationId, claim)
+        const { session, policyRevision } = slot.latest
+        const body = JSON.stringify(accessResponse(order.apiVersion, correlationId, order.request, { items: [] }))
+        const change = this.#changeBy(slot.latest, { kind: 'HALTED' }, reading, correlationId)
+        await this.#commit(slot, change, answerOf(claim, 200, body, policyRevision))
+        if (session.state === 'ACTIVE') this.#look()
+        return { operable: true, status: 200, body, policyRevision, caveats: NO_CAVEATS }
+      }),
+    )
+  }
+
+  /** @throws CodedError NOT_FOUND, NOT_ATTACHED, NOT_RECORDED */
+  heartbeat(id: string, belongs: Belongs): Promise<SessionAnswer> {
+    return this.#alone(id, belongs, async (slot) => {
+      const { latest } = slot
+      const reading = this.#parts.clock.reading()
+      if (latest.session.heartbeatDue === null) {
+        // Nothing hangs on it: it goes to the journal with the next change.
+        const { session } = step(latest.session, { kind: 'HEARTBEAT' }, reading.earliest)
+        slot.latest = { ...latest, session }
+        slot.durable = slot.latest
+      } else await this.#commit(slot, this.#changeBy(latest, { kind: 'HEARTBEAT' }, reading), null)
+      return noContent(latest.policyRevision)
+    })
+  }
+
+  /** @throws CodedError NOT_FOUND, NOT_ATTACHED, NOT_RECORDED, and those of a repetition */
+  close(id: string, belongs: Belongs, repeat: Repeat | null): Promise<SessionAnswer> {
+    return this.#once(repeat, (claim) =>
+      this.#alone(id, belongs, async (slot) => {
+        const { latest } = slot
+        const change = this.#changeBy(latest, { kind: 'CLOSED' }, this.#parts.clock.reading())
+        await this.#commit(slot, change, answerOf(claim, 204, '', latest.policyRevision))
+        return noContent(latest.policyRevision)
+      }),
+    )
+  }
+
+  /** The connection to which a session is bound is gone: it ends with its refund, as soon as that can be recorded. */
+  connectionClosed(id: string): void {
+    const end = async (slot: Slot): Promise<void> => {
+      const { latest } = slot
+      if (hasEnded(latest.session)) return
+      await this.#commit(slot, this.#changeBy(latest, { kind: 'CLOSED' }, this.#parts.clock.reading()), null)
+    }
+    this.#inTurn(id, end, () => this.connectionClosed(id))
+  }
+
+  /** What the cloud's administrator wants; each takes effect before the next decision in its session. */
+  takeOrders(orders: readonly SessionOrder[], onTaken: () => void): void {
+    for (const { id, order } of orders) {
+      this.#inTurn(
+        id.toLowerCase(),
+        async (slot) => {
+          await this.#settle(slot)
+          const event = eventOf(order, slot.latest.session)
+          if (event === null) return
+          await this.#commit(slot, this.#changeBy(slot.latest, event, this.#parts.clock.reading()), null)
+          onTaken()
+        },
+        // The cloud says it again with its next answer.
+        () => undefined,
+      )
+    }
+  }
+
+  /**
+   * The incarnation is about to end, and with it the accounts that were charged: what is not used goes back to them now,
+   * and the sessions are charged again by the next one. At once; what was recorded before is not waited for.
+   */
+  suspend(): void {
+    const reading = this.#parts.clock.reading()
+    for (const slot of this.#slots.values()) {
+      const { latest } = slot
+      if (latest.session.charge === null || hasEnded(latest.session) || !this.#isRefundable(latest)) continue
+      const change = this.#changeBy(latest, { kind: 'SUSPENDED' }, reading)
+      this.#commit(slot, change, null).catch((error: unknown) => this.#complain(error, latest.session.id))
+    }
+    this.#lookIn(TRY_AGAIN_MS)
+  }
+
+  /** In the order of arrival, with time having had its due. */
+  async #alone(id: string, belongs: Belongs, work: (slot: Slot) => Promise<SessionAnswer>): Promise<SessionAnswer> {
+    const slot = this.#slotOf(id, belongs)
+    return this.#after(slot, async () => {
+      await this.#settle(slot)
+      const { session } = slot.latest
+      return isLive(session) ? work(slot) : { operable: false, session }
+    })
+  }
+
+  /** For what no caller waits for: tried again by `retry` when it could not be recorded. */
+  #inTurn(id: string, work: (slot: Slot) => Promise<void>, retry: () => void): void {
+    const slot = this.#slots.get(id)
+    if (slot === undefined) return
+    this.#after(slot, () => work(slot)).catch((error: unknown) => {
+      this.#complain(error, id)
+      if (!this.#isStopped) this.#parts.timers.after(TRY_AGAIN_MS, retry)
+    })
+  }
+
+  #after<T>(slot: Slot, work: () => Promise<T>): Promise<T> {
+    const done = slot.tail.then(work)
+    slot.tail = done.catch(() => undefined)
+    return done
+  }
+
+  /** @throws CodedError NOT_FOUND, and what `belongs` throws */
+  #slotOf(id: string, belongs: Belongs): Slot {
+    const slot = this.#slots.get(id)
+    if (slot?.durable === null || slot === undefined) throw new CodedError('NOT_FOUND', `There is no session ${id}.`)
+    belongs(slot.latest)
+    return slot
+  }
+
+  async #once(repeat: Repeat | null, work: (claim: Claim | null) => Promise<SessionAnswer>): Promise<SessionAnswer> {
+    if (repeat === null) return work(null)
+    const { lastAnswers } = this.#parts
+    const begun = lastAnswers.begin(repeat)
+    if (begun.kind === 'REPEAT') {
+      const { answer: body, status = 200, policyRevision } = await begun.answer
+      return { operable: true, status, body, policyRevision, caveats: NO_CAVEATS }
+    }
+    try {
+      const answer = await work(begun.claim)
+      if (!answer.operable) lastAnswers.fail(begun.claim, new CodedError('SESSION_NOT_OPERABLE', 'it has ended'))
+      return answer
+    } catch (error) {
+      lastAnswers.fail(begun.claim, error)
+      throw error
+    }
+  }
+
+  /** A request with items: decided, after a top-up where one can help, and recorded. */
+  async #ask(slot: Slot, order: RequestOrder, correlationId: string, claim: Claim | null): Promise<SessionAnswer> {
+    const { apiVersion, request } = order
+    const { policy, reading, decision } = await this.#decide(slot, request, true)
+    const { latest } = slot
+    if (!isLive(latest.session)) return { operable: false, session: latest.session }
+    const granted = decision.items.every(({ outcome }) => outcome === 'GRANTED')
+    const { revision: policyRevision, sessionIntervalMs: intervalMs } = policy.document
+    const event: SessionEvent = granted
+      ? { kind: 'GRANTED', requester: request.requester, items: held(order, decision), intervalMs }
+      : { kind: 'REFUSED', then: order.rollbackOnDeny ? 'KEEP' : 'END' }
+    const asked = { request, metaData: order.metaData, decision }
+    const change = this.#changeBy({ ...latest, policyRevision }, event, reading, correlationId, asked)
+    const status = granted ? 200 : DENIED_STATUS
+    const body = JSON.stringify(accessResponse(apiVersion, correlationId, request, decision))
+    await this.#commit(slot, change, answerOf(claim, status, body, policyRevision))
+    this.#look()
+    return { operable: true, status, body, policyRevision, caveats: decision.caveats }
+  }
+
+  /** What time demands, one step after another. */
+  async #settle(slot: Slot): Promise<void> {
+    for (;;) {
+      const reading = this.#parts.clock.reading()
+      const demand = due(slot.latest.session, reading.earliest)
+      if (demand === null) return
+      if (demand === 'FORGET') {
+        this.#slots.delete(slot.latest.session.id)
+        return
+      }
+      if (demand === 'RENEWAL') await this.#renew(slot)
+      else await this.#commit(slot, this.#changeBy(slot.latest, { kind: demand }, reading), null)
+    }
+  }
+
+  /** The automatic charge: the same items, by the rules and rates of now. */
+  async #renew(slot: Slot): Promise<void> {
+    const { requester, charge } = slot.latest.session
+    if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
+    const items = charge.items.map(({ item }) => item)
+    let attempt: Attempt
+    try {
+      attempt = await this.#decide(slot, { requester, items }, false)
+    } catch (error) {
+      // Rules that may not be used any more allow nothing; everything else is a matter of time.
+      if (!(error instanceof CodedError) || error.code !== 'POLICY_STALE') throw error
+      await this.#commit(slot, this.#changeBy(slot.latest, { kind: 'NOT_RENEWED' }, this.#parts.clock.reading()), null)
+      return
+    }
+    const { policy, reading, decision } = attempt
+    const { latest } = slot
+    if (due(latest.session, reading.earliest) !== 'RENEWAL') return
+    const granted = decision.items.every(({ outcome }) => outcome === 'GRANTED')
+    if (!granted && this.#parts.ledger.grant() === null) {
+      throw new CodedError('NOT_ATTACHED', 'the device has no grant yet')
+    }
+    const metaData = items.map(({ metaData: text }) => {
+      return text === null ? undefined : (JSON.parse(text) as Readonly<Record<string, unknown>>)
+    })
+    const asked = { request: { requester, items }, metaData, decision }
+    const event: SessionEvent = granted ? { kind: 'RENEWED', items: held(asked, decision) } : { kind: 'NOT_RENEWED' }
+    const before = { ...latest, policyRevision: policy.document.revision }
+    await this.#commit(slot, this.#changeBy(before, event, reading, this.#parts.newId(), asked), null)
+  }
+
+  /** Waits for a top-up where one can help. What it saw holds until something is awaited. */
+  async #decide(slot: Slot, request: AccessRequest, refunds: boolean): Promise<Attempt> {
+    const { clock, topUps, topUpDeadlineMs } = this.#parts
+    const until = clock.sinceBoot() + topUpDeadlineMs
+    for (let done = 0; ; done += 1) {
+      const attempt = this.#attempt(slot.latest, request, refunds)
+      const wants = wantsOf(attempt.decision)
+      const patienceMs = until - clock.sinceBoot()
+      if (wants.length === 0 || done >= TOP_UPS_MAX || patienceMs <= 0) return attempt
+      await topUps.requestGrant(wants, patienceMs)
+    }
+  }
+
+  #attempt(kept: KeptSession, request: AccessRequest, refunds: boolean): Attempt {
+    const { clock, ledger } = this.#parts
+    const reading = clock.reading()
+    const policy = requireRules(this.#parts, kept.session.instanceId, reading)
+    const back = refunds && this.#isRefundable(kept) ? unused(kept.session, reading.earliest) : []
+    const room = this.#roomAfter(ledger.roomAt(reading), back, reading)
+    return { policy, reading, decision: decide(policy.compiled, request, reading, room, 'ALL_OR_NOTHING') }
+  }
+
+  /** What there is once the rest of the running interval has come back; an expired grant gives nothing all the same. */
+  #roomAfter(room: RoomOf, back: readonly HeldItem[], reading: ClockReading): RoomOf {
+    if (back.length === 0 || this.#parts.ledger.hasExpired(reading)) return room
+    const amounts = new Map(refundPostings(refundable(back)).map(({ account, amount }) => [account, amount]))
+    return (account) => {
+      const { left, shortage } = room(account)
+      return { left: left === 'UNLIMITED' ? left : left + (amounts.get(account) ?? 0n), shortage }
+    }
+  }
+
+  /** The accounts that were charged are those of the incarnation that is still open. */
+  #isRefundable({ incarnation }: KeptSession): boolean {
+    return incarnation === this.#parts.ledger.incarnation()
+  }
+
+  /** One step of the state machine, with the entries that it makes. */
+  #changeBy(
+    kept: KeptSession,
+    event: SessionEvent,
+    reading: ClockReading,
+    correlationId: string = this.#parts.newId(),
+    asked?: {
+      readonly request: AccessRequest
+      readonly metaData: RequestOrder['metaData']
+      readonly decision: Decision
+    },
+  ): Change {
+    const now = reading.earliest
+    let made: Step = step(kept.session, event, now)
+    // The open connection is the sign of life.
+    if (event.kind === 'RENEWED' && kept.bound) made = step(made.session, { kind: 'HEARTBEAT' }, now)
+    const isCharged = event.kind === 'GRANTED' || event.kind === 'RENEWED'
+    const next: KeptSession = {
+      ...kept,
+      session: made.session,
+      incarnation: isCharged ? this.#parts.ledger.incarnation() : made.session.charge === null ? 0 : kept.incarnation,
+    }
+    const entries: Change['entries'][number][] = []
+    const refund = this.#isRefundable(kept) ? refundable(made.refund) : []
+    if (refund.length > 0) {
+      const ownId = asked === undefined ? correlationId : this.#parts.newId()
+      const postings = refundPostings(refund)
+      entries.push((n) => ({
+        body: refundEntryText(this.#entry(kept, event.kind, reading, ownId, n), refund),
+        moves: 'refunded',
+        postings,
+      }))
+    }
+    if (asked !== undefined) {
+      const { request, metaData, decision } = asked
+      const { instanceId } = kept.session
+      const { policyRevision } = kept
+      const session = { id: kept.session.id, event: event.kind }
+      entries.push((n) => ({
+        body: accessEntryText({
+          n,
+          reading,
+          instanceId,
+          policyRevision,
+          correlationId,
+          request,
+          metaData,
+          decision,
+          session,
+        }),
+        moves: 'used',
+        postings: decision.postings,
+      }))
+    }
+    if (entries.length === 0) entries.push(this.#plain(kept, event.kind, reading, correlationId))
+    return { next, entries }
+  }
+
+  #plain(
+    kept: KeptSession,
+    event: SessionEntry['session']['event'],
+    reading: ClockReading,
+    correlationId: string = this.#parts.newId(),
+  ): Change['entries'][number] {
+    return (n) => ({
+      body: sessionEntryText(this.#entry(kept, event, reading, correlationId, n)),
+      moves: 'used',
+      postings: [],
+    })
+  }
+
+  #entry(
+    { session, policyRevision }: KeptSession,
+    event: SessionEntry['session']['event'],
+    reading: ClockReading,
+    correlationId: string,
+    n: number,
+  ): SessionEntry {
+    const { id, instanceId, requester } = session
+    return { n, reading, instanceId, policyRevision, correlationId, session: { id, event }, requester }
+  }
+
+  /** Session and entries, durable together. Rejects with NOT_RECORDED when nothing of it happened. */
+  async #commit(slot: Slot, { next, entries }: Change, answer: LastAnswer | null): Promise<void> {
+    const { ledger, lastAnswers } = this.#parts
+    requireStanding(ledger)
+    const first = ledger.lastEntry() + 1
+    const stored = storedSession(next)
+    const last = entries.length - 1
+    const recording = ledger.recordTogether(
+      entries.map((make, index) => ({
+        n: first + index,
+        ...make(first + index),
+        lastAnswer: index === last ? answer : null,
+        ...(index === last ? { session: stored } : {}),
+      })),
+    )
+    slot.latest = next
+    try {
+      await recording
+    } catch (error) {
+      // What was recorded on top of it is gone as well.
+      if (slot.durable !== null) slot.latest = slot.durable
+      throw error
+    }
+    slot.durable = next
+    if (hasEnded(next.session)) this.#remember(next.session.id)
+    if (answer !== null) lastAnswers.settle(answer)
+  }
+
+  /** Of those that ended, only the newest are kept for whoever asks what became of them. */
+  #remember(ended: string): void {
+    this.#ended.push(ended)
+    const forgotten = this.#ended.length > ENDED_MAX ? this.#ended.shift() : undefined
+    if (forgotten !== undefined) this.#slots.delete(forgotten)
+  }
+
+  /** Gives time its due, now and whenever something is due. */
+  #look(): void {
+    if (this.#isStopped) return
+    const now = this.#parts.clock.reading().earliest
+    let next = LOOK_EVERY_MS
+    for (const [id, { latest }] of this.#slots) {
+      const left = nextDue(latest.session) - now
+      if (left <= 0)
+        this.#inTurn(
+          id,
+          (slot) => this.#settle(slot),
+          () => undefined,
+        )
+      next = Math.min(next, left <= 0 ? TRY_AGAIN_MS : left)
+    }
+    this.#lookIn(next)
+  }
+
+  #lookIn(ms: number): void {
+    this.#cancelLook()
+    if (!this.#isStopped) this.#cancelLook = this.#parts.timers.after(Math.ceil(ms), () => this.#look())
+  }
+
+  /** Expected outcomes are tried again; anything else ends the process. */
+  #complain(error: unknown, sessionId: string): void {
+    if (!(error instanceof CodedError)) this.#parts.onFatal(error)
+    else this.#parts.log.warn({ sessionId, code: error.code }, 'a session could not be moved on')
+  }
+}
+
+function eventOf(order: SessionOrder['order'], session: Session): SessionEvent | null {
+  if (hasEnded(session)) return null
+  if (order === 'TERMINATE') return { kind: 'CLOSED' }
+  if (order === 'LOCK') return isLive(session) ? { kind: 'LOCKED' } : null
+  return isLive(session) ? null : { kind: 'UNLOCKED' }
+}
+
+/** What a granted decision took, with the rates: a refund names them again. */
+function held(
+  { request, metaData }: { readonly request: AccessRequest; readonly metaData: RequestOrder['metaData'] },
+  decision: Decision,
+): readonly HeldItem[] {
+  const items = request.items.map((item, index): SessionItem => {
+    const more = metaData[index]
+    return { ...item, metaData: more === undefined ? null : JSON.stringify(more) }
+  })
+  return heldItems(items, decision).map(({ item, parts }, index): HeldItem => {
+    const outcome = decision.items[index]
+    const rates = new Map(
+      outcome?.outcome === 'GRANTED' ? outcome.parts.map(({ lineItemId, rate }) => [lineItemId, rate]) : [],
+    )
+    return {
+      item,
+      parts: parts.map((part) => {
+        const rate = rates.get(part.lineItemId)
+        return rate === undefined ? part : { ...part, rate }
+      }),
+    }
+  })
+}
+
+function noContent(policyRevision: number): SessionAnswer {
+  return { operable: true, status: 204, body: '', policyRevision, caveats: NO_CAVEATS }
+}
+
+function answerOf(claim: Claim | null, status: number, answer: string, policyRevision: number): LastAnswer | null {
+  if (claim === null) return null
+  const { session, n, requestHash } = claim
+  return { session, n, requestHash, answer, status, policyRevision }
+}

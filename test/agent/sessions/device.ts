@@ -1,0 +1,229 @@
+// A device for tests of sessions: the real state machine, ledger and clock, a journal in memory that outlives the process,
+// a cloud that is as near as the test wants, and time that the test moves.
+import { generateKeyPairSync } from 'node:crypto'
+import { importJWK } from 'jose'
+import { expect } from 'vitest'
+import { Clock } from '../../../src/agent/app/clock.ts'
+import { LastAnswers } from '../../../src/agent/app/last-answers.ts'
+import { Ledger } from '../../../src/agent/app/ledger.ts'
+import { PolicyBoard } from '../../../src/agent/app/policy-board.ts'
+import { type SessionAnswer, Sessions } from '../../../src/agent/app/sessions/sessions.ts'
+import { type AccountId, lineAccount } from '../../../src/core/account.ts'
+import type { Want } from '../../../src/core/grant.ts'
+import { type EntryBody, entryBody } from '../../../src/protocol/edge/sync.ts'
+import { sessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
+import { requestOf, sessionAccessRequestBody } from '../../../src/protocol/service/access-request.ts'
+import { grantedAccount, policyInForce } from '../harness.ts'
+import { INSTANCE } from '../link/fake-cloud.ts'
+import { FakeTime } from '../link/fake-time.ts'
+import { Disk, MemoryJournal } from '../link/memory-journal.ts'
+
+export const LINE = lineAccount(INSTANCE, 'line-1', 0)
+export const MINUTE = 60_000
+export const HOUR = 60 * MINUTE
+const TOKEN = 1_000_000n
+
+const anybody = (): void => undefined
+
+export class SessionDevice {
+  readonly time = new FakeTime()
+  readonly disk = new Disk()
+  journal!: MemoryJournal
+  clock!: Clock
+  ledger!: Ledger
+  sessions!: Sessions
+  board = new PolicyBoard()
+  readonly fatal: unknown[] = []
+  readonly asked: (readonly Want[])[] = []
+  /** What the cloud does while a request waits for it. */
+  cloud: (wants: readonly Want[]) => Promise<void> = async () => undefined
+  liveMax = 100
+  #term = 0
+  #ids = 0
+
+  /** Attached, with rules by which `print` costs one token, and so many tokens. */
+  static async make(tokens = 1_000): Promise<SessionDevice> {
+    const device = new SessionDevice()
+    device.disk.incarnation = 1
+    device.board.put(await policyInForce(1))
+    await device.start()
+    device.clock.learn({
+      time: device.time.truth(),
+      sentAt: device.time.sinceBoot(),
+      receivedAt: device.time.sinceBoot(),
+    })
+    await device.grant(BigInt(tokens) * TOKEN)
+    return device
+  }
+
+  /** A process begins with what the disk holds. */
+  async start(): Promise<void> {
+    const { privateKey } = generateKeyPairSync('ed25519')
+    const key = await importJWK(privateKey.export({ format: 'jwk' }), 'EdDSA')
+    if (key instanceof Uint8Array) throw new Error('a private key is no secret')
+    this.journal = new MemoryJournal(this.disk, { keyId: 'k', algorithm: 'EdDSA', privateKey: key })
+    const snapshot = await this.journal.read()
+    this.clock = new Clock(this.time, snapshot.clock)
+    this.ledger = new Ledger(
+      {
+        journal: this.journal,
+        clock: this.clock,
+        policies: this.board,
+        startingGrant: 0n,
+        batchEntries: 1_000,
+        reserve: null,
+        soon: (call) => void setImmediate(call),
+        now: () => this.time.sinceBoot(),
+        timers: this.time,
+        onNeed: () => undefined,
+        beforeFreeze: () => this.sessions.suspend(),
+        onFatal: (error) => void this.fatal.push(error),
+      },
+      snapshot,
+    )
+    this.sessions = new Sessions(
+      {
+        ledger: this.ledger,
+        policies: this.board,
+        lastAnswers: new LastAnswers([], 10),
+        clock: this.clock,
+        topUps: {
+          requestGrant: async (wants) => {
+            this.asked.push(wants)
+            await this.cloud(wants)
+          },
+          status: () => ({ deviceId: 'device', policies: [{ instanceId: INSTANCE }] }),
+        },
+        topUpDeadlineMs: 2_000,
+        liveMax: this.liveMax,
+        timers: this.time,
+        newId: () => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`,
+        log: { warn: () => undefined },
+        onFatal: (error) => void this.fatal.push(error),
+      },
+      snapshot.sessions,
+    )
+    this.sessions.start()
+    await this.settle()
+  }
+
+  /** The process is gone, after what was durable. */
+  kill(): void {
+    this.journal.kill()
+    this.sessions.stop()
+    this.time.forgetTimers()
+  }
+
+  async restart(offMs = 0): Promise<void> {
+    this.kill()
+    this.time.advance(offMs)
+    await this.start()
+  }
+
+  /** More tokens, cumulatively, durable before they can be spent. */
+  async grant(granted: bigint, account: AccountId = LINE): Promise<void> {
+    const more = (this.ledger.grant() === null ? 0n : (this.disk.accounts.get(account)?.granted ?? 0n)) + granted
+    const grant = {
+      term: (this.#term += 1),
+      lifetimeMs: 365 * 24 * HOUR,
+      expiresAt: this.time.truth() + 365 * 24 * HOUR,
+      agedMs: 0,
+      accounts: [grantedAccount(account, more)],
+    }
+    const held = this.disk.accounts.get(account)
+    const nothing = { used: 0n, refunded: 0n, returned: 0n, exhausted: false, unlimited: false }
+    this.disk.accounts.set(account, { ...nothing, ...held, granted: more })
+    const { term, lifetimeMs, expiresAt, agedMs } = grant
+    this.disk.grant = { term, lifetimeMs, expiresAt, agedMs }
+    this.ledger.applyGrant(grant)
+  }
+
+  async settle(): Promise<void> {
+    for (let turn = 0; turn < 30; turn += 1) await new Promise((resolve) => setImmediate(resolve))
+  }
+
+  /** Time passes, in steps small enough that everything due is done when it is due. */
+  async pass(ms: number): Promise<void> {
+    let left = ms
+    while (left > 0) {
+      const most = Math.min(left, Math.max(1, this.time.untilNext))
+      this.time.advance(most)
+      left -= most
+      await this.settle()
+    }
+    expect(this.fatal).toEqual([])
+  }
+
+  async open({ bound = false, owner = null }: { bound?: boolean; owner?: string | null } = {}): Promise<string> {
+    const answer = await this.sessions.open({ instanceId: INSTANCE, owner, bound, repeat: null })
+    if (!answer.operable) throw new Error('a session that was just opened is operable')
+    return (JSON.parse(answer.body) as { sessionId: string }).sessionId
+  }
+
+  /** Asks for so many prints; 0 for an empty list. */
+  async request(
+    sessionId: string,
+    count: number,
+    { rollbackOnDeny = true, item = 'print' }: { rollbackOnDeny?: boolean; item?: string } = {},
+  ): Promise<number | string> {
+    const body = sessionAccessRequestBody['v1.1'].parse({
+      requester: { type: 'user', value: 'ada', dictionary: { a: 'b' } },
+      rollbackOnDeny,
+      requestedItems: count === 0 ? [] : [{ item, count, metaData: { job: 7 } }],
+    })
+    return outcome(
+      await this.sessions.request({
+        apiVersion: 'v1.1',
+        sessionId,
+        request: requestOf(body),
+        metaData: body.requestedItems.map(({ metaData }) => metaData),
+        rollbackOnDeny,
+        belongs: anybody,
+        repeat: null,
+      }),
+    )
+  }
+
+  async heartbeat(id: string): Promise<number | string> {
+    return outcome(await this.sessions.heartbeat(id, anybody))
+  }
+
+  async close(id: string): Promise<number | string> {
+    return outcome(await this.sessions.close(id, anybody, null))
+  }
+
+  session(id: string) {
+    return this.sessions.get(id, anybody)
+  }
+
+  /** Tokens that are charged and not given back, by the counters, checked against the entries. */
+  billed(incarnation = this.disk.incarnation): number {
+    const sums = { used: 0n, refunded: 0n }
+    for (const { moves, postings, ...entry } of this.disk.history) {
+      if (entry.incarnation !== incarnation) continue
+      for (const { account, amount } of postings)
+        if (account === LINE) sums[moves === 'refunded' ? 'refunded' : 'used'] += amount
+    }
+    if (incarnation === this.disk.incarnation) {
+      const { used, refunded } = this.disk.accounts.get(LINE) ?? { used: 0n, refunded: 0n }
+      expect({ used, refunded }).toEqual(sums)
+    }
+    return Number(sums.used - sums.refunded) / 1_000_000
+  }
+
+  /** Every entry, as the cloud reads it. */
+  entries(): readonly EntryBody[] {
+    return this.disk.history.map(({ body }) => entryBody.parse(JSON.parse(body)))
+  }
+
+  /** Kinds and events of the entries, in order. */
+  log(): readonly string[] {
+    for (const { snapshot } of this.disk.sessions.values()) sessionSnapshot.parse(JSON.parse(snapshot))
+    return this.entries().map(({ kind, session }) => `${kind} ${session?.event ?? ''}`)
+  }
+}
+
+/** The status, or the state of a session that takes no more requests. */
+function outcome(answer: SessionAnswer): number | string {
+  return answer.operable ? answer.status : answer.session.state
+}

@@ -1,0 +1,482 @@
+// The sessions of a device, step by step and through time, restarts, fences and full disks.
+import { describe, expect, it } from 'vitest'
+import { SESSION_REST_MS } from '../../../src/core/session.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
+import { policyInForce } from '../harness.ts'
+import { INSTANCE } from '../link/fake-cloud.ts'
+import { BEGIN } from '../link/fake-time.ts'
+import { HOUR, LINE, MINUTE, SessionDevice } from './device.ts'
+
+describe('a session on the device', () => {
+  it('begins IDLE and free of charge, is listed, and ends where nobody hears of it again for 30 days', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    expect(device.session(id)).toMatchObject({ state: 'IDLE', charge: null, instanceId: INSTANCE })
+    expect(device.sessions.list(() => true).map((one) => one.id)).toEqual([id])
+    await device.pass(SESSION_REST_MS - HOUR)
+    expect(device.session(id).state).toBe('IDLE')
+    await device.pass(HOUR + 20_000_000)
+    expect(device.session(id).state).toBe('TERMINATED')
+    expect(await device.request(id, 1)).toBe('TERMINATED')
+    expect(device.billed()).toBe(0)
+    expect(device.log()).toEqual(['session OPENED', 'session IDLED_OUT'])
+  })
+
+  it('follows the worked example of the service: charges at 0, 60 and 120, an end at 140, two thirds back', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    expect(await device.request(id, 3)).toBe(200)
+    expect(device.billed()).toBe(3)
+    await device.pass(61 * MINUTE)
+    expect(device.billed()).toBe(6)
+    expect(await device.heartbeat(id)).toBe(204)
+    await device.pass(60 * MINUTE)
+    expect(device.billed()).toBe(9)
+    await device.pass(19 * MINUTE)
+    expect(await device.close(id)).toBe(204)
+    expect(device.billed()).toBeCloseTo(7, 2)
+    expect(device.log()).toEqual([
+      'session OPENED',
+      'access GRANTED',
+      'access RENEWED',
+      'session HEARTBEAT',
+      'access RENEWED',
+      'refund CLOSED',
+    ])
+    expect(await device.close(id)).toBe('TERMINATED')
+  })
+
+  it('gives the rest back for the old items and charges the new ones in full, from what came back if need be', async () => {
+    const device = await SessionDevice.make(10)
+    const id = await device.open()
+    await device.request(id, 8)
+    await device.pass(30 * MINUTE)
+    expect(await device.request(id, 5)).toBe(200)
+    expect(device.billed()).toBeCloseTo(9, 2)
+    expect(device.session(id).charge?.items.map(({ item }) => item.count.digits)).toEqual([5n])
+    const [refund, access] = device.entries().slice(-2)
+    expect([refund?.kind, access?.kind]).toEqual(['refund', 'access'])
+    expect(refund).toMatchObject({
+      items: [
+        { item: 'print', outcome: 'REFUNDED', parts: [{ lineItemId: 'line-1', rate: '1' }], metaData: { job: 7 } },
+      ],
+    })
+    expect(refund?.correlationId).not.toBe(access?.correlationId)
+  })
+
+  it('that is denied stays as it was, or ends with its refund, as the request says', async () => {
+    const device = await SessionDevice.make(10)
+    const [kept, ended] = [await device.open(), await device.open()]
+    await device.request(kept, 4)
+    await device.request(ended, 4)
+    expect(await device.request(kept, 100)).toBe(403)
+    expect(device.session(kept)).toMatchObject({ state: 'ACTIVE' })
+    expect(device.billed()).toBe(8)
+    await device.pass(30 * MINUTE)
+    expect(await device.request(ended, 100, { rollbackOnDeny: false })).toBe(403)
+    expect(device.session(ended)).toMatchObject({ state: 'TERMINATED' })
+    expect(device.billed()).toBeCloseTo(6, 2)
+  })
+
+  it('rests after an empty list, with the rest of the interval back and no charges', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 6)
+    await device.pass(30 * MINUTE)
+    expect(await device.request(id, 0)).toBe(200)
+    expect(device.session(id)).toMatchObject({ state: 'IDLE', charge: null })
+    await device.pass(5 * HOUR)
+    expect(device.billed()).toBeCloseTo(3, 2)
+    expect(await device.request(id, 6)).toBe(200)
+  })
+
+  it('ends when its tokens do', async () => {
+    const device = await SessionDevice.make(10)
+    const id = await device.open()
+    await device.request(id, 8)
+    await device.pass(61 * MINUTE)
+    expect(device.session(id).state).toBe('TERMINATED')
+    expect(device.asked).toHaveLength(2)
+    expect(await device.heartbeat(id)).toBe('TERMINATED')
+    expect(device.billed()).toBe(8)
+    expect(device.entries().at(-1)).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
+  })
+
+  it('is charged from a top-up that comes in time', async () => {
+    const device = await SessionDevice.make(10)
+    device.cloud = () => device.grant(100_000_000n)
+    const id = await device.open()
+    await device.request(id, 8)
+    await device.pass(61 * MINUTE)
+    expect(device.session(id).state).toBe('ACTIVE')
+    expect(device.billed()).toBe(16)
+  })
+
+  it('that sends no heartbeat after an automatic charge ends within half an interval, with all of that charge back', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 3)
+    await device.pass(60 * MINUTE + 25 * MINUTE)
+    expect(device.billed()).toBe(6)
+    await device.pass(6 * MINUTE)
+    expect(device.session(id).state).toBe('TERMINATED')
+    expect(device.billed()).toBe(3)
+    expect(device.log().at(-1)).toBe('refund HEARTBEAT_MISSED')
+  })
+
+  it('counts a heartbeat that nobody needs without an entry', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.pass(MINUTE)
+    expect(await device.heartbeat(id)).toBe(204)
+    expect(device.session(id).lastHeartbeat).toBeGreaterThan(BEGIN)
+    expect(device.log()).toEqual(['session OPENED'])
+  })
+
+  it('is refused when too many are live', async () => {
+    const device = await SessionDevice.make()
+    device.liveMax = 2
+    await device.restart()
+    const [first] = [await device.open(), await device.open()]
+    await expect(device.open()).rejects.toMatchObject({ code: 'OVERLOADED' })
+    await device.close(first)
+    await device.open()
+  })
+
+  it('is charged the interval that the rules name', async () => {
+    const device = await SessionDevice.make()
+    device.board.put(await policyInForce(2, { sessionIntervalMs: 10 * MINUTE }))
+    const id = await device.open()
+    await device.request(id, 1)
+    await device.pass(10 * MINUTE + 1_000)
+    expect(device.billed()).toBe(2)
+    expect(device.session(id).heartbeatDue).not.toBeNull()
+  })
+})
+
+describe('operations on one session', () => {
+  it('wait for each other, and are each charged once', async () => {
+    const device = await SessionDevice.make(100)
+    const id = await device.open()
+    const answers = await Promise.all([1, 2, 3, 4, 5].map((count) => device.request(id, count)))
+    expect(answers).toEqual([200, 200, 200, 200, 200])
+    expect(device.billed()).toBe(5)
+    const [closed, ...others] = await Promise.all([device.close(id), device.close(id), device.request(id, 1)])
+    expect([closed, ...others]).toEqual([204, 'TERMINATED', 'TERMINATED'])
+    expect(device.billed()).toBeCloseTo(0, 2)
+  })
+})
+
+describe('the clock of a session', () => {
+  it('does not follow the wall clock, forwards or backwards', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 6)
+    device.time.wallErrorMs = 365 * 24 * HOUR
+    await device.pass(30 * MINUTE)
+    expect(device.billed()).toBe(6)
+    device.time.wallErrorMs = -365 * 24 * HOUR
+    await device.pass(31 * MINUTE)
+    expect(device.billed()).toBe(12)
+  })
+
+  it('goes on over a reboot without a network from where it was surely', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 6)
+    await device.pass(30 * MINUTE)
+    await device.heartbeat(id)
+    device.kill()
+    device.time.bootId = 'boot-2'
+    await device.start()
+    await device.pass(29 * MINUTE)
+    expect(device.billed()).toBe(6)
+    await device.pass(5 * MINUTE)
+    expect(device.billed()).toBe(12)
+  })
+})
+
+describe('a restart of the agent', () => {
+  it('goes on with every session as it was', async () => {
+    const device = await SessionDevice.make()
+    const [active, idle, ended] = [await device.open(), await device.open(), await device.open()]
+    await device.request(active, 3)
+    await device.close(ended)
+    const before = [active, idle, ended].map((id) => device.session(id))
+    await device.restart()
+    expect([active, idle, ended].map((id) => device.session(id))).toEqual(before)
+    await device.pass(30 * MINUTE)
+    await device.close(active)
+    expect(device.billed()).toBeCloseTo(1.5, 2)
+  })
+
+  it('catches up once with the charges that came due meanwhile', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 3)
+    await device.restart(7.5 * HOUR)
+    expect(device.session(id)).toMatchObject({ state: 'ACTIVE' })
+    expect(device.billed()).toBe(6)
+    const until = device.session(id).charge?.until ?? 0
+    expect(until - device.clock.reading().earliest).toBeCloseTo(30 * MINUTE, -5)
+    await device.restart()
+    await device.restart()
+    expect(device.billed()).toBe(6)
+  })
+
+  it('ends a session whose heartbeat was due meanwhile, with its refund', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 3)
+    await device.pass(61 * MINUTE)
+    expect(device.billed()).toBe(6)
+    await device.restart(2 * HOUR)
+    expect(device.session(id).state).toBe('TERMINATED')
+    expect(device.billed()).toBe(3)
+  })
+
+  it('at any commit leaves a ledger that its sessions explain: nothing is charged or given back twice', async () => {
+    for (let crashAfter = 1; crashAfter <= 7; crashAfter += 1) {
+      const device = await SessionDevice.make()
+      const id = await device.open()
+      device.disk.commitsUntilCrash = crashAfter
+      const script = async (): Promise<void> => {
+        await device.request(id, 6)
+        await device.pass(30 * MINUTE)
+        await device.request(id, 4)
+        await device.pass(61 * MINUTE)
+        await device.heartbeat(id)
+        await device.pass(30 * MINUTE)
+        await device.close(id)
+      }
+      // A process that died answers nobody.
+      const running = { isOver: false }
+      const over = (): void => void (running.isOver = true)
+      void script().then(over, over)
+      while (!running.isOver && device.disk.commitsUntilCrash !== Infinity) await device.settle()
+      await device.settle()
+      device.fatal.length = 0
+      await device.restart()
+      const session = device.session(id)
+      const paid = (session.charge?.items ?? [])
+        .flatMap(({ parts }) => parts)
+        .reduce((sum, part) => sum + part.charged, 0n)
+      if (session.state === 'IDLE') expect(device.billed()).toBe(0)
+      else expect(device.billed()).toBeGreaterThanOrEqual(Number(paid) / 1e6)
+      if (session.state === 'ACTIVE') await device.close(id)
+      const numbers = device.disk.history.map(({ n }) => n)
+      expect(numbers).toEqual(numbers.map((_, index) => index + 1))
+      device.billed()
+    }
+  })
+})
+
+describe('a session that is bound to its connection', () => {
+  it('needs no heartbeats, and ends with its refund when the connection closes', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open({ bound: true })
+    await device.request(id, 6)
+    await device.pass(5.5 * HOUR)
+    expect(device.session(id)).toMatchObject({ state: 'ACTIVE', heartbeatDue: null })
+    expect(device.billed()).toBe(36)
+    device.sessions.connectionClosed(id)
+    await device.settle()
+    expect(device.session(id).state).toBe('TERMINATED')
+    expect(device.billed()).toBeCloseTo(33, 1)
+  })
+
+  it('ends at the next start when the agent died with its connection', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open({ bound: true })
+    await device.request(id, 6)
+    await device.restart(30 * MINUTE)
+    expect(device.session(id).state).toBe('TERMINATED')
+    expect(device.billed()).toBeCloseTo(3, 2)
+  })
+
+  it('ends as soon as that can be recorded', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open({ bound: true })
+    await device.request(id, 6)
+    device.journal.refusals = 2
+    device.sessions.connectionClosed(id)
+    await device.settle()
+    expect(device.session(id).state).toBe('ACTIVE')
+    await device.pass(10_000)
+    expect(device.session(id).state).toBe('TERMINATED')
+    expect(device.billed()).toBeCloseTo(0, 1)
+  })
+})
+
+describe('a disk that takes nothing', () => {
+  it('leaves every session as it stands in the journal, and grants nothing', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 3)
+    const before = device.session(id)
+    device.journal.refusals = 4
+    await expect(device.open()).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    await expect(device.request(id, 5)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    await expect(device.request(id, 0)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    await expect(device.close(id)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    expect(device.session(id)).toEqual(before)
+    expect(device.sessions.list(() => true)).toHaveLength(1)
+    expect(device.billed()).toBe(3)
+    expect(await device.close(id)).toBe(204)
+  })
+
+  it('keeps a session from going on unpaid: whoever asks hears why, and it is charged once there is space', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 3)
+    device.journal.refusals = Infinity
+    await device.pass(61 * MINUTE)
+    await expect(device.heartbeat(id)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    expect(device.billed()).toBe(3)
+    device.journal.refusals = 0
+    await device.pass(2_000)
+    expect(device.billed()).toBe(6)
+    expect(await device.heartbeat(id)).toBe(204)
+  })
+})
+
+describe('what an administrator orders', () => {
+  it('takes effect at the next decision: a lock stops requests and heartbeats, an end comes with its refund', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 6)
+    let taken = 0
+    const order = async (what: 'LOCK' | 'UNLOCK' | 'TERMINATE'): Promise<void> => {
+      device.sessions.takeOrders([{ id: id.toUpperCase(), order: what }], () => (taken += 1))
+      await device.settle()
+    }
+    await order('LOCK')
+    await order('LOCK')
+    expect([await device.request(id, 1), await device.heartbeat(id)]).toEqual(['LOCKED', 'LOCKED'])
+    expect(device.sessions.list(() => true)).toEqual([])
+    await device.pass(3 * HOUR)
+    expect(device.billed()).toBe(6)
+    await device.restart()
+    expect(device.session(id).state).toBe('LOCKED')
+    await order('UNLOCK')
+    expect(device.session(id).state).toBe('IDLE')
+    expect(await device.request(id, 6)).toBe(200)
+    await device.pass(30 * MINUTE)
+    await order('TERMINATE')
+    await order('TERMINATE')
+    expect(device.session(id).state).toBe('TERMINATED')
+    expect(device.billed()).toBeCloseTo(9, 2)
+    expect(taken).toBe(3)
+  })
+
+  it('is nothing for a session that there is not', async () => {
+    const device = await SessionDevice.make()
+    device.sessions.takeOrders([{ id: '00000000-0000-4000-8000-00000000ffff', order: 'LOCK' }], () => undefined)
+    await device.settle()
+    expect(device.log()).toEqual([])
+  })
+})
+
+describe('a fence', () => {
+  it('gives back to the accounts of the old incarnation, and the next one charges on: each moment is paid once', async () => {
+    const device = await SessionDevice.make()
+    const [active, idle] = [await device.open(), await device.open()]
+    await device.request(active, 6)
+    await device.pass(30 * MINUTE)
+    await device.ledger.freeze()
+    expect(device.billed()).toBeCloseTo(3, 2)
+    await expect(device.request(active, 1)).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
+    await expect(device.open()).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
+    expect(device.session(idle).state).toBe('IDLE')
+    Object.assign(device.disk, { incarnation: 2, accounts: new Map(), grant: null, entries: [] })
+    device.ledger.begin(2)
+    await device.pass(5_000)
+    expect(device.session(active).state).toBe('ACTIVE')
+    expect(device.disk.history.filter(({ incarnation }) => incarnation === 2)).toEqual([])
+    await device.grant(100_000_000n)
+    await device.pass(5_000)
+    expect(device.billed()).toBe(6)
+    await device.pass(29 * MINUTE)
+    await device.close(active)
+    expect(device.billed(1) + device.billed(2)).toBeCloseTo(5.9, 0)
+    expect(device.log()).toContain('refund SUSPENDED')
+  })
+
+  it('is survived in the middle of a charge', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    const asked = device.request(id, 6)
+    await Promise.resolve()
+    await Promise.resolve()
+    await Promise.resolve()
+    await device.ledger.freeze()
+    expect(await asked).toBe(200)
+    expect(device.billed()).toBe(0)
+    expect(device.session(id)).toMatchObject({ state: 'ACTIVE', charge: { items: [{ parts: [] }] } })
+  })
+
+  it('forfeits what could not be given back in time, rather than giving it back from what others paid', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await device.request(id, 6)
+    device.journal.refusals = 1
+    await device.ledger.freeze()
+    Object.assign(device.disk, { incarnation: 2, accounts: new Map(), grant: null, entries: [] })
+    device.ledger.begin(2)
+    await device.grant(100_000_000n)
+    expect(await device.close(id)).toBe(204)
+    expect(device.billed(1)).toBe(6)
+    expect(device.billed(2)).toBe(0)
+  })
+})
+
+describe('a request that is sent again', () => {
+  it('gets the answer that it had, and changes nothing: of every operation that takes a number', async () => {
+    const device = await SessionDevice.make()
+    const repeat = (n: number) => ({ session: 'app', n, requestHash: `hash ${n}` })
+    const open = () => device.sessions.open({ instanceId: INSTANCE, owner: null, bound: false, repeat: repeat(1) })
+    const [first, second] = [await open(), await open()]
+    expect(second).toMatchObject({ ...first, caveats: [] })
+    expect(device.sessions.list(() => true)).toHaveLength(1)
+    const id = device.sessions.list(() => true)[0]?.id ?? ''
+    const close = () => device.sessions.close(id, () => undefined, repeat(2))
+    expect([await close(), await close()]).toMatchObject([{ status: 204 }, { status: 204, body: '' }])
+    const wrong = device.sessions.open({
+      instanceId: INSTANCE,
+      owner: null,
+      bound: false,
+      repeat: { ...repeat(2), requestHash: 'another' },
+    })
+    await expect(wrong).rejects.toBeInstanceOf(CodedError)
+  })
+})
+
+describe('a session of a requester with a rule', () => {
+  it('is decided by its dictionary at every automatic charge, and gives back to the allocation too', async () => {
+    const device = await SessionDevice.make()
+    const conditionId = '0d9b7f38-6c5e-4a51-9a43-0a5d4b2f1c3e'
+    const actionId = '6b0f3f7e-30a5-4d2f-8d2f-1f1a3c4b5d6e'
+    const base = await policyInForce(1)
+    const [item] = base.document.lineItems
+    const action = { id: actionId, name: null, conditionId, effect: 'ALLOW' as const, allocation: '20000000' }
+    const { quantity, offline: _, ...rest } = item!
+    device.board.put(
+      await policyInForce(2, {
+        lineItems: [{ ...rest, quantity: String(quantity), overdraft: '0', actions: [action], consumptionLimit: null }],
+        conditions: [{ id: conditionId, name: null, condition: { operator: 'IN', property: 'a', values: ['b'] } }],
+      }),
+    )
+    const account = `action/${INSTANCE}/line-1/${actionId}`
+    await device.grant(20_000_000n, account)
+    const id = await device.open()
+    expect(await device.request(id, 6)).toBe(200)
+    await device.pass(61 * MINUTE)
+    expect(device.disk.accounts.get(account)?.used).toBe(12_000_000n)
+    await device.pass(10 * MINUTE)
+    await device.close(id)
+    const { refunded } = device.disk.accounts.get(account) ?? { refunded: 0n }
+    expect(refunded).toBeGreaterThan(0n)
+    expect(device.disk.accounts.get(LINE)?.refunded).toBe(refunded)
+    expect(device.entries().at(-1)).toMatchObject({ kind: 'refund', items: [{ parts: [{ actionId }] }] })
+  })
+})
