@@ -149,7 +149,10 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
       await ledger.close()
       await watched.saveClock(ledger.stamp())
     },
-    stop: () => ledger.stop(),
+    stop: () => {
+      sessions.stop()
+      ledger.stop()
+    },
   }
 }
 

@@ -320,7 +320,7 @@ export class Sessions {
   /** For what no caller waits for: tried again by `retry` when it could not be recorded. */
   #inTurn(id: string, work: (slot: Slot) => Promise<void>, retry: () => void): void {
     const slot = this.#slots.get(id)
-    if (slot === undefined) return
+    if (slot === undefined || this.#isStopped) return
     this.#after(slot, () => work(slot)).catch((error: unknown) => {
       this.#complain(error, id)
       if (!this.#isStopped) this.#parts.timers.after(TRY_AGAIN_MS, retry)
