@@ -52,8 +52,11 @@ export interface LinkState {
   readonly enrollment: 'DONE' | 'POSSIBLE' | 'IMPOSSIBLE'
   /** 0: none yet. */
   readonly incarnation: number
-  /** `FENCED`: no longer current in the cloud, which waits for what is left. `CLOSED`: it waits for nothing more. */
-  readonly fence: 'NONE' | 'FENCED' | 'CLOSED'
+  /**
+   * `FENCED`: no longer current in the cloud, which waits for what is left. `CLOSED`: it waits for nothing more.
+   * `ABANDONED`: its chain cannot go on; what the cloud does not have goes up as arrears of the next incarnation.
+   */
+  readonly fence: 'NONE' | 'FENCED' | 'CLOSED' | 'ABANDONED'
   /** A sealed segment is not acknowledged. */
   readonly unacknowledged: boolean
   /** Entries that no segment holds yet. */
@@ -90,7 +93,8 @@ export interface LinkState {
  * | state                                              | steps                                   |
  * |----------------------------------------------------|-----------------------------------------|
  * | not enrolled                                       | enroll only, if there is a token        |
- * | no incarnation, or a closed one with nothing left  | attach only                             |
+ * | no incarnation, or one that is abandoned           | attach only                             |
+ * | a closed incarnation with nothing left             | attach only                             |
  * | an instance has no policy                          | fetch-policy                            |
  * | a segment is not acknowledged                      | send-segment                            |
  * | else fenced                                        | seal-and-send final                     |
@@ -101,7 +105,7 @@ export interface LinkState {
  */
 export function plan(state: LinkState): readonly Step[] {
   if (state.enrollment !== 'DONE') return state.enrollment === 'POSSIBLE' ? [{ kind: 'enroll' }] : []
-  if (state.incarnation === 0) return [{ kind: 'attach' }]
+  if (state.incarnation === 0 || state.fence === 'ABANDONED') return [{ kind: 'attach' }]
   if (state.fence === 'CLOSED' && !state.unacknowledged && state.unsealed === 0) return [{ kind: 'attach' }]
 
   const wanted = state.policies.filter(({ tried }) => !tried)

@@ -112,6 +112,8 @@ export interface Snapshot {
   readonly openBlocks: ReadonlyMap<AccountId, Micro>
   /** Of `used`, what was burned by power cuts in this incarnation; accounts that burned nothing are not named. */
   readonly burned: ReadonlyMap<AccountId, Micro>
+  /** Entries of earlier incarnations that the cloud does not have yet. */
+  readonly arrears: number
   readonly lastAnswers: readonly LastAnswer[]
   readonly sessions: readonly StoredSession[]
   /** The sealed segment that is not acknowledged, if any. */
@@ -149,6 +151,15 @@ export interface SealedSegment {
   /** Compact JWS, sent byte for byte. */
   readonly document: string
   readonly final: boolean
+  /** The cloud's signed answer; null while there is none that acknowledges it. */
+  readonly answer: string | null
+}
+
+/** The cloud's signed answer to a segment, as received: the receipt for it. */
+export interface StoredAnswer {
+  readonly document: string
+  /** The segment is kept until then by the cloud's clock, POSIX ms; null where the cloud has not said so. */
+  readonly retainUntil: number | null
 }
 
 /** What only the caller knows about a segment to be sealed; entries, counters, seq and hashes come from the journal. */
@@ -192,21 +203,24 @@ export interface Journal {
    */
   seal(order: SealOrder): Promise<SealedSegment>
   /**
-   * The cloud has merged `seq`; stores the grant that came with it (null: none came) and what it confirmed in the same
-   * transaction. What is acknowledged may be forgotten after the retention time.
+   * The cloud has merged `seq`; stores the grant that came with it (null: none came), what it confirmed and the signed
+   * answer itself in the same transaction. What is acknowledged may be forgotten after the retention time, and not before
+   * the receipt says so.
    */
   acknowledge(
     seq: number,
     grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
     confirmation: Confirmation | null,
+    /** Absent: there is none to keep. */
+    answer?: StoredAnswer | null,
   ): Promise<void>
   /** A sealed segment of the current incarnation, acknowledged or not; null when it was never sealed or is forgotten. */
   sealed(seq: number): Promise<SealedSegment | null>
   /** Marks the current incarnation as fenced; spending has already stopped in memory. */
   fence(): Promise<void>
   /**
-   * Begins a new incarnation, above all before it, with all counters 0. Unsealed entries must be none: throws otherwise.
-   * A segment that is still unacknowledged stays as evidence and is sent no more.
+   * Begins a new incarnation, above all before it, with all counters 0. A segment that is still unacknowledged stays as
+   * evidence and is sent no more; entries that the cloud does not have go up as arrears, with the next segments.
    */
   attach(incarnation: number): Promise<void>
   saveIdentity(identity: Identity): Promise<void>

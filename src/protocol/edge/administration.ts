@@ -72,13 +72,16 @@ export const heldSession = z.strictObject({
 })
 export type HeldSessionWire = z.input<typeof heldSession>
 
-/** `GET .../edge/api/v1/devices/{deviceId}/evidence`: segments that were not merged, newest first. */
+/**
+ * `GET .../edge/api/v1/devices/{deviceId}/evidence`: segments that were not merged, and those that brought entries of a
+ * forked or refused incarnation as arrears, newest first.
+ */
 export const deviceEvidence = z
   .strictObject({
     evidence: z.array(
       z.strictObject({
         incarnation: z.int().min(1),
-        kind: z.enum(['FORK', 'REJECTED']),
+        kind: z.enum(['FORK', 'REJECTED', 'ARREARS']),
         seq: z.int().min(1),
         hash: hashText,
         /** Of the merged segment that it contradicts. */

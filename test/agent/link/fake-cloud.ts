@@ -98,6 +98,8 @@ export class FakeCloud {
   grantLifetimeMs = 86_400_000
   pushUrl: string | null = null
   revoked = false
+  /** The next segment of the right writer does not add up, says the cloud. */
+  refuses = false
   /** Whether the cloud calls a forked incarnation closed after its final segment. */
   closes = true
   /** What happened that must not happen: read by the auditor. */
@@ -292,6 +294,12 @@ export class FakeCloud {
 
   async #merge(incarnation: Incarnation, segment: Segment, hash: string): Promise<string | HttpAnswer> {
     const active = incarnation.status === 'ACTIVE'
+    if (this.refuses) {
+      this.refuses = false
+      incarnation.status = 'FENCED'
+      const about = { deviceId: DEVICE, incarnation: incarnation.number }
+      return this.#answer({ outcome: 'REJECTED', ...about, hash, problem: 'ENTRY_DOES_NOT_ADD_UP' })
+    }
     if (segment.entries.previousHash !== incarnation.entryHead || segment.entries.first !== incarnation.lastEntry + 1) {
       this.alarms.push(`the entries of segment ${segment.seq} do not go on where those before ended`)
       return refusal(422, 'SEGMENT_REJECTED', 'entries do not fit')
@@ -350,9 +358,14 @@ export class FakeCloud {
 
   /** The bodies of the entries that nobody has reported before. */
   #bill({ number }: Incarnation, segment: Segment): z.output<typeof entryBody>[] {
+    if (segment.arrears !== null) this.#billRange(segment.arrears.incarnation, segment.arrears.entries)
+    return this.#billRange(number, segment.entries)
+  }
+
+  #billRange(number: number, range: Segment['entries']): z.output<typeof entryBody>[] {
     const fresh: z.output<typeof entryBody>[] = []
-    let head = segment.entries.previousHash
-    for (const text of segment.entries.bodies) {
+    let head = range.previousHash
+    for (const text of range.bodies) {
       head = entryHash(head, text)
       const key = `${number} ${head}`
       if (this.billed.has(key)) continue
@@ -360,7 +373,7 @@ export class FakeCloud {
       this.billed.set(key, { key, body })
       fresh.push(body)
     }
-    if (head !== segment.entries.head) this.alarms.push(`the chain of segment ${segment.seq} is broken`)
+    if (head !== range.head) this.alarms.push(`the chain of entries up to ${range.head} is broken`)
     return fresh
   }
 

@@ -16,6 +16,7 @@ import type {
   SealedSegment,
   SealOrder,
   Snapshot,
+  StoredAnswer,
   StoredClock,
   StoredGrant,
   StoredPolicy,
@@ -25,6 +26,7 @@ import type {
 interface KeptSegment extends SealedSegment {
   readonly first: number
   readonly last: number
+  readonly arrears: number
 }
 
 /** One line of everything that ever became durable, over all incarnations. */
@@ -34,6 +36,13 @@ export interface DurableEntry {
   readonly body: string
   readonly moves: PendingEntry['moves']
   readonly postings: PendingEntry['postings']
+}
+
+interface Owed {
+  readonly incarnation: number
+  readonly first: number
+  readonly previousHash: string
+  readonly entries: readonly { readonly body: string; readonly hash: string }[]
 }
 
 /** What is on the disk. */
@@ -52,6 +61,8 @@ export class Disk {
   entries: { readonly body: string; readonly hash: string }[] = []
   segments: KeptSegment[] = []
   acknowledged = 0
+  /** Of earlier incarnations, what the cloud does not have. */
+  arrears: Owed[] = []
   clock: StoredClock | null = null
   /** Everything that was ever recorded; an acknowledged answer to an application stands in here. */
   readonly history: DurableEntry[] = []
@@ -121,6 +132,7 @@ export class MemoryJournal implements Journal {
       openBlocks: new Map(),
       burned: new Map(),
       lastSealedEntry: last?.last ?? 0,
+      arrears: disk.arrears.reduce((sum, { entries }) => sum + entries.length, 0),
       lastAnswers: [],
       sessions: [...disk.sessions.values()].map(({ unsealed: _, ...session }) => session),
       unacknowledged: last !== undefined && last.seq > disk.acknowledged ? last : null,
@@ -165,9 +177,12 @@ export class MemoryJournal implements Journal {
         disk.changed.add(account)
       }
       const first = (before?.last ?? 0) + 1
-      const bodies = disk.entries.slice(first - 1, first - 1 + disk.segmentEntriesMax)
+      const [owed] = disk.arrears
+      const late = owed?.entries.slice(0, disk.segmentEntriesMax) ?? []
+      const lateLeft = disk.arrears.reduce((sum, { entries }) => sum + entries.length, 0) - late.length
+      const bodies = owed === undefined ? disk.entries.slice(first - 1, first - 1 + disk.segmentEntriesMax) : []
       const last = first - 1 + bodies.length
-      const backlog = disk.entries.length - last
+      const backlog = disk.entries.length - last + lateLeft
       const final = order.final && backlog === 0
       const payload: SegmentWire = {
         deviceId: disk.identity?.deviceId ?? '',
@@ -184,7 +199,19 @@ export class MemoryJournal implements Journal {
           head: disk.entries[last - 1]?.hash ?? CHAIN_START,
           bodies: bodies.map(({ body }) => body),
         },
-        arrears: null,
+        arrears:
+          owed === undefined
+            ? null
+            : {
+                incarnation: owed.incarnation,
+                entries: {
+                  first: owed.first,
+                  previousHash: owed.previousHash,
+                  head: late.at(-1)?.hash ?? '',
+                  bodies: late.map(({ body }) => body),
+                },
+                last: late.length === owed.entries.length,
+              },
         backlog,
         wants: order.wants.map(({ account, atLeast, wanted }) => ({
           account,
@@ -205,8 +232,10 @@ export class MemoryJournal implements Journal {
         hash: sha256(text),
         document,
         final,
+        answer: null as string | null,
         first,
         last,
+        arrears: late.length,
       }
       disk.segments.push(sealed)
       for (const [id, session] of disk.sessions) disk.sessions.set(id, { ...session, unsealed: false })
@@ -221,11 +250,26 @@ export class MemoryJournal implements Journal {
     seq: number,
     grant: Parameters<Journal['acknowledge']>[1],
     confirmation: Confirmation | null,
+    answer: StoredAnswer | null = null,
   ): Promise<void> {
     return this.#commit(async () => {
       const { disk } = this
       if (disk.segments.at(-1)?.seq !== seq) throw new Error('invariant: the last segment is acknowledged')
       disk.acknowledged = seq
+      const sealed = disk.segments.at(-1)
+      if (sealed !== undefined)
+        disk.segments[disk.segments.length - 1] = { ...sealed, answer: answer?.document ?? null }
+      const taken = disk.segments.at(-1)?.arrears ?? 0
+      const [owed] = disk.arrears
+      if (owed !== undefined && taken > 0) {
+        disk.arrears[0] = {
+          ...owed,
+          first: owed.first + taken,
+          previousHash: owed.entries[taken - 1]?.hash ?? '',
+          entries: owed.entries.slice(taken),
+        }
+        if (taken === owed.entries.length) disk.arrears.shift()
+      }
       if (grant !== null) {
         if (disk.grant !== null && grant.term <= disk.grant.term) throw new Error('invariant: terms rise')
         const { term, lifetimeMs, expiresAt, agedMs } = grant
@@ -258,8 +302,15 @@ export class MemoryJournal implements Journal {
     return this.#commit(async () => {
       const { disk } = this
       if (incarnation <= disk.incarnation) throw new Error('invariant: incarnations rise')
-      if ((disk.segments.at(-1)?.last ?? 0) < disk.entries.length)
-        throw new Error('invariant: nothing is left unsealed')
+      const done = disk.segments.findLast(({ seq }) => seq <= disk.acknowledged)?.last ?? 0
+      if (done < disk.entries.length) {
+        disk.arrears.push({
+          incarnation: disk.incarnation,
+          first: done + 1,
+          previousHash: disk.entries[done - 1]?.hash ?? CHAIN_START,
+          entries: disk.entries.slice(done),
+        })
+      }
       for (const [id, session] of disk.sessions) disk.sessions.set(id, { ...session, unsealed: true })
       Object.assign(disk, {
         incarnation,

@@ -1,4 +1,6 @@
 import { expect, test } from 'vitest'
+import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
+import { payloadOf } from '../harness.ts'
 import { calmDown } from './audit.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
 
@@ -66,9 +68,66 @@ test('a device stops spending as soon as it hears that the cloud knows more than
   device.network.faults = [null, 'LOSE_REQUEST']
   await device.restart()
   await device.settle()
-  expect(device.link.status()).toMatchObject({ incarnation: 1, fenced: true, unacknowledgedSeq: 3 })
+  expect(device.link.status()).toMatchObject({ incarnation: 1, fenced: true, unacknowledgedSeq: null })
   expect(device.disk.fenced).toBe(true)
   expect(await device.charge(1n)).toBe('REFUSED')
+})
+
+test('what a restored device has not delivered goes up as arrears, in as many segments as it takes', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  const backup = device.disk.copy()
+  await device.charge(2_000_000n)
+  await device.sync()
+  device.disk = backup
+  backup.segmentEntriesMax = 2
+  device.network.down = true
+  await device.restart()
+  for (let n = 0; n < 7; n += 1) await device.charge(10_000n)
+  device.network.down = false
+  device.network.faults = [null, 'LOSE_ANSWER', null, 'LOSE_ANSWER']
+  await calmDown(device)
+  expect(device.link.status()).toMatchObject({ incarnation: 2, fenced: false, backlog: 0 })
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(3_070_000n)
+  expect(device.disk.arrears).toEqual([])
+  const incarnations = device.cloud.received.map(({ document }) => payloadOf(document) as SegmentWire)
+  expect(incarnations.filter(({ arrears }) => arrears !== null).length).toBeGreaterThan(1)
+  for (const { arrears, entries } of incarnations) {
+    if (arrears !== null) expect([arrears.incarnation, entries.bodies]).toEqual([1, []])
+  }
+})
+
+test('a process that ends at any commit on the way delivers each arrear exactly once', async () => {
+  for (let commit = 1; commit <= 8; commit += 1) {
+    const device = await TestDevice.running()
+    await device.charge(1_000_000n)
+    await device.sync()
+    const backup = device.disk.copy()
+    await device.charge(2_000_000n)
+    await device.sync()
+    device.disk = backup
+    backup.segmentEntriesMax = 1
+    await device.restart()
+    for (let n = 0; n < 3; n += 1) await device.charge(10_000n)
+    device.disk.commitsUntilCrash = commit
+    await device.sync()
+    await calmDown(device)
+    expect(device.cloud.billedOn(ACCOUNT)).toBe(3_030_000n)
+    expect(device.disk.arrears).toEqual([])
+  }
+})
+
+test('a segment that the cloud refuses is not sent for ever: the device begins anew and delivers its entries', async () => {
+  const device = await TestDevice.running()
+  device.cloud.refuses = true
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.conditions).toEqual(['device: SEGMENT_REJECTED'])
+  await calmDown(device)
+  expect(device.link.status()).toMatchObject({ incarnation: 2, fenced: false, backlog: 0 })
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(1_000_000n)
+  expect(await device.charge(1_000n)).toBe('GRANTED')
 })
 
 test('a device begins anew after its final segment, whatever the cloud says of the incarnation', async () => {

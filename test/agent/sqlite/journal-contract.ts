@@ -136,6 +136,63 @@ export function journalContract(name: string, make: () => TestJournals): void {
       expect((await journal.read()).accounts.get(A)).toMatchObject({ granted: 75n, used: 75n, unlimited: false })
     })
 
+    it('keeps what the cloud does not have as arrears of the next incarnations, until it is acknowledged', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 100n })
+      const bodies = [1, 2, 3, 4].map((n) => entry(n, [{ account: A, amount: 1n }]))
+      const heads = bodies.reduce<string[]>(
+        (chain, { body }) => [...chain, entryHash(chain.at(-1) ?? '', body)],
+        [CHAIN_START],
+      )
+      await journal.append(bodies.slice(0, 1), STAMP)
+      await journal.acknowledge((await journal.seal(SEAL)).seq, null, null)
+      await journal.append(bodies.slice(1, 3), STAMP)
+      await journal.seal(SEAL)
+      await journal.append(bodies.slice(3), STAMP)
+      await journal.fence()
+      // Sealed or not: what is not acknowledged is owed.
+      await journal.attach(2)
+      journal = await journals.reopen(journal)
+      expect(await journal.read()).toMatchObject({ incarnation: 2, arrears: 3, lastEntry: 0, unacknowledged: null })
+      const arrears = {
+        incarnation: 1,
+        entries: { first: 2, previousHash: heads[1], head: heads[4], bodies: bodies.slice(1).map(({ body }) => body) },
+        last: true,
+      }
+      const none = { first: 1, previousHash: CHAIN_START, head: CHAIN_START, bodies: [] }
+      expect(segmentOf((await journal.seal(SEAL)).document)).toMatchObject({
+        arrears,
+        entries: none,
+        seq: 1,
+        backlog: 0,
+      })
+      // Sent and not acknowledged: another incarnation owes all of it again, besides what this one has recorded itself.
+      await journal.fence()
+      await journal.attach(3)
+      await grant(journal, 1, { [A]: 10n })
+      expect((await journal.read()).arrears).toBe(0)
+      await journal.append([entry(1, [{ account: A, amount: 1n }])], STAMP)
+      await journal.seal(SEAL)
+      await journal.attach(4)
+      journal = await journals.reopen(journal)
+      expect((await journal.read()).arrears).toBe(1)
+      const last = await journal.seal({ ...SEAL, final: true })
+      expect(segmentOf(last.document)).toMatchObject({ arrears: { incarnation: 3, last: true }, final: true })
+    })
+
+    it('keeps the receipt of a segment, and the segment for as long as the receipt says', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 100n })
+      const sealed = await journal.seal(SEAL)
+      await journal.acknowledge(sealed.seq, null, null, { document: 'the answer', retainUntil: BEGIN })
+      journal = await journals.reopen(journal)
+      expect(await journal.sealed(sealed.seq)).toEqual({ ...sealed, answer: 'the answer' })
+      const next = await journal.seal(SEAL)
+      expect(await journal.sealed(next.seq)).toEqual({ ...next, answer: null })
+    })
+
     it('begins a new incarnation with nothing but its number', async () => {
       const journals = make()
       let journal = await journals.open()

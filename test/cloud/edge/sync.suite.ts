@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/account.ts'
 import type { Action } from '../../../src/core/policy.ts'
 import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
+import { CHAIN_START, entryHash } from '../../../src/protocol/signing.ts'
 import { releaseDevice, revokeDevice } from '../../../src/cloud/app/edge/devices.ts'
 import { DAY, INSTANCE, START, type Twin } from './twin.ts'
 import { TestDevice, assertSegment, newDeviceKeys, want } from './test-device.ts'
@@ -728,6 +729,132 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         }
         expect(await spend(one)).toMatchObject({ taken: true })
         expect(await spend(two)).toMatchObject({ taken: false, facts: { problem: 'AMOUNT_BEYOND_BELIEF' } })
+      })
+    })
+
+    describe('arrears', () => {
+      /** The next incarnation of a device, and a way to send arrears with it. */
+      async function successor(old: TestDevice) {
+        const next = old.copy()
+        await next.attach()
+        const deliver = async (arrears: SegmentWire['arrears']) => {
+          const sealed = await next.sealAs({ ...next.payload([want(LINE, 10n)]), arrears })
+          Object.assign(next.state, { unacknowledged: sealed, seq: sealed.seq, hash: sealed.hash })
+          const taken = await twin.sync(next.id, sealed.document)
+          if (!taken.taken) throw new Error(taken.problem)
+          return next.accept(taken.answer)
+        }
+        return { next, deliver }
+      }
+
+      it('of a restored device are billed against its old incarnation, beside what the other history spent', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(20n))
+        await device.sync()
+        const restored = device.copy()
+        device.charge(charge(60n))
+        await device.sync()
+        restored.charge(charge(70n))
+        const { deliver } = await successor(restored)
+        // The first entry was acknowledged before the backup was taken: it is known by its hash, and billed no second time.
+        expect(await deliver(restored.arrears())).toMatchObject({ outcome: 'MERGED', incarnation: 2 })
+        expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 150n, grantedOut: 160n, capInForce: 1_000n })
+        const records = await twin.store.read((reader) => reader.edge.deviceAccounts.ofDevice(device.id))
+        expect(records).toMatchObject([
+          { incarnation: 1, granted: 100n, used: 80n, branchUsed: 70n },
+          { incarnation: 2, granted: 10n, used: 0n, branchUsed: 0n },
+        ])
+        const entries = await twin.store.read((reader) => reader.edge.entries.of(device.id, 1))
+        expect(entries.map(({ n, branch }) => [n, branch])).toEqual([
+          [1, false],
+          [2, false],
+          [2, true],
+        ])
+        expect((await usage())[0]).toMatchObject({ tokens: 70n, source: { incarnation: 1, entry: 2 } })
+        expect(await evidence(device)).toMatchObject([{ kind: 'ARREARS', incarnation: 1, problem: null }])
+      })
+
+      it('are billed once, however often, by whomever and in whatever parts they come', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        for (const amount of [1n, 2n, 4n, 8n]) device.charge(charge(amount))
+        const third = device.copy()
+        const one = await successor(device)
+        await one.deliver(device.arrears(1, 2))
+        await one.deliver(device.arrears(2, 4))
+        const two = await successor(third)
+        third.charge(charge(16n))
+        await two.deliver(third.arrears(1, 5))
+        await two.deliver(device.arrears())
+        expect((await twin.pool(LINE)).billedByDevices).toBe(31n)
+        expect((await usage()).map(({ tokens }) => tokens)).toEqual([16n, 8n, 4n, 2n, 1n])
+      })
+
+      it('become part of the chain when it comes to them as well', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        for (const amount of [1n, 2n]) device.charge(charge(amount))
+        const { deliver } = await successor(device)
+        await deliver(device.arrears(1, 1))
+        expect(await device.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
+        expect((await twin.pool(LINE)).billedByDevices).toBe(3n)
+        const records = await twin.store.read((reader) => reader.edge.deviceAccounts.ofDevice(device.id))
+        expect(records[0]).toMatchObject({ used: 3n, branchUsed: 0n, returned: 97n })
+      })
+
+      it('never refuse the segment that brings them: what does not add up is kept as evidence, unbilled', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        for (const amount of [1n, 2n]) device.charge(charge(amount))
+        const { deliver } = await successor(device)
+        const whole = device.arrears()
+        const broken = { ...whole, entries: { ...whole.entries, head: 'a'.repeat(64) } }
+        expect(await deliver(broken)).toMatchObject({ outcome: 'MERGED' })
+        const unreadable = { ...device.arrears(1, 1) }
+        const bodies = ['{"n":1}']
+        const head = entryHash(CHAIN_START, '{"n":1}')
+        const strange = { ...unreadable, entries: { first: 1, previousHash: CHAIN_START, head, bodies } }
+        expect(await deliver(strange)).toMatchObject({ outcome: 'MERGED' })
+        expect((await twin.pool(LINE)).billedByDevices).toBe(0n)
+        const problems = (await evidence(device)).map(({ problem }) => problem)
+        expect(problems).toContain('the chain of these entries is broken: they are not billed')
+        expect(problems).toContain('1 entries cannot be read: they are not billed')
+        await deliver(whole)
+        expect((await twin.pool(LINE)).billedByDevices).toBe(3n)
+      })
+
+      it('of incarnations that are not before this one count for nothing', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(5n))
+        const { deliver } = await successor(device)
+        await deliver({ ...device.arrears(), incarnation: 2 })
+        await deliver({ ...device.arrears(), incarnation: 9 })
+        expect((await twin.pool(LINE)).billedByDevices).toBe(0n)
+      })
+    })
+
+    describe('a segment that was refused', () => {
+      it('gets a signed answer, and its entries are billed as arrears of the next incarnation', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(5n))
+        const lie = { ...device.payload(), counters: [{ account: LINE, used: '4', refunded: '0', returned: '0' }] }
+        const sealed = await device.sealAs(lie)
+        const refused = await twin.sync(device.id, sealed.document)
+        expect(refused).toMatchObject({ taken: false, answer: expect.any(String) as string })
+        if (refused.taken || refused.answer === undefined) throw new Error('it was taken')
+        expect(await device.accept(refused.answer)).toMatchObject({
+          outcome: 'REJECTED',
+          hash: sealed.hash,
+          problem: 'COUNTERS_DO_NOT_FIT_ENTRIES',
+        })
+        const old = device.copy()
+        await device.attach()
+        const again = await device.sealAs({ ...device.payload(), arrears: old.arrears() })
+        expect(await twin.sync(device.id, again.document)).toMatchObject({ taken: true })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 5n })
       })
     })
 

@@ -267,6 +267,22 @@ export class TestDevice {
     }
   }
 
+  /** Entries `first` to `last` of this incarnation, as another one delivers them. */
+  arrears(first = 1, last = this.state.lastEntry): NonNullable<SegmentWire['arrears']> {
+    const chain = (until: number): string =>
+      this.state.entries.filter(({ n }) => n < until).reduce((head, { body }) => entryHash(head, body), CHAIN_START)
+    return {
+      incarnation: this.state.incarnation,
+      entries: {
+        first,
+        previousHash: chain(first),
+        head: chain(last + 1),
+        bodies: this.state.entries.filter(({ n }) => n >= first && n <= last).map(({ body }) => body),
+      },
+      last: last === this.state.lastEntry,
+    }
+  }
+
   /** Any payload at all, signed as a segment. */
   async sign(payload: unknown): Promise<string> {
     return signDocument('segment', JSON.stringify(payload), this.keys.signer)

@@ -13,6 +13,7 @@ import type {
   LastAnswer,
   Reservation,
   SealOrder,
+  StoredAnswer,
   StoredGrant,
   StoredPolicy,
   StoredSession,
@@ -76,6 +77,7 @@ export type JournalCall =
       readonly seq: number
       readonly grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null
       readonly confirmation: Confirmation | null
+      readonly answer: StoredAnswer | null
       readonly now: number
     }
   | { readonly call: 'sealed'; readonly seq: number }

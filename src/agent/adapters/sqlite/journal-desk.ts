@@ -92,7 +92,7 @@ export class JournalDesk {
       case 'storeSeal':
         return store.storeSeal(call.document, call.now)
       case 'acknowledge':
-        store.acknowledge(call.seq, call.grant, call.confirmation, call.now)
+        store.acknowledge(call.seq, call.grant, call.confirmation, call.answer, call.now)
         store.hasSlack = this.#slack.fill()
         return undefined
       case 'fence': {

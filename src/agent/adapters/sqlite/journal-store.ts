@@ -27,6 +27,7 @@ import type {
   SealOrder,
   SealedSegment,
   Snapshot,
+  StoredAnswer,
   StoredClock,
   StoredGrant,
   StoredPolicy,
@@ -58,7 +59,8 @@ interface StateRow {
   entry_head: string
   sealed_entry: bigint
   sealed_head: string
-  done_entry_id: bigint
+  acked_entry: bigint
+  acked_head: string
   last_seq: bigint
   segment_head: string
   grant_term: bigint | null
@@ -87,11 +89,21 @@ interface AccountRow {
   sealed_returned: bigint
 }
 
+interface ArrearsRow {
+  incarnation: bigint
+  entry_base: bigint
+  acked_entry: bigint
+  sealed_entry: bigint
+  sealed_head: string
+  last_entry: bigint
+}
+
 interface SegmentRow {
   incarnation: bigint
   seq: bigint
   hash: string
   document: string
+  answer: string | null
   final: bigint
   last_entry_id: bigint
   state: 'UNACKNOWLEDGED' | 'ACKNOWLEDGED' | 'ABANDONED'
@@ -108,6 +120,7 @@ interface SealPlan {
   readonly counters: ReadonlyMap<AccountId, SealedCounters>
   readonly returns: SealOrder['returns']
   readonly sessionIds: readonly string[]
+  readonly arrears: { readonly incarnation: bigint; readonly sealedEntry: bigint; readonly head: string } | null
 }
 
 interface SealedCounters {
@@ -169,6 +182,7 @@ export class JournalStore {
       openBlocks,
       burned,
       lastSealedEntry: Number(state.sealed_entry),
+      arrears: Number(this.#statements.arrearsLeft.get()),
       lastAnswers: (this.#statements.answers.all() as AnswerRow[]).map(answerOf),
       sessions: (this.#statements.sessions.all() as SessionRow[]).map(({ ended, since, ...texts }) => ({
         ...texts,
@@ -219,13 +233,15 @@ export class JournalStore {
       throw new Error('invariant: one unacknowledged segment at most')
     }
 
-    const entries = this.#sealable(state, order)
+    const arrears = this.#arrears()
+    const entries = this.#sealable(state, order, arrears === null)
     let head = state.sealed_head
     for (const body of entries.bodies) head = entryHash(head, body)
     const lastEntry = Number(state.sealed_entry) + entries.bodies.length
     const isComplete = lastEntry === Number(state.last_entry)
     if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
-    const final = order.final && isComplete
+    const arrearsLeft = arrears?.left ?? 0
+    const final = order.final && isComplete && arrearsLeft === 0
 
     const seq = Number(state.last_seq) + 1
     const incarnation = Number(state.incarnation)
@@ -250,8 +266,8 @@ export class JournalStore {
         head,
         bodies: [...entries.bodies],
       },
-      arrears: null,
-      backlog: Number(state.last_entry) - lastEntry,
+      arrears: arrears?.wire ?? null,
+      backlog: Number(state.last_entry) - lastEntry + arrearsLeft,
       wants: order.wants.slice(0, SEGMENT_ACCOUNTS_MAX).map(({ account, atLeast, wanted }) => ({
         account,
         atLeast: String(atLeast),
@@ -273,6 +289,7 @@ export class JournalStore {
       counters: entries.counters,
       returns: order.returns,
       sessionIds: sessions.map(({ id }) => id),
+      arrears: arrears?.plan ?? null,
     }
     return { text }
   }
@@ -304,15 +321,20 @@ export class JournalStore {
       this.#statements.insertDocument.run(lastInsertRowid, document)
       for (const id of plan.sessionIds) changedOne(this.#statements.sealSession.run(id))
       this.#statements.sealed.run(lastEntry, head, seq, hash)
+      if (plan.arrears !== null) {
+        const { incarnation: earlier, sealedEntry, head: sealedHead } = plan.arrears
+        changedOne(this.#statements.sealArrears.run(sealedEntry, sealedHead, earlier))
+      }
     })
     this.#plan = null
-    return { incarnation, seq, hash, document, final }
+    return { incarnation, seq, hash, document, final, answer: null }
   }
 
   acknowledge(
     seq: number,
     grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
     confirmation: Confirmation | null,
+    answer: StoredAnswer | null,
     now: number,
   ): void {
     this.#runWithSlack(() => {
@@ -320,8 +342,14 @@ export class JournalStore {
       if (seq > Number(state.last_seq)) throw new Error('invariant: only a sealed segment is acknowledged')
       const inFlight = this.#statements.segmentInFlight.get() as SegmentRow | undefined
       if (inFlight?.incarnation === state.incarnation && Number(inFlight.seq) === seq) {
+        if (answer !== null) {
+          this.#statements.storeReceipt.run(answer.retainUntil, seq, state.incarnation)
+          this.#statements.storeAnswerOf.run(answer.document, seq, state.incarnation)
+        }
         this.#statements.endSegment.run('ACKNOWLEDGED', now)
-        this.#statements.done.run(inFlight.last_entry_id)
+        this.#statements.acked.run()
+        this.#statements.ackArrears.run()
+        this.#statements.deleteArrears.run()
       }
       if (grant !== null && (state.grant_term === null || grant.term > Number(state.grant_term))) this.#grant(grant)
       if (confirmation !== null) {
@@ -355,10 +383,9 @@ export class JournalStore {
     this.#runWithSlack(() => {
       const state = this.#state()
       if (incarnation <= Number(state.incarnation)) throw new Error('invariant: incarnations rise')
-      if (state.sealed_entry !== state.last_entry)
-        throw new Error('invariant: every entry is sealed before a new attach')
       this.#statements.endSegment.run('ABANDONED', now)
-      this.#statements.done.run(state.entry_base + state.sealed_entry)
+      this.#statements.unsealArrears.run()
+      if (state.acked_entry < state.last_entry) this.#statements.insertArrears.run()
       this.#statements.deleteAccounts.run()
       // What the incarnation before has told may have gone the way of a fork.
       this.#statements.unsealSessions.run()
@@ -398,14 +425,17 @@ export class JournalStore {
    */
   #prune(now: number): void {
     this.#runWithSlack(() => {
-      const { entry_base, last_entry, done_entry_id } = this.#state()
+      const { entry_base, last_entry, acked_entry } = this.#state()
+      const owed = this.#statements.firstArrears.get() as ArrearsRow | undefined
+      // Nothing behind the first entry that the cloud does not have is forgotten, whatever incarnation it is of.
+      const delivered = owed === undefined ? entry_base + acked_entry : owed.entry_base + owed.acked_entry
       const inUse = this.#pagesInUse()
       const tight = this.hasSlack ? inUse - BigInt(this.#limits.pagesMax) / 2n : inUse
-      const old = tight > 0n ? done_entry_id : entry_base + last_entry - RECENT_ENTRIES
-      this.#statements.deleteEntries.run(old < done_entry_id ? old : done_entry_id, PRUNE_ROWS)
+      const old = tight > 0n ? delivered : entry_base + last_entry - RECENT_ENTRIES
+      this.#statements.deleteEntries.run(old < delivered ? old : delivered, PRUNE_ROWS)
       // A time in the future is that of a clock that has been set right since: the retention counts from now.
       this.#statements.redateSegments.run({ now })
-      this.#statements.deleteSegments.run({ before: now - this.#limits.retentionMs, most: PRUNE_ROWS })
+      this.#statements.deleteSegments.run({ before: now - this.#limits.retentionMs, now, most: PRUNE_ROWS })
       this.#statements.deleteSessions.run({ before: now - SESSION_REST_MS, most: PRUNE_ROWS })
       this.#statements.deleteOldSessions.run(ENDED_SESSIONS_MAX)
       const over = (this.#statements.segmentBytes.get() as bigint) - BigInt(this.#limits.retainedBytesMax)
@@ -502,18 +532,13 @@ export class JournalStore {
   #sealable(
     state: StateRow,
     { returns }: SealOrder,
+    own: boolean,
   ): { readonly bodies: readonly string[]; readonly counters: ReadonlyMap<AccountId, SealedCounters> } {
     const unsealed = this.#statements.unsealed.all(
       state.entry_base + state.sealed_entry,
-      SEGMENT_ENTRIES_MAX,
+      own ? SEGMENT_ENTRIES_MAX : 0,
     ) as string[]
-    let count = 0
-    let length = 0
-    for (const body of unsealed) {
-      length += body.length
-      if (count > 0 && length > SEGMENT_TEXT_MAX) break
-      count += 1
-    }
+    let count = fitting(unsealed)
     const isComplete = BigInt(count) === state.last_entry - state.sealed_entry
     for (;;) {
       const bodies = unsealed.slice(0, count)
@@ -521,6 +546,35 @@ export class JournalStore {
         isComplete && count === unsealed.length ? this.#countersNow(returns) : this.#countersAfter(bodies)
       if (counters.size <= SEGMENT_ACCOUNTS_MAX || count <= 1) return { bodies, counters }
       count >>= 1
+    }
+  }
+
+  /** The next entries of an earlier incarnation; they go first, and by themselves. */
+  #arrears(): {
+    readonly wire: NonNullable<SegmentWire['arrears']>
+    readonly plan: NonNullable<SealPlan['arrears']>
+    /** Entries of it and of others that this segment leaves behind. */
+    readonly left: number
+  } | null {
+    const row = this.#statements.nextArrears.get() as ArrearsRow | undefined
+    if (row === undefined) return null
+    const { incarnation, entry_base, sealed_entry, sealed_head, last_entry } = row
+    const most =
+      last_entry - sealed_entry < BigInt(SEGMENT_ENTRIES_MAX) ? Number(last_entry - sealed_entry) : SEGMENT_ENTRIES_MAX
+    const unsealed = this.#statements.unsealed.all(entry_base + sealed_entry, most) as string[]
+    const bodies = unsealed.slice(0, fitting(unsealed))
+    let head = sealed_head
+    for (const body of bodies) head = entryHash(head, body)
+    const sealedEntry = sealed_entry + BigInt(bodies.length)
+    if (bodies.length === 0) throw new Error('invariant: entries that are not delivered are kept')
+    return {
+      wire: {
+        incarnation: Number(incarnation),
+        entries: { first: Number(sealed_entry) + 1, previousHash: sealed_head, head, bodies },
+        last: sealedEntry === last_entry,
+      },
+      plan: { incarnation, sealedEntry, head },
+      left: Number(this.#statements.arrearsUnsealed.get()) - bodies.length,
     }
   }
 
@@ -609,6 +663,18 @@ export class JournalStore {
   }
 }
 
+/** How many of these go into one segment: at least one. */
+function fitting(bodies: readonly string[]): number {
+  let count = 0
+  let length = 0
+  for (const body of bodies) {
+    length += body.length
+    if (count > 0 && length > SEGMENT_TEXT_MAX) break
+    count += 1
+  }
+  return count
+}
+
 interface PolicyRow {
   instance_id: string
   revision: bigint
@@ -647,6 +713,22 @@ function prepareStatements(database: Database.Database) {
       'SELECT session, n, request_hash, body, status, policy_revision FROM answer ORDER BY entry_id, slot',
     ),
     slots: database.prepare('SELECT session, slot FROM answer ORDER BY entry_id, slot'),
+    nextArrears: database.prepare('SELECT * FROM arrears WHERE sealed_entry < last_entry ORDER BY incarnation LIMIT 1'),
+    firstArrears: database.prepare('SELECT * FROM arrears ORDER BY incarnation LIMIT 1'),
+    arrearsLeft: database.prepare('SELECT coalesce(sum(last_entry - acked_entry), 0) FROM arrears').pluck(),
+    arrearsUnsealed: database.prepare('SELECT coalesce(sum(last_entry - sealed_entry), 0) FROM arrears').pluck(),
+    sealArrears: database.prepare('UPDATE arrears SET sealed_entry = ?, sealed_head = ? WHERE incarnation = ?'),
+    ackArrears: database.prepare('UPDATE arrears SET acked_entry = sealed_entry, acked_head = sealed_head'),
+    unsealArrears: database.prepare('UPDATE arrears SET sealed_entry = acked_entry, sealed_head = acked_head'),
+    deleteArrears: database.prepare('DELETE FROM arrears WHERE acked_entry = last_entry'),
+    insertArrears: database.prepare(
+      `INSERT INTO arrears (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry)
+         SELECT incarnation, entry_base, acked_entry, acked_head, acked_entry, acked_head, last_entry FROM state`,
+    ),
+    storeReceipt: database.prepare('UPDATE segment SET retain_until = ? WHERE seq = ? AND incarnation = ?'),
+    storeAnswerOf: database.prepare(
+      'UPDATE segment_document SET answer = ? WHERE id = (SELECT id FROM segment WHERE seq = ? AND incarnation = ?)',
+    ),
     segment: database.prepare(
       'SELECT * FROM segment JOIN segment_document USING (id) WHERE incarnation = ? AND seq = ?',
     ),
@@ -693,12 +775,12 @@ function prepareStatements(database: Database.Database) {
     ),
     insertDocument: database.prepare('INSERT INTO segment_document (id, document) VALUES (?, ?)'),
     endSegment: database.prepare("UPDATE segment SET state = ?, since = ? WHERE state = 'UNACKNOWLEDGED'"),
-    done: database.prepare('UPDATE state SET done_entry_id = ?'),
+    acked: database.prepare('UPDATE state SET acked_entry = sealed_entry, acked_head = sealed_head'),
     fence: database.prepare('UPDATE state SET fenced = 1'),
     deleteAccounts: database.prepare('DELETE FROM account'),
     attach: database.prepare(
       `UPDATE state SET incarnation = :incarnation, fenced = 0, entry_base = :base, last_entry = 0, entry_head = :start,
-         sealed_entry = 0, sealed_head = :start, last_seq = 0, segment_head = :start, grant_term = NULL,
+         sealed_entry = 0, sealed_head = :start, acked_entry = 0, acked_head = :start, last_seq = 0, segment_head = :start, grant_term = NULL,
          grant_lifetime_ms = NULL, grant_expires_at = NULL, grant_aged_ms = NULL`,
     ),
     saveIdentity: database.prepare(
@@ -737,7 +819,8 @@ function prepareStatements(database: Database.Database) {
     redateSegments: database.prepare("UPDATE segment SET since = :now WHERE since > :now AND state = 'ACKNOWLEDGED'"),
     deleteSegments: database.prepare(
       `DELETE FROM segment WHERE id IN (
-         SELECT id FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before ORDER BY since LIMIT :most)`,
+         SELECT id FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before
+           AND (retain_until IS NULL OR retain_until < :now) ORDER BY since LIMIT :most)`,
     ),
     segmentBytes: database.prepare("SELECT coalesce(sum(bytes), 0) FROM segment WHERE state = 'ACKNOWLEDGED'").pluck(),
     deleteOldestSegments: database.prepare(
@@ -804,6 +887,7 @@ function segmentOf(row: SegmentRow): SealedSegment {
     hash: row.hash,
     document: row.document,
     final: row.final === 1n,
+    answer: row.answer,
   }
 }
 

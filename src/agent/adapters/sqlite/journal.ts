@@ -19,6 +19,7 @@ import type {
   SealOrder,
   SealedSegment,
   Snapshot,
+  StoredAnswer,
   StoredGrant,
   StoredPolicy,
   StoredSession,
@@ -158,8 +159,9 @@ class SqliteJournal implements Journal {
     seq: number,
     grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
     confirmation: Confirmation | null,
+    answer: StoredAnswer | null = null,
   ): Promise<void> {
-    await this.#call({ call: 'acknowledge', seq, grant, confirmation, now: this.#options.now() })
+    await this.#call({ call: 'acknowledge', seq, grant, confirmation, answer, now: this.#options.now() })
   }
 
   sealed(seq: number): Promise<SealedSegment | null> {

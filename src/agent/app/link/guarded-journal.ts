@@ -17,7 +17,9 @@ export function guardJournal(journal: LinkJournal): LinkJournal {
   return {
     seal: guard(async (order) => journal.seal(order)),
     sealed: guard(async (seq) => journal.sealed(seq)),
-    acknowledge: guard(async (seq, grant, confirmation) => journal.acknowledge(seq, grant, confirmation)),
+    acknowledge: guard(async (seq, grant, confirmation, answer) =>
+      journal.acknowledge(seq, grant, confirmation, answer),
+    ),
     fence: guard(async () => journal.fence()),
     attach: guard(async (incarnation) => journal.attach(incarnation)),
     saveIdentity: guard(async (identity) => journal.saveIdentity(identity)),

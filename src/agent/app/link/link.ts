@@ -151,7 +151,7 @@ class CloudLink implements Link {
       connected: memory.contact === 'UP',
       lastContactAt: memory.lastContactAt,
       lastSyncAt: memory.lastSyncAt,
-      backlog: Math.max(0, this.#parts.ledger.lastEntry() - memory.lastAcknowledgedEntry),
+      backlog: memory.arrears + Math.max(0, this.#parts.ledger.lastEntry() - memory.lastAcknowledgedEntry),
       unacknowledgedSeq: memory.unacknowledged?.seq ?? null,
       policies: [...memory.policies].map(([instanceId, { applied, newest }]) => ({ instanceId, applied, newest })),
       sessions: [...memory.sessions].map(

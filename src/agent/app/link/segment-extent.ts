@@ -5,6 +5,7 @@ import type { SealedSegment } from '../journal.ts'
 
 const payload = z.object({
   entries: z.object({ first: z.int(), bodies: z.array(z.string()) }),
+  arrears: z.object({ entries: z.object({ bodies: z.array(z.string()) }) }).nullable(),
   backlog: z.int(),
 })
 
@@ -12,6 +13,8 @@ export interface SegmentExtent {
   readonly firstEntry: number
   /** `firstEntry - 1` when it holds none. */
   readonly lastEntry: number
+  /** Entries of an earlier incarnation in it. */
+  readonly arrears: number
   /** Entries behind the last one that it had no place for. */
   readonly backlog: number
 }
@@ -19,6 +22,11 @@ export interface SegmentExtent {
 /** Throws for a document that is no segment: the journal has made it. */
 export function extentOf({ document }: Pick<SealedSegment, 'document'>): SegmentExtent {
   const text = new TextDecoder().decode(base64url.decode(document.split('.')[1] ?? ''))
-  const { entries, backlog } = payload.parse(JSON.parse(text))
-  return { firstEntry: entries.first, lastEntry: entries.first + entries.bodies.length - 1, backlog }
+  const { entries, arrears, backlog } = payload.parse(JSON.parse(text))
+  return {
+    firstEntry: entries.first,
+    lastEntry: entries.first + entries.bodies.length - 1,
+    arrears: arrears?.entries.bodies.length ?? 0,
+    backlog,
+  }
 }

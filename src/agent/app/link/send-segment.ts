@@ -6,7 +6,7 @@ import type { Want } from '../../../core/grant.ts'
 import type { Step } from '../../../core/plan.ts'
 import { SEGMENT_ACCOUNTS_MAX, type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import type { SealedSegment } from '../journal.ts'
+import type { SealedSegment, StoredAnswer } from '../journal.ts'
 import { policySubject } from './fetch-policy.ts'
 import { judgeAnswer, type Judgement, newerGrant } from './judge-answer.ts'
 import { identityOf } from './memory.ts'
@@ -82,7 +82,7 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
     })
   }
   clock.learn({ time: now, sentAt, receivedAt })
-  await take(context, sent, judgement, now)
+  await take(context, sent, judgement, { document: said.answer, receipt: receiptOf(believed), now })
   return 'PLAN_AGAIN'
 }
 
@@ -97,11 +97,22 @@ async function nextToSend({ journal, memory }: StepContext): Promise<SealedSegme
   })
 }
 
+/** An answer as it came, and when. */
+interface Said {
+  readonly document: string
+  readonly receipt: StoredAnswer['retainUntil']
+  readonly now: number
+}
+
+function receiptOf(answer: SyncAnswer): number | null {
+  return answer.outcome === 'MERGED' || answer.outcome === 'FENCED' ? (answer.receipt?.retainUntil ?? null) : null
+}
+
 async function take(
   context: StepContext,
   sent: SealedSegment,
   judgement: Exclude<Judgement, { kind: 'FOREIGN' }>,
-  now: number,
+  said: Said,
 ): Promise<void> {
   const { memory, health } = context
   if (judgement.kind === 'BEHIND') {
@@ -124,14 +135,14 @@ async function take(
   }
   switch (judgement.kind) {
     case 'MERGED':
-      await merged(context, sent, judgement.answer, now)
+      await merged(context, sent, judgement.answer, said)
       break
     case 'KNOWN':
-      await acknowledge(context, sent)
+      await acknowledge(context, sent, null)
       break
     case 'RESTORED':
       await stopSpending(context, { closed: false, forked: true })
-      await acknowledge(context, sent)
+      await acknowledge(context, sent, null)
       break
     case 'FENCED':
       await stopSpending(context, judgement)
@@ -140,12 +151,11 @@ async function take(
           facts: { seq: sent.seq },
         })
       }
-      await acknowledge(context, sent)
+      await acknowledge(context, sent, said)
       break
     case 'REJECTED':
-      throw new CodedError('SEGMENT_REJECTED', `The cloud refuses the segment: ${judgement.problem}`, {
-        facts: { seq: sent.seq },
-      })
+      await abandonRejected(context, sent, judgement.problem)
+      break
   }
   memory.resendFrom = null
   health.clear(SUBJECT)
@@ -155,13 +165,13 @@ async function merged(
   context: StepContext,
   sent: SealedSegment,
   answer: Extract<SyncAnswer, { outcome: 'MERGED' }>,
-  now: number,
+  { document, receipt, now }: Said,
 ): Promise<void> {
   const { journal, ledger, board, clock, memory, log } = context
   const news = newerGrant(answer.grant, memory.grantTerm)
   const grant: AppliedGrant | null = news === null ? null : { ...news, agedMs: 0 }
   const confirmation = { time: answer.time, policies: answer.policies }
-  await journal.acknowledge(sent.seq, grant, confirmation)
+  await journal.acknowledge(sent.seq, grant, confirmation, { document, retainUntil: receipt })
   forget(context, sent)
   if (grant !== null) {
     memory.grantTerm = grant.term
@@ -187,16 +197,31 @@ async function merged(
 }
 
 /** The cloud has what the segment says, without giving anything for it. */
-async function acknowledge(context: StepContext, sent: SealedSegment): Promise<void> {
-  await context.journal.acknowledge(sent.seq, null, null)
+async function acknowledge(context: StepContext, sent: SealedSegment, said: Said | null): Promise<void> {
+  const answer = said === null ? null : { document: said.document, retainUntil: said.receipt }
+  await context.journal.acknowledge(sent.seq, null, null, answer)
   forget(context, sent)
 }
 
 /** The segment is acknowledged in the journal. */
-function forget({ memory }: StepContext, { final }: SealedSegment): void {
+function forget({ memory }: StepContext, sent: SealedSegment): void {
   memory.unacknowledged = null
   memory.lastAcknowledgedEntry = memory.lastSealedEntry
-  if (final) memory.fence = 'CLOSED'
+  memory.arrears -= extentOf(sent).arrears
+  if (sent.final && memory.fence === 'FENCED') memory.fence = 'CLOSED'
+}
+
+/** What the segment holds goes up as arrears of the next incarnation: sent again, it would be refused again. */
+async function abandonRejected(context: StepContext, { seq }: SealedSegment, problem: string): Promise<void> {
+  const { journal, ledger, memory, health, log } = context
+  await ledger.freeze()
+  if (memory.fence === 'NONE') await journal.fence()
+  memory.fence = 'ABANDONED'
+  const error = new CodedError('SEGMENT_REJECTED', `The cloud refused a segment: ${problem}`, {
+    facts: { incarnation: memory.incarnation, seq, problem },
+  })
+  health.raise('device', error)
+  log.warn({ code: error.code, ...error.facts }, error.message)
 }
 
 /** At once in memory, then durably: whatever is decided from here on would be of an incarnation that is over. */
@@ -213,6 +238,8 @@ async function stopSpending(
   }
   if (closed) memory.fence = 'CLOSED'
   if (forked) {
+    // Its chain belongs to the other history: what the cloud does not have of this one goes up as arrears.
+    memory.fence = 'ABANDONED'
     const message = 'The cloud knows another history of this device: it was copied, or its state was restored.'
     health.raise('device', new CodedError('DEVICE_FORKED', message, { facts: { incarnation: memory.incarnation } }))
   }

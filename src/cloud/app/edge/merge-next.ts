@@ -16,6 +16,7 @@ import type { OpenedEntry, OpenedSegment } from './open-segment.ts'
 import { type DeviceAccountRecord, type Incarnation, newDeviceAccount } from './records.ts'
 import { reject } from './reject.ts'
 import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
+import { takeArrears } from './take-arrears.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 import { writeUsage } from './write-usage.ts'
 
@@ -32,6 +33,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     ? await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
     : await tx.edge.deviceAccounts.get(device.id, incarnation.number, named)
 
+  await takeArrears(taking)
   const merge = mergeSegment(incarnation, known, received, new Set(device.instanceIds), {
     returns: grants,
     closes: segment.final && !incarnation.forked,
@@ -118,7 +120,8 @@ async function splitEntries({ tx, incarnation, segment }: Taking): Promise<{
 }> {
   const { entries } = segment
   const [first, last] = [entries[0]?.n, entries.at(-1)?.n]
-  if (!incarnation.forked || first === undefined || last === undefined) return { fresh: entries, known: [] }
+  // Only a second writer, or the arrears of a later incarnation, can have brought them: neither while this one is active.
+  if (incarnation.status === 'ACTIVE' || first === undefined || last === undefined) return { fresh: entries, known: [] }
   const reported = await tx.edge.entries.hashes(incarnation.deviceId, incarnation.number, first, last)
   return {
     fresh: entries.filter(({ hash }) => !reported.has(hash)),

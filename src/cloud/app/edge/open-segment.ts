@@ -27,10 +27,21 @@ export interface OpenedSegment {
   readonly document: string
   readonly received: ReceivedSegment
   readonly entries: readonly OpenedEntry[]
+  readonly arrears: OpenedArrears | null
   readonly wants: Segment['wants']
   readonly backlog: number
   readonly policies: Segment['policies']
   readonly sessions: Segment['sessions']
+}
+
+/** Entries of an earlier incarnation. Nothing of them can make the segment unreadable. */
+export interface OpenedArrears {
+  readonly incarnation: number
+  /** The hashes go from the one before the first entry to the head that the device names. */
+  readonly isChained: boolean
+  /** Those that can be read. */
+  readonly entries: readonly OpenedEntry[]
+  readonly unreadable: number
 }
 
 export type Opening =
@@ -54,15 +65,10 @@ export async function openSegment(device: Device, document: string): Promise<Ope
   const entries: OpenedEntry[] = []
   let hash = data.entries.previousHash
   for (const [index, body] of data.entries.bodies.entries()) {
-    const at = `segment.entries.bodies[${index}]`
-    const entry = entryBody.safeParse(parseJson(body))
-    if (!entry.success) return not(firstProblem(entry.error, at))
-    for (const item of entry.data.items) {
-      const count = parseDecimal(item.count)
-      if (count === undefined || count.digits < 0n) return not(`${at}: a count is not a decimal`)
-    }
+    const entry = readEntry(body, `segment.entries.bodies[${index}]`)
+    if (typeof entry === 'string') return not(entry)
     hash = entryHash(hash, body)
-    entries.push({ n: data.entries.first + index, hash, text: body, body: entry.data })
+    entries.push({ n: data.entries.first + index, hash, text: body, body: entry })
   }
   return {
     opened: true,
@@ -80,12 +86,35 @@ export async function openSegment(device: Device, document: string): Promise<Ope
         entryHashes: entries.map((entry) => entry.hash),
       },
       entries,
+      arrears: data.arrears === null ? null : openArrears(data.arrears),
       wants: data.wants,
       backlog: data.backlog,
       policies: data.policies,
       sessions: data.sessions,
     },
   }
+}
+
+function openArrears({ incarnation, entries: range }: NonNullable<Segment['arrears']>): OpenedArrears {
+  const entries: OpenedEntry[] = []
+  let hash = range.previousHash
+  for (const [index, text] of range.bodies.entries()) {
+    hash = entryHash(hash, text)
+    const body = readEntry(text, 'entry')
+    if (typeof body !== 'string') entries.push({ n: range.first + index, hash, text, body })
+  }
+  return { incarnation, isChained: hash === range.head, entries, unreadable: range.bodies.length - entries.length }
+}
+
+/** Or what is wrong with it. */
+function readEntry(text: string, at: string): EntryBody | string {
+  const entry = entryBody.safeParse(parseJson(text))
+  if (!entry.success) return firstProblem(entry.error, at)
+  for (const item of entry.data.items) {
+    const count = parseDecimal(item.count)
+    if (count === undefined || count.digits < 0n) return `${at}: a count is not a decimal`
+  }
+  return entry.data
 }
 
 /** Undefined for what is no JSON or nests without measure: no schema accepts it. */

@@ -1,18 +1,23 @@
-/** A segment of the right writer that does not add up: somebody has altered the device's database. */
+/**
+ * A segment of the right writer that does not add up: somebody has altered the device's database, or its software is faulty.
+ * The refusal is signed, so that the device begins anew and delivers its entries as arrears, where each counts for itself:
+ * what does not add up once never will.
+ */
 import { fenced } from './attach.ts'
-import { type Taken, type Taking, ownerOf } from './taking.ts'
+import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 
 /** Keeps the evidence and fences the incarnation; no balance changes. */
 export async function reject(
-  { tx, incarnation, segment, now }: Taking,
+  { deps, tx, incarnation, segment, now }: Taking,
   problem: string,
   facts: Readonly<Record<string, unknown>>,
 ): Promise<Taken> {
+  const { seq, hash } = segment.header
   await tx.edge.evidence.keep({
     ...ownerOf(incarnation),
     kind: 'REJECTED',
-    seq: segment.header.seq,
-    hash: segment.header.hash,
+    seq,
+    hash,
     recordedHash: null,
     recordedDocument: null,
     problem,
@@ -20,5 +25,6 @@ export async function reject(
     receivedAt: now,
   })
   await tx.edge.incarnations.save({ ...fenced(incarnation, 'REJECTED', now), rejected: true })
-  return { taken: false, problem: `The segment does not add up: ${problem}.`, facts: { problem, ...facts } }
+  const answer = await signAnswer(deps, { outcome: 'REJECTED', ...ownerOf(incarnation), hash, problem })
+  return { taken: false, problem: `The segment does not add up: ${problem}.`, facts: { problem, ...facts }, answer }
 }

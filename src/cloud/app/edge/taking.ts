@@ -33,8 +33,17 @@ export interface Taking {
 export type Taken =
   /** The signed answer. */
   | { readonly taken: true; readonly answer: string }
-  /** It is malformed, not signed by the device, or does not add up; in words for whoever looks after the device. */
-  | { readonly taken: false; readonly problem: string; readonly facts?: Readonly<Record<string, unknown>> }
+  /**
+   * In words for whoever looks after the device. It does not add up: `answer` is the signed refusal, and the device goes on
+   * with the next incarnation. It is malformed or not signed by the device: there is no answer, because software of another
+   * version, or a better segment, may still set it right.
+   */
+  | {
+      readonly taken: false
+      readonly problem: string
+      readonly facts?: Readonly<Record<string, unknown>>
+      readonly answer?: string
+    }
 
 /** What names an incarnation in rows and answers. */
 export function ownerOf({ deviceId, number }: Incarnation): {

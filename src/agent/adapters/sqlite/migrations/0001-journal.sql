@@ -11,8 +11,9 @@ CREATE TABLE state (
   entry_head TEXT NOT NULL,
   sealed_entry INTEGER NOT NULL CHECK (sealed_entry <= last_entry),
   sealed_head TEXT NOT NULL,
-  -- Id of the last entry that the cloud has, or will never get: nothing up to it is sent again.
-  done_entry_id INTEGER NOT NULL,
+  -- Up to here the cloud has the entries of this incarnation.
+  acked_entry INTEGER NOT NULL CHECK (acked_entry <= sealed_entry),
+  acked_head TEXT NOT NULL,
   last_seq INTEGER NOT NULL,
   segment_head TEXT NOT NULL,
   grant_term INTEGER,
@@ -59,6 +60,19 @@ CREATE TABLE account (
   CONSTRAINT never_overspent CHECK (metered = 1 OR max(used, reserved) - refunded + returned <= granted)
 ) STRICT, WITHOUT ROWID;
 
+-- Entries of earlier incarnations that the cloud does not have, because their chain was forked or refused: they go up with
+-- the segments of the current one, and a row goes when all of its entries have been acknowledged.
+CREATE TABLE arrears (
+  incarnation INTEGER NOT NULL PRIMARY KEY,
+  -- Id of the entry before the first one of that incarnation.
+  entry_base INTEGER NOT NULL,
+  acked_entry INTEGER NOT NULL,
+  acked_head TEXT NOT NULL,
+  sealed_entry INTEGER NOT NULL CHECK (acked_entry <= sealed_entry),
+  sealed_head TEXT NOT NULL,
+  last_entry INTEGER NOT NULL CHECK (sealed_entry <= last_entry)
+) STRICT;
+
 -- Ledger entries of all incarnations in the order in which they were made; never edited.
 CREATE TABLE entry (
   id INTEGER NOT NULL PRIMARY KEY,
@@ -77,6 +91,8 @@ CREATE TABLE segment (
   state TEXT NOT NULL CHECK (state IN ('UNACKNOWLEDGED', 'ACKNOWLEDGED', 'ABANDONED')),
   -- When it came into this state.
   since INTEGER NOT NULL,
+  -- The cloud may ask for it again until then, by its own clock; null while it has not said so.
+  retain_until INTEGER,
   -- Of its document.
   bytes INTEGER NOT NULL,
   UNIQUE (incarnation, seq)
@@ -85,7 +101,9 @@ CREATE TABLE segment (
 -- What was signed, in a table of its own: it is long and never changes.
 CREATE TABLE segment_document (
   id INTEGER NOT NULL PRIMARY KEY REFERENCES segment (id) ON DELETE CASCADE,
-  document TEXT NOT NULL
+  document TEXT NOT NULL,
+  -- The cloud's signed answer to it: the receipt, and the proof of what was granted with it.
+  answer TEXT
 ) STRICT;
 
 CREATE INDEX segment_by_age ON segment (state, since);
@@ -120,12 +138,12 @@ CREATE TABLE session (
 CREATE INDEX session_unsealed ON session (id) WHERE unsealed = 1;
 
 INSERT INTO state (
-  only, incarnation, fenced, entry_base, last_entry, entry_head, sealed_entry, sealed_head, done_entry_id, last_seq, segment_head
+  only, incarnation, fenced, entry_base, last_entry, entry_head, sealed_entry, sealed_head, acked_entry, acked_head, last_seq, segment_head
 )
 VALUES (
   1, 0, 0, 0,
   0, '0000000000000000000000000000000000000000000000000000000000000000',
   0, '0000000000000000000000000000000000000000000000000000000000000000',
-  0,
+  0, '0000000000000000000000000000000000000000000000000000000000000000',
   0, '0000000000000000000000000000000000000000000000000000000000000000'
 );

@@ -76,7 +76,7 @@ CREATE TABLE evidence (
   device_id TEXT COLLATE "C" NOT NULL,
   incarnation BIGINT NOT NULL,
   hash TEXT COLLATE "C" NOT NULL,
-  kind TEXT NOT NULL CHECK (kind IN ('FORK', 'REJECTED')),
+  kind TEXT NOT NULL CHECK (kind IN ('FORK', 'REJECTED', 'ARREARS')),
   seq BIGINT NOT NULL,
   recorded_hash TEXT,
   recorded_document TEXT,

@@ -75,7 +75,7 @@ CREATE TABLE evidence (
   device_id TEXT NOT NULL,
   incarnation INTEGER NOT NULL,
   hash TEXT NOT NULL,
-  kind TEXT NOT NULL CHECK (kind IN ('FORK', 'REJECTED')),
+  kind TEXT NOT NULL CHECK (kind IN ('FORK', 'REJECTED', 'ARREARS')),
   seq INTEGER NOT NULL,
   recorded_hash TEXT,
   recorded_document TEXT,
