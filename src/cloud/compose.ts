@@ -25,6 +25,7 @@ import { Authenticator } from './app/authenticate.ts'
 import { claimSigningKey } from './app/edge/claim-signing-key.ts'
 import type { KeyRing } from './app/edge/key-ring.ts'
 import { registerFirstKey } from './app/first-administration-key.ts'
+import { settleNextSilent } from './app/edge/settle-silent.ts'
 import { Policies } from './app/load-policy.ts'
 import { carryOnCalendar } from './app/raise-policy.ts'
 import { type Timers, repeat } from './app/repeat.ts'
@@ -59,6 +60,9 @@ const REAP_EVERY_MS = 50
 
 /** How often to look for calendars that must be carried on; they are good for weeks. */
 const CALENDARS_EVERY_MS = 60_000
+
+/** How often to look for devices that have been silent for so long that they are settled. */
+const SETTLE_EVERY_MS = 60_000
 
 /** @throws CodedError when the store, a key, the certificate or the address cannot be used */
 export async function startCloud(settings: CloudSettings, overrides: Overrides = {}): Promise<Cloud> {
@@ -155,7 +159,16 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
 
   const sweep = (): Promise<boolean> => sweepNextSession({ store, policies, newId, sessionIntervalMs }, now())
   const carryOn = (): Promise<boolean> => store.transaction((tx) => carryOnCalendar(tx, now()))
+  const settle = (): Promise<boolean> =>
+    settleNextSilent({
+      store,
+      policies,
+      now,
+      afterMs: settings.edge.settleAfter,
+      as: settings.edge.settleAs === 'charge' ? 'CHARGED' : 'RELEASED',
+    })
   for (const repetition of [
+    repeat(timers, SETTLE_EVERY_MS, settle, log, 'a silent device was not settled'),
     repeat(timers, settings.sessions.sweepEvery, sweep, log, 'a session was not moved on'),
     repeat(timers, CALENDARS_EVERY_MS, carryOn, log, 'a calendar was not carried on'),
   ]) {

@@ -148,6 +148,16 @@ const options = {
       min: '1s',
       max: '30d',
     }),
+    settleAfter: duration({
+      help: 'After how long without a word what a device holds is settled.',
+      default: '30d',
+      min: '1h',
+      max: '3660d',
+    }),
+    settleAs: choice(['charge', 'release'], {
+      help: 'How it is settled: "charge" counts it as used until the device says otherwise; "release" gives it back to the pool, at the risk that the device has used it: then more may be used than was sold.',
+      default: 'charge',
+    }),
     attachesMax: integer({
       help: 'How often a device may attach within an hour: two devices with one identity fence each other with each attach.',
       default: 12,

@@ -146,10 +146,10 @@ export interface UsageRecord {
 }
 
 /**
- * What was done: a request that somebody made, the charge of another interval of a session, a refund, or what a power cut
- * may have cost a device at most, which is billed but is no use.
+ * What was done: a request that somebody made, the charge of another interval of a session, a refund, what a power cut may
+ * have cost a device at most, which is billed but is no use, or what a silent device held counted as used.
  */
-export type UsageOperation = 'REQUEST' | 'AUTOMATIC_CHARGE' | 'REFUND' | 'BURN'
+export type UsageOperation = 'REQUEST' | 'AUTOMATIC_CHARGE' | 'REFUND' | 'BURN' | 'SETTLEMENT'
 
 export type UsageSource =
   | { readonly kind: 'one-off' }
@@ -158,6 +158,7 @@ export type UsageSource =
       readonly kind: 'device'
       readonly deviceId: string
       readonly incarnation: number
+      /** 0: none, it is presumed. */
       readonly entry: number
       /** The session that the device keeps; absent for a one-off request. */
       readonly sessionId?: string

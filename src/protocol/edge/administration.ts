@@ -118,6 +118,13 @@ export const accountLedger = z
         charged: microText,
         grantedOut: microText,
         billedByDevices: microText,
+        /** Of `billedByDevices`, what is presumed. */
+        presumed: microText,
+        /**
+         * By how much true use may exceed the cap, at most: what was released without evidence, and what is not accounted for on
+         * forked incarnations, because each of the copies of the device may spend it.
+         */
+        exposure: z.strictObject({ released: microText, copies: microText }),
         devices: z.array(
           z.strictObject({
             deviceId: uuid,
@@ -129,6 +136,10 @@ export const accountLedger = z
             returned: microText,
             /** Charged by other writers with the same identity: copies, or the device before it was restored. */
             branchUsed: microText,
+            /** Settled as used after silence, without evidence; in `billed`, and falls as evidence comes in. */
+            presumed: microText,
+            /** Settled as unused after silence, without evidence: it may still turn out to have been spent. */
+            released: microText,
             unlimited: z.boolean(),
             held: microText,
             billed: microText,

@@ -3,9 +3,10 @@ import { openPostgresStore } from '../../../src/cloud/adapters/postgres/store.ts
 import { lineAccount } from '../../../src/core/account.ts'
 import { PostgresSchema } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
+import { settleSuite } from './settle.suite.ts'
 import { syncSuite } from './sync.suite.ts'
 import { TestDevice, newDeviceKeys, want } from './test-device.ts'
-import { INSTANCE, Twin } from './twin.ts'
+import { DAY, INSTANCE, Twin } from './twin.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 
@@ -24,6 +25,7 @@ const openTwin = async () => {
 }
 
 syncSuite('segments, over PostgreSQL', openTwin)
+settleSuite('silence, over PostgreSQL', openTwin)
 
 describe('two nodes over one PostgreSQL', () => {
   let nodes: [Twin, Twin]
@@ -36,6 +38,17 @@ describe('two nodes over one PostgreSQL', () => {
     for (const node of nodes) await node[Symbol.asyncDispose]()
   })
   const eachNode = <T>(work: (node: Twin) => Promise<T>): Promise<T[]> => Promise.all([...nodes, ...nodes].map(work))
+
+  it('settle a silent device once, whoever looks at the same time', async () => {
+    const [node] = nodes
+    const device = await TestDevice.join(node)
+    await device.sync([want(LINE, 100n)])
+    for (const each of nodes) each.time += 31 * DAY
+    await eachNode((each) => each.settle())
+    expect((await node.pool(LINE)).billedByDevices).toBe(100n)
+    const { records } = await node.store.read((reader) => reader.usage.list({ limit: 10 }))
+    expect(records.map(({ status, tokens }) => [status, tokens])).toEqual([['PRESUMED', 100n]])
+  })
 
   it('give one answer to a segment that reaches both at the same time, and bill it once', async () => {
     const [node] = nodes

@@ -1,4 +1,6 @@
+import { settleSuite } from './settle.suite.ts'
 import { syncSuite } from './sync.suite.ts'
 import { Twin } from './twin.ts'
 
 syncSuite('segments, over SQLite', () => Twin.open())
+settleSuite('silence, over SQLite', () => Twin.open())

@@ -10,8 +10,9 @@ import { attach } from '../../../src/cloud/app/edge/attach.ts'
 import { enroll } from '../../../src/cloud/app/edge/enroll.ts'
 import { issueEnrollmentToken } from '../../../src/cloud/app/edge/issue-enrollment-token.ts'
 import type { KeyRing } from '../../../src/cloud/app/edge/key-ring.ts'
-import type { Device } from '../../../src/cloud/app/edge/records.ts'
+import type { Device, Settlement } from '../../../src/cloud/app/edge/records.ts'
 import { holdRules, openPools } from '../../../src/cloud/app/edge/rules-in-force.ts'
+import { settleNextSilent } from '../../../src/cloud/app/edge/settle-silent.ts'
 import { sync } from '../../../src/cloud/app/edge/sync.ts'
 import type { Taken } from '../../../src/cloud/app/edge/taking.ts'
 import type { EdgeTerms } from '../../../src/cloud/app/edge/terms.ts'
@@ -190,6 +191,14 @@ export class Twin implements AsyncDisposable {
       await this.device(deviceId),
       document,
     )
+  }
+
+  /** Settles all that have been silent for 30 days; how many looks it took. */
+  async settle(as: Settlement = 'CHARGED'): Promise<number> {
+    const { store, policies, now } = this
+    let looks = 1
+    while (await settleNextSilent({ store, policies, now, afterMs: 30 * DAY, as })) looks += 1
+    return looks
   }
 
   async pool(account: string): Promise<Pool> {

@@ -53,13 +53,17 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
             .onRef('incarnations.number', '=', 'device_accounts.incarnation'),
         )
         .selectAll('device_accounts')
-        .select('incarnations.status')
+        .select(['incarnations.status', 'incarnations.forked'])
         .where('accounts.instance_id', '=', instanceId)
         .orderBy('device_accounts.account')
         .orderBy('device_accounts.device_id')
         .orderBy('device_accounts.incarnation')
         .execute()
-      return rows.map((row) => ({ record: recordOf(row), status: row.status as Incarnation['status'] }))
+      return rows.map((row) => ({
+        record: recordOf(row),
+        status: row.status as Incarnation['status'],
+        forked: row.forked === 1n,
+      }))
     },
     async hasRoom(deviceId, incarnation) {
       const row = await withRoom(deviceId, incarnation).limit(1).executeTakeFirst()
@@ -91,6 +95,8 @@ export function deviceAccountTransaction(sql: Sql): EdgeTransaction['deviceAccou
               refunded: excluded.ref('excluded.refunded'),
               returned: excluded.ref('excluded.returned'),
               branch_used: excluded.ref('excluded.branch_used'),
+              presumed: excluded.ref('excluded.presumed'),
+              released: excluded.ref('excluded.released'),
               unlimited: excluded.ref('excluded.unlimited'),
             })),
           )
@@ -122,6 +128,8 @@ function rowOf(record: DeviceAccountRecord): Row<'device_accounts'> {
     refunded: record.refunded,
     returned: record.returned,
     branch_used: record.branchUsed,
+    presumed: record.presumed,
+    released: record.released,
     unlimited: toFlag(record.unlimited),
   }
 }
@@ -136,6 +144,8 @@ function recordOf(row: Row<'device_accounts'>): DeviceAccountRecord {
     refunded: row.refunded,
     returned: row.returned,
     branchUsed: row.branch_used,
+    presumed: row.presumed,
+    released: row.released,
     unlimited: row.unlimited === 1n,
   }
 }

@@ -1,4 +1,5 @@
 /** Incarnations in SQL. The table itself refuses a second active one of a device. */
+import { sql as expression } from 'kysely'
 import type { Incarnation } from '../../app/edge/records.ts'
 import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
 import { type Sql, toBigint, toFlag, toNumber } from './sql.ts'
@@ -35,6 +36,33 @@ export function incarnationReader({ db }: Sql): EdgeReader['incarnations'] {
         .execute()
       return rows.map(({ created_at }) => Number(created_at))
     },
+    async nextSilent(before) {
+      const row = await db
+        .selectFrom('incarnations')
+        .select(['device_id', 'number'])
+        .where('settled_at', 'is', null)
+        .where('status', '<>', 'CLOSED')
+        .where('quiet_since', '<', BigInt(before))
+        .where((or) =>
+          or.or([
+            or('status', '=', 'FENCED'),
+            or.exists(
+              or
+                .selectFrom('device_accounts')
+                .select('device_accounts.account')
+                .whereRef('device_accounts.device_id', '=', 'incarnations.device_id')
+                .whereRef('device_accounts.incarnation', '=', 'incarnations.number')
+                .where(
+                  expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded + device_accounts.branch_used`,
+                ),
+            ),
+          ]),
+        )
+        .orderBy('quiet_since')
+        .limit(1)
+        .executeTakeFirst()
+      return row === undefined ? undefined : { deviceId: row.device_id, number: Number(row.number) }
+    },
   }
 }
 
@@ -64,6 +92,9 @@ function rowOf(incarnation: Incarnation): Row<'incarnations'> {
     created_at: BigInt(incarnation.createdAt),
     fenced_at: toBigint(incarnation.fencedAt),
     fence_reason: incarnation.fenceReason,
+    quiet_since: BigInt(incarnation.quietSince),
+    settlement: incarnation.settlement,
+    settled_at: toBigint(incarnation.settledAt),
     forked: toFlag(incarnation.forked),
     rejected: toFlag(incarnation.rejected),
     grants_forgotten: toFlag(incarnation.grantsForgotten),
@@ -85,6 +116,9 @@ function incarnationOf(row: Row<'incarnations'>): Incarnation {
     createdAt: Number(row.created_at),
     fencedAt: toNumber(row.fenced_at),
     fenceReason: row.fence_reason as Incarnation['fenceReason'],
+    quietSince: Number(row.quiet_since),
+    settlement: row.settlement as Incarnation['settlement'],
+    settledAt: toNumber(row.settled_at),
     forked: row.forked === 1n,
     rejected: row.rejected === 1n,
     grantsForgotten: row.grants_forgotten === 1n,

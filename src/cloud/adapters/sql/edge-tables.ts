@@ -39,6 +39,9 @@ export interface EdgeTables {
     created_at: bigint
     fenced_at: bigint | null
     fence_reason: string | null
+    quiet_since: bigint
+    settlement: string | null
+    settled_at: bigint | null
     forked: bigint
     rejected: bigint
     grants_forgotten: bigint
@@ -89,6 +92,8 @@ export interface EdgeTables {
     refunded: bigint
     returned: bigint
     branch_used: bigint
+    presumed: bigint
+    released: bigint
     unlimited: bigint
   }
   policy_documents: {

@@ -2,7 +2,7 @@
 import type { AccountLedgerWire } from '../../../protocol/edge/administration.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Store } from '../store.ts'
-import { billedOn, heldOn } from './records.ts'
+import { billedOn, heldOn, unaccountedOn } from './records.ts'
 
 /** @throws CodedError NOT_FOUND for an instance that there is not */
 export async function accountLedger(
@@ -26,6 +26,13 @@ export async function accountLedger(
         charged: String(pool.charged),
         grantedOut: String(pool.grantedOut),
         billedByDevices: String(pool.billedByDevices),
+        presumed: String(sumOf(onDevices.get(pool.account), ({ record }) => record.presumed)),
+        exposure: {
+          released: String(sumOf(onDevices.get(pool.account), ({ record }) => record.released)),
+          copies: String(
+            sumOf(onDevices.get(pool.account), ({ record, forked }) => (forked ? unaccountedOn(record) : 0n)),
+          ),
+        },
         devices: (onDevices.get(pool.account) ?? []).map(({ record, status }) => ({
           deviceId: record.deviceId,
           incarnation: record.incarnation,
@@ -35,6 +42,8 @@ export async function accountLedger(
           refunded: String(record.refunded),
           returned: String(record.returned),
           branchUsed: String(record.branchUsed),
+          presumed: String(record.presumed),
+          released: String(record.released),
           unlimited: record.unlimited,
           held: String(heldOn(record)),
           billed: String(billedOn(record)),
@@ -42,6 +51,10 @@ export async function accountLedger(
       })),
     }
   })
+}
+
+function sumOf<T>(all: readonly T[] = [], amountOf: (one: T) => bigint): bigint {
+  return all.reduce((sum, one) => sum + amountOf(one), 0n)
 }
 
 function textOf(amount: bigint | null): string | null {

@@ -78,6 +78,9 @@ export function newIncarnation(deviceId: string, number: number, createdAt: numb
     createdAt,
     fencedAt: null,
     fenceReason: null,
+    quietSince: createdAt,
+    settlement: null,
+    settledAt: null,
     forked: false,
     rejected: false,
     grantsForgotten: false,
@@ -99,5 +102,5 @@ export async function fenceCurrent(tx: Transaction, device: Device, reason: Fenc
 
 export function fenced(incarnation: Incarnation, reason: FenceReason, now: number): Incarnation {
   if (incarnation.status !== 'ACTIVE') return incarnation
-  return { ...incarnation, status: 'FENCED', fencedAt: now, fenceReason: reason }
+  return { ...incarnation, status: 'FENCED', fencedAt: now, fenceReason: reason, quietSince: now }
 }

@@ -6,9 +6,10 @@
 import { entryProblem } from '../../../core/receive.ts'
 import { type AccountMove, believable, movePools } from './move.ts'
 import type { OpenedEntry } from './open-segment.ts'
-import { type DeviceAccountRecord, type Incarnation, newDeviceAccount } from './records.ts'
+import { type DeviceAccountRecord, type Incarnation, newDeviceAccount, settled } from './records.ts'
 import { holdRules, openPools } from './rules-in-force.ts'
 import { type Taking, ownerOf } from './taking.ts'
+import { writePresumptions } from './write-presumptions.ts'
 import { writeUsage } from './write-usage.ts'
 
 /** @returns false when the numbers are beyond belief, or an entry that charges does not add up: that much is not billed */
@@ -34,7 +35,8 @@ export async function billBranch(
   const records = await tx.edge.deviceAccounts.get(device.id, incarnation.number, [...spent.keys()])
   const moves = [...spent].map(([account, amount]): AccountMove => {
     const before: DeviceAccountRecord = records.get(account) ?? newDeviceAccount(device.id, incarnation.number, account)
-    return { before, after: { ...before, branchUsed: before.branchUsed + amount } }
+    const after = settled({ ...before, branchUsed: before.branchUsed + amount }, incarnation.settlement)
+    return { before, after }
   })
   const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
   const before = await openPools(tx, rules, spent.keys())
@@ -49,5 +51,6 @@ export async function billBranch(
     }),
   )
   await writeUsage({ tx, incarnation, now }, fresh, before)
+  await writePresumptions({ tx, incarnation, now }, moves, moved)
   return complete
 }

@@ -24,7 +24,7 @@ export async function keepFork(taking: Taking, recorded: MergedSegment | undefin
     document: segment.document,
     receivedAt: now,
   })
-  const after: Incarnation = { ...fenced(incarnation, 'FORKED', now), forked: true }
+  const after: Incarnation = { ...fenced(incarnation, 'FORKED', now), forked: true, quietSince: now }
   await tx.edge.incarnations.save(after)
   const { received, entries } = segment
   const isChained = received.entryHead === (received.entryHashes.at(-1) ?? received.entriesPreviousHash)

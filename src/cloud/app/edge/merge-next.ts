@@ -13,11 +13,12 @@ import { lockSessions, ordersFor, takeSessions } from './device-sessions.ts'
 import { grantWants, grantableAt, lastUsableAt } from './grants.ts'
 import { type AccountMove, believable, movePools } from './move.ts'
 import type { OpenedEntry, OpenedSegment } from './open-segment.ts'
-import { type DeviceAccountRecord, type Incarnation, newDeviceAccount } from './records.ts'
+import { type DeviceAccountRecord, type Incarnation, newDeviceAccount, settled } from './records.ts'
 import { reject } from './reject.ts'
 import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
 import { takeArrears } from './take-arrears.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
+import { writePresumptions } from './write-presumptions.ts'
 import { writeUsage } from './write-usage.ts'
 
 /** @param grants the incarnation is the current one: it can earn grants and return tokens */
@@ -47,7 +48,8 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const branchUsed = sumPostings(ofBranch.flatMap(({ body }) => body.postings))
   const moves = merge.changes.map(({ account, after }): AccountMove => {
     const before = record(account)
-    return { before, after: { ...before, ...after, branchUsed: before.branchUsed - (branchUsed.get(account) ?? 0n) } }
+    const reported = { ...before, ...after, branchUsed: before.branchUsed - (branchUsed.get(account) ?? 0n) }
+    return { before, after: settled(reported, incarnation.settlement) }
   })
   const before = await openPools(tx, rules, [
     ...moves.map((move) => move.after.account),
@@ -73,6 +75,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     segment.header.seq,
   )
   await writeUsage(taking, fresh, before)
+  await writePresumptions(taking, moves, moved)
 
   const next: Incarnation = {
     ...incarnation,
@@ -81,6 +84,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     lastHash: segment.header.hash,
     lastEntry: merge.lastEntry,
     entryHead: merge.entryHead,
+    quietSince: now,
   }
   // What another incarnation still has to say is not how the sessions of the current one stand.
   if (incarnation.number === device.incarnation) await takeSessions(tx, device, segment.sessions)

@@ -22,6 +22,7 @@ export function movePools(
   for (const { before, after } of moves) {
     const pool = pools.get(after.account)
     if (pool === undefined) throw new Error('invariant: the pool of an account that moves was opened')
+    if (billedOn(after) > heldOn(after)) throw new Error('invariant: what is billed, or presumed, is held')
     const held = heldOn(after) - heldOn(before)
     if (held > MICRO_MAX - pool.charged - pool.grantedOut) return undefined
     const drawn = held > 0n ? overrun(pool, held) : takeBack(pool, -held)

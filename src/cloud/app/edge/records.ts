@@ -29,7 +29,10 @@ export interface Device {
   readonly releaseAsked: boolean
 }
 
-export type FenceReason = 'SUPERSEDED' | 'FORKED' | 'REJECTED' | 'REVOKED'
+export type FenceReason = 'SUPERSEDED' | 'FORKED' | 'REJECTED' | 'REVOKED' | 'SILENT'
+
+/** `CHARGED`: what was out counts as used. `RELEASED`: it went back to the pool, at the risk that it was used. */
+export type Settlement = 'CHARGED' | 'RELEASED'
 
 /** One life of a device's ledger. Never deleted: it is what tells a repetition from a second writer. */
 export interface Incarnation extends IncarnationState {
@@ -38,6 +41,11 @@ export interface Incarnation extends IncarnationState {
   readonly createdAt: number
   readonly fencedAt: number | null
   readonly fenceReason: FenceReason | null
+  /** When it was last heard of, or fenced. */
+  readonly quietSince: number
+  /** How it was settled after it had been silent for too long; null while it has not been. */
+  readonly settlement: Settlement | null
+  readonly settledAt: number | null
   /** Two writers continued its chain. */
   readonly forked: boolean
   /** A segment of it did not add up. */
@@ -100,21 +108,48 @@ export interface DeviceAccountRecord extends DeviceAccount {
   readonly account: AccountId
   /** Charged by other writers with this identity. */
   readonly branchUsed: Micro
+  /** Settled as used, without evidence; falls as evidence comes in. */
+  readonly presumed: Micro
+  /** Settled as unused, without evidence: what may still turn out to have been spent. */
+  readonly released: Micro
 }
 
 export function newDeviceAccount(deviceId: string, incarnation: number, account: AccountId): DeviceAccountRecord {
-  return { ...NO_DEVICE_ACCOUNT, deviceId, incarnation, account, branchUsed: 0n }
+  return { ...NO_DEVICE_ACCOUNT, deviceId, incarnation, account, branchUsed: 0n, presumed: 0n, released: 0n }
 }
 
-/** What is billed to the account for the incarnation, all writers together. */
-export function billedOn({ used, refunded, branchUsed }: DeviceAccountRecord): Micro {
+/** What is known to be spent of the account on the incarnation, all writers together. */
+export function spentOn({ used, refunded, branchUsed }: DeviceAccountRecord): Micro {
   return used - refunded + branchUsed
 }
 
-/** What the pool must hold back for the incarnation: what it may still spend, or what was spent if copies spent more. */
+/** What is billed to the account for the incarnation: what is known to be spent, and what is presumed to be. */
+export function billedOn(record: DeviceAccountRecord): Micro {
+  return spentOn(record) + record.presumed
+}
+
+/**
+ * What the pool must hold back for the incarnation: what it may still spend, or what was spent if copies, or a device that
+ * was settled as silent, have spent more.
+ */
 export function heldOn(record: DeviceAccountRecord): Micro {
-  const [out, spent] = [record.granted - record.returned, billedOn(record)]
+  const [out, spent] = [record.granted - record.returned - record.released, spentOn(record)]
   return out > spent ? out : spent
+}
+
+/** What is out and not accounted for: what the device may have spent without saying so. */
+export function unaccountedOn(record: DeviceAccountRecord): Micro {
+  const open = record.granted - record.returned - spentOn(record)
+  return record.unlimited || open < 0n ? 0n : open
+}
+
+/** The account of a settled incarnation, after whatever has become known of it: all that is still open is settled. */
+export function settled(record: DeviceAccountRecord, settlement: Settlement | null): DeviceAccountRecord {
+  if (settlement === null) return record
+  const open = unaccountedOn(record)
+  return settlement === 'CHARGED'
+    ? { ...record, presumed: open, released: 0n }
+    : { ...record, presumed: 0n, released: open }
 }
 
 /** A used enrollment token. */

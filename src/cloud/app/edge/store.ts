@@ -30,6 +30,11 @@ export interface EdgeReader {
   readonly incarnations: {
     get(deviceId: string, number: number): Promise<Incarnation | undefined>
     byNonce(deviceId: string, nonce: string): Promise<Incarnation | undefined>
+    /**
+     * The one that has been silent for the longest time, since before the instant: neither closed nor settled, and, unless it
+     * is fenced, with something that is not accounted for.
+     */
+    nextSilent(before: number): Promise<{ readonly deviceId: string; readonly number: number } | undefined>
     /** When the device attached, later than the instant, in ascending order. */
     attachedSince(deviceId: string, since: number): Promise<readonly number[]>
   }
@@ -57,9 +62,13 @@ export interface EdgeReader {
     /** Of all incarnations. */
     ofDevice(deviceId: string): Promise<readonly DeviceAccountRecord[]>
     /** Of all devices, with the state of each incarnation, for the accounts of one instance. */
-    ofInstance(
-      instanceId: string,
-    ): Promise<readonly { readonly record: DeviceAccountRecord; readonly status: Incarnation['status'] }[]>
+    ofInstance(instanceId: string): Promise<
+      readonly {
+        readonly record: DeviceAccountRecord
+        readonly status: Incarnation['status']
+        readonly forked: boolean
+      }[]
+    >
     /** Whether the incarnation can still spend something of an account that is counted down. */
     hasRoom(deviceId: string, incarnation: number): Promise<boolean>
     /** Whether it can still spend something of an account whose cap was lowered below what is out. */

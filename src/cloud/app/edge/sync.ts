@@ -44,7 +44,7 @@ async function take(deps: Sync, tx: Transaction, device: Device, segment: Opened
     case 'KNOWN':
       return told(taking, 'KNOWN')
     case 'BEHIND':
-      await tx.edge.incarnations.save({ ...incarnation, grantsForgotten: true })
+      await tx.edge.incarnations.save({ ...incarnation, grantsForgotten: true, quietSince: now })
       return told(taking, 'BEHIND')
     case 'FORK':
       return keepFork(taking, recorded)

@@ -146,7 +146,7 @@ CREATE TABLE usage (
   version TEXT NOT NULL,
   -- Decimal text.
   count TEXT NOT NULL,
-  operation TEXT NOT NULL CHECK (operation IN ('REQUEST', 'AUTOMATIC_CHARGE', 'REFUND', 'BURN')),
+  operation TEXT NOT NULL CHECK (operation IN ('REQUEST', 'AUTOMATIC_CHARGE', 'REFUND', 'BURN', 'SETTLEMENT')),
   status TEXT NOT NULL,
   tokens BIGINT NOT NULL,
   source TEXT NOT NULL CHECK (source IN ('one-off', 'session', 'device')),

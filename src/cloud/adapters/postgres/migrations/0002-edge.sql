@@ -42,6 +42,10 @@ CREATE TABLE incarnations (
   created_at BIGINT NOT NULL,
   fenced_at BIGINT,
   fence_reason TEXT,
+  -- When it was last heard of, or fenced.
+  quiet_since BIGINT NOT NULL,
+  settlement TEXT CHECK (settlement IN ('CHARGED', 'RELEASED')),
+  settled_at BIGINT,
   forked BIGINT NOT NULL,
   rejected BIGINT NOT NULL,
   grants_forgotten BIGINT NOT NULL,
@@ -56,6 +60,7 @@ CREATE TABLE incarnations (
 );
 
 CREATE UNIQUE INDEX incarnations_by_nonce ON incarnations (device_id, nonce) WHERE nonce IS NOT NULL;
+CREATE INDEX incarnations_silent ON incarnations (quiet_since) WHERE settled_at IS NULL AND status <> 'CLOSED';
 CREATE UNIQUE INDEX incarnations_one_active ON incarnations (device_id) WHERE status = 'ACTIVE';
 
 CREATE TABLE segments (
@@ -111,6 +116,8 @@ CREATE TABLE device_accounts (
   refunded BIGINT NOT NULL CHECK (refunded >= 0 AND refunded <= used),
   returned BIGINT NOT NULL CHECK (returned >= 0),
   branch_used BIGINT NOT NULL CHECK (branch_used >= 0),
+  presumed BIGINT NOT NULL CHECK (presumed >= 0),
+  released BIGINT NOT NULL CHECK (released >= 0),
   unlimited BIGINT NOT NULL,
   PRIMARY KEY (device_id, incarnation, account),
   FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number),

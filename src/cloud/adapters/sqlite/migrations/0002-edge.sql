@@ -41,6 +41,10 @@ CREATE TABLE incarnations (
   created_at INTEGER NOT NULL,
   fenced_at INTEGER,
   fence_reason TEXT,
+  -- When it was last heard of, or fenced.
+  quiet_since INTEGER NOT NULL,
+  settlement TEXT CHECK (settlement IN ('CHARGED', 'RELEASED')),
+  settled_at INTEGER,
   forked INTEGER NOT NULL,
   rejected INTEGER NOT NULL,
   grants_forgotten INTEGER NOT NULL,
@@ -55,6 +59,7 @@ CREATE TABLE incarnations (
 ) STRICT, WITHOUT ROWID;
 
 CREATE UNIQUE INDEX incarnations_by_nonce ON incarnations (device_id, nonce) WHERE nonce IS NOT NULL;
+CREATE INDEX incarnations_silent ON incarnations (quiet_since) WHERE settled_at IS NULL AND status <> 'CLOSED';
 CREATE UNIQUE INDEX incarnations_one_active ON incarnations (device_id) WHERE status = 'ACTIVE';
 
 CREATE TABLE segments (
@@ -110,6 +115,8 @@ CREATE TABLE device_accounts (
   refunded INTEGER NOT NULL CHECK (refunded >= 0 AND refunded <= used),
   returned INTEGER NOT NULL CHECK (returned >= 0),
   branch_used INTEGER NOT NULL CHECK (branch_used >= 0),
+  presumed INTEGER NOT NULL CHECK (presumed >= 0),
+  released INTEGER NOT NULL CHECK (released >= 0),
   unlimited INTEGER NOT NULL,
   PRIMARY KEY (device_id, incarnation, account),
   FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number),
