@@ -31,7 +31,7 @@ export async function settleNextSilent(parts: SettleSilent): Promise<boolean> {
     await tx.edge.devices.lock(due.deviceId)
     const incarnation = await tx.edge.incarnations.get(due.deviceId, due.number)
     // Another node may have been faster, or the device has spoken.
-    if (incarnation === undefined || incarnation.settledAt !== null) return true
+    if (incarnation?.settledAt !== null) return true
     if (incarnation.status === 'CLOSED' || incarnation.quietSince >= before) return true
     await settle(parts, tx, incarnation, now)
     return true
