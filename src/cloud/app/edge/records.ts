@@ -119,7 +119,7 @@ export function newDeviceAccount(deviceId: string, incarnation: number, account:
 }
 
 /** What is known to be spent of the account on the incarnation, all writers together. */
-export function spentOn({ used, refunded, branchUsed }: DeviceAccountRecord): Micro {
+function spentOn({ used, refunded, branchUsed }: DeviceAccountRecord): Micro {
   return used - refunded + branchUsed
 }
 
@@ -150,6 +150,13 @@ export function settled(record: DeviceAccountRecord, settlement: Settlement | nu
   return settlement === 'CHARGED'
     ? { ...record, presumed: open, released: 0n }
     : { ...record, presumed: 0n, released: open }
+}
+
+/** Others need what the device holds of the account beyond `keep`. */
+export interface ReleaseAsk {
+  readonly account: AccountId
+  readonly keep: Micro
+  readonly askedAt: number
 }
 
 /** A used enrollment token. */
