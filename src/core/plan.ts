@@ -67,6 +67,8 @@ export interface LinkState {
   readonly wanting: boolean
   /** The cloud, or a clean stop, wants all room back. */
   readonly releasing: boolean
+  /** Others need tokens that this device can spare. */
+  readonly sparing: boolean
   /** Somebody has reason to think that the cloud has news, and this round has not asked for them yet. */
   readonly looking: boolean
   readonly policies: readonly PolicyState[]
@@ -129,6 +131,7 @@ function syncDue(state: LinkState): boolean {
   return (
     state.wanting ||
     state.releasing ||
+    state.sparing ||
     state.looking ||
     state.moreToSend ||
     state.unsealed >= state.batchEntries ||

@@ -22,6 +22,7 @@ const IDLE: LinkState = {
   moreToSend: false,
   wanting: false,
   releasing: false,
+  sparing: false,
   looking: false,
   policies: [policy],
   sessions: [session],
@@ -123,6 +124,7 @@ const state = fc.record<LinkState>({
   moreToSend: fc.boolean(),
   wanting: fc.boolean(),
   releasing: fc.boolean(),
+  sparing: fc.boolean(),
   looking: fc.boolean(),
   policies: fc.array(fc.record({ instanceId: fc.uuid(), applied: fc.nat(3), newest: fc.nat(3), tried: fc.boolean() }), {
     maxLength: 3,

@@ -113,6 +113,22 @@ export class Balances {
     return returns
   }
 
+  /** Raises `returned` by what is held of these accounts beyond the figure beside each, of at most `most` of them. */
+  giveUpAbove(keeps: ReadonlyMap<AccountId, Micro>, most: number): readonly Posting[] {
+    const returns: Posting[] = []
+    for (const [account, keep] of keeps) {
+      const held = this.#held.get(account)
+      if (returns.length >= most || held === undefined || held.unlimited) continue
+      const amount = room(held) - keep
+      if (amount <= 0n) continue
+      held.returned += amount
+      // What is left is little on purpose: being low is no news.
+      held.lowAt = -1n
+      returns.push({ account, amount })
+    }
+    return returns
+  }
+
   /** Undoes {@link Balances.giveUp} that the journal did not take. */
   takeBack(returns: readonly Posting[]): void {
     for (const { account, amount } of returns) {

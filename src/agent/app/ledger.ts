@@ -32,6 +32,9 @@ import type { PolicyInForce } from './policy-board.ts'
 /** Accounts whose room is given up at once; more follow with the next segment. */
 const RETURNS_MAX = SEGMENT_ACCOUNTS_MAX / 2
 
+/** How long a device that was asked to give back wants no more of an account than it uses, ms. */
+const SCARCE_MS = 60 * 60_000
+
 export interface LedgerParts {
   readonly journal: Pick<Journal, 'append' | 'saveClock'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number; stored(): StoredClock }
@@ -63,6 +66,8 @@ export class Ledger {
   readonly #balances: Balances
   /** Of the accounts that were charged within the last day. */
   readonly #burnRates = new Map<AccountId, BurnRate>()
+  /** Accounts that others were short of: readings of the boot-time clock until which nothing is wanted in advance. */
+  readonly #scarceUntil = new Map<AccountId, number>()
   #incarnation: number
   #frozen: boolean
   #broken = false
@@ -218,7 +223,8 @@ export class Ledger {
       const held = this.#balances.get(account)
       if (held?.unlimited === true) return
       const burnt = this.#burnRates.get(account)?.over(horizonMs, sinceBoot) ?? 0n
-      const wanted = burnt > this.#parts.startingGrant ? burnt : this.#parts.startingGrant
+      const least = sinceBoot < (this.#scarceUntil.get(account) ?? -Infinity) ? 0n : this.#parts.startingGrant
+      const wanted = burnt > least ? burnt : least
       const left = held === undefined ? 0n : room(held)
       if (2n * left < wanted) wants.set(account, { account, atLeast: 0n, wanted })
     }
@@ -281,6 +287,39 @@ export class Ledger {
     return returns
   }
 
+  /**
+   * Others need what this device holds of these accounts: gives up what it can spare. It keeps what it would use within the
+   * horizon, and never more than the figure beside each account; for a while it asks for no more of them than it uses.
+   */
+  giveUpSpare(keeps: ReadonlyMap<AccountId, Micro>): readonly Posting[] {
+    const sinceBoot = this.#parts.clock.sinceBoot()
+    for (const account of keeps.keys()) this.#scarceUntil.set(account, sinceBoot + SCARCE_MS)
+    const returns = this.#balances.giveUpAbove(this.#needed(keeps, sinceBoot), RETURNS_MAX)
+    this.#commits.shorten(returns.map(({ account }) => account))
+    return returns
+  }
+
+  /** Whether {@link Ledger.giveUpSpare} would give up anything. */
+  holdsSpare(keeps: ReadonlyMap<AccountId, Micro>): boolean {
+    for (const [account, keep] of this.#needed(keeps, this.#parts.clock.sinceBoot())) {
+      const held = this.#balances.get(account)
+      if (held !== undefined && !held.unlimited && room(held) > keep) return true
+    }
+    return false
+  }
+
+  #needed(keeps: ReadonlyMap<AccountId, Micro>, sinceBoot: number): ReadonlyMap<AccountId, Micro> {
+    const horizons = new Map<string, number>()
+    for (const { document } of this.#parts.policies.all()) horizons.set(document.instanceId, document.grantHorizonMs)
+    return new Map(
+      [...keeps].map(([account, keep]) => {
+        const horizonMs = horizons.get(parseAccount(account)?.instanceId ?? '') ?? 0
+        const used = this.#burnRates.get(account)?.over(horizonMs, sinceBoot) ?? 0n
+        return [account, used < keep ? used : keep]
+      }),
+    )
+  }
+
   /** Undoes {@link Ledger.giveUpRoom} when the journal did not take it. */
   takeBackRoom(returns: readonly Posting[]): void {
     this.#balances.takeBack(returns)
@@ -305,6 +344,7 @@ export class Ledger {
     this.#lastEntry = 0
     this.#balances.clear()
     this.#commits.begin()
+    this.#scarceUntil.clear()
   }
 
   /** What each transaction keeps besides its own. */

@@ -94,6 +94,8 @@ export class FakeCloud {
   readonly sessions: Session[] = []
   /** Given with the next merged segments. */
   directives: ('release' | 'sync')[] = []
+  /** What the device may keep at most, given with the next merged segment. */
+  releases: { account: string; keep: string }[] = []
   nextSyncMs = 60_000
   grantLifetimeMs = 86_400_000
   pushUrl: string | null = null
@@ -346,7 +348,7 @@ export class FakeCloud {
             grant: this.#grant(incarnation, segment),
             policies: [...this.policies].map(([instanceId, { revision }]) => ({ instanceId, revision })),
             directives: this.directives.splice(0),
-            releases: [],
+            releases: this.releases.splice(0),
             nextSyncMs: this.nextSyncMs,
             time: this.#now(),
           }

@@ -1,6 +1,8 @@
+import { scarceSuite } from './scarce.suite.ts'
 import { settleSuite } from './settle.suite.ts'
 import { syncSuite } from './sync.suite.ts'
 import { Twin } from './twin.ts'
 
 syncSuite('segments, over SQLite', () => Twin.open())
+scarceSuite('scarcity, over SQLite', () => Twin.open())
 settleSuite('silence, over SQLite', () => Twin.open())

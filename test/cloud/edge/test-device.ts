@@ -210,9 +210,9 @@ export class TestDevice {
     }
   }
 
-  /** Gives up what it has of the account. */
-  giveBack(account: string): void {
-    const left = room(this.counters(account))
+  /** Gives up what it has of the account beyond `keep`. */
+  giveBack(account: string, keep = 0n): void {
+    const left = room(this.counters(account)) - keep
     if (left > 0n) this.#count(account, { returned: left })
   }
 

@@ -2,6 +2,8 @@
  * The link's picture of the device: what is durable, as of the last commit, and what it has heard since the start. Each
  * step changes it only after the journal has committed the same change; the planner sees nothing else.
  */
+import type { AccountId } from '../../../core/account.ts'
+import type { Micro } from '../../../core/amount.ts'
 import type { LinkState } from '../../../core/plan.ts'
 import type { Identity, SealedSegment, Snapshot } from '../journal.ts'
 import type { PublicJwk } from '../../../protocol/signing.ts'
@@ -54,6 +56,8 @@ export interface LinkMemory {
   /** The last segment left entries behind because it was full. */
   moreToSend: boolean
   releasing: boolean
+  /** What this device may keep at most of accounts that others are short of; until it has given back the rest. */
+  keeps: ReadonlyMap<AccountId, Micro>
   looking: boolean
   /** The cloud wants the device to come again: for the next round. */
   lookAgain: boolean
@@ -94,6 +98,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
     resendFrom: null,
     moreToSend: false,
     releasing: false,
+    keeps: new Map(),
     looking: false,
     lookAgain: false,
     wantsCarried: false,
@@ -139,6 +144,7 @@ export function takeIncarnation(memory: LinkMemory, incarnation: number, lastEnt
   memory.resendFrom = null
   memory.moreToSend = false
   memory.releasing = false
+  memory.keeps = new Map()
   memory.syncedAt = null
 }
 

@@ -2,7 +2,8 @@
  * What the link needs from the rest of the agent: the parts of the journal and the ledger that a sync round touches,
  * time, timers and randomness. The adapters of the outside world (cloud, keys, push) stand in files of their own.
  */
-import type { Posting } from '../../../core/account.ts'
+import type { AccountId, Posting } from '../../../core/account.ts'
+import type { Micro } from '../../../core/amount.ts'
 import type { CompiledPolicy } from '../../../core/compile.ts'
 import type { ClockReading } from '../../../core/decision.ts'
 import type { Want } from '../../../core/grant.ts'
@@ -39,6 +40,10 @@ export interface LinkLedger {
    * much; empty when there is none.
    */
   giveUpRoom(): readonly Posting[]
+  /** Gives up what others need and this device can spare; it keeps at most the figure beside each account. */
+  giveUpSpare(keeps: ReadonlyMap<AccountId, Micro>): readonly Posting[]
+  /** Whether there is anything to spare. */
+  holdsSpare(keeps: ReadonlyMap<AccountId, Micro>): boolean
   /** Undoes {@link LinkLedger.giveUpRoom} when the journal did not take it. */
   takeBackRoom(returns: readonly Posting[]): void
   /** The grant is durable: its tokens may be spent. */

@@ -30,7 +30,7 @@ export async function sealAndSend(
   const { journal, ledger, clock, randomness, memory, waiting } = context
   // A segment holds what the journal has.
   await ledger.flushed()
-  const returns = step.release ? ledger.giveUpRoom() : []
+  const returns = step.final ? [] : step.release ? ledger.giveUpRoom() : ledger.giveUpSpare(memory.keeps)
   if (step.release && returns.length === 0) {
     memory.releasing = false
     return 'PLAN_AGAIN'
@@ -56,6 +56,7 @@ export async function sealAndSend(
       throw error
     })
   const { lastEntry, backlog } = extentOf(sealed)
+  memory.keeps = new Map()
   memory.unacknowledged = sealed
   memory.lastSeq = sealed.seq
   memory.lastSealedEntry = lastEntry
@@ -188,6 +189,7 @@ async function merged(
     memory.looking = false
     memory.syncedAt = clock.sinceBoot()
   }
+  memory.keeps = new Map(answer.releases.map(({ account, keep }) => [account, keep]))
   if (answer.directives.includes('release')) memory.releasing = true
   if (answer.directives.includes('sync')) memory.lookAgain = true
   for (const held of memory.sessions.values()) {
@@ -268,11 +270,11 @@ function takeRevisions(
 }
 
 /** What the segment asks for: the needs of waiting requests first, then comfort as far as there is place. */
-function wantsOf({ ledger, waiting }: StepContext, releasing: boolean): readonly Want[] {
+function wantsOf({ ledger, memory, waiting }: StepContext, releasing: boolean): readonly Want[] {
   const needs = waiting.wants()
-  const wants = releasing
-    ? needs.map((want) => ({ ...want, wanted: want.atLeast }))
-    : addUp([...needs, ...ledger.wants()])
+  // What is given back with the same segment is not asked for with it.
+  const comfort = ledger.wants().filter(({ account }) => !memory.keeps.has(account))
+  const wants = releasing ? needs.map((want) => ({ ...want, wanted: want.atLeast })) : addUp([...needs, ...comfort])
   return wants.slice(0, SEGMENT_ACCOUNTS_MAX)
 }
 

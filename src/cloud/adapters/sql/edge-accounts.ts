@@ -65,6 +65,27 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
         forked: row.forked === 1n,
       }))
     },
+    async roomOfOthers(account, deviceId, limit) {
+      const left = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
+      const rows = await db
+        .selectFrom('device_accounts')
+        .innerJoin('incarnations', (join) =>
+          join
+            .onRef('incarnations.device_id', '=', 'device_accounts.device_id')
+            .onRef('incarnations.number', '=', 'device_accounts.incarnation'),
+        )
+        .select(['device_accounts.device_id', left.as('room')])
+        .where('device_accounts.account', '=', account)
+        .where('device_accounts.device_id', '<>', deviceId)
+        .where('device_accounts.unlimited', '=', 0n)
+        .where('incarnations.status', '=', 'ACTIVE')
+        .where(left, '>', 0n)
+        .orderBy('room', 'desc')
+        .orderBy('device_accounts.device_id')
+        .limit(limit)
+        .execute()
+      return rows.map((row) => ({ deviceId: row.device_id, room: row.room }))
+    },
     async hasRoom(deviceId, incarnation) {
       const row = await withRoom(deviceId, incarnation).limit(1).executeTakeFirst()
       return row !== undefined

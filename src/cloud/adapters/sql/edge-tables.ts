@@ -96,6 +96,12 @@ export interface EdgeTables {
     released: bigint
     unlimited: bigint
   }
+  release_asks: {
+    device_id: string
+    account: string
+    keep: bigint
+    asked_at: bigint
+  }
   policy_documents: {
     instance_id: string
     revision: bigint

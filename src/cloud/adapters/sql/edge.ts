@@ -13,6 +13,7 @@ import {
   segmentTransaction,
 } from './edge-segments.ts'
 import { signingKeyReader, signingKeyTransaction } from './edge-signing-key.ts'
+import { releaseReader, releaseTransaction } from './edge-releases.ts'
 import type { Sql } from './sql.ts'
 
 export function edgeReader(sql: Sql): EdgeReader {
@@ -24,6 +25,7 @@ export function edgeReader(sql: Sql): EdgeReader {
     evidence: evidenceReader(sql),
     entries: entryReader(sql),
     deviceAccounts: deviceAccountReader(sql),
+    releases: releaseReader(sql),
     pools: poolsOf(sql),
     policyDocuments: policyDocumentReader(sql),
     signingKey: signingKeyReader(sql),
@@ -39,6 +41,7 @@ export function edgeTransaction(sql: Sql): EdgeTransaction {
     evidence: evidenceTransaction(sql),
     entries: entryTransaction(sql),
     deviceAccounts: deviceAccountTransaction(sql),
+    releases: releaseTransaction(sql),
     pools: poolsOf(sql),
     policyDocuments: policyDocumentTransaction(sql),
     signingKey: signingKeyTransaction(sql),

@@ -21,6 +21,9 @@ export const DEVICES_PAGE_MAX = 1_000
 /** How far beyond the last known one an incarnation may be that a restored twin learns of. */
 export const INCARNATIONS_FORGOTTEN_MAX = 1_000_000
 
+/** Devices that are asked at a time to give back what another one needs. */
+export const RELEASES_ASKED_MAX = 32
+
 /** Hints that one round of publishing takes from the outbox. */
 export const HINTS_PER_ROUND = 100
 

@@ -3,19 +3,20 @@
  * grant. A segment that does not add up changes no balance: it is kept as evidence, and its incarnation earns nothing more.
  */
 import { type AccountId, parseAccount } from '../../../core/account.ts'
-import { type Want, sumPostings } from '../../../core/grant.ts'
+import { type Want, room, sumPostings } from '../../../core/grant.ts'
 import { mergeSegment } from '../../../core/receive.ts'
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../records.ts'
 import { lockSessions, ordersFor, takeSessions } from './device-sessions.ts'
-import { grantWants, grantableAt, lastUsableAt } from './grants.ts'
+import { type Granting, grantWants, grantableAt, lastUsableAt } from './grants.ts'
 import { type AccountMove, believable, movePools } from './move.ts'
 import type { OpenedEntry, OpenedSegment } from './open-segment.ts'
-import { type DeviceAccountRecord, type Incarnation, newDeviceAccount, settled } from './records.ts'
+import { type DeviceAccountRecord, type Incarnation, type ReleaseAsk, newDeviceAccount, settled } from './records.ts'
 import { reject } from './reject.ts'
 import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
+import { type Shortage, askOthers, takeAsks, withoutComfort } from './share-scarce.ts'
 import { takeArrears } from './take-arrears.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 import { writePresumptions } from './write-presumptions.ts'
@@ -92,8 +93,11 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const releasing = goesOn && (await mustRelease(taking))
   const after = new Map(moves.map((move) => [move.after.account, move.after]))
   const held = (account: AccountId): DeviceAccountRecord => after.get(account) ?? record(account)
-  const grant = goesOn ? await giveGrant(taking, { rules, wants, pools, held, releasing }) : null
-  const answer = await signAnswer(deps, answerTo(taking, next, rules, grant, releasing, orders))
+  const asks = goesOn ? await takeAsks(taking) : { asked: [], open: [] }
+  const grant = goesOn
+    ? await giveGrant(taking, { rules, wants: withoutComfort(wants, asks.asked), pools, held, releasing })
+    : null
+  const answer = await signAnswer(deps, answerTo(taking, next, rules, grant, releasing, orders, asks.open))
 
   await tx.edge.incarnations.save({ ...next, term: grant?.term ?? incarnation.term })
   await tx.edge.segments.append({
@@ -171,10 +175,8 @@ interface Giving {
   readonly releasing: boolean
 }
 
-async function giveGrant(
-  { deps, tx, device, incarnation, now }: Taking,
-  { rules, wants, pools, held, releasing }: Giving,
-): Promise<Grant> {
+async function giveGrant(taking: Taking, { rules, wants, pools, held, releasing }: Giving): Promise<Grant> {
+  const { deps, tx, device, incarnation, now } = taking
   const { terms } = deps
   const others = new Map<string, number>()
   for (const instanceId of rules.keys()) {
@@ -184,6 +186,7 @@ async function giveGrant(
   const granting = grantWants(wants, pools, held, devicesOn, releasing)
   await tx.accounts.save([...granting.pools.values()])
   await tx.edge.deviceAccounts.save(granting.accounts)
+  if (!releasing) await askOthers(taking, shortagesAfter(taking, wants, pools, held, granting), devicesOn)
   const lifetimeMs = Math.max(0, Math.min(terms.grantLifetimeMs, (lastUsableAt(rules) ?? Infinity) - now))
   return {
     // Rises with time, so that a twin restored from a backup goes on above every term that it has forgotten.
@@ -194,6 +197,26 @@ async function giveGrant(
   }
 }
 
+/** What is still lacking of the wants after the grant. */
+function shortagesAfter(
+  { segment }: Taking,
+  wants: readonly Want[],
+  pools: ReadonlyMap<AccountId, Pool>,
+  held: (account: AccountId) => DeviceAccountRecord,
+  granting: Granting,
+): readonly Shortage[] {
+  const granted = new Map(granting.accounts.map((record) => [record.account, record]))
+  const counted = new Set(segment.received.counters.map(({ account }) => account))
+  return wants.flatMap((want): Shortage[] => {
+    const { account } = want
+    const record = granted.get(account) ?? held(account)
+    const pool = granting.pools.get(account) ?? pools.get(account)
+    const has = room(record)
+    if (pool === undefined || (has >= want.atLeast && has >= want.wanted)) return []
+    return [{ want, pool, record, inUse: counted.has(account) }]
+  })
+}
+
 function answerTo(
   { deps, incarnation, segment, now }: Taking,
   next: Incarnation,
@@ -201,6 +224,7 @@ function answerTo(
   grant: Grant | null,
   releasing: boolean,
   orders: SessionOrder[],
+  asks: readonly ReleaseAsk[],
 ): SyncAnswerWire {
   const merged = { ...ownerOf(incarnation), seq: next.lastSeq, hash: next.lastHash }
   const receipt = {
@@ -223,7 +247,7 @@ function answerTo(
     },
     policies: [...rules].map(([instanceId, { revision }]) => ({ instanceId, revision })),
     directives: releasing ? ['release'] : [],
-    releases: [],
+    releases: asks.map(({ account, keep }) => ({ account, keep: String(keep) })),
     sessions: orders,
     nextSyncMs: deps.terms.syncEveryMs,
     time: now,

@@ -3,6 +3,7 @@
  * first: every other row of it is then read and written by this transaction alone.
  */
 import type { AccountId } from '../../../core/account.ts'
+import type { Micro } from '../../../core/amount.ts'
 import type { Pool } from '../records.ts'
 import type {
   Device,
@@ -12,6 +13,7 @@ import type {
   Incarnation,
   LedgerEntry,
   MergedSegment,
+  ReleaseAsk,
 } from './records.ts'
 
 /** Reads of the edge part. */
@@ -69,10 +71,20 @@ export interface EdgeReader {
         readonly forked: boolean
       }[]
     >
+    /** Room on active incarnations of other devices, the most first. */
+    roomOfOthers(
+      account: AccountId,
+      deviceId: string,
+      limit: number,
+    ): Promise<readonly { readonly deviceId: string; readonly room: Micro }[]>
     /** Whether the incarnation can still spend something of an account that is counted down. */
     hasRoom(deviceId: string, incarnation: number): Promise<boolean>
     /** Whether it can still spend something of an account whose cap was lowered below what is out. */
     hasRoomAboveCap(deviceId: string, incarnation: number): Promise<boolean>
+  }
+  readonly releases: {
+    /** What the device is asked to give back, in the order of the accounts. */
+    of(deviceId: string): Promise<readonly ReleaseAsk[]>
   }
   /** All pools of the instance, in the order of their ids. */
   pools(instanceId: string): Promise<readonly Pool[]>
@@ -116,6 +128,11 @@ export interface EdgeTransaction extends EdgeReader {
   }
   readonly deviceAccounts: EdgeReader['deviceAccounts'] & {
     save(records: readonly DeviceAccountRecord[]): Promise<void>
+  }
+  readonly releases: EdgeReader['releases'] & {
+    /** False when the device was asked after the instant `askedBefore`: it is not asked again so soon. */
+    ask(deviceId: string, account: AccountId, keep: Micro, askedAt: number, askedBefore: number): Promise<boolean>
+    remove(deviceId: string, accounts: readonly AccountId[]): Promise<void>
   }
   readonly policyDocuments: EdgeReader['policyDocuments'] & {
     /** Keeps the first document of a revision and forgets those of older ones. */

@@ -127,6 +127,16 @@ CREATE TABLE device_accounts (
 
 CREATE INDEX device_accounts_by_account ON device_accounts (account);
 
+-- What devices are asked to give back because others need it; a row goes when the device has done so.
+CREATE TABLE release_asks (
+  device_id TEXT COLLATE "C" NOT NULL REFERENCES devices (id),
+  account TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
+  -- So much of its room the device may keep.
+  keep BIGINT NOT NULL CHECK (keep >= 0),
+  asked_at BIGINT NOT NULL,
+  PRIMARY KEY (device_id, account)
+);
+
 -- Policies as signed, once per revision; the newest of each instance.
 CREATE TABLE policy_documents (
   instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),

@@ -126,6 +126,16 @@ CREATE TABLE device_accounts (
 
 CREATE INDEX device_accounts_by_account ON device_accounts (account);
 
+-- What devices are asked to give back because others need it; a row goes when the device has done so.
+CREATE TABLE release_asks (
+  device_id TEXT NOT NULL REFERENCES devices (id),
+  account TEXT NOT NULL REFERENCES accounts (id),
+  -- So much of its room the device may keep.
+  keep INTEGER NOT NULL CHECK (keep >= 0),
+  asked_at INTEGER NOT NULL,
+  PRIMARY KEY (device_id, account)
+) STRICT, WITHOUT ROWID;
+
 -- Policies as signed, once per revision; the newest of each instance.
 CREATE TABLE policy_documents (
   instance_id TEXT NOT NULL REFERENCES instances (id),
