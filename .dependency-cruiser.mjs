@@ -115,10 +115,10 @@ export default {
     },
     {
       name: 'product-knows-no-scaffold',
-      comment: 'src imports no tests, benchmarks, crash tools, scripts or conformance checks.',
+      comment: 'src imports no tests, benchmarks, crash tools, simulator, scripts or conformance checks.',
       severity: 'error',
       from: { path: '^src/' },
-      to: { path: '^(test|bench|crash|scripts|conformance)/' },
+      to: { path: '^(test|bench|sim|crash|scripts|conformance)/' },
     },
     {
       name: 'product-needs-no-dev-packages',

@@ -1,0 +1,579 @@
+/**
+ * The auditor: it keeps its own books of what applications were told and of what was written on the disks, reads the rows
+ * of both databases as they are, and compares the two by arithmetic of its own. It uses nothing of the product that adds
+ * up, grants or bills; what it learns of an owner's doings (copies, restores, wipes) it hears from whoever does them.
+ */
+import type Sqlite from 'better-sqlite3'
+import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
+import type { Machine } from '../device/machine.ts'
+import { Books } from './books.ts'
+import { changesOf, query } from './query.ts'
+import { type Invariant, Violation } from './violation.ts'
+
+/** One entry that is on a disk, or was. */
+interface Entry {
+  readonly correlationId: string
+  readonly machine: string
+  readonly deviceId: string
+  readonly incarnation: number
+  readonly n: number
+  readonly tokens: bigint
+  /** Lines of the bill that it makes. */
+  readonly lines: number
+  billedTokens: bigint
+  billedLines: number
+  acknowledged: boolean
+  /** Its owner has lost it, or taken from the device the means to deliver it. */
+  mayBeLost: boolean
+}
+
+interface Caps {
+  /** Micro-tokens; null: metered only. */
+  line: bigint | null
+  /** Every cap that it ever had: periods that are over keep theirs. */
+  readonly lineHistory: (bigint | null)[]
+  allocations: ReadonlyMap<string, bigint>
+  limit: bigint | null
+}
+
+/** What the auditor knows of the grant that a device holds. */
+interface HeldGrant {
+  readonly takenAtOn: number
+  readonly lifetimeMs: number
+  /** Each of them may lose a minute of the time that the device was on. */
+  powerCuts: number
+}
+
+interface AccountRow {
+  id: string
+  charged: bigint
+  granted_out: bigint
+  billed_by_devices: bigint
+  cap_target: bigint | null
+  cap_in_force: bigint | null
+}
+
+interface DeviceAccountRow {
+  device_id: string
+  incarnation: bigint
+  account: string
+  granted: bigint
+  used: bigint
+  refunded: bigint
+  returned: bigint
+  branch_used: bigint
+  unlimited: bigint
+}
+
+interface UsageRow {
+  seq: bigint
+  correlation_id: string
+  activation_id: string | null
+  tokens: bigint
+  source: string
+}
+
+interface EntryText {
+  correlationId: string
+  n: number
+  kind: string
+  at: number
+  earliest: number
+  latest: number | null
+  items: { total: string; parts: unknown[]; metaData?: { key?: string } }[]
+  postings: { account: string; amount: string }[]
+}
+
+/** Looks at the twin that only compare sums, between two whole ones. */
+const LOOKS_SKIPPED_MAX = 20
+
+/** How late an entry may be written after it was decided, ms. */
+const WRITE_MS = 10_000
+
+/** Time that a power cut may hide from the age of a grant, ms. */
+const HIDDEN_BY_A_CUT_MS = 90_000
+
+export class Auditor {
+  /** How often each promise was looked at. */
+  readonly looks = new Map<Invariant, number>()
+  readonly #now: () => number
+  readonly #entries = new Map<string, Entry>()
+  /** By application session and number: the charge that it led to. */
+  readonly #charges = new Map<string, { readonly correlationId: string; readonly machine: string }>()
+  /** Spent by device, incarnation and account, all writers together. */
+  readonly #spent = new Books()
+  /** How much more than granted can be spent, because of copies, restores and what the twin has forgotten. */
+  readonly #exposure = new Books()
+  #caps = new Map<string, Caps>()
+  /** The cap in force of each account, by the auditor's own rule. */
+  readonly #inForce = new Map<string, bigint>()
+  readonly #everUnlimited = new Set<string>()
+  /** Devices whose owner has copied or restored them. */
+  readonly #suspects = new Set<string>()
+  readonly #answered = new Set<string>()
+  readonly #grants = new Map<string, HeldGrant | null>()
+  /** Machines whose memory of an application's last answers was lost or put back. */
+  readonly #forgetful = new Set<string>()
+  readonly #direct = new Map<string, { readonly tokens: bigint; billed: bigint }>()
+  #usageSeen = 0n
+  /** What the twin had written at the last look. */
+  #changes: bigint | null = null
+  #fingerprint = ''
+  #skipped = 0
+  readonly #billedByLine = new Books()
+
+  constructor(now: () => number) {
+    this.#now = now
+  }
+
+  /** The administrator has changed what a line item may give. */
+  setCaps(lineItemId: string, caps: Omit<Caps, 'lineHistory'>): void {
+    const history = this.#caps.get(lineItemId)?.lineHistory ?? []
+    this.#caps.set(lineItemId, { ...caps, lineHistory: [...history, caps.line] })
+  }
+
+  isRevoked(deviceId: string): boolean {
+    return this.#revoked.has(deviceId)
+  }
+
+  /** A call of a device's journal had its effect. @param twin its database */
+  taken(machine: Machine, call: JournalCall, answer: JournalAnswer, twin: Sqlite.Database): void {
+    if (!answer.ok) return
+    const { database } = machine.parts.disk
+    switch (call.call) {
+      case 'append':
+        this.#appended(machine, call.batch.bodies, twin)
+        break
+      case 'acknowledge':
+        this.#acknowledgedBy(machine, call)
+        break
+      case 'attach':
+        this.#grants.set(machine.name, null)
+        break
+      case 'storeSeal':
+        break
+      default:
+        return
+    }
+    this.#look('I5')
+    const bad = query(
+      database,
+      `SELECT id, granted, used - refunded + returned AS spent FROM account
+           WHERE metered = 0 AND used - refunded + returned > granted`,
+    ).get() as { id: string; granted: bigint; spent: bigint } | undefined
+    if (bad === undefined) return
+    throw new Violation('I5', `${machine.name} has spent ${bad.spent} of ${bad.id}, of ${bad.granted} granted`)
+  }
+
+  /** An application was told. @param tokens what it was told that it was charged, micro-tokens */
+  acknowledged(key: string | null, correlationId: string, tokens: bigint, machine: Machine): void {
+    this.#look('I3')
+    const entry = this.#entries.get(correlationId)
+    if (entry === undefined) {
+      throw new Violation('I3', `${machine.name} has acknowledged ${tokens} that are on no disk (${correlationId})`)
+    }
+    if (entry.tokens !== tokens) {
+      throw new Violation('I3', `${machine.name} has acknowledged ${tokens}, but recorded ${entry.tokens}`)
+    }
+    entry.acknowledged = true
+    if (key === null) return
+    const charge = this.#charges.get(key)
+    if (tokens > 0n && charge?.correlationId !== correlationId && charge?.machine === machine.name) {
+      throw new Violation('I4', `${key} was charged as ${charge.correlationId} and acknowledged as ${correlationId}`)
+    }
+  }
+
+  /** The twin has answered a request of its own. */
+  charged(correlationId: string, tokens: bigint): void {
+    this.#direct.set(correlationId, { tokens, billed: 0n })
+  }
+
+  powerCut(machine: Machine): void {
+    const grant = this.#grants.get(machine.name)
+    if (grant) grant.powerCuts += 1
+  }
+
+  /** The owner wipes the disk: what was not delivered is gone, and what it holds stays held. */
+  wiped(machine: Machine): void {
+    this.#lost(machine, () => true)
+    this.#grants.set(machine.name, null)
+    this.#forgetful.add(machine.name)
+  }
+
+  revoked(deviceId: string): void {
+    for (const entry of this.#entries.values()) if (entry.deviceId === deviceId) entry.mayBeLost = true
+    this.#revoked.add(deviceId)
+  }
+
+  readonly #revoked = new Set<string>()
+
+  /** A disk comes into a second pair of hands: as a copy, or as an old state of itself. Called when it has. */
+  duplicated(machine: Machine, from: Machine): void {
+    const { database } = machine.parts.disk
+    const { deviceId, incarnation } = ownerOf(database)
+    if (deviceId === null) return
+    this.#suspects.add(deviceId)
+    const rows = query(database, 'SELECT * FROM account').all() as DeviceAccountRow[]
+    for (const row of rows as (DeviceAccountRow & { id: string })[]) {
+      const room = row.granted - row.returned - row.used + row.refunded
+      if (room > 0n) this.#expose(deviceId, incarnation, row.id, room)
+    }
+    this.#grants.set(machine.name, null)
+    this.#forgetful.add(machine.name)
+    if (machine !== from) return
+    const kept = new Set(query(database, 'SELECT body FROM entry').pluck().all() as string[])
+    const ids = new Set([...kept].map((body) => (JSON.parse(body) as EntryText).correlationId))
+    this.#lost(machine, (entry) => !ids.has(entry.correlationId))
+  }
+
+  /** The owner throws a machine away. */
+  discarded(machine: Machine): void {
+    this.#lost(machine, () => true)
+  }
+
+  /** Reads what the twin has committed since the last look. */
+  check(database: Sqlite.Database): void {
+    const changes = changesOf(database)
+    if (changes === this.#changes) return
+    this.#changes = changes
+    this.#readUsage(database)
+    const fingerprint = fingerprintOf(database)
+    this.#skipped += 1
+    if (fingerprint === this.#fingerprint && this.#skipped < LOOKS_SKIPPED_MAX) return
+    this.#fingerprint = fingerprint
+    this.#skipped = 0
+    this.#checkAll(database)
+  }
+
+  #checkAll(database: Sqlite.Database): void {
+    const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
+    const held = query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]
+    this.#checkAccounts(accounts, held)
+    for (const row of held) this.#checkSpent(row)
+    this.#checkAlarms(database)
+  }
+
+  /** When everything is at rest. */
+  checkAtRest(database: Sqlite.Database, machines: readonly Machine[]): void {
+    this.#readUsage(database)
+    this.#checkAll(database)
+    for (const entry of this.#entries.values()) {
+      this.#look('I3')
+      if (entry.mayBeLost || (entry.billedTokens === entry.tokens && entry.billedLines === entry.lines)) continue
+      const told = entry.acknowledged ? 'acknowledged' : 'recorded'
+      throw new Violation(
+        'I3',
+        `entry ${entry.n} of ${entry.machine} (incarnation ${entry.incarnation}) is ${told} with ${entry.tokens}, ` +
+          `but billed with ${entry.billedTokens} in ${entry.billedLines} of ${entry.lines} lines`,
+      )
+    }
+    for (const [correlationId, { tokens, billed }] of this.#direct) {
+      if (tokens !== billed) {
+        throw new Violation('I3', `the twin has charged ${tokens} by ${correlationId}, but billed ${billed}`)
+      }
+    }
+    this.#compareTotals(database)
+    for (const machine of machines) this.#compareGrants(database, machine)
+  }
+
+  #appended(machine: Machine, bodies: readonly string[], twin: Sqlite.Database): void {
+    const { deviceId, incarnation } = ownerOf(machine.parts.disk.database)
+    if (deviceId === null) throw new Error('an entry belongs to a device')
+    for (const text of bodies) {
+      const body = JSON.parse(text) as EntryText
+      const tokens = body.items.reduce((sum, { total }) => sum + BigInt(total), 0n)
+      const sign = body.kind === 'refund' ? -1n : 1n
+      this.#checkTime(machine, body)
+      this.#entries.set(body.correlationId, {
+        correlationId: body.correlationId,
+        machine: machine.name,
+        deviceId,
+        incarnation,
+        n: body.n,
+        tokens: sign * tokens,
+        lines: body.items.reduce((sum, { parts }) => sum + Math.max(1, parts.length), 0),
+        billedTokens: 0n,
+        billedLines: 0,
+        acknowledged: false,
+        mayBeLost: this.#revoked.has(deviceId),
+      })
+      for (const { account, amount } of body.postings) {
+        this.#spent.add(`${deviceId} ${incarnation} ${account}`, sign * BigInt(amount))
+        const sql = 'SELECT * FROM device_accounts WHERE device_id = ? AND incarnation = ? AND account = ?'
+        const row = query(twin, sql).get(deviceId, incarnation, account) as DeviceAccountRow | undefined
+        if (row === undefined) throw new Violation('I2', `${amount} of ${account} were spent, which nobody has granted`)
+        this.#checkSpent(row)
+      }
+      const key = body.items[0]?.metaData?.key
+      if (key !== undefined && tokens > 0n) this.#chargeOnce(machine, key, body.correlationId)
+    }
+  }
+
+  /** A request of an application session leads to one charge, however often it is sent. */
+  #chargeOnce(machine: Machine, key: string, correlationId: string): void {
+    this.#look('I4')
+    const before = this.#charges.get(key)
+    this.#charges.set(key, { correlationId, machine: machine.name })
+    if (before === undefined || this.#forgetful.has(machine.name)) return
+    throw new Violation('I4', `${key} of ${machine.name} was charged twice: ${before.correlationId}, ${correlationId}`)
+  }
+
+  #checkTime(machine: Machine, { earliest, latest, postings }: EntryText): void {
+    this.#look('TIME')
+    const now = this.#now()
+    if (earliest > now) throw new Violation('TIME', `${machine.name} takes ${earliest} for past at ${now}`)
+    if (latest !== null && latest < now - WRITE_MS) {
+      throw new Violation('TIME', `${machine.name} takes ${latest} for the latest possible time at ${now}`)
+    }
+    const grant = this.#grants.get(machine.name)
+    if (!grant || postings.length === 0) return
+    const age = machine.onFor - grant.takenAtOn
+    const most = grant.lifetimeMs * 1.001 + WRITE_MS + grant.powerCuts * HIDDEN_BY_A_CUT_MS
+    if (age <= most) return
+    throw new Violation('TIME', `${machine.name} spends by a grant of ${grant.lifetimeMs} ms that is ${age} ms old`)
+  }
+
+  #acknowledgedBy(machine: Machine, call: Extract<JournalCall, { call: 'acknowledge' }>): void {
+    const { seq, grant } = call
+    const { database } = machine.parts.disk
+    const { deviceId, incarnation } = ownerOf(database)
+    if (deviceId === null || grant === null) return
+    this.#grants.set(machine.name, { takenAtOn: machine.onFor, lifetimeMs: grant.lifetimeMs, powerCuts: 0 })
+    const name = `${deviceId} ${incarnation} ${seq}`
+    const again = this.#answered.has(name)
+    this.#answered.add(name)
+    if (!again || !this.#suspects.has(deviceId)) return
+    // One answer that two copies have received: both hold what it granted.
+    for (const { account, granted, unlimited } of grant.accounts) {
+      if (!unlimited) this.#expose(deviceId, incarnation, account, granted)
+    }
+  }
+
+  #expose(deviceId: string, incarnation: number, account: string, amount: bigint): void {
+    this.#exposure.add(`${deviceId} ${incarnation} ${account}`, amount)
+    this.#exposure.add(account, amount)
+  }
+
+  #lost(machine: Machine, which: (entry: Entry) => boolean): void {
+    for (const entry of this.#entries.values()) {
+      if (entry.machine === machine.name && which(entry)) entry.mayBeLost = true
+    }
+  }
+
+  #readUsage(database: Sqlite.Database): void {
+    const rows = query(
+      database,
+      'SELECT seq, correlation_id, activation_id, tokens, source FROM usage WHERE seq > ? ORDER BY seq',
+    ).all(this.#usageSeen) as UsageRow[]
+    for (const { seq, correlation_id: id, activation_id: line, tokens, source } of rows) {
+      this.#usageSeen = seq
+      if (line !== null) this.#billedByLine.add(`${source === 'device' ? 'device' : 'twin'} ${line}`, tokens)
+      if (source !== 'device') {
+        const direct = this.#direct.get(id)
+        if (direct !== undefined) direct.billed += tokens
+        else if (source === 'one-off') this.#early.add(id, tokens)
+        continue
+      }
+      this.#look('I4')
+      const entry = this.#entries.get(id)
+      if (entry === undefined) throw new Violation('I3', `${tokens} are billed for ${id}, which no device has recorded`)
+      entry.billedTokens += tokens
+      entry.billedLines += 1
+      if (entry.billedLines > entry.lines) {
+        throw new Violation(
+          'I4',
+          `entry ${entry.n} of ${entry.machine} (incarnation ${entry.incarnation}, ${entry.tokens}) is billed again: ` +
+            `${entry.billedTokens} in ${entry.billedLines} of ${entry.lines} lines`,
+        )
+      }
+    }
+  }
+
+  /** Billed before the answer came back. */
+  readonly #early = new Books()
+
+  /** What of a request the bill already holds. */
+  settleDirect(correlationId: string): void {
+    const direct = this.#direct.get(correlationId)
+    if (direct !== undefined) direct.billed += this.#early.get(correlationId)
+  }
+
+  #checkAccounts(accounts: readonly AccountRow[], held: readonly DeviceAccountRow[]): void {
+    const out = new Books()
+    const billed = new Books()
+    for (const row of held) {
+      const spent = row.used - row.refunded + row.branch_used
+      const given = row.granted - row.returned
+      out.add(row.account, given > spent ? given : spent)
+      billed.add(row.account, spent)
+    }
+    for (const account of accounts) {
+      this.#look('I1')
+      const { id, charged } = account
+      if (out.get(id) !== account.granted_out) {
+        throw new Violation('I1', `${out.get(id)} of ${id} are on devices, but the pool says ${account.granted_out}`)
+      }
+      if (billed.get(id) !== account.billed_by_devices) {
+        throw new Violation(
+          'I1',
+          `${billed.get(id)} of ${id} are billed, but the pool says ${account.billed_by_devices}`,
+        )
+      }
+      const total = charged + out.get(id)
+      const target = this.#target(account)
+      if (target === null) {
+        this.#everUnlimited.add(id)
+        this.#inForce.delete(id)
+        continue
+      }
+      const before = this.#inForce.get(id) ?? target
+      const allowed = before > target ? before : target
+      if (total > allowed + this.#exposure.get(id) && !this.#everUnlimited.has(id)) {
+        throw new Violation(
+          'I1',
+          `${total} of ${id} are out, of ${allowed} in force and ${this.#exposure.get(id)} exposed`,
+        )
+      }
+      this.#inForce.set(id, target > total ? target : total)
+    }
+  }
+
+  /** The cap that the administrator has set. */
+  #target({ id, cap_target }: AccountRow): bigint | null {
+    const [kind, , line = '', third = ''] = id.split('/').map(decodeURIComponent)
+    const caps = this.#caps.get(line)
+    if (caps === undefined) throw new Violation('I1', `nobody has set up the line item of ${id}`)
+    const { lineHistory } = caps
+    let target: bigint | null = caps.line
+    if (kind === 'action') target = caps.allocations.get(third) ?? 0n
+    if (kind === 'limit') target = caps.limit ?? 0n
+    if (target === cap_target) return target
+    if (kind === 'line' && lineHistory.includes(cap_target)) return cap_target
+    throw new Violation('I1', `the cap of ${id} is ${String(cap_target)}, but was set to ${String(target)}`)
+  }
+
+  /** By all writers together, of what the twin has granted to this incarnation. */
+  #checkSpent({ device_id, incarnation, account, granted, returned, unlimited }: DeviceAccountRow): void {
+    this.#look('I2')
+    if (unlimited === 1n || this.#everUnlimited.has(account)) return
+    const name = `${device_id} ${incarnation} ${account}`
+    const spent = this.#spent.get(name)
+    const exposed = this.#exposure.get(name)
+    if (spent <= granted - returned + exposed) return
+    throw new Violation('I2', `${spent} were spent by ${name}, of ${granted - returned} granted and ${exposed} exposed`)
+  }
+
+  #checkAlarms(database: Sqlite.Database): void {
+    this.#look('I6')
+    const alarms = query(
+      database,
+      `SELECT device_id, incarnation, kind AS what, problem FROM evidence UNION ALL
+           SELECT device_id, number, fence_reason, NULL FROM incarnations WHERE fence_reason IN ('FORKED', 'REJECTED')`,
+    ).all() as { device_id: string; incarnation: bigint; what: string; problem: string | null }[]
+    for (const { device_id, incarnation, what, problem } of alarms) {
+      if (this.#suspects.has(device_id)) continue
+      const why = problem === null ? '' : ` (${problem})`
+      throw new Violation(
+        'I6',
+        `alarm ${what}${why} on incarnation ${incarnation} of ${device_id}, which nobody touched`,
+      )
+    }
+    const twice = query(
+      database,
+      `SELECT device_id, count(*) AS active FROM incarnations WHERE status = 'ACTIVE' GROUP BY device_id HAVING count(*) > 1`,
+    ).get() as { device_id: string; active: bigint } | undefined
+    if (twice !== undefined) {
+      throw new Violation('I1', `${twice.active} incarnations of ${twice.device_id} can earn grants, of 1`)
+    }
+    const late = query(
+      database,
+      `SELECT incarnations.device_id, number, devices.incarnation AS current FROM incarnations
+           JOIN devices ON devices.id = device_id WHERE status = 'ACTIVE' AND number <> devices.incarnation`,
+    ).get() as { device_id: string; number: bigint; current: bigint } | undefined
+    if (late !== undefined) {
+      throw new Violation(
+        'I1',
+        `incarnation ${late.number} of ${late.device_id} can earn grants, but ${late.current} is current`,
+      )
+    }
+  }
+
+  /** The sums of the pools are the sums of the bill. */
+  #compareTotals(database: Sqlite.Database): void {
+    const rows = query(database, "SELECT * FROM accounts WHERE id LIKE 'line/%'").all() as AccountRow[]
+    const [byTwin, byDevices] = [new Books(), new Books()]
+    for (const { id, charged, billed_by_devices } of rows) {
+      const line = decodeURIComponent(id.split('/')[2] ?? '')
+      byTwin.add(line, charged)
+      byDevices.add(line, billed_by_devices)
+    }
+    for (const [side, totals] of [
+      ['twin', byTwin],
+      ['device', byDevices],
+    ] as const) {
+      for (const [line, total] of totals.entries()) {
+        this.#look('I3')
+        const billed = this.#billedByLine.get(`${side} ${line}`)
+        if (billed !== total)
+          throw new Violation('I3', `the bill of ${line} has ${billed} by the ${side}, the pool ${total}`)
+      }
+    }
+  }
+
+  /** What the twin has granted to a device has reached it. */
+  #compareGrants(database: Sqlite.Database, machine: Machine): void {
+    const journal = machine.parts.disk.database
+    const { deviceId, incarnation } = ownerOf(journal)
+    if (deviceId === null || this.#revoked.has(deviceId)) return
+    const here = new Map(
+      (
+        query(journal, 'SELECT id, granted, metered FROM account').all() as {
+          id: string
+          granted: bigint
+          metered: bigint
+        }[]
+      ).map((row) => [row.id, row]),
+    )
+    const there = query(
+      database,
+      'SELECT account, granted FROM device_accounts WHERE device_id = ? AND incarnation = ?',
+    ).all(deviceId, incarnation) as { account: string; granted: bigint }[]
+    for (const { account, granted } of there) {
+      this.#look('LIVENESS')
+      const row = here.get(account)
+      if (row?.metered === 1n || this.#everUnlimited.has(account)) continue
+      if ((row?.granted ?? 0n) !== granted) {
+        throw new Violation(
+          'LIVENESS',
+          `${granted} of ${account} were granted to ${machine.name}, which knows of ${row?.granted ?? 0n}`,
+        )
+      }
+    }
+  }
+
+  #look(invariant: Invariant): void {
+    this.looks.set(invariant, (this.looks.get(invariant) ?? 0) + 1)
+  }
+}
+
+/** Sums over what the promises are about: as long as they are the same, hardly anything can have become wrong. */
+function fingerprintOf(database: Sqlite.Database): string {
+  return query(
+    database,
+    `SELECT (SELECT count(*) || ' ' || total(charged) || ' ' || total(granted_out) || ' ' || total(billed_by_devices) || ' ' ||
+         total(cap_target) FROM accounts) || ' ' ||
+       (SELECT count(*) || ' ' || total(granted) || ' ' || total(used) || ' ' || total(refunded) || ' ' || total(returned) || ' ' ||
+         total(branch_used) FROM device_accounts) || ' ' ||
+       (SELECT count(*) FROM evidence) || ' ' || (SELECT count(*) || ' ' || count(fenced_at) FROM incarnations)`,
+  )
+    .pluck()
+    .get() as string
+}
+
+/** Who a disk belongs to. */
+export function ownerOf(database: Sqlite.Database): { readonly deviceId: string | null; readonly incarnation: number } {
+  const identity = query(database, 'SELECT document FROM identity').pluck().get() as string | undefined
+  const incarnation = query(database, 'SELECT incarnation FROM state').pluck().get() as bigint
+  const deviceId = identity === undefined ? null : (JSON.parse(identity) as { deviceId: string }).deviceId
+  return { deviceId, incarnation: Number(incarnation) }
+}

@@ -1,0 +1,19 @@
+/** The auditor's own books: sums by name, in micro-tokens, with nothing borrowed from the product. */
+
+export class Books {
+  readonly #sums = new Map<string, bigint>()
+
+  get(name: string): bigint {
+    return this.#sums.get(name) ?? 0n
+  }
+
+  add(name: string, amount: bigint): bigint {
+    const sum = this.get(name) + amount
+    this.#sums.set(name, sum)
+    return sum
+  }
+
+  entries(): Iterable<readonly [string, bigint]> {
+    return this.#sums
+  }
+}

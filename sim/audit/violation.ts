@@ -1,0 +1,30 @@
+/** A promise of the product that did not hold. */
+export type Invariant =
+  /** What is out of a pool is at most the cap in force. */
+  | 'I1'
+  /** Nobody spends more than was granted to him. */
+  | 'I2'
+  /** What is billed is what was consumed, and never less than was acknowledged. */
+  | 'I3'
+  /** Nothing is billed twice. */
+  | 'I4'
+  /** On a device: used - refunded + returned <= granted. */
+  | 'I5'
+  /** No fork alarm and no lock-out without a copy, a restore or a tampered database. */
+  | 'I6'
+  /** The device's interval of time holds the true time, and grants end in time. */
+  | 'TIME'
+  /** When the faults stop, everything comes to rest. */
+  | 'LIVENESS'
+  /** No assertion of the product itself fails. */
+  | 'ASSERTION'
+
+export class Violation extends Error {
+  readonly invariant: Invariant
+
+  constructor(invariant: Invariant, message: string) {
+    super(message)
+    this.name = 'Violation'
+    this.invariant = invariant
+  }
+}

@@ -1,0 +1,12 @@
+/** Deliberate defects, each by its name: a simulator that finds none of them would prove nothing. */
+import type { DeviceDefects } from './device-defects.ts'
+import type { TwinDefects } from './twin-defects.ts'
+
+export interface Defect {
+  readonly name: string
+  /** What is wrong, in words. */
+  readonly is: string
+  /** Made anew for each device. */
+  readonly device?: () => Partial<DeviceDefects>
+  readonly twin?: () => Partial<TwinDefects>
+}

@@ -1,0 +1,33 @@
+/**
+ * Where a device can be made wrong on purpose: at the seams of the simulation, never in the product. What is named here
+ * does nothing; each defect overrides some of it.
+ */
+import type { HttpExchange } from '../../src/agent/adapters/cloud-http/exchange.ts'
+import type { JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
+import type { Journal } from '../../src/agent/app/journal.ts'
+import type { Disk } from '../device/disk.ts'
+import type { Machine } from '../device/machine.ts'
+import type { KeyPair } from '../world/signatures.ts'
+
+export interface DeviceDefects {
+  /** The journal as the agent sees it. */
+  journal(journal: Journal, disk: Disk): Journal
+  /** The way to the twin as the agent sees it. */
+  exchange(exchange: HttpExchange, key: KeyPair): HttpExchange
+  /** A call had its effect on the disk. */
+  onTaken(disk: Disk, call: JournalCall): void
+  /** The process is gone, whatever the reason. */
+  onProcessEnd(disk: Disk): void
+  onPowerCut(disk: Disk): void
+  /** Time that the boot-time clock does not see, ms. */
+  unseenSuspend(machine: Machine): number
+}
+
+export const SOUND_DEVICE: DeviceDefects = {
+  journal: (journal) => journal,
+  exchange: (exchange) => exchange,
+  onTaken: () => undefined,
+  onProcessEnd: () => undefined,
+  onPowerCut: () => undefined,
+  unseenSuspend: () => 0,
+}

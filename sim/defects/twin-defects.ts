@@ -1,0 +1,28 @@
+/** Where the twin can be made wrong on purpose; see the defects of a device. */
+import type { Database } from '../../src/cloud/adapters/sqlite/database.ts'
+import type { attach } from '../../src/cloud/app/edge/attach.ts'
+import type { sync } from '../../src/cloud/app/edge/sync.ts'
+import type { Store, Transaction } from '../../src/cloud/app/store.ts'
+import type { TwinProcess } from '../twin/twin.ts'
+
+export interface TwinDefects {
+  store(store: Store, database: Database): Store
+  transaction(tx: Transaction, database: Database): Transaction
+  attach(work: typeof attach): typeof attach
+  sync(work: typeof sync): typeof sync
+  /** The process begins. @param every runs work again and again until it says that there is no more */
+  begin(twin: TwinProcess, every: (ms: number, work: () => Promise<boolean>) => void): void
+  onCommit(database: Database): void
+  /** The process is gone; the database that the next one finds. */
+  onTwinEnd(database: Database): Database
+}
+
+export const SOUND_TWIN: TwinDefects = {
+  store: (store) => store,
+  transaction: (tx) => tx,
+  attach: (work) => work,
+  sync: (work) => work,
+  begin: () => undefined,
+  onCommit: () => undefined,
+  onTwinEnd: (database) => database,
+}

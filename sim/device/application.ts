@@ -1,0 +1,116 @@
+/**
+ * An application on a device: it sends its requests one after another in a session of its own, and the same one again when
+ * no answer comes. What it is told it tells the auditor at once.
+ */
+import type { AccessAnswer, AccessCall } from '../../src/agent/app/access.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import type { Auditor } from '../audit/auditor.ts'
+import type { PlannedRequest } from '../plan.ts'
+import type { Random } from '../world/random.ts'
+import type { Scheduler } from '../world/scheduler.ts'
+import type { Machine } from './machine.ts'
+
+/** How long an application waits for an answer before it asks again. */
+const PATIENCE_MS = 10_000
+
+const ATTEMPTS_MAX = 4
+
+export interface ApplicationParts {
+  readonly scheduler: Scheduler
+  readonly random: Random
+  readonly auditor: Auditor
+  readonly machine: Machine
+  readonly instanceId: string
+  /** Null: it does not say which request of which session it is, and never asks again. */
+  readonly session: string | null
+  readonly onOutcome: (outcome: string) => void
+}
+
+interface Told {
+  readonly correlationId: string
+  readonly requestedItems: readonly {
+    readonly totalTokensCharged: number
+    readonly status: { readonly code: string }
+  }[]
+}
+
+export class Application {
+  readonly #parts: ApplicationParts
+  #n = 0
+  #busy = false
+
+  constructor(parts: ApplicationParts) {
+    this.#parts = parts
+  }
+
+  request({ item, count, requester, gold }: PlannedRequest): void {
+    const { session, machine, instanceId } = this.#parts
+    if (this.#busy) return
+    this.#n += 1
+    const key = session === null ? null : `${session} ${this.#n}`
+    const text = JSON.stringify({
+      requester: { type: 'user', value: requester, ...(gold ? { dictionary: { tier: 'gold' } } : {}) },
+      requestedItems: [{ item, count, ...(key === null ? {} : { metaData: { key: `${machine.name} ${key}` } }) }],
+    })
+    const repeat = session === null ? null : { session, n: this.#n }
+    this.#busy = session !== null
+    this.#attempt({ apiVersion: 'v1.1', instanceId, text, body: JSON.parse(text), repeat }, 1)
+  }
+
+  #attempt(call: AccessCall, attempt: number): void {
+    const { machine, scheduler, random, onOutcome } = this.#parts
+    const again = (): void => {
+      if (call.repeat === null || attempt >= ATTEMPTS_MAX) this.#busy = false
+      else scheduler.at(scheduler.now + random.spread(500, 60_000), () => this.#attempt(call, attempt + 1))
+    }
+    const answering = machine.request(call)
+    if (answering === undefined) {
+      onOutcome('nobody listens')
+      again()
+      return
+    }
+    let waits = true
+    const cancel = scheduler.at(scheduler.now + PATIENCE_MS, () => {
+      if (!waits) return
+      waits = false
+      onOutcome('no answer')
+      again()
+    })
+    answering.then(
+      (answer) => {
+        cancel()
+        this.#told(call, answer)
+        if (waits) this.#busy = false
+        waits = false
+      },
+      (error: unknown) => {
+        cancel()
+        const code = error instanceof CodedError ? error.code : 'UNKNOWN'
+        machine.parts.note(`refused ${code}`)
+        onOutcome(code)
+        if (waits && code === 'CONFLICT') again()
+        else if (waits) this.#busy = false
+        waits = false
+      },
+    )
+  }
+
+  #told({ repeat }: AccessCall, { body }: AccessAnswer): void {
+    const { machine, auditor, onOutcome } = this.#parts
+    const { correlationId, requestedItems } = JSON.parse(body) as Told
+    const tokens = requestedItems.reduce((sum, { totalTokensCharged }) => sum + micro(totalTokensCharged), 0n)
+    const codes = requestedItems.map(({ status }) => status.code).join(' ')
+    machine.parts.note(`answers ${codes} ${tokens} ${correlationId}`)
+    onOutcome(tokens > 0n ? 'granted' : 'refused')
+    const key = repeat === null ? null : `${machine.name} ${repeat.session} ${repeat.n}`
+    try {
+      auditor.acknowledged(key, correlationId, tokens, machine)
+    } catch (violation) {
+      machine.parts.onViolation(violation as never)
+    }
+  }
+}
+
+function micro(tokens: number): bigint {
+  return BigInt(Math.round(tokens * 1_000_000))
+}

@@ -1,0 +1,65 @@
+/**
+ * The disk of a device: the real tables of the journal in a database in memory, which can be copied, put back and wiped. A
+ * commit is one step: what the power cuts off is either wholly there or not at all, and in the order of the commits, as the
+ * write-ahead log gives it. It can be full, and a flush can fail.
+ */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
+import { openDatabase } from '../../src/agent/adapters/sqlite/open-database.ts'
+
+/** The journal's file as it is made, to begin every device with. */
+let empty: Buffer | undefined
+
+function emptyJournal(): Buffer {
+  if (empty !== undefined) return empty
+  const folder = mkdtempSync(join(tmpdir(), 'tallygate-sim-'))
+  try {
+    const database = openDatabase(join(folder, 'journal.db'))
+    database.pragma('locking_mode = NORMAL')
+    database.pragma('journal_mode = DELETE')
+    empty = database.serialize()
+    database.close()
+    return empty
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+export class Disk {
+  database!: Database.Database
+  /** Nothing more can be written but into what is set aside. */
+  full = false
+  /** The space that is set aside is there. */
+  slack = true
+
+  constructor(image: Buffer = emptyJournal()) {
+    this.#load(image)
+  }
+
+  /** Everything on it. */
+  image(): Buffer {
+    return this.database.serialize()
+  }
+
+  put(image: Buffer): void {
+    this.database.close()
+    this.#load(image)
+  }
+
+  wipe(): void {
+    this.put(emptyJournal())
+    this.slack = true
+  }
+
+  close(): void {
+    this.database.close()
+  }
+
+  #load(image: Buffer): void {
+    this.database = new Database(image)
+    this.database.defaultSafeIntegers(true)
+    this.database.pragma('foreign_keys = ON')
+  }
+}

@@ -1,0 +1,128 @@
+/**
+ * The journal's thread with its disk, one call after another in virtual time: the real desk and the real store behind them.
+ * At every call the process may die before or after the commit, the flush may fail, and the disk may be full.
+ */
+import Database from 'better-sqlite3'
+import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
+import type { StartThread } from '../../src/agent/adapters/sqlite/journal.ts'
+import { JournalDesk } from '../../src/agent/adapters/sqlite/journal-desk.ts'
+import { JournalStore } from '../../src/agent/adapters/sqlite/journal-store.ts'
+import type { Scheduler } from '../world/scheduler.ts'
+import type { Disk } from './disk.ts'
+
+/** What befalls one call. */
+export type Mishap = 'DIES_BEFORE' | 'DIES_AFTER' | 'FLUSH_FAILS_BEFORE' | 'FLUSH_FAILS_AFTER'
+
+export interface ThreadParts {
+  readonly scheduler: Scheduler
+  readonly disk: Disk
+  /** How long the next call takes, ms. */
+  readonly latency: () => number
+  /** Null: nothing befalls it. */
+  readonly mishap: (call: JournalCall) => Mishap | null
+  /** The process that the thread belongs to. */
+  readonly alive: () => boolean
+  readonly die: () => void
+  /** After a call had its effect, before anybody hears of it. */
+  readonly onTaken: (call: JournalCall, answer: JournalAnswer) => void
+}
+
+export function journalThread(parts: ThreadParts): StartThread {
+  const { scheduler, disk } = parts
+  return ({ path, limits }, events) => {
+    const desk = new JournalDesk({
+      path,
+      open: () => new StoreOnDisk(disk, limits),
+      slack: {
+        fill: () => (disk.slack ||= !disk.full),
+        release: () => {
+          const was = disk.slack
+          disk.slack = false
+          return was
+        },
+      },
+    })
+    let freeAt = 0
+    let ended = false
+    const take = (call: JournalCall): void => {
+      if (ended || !parts.alive()) return
+      const mishap = parts.mishap(call)
+      if (mishap === 'DIES_BEFORE') {
+        parts.die()
+        return
+      }
+      if (mishap === 'FLUSH_FAILS_BEFORE') {
+        events.onAnswer(flushFailed(path))
+        return
+      }
+      // The database outlives the process: what is closed is only the way to it.
+      const answer = call.call === 'close' ? ({ ok: true, value: undefined } as const) : desk.answerTo(call)
+      parts.onTaken(call, answer)
+      if (mishap === 'DIES_AFTER') {
+        parts.die()
+        return
+      }
+      events.onAnswer(mishap === 'FLUSH_FAILS_AFTER' ? flushFailed(path) : answer)
+      if (call.call !== 'close') return
+      ended = true
+      events.onEnd()
+    }
+    return {
+      post: (call) => {
+        const copy = structuredClone(call)
+        freeAt = Math.max(freeAt, scheduler.now) + parts.latency()
+        scheduler.at(freeAt, () => take(copy))
+      },
+      terminate: () => {
+        ended = true
+        scheduler.at(scheduler.now, () => {
+          if (parts.alive()) events.onEnd()
+        })
+      },
+    }
+  }
+}
+
+function flushFailed(path: string): JournalAnswer {
+  return { ok: false, failure: { code: 'DISK_FAILED', message: `${path}: disk I/O error`, facts: {} } }
+}
+
+/** The real store; only whether the disk has room for what it writes is simulated. */
+class StoreOnDisk extends JournalStore {
+  readonly #disk: Disk
+
+  constructor(disk: Disk, limits: ConstructorParameters<typeof JournalStore>[1]) {
+    super(disk.database, limits)
+    this.#disk = disk
+  }
+
+  override append(...args: Parameters<JournalStore['append']>): void {
+    this.#needRoom(false)
+    super.append(...args)
+  }
+
+  override saveClock(...args: Parameters<JournalStore['saveClock']>): void {
+    this.#needRoom(false)
+    super.saveClock(...args)
+  }
+
+  override storeSeal(...args: Parameters<JournalStore['storeSeal']>): ReturnType<JournalStore['storeSeal']> {
+    this.#needRoom(true)
+    return super.storeSeal(...args)
+  }
+
+  override acknowledge(...args: Parameters<JournalStore['acknowledge']>): void {
+    this.#needRoom(true)
+    super.acknowledge(...args)
+  }
+
+  override attach(...args: Parameters<JournalStore['attach']>): void {
+    this.#needRoom(true)
+    super.attach(...args)
+  }
+
+  #needRoom(hasSlack: boolean): void {
+    const { full, slack } = this.#disk
+    if (full && !(hasSlack && !slack)) throw new Database.SqliteError('database or disk is full', 'SQLITE_FULL')
+  }
+}

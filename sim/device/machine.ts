@@ -1,0 +1,397 @@
+/**
+ * A device as somebody put it up: a board with its clocks, a disk, a network, and the agent as a process that a supervisor
+ * starts again. Inside the process runs what runs in the product, put together by the product's own assembly; from here
+ * come only time, timers, randomness, the thread of the journal and the way to the twin.
+ */
+import { createCloudHttp } from '../../src/agent/adapters/cloud-http/cloud-http.ts'
+import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
+import { openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
+import type { AccessAnswer, AccessCall } from '../../src/agent/app/access.ts'
+import type { TimeSource } from '../../src/agent/app/clock.ts'
+import type { Journal } from '../../src/agent/app/journal.ts'
+import type { Timers } from '../../src/agent/app/link/ports.ts'
+import { type AssembledAgent, assembleAgent } from '../../src/agent/assemble.ts'
+import type { AgentSettings } from '../../src/agent/settings.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import { signDocument } from '../../src/protocol/signing.ts'
+import { Violation } from '../audit/violation.ts'
+import type { DeviceDefects } from '../defects/device-defects.ts'
+import type { Network } from '../world/network.ts'
+import type { Random } from '../world/random.ts'
+import type { Scheduler } from '../world/scheduler.ts'
+import type { KeyPair } from '../world/signatures.ts'
+import type { Disk } from './disk.ts'
+import { type Mishap, journalThread } from './journal-thread.ts'
+
+/** A mishap that waits for its call. */
+export interface Trap {
+  /** Calls that pass before it. */
+  skip: number
+  readonly mishap: Mishap
+  /** The board loses its power, not only the process its life. */
+  readonly power: boolean
+  /** Until the supervisor starts it again, ms. */
+  readonly downMs: number
+}
+
+export interface MachineParts {
+  readonly name: string
+  readonly scheduler: Scheduler
+  readonly random: Random
+  readonly settings: AgentSettings
+  readonly key: KeyPair
+  readonly disk: Disk
+  readonly network: Network
+  readonly defects: DeviceDefects
+  readonly note: (what: string) => void
+  readonly onTaken: (machine: Machine, call: JournalCall, answer: JournalAnswer) => void
+  readonly onViolation: (violation: Violation) => void
+  readonly onFault: (kind: string) => void
+}
+
+/** An hour at which a board without a battery begins: the first of January 2000. */
+const NO_RTC = Date.UTC(2000, 0, 1)
+
+/** The boot-time clock is read in steps of 10 ms. */
+const STEP_MS = 10
+
+export class Machine {
+  readonly parts: MachineParts
+  traps: Trap[] = []
+  /** By how much the wall clock is wrong, ms. */
+  #wallError = 0
+  /** The board has no battery: its clock begins anew with each boot. */
+  noRtc = false
+  driftPpm = 0
+  /** How long each call of the journal takes at most, ms. */
+  diskLatencyMax = 2
+  #bootedAt: number
+  #bootId: string
+  #isOn = true
+  #isAsleep = false
+  #cancelWake: () => void = () => undefined
+  /** What came due while it slept. */
+  readonly #sleepers: (() => void)[] = []
+  #process: Process | null = null
+  /** Set while nobody starts it again. */
+  #retired = false
+  #cancelStart: () => void = () => undefined
+  /** Time that this board was on, up to the last boot, ms. */
+  #onBefore = 0
+
+  constructor(parts: MachineParts) {
+    this.parts = parts
+    this.#bootedAt = parts.scheduler.now
+    this.#bootId = parts.random.uuid()
+  }
+
+  get name(): string {
+    return this.parts.name
+  }
+
+  get isRetired(): boolean {
+    return this.#retired
+  }
+
+  /** Of the running agent; null while none is ready. */
+  get agent(): AssembledAgent | null {
+    return this.#process?.agent ?? null
+  }
+
+  /** How long the board has been on since it was put up, suspend included, ms. */
+  get onFor(): number {
+    return this.#onBefore + (this.#isOn ? this.parts.scheduler.now - this.#bootedAt : 0)
+  }
+
+  start(): void {
+    if (this.#retired || !this.#isOn || this.#process !== null) return
+    const process = new Process(this)
+    this.#process = process
+    process.start().catch((error: unknown) => this.fail(process, error))
+  }
+
+  /** The process is gone at once; the board stays on. */
+  kill(downMs: number): void {
+    this.#end()
+    this.#startIn(downMs)
+  }
+
+  cutPower(downMs: number): void {
+    this.#end()
+    const { scheduler, random, defects, disk } = this.parts
+    if (this.#isOn) this.#onBefore += scheduler.now - this.#bootedAt
+    this.#isOn = false
+    this.#wake()
+    defects.onPowerCut(disk)
+    this.#cancelStart()
+    this.#cancelStart = scheduler.at(scheduler.now + Math.max(1_000, downMs), () => {
+      this.#isOn = true
+      this.#bootedAt = scheduler.now
+      this.#bootId = random.uuid()
+      if (this.noRtc) this.#wallError = NO_RTC - scheduler.now
+      this.#startIn(random.whole(500, 5_000))
+    })
+  }
+
+  /** A clean stop, and a start after it. */
+  stop(downMs: number): void {
+    const process = this.#process
+    if (process === null) return
+    process.stop().then(
+      () => {
+        if (this.#process === process) this.kill(downMs)
+      },
+      (error: unknown) => this.fail(process, error),
+    )
+  }
+
+  /** Off for good. */
+  retire(): void {
+    this.#end()
+    this.#cancelStart()
+    this.#retired = true
+  }
+
+  /** Nothing runs until it wakes; the boot-time clock goes on. */
+  suspend(ms: number): void {
+    const { scheduler } = this.parts
+    if (!this.#isOn || this.#isAsleep) return
+    this.#isAsleep = true
+    this.#cancelWake()
+    this.#cancelWake = scheduler.at(scheduler.now + ms, () => this.#wake())
+  }
+
+  #wake(): void {
+    this.#cancelWake()
+    this.#isAsleep = false
+    for (const call of this.#sleepers.splice(0)) call()
+  }
+
+  stepClock(ms: number): void {
+    this.#wallError += ms
+  }
+
+  calmDown(): void {
+    this.traps = []
+    this.diskLatencyMax = 2
+    this.parts.disk.full = false
+    this.parts.network.heal()
+    this.#wake()
+    if (this.#retired || this.#process !== null) return
+    if (!this.#isOn) {
+      this.#cancelStart()
+      this.cutPower(1_000)
+    } else this.#startIn(0)
+  }
+
+  /** Undefined: nobody listens at the socket. */
+  request(call: AccessCall): Promise<AccessAnswer> | undefined {
+    const process = this.#process
+    if (process === null || this.#isAsleep) return undefined
+    return process.request(call)
+  }
+
+  /** The end of a process by its own doing: expected only after a flush that failed. */
+  fail(process: Process, error: unknown): void {
+    if (this.#process !== process) return
+    if (process.mayFail) {
+      this.parts.note('the agent ends: its disk failed')
+      this.kill(this.parts.random.whole(500, 5_000))
+      return
+    }
+    this.parts.onViolation(new Violation('ASSERTION', `the agent of ${this.name} ends: ${wordsOf(error)}`))
+  }
+
+  time(): TimeSource {
+    const { scheduler } = this.parts
+    const elapsed = (): number => (scheduler.now - this.#bootedAt) * (1 + this.driftPpm / 1_000_000)
+    const { defects } = this.parts
+    return {
+      bootId: this.#bootId,
+      wall: () => scheduler.now + this.#wallError,
+      sinceBoot: () => Math.floor((elapsed() - defects.unseenSuspend(this)) / STEP_MS) * STEP_MS,
+    }
+  }
+
+  /** Calls later, unless the process is gone by then; a board that sleeps calls when it wakes. */
+  after(process: Process, ms: number, call: () => void): () => void {
+    const { scheduler } = this.parts
+    const state = { cancelled: false }
+    const inTime = (): void => {
+      if (!process.alive || state.cancelled) return
+      if (this.#isAsleep) this.#sleepers.push(inTime)
+      else call()
+    }
+    const cancel = scheduler.at(scheduler.now + ms, inTime)
+    return () => {
+      state.cancelled = true
+      cancel()
+    }
+  }
+
+  nextMishap(process: Process, call: JournalCall): Mishap | null {
+    const [trap] = this.traps
+    if (trap === undefined || call.call === 'read' || call.call === 'recent') return null
+    if (trap.skip > 0) {
+      trap.skip -= 1
+      return null
+    }
+    this.traps.shift()
+    this.parts.onFault(trap.power ? 'power cut at a write' : `${words[trap.mishap]} at a write`)
+    this.parts.note(`${trap.mishap} ${call.call}`)
+    process.lastTrap = trap
+    if (trap.mishap.startsWith('FLUSH')) process.mayFail = true
+    return trap.mishap
+  }
+
+  /** A trap has closed. */
+  die(process: Process): void {
+    if (this.#process !== process) return
+    const { power = false, downMs = 1_000 } = process.lastTrap ?? {}
+    if (power) this.cutPower(downMs)
+    else this.kill(downMs)
+  }
+
+  #end(): void {
+    if (this.#process === null) return
+    this.#process.alive = false
+    this.#process = null
+    this.parts.defects.onProcessEnd(this.parts.disk)
+  }
+
+  #startIn(ms: number): void {
+    this.#cancelStart()
+    if (this.#retired) return
+    const { scheduler } = this.parts
+    this.#cancelStart = scheduler.at(scheduler.now + ms, () => this.start())
+  }
+}
+
+const words: Readonly<Record<Mishap, string>> = {
+  DIES_BEFORE: 'process killed',
+  DIES_AFTER: 'process killed',
+  FLUSH_FAILS_BEFORE: 'flush failed',
+  FLUSH_FAILS_AFTER: 'flush failed',
+}
+
+/** One life of the agent on a machine. */
+class Process {
+  alive = true
+  /** A flush has failed: it has to end by itself. */
+  mayFail = false
+  lastTrap: Trap | null = null
+  agent: AssembledAgent | null = null
+  #journal: Journal | null = null
+  #accepts = false
+  readonly #machine: Machine
+
+  constructor(machine: Machine) {
+    this.#machine = machine
+  }
+
+  async start(): Promise<void> {
+    const machine = this.#machine
+    const { scheduler, random, settings, key, disk, network, defects, note, onTaken } = machine.parts
+    const alive = (): boolean => this.alive
+    const fail = (error: unknown): void => machine.fail(this, error)
+    note('the agent starts')
+    const late: { now?: () => number } = {}
+    const time = machine.time()
+    const journal = await openJournal(
+      {
+        path: `${machine.name}.db`,
+        limits: {
+          pagesMax: 100_000,
+          slackPages: 1_000,
+          retentionMs: settings.state.retention,
+          retainedBytesMax: settings.state.retainedMax,
+          answersMax: settings.state.answersMax,
+        },
+        sign: (payload) => signDocument('segment', payload, key.signer),
+        now: () => late.now?.() ?? time.wall(),
+        onBroken: fail,
+      },
+      journalThread({
+        scheduler,
+        disk,
+        latency: () => random.whole(0, machine.diskLatencyMax),
+        mishap: (call) => machine.nextMishap(this, call),
+        alive,
+        die: () => machine.die(this),
+        onTaken: (call, answer) => {
+          defects.onTaken(disk, call)
+          onTaken(machine, call, answer)
+        },
+      }),
+    )
+    this.#journal = journal
+    const timers: Timers = { after: (ms, call) => machine.after(this, ms, call) }
+    const agent = await assembleAgent({
+      settings,
+      journal: defects.journal(journal, disk),
+      key,
+      time,
+      timers,
+      randomness: { fraction: () => random.fraction(), token: () => random.token() },
+      newId: () => random.uuid(),
+      soon: (call) => void machine.after(this, 0, call),
+      cloud: (tokens) =>
+        createCloudHttp({
+          exchange: defects.exchange(network.exchange(alive), key),
+          tokens,
+          pause: (ms) => new Promise((resolve) => void machine.after(this, ms, resolve)),
+          fraction: () => random.fraction(),
+        }),
+      push: null,
+      version: 'simulated',
+      log: {
+        info: (fields, message) => note(`${message} ${JSON.stringify(fields)}`),
+        warn: (fields, message) => note(`${message} ${JSON.stringify(fields)}`),
+      },
+      onFatal: fail,
+    })
+    late.now = () => agent.clock.reading().now
+    await agent.link.start()
+    agent.keepClock()
+    this.agent = agent
+    this.#accepts = true
+  }
+
+  request(call: AccessCall): Promise<AccessAnswer> | undefined {
+    if (!this.#accepts || this.agent === null) return undefined
+    const answer = this.agent.access.request(call)
+    return new Promise((resolve, reject) => {
+      answer.then(
+        (said) => {
+          if (this.alive) resolve(said)
+        },
+        (error: unknown) => {
+          if (!this.alive) return
+          if (!(error instanceof CodedError)) this.#machine.fail(this, error)
+          else reject(error)
+        },
+      )
+    })
+  }
+
+  async stop(): Promise<void> {
+    this.#accepts = false
+    const { agent } = this
+    if (agent === null) return
+    try {
+      await agent.drain()
+    } catch (error) {
+      // A full disk keeps neither the last entries nor the clock; whoever asked was told.
+      if (!(error instanceof CodedError)) throw error
+    }
+    await agent.link.stop()
+    await this.#journal?.close()
+  }
+}
+
+/** An error with what caused it. */
+export function wordsOf(error: unknown): string {
+  const words: string[] = []
+  for (let at = error; at instanceof Error; at = at.cause) words.push(at.message)
+  return words.length === 0 ? String(error) : words.join(' < ')
+}

@@ -1,0 +1,160 @@
+/** The simulator's command line: `npm run sim -- --help`. */
+import { parseArgs } from 'node:util'
+import { DEFECTS, defectNamed } from './defects/list.ts'
+import { runMany } from './many.ts'
+import { DEFAULT_OPTIONS, FAULT_KINDS, type FaultKind, type PlanOptions, drawPlan } from './plan.ts'
+import { type RunResult, run } from './run.ts'
+import { shrink } from './shrink.ts'
+import { add, noTotals, summaryOf } from './totals.ts'
+import { signAtOnce } from './world/signatures.ts'
+
+const HELP = `Agent and twin in one process, in virtual time, with faults drawn from a seed.
+
+  --seeds N       run N seeds (100)
+  --from N        the first of them (1)
+  --seed N        run this one alone
+  --trace         print what it does, step by step
+  --devices N     devices of each site (${DEFAULT_OPTIONS.devices})
+  --hours N       virtual hours with faults (${DEFAULT_OPTIONS.hours})
+  --requests N    requests of a device (${DEFAULT_OPTIONS.requests})
+  --without A,B   kinds of faults that are left out: ${FAULT_KINDS.join(' ')}
+  --always A,B    kinds of faults that every seed has
+  --defect NAME   with a deliberate defect
+  --defects       list them
+  --threads N     threads (as many as there are processors)
+  --keep-going    do not stop at the first failure
+  --no-shrink     do not look for a shorter failing run
+  --json          the summary as JSON`
+
+const { values } = parseArgs({
+  options: {
+    seeds: { type: 'string', default: '100' },
+    from: { type: 'string', default: '1' },
+    seed: { type: 'string' },
+    trace: { type: 'boolean', default: false },
+    devices: { type: 'string', default: String(DEFAULT_OPTIONS.devices) },
+    hours: { type: 'string', default: String(DEFAULT_OPTIONS.hours) },
+    requests: { type: 'string', default: String(DEFAULT_OPTIONS.requests) },
+    without: { type: 'string', default: '' },
+    always: { type: 'string', default: '' },
+    defect: { type: 'string' },
+    defects: { type: 'boolean', default: false },
+    threads: { type: 'string', default: '0' },
+    'keep-going': { type: 'boolean', default: false },
+    'no-shrink': { type: 'boolean', default: false },
+    json: { type: 'boolean', default: false },
+    help: { type: 'boolean', default: false },
+  },
+})
+
+/** Runs that the search for a shorter failure may take. */
+const SHRINK_ATTEMPTS_MAX = 300
+
+/** Lines of the end of a trace that a failure shows. */
+const TRACE_SHOWN = 40
+
+const options: PlanOptions = {
+  devices: wholeNumber('devices', values.devices),
+  hours: wholeNumber('hours', values.hours),
+  requests: wholeNumber('requests', values.requests),
+  without: kinds(values.without),
+  always: kinds(values.always),
+}
+const defect = values.defect ?? null
+defectNamed(defect)
+
+if (values.help) console.log(HELP)
+else if (values.defects) for (const { name, is } of DEFECTS) console.log(`${name.padEnd(28)} ${is}`)
+else if (values.seed !== undefined) process.exitCode = await one(wholeNumber('seed', values.seed))
+else process.exitCode = await several()
+
+async function one(seed: number): Promise<number> {
+  signAtOnce()
+  const result = await run(drawPlan(seed, options), { keepTrace: values.trace, defect: defectNamed(defect) })
+  if (values.trace) console.log(result.trace.join('\n'))
+  const totals = noTotals()
+  add(totals, result)
+  if (values.json) console.log(JSON.stringify({ ...result, trace: undefined }))
+  else console.log(`${summaryOf(totals, 1)}\ntrace ${result.digest}`)
+  if (result.violation === null) return 0
+  await report(result)
+  return 1
+}
+
+async function several(): Promise<number> {
+  const [count, from] = [wholeNumber('seeds', values.seeds), wholeNumber('from', values.from)]
+  const seeds = Array.from({ length: count }, (_, index) => from + index)
+  const totals = noTotals()
+  const failures: RunResult[] = []
+  const begun = performance.now()
+  const seconds = (): number => (performance.now() - begun) / 1000
+  let shownAt = 0
+  await runMany({
+    seeds,
+    options,
+    defect,
+    threads: wholeNumber('threads', values.threads),
+    onResult: (result) => {
+      add(totals, result)
+      if (result.violation !== null) failures.push(result)
+      const isLast = totals.seeds === count
+      const every = process.stderr.isTTY ? 0.2 : 30
+      if (!values.json && (isLast || seconds() - shownAt >= every)) {
+        shownAt = seconds()
+        const line = `${totals.seeds}/${count} seeds, ${totals.steps} steps, ${failures.length} failed, ${shownAt.toFixed(0)} s`
+        process.stderr.write(process.stderr.isTTY ? `\r${line}\x1b[K${isLast ? '\n' : ''}` : `${line}\n`)
+      }
+      return failures.length === 0 || values['keep-going']
+    },
+  })
+  if (values.json) {
+    const shown = failures.map(({ seed, violation }) => ({ seed, violation }))
+    console.log(JSON.stringify({ ...totals, seconds: seconds(), failures: shown }))
+  } else console.log(summaryOf(totals, seconds()))
+  for (const { seed, violation } of failures) console.log(`seed ${seed}: ${violation?.invariant} ${violation?.message}`)
+  const [first] = failures
+  if (first === undefined) return 0
+  if (!values.json) {
+    signAtOnce()
+    await report(first)
+  }
+  return 1
+}
+
+/** The seed, the promise, the figures, and the shortest trace that shows it. */
+async function report(result: RunResult): Promise<void> {
+  const { violation } = result
+  if (violation === null) return
+  console.log(`\nseed ${result.seed} breaks ${violation.invariant}: ${violation.message}`)
+  if (values['no-shrink']) return
+  const fails = async (plan: Parameters<typeof run>[0], keepTrace = false): Promise<RunResult | undefined> => {
+    const again = await run(plan, { keepTrace, defect: defectNamed(defect) })
+    return again.violation?.invariant === violation.invariant ? again : undefined
+  }
+  const plan = drawPlan(result.seed, options)
+  const shortest = await shrink(plan, result, fails, SHRINK_ATTEMPTS_MAX)
+  const shown = await fails(shortest.plan, true)
+  console.log(`the shortest that was found has ${shortest.plan.events.length} of ${plan.events.length} events:`)
+  for (const { at, what } of shortest.plan.events)
+    console.log(`  ${(at / 1000).toFixed(0).padStart(8)} s ${JSON.stringify(what)}`)
+  console.log(`its last ${TRACE_SHOWN} lines of ${shown?.trace.length ?? 0}:`)
+  for (const line of (shown?.trace ?? []).slice(-TRACE_SHOWN)) console.log(`  ${line}`)
+  console.log(`again: npm run sim -- --seed ${result.seed} --trace${defect === null ? '' : ` --defect ${defect}`}`)
+}
+
+function wholeNumber(name: string, text: string): number {
+  const number = Number(text)
+  if (!Number.isSafeInteger(number) || number < 0) throw new Error(`--${name} takes a whole number`)
+  return number
+}
+
+function kinds(text: string): readonly FaultKind[] {
+  return text
+    .split(',')
+    .filter((name) => name !== '')
+    .map((name) => {
+      const kind = FAULT_KINDS.find((known) => known === name)
+      if (kind === undefined) throw new Error(`there is no kind of fault ${name}: ${FAULT_KINDS.join(' ')}`)
+      return kind
+    })
+}

@@ -1,0 +1,37 @@
+/** Runs many seeds, on several threads, and hands over each result as it comes. */
+import { availableParallelism } from 'node:os'
+import { Worker } from 'node:worker_threads'
+import type { PlanOptions } from './plan.ts'
+import type { RunResult } from './run.ts'
+
+export interface Order {
+  readonly seeds: readonly number[]
+  readonly options: PlanOptions
+  readonly defect: string | null
+  /** 0: as many threads as there are processors. */
+  readonly threads: number
+  /** False: no further seed is begun. */
+  readonly onResult: (result: RunResult) => boolean
+}
+
+export async function runMany({ seeds, options, defect, threads, onResult }: Order): Promise<void> {
+  const waiting = [...seeds]
+  const count = Math.min(waiting.length, threads > 0 ? threads : availableParallelism())
+  let goesOn = true
+  const work = (): Promise<void> =>
+    new Promise((resolve, reject) => {
+      const worker = new Worker(new URL('./seed-worker.ts', import.meta.url), { workerData: { options, defect } })
+      const next = (): void => {
+        const seed = goesOn ? waiting.shift() : undefined
+        if (seed === undefined) void worker.terminate().then(() => resolve(), reject)
+        else worker.postMessage(seed)
+      }
+      worker.on('message', (result: RunResult) => {
+        goesOn &&= onResult(result)
+        next()
+      })
+      worker.on('error', reject)
+      next()
+    })
+  await Promise.all(Array.from({ length: count }, work))
+}

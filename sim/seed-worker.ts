@@ -1,0 +1,16 @@
+/** Runs seeds on a thread of its own, one at a time. */
+import { parentPort, workerData } from 'node:worker_threads'
+import { defectNamed } from './defects/list.ts'
+import { type PlanOptions, drawPlan } from './plan.ts'
+import { run } from './run.ts'
+import { signAtOnce } from './world/signatures.ts'
+
+if (parentPort === null) throw new Error('this module runs as a worker')
+const port = parentPort
+const { options, defect } = workerData as { options: PlanOptions; defect: string | null }
+
+signAtOnce()
+
+port.on('message', (seed: number) => {
+  void run(drawPlan(seed, options), { defect: defectNamed(defect) }).then((result) => port.postMessage(result))
+})

@@ -1,0 +1,102 @@
+/**
+ * What the twin answers to a device over HTTP: who calls, and which use case it is. The product's own door is an HTTP server
+ * over sockets, whose order of events no seed decides; this one calls the same use cases with the same checks.
+ */
+import type { HttpAnswer, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
+import { attach } from '../../src/cloud/app/edge/attach.ts'
+import { enroll } from '../../src/cloud/app/edge/enroll.ts'
+import { signedPolicy } from '../../src/cloud/app/edge/policy-document.ts'
+import { signTime } from '../../src/cloud/app/edge/sign-time.ts'
+import { sync } from '../../src/cloud/app/edge/sync.ts'
+import { closeSession, heartbeat, heartbeatOfDevice, openSession } from '../../src/cloud/app/session-life.ts'
+import { attachRequest } from '../../src/protocol/edge/attach.ts'
+import { enrollmentRequest } from '../../src/protocol/edge/enrollment.ts'
+import { syncRequest } from '../../src/protocol/edge/sync.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import type { TwinProcess } from './twin.ts'
+
+export const EDGE_URL = 'https://twin.example/edge/api/v1'
+export const SERVICE_URL = 'https://twin.example/api'
+
+export const addresses = () => ({ edge: EDGE_URL, service: SERVICE_URL, push: null })
+
+export async function answerAtTheDoor(twin: TwinProcess, request: HttpRequest): Promise<HttpAnswer> {
+  const date = new Date(twin.now()).toUTCString()
+  try {
+    const answer = await route(twin, request)
+    return { ...answer, headers: { date, ...answer.headers } }
+  } catch (error) {
+    if (!(error instanceof CodedError)) throw error
+    const { code, message, httpStatus } = error
+    return { status: httpStatus, headers: { date }, body: JSON.stringify({ message, code }) }
+  }
+}
+
+async function route(twin: TwinProcess, request: HttpRequest): Promise<HttpAnswer> {
+  const { method, url, headers } = request
+  const path = new URL(url).pathname
+  const body: unknown = request.body === null ? null : JSON.parse(request.body)
+  if (path === '/edge/api/v1/enrollments') {
+    const token = (headers['authorization'] ?? '').replace('Bearer ', '')
+    return json(200, await enroll({ ...twin, addresses }, token, enrollmentRequest.parse(body)))
+  }
+
+  const { deviceId, instances } = await twin.authenticator.authenticate(headers['authorization'], twin.now())
+  if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'This operation needs the token of a device.')
+  const [, area, , , ...names] = path.split('/')
+  if (area === 'edge' && names[0] === 'instances') return policy(twin, names[1] ?? '', headers['if-none-match'])
+  if (area === 'edge') {
+    if (names[1] !== deviceId) throw new CodedError('ACCESS_KIND_WRONG', 'The path names another device.')
+    return names[2] === 'attach' ? attached(twin, deviceId, body) : synced(twin, deviceId, body)
+  }
+
+  const [, , , , sessionId, last] = path.split('/')
+  const instanceId = headers['x-instance-id'] ?? ''
+  if (instances?.has(instanceId) !== true) throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'It is of another instance.')
+  const parts = { store: twin.store, policies: twin.policies, newId: twin.newId }
+  const belongs = (session: { readonly instanceId: string }): void => {
+    if (session.instanceId !== instanceId) throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'It is of another instance.')
+  }
+  if (sessionId === undefined) {
+    const opened = await openSession(parts, { instanceId, deviceId }, twin.now())
+    return json(200, { sessionId: opened.id })
+  }
+  const { operable, session } =
+    method === 'GET' && last === 'heartbeat'
+      ? await heartbeat(parts, sessionId, belongs, twin.now())
+      : await closeSession(parts, sessionId, belongs, twin.now())
+  if (operable) return { status: 204, headers: {}, body: '' }
+  return json(409, { message: `Session is ${session.state}`, code: 'SESSION_NOT_OPERABLE' })
+}
+
+async function policy(twin: TwinProcess, instanceId: string, tag: string | undefined): Promise<HttpAnswer> {
+  const known = /^"(\d+)"$/.exec(tag ?? '')?.[1]
+  const found = await signedPolicy(twin, instanceId, known === undefined ? null : Number(known))
+  if (found === undefined) throw new CodedError('NOT_FOUND', 'There is no such instance.')
+  if (found === null) return { status: 304, headers: {}, body: '' }
+  return { status: 200, headers: { etag: `"${found.revision}"` }, body: found.document }
+}
+
+async function attached(twin: TwinProcess, deviceId: string, body: unknown): Promise<HttpAnswer> {
+  const order = attachRequest.parse(body)
+  const answer = await twin.defects.attach(attach)(twin, deviceId, order)
+  return json(200, { answer, time: await signTime(twin.keys, order.nonce, twin.now()) })
+}
+
+async function synced(twin: TwinProcess, deviceId: string, body: unknown): Promise<HttpAnswer> {
+  const { segment, nonce } = syncRequest.parse(body)
+  const device = await twin.store.read((reader) => reader.edge.devices.get(deviceId))
+  if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
+  const deps = {
+    ...twin,
+    heartbeat: (...[tx, { id }, at]: Parameters<Parameters<typeof sync>[0]['heartbeat']>) =>
+      heartbeatOfDevice(tx, id, at),
+  }
+  const taken = await twin.defects.sync(sync)(deps, device, segment)
+  if (!taken.taken) throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts: { ...taken.facts } })
+  return json(200, { answer: taken.answer, time: await signTime(twin.keys, nonce, twin.now()) })
+}
+
+function json(status: number, body: unknown): HttpAnswer {
+  return { status, headers: {}, body: JSON.stringify(body) }
+}

@@ -1,0 +1,22 @@
+/** The twin's database in memory, with the product's own migrations; its image is what a backup holds. */
+import Sqlite from 'better-sqlite3'
+import { type Database, migrations } from '../../src/cloud/adapters/sqlite/database.ts'
+
+let empty: Buffer | undefined
+
+export function emptyTwin(): Buffer {
+  if (empty === undefined) {
+    const database = new Sqlite(':memory:')
+    for (const { sql } of migrations()) database.exec(sql)
+    empty = database.serialize()
+    database.close()
+  }
+  return empty
+}
+
+export function openImage(image: Buffer): Database {
+  const database = new Sqlite(image)
+  database.defaultSafeIntegers(true)
+  database.pragma('foreign_keys = ON')
+  return database
+}

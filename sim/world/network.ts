@@ -1,0 +1,153 @@
+/**
+ * The way between one device and the twin. Requests and answers travel each by itself: they are late, overtake each other,
+ * come twice or not at all, in one direction or in both, and somebody may show an old answer again.
+ */
+import type { HttpAnswer, HttpExchange, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import type { Random } from './random.ts'
+import type { Scheduler } from './scheduler.ts'
+
+/** How bad it is at the moment. Probabilities are per message, times in ms. */
+export interface Weather {
+  readonly requestsLost: number
+  readonly answersLost: number
+  readonly repeated: number
+  readonly delayMax: number
+  /** A message that is late is so late. */
+  readonly lateMax: number
+  readonly late: number
+  readonly oldAnswers: number
+  readonly broken: number
+}
+
+export const CALM: Weather = {
+  requestsLost: 0,
+  answersLost: 0,
+  repeated: 0,
+  delayMax: 60,
+  lateMax: 0,
+  late: 0,
+  oldAnswers: 0,
+  broken: 0,
+}
+
+/** How long a device waits for an answer. */
+const SILENCE_MS = 30_000
+
+export interface NetworkParts {
+  readonly scheduler: Scheduler
+  readonly random: Random
+  /** Undefined: nobody answers. */
+  readonly deliver: (request: HttpRequest) => Promise<HttpAnswer | undefined>
+  readonly note: (what: string) => void
+  readonly onFault: (kind: string) => void
+}
+
+export class Network {
+  readonly #parts: NetworkParts
+  weather: Weather = CALM
+  /** Cut, per direction. */
+  cutUp = false
+  cutDown = false
+  /** Answers that somebody has kept, by what was asked. */
+  readonly #kept = new Map<string, HttpAnswer[]>()
+
+  constructor(parts: NetworkParts) {
+    this.#parts = parts
+  }
+
+  heal(): void {
+    this.weather = CALM
+    this.cutUp = false
+    this.cutDown = false
+  }
+
+  /** For one process: what arrives after its end reaches nobody. @param alive whether it still runs */
+  exchange(alive: () => boolean): HttpExchange {
+    return (request) => this.#exchange(request, alive)
+  }
+
+  #exchange(request: HttpRequest, alive: () => boolean): Promise<HttpAnswer> {
+    const { scheduler, random, note, onFault } = this.#parts
+    const what = `${request.method} ${pathOf(request)}`
+    return new Promise((resolve, reject) => {
+      const cancel = scheduler.at(scheduler.now + SILENCE_MS, () => end('ETIMEDOUT'))
+      let open = true
+      const close = (): boolean => {
+        const was = open && alive()
+        open = false
+        cancel()
+        return was
+      }
+      const end = (network: string): void => {
+        if (!close()) return
+        note(`${what} fails: ${network}`)
+        reject(new CodedError('CLOUD_UNREACHABLE', 'The cloud does not answer.', { facts: { network } }))
+      }
+      request.signal.addEventListener('abort', () => end('ABORTED'), { once: true })
+      const answered = (answer: HttpAnswer): void => {
+        if (!close()) return
+        note(`${what} is answered ${answer.status}`)
+        resolve(answer)
+      }
+      if (random.chance(this.weather.broken)) {
+        onFault('connection broken')
+        scheduler.at(scheduler.now + this.#delay(), () => end('ECONNRESET'))
+        if (random.chance(0.5)) return
+      }
+      note(`${what} sent`)
+      const copies = random.chance(this.weather.repeated) ? 2 : 1
+      if (copies > 1) onFault('message repeated')
+      for (let copy = 0; copy < copies; copy += 1) this.#send(request, what, answered)
+    })
+  }
+
+  #send(request: HttpRequest, what: string, answered: (answer: HttpAnswer) => void): void {
+    const { scheduler, random, deliver, onFault } = this.#parts
+    if (random.chance(this.weather.requestsLost)) {
+      onFault('request lost')
+      return
+    }
+    scheduler.at(scheduler.now + this.#delay(), () => {
+      if (this.cutUp) {
+        onFault('request cut off')
+        return
+      }
+      void deliver(request).then((answer) => {
+        if (answer !== undefined) this.#sendBack(what, answer, answered)
+      })
+    })
+  }
+
+  #sendBack(what: string, answer: HttpAnswer, answered: (answer: HttpAnswer) => void): void {
+    const { scheduler, random, onFault } = this.#parts
+    const kept = this.#kept.get(what) ?? []
+    this.#kept.set(what, [...kept, answer].slice(-8))
+    if (random.chance(this.weather.answersLost)) {
+      onFault('answer lost')
+      return
+    }
+    let shown = answer
+    if (kept.length > 0 && random.chance(this.weather.oldAnswers)) {
+      onFault('old answer shown again')
+      shown = random.pick(kept)
+    }
+    scheduler.at(scheduler.now + this.#delay(), () => {
+      if (this.cutDown) onFault('answer cut off')
+      else answered(shown)
+    })
+  }
+
+  #delay(): number {
+    const { random, onFault } = this.#parts
+    const { delayMax, late, lateMax } = this.weather
+    if (!random.chance(late)) return random.whole(1, delayMax)
+    onFault('message late')
+    return random.spread(delayMax, lateMax)
+  }
+}
+
+/** With what differs between two devices or sessions. */
+export function pathOf({ url }: Pick<HttpRequest, 'url'>): string {
+  return new URL(url).pathname
+}

@@ -1,0 +1,90 @@
+/**
+ * Signatures that are made and checked at once, on this thread. The real ones come back from a pool of threads in whatever
+ * order the machine likes, which would make a run depend on it. What they prove stays the same: the text, and the key pair.
+ * They are no secret: everybody in the simulation is known.
+ */
+import { createHash, createPrivateKey, createPublicKey, hash } from 'node:crypto'
+import type { KeyObject } from 'node:crypto'
+import type { CryptoKey } from 'jose'
+import { type PublicJwk, type Signer, publicJwk } from '../../src/protocol/signing.ts'
+
+type ToCryptoKey = KeyObject & {
+  toCryptoKey(algorithm: { name: string }, extractable: boolean, usages: readonly string[]): CryptoKey
+}
+
+/** What stands for a key in a signature: the public half of its pair. */
+const publicHalf = new WeakMap<CryptoKey, string>()
+const imported = new Map<string, CryptoKey>()
+
+export interface KeyPair {
+  readonly signer: Signer
+  readonly publicJwk: PublicJwk
+  readonly publicKey: CryptoKey
+}
+
+const pairs = new Map<string, KeyPair>()
+
+/** The same pair for the same name, in every process. */
+export function keyPair(name: string): KeyPair {
+  const known = pairs.get(name)
+  if (known !== undefined) return known
+  const prefix = Buffer.from('302e020100300506032b657004220420', 'hex')
+  const der = Buffer.concat([prefix, createHash('sha256').update(name).digest()])
+  const secret = createPrivateKey({ key: der, format: 'der', type: 'pkcs8' })
+  const { x } = createPublicKey(secret).export({ format: 'jwk' })
+  const jwk = publicJwk.parse({ kty: 'OKP', crv: 'Ed25519', x })
+  const privateKey = (secret as ToCryptoKey).toCryptoKey({ name: 'Ed25519' }, false, ['sign'])
+  publicHalf.set(privateKey, x ?? '')
+  const keyId = Buffer.from(hash('sha256', JSON.stringify({ crv: 'Ed25519', kty: 'OKP', x }), 'hex'), 'hex')
+  const pair: KeyPair = {
+    signer: { keyId: keyId.toString('base64url'), algorithm: 'EdDSA', privateKey },
+    publicJwk: jwk,
+    publicKey: importPublic(x ?? ''),
+  }
+  pairs.set(name, pair)
+  return pair
+}
+
+function importPublic(x: string): CryptoKey {
+  const known = imported.get(x)
+  if (known !== undefined) return known
+  const key = createPublicKey({ key: { kty: 'OKP', crv: 'Ed25519', x }, format: 'jwk' })
+  const made = (key as ToCryptoKey).toCryptoKey({ name: 'Ed25519' }, true, ['verify'])
+  publicHalf.set(made, x)
+  imported.set(x, made)
+  return made
+}
+
+function signature(key: CryptoKey, data: Uint8Array): Buffer {
+  const x = publicHalf.get(key)
+  if (x === undefined) throw new Error('the key is one of the simulation')
+  return createHash('sha512').update(x).update(data).digest()
+}
+
+interface Subtle {
+  sign: (algorithm: unknown, key: CryptoKey, data: Uint8Array) => Promise<ArrayBuffer>
+  verify: (algorithm: unknown, key: CryptoKey, made: Uint8Array, data: Uint8Array) => Promise<boolean>
+  digest: (algorithm: string | { name: string }, data: Uint8Array) => Promise<ArrayBuffer>
+  importKey: (format: string, jwk: { x?: string }) => Promise<CryptoKey>
+}
+
+/** Puts them in the place of Web Crypto's in this process. Returns what puts the real ones back. */
+export function signAtOnce(): () => void {
+  const subtle = Object.getPrototypeOf(globalThis.crypto.subtle) as Subtle
+  const { sign, verify, digest, importKey } = subtle
+  subtle.sign = async (_algorithm, key, data) => bytes(signature(key, data))
+  subtle.verify = async (_algorithm, key, made, data) => signature(key, data).equals(Buffer.from(made))
+  subtle.digest = async (algorithm, data) => {
+    const name = typeof algorithm === 'string' ? algorithm : algorithm.name
+    return bytes(createHash(name.replace('-', '')).update(data).digest())
+  }
+  subtle.importKey = async (format, { x }) => {
+    if (format !== 'jwk' || x === undefined) throw new Error('keys come as JWK')
+    return importPublic(x)
+  }
+  return () => void Object.assign(subtle, { sign, verify, digest, importKey })
+}
+
+function bytes(buffer: Buffer): ArrayBuffer {
+  return new Uint8Array(buffer).buffer
+}

@@ -1,0 +1,34 @@
+// The same seed does the same: in one process after another, and beside another that runs on a thread of its own.
+import { expect, test } from 'vitest'
+import { runMany } from '../../sim/many.ts'
+import type { PlanOptions } from '../../sim/plan.ts'
+
+const OPTIONS: PlanOptions = { devices: 3, hours: 2, requests: 12 }
+
+async function digests(seeds: readonly number[], threads: number): Promise<ReadonlyMap<string, string>> {
+  const found = new Map<string, string>()
+  let order = 0
+  await runMany({
+    seeds,
+    options: OPTIONS,
+    defect: null,
+    threads,
+    onResult: ({ seed, digest }) => {
+      found.set(`${seed} ${(order += 1)}`, digest)
+      return true
+    },
+  })
+  return found
+}
+
+test('a seed leaves the same trace on one thread and on three that compete', { timeout: 300_000 }, async () => {
+  const seeds = [1, 2, 3, 4]
+  const alone = await digests(seeds, 1)
+  const crowded = await digests([...seeds, ...seeds, ...seeds], 3)
+  for (const [name, digest] of crowded) {
+    const [seed] = name.split(' ')
+    const [, first] = [...alone].find(([other]) => other.startsWith(`${seed} `)) ?? []
+    expect(digest).toBe(first)
+  }
+  expect(new Set(alone.values()).size).toBe(seeds.length)
+})

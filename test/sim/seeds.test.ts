@@ -1,0 +1,43 @@
+// Agent and twin under faults that are drawn from seeds, and every seed that has ever failed.
+import { readFileSync } from 'node:fs'
+import { expect, test } from 'vitest'
+import { runMany } from '../../sim/many.ts'
+import type { PlanOptions } from '../../sim/plan.ts'
+
+/** More for a longer look. */
+const SEEDS = Number(process.env['TALLYGATE_TEST_SEEDS'] ?? 300)
+
+const SMALL: PlanOptions = { devices: 3, hours: 2, requests: 12 }
+
+interface FailedSeed {
+  readonly seed: number
+  readonly options: PlanOptions
+  readonly reason: string
+}
+
+/** What each seed that broke a promise broke. */
+async function broken(seeds: readonly number[], options: PlanOptions): Promise<readonly string[]> {
+  const found: string[] = []
+  await runMany({
+    seeds,
+    options,
+    defect: null,
+    threads: 0,
+    onResult: ({ seed, violation }) => {
+      if (violation !== null) found.push(`seed ${seed}: ${violation.invariant} ${violation.message}`)
+      return true
+    },
+  })
+  return found
+}
+
+test(`${SEEDS} seeds break no promise`, { timeout: 120_000 + SEEDS * 4_000 }, async () => {
+  const seeds = Array.from({ length: SEEDS }, (_, index) => 10_001 + index)
+  expect(await broken(seeds, SMALL)).toEqual([])
+})
+
+const failed = JSON.parse(readFileSync(new URL('./failed-seeds.json', import.meta.url), 'utf8')) as FailedSeed[]
+
+test('the seeds that have ever failed break no promise', { timeout: 120_000 + failed.length * 30_000 }, async () => {
+  for (const { seed, options } of failed) expect(await broken([seed], options)).toEqual([])
+})
