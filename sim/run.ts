@@ -37,7 +37,8 @@ import {
   RATES,
 } from './plan.ts'
 import { addresses } from './twin/door.ts'
-import { Twin, type TwinProcess } from './twin/twin.ts'
+import { Twin } from './twin/twin.ts'
+import type { TwinProcess } from './twin/twin-process.ts'
 import { Network } from './world/network.ts'
 import { Random } from './world/random.ts'
 import { VirtualTime, rest } from './world/scheduler.ts'
@@ -126,7 +127,15 @@ class World {
       scheduler: this.#time,
       random: this.#random.stream('twin'),
       key: keyPair('twin'),
-      terms: { grantLifetimeMs, grantHorizonMs, policyUsableMs, syncEveryMs },
+      terms: {
+        grantLifetimeMs,
+        grantHorizonMs,
+        policyUsableMs,
+        syncEveryMs,
+        receiptMarginMs: 7 * 86_400_000,
+        attachesMax: 12,
+        sessionIntervalMs: null,
+      },
       undecidedClock,
       defects: { ...SOUND_TWIN, ...this.#defect?.twin?.() },
       note: (what) => this.#trace.note('twin', what),
@@ -550,7 +559,7 @@ class World {
     const items = ITEMS.map((name) => {
       const rate = parseDecimal(Number((RATES[name] * factor).toFixed(6)))
       if (rate === undefined) throw new Error('a rate is a decimal')
-      return { name, rate }
+      return { name, version: '', rate }
     })
     await createRateTable(store, { version: `v${this.#rateVersions}`, effectiveFrom: now() + inMs, items }, now())
   }
@@ -592,7 +601,7 @@ class World {
     twin: TwinProcess,
     { slot, close, ...what }: Extract<Happening, { kind: 'cloud-session' }>,
   ): Promise<void> {
-    const parts = { store: twin.store, policies: twin.policies, newId: twin.newId }
+    const parts = { ...twin, sessionIntervalMs: null }
     const now = twin.now()
     const sessionId = this.#sessions.get(slot)
     if (sessionId === undefined) {
@@ -629,7 +638,8 @@ class World {
     if (copies.length > 0) {
       // Two machines with one identity fence each other for as long as both run.
       await this.#until(end)
-      end += CALM_MS
+      // ... and then wait for the hour in which they may not attach any more.
+      end += CALM_MS + 60 * 60_000
       for (const copy of copies) {
         copy.retire()
         this.#auditor.discarded(copy)

@@ -28,3 +28,10 @@ export class Violation extends Error {
     this.invariant = invariant
   }
 }
+
+/** An error with what caused it. */
+export function wordsOf(error: unknown): string {
+  const words: string[] = []
+  for (let at = error; at instanceof Error; at = at.cause) words.push(at.message)
+  return words.length === 0 ? String(error) : words.join(' < ')
+}

@@ -6,7 +6,6 @@ import type { HttpExchange } from '../../src/agent/adapters/cloud-http/exchange.
 import type { JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
 import type { Journal } from '../../src/agent/app/journal.ts'
 import type { Disk } from '../device/disk.ts'
-import type { Machine } from '../device/machine.ts'
 import type { KeyPair } from '../world/signatures.ts'
 
 export interface DeviceDefects {
@@ -19,8 +18,8 @@ export interface DeviceDefects {
   /** The process is gone, whatever the reason. */
   onProcessEnd(disk: Disk): void
   onPowerCut(disk: Disk): void
-  /** Time that the boot-time clock does not see, ms. */
-  unseenSuspend(machine: Machine): number
+  /** How much of the time that a board slept its boot-time clock does not see, ms. */
+  unseen(sleptFor: number): number
 }
 
 export const SOUND_DEVICE: DeviceDefects = {
@@ -29,5 +28,5 @@ export const SOUND_DEVICE: DeviceDefects = {
   onTaken: () => undefined,
   onProcessEnd: () => undefined,
   onPowerCut: () => undefined,
-  unseenSuspend: () => 0,
+  unseen: () => 0,
 }

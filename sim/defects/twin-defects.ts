@@ -3,7 +3,6 @@ import type { Database } from '../../src/cloud/adapters/sqlite/database.ts'
 import type { attach } from '../../src/cloud/app/edge/attach.ts'
 import type { sync } from '../../src/cloud/app/edge/sync.ts'
 import type { Store, Transaction } from '../../src/cloud/app/store.ts'
-import type { TwinProcess } from '../twin/twin.ts'
 
 export interface TwinDefects {
   store(store: Store, database: Database): Store
@@ -11,7 +10,10 @@ export interface TwinDefects {
   attach(work: typeof attach): typeof attach
   sync(work: typeof sync): typeof sync
   /** The process begins. @param every runs work again and again until it says that there is no more */
-  begin(twin: TwinProcess, every: (ms: number, work: () => Promise<boolean>) => void): void
+  begin(
+    twin: { readonly store: Store; readonly now: () => number },
+    every: (ms: number, work: () => Promise<boolean>) => void,
+  ): void
   onCommit(database: Database): void
   /** The process is gone; the database that the next one finds. */
   onTwinEnd(database: Database): Database

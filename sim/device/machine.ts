@@ -14,7 +14,7 @@ import { type AssembledAgent, assembleAgent } from '../../src/agent/assemble.ts'
 import type { AgentSettings } from '../../src/agent/settings.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { signDocument } from '../../src/protocol/signing.ts'
-import { Violation } from '../audit/violation.ts'
+import { Violation, wordsOf } from '../audit/violation.ts'
 import type { DeviceDefects } from '../defects/device-defects.ts'
 import type { Network } from '../world/network.ts'
 import type { Random } from '../world/random.ts'
@@ -69,6 +69,9 @@ export class Machine {
   #bootId: string
   #isOn = true
   #isAsleep = false
+  #asleepSince = 0
+  /** Since the boot, up to the last time that it woke, ms. */
+  #slept = 0
   #cancelWake: () => void = () => undefined
   /** What came due while it slept. */
   readonly #sleepers: (() => void)[] = []
@@ -122,6 +125,7 @@ export class Machine {
     if (this.#isOn) this.#onBefore += scheduler.now - this.#bootedAt
     this.#isOn = false
     this.#wake()
+    this.#slept = 0
     defects.onPowerCut(disk)
     this.#cancelStart()
     this.#cancelStart = scheduler.at(scheduler.now + Math.max(1_000, downMs), () => {
@@ -157,11 +161,18 @@ export class Machine {
     const { scheduler } = this.parts
     if (!this.#isOn || this.#isAsleep) return
     this.#isAsleep = true
+    this.#asleepSince = scheduler.now
     this.#cancelWake()
     this.#cancelWake = scheduler.at(scheduler.now + ms, () => this.#wake())
   }
 
+  /** Since the boot, ms. */
+  #sleptFor(): number {
+    return this.#slept + (this.#isAsleep ? this.parts.scheduler.now - this.#asleepSince : 0)
+  }
+
   #wake(): void {
+    this.#slept = this.#sleptFor()
     this.#cancelWake()
     this.#isAsleep = false
     for (const call of this.#sleepers.splice(0)) call()
@@ -209,7 +220,7 @@ export class Machine {
     return {
       bootId: this.#bootId,
       wall: () => scheduler.now + this.#wallError,
-      sinceBoot: () => Math.floor((elapsed() - defects.unseenSuspend(this)) / STEP_MS) * STEP_MS,
+      sinceBoot: () => Math.floor((elapsed() - defects.unseen(this.#sleptFor())) / STEP_MS) * STEP_MS,
     }
   }
 
@@ -387,11 +398,4 @@ class Process {
     await agent.link.stop()
     await this.#journal?.close()
   }
-}
-
-/** An error with what caused it. */
-export function wordsOf(error: unknown): string {
-  const words: string[] = []
-  for (let at = error; at instanceof Error; at = at.cause) words.push(at.message)
-  return words.length === 0 ? String(error) : words.join(' < ')
 }

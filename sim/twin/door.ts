@@ -13,10 +13,10 @@ import { attachRequest } from '../../src/protocol/edge/attach.ts'
 import { enrollmentRequest } from '../../src/protocol/edge/enrollment.ts'
 import { syncRequest } from '../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
-import type { TwinProcess } from './twin.ts'
+import type { TwinProcess } from './twin-process.ts'
 
-export const EDGE_URL = 'https://twin.example/edge/api/v1'
-export const SERVICE_URL = 'https://twin.example/api'
+const EDGE_URL = 'https://twin.example/edge/api/v1'
+const SERVICE_URL = 'https://twin.example/api'
 
 export const addresses = () => ({ edge: EDGE_URL, service: SERVICE_URL, push: null })
 
@@ -27,8 +27,10 @@ export async function answerAtTheDoor(twin: TwinProcess, request: HttpRequest): 
     return { ...answer, headers: { date, ...answer.headers } }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
-    const { code, message, httpStatus } = error
-    return { status: httpStatus, headers: { date }, body: JSON.stringify({ message, code }) }
+    const { code, message, httpStatus, facts } = error
+    const { retryAfterMs } = facts
+    const wait = typeof retryAfterMs === 'number' ? { 'retry-after': String(Math.ceil(retryAfterMs / 1000)) } : {}
+    return { status: httpStatus, headers: { date, ...wait }, body: JSON.stringify({ message, code }) }
   }
 }
 
@@ -53,7 +55,7 @@ async function route(twin: TwinProcess, request: HttpRequest): Promise<HttpAnswe
   const [, , , , sessionId, last] = path.split('/')
   const instanceId = headers['x-instance-id'] ?? ''
   if (instances?.has(instanceId) !== true) throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'It is of another instance.')
-  const parts = { store: twin.store, policies: twin.policies, newId: twin.newId }
+  const parts = { ...twin, sessionIntervalMs: null }
   const belongs = (session: { readonly instanceId: string }): void => {
     if (session.instanceId !== instanceId) throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'It is of another instance.')
   }
@@ -80,7 +82,7 @@ async function policy(twin: TwinProcess, instanceId: string, tag: string | undef
 async function attached(twin: TwinProcess, deviceId: string, body: unknown): Promise<HttpAnswer> {
   const order = attachRequest.parse(body)
   const answer = await twin.defects.attach(attach)(twin, deviceId, order)
-  return json(200, { answer, time: await signTime(twin.keys, order.nonce, twin.now()) })
+  return json(200, { answer, time: await signTime(twin.keys, order.nonce, answer, twin.now()) })
 }
 
 async function synced(twin: TwinProcess, deviceId: string, body: unknown): Promise<HttpAnswer> {
@@ -94,7 +96,7 @@ async function synced(twin: TwinProcess, deviceId: string, body: unknown): Promi
   }
   const taken = await twin.defects.sync(sync)(deps, device, segment)
   if (!taken.taken) throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts: { ...taken.facts } })
-  return json(200, { answer: taken.answer, time: await signTime(twin.keys, nonce, twin.now()) })
+  return json(200, { answer: taken.answer, time: await signTime(twin.keys, nonce, taken.answer, twin.now()) })
 }
 
 function json(status: number, body: unknown): HttpAnswer {

@@ -12,20 +12,19 @@ import type { Database } from '../../src/cloud/adapters/sqlite/database.ts'
 import { SingleConnectionDialect } from '../../src/cloud/adapters/sqlite/dialect.ts'
 import { GroupCommit } from '../../src/cloud/adapters/sqlite/group-commit.ts'
 import { Authenticator } from '../../src/cloud/app/authenticate.ts'
-import type { KeyRing } from '../../src/cloud/app/edge/key-ring.ts'
 import type { EdgeTerms } from '../../src/cloud/app/edge/terms.ts'
 import { Policies } from '../../src/cloud/app/load-policy.ts'
 import { carryOnCalendar } from '../../src/cloud/app/raise-policy.ts'
 import { sweepNextSession } from '../../src/cloud/app/session-life.ts'
 import type { Store } from '../../src/cloud/app/store.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
-import { Violation } from '../audit/violation.ts'
+import { Violation, wordsOf } from '../audit/violation.ts'
 import type { TwinDefects } from '../defects/twin-defects.ts'
-import { wordsOf } from '../device/machine.ts'
 import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import type { KeyPair } from '../world/signatures.ts'
 import { answerAtTheDoor } from './door.ts'
+import type { TwinProcess } from './twin-process.ts'
 import { emptyTwin, openImage } from './twin-database.ts'
 
 export interface CommitTrap {
@@ -46,19 +45,6 @@ export interface TwinParts {
   readonly onCommit: () => void
   readonly onViolation: (violation: Violation) => void
   readonly onFault: (kind: string) => void
-}
-
-/** What one life of the twin works with. */
-export interface TwinProcess {
-  readonly alive: boolean
-  readonly store: Store
-  readonly policies: Policies
-  readonly authenticator: Authenticator
-  readonly keys: KeyRing
-  readonly terms: EdgeTerms
-  readonly defects: TwinDefects
-  readonly now: () => number
-  readonly newId: () => string
 }
 
 const SWEEP_EVERY_MS = 15_000
@@ -110,7 +96,9 @@ export class Twin {
       newId: () => random.uuid(),
     }
     this.#process = process
-    this.#repeat(process, SWEEP_EVERY_MS, () => sweepNextSession(process, scheduler.now))
+    this.#repeat(process, SWEEP_EVERY_MS, () =>
+      sweepNextSession({ ...process, sessionIntervalMs: null }, scheduler.now),
+    )
     this.#repeat(process, CALENDARS_EVERY_MS, () => store.transaction((tx) => carryOnCalendar(tx, scheduler.now)))
     defects.begin(process, (ms, work) => this.#repeat(process, ms, work))
   }

@@ -148,6 +148,6 @@ export class Network {
 }
 
 /** With what differs between two devices or sessions. */
-export function pathOf({ url }: Pick<HttpRequest, 'url'>): string {
+function pathOf({ url }: Pick<HttpRequest, 'url'>): string {
   return new URL(url).pathname
 }
