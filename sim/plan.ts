@@ -46,6 +46,10 @@ export interface SitePlan {
   readonly noRtc: readonly boolean[]
   readonly driftPpm: readonly number[]
   readonly wallErrorMs: readonly number[]
+  /** Devices that answer ahead of their disk, from blocks that are reserved there. */
+  readonly reserved: readonly boolean[]
+  /** Most whole tokens of a block. */
+  readonly blockMax: number
 }
 
 export interface PlannedRequest {
@@ -324,6 +328,8 @@ function drawSite(random: Random, devices: number): SitePlan {
     undecidedClock: random.pick(['allow', 'refuse'] as const),
     noRtc: Array.from({ length: devices }, () => random.chance(0.3)),
     driftPpm: Array.from({ length: devices }, () => (random.chance(0.5) ? random.whole(-150, 150) : 0)),
+    reserved: Array.from({ length: devices }, () => random.chance(0.4)),
+    blockMax: random.spread(1, 50),
     wallErrorMs: Array.from({ length: devices }, () => (random.chance(0.3) ? random.whole(-40, 40) * HOUR : 0)),
   }
 }

@@ -250,7 +250,7 @@ class World {
       name,
       scheduler: this.#time,
       random,
-      settings: settingsFor(this.#plan, token),
+      settings: settingsFor(this.#plan, device, token),
       key: keyPair(`device ${device}`),
       disk,
       network: new Network({
@@ -268,6 +268,15 @@ class World {
         if (answer.ok && call.call === 'acknowledge') this.#syncs += 1
         this.#judge(() => this.#auditor.taken(taker, call, answer, this.#twin.database))
       },
+      onLogged: (logger, entries) =>
+        this.#judge(() =>
+          this.#auditor.logged(
+            logger,
+            entries.map(({ body }) => body),
+            this.#twin.database,
+          ),
+        ),
+      onPowerCut: (cut) => this.#auditor.powerCut(cut),
       onViolation: (violation) => this.#violate(violation),
       onFault,
     })
@@ -298,12 +307,9 @@ class World {
       case 'kill':
         this.#first(what.device).kill(what.downMs)
         break
-      case 'power-cut': {
-        const machine = this.#first(what.device)
-        this.#auditor.powerCut(machine)
-        machine.cutPower(what.downMs)
+      case 'power-cut':
+        this.#first(what.device).cutPower(what.downMs)
         break
-      }
       case 'stop':
         this.#first(what.device).stop(what.downMs)
         break
@@ -715,11 +721,13 @@ function requestOf({ item, count, requester, gold }: PlannedRequest): AccessRequ
   }
 }
 
-function settingsFor({ site }: Plan, token: string): AgentSettings {
+function settingsFor({ site }: Plan, device: number, token: string): AgentSettings {
   settingsOfAll ??= loadSettings(agentOptions, { file: null, env: {}, flags: {}, readText: () => '' })
-  const { sync, grants } = settingsOfAll
+  const { sync, grants, reserve } = settingsOfAll
   return {
     ...settingsOfAll,
+    durability: site.reserved[device] === true ? 'reserved' : 'durable',
+    reserve: { ...reserve, blockMax: site.blockMax },
     enrollment: { token: new Secret(token) },
     sync: { ...sync, interval: site.syncEveryMs, batch: site.batch, backoffMax: site.backoffMaxMs },
     grants: { ...grants, starting: site.startingGrant, returnOnStop: site.returnOnStop },

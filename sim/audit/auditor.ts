@@ -23,6 +23,9 @@ interface Entry {
   billedTokens: bigint
   billedLines: number
   acknowledged: boolean
+  /** It stands in the volatile log and not on the disk: a power cut may take it, and burns at least as much for it. */
+  volatile: boolean
+  readonly postings: readonly { readonly account: string; readonly amount: bigint }[]
   /** Its owner has lost it, or taken from the device the means to deliver it. */
   mayBeLost: boolean
 }
@@ -158,8 +161,8 @@ export class Auditor {
     this.#look('I5')
     const bad = query(
       database,
-      `SELECT id, granted, used - refunded + returned AS spent FROM account
-           WHERE metered = 0 AND used - refunded + returned > granted`,
+      `SELECT id, granted, max(used, reserved) - refunded + returned AS spent FROM account
+           WHERE metered = 0 AND max(used, reserved) - refunded + returned > granted`,
     ).get() as { id: string; granted: bigint; spent: bigint } | undefined
     if (bad === undefined) return
     throw new Violation('I5', `${machine.name} has spent ${bad.spent} of ${bad.id}, of ${bad.granted} granted`)
@@ -191,11 +194,35 @@ export class Auditor {
   powerCut(machine: Machine): void {
     const grant = this.#grants.get(machine.name)
     if (grant) grant.powerCuts += 1
+    for (const entry of this.#volatileOf(machine)) {
+      for (const { account, amount } of entry.postings) {
+        this.#takenByCuts.add(`${machine.name} ${entry.deviceId} ${entry.incarnation} ${account}`, amount)
+        // The burn that follows counts it.
+        this.#spent.add(`${entry.deviceId} ${entry.incarnation} ${account}`, -amount)
+      }
+      this.#entries.delete(entry.correlationId)
+      const key = [...this.#charges].find(([, charge]) => charge.correlationId === entry.correlationId)?.[0]
+      if (key !== undefined) this.#charges.delete(key)
+    }
+  }
+
+  /** What a power cut has taken, and nothing has been burned for yet, by machine, device, incarnation and account. */
+  readonly #takenByCuts = new Books()
+
+  #volatileOf(machine: Machine): readonly Entry[] {
+    return [...this.#entries.values()].filter((entry) => entry.volatile && entry.machine === machine.name)
+  }
+
+  #forgetCuts(machine: Machine): void {
+    for (const [name, amount] of this.#takenByCuts.entries()) {
+      if (name.startsWith(`${machine.name} `)) this.#takenByCuts.add(name, -amount)
+    }
   }
 
   /** The owner wipes the disk: what was not delivered is gone, and what it holds stays held. */
   wiped(machine: Machine): void {
     this.#lost(machine, () => true)
+    this.#forgetCuts(machine)
     this.#grants.set(machine.name, null)
     this.#forgetful.add(machine.name)
   }
@@ -221,6 +248,7 @@ export class Auditor {
     this.#grants.set(machine.name, null)
     this.#forgetful.add(machine.name)
     if (machine !== from) return
+    this.#forgetCuts(machine)
     const kept = new Set(query(database, 'SELECT body FROM entry').pluck().all() as string[])
     const ids = new Set([...kept].map((body) => (JSON.parse(body) as EntryText).correlationId))
     this.#lost(machine, (entry) => !ids.has(entry.correlationId))
@@ -229,6 +257,7 @@ export class Auditor {
   /** The owner throws a machine away. */
   discarded(machine: Machine): void {
     this.#lost(machine, () => true)
+    this.#forgetCuts(machine)
   }
 
   /** Reads what the twin has committed since the last look. */
@@ -267,6 +296,10 @@ export class Auditor {
           `but billed with ${entry.billedTokens} in ${entry.billedLines} of ${entry.lines} lines`,
       )
     }
+    for (const [name, amount] of this.#takenByCuts.entries()) {
+      if (amount > 0n && !this.#revokedNames(name))
+        throw new Violation('I3', `${amount} of ${name} were lost to a power cut`)
+    }
     for (const [correlationId, { tokens, billed }] of this.#direct) {
       if (tokens !== billed) {
         throw new Violation('I3', `the twin has charged ${tokens} by ${correlationId}, but billed ${billed}`)
@@ -276,36 +309,82 @@ export class Auditor {
     for (const machine of machines) this.#compareGrants(database, machine)
   }
 
+  /** Entries are in the volatile log of a device: they may be answered. @param twin its database */
+  logged(machine: Machine, bodies: readonly string[], twin: Sqlite.Database): void {
+    const { database } = machine.parts.disk
+    const { deviceId, incarnation } = ownerOf(database)
+    if (deviceId === null) throw new Error('an entry belongs to a device')
+    for (const text of bodies) this.#enter(machine, JSON.parse(text) as EntryText, deviceId, incarnation, true, twin)
+  }
+
   #appended(machine: Machine, bodies: readonly string[], twin: Sqlite.Database): void {
     const { deviceId, incarnation } = ownerOf(machine.parts.disk.database)
     if (deviceId === null) throw new Error('an entry belongs to a device')
     for (const text of bodies) {
       const body = JSON.parse(text) as EntryText
-      const tokens = body.items.reduce((sum, { total }) => sum + BigInt(total), 0n)
-      const sign = body.kind === 'refund' ? -1n : 1n
-      this.#checkTime(machine, body)
-      this.#entries.set(body.correlationId, {
-        correlationId: body.correlationId,
-        machine: machine.name,
-        deviceId,
-        incarnation,
-        n: body.n,
-        tokens: sign * tokens,
-        lines: body.items.reduce((sum, { parts }) => sum + Math.max(1, parts.length), 0),
-        billedTokens: 0n,
-        billedLines: 0,
-        acknowledged: false,
-        mayBeLost: this.#revoked.has(deviceId),
-      })
-      for (const { account, amount } of body.postings) {
-        this.#spent.add(`${deviceId} ${incarnation} ${account}`, sign * BigInt(amount))
-        const sql = 'SELECT * FROM device_accounts WHERE device_id = ? AND incarnation = ? AND account = ?'
-        const row = query(twin, sql).get(deviceId, incarnation, account) as DeviceAccountRow | undefined
-        if (row === undefined) throw new Violation('I2', `${amount} of ${account} were spent, which nobody has granted`)
-        this.#checkSpent(row)
+      const known = this.#entries.get(body.correlationId)
+      if (known === undefined) this.#enter(machine, body, deviceId, incarnation, false, twin)
+      else known.volatile = false
+      if (body.kind === 'burn') this.#burned(machine, body, deviceId, incarnation)
+    }
+  }
+
+  #enter(
+    machine: Machine,
+    body: EntryText,
+    deviceId: string,
+    incarnation: number,
+    volatile: boolean,
+    twin: Sqlite.Database,
+  ): void {
+    const { correlationId, kind, n, items } = body
+    const sign = kind === 'refund' ? -1n : 1n
+    const postings = body.postings.map(({ account, amount }) => ({ account, amount: sign * BigInt(amount) }))
+    const ofLines = postings.filter(({ account }) => account.startsWith('line/'))
+    const burn = kind === 'burn'
+    const tokens = burn
+      ? ofLines.reduce((sum, { amount }) => sum + amount, 0n)
+      : sign * items.reduce((sum, { total }) => sum + BigInt(total), 0n)
+    if (!burn) this.#checkTime(machine, body)
+    this.#entries.set(correlationId, {
+      correlationId,
+      machine: machine.name,
+      deviceId,
+      incarnation,
+      n,
+      tokens,
+      lines: burn ? ofLines.length : items.reduce((sum, { parts }) => sum + Math.max(1, parts.length), 0),
+      billedTokens: 0n,
+      billedLines: 0,
+      acknowledged: false,
+      volatile,
+      postings,
+      mayBeLost: this.#revoked.has(deviceId),
+    })
+    for (const { account, amount } of postings) {
+      this.#spent.add(`${deviceId} ${incarnation} ${account}`, amount)
+      const sql = 'SELECT * FROM device_accounts WHERE device_id = ? AND incarnation = ? AND account = ?'
+      const row = query(twin, sql).get(deviceId, incarnation, account) as DeviceAccountRow | undefined
+      if (row === undefined) throw new Violation('I2', `${amount} of ${account} were spent, which nobody has granted`)
+      this.#checkSpent(row)
+    }
+    const key = items[0]?.metaData?.key
+    if (key !== undefined && tokens > 0n) this.#chargeOnce(machine, key, correlationId)
+  }
+
+  /** A burn takes the place of what the power cut has taken out of the volatile log, and is never less. */
+  #burned(machine: Machine, { postings }: EntryText, deviceId: string, incarnation: number): void {
+    this.#look('I3')
+    for (const { account, amount } of postings) {
+      const name = `${machine.name} ${deviceId} ${incarnation} ${account}`
+      const lost = this.#takenByCuts.get(name)
+      if (BigInt(amount) < lost) {
+        throw new Violation(
+          'I3',
+          `${machine.name} has burned ${amount} of ${account}, but has lost ${lost} to power cuts`,
+        )
       }
-      const key = body.items[0]?.metaData?.key
-      if (key !== undefined && tokens > 0n) this.#chargeOnce(machine, key, body.correlationId)
+      this.#takenByCuts.add(name, -lost)
     }
   }
 
@@ -549,6 +628,10 @@ export class Auditor {
         )
       }
     }
+  }
+
+  #revokedNames(name: string): boolean {
+    return this.#revoked.has(name.split(' ')[1] ?? '')
   }
 
   #look(invariant: Invariant): void {

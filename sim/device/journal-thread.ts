@@ -96,9 +96,9 @@ class StoreOnDisk extends JournalStore {
     this.#disk = disk
   }
 
-  override append(...args: Parameters<JournalStore['append']>): void {
-    this.#needRoom(false)
-    super.append(...args)
+  override append(...args: Parameters<JournalStore['append']>): ReturnType<JournalStore['append']> {
+    this.#needRoom(args[0].answered)
+    return super.append(...args)
   }
 
   override saveClock(...args: Parameters<JournalStore['saveClock']>): void {

@@ -8,7 +8,7 @@ import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite
 import { openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
 import type { AccessAnswer, AccessCall } from '../../src/agent/app/access.ts'
 import type { TimeSource } from '../../src/agent/app/clock.ts'
-import type { Journal } from '../../src/agent/app/journal.ts'
+import type { Journal, PendingEntry } from '../../src/agent/app/journal.ts'
 import type { Timers } from '../../src/agent/app/link/ports.ts'
 import { type AssembledAgent, assembleAgent } from '../../src/agent/assemble.ts'
 import type { AgentSettings } from '../../src/agent/settings.ts'
@@ -22,6 +22,7 @@ import type { Scheduler } from '../world/scheduler.ts'
 import type { KeyPair } from '../world/signatures.ts'
 import type { Disk } from './disk.ts'
 import { type Mishap, journalThread } from './journal-thread.ts'
+import { VolatileMemory } from './volatile-memory.ts'
 
 /** A mishap that waits for its call. */
 export interface Trap {
@@ -45,6 +46,9 @@ export interface MachineParts {
   readonly defects: DeviceDefects
   readonly note: (what: string) => void
   readonly onTaken: (machine: Machine, call: JournalCall, answer: JournalAnswer) => void
+  /** Entries are in the volatile log: they may be answered. */
+  readonly onLogged: (machine: Machine, entries: readonly PendingEntry[]) => void
+  readonly onPowerCut: (machine: Machine) => void
   readonly onViolation: (violation: Violation) => void
   readonly onFault: (kind: string) => void
 }
@@ -65,6 +69,7 @@ export class Machine {
   driftPpm = 0
   /** How long each call of the journal takes at most, ms. */
   diskLatencyMax = 2
+  readonly memory = new VolatileMemory()
   #bootedAt: number
   #bootId: string
   #isOn = true
@@ -126,7 +131,9 @@ export class Machine {
     this.#isOn = false
     this.#wake()
     this.#slept = 0
+    this.memory.clear()
     defects.onPowerCut(disk)
+    this.parts.onPowerCut(this)
     this.#cancelStart()
     this.#cancelStart = scheduler.at(scheduler.now + Math.max(1_000, downMs), () => {
       this.#isOn = true
@@ -345,6 +352,7 @@ class Process {
       timers,
       randomness: { fraction: () => random.fraction(), token: () => random.token() },
       newId: () => random.uuid(),
+      volatileLog: machine.memory.log(time.bootId, alive, (entries) => machine.parts.onLogged(machine, entries)),
       soon: (call) => void machine.after(this, 0, call),
       cloud: (tokens) =>
         createCloudHttp({

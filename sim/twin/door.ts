@@ -89,10 +89,9 @@ async function synced(twin: TwinProcess, deviceId: string, body: unknown): Promi
   const { segment, nonce } = syncRequest.parse(body)
   const device = await twin.store.read((reader) => reader.edge.devices.get(deviceId))
   if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
-  const deps = {
+  const deps: Parameters<typeof sync>[0] = {
     ...twin,
-    heartbeat: (...[tx, { id }, at]: Parameters<Parameters<typeof sync>[0]['heartbeat']>) =>
-      heartbeatOfDevice(tx, id, at),
+    heartbeat: (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest),
   }
   const taken = await twin.defects.sync(sync)(deps, device, segment)
   if (!taken.taken) throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts: { ...taken.facts } })

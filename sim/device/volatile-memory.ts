@@ -1,0 +1,73 @@
+/**
+ * What a board keeps in memory outside of the process: the volatile log of a device that answers ahead of its disk. It
+ * outlives the process and not the power. A record is written as a whole; that it may be cut off is tested where it is
+ * framed.
+ */
+import type { PendingEntry } from '../../src/agent/app/journal.ts'
+import type { Anchor, LeftLog, VolatileLog } from '../../src/agent/app/volatile-log.ts'
+
+interface Part {
+  readonly anchors: Anchor[]
+  entries: PendingEntry[]
+}
+
+export class VolatileMemory {
+  #left: { readonly bootId: string; readonly incarnation: number; readonly parts: Part[] } | null = null
+
+  /** The power is off. */
+  clear(): void {
+    this.#left = null
+  }
+
+  /**
+   * As one process on a boot sees it.
+   *
+   * @param alive a process that is gone writes nothing more
+   * @param onWritten hears of what may be answered from here on
+   */
+  log(
+    bootId: string,
+    alive: () => boolean,
+    onWritten: (entries: readonly PendingEntry[]) => void,
+  ): VolatileLog & { readonly left: () => LeftLog | undefined } {
+    const newest = (): Part => {
+      const part = this.#left?.parts.at(-1)
+      if (part === undefined) throw new Error('the volatile log is not open')
+      return part
+    }
+    return {
+      left: () => {
+        if (this.#left === null) return undefined
+        const { parts, incarnation, bootId: boot } = this.#left
+        return {
+          bootId: boot,
+          incarnation,
+          anchors: parts.flatMap(({ anchors }) => anchors),
+          entries: parts.flatMap(({ entries }) => entries),
+        }
+      },
+      begin: (incarnation, anchor) => {
+        if (alive()) this.#left = { bootId, incarnation, parts: [{ anchors: [anchor], entries: [] }] }
+      },
+      write: (entries) => {
+        if (!alive()) return
+        newest().entries.push(...structuredClone(entries))
+        onWritten(entries)
+      },
+      retract: (from) => {
+        for (const part of this.#left?.parts ?? []) part.entries = part.entries.filter(({ n }) => n < from)
+      },
+      turn: () => {
+        newest()
+        this.#left?.parts.push({ anchors: [], entries: [] })
+      },
+      forget: (anchor) => {
+        newest().anchors.push(anchor)
+        this.#left?.parts.splice(0, this.#left.parts.length - 1)
+      },
+      remove: () => {
+        if (alive()) this.#left = null
+      },
+    }
+  }
+}
