@@ -5,7 +5,7 @@ import type { HttpClient } from '../client/http.ts'
 import { type AccountId, actionAccount, lineAccount } from '../core/account.ts'
 import type { Micro } from '../core/amount.ts'
 import { billed } from '../core/grant.ts'
-import { accountLedger } from '../protocol/edge/administration.ts'
+import { accountLedger, deviceList } from '../protocol/edge/administration.ts'
 import { AGENT_STATUS_PATH, agentStatus, type AgentStatus } from '../protocol/local/status.ts'
 import type { Ledger, Ledgers } from './result.ts'
 
@@ -19,6 +19,13 @@ export async function readLedgers(agent: HttpClient, twin: HttpClient, instanceI
 
 export async function readStatus(agent: HttpClient): Promise<AgentStatus> {
   return agent.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+}
+
+/** Devices that the twin holds for copied, restored or wrong: there is one honest one. */
+export async function alarmsOf(twin: HttpClient, instanceId: string): Promise<number> {
+  const call = { method: 'GET', path: `/edge/api/v1/devices?instanceId=${instanceId}` } as const
+  const { devices } = await twin.json(call, deviceList)
+  return devices.filter(({ forked, rejected, incarnation }) => forked || rejected || incarnation !== 1).length
 }
 
 async function deviceLedger(agent: HttpClient): Promise<Ledger> {

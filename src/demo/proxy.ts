@@ -1,9 +1,16 @@
 /**
- * The network between device and cloud, as a TCP proxy that can be cut. Cut means cut: connections that stand are
- * destroyed, and nobody listens, so that a device sees what it sees when the cable is out.
+ * The network between device and cloud, as a TCP proxy that can be cut, slow, or lose what comes back. Cut means cut:
+ * connections that stand are destroyed, and nobody listens, so that a device sees what it sees when the cable is out.
  */
 import { createServer, connect, type Server, type Socket } from 'node:net'
 import type { AddressInfo } from 'node:net'
+import { Transform } from 'node:stream'
+
+/** `one way`: what the target answers never arrives, and the connection breaks in its place. */
+export type Behaviour = 'well' | 'slowly' | 'one way'
+
+/** Each way, ms. */
+const SLOW_MS = 300
 
 export interface Proxy {
   readonly port: number
@@ -13,6 +20,8 @@ export interface Proxy {
   /** Listens on the same port again. */
   restore(): Promise<void>
   close(): Promise<void>
+  /** How it carries from now on, connections that stand included. */
+  behave(how: Behaviour): void
   /** Bytes carried in both directions. */
   readonly carried: number
 }
@@ -23,6 +32,7 @@ export async function startProxy(): Promise<Proxy> {
   const open = new Set<Socket>()
   let target: number | undefined
   let carried = 0
+  let behaviour: Behaviour = 'well'
 
   const pair = (from: Socket): void => {
     if (target === undefined) {
@@ -42,7 +52,11 @@ export async function startProxy(): Promise<Proxy> {
         open.delete(one)
         other.destroy()
       })
-      one.pipe(other)
+      const carry = carrier(() =>
+        behaviour === 'one way' && one === to ? 'lose' : behaviour === 'slowly' ? SLOW_MS : 0,
+      )
+      carry.on('error', () => one.destroy())
+      one.pipe(carry).pipe(other)
     }
   }
 
@@ -74,8 +88,21 @@ export async function startProxy(): Promise<Proxy> {
       server ??= await listen(port)
     },
     close: cut,
+    behave: (how) => (behaviour = how),
     get carried() {
       return carried
     },
   }
+}
+
+/** Passes on what it gets, after as many ms as it is told at that moment, or breaks instead. */
+function carrier(how: () => number | 'lose'): Transform {
+  return new Transform({
+    transform(chunk: Buffer, _encoding, done) {
+      const delay = how()
+      if (delay === 'lose') done(new Error('the answer is lost'))
+      else if (delay === 0) done(null, chunk)
+      else setTimeout(() => done(null, chunk), delay)
+    },
+  })
 }

@@ -47,11 +47,15 @@ function verdict(result: DemoResult): readonly string[] {
     return `WRONG: ${request.at} ${request.requester}: ${item?.outcome ?? ''} instead of ${item?.must ?? ''}`
   })
   const differing = result.comparisons.filter(({ difference }) => difference !== 0n)
-  const kills = result.kills === 0 ? '' : `, with the agent killed ${times(result.kills)}`
-  if (succeeded(result)) return [`The ledgers agree to the micro-token${kills}. ${seconds(result.totalMs)} s in all.`]
+  const disturbed = [...result.disturbances].map(([kind, count]) => `${kind} ${times(count)}`)
+  const killed = result.kills === 0 ? [] : [`the agent killed ${times(result.kills)}`]
+  const happened = disturbed.length > 0 ? disturbed : killed
+  const despite = happened.length === 0 ? '' : `, with ${happened.join(', ')}`
+  if (succeeded(result)) return [`The ledgers agree to the micro-token${despite}. ${seconds(result.totalMs)} s in all.`]
   return [
     ...wrong.slice(0, 10),
     ...(wrong.length > 10 ? [`... and ${wrong.length - 10} more`] : []),
+    ...(result.alarms > 0 ? ['THE CLOUD TAKES AN HONEST DEVICE FOR COPIED OR WRONG.'] : []),
     ...(differing.length > 0
       ? [
           `THE LEDGERS DIFFER on ${differing.map(({ lineItemId, part }) => (part === null ? lineItemId : `${lineItemId}, ${part}`)).join(', ')}.`,
@@ -84,7 +88,9 @@ export function reportJson(result: DemoResult): Record<string, unknown> {
       difference: microText(difference),
     })),
     wrong: result.wrong.map(({ request, items }) => ({ ...request, outcomes: items.map(({ outcome }) => outcome) })),
+    alarms: result.alarms,
     kills: result.kills,
+    disturbances: Object.fromEntries(result.disturbances),
     drainMs: Math.round(result.drainMs),
     totalMs: Math.round(result.totalMs),
     directory: result.directory,

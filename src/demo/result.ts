@@ -43,20 +43,33 @@ export interface Comparison {
   readonly difference: Micro
 }
 
+export type DisturbanceKind =
+  'agent killed' | 'twin killed' | 'both killed' | 'clock set' | 'network slow' | 'answers lost' | 'network cut'
+
 export interface DemoResult {
   readonly phases: readonly Phase[]
   readonly comparisons: readonly Comparison[]
   /** Requests with an item that was not refused as it had to be. */
   readonly wrong: readonly Told[]
+  /** Devices that the twin takes for copied, restored or wrong; there is one, and it is honest. */
+  readonly alarms: number
+  /** Of the agent. */
   readonly kills: number
+  /** How often what went wrong, with `--chaos`. */
+  readonly disturbances: ReadonlyMap<DisturbanceKind, number>
   readonly drainMs: number
   readonly totalMs: number
   /** Where databases and logs are kept; null when they are not. */
   readonly directory: string | null
 }
 
-export function succeeded({ comparisons, wrong }: Pick<DemoResult, 'comparisons' | 'wrong'>): boolean {
-  return comparisons.length > 0 && comparisons.every(({ difference }) => difference === 0n) && wrong.length === 0
+export function succeeded({
+  comparisons,
+  wrong,
+  alarms,
+}: Pick<DemoResult, 'comparisons' | 'wrong' | 'alarms'>): boolean {
+  const isEqual = comparisons.length > 0 && comparisons.every(({ difference }) => difference === 0n)
+  return isEqual && wrong.length === 0 && alarms === 0
 }
 
 /**

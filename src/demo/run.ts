@@ -11,8 +11,9 @@ import { makeAccessToken } from '../client/access-token.ts'
 import { HttpClient } from '../client/http.ts'
 import { CodedError } from '../protocol/errors.ts'
 import type { AgentStatus } from '../protocol/local/status.ts'
+import { Chaos, planChaos } from './chaos.ts'
 import { readDay, type RecordedRequest } from './day.ts'
-import { readLedgers, readStatus } from './ledgers.ts'
+import { alarmsOf, readLedgers, readStatus } from './ledgers.ts'
 import { Applications } from './play.ts'
 import type { Presenter } from './presenter.ts'
 import { enrollmentToken, provision } from './provision.ts'
@@ -21,14 +22,16 @@ import { type Random, seeded } from './random.ts'
 import { seconds } from './report.ts'
 import { compare, type DemoResult, type Phase, wrongRefusals } from './result.ts'
 import { killRunning } from './service-process.ts'
-import { Agent, startTwin } from './services.ts'
+import { Agent, Twin } from './services.ts'
 import { LINE_ITEMS, RATE_TABLES } from './site.ts'
 
 export interface DemoOptions {
   readonly connections: number
   /** How often the agent is killed during the day. */
   readonly kills: number
-  /** Decides when the kills fall. */
+  /** Kill both services, set the device's clock, and disturb the network. */
+  readonly chaos: boolean
+  /** Decides when the kills and disturbances fall. */
   readonly seed: number
   /** Keep the directories with databases and logs. */
   readonly keep: boolean
@@ -79,15 +82,14 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   const proxies = Object.values(network)
   for (const proxy of proxies) stack.defer(() => proxy.close())
 
-  const twin = await startTwin({
+  const twin = new Twin({
     directory,
     readyWithinMs: READY_WITHIN_MS,
     // What devices are told: the ends of the network that can be cut.
     publicPorts: { http: network.http.port, push: network.push.port },
   })
-  stack.defer(async () => {
-    await twin.process.stop(STOP_WITHIN_MS)
-  })
+  await twin.start()
+  stack.defer(() => twin.stop(STOP_WITHIN_MS))
   network.http.lead(twin.httpPort)
   network.push.lead(twin.pushPort)
   presenter.step(`The cloud twin runs at ${twin.url}`)
@@ -103,8 +105,10 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
     `It has a site: ${LINE_ITEMS.length} line items, ${RATE_TABLES.length} rate tables (${ahead} not yet in effect)`,
   )
 
+  const clockErrorFile = join(directory, 'clock-error')
   const agent = new Agent({
     directory,
+    ...(options.chaos ? { clockErrorFile } : {}),
     enrollmentToken: await enrollmentToken(administrator, instanceId),
     readyWithinMs: READY_WITHIN_MS,
   })
@@ -122,7 +126,10 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
     `The agent is enrolled, has the rules (revision ${ready.policies[0]?.applied ?? 0}) and its first grant`,
   )
 
+  const third = Math.ceil(day.length / 3)
   const kills = new Set(momentsOfKills(seeded(options.seed), options.kills, day.length))
+  const plan = options.chaos ? planChaos(seeded(options.seed), day.length, [third, 2 * third]) : []
+  const chaos = new Chaos(plan, { agent, twin, network: proxies, clockErrorFile, presenter })
   using applications = new Applications({
     socketPath: agent.socketPath,
     instanceId,
@@ -132,13 +139,14 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
     patienceMs: REQUEST_WITHIN_MS,
     onAnswer: (answered, request) => {
       if (kills.has(answered)) agent.killAndRestart()
+      chaos.at(answered, request.at)
       presenter.progress(answered, day.length, progressNote(request, agent.kills))
     },
   })
   const phase = async (name: string, online: boolean, requests: readonly RecordedRequest[]): Promise<Phase> => {
     const start = performance.now()
-    const told = await Promise.race([applications.play(requests), agent.failure])
-    await agent.restarted()
+    const told = await Promise.race([applications.play(requests), agent.failure, twin.failure])
+    await chaos.over()
     const ms = performance.now() - start
     const rate = Math.round((told.length / ms) * 1000)
     presenter.step(
@@ -148,7 +156,6 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
     return { name, network: online ? 'online' : 'cut off', told, ms }
   }
 
-  const third = Math.ceil(day.length / 3)
   const morning = await phase('morning', true, day.slice(0, third))
   await Promise.all(proxies.map((proxy) => proxy.cut()))
   const midday = await phase('midday', false, day.slice(third, 2 * third))
@@ -174,7 +181,9 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
     phases,
     comparisons: compare(told, await readLedgers(technician, administrator, instanceId)),
     wrong: wrongRefusals(told),
+    alarms: await alarmsOf(administrator, instanceId),
     kills: agent.kills,
+    disturbances: chaos.counts(),
     drainMs,
     totalMs: performance.now() - began,
     directory: options.keep ? directory : null,

@@ -14,6 +14,8 @@ const LAST_WORDS = 20
 export interface ServiceOptions {
   readonly name: string
   readonly args: readonly string[]
+  /** A module that the process loads first. */
+  readonly preload?: URL
   readonly env: Readonly<Record<string, string>>
   /** Everything that the process says is added to this file. */
   readonly logFile: string
@@ -36,7 +38,8 @@ export interface ServiceProcess {
 /** @throws CodedError when the process ends, or does not become ready in time. */
 export async function startService(options: ServiceOptions): Promise<ServiceProcess> {
   const log = openSync(options.logFile, 'a')
-  const child = spawn(process.execPath, [COMMAND, ...options.args], {
+  const imports = options.preload === undefined ? [] : ['--import', options.preload.href]
+  const child = spawn(process.execPath, [...imports, COMMAND, ...options.args], {
     env: { ...inherited(), ...options.env },
     stdio: ['ignore', 'pipe', 'pipe'],
   })

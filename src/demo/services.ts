@@ -3,94 +3,38 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { z } from 'zod'
 import { CodedError } from '../protocol/errors.ts'
-import { type ServiceProcess, startService } from './service-process.ts'
-
-export interface Twin {
-  readonly process: ServiceProcess
-  /** As the twin itself is reached, with its prefix; devices use another way. */
-  readonly url: string
-  readonly httpPort: number
-  readonly pushPort: number
-  readonly adminKeyFile: string
-}
+import { type ServiceOptions, type ServiceProcess, startService } from './service-process.ts'
 
 const LOOPBACK = '127.0.0.1'
 
-const twinListening = z.object({ http: z.url(), push: z.url(), adminKeyFile: z.string() })
-
-export async function startTwin(order: {
-  readonly directory: string
-  readonly publicPorts: { readonly http: number; readonly push: number }
-  readonly readyWithinMs: number
-}): Promise<Twin> {
-  const { directory, publicPorts, readyWithinMs } = order
-  const process = await startService({
-    name: 'tallygate cloud',
-    args: ['cloud'],
-    env: {
-      TALLYGATE_CLOUD_STORE_PATH: join(directory, 'cloud'),
-      TALLYGATE_CLOUD_HTTP_HOST: LOOPBACK,
-      TALLYGATE_CLOUD_HTTP_PORT: '0',
-      TALLYGATE_CLOUD_HTTP_PUBLIC_URL: `http://${LOOPBACK}:${publicPorts.http}`,
-      TALLYGATE_CLOUD_PUSH_PORT: '0',
-      TALLYGATE_CLOUD_PUSH_PUBLIC_URL: `mqtt://${LOOPBACK}:${publicPorts.push}`,
-    },
-    logFile: join(directory, 'cloud.log'),
-    readyWithinMs,
-  })
-  const { http, push, adminKeyFile } = twinListening.parse(process.listening)
-  return {
-    process,
-    url: http,
-    httpPort: Number(new URL(http).port),
-    pushPort: Number(new URL(push).port),
-    adminKeyFile,
-  }
-}
-
-/** The agent, which can be killed and started again on the same state as often as one likes. */
-export class Agent {
-  readonly socketPath: string
-  /** Rejects when the agent ends without having been asked to, or cannot be started again. Never resolves. */
+/** A service that can be killed and started again on the same state as often as one likes. */
+abstract class Restartable {
+  /** Rejects when it ends without having been asked to, or cannot be started again. Never resolves. */
   readonly failure: Promise<never>
   kills = 0
-  readonly #order: AgentOrder
   #process: ServiceProcess | undefined
   #restarting: Promise<void> = Promise.resolve()
   #fail: (error: Error) => void = () => undefined
 
-  constructor(order: AgentOrder) {
-    this.#order = order
-    this.socketPath = join(order.directory, 'agent.sock')
+  constructor() {
     this.failure = new Promise((_resolve, reject) => (this.#fail = reject))
     // Whoever waits for something races with it; nobody may wait at the moment when it happens.
     this.failure.catch(() => undefined)
   }
 
+  protected abstract options(): ServiceOptions
+
+  /** It listens. */
+  protected abstract ready(process: ServiceProcess): void
+
   async start(): Promise<void> {
-    const { directory, enrollmentToken, readyWithinMs } = this.#order
-    const tokenFile = join(directory, 'enrollment-token')
-    writeFileSync(tokenFile, enrollmentToken, { mode: 0o600 })
-    mkdirSync(join(directory, 'agent'), { recursive: true })
-    const process = await startService({
-      name: 'tallygate agent',
-      args: ['agent'],
-      env: {
-        TALLYGATE_AGENT_SOCKET_PATH: this.socketPath,
-        TALLYGATE_AGENT_STATE_DIRECTORY: join(directory, 'agent'),
-        TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: tokenFile,
-        // A device in the field may take minutes to come back; nobody wants to watch that.
-        TALLYGATE_AGENT_SYNC_INTERVAL: '1s',
-        TALLYGATE_AGENT_SYNC_BACKOFF_MIN: '50ms',
-        TALLYGATE_AGENT_SYNC_BACKOFF_MAX: '1s',
-      },
-      logFile: join(directory, 'agent.log'),
-      readyWithinMs,
-    })
+    const options = this.options()
+    const process = await startService(options)
     this.#process = process
+    this.ready(process)
     void process.ended.then((code) => {
       if (this.#process === process)
-        this.#fail(new CodedError('DEMO_FAILED', `tallygate agent ended by itself with ${code}.`))
+        this.#fail(new CodedError('DEMO_FAILED', `${options.name} ended by itself with ${code}.`))
     })
   }
 
@@ -122,8 +66,104 @@ export class Agent {
   }
 }
 
+interface TwinOrder {
+  readonly directory: string
+  /** Where devices reach it. */
+  readonly publicPorts: { readonly http: number; readonly push: number }
+  readonly readyWithinMs: number
+}
+
+const twinListening = z.object({ http: z.url(), push: z.url(), adminKeyFile: z.string() })
+
+export class Twin extends Restartable {
+  /** As the twin itself is reached, with its prefix; devices use another way. */
+  url = ''
+  httpPort = 0
+  pushPort = 0
+  adminKeyFile = ''
+  readonly #order: TwinOrder
+
+  constructor(order: TwinOrder) {
+    super()
+    this.#order = order
+  }
+
+  protected override options(): ServiceOptions {
+    const { directory, publicPorts, readyWithinMs } = this.#order
+    return {
+      name: 'tallygate cloud',
+      args: ['cloud'],
+      env: {
+        TALLYGATE_CLOUD_STORE_PATH: join(directory, 'cloud'),
+        TALLYGATE_CLOUD_HTTP_HOST: LOOPBACK,
+        // Any free port the first time; the same one from then on.
+        TALLYGATE_CLOUD_HTTP_PORT: String(this.httpPort),
+        TALLYGATE_CLOUD_HTTP_PUBLIC_URL: `http://${LOOPBACK}:${publicPorts.http}`,
+        TALLYGATE_CLOUD_PUSH_PORT: String(this.pushPort),
+        TALLYGATE_CLOUD_PUSH_PUBLIC_URL: `mqtt://${LOOPBACK}:${publicPorts.push}`,
+      },
+      logFile: join(directory, 'cloud.log'),
+      readyWithinMs,
+    }
+  }
+
+  protected override ready({ listening }: ServiceProcess): void {
+    const { http, push, adminKeyFile } = twinListening.parse(listening)
+    this.url = http
+    this.httpPort = Number(new URL(http).port)
+    this.pushPort = Number(new URL(push).port)
+    this.adminKeyFile = adminKeyFile
+  }
+}
+
 interface AgentOrder {
   readonly directory: string
   readonly enrollmentToken: string
   readonly readyWithinMs: number
+  /** Says by how many ms the wall clock of the device is wrong; without it the clock is right. */
+  readonly clockErrorFile?: string
+}
+
+const STEPPED_CLOCK = new URL(
+  import.meta.url.endsWith('.ts') ? './stepped-clock.ts' : './stepped-clock.js',
+  import.meta.url,
+)
+
+export class Agent extends Restartable {
+  readonly socketPath: string
+  readonly #order: AgentOrder
+
+  constructor(order: AgentOrder) {
+    super()
+    this.#order = order
+    this.socketPath = join(order.directory, 'agent.sock')
+  }
+
+  protected override options(): ServiceOptions {
+    const { directory, enrollmentToken, readyWithinMs, clockErrorFile } = this.#order
+    const tokenFile = join(directory, 'enrollment-token')
+    writeFileSync(tokenFile, enrollmentToken, { mode: 0o600 })
+    mkdirSync(join(directory, 'agent'), { recursive: true })
+    return {
+      name: 'tallygate agent',
+      args: ['agent'],
+      env: {
+        TALLYGATE_AGENT_SOCKET_PATH: this.socketPath,
+        TALLYGATE_AGENT_STATE_DIRECTORY: join(directory, 'agent'),
+        TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: tokenFile,
+        // A device in the field may take minutes to come back; nobody wants to watch that.
+        TALLYGATE_AGENT_SYNC_INTERVAL: '1s',
+        TALLYGATE_AGENT_SYNC_BACKOFF_MIN: '50ms',
+        TALLYGATE_AGENT_SYNC_BACKOFF_MAX: '1s',
+        ...(clockErrorFile === undefined ? {} : { DEMO_CLOCK_ERROR_FILE: clockErrorFile }),
+      },
+      ...(clockErrorFile === undefined ? {} : { preload: STEPPED_CLOCK }),
+      logFile: join(directory, 'agent.log'),
+      readyWithinMs,
+    }
+  }
+
+  protected override ready(): void {
+    // It is reached by a path that it was given.
+  }
 }

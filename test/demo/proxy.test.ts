@@ -48,6 +48,29 @@ test('a cut destroys the connections that stand and refuses others, until it is 
   again.destroy()
 })
 
+test('when it loses what comes back, the target has heard, and the connection breaks', async () => {
+  const heard = new Promise<string>((resolve) => {
+    target.once('connection', (socket) => socket.once('data', (chunk: Buffer) => resolve(chunk.toString())))
+  })
+  proxy.behave('one way')
+  const socket = connect(proxy.port, '127.0.0.1')
+  await expect(say(socket, 'hello')).rejects.toThrow('closed')
+  expect(await heard).toBe('hello')
+  proxy.behave('well')
+  const again = connect(proxy.port, '127.0.0.1')
+  expect(await say(again, 'back')).toBe('back')
+  again.destroy()
+})
+
+test('when it is slow, everything arrives, later', async () => {
+  proxy.behave('slowly')
+  const socket = connect(proxy.port, '127.0.0.1')
+  const began = performance.now()
+  expect(await say(socket, 'hello')).toBe('hello')
+  expect(performance.now() - began).toBeGreaterThan(500)
+  socket.destroy()
+})
+
 test('before it leads anywhere, and when its target is gone, a connection is closed', async () => {
   const aimless = await startProxy()
   const refused = connect(aimless.port, '127.0.0.1').on('error', () => undefined)

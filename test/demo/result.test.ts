@@ -41,7 +41,9 @@ function result(changes: Partial<DemoResult> = {}): DemoResult {
     ],
     comparisons: compare(told, ledgers()),
     wrong: [],
+    alarms: 0,
     kills: 0,
+    disturbances: new Map(),
     drainMs: 20,
     totalMs: 2500,
     directory: null,
@@ -73,7 +75,7 @@ test('equal books of all sides agree, line items and allocations', () => {
       difference: 0n,
     },
   ])
-  expect(succeeded({ comparisons, wrong: [] })).toBe(true)
+  expect(succeeded({ comparisons, wrong: [], alarms: 0 })).toBe(true)
 })
 
 describe('one micro-token is a difference when it is', () => {
@@ -84,7 +86,7 @@ describe('one micro-token is a difference when it is', () => {
   test.each(['device', 'cloud', 'service'] as const)('missing in the ledger of %s', (side) => {
     const comparisons = compare(told, ledgers({ [side]: off }))
     expect(comparisons.map(({ difference }) => difference)).toEqual([1n, 0n])
-    expect(succeeded({ comparisons, wrong: [] })).toBe(false)
+    expect(succeeded({ comparisons, wrong: [], alarms: 0 })).toBe(false)
     expect(reportText(result({ comparisons })).join('\n')).toContain('THE LEDGERS DIFFER on A.')
   })
 
@@ -117,7 +119,7 @@ test('tokens of a line item that no ledger knows are not passed over', () => {
 })
 
 test('without any account there is nothing that agrees', () => {
-  expect(succeeded({ comparisons: [], wrong: [] })).toBe(false)
+  expect(succeeded({ comparisons: [], wrong: [], alarms: 0 })).toBe(false)
 })
 
 test('a request that was not refused as it had to be is wrong, and shown', () => {

@@ -21,7 +21,9 @@ interface Report {
     readonly service: string | null
     readonly difference: string
   }[]
+  readonly alarms: number
   readonly kills: number
+  readonly disturbances: Readonly<Record<string, number>>
   readonly directory: string | null
 }
 
@@ -81,6 +83,34 @@ test(
     expect(report.kills).toBe(3)
     const log = readFileSync(join(report.directory!, 'agent.log'), 'utf8')
     expect(log.match(/"msg":"listening"/g)).toHaveLength(4)
+  },
+  IN_TIME,
+)
+
+test(
+  'with services killed, a clock that is set and a network that loses answers, the ledgers are equal all the same',
+  async () => {
+    const report = await demo('--chaos', '--seed', '3', '--keep')
+    expectAgreement(report)
+    expect(report.alarms).toBe(0)
+    expect(report.disturbances).toEqual({
+      'agent killed': 4,
+      'answers lost': 3,
+      'both killed': 2,
+      'clock set': 6,
+      'network cut': 2,
+      'network slow': 2,
+      'twin killed': 3,
+    })
+    const starts = (name: string) =>
+      readFileSync(join(report.directory!, name), 'utf8')
+        .split('\n')
+        .filter((line) => line.includes('"msg":"listening"'))
+    expect(starts('agent.log')).toHaveLength(1 + 4 + 2)
+    expect(starts('cloud.log')).toHaveLength(1 + 3 + 2)
+    // The device believed its clock as far as a clock is believed: it wrote the wrong time into its log.
+    const errors = starts('agent.log').map((line) => Math.abs((JSON.parse(line) as { time: number }).time - Date.now()))
+    expect(Math.max(...errors)).toBeGreaterThan(3_000_000)
   },
   IN_TIME,
 )

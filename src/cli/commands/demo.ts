@@ -11,6 +11,7 @@ interface DemoFlags {
   readonly connections: number
   readonly kills: number
   readonly seed: number
+  readonly chaos?: boolean
   readonly keep?: boolean
   readonly json?: boolean
 }
@@ -30,13 +31,14 @@ export function command(io: Io): Command {
       wholeNumberArgument(0, 100),
       0,
     )
-    .option('--seed <number>', 'decides when the kills fall', wholeNumberArgument(0, 2 ** 32 - 1), 1)
+    .option('--chaos', "kill both services, set the device's clock, make the network slow, lossy and broken")
+    .option('--seed <number>', 'decides when the kills and disturbances fall', wholeNumberArgument(0, 2 ** 32 - 1), 1)
     .option('--keep', 'keep the directory with databases and logs, and say where it is')
     .option('--json', 'for programs: one JSON document at the end, nothing else')
-    .action(async ({ connections, kills, seed, keep = false, json = false }: DemoFlags) => {
+    .action(async ({ connections, kills, seed, chaos = false, keep = false, json = false }: DemoFlags) => {
       const presenter = json ? silent : presenterFor(io.stdout)
       try {
-        const result = await runDemo({ connections, kills, seed, keep, presenter, signal: io.stop })
+        const result = await runDemo({ connections, kills, seed, chaos, keep, presenter, signal: io.stop })
         if (json) io.stdout.write(`${JSON.stringify(reportJson(result))}\n`)
         else presenter.lines(['', ...reportText(result)])
         if (!succeeded(result)) io.exitWith(DISAGREEMENT)

@@ -1,0 +1,34 @@
+/**
+ * Loaded by the agent of the demo before itself: a wall clock that is wrong by as many ms as a file says, and goes on from
+ * there. It stands in for somebody who sets the clock of a device; the product has no such setting.
+ */
+import { readFileSync } from 'node:fs'
+
+/** How often the file is looked at, ms. */
+const LOOK_EVERY_MS = 20
+
+const file = process.env['DEMO_CLOCK_ERROR_FILE'] ?? ''
+const TrueDate = Date
+let errorMs = 0
+
+function look(): void {
+  try {
+    errorMs = Number(readFileSync(file, 'utf8'))
+  } catch {
+    // Nobody has set the clock yet.
+  }
+}
+
+class WrongDate extends TrueDate {
+  constructor(...args: readonly unknown[]) {
+    super(...((args.length === 0 ? [WrongDate.now()] : args) as [number]))
+  }
+
+  static override now(): number {
+    return TrueDate.now() + errorMs
+  }
+}
+
+look()
+setInterval(look, LOOK_EVERY_MS).unref()
+globalThis.Date = WrongDate as DateConstructor
