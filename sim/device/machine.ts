@@ -351,6 +351,8 @@ class Process {
       time,
       timers,
       randomness: { fraction: () => random.fraction(), token: () => random.token() },
+      names: { user: () => undefined, group: () => undefined },
+      ownUid: 0,
       newId: () => random.uuid(),
       volatileLog: machine.memory.log(time.bootId, alive, (entries) => machine.parts.onLogged(machine, entries)),
       soon: (call) => void machine.after(this, 0, call),

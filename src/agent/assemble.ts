@@ -4,6 +4,8 @@
  */
 import { wholeTokens } from '../core/amount.ts'
 import { Access } from './app/access.ts'
+import { Callers } from './app/callers/callers.ts'
+import type { Names } from './app/callers/who.ts'
 import { Clock, type TimeSource } from './app/clock.ts'
 import type { ReserveParts } from './app/commits.ts'
 import type { Journal, Snapshot } from './app/journal.ts'
@@ -40,6 +42,9 @@ export interface AgentParts {
   readonly cloud: (tokens: DeviceTokens) => Cloud
   /** Null: no push. */
   readonly push: Push | null
+  /** Users and groups of this system, and the user that the agent runs as. */
+  readonly names: Names
+  readonly ownUid: number
   readonly version: string
   readonly log: LinkLog
   /** The process must end and open again. */
@@ -52,6 +57,7 @@ export interface AssembledAgent {
   readonly link: Link
   readonly access: Access
   readonly sessions: Sessions
+  readonly callers: Callers
   readonly status: () => ReturnType<typeof statusOf>
   /** Begins to write the clock when nothing else has for a while. Returns what ends it. */
   keepClock(): () => void
@@ -109,6 +115,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     onFatal,
   })
   const lastAnswers = new LastAnswers(snapshot.lastAnswers, settings.state.answersMax)
+  const callers = new Callers(settings.callers, parts.names, parts.ownUid, () => clock.sinceBoot())
   const sessions = new Sessions(
     {
       ledger,
@@ -120,6 +127,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
       liveMax: settings.sessions.liveMax,
       timers,
       newId: parts.newId,
+      onCharged: (owner, tokens) => callers.holdOfOwner(owner)?.charged(tokens),
       log,
       onFatal,
     },
@@ -141,6 +149,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     link,
     access,
     sessions,
+    callers,
     status: () => statusOf(statusParts),
     keepClock: () => keepClock(watched, ledger, timers),
     drain: async () => {

@@ -14,6 +14,8 @@ import { openKeyFile } from './adapters/key-file/key-file.ts'
 import { MQTT_DEFAULTS, createMqttPush } from './adapters/mqtt/mqtt-push.ts'
 import { openSocket } from './adapters/socket/server.ts'
 import { openJournal } from './adapters/sqlite/journal.ts'
+import { systemNames } from './adapters/system/names.ts'
+import { openPeerCredentials } from './adapters/system/peer-credentials.ts'
 import { systemRandomness } from './adapters/system/randomness.ts'
 import { TmpfsLog } from './adapters/tmpfs/volatile-log.ts'
 import { openTimeSource } from './adapters/system/time-source.ts'
@@ -102,6 +104,8 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
     timers,
     randomness: systemRandomness,
     newId: randomUUID,
+    names: systemNames(),
+    ownUid: process.getuid?.() ?? 0,
     soon: setImmediate,
     volatileLog: new TmpfsLog({
       directory: settings.reserve.directory,
@@ -128,6 +132,7 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
     requestTimeoutMs: settings.socket.requestTimeout,
     access: (call) => agent.access.request(call),
     sessions: agent.sessions,
+    callers: { identify: openPeerCredentials(), rules: agent.callers },
     status: agent.status,
     onFault: (error) => log.error({ err: error }, 'a request met a fault'),
   })

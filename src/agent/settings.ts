@@ -11,8 +11,11 @@ import {
   integer,
   path,
   secret,
+  text,
   toggle,
 } from '../settings/option.ts'
+
+const WHO = 'a list of *, user:NAME, uid:N, group:NAME and gid:N, with commas between'
 
 const options = {
   enrollment: {
@@ -104,6 +107,21 @@ const options = {
       default: '5s',
       min: '100ms',
       max: '5m',
+    }),
+  },
+  callers: {
+    use: text({
+      help: 'Who may make access requests and keep sessions of their own at the socket, by the kernel’s word on who connects.',
+      default: '*',
+      takes: WHO,
+    }),
+    observe: text({ help: 'Who may see the status of the agent.', default: '*', takes: WHO }),
+    administer: text({ help: 'Who may see and end the sessions of everybody.', default: 'uid:0', takes: WHO }),
+    limits: text({
+      help: 'What callers are held to, each by the first entry that names it. Left out: nothing. Tokens that come back do not count.',
+      default: null,
+      takes: 'entries such as "user:hmi = 500 tokens/h, 20 requests/s, as machine:press-4", with semicolons between',
+      max: 10_000,
     }),
   },
   sessions: {

@@ -337,6 +337,19 @@ export const ERRORS = catalogue({
     exit: 74,
     retry: 'later',
   },
+  CALLER_NOT_ALLOWED: {
+    meaning: 'The user that the calling process runs as may not do this at the socket of the agent.',
+    remedy: 'Run the application as another user, or let this one in (settings callers.*).',
+    http: 403,
+    exit: 77,
+    retry: 'no',
+  },
+  CALLER_LIMITED: {
+    meaning: 'The calling user has made more requests, or spent more tokens, than it may in this time.',
+    remedy: 'Wait for the time in Retry-After, or raise the limit of this user (setting callers.limits).',
+    http: 429,
+    retry: 'later',
+  },
   REPEAT_MISMATCH: {
     meaning: 'This request number was already used in this application session for another request.',
     remedy: 'Count requests up by one; repeat a number only with the same body.',

@@ -6,6 +6,7 @@
  * The ladder, in order; the first rung that fails names the code:
  *
  *   1 BAD_REQUEST                  the body has the form of an access request
+ *     CALLER_NOT_ALLOWED, CALLER_LIMITED   ... of a requester, and at a pace, that the caller is held to
  *   2 REPEAT_MISMATCH, CONFLICT    an application session counts up; a repetition gets the answer that it had
  *   3 NOT_ENROLLED                 the device belongs to a cloud
  *   4 INSTANCE_UNKNOWN             ... and serves this instance
@@ -13,9 +14,11 @@
  *   6 POLICY_STALE                 ... and may still be used
  *   7 NOT_ATTACHED                 the device has an incarnation that is not fenced
  *   8                              the ladder of core, whose refusals are answers, item by item
- *   9 NOT_RECORDED                 the ledger has taken the entry
+ *   9 CALLER_LIMITED               the caller's budget holds what is charged
+ *  10 NOT_RECORDED                 the ledger has taken the entry
  */
 import { decide } from '../../core/decide.ts'
+import type { Micro } from '../../core/amount.ts'
 import type { AccessRequest, Caveat, ClockReading, Decision } from '../../core/decision.ts'
 import { type Want, sumPostings } from '../../core/grant.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
@@ -28,6 +31,7 @@ import {
 import type { ApiVersion } from '../../protocol/service/status.ts'
 import { sha256 } from '../../protocol/signing.ts'
 import type { Durability } from './commits.ts'
+import type { Hold } from './callers/callers.ts'
 import { accessEntryText } from './entry-text.ts'
 import type { LastAnswer } from './journal.ts'
 import type { Claim, LastAnswers } from './last-answers.ts'
@@ -44,6 +48,8 @@ export interface AccessCall {
   readonly body: unknown
   /** Which request of which application session it is, where the application says so. */
   readonly repeat: { readonly session: string; readonly n: number } | null
+  /** What the caller is held to, if anything. */
+  readonly hold?: Hold
 }
 
 export interface AccessAnswer {
@@ -93,6 +99,7 @@ export class Access {
     try {
       const parsed = accessRequestBody[call.apiVersion].safeParse(call.body)
       if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error))
+      call.hold?.request(parsed.data.requester)
       if (call.repeat === null) return this.#decide(call, parsed.data, null)
       return this.#once(call, parsed.data, call.repeat)
     } catch (error) {
@@ -175,13 +182,26 @@ export class Access {
     const metaData = body.requestedItems.map((item) => item.metaData)
     const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision }
     const { postings } = decision
-    return ledger
+    const { hold } = call
+    const tokens = hold === undefined ? 0n : tokensOf(decision)
+    hold?.spend(tokens)
+    const recorded = ledger
       .record({ n, body: accessEntryText(entry), moves: 'used', postings, lastAnswer })
       .then((durability) => {
         if (lastAnswer !== null) lastAnswers.settle(lastAnswer)
         return { body: answer, policyRevision, caveats: decision.caveats, durability }
       })
+    if (hold === undefined) return recorded
+    return recorded.catch((error: unknown) => {
+      hold.unspend(tokens)
+      throw error
+    })
   }
+}
+
+/** What a decision charges, over all its items. */
+export function tokensOf({ items }: Pick<Decision, 'items'>): Micro {
+  return items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
 }
 
 /** One look at the rules and the balances; what it saw holds until something is awaited. */

@@ -97,6 +97,7 @@ export class SessionDevice {
         topUpDeadlineMs: 2_000,
         liveMax: this.liveMax,
         timers: this.time,
+        onCharged: () => undefined,
         newId: () => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`,
         log: { warn: () => undefined },
         onFatal: (error) => void this.fatal.push(error),

@@ -16,7 +16,12 @@ export interface QuickLaneOptions {
   /** A connection that is silent for so long is closed, ms. */
   readonly keepAliveMs: number
   /** Takes one request; calls back once, with what is to be answered. */
-  readonly take: (head: QuickHead, body: JsonBody | CodedError, done: (reply: Reply) => void) => void
+  readonly take: (
+    head: QuickHead,
+    body: JsonBody | CodedError,
+    done: (reply: Reply) => void,
+    connection: Socket,
+  ) => void
   /** Whether connections are to be closed after the next answer. */
   readonly isStopping: () => boolean
   /** Node's server takes over the connection. */
@@ -116,7 +121,7 @@ class Connection {
       return
     }
     this.#isBusy = true
-    this.#options.take(head, parseJson(bytes.subarray(bodyStart)), this.#answer)
+    this.#options.take(head, parseJson(bytes.subarray(bodyStart)), this.#answer, this.#socket)
   }
 
   readonly #answer = (reply: Reply): void => {

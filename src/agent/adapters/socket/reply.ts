@@ -24,8 +24,12 @@ export function granted({ body, policyRevision, caveats, durability }: AccessAns
 }
 
 export function refused(error: CodedError): Reply {
-  const headers = ERRORS[error.code].retry === 'later' ? ['Retry-After', String(RETRY_AFTER_S)] : NONE
+  const headers = ERRORS[error.code].retry === 'later' ? ['Retry-After', String(retryAfter(error))] : NONE
   return { status: error.httpStatus, headers, body: refusalBody(error) }
+}
+
+function retryAfter({ facts: { retryAfterMs } }: CodedError): number {
+  return typeof retryAfterMs === 'number' ? Math.max(RETRY_AFTER_S, Math.ceil(retryAfterMs / 1000)) : RETRY_AFTER_S
 }
 
 export function refusalBody({ code, message }: Pick<CodedError, 'code' | 'message'>): string {

@@ -1,6 +1,6 @@
 /**
- * The agent's door for local applications: HTTP on a Unix socket. Who may knock is decided by the file's permissions; a
- * bearer token is neither asked for nor looked at. It holds no rule of the product: it reads, bounds, passes on, and turns
+ * The agent's door for local applications: HTTP on a Unix socket. Who may knock is decided by the file's permissions, and
+ * who may do what by the kernel's word on who is calling; a bearer token is neither asked for nor looked at. It holds no rule of the product: it reads, bounds, passes on, and turns
  * outcomes into answers. Nothing that a peer sends ends the process. Every connection begins in the quick lane, and goes
  * over to Node's server with the first request that is not plain.
  */
@@ -9,6 +9,8 @@ import type { Socket } from 'node:net'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { AgentStatusWire } from '../../../protocol/local/status.ts'
 import type { AccessAnswer, AccessCall } from '../../app/access.ts'
+import { type Caller, callerName } from '../../app/callers/caller.ts'
+import type { Callers, Hold, Ring } from '../../app/callers/callers.ts'
 import { claimPath } from './claim-path.ts'
 import type { QuickHead } from './quick-head.ts'
 import { QuickLane } from './quick-lane.ts'
@@ -32,6 +34,12 @@ export interface SocketOptions {
   /** Left out: there is nothing at their addresses. */
   readonly sessions?: SessionDesk
   readonly status: () => AgentStatusWire
+  /** Left out: whoever may connect may do everything, and nobody is told from anybody else. */
+  readonly callers?: {
+    /** Null: the kernel does not say. */
+    readonly identify: (connection: Socket) => Caller | null
+    readonly rules: Callers
+  }
   /** An error that is no expected outcome; its request is answered with INTERNAL. */
   readonly onFault: (error: unknown) => void
 }
@@ -57,6 +65,7 @@ class Door implements SocketServer {
   readonly #quickLane: QuickLane
   /** Connections that keep a session alive: they may be silent for as long as they like. */
   readonly #bound = new WeakSet<Socket>()
+  readonly #callers = new WeakMap<Socket, Caller>()
   #waiting = 0
   #isStopping = false
   #release: () => void = () => undefined
@@ -125,7 +134,9 @@ class Door implements SocketServer {
     const target = route(request.method ?? '', request.url ?? '')
     switch (target.to) {
       case 'access':
-        readJson(request, this.#options.bodyBytesMax, (body) => this.#access(target, request.headers, body, answer))
+        readJson(request, this.#options.bodyBytesMax, (body) =>
+          this.#access(target, request.headers, body, answer, request.socket),
+        )
         break
       case 'session':
         if (takesBody(target)) {
@@ -133,7 +144,7 @@ class Door implements SocketServer {
         } else this.#session(target, request, null, answer)
         break
       case 'status':
-        answer(this.#status())
+        answer(this.#status(request.socket))
         break
       case 'live':
         answer(plain('{"live":true}'))
@@ -147,13 +158,29 @@ class Door implements SocketServer {
   }
 
   /** One access request that the quick lane has read. */
-  readonly #takeQuick = ({ target, headers }: QuickHead, body: JsonBody | CodedError, answer: Answer): void => {
+  readonly #takeQuick = (
+    { target, headers }: QuickHead,
+    body: JsonBody | CodedError,
+    answer: Answer,
+    connection: Socket,
+  ): void => {
     if (this.#isStopping) answer(STOPPING)
-    else this.#access(target, headers, body, answer)
+    else this.#access(target, headers, body, answer, connection)
   }
 
-  #access(target: AccessTarget, headers: SessionHeaders, body: JsonBody | CodedError, answer: Answer): void {
-    const call = body instanceof CodedError ? body : callOf(target, headers, body)
+  #access(
+    target: AccessTarget,
+    headers: SessionHeaders,
+    body: JsonBody | CodedError,
+    answer: Answer,
+    connection: Socket,
+  ): void {
+    const admitted = this.#admit(connection, 'use')
+    if (admitted instanceof CodedError) {
+      answer(refused(admitted))
+      return
+    }
+    const call = body instanceof CodedError ? body : callOf(target, headers, body, admitted)
     if (call instanceof CodedError) {
       answer(refused(call))
       return
@@ -172,12 +199,17 @@ class Door implements SocketServer {
       return
     }
     const { headers, url = '', socket } = request
+    const admitted = this.#admit(socket, 'use')
+    if (admitted instanceof CodedError) {
+      answer(refused(admitted))
+      return
+    }
     const onDisconnect = (call: () => void): void => {
       this.#bound.add(socket)
       if (socket.destroyed) call()
       else socket.once('close', call)
     }
-    const asked = { target, url, headers, body, owner: null, administers: true, onDisconnect }
+    const asked = { target, url, headers, body, ...admitted, onDisconnect }
     this.#wait(
       answer,
       () => answerSession(sessions, asked),
@@ -204,7 +236,32 @@ class Door implements SocketServer {
     )
   }
 
-  #status(): Reply {
+  /** Who asks, if it may: the kernel is asked once for each connection. */
+  #admit(connection: Socket, ring: Ring): Admission | CodedError {
+    const { callers } = this.#options
+    if (callers === undefined) return ANYBODY
+    const { identify, rules } = callers
+    let caller = this.#callers.get(connection)
+    if (caller === undefined) {
+      const found = identify(connection)
+      if (found === null) return new CodedError('CALLER_NOT_ALLOWED', 'the kernel does not say who is calling')
+      caller = found
+      this.#callers.set(connection, caller)
+    }
+    try {
+      rules.require(caller, ring)
+    } catch (error) {
+      if (error instanceof CodedError) return error
+      throw error
+    }
+    const hold = rules.holdOf(caller)
+    const administers = rules.isIn(caller, 'administer')
+    return { owner: callerName(caller), administers, ...(hold === null ? {} : { hold }) }
+  }
+
+  #status(connection: Socket): Reply {
+    const admitted = this.#admit(connection, 'observe')
+    if (admitted instanceof CodedError) return refused(admitted)
     try {
       return plain(JSON.stringify(this.#options.status()))
     } catch (error) {
@@ -228,6 +285,14 @@ function divert(server: Server, enter: (socket: Socket) => void): (socket: Socke
   }
 }
 
+interface Admission {
+  readonly owner: string | null
+  readonly administers: boolean
+  readonly hold?: Hold
+}
+
+const ANYBODY: Admission = { owner: null, administers: true }
+
 type Answer = (reply: Reply) => void
 type AccessTarget = Extract<Route, { to: 'access' }>
 type SessionHeaders = Readonly<Record<string, string | readonly string[] | undefined>>
@@ -239,9 +304,11 @@ function callOf(
   { apiVersion, instanceId }: AccessTarget,
   headers: SessionHeaders,
   { text, value }: JsonBody,
+  { hold }: Admission,
 ): AccessCall | CodedError {
   try {
-    return { apiVersion, instanceId, text, body: value, repeat: repetitionOf(headers) }
+    const call = { apiVersion, instanceId, text, body: value, repeat: repetitionOf(headers) }
+    return hold === undefined ? call : { ...call, hold }
   } catch (error) {
     if (error instanceof CodedError) return error
     throw error

@@ -18,6 +18,7 @@ import {
 } from '../../../protocol/service/sessions.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import { sha256 } from '../../../protocol/signing.ts'
+import type { Hold } from '../../app/callers/callers.ts'
 import type { KeptSession } from '../../app/sessions/kept-session.ts'
 import type { SessionAnswer, Sessions } from '../../app/sessions/sessions.ts'
 import { type Repetition, repetitionOf } from './repetition.ts'
@@ -43,6 +44,8 @@ export interface SessionRequest {
   readonly owner: string | null
   /** Whether the caller may touch sessions of others. */
   readonly administers: boolean
+  /** What the caller is held to, if anything. */
+  readonly hold?: Hold
   /** Calls back when the connection of the request is gone, at once if it is already. */
   readonly onDisconnect: (call: () => void) => void
 }
@@ -91,6 +94,7 @@ export async function answerSession(desk: SessionDesk, request: SessionRequest):
         rollbackOnDeny: asked.rollbackOnDeny,
         belongs,
         repeat: hashed(request, repetitionOf(headers)),
+        ...(request.hold === undefined ? {} : { hold: request.hold }),
       }
       return replyTo(target, await desk.request(order))
     }

@@ -4,6 +4,7 @@
  * entries, in one transaction before anybody hears of it; operations on one session wait for each other, and time gets its
  * due first. Its clock is the earlier end of what is known of the time: turning the wall clock changes nothing in it.
  */
+import type { Micro } from '../../../core/amount.ts'
 import { decide } from '../../../core/decide.ts'
 import type { AccessRequest, Caveat, ClockReading, Decision, RoomOf } from '../../../core/decision.ts'
 import type { Want } from '../../../core/grant.ts'
@@ -27,7 +28,8 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { accessResponse } from '../../../protocol/service/access-request.ts'
 import { DENIED_STATUS } from '../../../protocol/service/sessions.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
-import { TOP_UPS_MAX, wantsOf } from '../access.ts'
+import { TOP_UPS_MAX, tokensOf, wantsOf } from '../access.ts'
+import type { Hold } from '../callers/callers.ts'
 import { accessEntryText } from '../entry-text.ts'
 import type { LastAnswer, PendingEntry, StoredSession } from '../journal.ts'
 import type { Claim, LastAnswers } from '../last-answers.ts'
@@ -54,6 +56,8 @@ export interface SessionsParts {
   /** Sessions that are live at a time; more are refused. */
   readonly liveMax: number
   readonly timers: { after(ms: number, call: () => void): () => void }
+  /** An automatic charge was made in a session of this owner. */
+  readonly onCharged: (owner: string | null, tokens: Micro) => void
   /** A fresh UUID. */
   readonly newId: () => string
   readonly log: { warn(fields: Record<string, unknown>, message: string): void }
@@ -89,6 +93,8 @@ export interface RequestOrder {
   readonly rollbackOnDeny: boolean
   readonly belongs: Belongs
   readonly repeat: Repeat | null
+  /** What the caller is held to, if anything. */
+  readonly hold?: Hold
 }
 
 /** What there is to answer: `status` as the service answers, `body` JSON text or empty. */
@@ -222,8 +228,9 @@ export class Sessions {
    * @throws CodedError NOT_FOUND, those of the ladder of rules, NOT_RECORDED, and those of a repetition
    */
   request(order: RequestOrder): Promise<SessionAnswer> {
-    return this.#once(order.repeat, (claim) =>
-      this.#alone(order.sessionId, order.belongs, async (slot) => {
+    return this.#once(order.repeat, (claim) => {
+      order.hold?.request(order.request.requester)
+      return this.#alone(order.sessionId, order.belongs, async (slot) => {
         const reading = this.#parts.clock.reading()
         const correlationId = this.#parts.newId()
         if (order.request.items.length > 0) return this.#ask(slot, order, correlationId, claim)
@@ -233,8 +240,8 @@ export class Sessions {
         await this.#commit(slot, change, answerOf(claim, 200, body, policyRevision))
         if (session.state === 'ACTIVE') this.#look()
         return { operable: true, status: 200, body, policyRevision, caveats: NO_CAVEATS }
-      }),
-    )
+      })
+    })
   }
 
   /** @throws CodedError NOT_FOUND, NOT_ATTACHED, NOT_RECORDED */
@@ -374,7 +381,14 @@ export class Sessions {
     const change = this.#changeBy({ ...latest, policyRevision }, event, reading, correlationId, asked)
     const status = granted ? 200 : DENIED_STATUS
     const body = JSON.stringify(accessResponse(apiVersion, correlationId, request, decision))
-    await this.#commit(slot, change, answerOf(claim, status, body, policyRevision))
+    const tokens = tokensOf(decision)
+    order.hold?.spend(tokens)
+    try {
+      await this.#commit(slot, change, answerOf(claim, status, body, policyRevision))
+    } catch (error) {
+      order.hold?.unspend(tokens)
+      throw error
+    }
     this.#look()
     return { operable: true, status, body, policyRevision, caveats: decision.caveats }
   }
@@ -422,6 +436,7 @@ export class Sessions {
     const event: SessionEvent = granted ? { kind: 'RENEWED', items: held(asked, decision) } : { kind: 'NOT_RENEWED' }
     const before = { ...latest, policyRevision: policy.document.revision }
     await this.#commit(slot, this.#changeBy(before, event, reading, this.#parts.newId(), asked), null)
+    this.#parts.onCharged(latest.owner, tokensOf(decision))
   }
 
   /** Waits for a top-up where one can help. What it saw holds until something is awaited. */

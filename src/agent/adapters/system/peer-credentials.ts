@@ -1,0 +1,60 @@
+/**
+ * Who connected to a Unix socket, by SO_PEERCRED and SO_PEERGROUPS: the kernel's note of what the process was when it
+ * connected, which it can neither choose nor change. Node has no way to ask, so libc is called through koffi.
+ */
+import type { Socket } from 'node:net'
+import koffi from 'koffi'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Caller } from '../../app/callers/caller.ts'
+
+const SOL_SOCKET = 1
+const SO_PEERCRED = 17
+const SO_PEERGROUPS = 59
+
+const GROUPS_MAX = 65_536
+const INT_BYTES = 4
+
+type GetSockOpt = (fd: number, level: number, option: number, value: Buffer, length: [number]) => number
+
+/** @throws CodedError SYSTEM_UNSUPPORTED where the kernel cannot be asked */
+export function openPeerCredentials(): (socket: Socket) => Caller | null {
+  const getsockopt = load()
+  return (socket) => {
+    const fd = descriptorOf(socket)
+    if (fd === undefined) return null
+    const credentials = Buffer.alloc(3 * INT_BYTES)
+    const length: [number] = [credentials.length]
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, credentials, length) !== 0) return null
+    const [pid, uid, gid] = [0, 1, 2].map((index) => credentials.readUInt32LE(index * INT_BYTES))
+    if (pid === undefined || uid === undefined || gid === undefined || length[0] !== credentials.length) return null
+    return { uid, gids: [gid, ...groupsOf(getsockopt, fd)], pid }
+  }
+}
+
+function groupsOf(getsockopt: GetSockOpt, fd: number): readonly number[] {
+  for (let room = 64; room <= GROUPS_MAX; room *= 8) {
+    const groups = Buffer.alloc(room * INT_BYTES)
+    const length: [number] = [groups.length]
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, length) !== 0) {
+      // Too many for the room, or a kernel before 4.13: the next room tells which.
+      continue
+    }
+    return Array.from({ length: length[0] / INT_BYTES }, (_, index) => groups.readUInt32LE(index * INT_BYTES))
+  }
+  return []
+}
+
+function load(): GetSockOpt {
+  try {
+    const signature = 'int getsockopt(int fd, int level, int option, _Out_ void *value, _Inout_ uint32_t *length)'
+    return koffi.load(null).func(signature) as GetSockOpt
+  } catch (cause) {
+    throw new CodedError('SYSTEM_UNSUPPORTED', 'The kernel cannot be asked who connects to the socket.', { cause })
+  }
+}
+
+/** Of the connection, while it is open. */
+function descriptorOf(socket: Socket): number | undefined {
+  const { _handle: handle } = socket as unknown as { readonly _handle?: { readonly fd?: unknown } | null }
+  return typeof handle?.fd === 'number' && handle.fd >= 0 ? handle.fd : undefined
+}

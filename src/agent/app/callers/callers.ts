@@ -1,0 +1,177 @@
+/**
+ * Who may do what at the socket. There are three rings (use: access requests and own sessions; observe: the status;
+ * administer: the sessions of everybody), and callers may be held to a number of requests per second, to tokens per hour,
+ * and to one requester, so that no application can starve another or spend in its name. Root and the user of the agent
+ * stand in every ring: they own its state. What the caller says of itself counts for nothing.
+ */
+import { type Micro, wholeTokens } from '../../../core/amount.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { Bucket } from './bucket.ts'
+import { type Caller, callerName } from './caller.ts'
+import { type Names, type Who, invalid, parseWho } from './who.ts'
+
+export type Ring = 'use' | 'observe' | 'administer'
+
+export interface CallerSettings {
+  readonly use: string
+  readonly observe: string
+  readonly administer: string
+  /** Null: nobody is held to anything. */
+  readonly limits: string | null
+}
+
+/** What one caller is held to; what is left of it is shared by all its connections. */
+export interface Hold {
+  /** @throws CodedError CALLER_LIMITED, CALLER_NOT_ALLOWED */
+  request(requester: { readonly type: string; readonly value: string }): void
+  /** @throws CodedError CALLER_LIMITED when the budget does not hold it; nothing is taken then */
+  spend(tokens: Micro): void
+  /** What was taken came to nothing. */
+  unspend(tokens: Micro): void
+  /** What is charged without being asked for: it counts, and is never refused. */
+  charged(tokens: Micro): void
+}
+
+interface Limit {
+  readonly who: Who
+  /** Null: no limit. */
+  readonly tokensPerHour: number | null
+  readonly requestsPerSecond: number | null
+  readonly requester: { readonly type: string; readonly value: string } | null
+}
+
+const HOUR_MS = 60 * 60 * 1000
+const SECOND_MS = 1_000
+
+/** Callers whose allowance is remembered: the one that asked least recently is forgotten first. */
+const HOLDS_MAX = 10_000
+
+export class Callers {
+  readonly #rings: Readonly<Record<Ring, Who>>
+  readonly #limits: readonly Limit[]
+  readonly #ownUid: number
+  readonly #sinceBoot: () => number
+  readonly #holds = new Map<string, Hold>()
+
+  /**
+   * @param sinceBoot reading of the boot-time clock, ms
+   * @throws CodedError CONFIG_INVALID
+   */
+  constructor(settings: CallerSettings, names: Names, ownUid: number, sinceBoot: () => number) {
+    this.#rings = {
+      use: parseWho('callers.use', settings.use, names),
+      observe: parseWho('callers.observe', settings.observe, names),
+      administer: parseWho('callers.administer', settings.administer, names),
+    }
+    this.#limits = settings.limits === null ? [] : settings.limits.split(';').map((text) => parseLimit(text, names))
+    this.#ownUid = ownUid
+    this.#sinceBoot = sinceBoot
+  }
+
+  isIn(caller: Caller, ring: Ring): boolean {
+    return caller.uid === 0 || caller.uid === this.#ownUid || this.#rings[ring](caller)
+  }
+
+  /** @throws CodedError CALLER_NOT_ALLOWED */
+  require(caller: Caller, ring: Ring): void {
+    if (this.isIn(caller, ring)) return
+    throw new CodedError('CALLER_NOT_ALLOWED', `${callerName(caller)} may not ${ring} this agent`, {
+      facts: { uid: caller.uid, pid: caller.pid, ring },
+    })
+  }
+
+  /** The first limit that names the caller; null for one that is held to nothing. */
+  holdOf(caller: Caller): Hold | null {
+    if (this.#limits.length === 0) return null
+    const name = callerName(caller)
+    const known = this.#holds.get(name)
+    if (known !== undefined) return known
+    const limit = this.#limits.find(({ who }) => who(caller))
+    if (limit === undefined) return null
+    const hold = new LimitedCaller(name, limit, this.#sinceBoot)
+    const [oldest] = this.#holds.keys()
+    if (this.#holds.size >= HOLDS_MAX && oldest !== undefined) this.#holds.delete(oldest)
+    this.#holds.set(name, hold)
+    return hold
+  }
+
+  /** Of the owner of a session, where it has asked since the start. */
+  holdOfOwner(owner: string | null): Hold | null {
+    return owner === null ? null : (this.#holds.get(owner) ?? null)
+  }
+}
+
+class LimitedCaller implements Hold {
+  readonly #name: string
+  readonly #limit: Limit
+  readonly #sinceBoot: () => number
+  readonly #tokens: Bucket | null
+  readonly #requests: Bucket | null
+
+  constructor(name: string, limit: Limit, sinceBoot: () => number) {
+    const { tokensPerHour, requestsPerSecond } = limit
+    this.#name = name
+    this.#limit = limit
+    this.#sinceBoot = sinceBoot
+    const now = sinceBoot()
+    this.#tokens = tokensPerHour === null ? null : new Bucket(wholeTokens(tokensPerHour), HOUR_MS, now)
+    this.#requests = requestsPerSecond === null ? null : new Bucket(BigInt(requestsPerSecond), SECOND_MS, now)
+  }
+
+  request({ type, value }: { readonly type: string; readonly value: string }): void {
+    const { requester, requestsPerSecond } = this.#limit
+    if (requester !== null && (requester.type !== type || requester.value !== value)) {
+      const only = `${requester.type}:${requester.value}`
+      throw new CodedError('CALLER_NOT_ALLOWED', `${this.#name} may ask for the requester ${only} only`)
+    }
+    if (this.#requests?.take(1n, this.#sinceBoot()) !== false) return
+    throw new CodedError('CALLER_LIMITED', `${this.#name} may make ${requestsPerSecond ?? 0} requests per second`)
+  }
+
+  spend(tokens: Micro): void {
+    if (this.#tokens === null || this.#tokens.take(tokens, this.#sinceBoot())) return
+    const retryAfterMs = this.#tokens.waitFor(tokens, this.#sinceBoot())
+    throw new CodedError(
+      'CALLER_LIMITED',
+      `${this.#name} may spend ${this.#limit.tokensPerHour ?? 0} tokens per hour`,
+      {
+        facts: { retryAfterMs },
+      },
+    )
+  }
+
+  unspend(tokens: Micro): void {
+    this.#tokens?.give(tokens)
+  }
+
+  charged(tokens: Micro): void {
+    this.#tokens?.owe(tokens, this.#sinceBoot())
+  }
+}
+
+const TERM = /^(\d{1,12}) tokens\/h$|^(\d{1,6}) requests\/s$|^as ([^\s:]+):(\S+)$/
+
+/** `user:hmi = 500 tokens/h, 20 requests/s, as machine:press-4` */
+function parseLimit(text: string, names: Names): Limit {
+  const [who = '', terms, ...rest] = text.split('=').map((part) => part.trim())
+  if (terms === undefined || rest.length > 0) throw badLimit(text)
+  let limit: Limit = {
+    who: parseWho('callers.limits', who, names),
+    tokensPerHour: null,
+    requestsPerSecond: null,
+    requester: null,
+  }
+  for (const term of terms.split(',')) {
+    const [match, tokens, requests, type, value] = TERM.exec(term.trim()) ?? []
+    if (match === undefined) throw badLimit(text)
+    if (tokens !== undefined) limit = { ...limit, tokensPerHour: Number(tokens) }
+    else if (requests !== undefined) limit = { ...limit, requestsPerSecond: Number(requests) }
+    else limit = { ...limit, requester: { type: type ?? '', value: value ?? '' } }
+  }
+  return limit
+}
+
+function badLimit(text: string): CodedError {
+  const example = 'user:hmi = 500 tokens/h, 20 requests/s, as machine:press-4'
+  return invalid('callers.limits', `${JSON.stringify(text.trim())} does not read like "${example}"`)
+}

@@ -1,0 +1,177 @@
+// Who may do what, and how much of it; with the real kernel where it is the kernel that says who calls.
+import { connect, createServer } from 'node:net'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import fc from 'fast-check'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { systemNames } from '../../../src/agent/adapters/system/names.ts'
+import { openPeerCredentials } from '../../../src/agent/adapters/system/peer-credentials.ts'
+import { Bucket } from '../../../src/agent/app/callers/bucket.ts'
+import type { Caller } from '../../../src/agent/app/callers/caller.ts'
+import { type CallerSettings, Callers } from '../../../src/agent/app/callers/callers.ts'
+
+const OWN = 990
+const anna: Caller = { uid: 1_000, gids: [1_000, 50], pid: 7 }
+const bob: Caller = { uid: 1_001, gids: [1_001], pid: 8 }
+const names = {
+  user: (name: string) => ({ anna: 1_000 })[name],
+  group: (name: string) => ({ plant: 50 })[name],
+}
+
+function callers(settings: Partial<CallerSettings>, now: () => number = () => 0): Callers {
+  return new Callers({ use: '*', observe: '*', administer: 'uid:0', limits: null, ...settings }, names, OWN, now)
+}
+
+describe('a ring', () => {
+  it.each([
+    ['*', [true, true]],
+    ['user:anna', [true, false]],
+    ['uid:1001', [false, true]],
+    ['group:plant', [true, false]],
+    ['gid:50, uid:1001', [true, true]],
+    ['gid:4', [false, false]],
+  ])('of %s lets in whom it names', (use, expected) => {
+    const rules = callers({ use })
+    expect([rules.isIn(anna, 'use'), rules.isIn(bob, 'use')]).toEqual(expected)
+  })
+
+  it('has root and the user of the agent in it, whatever it says', () => {
+    const rules = callers({ use: 'uid:5' })
+    expect([0, OWN, 4].map((uid) => rules.isIn({ uid, gids: [], pid: 1 }, 'use'))).toEqual([true, true, false])
+  })
+
+  it('turns others away with a code', () => {
+    expect(() => callers({ observe: 'user:anna' }).require(bob, 'observe')).toThrow(
+      expect.objectContaining({ code: 'CALLER_NOT_ALLOWED' }),
+    )
+    callers({ observe: 'user:anna' }).require(anna, 'observe')
+  })
+
+  it.each(['', 'anna', 'user:', 'user:nobody-here', 'uid:x', 'uid:1;uid:2', 'group:50x', 'user:anna,'])(
+    'is a mistake of the operator when it reads %j',
+    (use) => {
+      expect(() => callers({ use })).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID' }))
+    },
+  )
+})
+
+describe('what a caller is held to', () => {
+  it('is a pace, a budget and a requester, of the first entry that names it', () => {
+    let now = 0
+    const limits = 'user:anna = 10 tokens/h, 2 requests/s, as machine:press-4; * = 1 requests/s'
+    const rules = callers({ limits }, () => now)
+    const hold = rules.holdOf(anna)!
+    const ask = () => hold.request({ type: 'machine', value: 'press-4' })
+    expect(() => hold.request({ type: 'machine', value: 'press-5' })).toThrow(/press-4 only/)
+    ask()
+    ask()
+    expect(ask).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    now += 500
+    ask()
+    hold.spend(9_000_000n)
+    expect(() => hold.spend(2_000_000n)).toThrow(expect.objectContaining({ facts: { retryAfterMs: 360_000 } }))
+    hold.spend(1_000_000n)
+    now += 360_000
+    hold.spend(1_000_000n)
+    expect(rules.holdOf({ ...anna, pid: 99 })).toBe(hold)
+    rules.holdOf(bob)?.request({ type: 'any', value: 'body' })
+    expect(() => rules.holdOf(bob)?.request({ type: 'any', value: 'body' })).toThrow()
+    rules.holdOf(bob)?.spend(10n ** 15n)
+  })
+
+  it('counts what is charged without being asked for, and what came to nothing not at all', () => {
+    const rules = callers({ limits: '* = 10 tokens/h' })
+    const hold = rules.holdOf(anna)!
+    hold.spend(10_000_000n)
+    hold.unspend(10_000_000n)
+    rules.holdOfOwner('uid:1000')?.charged(15_000_000n)
+    expect(() => hold.spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    expect(rules.holdOfOwner(null)).toBeNull()
+  })
+
+  it('is nothing where no entry names the caller', () => {
+    expect(callers({}).holdOf(anna)).toBeNull()
+    expect(callers({ limits: 'uid:5 = 1 requests/s' }).holdOf(anna)).toBeNull()
+  })
+
+  it.each([
+    'user:anna',
+    'user:anna = ',
+    'user:anna = 5',
+    'user:anna = 5 tokens',
+    '= 1 requests/s',
+    '* = 1 requests/s = x',
+    '* = as x',
+  ])('is a mistake of the operator when it reads %j', (limits) => {
+    expect(() => callers({ limits })).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID' }))
+  })
+})
+
+describe('an allowance', () => {
+  it('never gives more than it holds and what has flowed in since, however it is asked', () => {
+    fc.assert(
+      fc.property(
+        fc.bigInt({ min: 1n, max: 1_000_000n }),
+        fc.array(fc.tuple(fc.bigInt({ min: 0n, max: 2_000_000n }), fc.integer({ min: 0, max: 5_000 })), {
+          maxLength: 50,
+        }),
+        (capacity, asks) => {
+          const bucket = new Bucket(capacity, 1_000, 0)
+          let [now, taken] = [0, 0n]
+          for (const [amount, passed] of asks) {
+            now += passed
+            if (bucket.take(amount, now)) taken += amount
+            expect(taken * 1_000n <= capacity * 1_000n + capacity * BigInt(now)).toBe(true)
+          }
+          const wait = bucket.waitFor(capacity, now)
+          expect(bucket.take(capacity, now + wait)).toBe(true)
+        },
+      ),
+    )
+  })
+})
+
+describe('the kernel', () => {
+  it('says who connects, and of which groups', async () => {
+    const identify = openPeerCredentials()
+    const directory = mkdtempSync(join(tmpdir(), 'tallygate-callers-'))
+    onTestFinished(() => rmSync(directory, { recursive: true }))
+    const path = join(directory, 'socket')
+    const found = await new Promise<Caller | null>((resolve) => {
+      const server = createServer((socket) => {
+        resolve(identify(socket))
+        socket.destroy()
+        server.close()
+      })
+      server.listen(path, () => connect(path).on('error', () => undefined))
+    })
+    expect(found).toMatchObject({ uid: process.getuid?.(), pid: process.pid })
+    expect(found?.gids[0]).toBe(process.getgid?.())
+  })
+
+  it('says nothing of a connection that is gone', async () => {
+    const identify = openPeerCredentials()
+    const socket = connect('/nowhere').on('error', () => undefined)
+    await new Promise((resolve) => socket.once('close', resolve))
+    expect(identify(socket)).toBeNull()
+  })
+})
+
+describe('names of users and groups', () => {
+  it('are looked up in the files of the system', () => {
+    const directory = mkdtempSync(join(tmpdir(), 'tallygate-names-'))
+    onTestFinished(() => rmSync(directory, { recursive: true }))
+    const [passwd, group] = [join(directory, 'passwd'), join(directory, 'group')]
+    writeFileSync(passwd, 'root:x:0:0::/:/bin/sh\nhmi:x:994:993::/:/usr/sbin/nologin\nbroken\n')
+    writeFileSync(group, 'plant:x:50:hmi,anna\n')
+    const found = systemNames(passwd, group)
+    expect([found.user('hmi'), found.user('x'), found.group('plant'), found.group('hmi')]).toEqual([
+      994,
+      undefined,
+      50,
+      undefined,
+    ])
+    expect(systemNames('/nowhere').user('root')).toBeUndefined()
+  })
+})
