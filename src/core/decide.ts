@@ -13,7 +13,8 @@
  *   7 CONSUMPTION_LIMIT_REACHED  ... also within the requester's consumption limit
  *
  * On a device, rungs 5 to 7 fail as GRANT_EXPIRED or GRANT_EXHAUSTED where the device's grant, and not the pool, is what
- * ran out. The same facts give the same decision, wherever they are held; nothing in here reads a clock or throws on data.
+ * ran out. A room may have arrears: what an essential line item may pay beyond it, after every grant of every line item
+ * that allows the request. The same facts give the same decision, wherever they are held; nothing in here reads a clock or throws on data.
  */
 import { type AccountId, type Posting, limitAccount } from './account.ts'
 import { type Micro, type Ratio, decimalRatio, ratio, roundHalfEven } from './amount.ts'
@@ -88,11 +89,17 @@ function decideItem(
   const failures: Obstacle[] = []
   const rateOf = ratesFor(item)
   const untried = view.candidates[Symbol.iterator]()
+  let isBeyond = false
   // Line items after the one that serves the rest are never looked at.
   const payerAt = (index: number): Payer | undefined => {
     while (payers.length <= index) {
       const { value: candidate, done } = untried.next()
-      if (done === true) return undefined
+      if (done === true) {
+        if (isBeyond) return undefined
+        isBeyond = true
+        payers.push(...payers.filter(hasArrears).map((each) => ({ ...each, inArrears: true })))
+        continue
+      }
       const rate = rateOf(candidate.rate)
       if (typeof rate === 'string') {
         if (failures.length < OBSTACLES_MAX) failures.push(obstacle(candidate, null, rate))
@@ -114,9 +121,10 @@ function decideItem(
   }
 
   for (const {
-    payer: { accounts, candidate },
+    payer: { accounts, candidate, inArrears },
     charged,
   } of shares) {
+    if (inArrears && charged > 0n) caveats.add('ESSENTIAL_OFFLINE')
     if (candidate.undecided) caveats.add('CLOCK_UNDECIDED_ALLOWED')
     if (charged === 0n) continue
     for (const { account } of accounts) taken.set(account, (taken.get(account) ?? 0n) + charged)
@@ -161,6 +169,8 @@ interface PayerAccount {
   readonly account: AccountId
   /** Never negative; what this request took before is already off. */
   readonly left: Micro | 'UNLIMITED'
+  /** As `left`, with arrears: never below it. */
+  readonly reach: Micro
   readonly shortage: Room['shortage']
 }
 
@@ -170,6 +180,12 @@ interface Payer {
   readonly rate: FixedRate
   readonly action: Action | null
   readonly accounts: readonly PayerAccount[]
+  /** What it can pay is what its arrears add, after it has paid all that is left. */
+  readonly inArrears: boolean
+}
+
+function hasArrears({ accounts }: Payer): boolean {
+  return accounts.some(({ left, reach }) => left !== 'UNLIMITED' && reach > left)
 }
 
 function payer(
@@ -183,9 +199,10 @@ function payer(
 ): Payer {
   const look = (rung: CapacityRung, account: AccountId): PayerAccount => {
     const room = roomOf(account)
-    if (room.left === 'UNLIMITED') return { rung, account, left: 'UNLIMITED', shortage: room.shortage }
+    if (room.left === 'UNLIMITED') return { rung, account, left: 'UNLIMITED', reach: 0n, shortage: room.shortage }
     const left = room.left - (taken.get(account) ?? 0n)
-    return { rung, account, left: left > 0n ? left : 0n, shortage: room.shortage }
+    const reach = left + (room.arrears ?? 0n)
+    return { rung, account, left: left > 0n ? left : 0n, reach: reach > 0n ? reach : 0n, shortage: room.shortage }
   }
   const accounts = [look('TOKENS', candidate.lineAccount)]
   const allocated = action === null ? undefined : candidate.actionAccounts.get(action.id)
@@ -194,18 +211,21 @@ function payer(
     const { instanceId } = policy.policy
     accounts.push(look('LIMIT', limitAccount(instanceId, candidate.lineItem.id, requester, candidate.limitPeriod)))
   }
-  return { candidate, rate, action, accounts }
+  return { candidate, rate, action, accounts, inArrears: false }
 }
 
-/** The least that the accounts up to a rung hold. */
-function capacity({ accounts }: Payer, rung: CapacityRung): Micro | 'UNLIMITED' {
+/** The least that the accounts up to a rung hold; of a payer in arrears, what its arrears add to that. */
+function capacity({ accounts, inArrears }: Payer, rung: CapacityRung): Micro | 'UNLIMITED' {
   const last = CAPACITY_RUNGS.indexOf(rung)
   let least: Micro | 'UNLIMITED' = 'UNLIMITED'
+  let farthest: Micro | 'UNLIMITED' = 'UNLIMITED'
   for (const account of accounts) {
     if (account.left === 'UNLIMITED' || CAPACITY_RUNGS.indexOf(account.rung) > last) continue
     if (least === 'UNLIMITED' || account.left < least) least = account.left
+    if (farthest === 'UNLIMITED' || account.reach < farthest) farthest = account.reach
   }
-  return least
+  if (!inArrears) return least
+  return least === 'UNLIMITED' || farthest === 'UNLIMITED' ? 0n : farthest - least
 }
 
 interface Share {
@@ -254,10 +274,15 @@ function chargeFor(count: Ratio, microRate: Ratio, sum: Micro): Micro {
 
 function granted(shares: readonly Share[]): ItemOutcome {
   let total = 0n
-  const parts = shares.map(({ payer: { candidate, rate, action }, charged }): Part => {
+  const parts: Part[] = []
+  for (const { payer: own, charged } of shares) {
+    const lineItemId = own.candidate.lineItem.id
     total += charged
-    return { lineItemId: candidate.lineItem.id, rate: rate.rate, actionId: action?.id ?? null, charged }
-  })
+    const before = own.inArrears ? parts.findIndex((part) => part.lineItemId === lineItemId) : -1
+    const part = parts[before]
+    if (part !== undefined) parts[before] = { ...part, charged: part.charged + charged }
+    else parts.push({ lineItemId, rate: own.rate.rate, actionId: own.action?.id ?? null, charged })
+  }
   return { outcome: 'GRANTED', parts, total }
 }
 
@@ -269,6 +294,7 @@ function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, reado
   let reason = RUNG_REASON[rung]
   const obstacles: Obstacle[] = []
   for (const each of payers) {
+    if (each.inArrears) continue
     const least = capacity(each, rung)
     const needed = chargeFor(count, each.rate.microRate, 0n)
     for (const { rung: own, account, left, shortage } of each.accounts) {

@@ -50,6 +50,8 @@ export function exactly(now: number): ClockReading {
 export interface Room {
   readonly left: Micro | 'UNLIMITED'
   readonly shortage: 'POOL' | 'GRANT' | 'GRANT_EXPIRED'
+  /** What may be spent beyond `left` by the offline policy of the line item, once nothing else can pay. Absent: nothing. */
+  readonly arrears?: Micro
 }
 
 /** Answers for one moment: the same account gives the same room until the decision's postings are applied. */
@@ -122,7 +124,10 @@ export type ItemOutcome =
 export const OBSTACLES_MAX = 16
 
 /** Something that the caller should know about a grant, without it being a refusal. */
-export type Caveat = 'CLOCK_UNDECIDED_ALLOWED'
+export type Caveat =
+  | 'CLOCK_UNDECIDED_ALLOWED'
+  /** Some of it was paid by the offline policy of an essential line item. */
+  | 'ESSENTIAL_OFFLINE'
 
 export interface Decision {
   /** In the order of the request. */

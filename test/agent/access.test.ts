@@ -30,6 +30,7 @@ class Device {
   deviceId: string | null = 'device'
   served = [INSTANCE]
   diskIsFull = false
+  connected = true
   readonly ledger: Ledger
   readonly access: Access
   #ids = 0
@@ -64,6 +65,7 @@ class Device {
         },
         status: () => ({
           deviceId: this.deviceId,
+          connected: this.connected,
           policies: this.served.map((instanceId) => ({ instanceId })),
         }),
       },

@@ -13,13 +13,16 @@
  *   5 POLICY_MISSING               the rules of the instance have arrived
  *   6 POLICY_STALE                 ... and may still be used
  *   7 NOT_ATTACHED                 the device has an incarnation that is not fenced
- *   8                              the ladder of core, whose refusals are answers, item by item
+ *   8                              the ladder of core, whose refusals are answers, item by item; where tokens fall short and
+ *                                  the cloud cannot be asked, the offline policy of essential line items counts as well
  *   9 CALLER_LIMITED               the caller's budget holds what is charged
  *  10 NOT_RECORDED                 the ledger has taken the entry
  */
 import { decide } from '../../core/decide.ts'
+import type { AccountId, Posting } from '../../core/account.ts'
 import type { Micro } from '../../core/amount.ts'
-import type { AccessRequest, Caveat, ClockReading, Decision } from '../../core/decision.ts'
+import type { AccessRequest, Caveat, ClockReading, Decision, RefusalReason, RoomOf } from '../../core/decision.ts'
+import type { Policy } from '../../core/policy.ts'
 import { type Want, sumPostings } from '../../core/grant.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import {
@@ -68,7 +71,10 @@ type TopUps = RulesParts['topUps'] & {
 }
 
 export interface AccessParts {
-  readonly ledger: Pick<Ledger, 'standing' | 'roomAt' | 'lastEntry' | 'record' | 'durability'>
+  readonly ledger: Pick<
+    Ledger,
+    'standing' | 'roomAt' | 'roomAboveGrant' | 'allowancesOf' | 'aboveGrant' | 'lastEntry' | 'record' | 'durability'
+  >
   readonly policies: Pick<PolicyBoard, 'get' | 'isStale'>
   readonly lastAnswers: LastAnswers
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
@@ -133,7 +139,7 @@ export class Access {
   #decide(call: AccessCall, body: AccessRequestBody, claim: Claim | null): Promise<AccessAnswer> {
     const attempt = this.#attempt(call, requestOf(body))
     const wants = wantsOf(attempt.decision)
-    if (wants.length === 0) return this.#record(call, body, attempt, claim)
+    if (wants.length === 0) return this.#record(call, body, this.#unlessOffline(call, attempt, false), claim)
     return this.#topUpAndDecide(call, body, attempt, wants, claim)
   }
 
@@ -155,14 +161,32 @@ export class Access {
       attempt = this.#attempt(call, attempt.request)
       wants = wantsOf(attempt.decision)
     }
-    return this.#record(call, body, attempt, claim)
+    const isUnanswered = clock.sinceBoot() >= until
+    return this.#record(call, body, this.#unlessOffline(call, attempt, isUnanswered), claim)
   }
 
-  #attempt(call: AccessCall, request: AccessRequest): Attempt {
-    const { clock, ledger } = this.#parts
+  /**
+   * Where the cloud cannot be asked, the offline policy of essential line items has the last word on tokens that fall short.
+   *
+   * @param isUnanswered the cloud was asked, and has not answered in time
+   */
+  #unlessOffline(call: AccessCall, attempt: Attempt, isUnanswered: boolean): Attempt {
+    const { ledger, topUps } = this.#parts
+    const { policy } = attempt.policy.compiled
+    if (!isShort(attempt.decision) || !isAnyEssential(policy)) return attempt
+    if (!isUnanswered && topUps.status().connected) return attempt
+    return this.#attempt(call, attempt.request, (reading) => ledger.roomAboveGrant(reading, policy))
+  }
+
+  #attempt(
+    call: AccessCall,
+    request: AccessRequest,
+    roomAt: (reading: ClockReading) => RoomOf = (reading) => this.#parts.ledger.roomAt(reading),
+  ): Attempt {
+    const { clock } = this.#parts
     const reading = clock.reading()
     const policy = requireRules(this.#parts, call.instanceId, reading)
-    const decision = decide(policy.compiled, request, reading, ledger.roomAt(reading), 'BEST_EFFORT')
+    const decision = decide(policy.compiled, request, reading, roomAt(reading), 'BEST_EFFORT')
     return { request, policy, reading, decision }
   }
 
@@ -182,11 +206,17 @@ export class Access {
     const metaData = body.requestedItems.map((item) => item.metaData)
     const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision }
     const { postings } = decision
+    const above = decision.caveats.includes('ESSENTIAL_OFFLINE') ? aboveGrantOf(ledger, postings) : NOTHING_ABOVE
+    const allowances = ledger.allowancesOf(
+      postings.filter(({ account }) => above.has(account)),
+      policy.compiled.policy,
+    )
+    const text = accessEntryText(entry, above)
     const { hold } = call
     const tokens = hold === undefined ? 0n : tokensOf(decision)
     hold?.spend(tokens)
     const recorded = ledger
-      .record({ n, body: accessEntryText(entry), moves: 'used', postings, lastAnswer })
+      .record({ n, body: text, moves: 'used', postings, allowances, lastAnswer })
       .then((durability) => {
         if (lastAnswer !== null) lastAnswers.settle(lastAnswer)
         return { body: answer, policyRevision, caveats: decision.caveats, durability }
@@ -202,6 +232,30 @@ export class Access {
 /** What a decision charges, over all its items. */
 export function tokensOf({ items }: Pick<Decision, 'items'>): Micro {
   return items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
+}
+
+const NOTHING_ABOVE: ReadonlyMap<AccountId, Micro> = new Map()
+
+function aboveGrantOf(ledger: Pick<Ledger, 'aboveGrant'>, postings: readonly Posting[]): ReadonlyMap<AccountId, Micro> {
+  const above = postings.map((posting) => [posting.account, ledger.aboveGrant(posting)] as const)
+  return new Map(above.filter(([, amount]) => amount > 0n))
+}
+
+const SHORT: ReadonlySet<string> = new Set<RefusalReason>([
+  'INSUFFICIENT_TOKENS',
+  'ALLOCATION_EXHAUSTED',
+  'CONSUMPTION_LIMIT_REACHED',
+  'GRANT_EXHAUSTED',
+  'GRANT_EXPIRED',
+])
+
+/** Something was refused because tokens were missing. */
+function isShort({ items }: Decision): boolean {
+  return items.some((item) => item.outcome === 'REFUSED' && SHORT.has(item.reason))
+}
+
+function isAnyEssential({ lineItems }: Policy): boolean {
+  return lineItems.some(({ offline }) => offline?.policy === 'essential')
 }
 
 /** One look at the rules and the balances; what it saw holds until something is awaited. */

@@ -16,6 +16,7 @@ interface Held {
   returned: Micro
   exhausted: boolean
   unlimited: boolean
+  allowance?: Micro
   /** Room at or below which a top-up should be asked for; -1n once it was. */
   lowAt: Micro
 }
@@ -28,7 +29,8 @@ export class Balances {
   constructor(accounts: Iterable<readonly [AccountId, AccountState]>) {
     for (const [account, state] of accounts) {
       const held: Held = { ...state, lowAt: 0n }
-      if (!held.unlimited && room(held) < 0n) throw new Error(`invariant: room of ${account} is not negative`)
+      if (!held.unlimited && room(held) < -(held.allowance ?? 0n))
+        throw new Error(`invariant: room of ${account} is not negative`)
       held.lowAt = lowMark(held)
       this.#held.set(account, held)
     }
@@ -58,14 +60,38 @@ export class Balances {
     return this.#held
   }
 
-  /** Raises `used`, all of it or nothing. Returns true when an account has come to its low-water mark. */
-  charge(postings: readonly Posting[]): boolean {
+  /** How much of an account was used above what is granted. */
+  arrearsOf(account: AccountId): Micro {
+    const held = this.#held.get(account)
+    if (held === undefined || held.unlimited) return 0n
+    const left = room(held)
+    return left < 0n ? -left : 0n
+  }
+
+  /** The cloud has heard that so much was spent of an account: what of it was above what is granted counts as granted. */
+  settle(account: AccountId, spent: Micro): void {
+    const held = this.#held.get(account)
+    if (held === undefined || (held.allowance ?? 0n) === 0n) return
+    if (spent > held.granted) held.granted = spent
+    if (room(held) >= 0n) held.allowance = 0n
+  }
+
+  /**
+   * Raises `used`, all of it or nothing. Returns true when an account has come to its low-water mark.
+   *
+   * @param allowances of accounts that may be used above what is granted, and how far
+   */
+  charge(postings: readonly Posting[], allowances?: ReadonlyMap<AccountId, Micro>): boolean {
+    for (const [account, allowance] of allowances ?? []) {
+      const held = this.#held.get(account) ?? this.#open(account)
+      if (allowance > (held.allowance ?? 0n)) held.allowance = allowance
+    }
     for (const posting of postings) this.#checkedForCharge(posting)
     let low = false
     for (const { account, amount } of postings) {
       const held = this.#known(account)
       held.used += amount
-      if (!held.unlimited && room(held) <= held.lowAt) {
+      if (!held.unlimited && held.lowAt >= 0n && room(held) <= held.lowAt) {
         held.lowAt = -1n
         low = true
       }
@@ -146,7 +172,7 @@ export class Balances {
       held.exhausted = exhausted
       held.unlimited = unlimited
       // What was spent while there was no limit counts as granted: the cloud counts it so when it hears of it.
-      if (!unlimited && room(held) < 0n) held.granted -= room(held)
+      if (!unlimited && room(held) < -(held.allowance ?? 0n)) held.granted -= room(held)
       held.lowAt = lowMark(held)
     }
   }
@@ -177,7 +203,7 @@ export class Balances {
 
   #checkedForCharge({ account, amount }: Posting): void {
     const held = this.#known(account)
-    const fits = held.unlimited ? held.used + amount <= MICRO_MAX : amount <= room(held)
+    const fits = held.unlimited ? held.used + amount <= MICRO_MAX : amount <= room(held) + (held.allowance ?? 0n)
     if (amount <= 0n || !fits) throw new Error(`invariant: a charge fits the room of ${account}`)
   }
 }

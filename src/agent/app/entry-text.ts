@@ -3,7 +3,8 @@
  * this one function. It is JSON of an `entryBody` of the edge protocol, put together by hand because each decision waits
  * for it.
  */
-import { type Decimal, formatDecimal } from '../../core/amount.ts'
+import type { AccountId } from '../../core/account.ts'
+import { type Decimal, formatDecimal, type Micro } from '../../core/amount.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import type { Variables } from '../../core/formula-rate.ts'
 import type { AccessRequest, ClockReading, Decision, ItemOutcome, Part } from '../../core/decision.ts'
@@ -22,7 +23,8 @@ export interface AccessEntry {
   readonly session?: NonNullable<EntryBodyWire['session']>
 }
 
-export function accessEntryText(entry: AccessEntry): string {
+/** @param aboveGrant by account, how much of its posting the grant does not hold */
+export function accessEntryText(entry: AccessEntry, aboveGrant: ReadonlyMap<AccountId, Micro> = NOTHING_ABOVE): string {
   const { reading, request, decision } = entry
   let items = ''
   for (let index = 0; index < decision.items.length; index += 1) {
@@ -30,7 +32,7 @@ export function accessEntryText(entry: AccessEntry): string {
   }
   let postings = ''
   for (const { account, amount } of decision.postings) {
-    postings += `${postings === '' ? '' : ','}{"account":${quoted(account)},"amount":"${amount}"}`
+    postings += `${postings === '' ? '' : ','}{"account":${quoted(account)},"amount":"${amount}"${aboveText(aboveGrant.get(account))}}`
   }
   return (
     `{"n":${entry.n},"kind":"access","at":${reading.now},"earliest":${reading.earliest},"latest":${reading.latest},` +
@@ -43,6 +45,12 @@ export function accessEntryText(entry: AccessEntry): string {
 
 function sessionText(session: AccessEntry['session']): string {
   return session === undefined ? '' : `"session":{"id":"${session.id}","event":"${session.event}"},`
+}
+
+const NOTHING_ABOVE: ReadonlyMap<AccountId, Micro> = new Map()
+
+function aboveText(amount: Micro | undefined): string {
+  return amount === undefined ? '' : `,"aboveGrant":"${amount}"`
 }
 
 function itemText({ request, decision, metaData }: AccessEntry, index: number): string {

@@ -50,6 +50,8 @@ export interface AccountState extends Counters {
   /** The cloud's word that the pool has no more to grant. */
   readonly exhausted: boolean
   readonly unlimited: boolean
+  /** What may be used above `granted` until the cloud has heard of it, by the offline policy. Absent: nothing. */
+  readonly allowance?: Micro
 }
 
 /** What is known of the time, tied to a reading of the boot-time clock, so that a restart in the same boot goes on from it. */
@@ -132,6 +134,8 @@ export interface PendingEntry {
   /** Whether the postings raise `used` or `refunded`; a burn raises `used`, and is counted apart as well. */
   readonly moves: 'used' | 'refunded' | 'burned'
   readonly postings: readonly Posting[]
+  /** For accounts of essential line items: how far their use may be above what is granted. Absent: not at all. */
+  readonly allowances?: ReadonlyMap<AccountId, Micro>
   readonly lastAnswer: LastAnswer | null
   /** The session that it changes, as it stands afterwards: durable with the entry, or not at all. */
   readonly session?: StoredSession
@@ -172,6 +176,12 @@ export interface SealOrder {
   /** Accounts whose room is given up, with the amount: raises `returned` in the same transaction. */
   readonly returns: readonly Posting[]
   readonly final: boolean
+}
+
+/** What a segment says that was spent of an account: `U - F + R`. */
+export interface ReportedCounter {
+  readonly account: AccountId
+  readonly spent: Micro
 }
 
 export interface GrantedAccount {

@@ -22,6 +22,7 @@ import type {
   GrantedAccount,
   Journal,
   PendingEntry,
+  ReportedCounter,
   Snapshot,
   StoredClock,
   StoredGrant,
@@ -138,6 +139,68 @@ export class Ledger {
   }
 
   /**
+   * The same, for a device that cannot ask the cloud: accounts of essential line items may be spent beyond the grant, up
+   * to the cap of their line item. Its pool counts over all periods together.
+   */
+  roomAboveGrant(reading: ClockReading, policy: Policy): RoomOf {
+    const roomOf = this.roomAt(reading)
+    const caps = arrearsCapsOf(policy)
+    return (account) => {
+      const room = roomOf(account)
+      const cap = this.#capOf(account, policy.instanceId, caps)
+      if (cap === 0n) return room
+      // What is held beyond its time is spent before anything is owed.
+      const held = this.#balances.roomOf(account).left
+      const beyond = held === 'UNLIMITED' || room.left === 'UNLIMITED' ? 0n : held - room.left
+      const owed = this.#arrearsWith(account)
+      return { ...room, arrears: beyond + (cap > owed ? cap - owed : 0n) }
+    }
+  }
+
+  /** How far accounts of essential line items may be used above their grants. */
+  allowancesOf(postings: readonly Posting[], policy: Policy): ReadonlyMap<AccountId, Micro> {
+    const caps = arrearsCapsOf(policy)
+    const allowed = postings.map(({ account }) => [account, this.#capOf(account, policy.instanceId, caps)] as const)
+    return new Map(allowed.filter(([, cap]) => cap > 0n))
+  }
+
+  /** How much of a charge the grant does not hold. */
+  aboveGrant({ account, amount }: Posting): Micro {
+    const held = this.#balances.roomOf(account).left
+    if (held === 'UNLIMITED' || amount <= held) return 0n
+    return amount - held
+  }
+
+  /** Something is used above its grant. */
+  owes(): boolean {
+    for (const [, { allowance }] of this.#balances.all()) if ((allowance ?? 0n) > 0n) return true
+    return false
+  }
+
+  /** The cloud has taken in a segment with these counters: what they say above the grants is settled. */
+  settleAboveGrant(counters: readonly ReportedCounter[]): void {
+    for (const { account, spent } of counters) this.#balances.settle(account, spent)
+  }
+
+  #capOf(account: AccountId, instanceId: string, caps: ReadonlyMap<string, Micro>): Micro {
+    const parsed = parseAccount(account)
+    return parsed?.instanceId === instanceId ? (caps.get(parsed.lineItemId) ?? 0n) : 0n
+  }
+
+  /** Of the account, and where it is the pool of a line item of its other periods too. */
+  #arrearsWith(account: AccountId): Micro {
+    const own = parseAccount(account)
+    if (own?.kind !== 'line') return this.#balances.arrearsOf(account)
+    let sum = 0n
+    for (const [other] of this.#balances.all()) {
+      const parsed = parseAccount(other)
+      const isSame = parsed?.kind === 'line' && parsed.lineItemId === own.lineItemId
+      if (isSame && parsed.instanceId === own.instanceId) sum += this.#balances.arrearsOf(other)
+    }
+    return sum
+  }
+
+  /**
    * By the conservative end of the clock, or by powered-on time, whatever the clock says. Where nothing bounds the clock,
    * powered-on time alone counts: a board without a battery can spend its grants right after boot.
    */
@@ -164,7 +227,7 @@ export class Ledger {
       return Promise.reject(new CodedError('NOT_ATTACHED', 'nothing can be recorded at the moment'))
     }
     if (entry.n !== this.#lastEntry + 1) throw new Error('invariant: entries are numbered without gaps')
-    const low = entry.moves === 'used' && entry.postings.length > 0 && this.#charge(entry.postings)
+    const low = entry.moves === 'used' && entry.postings.length > 0 && this.#charge(entry.postings, entry.allowances)
     this.#lastEntry = entry.n
     if (low || entry.n % this.#parts.batchEntries === 0) this.#parts.onNeed()
     const later = entry.moves === 'refunded' ? entry.postings : NOTHING
@@ -359,8 +422,8 @@ export class Ledger {
   }
 
   /** True when an account has come to its low-water mark. */
-  #charge(postings: readonly Posting[]): boolean {
-    const low = this.#balances.charge(postings)
+  #charge(postings: readonly Posting[], allowances?: ReadonlyMap<AccountId, Micro>): boolean {
+    const low = this.#balances.charge(postings, allowances)
     const sinceBoot = this.#parts.clock.sinceBoot()
     for (const { account, amount } of postings) {
       let rate = this.#burnRates.get(account)
@@ -384,6 +447,13 @@ export class Ledger {
     }
     this.#lastEntry -= decided.length
   }
+}
+
+/** Per line item that is essential. */
+function arrearsCapsOf({ lineItems }: Policy): ReadonlyMap<string, Micro> {
+  const caps = new Map<string, Micro>()
+  for (const { id, offline } of lineItems) if (offline?.policy === 'essential') caps.set(id, offline.arrearsCap)
+  return caps
 }
 
 const NOTHING: readonly Posting[] = []

@@ -1,7 +1,7 @@
 /** `tallygate devices`: what an administrator does about devices, over the twin's edge area. */
 import { Command } from 'commander'
-import { formatMicro, type Micro } from '../../core/amount.ts'
-import { deviceList, type DeviceState } from '../../protocol/edge/administration.ts'
+import { formatMicro, type Micro, parseDecimal, toMicro } from '../../core/amount.ts'
+import { deviceList, type DeviceState, offlinePolicyState } from '../../protocol/edge/administration.ts'
 import { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
@@ -21,6 +21,13 @@ interface ListFlags extends AdministratorFlags {
   readonly json?: true
 }
 
+interface OfflinePolicyFlags extends AdministratorFlags {
+  readonly instance: string
+  readonly lineItem: string
+  readonly essential?: string
+  readonly refuse?: true
+}
+
 export function command(io: Io): Command {
   const devices = new Command('devices').description('What an administrator does about devices.')
   withAdministratorFlags(devices.command('enrollment-token'))
@@ -34,7 +41,44 @@ export function command(io: Io): Command {
     .option('--instance <uuid>', 'only those that serve this instance', uuidArgument)
     .option('--json', 'for programs: one JSON document for each device and line')
     .action((flags: ListFlags) => list(flags, io))
+  withAdministratorFlags(devices.command('offline-policy'))
+    .description(
+      'Says, or shows, what devices do with a line item when their grant is used up and the twin out of reach.',
+    )
+    .requiredOption('--instance <uuid>', 'instance of the line item', uuidArgument)
+    .requiredOption('--line-item <id>', 'activation id of the line item')
+    .option('--essential <tokens>', 'go on, up to so many tokens above the grant of each device')
+    .option('--refuse', 'refuse, which is what they do unless told otherwise')
+    .action((flags: OfflinePolicyFlags) => offlinePolicy(flags, io))
   return devices
+}
+
+async function offlinePolicy(flags: OfflinePolicyFlags, io: Io): Promise<void> {
+  if (flags.essential !== undefined && flags.refuse === true) {
+    throw new CodedError('USAGE', 'either --essential or --refuse')
+  }
+  const cap = flags.essential === undefined ? undefined : parseDecimal(flags.essential)
+  const arrearsCap = cap === undefined ? undefined : toMicro(cap)
+  if (flags.essential !== undefined && (arrearsCap === undefined || arrearsCap <= 0n)) {
+    throw new CodedError('USAGE', '--essential takes a number of tokens above 0')
+  }
+  using client = await administrator(flags, io)
+  const item = encodeURIComponent(flags.lineItem)
+  const path = `/edge/api/v1/instances/${flags.instance}/line-items/${item}/offline-policy`
+  const body =
+    arrearsCap !== undefined
+      ? { policy: 'essential', arrearsCap: String(arrearsCap) }
+      : flags.refuse === true
+        ? { policy: 'refuse' }
+        : undefined
+  const call = body === undefined ? ({ method: 'GET', path } as const) : ({ method: 'PUT', path, body } as const)
+  const state = await client.json(call, offlinePolicyState)
+  const each = `${formatMicro(state.arrearsCap)} tokens above its grant on each of ${state.devices} devices`
+  io.stdout.write(
+    state.policy === 'refuse'
+      ? 'refuse: devices spend what they were granted\n'
+      : `essential: ${each}; together at most ${formatMicro(state.exposure)} beyond the pool\n`,
+  )
 }
 
 async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<void> {

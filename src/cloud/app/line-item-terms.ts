@@ -1,13 +1,18 @@
 /** What the stored records of a line item mean to the engine. */
+import type { Micro } from '../../core/amount.ts'
 import type { Action, ConsumptionLimit, LineItem } from '../../core/policy.ts'
 import { limitPeriods, lineItemPeriods } from './calendar.ts'
 import type { ConsumptionLimitRecord, LineItemRecord } from './records.ts'
 
-/** @param at when the policy is issued: its calendars are listed from there */
+/**
+ * @param arrearsCap what devices may spend of it above their grants; 0n: nothing
+ * @param at when the policy is issued: its calendars are listed from there
+ */
 export function lineItemOf(
   record: LineItemRecord,
   actions: readonly Action[],
   limit: ConsumptionLimitRecord | undefined,
+  arrearsCap: Micro,
   at: number,
 ): LineItem {
   return {
@@ -22,6 +27,7 @@ export function lineItemOf(
     periods: lineItemPeriods(record.calendar, record.start, at).periods,
     actions,
     consumptionLimit: limitOf(limit, at),
+    ...(arrearsCap > 0n ? { offline: { policy: 'essential' as const, arrearsCap } } : {}),
   }
 }
 

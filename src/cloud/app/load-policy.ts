@@ -114,12 +114,21 @@ async function assemblePolicy(
     (await reader.actions.list(instanceId, 0, Number.MAX_SAFE_INTEGER)).map((each) => [each.lineItemId, each.actions]),
   )
   const limits = new Map((await reader.consumptionLimits.list(instanceId)).map((each) => [each.lineItemId, each]))
+  const arrearsCaps = new Map(
+    (await reader.edge.offlinePolicies.list(instanceId)).map(({ lineItemId, arrearsCap }) => [lineItemId, arrearsCap]),
+  )
   const configuration = await reader.configuration.list()
   return {
     instanceId,
     revision,
     lineItems: lineItems.map((record) =>
-      lineItemOf(record, actions.get(record.id) ?? [], limits.get(record.id), raisedAt),
+      lineItemOf(
+        record,
+        actions.get(record.id) ?? [],
+        limits.get(record.id),
+        arrearsCaps.get(record.id) ?? 0n,
+        raisedAt,
+      ),
     ),
     conditions: await reader.conditions.list(instanceId),
     rateTables: relevantTables(await reader.rateTables.list(), raisedAt),

@@ -10,7 +10,7 @@ import type { Transaction } from './store.ts'
 export async function retargetAccounts(tx: Transaction, record: LineItemRecord, now: number): Promise<void> {
   const { instanceId, id } = record
   const actions = await tx.actions.of(instanceId, id)
-  const lineItem = lineItemOf(record, actions, await tx.consumptionLimits.get(instanceId, id), now)
+  const lineItem = lineItemOf(record, actions, await tx.consumptionLimits.get(instanceId, id), 0n, now)
   const period = currentPeriod(record.calendar, record.start, now)
   await retargetPools(tx, await tx.accounts.ofLineItem(instanceId, id), ({ account }) => {
     const parsed = parseAccount(account)

@@ -150,3 +150,26 @@ export const accountLedger = z
   })
   .meta({ id: 'AccountLedger' })
 export type AccountLedgerWire = z.input<typeof accountLedger>
+
+/** `PUT .../edge/api/v1/instances/{instanceId}/line-items/{lineItemId}/offline-policy`. */
+export const offlinePolicyOrder = z.discriminatedUnion('policy', [
+  z.strictObject({ policy: z.literal('refuse') }),
+  /** Each device may spend so much above its grant until its next contact. */
+  z.strictObject({
+    policy: z.literal('essential'),
+    arrearsCap: microText.refine((cap) => cap > 0n, 'must be more than 0'),
+  }),
+])
+
+/** What devices do with a line item when their grant is used up and the cloud cannot be asked. */
+export const offlinePolicyState = z.strictObject({
+  instanceId: uuid,
+  lineItemId: z.string(),
+  policy: z.enum(['refuse', 'essential']),
+  arrearsCap: microText,
+  /** That serve the instance and are not revoked. */
+  devices: z.int().min(0),
+  /** What all of them together may spend beyond what the pool has given them: cap times devices. */
+  exposure: microText,
+})
+export type OfflinePolicyStateWire = z.input<typeof offlinePolicyState>

@@ -39,6 +39,8 @@ export interface AccountMove {
   readonly returned: Micro
   /** Part of `used`. */
   readonly burned: Micro
+  /** How far the use may be above what is granted; 0n: not at all. */
+  readonly allowance: Micro
 }
 
 /** Entries of one transaction. */

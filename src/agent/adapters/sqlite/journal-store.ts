@@ -83,6 +83,7 @@ interface AccountRow {
   unlimited: bigint
   metered: bigint
   reserved: bigint
+  allowance: bigint
   burned: bigint
   sealed_used: bigint
   sealed_refunded: bigint
@@ -163,10 +164,14 @@ export class JournalStore {
       const { granted, used, refunded, returned } = row
       const flags = { exhausted: row.exhausted === 1n, unlimited: row.unlimited === 1n }
       const spent = used - refunded + returned
-      if (row.metered === 0n && spent > granted) throw new Error(`invariant: ${row.id} is overspent`)
+      const { allowance } = row
+      if (row.metered === 0n && spent > granted + allowance) throw new Error(`invariant: ${row.id} is overspent`)
       if (row.reserved > used) openBlocks.set(row.id, row.reserved)
       if (row.burned > 0n) burned.set(row.id, row.burned)
-      accounts.set(row.id, { granted: spent > granted ? spent : granted, used, refunded, returned, ...flags })
+      accounts.set(row.id, {
+        ...{ granted: row.metered === 1n && spent > granted ? spent : granted, used, refunded, returned, ...flags },
+        ...(allowance > 0n ? { allowance } : {}),
+      })
     }
     const unacknowledged = this.#statements.segmentInFlight.get() as SegmentRow | undefined
     return {
@@ -303,7 +308,7 @@ export class JournalStore {
       const state = this.#state()
       for (const { account, amount } of plan.returns) {
         this.#statements.shorten.run(amount, account)
-        this.#move({ account, used: 0n, refunded: 0n, returned: amount, burned: 0n })
+        this.#move({ account, used: 0n, refunded: 0n, returned: amount, burned: 0n, allowance: 0n })
       }
       for (const [account, { used, refunded, returned }] of plan.counters) {
         changedOne(this.#statements.sealAccount.run(used, refunded, returned, account))
@@ -350,6 +355,7 @@ export class JournalStore {
         this.#statements.acked.run()
         this.#statements.ackArrears.run()
         this.#statements.deleteArrears.run()
+        this.#statements.settleAboveGrant.run()
       }
       if (grant !== null && (state.grant_term === null || grant.term > Number(state.grant_term))) this.#grant(grant)
       if (confirmation !== null) {
@@ -479,10 +485,11 @@ export class JournalStore {
     return new Map(rows.map(({ session, slot }) => [session, Number(slot)]))
   }
 
-  #move({ account, used, refunded, returned, burned }: AccountMove): void {
+  #move({ account, used, refunded, returned, burned, allowance }: AccountMove): void {
+    if (allowance > 0n) this.#statements.allow.run(account, allowance)
     const row = this.#statements.moveAccount.get(used, refunded, returned, burned, account) as AccountRow | undefined
     if (row === undefined) throw new Error(`invariant: ${account} is known`)
-    if (row.metered === 0n && row.used - row.refunded + row.returned > row.granted) {
+    if (row.metered === 0n && row.used - row.refunded + row.returned > row.granted + row.allowance) {
       throw new Error(`invariant: ${account} is never overspent`)
     }
   }
@@ -749,7 +756,19 @@ function prepareStatements(database: Database.Database) {
     moveAccount: database.prepare(
       `UPDATE account SET used = used + ?, refunded = refunded + ?, returned = returned + ?, burned = burned + ?
          WHERE id = ?
-         RETURNING granted, used, refunded, returned, metered`,
+         RETURNING granted, used, refunded, returned, metered, allowance`,
+    ),
+    allow: database.prepare(
+      `INSERT INTO account (id, allowance) VALUES (?, ?)
+         ON CONFLICT (id) DO UPDATE SET allowance = max(allowance, excluded.allowance)`,
+    ),
+    // The cloud has heard of the use that the segment tells of: it counts as granted, and the allowance starts anew.
+    settleAboveGrant: database.prepare(
+      `UPDATE account SET granted = max(granted, sealed_used - sealed_refunded + sealed_returned),
+         allowance = CASE
+           WHEN used - refunded + returned <= max(granted, sealed_used - sealed_refunded + sealed_returned) THEN 0
+           ELSE allowance END
+         WHERE allowance > 0`,
     ),
     reserve: database.prepare('UPDATE account SET reserved = ? WHERE id = ?'),
     // What is given up is no longer in the block; the use that is still on its way to the journal is below that.

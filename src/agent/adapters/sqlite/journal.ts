@@ -272,21 +272,23 @@ function batchOf(
   stamp: ClockStamp,
   answered: boolean,
 ): Batch {
-  const moves = new Map<AccountId, { used: bigint; refunded: bigint; burned: bigint }>()
+  const moves = new Map<AccountId, { used: bigint; refunded: bigint; burned: bigint; allowance: bigint }>()
   const bodies: string[] = []
   const answers: LastAnswer[] = []
   const sessions = new Map<string, StoredSession>()
-  for (const { body, moves: counter, postings, lastAnswer, session } of entries) {
+  for (const { body, moves: counter, postings, allowances, lastAnswer, session } of entries) {
     bodies.push(body)
     if (session !== undefined) sessions.set(session.id, session)
     if (lastAnswer !== null) answers.push(lastAnswer)
     for (const { account, amount } of postings) {
       let sum = moves.get(account)
       if (sum === undefined) {
-        sum = { used: 0n, refunded: 0n, burned: 0n }
+        sum = { used: 0n, refunded: 0n, burned: 0n, allowance: 0n }
         moves.set(account, sum)
       }
       sum[counter] += amount
+      const allowance = allowances?.get(account) ?? 0n
+      if (allowance > sum.allowance) sum.allowance = allowance
       if (counter === 'burned') sum.used += amount
     }
   }

@@ -8,7 +8,7 @@ import type { CompiledPolicy } from '../../../core/compile.ts'
 import type { ClockReading } from '../../../core/decision.ts'
 import type { Want } from '../../../core/grant.ts'
 import type { PolicyDocument } from '../../../protocol/edge/policy-document.ts'
-import type { Confirmation, GrantedAccount, Journal, StoredGrant } from '../journal.ts'
+import type { Confirmation, GrantedAccount, Journal, ReportedCounter, StoredGrant } from '../journal.ts'
 
 /** What the link does with the journal; it never appends entries. */
 export type LinkJournal = Pick<
@@ -46,6 +46,10 @@ export interface LinkLedger {
   holdsSpare(keeps: ReadonlyMap<AccountId, Micro>): boolean
   /** Undoes {@link LinkLedger.giveUpRoom} when the journal did not take it. */
   takeBackRoom(returns: readonly Posting[]): void
+  /** Something is used above its grant. */
+  owes(): boolean
+  /** The cloud has taken in a segment with these counters: what they say above the grants is settled. */
+  settleAboveGrant(counters: readonly ReportedCounter[]): void
   /** The grant is durable: its tokens may be spent. */
   applyGrant(grant: AppliedGrant): void
   /** A new incarnation stands in the journal: all counters 0, entries count from 1, recording may begin. */

@@ -1,7 +1,7 @@
 /** What a sealed segment holds, read back from its own bytes: the same before and after a restart. */
 import { base64url } from 'jose'
 import { z } from 'zod'
-import type { SealedSegment } from '../journal.ts'
+import type { ReportedCounter, SealedSegment } from '../journal.ts'
 
 const payload = z.object({
   entries: z.object({ first: z.int(), bodies: z.array(z.string()) }),
@@ -19,14 +19,28 @@ export interface SegmentExtent {
   readonly backlog: number
 }
 
+const counters = z.object({
+  counters: z.array(z.object({ account: z.string(), used: z.string(), refunded: z.string(), returned: z.string() })),
+})
+
+/** What it says that was spent of each account that it names. */
+export function spentBy({ document }: Pick<SealedSegment, 'document'>): readonly ReportedCounter[] {
+  return counters.parse(payloadOf(document)).counters.map(({ account, used, refunded, returned }) => {
+    return { account, spent: BigInt(used) - BigInt(refunded) + BigInt(returned) }
+  })
+}
+
 /** Throws for a document that is no segment: the journal has made it. */
 export function extentOf({ document }: Pick<SealedSegment, 'document'>): SegmentExtent {
-  const text = new TextDecoder().decode(base64url.decode(document.split('.')[1] ?? ''))
-  const { entries, arrears, backlog } = payload.parse(JSON.parse(text))
+  const { entries, arrears, backlog } = payload.parse(payloadOf(document))
   return {
     firstEntry: entries.first,
     lastEntry: entries.first + entries.bodies.length - 1,
     arrears: arrears?.entries.bodies.length ?? 0,
     backlog,
   }
+}
+
+function payloadOf(document: string): unknown {
+  return JSON.parse(new TextDecoder().decode(base64url.decode(document.split('.')[1] ?? '')))
 }

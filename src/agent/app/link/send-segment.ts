@@ -11,7 +11,7 @@ import { policySubject } from './fetch-policy.ts'
 import { judgeAnswer, type Judgement, newerGrant } from './judge-answer.ts'
 import { identityOf } from './memory.ts'
 import type { AppliedGrant } from './ports.ts'
-import { extentOf } from './segment-extent.ts'
+import { extentOf, spentBy } from './segment-extent.ts'
 import { nextSession } from './session.ts'
 import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
 import { addUp } from './waiting-requests.ts'
@@ -206,7 +206,8 @@ async function acknowledge(context: StepContext, sent: SealedSegment, said: Said
 }
 
 /** The segment is acknowledged in the journal. */
-function forget({ memory }: StepContext, sent: SealedSegment): void {
+function forget({ memory, ledger }: StepContext, sent: SealedSegment): void {
+  if (ledger.owes()) ledger.settleAboveGrant(spentBy(sent))
   memory.unacknowledged = null
   memory.lastAcknowledgedEntry = memory.lastSealedEntry
   memory.arrears -= extentOf(sent).arrears

@@ -11,6 +11,8 @@ import {
   deviceState,
   type HeldSessionWire,
   heldSession,
+  offlinePolicyOrder,
+  offlinePolicyState,
 } from '../../../protocol/edge/administration.ts'
 import { attachRequest } from '../../../protocol/edge/attach.ts'
 import {
@@ -30,6 +32,7 @@ import { type DeviceOrders, listDevices, releaseDevice, revokeDevice, showEviden
 import { type Enroll, enroll } from '../../app/edge/enroll.ts'
 import { type IssueEnrollmentToken, issueEnrollmentToken } from '../../app/edge/issue-enrollment-token.ts'
 import { DEVICES_PAGE, DEVICES_PAGE_MAX, EDGE_BODY_BYTES_MAX, SYNC_BODY_BYTES_MAX } from '../../app/edge/limits.ts'
+import { setOfflinePolicy, showOfflinePolicy } from '../../app/edge/offline-policy.ts'
 import { type PolicyDocuments, signedPolicy } from '../../app/edge/policy-document.ts'
 import { signTime } from '../../app/edge/sign-time.ts'
 import { sync } from '../../app/edge/sync.ts'
@@ -55,6 +58,8 @@ export type EdgeParts = IssueEnrollmentToken &
   }
 
 const inSession = z.object({ sessionId: uuid.toLowerCase() })
+
+const inOfflinePolicy = inInstance.extend({ lineItemId: z.string().min(1).max(256) })
 
 const wholeNumber = (max: number) =>
   z
@@ -277,6 +282,40 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       answers: { 200: { description: 'Up to 20 of them.', body: deviceEvidence } },
       errors: ['NOT_FOUND'],
       handle: async ({ params: { deviceId } }) => ({ status: 200, body: await showEvidence(parts, deviceId) }),
+    }),
+    edgeRoute({
+      method: 'GET',
+      path: '/instances/:instanceId/line-items/:lineItemId/offline-policy',
+      access: 'ADMINISTRATION',
+      params: inOfflinePolicy,
+      id: 'showOfflinePolicy',
+      tag: 'Administration',
+      summary: 'Show what devices do with a line item when they cannot ask',
+      answers: { 200: { description: 'The policy, with the exposure of all devices.', body: offlinePolicyState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => {
+        return { status: 200, body: await showOfflinePolicy(parts, params.instanceId, params.lineItemId) }
+      },
+    }),
+    edgeRoute({
+      method: 'PUT',
+      path: '/instances/:instanceId/line-items/:lineItemId/offline-policy',
+      access: 'ADMINISTRATION',
+      ...small,
+      params: inOfflinePolicy,
+      body: offlinePolicyOrder,
+      id: 'setOfflinePolicy',
+      tag: 'Administration',
+      summary: 'Say what devices do with a line item when they cannot ask',
+      description:
+        'What devices spend above their grants is billed; an honest fleet can exceed the pool by the exposure.',
+      example: { policy: 'essential', arrearsCap: '50000000' },
+      answers: { 200: { description: 'The policy, with the exposure of all devices.', body: offlinePolicyState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params, body }) => {
+        const cap = body.policy === 'essential' ? body.arrearsCap : 0n
+        return { status: 200, body: await setOfflinePolicy(parts, params.instanceId, params.lineItemId, cap) }
+      },
     }),
     edgeRoute({
       method: 'GET',

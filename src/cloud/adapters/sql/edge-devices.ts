@@ -28,6 +28,16 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
       for (const row of rows) devices.push(await withInstances(sql, row))
       return devices
     },
+    async countTrusted(instanceId) {
+      const { count } = await db
+        .selectFrom('device_instances')
+        .innerJoin('devices', 'devices.id', 'device_instances.device_id')
+        .select(({ fn }) => fn.countAll<bigint>().as('count'))
+        .where('device_instances.instance_id', '=', instanceId)
+        .where('devices.revoked_at', 'is', null)
+        .executeTakeFirstOrThrow()
+      return Number(count)
+    },
     async countLive(instanceId, since, except) {
       const { count } = await db
         .selectFrom('device_instances')

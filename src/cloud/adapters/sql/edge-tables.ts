@@ -102,6 +102,12 @@ export interface EdgeTables {
     keep: bigint
     asked_at: bigint
   }
+  offline_policies: {
+    instance_id: string
+    line_item_id: string
+    arrears_cap: bigint
+    arrears_cap_max: bigint
+  }
   policy_documents: {
     instance_id: string
     revision: bigint

@@ -3,6 +3,7 @@ import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
 import { deviceReader, deviceTransaction, enrollmentReader, enrollmentTransaction } from './edge-devices.ts'
 import { deviceAccountReader, deviceAccountTransaction, poolsOf } from './edge-accounts.ts'
 import { incarnationReader, incarnationTransaction } from './edge-incarnations.ts'
+import { offlinePolicyReader, offlinePolicyTransaction } from './edge-offline-policies.ts'
 import { policyDocumentReader, policyDocumentTransaction } from './edge-policy-documents.ts'
 import {
   entryReader,
@@ -27,6 +28,7 @@ export function edgeReader(sql: Sql): EdgeReader {
     deviceAccounts: deviceAccountReader(sql),
     releases: releaseReader(sql),
     pools: poolsOf(sql),
+    offlinePolicies: offlinePolicyReader(sql),
     policyDocuments: policyDocumentReader(sql),
     signingKey: signingKeyReader(sql),
   }
@@ -43,6 +45,7 @@ export function edgeTransaction(sql: Sql): EdgeTransaction {
     deviceAccounts: deviceAccountTransaction(sql),
     releases: releaseTransaction(sql),
     pools: poolsOf(sql),
+    offlinePolicies: offlinePolicyTransaction(sql),
     policyDocuments: policyDocumentTransaction(sql),
     signingKey: signingKeyTransaction(sql),
   }

@@ -11,6 +11,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../records.ts'
 import { lockSessions, ordersFor, takeSessions } from './device-sessions.ts'
 import { type Granting, grantWants, grantableAt, lastUsableAt } from './grants.ts'
+import { arrearsCaps } from './offline-policy.ts'
 import { type AccountMove, believable, movePools } from './move.ts'
 import type { OpenedEntry, OpenedSegment } from './open-segment.ts'
 import { type DeviceAccountRecord, type Incarnation, type ReleaseAsk, newDeviceAccount, settled } from './records.ts'
@@ -36,10 +37,12 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     : await tx.edge.deviceAccounts.get(device.id, incarnation.number, named)
 
   await takeArrears(taking)
+  const caps = await arrearsCaps(tx, device.instanceIds)
   const merge = mergeSegment(incarnation, known, received, new Set(device.instanceIds), {
     returns: grants,
     closes: segment.final && !incarnation.forked,
     grantsForgotten: incarnation.grantsForgotten,
+    arrearsCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
   })
   if (!merge.merged) return reject(taking, merge.problem, { account: merge.account, n: merge.n })
 

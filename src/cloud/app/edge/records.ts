@@ -167,3 +167,13 @@ export interface EnrollmentRecord {
   readonly deviceId: string
   readonly at: number
 }
+
+/** What devices may spend of a line item above their grants when they cannot ask. */
+export interface OfflinePolicyRecord {
+  readonly instanceId: string
+  readonly lineItemId: string
+  /** 0n: refuse. */
+  readonly arrearsCap: Micro
+  /** The highest that any revision of the rules has had: a device may decide by an old one until it syncs. */
+  readonly arrearsCapMax: Micro
+}

@@ -13,6 +13,7 @@ import type {
   Incarnation,
   LedgerEntry,
   MergedSegment,
+  OfflinePolicyRecord,
   ReleaseAsk,
 } from './records.ts'
 
@@ -25,6 +26,8 @@ export interface EdgeReader {
     list(instanceId: string | null, offset: number, limit: number): Promise<readonly Device[]>
     /** Devices of the instance that are not revoked and have synced since the instant; the one named is left out. */
     countLive(instanceId: string, since: number, except: string): Promise<number>
+    /** Devices of the instance that are not revoked. */
+    countTrusted(instanceId: string): Promise<number>
   }
   readonly enrollments: {
     get(jti: string): Promise<EnrollmentRecord | undefined>
@@ -88,6 +91,9 @@ export interface EdgeReader {
   }
   /** All pools of the instance, in the order of their ids. */
   pools(instanceId: string): Promise<readonly Pool[]>
+  readonly offlinePolicies: {
+    list(instanceId: string): Promise<readonly OfflinePolicyRecord[]>
+  }
   readonly policyDocuments: {
     get(instanceId: string, revision: number): Promise<string | undefined>
   }
@@ -133,6 +139,9 @@ export interface EdgeTransaction extends EdgeReader {
     /** False when the device was asked after the instant `askedBefore`: it is not asked again so soon. */
     ask(deviceId: string, account: AccountId, keep: Micro, askedAt: number, askedBefore: number): Promise<boolean>
     remove(deviceId: string, accounts: readonly AccountId[]): Promise<void>
+  }
+  readonly offlinePolicies: EdgeReader['offlinePolicies'] & {
+    save(record: OfflinePolicyRecord): Promise<void>
   }
   readonly policyDocuments: EdgeReader['policyDocuments'] & {
     /** Keeps the first document of a revision and forgets those of older ones. */

@@ -52,12 +52,14 @@ CREATE TABLE account (
   metered INTEGER NOT NULL DEFAULT 0 CHECK (metered IN (unlimited, 1)),
   -- End of the block that may be spent without a flush, as a value of used; at or below it: no block.
   reserved INTEGER NOT NULL DEFAULT 0,
+  -- How far use may be above granted until the cloud has heard of it: of an essential line item, offline.
+  allowance INTEGER NOT NULL DEFAULT 0 CHECK (allowance >= 0),
   -- Of used: what power cuts may have cost at most.
   burned INTEGER NOT NULL DEFAULT 0 CHECK (burned BETWEEN 0 AND used),
   sealed_used INTEGER NOT NULL DEFAULT 0 CHECK (sealed_used <= used),
   sealed_refunded INTEGER NOT NULL DEFAULT 0 CHECK (sealed_refunded <= refunded),
   sealed_returned INTEGER NOT NULL DEFAULT 0 CHECK (sealed_returned <= returned),
-  CONSTRAINT never_overspent CHECK (metered = 1 OR max(used, reserved) - refunded + returned <= granted)
+  CONSTRAINT never_overspent CHECK (metered = 1 OR max(used, reserved) - refunded + returned <= granted + allowance)
 ) STRICT, WITHOUT ROWID;
 
 -- Entries of earlier incarnations that the cloud does not have, because their chain was forked or refused: they go up with

@@ -137,6 +137,16 @@ CREATE TABLE release_asks (
   PRIMARY KEY (device_id, account)
 );
 
+-- What devices may spend of a line item above their grants when they cannot ask; no row, or 0: nothing.
+CREATE TABLE offline_policies (
+  instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
+  line_item_id TEXT COLLATE "C" NOT NULL,
+  arrears_cap BIGINT NOT NULL CHECK (arrears_cap >= 0),
+  -- The highest that any revision of the rules has had.
+  arrears_cap_max BIGINT NOT NULL CHECK (arrears_cap_max >= arrears_cap),
+  PRIMARY KEY (instance_id, line_item_id)
+);
+
 -- Policies as signed, once per revision; the newest of each instance.
 CREATE TABLE policy_documents (
   instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
