@@ -12,7 +12,11 @@ export interface RulesParts {
   readonly policies: Pick<PolicyBoard, 'get' | 'isStale'>
   /** Who the device is, for a refusal that says why. */
   readonly topUps: {
-    status(): { readonly deviceId: string | null; readonly policies: readonly { readonly instanceId: string }[] }
+    status(): {
+      readonly deviceId: string | null
+      readonly connected: boolean
+      readonly policies: readonly { readonly instanceId: string }[]
+    }
   }
 }
 

@@ -92,7 +92,7 @@ export class SessionDevice {
             this.asked.push(wants)
             await this.cloud(wants)
           },
-          status: () => ({ deviceId: 'device', policies: [{ instanceId: INSTANCE }] }),
+          status: () => ({ deviceId: 'device', connected: true, policies: [{ instanceId: INSTANCE }] }),
         },
         topUpDeadlineMs: 2_000,
         liveMax: this.liveMax,
