@@ -5,6 +5,7 @@
 import { createPublicKey, randomUUID } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
 import { thumbprint } from '../protocol/signing.ts'
@@ -16,6 +17,9 @@ import { createServer } from './adapters/http/server.ts'
 import { serviceRoutes } from './adapters/http/service/service.ts'
 import { openKeyFile } from './adapters/key-file/key-file.ts'
 import { openKeyRing } from './adapters/key-file/key-ring-file.ts'
+import { Metrics } from './adapters/metrics/metrics.ts'
+import { METRICS_PATH, countRequests, listenForMetrics, registerMetrics } from './adapters/metrics/serve-metrics.ts'
+import { watchDecisions } from './adapters/metrics/watch-decisions.ts'
 import { openPush } from './adapters/mqtt/open-push.ts'
 import { openPostgresStore } from './adapters/postgres/store.ts'
 import { openSqliteStore } from './adapters/sqlite/store.ts'
@@ -31,6 +35,7 @@ import { carryOnCalendar } from './app/raise-policy.ts'
 import { type Timers, repeat } from './app/repeat.ts'
 import { heartbeatOfDevice, sweepNextSession } from './app/session-life.ts'
 import type { Store } from './app/store.ts'
+import { watchStore } from './app/watch-store.ts'
 import type { CloudSettings } from './settings.ts'
 
 /** What a test or an embedding program puts in the place of the real thing. */
@@ -47,6 +52,8 @@ export interface Overrides {
 export interface Cloud {
   /** `http://host:port/prefix` as it listens. */
   readonly address: string
+  /** Where the metrics are read. */
+  readonly metricsAddress: string
   /** Private key of the first administrator, PEM; there when this twin made it. */
   readonly administrationKeyFile: string
   /** Rejects when the twin had to end by itself, after it has let go of everything; resolves after {@link Cloud.close}. */
@@ -57,6 +64,9 @@ export interface Cloud {
 
 /** How often a stop looks for connections that have nothing to do any more. */
 const REAP_EVERY_MS = 50
+
+/** Longest that a scrape of the metrics waits for the store. */
+const TOTALS_TIMEOUT_MS = 2_000
 
 /** How often to look for calendars that must be carried on; they are good for weeks. */
 const CALENDARS_EVERY_MS = 60_000
@@ -83,8 +93,14 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
 
   const directory = settings.store.path
   makeDirectory(directory)
-  const store = await openStore(settings, log, (error) => fail(error))
-  started.defer(() => store.close())
+  const unwatched = await openStore(settings, log, (error) => fail(error))
+  started.defer(() => unwatched.close())
+  const metrics = new Metrics({
+    version: softwareVersion(),
+    totals: () => unwatched.read((reader) => reader.totals.totals()),
+    totalsTimeoutMs: TOTALS_TIMEOUT_MS,
+  })
+  const store = watchStore(unwatched, metrics, () => performance.now())
   const administrationKeyFile = join(directory, 'administration-key.pem')
   await giveFirstKey(store, administrationKeyFile, log, now())
 
@@ -102,6 +118,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     tls,
     onWrongAnswer: settings.http.checkAnswers ? (overrides.onWrongAnswer ?? (() => undefined)) : null,
   })
+  countRequests(http, metrics)
   registerHealth(http, () => store.read((reader) => reader.keys.countAdministration()))
   const { trialInterval } = settings.sessions
   const sessionIntervalMs = trialInterval === 0 ? null : trialInterval
@@ -113,7 +130,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     tenantId: settings.usage.tenantId,
     sessionIntervalMs,
   }
-  const serviceOperations = serviceRoutes(service)
+  const serviceOperations = watchDecisions(serviceRoutes(service), (version, code) => metrics.decision(version, code))
   registerRoutes(http, prefix, { authenticator, now }, serviceOperations)
   const terms = {
     grantLifetimeMs: settings.edge.grantLifetime,
@@ -140,10 +157,13 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     }),
     heartbeat: (tx, device, at, locked) => heartbeatOfDevice(tx, device.id, at, locked),
     onRevoked: (deviceId) => push.drop(deviceId),
+    onVerdict: (verdict) => metrics.sync(verdict),
     sessions: service,
   })
 
   registerDocs(http, prefix, { service: serviceOperations, edge: edgeOperations })
+
+  const metricsOrigin = await openMetrics(settings.metrics, http, metrics, log, started)
 
   const { host, port, drainTimeout } = settings.http
   const origin = await listen(() => http.listen({ host, port }), host, port)
@@ -187,9 +207,13 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
   }
   fail = (error) => void end(error)
   const address = `${origin}${prefix}`
-  log.info({ http: address, push: push.local, store: directory, adminKeyFile: administrationKeyFile }, 'listening')
+  log.info(
+    { http: address, push: push.local, metrics: metricsOrigin, store: directory, adminKeyFile: administrationKeyFile },
+    'listening',
+  )
   return {
     address,
+    metricsAddress: `${metricsOrigin ?? origin}${METRICS_PATH}`,
     administrationKeyFile,
     ended: ending.promise,
     close: async () => {
@@ -197,6 +221,32 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
       await ending.promise.catch(() => undefined)
     },
   }
+}
+
+/** The origin of the metrics where they have an address of their own, null where they are at the twin's. */
+async function openMetrics(
+  { listen: at, token }: CloudSettings['metrics'],
+  http: FastifyInstance,
+  metrics: Metrics,
+  log: Logger,
+  started: AsyncDisposableStack,
+): Promise<string | null> {
+  const secret = token?.reveal() ?? null
+  if (at === null) {
+    registerMetrics(http, metrics, secret)
+    return null
+  }
+  const { bracketed, name, port } =
+    /^(?:\[(?<bracketed>[^\]]+)\]|(?<name>[^:[\]]+)):(?<port>\d{1,5})$/.exec(at)?.groups ?? {}
+  const host = bracketed ?? name
+  if (host === undefined || port === undefined || Number(port) > 65_535) {
+    throw new CodedError('CONFIG_INVALID', `metrics.listen is ${JSON.stringify(at)}, but takes host:port.`)
+  }
+  const onFault = (error: unknown): void => log.error({ err: error }, 'the metrics met a fault')
+  const open = () => listenForMetrics({ host, port: Number(port) }, metrics, secret, onFault)
+  const listener = await listen(open, host, Number(port))
+  started.defer(() => listener.close())
+  return listener.origin
 }
 
 async function openStore(
@@ -262,7 +312,7 @@ function readPem(path: string): string {
 }
 
 /** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
-async function listen(start: () => Promise<string>, host: string, port: number): Promise<string> {
+async function listen<T>(start: () => Promise<T>, host: string, port: number): Promise<T> {
   try {
     return await start()
   } catch (cause) {
@@ -275,4 +325,9 @@ async function listen(start: () => Promise<string>, host: string, port: number):
     }
     throw cause
   }
+}
+
+function softwareVersion(): string {
+  const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8')
+  return (JSON.parse(text) as { version: string }).version
 }

@@ -196,6 +196,14 @@ const options = {
       default: null,
     }),
   },
+  metrics: {
+    listen: text({
+      help: 'Address of their own for the metrics, as host:port. Left out: /metrics of the twin, for this machine alone or with the token.',
+      default: null,
+      takes: 'host:port, such as 127.0.0.1:9464 or [::1]:9464',
+    }),
+    token: secret({ help: 'Bearer token without which nobody gets the metrics.' }),
+  },
   log: {
     level: choice(['debug', 'info', 'warn', 'error'], { help: 'Least severity of what is logged.', default: 'info' }),
   },

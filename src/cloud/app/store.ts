@@ -33,6 +33,7 @@ import type {
   UsageRecord,
 } from './records.ts'
 import type { Micro } from '../../core/amount.ts'
+import type { TotalsReader } from './totals.ts'
 
 export interface Store {
   /**
@@ -62,6 +63,7 @@ export interface Reader {
   readonly policyRevisions: PolicyRevisionReader
   readonly sessions: SessionReader
   readonly edge: EdgeReader
+  readonly totals: TotalsReader
 }
 
 export interface Transaction extends Reader {

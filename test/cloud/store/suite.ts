@@ -605,5 +605,21 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect(calls).toEqual(['called'])
       })
     })
+
+    describe('the totals', () => {
+      it('count sessions by state, hints, and what lines have out on devices, once', async () => {
+        const line = lineAccount(INSTANCE, 'ACT-1', 0)
+        const action = actionAccount(INSTANCE, 'ACT-1', 'a')
+        await store.transaction(async (tx) => {
+          await tx.outbox.append([{ kind: 'device', deviceId: 'd', reason: 'sync' }], 1)
+          await tx.sessions.insert(newSession({ id: 's1', instanceId: INSTANCE, deviceId: null }, 1))
+          await tx.sessions.insert(newSession({ id: 's2', instanceId: INSTANCE, deviceId: null }, 1))
+          const pools = await tx.accounts.open([line, action].map((account) => ({ account, cap: 10_000_000n })))
+          await tx.accounts.save([...pools.values()].map((pool) => ({ ...pool, grantedOut: 2_500_000n })))
+        })
+        const totals = await store.read((reader) => reader.totals.totals())
+        expect(totals).toEqual({ sessions: new Map([['IDLE', 2]]), outbox: 1, grantedOut: 2_500_000n })
+      })
+    })
   })
 }

@@ -35,8 +35,7 @@ import { DEVICES_PAGE, DEVICES_PAGE_MAX, EDGE_BODY_BYTES_MAX, SYNC_BODY_BYTES_MA
 import { setOfflinePolicy, showOfflinePolicy } from '../../app/edge/offline-policy.ts'
 import { type PolicyDocuments, signedPolicy } from '../../app/edge/policy-document.ts'
 import { signTime } from '../../app/edge/sign-time.ts'
-import { sync } from '../../app/edge/sync.ts'
-import type { Sync } from '../../app/edge/taking.ts'
+import { type WatchedSync, sync } from '../../app/edge/sync.ts'
 import { holdSession } from '../../app/hold-session.ts'
 import type { SessionParts } from '../../app/session-life.ts'
 import type { Store } from '../../app/store.ts'
@@ -47,7 +46,7 @@ import { inInstance, instanceId, requireInstanceOf } from './routes.ts'
 export type EdgeParts = IssueEnrollmentToken &
   Enroll &
   Attach &
-  Sync &
+  WatchedSync &
   PolicyDocuments &
   DeviceOrders & {
     readonly store: Store

@@ -14,6 +14,7 @@ import { policyRevisionReader, policyRevisionTransaction } from './policy-revisi
 import { rateTableReader, rateTableTransaction } from './rate-tables.ts'
 import { sessionReader, sessionTransaction } from './sessions.ts'
 import type { Sql } from './sql.ts'
+import { totalsReader } from './totals.ts'
 import { usageReader, usageTransaction } from './usage.ts'
 
 export function readerOf(sql: Sql): Reader {
@@ -31,6 +32,7 @@ export function readerOf(sql: Sql): Reader {
     policyRevisions: policyRevisionReader(sql),
     sessions: sessionReader(sql),
     edge: edgeReader(sql),
+    totals: totalsReader(sql),
   }
 }
 
@@ -51,5 +53,6 @@ export function transactionOf(sql: Sql, outboxWritten: () => void): Transaction 
     sessions: sessionTransaction(sql),
     outbox: outboxTransaction(sql, outboxWritten),
     edge: edgeTransaction(sql),
+    totals: totalsReader(sql),
   }
 }

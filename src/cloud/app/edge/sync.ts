@@ -3,7 +3,7 @@
  * only after its commit. Whatever a device sends, no token is granted that the pool does not have, nothing is billed twice,
  * and a repetition gets the bytes of the first answer.
  */
-import { receive } from '../../../core/receive.ts'
+import { type Verdict, receive } from '../../../core/receive.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Transaction } from '../store.ts'
 import { fenceCurrent, newIncarnation } from './attach.ts'
@@ -14,28 +14,54 @@ import { type OpenedSegment, openSegment } from './open-segment.ts'
 import type { Device, Incarnation, MergedSegment } from './records.ts'
 import { type Sync, type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 
+/** What became of a segment: how it was judged, or that it could not be opened, or did not add up. */
+export type SyncVerdict = Verdict['kind'] | 'UNREADABLE' | 'REJECTED'
+
+export interface WatchedSync extends Sync {
+  /** Told after the commit. */
+  readonly onVerdict?: (verdict: SyncVerdict) => void
+}
+
 /** @throws CodedError DEVICE_REVOKED */
-export async function sync(deps: Sync, device: Device, document: string): Promise<Taken> {
+export async function sync(deps: WatchedSync, device: Device, document: string): Promise<Taken> {
   const opening = await openSegment(device, document)
-  if (!opening.opened) return { taken: false, problem: opening.problem }
+  if (!opening.opened) {
+    deps.onVerdict?.('UNREADABLE')
+    return { taken: false, problem: opening.problem }
+  }
   const now = deps.now()
-  return deps.store.transaction(async (tx) => {
+  const { verdict, taken } = await deps.store.transaction(async (tx) => {
     const locked = await tx.edge.devices.lock(device.id)
     if (locked === undefined) throw new Error('invariant: devices are never deleted')
     if (locked.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
     return take(deps, tx, locked, opening.segment, now)
   })
+  deps.onVerdict?.(verdict)
+  return taken
 }
 
-async function take(deps: Sync, tx: Transaction, device: Device, segment: OpenedSegment, now: number): Promise<Taken> {
+interface Judged {
+  readonly verdict: SyncVerdict
+  readonly taken: Taken
+}
+
+async function take(deps: Sync, tx: Transaction, device: Device, segment: OpenedSegment, now: number): Promise<Judged> {
   const known = await tx.edge.incarnations.get(device.id, segment.incarnation)
   const learned =
     known === undefined ? await learn(tx, device, segment.incarnation, now) : { device, incarnation: known }
-  if (learned === undefined) return { taken: false, problem: 'The cloud never gave out this incarnation.' }
+  if (learned === undefined) {
+    return { verdict: 'REJECTED', taken: { taken: false, problem: 'The cloud never gave out this incarnation.' } }
+  }
   const taking: Taking = { deps, tx, segment, now, ...learned }
   const { incarnation } = taking
   const recorded = await tx.edge.segments.get(device.id, incarnation.number, segment.header.seq)
   const verdict = receive(incarnation, segment.header, recorded?.hash ?? null)
+  const taken = await follow(taking, verdict, recorded)
+  return { verdict: taken.taken ? verdict.kind : 'REJECTED', taken }
+}
+
+async function follow(taking: Taking, verdict: Verdict, recorded: MergedSegment | undefined): Promise<Taken> {
+  const { tx, incarnation } = taking
   switch (verdict.kind) {
     case 'MERGE':
       return mergeNext(taking, verdict.grants)

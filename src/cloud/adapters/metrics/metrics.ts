@@ -1,0 +1,226 @@
+/**
+ * What the twin counts of its own work, by the conventions of Prometheus: base units, `_total` for what only grows. Labels
+ * take values from closed lists (routes, codes, states), never ids or names that a caller chooses, so that the number of
+ * series stays bounded. Each server has a registry of its own.
+ */
+import { Counter, Gauge, Histogram, Registry } from 'prom-client'
+import { MICRO_PER_TOKEN, type Micro } from '../../../core/amount.ts'
+import type { SessionState } from '../../../core/session.ts'
+import { type ApiVersion, ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
+import type { SyncVerdict } from '../../app/edge/sync.ts'
+import type { UsageRecord } from '../../app/records.ts'
+import type { Totals } from '../../app/totals.ts'
+import type { StoreWatcher } from '../../app/watch-store.ts'
+import { collectProcessMetrics } from './process-metrics.ts'
+
+export interface MetricsParts {
+  readonly version: string
+  /** Asked at each scrape. */
+  readonly totals: () => Promise<Totals>
+  /** Longest that a scrape waits for the totals, ms: it answers without them then. */
+  readonly totalsTimeoutMs: number
+}
+
+/** Requests that no route takes, in the place of their path, which can be anything. */
+const NO_ROUTE = 'none'
+
+const SESSION_STATES: readonly SessionState[] = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'DISCONNECTED', 'FAILED']
+
+/** Seconds. A commit takes 0.1 ms to 10 ms by the disk; a node that waits for locks, much longer. */
+const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]
+
+export class Metrics implements StoreWatcher {
+  readonly #registry = new Registry()
+  readonly #parts: MetricsParts
+  readonly #requests: Counter<'method' | 'route' | 'status'>
+  readonly #requestSeconds: Histogram<'method' | 'route'>
+  readonly #decisions: Counter<'result' | 'code'>
+  readonly #usage: Counter<'operation' | 'status' | 'source'>
+  readonly #tokensCharged: Counter<'source'>
+  readonly #tokensRefunded: Counter<'source'>
+  readonly #automaticCharges: Counter<'result' | 'source'>
+  readonly #refunds: Counter<'source'>
+  readonly #syncs: Counter<'verdict'>
+  readonly #transactionSeconds: Histogram<'result'>
+  readonly #sessions: Gauge<'state'>
+  readonly #outbox: Gauge
+  readonly #tokensOnDevices: Gauge
+  readonly #totalsUp: Gauge
+  #looking: Promise<void> | undefined
+
+  constructor(parts: MetricsParts) {
+    this.#parts = parts
+    const registers = [this.#registry]
+    const counter = <L extends string = never>(name: string, help: string, ...labelNames: L[]): Counter<L> =>
+      new Counter({ name: `tallygate_${name}`, help, labelNames, registers })
+    const gauge = <L extends string = never>(name: string, help: string, ...labelNames: L[]): Gauge<L> =>
+      new Gauge({ name: `tallygate_${name}`, help, labelNames, registers })
+    const seconds = <L extends string>(name: string, help: string, ...labelNames: L[]): Histogram<L> =>
+      new Histogram({ name: `tallygate_${name}`, help, labelNames, registers, buckets: BUCKETS })
+
+    this.#requests = counter('http_requests_total', 'HTTP requests answered.', 'method', 'route', 'status')
+    this.#requestSeconds = seconds(
+      'http_request_duration_seconds',
+      'Time from the head of a request to the end of its answer.',
+      'method',
+      'route',
+    )
+    this.#decisions = counter(
+      'decisions_total',
+      'Items decided on access requests, by result and status code of API v1.1.',
+      'result',
+      'code',
+    )
+    this.#usage = counter(
+      'usage_records_total',
+      'Usage records committed, by operation, status, and where the request came from.',
+      'operation',
+      'status',
+      'source',
+    )
+    this.#tokensCharged = counter('tokens_charged_total', 'Tokens charged by committed usage records.', 'source')
+    this.#tokensRefunded = counter('tokens_refunded_total', 'Tokens refunded by committed usage records.', 'source')
+    this.#automaticCharges = counter(
+      'automatic_charges_total',
+      'Intervals of sessions for which a charge was due, by its result.',
+      'result',
+      'source',
+    )
+    this.#refunds = counter('refunds_total', 'Refunds of time that sessions had paid for and did not use.', 'source')
+    this.#syncs = counter('edge_syncs_total', 'Segments that devices sent, by what became of them.', 'verdict')
+    this.#transactionSeconds = seconds(
+      'store_transaction_duration_seconds',
+      'Time of store transactions, waiting included, by their result.',
+      'result',
+    )
+    this.#sessions = gauge('sessions', 'Sessions that the store keeps, counted up to 100000.', 'state')
+    this.#outbox = gauge('outbox_backlog', 'Hints to devices that wait to be published, counted up to 100000.')
+    this.#tokensOnDevices = gauge('tokens_on_devices', 'Tokens granted to devices and not returned.')
+    this.#totalsUp = gauge('store_totals_up', 'Whether the store told its totals for this scrape.')
+    gauge('build_info', 'The software that runs; always 1.', 'version', 'node').set(
+      { version: parts.version, node: process.versions.node },
+      1,
+    )
+    collectProcessMetrics(this.#registry)
+  }
+
+  get contentType(): string {
+    return this.#registry.contentType
+  }
+
+  /** The text of a scrape. Totals that the store does not tell in time are left out of it. */
+  async text(): Promise<string> {
+    await this.#look()
+    return this.#registry.metrics()
+  }
+
+  /** @param route its template; undefined where no route takes the request */
+  request(method: string, route: string | undefined, status: number, ms: number): void {
+    const labels = { method, route: route ?? NO_ROUTE }
+    quietly(() => {
+      this.#requests.inc({ ...labels, status: String(status) })
+      this.#requestSeconds.observe(labels, ms / 1_000)
+    })
+  }
+
+  /** @param code of the status in that version of the API */
+  decision(version: ApiVersion, code: string): void {
+    const labels = LABELS_OF_CODE[version].get(code)
+    if (labels !== undefined) quietly(() => this.#decisions.inc(labels))
+  }
+
+  sync(verdict: SyncVerdict): void {
+    quietly(() => this.#syncs.inc({ verdict: verdict.toLowerCase() }))
+  }
+
+  transaction(committed: boolean, ms: number): void {
+    this.#transactionSeconds.observe({ result: committed ? 'committed' : 'failed' }, ms / 1_000)
+  }
+
+  usage(records: readonly UsageRecord[]): void {
+    const refunded = new Set<string>()
+    const renewed = new Set<string>()
+    for (const { operation, status, source, tokens, correlationId } of records) {
+      const from = { source: source.kind }
+      this.#usage.inc({ operation: operation.toLowerCase(), status: status.toLowerCase(), ...from })
+      if (tokens > 0n && status === 'GRANTED') this.#tokensCharged.inc(from, inTokens(tokens))
+      if (tokens < 0n) this.#tokensRefunded.inc(from, inTokens(-tokens))
+      if (operation === 'REFUND' && !refunded.has(correlationId)) {
+        refunded.add(correlationId)
+        this.#refunds.inc(from)
+      }
+      if (operation === 'AUTOMATIC_CHARGE' && !renewed.has(correlationId)) {
+        renewed.add(correlationId)
+        // All items or none: the first that was refused, or not charged, tells.
+        const granted = records.every((one) => one.correlationId !== correlationId || one.status === 'GRANTED')
+        this.#automaticCharges.inc({ result: granted ? 'charged' : 'refused', ...from })
+      }
+    }
+  }
+
+  /** Scrapes at the same time share one look. */
+  #look(): Promise<void> {
+    this.#looking ??= this.#sample().finally(() => {
+      this.#looking = undefined
+    })
+    return this.#looking
+  }
+
+  async #sample(): Promise<void> {
+    const totals = await within(this.#parts.totalsTimeoutMs, this.#parts.totals)
+    this.#totalsUp.set(totals === undefined ? 0 : 1)
+    if (totals === undefined) {
+      this.#sessions.reset()
+      this.#outbox.remove()
+      this.#tokensOnDevices.remove()
+      return
+    }
+    for (const state of SESSION_STATES) {
+      this.#sessions.set({ state: state.toLowerCase() }, totals.sessions.get(state) ?? 0)
+    }
+    this.#outbox.set(totals.outbox)
+    this.#tokensOnDevices.set(inTokens(totals.grantedOut))
+  }
+}
+
+type DecisionLabels = { readonly result: string; readonly code: string }
+
+const LABELS_OF_CODE: Readonly<Record<ApiVersion, ReadonlyMap<string, DecisionLabels>>> = {
+  'v1.0': labelsByCode('v1.0'),
+  'v1.1': labelsByCode('v1.1'),
+}
+
+function labelsByCode(version: ApiVersion): ReadonlyMap<string, DecisionLabels> {
+  const statuses = Object.keys(ITEM_STATUS) as ItemStatus[]
+  return new Map(statuses.map((status) => [ITEM_STATUS[status][version], labelsOf(status)]))
+}
+
+function labelsOf(status: ItemStatus): DecisionLabels {
+  const result = status === 'GRANTED' || status === 'NOT_CHARGED' ? status.toLowerCase() : 'refused'
+  return { result, code: ITEM_STATUS[status]['v1.1'] }
+}
+
+/** Metrics are floating-point by their format: exact up to 9 billion tokens. */
+function inTokens(amount: Micro): number {
+  return Number(amount) / Number(MICRO_PER_TOKEN)
+}
+
+/** Counting harms nothing: what is counted has been done, and somebody waits for the answer. */
+function quietly(count: () => void): void {
+  try {
+    count()
+  } catch {
+    // The next one is counted again.
+  }
+}
+
+/** Undefined: it failed, or took longer. */
+async function within<T>(ms: number, work: () => Promise<T>): Promise<T | undefined> {
+  const late = Promise.withResolvers<undefined>()
+  const timer = setTimeout(() => late.resolve(undefined), ms)
+  try {
+    return await Promise.race([work().catch(() => undefined), late.promise])
+  } finally {
+    clearTimeout(timer)
+  }
+}

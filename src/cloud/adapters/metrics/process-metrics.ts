@@ -1,0 +1,57 @@
+/**
+ * What the process takes from its machine, under the names that Prometheus gives these values everywhere. Everything is
+ * read at the scrape: between two of them, nothing runs for it.
+ */
+import { readdirSync } from 'node:fs'
+import { Counter, Gauge, type Registry } from 'prom-client'
+
+export function collectProcessMetrics(registry: Registry): void {
+  const registers = [registry]
+  const read = (name: string, help: string, value: () => number | undefined): void => {
+    new Gauge({
+      name,
+      help,
+      registers,
+      collect() {
+        const now = value()
+        if (now === undefined) this.remove()
+        else this.set(now)
+      },
+    })
+  }
+  new Counter({
+    name: 'process_cpu_seconds_total',
+    help: 'CPU time of the process, user and system.',
+    registers,
+    collect() {
+      const { user, system } = process.cpuUsage()
+      this.reset()
+      this.inc((user + system) / 1e6)
+    },
+  })
+  const startedAt = performance.timeOrigin / 1_000
+  read('process_start_time_seconds', 'When the process started, since the Unix epoch.', () => startedAt)
+  read('process_resident_memory_bytes', 'Memory that is resident.', () => process.memoryUsage.rss())
+  read('process_open_fds', 'File descriptors that are open.', openFiles)
+  read('nodejs_heap_size_used_bytes', 'Heap of JavaScript that is in use.', () => process.memoryUsage().heapUsed)
+  let before = performance.eventLoopUtilization()
+  read(
+    'nodejs_eventloop_utilization_ratio',
+    'Part of the time since the last scrape that the event loop was busy.',
+    () => {
+      const now = performance.eventLoopUtilization()
+      const { utilization } = performance.eventLoopUtilization(now, before)
+      before = now
+      return utilization
+    },
+  )
+}
+
+/** Undefined where the system does not tell. */
+function openFiles(): number | undefined {
+  try {
+    return readdirSync('/proc/self/fd').length
+  } catch {
+    return undefined
+  }
+}
