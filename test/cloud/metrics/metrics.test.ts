@@ -183,7 +183,9 @@ describe('a watched store', () => {
       },
       () => 0,
     )
-    await watched.transaction(async (given) => given.usage.append([{} as never]))
+    await watched.transaction(async (given) => {
+      await given.usage.append([{} as never])
+    })
     expect(appended).toHaveLength(2)
     expect(told).toEqual([[true, 0], 1])
     const failing = watched.transaction(async () => {

@@ -61,7 +61,7 @@ async function take(deps: Sync, tx: Transaction, device: Device, segment: Opened
 }
 
 async function follow(taking: Taking, verdict: Verdict, recorded: MergedSegment | undefined): Promise<Taken> {
-  const { tx, incarnation } = taking
+  const { tx, incarnation, now } = taking
   switch (verdict.kind) {
     case 'MERGE':
       return mergeNext(taking, verdict.grants)
