@@ -156,6 +156,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
       push: push.url,
     }),
     heartbeat: (tx, device, at, locked) => heartbeatOfDevice(tx, device.id, at, locked),
+    presence: (deviceId) => push.presence(deviceId),
     onRevoked: (deviceId) => push.drop(deviceId),
     onVerdict: (verdict) => metrics.sync(verdict),
     sessions: service,

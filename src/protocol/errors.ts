@@ -276,6 +276,19 @@ export const ERRORS = catalogue({
     exit: 76,
     retry: 'no',
   },
+  DEVICE_LOCKED: {
+    meaning: 'An administrator has locked this device: it grants nothing, and delivers what it owes.',
+    remedy: 'Ask the administrator that the message names; the device goes on as soon as it is unlocked and online.',
+    http: 403,
+    retry: 'online',
+  },
+  DEVICE_TERMINATED: {
+    meaning:
+      'An administrator has ended the service of this device: it delivers what it owes, and gets no more grants.',
+    remedy: 'Enroll the device again with a token that was made since; nothing that it owes is lost.',
+    http: 403,
+    retry: 'no',
+  },
   DEVICE_REVOKED: {
     meaning: 'The key of this device was revoked.',
     remedy: 'Enroll the device again.',

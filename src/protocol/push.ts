@@ -16,6 +16,9 @@ export const deviceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/
 /** Retained, last will: whether the device's agent is connected. */
 export const presenceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/${deviceId}/presence`
 
+/** Filter for the presence of all devices. */
+export const EVERY_PRESENCE = `${TOPIC_ROOT}/devices/+/presence`
+
 export const policyHint = z.strictObject({ instanceId: uuid, revision: z.int().min(1) })
 export const deviceHint = z.strictObject({ reason: z.enum(['session', 'sync']) })
 export const presence = z.strictObject({ online: z.boolean() })

@@ -15,6 +15,10 @@ const device = (n: number, changes: Partial<DeviceStateWire> = {}): DeviceStateW
   instanceIds: [instanceId],
   enrolledAt: 0,
   revokedAt: null,
+  revokedBy: null,
+  hold: null,
+  presence: null,
+  clock: null,
   lastSyncAt: 1_800_000_000_000,
   software: null,
   incarnation: 1,
@@ -47,8 +51,13 @@ test('an enrollment token is asked for with an administration token, and printed
   expect(payload).toMatchObject({ cnf: { jwk: { kty: 'ADMIN' } } })
 })
 
+const connected = device(1, {
+  presence: { online: true, since: 0 },
+  policies: [{ instanceId, applied: 3, newest: 4 }],
+})
+
 const pages = {
-  'GET /dm/edge/api/v1/devices?next=0': { body: { devices: [device(1)], next: 5 } },
+  'GET /dm/edge/api/v1/devices?next=0': { body: { devices: [connected], next: 5 } },
   'GET /dm/edge/api/v1/devices?next=5': {
     body: { devices: [device(2, { name: null, lastSyncAt: null, forked: true, status: 'FENCED' })], next: 0 },
   },
@@ -58,9 +67,9 @@ test('the list holds every page', async () => {
   await using twin = await fakeService('tcp', pages)
   const { out } = await devices(twin.address, 'list')
   expect(out.split('\n')).toEqual([
-    'DEVICE                                NAME     STATE           LAST SYNC                 BACKLOG  UNREPORTED',
-    '0c1d8a1e-0000-4000-8000-000000000001  gateway  active          2027-01-15T08:00:00.000Z  2        1.500001',
-    '0c1d8a1e-0000-4000-8000-000000000002           fenced, copied  never                     2        1.500001',
+    'DEVICE                                NAME     STATE           HINTS      LAST SYNC                 RULES   BACKLOG  UNREPORTED',
+    '0c1d8a1e-0000-4000-8000-000000000001  gateway  active          connected  2027-01-15T08:00:00.000Z  3 of 4  2        1.500001',
+    '0c1d8a1e-0000-4000-8000-000000000002           fenced, copied             never                             2        1.500001',
     '',
   ])
 })
@@ -74,7 +83,7 @@ test('--json is one document for each device', async () => {
       .split('\n')
       .map((line) => (JSON.parse(line) as DeviceStateWire).id),
   ).toEqual([device(1).id, device(2).id])
-  expect(JSON.parse(out.split('\n')[0]!)).toEqual(device(1))
+  expect(JSON.parse(out.split('\n')[0]!)).toEqual(connected)
 })
 
 test('a list can be of one instance', async () => {
@@ -98,4 +107,72 @@ test('a twin that does not answer is CLOUD_UNREACHABLE, exit code 69', async () 
 
 test('an address that is none is USAGE', async () => {
   expect(await devices('localhost:8080', 'list')).toMatchObject({ code: 64 })
+})
+
+const one = device(1)
+
+test('a device is shown with all that is known of it', async () => {
+  const hold = { state: 'LOCKED', since: 1_800_000_000_000, by: 'key-1' } as const
+  const clock = { verdict: 'AHEAD', offsetMs: 61_500, takenAt: 1_800_000_000_000 } as const
+  const body = device(1, { hold, clock, releaseAsked: true, policies: [{ instanceId, applied: 3, newest: 4 }] })
+  await using twin = await fakeService('tcp', { [`GET /dm/edge/api/v1/devices/${one.id}`]: { body } })
+  const { out } = await devices(twin.address, 'show', one.id)
+  expect(out.split('\n')).toEqual([
+    `device       ${one.id}`,
+    'name         gateway',
+    'state        locked since 2027-01-15T08:00:00.000Z by key-1',
+    'hints        nothing heard',
+    'last sync    2027-01-15T08:00:00.000Z',
+    'software     not known',
+    'clock        is ahead of the twin (61.500 s off at 2027-01-15T08:00:00.000Z)',
+    'incarnation  1, active',
+    'backlog      2 entries, as of its last sync',
+    `rules        revision 3 of instance ${instanceId}, wanted: 4`,
+    'drain        asked to give back what it holds',
+    '',
+    'ACCOUNT  OUTSTANDING  BILLED',
+    'a        1.5          0',
+    'b        0.000001     0',
+    '',
+  ])
+})
+
+test.each([
+  ['lock', 'lock'],
+  ['unlock', 'unlock'],
+  ['terminate', 'terminate'],
+  ['drain', 'release'],
+  ['revoke', 'revoke'],
+])('%s is one call, and the answer is the device', async (command, call) => {
+  await using twin = await fakeService('tcp', { [`POST /dm/edge/api/v1/devices/${one.id}/${call}`]: { body: one } })
+  const { code, out } = await devices(twin.address, command, one.id, '--json')
+  expect([code, JSON.parse(out)]).toEqual([0, one])
+})
+
+test('a session of a device is locked by its id', async () => {
+  const sessionId = '0c1d8a1e-0000-4000-8000-0000000000aa'
+  const answer = { status: 202, body: { sessionId, state: 'ACTIVE', outcome: 'ORDERED' } }
+  await using twin = await fakeService('tcp', { [`POST /dm/edge/api/v1/sessions/${sessionId}/lock`]: answer })
+  const { out } = await devices(twin.address, 'lock', one.id, '--session', sessionId)
+  expect(out).toBe(`session ${sessionId}: told to the device ${one.id}, which keeps it\n`)
+})
+
+test('a device that there is not has a code of its own', async () => {
+  const refusal = { status: 404, body: { code: 'NOT_FOUND', message: 'There is no device.' } }
+  await using twin = await fakeService('tcp', { [`POST /dm/edge/api/v1/devices/${one.id}/lock`]: refusal })
+  const { code, err } = await devices(twin.address, 'lock', one.id)
+  expect(code).not.toBe(0)
+  expect(err).toMatch(/^tallygate: NOT_FOUND: There is no device\./)
+})
+
+test('the audit says who did what', async () => {
+  const record = { at: 1_800_000_000_000, by: 'key-1', action: 'LOCK_DEVICE', deviceId: one.id, sessionId: null }
+  const answer = { body: { records: [record], next: null } }
+  await using twin = await fakeService('tcp', { [`GET /dm/edge/api/v1/audit?size=5&deviceId=${one.id}`]: answer })
+  const { out } = await devices(twin.address, 'audit', '--device', one.id, '--limit', '5')
+  expect(out.split('\n')).toEqual([
+    'AT                        BY     ORDER        DEVICE                                SESSION',
+    `2027-01-15T08:00:00.000Z  key-1  lock device  ${one.id}`,
+    '',
+  ])
 })

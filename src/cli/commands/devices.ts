@@ -1,12 +1,13 @@
 /** `tallygate devices`: what an administrator does about devices, over the twin's edge area. */
 import { Command } from 'commander'
-import { formatMicro, type Micro, parseDecimal, toMicro } from '../../core/amount.ts'
+import { formatMicro, parseDecimal, toMicro } from '../../core/amount.ts'
 import { deviceList, type DeviceState, offlinePolicyState } from '../../protocol/edge/administration.ts'
 import { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { collect, durationArgument, uuidArgument } from '../arguments.ts'
 import { columns } from '../columns.ts'
+import { addDeviceOrders, shortState, unreported } from '../device-orders.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
 
@@ -50,6 +51,7 @@ export function command(io: Io): Command {
     .option('--essential <tokens>', 'go on, up to so many tokens above the grant of each device')
     .option('--refuse', 'refuse, which is what they do unless told otherwise')
     .action((flags: OfflinePolicyFlags) => offlinePolicy(flags, io))
+  addDeviceOrders(devices, io)
   return devices
 }
 
@@ -112,19 +114,18 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
 function table(devices: readonly DeviceState[]): readonly string[] {
   if (devices.length === 0) return ['There are no devices.']
   return columns([
-    ['DEVICE', 'NAME', 'STATE', 'LAST SYNC', 'BACKLOG', 'UNREPORTED'],
+    ['DEVICE', 'NAME', 'STATE', 'HINTS', 'LAST SYNC', 'RULES', 'BACKLOG', 'UNREPORTED'],
     ...devices.map((device) => [
       device.id,
       device.name ?? '',
-      stateOf(device),
+      shortState(device),
+      device.presence === null ? '' : device.presence.online ? 'connected' : 'away',
       device.lastSyncAt === null ? 'never' : new Date(device.lastSyncAt).toISOString(),
+      device.policies
+        .map(({ applied, newest }) => (newest > applied ? `${applied} of ${newest}` : `${applied}`))
+        .join(', '),
       String(device.backlog),
-      formatMicro(device.outstanding.reduce((sum: Micro, { unreported }) => sum + unreported, 0n)),
+      formatMicro(unreported(device)),
     ]),
   ])
-}
-
-function stateOf({ revokedAt, forked, status }: DeviceState): string {
-  if (revokedAt !== null) return 'revoked'
-  return forked ? `${status.toLowerCase()}, copied` : status.toLowerCase()
 }

@@ -15,16 +15,24 @@ export interface Held {
 
 const EVENT = { LOCK: 'LOCKED', UNLOCK: 'UNLOCKED', TERMINATE: 'CLOSED' } as const
 
+const ACTION = { LOCK: 'LOCK_SESSION', UNLOCK: 'UNLOCK_SESSION', TERMINATE: 'TERMINATE_SESSION' } as const
+
+export interface HoldSession {
+  readonly id: string
+  readonly order: SessionOrder['order']
+  /** Id of the administration key; null where the order is part of a larger one, which says who gave it. */
+  readonly by: string | null
+}
+
 /** @throws CodedError NOT_FOUND, CONFLICT for a session that has ended */
-export async function holdSession(
-  parts: SessionParts,
-  id: string,
-  order: SessionOrder['order'],
-  now: number,
-): Promise<Held> {
+export async function holdSession(parts: SessionParts, { id, order, by }: HoldSession, now: number): Promise<Held> {
   return parts.store.transaction(async (tx): Promise<Held> => {
     const session = await settledSession(parts, tx, id, () => undefined, now)
     if (hasEnded(session)) throw new CodedError('CONFLICT', `The session is ${session.state}.`)
+    if (by !== null) {
+      const deviceId = session.keptBy ?? session.deviceId
+      await tx.edge.audit.append({ at: now, by, action: ACTION[order], deviceId, sessionId: id })
+    }
     if (session.keptBy !== null) {
       // The last word counts: an order takes the place of the one before.
       await tx.sessions.want(session.id, order)

@@ -18,6 +18,7 @@ import {
   unused,
 } from '../../core/session.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import { requireNotHeld } from './edge/device-hold.ts'
 import { chargeIntervalMs } from './change-configuration.ts'
 import { decideOverPools, refundPools } from './decide-over-pools.ts'
 import type { LoadedPolicy, Policies } from './load-policy.ts'
@@ -43,7 +44,7 @@ export interface Touched {
   readonly session: Session
 }
 
-/** @throws CodedError NOT_FOUND when there is no such instance */
+/** @throws CodedError NOT_FOUND when there is no such instance; DEVICE_LOCKED, DEVICE_TERMINATED for a device held back */
 export async function openSession(
   { store, newId }: SessionParts,
   order: Pick<Session, 'instanceId' | 'deviceId'>,
@@ -51,6 +52,10 @@ export async function openSession(
 ): Promise<Session> {
   const session = newSession({ id: newId(), ...order }, now)
   await store.transaction(async (tx) => {
+    if (order.deviceId !== null) {
+      const device = await tx.edge.devices.lock(order.deviceId)
+      if (device !== undefined) requireNotHeld(device)
+    }
     await requireInstance(tx, order.instanceId)
     await tx.sessions.insert(session)
   })

@@ -251,6 +251,8 @@ export interface SessionReader {
   get(id: string): Promise<Session | undefined>
   /** Live ones (IDLE, ACTIVE), newest first. */
   live(instanceId: string | null, limit: number): Promise<readonly Session[]>
+  /** Ids of those that the device has opened or keeps, and that have not ended, in ascending order. */
+  notEnded(deviceId: string): Promise<readonly string[]>
   /** Live ones that the device has opened. */
   ofDevice(deviceId: string): Promise<readonly Session[]>
   /** Those that the device keeps and has not reported as ended, with what an administrator wants of each. */

@@ -4,6 +4,7 @@
  */
 import { z } from 'zod'
 import { SESSION_STATES } from '../service/sessions.ts'
+import { deviceHold } from './device-hold.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
@@ -17,6 +18,24 @@ export const deviceState = z
     instanceIds: z.array(uuid),
     enrolledAt: instant,
     revokedAt: instant.nullable(),
+    /** Id of the administration key that revoked it. */
+    revokedBy: z.string().nullable(),
+    /** Null: nobody holds it back. */
+    hold: deviceHold.nullable(),
+    /** Whether its agent is connected to the broker of hints, as this node has heard; null: it has not. */
+    presence: z.strictObject({ online: z.boolean(), since: instant }).nullable(),
+    /** Its clock, as of its last segment. */
+    clock: z
+      .strictObject({
+        verdict: z.enum(['AGREES', 'OPEN', 'AHEAD', 'BEHIND']).meta({
+          description:
+            'AGREES: the true time lies within what it takes for possible. OPEN: so it does, and it knows of no later end. AHEAD, BEHIND: it takes for possible only what is later, or long past.',
+        }),
+        /** Its best estimate less the twin's time, ms. */
+        offsetMs: z.int(),
+        takenAt: instant,
+      })
+      .nullable(),
     /** The last segment taken in. */
     lastSyncAt: instant.nullable(),
     software: z.string().nullable(),
@@ -60,6 +79,33 @@ export const deviceList = z
   .strictObject({ devices: z.array(deviceState), next: z.int().min(0) })
   .meta({ id: 'DeviceList', description: '`next` is 0 on the last page.' })
 export type DeviceListWire = z.input<typeof deviceList>
+
+/** `GET .../edge/api/v1/audit?deviceId=&before=&size=`: newest first; `next` null means no more. */
+export const auditList = z
+  .strictObject({
+    records: z.array(
+      z.strictObject({
+        at: instant,
+        /** Id of the administration key. */
+        by: z.string(),
+        action: z.enum([
+          'LOCK_DEVICE',
+          'UNLOCK_DEVICE',
+          'TERMINATE_DEVICE',
+          'RELEASE_DEVICE',
+          'REVOKE_DEVICE',
+          'LOCK_SESSION',
+          'UNLOCK_SESSION',
+          'TERMINATE_SESSION',
+        ]),
+        deviceId: uuid.nullable(),
+        sessionId: uuid.nullable(),
+      }),
+    ),
+    next: z.string().nullable(),
+  })
+  .meta({ id: 'AuditList' })
+export type AuditListWire = z.input<typeof auditList>
 
 /**
  * Answer to `POST .../edge/api/v1/sessions/{sessionId}/lock`, `/unlock` and `/terminate`: how the session stands. `ORDERED`,

@@ -7,6 +7,7 @@ import { z } from 'zod'
 import { ACCOUNT_ID_MAX } from '../../core/account.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, plainText, uuid } from '../wire.ts'
+import { deviceHold } from './device-hold.ts'
 import { SEGMENT_SESSIONS_MAX, SESSION_EVENTS, sessionOrder, sessionSnapshot } from './sessions.ts'
 
 export const accountId = z.string().min(1).max(ACCOUNT_ID_MAX)
@@ -153,6 +154,8 @@ export const signedTime = z.strictObject({
   time: instant,
   /** SHA-256 of the text of the signed answer that it goes with. */
   answer: hashText,
+  /** Null: nobody holds the device back. */
+  hold: deviceHold.nullable().default(null),
 })
 
 const grant = z.strictObject({

@@ -257,7 +257,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       it('gets nothing but the request until it has nothing left, and grants again after', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
-        await releaseDevice({ store: twin.store, now: twin.now }, device.id)
+        await releaseDevice({ store: twin.store, now: twin.now }, device.id, 'key')
         expect(await device.sync([want(LINE, 200n)])).toMatchObject({ directives: ['release'] })
         expect(device.room(LINE)).toBe(100n)
         device.giveBack(LINE)
@@ -272,7 +272,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         await device.sync([want(LINE, 100n)])
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
         await device.sync([want(LINE, 100n)])
-        await releaseDevice({ store: twin.store, now: twin.now }, device.id)
+        await releaseDevice({ store: twin.store, now: twin.now }, device.id, 'key')
         expect(await device.sync()).toMatchObject({ directives: [] })
         expect(await twin.device(device.id)).toMatchObject({ releaseAsked: false })
       })
@@ -862,7 +862,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       it('is answered nothing, and what it holds stays held', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
-        await revokeDevice({ store: twin.store, now: twin.now }, device.id)
+        await revokeDevice({ store: twin.store, now: twin.now }, device.id, 'key')
         await expect(device.sync()).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
         await expect(device.attach()).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n })

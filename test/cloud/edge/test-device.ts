@@ -102,6 +102,8 @@ export class TestDevice {
   readonly keys: DeviceKeys
   readonly twin: TwinSide
   state: State
+  /** What it knows of the time. */
+  clock: SegmentWire['clock'] = { now: START, earliest: START, latest: null }
   /** Which its entries are about. */
   instanceId = INSTANCE
 
@@ -243,7 +245,7 @@ export class TestDevice {
       previousHash: state.hash,
       salt: randomBytes(16).toString('hex'),
       bootId: 'boot',
-      clock: { now: START, earliest: START, latest: null },
+      clock: this.clock,
       counters: [...state.changed].map((account) => {
         const { used, refunded, returned } =
           partly === undefined ? this.counters(account) : (partly.get(account) ?? NO_COUNTERS)

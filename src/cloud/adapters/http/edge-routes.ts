@@ -7,10 +7,6 @@ import { z } from 'zod'
 import {
   accountLedger as accountLedgerForm,
   deviceEvidence,
-  deviceList,
-  deviceState,
-  type HeldSessionWire,
-  heldSession,
   offlinePolicyOrder,
   offlinePolicyState,
 } from '../../../protocol/edge/administration.ts'
@@ -24,23 +20,21 @@ import {
 import { POLICY_MEDIA_TYPE, policyTag } from '../../../protocol/edge/policy-document.ts'
 import { signedAnswer, syncRequest } from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import { uuid } from '../../../protocol/wire.ts'
 import type { Authenticator } from '../../app/authenticate.ts'
 import { accountLedger } from '../../app/edge/account-ledger.ts'
 import { type Attach, attach } from '../../app/edge/attach.ts'
-import { type DeviceOrders, listDevices, releaseDevice, revokeDevice, showEvidence } from '../../app/edge/devices.ts'
+import { showEvidence } from '../../app/edge/devices.ts'
 import { type Enroll, enroll } from '../../app/edge/enroll.ts'
 import { type IssueEnrollmentToken, issueEnrollmentToken } from '../../app/edge/issue-enrollment-token.ts'
-import { DEVICES_PAGE, DEVICES_PAGE_MAX, EDGE_BODY_BYTES_MAX, SYNC_BODY_BYTES_MAX } from '../../app/edge/limits.ts'
+import { EDGE_BODY_BYTES_MAX, SYNC_BODY_BYTES_MAX } from '../../app/edge/limits.ts'
 import { setOfflinePolicy, showOfflinePolicy } from '../../app/edge/offline-policy.ts'
 import { type PolicyDocuments, signedPolicy } from '../../app/edge/policy-document.ts'
 import { signTime } from '../../app/edge/sign-time.ts'
 import { type WatchedSync, sync } from '../../app/edge/sync.ts'
-import { holdSession } from '../../app/hold-session.ts'
-import type { SessionParts } from '../../app/session-life.ts'
 import type { Store } from '../../app/store.ts'
+import { type DeviceParts, deviceRoutes } from './edge-device-routes.ts'
 import { type EdgeRoute, edgeRoute, inDevice, registerEdgeRoutes } from './edge-area.ts'
-import { inInstance, instanceId, requireInstanceOf } from './routes.ts'
+import { inInstance, requireInstanceOf } from './routes.ts'
 
 /** What the use cases of the edge need, all together. */
 export type EdgeParts = IssueEnrollmentToken &
@@ -48,31 +42,12 @@ export type EdgeParts = IssueEnrollmentToken &
   Attach &
   WatchedSync &
   PolicyDocuments &
-  DeviceOrders & {
+  DeviceParts & {
     readonly store: Store
     readonly authenticator: Authenticator
-    /** A device was revoked: whatever connection it still has should end. */
-    readonly onRevoked: (deviceId: string) => void
-    readonly sessions: SessionParts
   }
 
-const inSession = z.object({ sessionId: uuid.toLowerCase() })
-
 const inOfflinePolicy = inInstance.extend({ lineItemId: z.string().min(1).max(256) })
-
-const wholeNumber = (max: number) =>
-  z
-    .string()
-    .regex(/^\d{1,15}$/, 'must be a whole number')
-    .meta({ wire: { type: 'integer', minimum: 0, maximum: max } })
-    .transform(Number)
-    .pipe(z.int().max(max))
-
-const devicesQuery = z.strictObject({
-  instanceId: instanceId.optional(),
-  next: wholeNumber(Number.MAX_SAFE_INTEGER).optional(),
-  size: wholeNumber(DEVICES_PAGE_MAX).optional(),
-})
 
 /** Returns what it has registered. */
 export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeParts): readonly EdgeRoute[] {
@@ -80,12 +55,6 @@ export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeP
   registerEdgeRoutes(http, prefix, parts, routes)
   return routes
 }
-
-const HOLD_SUMMARY = {
-  LOCK: 'Keep a session from further requests until it is unlocked',
-  UNLOCK: 'Let a locked session go on',
-  TERMINATE: 'End a session',
-} as const
 
 const small = { bodyMax: EDGE_BODY_BYTES_MAX }
 const compactJws = z.string().regex(/^[\w-]+\.[\w-]+\.[\w-]+$/)
@@ -163,10 +132,12 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       tag: 'Devices',
       summary: 'Begin the next incarnation of a device',
       answers: { 200: { description: 'Two signed documents.', body: signedAnswer } },
-      errors: ['NOT_FOUND', 'ATTACH_TOO_OFTEN'],
+      errors: ['NOT_FOUND', 'ATTACH_TOO_OFTEN', 'DEVICE_TERMINATED'],
       handle: async ({ params, body }) => {
         const document = await attach(parts, params.deviceId, body)
-        const said: SignedAnswer = { answer: document, time: await signTime(keys, body.nonce, document, now()) }
+        const { hold } = await deviceOf(params.deviceId)
+        const time = await signTime(keys, { nonce: body.nonce, answer: document, time: now(), hold })
+        const said: SignedAnswer = { answer: document, time }
         return { status: 200, body: said }
       },
     }),
@@ -199,77 +170,13 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
           }
           throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts })
         }
-        const said: SignedAnswer = { answer: taken.answer, time: await signTime(keys, nonce, taken.answer, now()) }
+        const { hold } = await deviceOf(params.deviceId)
+        const time = await signTime(keys, { nonce, answer: taken.answer, time: now(), hold })
+        const said: SignedAnswer = { answer: taken.answer, time }
         return { status: 200, body: said }
       },
     }),
-    edgeRoute({
-      method: 'GET',
-      path: '/devices',
-      access: 'ADMINISTRATION',
-      query: devicesQuery,
-      id: 'listDevices',
-      tag: 'Administration',
-      summary: 'List devices in the order of their enrollment',
-      answers: { 200: { description: 'One page.', body: deviceList } },
-      errors: ['NOT_FOUND'],
-      handle: async ({ query }) => {
-        const size = Math.max(1, query.size ?? DEVICES_PAGE)
-        return { status: 200, body: await listDevices(parts, query.instanceId ?? null, query.next ?? 0, size) }
-      },
-    }),
-    edgeRoute({
-      method: 'POST',
-      path: '/devices/:deviceId/revoke',
-      access: 'ADMINISTRATION',
-      ...small,
-      params: inDevice,
-      id: 'revokeDevice',
-      tag: 'Administration',
-      summary: 'End the trust in the key of a device',
-      answers: { 200: { description: 'The device, revoked.', body: deviceState } },
-      errors: ['NOT_FOUND'],
-      handle: async ({ params: { deviceId } }) => {
-        const state = await revokeDevice(parts, deviceId)
-        parts.onRevoked(deviceId)
-        return { status: 200, body: state }
-      },
-    }),
-    edgeRoute({
-      method: 'POST',
-      path: '/devices/:deviceId/release',
-      access: 'ADMINISTRATION',
-      ...small,
-      params: inDevice,
-      id: 'releaseDevice',
-      tag: 'Administration',
-      summary: 'Ask a device to give back what it holds',
-      answers: { 200: { description: 'The device, asked.', body: deviceState } },
-      errors: ['NOT_FOUND', 'CONFLICT'],
-      handle: async ({ params: { deviceId } }) => ({ status: 200, body: await releaseDevice(parts, deviceId) }),
-    }),
-    ...(['LOCK', 'UNLOCK', 'TERMINATE'] as const).map((order) =>
-      edgeRoute({
-        method: 'POST',
-        path: `/sessions/:sessionId/${order.toLowerCase()}`,
-        access: 'ADMINISTRATION',
-        ...small,
-        params: inSession,
-        id: `${order.toLowerCase()}Session`,
-        tag: 'Administration',
-        summary: HOLD_SUMMARY[order],
-        answers: {
-          200: { description: 'It is done.', body: heldSession },
-          202: { description: 'The device that keeps the session is told with its next sync.', body: heldSession },
-        },
-        errors: ['NOT_FOUND', 'CONFLICT'],
-        handle: async ({ params: { sessionId } }) => {
-          const { outcome, session } = await holdSession(parts.sessions, sessionId, order, now())
-          const said: HeldSessionWire = { sessionId: session.id, state: session.state, outcome }
-          return { status: outcome === 'DONE' ? 200 : 202, body: said }
-        },
-      }),
-    ),
+    ...deviceRoutes(parts),
     edgeRoute({
       method: 'GET',
       path: '/devices/:deviceId/evidence',

@@ -19,6 +19,8 @@ export interface EmbeddedBrokerOptions {
   readonly tls: { readonly certificate: string; readonly key: string } | null
   /** The device of a token. @throws CodedError when it is none, or not in order */
   readonly signIn: (token: string) => Promise<SignedIn>
+  /** Whether a device is connected, whenever that changes. */
+  readonly onPresence: (deviceId: string, online: boolean) => void
   readonly log: { info(fields: Record<string, unknown>, message: string): void }
 }
 
@@ -86,7 +88,13 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
       done(may ? null : new Error('a device may say whether it is there, and nothing else'))
     },
   })
-  aedes.on('clientDisconnect', (client) => void devices.delete(client))
+  aedes.on('clientReady', (client) => options.onPresence(client.id, true))
+  aedes.on('clientDisconnect', (client) => {
+    devices.delete(client)
+    // A later connection may have taken the place of this one.
+    const online = [...devices.values()].some(({ deviceId }) => deviceId === client.id)
+    if (!online) options.onPresence(client.id, false)
+  })
 
   const accept = (socket: Socket): void => {
     sockets.add(socket)

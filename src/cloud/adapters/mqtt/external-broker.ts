@@ -1,10 +1,12 @@
 /**
  * A broker that somebody else runs, such as Mosquitto or an EMQX cluster. The twin publishes to it as one client among
- * others; who may subscribe is that broker's business. While it is out of reach, publishing fails and nothing is kept here.
+ * others, by MQTT 5, or 3.1.1 where the broker speaks nothing newer; who may subscribe is that broker's business. While it
+ * is out of reach, publishing fails and nothing is kept here: what is to be said stays in the outbox.
  */
 import { getCACertificates } from 'node:tls'
-import { type MqttClient, connect } from 'mqtt'
+import { type IClientOptions, type MqttClient, connect } from 'mqtt'
 import { CodedError } from '../../../protocol/errors.ts'
+import { EVERY_PRESENCE } from '../../../protocol/push.ts'
 import type { Broker } from '../../app/edge/publish-hints.ts'
 
 export interface ExternalBrokerOptions {
@@ -18,6 +20,10 @@ export interface ExternalBrokerOptions {
   readonly clientId: string
   /** Called after each successful connection: there may be something to publish. */
   readonly onConnect: () => void
+  /** A message about the presence of some device, as anybody may have sent it. */
+  readonly onPresence: (topic: string, payload: Uint8Array) => void
+  /** Uniform in [0, 1). */
+  readonly fraction: () => number
   readonly log: {
     info(fields: Record<string, unknown>, message: string): void
     warn(fields: Record<string, unknown>, message: string): void
@@ -25,53 +31,120 @@ export interface ExternalBrokerOptions {
 }
 
 export interface ExternalBroker extends Broker {
+  /** Ends within a second or so, whatever the broker does; what it has not acknowledged is rejected. */
   close(): Promise<void>
 }
 
-const RECONNECT_MS = 2_000
+/** Between two attempts to connect passes a random part of this, ms; it doubles up to the cap. */
+const BACKOFF_BASE_MS = 1_000
+const BACKOFF_CAP_MS = 30_000
 
 /** Longest wait for a connection, for an acknowledgement, and for an orderly end, ms. */
 const CONNECT_TIMEOUT_MS = 10_000
 const ACKNOWLEDGE_TIMEOUT_MS = 10_000
 const END_TIMEOUT_MS = 1_000
 
+/** What the broker may send at a time: nothing that anybody should say is anywhere near as long. */
+const RECEIVE_MAX = 100
+const PACKET_BYTES_MAX = 4_096
+
+/** The broker's ways to say that it does not speak this version of MQTT. */
+const UNSUPPORTED_VERSION: ReadonlySet<unknown> = new Set([0x01, 0x84])
+
 /** Connects in the background. @throws CodedError CONFIG_INVALID for an address that no client understands */
 export function openExternalBroker(options: ExternalBrokerOptions): ExternalBroker {
-  const { log } = options
-  const client = open(options)
-  client.on('connect', () => {
-    log.info({ url: options.url }, 'the broker of hints is connected')
-    options.onConnect()
-  })
-  client.on('error', (error) => log.warn({ url: options.url, reason: error.message }, 'the broker of hints refuses'))
-  return {
-    async publish({ topic, payload, retain }) {
-      if (!client.connected) throw new Error('the broker of hints is not connected')
-      await within(ACKNOWLEDGE_TIMEOUT_MS, client.publishAsync(topic, payload, { qos: 1, retain }))
-    },
-    async close() {
-      await within(END_TIMEOUT_MS, client.endAsync()).catch(() => client.end(true))
-    },
-  }
+  return new Connection(options)
 }
 
-function open({ url, username, password, ca, clientId }: ExternalBrokerOptions): MqttClient {
-  try {
-    return connect(url, {
-      // Retained messages and acknowledgements are all that is needed, and every broker speaks this version.
-      protocolVersion: 4,
+class Connection implements ExternalBroker {
+  readonly #options: ExternalBrokerOptions
+  readonly #closing = Promise.withResolvers<never>()
+  #client: MqttClient
+  #version: 4 | 5 = 5
+  #failures = 0
+  #timer: NodeJS.Timeout | undefined
+  #isClosed = false
+
+  constructor(options: ExternalBrokerOptions) {
+    this.#options = options
+    this.#closing.promise.catch(() => undefined)
+    this.#client = this.#connect()
+  }
+
+  async publish({ topic, payload, retain }: Parameters<Broker['publish']>[0]): Promise<void> {
+    if (this.#isClosed || !this.#client.connected) throw new Error('the broker of hints is not connected')
+    const sent = this.#client.publishAsync(topic, payload, { qos: 1, retain })
+    sent.catch(() => undefined)
+    await within(ACKNOWLEDGE_TIMEOUT_MS, Promise.race([sent, this.#closing.promise]))
+  }
+
+  async close(): Promise<void> {
+    if (this.#isClosed) return
+    this.#isClosed = true
+    clearTimeout(this.#timer)
+    const client = this.#client
+    if (client.connected) await within(END_TIMEOUT_MS, client.endAsync()).catch(() => undefined)
+    client.end(true)
+    this.#closing.reject(new Error('the twin stops'))
+  }
+
+  #connect(): MqttClient {
+    const { log, url, onPresence, onConnect } = this.#options
+    const client = this.#open()
+    let versionRefused = false
+    client.on('connect', () => {
+      this.#failures = 0
+      log.info({ url, mqtt: this.#version }, 'the broker of hints is connected')
+      client.subscribe(EVERY_PRESENCE, { qos: 1 }, (error, granted) => {
+        const refused = error?.message ?? ((granted?.[0]?.qos ?? 0) > 2 ? 'refused' : null)
+        if (refused !== null) log.info({ url, reason: refused }, 'the broker of hints does not say who is there')
+      })
+      onConnect()
+    })
+    client.on('message', onPresence)
+    client.on('error', (error) => {
+      versionRefused ||= this.#version === 5 && UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
+      if (!versionRefused) log.warn({ url, reason: error.message }, 'the broker of hints refuses')
+    })
+    client.on('close', () => {
+      client.end(true)
+      if (this.#isClosed || client !== this.#client) return
+      if (versionRefused) this.#version = 4
+      else this.#failures += 1
+      const longest = versionRefused ? 0 : Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** (this.#failures - 1))
+      this.#timer = setTimeout(
+        () => {
+          this.#client = this.#connect()
+        },
+        Math.floor(this.#options.fraction() * longest),
+      )
+    })
+    return client
+  }
+
+  #open(): MqttClient {
+    const { url, username, password, ca, clientId } = this.#options
+    const options: IClientOptions = {
+      protocolVersion: this.#version,
       clientId,
       clean: true,
-      reconnectPeriod: RECONNECT_MS,
+      // Connecting again is this module's own work: it spreads over time.
+      reconnectPeriod: 0,
       connectTimeout: CONNECT_TIMEOUT_MS,
       // What cannot be sent now is in the outbox.
       queueQoSZero: false,
+      ...(this.#version === 5
+        ? { properties: { receiveMaximum: RECEIVE_MAX, maximumPacketSize: PACKET_BYTES_MAX } }
+        : {}),
       ...(username === null ? {} : { username }),
       ...(password === null ? {} : { password }),
       ...(ca === null ? {} : { ca: [...getCACertificates('default'), ca] }),
-    })
-  } catch (cause) {
-    throw new CodedError('CONFIG_INVALID', `push.url is ${url}, which no MQTT client understands.`, { cause })
+    }
+    try {
+      return connect(url, options)
+    } catch (cause) {
+      throw new CodedError('CONFIG_INVALID', `push.url is ${url}, which no MQTT client understands.`, { cause })
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Authenticator } from '../../app/authenticate.ts'
+import { type DevicePresence, Presence } from '../../app/edge/presence.ts'
 import { type Broker, HintPublisher, announcePolicies } from '../../app/edge/publish-hints.ts'
 import type { Timers } from '../../app/repeat.ts'
 import type { Store } from '../../app/store.ts'
@@ -31,6 +32,8 @@ export interface Push {
   readonly local: string | null
   /** Where devices connect. */
   readonly url: string | null
+  /** Null: nothing was heard of the device. */
+  presence(deviceId: string): DevicePresence | null
   /** Ends the connection of a device where this node holds it. */
   drop(deviceId: string): void
   close(): Promise<void>
@@ -54,13 +57,22 @@ export async function openPush(parts: PushParts): Promise<Push> {
 async function openEmbedded(parts: PushParts): Promise<Push> {
   const { settings, tls, store, log } = parts
   const { host, port } = settings
-  const broker = await openEmbeddedBroker({ host, port, tls, signIn: (token) => signIn(parts, token), log })
+  const presence = new Presence(parts.now)
+  const broker = await openEmbeddedBroker({
+    host,
+    port,
+    tls,
+    signIn: (token) => signIn(parts, token),
+    onPresence: (deviceId, online) => presence.set(deviceId, online),
+    log,
+  })
   // It keeps no retained hint over a restart.
   await announcePolicies(store, broker)
   const publisher = publish(parts, broker)
   return {
     local: broker.url,
     url: settings.publicUrl ?? broker.url,
+    presence: (deviceId) => presence.of(deviceId),
     drop: (deviceId) => broker.drop(deviceId),
     async close() {
       await publisher.stop()
@@ -75,6 +87,7 @@ function openExternal(parts: PushParts): Push {
   if (url === null) {
     throw new CodedError('CONFIG_INVALID', 'push.broker is "external", so push.url must say where it is.')
   }
+  const presence = new Presence(parts.now)
   const waiting: { publisher?: HintPublisher } = {}
   const broker = openExternalBroker({
     url,
@@ -83,6 +96,8 @@ function openExternal(parts: PushParts): Push {
     ca: caFile === null ? null : readCa(caFile),
     clientId: `tallygate-twin-${newId()}`,
     onConnect: () => waiting.publisher?.wake(),
+    onPresence: (topic, payload) => presence.hear(topic, payload),
+    fraction: Math.random,
     log,
   })
   const publisher = publish(parts, broker)
@@ -90,10 +105,13 @@ function openExternal(parts: PushParts): Push {
   return {
     local: url,
     url: settings.publicUrl ?? url,
+    presence: (deviceId) => presence.of(deviceId),
     drop: () => undefined,
     async close() {
-      await publisher.stop()
+      // A broker that acknowledges nothing does not hold up the stop.
+      const stopped = publisher.stop()
       await broker.close()
+      await stopped
     },
   }
 }
@@ -101,7 +119,7 @@ function openExternal(parts: PushParts): Push {
 /** Nobody waits for hints: they leave the outbox all the same. */
 function openNone(parts: PushParts): Push {
   const publisher = publish(parts, { publish: async () => undefined })
-  return { local: null, url: null, drop: () => undefined, close: () => publisher.stop() }
+  return { local: null, url: null, presence: () => null, drop: () => undefined, close: () => publisher.stop() }
 }
 
 function publish({ store, now, timers, log }: PushParts, broker: Broker): HintPublisher {

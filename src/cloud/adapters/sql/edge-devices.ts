@@ -1,6 +1,7 @@
 /** Devices and used enrollment tokens in SQL. */
 import type { PublicJwk } from '../../../protocol/signing.ts'
-import type { Device } from '../../app/edge/records.ts'
+import type { DeviceHold } from '../../../protocol/edge/device-hold.ts'
+import type { Device, DeviceClock } from '../../app/edge/records.ts'
 import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
 import { type Sql, chunks, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -128,12 +129,17 @@ function columnsOf(device: Device) {
   return {
     name: device.name,
     revoked_at: toBigint(device.revokedAt),
+    revoked_by: device.revokedBy,
+    hold_state: device.hold?.state ?? null,
+    held_since: toBigint(device.hold?.since ?? null),
+    held_by: device.hold?.by ?? null,
     last_sync_at: toBigint(device.lastSyncAt),
     software: device.software,
     incarnation: BigInt(device.incarnation),
     backlog: BigInt(device.backlog),
     applied_policies: JSON.stringify(device.appliedPolicies),
     release_asked: toFlag(device.releaseAsked),
+    clock: device.clock === null ? null : JSON.stringify(device.clock),
   }
 }
 
@@ -146,11 +152,19 @@ async function withInstances(sql: Sql, row: Row<'devices'>): Promise<Device> {
     instanceIds: await instancesOf(sql, row.id),
     enrolledAt: Number(row.enrolled_at),
     revokedAt: toNumber(row.revoked_at),
+    revokedBy: row.revoked_by,
+    hold: holdOf(row),
     lastSyncAt: toNumber(row.last_sync_at),
     software: row.software,
     incarnation: Number(row.incarnation),
     backlog: Number(row.backlog),
     appliedPolicies: JSON.parse(row.applied_policies) as Device['appliedPolicies'],
     releaseAsked: row.release_asked === 1n,
+    clock: row.clock === null ? null : (JSON.parse(row.clock) as DeviceClock),
   }
+}
+
+function holdOf({ hold_state, held_since, held_by }: Row<'devices'>): DeviceHold | null {
+  if (hold_state === null || held_since === null || held_by === null) return null
+  return { state: hold_state as DeviceHold['state'], since: Number(held_since), by: held_by }
 }

@@ -10,12 +10,25 @@ export interface EdgeTables {
     thumbprint: string
     enrolled_at: bigint
     revoked_at: bigint | null
+    revoked_by: string | null
+    hold_state: string | null
+    held_since: bigint | null
+    held_by: string | null
     last_sync_at: bigint | null
     software: string | null
     incarnation: bigint
     backlog: bigint
     applied_policies: string
     release_asked: bigint
+    clock: string | null
+  }
+  audit: {
+    seq: Generated<bigint>
+    at: bigint
+    key_id: string
+    action: string
+    device_id: string | null
+    session_id: string | null
   }
   device_instances: {
     instance_id: string

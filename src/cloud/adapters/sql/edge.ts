@@ -1,5 +1,6 @@
 /** The edge part's records in SQL, put together from their nouns. */
 import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
+import { auditReader, auditTransaction } from './edge-audit.ts'
 import { deviceReader, deviceTransaction, enrollmentReader, enrollmentTransaction } from './edge-devices.ts'
 import { deviceAccountReader, deviceAccountTransaction, poolsOf } from './edge-accounts.ts'
 import { incarnationReader, incarnationTransaction } from './edge-incarnations.ts'
@@ -30,6 +31,7 @@ export function edgeReader(sql: Sql): EdgeReader {
     pools: poolsOf(sql),
     offlinePolicies: offlinePolicyReader(sql),
     policyDocuments: policyDocumentReader(sql),
+    audit: auditReader(sql),
     signingKey: signingKeyReader(sql),
   }
 }
@@ -47,6 +49,7 @@ export function edgeTransaction(sql: Sql): EdgeTransaction {
     pools: poolsOf(sql),
     offlinePolicies: offlinePolicyTransaction(sql),
     policyDocuments: policyDocumentTransaction(sql),
+    audit: auditTransaction(sql),
     signingKey: signingKeyTransaction(sql),
   }
 }

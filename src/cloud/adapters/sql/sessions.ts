@@ -26,6 +26,16 @@ export function sessionReader({ db }: Sql): SessionReader {
       const rows = await query.orderBy('created', 'desc').orderBy('seq', 'desc').limit(limit).execute()
       return rows.map(sessionOf)
     },
+    async notEnded(deviceId) {
+      const rows = await db
+        .selectFrom('sessions')
+        .select('id')
+        .where((where) => where.or([where('device_id', '=', deviceId), where('kept_by', '=', deviceId)]))
+        .where('state', 'in', ['IDLE', 'ACTIVE', 'LOCKED'])
+        .orderBy('id')
+        .execute()
+      return rows.map(({ id }) => id)
+    },
     async ofDevice(deviceId) {
       const rows = await db
         .selectFrom('sessions')

@@ -8,6 +8,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { CHAIN_START, signDocument } from '../../../protocol/signing.ts'
 import type { Store, Transaction } from '../store.ts'
 import type { KeyRing } from './key-ring.ts'
+import { requireNotHeld } from './device-hold.ts'
 import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
 import type { Device, FenceReason, Incarnation } from './records.ts'
 import { ATTACH_WINDOW_MS, type EdgeTerms } from './terms.ts'
@@ -19,7 +20,11 @@ export interface Attach {
   readonly terms: Pick<EdgeTerms, 'attachesMax'>
 }
 
-/** The signed answer, byte for byte the same for the same nonce. @throws CodedError DEVICE_REVOKED, ATTACH_TOO_OFTEN */
+/**
+ * The signed answer, byte for byte the same for the same nonce.
+ *
+ * @throws CodedError DEVICE_REVOKED, DEVICE_TERMINATED, ATTACH_TOO_OFTEN
+ */
 export async function attach(
   { store, keys, now, terms }: Attach,
   deviceId: string,
@@ -30,6 +35,7 @@ export async function attach(
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
     if (device.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
+    if (device.hold?.state === 'TERMINATED') requireNotHeld(device)
     const answered = await tx.edge.incarnations.byNonce(deviceId, request.nonce)
     if (answered !== undefined) {
       if (answered.attachAnswer === null) throw new Error('invariant: an attach stores its answer')

@@ -1,5 +1,6 @@
 /** What an administrator sees of devices and does with them. */
 import {
+  type AuditListWire,
   type DeviceEvidenceWire,
   type DeviceListWire,
   type DeviceStateWire,
@@ -9,7 +10,14 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { Reader, Store } from '../store.ts'
 import { fenceCurrent } from './attach.ts'
 import { disconnectSessions } from './device-sessions.ts'
-import { type Device, billedOn, heldOn } from './records.ts'
+import { type Device, type DeviceClock, billedOn, heldOn } from './records.ts'
+
+/** What a look at devices needs. */
+export interface ViewDevices {
+  readonly store: Pick<Store, 'read'>
+  /** Null: nothing was heard of it. */
+  readonly presence: (deviceId: string) => DeviceStateWire['presence']
+}
 
 /**
  * @param instanceId null: of all instances
@@ -17,7 +25,7 @@ import { type Device, billedOn, heldOn } from './records.ts'
  * @throws CodedError NOT_FOUND for an instance that there is not
  */
 export async function listDevices(
-  { store }: { readonly store: Pick<Store, 'read'> },
+  { store, presence }: ViewDevices,
   instanceId: string | null,
   offset: number,
   limit: number,
@@ -28,53 +36,75 @@ export async function listDevices(
     }
     const found = await reader.edge.devices.list(instanceId, offset, limit + 1)
     const devices: DeviceStateWire[] = []
-    for (const device of found.slice(0, limit)) devices.push(await stateOf(reader, device))
+    for (const device of found.slice(0, limit)) devices.push(await stateOf(reader, device, presence(device.id)))
     return { devices, next: found.length > limit ? offset + limit : 0 }
   })
 }
 
+/** @throws CodedError NOT_FOUND */
+export async function showDevice({ store, presence }: ViewDevices, deviceId: string): Promise<DeviceStateWire> {
+  return store.read(async (reader) => {
+    const device = await reader.edge.devices.get(deviceId)
+    if (device === undefined) throw unknown(deviceId)
+    return stateOf(reader, device, presence(device.id))
+  })
+}
+
 export interface DeviceOrders {
-  readonly store: Pick<Store, 'read' | 'transaction'>
+  readonly store: Pick<Store, 'transaction'>
   readonly now: () => number
 }
 
 /**
  * The device earns nothing more and is answered DEVICE_REVOKED; what it holds stays held, because it may be spent.
  *
+ * @param by id of the administration key
  * @throws CodedError NOT_FOUND
  */
-export async function revokeDevice({ store, now }: DeviceOrders, deviceId: string): Promise<DeviceStateWire> {
+export async function revokeDevice({ store, now }: DeviceOrders, deviceId: string, by: string): Promise<void> {
   const at = now()
-  return store.transaction(async (tx) => {
+  await store.transaction(async (tx) => {
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw unknown(deviceId)
-    if (device.revokedAt !== null) return stateOf(tx, device)
-    const revoked = { ...device, revokedAt: at, releaseAsked: false }
-    await tx.edge.devices.save(revoked)
-    await fenceCurrent(tx, revoked, 'REVOKED', at)
-    await disconnectSessions(tx, deviceId, at)
-    return stateOf(tx, revoked)
+    if (device.revokedAt === null) {
+      const revoked = { ...device, revokedAt: at, revokedBy: by, releaseAsked: false }
+      await tx.edge.devices.save(revoked)
+      await fenceCurrent(tx, revoked, 'REVOKED', at)
+      await disconnectSessions(tx, deviceId, at)
+    }
+    await tx.edge.audit.append({ at, by, action: 'REVOKE_DEVICE', deviceId, sessionId: null })
   })
 }
 
 /**
  * Asks the device to give back what it holds: with every answer until it has, and with a hint to sync at once.
  *
+ * @param by id of the administration key
  * @throws CodedError NOT_FOUND, CONFLICT for a device that cannot give anything back
  */
-export async function releaseDevice({ store, now }: DeviceOrders, deviceId: string): Promise<DeviceStateWire> {
+export async function releaseDevice({ store, now }: DeviceOrders, deviceId: string, by: string): Promise<void> {
   const at = now()
-  return store.transaction(async (tx) => {
+  await store.transaction(async (tx) => {
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw unknown(deviceId)
     if (device.revokedAt !== null) {
       throw new CodedError('CONFLICT', 'The device is revoked: it cannot give back what it holds.')
     }
-    const asked = { ...device, releaseAsked: true }
-    await tx.edge.devices.save(asked)
+    await tx.edge.devices.save({ ...device, releaseAsked: true })
+    await tx.edge.audit.append({ at, by, action: 'RELEASE_DEVICE', deviceId, sessionId: null })
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'sync' }], at)
-    return stateOf(tx, asked)
   })
+}
+
+/** @param before null: the newest */
+export async function showAudit(
+  { store }: { readonly store: Pick<Store, 'read'> },
+  deviceId: string | null,
+  before: bigint | null,
+  limit: number,
+): Promise<AuditListWire> {
+  const { records, next } = await store.read((reader) => reader.edge.audit.list(deviceId, before, limit))
+  return { records: [...records], next: next === null ? null : String(next) }
 }
 
 /** @throws CodedError NOT_FOUND */
@@ -89,7 +119,11 @@ export async function showEvidence(
   })
 }
 
-async function stateOf(reader: Reader, device: Device): Promise<DeviceStateWire> {
+async function stateOf(
+  reader: Reader,
+  device: Device,
+  presence: DeviceStateWire['presence'],
+): Promise<DeviceStateWire> {
   const incarnation = await reader.edge.incarnations.get(device.id, device.incarnation)
   const evidence = await reader.edge.evidence.kinds(device.id)
   const policies: DeviceStateWire['policies'] = []
@@ -104,6 +138,10 @@ async function stateOf(reader: Reader, device: Device): Promise<DeviceStateWire>
     instanceIds: [...device.instanceIds],
     enrolledAt: device.enrolledAt,
     revokedAt: device.revokedAt,
+    revokedBy: device.revokedBy,
+    hold: device.hold,
+    presence,
+    clock: device.clock === null ? null : clockState(device.clock),
     lastSyncAt: device.lastSyncAt,
     software: device.software,
     incarnation: device.incarnation,
@@ -116,6 +154,19 @@ async function stateOf(reader: Reader, device: Device): Promise<DeviceStateWire>
     policies,
     outstanding: await outstandingOf(reader, device.id),
   }
+}
+
+/** A segment may have been on its way for so long before it was taken in: its clock is not behind for that, ms. */
+const ON_THE_WAY_MS = 5 * 60_000
+
+/** By how much the clocks of devices and the twin may differ without anybody calling it wrong, ms. */
+const CLOCK_TOLERANCE_MS = 1_000
+
+function clockState({ now, earliest, latest, takenAt }: DeviceClock): NonNullable<DeviceStateWire['clock']> {
+  const offsetMs = now - takenAt
+  if (earliest > takenAt + CLOCK_TOLERANCE_MS) return { verdict: 'AHEAD', offsetMs, takenAt }
+  if (latest === null) return { verdict: 'OPEN', offsetMs, takenAt }
+  return { verdict: latest < takenAt - ON_THE_WAY_MS ? 'BEHIND' : 'AGREES', offsetMs, takenAt }
 }
 
 async function outstandingOf(reader: Reader, deviceId: string): Promise<DeviceStateWire['outstanding']> {

@@ -43,7 +43,7 @@ export async function enroll(
     if (used !== undefined) return whoUsed(used, key.thumbprint)
     if (expired) throw refused('This enrollment token has expired.')
     const name = request.name ?? claims.name ?? null
-    const device = await admit(tx, claims.instances, { ...key, name, ...fresh })
+    const device = await admit(tx, claims, { ...key, name, ...fresh })
     const record = { jti: claims.jti, thumbprint: key.thumbprint, deviceId: device.id, at: fresh.now }
     if (await tx.edge.enrollments.claim(record)) return device.id
     // Another node has taken it since: with the same key it has made the same device.
@@ -65,6 +65,8 @@ function whoUsed(used: EnrollmentRecord, thumbprintNow: string): string {
   throw refused('This enrollment token was used by another device.')
 }
 
+type Claims = z.infer<typeof enrollmentClaims>
+
 interface Newcomer {
   readonly id: string
   readonly now: number
@@ -73,7 +75,8 @@ interface Newcomer {
   readonly name: string | null
 }
 
-async function admit(tx: Transaction, instances: readonly string[], newcomer: Newcomer): Promise<Device> {
+async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promise<Device> {
+  const { instances } = token
   for (const id of instances) {
     if ((await tx.instances.get(id)) === undefined) throw refused('An instance of this enrollment token is gone.')
   }
@@ -83,7 +86,7 @@ async function admit(tx: Transaction, instances: readonly string[], newcomer: Ne
     if (locked.revokedAt !== null) throw refused('The key of this device was revoked: it needs a new key pair.')
     // What it holds of its other instances stays its own: late segments may still name them.
     const instanceIds = [...new Set([...locked.instanceIds, ...instances])].sort()
-    const device = { ...locked, instanceIds, name: newcomer.name ?? locked.name }
+    const device = { ...locked, instanceIds, name: newcomer.name ?? locked.name, hold: holdAfter(locked, token) }
     await tx.edge.devices.save(device)
     return device
   }
@@ -95,15 +98,25 @@ async function admit(tx: Transaction, instances: readonly string[], newcomer: Ne
     instanceIds: [...instances].sort(),
     enrolledAt: newcomer.now,
     revokedAt: null,
+    revokedBy: null,
+    hold: null,
     lastSyncAt: null,
     software: null,
     incarnation: 0,
     backlog: 0,
     appliedPolicies: [],
     releaseAsked: false,
+    clock: null,
   }
   await tx.edge.devices.insert(device)
   return device
+}
+
+/** Who ended the service of a device wants a token of an administrator that knows of it; a lock is lifted by nothing else. */
+function holdAfter({ hold }: Device, { iat }: Claims): Device['hold'] {
+  if (hold?.state !== 'TERMINATED') return hold
+  if ((iat + 1) * 1_000 > hold.since) return null
+  throw refused('The service of this device was ended after this enrollment token was made: it needs a fresh one.')
 }
 
 /** The claims of a token that this twin has signed; a token whose time is over still tells who used it. */
@@ -111,7 +124,7 @@ async function readToken(
   keys: KeyRing,
   token: string,
   now: number,
-): Promise<{ readonly claims: z.infer<typeof enrollmentClaims>; readonly expired: boolean }> {
+): Promise<{ readonly claims: Claims; readonly expired: boolean }> {
   const key = keys.trusted.find(({ keyId }) => keyId === namedKey(token))
   if (key === undefined) throw new CodedError('TOKEN_INVALID', 'The enrollment token is not from this service.')
   let payload: unknown

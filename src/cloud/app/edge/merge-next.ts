@@ -30,7 +30,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const sessions = await lockSessions(tx, device, segment)
   const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
   const goesOn = grants && !segment.final
-  const wants = goesOn ? usefulWants(segment.wants, rules, now) : []
+  const wants = goesOn && device.hold === null ? usefulWants(segment.wants, rules, now) : []
   const named = [...received.counters.map(({ account }) => account), ...wants.map(({ account }) => account)]
   const known = segment.final
     ? await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
@@ -114,6 +114,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   await tx.edge.devices.save({
     ...device,
     lastSyncAt: now,
+    clock: { ...segment.clock, takenAt: now },
     // What another incarnation still has to say is not the backlog of the current one.
     ...(incarnation.number === device.incarnation
       ? { backlog: segment.backlog, appliedPolicies: servedOnly(segment.policies, device.instanceIds) }

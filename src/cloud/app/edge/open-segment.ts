@@ -29,6 +29,7 @@ export interface OpenedSegment {
   readonly entries: readonly OpenedEntry[]
   readonly arrears: OpenedArrears | null
   readonly wants: Segment['wants']
+  readonly clock: Segment['clock']
   readonly backlog: number
   readonly policies: Segment['policies']
   readonly sessions: Segment['sessions']
@@ -88,6 +89,7 @@ export async function openSegment(device: Device, document: string): Promise<Ope
       entries,
       arrears: data.arrears === null ? null : openArrears(data.arrears),
       wants: data.wants,
+      clock: data.clock,
       backlog: data.backlog,
       policies: data.policies,
       sessions: data.sessions,

@@ -5,6 +5,7 @@
 import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
 import { type DeviceAccount, type IncarnationState, NO_DEVICE_ACCOUNT } from '../../../core/receive.ts'
+import type { DeviceHold } from '../../../protocol/edge/device-hold.ts'
 import type { PublicJwk } from '../../../protocol/signing.ts'
 
 export interface Device {
@@ -17,6 +18,9 @@ export interface Device {
   readonly instanceIds: readonly string[]
   readonly enrolledAt: number
   readonly revokedAt: number | null
+  /** Id of the administration key that revoked it. */
+  readonly revokedBy: string | null
+  readonly hold: DeviceHold | null
   /** When its last segment was taken in. */
   readonly lastSyncAt: number | null
   readonly software: string | null
@@ -27,9 +31,42 @@ export interface Device {
   readonly appliedPolicies: readonly { readonly instanceId: string; readonly revision: number }[]
   /** It is asked to give back what it holds, until it has. */
   readonly releaseAsked: boolean
+  /** What it knew of the time when it sealed its last segment; null before the first. */
+  readonly clock: DeviceClock | null
 }
 
-export type FenceReason = 'SUPERSEDED' | 'FORKED' | 'REJECTED' | 'REVOKED' | 'SILENT'
+/** POSIX ms. `latest` null: unbounded. */
+export interface DeviceClock {
+  readonly now: number
+  readonly earliest: number
+  readonly latest: number | null
+  /** By the twin's clock, when the segment was taken in. */
+  readonly takenAt: number
+}
+
+/** What administrators do at the edge: the name of the order, as it stands in the audit. */
+export type AuditedAction =
+  | 'LOCK_DEVICE'
+  | 'UNLOCK_DEVICE'
+  | 'TERMINATE_DEVICE'
+  | 'RELEASE_DEVICE'
+  | 'REVOKE_DEVICE'
+  | 'LOCK_SESSION'
+  | 'UNLOCK_SESSION'
+  | 'TERMINATE_SESSION'
+
+/** Who did what: written in the transaction that does it. */
+export interface AuditRecord {
+  /** POSIX ms. */
+  readonly at: number
+  /** Id of the administration key. */
+  readonly by: string
+  readonly action: AuditedAction
+  readonly deviceId: string | null
+  readonly sessionId: string | null
+}
+
+export type FenceReason = 'SUPERSEDED' | 'FORKED' | 'REJECTED' | 'REVOKED' | 'SILENT' | 'TERMINATED'
 
 /** `CHARGED`: what was out counts as used. `RELEASED`: it went back to the pool, at the risk that it was used. */
 export type Settlement = 'CHARGED' | 'RELEASED'

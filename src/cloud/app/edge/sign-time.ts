@@ -3,12 +3,22 @@
  * that it goes with, so that an old time cannot be put beside another one.
  */
 import type { z } from 'zod'
+import type { DeviceHold } from '../../../protocol/edge/device-hold.ts'
 import type { signedTime } from '../../../protocol/edge/sync.ts'
 import { sha256, signDocument } from '../../../protocol/signing.ts'
 import type { KeyRing } from './key-ring.ts'
 
-/** @param nonce what the device sent with this attempt. @param answer the signed answer. @param time POSIX ms */
-export async function signTime(keys: KeyRing, nonce: string, answer: string, time: number): Promise<string> {
-  const payload: z.input<typeof signedTime> = { nonce, time, answer: sha256(answer) }
+export interface SignedTime {
+  /** What the device sent with this attempt. */
+  readonly nonce: string
+  /** The signed answer. */
+  readonly answer: string
+  /** POSIX ms. */
+  readonly time: number
+  readonly hold: DeviceHold | null
+}
+
+export async function signTime(keys: KeyRing, { nonce, answer, time, hold }: SignedTime): Promise<string> {
+  const payload: z.input<typeof signedTime> = { nonce, time, answer: sha256(answer), hold }
   return signDocument('time', JSON.stringify(payload), keys.signer)
 }

@@ -6,6 +6,7 @@ import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
 import type { Pool } from '../records.ts'
 import type {
+  AuditRecord,
   Device,
   DeviceAccountRecord,
   EnrollmentRecord,
@@ -97,6 +98,14 @@ export interface EdgeReader {
   readonly policyDocuments: {
     get(instanceId: string, revision: number): Promise<string | undefined>
   }
+  readonly audit: {
+    /** Newest first, of one device or (null) of all; `before` pages on from the `next` of the answer before. */
+    list(
+      deviceId: string | null,
+      before: bigint | null,
+      limit: number,
+    ): Promise<{ readonly records: readonly AuditRecord[]; readonly next: bigint | null }>
+  }
   readonly signingKey: {
     /** Thumbprint of the key that signs for all nodes; undefined before the first node has started. */
     get(): Promise<string | undefined>
@@ -147,6 +156,9 @@ export interface EdgeTransaction extends EdgeReader {
     /** Keeps the first document of a revision and forgets those of older ones. */
     save(instanceId: string, revision: number, document: string): Promise<void>
     removeAll(): Promise<void>
+  }
+  readonly audit: EdgeReader['audit'] & {
+    append(record: AuditRecord): Promise<void>
   }
   readonly signingKey: EdgeReader['signingKey'] & {
     /** Takes the place of the one that is registered. Under the lock of the keys. */

@@ -39,7 +39,7 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
       tag: 'Sessions',
       summary: 'Create a session',
       answers: { 200: { description: 'It is IDLE and costs nothing.', body: sessionCreated } },
-      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING'],
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'DEVICE_LOCKED', 'DEVICE_TERMINATED'],
       ...place,
       method: 'POST',
       path: '/sessions',

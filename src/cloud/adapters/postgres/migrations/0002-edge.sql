@@ -10,13 +10,20 @@ CREATE TABLE devices (
   thumbprint TEXT COLLATE "C" NOT NULL UNIQUE,
   enrolled_at BIGINT NOT NULL,
   revoked_at BIGINT,
+  -- Id of an administration key.
+  revoked_by TEXT,
+  hold_state TEXT CHECK (hold_state IN ('LOCKED', 'TERMINATED')),
+  held_since BIGINT,
+  held_by TEXT,
   last_sync_at BIGINT,
   software TEXT,
   incarnation BIGINT NOT NULL,
   backlog BIGINT NOT NULL,
   -- `[{ instanceId, revision }]` as JSON.
   applied_policies TEXT NOT NULL,
-  release_asked BIGINT NOT NULL
+  release_asked BIGINT NOT NULL,
+  -- What it knew of the time at its last segment, as JSON.
+  clock TEXT
 );
 
 CREATE TABLE device_instances (
@@ -161,3 +168,16 @@ CREATE TABLE signing_key (
   thumbprint TEXT NOT NULL,
   since BIGINT NOT NULL
 );
+
+-- Who did what, kept for ever.
+CREATE TABLE audit (
+  seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at BIGINT NOT NULL,
+  -- Id of an administration key.
+  key_id TEXT COLLATE "C" NOT NULL,
+  action TEXT NOT NULL,
+  device_id TEXT COLLATE "C",
+  session_id TEXT COLLATE "C"
+);
+
+CREATE INDEX audit_by_device ON audit (device_id, seq);

@@ -9,13 +9,20 @@ CREATE TABLE devices (
   thumbprint TEXT NOT NULL UNIQUE,
   enrolled_at INTEGER NOT NULL,
   revoked_at INTEGER,
+  -- Id of an administration key.
+  revoked_by TEXT,
+  hold_state TEXT CHECK (hold_state IN ('LOCKED', 'TERMINATED')),
+  held_since INTEGER,
+  held_by TEXT,
   last_sync_at INTEGER,
   software TEXT,
   incarnation INTEGER NOT NULL,
   backlog INTEGER NOT NULL,
   -- `[{ instanceId, revision }]` as JSON.
   applied_policies TEXT NOT NULL,
-  release_asked INTEGER NOT NULL
+  release_asked INTEGER NOT NULL,
+  -- What it knew of the time at its last segment, as JSON.
+  clock TEXT
 ) STRICT;
 
 CREATE TABLE device_instances (
@@ -160,3 +167,16 @@ CREATE TABLE signing_key (
   thumbprint TEXT NOT NULL,
   since INTEGER NOT NULL
 ) STRICT;
+
+-- Who did what, kept for ever.
+CREATE TABLE audit (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  at INTEGER NOT NULL,
+  -- Id of an administration key.
+  key_id TEXT NOT NULL,
+  action TEXT NOT NULL,
+  device_id TEXT,
+  session_id TEXT
+) STRICT;
+
+CREATE INDEX audit_by_device ON audit (device_id, seq);

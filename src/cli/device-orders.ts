@@ -1,0 +1,197 @@
+/**
+ * What an administrator orders of one device, and who did: the commands of `tallygate devices` that name a device. Each is
+ * one call of the twin; the device itself follows when it comes, which a hint makes soon.
+ */
+import { type Command, InvalidArgumentError } from 'commander'
+import { formatMicro, type Micro } from '../core/amount.ts'
+import { auditList, deviceState, type DeviceState, heldSession } from '../protocol/edge/administration.ts'
+import { type AdministratorFlags, administrator, withAdministratorFlags } from './administrator.ts'
+import { uuidArgument } from './arguments.ts'
+import { columns } from './columns.ts'
+import type { Io } from './io.ts'
+import { jsonLine } from './json-line.ts'
+
+interface OrderFlags extends AdministratorFlags {
+  readonly json?: true
+  readonly session?: string
+}
+
+interface AuditFlags extends AdministratorFlags {
+  readonly device?: string
+  readonly limit: number
+  readonly json?: true
+}
+
+/** Shown at a time, at most: the twin gives no more in one answer. */
+const AUDIT_MAX = 1_000
+
+const EDGE = '/edge/api/v1'
+
+export function addDeviceOrders(devices: Command, io: Io): void {
+  const named = (name: string, description: string): Command =>
+    withAdministratorFlags(devices.command(name))
+      .description(description)
+      .argument('<device>', 'id of the device', uuidArgument)
+      .option('--json', 'for programs: one JSON document')
+  const held = (name: string, description: string): Command =>
+    named(name, description)
+      .option('--session <uuid>', 'only this session of it', uuidArgument)
+      .action((deviceId: string, flags: OrderFlags) =>
+        flags.session === undefined
+          ? order(deviceId, name, flags, io)
+          : orderSession(deviceId, flags.session, name, flags, io),
+      )
+
+  named('show', 'Shows a device: how it stands, what it holds, what it still owes.').action(
+    (deviceId: string, flags: OrderFlags) => show(deviceId, flags, io),
+  )
+  held('lock', 'Has a device grant nothing until it is unlocked. It goes on delivering what it owes.')
+  held('unlock', 'Lets a locked device go on.')
+  held('terminate', 'Ends the service of a device until it enrolls again. It goes on delivering what it owes.')
+  named('drain', 'Asks a device to give back what it holds.').action((deviceId: string, flags: OrderFlags) =>
+    order(deviceId, 'release', flags, io),
+  )
+  named('revoke', 'Ends the trust in the key of a device, for good. What it holds stays held.').action(
+    (deviceId: string, flags: OrderFlags) => order(deviceId, 'revoke', flags, io),
+  )
+  withAdministratorFlags(devices.command('audit'))
+    .description('Lists who ordered what of devices and sessions, newest first.')
+    .option('--device <uuid>', 'only of this device', uuidArgument)
+    .option('--limit <n>', 'how many, at most', limitArgument, 100)
+    .option('--json', 'for programs: one JSON document for each line')
+    .action((flags: AuditFlags) => audit(flags, io))
+}
+
+async function show(deviceId: string, flags: OrderFlags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  print(await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState), flags, io)
+}
+
+async function order(deviceId: string, what: string, flags: OrderFlags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  print(await client.json({ method: 'POST', path: `${EDGE}/devices/${deviceId}/${what}` }, deviceState), flags, io)
+}
+
+async function orderSession(
+  deviceId: string,
+  sessionId: string,
+  what: string,
+  flags: OrderFlags,
+  io: Io,
+): Promise<void> {
+  using client = await administrator(flags, io)
+  const answer = await client.json({ method: 'POST', path: `${EDGE}/sessions/${sessionId}/${what}` }, heldSession)
+  const { state, outcome } = answer
+  const text = outcome === 'DONE' ? state.toLowerCase() : `told to the device ${deviceId}, which keeps it`
+  io.stdout.write(`${flags.json === true ? jsonLine(answer) : `session ${sessionId}: ${text}`}\n`)
+}
+
+async function audit(flags: AuditFlags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  const query = new URLSearchParams({ size: String(flags.limit) })
+  if (flags.device !== undefined) query.set('deviceId', flags.device)
+  const { records } = await client.json({ method: 'GET', path: `${EDGE}/audit?${query.toString()}` }, auditList)
+  const lines =
+    flags.json === true
+      ? records.map(jsonLine)
+      : columns([
+          ['AT', 'BY', 'ORDER', 'DEVICE', 'SESSION'],
+          ...records.map(({ at, by, action, deviceId, sessionId }) => [
+            new Date(at).toISOString(),
+            by,
+            action.toLowerCase().replace('_', ' '),
+            deviceId ?? '',
+            sessionId ?? '',
+          ]),
+        ])
+  io.stdout.write(lines.map((line) => `${line}\n`).join(''))
+}
+
+function print(device: DeviceState, { json }: OrderFlags, io: Io): void {
+  io.stdout.write(
+    json === true
+      ? `${jsonLine(device)}\n`
+      : describe(device)
+          .map((line) => `${line}\n`)
+          .join(''),
+  )
+}
+
+function describe(device: DeviceState): readonly string[] {
+  const facts = columns([
+    ['device', device.id],
+    ['name', device.name ?? ''],
+    ['state', stateOf(device)],
+    ['hints', presenceText(device)],
+    ['last sync', instantText(device.lastSyncAt)],
+    ['software', device.software ?? 'not known'],
+    ['clock', clockText(device)],
+    [
+      'incarnation',
+      device.incarnation === 0 ? 'never attached' : `${device.incarnation}, ${device.status.toLowerCase()}`,
+    ],
+    ['backlog', `${device.backlog} entries, as of its last sync`],
+    ...device.policies.map(({ instanceId, applied, newest }) => [
+      'rules',
+      `revision ${applied} of instance ${instanceId}${newest > applied ? `, wanted: ${newest}` : ''}`,
+    ]),
+    ...(device.releaseAsked ? [['drain', 'asked to give back what it holds']] : []),
+  ])
+  const accounts = columns([
+    ['ACCOUNT', 'OUTSTANDING', 'BILLED'],
+    ...device.outstanding.map(({ account, unreported, billed }) => [
+      account,
+      formatMicro(unreported),
+      formatMicro(billed),
+    ]),
+  ])
+  return [...facts, ...(device.outstanding.length === 0 ? [] : ['', ...accounts])]
+}
+
+/** In a few words; who and since when included where somebody holds it back. */
+export function stateOf({ revokedAt, revokedBy, hold, forked, status }: DeviceState): string {
+  const by = (who: string | null, at: number): string =>
+    `since ${new Date(at).toISOString()}${who === null ? '' : ` by ${who}`}`
+  if (revokedAt !== null) return `revoked ${by(revokedBy, revokedAt)}`
+  const now = hold === null ? status.toLowerCase() : `${hold.state.toLowerCase()} ${by(hold.by, hold.since)}`
+  return forked ? `${now}, copied` : now
+}
+
+/** The same in a word or two, for a table. */
+export function shortState({ revokedAt, hold, forked, status }: DeviceState): string {
+  if (revokedAt !== null) return 'revoked'
+  const state = (hold?.state ?? status).toLowerCase()
+  return forked ? `${state}, copied` : state
+}
+
+export function unreported({ outstanding }: DeviceState): Micro {
+  return outstanding.reduce((sum: Micro, account) => sum + account.unreported, 0n)
+}
+
+function presenceText({ presence }: DeviceState): string {
+  if (presence === null) return 'nothing heard'
+  return `${presence.online ? 'connected' : 'not connected'} since ${new Date(presence.since).toISOString()}`
+}
+
+const CLOCK = {
+  AGREES: 'agrees with the twin',
+  OPEN: 'agrees with the twin, with no later end',
+  AHEAD: 'is ahead of the twin',
+  BEHIND: 'is behind the twin',
+} as const
+
+function clockText({ clock }: DeviceState): string {
+  if (clock === null) return 'not known'
+  const seconds = (clock.offsetMs / 1_000).toFixed(3)
+  return `${CLOCK[clock.verdict]} (${seconds} s off at ${new Date(clock.takenAt).toISOString()})`
+}
+
+function instantText(instant: number | null): string {
+  return instant === null ? 'never' : new Date(instant).toISOString()
+}
+
+function limitArgument(text: string): number {
+  const n = Number(text)
+  if (Number.isInteger(n) && n >= 1 && n <= AUDIT_MAX) return n
+  throw new InvalidArgumentError(`It takes a whole number from 1 to ${AUDIT_MAX}.`)
+}

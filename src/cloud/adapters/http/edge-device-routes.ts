@@ -1,0 +1,182 @@
+/** What an administrator sees of devices and orders of them, over HTTP. Every order stands in the audit with its key. */
+import { z } from 'zod'
+import {
+  auditList,
+  deviceList,
+  deviceState,
+  type HeldSessionWire,
+  heldSession,
+} from '../../../protocol/edge/administration.ts'
+import { uuid } from '../../../protocol/wire.ts'
+import {
+  type DeviceOrders,
+  type ViewDevices,
+  listDevices,
+  releaseDevice,
+  revokeDevice,
+  showAudit,
+  showDevice,
+} from '../../app/edge/devices.ts'
+import { type HoldDevice, holdDevice } from '../../app/edge/hold-device.ts'
+import { DEVICES_PAGE, DEVICES_PAGE_MAX, EDGE_BODY_BYTES_MAX } from '../../app/edge/limits.ts'
+import { holdSession } from '../../app/hold-session.ts'
+import { type EdgeCall, type EdgeRoute, edgeRoute, inDevice } from './edge-area.ts'
+import { instanceId } from './routes.ts'
+
+export type DeviceParts = ViewDevices &
+  DeviceOrders &
+  HoldDevice & {
+    /** A device was revoked: whatever connection it still has should end. */
+    readonly onRevoked: (deviceId: string) => void
+  }
+
+const inSession = z.object({ sessionId: uuid.toLowerCase() })
+
+const wholeNumber = (max: number) =>
+  z
+    .string()
+    .regex(/^\d{1,15}$/, 'must be a whole number')
+    .meta({ wire: { type: 'integer', minimum: 0, maximum: max } })
+    .transform(Number)
+    .pipe(z.int().max(max))
+
+const devicesQuery = z.strictObject({
+  instanceId: instanceId.optional(),
+  next: wholeNumber(Number.MAX_SAFE_INTEGER).optional(),
+  size: wholeNumber(DEVICES_PAGE_MAX).optional(),
+})
+
+const auditQuery = z.strictObject({
+  deviceId: uuid.toLowerCase().optional(),
+  before: wholeNumber(Number.MAX_SAFE_INTEGER).optional(),
+  size: wholeNumber(DEVICES_PAGE_MAX).optional(),
+})
+
+const DEVICE_SUMMARY = {
+  LOCK: 'Have a device grant nothing until it is unlocked',
+  UNLOCK: 'Let a locked device go on',
+  TERMINATE: 'End the service of a device until it enrolls again',
+} as const
+
+const SESSION_SUMMARY = {
+  LOCK: 'Keep a session from further requests until it is unlocked',
+  UNLOCK: 'Let a locked session go on',
+  TERMINATE: 'End a session',
+} as const
+
+const ORDERS = ['LOCK', 'UNLOCK', 'TERMINATE'] as const
+
+const order = { method: 'POST', access: 'ADMINISTRATION', bodyMax: EDGE_BODY_BYTES_MAX, tag: 'Administration' } as const
+const look = { method: 'GET', access: 'ADMINISTRATION', tag: 'Administration' } as const
+
+export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
+  const shown = async (deviceId: string) => ({ status: 200, body: await showDevice(parts, deviceId) })
+  return [
+    edgeRoute({
+      ...look,
+      path: '/devices',
+      query: devicesQuery,
+      id: 'listDevices',
+      summary: 'List devices in the order of their enrollment',
+      answers: { 200: { description: 'One page.', body: deviceList } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ query }) => {
+        const size = Math.max(1, query.size ?? DEVICES_PAGE)
+        return { status: 200, body: await listDevices(parts, query.instanceId ?? null, query.next ?? 0, size) }
+      },
+    }),
+    edgeRoute({
+      ...look,
+      path: '/devices/:deviceId',
+      params: inDevice,
+      id: 'showDevice',
+      summary: 'Show a device',
+      answers: { 200: { description: 'The device.', body: deviceState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => shown(params.deviceId),
+    }),
+    ...ORDERS.map((kind) =>
+      edgeRoute({
+        ...order,
+        path: `/devices/:deviceId/${kind.toLowerCase()}`,
+        params: inDevice,
+        id: `${kind.toLowerCase()}Device`,
+        summary: DEVICE_SUMMARY[kind],
+        description:
+          'So with every session that it has opened. A hint has the device come for it; what it owes is taken in.',
+        answers: { 200: { description: 'The device, as it stands at the twin.', body: deviceState } },
+        errors: ['NOT_FOUND', 'CONFLICT'],
+        handle: async (call) => {
+          await holdDevice(parts, call.params.deviceId, kind, keyOf(call))
+          return shown(call.params.deviceId)
+        },
+      }),
+    ),
+    edgeRoute({
+      ...order,
+      path: '/devices/:deviceId/revoke',
+      params: inDevice,
+      id: 'revokeDevice',
+      summary: 'End the trust in the key of a device',
+      answers: { 200: { description: 'The device, revoked.', body: deviceState } },
+      errors: ['NOT_FOUND'],
+      handle: async (call) => {
+        const { deviceId } = call.params
+        await revokeDevice(parts, deviceId, keyOf(call))
+        parts.onRevoked(deviceId)
+        return shown(deviceId)
+      },
+    }),
+    edgeRoute({
+      ...order,
+      path: '/devices/:deviceId/release',
+      params: inDevice,
+      id: 'releaseDevice',
+      summary: 'Ask a device to give back what it holds',
+      answers: { 200: { description: 'The device, asked.', body: deviceState } },
+      errors: ['NOT_FOUND', 'CONFLICT'],
+      handle: async (call) => {
+        await releaseDevice(parts, call.params.deviceId, keyOf(call))
+        return shown(call.params.deviceId)
+      },
+    }),
+    ...ORDERS.map((kind) =>
+      edgeRoute({
+        ...order,
+        path: `/sessions/:sessionId/${kind.toLowerCase()}`,
+        params: inSession,
+        id: `${kind.toLowerCase()}Session`,
+        summary: SESSION_SUMMARY[kind],
+        answers: {
+          200: { description: 'It is done.', body: heldSession },
+          202: { description: 'The device that keeps the session is told with its next sync.', body: heldSession },
+        },
+        errors: ['NOT_FOUND', 'CONFLICT'],
+        handle: async (call) => {
+          const held = { id: call.params.sessionId, order: kind, by: keyOf(call) }
+          const { outcome, session } = await holdSession(parts.sessions, held, parts.now())
+          const said: HeldSessionWire = { sessionId: session.id, state: session.state, outcome }
+          return { status: outcome === 'DONE' ? 200 : 202, body: said }
+        },
+      }),
+    ),
+    edgeRoute({
+      ...look,
+      path: '/audit',
+      query: auditQuery,
+      id: 'listAudit',
+      summary: 'List who ordered what, newest first',
+      answers: { 200: { description: 'One page.', body: auditList } },
+      handle: async ({ query }) => {
+        const before = query.before === undefined ? null : BigInt(query.before)
+        const size = Math.max(1, query.size ?? DEVICES_PAGE)
+        return { status: 200, body: await showAudit(parts, query.deviceId ?? null, before, size) }
+      },
+    }),
+  ]
+}
+
+function keyOf({ principal }: Pick<EdgeCall<unknown, unknown, unknown>, 'principal'>): string {
+  if (principal === null) throw new Error('invariant: an order comes with the token of an administrator')
+  return principal.keyId
+}

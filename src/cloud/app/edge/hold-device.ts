@@ -1,0 +1,64 @@
+/**
+ * An administrator stops a device for now, lets it go on, or ends its service. The device learns of it with the time that
+ * is signed for its next sync, and a hint tells it to come; a device that does not come is bounded by the end of its grant.
+ * What it owes is taken in whatever was decided about it.
+ */
+import type { DeviceHold } from '../../../protocol/edge/device-hold.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { holdSession } from '../hold-session.ts'
+import type { SessionParts } from '../session-life.ts'
+import type { Store } from '../store.ts'
+import { fenceCurrent } from './attach.ts'
+import type { Device } from './records.ts'
+
+export interface HoldDevice {
+  readonly store: Pick<Store, 'read' | 'transaction'>
+  readonly sessions: SessionParts
+  readonly now: () => number
+}
+
+export type HoldOrder = 'LOCK' | 'UNLOCK' | 'TERMINATE'
+
+const STATE = { LOCK: 'LOCKED', UNLOCK: null, TERMINATE: 'TERMINATED' } as const
+const ACTION = { LOCK: 'LOCK_DEVICE', UNLOCK: 'UNLOCK_DEVICE', TERMINATE: 'TERMINATE_DEVICE' } as const
+
+/**
+ * The device first, then every session that it has opened or keeps, one by one: whoever repeats an order that was cut off
+ * in between completes it.
+ *
+ * @param by id of the administration key
+ * @throws CodedError NOT_FOUND, CONFLICT for a device that is revoked, or terminated
+ */
+export async function holdDevice(
+  { store, sessions, now }: HoldDevice,
+  deviceId: string,
+  order: HoldOrder,
+  by: string,
+): Promise<void> {
+  const at = now()
+  await store.transaction(async (tx) => {
+    const device = await tx.edge.devices.lock(deviceId)
+    if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
+    const held = { ...device, hold: nextHold(device, order, by, at) }
+    await tx.edge.devices.save(held)
+    if (order === 'TERMINATE') await fenceCurrent(tx, held, 'TERMINATED', at)
+    await tx.edge.audit.append({ at, by, action: ACTION[order], deviceId, sessionId: null })
+    await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
+  })
+  for (const sessionId of await store.read((reader) => reader.sessions.notEnded(deviceId))) {
+    await holdSession(sessions, { id: sessionId, order, by: null }, at).catch((error: unknown) => {
+      // It has ended, or is forgotten, since.
+      if (!(error instanceof CodedError) || (error.code !== 'CONFLICT' && error.code !== 'NOT_FOUND')) throw error
+    })
+  }
+}
+
+function nextHold({ id, revokedAt, hold }: Device, order: HoldOrder, by: string, at: number): DeviceHold | null {
+  if (revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${id} is revoked.`)
+  const state = STATE[order]
+  if (state === hold?.state) return hold
+  if (hold?.state === 'TERMINATED') {
+    throw new CodedError('CONFLICT', `The service of the device ${id} was ended: it must enroll again.`)
+  }
+  return state === null ? null : { state, since: at, by }
+}
