@@ -366,7 +366,7 @@ class World {
         if (deviceId === null) return
         this.#byTwin(async (twin) => {
           this.#count(this.#faults, what.kind)
-          await (what.kind === 'revoke' ? revokeDevice : releaseDevice)(twin, deviceId)
+          await (what.kind === 'revoke' ? revokeDevice : releaseDevice)(twin, deviceId, 'administrator')
           if (what.kind === 'revoke') this.#auditor.revoked(deviceId)
         })
         return

@@ -82,7 +82,7 @@ async function policy(twin: TwinProcess, instanceId: string, tag: string | undef
 async function attached(twin: TwinProcess, deviceId: string, body: unknown): Promise<HttpAnswer> {
   const order = attachRequest.parse(body)
   const answer = await twin.defects.attach(attach)(twin, deviceId, order)
-  return json(200, { answer, time: await signTime(twin.keys, order.nonce, answer, twin.now()) })
+  return said(twin, deviceId, order.nonce, answer)
 }
 
 async function synced(twin: TwinProcess, deviceId: string, body: unknown): Promise<HttpAnswer> {
@@ -95,7 +95,12 @@ async function synced(twin: TwinProcess, deviceId: string, body: unknown): Promi
   }
   const taken = await twin.defects.sync(sync)(deps, device, segment)
   if (!taken.taken) throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts: { ...taken.facts } })
-  return json(200, { answer: taken.answer, time: await signTime(twin.keys, nonce, taken.answer, twin.now()) })
+  return said(twin, deviceId, nonce, taken.answer)
+}
+
+async function said(twin: TwinProcess, deviceId: string, nonce: string, answer: string): Promise<HttpAnswer> {
+  const hold = (await twin.store.read((reader) => reader.edge.devices.get(deviceId)))?.hold ?? null
+  return json(200, { answer, time: await signTime(twin.keys, { nonce, answer, time: twin.now(), hold }) })
 }
 
 function json(status: number, body: unknown): HttpAnswer {

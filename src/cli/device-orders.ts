@@ -149,7 +149,7 @@ function describe(device: DeviceState): readonly string[] {
 }
 
 /** In a few words; who and since when included where somebody holds it back. */
-export function stateOf({ revokedAt, revokedBy, hold, forked, status }: DeviceState): string {
+function stateOf({ revokedAt, revokedBy, hold, forked, status }: DeviceState): string {
   const by = (who: string | null, at: number): string =>
     `since ${new Date(at).toISOString()}${who === null ? '' : ` by ${who}`}`
   if (revokedAt !== null) return `revoked ${by(revokedBy, revokedAt)}`

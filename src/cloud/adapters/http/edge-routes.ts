@@ -67,6 +67,11 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
     if (device === undefined) throw new Error('invariant: a device that has signed its token is known')
     return device
   }
+  /** How the device is held back is read last: an order that was given meanwhile is in force at once. */
+  const said = async (deviceId: string, nonce: string, answer: string): Promise<SignedAnswer> => {
+    const { hold } = await deviceOf(deviceId)
+    return { answer, time: await signTime(keys, { nonce, answer, time: now(), hold }) }
+  }
   return [
     edgeRoute({
       method: 'POST',
@@ -135,10 +140,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       errors: ['NOT_FOUND', 'ATTACH_TOO_OFTEN', 'DEVICE_TERMINATED'],
       handle: async ({ params, body }) => {
         const document = await attach(parts, params.deviceId, body)
-        const { hold } = await deviceOf(params.deviceId)
-        const time = await signTime(keys, { nonce: body.nonce, answer: document, time: now(), hold })
-        const said: SignedAnswer = { answer: document, time }
-        return { status: 200, body: said }
+        return { status: 200, body: await said(params.deviceId, body.nonce, document) }
       },
     }),
     edgeRoute({
@@ -161,19 +163,10 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
         if (!taken.taken) {
           const facts = { deviceId: device.id, ...taken.facts }
           log.warn(facts, 'a segment was refused')
-          if (taken.answer !== undefined) {
-            const said: SignedAnswer = {
-              answer: taken.answer,
-              time: await signTime(keys, nonce, taken.answer, now()),
-            }
-            return { status: 200, body: said }
-          }
+          if (taken.answer !== undefined) return { status: 200, body: await said(device.id, nonce, taken.answer) }
           throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts })
         }
-        const { hold } = await deviceOf(params.deviceId)
-        const time = await signTime(keys, { nonce, answer: taken.answer, time: now(), hold })
-        const said: SignedAnswer = { answer: taken.answer, time }
-        return { status: 200, body: said }
+        return { status: 200, body: await said(device.id, nonce, taken.answer) }
       },
     }),
     ...deviceRoutes(parts),

@@ -9,7 +9,7 @@ export function requireNotHeld({ hold }: Pick<Device, 'hold'>): void {
 }
 
 /** The error that says so. */
-export function heldBack({ state, since, by }: DeviceHold): CodedError {
+function heldBack({ state, since, by }: DeviceHold): CodedError {
   const when = new Date(since).toISOString()
   return state === 'LOCKED'
     ? new CodedError('DEVICE_LOCKED', `The device is locked since ${when}, by ${by}.`)
