@@ -29,6 +29,7 @@ import { Authenticator } from './app/authenticate.ts'
 import { claimSigningKey } from './app/edge/claim-signing-key.ts'
 import type { KeyRing } from './app/edge/key-ring.ts'
 import { registerFirstKey } from './app/first-administration-key.ts'
+import { beginLearning, endLearning } from './app/edge/learning.ts'
 import { settleNextSilent } from './app/edge/settle-silent.ts'
 import { Policies } from './app/load-policy.ts'
 import { carryOnCalendar } from './app/raise-policy.ts'
@@ -188,7 +189,9 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
       afterMs: settings.edge.settleAfter,
       as: settings.edge.settleAs === 'charge' ? 'CHARGED' : 'RELEASED',
     })
+  if (settings.store.restored) await beginLearning(store, now())
   for (const repetition of [
+    repeat(timers, SETTLE_EVERY_MS, () => endLearning(store), log, 'learning was not ended'),
     repeat(timers, SETTLE_EVERY_MS, settle, log, 'a silent device was not settled'),
     repeat(timers, settings.sessions.sweepEvery, sweep, log, 'a session was not moved on'),
     repeat(timers, CALENDARS_EVERY_MS, carryOn, log, 'a calendar was not carried on'),

@@ -72,6 +72,10 @@ const options = {
       help: 'Directory of the database and of the keys that the twin makes. It must be on storage that keeps what was flushed.',
       default: '/var/lib/tallygate/cloud',
     }),
+    restored: toggle({
+      help: 'The store comes from a backup: grant nothing of an account until every device that can hold tokens of it was heard of. For the first start after a restore.',
+      default: false,
+    }),
     check: toggle({
       help: 'Verify the whole database at each start, about a second per gigabyte.',
       default: true,

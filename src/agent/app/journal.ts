@@ -226,6 +226,8 @@ export interface Journal {
   ): Promise<void>
   /** A sealed segment of the current incarnation, acknowledged or not; null when it was never sealed or is forgotten. */
   sealed(seq: number): Promise<SealedSegment | null>
+  /** Signed answers of the cloud that together prove what the current incarnation was granted; of what is kept, the newest. */
+  proofs(): Promise<readonly string[]>
   /** Marks the current incarnation as fenced; spending has already stopped in memory. */
   fence(): Promise<void>
   /**

@@ -219,3 +219,19 @@ export const offlinePolicyState = z.strictObject({
   exposure: microText,
 })
 export type OfflinePolicyStateWire = z.input<typeof offlinePolicyState>
+
+/**
+ * `GET .../edge/api/v1/instances/{instanceId}/learning`, and the answer to `POST .../learning/end`: whether the twin, restored
+ * from a backup, is still learning what it has granted.
+ */
+export const learningState = z
+  .strictObject({
+    /** Null: it is not, and grants as usual. */
+    since: instant.nullable(),
+    /** Nothing is granted of the accounts in which these can hold rights, until they sync, or are settled. Up to 100. */
+    waitingFor: z.array(
+      z.strictObject({ deviceId: uuid, incarnation: z.int().min(1), status: z.enum(['ACTIVE', 'FENCED', 'CLOSED']) }),
+    ),
+  })
+  .meta({ id: 'LearningState' })
+export type LearningStateWire = z.input<typeof learningState>

@@ -21,16 +21,19 @@ export const SEGMENT_TEXT_MAX = 1_000_000
 /** Most accounts that one segment may name in its counters, and in its wants. */
 export const SEGMENT_ACCOUNTS_MAX = 20_000
 
+/** Most signed answers that go with one segment. */
+export const PROOFS_MAX = 32
+
 /** Body of `POST .../devices/{deviceId}/sync`. `nonce` is fresh for each attempt and comes back in the signed time. */
 export const syncRequest = z
   .strictObject({
     segment: z.string().min(1),
     nonce: z.string().min(16).max(64),
     /**
-     * The cloud's own signed answer to this very segment, where the device has had one: a cloud that was restored from a
-     * backup enters again what it granted with it, and what it acknowledged.
+     * Answers that the cloud itself has signed for this device, compact JWS: a cloud that was restored from a backup enters
+     * again what it granted with them. The one to this very segment becomes the answer once more.
      */
-    proof: z.string().min(1).optional(),
+    proofs: z.array(z.string().min(1)).max(PROOFS_MAX).optional(),
   })
   .meta({ id: 'SyncRequest' })
 

@@ -108,6 +108,8 @@ export class FakeCloud {
   readonly alarms: string[] = []
   /** Bodies of the sync requests as they came in. */
   readonly received: { readonly seq: number; readonly document: string }[] = []
+  /** What came with each segment to prove what the cloud may have forgotten. */
+  readonly proofs: { readonly seq: number; readonly proofs: readonly string[] }[] = []
   readonly calls: string[] = []
   #sessionsOpened = 0
 
@@ -247,7 +249,7 @@ export class FakeCloud {
   }
 
   async #sync({ body }: HttpRequest): Promise<HttpAnswer> {
-    const { segment: document, nonce } = syncRequest.parse(JSON.parse(body ?? ''))
+    const { segment: document, nonce, proofs = [] } = syncRequest.parse(JSON.parse(body ?? ''))
     if (this.devicePublicKey === null) throw new Error('unreachable: the token was verified')
     const key = await importJWK(this.devicePublicKey, 'EdDSA')
     if (key instanceof Uint8Array) throw new Error('a public key is no secret')
@@ -255,6 +257,7 @@ export class FakeCloud {
     if (text === undefined) return refusal(422, 'SEGMENT_REJECTED', 'not signed by its device')
     const segment = segmentSchema.parse(JSON.parse(text))
     this.received.push({ seq: segment.seq, document })
+    this.proofs.push({ seq: segment.seq, proofs })
     const taken = await this.#take(segment, sha256(text))
     if (typeof taken !== 'string') return taken
     return json(200, { answer: taken, time: await this.#time(nonce, taken) })

@@ -292,6 +292,10 @@ export class MemoryJournal implements Journal {
     return this.disk.segments.find((segment) => segment.seq === seq) ?? null
   }
 
+  async proofs(): Promise<readonly string[]> {
+    return this.disk.segments.flatMap(({ answer }) => (answer === null ? [] : [answer]))
+  }
+
   fence(): Promise<void> {
     return this.#commit(async () => {
       this.disk.fenced = true

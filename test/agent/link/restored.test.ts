@@ -162,7 +162,28 @@ test('a cloud that was restored from a backup gets the segments that it has lost
   expect(device.cloud.billedOn(ACCOUNT)).toBe(5_000_000n)
 })
 
-test('segments that neither side has any more stop the sync, keep the entries, and are named', async () => {
+test('what the cloud has lost goes up with its own answers, and it enters its grants again', async () => {
+  const device = await TestDevice.running()
+  const restore = backupOf(device)
+  for (let i = 0; i < 3; i += 1) {
+    await device.charge(1_000_000n)
+    await device.sync()
+  }
+  restore()
+  const before = device.cloud.proofs.length
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.cloud.proofs.slice(before).map(({ seq, proofs }) => [seq, proofs.length])).toEqual([
+    [5, 0],
+    [2, 1],
+    [3, 1],
+    [4, 1],
+    [5, 0],
+  ])
+  expect(device.conditions).toEqual([])
+})
+
+test('segments that neither side has any more are named; the device shows its grants, begins anew and goes on', async () => {
   const device = await TestDevice.running()
   const restore = backupOf(device)
   for (let i = 0; i < 3; i += 1) {
@@ -172,8 +193,10 @@ test('segments that neither side has any more stop the sync, keep the entries, a
   restore()
   device.disk.segments = device.disk.segments.filter(({ seq }) => seq !== 3)
   await device.charge(1_000_000n)
-  await device.sync()
-  expect(device.conditions).toEqual(['sync: CLOUD_BEHIND'])
-  expect(device.link.status()).toMatchObject({ backlog: 1, unacknowledgedSeq: 5, fenced: false })
+  await calmDown(device)
+  expect(device.conditions).toEqual(['device: CLOUD_BEHIND'])
+  expect(device.link.status()).toMatchObject({ incarnation: 2, backlog: 0, unacknowledgedSeq: null, fenced: false })
+  const { proofs } = device.cloud.proofs.findLast(({ seq }) => seq === 5) ?? { proofs: [] }
+  expect(proofs.length).toBeGreaterThan(0)
   expect(await device.charge(1_000n)).toBe('GRANTED')
 })

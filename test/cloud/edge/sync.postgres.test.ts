@@ -3,6 +3,7 @@ import { openPostgresStore } from '../../../src/cloud/adapters/postgres/store.ts
 import { lineAccount } from '../../../src/core/account.ts'
 import { PostgresSchema } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
+import { restoredSuite } from './restored.suite.ts'
 import { scarceSuite } from './scarce.suite.ts'
 import { settleSuite } from './settle.suite.ts'
 import { syncSuite } from './sync.suite.ts'
@@ -27,6 +28,7 @@ const openTwin = async () => {
 
 syncSuite('segments, over PostgreSQL', openTwin)
 scarceSuite('scarcity, over PostgreSQL', openTwin)
+restoredSuite('a restored twin, over PostgreSQL', openTwin)
 settleSuite('silence, over PostgreSQL', openTwin)
 
 describe('two nodes over one PostgreSQL', () => {

@@ -1,3 +1,4 @@
+import { restoredSuite } from './restored.suite.ts'
 import { scarceSuite } from './scarce.suite.ts'
 import { settleSuite } from './settle.suite.ts'
 import { syncSuite } from './sync.suite.ts'
@@ -5,4 +6,5 @@ import { Twin } from './twin.ts'
 
 syncSuite('segments, over SQLite', () => Twin.open())
 scarceSuite('scarcity, over SQLite', () => Twin.open())
+restoredSuite('a restored twin, over SQLite', () => Twin.open())
 settleSuite('silence, over SQLite', () => Twin.open())

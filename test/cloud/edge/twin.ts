@@ -176,7 +176,7 @@ export class Twin implements AsyncDisposable {
     })
   }
 
-  async sync(deviceId: string, document: string): Promise<Taken> {
+  async sync(deviceId: string, document: string, proofs: readonly string[] = []): Promise<Taken> {
     return sync(
       {
         store: this.store,
@@ -190,6 +190,7 @@ export class Twin implements AsyncDisposable {
       },
       await this.device(deviceId),
       document,
+      proofs,
     )
   }
 

@@ -83,6 +83,7 @@ export type JournalCall =
       readonly now: number
     }
   | { readonly call: 'sealed'; readonly seq: number }
+  | { readonly call: 'proofs' }
   | { readonly call: 'fence' }
   | { readonly call: 'attach'; readonly incarnation: number; readonly now: number }
   | { readonly call: 'saveIdentity'; readonly identity: Identity }

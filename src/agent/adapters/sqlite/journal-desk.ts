@@ -51,6 +51,8 @@ export class JournalDesk {
         return store.read()
       case 'sealed':
         return store.sealed(call.seq)
+      case 'proofs':
+        return store.proofs()
       case 'prepareSeal':
         return store.prepareSeal(call.order)
       case 'saveClock': {

@@ -357,7 +357,12 @@ export class JournalStore {
         this.#statements.deleteArrears.run()
         this.#statements.settleAboveGrant.run()
       }
-      if (grant !== null && (state.grant_term === null || grant.term > Number(state.grant_term))) this.#grant(grant)
+      if (grant !== null && (state.grant_term === null || grant.term > Number(state.grant_term))) {
+        this.#grant(grant)
+        if (answer !== null) {
+          for (const { account } of grant.accounts) this.#statements.proveAccount.run(seq, state.incarnation, account)
+        }
+      }
       if (confirmation !== null) {
         for (const { instanceId, revision } of confirmation.policies) {
           this.#statements.confirmPolicy.run(confirmation.time, instanceId, revision)
@@ -376,6 +381,11 @@ export class JournalStore {
   sealed(seq: number): SealedSegment | null {
     const row = this.#statements.segment.get(this.#state().incarnation, seq) as SegmentRow | undefined
     return row === undefined ? null : segmentOf(row)
+  }
+
+  /** One answer for each account at most, the newest that names it. */
+  proofs(): readonly string[] {
+    return this.#statements.proofs.all() as string[]
   }
 
   fence(): void {
@@ -732,6 +742,15 @@ function prepareStatements(database: Database.Database) {
       `INSERT INTO arrears (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry)
          SELECT incarnation, entry_base, acked_entry, acked_head, acked_entry, acked_head, last_entry FROM state`,
     ),
+    proveAccount: database.prepare(
+      'UPDATE account SET proof = (SELECT id FROM segment WHERE seq = ? AND incarnation = ?) WHERE id = ?',
+    ),
+    proofs: database
+      .prepare(
+        `SELECT answer FROM segment_document
+           WHERE answer IS NOT NULL AND id IN (SELECT proof FROM account WHERE proof IS NOT NULL) ORDER BY id`,
+      )
+      .pluck(),
     storeReceipt: database.prepare('UPDATE segment SET retain_until = ? WHERE seq = ? AND incarnation = ?'),
     storeAnswerOf: database.prepare(
       'UPDATE segment_document SET answer = ? WHERE id = (SELECT id FROM segment WHERE seq = ? AND incarnation = ?)',
@@ -839,7 +858,8 @@ function prepareStatements(database: Database.Database) {
     deleteSegments: database.prepare(
       `DELETE FROM segment WHERE id IN (
          SELECT id FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before
-           AND (retain_until IS NULL OR retain_until < :now) ORDER BY since LIMIT :most)`,
+           AND (retain_until IS NULL OR retain_until < :now)
+           AND id NOT IN (SELECT proof FROM account WHERE proof IS NOT NULL) ORDER BY since LIMIT :most)`,
     ),
     segmentBytes: database.prepare("SELECT coalesce(sum(bytes), 0) FROM segment WHERE state = 'ACKNOWLEDGED'").pluck(),
     deleteOldestSegments: database.prepare(

@@ -168,6 +168,10 @@ class SqliteJournal implements Journal {
     return this.#call({ call: 'sealed', seq }) as Promise<SealedSegment | null>
   }
 
+  proofs(): Promise<readonly string[]> {
+    return this.#call({ call: 'proofs' }) as Promise<readonly string[]>
+  }
+
   async fence(): Promise<void> {
     await this.#call({ call: 'fence' })
   }

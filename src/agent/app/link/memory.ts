@@ -52,6 +52,10 @@ export interface LinkMemory {
   grantTerm: number
   /** The cloud has lost this acknowledged segment and all after it; null when it has not. */
   resendFrom: number | null
+  /** It has lost segments that this device no longer keeps: the chain cannot be made whole. */
+  lost: boolean
+  /** Signed answers that prove what is granted, still to be shown to a cloud that has lost them. */
+  proofs: readonly string[]
 
   /** The last segment left entries behind because it was full. */
   moreToSend: boolean
@@ -96,6 +100,8 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
     arrears: snapshot.arrears,
     grantTerm: snapshot.grant?.term ?? 0,
     resendFrom: null,
+    lost: false,
+    proofs: [],
     moreToSend: false,
     releasing: false,
     keeps: new Map(),
@@ -142,6 +148,8 @@ export function takeIncarnation(memory: LinkMemory, incarnation: number, lastEnt
   memory.lastAcknowledgedEntry = 0
   memory.grantTerm = 0
   memory.resendFrom = null
+  memory.lost = false
+  memory.proofs = []
   memory.moreToSend = false
   memory.releasing = false
   memory.keeps = new Map()

@@ -4,7 +4,7 @@
  */
 import type { Want } from '../../../core/grant.ts'
 import type { Step } from '../../../core/plan.ts'
-import { SEGMENT_ACCOUNTS_MAX, type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
+import { PROOFS_MAX, SEGMENT_ACCOUNTS_MAX, type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { SealedSegment, StoredAnswer } from '../journal.ts'
 import { policySubject } from './fetch-policy.ts'
@@ -71,7 +71,9 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   const sent = await nextToSend(context)
   const nonce = randomness.token()
   const sentAt = clock.sinceBoot()
-  const said = await call(context, () => cloud.sync(identity, { segment: sent.document, nonce }, signal))
+  const said = await call(context, () =>
+    cloud.sync(identity, { segment: sent.document, nonce, ...proofsWith(context, sent) }, signal),
+  )
   const receivedAt = clock.sinceBoot()
   const believed = await believe(context, 'sync-answer', said.answer, syncAnswer)
   const now = await believeTime(context, said, nonce)
@@ -87,15 +89,29 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   return 'PLAN_AGAIN'
 }
 
-async function nextToSend({ journal, memory }: StepContext): Promise<SealedSegment> {
+/** What was answered before is shown again: the cloud has forgotten it. */
+function proofsWith({ memory }: StepContext, { seq, answer }: SealedSegment): { readonly proofs?: string[] } {
+  if (seq !== memory.unacknowledged?.seq) return answer === null ? {} : { proofs: [answer] }
+  return memory.proofs.length === 0 ? {} : { proofs: [...memory.proofs.slice(0, PROOFS_MAX)] }
+}
+
+async function nextToSend({ journal, memory, health, log }: StepContext): Promise<SealedSegment> {
   const { unacknowledged, resendFrom } = memory
   if (unacknowledged === null) throw new Error('invariant: a segment to send is there')
   if (resendFrom === null || resendFrom >= unacknowledged.seq) return unacknowledged
   const kept = await journal.sealed(resendFrom)
   if (kept !== null) return kept
-  throw new CodedError('CLOUD_BEHIND', `The cloud has lost segment ${resendFrom}, which this device no longer keeps.`, {
-    facts: { lost: resendFrom, sealed: unacknowledged.seq },
-  })
+  // It cannot be made good: what proves the grants is shown, with the segment that goes up, and then the chain is left.
+  const error = new CodedError(
+    'CLOUD_BEHIND',
+    `The cloud has lost segment ${resendFrom}, which this device no longer keeps.`,
+    { facts: { lost: resendFrom, sealed: unacknowledged.seq } },
+  )
+  if (health.raise('device', error)) log.warn({ code: error.code, ...error.facts }, error.message)
+  memory.proofs = await journal.proofs()
+  memory.lost = true
+  memory.resendFrom = null
+  return unacknowledged
 }
 
 /** An answer as it came, and when. */
@@ -116,6 +132,14 @@ async function take(
   said: Said,
 ): Promise<void> {
   const { memory, health } = context
+  if (judgement.kind === 'BEHIND' && memory.lost) {
+    memory.proofs = memory.proofs.slice(PROOFS_MAX)
+    if (memory.proofs.length > 0) return
+    await context.ledger.freeze()
+    if (memory.fence === 'NONE') await context.journal.fence()
+    memory.fence = 'ABANDONED'
+    return
+  }
   if (judgement.kind === 'BEHIND') {
     const { resendFrom } = judgement
     const resent = memory.resendFrom !== null

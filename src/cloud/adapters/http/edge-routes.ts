@@ -7,6 +7,14 @@ import { z } from 'zod'
 import {
   accountLedger as accountLedgerForm,
   deviceEvidence,
+<<<<<<< HEAD
+=======
+  deviceList,
+  deviceState,
+  type HeldSessionWire,
+  heldSession,
+  learningState,
+>>>>>>> d8722eb (A twin that was restored from a backup enters its own signed grants again, and grants nothing until it has heard of all that hold rights)
   offlinePolicyOrder,
   offlinePolicyState,
 } from '../../../protocol/edge/administration.ts'
@@ -29,6 +37,7 @@ import { type IssueEnrollmentToken, issueEnrollmentToken } from '../../app/edge/
 import { EDGE_BODY_BYTES_MAX, SYNC_BODY_BYTES_MAX } from '../../app/edge/limits.ts'
 import { setOfflinePolicy, showOfflinePolicy } from '../../app/edge/offline-policy.ts'
 import { type PolicyDocuments, signedPolicy } from '../../app/edge/policy-document.ts'
+import { overrideLearning, showLearning } from '../../app/edge/learning.ts'
 import { signTime } from '../../app/edge/sign-time.ts'
 import { type WatchedSync, sync } from '../../app/edge/sync.ts'
 import type { Store } from '../../app/store.ts'
@@ -157,9 +166,9 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       description: 'The body may be compressed: Content-Encoding gzip.',
       answers: { 200: { description: 'Two signed documents.', body: signedAnswer } },
       errors: ['SEGMENT_REJECTED', 'GRANTS_FORGOTTEN'],
-      handle: async ({ params, body: { segment, nonce }, log }) => {
+      handle: async ({ params, body: { segment, nonce, proofs }, log }) => {
         const device = await deviceOf(params.deviceId)
-        const taken = await sync(parts, device, segment)
+        const taken = await sync(parts, device, segment, proofs)
         if (!taken.taken) {
           const facts = { deviceId: device.id, ...taken.facts }
           log.warn(facts, 'a segment was refused')
@@ -227,6 +236,31 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       answers: { 200: { description: 'All accounts.', body: accountLedgerForm } },
       errors: ['NOT_FOUND'],
       handle: async ({ params }) => ({ status: 200, body: await accountLedger(parts, params.instanceId) }),
+    }),
+    edgeRoute({
+      method: 'GET',
+      path: '/instances/:instanceId/learning',
+      access: 'ADMINISTRATION',
+      params: inInstance,
+      id: 'showLearning',
+      tag: 'Administration',
+      summary: 'Show what a twin that was restored from a backup still has to hear of',
+      answers: { 200: { description: 'Since when, and of whom.', body: learningState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => ({ status: 200, body: await showLearning(parts, params.instanceId) }),
+    }),
+    edgeRoute({
+      method: 'POST',
+      path: '/instances/:instanceId/learning/end',
+      access: 'ADMINISTRATION',
+      ...small,
+      params: inInstance,
+      id: 'endLearning',
+      tag: 'Administration',
+      summary: 'Grant again before all devices were heard of, at the risk of selling twice',
+      answers: { 200: { description: 'The twin grants as usual.', body: learningState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => ({ status: 200, body: await overrideLearning(parts, params.instanceId) }),
     }),
   ]
 }

@@ -121,6 +121,10 @@ export interface EdgeTables {
     arrears_cap: bigint
     arrears_cap_max: bigint
   }
+  learning: {
+    instance_id: string
+    since: bigint
+  }
   policy_documents: {
     instance_id: string
     revision: bigint

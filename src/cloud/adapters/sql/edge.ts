@@ -15,6 +15,7 @@ import {
   segmentTransaction,
 } from './edge-segments.ts'
 import { signingKeyReader, signingKeyTransaction } from './edge-signing-key.ts'
+import { learningReader, learningTransaction } from './edge-learning.ts'
 import { releaseReader, releaseTransaction } from './edge-releases.ts'
 import type { Sql } from './sql.ts'
 
@@ -28,6 +29,7 @@ export function edgeReader(sql: Sql): EdgeReader {
     entries: entryReader(sql),
     deviceAccounts: deviceAccountReader(sql),
     releases: releaseReader(sql),
+    learning: learningReader(sql),
     pools: poolsOf(sql),
     offlinePolicies: offlinePolicyReader(sql),
     policyDocuments: policyDocumentReader(sql),
@@ -46,6 +48,7 @@ export function edgeTransaction(sql: Sql): EdgeTransaction {
     entries: entryTransaction(sql),
     deviceAccounts: deviceAccountTransaction(sql),
     releases: releaseTransaction(sql),
+    learning: learningTransaction(sql),
     pools: poolsOf(sql),
     offlinePolicies: offlinePolicyTransaction(sql),
     policyDocuments: policyDocumentTransaction(sql),

@@ -77,14 +77,14 @@ export interface Granting {
  * @param pools of these accounts, after the merge
  * @param held what the device holds of them, after the merge
  * @param devicesOn how many live devices draw on the account, this one included
- * @param withhold the device is asked to give back: it gets nothing
+ * @param withheld accounts of which it gets nothing: it is asked to give back, or the twin has forgotten who holds what
  */
 export function grantWants(
   wants: readonly Want[],
   pools: ReadonlyMap<AccountId, Pool>,
   held: (account: AccountId) => DeviceAccountRecord,
   devicesOn: (account: AccountId) => number,
-  withhold: boolean,
+  withheld: (account: AccountId) => boolean,
 ): Granting {
   const after = new Map<AccountId, Pool>()
   const accounts: DeviceAccountRecord[] = []
@@ -99,13 +99,19 @@ export function grantWants(
       granted.push({ account, granted: record.granted, exhausted: false, unlimited: true })
       continue
     }
+    const withhold = withheld(account)
     const size = withhold ? 0n : sizeGrant(want, room(record), free(pool), devicesOn(account))
     const drawn = grantOut(pool, size)
     if (size > 0n) {
       after.set(account, drawn)
       accounts.push({ ...record, granted: record.granted + size })
     }
-    granted.push({ account, granted: record.granted + size, exhausted: free(drawn) === 0n, unlimited: false })
+    granted.push({
+      account,
+      granted: record.granted + size,
+      exhausted: !withhold && free(drawn) === 0n,
+      unlimited: false,
+    })
   }
   return { pools: after, accounts, granted }
 }

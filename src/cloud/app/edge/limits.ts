@@ -24,6 +24,9 @@ export const INCARNATIONS_FORGOTTEN_MAX = 1_000_000
 /** Devices that are asked at a time to give back what another one needs. */
 export const RELEASES_ASKED_MAX = 32
 
+/** Incarnations that are named at a time when somebody asks what a restored twin waits for. */
+export const LEARNING_SHOWN_MAX = 100
+
 /** Hints that one round of publishing takes from the outbox. */
 export const HINTS_PER_ROUND = 100
 

@@ -29,8 +29,14 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const { received } = segment
   const sessions = await lockSessions(tx, device, segment)
   const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
+<<<<<<< HEAD
   const goesOn = grants && !segment.final
   const wants = goesOn && device.hold === null ? usefulWants(segment.wants, rules, now) : []
+=======
+  // A segment that was answered before the twin was restored has had its grant: its answer comes again.
+  const goesOn = grants && !segment.final && taking.proof === null
+  const wants = goesOn ? usefulWants(segment.wants, rules, now) : []
+>>>>>>> d8722eb (A twin that was restored from a backup enters its own signed grants again, and grants nothing until it has heard of all that hold rights)
   const named = [...received.counters.map(({ account }) => account), ...wants.map(({ account }) => account)]
   const known = segment.final
     ? await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
@@ -100,7 +106,9 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const grant = goesOn
     ? await giveGrant(taking, { rules, wants: withoutComfort(wants, asks.asked), pools, held, releasing })
     : null
-  const answer = await signAnswer(deps, answerTo(taking, next, rules, grant, releasing, orders, asks.open))
+  const answer =
+    taking.proof?.document ??
+    (await signAnswer(deps, answerTo(taking, next, rules, grant, releasing, orders, asks.open)))
 
   await tx.edge.incarnations.save({ ...next, term: grant?.term ?? incarnation.term })
   await tx.edge.segments.append({
@@ -187,7 +195,8 @@ async function giveGrant(taking: Taking, { rules, wants, pools, held, releasing 
     others.set(instanceId, await tx.edge.devices.countLive(instanceId, now - terms.grantHorizonMs, device.id))
   }
   const devicesOn = (account: AccountId): number => (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1
-  const granting = grantWants(wants, pools, held, devicesOn, releasing)
+  const forgotten = await forgottenOf(taking, rules, wants)
+  const granting = grantWants(wants, pools, held, devicesOn, (account) => releasing || forgotten.has(account))
   await tx.accounts.save([...granting.pools.values()])
   await tx.edge.deviceAccounts.save(granting.accounts)
   if (!releasing) await askOthers(taking, shortagesAfter(taking, wants, pools, held, granting), devicesOn)
@@ -199,6 +208,22 @@ async function giveGrant(taking: Taking, { rules, wants, pools, held, releasing 
     expiresAt: now + lifetimeMs,
     accounts: granting.granted,
   }
+}
+
+/** Accounts of which a restored twin grants nothing: somebody may hold more of them than it remembers. */
+async function forgottenOf(
+  { tx, incarnation }: Taking,
+  rules: RulesInForce,
+  wants: readonly Want[],
+): Promise<ReadonlySet<AccountId>> {
+  const forgotten = new Set<AccountId>()
+  for (const instanceId of rules.keys()) {
+    const since = await tx.edge.learning.since(instanceId)
+    if (since === undefined) continue
+    const accounts = wants.map(({ account }) => account).filter((id) => parseAccount(id)?.instanceId === instanceId)
+    for (const account of await tx.edge.learning.blocked(accounts, since, ownerOf(incarnation))) forgotten.add(account)
+  }
+  return forgotten
 }
 
 /** What is still lacking of the wants after the grant. */

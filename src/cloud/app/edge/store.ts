@@ -90,6 +90,25 @@ export interface EdgeReader {
     /** What the device is asked to give back, in the order of the accounts. */
     of(deviceId: string): Promise<readonly ReleaseAsk[]>
   }
+  readonly learning: {
+    /** Since when the twin is learning what it has forgotten of the instance; undefined when it is not. */
+    since(instanceId: string): Promise<number | undefined>
+    all(): Promise<readonly { readonly instanceId: string; readonly since: number }[]>
+    /** Of these accounts, those in which another incarnation can hold rights that was not heard of since. */
+    blocked(
+      accounts: readonly AccountId[],
+      since: number,
+      except: { readonly deviceId: string; readonly incarnation: number },
+    ): Promise<ReadonlySet<AccountId>>
+    /** Incarnations that can hold rights in the instance and were not heard of since. */
+    waitingFor(
+      instanceId: string,
+      since: number,
+      limit: number,
+    ): Promise<
+      readonly { readonly deviceId: string; readonly incarnation: number; readonly status: Incarnation['status'] }[]
+    >
+  }
   /** All pools of the instance, in the order of their ids. */
   pools(instanceId: string): Promise<readonly Pool[]>
   readonly offlinePolicies: {
@@ -151,6 +170,11 @@ export interface EdgeTransaction extends EdgeReader {
   }
   readonly offlinePolicies: EdgeReader['offlinePolicies'] & {
     save(record: OfflinePolicyRecord): Promise<void>
+  }
+  readonly learning: EdgeReader['learning'] & {
+    /** Does nothing while the twin is learning already. */
+    begin(instanceId: string, since: number): Promise<void>
+    end(instanceId: string): Promise<void>
   }
   readonly policyDocuments: EdgeReader['policyDocuments'] & {
     /** Keeps the first document of a revision and forgets those of older ones. */

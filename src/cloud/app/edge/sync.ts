@@ -12,6 +12,7 @@ import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
 import { mergeNext } from './merge-next.ts'
 import { type OpenedSegment, openSegment } from './open-segment.ts'
 import type { Device, Incarnation, MergedSegment } from './records.ts'
+import { type Proof, openProofs, takeProofs } from './take-proofs.ts'
 import { type Sync, type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 
 /** What became of a segment: how it was judged, or that it could not be opened, or did not add up. */
@@ -23,18 +24,24 @@ export interface WatchedSync extends Sync {
 }
 
 /** @throws CodedError DEVICE_REVOKED */
-export async function sync(deps: WatchedSync, device: Device, document: string): Promise<Taken> {
+export async function sync(
+  deps: WatchedSync,
+  device: Device,
+  document: string,
+  proofDocuments: readonly string[] = [],
+): Promise<Taken> {
   const opening = await openSegment(device, document)
   if (!opening.opened) {
     deps.onVerdict?.('UNREADABLE')
     return { taken: false, problem: opening.problem }
   }
+  const proofs = await openProofs(deps.keys, device.id, proofDocuments)
   const now = deps.now()
   const { verdict, taken } = await deps.store.transaction(async (tx) => {
     const locked = await tx.edge.devices.lock(device.id)
     if (locked === undefined) throw new Error('invariant: devices are never deleted')
     if (locked.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
-    return take(deps, tx, locked, opening.segment, now)
+    return take(deps, tx, locked, opening.segment, proofs, now)
   })
   deps.onVerdict?.(verdict)
   return taken
@@ -45,15 +52,33 @@ interface Judged {
   readonly taken: Taken
 }
 
-async function take(deps: Sync, tx: Transaction, device: Device, segment: OpenedSegment, now: number): Promise<Judged> {
+async function take(
+  deps: Sync,
+  tx: Transaction,
+  device: Device,
+  segment: OpenedSegment,
+  proofs: readonly Proof[],
+  now: number,
+): Promise<Judged> {
   const known = await tx.edge.incarnations.get(device.id, segment.incarnation)
   const learned =
     known === undefined ? await learn(tx, device, segment.incarnation, now) : { device, incarnation: known }
   if (learned === undefined) {
     return { verdict: 'REJECTED', taken: { taken: false, problem: 'The cloud never gave out this incarnation.' } }
   }
-  const taking: Taking = { deps, tx, segment, now, ...learned }
-  const { incarnation } = taking
+  const incarnation =
+    proofs.length === 0
+      ? learned.incarnation
+      : await takeProofs(deps, tx, learned.device, learned.incarnation, proofs, now)
+  const taking: Taking = {
+    deps,
+    tx,
+    segment,
+    proof: proofOf(segment, proofs),
+    now,
+    device: learned.device,
+    incarnation,
+  }
   const recorded = await tx.edge.segments.get(device.id, incarnation.number, segment.header.seq)
   const verdict = receive(incarnation, segment.header, recorded?.hash ?? null)
   const taken = await follow(taking, verdict, recorded)
@@ -75,6 +100,14 @@ async function follow(taking: Taking, verdict: Verdict, recorded: MergedSegment 
     case 'FORK':
       return keepFork(taking, recorded)
   }
+}
+
+/** The answer that the twin gave to this very segment before it was restored. */
+function proofOf({ header, incarnation }: OpenedSegment, proofs: readonly Proof[]): Proof | null {
+  return (
+    proofs.find(({ answer: { receipt } }) => receipt?.incarnation === incarnation && receipt.hash === header.hash) ??
+    null
+  )
 }
 
 function storedAnswer(last: MergedSegment | undefined): string {

@@ -6,6 +6,7 @@ import type { Store, Transaction } from '../store.ts'
 import type { KeyRing } from './key-ring.ts'
 import type { OpenedSegment } from './open-segment.ts'
 import type { Device, Incarnation } from './records.ts'
+import type { Proof } from './take-proofs.ts'
 import type { EdgeTerms } from './terms.ts'
 
 /** What taking in a segment needs. */
@@ -27,6 +28,8 @@ export interface Taking {
   readonly device: Device
   readonly incarnation: Incarnation
   readonly segment: OpenedSegment
+  /** The answer that the twin gave to this segment before it was restored from a backup; null for none. */
+  readonly proof: Proof | null
   readonly now: number
 }
 

@@ -59,6 +59,8 @@ CREATE TABLE account (
   sealed_used INTEGER NOT NULL DEFAULT 0 CHECK (sealed_used <= used),
   sealed_refunded INTEGER NOT NULL DEFAULT 0 CHECK (sealed_refunded <= refunded),
   sealed_returned INTEGER NOT NULL DEFAULT 0 CHECK (sealed_returned <= returned),
+  -- The segment whose answer proves `granted`; it is kept for as long as the disk has place for it.
+  proof INTEGER,
   CONSTRAINT never_overspent CHECK (metered = 1 OR max(used, reserved) - refunded + returned <= granted + allowance)
 ) STRICT, WITHOUT ROWID;
 

@@ -154,6 +154,13 @@ CREATE TABLE offline_policies (
   PRIMARY KEY (instance_id, line_item_id)
 );
 
+-- Instances whose devices may know of grants that the twin has forgotten, because it was restored from a backup: until it
+-- has heard of all that can hold rights in an account, nothing more is granted of it.
+CREATE TABLE learning (
+  instance_id TEXT COLLATE "C" NOT NULL PRIMARY KEY REFERENCES instances (id),
+  since BIGINT NOT NULL
+);
+
 -- Policies as signed, once per revision; the newest of each instance.
 CREATE TABLE policy_documents (
   instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),

@@ -1,0 +1,90 @@
+/**
+ * What the twin has signed itself and does not remember: it was restored from a backup. Grants of such answers are entered
+ * again, whatever has become of the pool since, because the device may have spent them; and from then on nothing more is
+ * granted of the instance's accounts until all who can hold rights in them have been heard of.
+ */
+import type { AccountId } from '../../../core/account.ts'
+import { type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
+import { openDocument } from '../../../protocol/signing.ts'
+import type { Transaction } from '../store.ts'
+import type { KeyRing } from './key-ring.ts'
+import { type AccountMove, movePools } from './move.ts'
+import { type Device, type Incarnation, newDeviceAccount, settled } from './records.ts'
+import { holdRules, openPools } from './rules-in-force.ts'
+import type { Sync } from './taking.ts'
+
+export interface Proof {
+  readonly document: string
+  readonly answer: Extract<SyncAnswer, { outcome: 'MERGED' | 'FENCED' }>
+}
+
+/** Those of the documents that the twin has signed for this device; others prove nothing. */
+export async function openProofs(
+  keys: KeyRing,
+  deviceId: string,
+  documents: readonly string[],
+): Promise<readonly Proof[]> {
+  const proofs: Proof[] = []
+  for (const document of documents) {
+    const answer = await openAnswer(keys, document)
+    if (answer?.deviceId !== deviceId) continue
+    if (answer.outcome === 'MERGED' || answer.outcome === 'FENCED') proofs.push({ document, answer })
+  }
+  return proofs
+}
+
+async function openAnswer(keys: KeyRing, document: string): Promise<SyncAnswer | undefined> {
+  for (const { publicKey } of keys.trusted) {
+    const text = await openDocument('sync-answer', document, publicKey)
+    if (text !== undefined) return syncAnswer.safeParse(JSON.parse(text)).data
+  }
+  return undefined
+}
+
+/** The incarnation with what its proofs say that it was granted; the same one when they say nothing new. */
+export async function takeProofs(
+  { policies }: Pick<Sync, 'policies'>,
+  tx: Transaction,
+  device: Device,
+  incarnation: Incarnation,
+  proofs: readonly Proof[],
+  now: number,
+): Promise<Incarnation> {
+  const granted = new Map<AccountId, { granted: bigint; unlimited: boolean }>()
+  let { term } = incarnation
+  for (const { answer } of proofs) {
+    if (answer.outcome !== 'MERGED' || answer.grant === null || answer.incarnation !== incarnation.number) continue
+    if (answer.grant.term > term) term = answer.grant.term
+    for (const account of answer.grant.accounts) {
+      const before = granted.get(account.account)
+      granted.set(account.account, {
+        granted: before !== undefined && before.granted > account.granted ? before.granted : account.granted,
+        unlimited: account.unlimited || before?.unlimited === true,
+      })
+    }
+  }
+  if (incarnation.status === 'CLOSED' || term === incarnation.term) return incarnation
+
+  const known = await tx.edge.deviceAccounts.get(device.id, incarnation.number, [...granted.keys()])
+  const moves = [...granted].flatMap(([account, proven]): AccountMove[] => {
+    const before = known.get(account) ?? newDeviceAccount(device.id, incarnation.number, account)
+    const unlimited = before.unlimited || proven.unlimited
+    if (proven.granted <= before.granted && unlimited === before.unlimited) return []
+    const more = proven.granted > before.granted ? proven.granted : before.granted
+    return [{ before, after: settled({ ...before, granted: more, unlimited }, incarnation.settlement) }]
+  })
+  const rules = await holdRules(tx, policies, device.instanceIds, now)
+  const pools = await openPools(
+    tx,
+    rules,
+    moves.map(({ after }) => after.account),
+  )
+  const moved = movePools(pools, moves)
+  if (moved === undefined) throw new Error('invariant: what was granted once fits a counter')
+  await tx.accounts.save([...moved.values()])
+  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
+  for (const instanceId of device.instanceIds) await tx.edge.learning.begin(instanceId, now)
+  const next: Incarnation = { ...incarnation, term, grantsForgotten: true }
+  await tx.edge.incarnations.save(next)
+  return next
+}

@@ -1,0 +1,165 @@
+// A twin that was restored from a backup: what it has forgotten comes back with proofs, and nothing is sold twice meanwhile.
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { lineAccount } from '../../../src/core/account.ts'
+import { beginLearning, endLearning, overrideLearning, showLearning } from '../../../src/cloud/app/edge/learning.ts'
+import type { SyncAnswerWire } from '../../../src/protocol/edge/sync.ts'
+import { signDocument } from '../../../src/protocol/signing.ts'
+import { DAY, INSTANCE, type Twin } from './twin.ts'
+import { type Sealed, TestDevice, want } from './test-device.ts'
+
+const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
+
+/** @param open two twins of one owner: the second is what was restored, and knows of devices but of nothing they did */
+export function restoredSuite(name: string, open: () => Promise<Twin>): void {
+  describe(name, () => {
+    let twin: Twin
+    beforeEach(async () => {
+      twin = await open()
+      await twin.setLineItem('ACT-1', { quantity: 1_000n })
+    })
+    afterEach(async () => twin[Symbol.asyncDispose]())
+
+    const charge = (amount: bigint) => ({ lineItemId: 'ACT-1', accounts: [LINE], amount })
+    const learning = () => showLearning({ store: twin.store }, INSTANCE)
+
+    /** What the twin answered before it was restored: it has signed it, and does not remember. */
+    async function forgottenAnswer(device: TestDevice, sealed: Sealed, granted: bigint): Promise<string> {
+      const at = twin.time
+      const about = { deviceId: device.id, incarnation: device.state.incarnation, seq: sealed.seq, hash: sealed.hash }
+      const entries = { from: 1, to: device.state.sealedEntry, head: device.state.entryHead }
+      const answer: SyncAnswerWire = {
+        outcome: 'MERGED',
+        ...about,
+        receipt: { incarnation: about.incarnation, seq: about.seq, hash: about.hash, entries, retainUntil: at },
+        grant: {
+          term: at + sealed.seq,
+          lifetimeMs: DAY,
+          expiresAt: at + DAY,
+          accounts: [{ account: LINE, granted: String(granted), exhausted: false, unlimited: false }],
+        },
+        policies: [],
+        directives: [],
+        releases: [],
+        sessions: [],
+        nextSyncMs: 300_000,
+        time: at,
+      }
+      const document = await signDocument('sync-answer', JSON.stringify(answer), twin.keys.signer)
+      await device.accept(document)
+      return document
+    }
+
+    /** Sends it, with proofs, and takes the answer. */
+    async function send(device: TestDevice, sealed: Sealed, proofs: readonly string[] = []) {
+      const taken = await twin.sync(device.id, sealed.document, proofs)
+      if (!taken.taken) throw new Error(taken.problem)
+      return { document: taken.answer, answer: await device.accept(taken.answer) }
+    }
+
+    it('enters again what it has signed, gives its old answers again, and bills what it had forgotten', async () => {
+      const device = await TestDevice.join(twin)
+      const segments: { sealed: Sealed; answer: string }[] = []
+      for (const granted of [100n, 140n, 180n]) {
+        const sealed = await device.seal([want(LINE, 100n)])
+        segments.push({ sealed, answer: await forgottenAnswer(device, sealed, granted) })
+        device.charge(charge(40n))
+      }
+      expect(device.counters(LINE)).toMatchObject({ granted: 180n, used: 120n })
+      const last = await device.seal([want(LINE, 100n)])
+      expect((await send(device, last)).answer).toMatchObject({ outcome: 'BEHIND', seq: 0 })
+      for (const { sealed, answer } of segments) {
+        expect((await send(device, sealed, [answer])).document).toBe(answer)
+      }
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 180n, billedByDevices: 80n })
+      expect((await send(device, last)).answer).toMatchObject({ outcome: 'MERGED', seq: 4 })
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 220n, billedByDevices: 120n })
+      expect(device.room(LINE)).toBe(100n)
+    })
+
+    it('enters them again although the pool was sold meanwhile: the cap in force follows, nothing more is granted', async () => {
+      const device = await TestDevice.join(twin)
+      const sealed = await device.seal([want(LINE, 0n, 1_000n)])
+      const document = await forgottenAnswer(device, sealed, 1_000n)
+      const other = await TestDevice.join(twin)
+      await other.sync([want(LINE, 0n, 600n)])
+      await send(device, sealed, [document])
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 1_600n, capTarget: 1_000n, capInForce: 1_600n })
+      await other.sync([want(LINE, 0n, 700n)])
+      expect(other.room(LINE)).toBe(600n)
+    })
+
+    it('believes no proof that it has not signed, or that belongs to another device', async () => {
+      const [device, other] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      const { document } = await send(other, await other.seal([want(LINE, 100n)]))
+      await device.sync()
+      const forged = document.slice(0, -8) + 'AAAAAAAA'
+      await send(device, await device.seal(), [document, forged, 'nothing', ''])
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n })
+      expect(await learning()).toEqual({ since: null, waitingFor: [] })
+    })
+
+    it('learns of a grant of which it has lost the segment, and holds it back', async () => {
+      const device = await TestDevice.join(twin)
+      const document = await forgottenAnswer(device, await device.seal([want(LINE, 100n)]), 100n)
+      device.charge(charge(30n))
+      const next = await device.seal()
+      expect((await send(device, next, [document])).answer).toMatchObject({ outcome: 'BEHIND' })
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 0n })
+      const old = device.copy()
+      await device.attach()
+      const arrears = await device.sealAs({ ...device.payload(), arrears: old.arrears() })
+      expect(await twin.sync(device.id, arrears.document)).toMatchObject({ taken: true })
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
+    })
+
+    it('grants nothing of an account until all who can hold rights in it have synced', async () => {
+      const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await one.sync([want(LINE, 10n)])
+      await two.sync([want(LINE, 10n)])
+      twin.time += 1_000
+      await beginLearning(twin.store, twin.time)
+      const waiting = (await learning()).waitingFor.map(({ deviceId }) => deviceId)
+      expect(waiting.sort()).toEqual([one.id, two.id].sort())
+      expect(await one.sync([want(LINE, 0n, 50n)])).toMatchObject({
+        grant: { accounts: [{ account: LINE, granted: 10n, exhausted: false }] },
+      })
+      await endLearning(twin.store)
+      expect(await learning()).toMatchObject({ since: twin.time, waitingFor: [{ deviceId: two.id, status: 'ACTIVE' }] })
+      await two.sync()
+      await one.sync([want(LINE, 0n, 50n)])
+      expect(one.room(LINE)).toBe(50n)
+      await endLearning(twin.store)
+      expect(await learning()).toEqual({ since: null, waitingFor: [] })
+    })
+
+    it('does not wait for those that are settled, and an administrator can end it', async () => {
+      const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await one.sync([want(LINE, 10n)])
+      await two.sync([want(LINE, 10n)])
+      twin.time += 1
+      await beginLearning(twin.store, twin.time)
+      twin.time += 31 * DAY
+      await one.sync()
+      await twin.settle()
+      await one.sync([want(LINE, 0n, 50n)])
+      expect(one.room(LINE)).toBe(50n)
+      const three = await TestDevice.join(twin)
+      await three.sync([want(LINE, 10n)])
+      await beginLearning(twin.store, (twin.time += 10))
+      expect(await overrideLearning({ store: twin.store }, INSTANCE)).toEqual({ since: null, waitingFor: [] })
+      await one.sync([want(LINE, 0n, 60n)])
+      expect(one.room(LINE)).toBe(60n)
+    })
+
+    it('begins to learn by itself with the first proof of what it does not know', async () => {
+      const device = await TestDevice.join(twin)
+      const other = await TestDevice.join(twin)
+      await other.sync([want(LINE, 10n)])
+      const sealed = await device.seal([want(LINE, 100n)])
+      const document = await forgottenAnswer(device, sealed, 100n)
+      twin.time += 1_000
+      await send(device, sealed, [document])
+      expect(await learning()).toMatchObject({ since: twin.time, waitingFor: [{ deviceId: other.id }] })
+    })
+  })
+}
