@@ -125,6 +125,8 @@ class Door implements SocketServer {
     response.sendDate = false
     const answer = (reply: Reply): void => {
       if (this.#isStopping) response.shouldKeepAlive = false
+      // A client that is told for how long it may be silent closes the connection then, and its session with it.
+      else if (this.#bound.has(request.socket)) response.setHeader('Connection', 'keep-alive')
       send(response, reply)
     }
     if (this.#isStopping) {
