@@ -5,12 +5,11 @@
 import { Command } from 'commander'
 import { z } from 'zod'
 import { parseExactJson } from '../../client/exact-json.ts'
-import type { HttpClient } from '../../client/http.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
-import { agentStatus, AGENT_STATUS_PATH } from '../../protocol/local/status.ts'
 import { agentClient, type SocketFlags, withSocketFlag } from '../agent-socket.ts'
 import { collect, countArgument, pairArgument, uuidArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
+import { onlyInstance } from '../only-instance.ts'
 
 interface AccessFlags extends SocketFlags {
   readonly instance?: string
@@ -45,15 +44,6 @@ export function command(io: Io): Command {
       io.stdout.write(`${flags.json === true ? text : description}\n`)
       if (!allowed) io.exitWith(REFUSED)
     })
-}
-
-async function onlyInstance(client: HttpClient): Promise<string> {
-  const { instanceIds } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
-  const [first, ...others] = instanceIds
-  if (first !== undefined && others.length === 0) return first
-  throw first === undefined
-    ? new CodedError('NOT_ENROLLED', 'The agent serves no instance yet.')
-    : new CodedError('USAGE', `The device serves several instances (${instanceIds.join(', ')}): give --instance.`)
 }
 
 function bodyOf({ item, itemVersion, count, requester: [type, value], attribute }: AccessFlags): unknown {

@@ -1,0 +1,142 @@
+/**
+ * `tallygate session`: sessions as an application would keep them at the agent, one call for each command, and what an
+ * administrator of the twin does to a session. Exit code 1 when a request is refused or the session takes no more.
+ */
+import { Command } from 'commander'
+import { refusal } from '../../client/http.ts'
+import { heldSession } from '../../protocol/edge/administration.ts'
+import { accessResponseBody } from '../../protocol/service/access-request.ts'
+import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
+import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
+import { type SocketFlags, agentClient, withSocketFlag } from '../agent-socket.ts'
+import { collect, countArgument, pairArgument, uuidArgument } from '../arguments.ts'
+import { columns } from '../columns.ts'
+import type { Io } from '../io.ts'
+import { onlyInstance } from '../only-instance.ts'
+
+interface OpenFlags extends SocketFlags {
+  readonly instance?: string
+}
+
+interface RequestFlags extends SocketFlags {
+  readonly item?: string
+  readonly itemVersion?: string
+  readonly count: number
+  readonly requester: readonly [type: string, value: string]
+  readonly attribute?: readonly (readonly [key: string, value: string])[]
+  readonly endOnDeny?: true
+}
+
+const SESSIONS = '/api/v1.1/sessions'
+const REFUSED = 1
+
+export function command(io: Io): Command {
+  const group = new Command('session').description('Sessions at the agent of this device, one call at a time.')
+  withSocketFlag(group.command('open'))
+    .description('Opens a session and prints its id. It is free of charge until something is asked for.')
+    .option('--instance <uuid>', 'instance (default: the only one that the device serves)', uuidArgument)
+    .action(async (flags: OpenFlags) => {
+      using client = agentClient(flags, io)
+      const body = { instanceId: flags.instance ?? (await onlyInstance(client)) }
+      io.stdout.write(`${(await client.json({ method: 'POST', path: SESSIONS, body }, sessionCreated)).sessionId}\n`)
+    })
+  withSocketFlag(group.command('list'))
+    .description('Lists the live sessions that the caller may see, newest first.')
+    .action((flags: SocketFlags) => list(flags, io))
+  withSocketFlag(group.command('show').argument('<id>', 'session', uuidArgument))
+    .description('Shows how a session stands.')
+    .action(async (id: string, flags: SocketFlags) => {
+      using client = agentClient(flags, io)
+      const { state, items } = await client.json({ method: 'GET', path: `${SESSIONS}/${id}` }, session)
+      const of = items.map(
+        ({ item, version, count }) => `${count} ${item}${version === undefined ? '' : ` ${version}`}`,
+      )
+      io.stdout.write(`${state}${of.length === 0 ? '' : `: ${of.join(', ')}`}\n`)
+    })
+  withSocketFlag(group.command('request').argument('<id>', 'session', uuidArgument))
+    .description('Asks for an item, in the place of what the session had; without --item it comes to rest.')
+    .option('--item <name>', 'what is asked for')
+    .option('--item-version <version>', 'version of the item, exactly as the rate table has it')
+    .option('--count <number>', 'how much of it', countArgument, 1)
+    .requiredOption('--requester <type:value>', 'who asks, such as user:anna.keller', pairArgument(':'))
+    .option('--attribute <key=value>', 'entry of the requester dictionary; may be repeated', collect(pairArgument('=')))
+    .option('--end-on-deny', 'end the session when it is refused')
+    .action((id: string, flags: RequestFlags) => request(id, flags, io))
+  withSocketFlag(group.command('heartbeat').argument('<id>', 'session', uuidArgument))
+    .description('Tells the agent that the application lives.')
+    .action(async (id: string, flags: SocketFlags) => {
+      using client = agentClient(flags, io)
+      await client.text({ method: 'GET', path: `${SESSIONS}/${id}/heartbeat` })
+    })
+  withSocketFlag(group.command('close').argument('<id>', 'session', uuidArgument))
+    .description('Ends a session; what it has not used comes back.')
+    .action(async (id: string, flags: SocketFlags) => {
+      using client = agentClient(flags, io)
+      await client.text({ method: 'DELETE', path: `${SESSIONS}/${id}` })
+    })
+  for (const [order, description] of ORDERS) {
+    withAdministratorFlags(group.command(order).argument('<id>', 'session', uuidArgument))
+      .description(`${description} For an administrator of the twin, on any session.`)
+      .action(async (id: string, flags: AdministratorFlags) => {
+        using client = await administrator(flags, io)
+        const path = `/edge/api/v1/sessions/${id}/${order}`
+        const { state, outcome } = await client.json({ method: 'POST', path, body: {} }, heldSession)
+        io.stdout.write(outcome === 'DONE' ? `${state}\n` : `${state}; its device is told with its next sync\n`)
+      })
+  }
+  return group
+}
+
+const ORDERS = [
+  ['lock', 'Stops a session until it is unlocked.'],
+  ['unlock', 'Lets a locked session go on.'],
+  ['terminate', 'Ends a session.'],
+] as const
+
+async function list(flags: SocketFlags, io: Io): Promise<void> {
+  using client = agentClient(flags, io)
+  const sessions = await client.json({ method: 'GET', path: SESSIONS }, liveSessions)
+  const rows = sessions.map(({ sessionId, state, chargedUntil, instanceId }) => [
+    sessionId,
+    state,
+    chargedUntil === 0 ? '-' : new Date(chargedUntil).toISOString(),
+    instanceId,
+  ])
+  if (rows.length === 0) return
+  for (const line of columns([['session', 'state', 'charged until', 'instance'], ...rows])) io.stdout.write(`${line}\n`)
+}
+
+async function request(id: string, flags: RequestFlags, io: Io): Promise<void> {
+  const { item, itemVersion, count, requester, attribute, endOnDeny } = flags
+  const [type, value] = requester
+  const dictionary = attribute === undefined ? {} : { dictionary: Object.fromEntries(attribute) }
+  const version = itemVersion === undefined ? {} : { version: itemVersion }
+  using client = agentClient(flags, io)
+  const call = {
+    method: 'PUT',
+    path: `${SESSIONS}/${id}`,
+    body: {
+      requester: { type, value, ...dictionary },
+      rollbackOnDeny: endOnDeny !== true,
+      requestedItems: item === undefined ? [] : [{ item, ...version, count }],
+    },
+  } as const
+  const answer = await client.call(call)
+  const parsed = accessResponseBody.safeParse(parse(answer.text))
+  if (!parsed.success) throw refusal(call, answer)
+  const [first] = parsed.data.requestedItems
+  if (first === undefined) io.stdout.write('at rest\n')
+  else if (answer.status === 200) io.stdout.write(`allowed: ${first.totalTokensCharged} tokens\n`)
+  else {
+    io.stdout.write(`refused (${first.status.code}): ${first.status.description}\n`)
+    io.exitWith(REFUSED)
+  }
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
