@@ -142,7 +142,15 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     topUpDeadlineMs: settings.grants.topUpDeadline,
     newId: parts.newId,
   })
-  const statusParts = { version, startedAt: clock.reading().now, ledger, link, clock, journal: watched }
+  const statusParts = {
+    version,
+    startedAt: clock.reading().now,
+    ledger,
+    link,
+    clock,
+    journal: watched,
+    rescues: snapshot.rescues ?? [],
+  }
   return {
     clock,
     ledger,

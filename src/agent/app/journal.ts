@@ -96,6 +96,18 @@ export interface StoredSession {
   readonly snapshot: string
 }
 
+/** A journal before this one that was damaged and put aside. */
+export interface Rescue {
+  /** POSIX ms by the wall clock of then. */
+  readonly at: number
+  /** Where it is. */
+  readonly file: string
+  readonly why: string
+  /** Entries that the cloud did not have: those that were salvaged, and those that could not be read (null: unknown). */
+  readonly salvagedEntries: number
+  readonly lostEntries: number | null
+}
+
 /** Everything that a start needs, read once. */
 export interface Snapshot {
   readonly identity: Identity | null
@@ -124,6 +136,8 @@ export interface Snapshot {
   /** Of all incarnations that this device ever had. */
   readonly highestIncarnation: number
   readonly clock: StoredClock | null
+  /** Those whose file is still there. Absent: none. */
+  readonly rescues?: readonly Rescue[]
 }
 
 export interface PendingEntry {

@@ -1,6 +1,7 @@
 /** How the agent is, gathered from its parts without changing anything: what a technician and the command line see. */
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { Clock } from './clock.ts'
+import type { Rescue } from './journal.ts'
 import type { Ledger } from './ledger.ts'
 import type { Link } from './link/link.ts'
 import type { WatchedJournal } from './watched-journal.ts'
@@ -13,13 +14,21 @@ export interface StatusParts {
   readonly link: Pick<Link, 'status'>
   readonly clock: Pick<Clock, 'reading'>
   readonly journal: Pick<WatchedJournal, 'condition'>
+  readonly rescues: readonly Rescue[]
 }
 
-export function statusOf({ version, startedAt, ledger, link, clock, journal }: StatusParts): AgentStatusWire {
+/** Stands for as long as the damaged file is there: somebody should look at it. */
+function conditionOf({ at, file, salvagedEntries, lostEntries }: Rescue): AgentStatusWire['conditions'][number] {
+  const lost = lostEntries === null ? 'what else it held is not known' : `${lostEntries} could not be read`
+  const message = `The ledger was damaged and is kept as ${file}: ${salvagedEntries} undelivered entries were salvaged, ${lost}.`
+  return { subject: 'damaged ledger', code: 'DATABASE_CORRUPT', message, since: at }
+}
+
+export function statusOf({ version, startedAt, ledger, link, clock, journal, rescues }: StatusParts): AgentStatusWire {
   const { deviceId, incarnation, fenced, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
   const grant = ledger.grant()
   const recording = journal.condition()
-  const conditions = recording === null ? rest.conditions : [...rest.conditions, recording]
+  const conditions = [...rest.conditions, ...(recording === null ? [] : [recording]), ...rescues.map(conditionOf)]
   return {
     version,
     startedAt,

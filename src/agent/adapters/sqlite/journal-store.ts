@@ -3,6 +3,7 @@
  * or did not when it throws. It re-checks on its own what must hold on disk (entries without gaps, `U - F + R <= G`), so
  * that a mistake above it ends the process and never becomes a balance.
  */
+import { existsSync } from 'node:fs'
 import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
@@ -177,7 +178,7 @@ export class JournalStore {
     return {
       identity: this.#identity(),
       incarnation: Number(state.incarnation),
-      highestIncarnation: Number(state.incarnation),
+      highestIncarnation: Number(this.#statements.highestIncarnation.get() as bigint),
       fenced: state.fenced === 1n,
       accounts,
       grant: grantOf(state),
@@ -197,6 +198,12 @@ export class JournalStore {
       unacknowledged: unacknowledged === undefined ? null : segmentOf(unacknowledged),
       lastSeq: Number(state.last_seq),
       clock: clockOf(state),
+      rescues: (this.#statements.rescues.all() as RescueRow[])
+        .filter(({ file }) => existsSync(file))
+        .map(({ at, file, why, salvaged_entries, lost_entries }) => ({
+          ...{ at: Number(at), file, why, salvagedEntries: Number(salvaged_entries) },
+          lostEntries: lost_entries === null ? null : Number(lost_entries),
+        })),
     }
   }
 
@@ -692,6 +699,14 @@ function fitting(bodies: readonly string[]): number {
   return count
 }
 
+interface RescueRow {
+  at: bigint
+  file: string
+  why: string
+  salvaged_entries: bigint
+  lost_entries: bigint | null
+}
+
 interface PolicyRow {
   instance_id: string
   revision: bigint
@@ -721,6 +736,10 @@ function prepareStatements(database: Database.Database) {
     state: database.prepare('SELECT * FROM state'),
     identity: database.prepare('SELECT document FROM identity').pluck(),
     policies: database.prepare('SELECT instance_id, revision, document, confirmed_at FROM policy ORDER BY instance_id'),
+    highestIncarnation: database
+      .prepare('SELECT max(incarnation) FROM (SELECT incarnation FROM state UNION ALL SELECT incarnation FROM arrears)')
+      .pluck(),
+    rescues: database.prepare('SELECT * FROM rescue ORDER BY at'),
     accounts: database.prepare('SELECT * FROM account'),
     account: database.prepare('SELECT * FROM account WHERE id = ?'),
     changedAccounts: database.prepare(

@@ -2,8 +2,7 @@
 import { parentPort, workerData } from 'node:worker_threads'
 import type { JournalCall, WorkerOrder } from './journal-calls.ts'
 import { JournalDesk } from './journal-desk.ts'
-import { JournalStore } from './journal-store.ts'
-import { openDatabase } from './open-database.ts'
+import { openOrRescue } from './rescue.ts'
 import { Slack } from './slack.ts'
 
 if (parentPort === null) throw new Error('invariant: this module runs as a worker')
@@ -11,7 +10,7 @@ const port = parentPort
 const { path, limits } = workerData as WorkerOrder
 const desk = new JournalDesk({
   path,
-  open: () => new JournalStore(openDatabase(path), limits),
+  open: () => openOrRescue(path, limits, Date.now),
   slack: new Slack(`${path}-slack`, limits.slackPages),
 })
 

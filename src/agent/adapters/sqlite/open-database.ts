@@ -38,7 +38,7 @@ export function openDatabase(path: string): Database.Database {
     const verdict = database.pragma('quick_check(1)', { simple: true })
     if (verdict !== 'ok') throw corrupt(path, `the integrity check says: ${String(verdict)}`)
     migrate(database, path)
-    flushDirectory(dirname(path))
+    flushDirectoryOf(path)
     return database
   } catch (error) {
     database?.close()
@@ -55,7 +55,7 @@ function createFile(path: string): void {
     makeDirectory(dirname(path))
     if (existsSync(path)) return
     closeSync(openSync(path, 'ax', 0o600))
-    flushDirectory(dirname(path))
+    flushDirectoryOf(path)
   } catch (cause) {
     throw new CodedError('STATE_UNWRITABLE', `${path} cannot be created: ${messageOf(cause)}`, { cause })
   }
@@ -66,11 +66,12 @@ function makeDirectory(path: string): void {
   const first = mkdirSync(path, { recursive: true, mode: 0o700 })
   if (first === undefined) return
   const above = dirname(resolve(first))
-  for (let made = resolve(path); made !== above; made = dirname(made)) flushDirectory(dirname(made))
+  for (let made = resolve(path); made !== above; made = dirname(made)) flushDirectoryOf(made)
 }
 
-function flushDirectory(path: string): void {
-  const directory = openSync(path, 'r')
+/** Makes durable that a file was made, renamed or removed. */
+export function flushDirectoryOf(path: string): void {
+  const directory = openSync(dirname(path), 'r')
   try {
     fsyncSync(directory)
   } finally {

@@ -77,6 +77,17 @@ CREATE TABLE arrears (
   last_entry INTEGER NOT NULL CHECK (sealed_entry <= last_entry)
 ) STRICT;
 
+-- Journals before this one that could not be used, and what could be read of each.
+CREATE TABLE rescue (
+  at INTEGER NOT NULL,
+  -- Where it was put.
+  file TEXT NOT NULL,
+  why TEXT NOT NULL,
+  -- Entries that the cloud did not have: those that are here, and those that could not be read (null: nobody knows).
+  salvaged_entries INTEGER NOT NULL,
+  lost_entries INTEGER
+) STRICT;
+
 -- Ledger entries of all incarnations in the order in which they were made; never edited.
 CREATE TABLE entry (
   id INTEGER NOT NULL PRIMARY KEY,

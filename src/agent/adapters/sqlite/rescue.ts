@@ -1,0 +1,243 @@
+/**
+ * What becomes of a journal that cannot be used: it is put aside under a name with the time, never deleted, and another one
+ * takes its place with what can be read of it and proves itself: who the device is, its rules (their signatures are checked
+ * again by whoever uses them), and the entries that the cloud does not have, as far as the hash chain goes through them.
+ * It never invents rights: the device holds nothing until it has attached anew.
+ */
+import { constants, copyFileSync, existsSync, lstatSync, renameSync, rmSync } from 'node:fs'
+import Database from 'better-sqlite3'
+import { CodedError } from '../../../protocol/errors.ts'
+import { entryHash } from '../../../protocol/signing.ts'
+import type { Identity } from '../../app/journal.ts'
+import { JournalStore } from './journal-store.ts'
+import type { JournalLimits } from './journal-calls.ts'
+import { flushDirectoryOf, openDatabase } from './open-database.ts'
+
+const SUFFIXES = ['', '-wal', '-shm', '-journal']
+
+/** The entries of one incarnation that the cloud does not have, with the chain before the first of them. */
+interface Undelivered {
+  readonly incarnation: number
+  readonly ackedEntry: number
+  readonly ackedHead: string
+  readonly bodies: readonly string[]
+}
+
+interface Salvage {
+  readonly identity: Identity | null
+  readonly policies: readonly PolicyRow[]
+  readonly undelivered: readonly Undelivered[]
+  /** Entries that were not delivered and cannot be read; null where nobody can say. */
+  readonly lost: number | null
+}
+
+interface PolicyRow {
+  readonly instance_id: string
+  readonly revision: bigint
+  readonly document: string
+  readonly confirmed_at: bigint
+}
+
+const NOTHING: Salvage = { identity: null, policies: [], undelivered: [], lost: null }
+
+/**
+ * Opens the journal, or puts it aside and opens another one in its place.
+ *
+ * @param wall POSIX ms: it names the file, and decides nothing
+ * @throws CodedError for what is no damage: another process holds it, a newer version wrote it, the disk does not take it
+ */
+export function openOrRescue(path: string, limits: JournalLimits, wall: () => number): JournalStore {
+  try {
+    return probed(path, limits)
+  } catch (error) {
+    if (!isDamage(error, path)) throw error
+    const at = wall()
+    const aside = putAside(path, at)
+    const salvage = salvaged(aside)
+    const database = openDatabase(path)
+    try {
+      fill(database, salvage, { at, aside, why: error instanceof Error ? error.message : String(error) })
+    } finally {
+      database.close()
+    }
+    return probed(path, limits)
+  }
+}
+
+/** A journal that opens and cannot be read would end the process at each start. */
+function probed(path: string, limits: JournalLimits): JournalStore {
+  const database = openDatabase(path)
+  try {
+    const store = new JournalStore(database, limits)
+    store.read()
+    return store
+  } catch (error) {
+    database.close()
+    throw error
+  }
+}
+
+function isDamage(error: unknown, path: string): boolean {
+  if (error instanceof CodedError) {
+    if (error.code === 'DATABASE_CORRUPT') return true
+    return error.code === 'STATE_UNWRITABLE' && attempt(() => lstatSync(path).isDirectory()) === true
+  }
+  if (!(error instanceof Database.SqliteError)) return true
+  return /^SQLITE_(CORRUPT|NOTADB|ERROR|CONSTRAINT|MISMATCH|SCHEMA)/.test(error.code)
+}
+
+/** Returns the new name of the file; what belongs to it goes with it. */
+function putAside(path: string, at: number): string {
+  const stamp = new Date(at).toISOString().replaceAll(/[:.]/g, '-')
+  let aside = `${path}.damaged-${stamp}`
+  for (let n = 2; existsSync(aside); n += 1) aside = `${path}.damaged-${stamp}-${n}`
+  // The log first: a database that is opened without it, half way through, is only older.
+  for (const suffix of SUFFIXES.toReversed()) {
+    if (existsSync(`${path}${suffix}`)) renameSync(`${path}${suffix}`, `${aside}${suffix}`)
+  }
+  flushDirectoryOf(path)
+  return aside
+}
+
+/** Reads a copy, because SQLite writes into what it recovers. Never throws. */
+function salvaged(aside: string): Salvage {
+  const copy = `${aside}.copy`
+  let database: Database.Database | undefined
+  try {
+    for (const suffix of ['', '-wal']) {
+      if (!existsSync(`${aside}${suffix}`)) continue
+      copyFileSync(`${aside}${suffix}`, `${copy}${suffix}`, constants.COPYFILE_FICLONE)
+    }
+    database = new Database(copy)
+    database.defaultSafeIntegers(true)
+    database.pragma('locking_mode = EXCLUSIVE')
+    return read(database)
+  } catch {
+    return NOTHING
+  } finally {
+    try {
+      database?.close()
+    } catch {
+      // It is a copy.
+    }
+    for (const suffix of SUFFIXES) rmSync(`${copy}${suffix}`, { force: true })
+  }
+}
+
+function read(database: Database.Database): Salvage {
+  const identity = attempt(() => {
+    const text = database.prepare('SELECT document FROM identity').pluck().get() as string
+    const found = JSON.parse(text) as Identity
+    return typeof found.deviceId === 'string' && Array.isArray(found.trustedKeys) ? found : null
+  })
+  const policies = attempt(
+    () => database.prepare('SELECT instance_id, revision, document, confirmed_at FROM policy').all() as PolicyRow[],
+  )
+  const undelivered: Undelivered[] = []
+  let lost: number | null = null
+  const known = attempt(() => database.prepare('SELECT * FROM state').get() as StateRow)
+  if (known !== null) {
+    const [last, acked] = [Number(known.last_entry), Number(known.acked_entry)]
+    const bodies = chained(database, known, [
+      [last, known.entry_head],
+      [Number(known.sealed_entry), known.sealed_head],
+    ])
+    lost = last - acked - bodies.length
+    if (bodies.length > 0) undelivered.push(undeliveredOf(known, bodies))
+  }
+  for (const row of attempt(() => database.prepare('SELECT * FROM arrears').all() as ArrearsRow[]) ?? []) {
+    const bodies = chained(database, row, [[Number(row.sealed_entry), row.sealed_head]])
+    if (lost !== null) lost += Number(row.last_entry) - Number(row.acked_entry) - bodies.length
+    if (bodies.length > 0) undelivered.push(undeliveredOf(row, bodies))
+  }
+  return { identity, policies: policies ?? [], undelivered, lost }
+}
+
+interface ArrearsRow {
+  readonly incarnation: bigint
+  readonly entry_base: bigint
+  readonly acked_entry: bigint
+  readonly acked_head: string
+  readonly sealed_entry: bigint
+  readonly sealed_head: string
+  readonly last_entry: bigint
+}
+
+interface StateRow extends ArrearsRow {
+  readonly entry_head: string
+}
+
+function undeliveredOf({ incarnation, acked_entry, acked_head }: ArrearsRow, bodies: readonly string[]): Undelivered {
+  return { incarnation: Number(incarnation), ackedEntry: Number(acked_entry), ackedHead: acked_head, bodies }
+}
+
+/** The entries behind the last acknowledged one, up to the last of the `heads` that the chain over them really has. */
+function chained(
+  database: Database.Database,
+  { entry_base, acked_entry, acked_head }: ArrearsRow,
+  heads: readonly (readonly [n: number, head: string])[],
+): readonly string[] {
+  const bodies: string[] = []
+  let proven = 0
+  let n = Number(acked_entry)
+  let head = acked_head
+  attempt(() => {
+    const rows = database
+      .prepare('SELECT n, body FROM entry WHERE id > ? ORDER BY id')
+      .iterate(entry_base + acked_entry)
+    for (const row of rows as Iterable<{ n: bigint; body: string }>) {
+      if (Number(row.n) !== n + 1) break
+      n += 1
+      head = entryHash(head, row.body)
+      bodies.push(row.body)
+      if (heads.some(([at, is]) => at === n && is === head)) proven = bodies.length
+    }
+    return null
+  })
+  return bodies.slice(0, proven)
+}
+
+/** What is undelivered goes up as arrears of the incarnation that comes next. */
+function fill(
+  database: Database.Database,
+  { identity, policies, undelivered, lost }: Salvage,
+  { at, aside, why }: { readonly at: number; readonly aside: string; readonly why: string },
+): void {
+  database
+    .transaction(() => {
+      if (identity !== null) {
+        database.prepare('INSERT INTO identity (only, document) VALUES (1, ?)').run(JSON.stringify(identity))
+      }
+      const policy = database.prepare(
+        'INSERT OR IGNORE INTO policy (instance_id, revision, document, confirmed_at) VALUES (?, ?, ?, ?)',
+      )
+      for (const row of policies) policy.run(row.instance_id, row.revision, row.document, row.confirmed_at)
+      const entry = database.prepare('INSERT INTO entry (id, n, body) VALUES (?, ?, ?)')
+      const arrears = database.prepare(
+        `INSERT INTO arrears (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry)
+           VALUES (:incarnation, :base, :acked, :head, :acked, :head, :last)`,
+      )
+      let id = 0
+      for (const { incarnation, ackedEntry, ackedHead, bodies } of undelivered) {
+        const base = id - ackedEntry
+        let n = ackedEntry
+        for (const body of bodies) entry.run((id += 1), (n += 1), body)
+        arrears.run({ incarnation, base, acked: ackedEntry, head: ackedHead, last: n })
+      }
+      database.prepare('UPDATE state SET entry_base = ?').run(id)
+      const salvagedEntries = undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
+      database
+        .prepare('INSERT INTO rescue (at, file, why, salvaged_entries, lost_entries) VALUES (?, ?, ?, ?, ?)')
+        .run(at, aside, why.slice(0, 1_000), salvagedEntries, lost)
+    })
+    .exclusive()
+}
+
+/** Null where the file does not give it. */
+function attempt<T>(look: () => T): T | null {
+  try {
+    return look()
+  } catch {
+    return null
+  }
+}
