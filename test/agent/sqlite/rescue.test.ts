@@ -119,7 +119,13 @@ describe('a damaged journal', () => {
     ['that was cut off', (file: string) => truncateSync(file, 4096 * 3 + 100)],
     ['that was cut off within its first page', (file: string) => truncateSync(file, 60)],
     ['that is a text', (file: string) => writeFileSync(file, 'this is a text, and not a short one. '.repeat(300))],
-    ['that is a directory', (file: string) => (rmSync(file), mkdirSync(file))],
+    [
+      'that is a directory',
+      (file: string) => {
+        rmSync(file)
+        mkdirSync(file)
+      },
+    ],
     [
       'that is the database of another program',
       (file: string) => {

@@ -178,7 +178,7 @@ export class JournalStore {
     return {
       identity: this.#identity(),
       incarnation: Number(state.incarnation),
-      highestIncarnation: Number(this.#statements.highestIncarnation.get() as bigint),
+      highestIncarnation: Number(this.#statements.highestIncarnation.get()),
       fenced: state.fenced === 1n,
       accounts,
       grant: grantOf(state),
