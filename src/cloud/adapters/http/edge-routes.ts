@@ -7,14 +7,7 @@ import { z } from 'zod'
 import {
   accountLedger as accountLedgerForm,
   deviceEvidence,
-<<<<<<< HEAD
-=======
-  deviceList,
-  deviceState,
-  type HeldSessionWire,
-  heldSession,
   learningState,
->>>>>>> d8722eb (A twin that was restored from a backup enters its own signed grants again, and grants nothing until it has heard of all that hold rights)
   offlinePolicyOrder,
   offlinePolicyState,
 } from '../../../protocol/edge/administration.ts'

@@ -29,14 +29,9 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const { received } = segment
   const sessions = await lockSessions(tx, device, segment)
   const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
-<<<<<<< HEAD
-  const goesOn = grants && !segment.final
-  const wants = goesOn && device.hold === null ? usefulWants(segment.wants, rules, now) : []
-=======
   // A segment that was answered before the twin was restored has had its grant: its answer comes again.
   const goesOn = grants && !segment.final && taking.proof === null
-  const wants = goesOn ? usefulWants(segment.wants, rules, now) : []
->>>>>>> d8722eb (A twin that was restored from a backup enters its own signed grants again, and grants nothing until it has heard of all that hold rights)
+  const wants = goesOn && device.hold === null ? usefulWants(segment.wants, rules, now) : []
   const named = [...received.counters.map(({ account }) => account), ...wants.map(({ account }) => account)]
   const known = segment.final
     ? await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
