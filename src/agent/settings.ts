@@ -171,7 +171,7 @@ const options = {
     }),
     stopTimeout: duration({
       help: 'How long a stop may take to say goodbye to the cloud.',
-      default: '5s',
+      default: '2s',
       min: '0ms',
       max: '5m',
     }),

@@ -28,7 +28,7 @@ export const LINK_DEFAULTS: Omit<LinkOptions, 'software'> = {
   backoffBaseMs: 1_000,
   backoffCapMs: 5 * 60_000,
   returnRoomOnStop: false,
-  stopTimeoutMs: 5_000,
+  stopTimeoutMs: 2_000,
 }
 
 /** Plans of one round; a round that needs more leaves the rest to the next one. */
