@@ -37,11 +37,17 @@ export class DeviceAudit {
   readonly ledger = new Ledger()
   /** Documents of the segments, by `seq`. */
   readonly #segments = new Map<number, string>()
+  readonly #incarnation: number
   readonly #used = new Sums()
   /** Entries that are in the sums. */
   #summed = 0
   #lastSeq = 0
   #segmentHead = CHAIN_START
+
+  /** @param incarnation the only one in which the device has recorded anything */
+  constructor(incarnation = 1) {
+    this.#incarnation = incarnation
+  }
 
   /**
    * Reads on from where the last reading ended, and checks all that is in the file.
@@ -70,7 +76,8 @@ export class DeviceAudit {
     const verdict = database.pragma('integrity_check(1)', { simple: true })
     hold(verdict === 'ok', `the journal's pages: ${String(verdict)}`)
     const state = database.prepare('SELECT * FROM state').get() as StateRow
-    hold(state.fenced === 0n && state.incarnation <= 1n, `incarnation ${state.incarnation} is fenced or a second one`)
+    const isExpected = state.incarnation === 0n || Number(state.incarnation) === this.#incarnation
+    hold(state.fenced === 0n && isExpected, `incarnation ${state.incarnation} is fenced, or not ${this.#incarnation}`)
     this.#readSegments(database, state)
     this.#readEntries(database, state)
     this.#checkAccounts(database)
@@ -79,8 +86,10 @@ export class DeviceAudit {
   /** Segments since the last reading, each upon the one before; the entries in them. */
   #readSegments(database: Database.Database, state: StateRow): void {
     const rows = database
-      .prepare('SELECT seq, hash, document FROM segment JOIN segment_document USING (id) WHERE seq > ? ORDER BY seq')
-      .all(this.#lastSeq) as { seq: bigint; hash: string; document: string }[]
+      .prepare(
+        'SELECT seq, hash, document FROM segment JOIN segment_document USING (id) WHERE incarnation = ? AND seq > ? ORDER BY seq',
+      )
+      .all(this.#incarnation, this.#lastSeq) as { seq: bigint; hash: string; document: string }[]
     for (const { seq, hash, document } of rows) {
       const text = Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8')
       const payload = segmentPayload.parse(JSON.parse(text))

@@ -2,7 +2,7 @@
  * The site of the crash tests: a twin, a device that enrolls at it over a network that stays, and room for both to be
  * killed and started again on their own state as often as one likes.
  */
-import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
@@ -129,8 +129,18 @@ export class Site implements AsyncDisposable {
       const path = `/provisioning/api/v1.1/instances/${this.instanceId}/line-items`
       await twin.text({ method: 'PUT', path, body })
     }
-    const call = { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body: { instanceIds: [made.id] } } as const
-    const { token } = await twin.json(call, enrollmentTokenResponse)
+    await this.newDevice()
+  }
+
+  /** A device that nobody knows, with a token by which it may enroll; what was there of another one is gone. */
+  async newDevice(): Promise<void> {
+    using twin = this.administrator()
+    rmSync(this.agentState, { recursive: true, force: true })
+    const body = { instanceIds: [this.instanceId] }
+    const { token } = await twin.json(
+      { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body },
+      enrollmentTokenResponse,
+    )
     writeFileSync(this.#tokenFile, token, { mode: 0o600 })
   }
 

@@ -34,6 +34,12 @@ export function traced(log: string): Launch {
   return { under: ['strace', ...options, `-s${TEXT_MAX}`, '-o', log, `-etrace=${calls.join(',')}`] }
 }
 
+/** The process gets SIGKILL as one of its threads begins its call number `number` of this kind. */
+export function killedAt(call: string, number: number): Launch {
+  const options = ['-D', '-f', '-q', '-o', '/dev/null', `-etrace=${call}`]
+  return { under: ['strace', ...options, `-einject=${call}:signal=SIGKILL:when=${number}`] }
+}
+
 const ARM64_LACKS = new Set([
   'open',
   'creat',

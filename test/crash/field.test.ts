@@ -1,0 +1,256 @@
+// What goes wrong in the field, on the real programs: a second agent on the same state, a power switch at the worst moment
+// of the first start, a disk that is full, a stop under load, an application that mixes up its requests.
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, rmSync, statfsSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { DeviceAudit } from '../../crash/audit/device.ts'
+import { Applications } from '../../crash/site/applications.ts'
+import { Service } from '../../crash/site/service.ts'
+import { copyDatabase, Site } from '../../crash/site/site.ts'
+import { killedAt } from '../../crash/trace/strace.ts'
+import { HttpClient } from '../../src/client/http.ts'
+import { accountLedger, deviceList } from '../../src/protocol/edge/administration.ts'
+import { seeded } from '../../src/demo/random.ts'
+import { temporaryDirectory } from '../agent/harness.ts'
+import { needsStrace } from '../support/strace.ts'
+
+const LIMIT_MS = 120_000
+
+let directory: string
+let site: Site
+beforeAll(async () => {
+  directory = mkdtempSync(join(tmpdir(), 'tallygate-field-'))
+  site = await Site.make({ directory })
+  site.startTwin()
+  await site.twinReady()
+  await site.provision()
+})
+beforeEach(() => site.newDevice())
+afterEach(async () => {
+  await site.agent?.end('SIGKILL')
+})
+afterAll(async () => {
+  await site[Symbol.asyncDispose]()
+  rmSync(directory, { recursive: true, force: true })
+})
+
+function applications(run: string): Applications {
+  const { socketPath, instanceId } = site
+  const made = new Applications({
+    ...{ socketPath, instanceId, run, applications: 4, inFlight: 8, pauseMs: 0, random: seeded(1) },
+  })
+  onTestFinished(() => made[Symbol.dispose]())
+  return made
+}
+
+const answered = (apps: Applications, count: number): Promise<void> =>
+  expect.poll(() => apps.told.length, { timeout: 30_000, interval: 10 }).toBeGreaterThanOrEqual(count)
+
+/** The ledger of the device, whose agent is gone. */
+function ledger(incarnation = 1): DeviceAudit {
+  const copy = join(temporaryDirectory(), 'copy.db')
+  copyDatabase(join(site.agentState, 'journal.db'), copy)
+  const audit = new DeviceAudit(incarnation)
+  audit.read(copy)
+  return audit
+}
+
+/** The twin knows the device for what it is, and has billed what it has used. */
+async function expectEqualBooks(): Promise<void> {
+  const { deviceId, accounts } = await site.drained()
+  using twin = site.administrator()
+  const query = `?instanceId=${site.instanceId}`
+  const { devices } = await twin.json({ method: 'GET', path: `/edge/api/v1/devices${query}` }, deviceList)
+  expect(devices.find(({ id }) => id === deviceId)).toMatchObject({ forked: false, rejected: false, backlog: 0 })
+  const path = `/edge/api/v1/instances/${site.instanceId}/accounts`
+  const books = await twin.json({ method: 'GET', path }, accountLedger)
+  for (const { account, used } of accounts) {
+    const holders = books.accounts.find((one) => one.account === account)?.devices ?? []
+    const billed = holders.filter((one) => one.deviceId === deviceId).reduce((sum, one) => sum + one.billed, 0n)
+    expect(billed).toBe(used)
+  }
+}
+
+describe('a second agent on the same state', () => {
+  it(
+    'ends with a code of its own, and the first one does not notice',
+    async () => {
+      site.startAgent()
+      await site.agentServes()
+      const apps = applications('first')
+      apps.begin()
+      await answered(apps, 50)
+      for (const socket of [site.socketPath, join(site.directory, 'other.sock')]) {
+        const log = join(site.directory, 'second.log')
+        const flags = [`--state-directory=${site.agentState}`, `--socket-path=${socket}`, '--push-enabled=false']
+        const second = new Service({ args: ['agent', ...flags], logFile: log })
+        expect(await second.ended).toBe(75)
+        await expect(second.listening).rejects.toThrow('STATE_IN_USE')
+      }
+      await answered(apps, apps.told.length + 50)
+      await apps.end()
+      expect(apps.repeats + apps.unanswered).toBe(0)
+      await expectEqualBooks()
+      await site.agent?.end('SIGKILL')
+      expect(ledger().ledger.size).toBe(apps.told.length)
+    },
+    LIMIT_MS,
+  )
+})
+
+describe('a first start that is killed', () => {
+  it.for([
+    ['while the database is made', 'fsync', 5],
+    ['before the key has its name', 'link', 1],
+    ['before the identity that the cloud gave is written', 'pwrite64', 41],
+    ['before the identity is flushed', 'fsync', 12],
+    ['before the incarnation that the cloud gave is written', 'pwrite64', 43],
+    ['before the policy is flushed', 'fsync', 14],
+  ] as const)('%s is made up for by the next one', { timeout: LIMIT_MS }, async ([, call, number], context) => {
+    needsStrace(context)
+    site.startAgent(killedAt(call, number))
+    expect(await site.agent?.ended).toBe('SIGKILL')
+    site.startAgent()
+    const { incarnation } = await site.agentServes()
+    const apps = applications('after')
+    apps.begin()
+    await answered(apps, 20)
+    await apps.end()
+    await expectEqualBooks()
+    await site.agent?.end('SIGKILL')
+    // An answer to an attach that was not kept is never taken: the next one makes another incarnation.
+    expect(incarnation).toBeLessThanOrEqual(2)
+    const { ledger: entries } = ledger(incarnation)
+    expect(entries.size).toBe(apps.told.length)
+    for (const { correlationId } of apps.told) expect(entries.find(correlationId)).toBeDefined()
+  })
+})
+
+describe('a state directory on a disk that is full at the start', () => {
+  /** A file system of that size; skipped where none can be mounted. */
+  function smallDisk(skip: (reason: string) => void, size: string): string {
+    const path = temporaryDirectory()
+    try {
+      execFileSync('mount', ['-t', 'tmpfs', '-o', `size=${size}`, 'tmpfs', path], { stdio: 'pipe' })
+    } catch (error) {
+      skip(`no file system can be mounted here: ${(error as Error).message}`)
+    }
+    onTestFinished(() => void execFileSync('umount', ['-l', path]))
+    return path
+  }
+
+  /** All that is free. */
+  function fill(path: string): () => void {
+    const { bavail, bsize } = statfsSync(path)
+    const filler = join(path, 'filler')
+    writeFileSync(filler, Buffer.alloc(bavail * bsize))
+    expect(statfsSync(path).bavail).toBe(0)
+    return () => rmSync(filler)
+  }
+
+  const start = (state: string): Service => {
+    const flags = ['--push-enabled=false', `--state-directory=${state}`, `--socket-path=${site.socketPath}`]
+    const token = join(site.directory, 'enrollment-token')
+    const args = ['agent', ...flags, `--enrollment-token-file=${token}`, '--sync-interval=1s']
+    const service = new Service({ args, logFile: join(site.directory, 'agent.log') })
+    site.agent = service
+    return service
+  }
+
+  it(
+    'is refused with a code when nothing is there yet, and used when there is room',
+    { timeout: LIMIT_MS },
+    async (context) => {
+      const disk = smallDisk(context.skip, '40m')
+      const makeRoom = fill(disk)
+      const refused = start(join(disk, 'state'))
+      expect(await refused.ended).toBe(73)
+      await expect(refused.listening).rejects.toThrow('STATE_UNWRITABLE')
+      makeRoom()
+      start(join(disk, 'state'))
+      await site.agentServes()
+    },
+  )
+
+  it(
+    'keeps a device from deciding, not from running; it decides when there is room',
+    { timeout: LIMIT_MS },
+    async (context) => {
+      const disk = smallDisk(context.skip, '40m')
+      const state = join(disk, 'state')
+      start(state)
+      await site.agentServes()
+      await site.agent?.end('SIGKILL')
+      rmSync(join(state, 'journal.db-slack'))
+      const makeRoom = fill(disk)
+      start(state)
+      await site.until('it runs', ({ incarnation }) => incarnation === 1)
+      using application = new HttpClient({ address: `unix:${site.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
+      const ask = () =>
+        application.text({
+          method: 'POST',
+          path: `/elastic/api/v1.1/instances/${site.instanceId}/access-request`,
+          body: { requester: { type: 'user', value: 'ada' }, requestedItems: [{ item: 'press', count: 1 }] },
+        })
+      await expect(ask()).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+      makeRoom()
+      await expect.poll(() => ask().then(() => 'decided', String), { timeout: 20_000 }).toBe('decided')
+    },
+  )
+})
+
+describe('an agent that is asked to stop under load', () => {
+  it(
+    'records just what it answers, and answers what it has read',
+    async () => {
+      site.startAgent()
+      await site.agentServes()
+      const apps = applications('stop')
+      apps.begin()
+      await answered(apps, 200)
+      expect(await site.agent?.end('SIGTERM')).toBe(0)
+      const told = apps.told.map(({ correlationId }) => correlationId)
+      apps[Symbol.dispose]()
+      await apps.end()
+      expect(apps.told).toHaveLength(told.length)
+      const { ledger: entries } = ledger()
+      // Not one more: what was read before the stop was answered, and what was not read was not recorded.
+      expect([...entries.after(0)].map(({ correlationId }) => correlationId).sort()).toEqual(told.sort())
+    },
+    LIMIT_MS,
+  )
+})
+
+describe('an application that uses the number of a request for another one', () => {
+  it(
+    'is refused, also after the agent was killed, and charged once',
+    async () => {
+      site.startAgent()
+      await site.agentServes()
+      using application = new HttpClient({ address: `unix:${site.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
+      const ask = (count: number) =>
+        application.call({
+          method: 'POST',
+          path: `/elastic/api/v1.1/instances/${site.instanceId}/access-request`,
+          headers: { 'x-tallygate-session': 'app', 'x-tallygate-request': '1' },
+          body: { requester: { type: 'user', value: 'ada' }, requestedItems: [{ item: 'press', count }] },
+        })
+      const first = await ask(3)
+      expect(first.status).toBe(200)
+      for (let life = 0; life < 2; life += 1) {
+        const other = await ask(4)
+        expect(JSON.parse(other.text)).toMatchObject({ code: 'REPEAT_MISMATCH' })
+        expect(other.status).toBe(409)
+        expect(await ask(3)).toEqual(first)
+        await site.agent?.end('SIGKILL')
+        expect(ledger().ledger.size).toBe(1)
+        site.startAgent()
+        await site.agent?.listening
+      }
+      await expectEqualBooks()
+    },
+    LIMIT_MS,
+  )
+})
