@@ -255,6 +255,13 @@ export const ERRORS = catalogue({
     http: 503,
     retry: 'no',
   },
+  LEDGER_UNREADABLE: {
+    meaning: 'The ledger to be checked is not there, or cannot be read.',
+    remedy: 'Check the path, and that the user may read it: the database belongs to the user of the agent.',
+    http: 500,
+    exit: 66,
+    retry: 'no',
+  },
   NOT_ENROLLED: {
     meaning: 'This device does not belong to a cloud yet.',
     remedy: 'Give the agent an enrollment token (see `tallygate devices enrollment-token`).',

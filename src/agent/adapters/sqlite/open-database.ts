@@ -9,7 +9,7 @@ import Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
 
 /** In the header of the file: "TgJ1". */
-const APPLICATION_ID = 0x54674a31
+export const APPLICATION_ID = 0x54674a31
 
 const PAGE_BYTES = 4096
 
