@@ -12,7 +12,8 @@ import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
 import { mergeNext } from './merge-next.ts'
 import { type OpenedSegment, openSegment } from './open-segment.ts'
 import type { Device, Incarnation, MergedSegment } from './records.ts'
-import { type Proof, openProofs, takeProofs } from './take-proofs.ts'
+import { type Proof, openProofs } from './open-proofs.ts'
+import { takeProofs } from './take-proofs.ts'
 import { type Sync, type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 
 /** What became of a segment: how it was judged, or that it could not be opened, or did not add up. */

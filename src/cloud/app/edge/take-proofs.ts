@@ -4,42 +4,12 @@
  * granted of the instance's accounts until all who can hold rights in them have been heard of.
  */
 import type { AccountId } from '../../../core/account.ts'
-import { type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
-import { openDocument } from '../../../protocol/signing.ts'
 import type { Transaction } from '../store.ts'
-import type { KeyRing } from './key-ring.ts'
 import { type AccountMove, movePools } from './move.ts'
+import type { Proof } from './open-proofs.ts'
 import { type Device, type Incarnation, newDeviceAccount, settled } from './records.ts'
 import { holdRules, openPools } from './rules-in-force.ts'
 import type { Sync } from './taking.ts'
-
-export interface Proof {
-  readonly document: string
-  readonly answer: Extract<SyncAnswer, { outcome: 'MERGED' | 'FENCED' }>
-}
-
-/** Those of the documents that the twin has signed for this device; others prove nothing. */
-export async function openProofs(
-  keys: KeyRing,
-  deviceId: string,
-  documents: readonly string[],
-): Promise<readonly Proof[]> {
-  const proofs: Proof[] = []
-  for (const document of documents) {
-    const answer = await openAnswer(keys, document)
-    if (answer?.deviceId !== deviceId) continue
-    if (answer.outcome === 'MERGED' || answer.outcome === 'FENCED') proofs.push({ document, answer })
-  }
-  return proofs
-}
-
-async function openAnswer(keys: KeyRing, document: string): Promise<SyncAnswer | undefined> {
-  for (const { publicKey } of keys.trusted) {
-    const text = await openDocument('sync-answer', document, publicKey)
-    if (text !== undefined) return syncAnswer.safeParse(JSON.parse(text)).data
-  }
-  return undefined
-}
 
 /** The incarnation with what its proofs say that it was granted; the same one when they say nothing new. */
 export async function takeProofs(

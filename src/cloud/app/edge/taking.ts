@@ -6,7 +6,7 @@ import type { Store, Transaction } from '../store.ts'
 import type { KeyRing } from './key-ring.ts'
 import type { OpenedSegment } from './open-segment.ts'
 import type { Device, Incarnation } from './records.ts'
-import type { Proof } from './take-proofs.ts'
+import type { Proof } from './open-proofs.ts'
 import type { EdgeTerms } from './terms.ts'
 
 /** What taking in a segment needs. */
