@@ -19,12 +19,12 @@ interface Site {
 }
 
 /** A device that is enrolled at a twin with one line item of 100 tokens. */
-async function openSite(): Promise<Site> {
+async function openSite(change: Parameters<Twin['lineItem']>[1] = {}): Promise<Site> {
   const twin = await openTwin()
   stops.push(() => twin[Symbol.asyncDispose]())
   const instanceId = await twin.instance()
   await twin.rates({ Print: 1 })
-  await twin.lineItem(instanceId)
+  await twin.lineItem(instanceId, change)
   const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
   const { exchange, close } = createExchange(EXCHANGE_DEFAULTS)
   stops.push(close)
@@ -127,6 +127,57 @@ test('a device that was restored from a backup is fenced, billed for both histor
   expect(device.link.status()).toMatchObject({ incarnation: 2, fenced: false, backlog: 0 })
   expect(await used()).toBe(3.5)
   expect(await device.charge(1_000_000n)).toBe('GRANTED')
+})
+
+test('a device that is offline over a reset spends what it holds of the next period, which is billed to that period', async () => {
+  const { twin, device, instanceId, used } = await openSite({ attributes: { resetFrequency: 'DAILY' } })
+  await device.start()
+  await device.settle()
+  const [today] = device.disk.accounts.keys()
+  const period = Number(today?.split('/').at(-1))
+  device.charged = { ...device.charged, account: lineAccount(instanceId, 'ACT-1', period) }
+  expect(await device.charge(4_000_000n)).toBe('GRANTED')
+  device.network.down = true
+  device.time.advance(86_400_000)
+  twin.now += 86_400_000
+  device.charged = { ...device.charged, account: lineAccount(instanceId, 'ACT-1', period + 1) }
+  expect(device.left).toBe(10_000_000n)
+  expect(await device.charge(9_000_000n)).toBe('GRANTED')
+  device.network.down = false
+  await device.sync()
+  expect(device.link.status().backlog).toBe(0)
+  // What was used of the period before stands in that period: each has its own books.
+  expect(await used()).toBe(9)
+  const pools = await twin.read((reader) =>
+    reader.accounts.get([0, 1].map((next) => lineAccount(instanceId, 'ACT-1', period + next))),
+  )
+  expect([...pools.values()].map(({ billedByDevices }) => billedByDevices)).toEqual([4_000_000n, 9_000_000n])
+})
+
+test('an allowed overdraft is a part of what devices are granted, and no device gets beyond it', async () => {
+  const { device, used } = await openSite({
+    quantity: 10,
+    attributes: { overdraftType: 'Number', overdraftLimit: 5 },
+  })
+  await device.start()
+  await device.settle()
+  const ask = async (atLeast: bigint): Promise<void> => {
+    const asked = device.link.requestGrant([{ account: device.charged.account, atLeast, wanted: 0n }], 5_000)
+    await until(async () => {
+      device.time.advance(60)
+      await device.settle()
+      return !device.link.status().rounds.running
+    })
+    await asked
+  }
+  await ask(16_000_000n)
+  expect(device.left).toBe(15_000_000n)
+  expect(await device.charge(16_000_000n)).toBe('REFUSED')
+  expect(await device.charge(15_000_000n)).toBe('GRANTED')
+  await device.sync()
+  expect(await used()).toBe(15)
+  await ask(1n)
+  expect(device.ledger.roomAt(device.clock.reading())(device.charged.account)).toEqual({ left: 0n, shortage: 'POOL' })
 })
 
 test('room that an administrator wants back comes back', async () => {
