@@ -226,7 +226,17 @@ function checkCounters({ state, accounts, entries }: LedgerBundle, find: Find): 
   const late = sumOf(own.filter(({ n }) => n > state.sealedEntry))
   const all = whole ? sumOf(own) : undefined
   const known = new Set(accounts.map(({ account }) => account))
-  for (const { account, granted, used, refunded, returned, metered, sealedUsed, sealedRefunded } of accounts) {
+  for (const {
+    account,
+    granted,
+    used,
+    refunded,
+    returned,
+    allowance,
+    metered,
+    sealedUsed,
+    sealedRefunded,
+  } of accounts) {
     const since = late.get(account) ?? NOTHING
     if (
       BigInt(sealedUsed) + since.used !== BigInt(used) ||
@@ -238,8 +248,8 @@ function checkCounters({ state, accounts, entries }: LedgerBundle, find: Find): 
     if (all !== undefined && (total.used !== BigInt(used) || total.refunded !== BigInt(refunded))) {
       find('COUNTERS', account, 'the counters are not the sum of the entries')
     }
-    const held = BigInt(granted) - BigInt(returned) - BigInt(used) + BigInt(refunded)
-    const negative = [granted, used, refunded, returned].some((value) => value.startsWith('-'))
+    const held = BigInt(granted) + BigInt(allowance) - BigInt(returned) - BigInt(used) + BigInt(refunded)
+    const negative = [granted, used, refunded, returned, allowance].some((value) => value.startsWith('-'))
     if (negative || (!metered && held < 0n)) find('OVERSPENT', account, `${used} used of ${granted} granted`)
   }
   for (const account of late.keys()) {

@@ -37,6 +37,8 @@ export const ledgerBundle = z.strictObject({
       used: amount,
       refunded: amount,
       returned: amount,
+      /** What may be spent above the grant, by the offline policy of the line item. */
+      allowance: amount,
       /** Has been without limit: more may be spent than is granted. */
       metered: z.boolean(),
       /** As of the last entry that a segment holds. */

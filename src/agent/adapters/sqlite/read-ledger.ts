@@ -143,7 +143,8 @@ function bundleOf(database: Database.Database): unknown {
     accounts: database
       .prepare(
         `SELECT account.id AS account, CAST(granted AS TEXT) AS granted, CAST(used AS TEXT) AS used,
-           CAST(refunded AS TEXT) AS refunded, CAST(returned AS TEXT) AS returned, metered,
+           CAST(refunded AS TEXT) AS refunded, CAST(returned AS TEXT) AS returned,
+           CAST(allowance AS TEXT) AS allowance, metered,
            CAST(sealed_used AS TEXT) AS sealedUsed, CAST(sealed_refunded AS TEXT) AS sealedRefunded, answer AS proof
          FROM account LEFT JOIN segment_document ON segment_document.id = account.proof ORDER BY account.id`,
       )
