@@ -5,6 +5,7 @@
 import { type AccountId, parseAccount } from '../core/account.ts'
 import type { Micro } from '../core/amount.ts'
 import type { ItemStatus } from '../protocol/service/status.ts'
+import { SESSION_LINE_ITEM } from './site.ts'
 import type { Told } from './play.ts'
 
 export interface Phase {
@@ -33,7 +34,7 @@ export interface Comparison {
   readonly lineItemId: string
   /** Which part of what was charged to the line item this is, where it is not all of it. */
   readonly part: string | null
-  /** Null where the applications are not told: allocations. */
+  /** Null where the applications are not told: allocations, and what a session is charged by itself. */
   readonly told: Micro | null
   readonly device: Micro
   readonly cloud: Micro
@@ -108,8 +109,11 @@ interface Reading {
 function readingOf(account: AccountId, names: Ledgers['names']): Reading {
   const parsed = parseAccount(account)
   switch (parsed?.kind) {
-    case 'line':
-      return { lineItemId: parsed.lineItemId, part: null, key: keyOf(parsed.lineItemId) }
+    case 'line': {
+      const { lineItemId } = parsed
+      // What a session is charged by itself, and what it gets back, is told to nobody.
+      return { lineItemId, part: null, key: lineItemId === SESSION_LINE_ITEM ? null : keyOf(lineItemId) }
+    }
     case 'action':
       return { lineItemId: parsed.lineItemId, part: names.get(account) ?? parsed.actionId, key: null }
     case 'limit': {

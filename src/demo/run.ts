@@ -21,6 +21,7 @@ import { startProxy } from './proxy.ts'
 import { type Random, seeded } from './random.ts'
 import { seconds } from './report.ts'
 import { compare, type DemoResult, type Phase, wrongRefusals } from './result.ts'
+import { playSessionScene } from './session-scene.ts'
 import { killRunning } from './service-process.ts'
 import { Agent, Twin } from './services.ts'
 import { LINE_ITEMS, RATE_TABLES } from './site.ts'
@@ -166,6 +167,9 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
     `The network is back; the agent reached the cloud again after ${seconds(performance.now() - restored)} s`,
   )
   const evening = await phase('evening', true, day.slice(2 * third))
+
+  const { socketPath } = agent
+  await playSessionScene({ socketPath, instanceId, technician, administrator, presenter, signal })
 
   const drainBegan = performance.now()
   await until(

@@ -71,6 +71,10 @@ interface LineItem {
   readonly monthlyLimit?: number
 }
 
+/** What the session of the demo is charged for, and what pays for it: nothing else draws on it. */
+export const SESSION_LINE_ITEM = 'LW-WORKBENCH'
+export const SESSION_ITEM = { name: 'Workbench', version: '1.0' } as const
+
 const keepOut: readonly Rule[] = [
   { name: 'Suspended members', action: 'DENY', condition: 'suspended' },
   { name: 'Contractors from afar', action: 'DENY', condition: 'contractor off the premises' },
@@ -124,6 +128,8 @@ export const LINE_ITEMS: readonly LineItem[] = [
     rules: [],
     monthlyLimit: 600,
   },
+  // Paid for by the interval, in a session.
+  { activationId: SESSION_LINE_ITEM, series: 'workbench', quantity: 500, startsIn: -10, endsIn: 80, rules: [] },
   // Its window opens next month, so it can serve nobody yet.
   { activationId: 'LW-ARCHIVE-NEXT', series: 'archive', quantity: 500, startsIn: 30, endsIn: 395, rules: [] },
 ]
@@ -171,5 +177,11 @@ export const RATE_TABLES: readonly RateTable[] = [
     items: [rated('Inspect', '1.0', 0.05), rated('Certificate', '1.0', 3)],
   },
   { series: 'furnace', version: '1', effectiveIn: -20, items: [rated('Firing', '1.0', 0.75)] },
+  {
+    series: 'workbench',
+    version: '1',
+    effectiveIn: -20,
+    items: [rated(SESSION_ITEM.name, SESSION_ITEM.version, 2)],
+  },
   { series: 'archive', version: '1', effectiveIn: -20, items: [rated('Archive', '1.0', 0.02)] },
 ]
