@@ -3,6 +3,7 @@
 import { mkdir, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { format, resolveConfig } from 'prettier'
+import { z } from 'zod'
 import { CHECKS } from '../conformance/all-checks.ts'
 import { STATEMENTS } from '../conformance/statements.ts'
 import { agentOptions } from '../src/agent/settings.ts'
@@ -11,6 +12,7 @@ import { type Operations, apiDocuments } from '../src/cloud/adapters/http/openap
 import { type ServiceParts, serviceRoutes } from '../src/cloud/adapters/http/service/service.ts'
 import { cloudOptions } from '../src/cloud/settings.ts'
 import { type ErrorCode, ERRORS } from '../src/protocol/errors.ts'
+import { deviceReport } from '../src/protocol/local/report.ts'
 import { configurationPage } from '../src/settings/pages.ts'
 
 /** Text of each generated page by its path, formatted as `npm run format` leaves it. */
@@ -26,6 +28,7 @@ export async function generatedPages(): Promise<ReadonlyMap<string, string>> {
     ['docs/errors.md', errorsPage()],
     ['docs/conformance.md', conformancePage()],
   ])
+  pages.set('docs/device-report.schema.json', JSON.stringify(z.toJSONSchema(deviceReport, { io: 'input' })))
   for (const [name, document] of apiDocuments(servedOperations(), { prefix, errorsUrl: '../errors.md' })) {
     pages.set(`docs/openapi/${name}.json`, JSON.stringify(document))
   }

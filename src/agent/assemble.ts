@@ -19,6 +19,7 @@ import { type Link, createLink } from './app/link/link.ts'
 import type { LinkLog, Randomness, Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
 import { PolicyBoard } from './app/policy-board.ts'
+import { ReadinessProbe } from './app/readiness.ts'
 import { recoverBlocks } from './app/recover-blocks.ts'
 import { Sessions } from './app/sessions/sessions.ts'
 import { statusOf } from './app/status.ts'
@@ -59,6 +60,7 @@ export interface AssembledAgent {
   readonly sessions: Sessions
   readonly callers: Callers
   readonly status: () => ReturnType<typeof statusOf>
+  readonly readiness: ReadinessProbe
   /** Begins to write the clock when nothing else has for a while. Returns what ends it. */
   keepClock(): () => void
   /** Writes what is on its way to the journal, and the clock. */
@@ -159,6 +161,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     sessions,
     callers,
     status: () => statusOf(statusParts),
+    readiness: new ReadinessProbe({ ledger, policies, topUps: link, clock, journal: watched, timers }),
     keepClock: () => keepClock(watched, ledger, timers),
     drain: async () => {
       sessions.stop()

@@ -7,6 +7,7 @@ import { readFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
+import type { DeviceReportWire } from '../protocol/local/report.ts'
 import { sha256, signDocument } from '../protocol/signing.ts'
 import { createCloudHttp } from './adapters/cloud-http/cloud-http.ts'
 import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './adapters/cloud-http/exchange.ts'
@@ -16,6 +17,8 @@ import { openSocket } from './adapters/socket/server.ts'
 import { openJournal } from './adapters/sqlite/journal.ts'
 import { systemNames } from './adapters/system/names.ts'
 import { openPeerCredentials } from './adapters/system/peer-credentials.ts'
+import { type StatusServer, openStatus } from './adapters/status-http/server.ts'
+import { lookAtMachine } from './adapters/system/machine.ts'
 import { systemRandomness } from './adapters/system/randomness.ts'
 import { TmpfsLog } from './adapters/tmpfs/volatile-log.ts'
 import { openTimeSource } from './adapters/system/time-source.ts'
@@ -25,6 +28,8 @@ import type { DeviceKey } from './app/link/device-key.ts'
 import type { Link } from './app/link/link.ts'
 import type { Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
+import { reportOf } from './app/report.ts'
+import type { ReadinessProbe } from './app/readiness.ts'
 import { assembleAgent } from './assemble.ts'
 import { Ending } from './ending.ts'
 import type { AgentSettings } from './settings.ts'
@@ -42,6 +47,8 @@ export interface Overrides {
 
 export interface Agent {
   readonly socketPath: string
+  /** `http://host:port` of the status page; null: there is none. */
+  readonly statusAddress: string | null
   readonly link: Pick<Link, 'wake' | 'status'>
   /**
    * Resolves after {@link Agent.stop}; rejects when the agent had to end by itself, after it has let go of everything. A
@@ -90,7 +97,7 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   })
   late.key = key
 
-  const extraCa = settings.tls.caFile === null ? null : readCa(settings.tls.caFile)
+  const extraCa = settings.tls.caFile === null ? null : readPem('tls.ca_file', settings.tls.caFile)
   const network = createExchange({ ...EXCHANGE_DEFAULTS, extraCa })
   started.defer(() => network.close())
   const exchange = overrides.exchange ?? network.exchange
@@ -122,6 +129,15 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   const { link } = agent
   started.defer(() => link.stop())
 
+  const machine = () => lookAtMachine(settings.state.directory)
+  const status = await openStatusPage(
+    settings,
+    () => reportOf({ status: agent.status, journal, machine }),
+    agent.readiness,
+    log,
+  )
+  started.defer(() => status?.stop())
+
   await link.start()
   const socket = await openSocket({
     path: settings.socket.path,
@@ -152,8 +168,17 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
       await parts.disposeAsync()
     },
   })
-  log.info({ socket: settings.socket.path, state: settings.state.directory, version }, 'listening')
-  return { socketPath: settings.socket.path, link, ended: ending.ended, stop: () => ending.stop() }
+  log.info(
+    { socket: settings.socket.path, status: status?.origin ?? null, state: settings.state.directory, version },
+    'listening',
+  )
+  return {
+    socketPath: settings.socket.path,
+    statusAddress: status?.origin ?? null,
+    link,
+    ended: ending.ended,
+    stop: () => ending.stop(),
+  }
 }
 
 function pushOf(settings: AgentSettings, overrides: Overrides, extraCa: string | null, log: Logger): Push | null {
@@ -164,11 +189,43 @@ function pushOf(settings: AgentSettings, overrides: Overrides, extraCa: string |
   return createMqttPush({ ...MQTT_DEFAULTS, extraCa, pause, fraction, now, log })
 }
 
-function readCa(path: string): string {
+async function openStatusPage(
+  { status: { port, host, token, certificateFile, keyFile, clientCaFile } }: AgentSettings,
+  report: () => Promise<DeviceReportWire>,
+  readiness: ReadinessProbe,
+  log: Logger,
+): Promise<StatusServer | null> {
+  if (port === null) return null
+  if ((certificateFile === null) !== (keyFile === null)) {
+    throw new CodedError('CONFIG_INVALID', 'status.certificate_file and status.key_file go together: one is missing.')
+  }
+  if (certificateFile === null && clientCaFile !== null) {
+    throw new CodedError('CONFIG_INVALID', 'status.client_ca_file needs status.certificate_file and status.key_file.')
+  }
+  const tls =
+    certificateFile === null || keyFile === null
+      ? null
+      : {
+          certificate: readPem('status.certificate_file', certificateFile),
+          key: readPem('status.key_file', keyFile),
+          clientCa: clientCaFile === null ? null : readPem('status.client_ca_file', clientCaFile),
+        }
+  return openStatus({
+    host,
+    port,
+    tls,
+    token: token?.reveal() ?? null,
+    report,
+    readiness: () => readiness.check(),
+    onFault: (error) => log.error({ err: error }, 'the status page met a fault'),
+  })
+}
+
+function readPem(setting: string, path: string): string {
   try {
     return readFileSync(path, 'utf8')
   } catch (cause) {
-    throw new CodedError('CONFIG_UNREADABLE', `tls.ca_file: ${path} cannot be read`, { cause })
+    throw new CodedError('CONFIG_UNREADABLE', `${setting}: ${path} cannot be read`, { cause })
   }
 }
 

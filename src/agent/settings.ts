@@ -207,6 +207,27 @@ const options = {
       default: null,
     }),
   },
+  status: {
+    port: integer({
+      help: 'Port of the status page, the metrics and the health checks; 0 takes any free one. Left out: there are none.',
+      default: null,
+      min: 0,
+      max: 65_535,
+    }),
+    host: text({
+      help: 'Address that they listen on. Beyond loopback they need a certificate, and a token or an authority of clients.',
+      default: '127.0.0.1',
+    }),
+    token: secret({
+      help: 'What a reader must know: as bearer token, or as the password that a browser asks for, with any user name.',
+    }),
+    certificateFile: path({ help: 'Certificate chain in PEM: with it and its key they speak HTTPS.', default: null }),
+    keyFile: path({ help: 'Private key of the certificate, in PEM.', default: null }),
+    clientCaFile: path({
+      help: 'Certificates in PEM of the authority whose clients may read: with a token as well, either of them suffices.',
+      default: null,
+    }),
+  },
   log: {
     level: choice(['debug', 'info', 'warn', 'error'], { help: 'Least severity of what is logged.', default: 'info' }),
   },

@@ -1,0 +1,37 @@
+/** HTML from template literals. Whatever is put into one is text, unless it is HTML that came from here. */
+
+/** Marks text as HTML; only {@link html} makes it. */
+export class Html {
+  readonly text: string
+
+  constructor(text: string) {
+    this.text = text
+  }
+}
+
+type Piece = string | number | Html | readonly Html[]
+
+export function html(strings: TemplateStringsArray, ...pieces: readonly Piece[]): Html {
+  return new Html(strings.reduce((made, string, at) => made + textOf(pieces[at - 1] ?? '') + string))
+}
+
+function textOf(piece: Piece): string {
+  if (piece instanceof Html) return piece.text
+  if (typeof piece === 'object') return piece.map(({ text }) => text).join('')
+  return escapeHtml(String(piece))
+}
+
+const ESCAPES: Readonly<Record<string, string>> = {
+  '&': '&amp;',
+  '<': '&lt;',
+  '>': '&gt;',
+  '"': '&quot;',
+  "'": '&#39;',
+}
+
+/** Characters that turn the direction of text, or that nobody sees, are shown by their number: a name must not pose as another. */
+function escapeHtml(text: string): string {
+  return text
+    .replace(/[\p{Cc}\p{Cf}]/gu, (char) => `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`)
+    .replace(/[&<>"']/g, (char) => ESCAPES[char] ?? '')
+}

@@ -1,0 +1,53 @@
+/** How the status page looks, and what it runs: both stand in the page, and the browser is told to run nothing else. */
+
+export const STYLE = `
+:root{color-scheme:light dark;--ground:#f6f7f8;--card:#fff;--ink:#16191d;--soft:#545c66;--line:#d9dde2;--ok:#0b6b3a;--attention:#8a5200;--refusing:#b3151f;--bar:#1f5fae;--track:#dde2e8}
+@media(prefers-color-scheme:dark){:root{--ground:#12151a;--card:#1b2027;--ink:#e9edf2;--soft:#a8b2bd;--line:#323a45;--ok:#63d297;--attention:#f2b75c;--refusing:#ff8a8a;--bar:#7ab2f5;--track:#343d48}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.45 system-ui,sans-serif}
+header,main,footer{max-width:70rem;margin:0 auto;padding:1rem}
+h1{font-size:1rem;margin:0;color:var(--soft);font-weight:600}
+h2{font-size:1.05rem;margin:0 0 .6rem}
+.verdict{font-size:1.35rem;line-height:1.3;font-weight:600;margin:.5rem 0 0;padding-left:.8rem;border-left:.4rem solid}
+.ok{color:var(--ok)}.attention{color:var(--attention)}.refusing{color:var(--refusing)}
+main{display:grid;gap:1rem;padding-top:0}
+section{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:1rem;min-width:0}
+dl{display:grid;gap:.35rem 1rem;margin:0;grid-template-columns:minmax(7rem,max-content) 1fr}
+dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
+section p{margin:0}
+.scroll{overflow-x:auto}
+.scroll:focus-visible{outline:3px solid var(--bar);outline-offset:2px}
+table{border-collapse:collapse;width:100%}
+th,td{text-align:left;padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
+th{color:var(--soft);font-weight:600}
+.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+svg{display:block;margin-top:.35rem;width:8rem;height:.8rem;border-radius:.2rem}
+.track{fill:var(--track)}.used{fill:var(--bar)}
+.problem{margin:0 0 .8rem;padding-left:.8rem;border-left:.3rem solid var(--attention);overflow-wrap:anywhere}
+.problem:last-child{margin:0}.problem p{margin:.15rem 0}
+.soft,footer{color:var(--soft)}a{color:var(--bar)}
+@media(min-width:56rem){main{grid-template-columns:1fr 1fr}.wide{grid-column:1/-1}}
+`
+
+/** Fetches the page again and takes over the parts that differ, so that focus and scrolling stay where they are. */
+export const SCRIPT = `
+const every=2000
+const note=document.getElementById('live')
+async function refresh(){
+  try{
+    const answer=await fetch('/',{cache:'no-store'})
+    if(!answer.ok)throw new Error(String(answer.status))
+    const next=new DOMParser().parseFromString(await answer.text(),'text/html')
+    for(const part of document.querySelectorAll('[data-part]')){
+      const other=next.querySelector('[data-part="'+part.dataset.part+'"]')
+      if(!other)continue
+      if(part.className!==other.className)part.className=other.className
+      if(part.innerHTML!==other.innerHTML)part.replaceChildren(...other.childNodes)
+    }
+    say('Refreshed every 2 seconds.')
+  }catch{say('The agent does not answer: what you see is old.')}
+  setTimeout(refresh,every)
+}
+function say(text){if(note.textContent!==text)note.textContent=text}
+setTimeout(refresh,every)
+`

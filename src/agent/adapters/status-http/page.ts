@@ -1,0 +1,258 @@
+/**
+ * The status page: everything of a report on one page that needs nothing from elsewhere, for a phone in a cabinet as for a
+ * desk. It is whole without script; with it, it keeps itself up to date. Names that requesters chose are text, whatever is in them.
+ */
+import { hash } from 'node:crypto'
+import { parseAccount } from '../../../core/account.ts'
+import { formatMicro } from '../../../core/amount.ts'
+import { outstanding, room } from '../../../core/grant.ts'
+import type { DeviceReportWire } from '../../../protocol/local/report.ts'
+import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
+import { countersOf, inWords } from '../../app/verdict.ts'
+import { Html, html } from './html.ts'
+import { SCRIPT, STYLE } from './page-style.ts'
+
+const sourceOf = (text: string): string => `'sha256-${hash('sha256', text, 'base64')}'`
+
+// Their content is hashed to the byte: no layout may touch it.
+const STYLE_ELEMENT = new Html(`<style>${STYLE}</style>`)
+const SCRIPT_ELEMENT = new Html(`<script>${SCRIPT}</script>`)
+
+/** The Content-Security-Policy that the page is sent with. */
+export const PAGE_POLICY = [
+  "default-src 'none'",
+  `style-src ${sourceOf(STYLE)}`,
+  `script-src ${sourceOf(SCRIPT)}`,
+  "connect-src 'self'",
+  'img-src data:',
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+].join('; ')
+
+/** @returns the HTML document */
+export function statusPage(report: DeviceReportWire): string {
+  const { verdict, status } = report
+  const page = html`<!doctype html>
+    <html lang="en">
+      <head>
+        <meta charset="utf-8" />
+        <meta name="viewport" content="width=device-width, initial-scale=1" />
+        <title>Device status - Tallygate</title>
+        <link rel="icon" href="data:," />
+        ${STYLE_ELEMENT}
+      </head>
+      <body>
+        <header>
+          <h1>Tallygate device <span data-part="device">${status.deviceId ?? 'not enrolled'}</span></h1>
+          <p class="verdict ${verdict.level}" role="status" data-part="verdict">${verdict.sentence}</p>
+        </header>
+        <main>
+          ${problemsOf(report)} ${connectionOf(report)} ${ledgerOf(report)} ${tokensOf(report)} ${decisionsOf(report)}
+        </main>
+        <footer><span id="live">Refreshed when you load it again.</span> <a href="/status">As JSON</a></footer>
+        ${SCRIPT_ELEMENT}
+      </body>
+    </html>`
+  return page.text
+}
+
+function problemsOf({ problems, status }: DeviceReportWire): Html {
+  const now = status.clock.now
+  const list = problems.map(
+    ({ subject, code, message, remedy, since }) =>
+      html`<div class="problem">
+        <p><strong>${subject}: ${code}</strong> <span class="soft">for ${inWords(Math.max(0, now - since))}</span></p>
+        <p>${message}</p>
+        <p><strong>What to do:</strong> ${remedy}</p>
+      </div>`,
+  )
+  return html`<section class="wide" aria-labelledby="problems">
+    <h2 id="problems">Problems</h2>
+    <div data-part="problems">${list.length === 0 ? html`<p class="soft">None.</p>` : list}</div>
+  </section>`
+}
+
+const PUSH = { OFF: 'off', CONNECTED: 'connected', DISCONNECTED: 'not connected' }
+const SESSION = { CLOSED: 'closed', OPEN: 'open', LOCKED: 'locked by an administrator' }
+
+function connectionOf({ status }: DeviceReportWire): Html {
+  const { connected, lastContactAt, lastSyncAt, push, clock, policies, sessions, grant } = status
+  const facts: Fact[] = [
+    ['Cloud', connected ? 'connected' : 'offline'],
+    ['Last contact', ago(lastContactAt, clock.now)],
+    ['Last sync', ago(lastSyncAt, clock.now)],
+    ['Hints', PUSH[push]],
+    ...sessions.map(({ state }): Fact => ['Session', SESSION[state]]),
+    ...policies.map(({ applied, newest }): Fact => [
+      'Rules',
+      newest > applied ? `revision ${applied} applied, ${newest} wanted` : `revision ${applied}, the newest`,
+    ]),
+    ['Grant', grant === null ? 'none' : `for ${inWords(grant.remainingMs)} more without the cloud`],
+  ]
+  return section('connection', 'Connection', factsOf('connection', facts))
+}
+
+const CLOCK = { exact: 'exact', rough: 'rough', unbounded: 'not bounded: only the earliest possible time is known' }
+
+function ledgerOf({ status, clock, machine }: DeviceReportWire): Html {
+  const { lastEntry, backlog, durability, startedAt, version } = status
+  const within = clock.widthMs === null ? '' : `, within ${inWords(clock.widthMs)}`
+  const facts: Fact[] = [
+    ['Not yet sent', `${backlog} of ${lastEntry} entries`],
+    ['Answers', durability === 'durable' ? 'after their charge is on the disk' : 'from blocks reserved ahead'],
+    ['Clock', `${CLOCK[clock.verdict]}${within}`],
+    ['Disk', `${sizeOf(machine.diskFree)} free of ${sizeOf(machine.diskTotal)}, ledger ${sizeOf(machine.ledgerSize)}`],
+    [
+      'Memory',
+      `agent ${sizeOf(machine.memoryOfAgent)}, ${sizeOf(machine.memoryFree)} free of ${sizeOf(machine.memoryTotal)}`,
+    ],
+    ['Running', `version ${version}, for ${inWords(Math.max(0, status.clock.now - startedAt))}`],
+  ]
+  return section('ledger', 'Ledger and device', factsOf('ledger', facts))
+}
+
+function tokensOf({ status }: DeviceReportWire): Html {
+  const rows = status.accounts.map((account) => {
+    const counters = countersOf(account)
+    const held = outstanding(counters)
+    const left = room(counters)
+    const name = nameOf(account.account)
+    return html`<tr>
+      <th scope="row">${name}</th>
+      <td class="n">${account.unlimited ? 'unlimited' : formatMicro(left)}</td>
+      <td class="n">${formatMicro(counters.used - counters.refunded)}</td>
+      <td>${account.unlimited ? html`` : chart(name, held - left, held)}</td>
+      <td>${account.exhausted ? 'the pool has no more' : ''}</td>
+    </tr>`
+  })
+  const body =
+    rows.length === 0
+      ? html`<tr>
+          <td colspan="5" class="soft">The device holds no tokens.</td>
+        </tr>`
+      : rows
+  return html`<section class="wide" aria-labelledby="tokens">
+    <h2 id="tokens">Tokens</h2>
+    <div class="scroll" role="group" aria-label="Table of tokens" tabindex="0">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Line item</th>
+            <th scope="col" class="n">Left</th>
+            <th scope="col" class="n">Used</th>
+            <th scope="col">Share used</th>
+            <th scope="col">Note</th>
+          </tr>
+        </thead>
+        <tbody data-part="tokens">
+          ${body}
+        </tbody>
+      </table>
+    </div>
+  </section>`
+}
+
+/** How much of what the device holds is used, as a bar. */
+function chart(name: string, used: bigint, held: bigint): Html {
+  const percent = held <= 0n ? 0 : Math.min(100, Number((used * 100n) / held))
+  return html`<svg
+    role="img"
+    aria-label="${name}: ${percent} percent used"
+    viewBox="0 0 100 10"
+    preserveAspectRatio="none"
+  >
+    <rect class="track" width="100" height="10"></rect>
+    <rect class="used" width="${percent}" height="10"></rect>
+  </svg>`
+}
+
+function decisionsOf({ decisions, status }: DeviceReportWire): Html {
+  const rows = decisions.map(
+    ({ at, requester, item, version, count, outcome, tokens }) =>
+      html`<tr>
+        <td><time datetime="${new Date(at).toISOString()}">${ago(at, status.clock.now)}</time></td>
+        <td>${requester.type} ${requester.value}</td>
+        <td>${count} of ${item}${version === '' ? '' : ` ${version}`}</td>
+        <td>${reasonOf(outcome)}</td>
+        <td class="n">${formatMicro(BigInt(tokens))}</td>
+      </tr>`,
+  )
+  const body =
+    rows.length === 0
+      ? html`<tr>
+          <td colspan="5" class="soft">None since the ledger was last delivered.</td>
+        </tr>`
+      : rows
+  return html`<section class="wide" aria-labelledby="decisions">
+    <h2 id="decisions">Last decisions</h2>
+    <div class="scroll" role="group" aria-label="Table of decisions" tabindex="0">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">When</th>
+            <th scope="col">Requester</th>
+            <th scope="col">Item</th>
+            <th scope="col">Decision</th>
+            <th scope="col" class="n">Tokens</th>
+          </tr>
+        </thead>
+        <tbody data-part="decisions">
+          ${body}
+        </tbody>
+      </table>
+    </div>
+  </section>`
+}
+
+function reasonOf(outcome: string): string {
+  if (outcome === 'GRANTED') return 'granted'
+  if (outcome === 'NOT_CHARGED') return 'not charged: another item was refused'
+  const known = Object.hasOwn(ITEM_STATUS, outcome) ? ITEM_STATUS[outcome as ItemStatus].description : outcome
+  return `refused: ${known}`
+}
+
+type Fact = readonly [name: string, value: string]
+
+function section(id: string, title: string, content: Html): Html {
+  return html`<section aria-labelledby="${id}">
+    <h2 id="${id}">${title}</h2>
+    ${content}
+  </section>`
+}
+
+function factsOf(part: string, facts: readonly Fact[]): Html {
+  return html`<dl data-part="${part}">
+    ${facts.map(
+      ([name, value]) =>
+        html`<dt>${name}</dt>
+          <dd>${value}</dd>`,
+    )}
+  </dl>`
+}
+
+function ago(instant: number | null, now: number): string {
+  return instant === null ? 'never' : `${inWords(Math.max(0, now - instant))} ago`
+}
+
+function sizeOf(bytes: number | null): string {
+  if (bytes === null) return 'unknown'
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
+  const power = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10))
+  const value = bytes / 1024 ** power
+  return `${power === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[power] ?? ''}`
+}
+
+function nameOf(account: string): string {
+  const parsed = parseAccount(account)
+  switch (parsed?.kind) {
+    case 'line':
+      return parsed.lineItemId
+    case 'action':
+      return `${parsed.lineItemId}, action ${parsed.actionId}`
+    case 'limit':
+      return `${parsed.lineItemId}, ${parsed.requester.type} ${parsed.requester.value}`
+    case undefined:
+      return account
+  }
+}

@@ -1,0 +1,158 @@
+/**
+ * The status of a device over HTTP: for a person's browser, for a monitoring system, for a supervisor. It only reads, takes no
+ * body, and shares nothing with the socket that applications use: what happens here delays no decision by more than its own
+ * work.
+ */
+import { type IncomingMessage, type Server, type ServerResponse, createServer as createPlain } from 'node:http'
+import { createServer as createTls } from 'node:https'
+import { type AddressInfo, isIPv6 } from 'node:net'
+import type { TLSSocket } from 'node:tls'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
+import { type DoorOptions, requireReader, requireSafe } from './door.ts'
+import { metricsText } from './metrics-text.ts'
+import { PAGE_POLICY, statusPage } from './page.ts'
+
+export interface StatusOptions extends DoorOptions {
+  readonly port: number
+  readonly report: () => Promise<DeviceReportWire>
+  readonly readiness: () => Promise<Readiness>
+  /** An error that is no expected outcome. */
+  readonly onFault: (error: unknown) => void
+}
+
+export interface StatusServer {
+  /** `http://host:port` */
+  readonly origin: string
+  stop(): Promise<void>
+}
+
+const CONNECTIONS_MAX = 64
+const REQUEST_TIMEOUT_MS = 10_000
+const HEADER_BYTES_MAX = 16 * 1024
+
+/** @throws CodedError CONFIG_INVALID, ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
+export async function openStatus(options: StatusOptions): Promise<StatusServer> {
+  requireSafe(options)
+  const { host, port } = options
+  const server = createServer(options)
+  server.maxConnections = CONNECTIONS_MAX
+  server.on('request', (request, response) => {
+    answer(options, request).then(
+      (said) => send(request, response, said),
+      (error: unknown) => {
+        options.onFault(error)
+        send(request, response, refusal(new CodedError('INTERNAL', 'the request met a fault in the agent')))
+      },
+    )
+  })
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (cause: NodeJS.ErrnoException) => reject(addressError(cause, host, port)))
+    server.listen({ host, port }, resolve)
+  })
+  server.removeAllListeners('error').on('error', options.onFault)
+  const { address, port: bound } = server.address() as AddressInfo
+  const scheme = options.tls === null ? 'http' : 'https'
+  return {
+    origin: `${scheme}://${isIPv6(address) ? `[${address}]` : address}:${bound}`,
+    stop: () =>
+      new Promise((resolve) => {
+        server.close(() => resolve())
+        server.closeAllConnections()
+      }),
+  }
+}
+
+function createServer({ tls, token }: StatusOptions): Server {
+  const limits = {
+    requestTimeout: REQUEST_TIMEOUT_MS,
+    headersTimeout: REQUEST_TIMEOUT_MS,
+    maxHeaderSize: HEADER_BYTES_MAX,
+  }
+  if (tls === null) return createPlain(limits)
+  const { certificate, key, clientCa } = tls
+  try {
+    return createTls({
+      ...limits,
+      cert: certificate,
+      key,
+      minVersion: 'TLSv1.2',
+      ...(clientCa === null ? {} : { ca: clientCa, requestCert: true, rejectUnauthorized: token === null }),
+    })
+  } catch (cause) {
+    throw new CodedError('CONFIG_INVALID', 'The certificate, key or authority of status.* cannot be used.', { cause })
+  }
+}
+
+interface Said {
+  readonly status: number
+  readonly type: string
+  readonly body: string
+  readonly headers?: Readonly<Record<string, string>>
+}
+
+const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
+
+async function answer(options: StatusOptions, { method, url = '', headers, socket }: IncomingMessage): Promise<Said> {
+  try {
+    const path = url.split('?', 1)[0]
+    if (method !== 'GET' && method !== 'HEAD') throw nothingHere()
+    // A supervisor asks these two, which say nothing about anybody.
+    if (path === '/livez') return json(200, { live: true })
+    if (path === '/readyz') {
+      const readiness = await options.readiness()
+      return json(readiness.ready ? 200 : 503, readiness)
+    }
+    if (path !== '/' && path !== '/status' && path !== '/metrics') throw nothingHere()
+    requireReader(options, headers, (socket as Partial<TLSSocket>).authorized === true)
+    const report = await options.report()
+    if (path === '/status') return json(200, report)
+    if (path === '/metrics') {
+      return { status: 200, type: METRICS_TYPE, body: metricsText(report, await options.readiness()) }
+    }
+    return {
+      status: 200,
+      type: 'text/html; charset=utf-8',
+      body: statusPage(report),
+      headers: { 'content-security-policy': PAGE_POLICY, 'referrer-policy': 'no-referrer' },
+    }
+  } catch (error) {
+    if (error instanceof CodedError) return refusal(error)
+    throw error
+  }
+}
+
+function nothingHere(): CodedError {
+  return new CodedError('NOT_FOUND', 'There is nothing at this address for this method.')
+}
+
+function json(status: number, body: unknown): Said {
+  return { status, type: 'application/json', body: JSON.stringify(body) }
+}
+
+function refusal(error: CodedError): Said {
+  const said = json(error.httpStatus, { message: error.message, code: error.code })
+  if (error.httpStatus !== 401) return said
+  return { ...said, headers: { 'www-authenticate': 'Basic realm="tallygate", charset="UTF-8"' } }
+}
+
+function send({ method }: IncomingMessage, response: ServerResponse, { status, type, body, headers }: Said): void {
+  response.writeHead(status, {
+    'content-type': type,
+    'content-length': Buffer.byteLength(body),
+    'cache-control': 'no-store',
+    'x-content-type-options': 'nosniff',
+    ...headers,
+  })
+  response.end(method === 'HEAD' ? undefined : body)
+}
+
+function addressError(cause: NodeJS.ErrnoException, host: string, port: number): Error {
+  const { code } = cause
+  if (code === 'EADDRINUSE')
+    return new CodedError('ADDRESS_IN_USE', `Another process listens on ${host}:${port}.`, { cause })
+  if (code === 'EACCES' || code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND') {
+    return new CodedError('ADDRESS_NOT_PERMITTED', `${host}:${port} cannot be listened on.`, { cause })
+  }
+  return cause
+}

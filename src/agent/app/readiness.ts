@@ -1,0 +1,104 @@
+/**
+ * Whether an access request could be served now, found out by doing what it does: a decision on the rules in force, without
+ * its charge, and a write to the journal. A refusal for want of tokens is service too, and so is being offline. However often it is asked, it
+ * writes once in {@link PROBE_EVERY_MS}.
+ */
+import { decide } from '../../core/decide.ts'
+import { decimal } from '../../core/amount.ts'
+import type { ClockReading } from '../../core/decision.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import type { Readiness } from '../../protocol/local/report.ts'
+import type { ClockStamp, Journal } from './journal.ts'
+import type { Ledger } from './ledger.ts'
+import type { HealthCondition } from './link/health.ts'
+import type { Timers } from './link/ports.ts'
+import { type RulesParts, requireRules } from './require-rules.ts'
+
+/** Between two writes of the probe, ms. */
+export const PROBE_EVERY_MS = 5_000
+
+/** A journal that takes longer is not ready, ms. */
+export const PROBE_TIMEOUT_MS = 2_000
+
+export interface ReadinessParts {
+  readonly ledger: RulesParts['ledger'] & Pick<Ledger, 'roomAt'> & { stamp(): ClockStamp }
+  readonly policies: RulesParts['policies']
+  readonly topUps: RulesParts['topUps']
+  readonly clock: { reading(): ClockReading; sinceBoot(): number }
+  readonly journal: Pick<Journal, 'saveClock'> & { condition(): HealthCondition | null }
+  readonly timers: Timers
+}
+
+export class ReadinessProbe {
+  readonly #parts: ReadinessParts
+  #wroteAt = -Infinity
+  #written: Promise<CodedError | null> = Promise.resolve(null)
+
+  constructor(parts: ReadinessParts) {
+    this.#parts = parts
+  }
+
+  async check(): Promise<Readiness> {
+    const checks = [checkOf('decision', this.#decide()), checkOf('journal', await this.#write())]
+    return { ready: checks.every(({ ok }) => ok), checks }
+  }
+
+  /** What keeps every instance from being decided for; one that can be is enough. */
+  #decide(): CodedError | null {
+    const { topUps, clock, ledger } = this.#parts
+    const reading = clock.reading()
+    const { deviceId, policies } = topUps.status()
+    if (deviceId === null) return new CodedError('NOT_ENROLLED', 'this device is not enrolled yet')
+    let failure = new CodedError('POLICY_MISSING', 'this device serves no instance')
+    for (const { instanceId } of policies) {
+      try {
+        const { document, compiled } = requireRules(this.#parts, instanceId.toLowerCase(), reading)
+        const [item] = document.rateTables.flatMap(({ items }) => items)
+        const asked = { name: item?.name ?? 'any', version: item?.version ?? '', count: decimal('1') }
+        const request = { requester: { type: 'tallygate', value: 'readiness', dictionary: {} }, items: [asked] }
+        decide(compiled, request, reading, ledger.roomAt(reading), 'BEST_EFFORT')
+        return null
+      } catch (error) {
+        if (!(error instanceof CodedError)) throw error
+        failure = error
+      }
+    }
+    return failure
+  }
+
+  #write(): Promise<CodedError | null> {
+    const now = this.#parts.clock.sinceBoot()
+    if (now - this.#wroteAt >= PROBE_EVERY_MS) {
+      this.#wroteAt = now
+      this.#written = this.#probe()
+    }
+    return this.#written
+  }
+
+  async #probe(): Promise<CodedError | null> {
+    const { journal, ledger, timers } = this.#parts
+    const late = Promise.withResolvers<CodedError>()
+    const cancel = timers.after(PROBE_TIMEOUT_MS, () =>
+      late.resolve(new CodedError('NOT_RECORDED', `the journal has not written for ${PROBE_TIMEOUT_MS} ms`)),
+    )
+    const writing = journal.saveClock(ledger.stamp()).then(
+      () => {
+        // The clock needs less room than an entry: what entries have met still counts.
+        const standing = journal.condition()
+        return standing === null ? null : new CodedError(standing.code, standing.message)
+      },
+      (error: unknown) =>
+        error instanceof CodedError ? error : new CodedError('NOT_RECORDED', 'the journal is closed'),
+    )
+    try {
+      return await Promise.race([writing, late.promise])
+    } finally {
+      cancel()
+    }
+  }
+}
+
+function checkOf(name: Readiness['checks'][number]['name'], failure: CodedError | null): Readiness['checks'][number] {
+  if (failure === null) return { name, ok: true }
+  return { name, ok: false, code: failure.code, message: failure.message }
+}

@@ -1,0 +1,86 @@
+/**
+ * The status of a device in one plain sentence, for somebody who has never read its documentation. The gravest fact speaks;
+ * being offline is no fault as long as there is something to decide with.
+ */
+import { formatMicro } from '../../core/amount.ts'
+import { room } from '../../core/grant.ts'
+import type { AgentStatusWire } from '../../protocol/local/status.ts'
+import type { DeviceReportWire } from '../../protocol/local/report.ts'
+
+type Verdict = DeviceReportWire['verdict']
+
+export function verdictOf(status: AgentStatusWire): Verdict {
+  const { deviceId, incarnation, fenced, policies, grant, connected, conditions, sessions } = status
+  const refusing = (sentence: string): Verdict => ({ level: 'refusing', sentence })
+  const attention = (sentence: string): Verdict => ({ level: 'attention', sentence })
+
+  if (deviceId === null) return refusing('This device is not enrolled yet: it grants nothing.')
+  if (conditions.some(({ subject }) => subject === 'ledger')) {
+    return refusing('This device cannot record anything, so it refuses every request.')
+  }
+  if (fenced) return refusing('The cloud has stopped this device; it refuses every request until it has attached anew.')
+  if (!policies.some(({ applied }) => applied > 0)) {
+    return refusing('This device has no rules yet: it refuses every request until the cloud has sent them.')
+  }
+  if (incarnation === 0) return refusing('This device has not attached to the cloud yet: it refuses every request.')
+
+  const lines = status.accounts.filter(({ account }) => account.startsWith('line/'))
+  const hasUnlimited = lines.some(({ unlimited }) => unlimited)
+  const left = lines.reduce((sum, account) => sum + room(countersOf(account)), 0n)
+  const isDry = !hasUnlimited && left === 0n
+  const atHand = hasUnlimited ? 'tokens without limit' : `${formatMicro(left)} tokens`
+  if (grant === null && !connected) return refusing('This device has no grant, and the cloud is out of reach.')
+  if (grant?.remainingMs === 0) {
+    return connected
+      ? attention('The grant of this device has expired; it asks the cloud for another one.')
+      : refusing('The grant of this device has expired: it refuses every charge until it reaches the cloud.')
+  }
+  if (!connected) {
+    return isDry
+      ? refusing(
+          'This device is offline and has used up its tokens: it refuses every charge until it reaches the cloud.',
+        )
+      : attention(
+          `This device is offline and goes on deciding, with ${atHand} at hand for ${inWords(grant?.remainingMs ?? 0)} more.`,
+        )
+  }
+  if (sessions.some(({ state }) => state === 'LOCKED')) {
+    return attention('An administrator has locked the session of this device in the cloud.')
+  }
+  if (isDry)
+    return attention('This device is connected, and has no tokens at hand: it asks the cloud with each request.')
+  if (conditions.length > 0) {
+    return attention(
+      `This device is working, with ${conditions.length === 1 ? 'one problem' : `${conditions.length} problems`} to look at.`,
+    )
+  }
+  return { level: 'ok', sentence: `This device is working: connected, with ${atHand} at hand.` }
+}
+
+/** Above this the clock may decide differently from the true time, ms. */
+const EXACT_MS = 60_000
+
+export function clockVerdict({ earliest, latest }: AgentStatusWire['clock']): DeviceReportWire['clock'] {
+  if (latest === null) return { verdict: 'unbounded', widthMs: null }
+  const widthMs = Math.max(0, latest - earliest)
+  return { verdict: widthMs <= EXACT_MS ? 'exact' : 'rough', widthMs }
+}
+
+const UNITS = [
+  ['days', 86_400_000],
+  ['hours', 3_600_000],
+  ['minutes', 60_000],
+  ['seconds', 1_000],
+] as const
+
+/** A length of time in the largest unit of which there are two or more, rounded down. */
+export function inWords(ms: number): string {
+  if (ms < 2_000) return 'a second'
+  const [unit, size] = UNITS.find(([, each]) => ms >= 2 * each) ?? UNITS[3]
+  return `${Math.floor(ms / size)} ${unit}`
+}
+
+/** The counters of an account as numbers. */
+export function countersOf({ granted, used, refunded, returned }: AgentStatusWire['accounts'][number]) {
+  return { granted: BigInt(granted), used: BigInt(used), refunded: BigInt(refunded), returned: BigInt(returned) }
+}

@@ -1,0 +1,112 @@
+// Readiness tries what a request does; over a whole agent, and over a journal that fails.
+import { describe, expect, it } from 'vitest'
+import { PROBE_EVERY_MS, PROBE_TIMEOUT_MS, ReadinessProbe, type ReadinessParts } from '../../src/agent/app/readiness.ts'
+import { PolicyBoard, type PolicyInForce } from '../../src/agent/app/policy-board.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import { STAMP, policyInForce } from './harness.ts'
+import { INSTANCE } from './link/fake-cloud.ts'
+import { BEGIN } from './link/fake-time.ts'
+
+class Fixture {
+  sinceBoot = 0
+  writes = 0
+  condition: ReturnType<ReadinessParts['journal']['condition']> = null
+  write: () => Promise<void> = async () => undefined
+  readonly #timers: { readonly ms: number; readonly call: () => void }[] = []
+  readonly probe: ReadinessProbe
+
+  static async make(changes: Partial<ReadinessParts> = {}): Promise<Fixture> {
+    return new Fixture(await policyInForce(1), changes)
+  }
+
+  private constructor(policy: PolicyInForce, changes: Partial<ReadinessParts>) {
+    const policies = new PolicyBoard()
+    policies.put(policy)
+    const reading = { now: BEGIN, earliest: BEGIN, latest: BEGIN }
+    this.probe = new ReadinessProbe({
+      ledger: {
+        standing: () => 'ATTACHED',
+        roomAt: () => () => ({ left: 0n, shortage: 'GRANT' }),
+        stamp: () => STAMP,
+      } as unknown as ReadinessParts['ledger'],
+      policies,
+      topUps: { status: () => ({ deviceId: 'device', connected: true, policies: [{ instanceId: INSTANCE }] }) },
+      clock: { reading: () => reading, sinceBoot: () => this.sinceBoot },
+      journal: {
+        saveClock: () => {
+          this.writes += 1
+          return this.write()
+        },
+        condition: () => this.condition,
+      },
+      timers: {
+        after: (ms, call) => {
+          this.#timers.push({ ms, call })
+          return () => undefined
+        },
+      },
+      ...changes,
+    })
+  }
+
+  expire(ms: number): void {
+    for (const timer of this.#timers) if (timer.ms <= ms) timer.call()
+  }
+}
+
+describe('readiness', () => {
+  it('holds with rules and a journal, also where no tokens are left', async () => {
+    const { probe } = await Fixture.make()
+    expect(await probe.check()).toEqual({
+      ready: true,
+      checks: [
+        { name: 'decision', ok: true },
+        { name: 'journal', ok: true },
+      ],
+    })
+  })
+
+  it('names what keeps a request from being decided', async () => {
+    const missing = await Fixture.make({ policies: new PolicyBoard() })
+    expect((await missing.probe.check()).checks[0]).toMatchObject({ ok: false, code: 'POLICY_MISSING' })
+    const stranger = await Fixture.make({
+      topUps: { status: () => ({ deviceId: null, connected: true, policies: [] }) },
+    })
+    expect(await stranger.probe.check()).toMatchObject({
+      ready: false,
+      checks: [{ code: 'NOT_ENROLLED' }, { ok: true }],
+    })
+  })
+
+  it('fails with a journal that takes nothing, and says why', async () => {
+    const fixture = await Fixture.make()
+    fixture.write = async () => Promise.reject(new CodedError('NOT_RECORDED', 'the disk is full'))
+    expect(await fixture.probe.check()).toMatchObject({
+      ready: false,
+      checks: [{ ok: true }, { ok: false, code: 'NOT_RECORDED', message: 'the disk is full' }],
+    })
+  })
+
+  it('fails with a journal that has room for the clock and for no entry', async () => {
+    const fixture = await Fixture.make()
+    fixture.condition = { subject: 'ledger', code: 'NOT_RECORDED', message: 'full', since: 1, facts: {} }
+    expect((await fixture.probe.check()).checks[1]).toMatchObject({ ok: false, message: 'full' })
+  })
+
+  it('fails with a journal that does not answer in time', async () => {
+    const fixture = await Fixture.make()
+    fixture.write = () => new Promise(() => undefined)
+    const checking = fixture.probe.check()
+    fixture.expire(PROBE_TIMEOUT_MS)
+    expect((await checking).checks[1]).toMatchObject({ ok: false, code: 'NOT_RECORDED' })
+  })
+
+  it('writes no more often than it must, however often it is asked', async () => {
+    const fixture = await Fixture.make()
+    for (let n = 0; n < 100; n += 1) await fixture.probe.check()
+    expect(fixture.writes).toBe(1)
+    fixture.sinceBoot = PROBE_EVERY_MS
+    await fixture.probe.check()
+    expect(fixture.writes).toBe(2)
+  })
+})

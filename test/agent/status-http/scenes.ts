@@ -1,0 +1,89 @@
+// States of a device that the status page is looked at in: by tests in a browser, and by whoever makes the screenshots.
+import type { DeviceReportWire } from '../../../src/protocol/local/report.ts'
+import { agentStatus, instanceId } from '../../cli/agent-status.ts'
+import { HOSTILE, decision, reportWith } from './report-with.ts'
+
+const NOW = agentStatus().clock.now
+const account = (id: string, granted: number, used: number, changes = {}) => ({
+  account: id,
+  granted: String(granted * 1_000_000),
+  used: String(used * 1_000_000),
+  burned: '0',
+  refunded: '0',
+  returned: '0',
+  exhausted: false,
+  unlimited: false,
+  ...changes,
+})
+const accounts = [
+  account(`line/${instanceId}/LW-ANNUAL-CONTRACT/0`, 150, 62.5),
+  account(`line/${instanceId}/LW-FURNACE/3`, 600, 570, { exhausted: true }),
+  account(`action/${instanceId}/LW-ANNUAL-CONTRACT/6b0f3f7e-30a5-4d2f-8d2f-1f1a3c4b5d6e`, 40, 12),
+  account(`line/${instanceId}/LW-METERED/0`, 0, 0, { unlimited: true }),
+]
+const decisions = [
+  decision(12, 'GRANTED', '2500000', 'LaserCut', 'anna'),
+  decision(11, 'DENIED_BY_RULE', '0', 'Furnace', 'tom'),
+  decision(10, 'GRANTED', '12000000', 'Furnace', 'kiln-1'),
+  decision(9, 'GRANT_EXHAUSTED', '0', 'LaserCut', 'lisa'),
+]
+const problem = (subject: string, code: string, message: string, remedy: string, minutes: number) => {
+  return { subject, code, message, remedy, since: NOW - minutes * 60_000 }
+}
+const away = problem(
+  'sync',
+  'CLOUD_UNREACHABLE',
+  'connect ECONNREFUSED 192.0.2.10:443',
+  'Check network, address and TLS; the device goes on deciding within its grants.',
+  95,
+)
+const full = problem(
+  'ledger',
+  'NOT_RECORDED',
+  'the disk is full',
+  'Make room on the disk, or let the device reach the cloud.',
+  3,
+)
+const isAway = {
+  connected: false,
+  push: 'DISCONNECTED' as const,
+  lastContactAt: NOW - 95 * 60_000,
+  backlog: 412,
+  lastEntry: 2_117,
+}
+const conditionOf = ({ subject, code, message, since }: typeof away) => ({ subject, code, message, since })
+
+export const SCENES: Readonly<Record<'working' | 'offline' | 'refusing' | 'empty' | 'hostile', DeviceReportWire>> = {
+  working: reportWith({ accounts, policies: [{ instanceId, applied: 8, newest: 8 }] }, { decisions }),
+  offline: reportWith({ accounts, ...isAway, conditions: [conditionOf(away)] }, { decisions, problems: [away] }),
+  refusing: reportWith(
+    {
+      accounts,
+      ...isAway,
+      clock: { now: NOW, earliest: NOW, latest: null },
+      conditions: [away, full].map(conditionOf),
+    },
+    { decisions, problems: [away, full], clock: { verdict: 'unbounded', widthMs: null } },
+  ),
+  empty: reportWith(
+    {
+      deviceId: null,
+      accounts: [],
+      policies: [],
+      grant: null,
+      connected: false,
+      lastContactAt: null,
+      lastSyncAt: null,
+    },
+    { decisions: [] },
+  ),
+  hostile: reportWith(
+    { accounts: [account(`line/${instanceId}/${encodeURIComponent(HOSTILE)}/0`, 1, 1)] },
+    {
+      decisions: [
+        decision(12, 'GRANTED', '1', HOSTILE, HOSTILE),
+        decision(11, 'GRANTED', '1', 'x'.repeat(200), 'y'.repeat(200)),
+      ],
+    },
+  ),
+}

@@ -1,0 +1,133 @@
+// The status of a whole agent over HTTP.
+import { readFileSync } from 'node:fs'
+import { type IncomingMessage, request } from 'node:http'
+import { text } from 'node:stream/consumers'
+import { describe, expect, it } from 'vitest'
+import type { Agent } from '../../../src/agent/compose.ts'
+import { openStatus } from '../../../src/agent/adapters/status-http/server.ts'
+import { deviceReport, readiness } from '../../../src/protocol/local/report.ts'
+import { parsePrometheusText, valueOf } from '../../support/prometheus-text.ts'
+import { Application, Site } from '../site.ts'
+import { reportWith } from './report-with.ts'
+
+const PORT = { 'status-port': '0' }
+
+async function get(agent: Agent, path: string): Promise<Response> {
+  if (agent.statusAddress === null) throw new Error('there is no status page')
+  return fetch(`${agent.statusAddress}${path}`)
+}
+
+describe('the status over HTTP', () => {
+  it('is there only when a port is set', async () => {
+    const site = await Site.make()
+    expect((await site.start()).statusAddress).toBeNull()
+  })
+
+  it('tells what the device did, in JSON, as metrics and as a page', async () => {
+    const site = await Site.make()
+    const agent = await site.start(PORT)
+    const application = new Application(agent)
+    await application.until(({ accounts }) => accounts.length > 0)
+    await application.ask(2.5)
+    await application.until(({ backlog }) => backlog === 0)
+
+    const report = deviceReport.parse(await (await get(agent, '/status')).json())
+    expect(report.verdict.level).toBe('ok')
+    expect(report.machine.diskFree).toBeGreaterThan(0)
+    expect(report.machine.ledgerSize).toBeGreaterThan(0)
+
+    const families = parsePrometheusText(await (await get(agent, '/metrics')).text())
+    expect(valueOf(families, 'tallygate_agent_tokens_used')).toBe(2.5)
+    expect(valueOf(families, 'tallygate_agent_ledger_entries')).toBe(1)
+    expect(valueOf(families, 'tallygate_agent_verdict', { level: 'ok' })).toBe(1)
+    expect(valueOf(families, 'tallygate_agent_ready')).toBe(1)
+
+    const page = await get(agent, '/')
+    expect(page.headers.get('content-security-policy')).toContain("default-src 'none'")
+    expect(await page.text()).toContain(report.verdict.sentence)
+  })
+
+  it('shows the last decisions with their reasons, while the ledger has them', async () => {
+    const site = await Site.make()
+    const first = await site.start()
+    await new Application(first).until(({ accounts }) => accounts.length > 0)
+    await first.stop()
+    site.isOnline = false
+    const agent = await site.start(PORT)
+    await new Application(agent).ask(30)
+    await new Application(agent).ask(100_000)
+    const { decisions } = deviceReport.parse(await (await get(agent, '/status')).json())
+    expect(decisions.map(({ outcome, tokens }) => [outcome, tokens])).toEqual([
+      ['GRANT_EXHAUSTED', 0n],
+      ['GRANTED', 30_000_000n],
+    ])
+  })
+
+  it('is ready offline, and not before there are rules', async () => {
+    const site = await Site.make()
+    site.isOnline = false
+    const stranger = await site.start(PORT)
+    const refused = await get(stranger, '/readyz')
+    expect(refused.status).toBe(503)
+    expect(readiness.parse(await refused.json()).checks[0]).toMatchObject({ name: 'decision', code: 'NOT_ENROLLED' })
+    expect((await get(stranger, '/livez')).status).toBe(200)
+    await stranger.stop()
+
+    site.isOnline = true
+    const enrolled = await site.start()
+    await new Application(enrolled).until(({ accounts }) => accounts.length > 0)
+    await enrolled.stop()
+    site.isOnline = false
+    const offline = await site.start(PORT)
+    const ready = await get(offline, '/readyz')
+    expect([ready.status, readiness.parse(await ready.json()).ready]).toEqual([200, true])
+  })
+
+  it('refuses other paths, other methods and other names by code', async () => {
+    const server = await openStatus({
+      host: '127.0.0.1',
+      port: 0,
+      tls: null,
+      token: 'secret',
+      report: async () => reportWith(),
+      readiness: async () => ({ ready: true, checks: [] }),
+      onFault: (error) => expect.unreachable(String(error)),
+    })
+    const ask = async (path: string, init: RequestInit = {}) => {
+      const answer = await fetch(`${server.origin}${path}`, init)
+      const body = await answer.text()
+      return [answer.status, body.startsWith('{') ? (JSON.parse(body) as { code?: string }).code : body]
+    }
+    expect(await ask('/nowhere')).toEqual([404, 'NOT_FOUND'])
+    expect(await ask('/status', { method: 'POST', body: 'x' })).toEqual([404, 'NOT_FOUND'])
+    expect(await ask('/status')).toEqual([401, 'TOKEN_MISSING'])
+    expect(await ask('/status', { headers: { authorization: 'Bearer no' } })).toEqual([401, 'TOKEN_INVALID'])
+    const head = await fetch(`${server.origin}/`, { method: 'HEAD', headers: { authorization: 'Bearer secret' } })
+    expect([head.status, await head.text()]).toEqual([200, ''])
+    const { port } = new URL(server.origin)
+    const rebound = request({
+      port,
+      path: '/status',
+      headers: { host: 'evil.example', authorization: 'Bearer secret' },
+    })
+    rebound.end()
+    const answer = await new Promise<IncomingMessage>((resolve) => rebound.once('response', resolve))
+    expect(await text(answer)).toContain('BAD_REQUEST')
+    await server.stop()
+  })
+
+  it('does not start where others could read', async () => {
+    const site = await Site.make()
+    const started = site.start({ ...PORT, 'status-host': '0.0.0.0' })
+    await expect(started).rejects.toMatchObject({ code: 'CONFIG_INVALID' })
+  })
+})
+
+it('the schema of the report is the one that is documented', () => {
+  const schema = JSON.parse(
+    readFileSync(new URL('../../../docs/device-report.schema.json', import.meta.url), 'utf8'),
+  ) as {
+    readonly required: readonly string[]
+  }
+  expect(schema.required).toEqual(Object.keys(deviceReport.shape))
+})
