@@ -76,7 +76,7 @@ class Shown {
       await page.emulateMedia({ colorScheme: await this.scheme() })
       await page.goto(this.page.url())
       await page.addScriptTag({ path: AXE })
-      const { violations, passes } = (await page.evaluate('axe.run()')) as AxeResults
+      const { violations, passes } = await page.evaluate<AxeResults>('axe.run()')
       expect(passes.length).toBeGreaterThan(10)
       return violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).join(' ')}`)
     } finally {
