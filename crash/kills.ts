@@ -61,6 +61,8 @@ export type Scenario = (typeof SCENARIOS)[number]
 
 /** Longest time of load before a kill. */
 const LOAD_MS = 600
+/** Answers in between two kills, but for those of a start that is killed. */
+const ANSWERS_MIN = 30
 /** A process takes about so long to start: a second kill falls within it. */
 const STARTING_MS = 1_500
 /** Kills of ten after which the delivery is waited for; after the others a backlog meets the next kill. */
@@ -94,8 +96,11 @@ export async function auditKills(options: KillOptions): Promise<KillReport> {
   }
   applications.begin()
   while (report.kills < options.kills) {
-    await sleep(random.between(0, LOAD_MS))
-    applications.check()
+    const before = applications.told.length
+    do {
+      await sleep(random.between(0, LOAD_MS))
+      applications.check()
+    } while (applications.told.length < before + ANSWERS_MIN)
     const scenario = random.pick(SCENARIOS)
     const kills = await kill(site, scenario, random, () => books.audit(), options.launch)
     report.kills += kills

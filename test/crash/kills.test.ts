@@ -12,9 +12,9 @@ const run = (options: Pick<KillOptions, 'kills' | 'seed'> & Partial<KillOptions>
 it(
   'agent and twin that are killed at any moment lose no answer, and bill each entry once',
   async () => {
-    const report = await run({ kills: 4, seed: 6 })
-    expect(report.kills).toBeGreaterThanOrEqual(4)
-    expect(report.told).toBeGreaterThan(100)
+    const report = await run({ kills: 5, seed: 6 })
+    expect(report.kills).toBeGreaterThanOrEqual(5)
+    expect(report.told).toBeGreaterThanOrEqual(60)
     expect(report.entries).toBe(report.told + report.recordedUnanswered)
     expect(report.billed).toBe(report.entries)
   },
