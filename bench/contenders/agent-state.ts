@@ -44,6 +44,7 @@ export async function prepareAgentState(directory: string): Promise<void> {
     edgeUrl: NO_CLOUD,
     serviceUrl: NO_CLOUD,
     pushUrl: null,
+    hold: null,
   })
   const terms = { issuedAt: now, usableForMs: 30 * DAY_MS, grantHorizonMs: DAY_MS, trustedKeys: [cloud.publicJwk] }
   const document = await signDocument('policy', JSON.stringify(policyToWire(policy, terms)), cloud.signer)

@@ -74,6 +74,7 @@ export const IDENTITY: Identity = {
   edgeUrl: 'https://cloud.test/edge/api/v1',
   serviceUrl: 'https://cloud.test/api',
   pushUrl: null,
+  hold: null,
 }
 
 export const STAMP: ClockStamp = {

@@ -11,6 +11,7 @@ export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatus
     instanceIds: [instanceId],
     incarnation: 1,
     fenced: false,
+    hold: null,
     connected: true,
     lastContactAt: 1_799_999_990_000,
     lastSyncAt: 1_799_999_990_000,

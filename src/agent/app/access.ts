@@ -75,7 +75,7 @@ export interface AccessParts {
     Ledger,
     'standing' | 'roomAt' | 'roomAboveGrant' | 'allowancesOf' | 'aboveGrant' | 'lastEntry' | 'record' | 'durability'
   >
-  readonly policies: Pick<PolicyBoard, 'get' | 'isStale'>
+  readonly policies: Pick<PolicyBoard, 'get' | 'hold' | 'isStale'>
   readonly lastAnswers: LastAnswers
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly topUps: TopUps

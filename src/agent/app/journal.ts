@@ -6,6 +6,7 @@
 import type { AccountId, Posting } from '../../core/account.ts'
 import type { Micro } from '../../core/amount.ts'
 import type { Counters, Want } from '../../core/grant.ts'
+import type { DeviceHold } from '../../protocol/edge/device-hold.ts'
 import type { EntryBodyWire, SegmentWire } from '../../protocol/edge/sync.ts'
 
 /** Who this device is, from enrollment. The private key is not in here and not in the database. */
@@ -18,6 +19,8 @@ export interface Identity {
   readonly edgeUrl: string
   readonly serviceUrl: string
   readonly pushUrl: string | null
+  /** How the cloud holds this device back, as it last signed; null: it does not. */
+  readonly hold: DeviceHold | null
 }
 
 export interface StoredPolicy {

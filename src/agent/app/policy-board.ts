@@ -4,6 +4,7 @@
  */
 import type { CompiledPolicy } from '../../core/compile.ts'
 import type { ClockReading } from '../../core/decision.ts'
+import type { DeviceHold } from '../../protocol/edge/device-hold.ts'
 import type { PolicyDocument } from '../../protocol/edge/policy-document.ts'
 import type { Confirmation } from './journal.ts'
 
@@ -17,6 +18,17 @@ export class PolicyBoard {
   readonly #policies = new Map<string, PolicyInForce>()
   /** Per instance, when the cloud last said so of a revision: of the one in force, and of the newest. */
   readonly #confirmedAt = new Map<string, Map<number, number>>()
+
+  #hold: DeviceHold | null = null
+
+  /** What an administrator has decided about the device as a whole; null: nothing. */
+  get hold(): DeviceHold | null {
+    return this.#hold
+  }
+
+  holdBack(hold: DeviceHold | null): void {
+    this.#hold = hold
+  }
 
   /** @param instanceId in lower case */
   get(instanceId: string): PolicyInForce | undefined {

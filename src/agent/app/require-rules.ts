@@ -1,15 +1,16 @@
 /**
- * The rungs that stand before every decision on the device: it belongs to a cloud, serves the instance, has its rules, they
+ * The rungs that stand before every decision on the device: nobody holds it back, it belongs to a cloud, serves the instance, has its rules, they
  * may still be used, and what is decided can be recorded. The first that fails names the code.
  */
 import type { ClockReading } from '../../core/decision.ts'
+import { heldBack } from '../../protocol/edge/device-hold.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Ledger } from './ledger.ts'
 import type { PolicyBoard, PolicyInForce } from './policy-board.ts'
 
 export interface RulesParts {
   readonly ledger: Pick<Ledger, 'standing'>
-  readonly policies: Pick<PolicyBoard, 'get' | 'isStale'>
+  readonly policies: Pick<PolicyBoard, 'get' | 'hold' | 'isStale'>
   /** Who the device is, for a refusal that says why. */
   readonly topUps: {
     status(): {
@@ -22,13 +23,14 @@ export interface RulesParts {
 
 /**
  * @param instanceId in lower case
- * @throws CodedError NOT_ENROLLED, INSTANCE_UNKNOWN, POLICY_MISSING, POLICY_STALE, STOPPING, NOT_ATTACHED
+ * @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, INSTANCE_UNKNOWN, POLICY_MISSING, POLICY_STALE, STOPPING, NOT_ATTACHED
  */
 export function requireRules(
   { ledger, policies, topUps }: RulesParts,
   instanceId: string,
   reading: ClockReading,
 ): PolicyInForce {
+  if (policies.hold !== null) throw heldBack(policies.hold)
   const policy = policies.get(instanceId)
   if (policy === undefined) {
     const { deviceId, policies: served } = topUps.status()

@@ -25,7 +25,7 @@ function conditionOf({ at, file, salvagedEntries, lostEntries }: Rescue): AgentS
 }
 
 export function statusOf({ version, startedAt, ledger, link, clock, journal, rescues }: StatusParts): AgentStatusWire {
-  const { deviceId, incarnation, fenced, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
+  const { deviceId, incarnation, fenced, hold, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
   const grant = ledger.grant()
   const recording = journal.condition()
   const conditions = [...rest.conditions, ...(recording === null ? [] : [recording]), ...rescues.map(conditionOf)]
@@ -36,6 +36,7 @@ export function statusOf({ version, startedAt, ledger, link, clock, journal, res
     instanceIds: rest.policies.map(({ instanceId }) => instanceId),
     incarnation,
     fenced,
+    hold,
     connected,
     lastContactAt,
     lastSyncAt,

@@ -61,7 +61,11 @@ function describe(status: AgentStatus, now: number): readonly string[] {
   ]
 }
 
-function spending({ fenced, incarnation, grant }: AgentStatus): string {
+function spending({ fenced, hold, incarnation, grant }: AgentStatus): string {
+  if (hold !== null) {
+    const done = hold.state === 'LOCKED' ? 'locked' : 'its service was ended'
+    return `stopped: ${done} by ${hold.by}, ${new Date(hold.since).toISOString()}`
+  }
   if (fenced) return 'stopped: the cloud has fenced this device, it will attach anew'
   if (incarnation === 0) return 'not yet: never attached to the cloud'
   if (grant === null) return 'not yet: no grant'

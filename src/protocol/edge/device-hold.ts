@@ -3,6 +3,7 @@
  * old one cannot be put in the place of the one in force.
  */
 import { z } from 'zod'
+import { CodedError } from '../errors.ts'
 import { instant, plainText } from '../wire.ts'
 
 /**
@@ -16,3 +17,13 @@ export const deviceHold = z.strictObject({
   by: plainText(256),
 })
 export type DeviceHold = z.infer<typeof deviceHold>
+
+/** What a device that is held back answers, and is answered: what, since when, by whom. */
+export function heldBack({ state, since, by }: DeviceHold): CodedError {
+  const when = new Date(since).toISOString()
+  return state === 'LOCKED'
+    ? new CodedError('DEVICE_LOCKED', `This device is locked since ${when}, by ${by}.`, { facts: { since, by } })
+    : new CodedError('DEVICE_TERMINATED', `The service of this device was ended at ${when}, by ${by}.`, {
+        facts: { since, by },
+      })
+}

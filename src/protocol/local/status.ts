@@ -3,6 +3,7 @@
  * of the ledger with its four counters. Amounts are micro-tokens as integer text, instants POSIX milliseconds.
  */
 import { z } from 'zod'
+import { deviceHold } from '../edge/device-hold.ts'
 import { accountId } from '../edge/sync.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
@@ -18,6 +19,8 @@ export const agentStatus = z.strictObject({
   /** 0: not attached yet. */
   incarnation: z.int().min(0),
   fenced: z.boolean(),
+  /** How an administrator holds the device back; null: nobody does. */
+  hold: deviceHold.nullable(),
   /** The last exchange with the cloud got an answer. */
   connected: z.boolean(),
   lastContactAt: instant.nullable(),

@@ -13,6 +13,7 @@ const device: Identity = {
   edgeUrl: `${EDGE}/`,
   serviceUrl: SERVICE,
   pushUrl: null,
+  hold: null,
 }
 const signal = new AbortController().signal
 const NOW = Date.UTC(2026, 0, 1)

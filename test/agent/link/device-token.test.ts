@@ -14,6 +14,7 @@ const identity: Identity = {
   edgeUrl: EDGE,
   serviceUrl: SERVICE,
   pushUrl: null,
+  hold: null,
 }
 
 test('a device token has the claims of a client token and lives for minutes', async () => {

@@ -76,16 +76,45 @@ test('malformed hints are counted and ignored', async () => {
   expect(device.link.status().hints).toEqual({ taken: 0, ignored: 8 })
 })
 
-test('a flood of hints costs at most one pull per second', async () => {
+test('a flood of hints costs a burst of pulls, and then at most one per second', async () => {
   const { device, push } = await deviceWithPush()
   const before = device.cloud.calls.length
   for (let i = 0; i < 200; i += 1) {
     push.send(deviceTopic(DEVICE), { reason: 'sync' })
     await device.pass(50)
   }
-  expect(rounds(device)).toBeLessThanOrEqual(14)
+  expect(rounds(device)).toBeLessThanOrEqual(24)
   // One segment and one heartbeat for each look.
-  expect(device.cloud.calls.length - before).toBeLessThanOrEqual(24)
+  expect(device.cloud.calls.length - before).toBeLessThanOrEqual(44)
+})
+
+test('ten thousand hints at once, true, forged or senseless, cost no more than a few pulls', async () => {
+  const { device, push } = await deviceWithPush()
+  const [before, calls] = [rounds(device), device.cloud.calls.length]
+  const hints: [topic: string, payload: unknown][] = [
+    [deviceTopic(DEVICE), { reason: 'sync' }],
+    [deviceTopic(DEVICE), { reason: 'session' }],
+    [policyTopic(INSTANCE), { instanceId: INSTANCE, revision: Number.MAX_SAFE_INTEGER }],
+    [policyTopic(INSTANCE), { instanceId: INSTANCE, revision: 1 }],
+    [policyTopic(INSTANCE), 'x'.repeat(8_000)],
+    [policyTopic(INSTANCE), '['.repeat(8_000)],
+  ]
+  for (let i = 0; i < 10_000; i += 1) push.send(...hints[i % hints.length]!)
+  await device.pass(5_000)
+  expect(rounds(device) - before).toBeLessThanOrEqual(2)
+  expect(device.cloud.calls.length - calls).toBeLessThanOrEqual(6)
+  expect(device.link.status().policies).toEqual([{ instanceId: INSTANCE, applied: 1, newest: 1 }])
+  expect(device.conditions).toEqual([])
+})
+
+test('two changes within a second are both in force within it', async () => {
+  const { device, push } = await deviceWithPush()
+  for (const revision of [2, 3]) {
+    await device.cloud.publish(policyWith(revision))
+    push.send(policyTopic(INSTANCE), { instanceId: INSTANCE, revision })
+    await device.pass(400)
+    expect(device.board.get(INSTANCE)?.document.revision).toBe(revision)
+  }
 })
 
 test('a missing hint is found by the timer', async () => {

@@ -61,6 +61,7 @@ export async function enroll(
     edgeUrl: answer.addresses.edge,
     serviceUrl: answer.addresses.service,
     pushUrl: answer.addresses.push,
+    hold: null,
   }
 }
 

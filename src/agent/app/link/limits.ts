@@ -40,8 +40,14 @@ export const WAITING_REQUESTS_MAX = 10_000
 /** Rounds by the timer come up to this part of their interval early, so that devices that began together drift apart. */
 export const EARLY_PART = 1 / 4
 
-/** Shortest time between two rounds that somebody other than a waiting request has asked for, ms: a flood of hints. */
+/** Shortest time between two rounds that somebody other than a waiting request or a hint has asked for, ms. */
 export const ROUND_GAP_MS = 1_000
+
+/** Shortest time between two rounds for hints, ms. */
+export const HINT_GAP_MS = 50
+
+/** Rounds for hints that may come that close together; beyond them there is one in each {@link ROUND_GAP_MS}. */
+export const HINT_BURST = 10
 
 /** Shortest time between two rounds for waiting requests, ms. */
 export const REQUEST_GAP_MS = 50

@@ -4,6 +4,7 @@
  * request, and the access path never waits for it, except in {@link Link.requestGrant} for as long as it says.
  */
 import type { Want } from '../../../core/grant.ts'
+import type { DeviceHold } from '../../../protocol/edge/device-hold.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Snapshot } from '../journal.ts'
 import type { DeviceTokens } from './device-token.ts'
@@ -17,7 +18,7 @@ import { type Push, readHint } from './push.ts'
 import { restorePolicies } from './restore-policies.ts'
 import { runRound } from './round.ts'
 import { type RoundResult, Rounds, type WakeReason } from './rounds.ts'
-import type { StepContext } from './step.ts'
+import { showHold, type StepContext } from './step.ts'
 import { WaitingRequests } from './waiting-requests.ts'
 
 export interface Link {
@@ -44,6 +45,7 @@ export interface LinkStatus {
   /** 0: not attached. */
   readonly incarnation: number
   readonly fenced: boolean
+  readonly hold: DeviceHold | null
   /** The last exchange with the cloud got an answer. */
   readonly connected: boolean
   /** Best estimate of the last time at which the cloud answered, POSIX ms; null for never since the start. */
@@ -119,7 +121,9 @@ class CloudLink implements Link {
   }
 
   async start(): Promise<void> {
-    await restorePolicies(this.#context(this.#pushStopped.signal), this.#parts.snapshot.policies)
+    const context = this.#context(this.#pushStopped.signal)
+    showHold(context, this.#memory.identity?.hold ?? null)
+    await restorePolicies(context, this.#parts.snapshot.policies)
     this.#startPush()
     this.#rounds.wake('timer')
   }
@@ -148,6 +152,7 @@ class CloudLink implements Link {
       deviceId: memory.identity?.deviceId ?? null,
       incarnation: memory.incarnation,
       fenced: memory.fence !== 'NONE',
+      hold: memory.identity?.hold ?? null,
       connected: memory.contact === 'UP',
       lastContactAt: memory.lastContactAt,
       lastSyncAt: memory.lastSyncAt,

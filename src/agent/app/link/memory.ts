@@ -33,7 +33,7 @@ export interface SessionMemory {
 export interface LinkMemory {
   identity: Identity | null
   trust: Trust
-  /** The enrollment token that was refused, so that it is not tried again. */
+  /** The enrollment token that was refused, or has served, so that it is not tried again. */
   refusedToken: string | null
 
   /** Of the attach that has no accepted answer yet; never stored. */

@@ -7,6 +7,7 @@ import type { Micro } from '../../../core/amount.ts'
 import type { CompiledPolicy } from '../../../core/compile.ts'
 import type { ClockReading } from '../../../core/decision.ts'
 import type { Want } from '../../../core/grant.ts'
+import type { DeviceHold } from '../../../protocol/edge/device-hold.ts'
 import type { PolicyDocument } from '../../../protocol/edge/policy-document.ts'
 import type { Confirmation, GrantedAccount, Journal, ReportedCounter, StoredGrant } from '../journal.ts'
 
@@ -65,6 +66,8 @@ export interface ActivePolicy {
 /** Where the access path reads the rules in force; the link swaps them one instance at a time. */
 export interface LinkBoard {
   put(policy: ActivePolicy): void
+  /** In force for the next decision; null: nobody holds the device back. */
+  holdBack(hold: DeviceHold | null): void
   /** The cloud has signed which revisions are its newest; stands in the journal. */
   confirm(confirmation: Confirmation): void
 }

@@ -9,10 +9,10 @@ import { enroll } from './enroll.ts'
 import { fetchPolicy } from './fetch-policy.ts'
 import { openSession, sendHeartbeat } from './keep-session.ts'
 import { EARLY_PART, PLANS_PER_ROUND_MAX, ROUND_GAP_MS, SYNC_EVERY_MIN_MS } from './limits.ts'
-import { takeIdentity } from './memory.ts'
+import { type LinkMemory, takeIdentity } from './memory.ts'
 import type { RoundResult, WakeReason } from './rounds.ts'
 import { sealAndSend, sendSegment } from './send-segment.ts'
-import type { StepContext, StepResult } from './step.ts'
+import { showHold, type StepContext, type StepResult } from './step.ts'
 
 /** Subjects of the conditions that a round which ends well, and has heard the cloud, has answered. */
 const ANSWERED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link']
@@ -21,7 +21,7 @@ const ANSWERED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link']
 export async function runRound(context: StepContext, reasons: ReadonlySet<WakeReason>): Promise<RoundResult> {
   const { memory, waiting } = context
   begin(context, reasons.has('hint') || reasons.has('operator'))
-  const token = memory.identity === null ? await context.enrollmentToken() : null
+  const token = mayEnroll(memory) ? await context.enrollmentToken() : null
   let step: Step | undefined
   try {
     for (let plans = 0; plans < PLANS_PER_ROUND_MAX; plans += 1) {
@@ -41,12 +41,18 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
   }
 }
 
+/** A device that is nobody yet, or whose service was ended, once it has delivered what it owes. */
+function mayEnroll({ identity, fence }: LinkMemory): boolean {
+  if (identity === null) return true
+  return identity.hold?.state === 'TERMINATED' && (fence === 'CLOSED' || fence === 'ABANDONED')
+}
+
 /** What the planner sees. */
 function stateOf(context: StepContext, token: string | null): LinkState {
   const { memory, ledger, waiting, clock, options } = context
   const offered = token !== null && token !== memory.refusedToken
   return {
-    enrollment: memory.identity !== null ? 'DONE' : offered ? 'POSSIBLE' : 'IMPOSSIBLE',
+    enrollment: mayEnroll(memory) && offered ? 'POSSIBLE' : memory.identity !== null ? 'DONE' : 'IMPOSSIBLE',
     incarnation: memory.incarnation,
     fence: memory.fence,
     unacknowledged: memory.unacknowledged !== null,
@@ -114,9 +120,24 @@ async function take(context: StepContext, step: Step, token: string | null): Pro
 async function becomeKnown(context: StepContext, token: string | null): Promise<StepResult> {
   const { cloud, key, journal, memory, signal, log } = context
   if (token === null) throw new Error('invariant: only a device with a token enrolls')
-  const identity = await enroll(cloud, key, token, signal)
+  const enrolled = await enroll(cloud, key, token, signal)
+  const before = memory.identity
+  if (before !== null && before.deviceId !== enrolled.deviceId) {
+    throw new CodedError(
+      'ENROLLMENT_REFUSED',
+      `The ledger here is of the device ${before.deviceId}, of another cloud.`,
+      {
+        facts: { deviceId: before.deviceId, offered: enrolled.deviceId },
+      },
+    )
+  }
+  const instanceIds = [...new Set([...(before?.instanceIds ?? []), ...enrolled.instanceIds])]
+  const identity = { ...enrolled, instanceIds }
+  // Whatever comes of it: the same token does not lift the next order.
+  memory.refusedToken = token
   await journal.saveIdentity(identity)
   await takeIdentity(memory, identity)
+  showHold(context, null)
   memory.contact = 'UP'
   log.info({ deviceId: identity.deviceId, instances: identity.instanceIds.length }, 'enrolled')
   return 'PLAN_AGAIN'

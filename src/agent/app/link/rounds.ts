@@ -4,7 +4,7 @@
  * of that time, or a sign that the network is back, ends the wait.
  */
 import { backoff } from './backoff.ts'
-import { EARLY_PART, REQUEST_BURST, REQUEST_GAP_MS, ROUND_GAP_MS } from './limits.ts'
+import { EARLY_PART, HINT_BURST, HINT_GAP_MS, REQUEST_BURST, REQUEST_GAP_MS, ROUND_GAP_MS } from './limits.ts'
 import type { Randomness, Timers } from './ports.ts'
 
 /** Why somebody thinks that there is something to do. A reason says "look", never "what". */
@@ -37,9 +37,8 @@ export class Rounds {
   /** Latest moment of the next round if nobody wakes it. */
   #nextAt = Infinity
   #startedAt = -Infinity
-  /** Rounds that waiting requests may still have at once, as of the moment behind it. */
-  #allowance = REQUEST_BURST
-  #allowanceAt = -Infinity
+  /** What a flood of hints uses up is not what waiting requests have. */
+  readonly #allowances = { request: new Allowance(REQUEST_BURST), hint: new Allowance(HINT_BURST) }
   #failures = 0
   #waitUntil = -Infinity
   #askedToWait = false
@@ -100,21 +99,16 @@ export class Rounds {
       case 'operator':
       case 'enrolled':
         return -Infinity
-      case 'request': {
-        const missing = Math.max(0, 1 - this.#allowanceNow())
-        const allowedAt = this.#options.sinceBoot() + Math.ceil(missing * ROUND_GAP_MS)
-        return Math.max(this.#waitUntil, this.#startedAt + REQUEST_GAP_MS, allowedAt)
+      case 'request':
+      case 'hint': {
+        const gapMs = reason === 'hint' ? HINT_GAP_MS : REQUEST_GAP_MS
+        const allowedAt = this.#allowances[reason].at(this.#options.sinceBoot())
+        return Math.max(this.#waitUntil, this.#startedAt + gapMs, allowedAt)
       }
       case 'timer':
-      case 'hint':
       case 'low-water':
         return Math.max(this.#waitUntil, this.#startedAt + ROUND_GAP_MS)
     }
-  }
-
-  #allowanceNow(): number {
-    const passed = this.#options.sinceBoot() - this.#allowanceAt
-    return Math.min(REQUEST_BURST, this.#allowance + passed / ROUND_GAP_MS)
   }
 
   async #run(): Promise<void> {
@@ -122,9 +116,8 @@ export class Rounds {
     const reasons = new Set(this.#reasons)
     this.#reasons.clear()
     this.#startedAt = sinceBoot()
-    if (reasons.has('request')) {
-      this.#allowance = Math.max(0, this.#allowanceNow() - 1)
-      this.#allowanceAt = this.#startedAt
+    for (const reason of ['request', 'hint'] as const) {
+      if (reasons.has(reason)) this.#allowances[reason].take(this.#startedAt)
     }
     const result = await round(reasons, this.#stopped.signal)
     const now = sinceBoot()
@@ -143,5 +136,31 @@ export class Rounds {
     }
     this.#running = null
     this.#schedule()
+  }
+}
+
+/** Rounds that may come at once; one more comes back in each {@link ROUND_GAP_MS}. */
+class Allowance {
+  readonly #most: number
+  #left: number
+  #takenAt = -Infinity
+
+  constructor(most: number) {
+    this.#most = most
+    this.#left = most
+  }
+
+  /** When the next round is allowed, at `now` or later. */
+  at(now: number): number {
+    return now + Math.ceil(Math.max(0, 1 - this.#now(now)) * ROUND_GAP_MS)
+  }
+
+  take(now: number): void {
+    this.#left = Math.max(0, this.#now(now) - 1)
+    this.#takenAt = now
+  }
+
+  #now(now: number): number {
+    return Math.min(this.#most, this.#left + (now - this.#takenAt) / ROUND_GAP_MS)
   }
 }

@@ -5,6 +5,7 @@
 import type { z } from 'zod'
 import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import { signedTime } from '../../../protocol/edge/sync.ts'
+import { type DeviceHold, heldBack } from '../../../protocol/edge/device-hold.ts'
 import { CodedError, type ErrorCode, firstProblem } from '../../../protocol/errors.ts'
 import { type DocumentKind, sha256 } from '../../../protocol/signing.ts'
 import type { Cloud, SignedAnswer } from './cloud.ts'
@@ -77,7 +78,8 @@ export async function believe<S extends z.ZodType>(
 }
 
 /**
- * The cloud's time, signed for this attempt and this answer.
+ * The cloud's time, signed for this attempt and this answer. How the cloud holds the device back is signed with it, and
+ * taken here.
  *
  * @returns POSIX ms
  * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
@@ -87,9 +89,38 @@ export async function believeTime(
   { answer, time: document }: SignedAnswer,
   nonce: string,
 ): Promise<number> {
-  const { nonce: echoed, time, answer: named } = await believe(context, 'time', document, signedTime)
-  if (echoed === nonce && named === sha256(answer)) return time
-  throw new CodedError('ANSWER_UNEXPECTED', 'The signed time belongs to another attempt or another answer.')
+  const { nonce: echoed, time, answer: named, hold } = await believe(context, 'time', document, signedTime)
+  if (echoed !== nonce || named !== sha256(answer)) {
+    throw new CodedError('ANSWER_UNEXPECTED', 'The signed time belongs to another attempt or another answer.')
+  }
+  await takeHold(context, hold)
+  return time
+}
+
+/** Subject of the condition that the device is held back. */
+const HOLD = 'device held back'
+
+/** In force at once, and over a restart: a device that is locked stays so without the cloud. */
+async function takeHold({ board, health, journal, log, memory }: StepContext, hold: DeviceHold | null): Promise<void> {
+  const { identity } = memory
+  if (identity === null || sameHold(identity.hold, hold)) return
+  if (hold !== null) board.holdBack(hold)
+  const held = { ...identity, hold }
+  await journal.saveIdentity(held)
+  memory.identity = held
+  showHold({ board, health }, hold)
+  log.warn({ state: hold?.state ?? null, since: hold?.since, by: hold?.by }, 'how the device is held back has changed')
+}
+
+/** As it stands in the journal. */
+export function showHold({ board, health }: Pick<StepContext, 'board' | 'health'>, hold: DeviceHold | null): void {
+  board.holdBack(hold)
+  if (hold === null) health.clear(HOLD)
+  else health.raise(HOLD, heldBack(hold))
+}
+
+function sameHold(a: DeviceHold | null, b: DeviceHold | null): boolean {
+  return a?.state === b?.state && a?.since === b?.since && a?.by === b?.by
 }
 
 function parseJson(text: string): unknown {

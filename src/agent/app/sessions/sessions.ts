@@ -44,7 +44,7 @@ export interface SessionsParts {
     Ledger,
     'standing' | 'roomAt' | 'hasExpired' | 'lastEntry' | 'incarnation' | 'grant' | 'recordTogether'
   >
-  readonly policies: Pick<PolicyBoard, 'get' | 'isStale'>
+  readonly policies: Pick<PolicyBoard, 'get' | 'hold' | 'isStale'>
   readonly lastAnswers: LastAnswers
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly topUps: RulesParts['topUps'] & {

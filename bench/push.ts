@@ -1,0 +1,42 @@
+// How long a changed rule takes from the administrator's request to being in force on a connected device: `npm run
+// bench:push [changes]`. Twin with its own broker and agent run as processes of their own on this machine; the device is
+// looked at over its socket every millisecond, so the figures hold the look as well.
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as pause } from 'node:timers/promises'
+import { Site } from './push/site.ts'
+
+/** Between two changes passes up to this, ms: they come at no fixed phase of anything. */
+const SPREAD_MS = 2_000
+
+const changes = Number(process.argv[2] ?? 200)
+const directory = await mkdtemp(join(tmpdir(), 'tallygate-push-'))
+const site = await Site.open(directory)
+try {
+  await site.startAgent(await site.enrollmentToken())
+  const applied = async (): Promise<number> => (await site.status()).policies[0]?.applied ?? 0
+  while ((await site.status()).push !== 'CONNECTED' || (await applied()) === 0) await pause(20)
+  const [answered, inForce]: [number[], number[]] = [[], []]
+  for (let change = 1; change <= changes; change += 1) {
+    await pause(Math.random() * SPREAD_MS)
+    const before = await applied()
+    const begun = performance.now()
+    await site.change(1_000_000 + change)
+    answered.push(performance.now() - begun)
+    while ((await applied()) <= before) await pause(1)
+    inForce.push(performance.now() - begun)
+  }
+  process.stdout.write(`changes: ${changes}\n`)
+  process.stdout.write(`request answered by the twin, ms: ${quantiles(answered)}\n`)
+  process.stdout.write(`in force on the device, ms: ${quantiles(inForce)}\n`)
+} finally {
+  await site[Symbol.asyncDispose]()
+  await rm(directory, { recursive: true, force: true })
+}
+
+function quantiles(times: readonly number[]): string {
+  const sorted = times.toSorted((a, b) => a - b)
+  const at = (part: number): string => (sorted[Math.ceil(part * sorted.length) - 1] ?? 0).toFixed(1)
+  return `median ${at(0.5)}, p90 ${at(0.9)}, p99 ${at(0.99)}, longest ${at(1)}`
+}

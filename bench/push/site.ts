@@ -1,0 +1,150 @@
+// A twin with its own broker and an agent, as the processes that an operator runs, with one line item to spend of.
+import { randomUUID } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { makeAccessToken } from '../../src/client/access-token.ts'
+import { HttpClient } from '../../src/client/http.ts'
+import { type ServiceProcess, startService } from '../../src/demo/service-process.ts'
+import { enrollmentTokenResponse } from '../../src/protocol/edge/enrollment.ts'
+import { AGENT_STATUS_PATH, type AgentStatus, agentStatus } from '../../src/protocol/local/status.ts'
+
+const DAY_MS = 86_400_000
+const READY_MS = 60_000
+
+export class Site implements AsyncDisposable {
+  readonly directory: string
+  readonly #twin: ServiceProcess
+  readonly #application: HttpClient
+  #agent: ServiceProcess | undefined
+  instanceId = ''
+
+  private constructor(directory: string, twin: ServiceProcess) {
+    this.directory = directory
+    this.#twin = twin
+    this.#application = new HttpClient({ address: `unix:${this.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
+  }
+
+  /** @param directory that is empty, and the caller's to remove */
+  static async open(directory: string): Promise<Site> {
+    const twin = await startService({
+      name: 'tallygate cloud',
+      args: ['cloud', '--http-port', '0', '--push-port', '0', '--http-host', '127.0.0.1', '--push-host', '127.0.0.1'],
+      env: { TALLYGATE_CLOUD_STORE_PATH: join(directory, 'cloud') },
+      logFile: join(directory, 'cloud.log'),
+      readyWithinMs: READY_MS,
+    })
+    const site = new Site(directory, twin)
+    await site.#provision()
+    return site
+  }
+
+  get socketPath(): string {
+    return join(this.directory, 'agent.sock')
+  }
+
+  /** Of the twin, with its prefix. */
+  get url(): string {
+    return String(this.#twin.listening['http'])
+  }
+
+  get adminKeyFile(): string {
+    return String(this.#twin.listening['adminKeyFile'])
+  }
+
+  async administrator(): Promise<HttpClient> {
+    const token = await makeAccessToken({
+      kind: 'ADMIN',
+      privateKey: readFileSync(this.adminKeyFile, 'utf8'),
+      instanceIds: [],
+      issuer: 'site',
+      now: Date.now(),
+      lifetimeMs: 3_600_000,
+    })
+    const headers = { authorization: `Bearer ${token}` }
+    return new HttpClient({ address: this.url, headers, unreachable: 'CLOUD_UNREACHABLE' })
+  }
+
+  async enrollmentToken(): Promise<string> {
+    using client = await this.administrator()
+    const body = { instanceIds: [this.instanceId] }
+    const call = { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body } as const
+    return (await client.json(call, enrollmentTokenResponse)).token
+  }
+
+  async startAgent(token: string | null): Promise<void> {
+    this.#agent = await startService({
+      name: 'tallygate agent',
+      args: ['agent'],
+      env: {
+        TALLYGATE_AGENT_STATE_DIRECTORY: join(this.directory, 'agent'),
+        TALLYGATE_AGENT_SOCKET_PATH: this.socketPath,
+        ...(token === null ? {} : { TALLYGATE_AGENT_ENROLLMENT_TOKEN: token }),
+        // Nothing that follows is the timer's doing.
+        TALLYGATE_AGENT_SYNC_INTERVAL: '1h',
+      },
+      logFile: join(this.directory, 'agent.log'),
+      readyWithinMs: READY_MS,
+    })
+  }
+
+  async stopAgent(): Promise<void> {
+    await this.#agent?.stop(10_000)
+    this.#agent = undefined
+  }
+
+  async status(): Promise<AgentStatus> {
+    return this.#application.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+  }
+
+  /** The answer to one request as text, granted or not. */
+  async ask(count = 1): Promise<string> {
+    const path = `/v1.1/instances/${this.instanceId}/access-request`
+    const body = {
+      requester: { type: 'user', value: 'tests' },
+      requestedItems: [{ item: 'Print', version: '1.0', count }],
+    }
+    return this.#application.text({ method: 'POST', path, body })
+  }
+
+  /** Changes the quantity of the line item: a new revision of the rules. */
+  async change(quantity: number): Promise<void> {
+    using client = await this.administrator()
+    await this.#map(client, quantity)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#application[Symbol.dispose]()
+    await this.stopAgent()
+    await this.#twin.stop(10_000)
+  }
+
+  async #provision(): Promise<void> {
+    using client = await this.administrator()
+    const created = await client.text({
+      method: 'POST',
+      path: '/provisioning/api/v1.1/instances',
+      body: { shortName: 'push', accountId: randomUUID() },
+    })
+    this.instanceId = (JSON.parse(created) as { id: string }).id
+    await client.text({
+      method: 'POST',
+      path: '/provisioning/api/v1.1/rate-tables',
+      body: {
+        series: 'push',
+        version: '1',
+        effectiveFrom: Date.now() - DAY_MS,
+        items: [{ name: 'Print', version: '1.0', rate: 1 }],
+      },
+    })
+    await this.#map(client, 1_000_000)
+  }
+
+  async #map(client: HttpClient, quantity: number): Promise<void> {
+    const now = Date.now()
+    const path = `/provisioning/api/v1.1/instances/${this.instanceId}/line-items`
+    const attributes = { elastic: true, rateTableSeries: 'push' }
+    const window = { start: now - DAY_MS, end: now + 30 * DAY_MS }
+    const body = { activationId: 'ACT-1', state: 'DEPLOYED', quantity, ...window, attributes }
+    await client.text({ method: 'PUT', path, body })
+  }
+}
