@@ -6,6 +6,7 @@ import { agentStatus } from '../cli/agent-status.ts'
 const NO_GRANT_LEFT = { term: 4, expiresAt: 1, remainingMs: 0 }
 const [held] = agentStatus().accounts
 const dry = [{ ...held!, used: held!.granted, refunded: '0' }]
+const heldBack = (state: 'LOCKED' | 'TERMINATED') => ({ state, since: 1_800_000_000_000, by: 'key-1' })
 const condition = (subject: string) => [{ subject, code: 'CLOUD_UNREACHABLE', message: 'it is away', since: 1 }]
 
 describe('the verdict', () => {
@@ -13,6 +14,8 @@ describe('the verdict', () => {
     ['a device in order', {}, 'ok', /working: connected, with 120 tokens/],
     ['one without limit', { accounts: [{ ...held!, unlimited: true }] }, 'ok', /tokens without limit/],
     ['one that is not enrolled', { deviceId: null }, 'refusing', /not enrolled/],
+    ['one that is locked as a whole', { hold: heldBack('LOCKED') }, 'refusing', /\(key-1\) has locked this device, at 2027-/],
+    ['one whose service was ended', { hold: heldBack('TERMINATED'), fenced: true }, 'refusing', /ended the service .* at 2027-/],
     ['one whose ledger is full', { conditions: condition('ledger') }, 'refusing', /cannot record/],
     ['one that is fenced', { fenced: true }, 'refusing', /stopped this device/],
     ['one without rules', { policies: [] }, 'refusing', /no rules/],
@@ -30,7 +33,7 @@ describe('the verdict', () => {
     ['one that is dry, online', { accounts: dry }, 'attention', /no tokens at hand/],
     ['one with a problem', { conditions: condition('sync') }, 'attention', /one problem/],
     [
-      'one that is locked',
+      'one whose session is locked',
       { sessions: [{ instanceId: agentStatus().instanceIds[0]!, state: 'LOCKED', sessionId: 's' }] },
       'attention',
       /locked/,

@@ -1,6 +1,6 @@
 /**
- * The rungs that stand before every decision on the device: nobody holds it back, it belongs to a cloud, serves the instance, has its rules, they
- * may still be used, and what is decided can be recorded. The first that fails names the code.
+ * The rungs that stand before every decision on the device: nobody holds it back, it belongs to a cloud, serves the
+ * instance, has its rules, they may still be used, and what is decided can be recorded. The first that fails names the code.
  */
 import type { ClockReading } from '../../core/decision.ts'
 import { heldBack } from '../../protocol/edge/device-hold.ts'

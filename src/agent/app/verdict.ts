@@ -4,17 +4,19 @@
  */
 import { formatMicro } from '../../core/amount.ts'
 import { room } from '../../core/grant.ts'
+import type { DeviceHold } from '../../protocol/edge/device-hold.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 
 type Verdict = DeviceReportWire['verdict']
 
 export function verdictOf(status: AgentStatusWire): Verdict {
-  const { deviceId, incarnation, fenced, policies, grant, connected, conditions, sessions } = status
+  const { deviceId, incarnation, fenced, hold, policies, grant, connected, conditions, sessions } = status
   const refusing = (sentence: string): Verdict => ({ level: 'refusing', sentence })
   const attention = (sentence: string): Verdict => ({ level: 'attention', sentence })
 
   if (deviceId === null) return refusing('This device is not enrolled yet: it grants nothing.')
+  if (hold !== null) return refusing(`${heldSentence(hold)} It refuses every request.`)
   if (conditions.some(({ subject }) => subject === 'ledger')) {
     return refusing('This device cannot record anything, so it refuses every request.')
   }
@@ -55,6 +57,12 @@ export function verdictOf(status: AgentStatusWire): Verdict {
     )
   }
   return { level: 'ok', sentence: `This device is working: connected, with ${atHand} at hand.` }
+}
+
+/** What an administrator has done to a device, since when, and with which key. */
+export function heldSentence({ state, since, by }: DeviceHold): string {
+  const done = state === 'LOCKED' ? 'has locked this device' : 'has ended the service of this device'
+  return `An administrator (${by}) ${done}, at ${new Date(since).toISOString()}.`
 }
 
 /** Above this the clock may decide differently from the true time, ms. */

@@ -50,6 +50,15 @@ export function metricsText({ status, machine, verdict, clock }: DeviceReportWir
   gauge('connected', 'Whether the last exchange with the cloud got an answer.', yes(status.connected))
   gauge('push_connected', 'Whether the connection for hints stands.', yes(status.push === 'CONNECTED'))
   gauge('fenced', 'Whether the cloud has stopped this device.', yes(status.fenced))
+  family(
+    'held',
+    'gauge',
+    'Whether an administrator holds this device back, by how.',
+    ...(['LOCKED', 'TERMINATED'] as const).map((state): [string, number] => [
+      `{state="${state.toLowerCase()}"}`,
+      yes(status.hold?.state === state),
+    ]),
+  )
   gauge('last_contact_timestamp_seconds', 'When the cloud last answered.', seconds(status.lastContactAt))
   gauge('last_sync_timestamp_seconds', 'When usage was last delivered.', seconds(status.lastSyncAt))
   gauge('backlog_entries', 'Entries of the ledger that the cloud has not acknowledged.', status.backlog)

@@ -8,7 +8,7 @@ import { formatMicro } from '../../../core/amount.ts'
 import { outstanding, room } from '../../../core/grant.ts'
 import type { DeviceReportWire } from '../../../protocol/local/report.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
-import { countersOf, inWords } from '../../app/verdict.ts'
+import { countersOf, heldSentence, inWords } from '../../app/verdict.ts'
 import { Html, html } from './html.ts'
 import { SCRIPT, STYLE } from './page-style.ts'
 
@@ -80,6 +80,7 @@ function connectionOf({ status }: DeviceReportWire): Html {
   const { connected, lastContactAt, lastSyncAt, push, clock, policies, sessions, grant } = status
   const facts: Fact[] = [
     ['Cloud', connected ? 'connected' : 'offline'],
+    ...(status.hold === null ? [] : [['Held back', heldSentence(status.hold)] as const]),
     ['Last contact', ago(lastContactAt, clock.now)],
     ['Last sync', ago(lastSyncAt, clock.now)],
     ['Hints', PUSH[push]],
