@@ -22,6 +22,8 @@ export class JournalDesk {
   readonly #open: () => JournalStore
   readonly #slack: DeskParts['slack']
   #store: JournalStore | undefined
+  /** What went wrong while nobody was waiting: the next call hears of it. */
+  #failed: { readonly error: unknown } | undefined
 
   constructor({ path, open, slack }: DeskParts) {
     this.#path = path
@@ -38,8 +40,25 @@ export class JournalDesk {
     }
   }
 
+  /**
+   * A small piece of housekeeping, for a moment without calls. False when there is nothing (more) to do. Never throws: a
+   * failure is as final as one in a commit, and is what every later call is answered with.
+   */
+  tidy(): boolean {
+    const store = this.#store
+    if (store === undefined || this.#failed !== undefined) return false
+    try {
+      if (store.shrink()) return true
+      if (!store.hasSlack) store.hasSlack = this.#slack.fill()
+    } catch (error) {
+      this.#failed = { error }
+    }
+    return false
+  }
+
   #take(call: JournalCall): unknown {
     if (call.call === 'close') return this.#store?.close()
+    if (this.#failed !== undefined) throw this.#failed.error
     const store = (this.#store ??= this.#open())
     switch (call.call) {
       case 'append':

@@ -3,7 +3,7 @@
  * or did not when it throws. It re-checks on its own what must hold on disk (entries without gaps, `U - F + R <= G`), so
  * that a mistake above it ends the process and never becomes a balance.
  */
-import { existsSync } from 'node:fs'
+import { existsSync, statSync } from 'node:fs'
 import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
@@ -48,6 +48,15 @@ const RECENT_ENTRIES = 1_000n
 
 /** Ended sessions that are kept at most, the newest ones. */
 const ENDED_SESSIONS_MAX = 1_000
+
+/** Free pages that the database keeps: what comes next needs no growth of the file. 1 MiB. */
+const FREE_PAGES_KEPT = 256n
+
+/** Pages that one step gives back: a call that comes meanwhile waits for no more than this. 512 KiB. */
+const SHRINK_PAGES = 128n
+
+/** A write-ahead log that is longer than this is cut off when nothing else is to be done: 1 MiB. */
+const LOG_BYTES_KEPT = 1024 * 1024
 
 /** Rows that one clean-up deletes at most: it runs between commits. */
 const PRUNE_ROWS = 2_000
@@ -483,6 +492,31 @@ export class JournalStore {
     return (this.#statements.pages.get() as bigint) - (this.#statements.freePages.get() as bigint)
   }
 
+  /**
+   * One small step towards a file that is no larger than what it holds. False when there is nothing (more) to do. While the
+   * disk does not hold the space that is set aside, free pages take its place: twice of it stays, and so does the log.
+   */
+  shrink(): boolean {
+    try {
+      const kept = this.hasSlack ? FREE_PAGES_KEPT : FREE_PAGES_KEPT + 2n * BigInt(this.#limits.slackPages)
+      const over = (this.#statements.freePages.get() as bigint) - kept
+      if (over > 0n) {
+        this.#database.pragma(`incremental_vacuum(${over < SHRINK_PAGES ? over : SHRINK_PAGES})`)
+        this.#checkpointWhenDue()
+        return true
+      }
+      if (this.hasSlack && this.#logBytes() > LOG_BYTES_KEPT) this.#statements.truncateLog.get()
+    } catch (error) {
+      // On a full disk there may be no room for making room: a later step finds it.
+      if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
+    }
+    return false
+  }
+
+  #logBytes(): number {
+    return statSync(`${this.#database.name}-wal`, { throwIfNoEntry: false })?.size ?? 0
+  }
+
   /** Ends well: the write-ahead log is folded into the database. */
   close(): void {
     this.#database.close()
@@ -891,6 +925,7 @@ function prepareStatements(database: Database.Database) {
     freePages: database.prepare('PRAGMA freelist_count').pluck(),
     checkpointSize: database.prepare('PRAGMA wal_checkpoint(NOOP)'),
     checkpoint: database.prepare('PRAGMA wal_checkpoint(PASSIVE)'),
+    truncateLog: database.prepare('PRAGMA wal_checkpoint(TRUNCATE)'),
   }
 }
 
