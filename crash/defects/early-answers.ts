@@ -1,14 +1,25 @@
 /**
- * A defect, loaded before the program: the journal's thread is said to have committed entries as soon as they are handed to
- * it, so that the agent answers before the commit.
+ * A defect, loaded before the program: the journal's thread is said to have committed entries before they are even handed to
+ * it, so that the agent answers before the commit. Every time: the thread gets one call after another, and entries only
+ * when the event loop has turned often enough for their answers to have been written.
  */
 import { Worker } from 'node:worker_threads'
 
-type Post = (this: Worker, message: { readonly call?: string }, ...rest: readonly never[]) => void
+type Message = { readonly call?: string }
+type Post = (this: Worker, message: Message, ...rest: readonly never[]) => void
 type Emit = (this: Worker, event: string | symbol, ...args: unknown[]) => boolean
 
-/** What each thread has still to answer: whether it is an answer that was given already. */
-const open = new WeakMap<Worker, boolean[]>()
+/** Turns of the event loop between an early answer and its call: answers need no more than a few, whatever the machine does. */
+const TURNS = 50
+
+interface Line {
+  /** Not yet handed over; the first one is, or its answer was given, when `busy`. */
+  readonly waiting: Message[]
+  busy: boolean
+  /** The thread's next answer was given already. */
+  given: boolean
+}
+const lines = new WeakMap<Worker, Line>()
 
 // Both are called with the thread that they belong to.
 // eslint-disable-next-line @typescript-eslint/unbound-method
@@ -16,17 +27,42 @@ const post = Worker.prototype.postMessage as Post
 // eslint-disable-next-line @typescript-eslint/unbound-method
 const emit = Worker.prototype.emit as Emit
 
-const postEarly: Post = function (message, ...rest) {
-  const answers = open.get(this) ?? []
-  open.set(this, answers)
-  // Answers are matched by their order: only the next one can be given early.
-  const early = message.call === 'append' && answers.every((given) => given)
-  answers.push(early)
-  post.call(this, message, ...rest)
-  if (early) setImmediate(() => emit.call(this, 'message', { ok: true }))
+function lineOf(worker: Worker): Line {
+  let line = lines.get(worker)
+  if (line === undefined) lines.set(worker, (line = { waiting: [], busy: false, given: false }))
+  return line
+}
+
+function next(worker: Worker, line: Line): void {
+  const message = line.waiting.shift()
+  line.busy = message !== undefined
+  if (message === undefined) return
+  line.given = message.call === 'append'
+  if (!line.given) {
+    post.call(worker, message)
+    return
+  }
+  setImmediate(() => {
+    emit.call(worker, 'message', { ok: true })
+    afterTurns(TURNS, () => post.call(worker, message))
+  })
+}
+
+function afterTurns(turns: number, then: () => void): void {
+  if (turns === 0) then()
+  else setImmediate(() => afterTurns(turns - 1, then))
+}
+
+const postInTurn: Post = function (message) {
+  const line = lineOf(this)
+  line.waiting.push(message)
+  if (!line.busy) next(this, line)
 }
 const emitOnce: Emit = function (event, ...args) {
-  if (event !== 'message' || open.get(this)?.shift() !== true) return emit.call(this, event, ...args)
-  return true
+  if (event !== 'message') return emit.call(this, event, ...args)
+  const line = lineOf(this)
+  const isNews = line.given || emit.call(this, event, ...args)
+  next(this, line)
+  return isNews
 }
-Object.assign(Worker.prototype, { postMessage: postEarly, emit: emitOnce })
+Object.assign(Worker.prototype, { postMessage: postInTurn, emit: emitOnce })

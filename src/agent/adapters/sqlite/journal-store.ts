@@ -499,11 +499,13 @@ export class JournalStore {
   shrink(): boolean {
     try {
       const kept = this.hasSlack ? FREE_PAGES_KEPT : FREE_PAGES_KEPT + 2n * BigInt(this.#limits.slackPages)
-      const over = (this.#statements.freePages.get() as bigint) - kept
+      const free = this.#statements.freePages.get() as bigint
+      const over = free - kept
       if (over > 0n) {
         this.#database.pragma(`incremental_vacuum(${over < SHRINK_PAGES ? over : SHRINK_PAGES})`)
         this.#checkpointWhenDue()
-        return true
+        // A file that was made without the means to shrink stays as large as it is; its free pages are used again.
+        if ((this.#statements.freePages.get() as bigint) < free) return true
       }
       if (this.hasSlack && this.#logBytes() > LOG_BYTES_KEPT) this.#statements.truncateLog.get()
     } catch (error) {

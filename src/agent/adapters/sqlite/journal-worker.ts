@@ -1,8 +1,6 @@
-/**
- * The thread that holds the database. A commit stalls this thread and nobody else. Housekeeping has the moments in which
- * nobody asks for anything, in small steps between which a call goes first.
- */
+/** The thread that holds the database. A commit stalls this thread and nobody else. */
 import { parentPort, workerData } from 'node:worker_threads'
+import { Housekeeping } from './housekeeping.ts'
 import type { JournalCall, WorkerOrder } from './journal-calls.ts'
 import { JournalDesk } from './journal-desk.ts'
 import { openOrRescue } from './rescue.ts'
@@ -16,23 +14,21 @@ const desk = new JournalDesk({
   open: () => openOrRescue(path, limits, Date.now),
   slack: new Slack(`${path}-slack`, limits.slackPages),
 })
-
-/** So long without a call means that the next one is not just coming. */
-const IDLE_MS = 100
-
-/** Housekeeping is tried again after so long without a call, for what was in its way. */
-const TIDY_AGAIN_MS = 60_000
-
-let timer: NodeJS.Timeout | undefined
-
-function tidyIn(ms: number): void {
-  timer = setTimeout(() => tidyIn(desk.tidy() ? 0 : TIDY_AGAIN_MS), ms)
-  timer.unref()
-}
+const housekeeping = new Housekeeping({
+  step: () => desk.tidy(),
+  now: () => performance.now(),
+  timers: {
+    after: (ms, call) => {
+      const timer = setTimeout(call, ms).unref()
+      return () => clearTimeout(timer)
+    },
+  },
+})
 
 port.on('message', (call: JournalCall) => {
-  clearTimeout(timer)
   port.postMessage(desk.answerTo(call))
-  if (call.call === 'close') port.close()
-  else tidyIn(IDLE_MS)
+  if (call.call === 'close') {
+    housekeeping.stop()
+    port.close()
+  } else housekeeping.answered()
 })

@@ -30,7 +30,7 @@ export function openDatabase(path: string): Database.Database {
     database.pragma(`page_size = ${PAGE_BYTES}`)
     // What is deleted can be given back to the file system, in steps that the store chooses. It takes effect before the
     // first write only, and setting it writes: an existing file is not touched.
-    if (database.pragma('page_count', { simple: true }) === 0n) database.pragma('auto_vacuum = INCREMENTAL')
+    if (database.pragma('page_count', { simple: true }) === 0n) set(database, 'auto_vacuum', 'INCREMENTAL', 2n)
     set(database, 'journal_mode', 'WAL', 'wal')
     // One flush per commit; without it a power cut loses commits that were answered.
     set(database, 'synchronous', 'FULL', 2n)
@@ -38,7 +38,6 @@ export function openDatabase(path: string): Database.Database {
     set(database, 'wal_autocheckpoint', '0', 0n)
     set(database, 'foreign_keys', 'ON', 1n)
     expect(database, 'page_size', BigInt(PAGE_BYTES))
-    expect(database, 'auto_vacuum', 2n)
     const verdict = database.pragma('quick_check(1)', { simple: true })
     if (verdict !== 'ok') throw corrupt(path, `the integrity check says: ${String(verdict)}`)
     migrate(database, path)
