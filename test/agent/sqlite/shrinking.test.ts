@@ -67,7 +67,7 @@ describe('housekeeping', () => {
     })
     expect(desk.answerTo({ call: 'read' })).toMatchObject({ ok: true })
     database.exec(
-      'CREATE TABLE filler (x); INSERT INTO filler VALUES (zeroblob(4096 * ' + free + ')); DROP TABLE filler',
+      `CREATE TABLE filler (x); INSERT INTO filler VALUES (zeroblob(4096 * ${free})); DROP TABLE filler`,
     )
     return { database, desk, path }
   }
