@@ -66,9 +66,7 @@ describe('housekeeping', () => {
       slack: { fill: hasSlack, release: () => true },
     })
     expect(desk.answerTo({ call: 'read' })).toMatchObject({ ok: true })
-    database.exec(
-      `CREATE TABLE filler (x); INSERT INTO filler VALUES (zeroblob(4096 * ${free})); DROP TABLE filler`,
-    )
+    database.exec(`CREATE TABLE filler (x); INSERT INTO filler VALUES (zeroblob(4096 * ${free})); DROP TABLE filler`)
     return { database, desk, path }
   }
 
