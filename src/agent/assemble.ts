@@ -25,6 +25,7 @@ import { Sessions } from './app/sessions/sessions.ts'
 import { statusOf } from './app/status.ts'
 import type { LeftLog, VolatileLog } from './app/volatile-log.ts'
 import { WatchedJournal } from './app/watched-journal.ts'
+import { Wear } from './app/wear.ts'
 import type { AgentSettings } from './settings.ts'
 
 export interface AgentParts {
@@ -41,6 +42,8 @@ export interface AgentParts {
   /** Absent: every answer follows its commit, whatever the settings say. */
   readonly volatileLog?: VolatileLog & { readonly left: () => LeftLog | undefined }
   readonly cloud: (tokens: DeviceTokens) => Cloud
+  /** Bytes that this process has sent to storage since its start. Absent, or null: the system does not tell. */
+  readonly written?: () => number | null
   /** Null: no push. */
   readonly push: Push | null
   /** Users and groups of this system, and the user that the agent runs as. */
@@ -61,6 +64,7 @@ export interface AssembledAgent {
   readonly callers: Callers
   readonly status: () => ReturnType<typeof statusOf>
   readonly readiness: ReadinessProbe
+  readonly wear: Pick<Wear, 'start'>
   /** Begins to write the clock when nothing else has for a while. Returns what ends it. */
   keepClock(): () => void
   /** Writes what is on its way to the journal, and the clock. */
@@ -144,6 +148,14 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     topUpDeadlineMs: settings.grants.topUpDeadline,
     newId: parts.newId,
   })
+  const wear = new Wear({
+    written: parts.written ?? (() => null),
+    lastEntry: () => ledger.lastEntry(),
+    sinceBoot: () => clock.sinceBoot(),
+    now: () => clock.reading().now,
+    timers,
+    budget: () => settings.state.writeBudget,
+  })
   const statusParts = {
     version,
     startedAt: clock.reading().now,
@@ -152,6 +164,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     clock,
     journal: watched,
     rescues: snapshot.rescues ?? [],
+    wear,
   }
   return {
     clock,
@@ -162,6 +175,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     callers,
     status: () => statusOf(statusParts),
     readiness: new ReadinessProbe({ ledger, policies, topUps: link, clock, journal: watched, timers }),
+    wear,
     keepClock: () => keepClock(watched, ledger, timers),
     drain: async () => {
       sessions.stop()
@@ -171,6 +185,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     },
     stop: () => {
       sessions.stop()
+      wear.stop()
       ledger.stop()
     },
   }

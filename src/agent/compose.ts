@@ -18,7 +18,7 @@ import { openJournal } from './adapters/sqlite/journal.ts'
 import { systemNames } from './adapters/system/names.ts'
 import { openPeerCredentials } from './adapters/system/peer-credentials.ts'
 import { type StatusServer, openStatus } from './adapters/status-http/server.ts'
-import { lookAtMachine } from './adapters/system/machine.ts'
+import { lookAtMachine, writtenBytes } from './adapters/system/machine.ts'
 import { systemRandomness } from './adapters/system/randomness.ts'
 import { TmpfsLog } from './adapters/tmpfs/volatile-log.ts'
 import { openTimeSource } from './adapters/system/time-source.ts'
@@ -120,6 +120,7 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
       bootId: time.bootId,
     }),
     cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
+    written: writtenBytes,
     push: pushOf(settings, overrides, extraCa, log),
     version,
     log,
@@ -153,6 +154,7 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
     onFault: (error) => log.error({ err: error }, 'a request met a fault'),
   })
   const stopClock = agent.keepClock()
+  agent.wear.start()
   agent.sessions.start()
 
   const parts = started.move()

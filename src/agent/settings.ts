@@ -52,6 +52,12 @@ const options = {
       min: '1MiB',
       max: '1TiB',
     }),
+    writeBudget: bytes({
+      help: 'What may be written to storage in a day before the agent warns; 0: it never does. See operations for how to choose it.',
+      default: '0',
+      min: '0',
+      max: '1TiB',
+    }),
     answersMax: integer({
       help: 'Application sessions whose last answer is kept for a retry; the one that was idle longest goes first.',
       default: 10_000,

@@ -58,6 +58,13 @@ export const ERRORS = catalogue({
     exit: 73,
     retry: 'no',
   },
+  WRITE_BUDGET_EXCEEDED: {
+    meaning: 'The agent writes more to its storage than its write budget allows for a day.',
+    remedy:
+      'Compare bytes per decision with the page on operations; use durability = "reserved", or raise state.write_budget if the storage endures it.',
+    http: 500,
+    retry: 'no',
+  },
   CURSOR_UNKNOWN: {
     meaning: 'The cursor is not one that this service has given, or it is of a database that has since been replaced.',
     remedy: 'Use the cursor of the export before, of the same twin; without one, everything is exported again.',

@@ -36,6 +36,13 @@ export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatus
         unlimited: false,
       },
     ],
+    storage: {
+      written: 52_428_800,
+      measuredMs: 14_400_000,
+      perDecision: 9_216,
+      perDay: 314_572_800,
+      budgetPerDay: null,
+    },
     conditions: [],
     ...changes,
   }

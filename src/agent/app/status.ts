@@ -5,6 +5,7 @@ import type { Rescue } from './journal.ts'
 import type { Ledger } from './ledger.ts'
 import type { Link } from './link/link.ts'
 import type { WatchedJournal } from './watched-journal.ts'
+import type { Wear } from './wear.ts'
 
 export interface StatusParts {
   readonly version: string
@@ -15,6 +16,7 @@ export interface StatusParts {
   readonly clock: Pick<Clock, 'reading'>
   readonly journal: Pick<WatchedJournal, 'condition'>
   readonly rescues: readonly Rescue[]
+  readonly wear: Pick<Wear, 'reading' | 'condition'>
 }
 
 /** Stands for as long as the damaged file is there: somebody should look at it. */
@@ -24,11 +26,16 @@ function conditionOf({ at, file, salvagedEntries, lostEntries }: Rescue): AgentS
   return { subject: 'damaged ledger', code: 'DATABASE_CORRUPT', message, since: at }
 }
 
-export function statusOf({ version, startedAt, ledger, link, clock, journal, rescues }: StatusParts): AgentStatusWire {
+export function statusOf({ version, startedAt, ledger, link, clock, journal, rescues, wear }: StatusParts): AgentStatusWire {
   const { deviceId, incarnation, fenced, hold, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
   const grant = ledger.grant()
   const recording = journal.condition()
-  const conditions = [...rest.conditions, ...(recording === null ? [] : [recording]), ...rescues.map(conditionOf)]
+  const wearing = wear.condition()
+  const conditions = [
+    ...rest.conditions,
+    ...[recording, wearing].filter((condition) => condition !== null),
+    ...rescues.map(conditionOf),
+  ]
   return {
     version,
     startedAt,
@@ -66,6 +73,7 @@ export function statusOf({ version, startedAt, ledger, link, clock, journal, res
       exhausted: held.exhausted,
       unlimited: held.unlimited,
     })),
+    storage: wear.reading(),
     conditions: conditions
       .toSorted((a, b) => a.since - b.since)
       .map(({ subject, code, message, since }) => ({ subject, code, message, since })),

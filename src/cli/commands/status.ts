@@ -34,6 +34,7 @@ function describe(status: AgentStatus, now: number): readonly string[] {
     ['ledger', `${status.lastEntry} entries, ${status.backlog} not yet in the cloud`],
     ['spending', spending(status)],
     ['answers', status.durability === 'durable' ? 'after their charge is on the disk' : 'from blocks reserved ahead'],
+    ...(status.storage === null ? [] : [['storage', written(status.storage)]]),
     ...status.policies.map(({ instanceId, applied, newest }) => [
       'rules',
       `revision ${applied} of instance ${instanceId}${newest > applied ? `, revision ${newest} exists` : ''}`,
@@ -70,6 +71,17 @@ function spending({ fenced, hold, incarnation, grant }: AgentStatus): string {
   if (incarnation === 0) return 'not yet: never attached to the cloud'
   if (grant === null) return 'not yet: no grant'
   return `from what is at hand, for ${roughly(grant.remainingMs)} more without the cloud`
+}
+
+function written({ written, perDecision, perDay, budgetPerDay }: NonNullable<AgentStatus['storage']>): string {
+  const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`
+  return [
+    `${mebibytes(written)} written since the start`,
+    ...(perDay === null
+      ? []
+      : [`${mebibytes(perDay)} a day${budgetPerDay === null ? '' : ` of ${mebibytes(budgetPerDay)}`}`]),
+    ...(perDecision === null ? [] : [`${perDecision} bytes for a decision`]),
+  ].join(', ')
 }
 
 const UNITS = [

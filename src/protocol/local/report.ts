@@ -17,7 +17,7 @@ export const deviceReport = z.strictObject({
   /** How exactly the device knows the time; `widthMs` null: nothing bounds it. */
   clock: z.strictObject({ verdict: z.enum(['exact', 'rough', 'unbounded']), widthMs: z.int().min(0).nullable() }),
   status: agentStatus,
-  /** Null where the system does not tell. The disk is that of the state directory. */
+  /** Null where the system does not tell. The disk is that of the state directory; memory of the agent is its PSS. */
   machine: z.strictObject({
     diskFree: size,
     diskTotal: size,

@@ -7,6 +7,21 @@ import { deviceHold } from '../edge/device-hold.ts'
 import { accountId } from '../edge/sync.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
+/** What is written to storage, and what that comes to. Bytes. */
+const storageWear = z.strictObject({
+  /** Since the start of the agent. */
+  written: z.int().min(0),
+  /** The time that the next two are taken from: a day at most. */
+  measuredMs: z.int().min(0),
+  /** For each entry of the ledger; null: there was none. */
+  perDecision: z.int().nullable(),
+  /** Projected; null: not measured for long enough. */
+  perDay: z.int().nullable(),
+  /** Null: none is set. */
+  budgetPerDay: z.int().min(0).nullable(),
+})
+export type StorageWear = z.infer<typeof storageWear>
+
 /** `GET` on the agent's socket. */
 export const AGENT_STATUS_PATH = '/tallygate/v1/status'
 
@@ -60,6 +75,8 @@ export const agentStatus = z.strictObject({
       unlimited: z.boolean(),
     }),
   ),
+  /** Null where the system does not tell. */
+  storage: storageWear.nullable(),
   /** What a technician should know, oldest first. */
   conditions: z.array(z.strictObject({ subject: z.string(), code: z.string(), message: z.string(), since: instant })),
 })

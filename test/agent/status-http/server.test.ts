@@ -35,6 +35,10 @@ describe('the status over HTTP', () => {
     expect(report.verdict.level).toBe('ok')
     expect(report.machine.diskFree).toBeGreaterThan(0)
     expect(report.machine.ledgerSize).toBeGreaterThan(0)
+    expect(report.machine.memoryOfAgent).toBeGreaterThan(1e6)
+    // What others share with this process counts in part only.
+    expect(report.machine.memoryOfAgent).toBeLessThan(process.memoryUsage.rss() * 1.5)
+    expect(report.status.storage).toMatchObject({ written: expect.any(Number) as number, perDay: null })
 
     const families = parsePrometheusText(await (await get(agent, '/metrics')).text())
     expect(valueOf(families, 'tallygate_agent_tokens_used')).toBe(2.5)

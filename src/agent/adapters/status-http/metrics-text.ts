@@ -21,6 +21,7 @@ export function metricsText({ status, machine, verdict, clock }: DeviceReportWir
     }
   }
   const gauge = (name: string, help: string, value: number | null): void => family(name, 'gauge', help, ['', value])
+  const counter = (name: string, help: string, value: number | null): void => family(name, 'counter', help, ['', value])
   const yes = (is: boolean): number => (is ? 1 : 0)
   const seconds = (at: number | null): number | null => (at === null ? null : at / 1_000)
 
@@ -85,7 +86,12 @@ export function metricsText({ status, machine, verdict, clock }: DeviceReportWir
   )
   gauge('disk_free_bytes', 'Free space on the disk of the state.', machine.diskFree)
   gauge('ledger_size_bytes', 'Size of the ledger.', machine.ledgerSize)
-  gauge('resident_memory_bytes', 'Memory of the agent that is resident.', machine.memoryOfAgent)
+  gauge('memory_pss_bytes', 'Memory of the agent, its proportional set size.', machine.memoryOfAgent)
+  const { storage } = status
+  counter('storage_written_bytes_total', 'Bytes sent to storage since the start.', storage?.written ?? null)
+  gauge('storage_written_bytes_per_decision', 'Of the last day, for each entry.', storage?.perDecision ?? null)
+  gauge('storage_written_bytes_per_day', 'Projected from the last day.', storage?.perDay ?? null)
+  gauge('storage_write_budget_bytes_per_day', 'What may be written in a day.', storage?.budgetPerDay ?? null)
   return `${lines.join('\n')}\n`
 }
 

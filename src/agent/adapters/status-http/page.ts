@@ -104,6 +104,7 @@ function ledgerOf({ status, clock, machine }: DeviceReportWire): Html {
     ['Answers', durability === 'durable' ? 'after their charge is on the disk' : 'from blocks reserved ahead'],
     ['Clock', `${CLOCK[clock.verdict]}${within}`],
     ['Disk', `${sizeOf(machine.diskFree)} free of ${sizeOf(machine.diskTotal)}, ledger ${sizeOf(machine.ledgerSize)}`],
+    ['Written', writtenOf(status.storage)],
     [
       'Memory',
       `agent ${sizeOf(machine.memoryOfAgent)}, ${sizeOf(machine.memoryFree)} free of ${sizeOf(machine.memoryTotal)}`,
@@ -111,6 +112,16 @@ function ledgerOf({ status, clock, machine }: DeviceReportWire): Html {
     ['Running', `version ${version}, for ${inWords(Math.max(0, status.clock.now - startedAt))}`],
   ]
   return section('ledger', 'Ledger and device', factsOf('ledger', facts))
+}
+
+function writtenOf(storage: DeviceReportWire['status']['storage']): string {
+  if (storage === null) return 'unknown'
+  const { written, perDecision, perDay, budgetPerDay, measuredMs } = storage
+  const budget = budgetPerDay === null ? '' : ` of ${sizeOf(budgetPerDay)} allowed`
+  const rate =
+    perDay === null ? '' : `, ${sizeOf(perDay)} a day${budget} at the rate of the last ${inWords(measuredMs)}`
+  const each = perDecision === null ? '' : `, ${sizeOf(Math.max(0, perDecision))} for a decision`
+  return `${sizeOf(written)} since the start${rate}${each}`
 }
 
 function tokensOf({ status }: DeviceReportWire): Html {

@@ -1,0 +1,54 @@
+/**
+ * `npm run bench:wear`: what the agent writes to storage for a decision, by the kernel's account (`write_bytes` of the process),
+ * with one connection and with 64, and what it writes while nobody asks.
+ */
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { agent, reservedAgent } from './contenders/agent.ts'
+import { withPlace } from './contenders/place.ts'
+import { LoadGenerator } from './load/generator.ts'
+import { measureStorage } from './measure/storage.ts'
+
+const LOAD_MS = 4_000
+
+/** An agent that nobody asks writes its clock once a minute. */
+const IDLE_MS = 125_000
+
+function written(pid: number): number {
+  return Number(/^write_bytes: (\d+)$/m.exec(readFileSync(`/proc/${pid}/io`, 'utf8'))?.[1])
+}
+
+const idle = process.argv.includes('--idle')
+const parent = mkdtempSync(join(process.cwd(), 'bench-wear-'))
+const generator = new LoadGenerator()
+try {
+  const { fileSystem, device } = measureStorage(parent)
+  console.log(`storage ${fileSystem} on ${device}`)
+  for (const contender of [agent, reservedAgent]) {
+    await withPlace(parent, async (place) => {
+      const running = await contender.start(place)
+      const { pid, target } = running
+      for (const connections of [1, 64]) {
+        const before = written(pid)
+        const { acknowledged } = await generator.run({ target, connections, warmupMs: 0, durationMs: LOAD_MS })
+        // What was answered ahead of the disk gets there within a second, and the log into the database at some time.
+        await delay(3_000)
+        const bytes = written(pid) - before
+        console.log(
+          `${contender.name}, ${connections} connections: ${Math.round(bytes / acknowledged)} bytes a decision`,
+        )
+      }
+      if (idle && contender === agent) {
+        const before = written(pid)
+        await delay(IDLE_MS)
+        const perDay = ((written(pid) - before) / IDLE_MS) * 86_400_000
+        console.log(`${contender.name}, idle: ${(perDay / 2 ** 20).toFixed(1)} MiB a day`)
+      }
+      await running.killAndCount()
+    })
+  }
+} finally {
+  generator.stop()
+  rmSync(parent, { recursive: true, force: true })
+}
