@@ -26,7 +26,16 @@ function conditionOf({ at, file, salvagedEntries, lostEntries }: Rescue): AgentS
   return { subject: 'damaged ledger', code: 'DATABASE_CORRUPT', message, since: at }
 }
 
-export function statusOf({ version, startedAt, ledger, link, clock, journal, rescues, wear }: StatusParts): AgentStatusWire {
+export function statusOf({
+  version,
+  startedAt,
+  ledger,
+  link,
+  clock,
+  journal,
+  rescues,
+  wear,
+}: StatusParts): AgentStatusWire {
   const { deviceId, incarnation, fenced, hold, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
   const grant = ledger.grant()
   const recording = journal.condition()
