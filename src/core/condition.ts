@@ -60,28 +60,55 @@ function compileAll(parts: readonly Condition[], decidedBy: 'TRUE' | 'FALSE', de
 function compileIn(property: string, values: readonly string[]): Evaluate {
   const wanted = new Set(values)
   const compare = (value: unknown): Verdict => {
-    switch (typeof value) {
-      case 'string':
-        return wanted.has(value) ? 'TRUE' : 'FALSE'
-      case 'number':
-      case 'boolean':
-        return wanted.has(JSON.stringify(value)) ? 'TRUE' : 'FALSE'
-      case 'undefined':
-        return 'FALSE'
-      default:
-        return value === null ? 'FALSE' : 'ERROR'
-    }
+    const text = textOf(value)
+    if (text === undefined) return 'ERROR'
+    return text !== null && wanted.has(text) ? 'TRUE' : 'FALSE'
   }
   return (dictionary) => {
     if (!Object.hasOwn(dictionary, property)) return 'FALSE'
     const value = dictionary[property]
     if (!Array.isArray(value)) return compare(value)
-    let error = false
-    for (const element of value) {
-      const verdict = compare(element)
-      if (verdict === 'TRUE') return 'TRUE'
-      if (verdict === 'ERROR') error = true
-    }
-    return error ? 'ERROR' : 'FALSE'
+    const { texts, incomparable } = elementsOf(value)
+    for (const text of wanted) if (texts.has(text)) return 'TRUE'
+    return incomparable ? 'ERROR' : 'FALSE'
+  }
+}
+
+interface Elements {
+  readonly texts: ReadonlySet<string>
+  /** Some element is an object or an array. */
+  readonly incomparable: boolean
+}
+
+/** Arrays of dictionaries that were looked at: a long one is walked once, not once for each condition that asks. */
+const KNOWN_ELEMENTS = new WeakMap<readonly unknown[], Elements>()
+
+function elementsOf(array: readonly unknown[]): Elements {
+  const known = KNOWN_ELEMENTS.get(array)
+  if (known !== undefined) return known
+  const texts = new Set<string>()
+  let incomparable = false
+  for (const element of array) {
+    const text = textOf(element)
+    if (text === undefined) incomparable = true
+    else if (text !== null) texts.add(text)
+  }
+  const elements = { texts, incomparable }
+  KNOWN_ELEMENTS.set(array, elements)
+  return elements
+}
+
+/** What a value is compared by; null where there is nothing to compare, undefined for what cannot be compared. */
+function textOf(value: unknown): string | null | undefined {
+  switch (typeof value) {
+    case 'string':
+      return value
+    case 'number':
+    case 'boolean':
+      return JSON.stringify(value)
+    case 'undefined':
+      return null
+    default:
+      return value === null ? null : undefined
   }
 }

@@ -36,6 +36,7 @@ import {
 } from './decision.ts'
 import { type FormulaFailure, formulaRate } from './formula-rate.ts'
 import type { Action } from './policy.ts'
+import { type Rules, type Ruling, rulingsFor } from './rules.ts'
 
 /**
  * Best effort: each item is granted or refused by itself, in order, each seeing what the ones before it took (one-off
@@ -53,7 +54,10 @@ export function decide(
 ): Decision {
   const taken: Taken = new Map()
   const caveats = new Set<Caveat>()
-  const items = request.items.map((item) => decideItem(policy, request.requester, item, clock, roomOf, taken, caveats))
+  const rulingOf = rulingsFor(request.requester.dictionary)
+  const items = request.items.map((item) =>
+    decideItem(policy, request.requester, rulingOf, item, clock, roomOf, taken, caveats),
+  )
   if (mode === 'ALL_OR_NOTHING' && items.some(({ outcome }) => outcome === 'REFUSED')) {
     return { items: items.map(withoutCharge), postings: [], caveats: [] }
   }
@@ -72,6 +76,7 @@ function withoutCharge(outcome: ItemOutcome): ItemOutcome {
 function decideItem(
   policy: CompiledPolicy,
   requester: Requester,
+  rulingOf: (rules: Rules) => Ruling,
   item: RequestedItem,
   clock: ClockReading,
   roomOf: RoomOf,
@@ -105,7 +110,7 @@ function decideItem(
         if (failures.length < OBSTACLES_MAX) failures.push(obstacle(candidate, null, rate))
         continue
       }
-      const ruling = candidate.rules(requester.dictionary)
+      const ruling = rulingOf(candidate.rules)
       if (ruling.ruling === 'ALLOW') {
         payers.push(payer(policy, candidate, rate, ruling.action, requester, roomOf, taken))
       } else if (denials.length < OBSTACLES_MAX) denials.push(obstacle(candidate, ruling.action, ruling.why))

@@ -10,7 +10,8 @@ export type Ruling =
   | { readonly ruling: 'REFUSE'; readonly why: 'RULE_DENIES' | 'RULE_ERROR'; readonly action: Action }
   | { readonly ruling: 'REFUSE'; readonly why: 'NO_RULE_MATCHES'; readonly action: null }
 
-export type Rules = (dictionary: Dictionary) => Ruling
+/** @param verdictOf what a condition says of the requester */
+export type Rules = (verdictOf: (condition: Evaluate) => Verdict) => Ruling
 
 const UNRESTRICTED: Ruling = { ruling: 'ALLOW', action: null }
 const NO_RULE_MATCHES: Ruling = { ruling: 'REFUSE', why: 'NO_RULE_MATCHES', action: null }
@@ -22,22 +23,42 @@ interface Entry {
 }
 
 const ALWAYS: Evaluate = () => 'TRUE'
+const ALWAYS_UNRESTRICTED: Rules = () => UNRESTRICTED
 
 /** @param conditions compiled conditions of the instance by id; an id that is missing evaluates as an error */
 export function compileRules(actions: readonly Action[], conditions: ReadonlyMap<string, Evaluate>): Rules {
-  if (actions.length === 0) return () => UNRESTRICTED
+  if (actions.length === 0) return ALWAYS_UNRESTRICTED
   const entries = actions.map((action): Entry => {
     const triggered = action.conditionId === null ? ALWAYS : (conditions.get(action.conditionId) ?? ALWAYS_ERROR)
     const taken: Ruling =
       action.effect === 'ALLOW' ? { ruling: 'ALLOW', action } : { ruling: 'REFUSE', why: 'RULE_DENIES', action }
     return { triggered, taken, failed: { ruling: 'REFUSE', why: 'RULE_ERROR', action } }
   })
-  return (dictionary) => {
+  return (verdictOf) => {
     for (const entry of entries) {
-      const verdict: Verdict = entry.triggered(dictionary)
+      const verdict = verdictOf(entry.triggered)
       if (verdict === 'TRUE') return entry.taken
       if (verdict === 'ERROR') return entry.failed
     }
     return NO_RULE_MATCHES
+  }
+}
+
+/**
+ * What rules say of one requester. Each list and each condition is evaluated once, however many items, line items and actions
+ * of a request ask for it: a requester cannot make a decision costly by repeating itself.
+ */
+export function rulingsFor(dictionary: Dictionary): (rules: Rules) => Ruling {
+  const rulings = new Map<Rules, Ruling>()
+  const verdicts = new Map<Evaluate, Verdict>()
+  const verdictOf = (condition: Evaluate): Verdict => {
+    let verdict = verdicts.get(condition)
+    if (verdict === undefined) verdicts.set(condition, (verdict = condition(dictionary)))
+    return verdict
+  }
+  return (rules) => {
+    let ruling = rulings.get(rules)
+    if (ruling === undefined) rulings.set(rules, (ruling = rules(verdictOf)))
+    return ruling
   }
 }

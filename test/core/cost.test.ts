@@ -81,6 +81,68 @@ describe('a decision', () => {
   })
 })
 
+describe('the dictionary of a requester', () => {
+  const conditions: Policy['conditions'] = Array.from({ length: 20 }, (_, index) => ({
+    id: `c${index}`,
+    name: null,
+    operator: 'IN',
+    property: 'teams',
+    values: [`nobody ${index}`],
+  }))
+  const denials = Array.from({ length: 200 }, (_, index) => ({
+    id: `d${index}`,
+    name: null,
+    conditionId: `c${index % conditions.length}`,
+    effect: 'DENY' as const,
+    allocation: null,
+  }))
+
+  /** How often a request of so many items, in an instance of so many line items, reads the dictionary and its array. */
+  function readsOf(items: number, lineItems: number): { readonly dictionary: number; readonly array: number } {
+    const policy = crowdedPolicy(0, 0)
+    const compiled = compilePolicy({
+      ...policy,
+      conditions,
+      lineItems: policy.lineItems.flatMap((each) =>
+        Array.from({ length: lineItems }, (_, index) => ({ ...each, id: `line ${index}`, actions: denials })),
+      ),
+    })
+    const reads = { dictionary: 0, array: 0 }
+    const teams = new Proxy(['a', 'b', 'c'], {
+      get(from, key): unknown {
+        reads.array += 1
+        return Reflect.get(from, key)
+      },
+    })
+    const dictionary = new Proxy<Readonly<Record<string, unknown>>>(
+      { teams },
+      {
+        get(from, key): unknown {
+          reads.dictionary += 1
+          return Reflect.get(from, key)
+        },
+      },
+    )
+    const [item] = crowdRequest.items
+    const request = {
+      requester: { ...crowdRequest.requester, dictionary },
+      items: Array.from({ length: items }, () => item!),
+    }
+    const decision = decide(compiled, request, exactly(CROWD_NOW), crowdRooms, 'BEST_EFFORT')
+    expect(new Set(decision.items.map(({ outcome }) => outcome))).toEqual(new Set(['REFUSED']))
+    return reads
+  }
+
+  test('is asked once by each condition, however many items, line items and actions there are', () => {
+    expect(readsOf(1, 1).dictionary).toBe(conditions.length)
+    expect(readsOf(100, 10)).toEqual(readsOf(1, 1))
+  })
+
+  test('has its arrays walked once, however many conditions ask', () => {
+    expect(readsOf(1, 1).array).toBeLessThan(conditions.length)
+  })
+})
+
 describe('time', () => {
   test('that passes without a change in the policy costs no further look at the facts', () => {
     const { policy, reads } = watched(crowdedPolicy(1000, 10))

@@ -4,7 +4,12 @@
  */
 import { CONDITION_DEPTH_MAX } from '../../core/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { CONDITIONS_MAX, type ConditionInput, conditionDepth } from '../../protocol/service/conditions.ts'
+import {
+  CONDITIONS_CHARACTERS_MAX,
+  CONDITIONS_MAX,
+  type ConditionInput,
+  conditionDepth,
+} from '../../protocol/service/conditions.ts'
 import { changeRules, lockRules, raisePolicy } from './raise-policy.ts'
 import type { ConditionNode } from './records.ts'
 import type { Store, Transaction } from './store.ts'
@@ -25,7 +30,7 @@ export async function createConditions(
   const created = nodesOf(inputs, newId)
   return store.transaction((tx) =>
     changeRules(tx, instanceId, now, async () => {
-      await refuseTooMany(tx, instanceId, created.length)
+      await refuseTooMuch(tx, instanceId, created, [])
       await tx.conditions.save(instanceId, created)
       return created
     }),
@@ -50,7 +55,8 @@ export async function patchConditions(
     if (unknown !== undefined) throw new CodedError('BAD_REQUEST', `body: there is no condition ${unknown}`)
     const changed = nodes.filter((node) => !same(stored.get(node.id), node))
     if (changed.length === 0) return []
-    await refuseTooMany(tx, instanceId, nodes.length - given.length)
+    const replaced = changed.flatMap(({ id }) => stored.get(id) ?? [])
+    await refuseTooMuch(tx, instanceId, changed, replaced)
     await tx.conditions.save(instanceId, changed)
     await raisePolicy(tx, revision, now)
     return changed
@@ -89,10 +95,27 @@ async function remove(tx: Transaction, instanceId: string, ids: readonly string[
   await tx.conditions.remove(instanceId, ids)
 }
 
-async function refuseTooMany(tx: Transaction, instanceId: string, added: number): Promise<void> {
-  if ((await tx.conditions.count(instanceId)) + added > CONDITIONS_MAX) {
+/** @param replaced what goes when `saved` comes */
+async function refuseTooMuch(
+  tx: Transaction,
+  instanceId: string,
+  saved: readonly ConditionNode[],
+  replaced: readonly ConditionNode[],
+): Promise<void> {
+  const stored = await tx.conditions.size(instanceId)
+  if (stored.count + saved.length - replaced.length > CONDITIONS_MAX) {
     throw new CodedError('BAD_REQUEST', `body: an instance has at most ${CONDITIONS_MAX} conditions`)
   }
+  if (stored.characters + charactersOf(saved) - charactersOf(replaced) > CONDITIONS_CHARACTERS_MAX) {
+    throw new CodedError(
+      'BAD_REQUEST',
+      `body: the conditions of an instance have at most ${CONDITIONS_CHARACTERS_MAX} characters of JSON in all`,
+    )
+  }
+}
+
+function charactersOf(nodes: readonly ConditionNode[]): number {
+  return nodes.reduce((sum, node) => sum + JSON.stringify(node).length, 0)
 }
 
 function nodesOf(inputs: readonly ConditionInput[], newId: () => string): readonly ConditionNode[] {

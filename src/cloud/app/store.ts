@@ -176,7 +176,8 @@ export interface ConditionReader {
   get(instanceId: string, id: string): Promise<ConditionNode | undefined>
   /** In the order of creation. */
   list(instanceId: string): Promise<readonly ConditionNode[]>
-  count(instanceId: string): Promise<number>
+  /** How many there are, and how long their JSON is in all. */
+  size(instanceId: string): Promise<{ readonly count: number; readonly characters: number }>
   /** Which of the conditions of the instance an action refers to. */
   referenced(instanceId: string): Promise<ReadonlySet<string>>
 }

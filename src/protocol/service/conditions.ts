@@ -4,6 +4,11 @@ import { plainText, uuid } from '../wire.ts'
 
 const CONDITION_VALUES_MAX = 100
 export const CONDITIONS_MAX = 1_000
+/**
+ * Characters of the JSON of all conditions of an instance. Every decision of the instance may look at all of them, and every
+ * device of it holds them: this bounds what a decision costs.
+ */
+export const CONDITIONS_CHARACTERS_MAX = 4_000_000
 
 const label = { id: uuid.toLowerCase().optional(), name: plainText(256).optional() }
 

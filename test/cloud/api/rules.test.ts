@@ -109,6 +109,22 @@ describe('conditions', () => {
     expect((await twin.call('PATCH', conditionsPath(instance), { body: [IN('a', 'x')] })).status).toBe(400)
   })
 
+  it('have no more than four million characters together on an instance', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.instance()
+    const long = Array.from({ length: 100 }, (_, n) => `${n}`.padEnd(1_000, '.'))
+    const nine = Array.from({ length: 9 }, () => IN('a', ...long))
+    const path = conditionsPath(instance)
+    const statuses: number[] = []
+    for (let round = 0; round < 5; round += 1) statuses.push((await twin.call('POST', path, { body: nine })).status)
+    expect(statuses).toEqual([200, 200, 200, 200, 400])
+    const [first] = (await twin.call('GET', path)).body as { id: string }[]
+    const small = { ...IN('a', 'b'), id: first!.id }
+    const refusal = await twin.call('PATCH', path, { body: [small, ...nine] })
+    expect(refusal.body).toMatchObject({ message: expect.stringContaining('4000000 characters') as string })
+    expect((await twin.call('PATCH', path, { body: [small, IN('a', ...long)] })).status).toBe(200)
+  })
+
   it('stay while an action refers to them', async () => {
     await using twin = await openTwin()
     const { instance, conditionId } = await withCondition(twin)

@@ -222,7 +222,12 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         await store.read(async (reader) => {
           expect(await reader.conditions.list(INSTANCE)).toEqual([node('c2', 'renamed'), node('c1'), node('c3')])
           expect(await reader.conditions.get(INSTANCE, 'c1')).toEqual(node('c1'))
-          expect(await reader.conditions.count(INSTANCE)).toBe(3)
+          const all = [node('c2', 'renamed'), node('c1'), node('c3')]
+          expect(await reader.conditions.size(INSTANCE)).toEqual({
+            count: 3,
+            characters: all.reduce((sum, each) => sum + JSON.stringify(each).length, 0),
+          })
+          expect(await reader.conditions.size('nobody')).toEqual({ count: 0, characters: 0 })
         })
         await store.transaction((tx) => tx.conditions.remove(INSTANCE, ['c2', 'c3']))
         expect(await store.read((reader) => reader.conditions.list(INSTANCE))).toEqual([node('c1')])

@@ -1,4 +1,5 @@
 /** Conditions of an instance in SQL; each body is the JSON of the whole tree. */
+import { sql as statement } from 'kysely'
 import type { ConditionNode } from '../../app/records.ts'
 import type { ConditionReader, Transaction } from '../../app/store.ts'
 import { type Sql, chunks } from './sql.ts'
@@ -23,13 +24,16 @@ export function conditionReader({ db }: Sql): ConditionReader {
         .execute()
       return rows.map(({ body }) => conditionOf(body))
     },
-    async count(instanceId) {
-      const { count } = await db
+    async size(instanceId) {
+      const { count, characters } = await db
         .selectFrom('conditions')
-        .select((select) => select.fn.countAll<bigint>().as('count'))
+        .select((select) => [
+          select.fn.countAll<bigint>().as('count'),
+          statement<bigint | null>`sum(length(body))`.as('characters'),
+        ])
         .where('instance_id', '=', instanceId)
         .executeTakeFirstOrThrow()
-      return Number(count)
+      return { count: Number(count), characters: Number(characters ?? 0) }
     },
     async referenced(instanceId) {
       const rows = await db
