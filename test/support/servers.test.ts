@@ -74,6 +74,8 @@ describe('a server binary', () => {
   let folder: string
   beforeEach(async () => {
     folder = await mkdtemp(join(tmpdir(), 'tallygate-servers-test-'))
+    // The programs are scripts without an extension, whatever the folders above say about modules.
+    await writeFile(join(folder, 'package.json'), '{ "type": "commonjs" }')
     vi.stubEnv('PATH', `${folder}:${process.env['PATH'] ?? ''}`)
     vi.stubEnv('TMPDIR', folder)
   })
