@@ -1,6 +1,6 @@
 /** The simulator's command line: `npm run sim -- --help`. */
 import { parseArgs } from 'node:util'
-import { DEFECTS, defectNamed } from './defects/list.ts'
+import { DEFECTS, defectNamed, withNeeds } from './defects/list.ts'
 import { runMany } from './many.ts'
 import { DEFAULT_OPTIONS, FAULT_KINDS, type FaultKind, type PlanOptions, drawPlan } from './plan.ts'
 import { type RunResult, run } from './run.ts'
@@ -70,7 +70,10 @@ else process.exitCode = await several()
 
 async function one(seed: number): Promise<number> {
   signAtOnce()
-  const result = await run(drawPlan(seed, options), { keepTrace: values.trace, defect: defectNamed(defect) })
+  const result = await run(drawPlan(seed, withNeeds(options, defect)), {
+    keepTrace: values.trace,
+    defect: defectNamed(defect),
+  })
   if (values.trace) console.log(result.trace.join('\n'))
   const totals = noTotals()
   add(totals, result)
@@ -131,7 +134,7 @@ async function report(result: RunResult): Promise<void> {
     const again = await run(plan, { keepTrace, defect: defectNamed(defect) })
     return again.violation?.invariant === violation.invariant ? again : undefined
   }
-  const plan = drawPlan(result.seed, options)
+  const plan = drawPlan(result.seed, withNeeds(options, defect))
   const shortest = await shrink(plan, result, fails, SHRINK_ATTEMPTS_MAX)
   const shown = await fails(shortest.plan, true)
   console.log(`the shortest that was found has ${shortest.plan.events.length} of ${plan.events.length} events:`)

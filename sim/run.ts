@@ -276,6 +276,7 @@ class World {
             this.#twin.database,
           ),
         ),
+      onRetracted: (logger, from) => this.#judge(() => this.#auditor.retracted(logger, from)),
       onPowerCut: (cut) => this.#auditor.powerCut(cut),
       onViolation: (violation) => this.#violate(violation),
       onFault,

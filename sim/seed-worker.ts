@@ -1,6 +1,6 @@
 /** Runs seeds on a thread of its own, one at a time. */
 import { parentPort, workerData } from 'node:worker_threads'
-import { defectNamed } from './defects/list.ts'
+import { defectNamed, withNeeds } from './defects/list.ts'
 import { type PlanOptions, drawPlan } from './plan.ts'
 import { run } from './run.ts'
 import { signAtOnce } from './world/signatures.ts'
@@ -12,5 +12,7 @@ const { options, defect } = workerData as { options: PlanOptions; defect: string
 signAtOnce()
 
 port.on('message', (seed: number) => {
-  void run(drawPlan(seed, options), { defect: defectNamed(defect) }).then((result) => port.postMessage(result))
+  void run(drawPlan(seed, withNeeds(options, defect)), { defect: defectNamed(defect) }).then((result) =>
+    port.postMessage(result),
+  )
 })

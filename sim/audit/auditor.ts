@@ -195,15 +195,31 @@ export class Auditor {
     const grant = this.#grants.get(machine.name)
     if (grant) grant.powerCuts += 1
     for (const entry of this.#volatileOf(machine)) {
+      // The burn that follows takes its place.
       for (const { account, amount } of entry.postings) {
         this.#takenByCuts.add(`${machine.name} ${entry.deviceId} ${entry.incarnation} ${account}`, amount)
-        // The burn that follows counts it.
-        this.#spent.add(`${entry.deviceId} ${entry.incarnation} ${account}`, -amount)
       }
-      this.#entries.delete(entry.correlationId)
-      const key = [...this.#charges].find(([, charge]) => charge.correlationId === entry.correlationId)?.[0]
-      if (key !== undefined) this.#charges.delete(key)
+      this.#forget(entry)
     }
+  }
+
+  /** Entries in the volatile log of a device, from this number on, have never happened: nobody may have heard of them. */
+  retracted(machine: Machine, from: number): void {
+    this.#look('I3')
+    for (const entry of this.#volatileOf(machine)) {
+      if (entry.n < from) continue
+      if (entry.acknowledged) {
+        throw new Violation('I3', `entry ${entry.n} of ${machine.name} is taken back with ${entry.tokens} acknowledged`)
+      }
+      this.#forget(entry)
+    }
+  }
+
+  #forget({ correlationId, deviceId, incarnation, postings }: Entry): void {
+    for (const { account, amount } of postings) this.#spent.add(`${deviceId} ${incarnation} ${account}`, -amount)
+    this.#entries.delete(correlationId)
+    const key = [...this.#charges].find(([, charge]) => charge.correlationId === correlationId)?.[0]
+    if (key !== undefined) this.#charges.delete(key)
   }
 
   /** What a power cut has taken, and nothing has been burned for yet, by machine, device, incarnation and account. */

@@ -5,6 +5,7 @@
 import type { HttpExchange } from '../../src/agent/adapters/cloud-http/exchange.ts'
 import type { JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
 import type { Journal } from '../../src/agent/app/journal.ts'
+import type { LeftLog } from '../../src/agent/app/volatile-log.ts'
 import type { Disk } from '../device/disk.ts'
 import type { KeyPair } from '../world/signatures.ts'
 
@@ -18,6 +19,8 @@ export interface DeviceDefects {
   /** The process is gone, whatever the reason. */
   onProcessEnd(disk: Disk): void
   onPowerCut(disk: Disk): void
+  /** The volatile log that a start finds. */
+  left(left: LeftLog | undefined): LeftLog | undefined
   /** How much of the time that a board slept its boot-time clock does not see, ms. */
   unseen(sleptFor: number): number
 }
@@ -28,5 +31,6 @@ export const SOUND_DEVICE: DeviceDefects = {
   onTaken: () => undefined,
   onProcessEnd: () => undefined,
   onPowerCut: () => undefined,
+  left: (left) => left,
   unseen: () => 0,
 }

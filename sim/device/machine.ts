@@ -48,6 +48,8 @@ export interface MachineParts {
   readonly onTaken: (machine: Machine, call: JournalCall, answer: JournalAnswer) => void
   /** Entries are in the volatile log: they may be answered. */
   readonly onLogged: (machine: Machine, entries: readonly PendingEntry[]) => void
+  /** Entries of it from this number on have never happened. */
+  readonly onRetracted: (machine: Machine, from: number) => void
   readonly onPowerCut: (machine: Machine) => void
   readonly onViolation: (violation: Violation) => void
   readonly onFault: (kind: string) => void
@@ -344,6 +346,13 @@ class Process {
     )
     this.#journal = journal
     const timers: Timers = { after: (ms, call) => machine.after(this, ms, call) }
+    const { onLogged, onRetracted } = machine.parts
+    const memory = machine.memory.log(
+      time.bootId,
+      alive,
+      (entries) => onLogged(machine, entries),
+      (from) => onRetracted(machine, from),
+    )
     const agent = await assembleAgent({
       settings,
       journal: defects.journal(journal, disk),
@@ -354,7 +363,7 @@ class Process {
       names: { user: () => undefined, group: () => undefined },
       ownUid: 0,
       newId: () => random.uuid(),
-      volatileLog: machine.memory.log(time.bootId, alive, (entries) => machine.parts.onLogged(machine, entries)),
+      volatileLog: { ...memory, left: () => defects.left(memory.left()) },
       soon: (call) => void machine.after(this, 0, call),
       cloud: (tokens) =>
         createCloudHttp({

@@ -24,11 +24,13 @@ export class VolatileMemory {
    *
    * @param alive a process that is gone writes nothing more
    * @param onWritten hears of what may be answered from here on
+   * @param onRetracted entries from this number on have never happened
    */
   log(
     bootId: string,
     alive: () => boolean,
     onWritten: (entries: readonly PendingEntry[]) => void,
+    onRetracted: (from: number) => void,
   ): VolatileLog & { readonly left: () => LeftLog | undefined } {
     const newest = (): Part => {
       const part = this.#left?.parts.at(-1)
@@ -56,6 +58,7 @@ export class VolatileMemory {
       },
       retract: (from) => {
         for (const part of this.#left?.parts ?? []) part.entries = part.entries.filter(({ n }) => n < from)
+        onRetracted(from)
       },
       turn: () => {
         newest()
