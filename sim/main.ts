@@ -22,6 +22,7 @@ const HELP = `Agent and twin in one process, in virtual time, with faults drawn 
   --defect NAME   with a deliberate defect
   --defects       list them
   --threads N     threads (as many as there are processors)
+  --minutes N     begin no further seed after so long
   --keep-going    do not stop at the first failure
   --no-shrink     do not look for a shorter failing run
   --json          the summary as JSON`
@@ -40,6 +41,7 @@ const { values } = parseArgs({
     defect: { type: 'string' },
     defects: { type: 'boolean', default: false },
     threads: { type: 'string', default: '0' },
+    minutes: { type: 'string', default: '0' },
     'keep-going': { type: 'boolean', default: false },
     'no-shrink': { type: 'boolean', default: false },
     json: { type: 'boolean', default: false },
@@ -91,6 +93,7 @@ async function several(): Promise<number> {
   const failures: RunResult[] = []
   const begun = performance.now()
   const seconds = (): number => (performance.now() - begun) / 1000
+  const minutes = wholeNumber('minutes', values.minutes)
   let shownAt = 0
   await runMany({
     seeds,
@@ -107,6 +110,7 @@ async function several(): Promise<number> {
         const line = `${totals.seeds}/${count} seeds, ${totals.steps} steps, ${failures.length} failed, ${shownAt.toFixed(0)} s`
         process.stderr.write(process.stderr.isTTY ? `\r${line}\x1b[K${isLast ? '\n' : ''}` : `${line}\n`)
       }
+      if (minutes > 0 && seconds() > minutes * 60) return false
       return failures.length === 0 || values['keep-going']
     },
   })

@@ -195,8 +195,8 @@ export class Auditor {
     const grant = this.#grants.get(machine.name)
     if (grant) grant.powerCuts += 1
     for (const entry of this.#volatileOf(machine)) {
-      // The burn that follows takes its place.
-      for (const { account, amount } of entry.postings) {
+      // What nobody has heard of never happened; for the rest a burn must follow that is no less.
+      for (const { account, amount } of entry.acknowledged ? entry.postings : []) {
         this.#takenByCuts.add(`${machine.name} ${entry.deviceId} ${entry.incarnation} ${account}`, amount)
       }
       this.#forget(entry)
