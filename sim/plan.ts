@@ -72,6 +72,13 @@ export type Happening =
       readonly power: boolean
       readonly downMs: number
     }
+  | {
+      readonly kind: 'death-after-answer'
+      readonly device: number
+      readonly afterMs: number
+      readonly power: boolean
+      readonly downMs: number
+    }
   | { readonly kind: 'disk-full' | 'slow-disk' | 'suspend'; readonly device: number; readonly forMs: number }
   | { readonly kind: 'weather'; readonly device: number; readonly forMs: number; readonly weather: Weather }
   | {
@@ -155,6 +162,13 @@ const faults = {
     skip: random.whole(0, 12),
     mishap: random.pick(mishaps),
     power: random.chance(0.5),
+    downMs: downMs(random),
+  }),
+  'death-after-answer': (random, within) => ({
+    kind: 'death-after-answer',
+    device: someDevice(random, within),
+    afterMs: random.whole(0, 4),
+    power: random.chance(0.6),
     downMs: downMs(random),
   }),
   'failed-flush': (random, within) => ({
@@ -256,7 +270,12 @@ export type FaultKind = keyof typeof faults
 export const FAULT_KINDS = Object.keys(faults) as FaultKind[]
 
 /** How many of a kind a seed may have, per ten device-hours. */
-const often: Partial<Record<FaultKind, number>> = { 'cloud-request': 20, 'cloud-session': 12, 'death-at-write': 6 }
+const often: Partial<Record<FaultKind, number>> = {
+  'cloud-request': 20,
+  'cloud-session': 12,
+  'death-at-write': 6,
+  'death-after-answer': 6,
+}
 const rare: ReadonlySet<FaultKind> = new Set(['revoke', 'wipe', 'clone', 'restore', 'end', 'twin-restore'])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
@@ -270,11 +289,14 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
   for (let device = 0; device < site.devices; device += 1) {
     // Devices differ: some are busy, some are nearly idle.
     const requests = Math.max(1, Math.round(options.requests * load.pick([0.1, 0.5, 1, 1, 2])))
-    const inBursts = load.chance(0.4)
+    const inBursts = load.chance(0.6)
+    let request = drawRequest(load, device)
     for (let n = 0, at = 0; n < requests; n += 1) {
-      at = inBursts && load.chance(0.8) ? at + load.whole(0, 3_000) : load.whole(0, faultsMs)
-      const session = load.chance(0.7) ? load.whole(0, 2) : null
-      events.push({ at: at % faultsMs, what: { kind: 'request', device, session, ...drawRequest(load, device) } })
+      const sameBurst = inBursts && load.chance(0.85)
+      at = sameBurst ? at + load.whole(0, 500) : load.whole(0, faultsMs)
+      if (!sameBurst || load.chance(0.2)) request = drawRequest(load, device)
+      const session = load.chance(0.5) ? load.whole(0, 2) : null
+      events.push({ at: at % faultsMs, what: { kind: 'request', device, session, ...request } })
     }
   }
 

@@ -317,6 +317,9 @@ class World {
       case 'trap':
         this.#first(what.device).traps.push({ ...what })
         return
+      case 'death-after-answer':
+        this.#first(what.device).afterAnswer = what
+        return
       case 'disk-full':
         this.#forATime(what.forMs, this.#first(what.device), (machine, on) => {
           machine.parts.disk.full = on

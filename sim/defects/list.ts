@@ -324,7 +324,7 @@ export const DEFECTS: readonly Defect[] = [
   {
     name: 'burn-nothing',
     is: 'after a power cut a device goes on from what its disk says was used, as if no block had been open',
-    always: ['power-cut'],
+    always: ['death-after-answer', 'slow-disk'],
     device: () => ({
       onPowerCut: (disk) => change(disk, 'UPDATE account SET reserved = 0'),
     }),
@@ -332,7 +332,7 @@ export const DEFECTS: readonly Defect[] = [
   {
     name: 'stale-log',
     is: 'after a crash a device believes a volatile log that does not hold its last entries',
-    always: ['kill'],
+    always: ['death-after-answer', 'slow-disk'],
     device: () => ({ left: (left) => (left === undefined ? left : { ...left, entries: left.entries.slice(0, -2) }) }),
   },
   {

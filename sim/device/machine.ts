@@ -66,6 +66,8 @@ export class Machine {
   traps: Trap[] = []
   /** By how much the wall clock is wrong, ms. */
   #wallError = 0
+  /** What befalls it soon after it has next answered an application. */
+  afterAnswer: { readonly afterMs: number; readonly power: boolean; readonly downMs: number } | null = null
   /** The board has no battery: its clock begins anew with each boot. */
   noRtc = false
   driftPpm = 0
@@ -193,6 +195,7 @@ export class Machine {
 
   calmDown(): void {
     this.traps = []
+    this.afterAnswer = null
     this.diskLatencyMax = 2
     this.parts.disk.full = false
     this.parts.network.heal()
@@ -262,6 +265,20 @@ export class Machine {
     process.lastTrap = trap
     if (trap.mishap.startsWith('FLUSH')) process.mayFail = true
     return trap.mishap
+  }
+
+  /** An application has heard of a decision. */
+  answered(process: Process): void {
+    const { afterAnswer } = this
+    if (afterAnswer === null) return
+    this.afterAnswer = null
+    const { scheduler, onFault } = this.parts
+    scheduler.at(scheduler.now + afterAnswer.afterMs, () => {
+      if (this.#process !== process) return
+      onFault(afterAnswer.power ? 'power cut after an answer' : 'process killed after an answer')
+      if (afterAnswer.power) this.cutPower(afterAnswer.downMs)
+      else this.kill(afterAnswer.downMs)
+    })
   }
 
   /** A trap has closed. */
@@ -393,7 +410,9 @@ class Process {
     return new Promise((resolve, reject) => {
       answer.then(
         (said) => {
-          if (this.alive) resolve(said)
+          if (!this.alive) return
+          resolve(said)
+          this.#machine.answered(this)
         },
         (error: unknown) => {
           if (!this.alive) return
