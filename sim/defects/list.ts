@@ -52,6 +52,7 @@ function whole(journal: Journal): Journal {
     saveIdentity: (...args) => journal.saveIdentity(...args),
     savePolicy: (...args) => journal.savePolicy(...args),
     saveClock: (...args) => journal.saveClock(...args),
+    proofs: (...args) => journal.proofs(...args),
     recent: (...args) => journal.recent(...args),
     close: () => journal.close(),
   }
