@@ -97,8 +97,6 @@ export type Happening =
       readonly when: 'BEFORE' | 'AFTER'
       readonly downMs: number
     }
-  | { readonly kind: 'twin-backup' }
-  | { readonly kind: 'twin-restore'; readonly downMs: number }
   | { readonly kind: 'quantity'; readonly lineItem: number; readonly quantity: number }
   | { readonly kind: 'allocation'; readonly lineItem: number; readonly allocation: number | null }
   | { readonly kind: 'limit'; readonly lineItem: number; readonly limit: number | null }
@@ -228,8 +226,6 @@ const faults = {
     when: random.pick(['BEFORE', 'AFTER'] as const),
     downMs: random.spread(1_000, 20 * MINUTE),
   }),
-  'twin-restore': (random) =>
-    random.chance(0.6) ? { kind: 'twin-backup' } : { kind: 'twin-restore', downMs: random.spread(MINUTE, 20 * MINUTE) },
   quantity: (random, within) => ({
     kind: 'quantity',
     lineItem: random.whole(0, within.lineItems - 1),
@@ -276,7 +272,7 @@ const often: Partial<Record<FaultKind, number>> = {
   'death-at-write': 6,
   'death-after-answer': 6,
 }
-const rare: ReadonlySet<FaultKind> = new Set(['revoke', 'wipe', 'clone', 'restore', 'end', 'twin-restore'])
+const rare: ReadonlySet<FaultKind> = new Set(['revoke', 'wipe', 'clone', 'restore', 'end'])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
   const random = new Random(`plan ${seed}`)

@@ -381,9 +381,6 @@ class World {
       case 'twin-trap':
         this.#twin.traps.push({ ...what })
         return
-      case 'twin-backup':
-      case 'twin-restore':
-        return
       case 'quantity': {
         this.#change(what.lineItem, { quantity: what.quantity }, 'line')
         return

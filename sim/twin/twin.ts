@@ -1,7 +1,6 @@
 /**
  * The twin as a process over a database that outlives it. The use cases, the SQL and the shared commits are the product's;
- * simulated is that the process may die before or after a commit, that it is down for a time, and that somebody puts an old
- * backup in the place of its database.
+ * simulated is that the process may die before or after a commit, and that it is down for a time.
  */
 import { Kysely } from 'kysely'
 import type { HttpAnswer, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
@@ -108,18 +107,6 @@ export class Twin {
     const { scheduler } = this.parts
     this.#cancelStart()
     this.#cancelStart = scheduler.at(scheduler.now + ms, () => this.start())
-  }
-
-  backup(): Buffer {
-    return this.database.serialize()
-  }
-
-  restore(image: Buffer, downMs: number): void {
-    this.#end()
-    this.database.close()
-    this.database = openImage(image)
-    this.parts.onCommit()
-    this.down(downMs)
   }
 
   close(): void {
