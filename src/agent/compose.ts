@@ -74,8 +74,10 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
 
   // The journal is opened first: it makes the state directory, and keeps a second agent away from it.
   const late: { key?: DeviceKey; clock?: Clock } = {}
+  const ownKeyFile = join(settings.state.directory, 'device.key')
   const journal = await openJournal({
     path: join(settings.state.directory, 'journal.db'),
+    later: [ownKeyFile],
     limits: {
       pagesMax: Math.floor(settings.state.ledgerMax / PAGE_BYTES),
       slackPages: Math.floor(settings.state.slack / PAGE_BYTES),
@@ -92,7 +94,7 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   })
   started.defer(() => journal.close())
   const key = await openKeyFile({
-    path: settings.device.keyFile ?? join(settings.state.directory, 'device.key'),
+    path: settings.device.keyFile ?? ownKeyFile,
     create: settings.device.keyFile === null,
   })
   late.key = key

@@ -1,6 +1,15 @@
 // A journal whose file is damaged: the device comes back without anybody's help, with what proves itself, and without rights
 // that it does not have.
-import { mkdirSync, readFileSync, readdirSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import { describe, expect, it } from 'vitest'
@@ -18,16 +27,16 @@ async function device(): Promise<string> {
   const journal = await journalIn(directory)
   await attach(journal, { [A]: 1_000_000n })
   await journal.savePolicy({ instanceId: IDENTITY.instanceIds[0]!, revision: 4, document: 'signed' }, null)
-  const append = async (from: number, to: number): Promise<void> => {
-    for (let n = from; n <= to; n += 1) await journal.append([entry(n, [{ account: A, amount: 3n }])], STAMP)
-  }
-  await append(1, 20)
+  await journal.append(entries(1, 20), STAMP)
   const { seq } = await journal.seal(SEAL)
   await journal.acknowledge(seq, null, null)
-  await append(21, ENTRIES)
+  for (let n = 21; n <= ENTRIES; n += 25) await journal.append(entries(n, 25), STAMP)
   await journal.close()
   return directory
 }
+
+const entries = (from: number, count: number) =>
+  Array.from({ length: count }, (_, index) => entry(from + index, [{ account: A, amount: 3n }]))
 
 const path = (directory: string): string => join(directory, 'journal.db')
 
@@ -141,13 +150,6 @@ describe('a damaged journal', () => {
     await expectUsable(directory)
   })
 
-  it('that is empty, or has lost its log, is no reason to stop', async () => {
-    const directory = await device()
-    writeFileSync(path(directory), '')
-    const journal = await journalIn(directory)
-    expect(await journal.read()).toMatchObject({ identity: null, incarnation: 0 })
-  })
-
   it('is told by the time of the wall clock, and never overwrites one that was put aside before', async () => {
     const directory = await device()
     for (let time = 0; time < 2; time += 1) {
@@ -155,5 +157,164 @@ describe('a damaged journal', () => {
       await (await journalIn(directory, { now: () => BEGIN })).close()
     }
     expect(readdirSync(directory).filter((name) => name.includes('damaged'))).toHaveLength(2)
+  })
+})
+
+/** A device whose power is cut: nothing is folded into the database since its journal was opened. Returns its directory. */
+async function cutOff({ commits = 4, isNew = false } = {}): Promise<string> {
+  const directory = isNew ? temporaryDirectory() : await device()
+  const journal = await journalIn(directory)
+  if (isNew) {
+    await attach(journal, { [A]: 1_000_000n })
+    await journal.append(entries(1, 20), STAMP)
+    const { seq } = await journal.seal(SEAL)
+    await journal.acknowledge(seq, null, null)
+  }
+  const first = isNew ? 21 : ENTRIES + 1
+  for (let commit = 0; commit < commits; commit += 1) await journal.append(entries(first + commit * 10, 10), STAMP)
+  const after = temporaryDirectory()
+  for (const name of readdirSync(directory)) copyFileSync(join(directory, name), join(after, name))
+  await journal.close()
+  return after
+}
+
+const log = (directory: string): string => `${path(directory)}-wal`
+
+/** A state that the device really was in: as many entries as it counts, each with its charge. */
+async function expectEarlierState(directory: string, most: number, least = 0): Promise<number> {
+  const journal = await journalIn(directory)
+  const { lastEntry, accounts, rescues, incarnation } = await journal.read()
+  expect(rescues).toEqual([])
+  expect(incarnation).toBe(1)
+  expect(lastEntry).toBeGreaterThanOrEqual(least)
+  expect(lastEntry).toBeLessThanOrEqual(most)
+  expect(accounts.get(A)?.used).toBe(BigInt(lastEntry) * 3n)
+  await journal.append([entry(lastEntry + 1, [{ account: A, amount: 3n }])], STAMP)
+  await journal.seal(SEAL)
+  await journal.close()
+  return lastEntry
+}
+
+describe('a log', () => {
+  it('that is cut off anywhere, or torn, gives what was recorded before that', async () => {
+    const template = await cutOff({ commits: 12 })
+    const whole = readFileSync(log(template))
+    const seen = new Set<number>()
+    for (let cut = 0; cut <= 8; cut += 1) {
+      for (const damage of ['cut', 'zeros', 'flipped'] as const) {
+        const directory = temporaryDirectory()
+        for (const name of readdirSync(template)) copyFileSync(join(template, name), join(directory, name))
+        const at = Math.floor((whole.length * cut) / 8)
+        const bytes = Buffer.from(damage === 'cut' ? whole.subarray(0, at) : whole)
+        if (damage === 'zeros') bytes.fill(0, at)
+        if (damage === 'flipped' && at < bytes.length) bytes[at] = bytes[at]! ^ 0x10
+        writeFileSync(log(directory), bytes)
+        seen.add(await expectEarlierState(directory, ENTRIES + 120, ENTRIES))
+      }
+    }
+    expect(seen).toContain(ENTRIES)
+    expect(seen).toContain(ENTRIES + 120)
+    expect(seen.size).toBeGreaterThan(4)
+  }, 60_000)
+
+  it('that is gone leaves the state that was folded into the database', async () => {
+    const directory = await cutOff()
+    rmSync(log(directory))
+    await expectEarlierState(directory, ENTRIES, ENTRIES)
+  })
+
+  it('of another program is none', async () => {
+    const directory = await cutOff()
+    writeFileSync(log(directory), 'this is a text, and not a short one. '.repeat(3_000))
+    await expectEarlierState(directory, ENTRIES, ENTRIES)
+  })
+
+  it.each([
+    ['of another device', { commits: 30, isNew: true }],
+    ['of another time of the same device', { commits: 9 }],
+  ])('%s never makes a ledger of two halves', async (_what, other) => {
+    const directory = await device()
+    const foreign = await cutOff(other)
+    const journal = await journalIn(directory)
+    await journal.append(entries(ENTRIES + 1, 50), STAMP)
+    await journal.close()
+    copyFileSync(log(foreign), log(directory))
+    const opened = await journalIn(directory)
+    const { rescues, lastEntry, accounts } = await opened.read()
+    if (rescues?.length === 1) {
+      await opened.close()
+      await expectUsable(directory)
+      return
+    }
+    // The whole of one of the two.
+    expect(accounts.get(A)?.used ?? 0n).toBe(BigInt(lastEntry) * 3n)
+    await opened.append([entry(lastEntry + 1, [])], STAMP)
+    for (let seen = -1; ;) {
+      const { document, seq } = await opened.seal(SEAL)
+      const { entries } = payloadOf(document) as SegmentWire
+      await opened.acknowledge(seq, null, null)
+      if (entries.bodies.length === 0) break
+      for (const body of entries.bodies) {
+        const { n } = JSON.parse(body) as { n: number }
+        expect(n).toBeGreaterThan(seen)
+        seen = n
+      }
+    }
+  })
+
+  it('of which the cloud has not everything, and whose entries have a hole, is damage', async () => {
+    const directory = await device()
+    const database = new Database(path(directory))
+    database.exec('DELETE FROM entry WHERE n = 60')
+    database.close()
+    expect(await expectUsable(directory)).toEqual({ salvaged: 0, lost: ENTRIES - 20 })
+  })
+})
+
+describe('an empty database', () => {
+  it('beside what is only there once it held something is damage; what it lost nobody can tell', async () => {
+    const directory = await device()
+    expect(existsSync(`${path(directory)}-slack`)).toBe(true)
+    writeFileSync(path(directory), '')
+    expect(await expectUsable(directory)).toEqual({ salvaged: 0, lost: null })
+  })
+
+  it('beside the key of the device is damage too', async () => {
+    const directory = await device()
+    const key = join(directory, 'device.key')
+    writeFileSync(key, 'a key')
+    rmSync(`${path(directory)}-slack`)
+    writeFileSync(path(directory), '')
+    const journal = await journalIn(directory, { later: [key] })
+    expect((await journal.read()).rescues).toMatchObject([{ salvagedEntries: 0, lostEntries: null }])
+  })
+
+  it('beside a log is rebuilt from the log as far as that goes', async () => {
+    const directory = await cutOff({ isNew: true, commits: 6 })
+    writeFileSync(path(directory), '')
+    expect(await expectUsable(directory)).toEqual({ salvaged: 60, lost: 0 })
+  })
+
+  it('that is not even there is rebuilt from its log as well', async () => {
+    const directory = await cutOff({ isNew: true, commits: 6 })
+    rmSync(path(directory))
+    expect(await expectUsable(directory)).toEqual({ salvaged: 60, lost: 0 })
+  })
+
+  it('beside a log of only the latest pages counts as lost what they do not hold', async () => {
+    const directory = await cutOff({ commits: 3 })
+    writeFileSync(path(directory), '')
+    const { salvaged, lost } = await expectUsable(directory)
+    expect(salvaged).toBe(0)
+    expect([null, ENTRIES + 30 - 20]).toContain(lost)
+  })
+
+  it('of which there is nothing else is one that is still to be made', async () => {
+    const directory = temporaryDirectory()
+    writeFileSync(path(directory), '')
+    expect((await (await journalIn(directory)).read()).rescues).toEqual([])
+    const wiped = await device()
+    rmSync(path(wiped))
+    expect((await (await journalIn(wiped)).read()).rescues).toEqual([])
   })
 })

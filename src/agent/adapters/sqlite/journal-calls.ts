@@ -67,6 +67,8 @@ export interface PreparedSeal {
 export interface WorkerOrder {
   readonly path: string
   readonly limits: JournalLimits
+  /** Files that are made only after the journal holds something. */
+  readonly later: readonly string[]
 }
 
 export type JournalCall =

@@ -216,6 +216,35 @@ export class JournalStore {
     }
   }
 
+  /**
+   * Looks at every entry that the cloud does not have, as the next segments will: a log that belongs to another state of the
+   * file can leave a database in good order with holes in what it says.
+   *
+   * @throws Error for what could never be delivered
+   */
+  checkUndelivered(): void {
+    const state = this.#state()
+    const head = this.#chainOver(state.entry_base, state.sealed_entry, state.last_entry, state.sealed_head)
+    if (head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
+    for (const row of this.#statements.allArrears.all() as ArrearsRow[]) {
+      this.#chainOver(row.entry_base, row.sealed_entry, row.last_entry, row.sealed_head)
+    }
+  }
+
+  /** Over the entries behind `from` up to `to`. */
+  #chainOver(base: bigint, from: bigint, to: bigint, start: string): string {
+    let head = start
+    let n = from
+    const rows = this.#statements.entriesBetween.iterate(base + from, base + to)
+    for (const row of rows as Iterable<{ readonly n: bigint; readonly body: string }>) {
+      n += 1n
+      if (row.n !== n) break
+      head = entryHash(head, row.body)
+    }
+    if (n !== to) throw new Error(`invariant: entry ${n} of ${to} that are to be delivered is followed by the next one`)
+    return head
+  }
+
   /** Returns the hash chain over all entries of the incarnation. */
   append({ firstN, bodies, moves, answers, sessions, reservations, answered, stamp }: Batch): string {
     const run = <T>(work: () => T): T => (answered ? this.#runWithSlack(work) : this.#run(work))
@@ -787,6 +816,8 @@ function prepareStatements(database: Database.Database) {
     slots: database.prepare('SELECT session, slot FROM answer ORDER BY entry_id, slot'),
     nextArrears: database.prepare('SELECT * FROM arrears WHERE sealed_entry < last_entry ORDER BY incarnation LIMIT 1'),
     firstArrears: database.prepare('SELECT * FROM arrears ORDER BY incarnation LIMIT 1'),
+    allArrears: database.prepare('SELECT * FROM arrears'),
+    entriesBetween: database.prepare('SELECT n, body FROM entry WHERE id > ? AND id <= ? ORDER BY id'),
     arrearsLeft: database.prepare('SELECT coalesce(sum(last_entry - acked_entry), 0) FROM arrears').pluck(),
     arrearsUnsealed: database.prepare('SELECT coalesce(sum(last_entry - sealed_entry), 0) FROM arrears').pluck(),
     sealArrears: database.prepare('UPDATE arrears SET sealed_entry = ?, sealed_head = ? WHERE incarnation = ?'),

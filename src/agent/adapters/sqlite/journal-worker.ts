@@ -8,11 +8,12 @@ import { Slack } from './slack.ts'
 
 if (parentPort === null) throw new Error('invariant: this module runs as a worker')
 const port = parentPort
-const { path, limits } = workerData as WorkerOrder
+const { path, limits, later } = workerData as WorkerOrder
+const slackPath = `${path}-slack`
 const desk = new JournalDesk({
   path,
-  open: () => openOrRescue(path, limits, Date.now),
-  slack: new Slack(`${path}-slack`, limits.slackPages),
+  open: () => openOrRescue(path, limits, [...later, slackPath], Date.now),
+  slack: new Slack(slackPath, limits.slackPages),
 })
 const housekeeping = new Housekeeping({
   step: () => desk.tidy(),

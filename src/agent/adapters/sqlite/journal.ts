@@ -38,6 +38,8 @@ export interface JournalOptions {
   /** Of the database file; its directory is made if there is none. */
   readonly path: string
   readonly limits: JournalLimits
+  /** Files that are made only after the journal holds something: beside one of them, an empty database was damaged. */
+  readonly later?: readonly string[]
   /** Signs the payload of a segment with the device key: the document as it is sent. */
   readonly sign: (payload: string) => Promise<string>
   /** POSIX ms, to date what is kept for a time. */
@@ -104,11 +106,11 @@ class SqliteJournal implements Journal {
 
   constructor(options: JournalOptions, start: StartThread) {
     this.#options = options
-    const { path, limits } = options
+    const { path, limits, later = [] } = options
     const ended = Promise.withResolvers<undefined>()
     this.#ended = ended.promise
     this.#thread = start(
-      { path, limits },
+      { path, limits, later },
       {
         onAnswer: (answer) => this.#answer(answer),
         onError: (cause) => this.#break(new Error('the journal thread failed', { cause })),

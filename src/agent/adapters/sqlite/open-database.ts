@@ -14,7 +14,7 @@ export const APPLICATION_ID = 0x54674a31
 const PAGE_BYTES = 4096
 
 /** How long to wait for another process to let go of the file: one that is just ending, for instance. */
-const BUSY_MS = 200
+export const BUSY_MS = 200
 
 /**
  * @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT

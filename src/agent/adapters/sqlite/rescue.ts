@@ -4,16 +4,19 @@
  * again by whoever uses them), and the entries that the cloud does not have, as far as the hash chain goes through them.
  * It never invents rights: the device holds nothing until it has attached anew.
  */
-import { constants, copyFileSync, existsSync, lstatSync, renameSync, rmSync } from 'node:fs'
+import { constants, copyFileSync, existsSync, lstatSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { Identity } from '../../app/journal.ts'
 import { JournalStore } from './journal-store.ts'
 import type { JournalLimits } from './journal-calls.ts'
-import { flushDirectoryOf, openDatabase } from './open-database.ts'
+import { BUSY_MS, flushDirectoryOf, openDatabase } from './open-database.ts'
 
 const SUFFIXES = ['', '-wal', '-shm', '-journal']
+
+/** A write-ahead log that is no longer than this holds nothing. */
+const LOG_HEADER_BYTES = 32
 
 /** The entries of one incarnation that the cloud does not have, with the chain before the first of them. */
 interface Undelivered {
@@ -43,11 +46,18 @@ const NOTHING: Salvage = { identity: null, policies: [], undelivered: [], lost: 
 /**
  * Opens the journal, or puts it aside and opens another one in its place.
  *
+ * @param later files that are made only after the journal holds something
  * @param wall POSIX ms: it names the file, and decides nothing
  * @throws CodedError for what is no damage: another process holds it, a newer version wrote it, the disk does not take it
  */
-export function openOrRescue(path: string, limits: JournalLimits, wall: () => number): JournalStore {
+export function openOrRescue(
+  path: string,
+  limits: JournalLimits,
+  later: readonly string[],
+  wall: () => number,
+): JournalStore {
   try {
+    refuseEmptied(path, later)
     return probed(path, limits)
   } catch (error) {
     if (!isDamage(error, path)) throw error
@@ -70,11 +80,41 @@ function probed(path: string, limits: JournalLimits): JournalStore {
   try {
     const store = new JournalStore(database, limits)
     store.read()
+    store.checkUndelivered()
     return store
   } catch (error) {
     database.close()
     throw error
   }
+}
+
+/**
+ * SQLite takes an empty file for a database that is still to be made, and deletes the log beside it. It is one that has lost
+ * what it held when something beside it is younger than its making.
+ */
+function refuseEmptied(path: string, later: readonly string[]): void {
+  if (!isEmpty(path)) return
+  // Another process may be about to make it.
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, BUSY_MS)
+  if (!isEmpty(path)) return
+  const size = sizeOf(path)
+  const hasLog = holdsFrames(path)
+  if (!hasLog && (size === undefined || !later.some((file) => existsSync(file)))) return
+  // So that there is something to put aside.
+  if (size === undefined) writeFileSync(path, '', { mode: 0o600, flag: 'a' })
+  throw new CodedError('DATABASE_CORRUPT', `${path}: it is empty, and was not`, { facts: { path } })
+}
+
+function isEmpty(path: string): boolean {
+  return (sizeOf(path) ?? 0) === 0 && (sizeOf(path) !== undefined || holdsFrames(path))
+}
+
+function holdsFrames(path: string): boolean {
+  return (sizeOf(`${path}-wal`) ?? 0) > LOG_HEADER_BYTES
+}
+
+function sizeOf(path: string): number | undefined {
+  return statSync(path, { throwIfNoEntry: false })?.size
 }
 
 function isDamage(error: unknown, path: string): boolean {
@@ -104,7 +144,10 @@ function salvaged(aside: string): Salvage {
   const copy = `${aside}.copy`
   let database: Database.Database | undefined
   try {
-    for (const suffix of ['', '-wal']) {
+    // Without its database, a log is read upon one that holds nothing: the pages that it has take their places in it.
+    const isLogOnly = sizeOf(aside) === 0 && holdsFrames(aside)
+    if (isLogOnly) openDatabase(copy).close()
+    for (const suffix of isLogOnly ? ['-wal'] : ['', '-wal']) {
       if (!existsSync(`${aside}${suffix}`)) continue
       copyFileSync(`${aside}${suffix}`, `${copy}${suffix}`, constants.COPYFILE_FICLONE)
     }
