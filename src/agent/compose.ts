@@ -13,6 +13,7 @@ import { createCloudHttp } from './adapters/cloud-http/cloud-http.ts'
 import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './adapters/cloud-http/exchange.ts'
 import { openKeyFile } from './adapters/key-file/key-file.ts'
 import { MQTT_DEFAULTS, createMqttPush } from './adapters/mqtt/mqtt-push.ts'
+import { knock } from './adapters/socket/knock.ts'
 import { openSocket } from './adapters/socket/server.ts'
 import { openJournal } from './adapters/sqlite/journal.ts'
 import { systemNames } from './adapters/system/names.ts'
@@ -30,7 +31,9 @@ import type { Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
 import { reportOf } from './app/report.ts'
 import type { ReadinessProbe } from './app/readiness.ts'
-import { assembleAgent } from './assemble.ts'
+import { verdictOf } from './app/verdict.ts'
+import { startWatchdog } from './app/watchdog.ts'
+import { type AssembledAgent, assembleAgent } from './assemble.ts'
 import { Ending } from './ending.ts'
 import type { AgentSettings } from './settings.ts'
 
@@ -43,6 +46,20 @@ export interface Overrides {
   readonly exchange?: HttpExchange
   /** Null: no push. */
   readonly push?: Push | null
+  /** Whoever started the process and wants to hear from it. */
+  readonly supervisor?: Supervisor
+  /** A socket that listens at its path already, and outlives the agent: applications wait there while one follows the other. */
+  readonly passedSocket?: { readonly fd: number; readonly path: string }
+}
+
+/** What a supervisor of the process is told. */
+export interface Supervisor {
+  /** Within which it must hear that the agent is well, ms; null: it does not ask. */
+  readonly watchdogMs: number | null
+  ready(): void
+  /** @param sentence how the device is, for a person */
+  well(sentence: string): void
+  stopping(): void
 }
 
 export interface Agent {
@@ -142,8 +159,11 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   started.defer(() => status?.stop())
 
   await link.start()
+  const { passedSocket, supervisor } = overrides
+  const socketPath = passedSocket?.path ?? settings.socket.path
   const socket = await openSocket({
-    path: settings.socket.path,
+    path: socketPath,
+    ...(passedSocket === undefined ? {} : { passed: passedSocket.fd }),
     mode: Number.parseInt(settings.socket.mode, 8),
     bodyBytesMax: settings.socket.bodyMax,
     waitingMax: settings.socket.waitingMax,
@@ -157,32 +177,60 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   })
   const stopClock = agent.keepClock()
   agent.wear.start()
+  const stopWatchdog = watch(supervisor, agent, socketPath, timers, log)
   agent.sessions.start()
 
   const parts = started.move()
   ending.begin({
     drain: async () => {
+      supervisor?.stopping()
       await socket.stop(settings.socket.drainTimeout)
       await agent.drain()
     },
     abandon: () => socket.stop(0),
     release: async () => {
+      stopWatchdog()
       stopClock()
       agent.stop()
       await parts.disposeAsync()
     },
   })
   log.info(
-    { socket: settings.socket.path, status: status?.origin ?? null, state: settings.state.directory, version },
+    { socket: socketPath, status: status?.origin ?? null, state: settings.state.directory, version },
     'listening',
   )
+  supervisor?.ready()
   return {
-    socketPath: settings.socket.path,
+    socketPath,
     statusAddress: status?.origin ?? null,
     link,
     ended: ending.ended,
     stop: () => ending.stop(),
   }
+}
+
+/** A look may fail and be repeated before the supervisor loses patience. */
+const LOOKS_PER_WATCHDOG = 3
+
+/** Longest that an answer at the agent's own door may take, ms. */
+const KNOCK_LIMIT_MS = 2_000
+
+function watch(
+  supervisor: Supervisor | undefined,
+  { readiness, status }: Pick<AssembledAgent, 'readiness' | 'status'>,
+  socketPath: string,
+  timers: Timers,
+  log: Logger,
+): () => void {
+  if (supervisor === undefined || supervisor.watchdogMs === null) return () => undefined
+  return startWatchdog({
+    everyMs: supervisor.watchdogMs / LOOKS_PER_WATCHDOG,
+    look: async () => (await readiness.works()) && (await knock(socketPath, KNOCK_LIMIT_MS)),
+    onWell: () => supervisor.well(verdictOf(status()).sentence),
+    onIll: (error) =>
+      log.error({ err: error }, 'the agent does not do its work; the supervisor is not told that it is well'),
+    timers,
+  })
 }
 
 function pushOf(settings: AgentSettings, overrides: Overrides, extraCa: string | null, log: Logger): Push | null {

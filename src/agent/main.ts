@@ -1,5 +1,5 @@
 /** From settings to a running agent, and to the end of it. */
-import { composeAgent } from './compose.ts'
+import { type Overrides, composeAgent } from './compose.ts'
 import type { AgentSettings } from './settings.ts'
 
 /**
@@ -7,8 +7,12 @@ import type { AgentSettings } from './settings.ts'
  *
  * @throws CodedError when it cannot start, or had to end by itself
  */
-export async function runAgent(settings: AgentSettings, stop: AbortSignal): Promise<void> {
-  const agent = await composeAgent(settings)
+export async function runAgent(
+  settings: AgentSettings,
+  stop: AbortSignal,
+  surroundings: Pick<Overrides, 'supervisor' | 'passedSocket'> = {},
+): Promise<void> {
+  const agent = await composeAgent(settings, surroundings)
   const drain = (): void => void agent.stop()
   if (stop.aborted) drain()
   else stop.addEventListener('abort', drain, { once: true })

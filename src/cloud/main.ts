@@ -7,9 +7,17 @@ import type { CloudSettings } from './settings.ts'
  *
  * @throws CodedError when it cannot start, or had to end by itself
  */
-export async function runCloud(settings: CloudSettings, stop: AbortSignal): Promise<void> {
+export async function runCloud(
+  settings: CloudSettings,
+  stop: AbortSignal,
+  supervisor?: { ready(): void; stopping(): void },
+): Promise<void> {
   const cloud = await startCloud(settings)
-  const drain = (): void => void cloud.close()
+  supervisor?.ready()
+  const drain = (): void => {
+    supervisor?.stopping()
+    void cloud.close()
+  }
   if (stop.aborted) drain()
   else stop.addEventListener('abort', drain, { once: true })
   await cloud.ended

@@ -207,6 +207,13 @@ export const ERRORS = catalogue({
     exit: 73,
     retry: 'no',
   },
+  SOCKET_PASSED_UNUSABLE: {
+    meaning: 'The service manager has passed a socket that the agent cannot serve.',
+    remedy: 'Give the socket unit one ListenStream= with a path, or disable it: the agent makes its own socket then.',
+    http: 500,
+    exit: 78,
+    retry: 'no',
+  },
   STATE_IN_USE: {
     meaning: 'Another process holds this database.',
     remedy: 'Stop the other agent that uses this state directory.',

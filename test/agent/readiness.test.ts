@@ -1,6 +1,12 @@
 // Readiness tries what a request does; over a whole agent, and over a journal that fails.
 import { describe, expect, it } from 'vitest'
-import { PROBE_EVERY_MS, PROBE_TIMEOUT_MS, ReadinessProbe, type ReadinessParts } from '../../src/agent/app/readiness.ts'
+import {
+  PROBE_EVERY_MS,
+  PROBE_TIMEOUT_MS,
+  ReadinessProbe,
+  type ReadinessParts,
+  WATCH_WRITES_EVERY_MS,
+} from '../../src/agent/app/readiness.ts'
 import { PolicyBoard, type PolicyInForce } from '../../src/agent/app/policy-board.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { STAMP, policyInForce } from './harness.ts'
@@ -107,6 +113,40 @@ describe('readiness', () => {
     expect(fixture.writes).toBe(1)
     fixture.sinceBoot = PROBE_EVERY_MS
     await fixture.probe.check()
+    expect(fixture.writes).toBe(2)
+  })
+})
+
+describe('whether a new start could help', () => {
+  it('is denied while the parts do their work, whatever they refuse', async () => {
+    const missing = await Fixture.make({ policies: new PolicyBoard() })
+    expect(await missing.probe.works()).toBe(true)
+    const full = await Fixture.make()
+    full.write = async () => Promise.reject(new CodedError('NOT_RECORDED', 'the disk is full'))
+    expect(await full.probe.works()).toBe(true)
+  })
+
+  it('is affirmed while the journal is silent or closed, until it answers again', async () => {
+    const fixture = await Fixture.make()
+    fixture.write = () => new Promise(() => undefined)
+    const silent = fixture.probe.works()
+    await Promise.resolve()
+    await Promise.resolve()
+    fixture.expire(PROBE_TIMEOUT_MS)
+    expect(await silent).toBe(false)
+    fixture.sinceBoot += PROBE_EVERY_MS
+    fixture.write = async () => Promise.reject(new Error('closed'))
+    expect(await fixture.probe.works()).toBe(false)
+    fixture.sinceBoot += PROBE_EVERY_MS
+    fixture.write = async () => undefined
+    expect(await fixture.probe.works()).toBe(true)
+  })
+
+  it('is found out by a write once a minute at most', async () => {
+    const fixture = await Fixture.make()
+    for (; fixture.sinceBoot < WATCH_WRITES_EVERY_MS; fixture.sinceBoot += 10_000) await fixture.probe.works()
+    expect(fixture.writes).toBe(1)
+    await fixture.probe.works()
     expect(fixture.writes).toBe(2)
   })
 })

@@ -20,6 +20,15 @@ export const PROBE_EVERY_MS = 5_000
 /** A journal that takes longer is not ready, ms. */
 export const PROBE_TIMEOUT_MS = 2_000
 
+/** Between two writes for a watchdog as long as they succeed: each one wears the flash. */
+export const WATCH_WRITES_EVERY_MS = 60_000
+
+/** What came of a write to the journal; whether it said so itself, in time. */
+interface Written {
+  readonly failure: CodedError | null
+  readonly answered: boolean
+}
+
 export interface ReadinessParts {
   readonly ledger: RulesParts['ledger'] & Pick<Ledger, 'roomAt'> & { stamp(): ClockStamp }
   readonly policies: RulesParts['policies']
@@ -32,15 +41,27 @@ export interface ReadinessParts {
 export class ReadinessProbe {
   readonly #parts: ReadinessParts
   #wroteAt = -Infinity
-  #written: Promise<CodedError | null> = Promise.resolve(null)
+  #written: Promise<Written> = Promise.resolve({ failure: null, answered: false })
 
   constructor(parts: ReadinessParts) {
     this.#parts = parts
   }
 
   async check(): Promise<Readiness> {
-    const checks = [checkOf('decision', this.#decide()), checkOf('journal', await this.#write())]
+    const { failure } = await this.#write(PROBE_EVERY_MS)
+    const checks = [checkOf('decision', this.#decide()), checkOf('journal', failure)]
     return { ready: checks.every(({ ok }) => ok), checks }
+  }
+
+  /**
+   * Whether the parts that serve a request do their work, for a supervisor that would start the agent anew. What they refuse in
+   * the words of the catalogue (no enrollment, no rules, a full disk) is work done, which a new start does not change.
+   */
+  async works(): Promise<boolean> {
+    this.#decide()
+    const last = await this.#written
+    const { answered } = await this.#write(last.answered ? WATCH_WRITES_EVERY_MS : PROBE_EVERY_MS)
+    return answered
   }
 
   /** What keeps every instance from being decided for; one that can be is enough. */
@@ -66,29 +87,33 @@ export class ReadinessProbe {
     return failure
   }
 
-  #write(): Promise<CodedError | null> {
+  #write(everyMs: number): Promise<Written> {
     const now = this.#parts.clock.sinceBoot()
-    if (now - this.#wroteAt >= PROBE_EVERY_MS) {
+    if (now - this.#wroteAt >= everyMs) {
       this.#wroteAt = now
       this.#written = this.#probe()
     }
     return this.#written
   }
 
-  async #probe(): Promise<CodedError | null> {
+  async #probe(): Promise<Written> {
     const { journal, ledger, timers } = this.#parts
-    const late = Promise.withResolvers<CodedError>()
-    const cancel = timers.after(PROBE_TIMEOUT_MS, () =>
-      late.resolve(new CodedError('NOT_RECORDED', `the journal has not written for ${PROBE_TIMEOUT_MS} ms`)),
-    )
+    const late = Promise.withResolvers<Written>()
+    const cancel = timers.after(PROBE_TIMEOUT_MS, () => {
+      const failure = new CodedError('NOT_RECORDED', `the journal has not written for ${PROBE_TIMEOUT_MS} ms`)
+      late.resolve({ failure, answered: false })
+    })
     const writing = journal.saveClock(ledger.stamp()).then(
       () => {
         // The clock needs less room than an entry: what entries have met still counts.
         const standing = journal.condition()
-        return standing === null ? null : new CodedError(standing.code, standing.message)
+        const failure = standing === null ? null : new CodedError(standing.code, standing.message)
+        return { failure, answered: true }
       },
       (error: unknown) =>
-        error instanceof CodedError ? error : new CodedError('NOT_RECORDED', 'the journal is closed'),
+        error instanceof CodedError
+          ? { failure: error, answered: true }
+          : { failure: new CodedError('NOT_RECORDED', 'the journal is closed'), answered: false },
     )
     try {
       return await Promise.race([writing, late.promise])

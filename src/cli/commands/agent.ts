@@ -10,6 +10,9 @@ export function command(io: Io): Command {
     .action(async (_flags: unknown, command: Command) => {
       const settings = settingsOf(command, agentOptions, io)
       const { runAgent } = await import('../../agent/main.ts')
-      await runAgent(settings, io.stop)
+      const { serviceManager } = await import('../service-manager/service-manager.ts')
+      const supervisor = serviceManager(io.env, process.pid)
+      const { passedSocket } = supervisor
+      await runAgent(settings, io.stop, passedSocket === null ? { supervisor } : { supervisor, passedSocket })
     })
 }

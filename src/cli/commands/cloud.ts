@@ -10,6 +10,7 @@ export function command(io: Io): Command {
     .action(async (_flags: unknown, command: Command) => {
       const settings = settingsOf(command, cloudOptions, io)
       const { runCloud } = await import('../../cloud/main.ts')
-      await runCloud(settings, io.stop)
+      const { serviceManager } = await import('../service-manager/service-manager.ts')
+      await runCloud(settings, io.stop, serviceManager(io.env, process.pid))
     })
 }

@@ -5,7 +5,7 @@
  * over to Node's server with the first request that is not plain.
  */
 import { type IncomingMessage, STATUS_CODES, type Server, type ServerResponse, createServer } from 'node:http'
-import type { Socket } from 'node:net'
+import { Server as NetServer, type Socket } from 'node:net'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { AgentStatusWire } from '../../../protocol/local/status.ts'
 import type { AccessAnswer, AccessCall } from '../../app/access.ts'
@@ -22,6 +22,11 @@ import { type SessionDesk, type SessionTarget, answerSession, takesBody } from '
 
 export interface SocketOptions {
   readonly path: string
+  /**
+   * Descriptor of a socket that listens at the path already, and goes on doing so for the next agent when this one stops: who
+   * comes in between waits there. Left out: the path is claimed, and given up at a stop.
+   */
+  readonly passed?: number
   /** Permission bits of the socket file. */
   readonly mode: number
   readonly bodyBytesMax: number
@@ -52,6 +57,12 @@ export interface SocketServer {
 const KEEP_ALIVE_MS = 75_000
 const HEADER_BYTES_MAX = 16 * 1024
 
+/** How long a stop takes what still comes over open connections, ms; a busy client sends its next request in less. */
+const HAND_OVER_MS = 300
+
+/** Connections that wait to be taken in; the kernel cuts it to what it allows. */
+const BACKLOG = 4_096
+
 /** @throws CodedError SOCKET_IN_USE or SOCKET_PATH_OCCUPIED */
 export async function openSocket(options: SocketOptions): Promise<SocketServer> {
   const door = new Door(options)
@@ -68,6 +79,8 @@ class Door implements SocketServer {
   readonly #callers = new WeakMap<Socket, Caller>()
   #waiting = 0
   #isStopping = false
+  /** Takes what comes over the connections that are there, although it stops. */
+  #isHandingOver = false
   #release: () => void = () => undefined
   #stopped: Promise<void> | null = null
 
@@ -96,7 +109,9 @@ class Door implements SocketServer {
   }
 
   async open(): Promise<void> {
-    this.#release = await claimPath(this.#server, this.#options.path, this.#options.mode)
+    const { path, passed, mode } = this.#options
+    if (passed === undefined) this.#release = await claimPath(this.#server, path, mode)
+    else await listenOn(this.#server, passed)
   }
 
   stop(drainMs: number): Promise<void> {
@@ -106,18 +121,38 @@ class Door implements SocketServer {
 
   async #stop(drainMs: number): Promise<void> {
     this.#isStopping = true
+    const deadline = setTimeout(() => {
+      this.#quickLane.closeAll()
+      this.#server.closeAllConnections()
+    }, drainMs)
+    if (this.#options.passed !== undefined) await this.#handOver(Math.min(HAND_OVER_MS, drainMs))
     // Nobody comes in any more by this name, while those inside finish.
     this.#release()
     const closed = new Promise<void>((resolve) => {
       this.#server.close(() => resolve())
     })
     this.#quickLane.closeIdle()
-    const deadline = setTimeout(() => {
-      this.#quickLane.closeAll()
-      this.#server.closeAllConnections()
-    }, drainMs)
     await closed
     clearTimeout(deadline)
+  }
+
+  /**
+   * Whoever has come in may already have sent a request that has not been read: it is answered, as the last one of its connection.
+   * A busy client finds the next agent by itself that way, and loses nothing.
+   */
+  async #handOver(ms: number): Promise<void> {
+    this.#isHandingOver = true
+    // Only the listening ends: Node's HTTP server would close idle connections with it.
+    const left = new Promise<void>((resolve) => {
+      NetServer.prototype.close.call(this.#server, () => resolve())
+    })
+    let timer: NodeJS.Timeout | undefined
+    const over = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, ms)
+    })
+    await Promise.race([left, over])
+    clearTimeout(timer)
+    this.#isHandingOver = false
   }
 
   /** One request that Node's server has read the head of. */
@@ -129,7 +164,7 @@ class Door implements SocketServer {
       else if (this.#bound.has(request.socket)) response.setHeader('Connection', 'keep-alive')
       send(response, reply)
     }
-    if (this.#isStopping) {
+    if (this.#isStopping && !this.#isHandingOver) {
       answer(STOPPING)
       return
     }
@@ -166,7 +201,7 @@ class Door implements SocketServer {
     answer: Answer,
     connection: Socket,
   ): void => {
-    if (this.#isStopping) answer(STOPPING)
+    if (this.#isStopping && !this.#isHandingOver) answer(STOPPING)
     else this.#access(target, headers, body, answer, connection)
   }
 
@@ -276,6 +311,16 @@ class Door implements SocketServer {
     this.#options.onFault(error)
     return refused(new CodedError('INTERNAL', 'the request met a fault in the agent', { cause: error }))
   }
+}
+
+function listenOn(server: Server, fd: number): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen({ fd }, BACKLOG, () => {
+      server.off('error', reject)
+      resolve()
+    })
+  })
 }
 
 /** Lets connections that come go to `enter`; returns what gives one to the server after all. */

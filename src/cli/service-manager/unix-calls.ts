@@ -1,0 +1,98 @@
+/**
+ * The calls of the C library for what Node cannot do with a Unix socket: send a datagram to one, and ask what a descriptor
+ * that somebody else has opened is. Called only by a process that a service manager has started; all of them return at once.
+ */
+import koffi from 'koffi'
+import { CodedError } from '../../protocol/errors.ts'
+
+const AF_UNIX = 1
+const SOCK_STREAM = 1
+const SOCK_DGRAM = 2
+const SOCK_CLOEXEC = 0o2000000
+const SOL_SOCKET = 1
+const SO_TYPE = 3
+const SO_ACCEPTCONN = 30
+const MSG_DONTWAIT = 0x40
+const MSG_NOSIGNAL = 0x4000
+
+const FAMILY_BYTES = 2
+/** Of `sun_path`, its end included. */
+const PATH_BYTES_MAX = 108
+const INT_BYTES = 4
+
+interface Calls {
+  readonly socket: (family: number, type: number, protocol: number) => number
+  readonly sendto: (
+    fd: number,
+    bytes: Buffer,
+    length: number,
+    flags: number,
+    address: Buffer,
+    addressLength: number,
+  ) => number
+  readonly close: (fd: number) => number
+  readonly getsockname: (fd: number, address: Buffer, length: [number]) => number
+  readonly getsockopt: (fd: number, level: number, option: number, value: Buffer, length: [number]) => number
+}
+
+let loaded: Calls | undefined
+
+/** @throws CodedError SYSTEM_UNSUPPORTED */
+function calls(): Calls {
+  if (loaded !== undefined) return loaded
+  try {
+    const libc = koffi.load(null)
+    loaded = {
+      socket: libc.func('int socket(int family, int type, int protocol)'),
+      sendto: libc.func(
+        'long sendto(int fd, const void *bytes, size_t length, int flags, const void *address, uint32_t addressLength)',
+      ),
+      close: libc.func('int close(int fd)'),
+      getsockname: libc.func('int getsockname(int fd, _Out_ void *address, _Inout_ uint32_t *length)'),
+      getsockopt: libc.func(
+        'int getsockopt(int fd, int level, int option, _Out_ void *value, _Inout_ uint32_t *length)',
+      ),
+    }
+    return loaded
+  } catch (cause) {
+    throw new CodedError('SYSTEM_UNSUPPORTED', 'The C library cannot be called.', { cause })
+  }
+}
+
+/**
+ * Sends one datagram to the socket at `path`, where `@` as its first character stands for the abstract namespace. False
+ * when nobody has taken it.
+ */
+export function sendDatagram(path: string, text: string): boolean {
+  const name = Buffer.from(path.startsWith('@') ? `\0${path.slice(1)}` : path)
+  if (name.length === 0 || name.length > PATH_BYTES_MAX) return false
+  const { socket, sendto, close } = calls()
+  const fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)
+  if (fd < 0) return false
+  try {
+    const address = Buffer.alloc(FAMILY_BYTES + name.length)
+    address.writeUInt16LE(AF_UNIX)
+    name.copy(address, FAMILY_BYTES)
+    const bytes = Buffer.from(text)
+    return sendto(fd, bytes, bytes.length, MSG_DONTWAIT | MSG_NOSIGNAL, address, address.length) === bytes.length
+  } finally {
+    close(fd)
+  }
+}
+
+/** Path of the Unix stream socket that listens behind this descriptor; null when it is anything else, or has no path. */
+export function listeningPath(fd: number): string | null {
+  if (intOption(fd, SO_TYPE) !== SOCK_STREAM || intOption(fd, SO_ACCEPTCONN) !== 1) return null
+  const address = Buffer.alloc(FAMILY_BYTES + PATH_BYTES_MAX)
+  const length: [number] = [address.length]
+  if (calls().getsockname(fd, address, length) !== 0 || address.readUInt16LE() !== AF_UNIX) return null
+  const name = address.subarray(FAMILY_BYTES, Math.min(length[0], address.length))
+  const end = name.indexOf(0)
+  const path = name.toString('utf8', 0, end < 0 ? name.length : end)
+  return path === '' ? null : path
+}
+
+function intOption(fd: number, option: number): number | null {
+  const value = Buffer.alloc(INT_BYTES)
+  return calls().getsockopt(fd, SOL_SOCKET, option, value, [value.length]) === 0 ? value.readInt32LE() : null
+}

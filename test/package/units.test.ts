@@ -1,0 +1,56 @@
+// The units speak of the same paths and settings as the code.
+import { readFileSync, readdirSync } from 'node:fs'
+import { describe, expect, it } from 'vitest'
+import { agentOptions } from '../../src/agent/settings.ts'
+import { cloudOptions } from '../../src/cloud/settings.ts'
+import { ERRORS } from '../../src/protocol/errors.ts'
+import { namedOptions } from '../../src/settings/option.ts'
+
+const folder = new URL('../../systemd/', import.meta.url)
+
+/** Values of a key of a unit, in their order. */
+function values(unit: string, key: string): readonly string[] {
+  const lines = readFileSync(new URL(unit, folder), 'utf8').split('\n')
+  return lines.filter((line) => line.startsWith(`${key}=`)).map((line) => line.slice(key.length + 1))
+}
+
+const fallback = (table: typeof agentOptions | typeof cloudOptions, key: string): unknown =>
+  namedOptions(table).find((option) => option.key === key)?.option.default
+
+const SERVICES = [
+  ['tallygate-agent.service', agentOptions],
+  ['tallygate-cloud.service', cloudOptions],
+] as const
+
+describe('the units', () => {
+  it('have the directories and the socket where the programs look for them', () => {
+    expect(values('tallygate-agent.socket', 'ListenStream')).toEqual([fallback(agentOptions, 'socket.path')])
+    expect(values('tallygate-agent.socket', 'SocketMode')).toEqual([fallback(agentOptions, 'socket.mode')])
+    expect(`/var/lib/${values('tallygate-agent.service', 'StateDirectory')[0]!}`).toBe(
+      fallback(agentOptions, 'state.directory'),
+    )
+    expect(`/var/lib/${values('tallygate-cloud.service', 'StateDirectory')[0]!}`).toBe(
+      fallback(cloudOptions, 'store.path'),
+    )
+  })
+
+  it.each(SERVICES)('%s sets only variables that are settings', (unit, table) => {
+    const known = namedOptions(table).map(({ env }) => env)
+    const examples = readdirSync(new URL('examples/', folder)).map((name) => `examples/${name}`)
+    const set = [unit, ...examples].flatMap((each) => values(each, 'Environment')).map((text) => text.split('=')[0]!)
+    const ours = set.filter((name) => name.startsWith(table.envPrefix))
+    expect(ours.filter((name) => !known.includes(name))).toEqual([])
+    if (unit === 'tallygate-agent.service') expect(ours).toHaveLength(3)
+  })
+
+  it.each(SERVICES)('%s goes on trying after every failure but those that no restart cures', (unit) => {
+    const final = values(unit, 'RestartPreventExitStatus')[0]!.split(' ').map(Number)
+    const exitOf = (code: keyof typeof ERRORS): number => (ERRORS[code] as { readonly exit?: number }).exit ?? 1
+    for (const code of ['USAGE', 'CONFIG_INVALID', 'DATABASE_NEWER', 'DATABASE_CORRUPT'] as const) {
+      expect(final).toContain(exitOf(code))
+    }
+    for (const code of ['STATE_UNWRITABLE', 'STATE_IN_USE', 'ADDRESS_IN_USE', 'ADDRESS_NOT_PERMITTED'] as const) {
+      expect(final).not.toContain(exitOf(code))
+    }
+  })
+})
