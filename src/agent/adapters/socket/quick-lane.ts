@@ -49,6 +49,11 @@ export class QuickLane {
     this.#connections.add(connection)
   }
 
+  /** Whether somebody has come in and not yet asked for anything. */
+  hasNewcomer(): boolean {
+    return [...this.#connections].some(({ isNew }) => isNew)
+  }
+
   closeIdle(): void {
     for (const connection of this.#connections) connection.closeIfIdle()
   }
@@ -74,6 +79,8 @@ class Connection {
   readonly #options: QuickLaneOptions
   readonly #headOf: (text: string) => QuickHead | undefined
   readonly #onLeft: (connection: Connection) => void
+  /** Nothing has come over it yet. */
+  isNew = true
   #isBusy = false
   /** Came before the answer: the client pipelines. */
   #early: Buffer | null = null
@@ -103,6 +110,7 @@ class Connection {
   }
 
   readonly #onData = (bytes: Buffer): void => {
+    this.isNew = false
     if (this.#isBusy) {
       this.#early = this.#early === null ? bytes : Buffer.concat([this.#early, bytes])
       this.#socket.pause()

@@ -60,6 +60,11 @@ const HEADER_BYTES_MAX = 16 * 1024
 /** How long a stop takes what still comes over open connections, ms; a busy client sends its next request in less. */
 const HAND_OVER_MS = 300
 
+/** How long it waits, at most, for the first request of somebody who has just come in, ms. */
+const NEWCOMER_MS = 2_000
+
+const LOOK_EVERY_MS = 20
+
 /** Connections that wait to be taken in; the kernel cuts it to what it allows. */
 const BACKLOG = 4_096
 
@@ -125,7 +130,7 @@ class Door implements SocketServer {
       this.#quickLane.closeAll()
       this.#server.closeAllConnections()
     }, drainMs)
-    if (this.#options.passed !== undefined) await this.#handOver(Math.min(HAND_OVER_MS, drainMs))
+    if (this.#options.passed !== undefined) await this.#handOver(drainMs)
     // Nobody comes in any more by this name, while those inside finish.
     this.#release()
     const closed = new Promise<void>((resolve) => {
@@ -140,18 +145,18 @@ class Door implements SocketServer {
    * Whoever has come in may already have sent a request that has not been read: it is answered, as the last one of its connection.
    * A busy client finds the next agent by itself that way, and loses nothing.
    */
-  async #handOver(ms: number): Promise<void> {
+  async #handOver(drainMs: number): Promise<void> {
     this.#isHandingOver = true
+    const seen = { isEmpty: false }
     // Only the listening ends: Node's HTTP server would close idle connections with it.
-    const left = new Promise<void>((resolve) => {
-      NetServer.prototype.close.call(this.#server, () => resolve())
+    NetServer.prototype.close.call(this.#server, () => {
+      seen.isEmpty = true
     })
-    let timer: NodeJS.Timeout | undefined
-    const over = new Promise<void>((resolve) => {
-      timer = setTimeout(resolve, ms)
-    })
-    await Promise.race([left, over])
-    clearTimeout(timer)
+    const last = Math.min(drainMs, NEWCOMER_MS)
+    for (let waited = 0; waited < last && !seen.isEmpty; waited += LOOK_EVERY_MS) {
+      if (waited >= HAND_OVER_MS && !this.#quickLane.hasNewcomer()) break
+      await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY_MS))
+    }
     this.#isHandingOver = false
   }
 
