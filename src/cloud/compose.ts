@@ -34,6 +34,7 @@ import { settleNextSilent } from './app/edge/settle-silent.ts'
 import { Policies } from './app/load-policy.ts'
 import { carryOnCalendar } from './app/raise-policy.ts'
 import { type Timers, repeat } from './app/repeat.ts'
+import { AccessDesk } from './app/request-access.ts'
 import { heartbeatOfDevice, sweepNextSession } from './app/session-life.ts'
 import type { Store } from './app/store.ts'
 import { watchStore } from './app/watch-store.ts'
@@ -106,7 +107,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
   await giveFirstKey(store, administrationKeyFile, log, now())
 
   const policies = new Policies({ max: settings.policy.cacheMax, undecidedClock: settings.policy.undecidedClock })
-  const authenticator = new Authenticator(store)
+  const authenticator = new Authenticator(store, setImmediate)
   const keys = await openSigningKey(join(directory, 'signing-key.pem'), store, settings.keys.replaceSigning, now())
   const tls = readTls(settings.tls)
   const push = await openPush({ settings: settings.push, tls, store, authenticator, now, newId, timers, log })
@@ -126,6 +127,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
   const service = {
     store,
     policies,
+    desk: new AccessDesk(store, policies, setImmediate),
     newId,
     keyDelayMs: settings.keys.delay,
     tenantId: settings.usage.tenantId,

@@ -10,7 +10,7 @@ import { openPostgresStore } from '../../src/cloud/adapters/postgres/store.ts'
 import { createRateTable } from '../../src/cloud/app/change-rate-tables.ts'
 import { sync } from '../../src/cloud/app/edge/sync.ts'
 import { mapLineItem } from '../../src/cloud/app/map-line-item.ts'
-import { requestAccess } from '../../src/cloud/app/request-access.ts'
+import { AccessDesk } from '../../src/cloud/app/request-access.ts'
 import { closeSession, heartbeatOfDevice, openSession, requestInSession } from '../../src/cloud/app/session-life.ts'
 import { setConsumptionLimit } from '../../src/cloud/app/set-consumption-limit.ts'
 import type { Store } from '../../src/cloud/app/store.ts'
@@ -68,6 +68,7 @@ describe('two nodes that lock whatever there is to lock', () => {
       requester: { type: 'user', value: `user ${who}`, dictionary: {} },
       items: Array.from({ length: 2 }, () => ({ name: 'P', version: '', count: decimal(count) })),
     })
+    const desks = new Map(nodes.map((node) => [node, new AccessDesk(node.store, node.policies, setImmediate)]))
     const oneOff = async (node: Twin, who: number): Promise<void> => {
       const order = {
         instanceId: INSTANCE,
@@ -75,7 +76,7 @@ describe('two nodes that lock whatever there is to lock', () => {
         request: request(who, 7),
         metaData: [null, null],
       }
-      await requestAccess(node.store, node.policies, order, time)
+      await desks.get(node)?.request(order, time)
     }
     const devices = await Promise.all(nodes.map((node) => TestDevice.join(node)))
     const partsOf = (node: Twin) => ({

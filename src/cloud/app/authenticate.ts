@@ -1,13 +1,18 @@
 /**
  * Who calls: a JWT that an administrator or a client made with a private key whose public half is registered, or that a
- * device made with its own key. The stored key decides the algorithm. Source: contract, Authentication; facts on tokens;
+ * device made with its own key. The stored key decides the algorithm. A signature that was verified is remembered; whether
+ * its key is still registered is looked up for every request. Source: contract, Authentication; facts on tokens;
  * docs/decisions/access-tokens.md.
  */
+import { hash } from 'node:crypto'
 import { decodeJwt, errors, jwtVerify } from 'jose'
 import { z } from 'zod'
 import { CodedError } from '../../protocol/errors.ts'
 import { keyInForce } from './change-keys.ts'
+import { Desk, type Soon } from './desk.ts'
 import { authenticateDevice } from './edge/authenticate-device.ts'
+import type { Device } from './edge/records.ts'
+import type { KeyRecord } from './records.ts'
 import type { Reader, Store } from './store.ts'
 import { type VerificationKey, readVerificationKey } from './verification-key.ts'
 
@@ -28,6 +33,12 @@ const CLOCK_SKEW_S = 60
 /** Parsed keys kept in memory. */
 const KEYS_MAX = 1_000
 
+/** Tokens kept in memory whose signature was verified. */
+const TOKENS_MAX = 1_000
+
+/** Keys that are looked up in one read. */
+const LOOKUPS_MAX = 64
+
 const claims = z.object({
   iss: z.string(),
   nbf: z.number(),
@@ -38,11 +49,14 @@ const claims = z.object({
 })
 
 export class Authenticator {
-  readonly #store: Pick<Store, 'read'>
+  /** Who comes while keys are read shares the next read. It begins after he came, so a revoked key is found gone. */
+  readonly #lookups: Desk<KeyName, FoundKey | undefined>
   readonly #keys = new Map<string, VerificationKey>()
+  /** By the hash of the token, least recently used first. */
+  readonly #verified = new Map<string, Verified>()
 
-  constructor(store: Pick<Store, 'read'>) {
-    this.#store = store
+  constructor(store: Pick<Store, 'read'>, soon: Soon) {
+    this.#lookups = new Desk({ soon, serve: (names) => findKeys(store, names), weightMax: LOOKUPS_MAX })
   }
 
   /**
@@ -53,9 +67,11 @@ export class Authenticator {
     if (authorization === undefined) throw new CodedError('TOKEN_MISSING', 'There is no Authorization header.')
     const token = /^Bearer +([\w.~+/=-]+) *$/i.exec(authorization)?.[1]
     if (token === undefined) throw new CodedError('TOKEN_MISSING', 'The Authorization header has no bearer token.')
-    const { cnf, aud } = claimsOf(token)
-    const { kid, kty } = cnf.jwk
-    const found = await this.#store.read((reader) => findKey(reader, kid, kty))
+    const digest = hash('sha256', token, 'base64')
+    const known = this.#verified.get(digest)
+    const asserted = known?.claims ?? claimsOf(token)
+    const { kid, kty } = asserted.cnf.jwk
+    const found = await this.#lookups.ask({ kid, kty })
     if (found?.kind === 'DEVICE') {
       const { device, instanceIds } = await authenticateDevice(found.device, token, now)
       return { kind: 'CLIENT', keyId: kid, instances: lower(instanceIds), deviceId: device.id }
@@ -63,10 +79,23 @@ export class Authenticator {
     const pem = found === undefined ? null : keyInForce(found.key, now)
     if (pem === null)
       throw new CodedError('TOKEN_INVALID', 'The token names a key that is not registered for its kind.')
+    if (known?.pem === pem && isInTime(known.claims, now)) {
+      this.#keep(digest, known)
+      return known.principal
+    }
     await verify(token, this.#key(pem), now)
-    if (kty === 'ADMIN') return { kind: 'ADMINISTRATION', keyId: kid, instances: null, deviceId: null }
-    if (aud === undefined) throw new CodedError('TOKEN_INVALID', 'A client token needs the claim aud.')
-    return { kind: 'CLIENT', keyId: kid, instances: lower([aud].flat()), deviceId: null }
+    const principal = principalOf(asserted)
+    this.#keep(digest, { claims: asserted, pem, principal })
+    return principal
+  }
+
+  #keep(digest: string, verified: Verified): void {
+    this.#verified.delete(digest)
+    if (this.#verified.size >= TOKENS_MAX) {
+      const [oldest] = this.#verified.keys()
+      if (oldest !== undefined) this.#verified.delete(oldest)
+    }
+    this.#verified.set(digest, verified)
   }
 
   #key(pem: string): VerificationKey {
@@ -80,15 +109,56 @@ export class Authenticator {
   }
 }
 
-async function findKey(reader: Reader, kid: string, kty: 'ADMIN' | 'CLIENT') {
+type Claims = z.infer<typeof claims>
+
+type KeyName = Claims['cnf']['jwk']
+
+type FoundKey =
+  { readonly kind: 'REGISTERED'; readonly key: KeyRecord } | { readonly kind: 'DEVICE'; readonly device: Device }
+
+/** A token whose signature fits a key. It is good as long as that key is in force, and within its times. */
+interface Verified {
+  readonly claims: Claims
+  readonly pem: string
+  readonly principal: Principal
+}
+
+async function findKeys(
+  store: Pick<Store, 'read'>,
+  names: readonly KeyName[],
+): Promise<readonly PromiseSettledResult<FoundKey | undefined>[]> {
+  return store.read(async (reader) => {
+    const found = new Map<string, FoundKey | undefined>()
+    for (const { kid, kty } of names) {
+      const name = `${kty} ${kid}`
+      if (!found.has(name)) found.set(name, await findKey(reader, kid, kty))
+    }
+    return names.map(({ kid, kty }) => ({ status: 'fulfilled', value: found.get(`${kty} ${kid}`) }))
+  })
+}
+
+async function findKey(reader: Reader, kid: string, kty: KeyName['kty']): Promise<FoundKey | undefined> {
   const key = await reader.keys.get(kty === 'ADMIN' ? 'administration-key' : 'client-key', kid)
-  if (key !== undefined) return { kind: 'REGISTERED', key } as const
+  if (key !== undefined) return { kind: 'REGISTERED', key }
   const device = kty === 'CLIENT' ? await reader.edge.devices.withKey(kid) : undefined
-  return device === undefined ? undefined : ({ kind: 'DEVICE', device } as const)
+  return device === undefined ? undefined : { kind: 'DEVICE', device }
+}
+
+/** @throws CodedError TOKEN_INVALID for a client that names no instances */
+function principalOf({ cnf, aud }: Claims): Principal {
+  const { kid, kty } = cnf.jwk
+  if (kty === 'ADMIN') return { kind: 'ADMINISTRATION', keyId: kid, instances: null, deviceId: null }
+  if (aud === undefined) throw new CodedError('TOKEN_INVALID', 'A client token needs the claim aud.')
+  return { kind: 'CLIENT', keyId: kid, instances: lower([aud].flat()), deviceId: null }
+}
+
+/** Without the tolerance: what is off by a little is verified again. */
+function isInTime({ nbf, exp }: Claims, now: number): boolean {
+  return nbf * 1_000 <= now && now < exp * 1_000
 }
 
 /** The claims before anything is verified: they name the key. */
-function claimsOf(token: string): z.infer<typeof claims> {
+function claimsOf(token: string): Claims {
   let payload: unknown
   try {
     payload = decodeJwt(token)

@@ -1,6 +1,7 @@
 /**
- * A decision over the whole pool. What it will touch is found out first, without locks; then exactly that is locked, in the
- * order of ids, and the decision is made again on what is locked. It ends with the pools as they are to be written. Several requests at once on one account are decided one after another.
+ * Decisions over the whole pool, one after another in one transaction: each sees what those before it have charged. What
+ * they will touch is guessed first; then exactly that is locked, in the order of ids, and they are made on what is locked.
+ * It ends with the pools as they are to be written. One that fails has charged nothing, and the others stand.
  */
 import { type AccountId, parseAccount } from '../../core/account.ts'
 import { MICRO_MAX } from '../../core/amount.ts'
@@ -12,54 +13,44 @@ import { capOf, charge, free, newPool, refund } from './pool.ts'
 import type { Pool } from './records.ts'
 import type { Transaction } from './store.ts'
 
-export interface PoolDecision {
-  readonly decision: Decision
-  /** Every pool that was looked at, after the refund and before the charge. */
-  readonly before: ReadonlyMap<AccountId, Pool>
-  /** The pools that refund and charge change, after both. To be saved if the decision is to have effect. */
-  readonly changed: readonly Pool[]
+export interface PoolOrder<T> {
+  readonly request: AccessRequest
+  readonly mode: Mode
+  /** POSIX ms. */
+  readonly now: number
+  /**
+   * What becomes of the decision. It may be asked more than once, and has no effects; where it throws, nothing is charged.
+   * @param before the pools that the decision has looked at and those refunded, after the refund and before the charge
+   */
+  readonly settle: (decision: Decision, before: ReadonlyMap<AccountId, Pool>) => T
 }
 
-/** @param refunded goes back before anything is charged */
-export async function decideOverPools(
+export interface DecidedOverPools<T> {
+  /** One for each order: what `settle` has made of it, or what it failed with. */
+  readonly outcomes: readonly PromiseSettledResult<T>[]
+  /** The pools that refund and charges change, after all of them. To be saved if the decisions are to have effect. */
+  readonly changed: readonly Pool[]
+  /** All pools that are locked, as the decisions leave them. */
+  readonly after: ReadonlyMap<AccountId, Pool>
+}
+
+/**
+ * @param orders are decided in this order
+ * @param options.refunded goes back before anything is charged
+ * @param options.lastSeen pools as they were a while ago, to guess by what will be touched; default: they are read
+ */
+export async function decideInTurn<T>(
   tx: Transaction,
   loaded: LoadedPolicy,
-  request: AccessRequest,
-  mode: Mode,
-  now: number,
-  refunded: readonly HeldItem[] = [],
-): Promise<PoolDecision> {
+  orders: readonly PoolOrder<T>[],
+  options: {
+    readonly refunded?: readonly HeldItem[]
+    readonly lastSeen?: ReadonlyMap<AccountId, Pool> | undefined
+  } = {},
+): Promise<DecidedOverPools<T>> {
+  const back = refundsByAccount(options.refunded ?? [])
   const fresh = (account: AccountId): Pool => newPool(account, capIn(loaded, account))
-  const decideOn = (pools: ReadonlyMap<AccountId, Pool>, roomOfUnknown: bigint) => {
-    const unknown = new Set<AccountId>()
-    const asked = new Set<AccountId>()
-    const decision = decide(
-      loaded.compiled,
-      request,
-      exactly(now),
-      (account) => {
-        asked.add(account)
-        const pool = pools.get(account)
-        if (pool === undefined) unknown.add(account)
-        return { left: pool === undefined ? roomOfUnknown : free(pool), shortage: 'POOL' }
-      },
-      mode,
-    )
-    return { decision, asked, unknown }
-  }
-
-  // Supposing plenty looks only at the first line item that could serve; supposing nothing looks at all of them.
-  const seen = new Map<AccountId, Pool>()
-  let asked: ReadonlySet<AccountId> = new Set()
-  for (const roomOfUnknown of [MICRO_MAX, MICRO_MAX, 0n, 0n]) {
-    const attempt = decideOn(seen, roomOfUnknown)
-    asked = attempt.asked
-    if (attempt.unknown.size === 0) break
-    const found = await tx.accounts.get([...attempt.unknown])
-    for (const account of attempt.unknown) seen.set(account, found.get(account) ?? fresh(account))
-  }
-
-  const back = refundsByAccount(refunded)
+  const asked = await guess(tx, loaded, orders, options.lastSeen, fresh)
   const locked = new Map<AccountId, Pool>()
   const exists = new Set<AccountId>()
   const lock = async (accounts: Iterable<AccountId>): Promise<void> => {
@@ -73,25 +64,126 @@ export async function decideOverPools(
   }
   await lock(new Set([...back.keys(), ...asked]))
   for (;;) {
-    const { decision, unknown } = decideOn(locked, 0n)
-    if (unknown.size > 0) {
-      await lock(unknown)
+    const turn = takeTurns(loaded, orders, locked, 0n, back.keys())
+    if (turn.unknown.size > 0) {
+      await lock(turn.unknown)
       continue
     }
-    const created = decision.postings.filter(({ account }) => !exists.has(account)).map(({ account }) => account)
+    const created = [...turn.charged].filter((account) => !exists.has(account))
     const opened = await tx.accounts.open(created.map((account) => ({ account, cap: capIn(loaded, account) })))
     for (const account of created) exists.add(account)
     const raced = [...opened.values()].filter((pool) => free(pool) !== free(locked.get(pool.account) ?? pool))
     for (const pool of raced) locked.set(pool.account, pool)
     if (raced.length > 0) continue
 
-    const after = new Map(locked)
-    for (const { account, amount } of decision.postings) {
-      after.set(account, charge(after.get(account) ?? fresh(account), amount))
-    }
-    const touched = new Set([...back.keys(), ...decision.postings.map(({ account }) => account)])
-    return { decision, before: locked, changed: [...after.values()].filter(({ account }) => touched.has(account)) }
+    const touched = new Set([...back.keys(), ...turn.charged])
+    const { outcomes, after } = turn
+    return { outcomes, after, changed: [...after.values()].filter(({ account }) => touched.has(account)) }
   }
+}
+
+/** {@link decideInTurn} for one request alone, whose failure is thrown. */
+export async function decideOverPools(
+  tx: Transaction,
+  loaded: LoadedPolicy,
+  request: AccessRequest,
+  mode: Mode,
+  now: number,
+  refunded: readonly HeldItem[] = [],
+): Promise<{
+  readonly decision: Decision
+  readonly before: ReadonlyMap<AccountId, Pool>
+  readonly changed: readonly Pool[]
+}> {
+  const settle = (decision: Decision, before: ReadonlyMap<AccountId, Pool>) => ({ decision, before })
+  const { outcomes, changed } = await decideInTurn(tx, loaded, [{ request, mode, now, settle }], { refunded })
+  const [outcome] = outcomes
+  if (outcome === undefined) throw new Error('invariant: one outcome for each order')
+  if (outcome.status === 'rejected') throw outcome.reason
+  return { ...outcome.value, changed }
+}
+
+/**
+ * The accounts that the orders will probably look at. Supposing plenty of what is not known looks only at the first line
+ * item that could serve; supposing nothing looks at all of them.
+ */
+async function guess<T>(
+  tx: Transaction,
+  loaded: LoadedPolicy,
+  orders: readonly PoolOrder<T>[],
+  lastSeen: ReadonlyMap<AccountId, Pool> | undefined,
+  fresh: (account: AccountId) => Pool,
+): Promise<ReadonlySet<AccountId>> {
+  const unsettled = orders.map((order): PoolOrder<undefined> => ({ ...order, settle: () => undefined }))
+  if (lastSeen !== undefined) return takeTurns(loaded, unsettled, lastSeen, MICRO_MAX, []).asked
+  const seen = new Map<AccountId, Pool>()
+  let asked: ReadonlySet<AccountId> = new Set()
+  for (const roomOfUnknown of [MICRO_MAX, MICRO_MAX, 0n, 0n]) {
+    const turn = takeTurns(loaded, unsettled, seen, roomOfUnknown, [])
+    asked = turn.asked
+    if (turn.unknown.size === 0) break
+    const found = await tx.accounts.get([...turn.unknown])
+    for (const account of turn.unknown) seen.set(account, found.get(account) ?? fresh(account))
+  }
+  return asked
+}
+
+interface Turn<T> {
+  readonly outcomes: readonly PromiseSettledResult<T>[]
+  readonly after: ReadonlyMap<AccountId, Pool>
+  readonly charged: ReadonlySet<AccountId>
+  readonly asked: ReadonlySet<AccountId>
+  /** Of those asked: not among the pools. */
+  readonly unknown: ReadonlySet<AccountId>
+}
+
+/** @param roomOfUnknown what an account that is not among the pools is supposed to hold */
+function takeTurns<T>(
+  { compiled }: LoadedPolicy,
+  orders: readonly PoolOrder<T>[],
+  pools: ReadonlyMap<AccountId, Pool>,
+  roomOfUnknown: bigint,
+  alsoBefore: Iterable<AccountId>,
+): Turn<T> {
+  const after = new Map(pools)
+  const shown = [...alsoBefore]
+  const charged = new Set<AccountId>()
+  const asked = new Set<AccountId>()
+  const unknown = new Set<AccountId>()
+  const one = ({ request, mode, now, settle }: PoolOrder<T>): T => {
+    const before = new Map<AccountId, Pool>()
+    for (const account of shown) before.set(account, after.get(account) ?? invariantPool())
+    const roomOf = (account: AccountId) => {
+      asked.add(account)
+      const pool = after.get(account)
+      if (pool === undefined) unknown.add(account)
+      else before.set(account, pool)
+      return { left: pool === undefined ? roomOfUnknown : free(pool), shortage: 'POOL' } as const
+    }
+    const decision = decide(compiled, request, exactly(now), roomOf, mode)
+    const known = decision.postings.flatMap(({ account, amount }) => {
+      const pool = after.get(account)
+      return pool === undefined ? [] : [charge(pool, amount)]
+    })
+    const settled = settle(decision, before)
+    for (const pool of known) {
+      after.set(pool.account, pool)
+      charged.add(pool.account)
+    }
+    return settled
+  }
+  const outcomes = orders.map((order): PromiseSettledResult<T> => {
+    try {
+      return { status: 'fulfilled', value: one(order) }
+    } catch (reason) {
+      return { status: 'rejected', reason }
+    }
+  })
+  return { outcomes, after, charged, asked, unknown }
+}
+
+function invariantPool(): never {
+  throw new Error('invariant: what is refunded is locked')
 }
 
 /** Gives back without deciding anything. Returns the pools after it, which are to be saved. */

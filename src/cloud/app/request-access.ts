@@ -1,11 +1,16 @@
 /**
- * A one-off access request: each item is granted or refused by itself, what is granted is charged once, and there is
- * nothing to return. Charge and usage records are committed before the answer. Source: contract, Non-session access request.
+ * One-off access requests: each item is granted or refused by itself, what is granted is charged once, and there is
+ * nothing to return. Charge and usage records are committed before the answer. Requests of one instance that wait at the
+ * same time are decided one after another in one transaction, so that those who want one hot line item wait for its row
+ * once and not each for himself; what one of them fails with is never the failure of another. Source: contract, Non-session access request.
  */
+import type { AccountId } from '../../core/account.ts'
 import type { AccessRequest, Decision } from '../../core/decision.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { decideOverPools } from './decide-over-pools.ts'
-import type { Policies } from './load-policy.ts'
+import { type PoolOrder, decideInTurn } from './decide-over-pools.ts'
+import { Desk, type Soon } from './desk.ts'
+import type { LoadedPolicy, Policies } from './load-policy.ts'
+import type { Pool, UsageRecord } from './records.ts'
 import type { Store } from './store.ts'
 import { usageOfDecision } from './usage-of-request.ts'
 
@@ -17,27 +22,139 @@ export interface AccessOrder {
   readonly metaData: readonly (string | null)[]
 }
 
-/** @throws CodedError NOT_FOUND when there is no such instance */
-export async function requestAccess(
-  store: Store,
-  policies: Policies,
-  order: AccessOrder,
-  now: number,
-): Promise<Decision> {
-  const { instanceId, correlationId, request, metaData } = order
-  return store.transaction(async (tx) => {
-    const loaded = await policies.hold(tx, instanceId, now)
-    if (loaded === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
-    const { decision, before, changed } = await decideOverPools(tx, loaded, request, 'BEST_EFFORT', now)
-    await tx.accounts.save(changed)
-    const header = {
-      correlationId,
-      requester: request.requester,
-      source: { kind: 'one-off' },
-      operation: 'REQUEST',
-      now,
-    } as const
-    await tx.usage.append(usageOfDecision(header, loaded, request, metaData, decision, before))
-    return decision
-  })
+/** Requested items of one transaction: whoever came first waits for the last. A request alone may have more. */
+const BATCH_ITEMS_MAX = 64
+
+/** Instances whose desk is kept while nobody waits there. */
+const DESKS_MAX = 1_000
+
+/** Pools of one instance that are remembered. */
+const LAST_SEEN_MAX = 1_000
+
+interface Placed {
+  readonly order: AccessOrder
+  /** When it came, POSIX ms. */
+  readonly now: number
+}
+
+type Outcome = PromiseSettledResult<Decision>
+
+/** The desk of one instance. */
+interface InstanceDesk {
+  readonly desk: Desk<Placed, Decision>
+  /** The pools as the last decisions have left them: others may have changed them since. */
+  lastSeen: ReadonlyMap<AccountId, Pool>
+}
+
+export class AccessDesk {
+  readonly #store: Pick<Store, 'transaction'>
+  readonly #policies: Policies
+  readonly #soon: Soon
+  readonly #desks = new Map<string, InstanceDesk>()
+
+  constructor(store: Pick<Store, 'transaction'>, policies: Policies, soon: Soon) {
+    this.#store = store
+    this.#policies = policies
+    this.#soon = soon
+  }
+
+  /**
+   * @param now POSIX ms
+   * @throws CodedError NOT_FOUND when there is no such instance
+   */
+  async request(order: AccessOrder, now: number): Promise<Decision> {
+    return this.#deskOf(order.instanceId).desk.ask({ order, now })
+  }
+
+  #deskOf(instanceId: string): InstanceDesk {
+    const known = this.#desks.get(instanceId)
+    if (known !== undefined) return known
+    if (this.#desks.size >= DESKS_MAX) {
+      for (const [id, { desk }] of this.#desks) if (desk.idle) this.#desks.delete(id)
+    }
+    const made: InstanceDesk = {
+      desk: new Desk({
+        soon: this.#soon,
+        serve: (placed) => this.#serve(instanceId, made, placed),
+        weightOf: ({ order }) => order.request.items.length,
+        weightMax: BATCH_ITEMS_MAX,
+      }),
+      lastSeen: new Map(),
+    }
+    this.#desks.set(instanceId, made)
+    return made
+  }
+
+  /** Where the store refuses a batch for what one of the requests holds, its halves are tried by themselves. */
+  async #serve(instanceId: string, desk: InstanceDesk, placed: readonly Placed[]): Promise<readonly Outcome[]> {
+    try {
+      return await this.#decide(instanceId, desk, placed)
+    } catch (reason) {
+      if (placed.length === 1 || !mayBeOfOneRequest(reason)) return placed.map(() => ({ status: 'rejected', reason }))
+      const half = placed.length >> 1
+      return [
+        ...(await this.#serve(instanceId, desk, placed.slice(0, half))),
+        ...(await this.#serve(instanceId, desk, placed.slice(half))),
+      ]
+    }
+  }
+
+  async #decide(instanceId: string, desk: InstanceDesk, placed: readonly Placed[]): Promise<readonly Outcome[]> {
+    const latest = placed.reduce((max, { now }) => Math.max(max, now), 0)
+    let runs = 0
+    const decided = await this.#store.transaction(async (tx) => {
+      runs += 1
+      const loaded = await this.#policies.hold(tx, instanceId, latest)
+      if (loaded === undefined) return undefined
+      const orders = placed.map((each) => orderOf(loaded, each))
+      // A guess that led to a run that had to start over is not made again.
+      const { outcomes, changed, after } = await decideInTurn(tx, loaded, orders, {
+        lastSeen: runs === 1 ? desk.lastSeen : undefined,
+      })
+      await tx.accounts.save(changed)
+      await tx.usage.append(
+        outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? outcome.value.records : [])),
+      )
+      return { outcomes, after }
+    })
+    if (decided === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+    const { outcomes, after } = decided
+    desk.lastSeen = desk.lastSeen.size + after.size > LAST_SEEN_MAX ? after : new Map([...desk.lastSeen, ...after])
+    return outcomes.map((outcome) =>
+      outcome.status === 'fulfilled' ? { status: 'fulfilled', value: outcome.value.decision } : outcome,
+    )
+  }
+}
+
+interface Settled {
+  readonly decision: Decision
+  readonly records: readonly UsageRecord[]
+}
+
+function orderOf(loaded: LoadedPolicy, { order, now }: Placed): PoolOrder<Settled> {
+  const { request, correlationId, metaData } = order
+  const header = {
+    correlationId,
+    requester: request.requester,
+    source: { kind: 'one-off' },
+    operation: 'REQUEST',
+    now,
+  } as const
+  return {
+    request,
+    mode: 'BEST_EFFORT',
+    now,
+    settle: (decision, before) => ({
+      decision,
+      records: usageOfDecision(header, loaded, request, metaData, decision, before),
+    }),
+  }
+}
+
+/**
+ * A failure that every request would meet is not tried again, and neither is one after which nobody knows what became of
+ * the transaction. After any other the transaction has had no effect.
+ */
+function mayBeOfOneRequest(error: unknown): boolean {
+  return !(error instanceof CodedError) || error.code === 'BAD_REQUEST'
 }

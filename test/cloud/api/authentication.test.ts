@@ -125,6 +125,38 @@ describe('a token', () => {
     expect((await at(-9e6, 9e6)).status).toBe(200)
   })
 
+  it('that was taken before is refused as soon as its key is deleted, or another one has its place', async () => {
+    const [first, second] = [newKeyPair(), newKeyPair()]
+    const claims = { ...adminClaims(), cnf: { jwk: { kid: 'passing', kty: 'ADMIN' } } }
+    const token = signed(claims, { alg: 'ES256' }, first.privatePem)
+    const save = (publicKey: string) =>
+      twin.call('PUT', '/api/v1.1/administration-keys', { body: [{ id: 'passing', publicKey }] })
+    expect((await save(first.publicPem)).status).toBeLessThan(300)
+    for (let times = 0; times < 2; times += 1) expect((await ask(token)).status).toBe(200)
+    expect((await save(second.publicPem)).status).toBeLessThan(300)
+    expect(await ask(token)).toMatchObject({ status: 401, code: 'TOKEN_INVALID' })
+    expect((await save(first.publicPem)).status).toBeLessThan(300)
+    expect((await ask(token)).status).toBe(200)
+    expect((await twin.call('DELETE', '/api/v1.1/administration-keys/passing')).status).toBeLessThan(300)
+    expect(await ask(token)).toMatchObject({ status: 401, code: 'TOKEN_INVALID' })
+  })
+
+  it('that was taken before is refused when its time is over', async () => {
+    const token = signed(adminClaims())
+    const before = twin.now
+    for (const [later, status] of [
+      [0, 200],
+      [30_000, 200],
+      [119_000, 200],
+      [121_000, 401],
+      [-61_000, 401],
+      [0, 200],
+    ] as const) {
+      twin.now = before + later
+      expect((await ask(token)).status).toBe(status)
+    }
+  })
+
   it('is refused when a required claim is missing or of another type', async () => {
     for (const change of [
       { iss: undefined },

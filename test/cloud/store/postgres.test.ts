@@ -345,8 +345,16 @@ describe('on PostgreSQL', () => {
     it('in the middle of a transaction has changed nothing, and the work is run again', async () => {
       const store = await node({}, proxy.url)
       const work = count()
-      proxy.failAt('insert into "accounts"', 'LOSE_ANSWER')
+      proxy.failAt('for update', 'LOSE_ANSWER')
       expect(await store.transaction(work)).toBe(2)
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('while a write and the commit behind it are on their way is no reason to do the work twice', async () => {
+      const store = await node({}, proxy.url)
+      const work = count()
+      proxy.failAt('insert into "accounts"', 'LOSE_ANSWER')
+      await store.transaction(work)
       expect(await charged(store)).toBe(1n)
     })
 
@@ -422,7 +430,7 @@ describe('on PostgreSQL', () => {
     it('is noticed in the middle of a transaction too, whose work is run again', async () => {
       const store = await node({ answerTimeoutMs: 2_000 }, proxy.url)
       const work = count()
-      proxy.failAt('insert into "accounts"', 'NO_ANSWER')
+      proxy.failAt('for update', 'NO_ANSWER')
       expect(await store.transaction(work)).toBe(2)
       expect(await charged(store)).toBe(1n)
     })

@@ -2,11 +2,13 @@
 import { CodedError } from '../../../protocol/errors.ts'
 import { JSON_DEPTH_MAX, isDeeperThan } from '../../../protocol/json-depth.ts'
 
+const strictUtf8 = new TextDecoder('utf-8', { fatal: true })
+
 /** @throws CodedError BAD_JSON */
 export function parseJson(bytes: Buffer): unknown {
   let value: unknown
   try {
-    value = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes))
+    value = JSON.parse(strictUtf8.decode(bytes))
   } catch (cause) {
     throw new CodedError('BAD_JSON', 'The body is not well-formed JSON in UTF-8.', { cause })
   }

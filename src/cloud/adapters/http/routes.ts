@@ -77,6 +77,8 @@ export const instanceId = uuid.toLowerCase()
 
 export const inInstance = z.object({ instanceId })
 
+const NO_QUERY = z.strictObject({})
+
 export interface RouteParts {
   readonly authenticator: Authenticator
   /** POSIX ms. */
@@ -139,7 +141,7 @@ async function answer(
     }
     requireInstanceOf(principal, inPath)
   }
-  const query = parse(operation.query ?? z.strictObject({}), request.query, 'query')
+  const query = parse(operation.query ?? NO_QUERY, request.query, 'query')
   const body = operation.body === undefined ? undefined : parse(at(version, operation.body), request.body, 'body')
   const {
     status,

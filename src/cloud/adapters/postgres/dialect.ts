@@ -1,20 +1,31 @@
 /**
  * Kysely over the pool. Knows of each transaction how far it came: one whose connection fails before COMMIT was sent has
- * changed nothing, one whose COMMIT was not answered may have. A connection that failed leaves the pool.
+ * changed nothing, one whose COMMIT was not answered may have. A connection that failed leaves the pool. Nobody waits for
+ * an answer that tells nothing: BEGIN and what only writes go ahead of the next statement, and what they fail with is the
+ * failure of whatever comes next, at the latest of the commit.
  */
 import {
   AbortedTransactionError,
   type CompiledQuery,
   type DatabaseConnection,
+  DeleteQueryNode,
   type Driver,
+  InsertQueryNode,
   PostgresDialect,
   type QueryResult,
   type TransactionSettings,
+  UpdateQueryNode,
 } from 'kysely'
 import type pg from 'pg'
-import { CommitUnanswered, ConnectionLost, NotConnected, endsConnection, messageOf } from './failures.ts'
+import { CommitUnanswered, ConnectionLost, NotConnected, endsConnection, isStalePlan, messageOf } from './failures.ts'
 import type { Limits } from './limits.ts'
 import type { Pool } from './pool.ts'
+
+/** Texts that are given names; others are parsed each time. */
+const NAMES_MAX = 300
+
+/** Longer ones come in too many shapes to be kept by the server. */
+const NAMED_LENGTH_MAX = 10_000
 
 export class PoolDialect extends PostgresDialect {
   readonly #pool: Pool
@@ -36,6 +47,7 @@ class PoolDriver implements Driver {
   readonly #pool: Pool
   readonly #settings: string
   readonly #prepared = new WeakSet<pg.PoolClient>()
+  readonly #texts = new Texts()
 
   /** @param settings SQL that each new connection runs first */
   constructor(pool: Pool, settings: string) {
@@ -54,7 +66,7 @@ class PoolDriver implements Driver {
     } catch (cause) {
       throw new NotConnected('no connection', { cause })
     }
-    const connection = new Connection(client)
+    const connection = new Connection(client, this.#texts)
     if (!this.#prepared.has(client)) {
       try {
         await connection.run(this.#settings)
@@ -68,7 +80,7 @@ class PoolDriver implements Driver {
   }
 
   async beginTransaction(connection: Connection, { accessMode }: TransactionSettings): Promise<void> {
-    await connection.begin(accessMode === 'read only' ? 'READ' : 'WRITE')
+    connection.begin(accessMode === 'read only' ? 'READ' : 'WRITE')
   }
 
   async commitTransaction(connection: Connection): Promise<void> {
@@ -112,15 +124,23 @@ const BEGIN = {
 
 class Connection implements DatabaseConnection {
   readonly #client: pg.PoolClient
+  readonly #texts: Texts
   readonly #onError = (): void => {
     this.#lost = true
   }
   #lost = false
+  #purpose: 'READ' | 'WRITE' = 'WRITE'
+  #begun: Promise<void> = Promise.resolve()
   /** Of the transaction that writes. */
   #xid: string | null = null
+  /** Statements that were sent ahead. */
+  readonly #ahead: Promise<void>[] = []
+  /** What those of them that failed have failed with, the first one first. */
+  readonly #failures: unknown[] = []
 
-  constructor(client: pg.PoolClient) {
+  constructor(client: pg.PoolClient, texts: Texts) {
     this.#client = client
+    this.#texts = texts
     client.on('error', this.#onError)
   }
 
@@ -128,8 +148,21 @@ class Connection implements DatabaseConnection {
     return this.#guard(() => this.#client.query(text))
   }
 
-  async executeQuery<R>({ sql, parameters }: CompiledQuery): Promise<QueryResult<R>> {
-    const { rows, rowCount } = await this.#guard(() => this.#client.query(sql, [...parameters]))
+  async executeQuery<R>({ sql, parameters, query }: CompiledQuery): Promise<QueryResult<R>> {
+    const answer = this.#guard(() => this.#client.query({ ...this.#texts.named(sql), values: [...parameters] }))
+    if (onlyWrites(query) || sentAhead.has(query)) {
+      this.#ahead.push(
+        answer.then(
+          () => undefined,
+          (cause: unknown) => void this.#failures.push(cause),
+        ),
+      )
+      return { rows: [] }
+    }
+    // What was sent ahead is answered first, and tells better why this one has failed too.
+    const [, outcome] = await Promise.all([this.#begun, settled(answer)])
+    if (this.#failures.length > 0) throw this.#failures[0]
+    const { rows, rowCount } = outcome()
     return { rows: rows as R[], ...(rowCount === null ? {} : { numAffectedRows: BigInt(rowCount) }) }
   }
 
@@ -138,7 +171,14 @@ class Connection implements DatabaseConnection {
     throw new Error('invariant: nobody reads this store as a stream')
   }
 
-  async begin(purpose: 'READ' | 'WRITE'): Promise<void> {
+  begin(purpose: 'READ' | 'WRITE'): void {
+    this.#purpose = purpose
+    this.#begun = this.#begin(purpose)
+    // Heard by whoever comes next.
+    this.#begun.catch(() => undefined)
+  }
+
+  async #begin(purpose: 'READ' | 'WRITE'): Promise<void> {
     try {
       const results = await this.run(BEGIN[purpose])
       const [, second] = [results].flat() as readonly pg.QueryResult<{ xid: string }>[]
@@ -151,9 +191,22 @@ class Connection implements DatabaseConnection {
   }
 
   async commit(): Promise<void> {
+    if (this.#purpose === 'READ') {
+      // It has changed nothing: whoever gets the connection next need not know how it ended.
+      this.run('COMMIT').catch(() => undefined)
+      return
+    }
+    // Without the id of the transaction nobody could ask what became of it.
+    await this.#begun
+    if (this.#failures.length > 0) throw this.#failures[0]
+    const answer = await settled(this.run('COMMIT'))
+    await Promise.all(this.#ahead)
+    // What the server has refused is rolled back. A connection that was lost says nothing of a commit that was sent.
+    const refusals = this.#failures.filter((failure) => !(failure instanceof ConnectionLost))
+    if (refusals.length > 0) throw refusals[0]
     let command: string
     try {
-      command = (await this.run('COMMIT')).command
+      command = answer().command
     } catch (error) {
       throw error instanceof ConnectionLost && this.#xid !== null ? new CommitUnanswered(this.#xid, error.cause) : error
     }
@@ -181,9 +234,51 @@ class Connection implements DatabaseConnection {
     } catch (cause) {
       // The driver's own limit of time leaves a question on the way: whoever came next would read its answer.
       const silent = cause instanceof Error && cause.message === 'Query read timeout'
-      if (silent || endsConnection(cause)) this.#lost = true
+      if (silent || endsConnection(cause) || isStalePlan(cause)) this.#lost = true
       if (this.#lost) throw new ConnectionLost(messageOf(cause), { cause })
       throw cause
+    }
+  }
+}
+
+const sentAhead = new WeakSet<CompiledQuery['query']>()
+
+/** Marks a statement whose answer tells nothing: the next one is sent without waiting for it. */
+export function sendAhead(query: CompiledQuery): CompiledQuery {
+  sentAhead.add(query.query)
+  return query
+}
+
+/** Texts that the server has parsed are known to it by name, on each connection. */
+class Texts {
+  readonly #names = new Map<string, string>()
+
+  named(text: string): { readonly text: string; readonly name?: string } {
+    const known = this.#names.get(text)
+    if (known !== undefined) return { text, name: known }
+    if (this.#names.size >= NAMES_MAX || text.length > NAMED_LENGTH_MAX) return { text }
+    const name = `t${this.#names.size}`
+    this.#names.set(text, name)
+    return { text, name }
+  }
+}
+
+/** Its answer tells nothing but that it went well. */
+function onlyWrites(query: CompiledQuery['query']): boolean {
+  return (
+    (InsertQueryNode.is(query) || UpdateQueryNode.is(query) || DeleteQueryNode.is(query)) &&
+    query.returning === undefined
+  )
+}
+
+/** Waits without failing; the failure is thrown by what comes out. */
+async function settled<T>(answer: Promise<T>): Promise<() => T> {
+  try {
+    const value = await answer
+    return () => value
+  } catch (error) {
+    return () => {
+      throw error
     }
   }
 }

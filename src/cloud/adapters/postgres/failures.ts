@@ -35,6 +35,11 @@ export function endsConnection(error: unknown): boolean {
   return error.severity === 'FATAL' || error.severity === 'PANIC' || /^(08|57P0)/.test(error.code ?? '')
 }
 
+/** A statement that this connection keeps no longer fits the tables, which somebody has changed: another one parses it anew. */
+export function isStalePlan(error: unknown): boolean {
+  return error instanceof pg.DatabaseError && error.routine === 'RevalidateCachedQuery'
+}
+
 /**
  * Another run may go well: two transactions met, or the connection was lost before anything was committed. A key that is
  * taken is such a meeting too: the second run reads what the other transaction wrote.

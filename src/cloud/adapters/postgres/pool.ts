@@ -31,6 +31,8 @@ export function openPool(connectionString: string, limits: Limits, onLost: (erro
   const pool = new pg.Pool({
     ...connectionOptions(connectionString, limits),
     max: limits.connectionsMax,
+    // Statements are sent without waiting for the answers to those before them.
+    pipeline: true,
     query_timeout: limits.answerTimeoutMs,
   })
   // The pool hears connections that are not in use. Whoever uses one hears it himself: an error that nobody hears would end

@@ -5,8 +5,8 @@
  */
 import { createHash } from 'node:crypto'
 import { sql as raw } from 'kysely'
-import type { Sql } from '../sql/sql.ts'
-import type { RuleLocks } from '../sql/sql.ts'
+import type { RuleLocks, Sql } from '../sql/sql.ts'
+import { sendAhead } from './dialect.ts'
 
 /** First half of locks that have two: `TGcl`. The second half is the schema, so that twins that share a server do not meet. */
 export const ADVISORY_CLASS = 0x54_47_63_6c
@@ -16,7 +16,7 @@ export function ruleLocks(db: Sql['db'], schema: number): RuleLocks {
   const everything = raw`${ADVISORY_CLASS}::int, ${schema}::int`
   const rules = (instanceId: string) => raw`${keyOf(schema, instanceId)}::bigint`
   const take = async (locks: ReturnType<typeof raw>): Promise<void> => {
-    await raw`SELECT ${locks}`.execute(db)
+    await db.executeQuery(sendAhead(raw`SELECT ${locks}`.compile(db)))
   }
   return {
     hold: (instanceId) =>

@@ -1,9 +1,9 @@
 /** Usage records in SQL: appended, never changed. */
-import { sql as statement } from 'kysely'
+import { type CompiledQuery, sql as statement } from 'kysely'
 import { decimal, formatDecimal } from '../../../core/amount.ts'
 import type { UsageOperation, UsageRecord, UsageSource } from '../../app/records.ts'
 import type { Transaction, UsageReader } from '../../app/store.ts'
-import { type Sql, chunks } from './sql.ts'
+import type { Sql } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function usageReader({ db }: Sql): UsageReader {
@@ -41,9 +41,64 @@ export function usageTransaction(sql: Sql): Transaction['usage'] {
       return newest?.seq ?? 0n
     },
     async append(records) {
-      for (const some of chunks(records.map(rowOf), 50)) await sql.db.insertInto('usage').values(some).execute()
+      for (let at = 0; at < records.length;) {
+        const count = largestPart(records.length - at)
+        const parameters = records.slice(at, at + count).flatMap((record) => Object.values(rowOf(record)))
+        await sql.db.executeQuery({ ...insertOf(sql, count), parameters })
+        at += count
+      }
     },
   }
+}
+
+/** Rows of one statement, at most. */
+const ROWS_MAX = 32
+
+/** Powers of two, so that any number of rows takes few statements, and there are few texts of them. */
+function largestPart(rows: number): number {
+  return Math.min(ROWS_MAX, 2 ** Math.floor(Math.log2(rows)))
+}
+
+/** Putting a statement of so many values together costs more than the database takes to run it: that is done once. */
+const inserts = new WeakMap<object, Map<number, CompiledQuery>>()
+
+/** Inserts so many rows, whose values are its parameters, in the order of the fields of {@link rowOf}. */
+function insertOf({ db }: Sql, count: number): CompiledQuery {
+  const { adapter } = db.getExecutor()
+  const known = inserts.get(adapter) ?? new Map<number, CompiledQuery>()
+  inserts.set(adapter, known)
+  const found = known.get(count)
+  if (found !== undefined) return found
+  const made = db
+    .insertInto('usage')
+    .values(Array.from({ length: count }, () => rowOf(SAMPLE)))
+    .compile()
+  if (made.parameters.length !== count * Object.keys(rowOf(SAMPLE)).length) {
+    throw new Error('invariant: each value of a row is a parameter')
+  }
+  known.set(count, made)
+  return made
+}
+
+const SAMPLE: UsageRecord = {
+  correlationId: '',
+  usageTime: 0,
+  writeTime: 0,
+  requesterType: '',
+  requesterValue: '',
+  accountId: '',
+  instanceId: '',
+  activationId: null,
+  quantity: null,
+  used: null,
+  item: '',
+  version: '',
+  count: decimal(0),
+  operation: 'REQUEST',
+  status: '',
+  tokens: 0n,
+  source: { kind: 'one-off' },
+  metaData: null,
 }
 
 function rowOf(record: UsageRecord): Omit<Row<'usage'>, 'seq'> {

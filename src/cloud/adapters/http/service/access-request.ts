@@ -5,14 +5,12 @@ import {
   accessResponses,
   requestOf,
 } from '../../../../protocol/service/access-request.ts'
-import type { Policies } from '../../../app/load-policy.ts'
-import { requestAccess } from '../../../app/request-access.ts'
-import type { Store } from '../../../app/store.ts'
+import type { AccessDesk } from '../../../app/request-access.ts'
 import { type Route, inInstance, route } from '../routes.ts'
 import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
 import { metaDataOf } from './meta-data.ts'
 
-export function accessRequestRoutes(store: Store, policies: Policies, newId: () => string): readonly Route[] {
+export function accessRequestRoutes(desk: AccessDesk, newId: () => string): readonly Route[] {
   return [
     route({
       id: 'postaccessrequest',
@@ -38,7 +36,7 @@ export function accessRequestRoutes(store: Store, policies: Policies, newId: () 
         const request = requestOf(body)
         const correlationId = newId()
         const order = { instanceId, correlationId, request, metaData: metaDataOf(body) }
-        const decision = await requestAccess(store, policies, order, now)
+        const decision = await desk.request(order, now)
         return { status: 200, body: accessResponse(version, correlationId, request, decision) }
       },
     }),

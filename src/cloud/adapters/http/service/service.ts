@@ -1,5 +1,6 @@
 /** Every operation of the service API. */
 import type { Policies } from '../../../app/load-policy.ts'
+import type { AccessDesk } from '../../../app/request-access.ts'
 import type { Store } from '../../../app/store.ts'
 import type { Route } from '../routes.ts'
 import { accessRequestRoutes } from './access-request.ts'
@@ -17,6 +18,7 @@ import { usageRoutes } from './usage.ts'
 export interface ServiceParts {
   readonly store: Store
   readonly policies: Policies
+  readonly desk: AccessDesk
   readonly newId: () => string
   readonly keyDelayMs: number
   readonly tenantId: string
@@ -26,6 +28,7 @@ export interface ServiceParts {
 export function serviceRoutes({
   store,
   policies,
+  desk,
   newId,
   keyDelayMs,
   tenantId,
@@ -40,7 +43,7 @@ export function serviceRoutes({
     ...rateTableRoutes(store),
     ...configurationRoutes(store),
     ...keyRoutes(store, keyDelayMs),
-    ...accessRequestRoutes(store, policies, newId),
+    ...accessRequestRoutes(desk, newId),
     ...sessionRoutes({ store, policies, newId, sessionIntervalMs }),
     ...usageRoutes(store, tenantId),
   ]
