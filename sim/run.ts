@@ -11,7 +11,6 @@ import { removeConsumptionLimit, setConsumptionLimit } from '../src/cloud/app/se
 import { replaceActions } from '../src/cloud/app/change-actions.ts'
 import { releaseDevice, revokeDevice } from '../src/cloud/app/edge/devices.ts'
 import { issueEnrollmentToken } from '../src/cloud/app/edge/issue-enrollment-token.ts'
-import { requestAccess } from '../src/cloud/app/request-access.ts'
 import { closeSession, openSession, requestInSession } from '../src/cloud/app/session-life.ts'
 import { parseDecimal } from '../src/core/amount.ts'
 import type { AccessRequest } from '../src/core/decision.ts'
@@ -590,10 +589,10 @@ class World {
     })
   }
 
-  async #cloudRequest({ store, policies, newId, now }: TwinProcess, what: PlannedRequest): Promise<void> {
+  async #cloudRequest({ desk, newId, now }: TwinProcess, what: PlannedRequest): Promise<void> {
     const correlationId = newId()
     const order = { instanceId: this.#instanceId, correlationId, request: requestOf(what), metaData: [null] }
-    const decision = await requestAccess(store, policies, order, now())
+    const decision = await desk.request(order, now())
     const tokens = decision.items.reduce(
       (sum, item) =>
         sum + (item.outcome === 'GRANTED' ? item.parts.reduce((all, { charged }) => all + charged, 0n) : 0n),

@@ -3,6 +3,7 @@ import type { Authenticator } from '../../src/cloud/app/authenticate.ts'
 import type { KeyRing } from '../../src/cloud/app/edge/key-ring.ts'
 import type { EdgeTerms } from '../../src/cloud/app/edge/terms.ts'
 import type { Policies } from '../../src/cloud/app/load-policy.ts'
+import type { AccessDesk } from '../../src/cloud/app/request-access.ts'
 import type { Store } from '../../src/cloud/app/store.ts'
 import type { TwinDefects } from '../defects/twin-defects.ts'
 
@@ -10,6 +11,7 @@ export interface TwinProcess {
   readonly alive: boolean
   readonly store: Store
   readonly policies: Policies
+  readonly desk: AccessDesk
   readonly authenticator: Authenticator
   readonly keys: KeyRing
   readonly terms: EdgeTerms

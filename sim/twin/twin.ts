@@ -14,6 +14,7 @@ import { Authenticator } from '../../src/cloud/app/authenticate.ts'
 import type { EdgeTerms } from '../../src/cloud/app/edge/terms.ts'
 import { Policies } from '../../src/cloud/app/load-policy.ts'
 import { carryOnCalendar } from '../../src/cloud/app/raise-policy.ts'
+import { AccessDesk } from '../../src/cloud/app/request-access.ts'
 import { sweepNextSession } from '../../src/cloud/app/session-life.ts'
 import type { Store } from '../../src/cloud/app/store.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
@@ -49,6 +50,9 @@ export interface TwinParts {
 const SWEEP_EVERY_MS = 15_000
 const CALENDARS_EVERY_MS = 60_000
 
+/** The simulated machine has no event loop whose turn could bring more. */
+const atOnce = (call: () => void): void => call()
+
 class Dead extends Error {}
 
 export class Twin {
@@ -80,11 +84,13 @@ export class Twin {
     const { scheduler, random, key, terms, undecidedClock, defects } = this.parts
     const alive = (): boolean => process.alive
     const store = defects.store(this.#store(alive), this.database)
+    const policies = new Policies({ max: 10, undecidedClock })
     const process: TwinProcess & { alive: boolean } = {
       alive: true,
       store,
-      policies: new Policies({ max: 10, undecidedClock }),
-      authenticator: new Authenticator(store),
+      policies,
+      desk: new AccessDesk(store, policies, atOnce),
+      authenticator: new Authenticator(store, atOnce),
       keys: {
         signer: key.signer,
         trusted: [{ keyId: key.signer.keyId, jwk: key.publicJwk, publicKey: key.publicKey }],
