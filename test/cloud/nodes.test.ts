@@ -8,7 +8,7 @@ import { makeAccessToken } from '../../src/client/access-token.ts'
 import { PostgresSchema, runSql } from '../support/postgres-schema.ts'
 import { postgres } from '../support/servers.ts'
 import { TwinProcess } from './twin-process.ts'
-import { text } from './harness.ts'
+import { newKeyPair, text } from './harness.ts'
 
 /** What one request charges: not a whole token, so that a sum by floating point would be off. */
 const RATE = 0.1
@@ -58,11 +58,11 @@ describe('two nodes over one PostgreSQL', () => {
   const startNode = (name: string): Promise<TwinProcess> =>
     TwinProcess.start(['--db', schema.url, '--store-path', join(directory, name)])
 
-  const call = async (node: TwinProcess, method: string, path: string, body?: unknown) => {
+  const call = async (node: TwinProcess, method: string, path: string, body?: unknown, caller = token) => {
     const response = await fetch(`${node.address}${path}`, {
       method,
       headers: {
-        authorization: `Bearer ${token}`,
+        authorization: `Bearer ${caller}`,
         connection: 'close',
         ...(body === undefined ? {} : { 'content-type': 'application/json' }),
       },
@@ -182,6 +182,45 @@ describe('two nodes over one PostgreSQL', () => {
     // The other one goes on: what the dead one had locked is free.
     expect(result.granted.length).toBeGreaterThanOrEqual(240)
     expect(nodes[1].complaints).toEqual([])
+  })
+
+  it('refuse a token whose key no store could hold, and nobody else who comes at that moment', async () => {
+    const odd = await makeAccessToken({
+      kind: 'ADMIN',
+      privateKey: newKeyPair().privatePem,
+      keyId: 'a\0b',
+      instanceIds: [],
+      issuer: 'tests',
+      now: Date.now(),
+      lifetimeMs: 3_600_000,
+    })
+    const asked = Array.from({ length: 30 }, (_, index) =>
+      call(nodes[0], 'GET', '/api/v1.1/public-keys', undefined, index % 3 === 1 ? odd : token),
+    )
+    const statuses = (await Promise.all(asked)).map(({ status }) => status)
+    expect(statuses).toEqual(Array.from({ length: 10 }, () => [200, 401, 200]).flat())
+  })
+
+  it('forget a key that the other one has deleted, at once', { timeout: 120_000 }, async () => {
+    const { privatePem, publicPem } = newKeyPair()
+    const keys = '/api/v1.1/administration-keys'
+    expect((await call(nodes[0], 'PUT', keys, [{ id: 'passing', publicKey: publicPem }])).status).toBeLessThan(300)
+    const passing = await makeAccessToken({
+      kind: 'ADMIN',
+      privateKey: privatePem,
+      keyId: 'passing',
+      instanceIds: [],
+      issuer: 'tests',
+      now: Date.now(),
+      lifetimeMs: 3_600_000,
+    })
+    const ask = async (): Promise<number[]> => {
+      const asked = nodes.map((node) => call(node, 'GET', '/api/v1.1/public-keys', undefined, passing))
+      return (await Promise.all(asked)).map(({ status }) => status)
+    }
+    for (let times = 0; times < 3; times += 1) expect(await ask()).toEqual([200, 200])
+    expect((await call(nodes[1], 'DELETE', `${keys}/passing`)).status).toBeLessThan(300)
+    expect(await ask()).toEqual([401, 401])
   })
 
   it('must sign with the same key: a node with another one does not start', { timeout: 120_000 }, async () => {

@@ -39,12 +39,19 @@ const TOKENS_MAX = 1_000
 /** Keys that are looked up in one read. */
 const LOOKUPS_MAX = 64
 
+/** One that a store cannot look up would fail the read that it shares with others. */
+const keyId = z
+  .string()
+  .min(1)
+  .max(256)
+  .refine((text) => !text.includes('\0'))
+
 const claims = z.object({
   iss: z.string(),
   nbf: z.number(),
   iat: z.number(),
   exp: z.number(),
-  cnf: z.object({ jwk: z.object({ kid: z.string().min(1).max(256), kty: z.enum(['ADMIN', 'CLIENT']) }) }),
+  cnf: z.object({ jwk: z.object({ kid: keyId, kty: z.enum(['ADMIN', 'CLIENT']) }) }),
   aud: z.union([z.string(), z.array(z.string())]).optional(),
 })
 

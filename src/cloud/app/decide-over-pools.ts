@@ -3,6 +3,7 @@
  * they will touch is guessed first; then exactly that is locked, in the order of ids, and they are made on what is locked.
  * It ends with the pools as they are to be written. One that fails has charged nothing, and the others stand.
  */
+import { isDeepStrictEqual } from 'node:util'
 import { type AccountId, parseAccount } from '../../core/account.ts'
 import { MICRO_MAX } from '../../core/amount.ts'
 import { decide, type Mode } from '../../core/decide.ts'
@@ -72,7 +73,8 @@ export async function decideInTurn<T>(
     const created = [...turn.charged].filter((account) => !exists.has(account))
     const opened = await tx.accounts.open(created.map((account) => ({ account, cap: capIn(loaded, account) })))
     for (const account of created) exists.add(account)
-    const raced = [...opened.values()].filter((pool) => free(pool) !== free(locked.get(pool.account) ?? pool))
+    // Somebody else may have made one meanwhile, and used it.
+    const raced = [...opened.values()].filter((pool) => !isDeepStrictEqual(pool, locked.get(pool.account)))
     for (const pool of raced) locked.set(pool.account, pool)
     if (raced.length > 0) continue
 

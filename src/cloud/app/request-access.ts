@@ -28,8 +28,8 @@ const BATCH_ITEMS_MAX = 64
 /** Instances whose desk is kept while nobody waits there. */
 const DESKS_MAX = 1_000
 
-/** Pools of one instance that are remembered. */
-const LAST_SEEN_MAX = 1_000
+/** Pools of one instance that are remembered. A pool that is not costs a second lock, and no more. */
+const LAST_SEEN_MAX = 200
 
 interface Placed {
   readonly order: AccessOrder
@@ -43,7 +43,7 @@ type Outcome = PromiseSettledResult<Decision>
 interface InstanceDesk {
   readonly desk: Desk<Placed, Decision>
   /** The pools as the last decisions have left them: others may have changed them since. */
-  lastSeen: ReadonlyMap<AccountId, Pool>
+  readonly lastSeen: Map<AccountId, Pool>
 }
 
 export class AccessDesk {
@@ -119,7 +119,8 @@ export class AccessDesk {
     })
     if (decided === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
     const { outcomes, after } = decided
-    desk.lastSeen = desk.lastSeen.size + after.size > LAST_SEEN_MAX ? after : new Map([...desk.lastSeen, ...after])
+    if (desk.lastSeen.size + after.size > LAST_SEEN_MAX) desk.lastSeen.clear()
+    for (const [account, pool] of after) desk.lastSeen.set(account, pool)
     return outcomes.map((outcome) =>
       outcome.status === 'fulfilled' ? { status: 'fulfilled', value: outcome.value.decision } : outcome,
     )

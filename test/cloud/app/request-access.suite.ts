@@ -21,6 +21,8 @@ const DAY = 86_400_000
 interface Ask {
   readonly who: number
   readonly count: string
+  /** Counts of more items of the same request. */
+  readonly more?: readonly string[]
 }
 
 /** @param open a node over the same store as the others that are open; over an empty one where there is none */
@@ -73,14 +75,14 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     const limit = (id: string, tokens: number) =>
       setConsumptionLimit(store, id, 'A', { limit: wholeTokens(tokens), frequency: 'DAILY', nextReset: NOW + DAY }, NOW)
 
-    const orderOf = (instanceId: string, { who, count }: Ask, item = 'P'): AccessOrder => ({
+    const orderOf = (instanceId: string, { who, count, more = [] }: Ask, item = 'P'): AccessOrder => ({
       instanceId,
       correlationId: randomUUID(),
       request: {
         requester: { type: 'user', value: `user ${who}`, dictionary: {} },
-        items: [{ name: item, version: '', count: decimal(count) }],
+        items: [count, ...more].map((each) => ({ name: item, version: '', count: decimal(each) })),
       },
-      metaData: [null],
+      metaData: [count, ...more].map(() => null),
     })
 
     /** What was decided, without ids that differ from one instance to another. */
@@ -116,16 +118,18 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
       return all
     }
 
+    const counts = fc.constantFrom('1', '0.1', '2.5', '7', '40', '0.0000001')
     const asks = fc.array(
-      fc.record({ who: fc.integer({ min: 0, max: 3 }), count: fc.constantFrom('1', '0.1', '2.5', '7', '40') }),
-      { minLength: 1, maxLength: 40 },
+      fc.record({ who: fc.integer({ min: 0, max: 3 }), count: counts, more: fc.array(counts, { maxLength: 3 }) }),
+      { minLength: 1, maxLength: 60 },
     )
+    const overdrafts = fc.constantFrom<Partial<LineItemBody['attributes']>>({}, { overdraftType: 'Unlimited' })
 
     it('at the same time are decided as one after another', { timeout: 120_000 }, async () => {
       await fc.assert(
-        fc.asyncProperty(asks, async (list) => {
-          const [together, alone] = [await newInstance(), await newInstance()]
-          for (const id of [together, alone]) await limit(id, 9)
+        fc.asyncProperty(asks, overdrafts, fc.boolean(), async (list, attributes, limited) => {
+          const [together, alone] = [await newInstance([20, 10], attributes), await newInstance([20, 10], attributes)]
+          if (limited) for (const id of [together, alone]) await limit(id, 9)
           const [crowd, queue] = [deskOver(), deskOver()]
           const parallel = await Promise.all(list.map((ask) => crowd.request(orderOf(together, ask), NOW)))
           const sequential: Decision[] = []
@@ -136,7 +140,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
             records.map(({ requesterValue, status, tokens, used }) => [requesterValue, status, tokens, used])
           expect(seen(await usageOf(together))).toEqual(seen(await usageOf(alone)))
         }),
-        { numRuns: 6 },
+        { numRuns: 12 },
       )
     })
 
@@ -337,12 +341,14 @@ function watched(store: Store, tell: (name: string) => void): Pick<Store, 'trans
             Object.entries(tx).map(([noun, verbs]) => [
               noun,
               Object.fromEntries(
-                Object.entries(verbs as Record<string, (...given: unknown[]) => unknown>).map(([verb, call]) => [
+                Object.entries(verbs as Record<string, unknown>).map(([verb, call]) => [
                   verb,
-                  (...given: unknown[]) => {
-                    tell(`${noun}.${verb}`)
-                    return call(...given)
-                  },
+                  typeof call !== 'function'
+                    ? call
+                    : (...given: unknown[]): unknown => {
+                        tell(`${noun}.${verb}`)
+                        return (call as (...all: unknown[]) => unknown)(...given)
+                      },
                 ]),
               ),
             ]),

@@ -2,7 +2,7 @@
  * Kysely over the pool. Knows of each transaction how far it came: one whose connection fails before COMMIT was sent has
  * changed nothing, one whose COMMIT was not answered may have. A connection that failed leaves the pool. Nobody waits for
  * an answer that tells nothing: BEGIN and what only writes go ahead of the next statement, and what they fail with is the
- * failure of whatever comes next, at the latest of the commit.
+ * failure of whatever comes next, at the latest of the commit. Nothing is written before BEGIN was answered.
  */
 import {
   AbortedTransactionError,
@@ -13,6 +13,7 @@ import {
   InsertQueryNode,
   PostgresDialect,
   type QueryResult,
+  SelectQueryNode,
   type TransactionSettings,
   UpdateQueryNode,
 } from 'kysely'
@@ -133,8 +134,8 @@ class Connection implements DatabaseConnection {
   #begun: Promise<void> = Promise.resolve()
   /** Of the transaction that writes. */
   #xid: string | null = null
-  /** Statements that were sent ahead. */
-  readonly #ahead: Promise<void>[] = []
+  /** Resolves when all statements that were sent ahead are answered, whatever the answers are. */
+  #ahead: Promise<unknown> = Promise.resolve()
   /** What those of them that failed have failed with, the first one first. */
   readonly #failures: unknown[] = []
 
@@ -149,18 +150,20 @@ class Connection implements DatabaseConnection {
   }
 
   async executeQuery<R>({ sql, parameters, query }: CompiledQuery): Promise<QueryResult<R>> {
+    const locks = sentAhead.has(query)
+    // Without a transaction around it, what is written would be there at once and for good.
+    if (!locks && !SelectQueryNode.is(query)) await this.#begun
     const answer = this.#guard(() => this.#client.query({ ...this.#texts.named(sql), values: [...parameters] }))
-    if (onlyWrites(query) || sentAhead.has(query)) {
-      this.#ahead.push(
-        answer.then(
-          () => undefined,
-          (cause: unknown) => void this.#failures.push(cause),
-        ),
+    if (locks || onlyWrites(query)) {
+      const told = answer.then(
+        () => undefined,
+        (cause: unknown) => void this.#failures.push(cause),
       )
+      this.#ahead = Promise.all([this.#ahead, told])
       return { rows: [] }
     }
     // What was sent ahead is answered first, and tells better why this one has failed too.
-    const [, outcome] = await Promise.all([this.#begun, settled(answer)])
+    const [, , outcome] = await Promise.all([this.#begun, this.#ahead, settled(answer)])
     if (this.#failures.length > 0) throw this.#failures[0]
     const { rows, rowCount } = outcome()
     return { rows: rows as R[], ...(rowCount === null ? {} : { numAffectedRows: BigInt(rowCount) }) }
@@ -200,7 +203,7 @@ class Connection implements DatabaseConnection {
     await this.#begun
     if (this.#failures.length > 0) throw this.#failures[0]
     const answer = await settled(this.run('COMMIT'))
-    await Promise.all(this.#ahead)
+    await this.#ahead
     // What the server has refused is rolled back. A connection that was lost says nothing of a commit that was sent.
     const refusals = this.#failures.filter((failure) => !(failure instanceof ConnectionLost))
     if (refusals.length > 0) throw refusals[0]
@@ -210,7 +213,7 @@ class Connection implements DatabaseConnection {
     } catch (error) {
       throw error instanceof ConnectionLost && this.#xid !== null ? new CommitUnanswered(this.#xid, error.cause) : error
     }
-    if (command === 'ROLLBACK') throw new AbortedTransactionError()
+    if (command === 'ROLLBACK') throw this.#failures[0] ?? new AbortedTransactionError()
   }
 
   async rollback(): Promise<void> {
@@ -243,7 +246,10 @@ class Connection implements DatabaseConnection {
 
 const sentAhead = new WeakSet<CompiledQuery['query']>()
 
-/** Marks a statement whose answer tells nothing: the next one is sent without waiting for it. */
+/**
+ * Marks a statement that only locks, and whose answer tells nothing: it is sent before BEGIN is answered, and the next one
+ * without waiting for it.
+ */
 export function sendAhead(query: CompiledQuery): CompiledQuery {
   sentAhead.add(query.query)
   return query
