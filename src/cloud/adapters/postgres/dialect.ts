@@ -213,7 +213,9 @@ class Connection implements DatabaseConnection {
     } catch (error) {
       throw error instanceof ConnectionLost && this.#xid !== null ? new CommitUnanswered(this.#xid, error.cause) : error
     }
-    if (command === 'ROLLBACK') throw this.#failures[0] ?? new AbortedTransactionError()
+    if (command !== 'ROLLBACK') return
+    if (this.#failures.length > 0) throw this.#failures[0]
+    throw new AbortedTransactionError()
   }
 
   async rollback(): Promise<void> {
