@@ -31,11 +31,16 @@ export async function lockRules(tx: Transaction, instanceId: string): Promise<Po
   return revision
 }
 
-/** Runs a change of what all instances share alone, and raises the revision of each. */
+/**
+ * Runs a change of what all instances share alone, and raises the revision of each. Every decision waits for it, so the
+ * work is the same few statements however many instances there are. When a calendar is due stays as it was: one that is
+ * listed from a later instant reaches farther, so it is carried on too early at worst.
+ */
 export async function changeSharedRules<T>(tx: Transaction, now: number, change: () => Promise<T>): Promise<T> {
-  const revisions = await tx.policyRevisions.lockAll()
+  await tx.policyRevisions.lockAll()
   const result = await change()
-  for (const revision of revisions) await raisePolicy(tx, revision, now)
+  await tx.policyRevisions.raiseAll(now)
+  await tx.outbox.appendPolicies(now)
   return result
 }
 

@@ -118,8 +118,10 @@ export interface Transaction extends Reader {
     hold(instanceId: string): Promise<PolicyRevision | undefined>
     /** Takes the right to change the rules of the instance. Changes of rules do this first. */
     lock(instanceId: string): Promise<PolicyRevision | undefined>
-    /** `lock` for all instances: for changes of what all of them share. */
-    lockAll(): Promise<readonly PolicyRevision[]>
+    /** Takes the right to change the rules of all instances: for changes of what all of them share. */
+    lockAll(): Promise<void>
+    /** Raises each revision by one, after `lockAll`. `raisedAt` becomes `now` where that is later. */
+    raiseAll(now: number): Promise<void>
     /** Revision 1 of an instance. */
     insert(revision: PolicyRevision): Promise<void>
     /** Of an instance that this transaction has locked. */
@@ -141,6 +143,8 @@ export interface Transaction extends Reader {
   }
   readonly outbox: {
     append(hints: readonly Hint[], at: number): Promise<void>
+    /** A hint of the revision of each instance. */
+    appendPolicies(at: number): Promise<void>
     /**
      * The oldest messages that nobody has claimed, or whose claim has ended. Claims them until the instant given, so that
      * another node leaves them alone meanwhile.

@@ -11,6 +11,7 @@ import { mapLineItem } from '../../../src/cloud/app/map-line-item.ts'
 import type { UsageRecord } from '../../../src/cloud/app/records.ts'
 import { AccessDesk, type AccessOrder } from '../../../src/cloud/app/request-access.ts'
 import { setConsumptionLimit } from '../../../src/cloud/app/set-consumption-limit.ts'
+import { closeSession, openSession, requestInSession } from '../../../src/cloud/app/session-life.ts'
 import type { Store, Transaction } from '../../../src/cloud/app/store.ts'
 import type { LineItemBody } from '../../../src/protocol/service/line-items.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
@@ -326,6 +327,79 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
         for (const item of others) expect(item).toMatchObject({ outcome: 'REFUSED', reason: 'INSUFFICIENT_TOKENS' })
         await requireExactBooks(id)
       })
+
+      it(
+        'whatever rates, counts and pools meet, are decided, and what is stored fits',
+        { timeout: 120_000 },
+        async () => {
+          const whole = Number(MICRO_MAX / 1_000_000n)
+          const rates = [
+            '0.0000001',
+            '0.000001',
+            '1',
+            '3.3',
+            '9223372036854.775807',
+            '9223372036854.775808',
+            '1e15',
+            '1e38',
+          ]
+          for (const [index, rate] of rates.entries()) {
+            const version = `r${index}`
+            await createRateTable(
+              store,
+              { ...table(version, rate, rate), series: rate, effectiveFrom: NOW - DAY / 2 },
+              NOW,
+            )
+          }
+          const counts = fc.constantFrom(
+            '0.0000001',
+            '1',
+            '2.5',
+            '999999999',
+            '9223372036854.775807',
+            '9223372036854775807',
+            '1e38',
+          )
+          const pools = fc.constantFrom<Partial<LineItemBody['attributes']>>(
+            {},
+            { overdraftType: 'Unlimited' },
+            { overdraftType: 'Number', overdraftLimit: 1 },
+          )
+          await fc.assert(
+            fc.asyncProperty(
+              fc.constantFrom(...rates),
+              fc.constantFrom(0, 1, whole - 1),
+              pools,
+              fc.boolean(),
+              fc.array(
+                fc.record({ counts: fc.array(counts, { minLength: 1, maxLength: 4 }), inSession: fc.boolean() }),
+                {
+                  minLength: 1,
+                  maxLength: 8,
+                },
+              ),
+              async (rate, quantity, attributes, limited, list) => {
+                const id = await newInstance([quantity, 1], { ...attributes, rateTableSeries: rate })
+                if (limited) await limit(id, whole)
+                const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
+                const desk = new AccessDesk(store, policies, setImmediate)
+                const parts = { store, policies, newId: randomUUID, sessionIntervalMs: null }
+                await Promise.all(
+                  list.map(async ({ counts: [count = '1', ...more], inSession }, who) => {
+                    const order = orderOf(id, { who: who % 2, count, more }, rate)
+                    if (!inSession) return desk.request(order, NOW)
+                    const { id: sessionId } = await openSession(parts, { instanceId: id, deviceId: null }, NOW)
+                    await requestInSession(parts, { ...order, sessionId, rollbackOnDeny: true }, () => undefined, NOW)
+                    return closeSession(parts, sessionId, () => undefined, NOW + 1_000)
+                  }),
+                )
+                await requireExactBooks(id)
+              },
+            ),
+            { numRuns: 25 },
+          )
+        },
+      )
     })
   })
 }

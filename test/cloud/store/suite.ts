@@ -1,4 +1,5 @@
 // What every implementation of the store port must do. An implementation runs it in a few lines: see sqlite.test.ts.
+import fc from 'fast-check'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import {
   ACCOUNT_ID_MAX,
@@ -8,12 +9,12 @@ import {
   limitAccount,
   lineAccount,
 } from '../../../src/core/account.ts'
-import { decimal, wholeTokens } from '../../../src/core/amount.ts'
+import { MICRO_MAX, decimal, wholeTokens } from '../../../src/core/amount.ts'
 import { type Session, newSession, step } from '../../../src/core/session.ts'
 import { type SigningKeyFile, claimSigningKey } from '../../../src/cloud/app/edge/claim-signing-key.ts'
 import { charge, grantOut, newPool, retarget } from '../../../src/cloud/app/pool.ts'
 import type { ConditionNode, Instance, KeyRecord, LineItemRecord, UsageRecord } from '../../../src/cloud/app/records.ts'
-import type { Store, UsageRange } from '../../../src/cloud/app/store.ts'
+import type { Store, Transaction, UsageRange } from '../../../src/cloud/app/store.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 
@@ -80,6 +81,53 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       })
     })
     afterEach(() => store.close())
+
+    describe('amounts', () => {
+      const counters = ['charged', 'grantedOut', 'billedByDevices', 'capTarget', 'capInForce'] as const
+      const beyond = fc.oneof(
+        fc.bigInt({ min: MICRO_MAX + 1n, max: 2n ** 200n }),
+        fc.bigInt({ min: -(2n ** 200n), max: -(2n ** 63n) - 1n }),
+      )
+
+      it('that no counter can hold are the fault of the request, and nothing is written', async () => {
+        const account = lineAccount(INSTANCE, 'A', 0)
+        await store.transaction((tx) => tx.accounts.open([{ account, cap: 50n }]))
+        const before = await store.read((reader) => reader.accounts.get([account]))
+        await fc.assert(
+          fc.asyncProperty(fc.constantFrom(...counters), beyond, async (counter, amount) => {
+            const pool = { ...newPool(account, 50n), [counter]: amount }
+            for (const work of [
+              (tx: Transaction) => tx.accounts.save([pool]),
+              (tx: Transaction) => tx.accounts.open([{ account: lineAccount(INSTANCE, 'B', 0), cap: amount }]),
+              (tx: Transaction) => tx.usage.append([usage(1), usage(2, { tokens: amount }), usage(3)]),
+              (tx: Transaction) => tx.usage.append([usage(1, { used: amount })]),
+              (tx: Transaction) => tx.lineItems.insert(lineItem('C', { quantity: amount })),
+            ]) {
+              const written = store.transaction(async (tx) => {
+                await tx.accounts.save([charge(newPool(account, 50n), 7n)])
+                await work(tx)
+              })
+              await expect(written).rejects.toMatchObject({ code: 'BAD_REQUEST', httpStatus: 400 })
+            }
+          }),
+          { numRuns: 20 },
+        )
+        expect(await store.read((reader) => reader.accounts.get([account]))).toEqual(before)
+        expect((await store.read((reader) => reader.usage.list({ limit: 9 }))).records).toEqual([])
+      })
+
+      it('are held up to the largest that there is', async () => {
+        const account = lineAccount(INSTANCE, 'A', 0)
+        const most = charge(newPool(account, MICRO_MAX), MICRO_MAX)
+        await store.transaction(async (tx) => {
+          await tx.accounts.save([most])
+          await tx.usage.append([usage(1, { tokens: -MICRO_MAX, used: MICRO_MAX })])
+        })
+        expect((await store.read((reader) => reader.accounts.get([account]))).get(account)).toEqual(most)
+        const { records } = await store.read((reader) => reader.usage.list({ limit: 9 }))
+        expect(records).toMatchObject([{ tokens: -MICRO_MAX, used: MICRO_MAX }])
+      })
+    })
 
     describe('transactions', () => {
       it('leave nothing behind when the work throws', async () => {
@@ -422,13 +470,43 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
           expect(await tx.policyRevisions.lock(INSTANCE)).toMatchObject({ revision: 1 })
           expect(await tx.policyRevisions.lock('nowhere')).toBeUndefined()
           await tx.policyRevisions.save(raised)
-          expect(await tx.policyRevisions.lockAll()).toEqual([raised])
         })
         await store.read(async (reader) => {
           expect(await reader.policyRevisions.get(INSTANCE)).toEqual(raised)
           expect(await reader.policyRevisions.calendarDue(99, 10)).toEqual([])
           expect(await reader.policyRevisions.calendarDue(100, 10)).toEqual([INSTANCE])
         })
+      })
+
+      it('are raised together, each with a hint, and none is dated back', async () => {
+        let heard = 0
+        store.onOutbox(() => (heard += 1))
+        const others = [
+          { instanceId: 'a', revision: 7, raisedAt: 10, calendarDue: 100 },
+          { instanceId: 'b', revision: 1, raisedAt: 90, calendarDue: null },
+        ]
+        await store.transaction(async (tx) => {
+          for (const each of others) {
+            await tx.instances.insert(instance(each.instanceId))
+            await tx.policyRevisions.insert(each)
+          }
+        })
+        await store.transaction(async (tx) => {
+          await tx.policyRevisions.lockAll()
+          await tx.policyRevisions.raiseAll(50)
+          await tx.outbox.appendPolicies(50)
+        })
+        const get = (id: string) => store.read((reader) => reader.policyRevisions.get(id))
+        expect(await get(INSTANCE)).toMatchObject({ revision: 2, raisedAt: 50, calendarDue: null })
+        expect(await get('a')).toMatchObject({ revision: 8, raisedAt: 50, calendarDue: 100 })
+        expect(await get('b')).toMatchObject({ revision: 2, raisedAt: 90, calendarDue: null })
+        const messages = await store.transaction((tx) => tx.outbox.claim(9, 60, 70))
+        expect(messages.map(({ hint }) => hint)).toEqual([
+          { kind: 'policy', instanceId: INSTANCE, revision: 2 },
+          { kind: 'policy', instanceId: 'a', revision: 8 },
+          { kind: 'policy', instanceId: 'b', revision: 2 },
+        ])
+        expect(heard).toBe(1)
       })
     })
 

@@ -18,6 +18,7 @@ import {
   UpdateQueryNode,
 } from 'kysely'
 import type pg from 'pg'
+import { requireStorable } from '../sql/storable.ts'
 import { CommitUnanswered, ConnectionLost, NotConnected, endsConnection, isStalePlan, messageOf } from './failures.ts'
 import type { Limits } from './limits.ts'
 import type { Pool } from './pool.ts'
@@ -150,6 +151,7 @@ class Connection implements DatabaseConnection {
   }
 
   async executeQuery<R>({ sql, parameters, query }: CompiledQuery): Promise<QueryResult<R>> {
+    requireStorable(parameters)
     const locks = sentAhead.has(query)
     // Without a transaction around it, what is written would be there at once and for good.
     if (!locks && !SelectQueryNode.is(query)) await this.#begun

@@ -1,4 +1,5 @@
 /** The outbox in SQL: a message stays until it is published; a claim keeps other nodes off it for a while. */
+import { sql as statement } from 'kysely'
 import type { Hint } from '../../app/records.ts'
 import type { Transaction } from '../../app/store.ts'
 import { type Sql, chunks } from './sql.ts'
@@ -11,6 +12,23 @@ export function outboxTransaction({ db, lockRows }: Sql, written: () => void): T
       if (hints.length === 0) return
       const rows = hints.map((hint) => ({ ...columnsOf(hint), written: BigInt(at), claimed_until: 0n }))
       for (const some of chunks(rows, 100)) await db.insertInto('outbox').values(some).execute()
+      written()
+    },
+    async appendPolicies(at) {
+      const policies = db
+        .selectFrom('policy_revisions')
+        .select(['instance_id', 'revision'])
+        .select([
+          statement<string>`'policy'`.as('kind'),
+          statement<bigint>`CAST(${BigInt(at)} AS BIGINT)`.as('written'),
+          statement<bigint>`0`.as('claimed_until'),
+        ])
+        .orderBy('instance_id')
+      await db
+        .insertInto('outbox')
+        .columns(['instance_id', 'revision', 'kind', 'written', 'claimed_until'])
+        .expression(policies)
+        .execute()
       written()
     },
     async claim(limit, now, until) {

@@ -40,10 +40,16 @@ export function policyRevisionTransaction(sql: Sql): Transaction['policyRevision
       await rules.lock(instanceId)
       return reader.get(instanceId)
     },
-    async lockAll() {
-      await rules.lockAll()
-      const rows = await db.selectFrom('policy_revisions').selectAll().orderBy('instance_id').execute()
-      return rows.map(revisionOf)
+    lockAll: () => rules.lockAll(),
+    async raiseAll(now) {
+      const at = BigInt(now)
+      await db
+        .updateTable('policy_revisions')
+        .set((expression) => ({
+          revision: expression('revision', '+', 1n),
+          raised_at: expression.case().when('raised_at', '<', at).then(at).else(expression.ref('raised_at')).end(),
+        }))
+        .execute()
     },
     async insert(revision) {
       await rules.add()

@@ -1,5 +1,6 @@
 /** Kysely over one connection of better-sqlite3. Prepared statements are kept: most requests run the same few. */
-import { SqliteDialect, SqliteDriver } from 'kysely'
+import { type CompiledQuery, type DatabaseConnection, type QueryResult, SqliteDialect, SqliteDriver } from 'kysely'
+import { requireStorable } from '../sql/storable.ts'
 import type { Database } from './database.ts'
 
 /** Prepared statements kept for each connection; inserts of many sizes have many texts. */
@@ -15,7 +16,20 @@ export class SingleConnectionDialect extends SqliteDialect {
 
   override createDriver(): SqliteDriver {
     const database = this.#database
-    return new SqliteDriver({ database: { close: () => database.close(), prepare: keepStatements(database) } })
+    return new StorableDriver({ database: { close: () => database.close(), prepare: keepStatements(database) } })
+  }
+}
+
+class StorableDriver extends SqliteDriver {
+  override async acquireConnection(): Promise<DatabaseConnection> {
+    const connection = await super.acquireConnection()
+    return {
+      async executeQuery<R>(query: CompiledQuery): Promise<QueryResult<R>> {
+        requireStorable(query.parameters)
+        return connection.executeQuery<R>(query)
+      },
+      streamQuery: (query, size) => connection.streamQuery(query, size),
+    }
   }
 }
 
