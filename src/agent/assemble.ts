@@ -26,10 +26,14 @@ import { statusOf } from './app/status.ts'
 import type { LeftLog, VolatileLog } from './app/volatile-log.ts'
 import { WatchedJournal } from './app/watched-journal.ts'
 import { Wear } from './app/wear.ts'
+import type { ReloadNotice } from '../settings/reload.ts'
 import type { AgentSettings } from './settings.ts'
 
 export interface AgentParts {
+  /** Those that a reload may change are read each time that they are used. */
   readonly settings: AgentSettings
+  /** What somebody should know of the last reload of them. Absent: they do not change. */
+  readonly reloadNotice?: () => ReloadNotice | null
   readonly journal: Journal
   readonly key: DeviceKey
   readonly time: TimeSource
@@ -129,8 +133,12 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
       lastAnswers,
       clock,
       topUps: link,
-      topUpDeadlineMs: settings.grants.topUpDeadline,
-      liveMax: settings.sessions.liveMax,
+      get topUpDeadlineMs() {
+        return settings.grants.topUpDeadline
+      },
+      get liveMax() {
+        return settings.sessions.liveMax
+      },
       timers,
       newId: parts.newId,
       onCharged: (owner, tokens) => callers.holdOfOwner(owner)?.charged(tokens),
@@ -145,7 +153,9 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     lastAnswers,
     clock,
     topUps: link,
-    topUpDeadlineMs: settings.grants.topUpDeadline,
+    get topUpDeadlineMs() {
+      return settings.grants.topUpDeadline
+    },
     newId: parts.newId,
   })
   const wear = new Wear({
@@ -165,6 +175,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     journal: watched,
     rescues: snapshot.rescues ?? [],
     wear,
+    reloadNotice: parts.reloadNotice ?? (() => null),
   }
   return {
     clock,
@@ -237,14 +248,24 @@ function keepClock(journal: Pick<Journal, 'saveClock'>, ledger: Ledger, timers: 
 
 function linkOptions({ sync, grants }: AgentSettings, version: string): LinkOptions {
   return {
-    syncEveryMs: sync.interval,
-    heartbeatEveryMs: sync.heartbeat,
-    sessionCheckEveryMs: sync.sessionCheck,
+    get syncEveryMs() {
+      return sync.interval
+    },
+    get heartbeatEveryMs() {
+      return sync.heartbeat
+    },
+    get sessionCheckEveryMs() {
+      return sync.sessionCheck
+    },
     batchEntries: sync.batch,
     backoffBaseMs: sync.backoffMin,
     backoffCapMs: sync.backoffMax,
-    returnRoomOnStop: grants.returnOnStop,
-    stopTimeoutMs: sync.stopTimeout,
+    get returnRoomOnStop() {
+      return grants.returnOnStop
+    },
+    get stopTimeoutMs() {
+      return sync.stopTimeout
+    },
     software: `tallygate ${version}`,
   }
 }

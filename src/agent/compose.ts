@@ -9,6 +9,7 @@ import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
 import type { DeviceReportWire } from '../protocol/local/report.ts'
 import { sha256, signDocument } from '../protocol/signing.ts'
+import { LiveSettings } from '../settings/reload.ts'
 import { createCloudHttp } from './adapters/cloud-http/cloud-http.ts'
 import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './adapters/cloud-http/exchange.ts'
 import { openKeyFile } from './adapters/key-file/key-file.ts'
@@ -24,22 +25,26 @@ import { systemRandomness } from './adapters/system/randomness.ts'
 import { TmpfsLog } from './adapters/tmpfs/volatile-log.ts'
 import { openTimeSource } from './adapters/system/time-source.ts'
 import { pause, systemTimers } from './adapters/system/timers.ts'
+import type { Callers } from './app/callers/callers.ts'
 import type { Clock, TimeSource } from './app/clock.ts'
 import type { DeviceKey } from './app/link/device-key.ts'
 import type { Link } from './app/link/link.ts'
 import type { Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
+import { LogBudget } from './app/log-budget.ts'
 import { reportOf } from './app/report.ts'
 import type { ReadinessProbe } from './app/readiness.ts'
 import { verdictOf } from './app/verdict.ts'
 import { startWatchdog } from './app/watchdog.ts'
 import { type AssembledAgent, assembleAgent } from './assemble.ts'
 import { Ending } from './ending.ts'
-import type { AgentSettings } from './settings.ts'
+import { type AgentSettings, agentOptions } from './settings.ts'
 
 /** What a test or an embedding program puts in the place of the real thing. */
 export interface Overrides {
   readonly log?: Logger
+  /** Where the log's lines go, within the log's share of a day, unless there is a logger. */
+  readonly writeLog?: (line: string) => void
   readonly time?: TimeSource
   readonly timers?: Timers
   /** The way to the cloud. */
@@ -72,6 +77,12 @@ export interface Agent {
    * CodedError then says why.
    */
   readonly ended: Promise<void>
+  /**
+   * Takes over those settings that may change while it runs; where anything is wrong all stay as they are, and the status says so.
+   *
+   * @param load reads all sources of the settings again. @throws CodedError
+   */
+  reload(load: () => AgentSettings): void
   /** Takes no more requests, finishes and records those under way, says goodbye to the cloud, and ends. Idempotent. */
   stop(): Promise<void>
 }
@@ -81,16 +92,38 @@ const PAGE_BYTES = 4096
 /**
  * @throws CodedError when the state, the key or the socket cannot be used; a cloud that is out of reach is no reason
  */
-export async function composeAgent(settings: AgentSettings, overrides: Overrides = {}): Promise<Agent> {
+export async function composeAgent(first: AgentSettings, overrides: Overrides = {}): Promise<Agent> {
   await using started = new AsyncDisposableStack()
-  const log = overrides.log ?? pino({ level: settings.log.level, base: null })
   const timers = overrides.timers ?? systemTimers
   const time = overrides.time ?? started.adopt(openTimeSource(), (opened) => opened.close())
+  const late: { key?: DeviceKey; clock?: Clock; callers?: Callers; settings?: AgentSettings } = {}
+  const budget = new LogBudget({
+    write: overrides.writeLog ?? writerOf(pino.destination(1)),
+    sinceBoot: () => time.sinceBoot(),
+    timers,
+    perDay: () => (late.settings ?? first).log.perDayMax,
+  })
+  const log = overrides.log ?? pino({ level: first.log.level, base: null }, { write: (line) => budget.take(line) })
+  started.defer(() => budget.flush())
+  const live = new LiveSettings({
+    table: agentOptions,
+    settings: first,
+    prepare: (fresh) => {
+      const rules = late.callers?.prepare(fresh.callers)
+      return () => {
+        rules?.()
+        log.level = fresh.log.level
+      }
+    },
+    log,
+    now: () => late.clock?.reading().now ?? time.wall(),
+  })
+  const settings = live.view
+  late.settings = settings
   const ending = new Ending(log)
   const onFatal = (error: unknown): void => ending.fail(error)
 
   // The journal is opened first: it makes the state directory, and keeps a second agent away from it.
-  const late: { key?: DeviceKey; clock?: Clock } = {}
   const ownKeyFile = join(settings.state.directory, 'device.key')
   const journal = await openJournal({
     path: join(settings.state.directory, 'journal.db'),
@@ -124,6 +157,7 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
   const version = softwareVersion()
   const agent = await assembleAgent({
     settings,
+    reloadNotice: () => live.notice,
     journal,
     key,
     time,
@@ -146,6 +180,7 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
     onFatal,
   })
   late.clock = agent.clock
+  late.callers = agent.callers
   const { link } = agent
   started.defer(() => link.stop())
 
@@ -205,6 +240,10 @@ export async function composeAgent(settings: AgentSettings, overrides: Overrides
     statusAddress: status?.origin ?? null,
     link,
     ended: ending.ended,
+    reload: (load) => {
+      live.reload(load)
+      link.wake('operator')
+    },
     stop: () => ending.stop(),
   }
 }
@@ -231,6 +270,10 @@ function watch(
       log.error({ err: error }, 'the agent does not do its work; the supervisor is not told that it is well'),
     timers,
   })
+}
+
+function writerOf(destination: { write(text: string): unknown }): (line: string) => void {
+  return (line) => void destination.write(line)
 }
 
 function pushOf(settings: AgentSettings, overrides: Overrides, extraCa: string | null, log: Logger): Push | null {

@@ -20,6 +20,7 @@ const WHO = 'a list of *, user:NAME, uid:N, group:NAME and gid:N, with commas be
 const options = {
   enrollment: {
     token: secret({
+      reloadable: true,
       help: 'One-time token of an administrator by which a device that belongs to no cloud yet becomes known to one.',
     }),
   },
@@ -53,6 +54,7 @@ const options = {
       max: '1TiB',
     }),
     writeBudget: bytes({
+      reloadable: true,
       help: 'What may be written to storage in a day before the agent warns; 0: it never does. See operations for how to choose it.',
       default: '0',
       min: '0',
@@ -109,6 +111,7 @@ const options = {
       max: '10m',
     }),
     drainTimeout: duration({
+      reloadable: true,
       help: 'How long a stop waits for requests under way.',
       default: '5s',
       min: '100ms',
@@ -117,13 +120,20 @@ const options = {
   },
   callers: {
     use: text({
+      reloadable: true,
       help: 'Who may make access requests and keep sessions of their own at the socket, by the kernel’s word on who connects.',
       default: '*',
       takes: WHO,
     }),
-    observe: text({ help: 'Who may see the status of the agent.', default: '*', takes: WHO }),
-    administer: text({ help: 'Who may see and end the sessions of everybody.', default: 'uid:0', takes: WHO }),
+    observe: text({ reloadable: true, help: 'Who may see the status of the agent.', default: '*', takes: WHO }),
+    administer: text({
+      reloadable: true,
+      help: 'Who may see and end the sessions of everybody.',
+      default: 'uid:0',
+      takes: WHO,
+    }),
     limits: text({
+      reloadable: true,
       help: 'What callers are held to, each by the first entry that names it. Left out: nothing. Tokens that come back do not count.',
       default: null,
       takes: 'entries such as "user:hmi = 500 tokens/h, 20 requests/s, as machine:press-4", with semicolons between',
@@ -132,6 +142,7 @@ const options = {
   },
   sessions: {
     liveMax: integer({
+      reloadable: true,
       help: 'Sessions of local applications that are live at a time; more are refused with OVERLOADED.',
       default: 1_000,
       min: 0,
@@ -140,6 +151,7 @@ const options = {
   },
   sync: {
     interval: duration({
+      reloadable: true,
       help: 'Longest time between two syncs. Each one comes up to a quarter earlier, so that devices spread.',
       default: '5m',
       min: '1s',
@@ -152,12 +164,14 @@ const options = {
       max: 1_000_000,
     }),
     heartbeat: duration({
+      reloadable: true,
       help: 'Longest silence of the session with the cloud before it gets a heartbeat.',
       default: '15m',
       min: '10s',
       max: '12h',
     }),
     sessionCheck: duration({
+      reloadable: true,
       help: 'How often the cloud is asked for the state of the session, at the least.',
       default: '1h',
       min: '10s',
@@ -176,6 +190,7 @@ const options = {
       max: '1d',
     }),
     stopTimeout: duration({
+      reloadable: true,
       help: 'How long a stop may take to say goodbye to the cloud.',
       default: '2s',
       min: '0ms',
@@ -191,12 +206,14 @@ const options = {
       unit: 'tokens',
     }),
     topUpDeadline: duration({
+      reloadable: true,
       help: 'How long a request may wait for the cloud when the device is connected and its grant does not suffice.',
       default: '2s',
       min: '0ms',
       max: '60s',
     }),
     returnOnStop: toggle({
+      reloadable: true,
       help: 'Give all unspent tokens back at a stop. For a device that goes away for good, or is always online.',
       default: false,
     }),
@@ -235,7 +252,18 @@ const options = {
     }),
   },
   log: {
-    level: choice(['debug', 'info', 'warn', 'error'], { help: 'Least severity of what is logged.', default: 'info' }),
+    level: choice(['debug', 'info', 'warn', 'error'], {
+      reloadable: true,
+      help: 'Least severity of what is logged.',
+      default: 'info',
+    }),
+    perDayMax: bytes({
+      reloadable: true,
+      help: 'What the log may have of a day: lines alike are counted, and what is beyond it is left out; 0: no limit.',
+      default: '960KiB',
+      min: '0',
+      max: '1GiB',
+    }),
   },
 }
 

@@ -9,6 +9,8 @@ export interface World {
   readonly readText: (path: string) => string
   /** Aborted when the user or the service manager asks the process to end. */
   readonly stop: AbortSignal
+  /** From here on SIGHUP calls the listener; otherwise it asks the process to end. */
+  readonly onHangup: (listener: () => void) => void
 }
 
 export interface Io extends World {

@@ -5,9 +5,11 @@
 import { createPublicKey, randomUUID } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { createSecureContext } from 'node:tls'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
+import { LiveSettings } from '../settings/reload.ts'
 import { thumbprint } from '../protocol/signing.ts'
 import { registerEdge } from './adapters/http/edge-routes.ts'
 import { registerHealth } from './adapters/http/health.ts'
@@ -38,7 +40,8 @@ import { AccessDesk } from './app/request-access.ts'
 import { heartbeatOfDevice, sweepNextSession } from './app/session-life.ts'
 import type { Store } from './app/store.ts'
 import { watchStore } from './app/watch-store.ts'
-import type { CloudSettings } from './settings.ts'
+import type { EdgeTerms } from './app/edge/terms.ts'
+import { type CloudSettings, cloudOptions } from './settings.ts'
 
 /** What a test or an embedding program puts in the place of the real thing. */
 export interface Overrides {
@@ -60,6 +63,13 @@ export interface Cloud {
   readonly administrationKeyFile: string
   /** Rejects when the twin had to end by itself, after it has let go of everything; resolves after {@link Cloud.close}. */
   readonly ended: Promise<void>
+  /**
+   * Takes over those settings that may change while it runs, and the certificate as it stands in its files. Where anything is
+   * wrong all stay as they are; log and metrics say so.
+   *
+   * @param load reads all sources of the settings again. @throws CodedError
+   */
+  reload(load: () => CloudSettings): void
   /** Takes no more requests, finishes those under way, and ends. Idempotent. */
   close(): Promise<void>
 }
@@ -77,10 +87,25 @@ const CALENDARS_EVERY_MS = 60_000
 const SETTLE_EVERY_MS = 60_000
 
 /** @throws CodedError when the store, a key, the certificate or the address cannot be used */
-export async function startCloud(settings: CloudSettings, overrides: Overrides = {}): Promise<Cloud> {
+export async function startCloud(first: CloudSettings, overrides: Overrides = {}): Promise<Cloud> {
   await using started = new AsyncDisposableStack()
-  const log = overrides.log ?? pino({ level: settings.log.level, base: null })
+  const log = overrides.log ?? pino({ level: first.log.level, base: null })
   const now = overrides.now ?? Date.now
+  const late: { renewCertificate?: (tls: Certificate) => void } = {}
+  const live = new LiveSettings({
+    table: cloudOptions,
+    settings: first,
+    prepare: (fresh) => {
+      const certificate = first.tls.certificateFile === null ? null : readTls(fresh.tls)
+      return () => {
+        log.level = fresh.log.level
+        if (certificate !== null) late.renewCertificate?.(certificate)
+      }
+    },
+    log,
+    now,
+  })
+  const settings = live.view
   const newId = overrides.newId ?? randomUUID
   const timers = overrides.timers ?? systemTimers
   const { prefix } = settings.http
@@ -112,7 +137,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
   const tls = readTls(settings.tls)
   const push = await openPush({ settings: settings.push, tls, store, authenticator, now, newId, timers, log })
   started.defer(() => push.close())
-  const { http, stopAccepting } = createServer({
+  const { http, stopAccepting, renewCertificate } = createServer({
     bodyMax: settings.http.bodyMax,
     requestsMax: settings.http.requestsMax,
     logger: log,
@@ -135,15 +160,7 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
   }
   const serviceOperations = watchDecisions(serviceRoutes(service), (version, code) => metrics.decision(version, code))
   registerRoutes(http, prefix, { authenticator, now }, serviceOperations)
-  const terms = {
-    grantLifetimeMs: settings.edge.grantLifetime,
-    grantHorizonMs: settings.edge.grantHorizon,
-    policyUsableMs: settings.edge.policyUsable,
-    syncEveryMs: settings.edge.syncEvery,
-    receiptMarginMs: settings.edge.receiptMargin,
-    attachesMax: settings.edge.attachesMax,
-    sessionIntervalMs,
-  }
+  const terms = termsOf(settings.edge, sessionIntervalMs)
   const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
   const edgeOperations = registerEdge(http, prefix, {
     store,
@@ -169,13 +186,13 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
 
   const metricsOrigin = await openMetrics(settings.metrics, http, metrics, log, started)
 
-  const { host, port, drainTimeout } = settings.http
+  const { host, port } = settings.http
   const origin = await listen(() => http.listen({ host, port }), host, port)
   started.defer(async () => {
     stopAccepting()
     // A connection may become idle only after the server has closed those that were.
     const reap = setInterval(() => http.server.closeIdleConnections(), REAP_EVERY_MS)
-    const force = setTimeout(() => http.server.closeAllConnections(), drainTimeout)
+    const force = setTimeout(() => http.server.closeAllConnections(), settings.http.drainTimeout)
     await http.close()
     clearTimeout(force)
     clearInterval(reap)
@@ -201,6 +218,11 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     started.defer(() => repetition.stop())
   }
 
+  late.renewCertificate = ({ certificate, key }) => {
+    renewCertificate({ certificate, key })
+    push.renewCertificate({ certificate, key })
+  }
+
   const parts = started.move()
   let isEnding = false
   const end = async (error: unknown): Promise<void> => {
@@ -222,6 +244,10 @@ export async function startCloud(settings: CloudSettings, overrides: Overrides =
     metricsAddress: `${metricsOrigin ?? origin}${METRICS_PATH}`,
     administrationKeyFile,
     ended: ending.promise,
+    reload: (load) => {
+      live.reload(load)
+      metrics.reloaded(live.notice?.code !== 'CONFIG_NOT_RELOADED')
+    },
     close: async () => {
       await end(undefined)
       await ending.promise.catch(() => undefined)
@@ -301,12 +327,47 @@ async function giveFirstKey(store: Store, path: string, log: Logger, now: number
   if (keyId !== undefined) log.info({ path, keyId }, 'the first administration key was made')
 }
 
-function readTls({ certificateFile, keyFile }: CloudSettings['tls']): { certificate: string; key: string } | null {
+/** Those that a reload may change are read each time that they are used. */
+function termsOf(edge: CloudSettings['edge'], sessionIntervalMs: number | null): EdgeTerms {
+  return {
+    get grantLifetimeMs() {
+      return edge.grantLifetime
+    },
+    get syncEveryMs() {
+      return edge.syncEvery
+    },
+    get receiptMarginMs() {
+      return edge.receiptMargin
+    },
+    get attachesMax() {
+      return edge.attachesMax
+    },
+    grantHorizonMs: edge.grantHorizon,
+    policyUsableMs: edge.policyUsable,
+    sessionIntervalMs,
+  }
+}
+
+interface Certificate {
+  readonly certificate: string
+  readonly key: string
+}
+
+/** @throws CodedError CONFIG_INVALID, CONFIG_UNREADABLE */
+function readTls({ certificateFile, keyFile }: CloudSettings['tls']): Certificate | null {
   if (certificateFile === null && keyFile === null) return null
   if (certificateFile === null || keyFile === null) {
     throw new CodedError('CONFIG_INVALID', 'tls.certificate_file and tls.key_file go together: one of them is missing.')
   }
-  return { certificate: readPem(certificateFile), key: readPem(keyFile) }
+  const tls = { certificate: readPem(certificateFile), key: readPem(keyFile) }
+  try {
+    createSecureContext({ cert: tls.certificate, key: tls.key })
+  } catch (cause) {
+    throw new CodedError('CONFIG_INVALID', `${certificateFile} and ${keyFile} do not go together, or are no PEM.`, {
+      cause,
+    })
+  }
+  return tls
 }
 
 function readPem(path: string): string {

@@ -2,18 +2,35 @@
 import { startCloud } from './compose.ts'
 import type { CloudSettings } from './settings.ts'
 
+export interface CloudProcess {
+  /** Reads all sources of the settings. @throws CodedError */
+  readonly load: () => CloudSettings
+  /** Aborted when the twin is asked to stop. */
+  readonly stop: AbortSignal
+  /** Hears of each wish to reload the settings from here on. */
+  readonly onReload: (listener: () => void) => void
+}
+
 /**
- * Runs the twin until the signal asks it to stop. SIGTERM is the caller's: it aborts the signal.
+ * Runs the twin until the signal asks it to stop. Signals of the process are the caller's.
  *
  * @throws CodedError when it cannot start, or had to end by itself
  */
 export async function runCloud(
-  settings: CloudSettings,
-  stop: AbortSignal,
+  { load, stop, onReload }: CloudProcess,
   supervisor?: { ready(): void; stopping(): void },
 ): Promise<void> {
-  const cloud = await startCloud(settings)
+  const wish = {
+    early: false,
+    reload: (): void => {
+      wish.early = true
+    },
+  }
+  onReload(() => wish.reload())
+  const cloud = await startCloud(load())
   supervisor?.ready()
+  wish.reload = () => cloud.reload(load)
+  if (wish.early) wish.reload()
   const drain = (): void => {
     supervisor?.stopping()
     void cloud.close()

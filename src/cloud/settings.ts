@@ -46,6 +46,7 @@ const options = {
       default: false,
     }),
     drainTimeout: duration({
+      reloadable: true,
       help: 'How long a stop waits for requests under way.',
       default: '10s',
       min: '100ms',
@@ -129,6 +130,7 @@ const options = {
   },
   edge: {
     grantLifetime: duration({
+      reloadable: true,
       help: 'How long a device may spend what it holds without hearing from the twin.',
       default: '7d',
       min: '1m',
@@ -147,28 +149,33 @@ const options = {
       max: '3660d',
     }),
     syncEvery: duration({
+      reloadable: true,
       help: 'How often a device should report at least.',
       default: '5m',
       min: '1s',
       max: '30d',
     }),
     settleAfter: duration({
+      reloadable: true,
       help: 'After how long without a word what a device holds is settled.',
       default: '30d',
       min: '1h',
       max: '3660d',
     }),
     settleAs: choice(['charge', 'release'], {
+      reloadable: true,
       help: 'How it is settled: "charge" counts it as used until the device says otherwise; "release" gives it back to the pool, at the risk that the device has used it: then more may be used than was sold.',
       default: 'charge',
     }),
     attachesMax: integer({
+      reloadable: true,
       help: 'How often a device may attach within an hour: two devices with one identity fence each other with each attach.',
       default: 12,
       min: 1,
       max: 1_000_000,
     }),
     receiptMargin: duration({
+      reloadable: true,
       help: 'How long devices keep what the twin has acknowledged, so that they can send it again to a twin that was restored from a backup. At least as long as the newest backup may be old.',
       default: '7d',
       min: '1m',
@@ -209,7 +216,11 @@ const options = {
     token: secret({ help: 'Bearer token without which nobody gets the metrics.' }),
   },
   log: {
-    level: choice(['debug', 'info', 'warn', 'error'], { help: 'Least severity of what is logged.', default: 'info' }),
+    level: choice(['debug', 'info', 'warn', 'error'], {
+      reloadable: true,
+      help: 'Least severity of what is logged.',
+      default: 'info',
+    }),
   },
 }
 

@@ -58,6 +58,18 @@ export const ERRORS = catalogue({
     exit: 73,
     retry: 'no',
   },
+  CONFIG_NOT_RELOADED: {
+    meaning: 'A running service was told to reload its settings, and something in them is wrong.',
+    remedy: 'Correct what the message names and reload again; until then the settings from before stay in force.',
+    http: 500,
+    retry: 'no',
+  },
+  CONFIG_NEEDS_RESTART: {
+    meaning: 'Settings were changed that a running service cannot take over.',
+    remedy: 'Restart the service when it suits, or undo the change and reload.',
+    http: 500,
+    retry: 'no',
+  },
   WRITE_BUDGET_EXCEEDED: {
     meaning: 'The agent writes more to its storage than its write budget allows for a day.',
     remedy:

@@ -16,6 +16,8 @@ export interface Option<T> {
   readonly defaultText: string | null
   /** Given by a file (`..._file`) or the environment, never by the settings file or a flag; never shown. */
   readonly secret: boolean
+  /** A running service takes a change of it over when it is told to reload. */
+  readonly reloadable: boolean
   /** From the environment or a flag. Undefined: not what the option takes. */
   readonly fromText: (text: string) => T | undefined
   /** From a TOML value. Undefined: not what the option takes. */
@@ -62,6 +64,8 @@ interface Facts<T> {
   readonly help: string
   /** Null: the setting may be left out and is null then. */
   readonly default: T
+  /** Read anew each time it is used, so that a reload can change it. */
+  readonly reloadable?: true
 }
 
 /** Any text from `min` (default 1) to `max` (default 1000) characters, without control characters. */
@@ -142,7 +146,7 @@ export function toggle(facts: Facts<boolean>): Option<boolean> {
  * environment names such a file (`..._TOKEN_FILE`) or holds the secret itself (`..._TOKEN`). Surrounding white space is
  * cut off. Null when none is given.
  */
-export function secret(facts: { readonly help: string }): Option<Secret | null> {
+export function secret(facts: { readonly help: string; readonly reloadable?: true }): Option<Secret | null> {
   const parse = (given: unknown) =>
     typeof given === 'string' && given.trim() !== '' ? new Secret(given.trim()) : undefined
   return {
@@ -152,6 +156,7 @@ export function secret(facts: { readonly help: string }): Option<Secret | null> 
     default: null,
     defaultText: null,
     secret: true,
+    reloadable: facts.reloadable === true,
     fromText: parse,
     fromToml: parse,
   }
@@ -221,6 +226,7 @@ function option<T, D extends T | null>(facts: Facts<D>, kind: Kind<T>): Option<T
     default: facts.default as T | Extract<D, null>,
     defaultText: shown,
     secret: false,
+    reloadable: facts.reloadable === true,
     fromText: kind.fromText,
     fromToml: kind.fromToml,
   }
@@ -255,7 +261,7 @@ function ofQuantity(
     return amount !== undefined && amount >= min && amount <= max ? amount : undefined
   }
   return option(
-    { help: facts.help, default: known(facts.default) },
+    { ...facts, default: known(facts.default) },
     {
       takes,
       show: unit.format,

@@ -19,6 +19,7 @@ export async function tallygate(args: readonly string[], changes: Partial<World>
       throw Object.assign(new Error('no such file'), { code: 'ENOENT' })
     },
     stop: new AbortController().signal,
+    onHangup: () => undefined,
     ...changes,
   })
   return { code, out, err }

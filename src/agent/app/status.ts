@@ -1,5 +1,6 @@
 /** How the agent is, gathered from its parts without changing anything: what a technician and the command line see. */
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
+import type { ReloadNotice } from '../../settings/reload.ts'
 import type { Clock } from './clock.ts'
 import type { Rescue } from './journal.ts'
 import type { Ledger } from './ledger.ts'
@@ -17,6 +18,7 @@ export interface StatusParts {
   readonly journal: Pick<WatchedJournal, 'condition'>
   readonly rescues: readonly Rescue[]
   readonly wear: Pick<Wear, 'reading' | 'condition'>
+  readonly reloadNotice: () => ReloadNotice | null
 }
 
 /** Stands for as long as the damaged file is there: somebody should look at it. */
@@ -35,14 +37,16 @@ export function statusOf({
   journal,
   rescues,
   wear,
+  reloadNotice,
 }: StatusParts): AgentStatusWire {
   const { deviceId, incarnation, fenced, hold, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
   const grant = ledger.grant()
   const recording = journal.condition()
-  const wearing = wear.condition()
+  const notice = reloadNotice()
+  const reload = notice === null ? null : { subject: 'settings', ...notice }
   const conditions = [
     ...rest.conditions,
-    ...[recording, wearing].filter((condition) => condition !== null),
+    ...[recording, wear.condition(), reload].filter((condition) => condition !== null),
     ...rescues.map(conditionOf),
   ]
   return {

@@ -1,4 +1,4 @@
-/** `tallygate agent`: the daemon on the device, until a signal stops it. It logs to standard output, one JSON line each. */
+/** `tallygate agent`: the daemon on the device, until a signal stops it; SIGHUP makes it read its settings again. It logs to standard output, one JSON line each. */
 import type { Command } from 'commander'
 import { agentOptions } from '../../agent/settings.ts'
 import type { Io } from '../io.ts'
@@ -8,11 +8,12 @@ export function command(io: Io): Command {
   return serviceCommand('agent', agentOptions)
     .description('Runs the agent of this device: decides access requests on its Unix socket, online and offline.')
     .action(async (_flags: unknown, command: Command) => {
-      const settings = settingsOf(command, agentOptions, io)
       const { runAgent } = await import('../../agent/main.ts')
       const { serviceManager } = await import('../service-manager/service-manager.ts')
+      const load = () => settingsOf(command, agentOptions, io)
+      const running = { load, stop: io.stop, onReload: io.onHangup }
       const supervisor = serviceManager(io.env, process.pid)
       const { passedSocket } = supervisor
-      await runAgent(settings, io.stop, passedSocket === null ? { supervisor } : { supervisor, passedSocket })
+      await runAgent(running, passedSocket === null ? { supervisor } : { supervisor, passedSocket })
     })
 }

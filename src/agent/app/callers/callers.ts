@@ -47,8 +47,8 @@ const SECOND_MS = 1_000
 const HOLDS_MAX = 10_000
 
 export class Callers {
-  readonly #rings: Readonly<Record<Ring, Who>>
-  readonly #limits: readonly Limit[]
+  readonly #names: Names
+  #rules: Rules
   readonly #ownUid: number
   readonly #sinceBoot: () => number
   readonly #holds = new Map<string, Hold>()
@@ -58,18 +58,27 @@ export class Callers {
    * @throws CodedError CONFIG_INVALID
    */
   constructor(settings: CallerSettings, names: Names, ownUid: number, sinceBoot: () => number) {
-    this.#rings = {
-      use: parseWho('callers.use', settings.use, names),
-      observe: parseWho('callers.observe', settings.observe, names),
-      administer: parseWho('callers.administer', settings.administer, names),
-    }
-    this.#limits = settings.limits === null ? [] : settings.limits.split(';').map((text) => parseLimit(text, names))
+    this.#names = names
+    this.#rules = parseRules(settings, names)
     this.#ownUid = ownUid
     this.#sinceBoot = sinceBoot
   }
 
+  /**
+   * Other rules for the calls from here on, by what is returned. What is left of an allowance stays unless the limits change.
+   *
+   * @throws CodedError CONFIG_INVALID, changing nothing
+   */
+  prepare(settings: CallerSettings): () => void {
+    const rules = parseRules(settings, this.#names)
+    return () => {
+      if (rules.limitsText !== this.#rules.limitsText) this.#holds.clear()
+      this.#rules = rules
+    }
+  }
+
   isIn(caller: Caller, ring: Ring): boolean {
-    return caller.uid === 0 || caller.uid === this.#ownUid || this.#rings[ring](caller)
+    return caller.uid === 0 || caller.uid === this.#ownUid || this.#rules.rings[ring](caller)
   }
 
   /** @throws CodedError CALLER_NOT_ALLOWED */
@@ -82,11 +91,12 @@ export class Callers {
 
   /** The first limit that names the caller; null for one that is held to nothing. */
   holdOf(caller: Caller): Hold | null {
-    if (this.#limits.length === 0) return null
+    const { limits } = this.#rules
+    if (limits.length === 0) return null
     const name = callerName(caller)
     const known = this.#holds.get(name)
     if (known !== undefined) return known
-    const limit = this.#limits.find(({ who }) => who(caller))
+    const limit = limits.find(({ who }) => who(caller))
     if (limit === undefined) return null
     const hold = new LimitedCaller(name, limit, this.#sinceBoot)
     const [oldest] = this.#holds.keys()
@@ -146,6 +156,25 @@ class LimitedCaller implements Hold {
 
   charged(tokens: Micro): void {
     this.#tokens?.owe(tokens, this.#sinceBoot())
+  }
+}
+
+interface Rules {
+  readonly rings: Readonly<Record<Ring, Who>>
+  readonly limits: readonly Limit[]
+  readonly limitsText: string | null
+}
+
+/** @throws CodedError CONFIG_INVALID */
+function parseRules(settings: CallerSettings, names: Names): Rules {
+  return {
+    rings: {
+      use: parseWho('callers.use', settings.use, names),
+      observe: parseWho('callers.observe', settings.observe, names),
+      administer: parseWho('callers.administer', settings.administer, names),
+    },
+    limits: settings.limits === null ? [] : settings.limits.split(';').map((text) => parseLimit(text, names)),
+    limitsText: settings.limits,
   }
 }
 

@@ -1,6 +1,7 @@
 /**
  * The twin's HTTP server without any route: bodies, limits, errors, log lines. Routes are registered by whoever composes it.
  */
+import { Server as TlsServer } from 'node:tls'
 import Fastify, { type FastifyBaseLogger, type FastifyInstance, LogController } from 'fastify'
 import { CodedError } from '../../../protocol/errors.ts'
 import { answerError, rawBadRequest } from './answer-error.ts'
@@ -24,6 +25,8 @@ export interface Server {
   readonly http: FastifyInstance
   /** No new requests from here on: they are answered with STOPPING. Those under way go on. */
   readonly stopAccepting: () => void
+  /** For connections from here on; only of a server that speaks HTTPS. */
+  readonly renewCertificate: (tls: { readonly certificate: string; readonly key: string }) => void
 }
 
 export function createServer(options: ServerOptions): Server {
@@ -81,6 +84,9 @@ export function createServer(options: ServerOptions): Server {
     http,
     stopAccepting: () => {
       stopping = true
+    },
+    renewCertificate: ({ certificate, key }) => {
+      if (http.server instanceof TlsServer) http.server.setSecureContext({ cert: certificate, key })
     },
   }
 }

@@ -46,6 +46,7 @@ export class Metrics implements StoreWatcher {
   readonly #outbox: Gauge
   readonly #tokensOnDevices: Gauge
   readonly #totalsUp: Gauge
+  readonly #reloaded: Gauge
   #looking: Promise<void> | undefined
 
   constructor(parts: MetricsParts) {
@@ -97,6 +98,8 @@ export class Metrics implements StoreWatcher {
     this.#outbox = gauge('outbox_backlog', 'Hints to devices that wait to be published, counted up to 100000.')
     this.#tokensOnDevices = gauge('tokens_on_devices', 'Tokens granted to devices and not returned.')
     this.#totalsUp = gauge('store_totals_up', 'Whether the store told its totals for this scrape.')
+    this.#reloaded = gauge('config_last_reload_successful', 'Whether the last reload of the settings succeeded.')
+    this.#reloaded.set(1)
     gauge('build_info', 'The software that runs; always 1.', 'version', 'node').set(
       { version: parts.version, node: process.versions.node },
       1,
@@ -112,6 +115,10 @@ export class Metrics implements StoreWatcher {
   async text(): Promise<string> {
     await this.#look()
     return this.#registry.metrics()
+  }
+
+  reloaded(successfully: boolean): void {
+    this.#reloaded.set(successfully ? 1 : 0)
   }
 
   /** @param route its template; undefined where no route takes the request */

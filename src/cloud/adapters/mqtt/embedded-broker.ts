@@ -4,7 +4,7 @@
  */
 import { type Server, type Socket, createServer } from 'node:net'
 import { Duplex } from 'node:stream'
-import { createServer as createTlsServer } from 'node:tls'
+import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
 import { Aedes, type Client } from 'aedes'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Broker } from '../../app/edge/publish-hints.ts'
@@ -29,6 +29,8 @@ export interface EmbeddedBroker extends Broker {
   readonly url: string
   /** Ends the connection of a device, if it has one. */
   drop(deviceId: string): void
+  /** Of a broker that speaks TLS, for connections from here on. */
+  renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
   close(): Promise<void>
 }
 
@@ -126,6 +128,9 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
       }),
     drop(deviceId) {
       for (const [client, device] of devices) if (device.deviceId === deviceId) client.close()
+    },
+    renewCertificate({ certificate, key }) {
+      if (server instanceof TlsServer) server.setSecureContext({ cert: certificate, key })
     },
     async close() {
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))

@@ -36,6 +36,8 @@ export interface Push {
   presence(deviceId: string): DevicePresence | null
   /** Ends the connection of a device where this node holds it. */
   drop(deviceId: string): void
+  /** Of an embedded broker that speaks TLS, for connections from here on. */
+  renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
   close(): Promise<void>
 }
 
@@ -74,6 +76,7 @@ async function openEmbedded(parts: PushParts): Promise<Push> {
     url: settings.publicUrl ?? broker.url,
     presence: (deviceId) => presence.of(deviceId),
     drop: (deviceId) => broker.drop(deviceId),
+    renewCertificate: (renewed) => broker.renewCertificate(renewed),
     async close() {
       await publisher.stop()
       await broker.close()
@@ -107,6 +110,7 @@ function openExternal(parts: PushParts): Push {
     url: settings.publicUrl ?? url,
     presence: (deviceId) => presence.of(deviceId),
     drop: () => undefined,
+    renewCertificate: () => undefined,
     async close() {
       // A broker that acknowledges nothing does not hold up the stop.
       const stopped = publisher.stop()
@@ -119,7 +123,14 @@ function openExternal(parts: PushParts): Push {
 /** Nobody waits for hints: they leave the outbox all the same. */
 function openNone(parts: PushParts): Push {
   const publisher = publish(parts, { publish: async () => undefined })
-  return { local: null, url: null, presence: () => null, drop: () => undefined, close: () => publisher.stop() }
+  return {
+    local: null,
+    url: null,
+    presence: () => null,
+    drop: () => undefined,
+    renewCertificate: () => undefined,
+    close: () => publisher.stop(),
+  }
 }
 
 function publish({ store, now, timers, log }: PushParts, broker: Broker): HintPublisher {

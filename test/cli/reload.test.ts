@@ -1,0 +1,192 @@
+// SIGHUP at services that run as an operator runs them.
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { type PeerCertificate, type TLSSocket, connect } from 'node:tls'
+import { promisify } from 'node:util'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { HttpClient } from '../../src/client/http.ts'
+import { AGENT_STATUS_PATH, agentStatus } from '../../src/protocol/local/status.ts'
+
+const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
+
+interface Line {
+  readonly msg: string
+  readonly level: number
+  readonly [field: string]: unknown
+}
+
+class Service {
+  readonly #child: ChildProcess
+  readonly #lines: Line[] = []
+  #wake: () => void = () => undefined
+
+  constructor(args: readonly string[]) {
+    this.#child = spawn(process.execPath, [BIN, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
+    onTestFinished(() => void this.#child.kill('SIGKILL'))
+    createInterface({ input: this.#child.stdout! }).on('line', (line) => {
+      this.#lines.push(JSON.parse(line) as Line)
+      this.#wake()
+    })
+  }
+
+  /** The next line with this message; lines before it are passed over. */
+  async line(message: string): Promise<Line> {
+    for (;;) {
+      const line = this.#lines.shift()
+      if (line?.msg === message) return line
+      if (line === undefined) await new Promise<void>((resolve) => (this.#wake = resolve))
+    }
+  }
+
+  hangUp(): void {
+    this.#child.kill('SIGHUP')
+  }
+
+  async end(): Promise<number | null> {
+    const ended = new Promise<number | null>((resolve) => this.#child.once('close', resolve))
+    this.#child.kill('SIGTERM')
+    return ended
+  }
+}
+
+function place(): (name: string) => string {
+  const directory = mkdtempSync(join(tmpdir(), 'tallygate-reload-'))
+  onTestFinished(() => rmSync(directory, { recursive: true }))
+  return (name) => join(directory, name)
+}
+
+async function conditionsOf(socketPath: string): Promise<readonly [subject: string, code: string, message: string][]> {
+  using client = new HttpClient({ address: `unix:${socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
+  const { conditions } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+  return conditions
+    .filter(({ subject }) => subject === 'settings')
+    .map(({ subject, code, message }) => [subject, code, message])
+}
+
+describe('the agent on SIGHUP', () => {
+  it('takes over what it may, keeps the rest, and says in log and status what waits', async () => {
+    const inside = place()
+    const write = (more: string): void =>
+      writeFileSync(
+        inside('agent.toml'),
+        `state.directory = "${inside('state')}"\nsocket.path = "${inside('agent.sock')}"\n${more}\n`,
+      )
+    write('')
+    const agent = new Service(['agent', '--config', inside('agent.toml')])
+    await agent.line('listening')
+
+    write('log.level = "debug"\nsync.interval = "1h"\nsocket.mode = "0600"')
+    agent.hangUp()
+    expect(await agent.line('settings reloaded')).toMatchObject({
+      changed: ['sync.interval', 'log.level'],
+      needRestart: ['socket.mode'],
+    })
+    expect(await conditionsOf(inside('agent.sock'))).toEqual([
+      ['settings', 'CONFIG_NEEDS_RESTART', 'Changed settings wait for a restart: socket.mode.'],
+    ])
+
+    write('log.level = "loud"')
+    agent.hangUp()
+    const refused = await agent.line('settings not reloaded')
+    expect(refused).toMatchObject({ level: 50, code: 'CONFIG_NOT_RELOADED', cause: 'CONFIG_INVALID' })
+    const [[, code, message]] = (await conditionsOf(inside('agent.sock'))) as [[string, string, string]]
+    expect(code).toBe('CONFIG_NOT_RELOADED')
+    expect(message).toContain('log.level is "loud", but takes "debug", "info", "warn" or "error"')
+
+    write('callers.use = "user:nobody-of-that-name"')
+    agent.hangUp()
+    expect(await agent.line('settings not reloaded')).toMatchObject({ cause: 'CONFIG_INVALID' })
+
+    // What the agent started with.
+    write('')
+    agent.hangUp()
+    expect(await agent.line('settings reloaded')).toMatchObject({ changed: ['sync.interval', 'log.level'] })
+    expect(await conditionsOf(inside('agent.sock'))).toEqual([])
+    expect(await agent.end()).toBe(0)
+  })
+
+  it('is not ended by one that comes while it starts', async () => {
+    const inside = place()
+    writeFileSync(inside('agent.toml'), '')
+    const places = ['--state-directory', inside('state'), '--socket-path', inside('agent.sock')]
+    const agent = new Service(['agent', '--config', inside('agent.toml'), ...places])
+    await agent.line('listening')
+    agent.hangUp()
+    agent.hangUp()
+    await agent.line('settings reloaded')
+    expect(await agent.end()).toBe(0)
+  })
+})
+
+describe('the twin on SIGHUP', () => {
+  it('takes over what it may, and shows in its metrics whether it could', async () => {
+    const inside = place()
+    const write = (more: string): void => writeFileSync(inside('cloud.toml'), `${more}\n`)
+    write('')
+    const free = ['--store-path', inside('cloud'), '--http-port', '0', '--push-port', '0']
+    const twin = new Service(['cloud', '--config', inside('cloud.toml'), ...free])
+    const { http } = await twin.line('listening')
+    const successful = async (): Promise<string | undefined> => {
+      const text = await (await fetch(new URL('/metrics', String(http)))).text()
+      return /^tallygate_config_last_reload_successful (\d)$/m.exec(text)?.[1]
+    }
+
+    write('edge.sync_every = "1m"\nedge.policy_usable = "1d"')
+    twin.hangUp()
+    expect(await twin.line('settings reloaded')).toMatchObject({
+      changed: ['edge.sync_every'],
+      needRestart: ['edge.policy_usable'],
+    })
+    expect(await successful()).toBe('1')
+
+    write('edge.sync_evry = "1m"')
+    twin.hangUp()
+    expect(await twin.line('settings not reloaded')).toMatchObject({ code: 'CONFIG_NOT_RELOADED' })
+    expect(await successful()).toBe('0')
+    expect(await twin.end()).toBe(0)
+  })
+
+  it('shows the certificate that stands in its files, and the one from before where they do not fit', async () => {
+    const inside = place()
+    const renew = async (name: string): Promise<void> => {
+      const kind = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2']
+      const files = ['-keyout', inside('key.pem'), '-out', inside('certificate.pem')]
+      await promisify(execFile)('openssl', [...kind, '-subj', `/CN=${name}`, ...files])
+    }
+    await renew('first')
+    const free = ['--store-path', inside('cloud'), '--http-port', '0', '--push-port', '0']
+    const tls = ['--tls-certificate-file', inside('certificate.pem'), '--tls-key-file', inside('key.pem')]
+    const twin = new Service(['cloud', ...free, ...tls])
+    const { http, push } = await twin.line('listening')
+    const names = () => Promise.all([nameAt(String(http)), nameAt(String(push))])
+    expect(await names()).toEqual(['first', 'first'])
+
+    await renew('second')
+    twin.hangUp()
+    await twin.line('settings reloaded')
+    expect(await names()).toEqual(['second', 'second'])
+
+    const key = readFileSync(inside('key.pem'))
+    await renew('third')
+    writeFileSync(inside('key.pem'), key)
+    twin.hangUp()
+    expect(await twin.line('settings not reloaded')).toMatchObject({ cause: 'CONFIG_INVALID' })
+    expect(await names()).toEqual(['second', 'second'])
+  })
+})
+
+/** Common name of the certificate that a server shows. */
+async function nameAt(address: string): Promise<string> {
+  const { hostname, port } = new URL(address)
+  return new Promise((resolve, reject) => {
+    const socket: TLSSocket = connect({ host: hostname, port: Number(port), rejectUnauthorized: false }, () => {
+      const { subject }: PeerCertificate = socket.getPeerCertificate()
+      socket.destroy()
+      resolve(String(subject.CN))
+    })
+    socket.once('error', reject)
+  })
+}

@@ -1,0 +1,93 @@
+import { describe, expect, it } from 'vitest'
+import { CodedError } from '../../src/protocol/errors.ts'
+import {
+  type OptionTable,
+  type OptionTree,
+  type Settings,
+  Secret,
+  duration,
+  secret,
+  text,
+} from '../../src/settings/option.ts'
+import { LiveSettings } from '../../src/settings/reload.ts'
+
+const table = {
+  envPrefix: 'TALLYGATE_AGENT',
+  options: {
+    path: text({ default: '/a', help: 'A place.' }),
+    sync: {
+      interval: duration({ reloadable: true, default: '5m', min: '1s', max: '1d', help: 'A time.' }),
+      fixed: duration({ default: '5m', min: '1s', max: '1d', help: 'Another time.' }),
+    },
+    token: secret({ reloadable: true, help: 'A secret.' }),
+  },
+} satisfies OptionTable<OptionTree>
+
+type Some = Settings<typeof table.options>
+
+const FIRST: Some = { path: '/a', sync: { interval: 300_000, fixed: 300_000 }, token: new Secret('one') }
+
+function service(prepare: (fresh: Some) => () => void = () => () => undefined) {
+  const clock = { now: 1_000 }
+  const lines: string[] = []
+  const say = (level: string) => (fields: Record<string, unknown>, message: string) =>
+    void lines.push(`${level} ${message} ${JSON.stringify(fields)}`)
+  const log = { info: say('info'), warn: say('warn'), error: say('error') }
+  return { live: new LiveSettings({ table, settings: FIRST, prepare, log, now: () => clock.now }), clock, lines }
+}
+
+describe('a reload', () => {
+  it('changes what may change, for whoever reads it from then on', () => {
+    const { live, lines } = service()
+    const { sync } = live.view
+    live.reload(() => ({ ...FIRST, sync: { interval: 60_000, fixed: 300_000 }, token: new Secret('two') }))
+    expect(sync.interval).toBe(60_000)
+    expect(live.view.token?.reveal()).toBe('two')
+    expect(live.notice).toBeNull()
+    expect(lines).toEqual(['info settings reloaded {"changed":["sync.interval","token_file"],"needRestart":[]}'])
+  })
+
+  it('names what waits for a restart, until it is as it was', () => {
+    const { live, clock } = service()
+    live.reload(() => ({ ...FIRST, path: '/b', sync: { interval: 60_000, fixed: 1_000 } }))
+    expect(live.view).toMatchObject({ path: '/a', sync: { interval: 60_000, fixed: 300_000 } })
+    const message = 'Changed settings wait for a restart: path, sync.fixed.'
+    expect(live.notice).toEqual({ code: 'CONFIG_NEEDS_RESTART', message, since: 1_000 })
+    clock.now = 2_000
+    live.reload(() => ({ ...FIRST, path: '/c' }))
+    expect(live.notice).toMatchObject({ message: 'Changed settings wait for a restart: path.', since: 1_000 })
+    live.reload(() => FIRST)
+    expect(live.notice).toBeNull()
+  })
+
+  it('leaves everything as it is where a source cannot be read, and says so until one succeeds', () => {
+    const { live, lines } = service()
+    live.reload(() => {
+      throw new CodedError('CONFIG_INVALID', 'agent.toml: unknown key slync.')
+    })
+    expect(live.view.sync.interval).toBe(300_000)
+    expect(live.notice).toMatchObject({ code: 'CONFIG_NOT_RELOADED' })
+    expect(live.notice?.message).toContain('agent.toml: unknown key slync.')
+    expect(lines).toEqual([expect.stringMatching(/^error .*"code":"CONFIG_NOT_RELOADED","cause":"CONFIG_INVALID"/)])
+    live.reload(() => FIRST)
+    expect(live.notice).toBeNull()
+  })
+
+  it('leaves everything as it is where only the service finds something wrong', () => {
+    let applied = 0
+    const { live } = service(({ sync }) => {
+      if (sync.interval === 1_000) throw new CodedError('CONFIG_INVALID', 'too fast for this one')
+      return () => void (applied += 1)
+    })
+    live.reload(() => ({ ...FIRST, sync: { interval: 1_000, fixed: 300_000 } }))
+    expect(live.view.sync.interval).toBe(300_000)
+    expect(applied).toBe(0)
+    live.reload(() => ({ ...FIRST, sync: { interval: 2_000, fixed: 300_000 } }))
+    expect([live.view.sync.interval, applied]).toEqual([2_000, 1])
+  })
+
+  it('does not hide a fault of the program', () => {
+    const { live } = service()
+    expect(() => live.reload(() => JSON.parse('{') as Some)).toThrow(SyntaxError)
+  })
+})
