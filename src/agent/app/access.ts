@@ -24,13 +24,8 @@ import type { Micro } from '../../core/amount.ts'
 import type { AccessRequest, Caveat, ClockReading, Decision, RefusalReason, RoomOf } from '../../core/decision.ts'
 import type { Policy } from '../../core/policy.ts'
 import { type Want, sumPostings } from '../../core/grant.ts'
-import { CodedError, firstProblem } from '../../protocol/errors.ts'
-import {
-  type AccessRequestBody,
-  accessRequestBody,
-  accessResponse,
-  requestOf,
-} from '../../protocol/service/access-request.ts'
+import type { AccessRequestBody } from '../../protocol/service/access-request.ts'
+import { accessResponseText } from '../../protocol/service/access-response-text.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
 import { sha256 } from '../../protocol/signing.ts'
 import type { Durability } from './commits.ts'
@@ -40,6 +35,7 @@ import type { LastAnswer } from './journal.ts'
 import type { Claim, LastAnswers } from './last-answers.ts'
 import type { Ledger } from './ledger.ts'
 import type { PolicyBoard, PolicyInForce } from './policy-board.ts'
+import { type ReadBody, RequestBodies } from './request-bodies.ts'
 import { type RulesParts, requireRules } from './require-rules.ts'
 
 export interface AccessCall {
@@ -92,6 +88,7 @@ const NO_CAVEATS: readonly Caveat[] = []
 
 export class Access {
   readonly #parts: AccessParts
+  readonly #bodies = new RequestBodies()
 
   constructor(parts: AccessParts) {
     this.#parts = parts
@@ -103,22 +100,17 @@ export class Access {
    */
   request(call: AccessCall): Promise<AccessAnswer> {
     try {
-      const parsed = accessRequestBody[call.apiVersion].safeParse(call.body)
-      if (!parsed.success) throw new CodedError('BAD_REQUEST', firstProblem(parsed.error))
-      call.hold?.request(parsed.data.requester)
-      if (call.repeat === null) return this.#decide(call, parsed.data, null)
-      return this.#once(call, parsed.data, call.repeat)
+      const read = this.#bodies.read(call.apiVersion, call.body)
+      call.hold?.request(read.body.requester)
+      if (call.repeat === null) return this.#decide(call, read, null)
+      return this.#once(call, read, call.repeat)
     } catch (error) {
       return Promise.reject(error instanceof Error ? error : new Error(String(error)))
     }
   }
 
   /** Decides a request of an application session, unless it was decided before. */
-  async #once(
-    call: AccessCall,
-    body: AccessRequestBody,
-    repeat: NonNullable<AccessCall['repeat']>,
-  ): Promise<AccessAnswer> {
+  async #once(call: AccessCall, read: ReadBody, repeat: NonNullable<AccessCall['repeat']>): Promise<AccessAnswer> {
     const requestHash = sha256(`${call.apiVersion}\n${call.instanceId}\n${call.text}`)
     const { lastAnswers } = this.#parts
     const begun = lastAnswers.begin({ ...repeat, requestHash })
@@ -128,7 +120,7 @@ export class Access {
       return { body: answer, policyRevision, caveats: NO_CAVEATS, durability: this.#parts.ledger.durability }
     }
     try {
-      return await this.#decide(call, body, begun.claim)
+      return await this.#decide(call, read, begun.claim)
     } catch (error) {
       lastAnswers.fail(begun.claim, error)
       throw error
@@ -136,8 +128,8 @@ export class Access {
   }
 
   /** Decides, and where a top-up can help waits for it and decides again. */
-  #decide(call: AccessCall, body: AccessRequestBody, claim: Claim | null): Promise<AccessAnswer> {
-    const attempt = this.#attempt(call, requestOf(body))
+  #decide(call: AccessCall, { body, request }: ReadBody, claim: Claim | null): Promise<AccessAnswer> {
+    const attempt = this.#attempt(call, request)
     const wants = wantsOf(attempt.decision)
     if (wants.length === 0) return this.#record(call, body, this.#unlessOffline(call, attempt, false), claim)
     return this.#topUpAndDecide(call, body, attempt, wants, claim)
@@ -200,7 +192,7 @@ export class Access {
     const { ledger, lastAnswers, newId } = this.#parts
     const correlationId = newId()
     const { instanceId, revision: policyRevision } = policy.document
-    const answer = JSON.stringify(accessResponse(call.apiVersion, correlationId, request, decision))
+    const answer = accessResponseText(call.apiVersion, correlationId, request, decision)
     const lastAnswer = claim === null ? null : lastAnswerOf(claim, answer, policyRevision)
     const n = ledger.lastEntry() + 1
     const metaData = body.requestedItems.map((item) => item.metaData)

@@ -5,6 +5,7 @@
  */
 import type { AccountId } from '../../core/account.ts'
 import { type Decimal, formatDecimal, type Micro } from '../../core/amount.ts'
+import { quoted } from '../../protocol/json-text.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import type { Variables } from '../../core/formula-rate.ts'
 import type { AccessRequest, ClockReading, Decision, ItemOutcome, Part } from '../../core/decision.ts'
@@ -93,11 +94,4 @@ function rateText(rate: Decimal): string {
     rateTexts.set(rate, text)
   }
   return text
-}
-
-/** Printable ASCII but for the quotation mark and the backslash: what JSON writes as it stands. */
-const PLAIN = /^[ !#-[\]-~]*$/
-
-function quoted(text: string): string {
-  return PLAIN.test(text) ? `"${text}"` : JSON.stringify(text)
 }

@@ -9,7 +9,8 @@ import type { Socket } from 'node:net'
 import type { CodedError } from '../../../protocol/errors.ts'
 import { type QuickHead, quickHead } from './quick-head.ts'
 import type { Reply } from './reply.ts'
-import { type JsonBody, headerRefusal, parseJson } from './request-body.ts'
+import { KnownBodies } from './known-bodies.ts'
+import { type JsonBody, headerRefusal } from './request-body.ts'
 
 export interface QuickLaneOptions {
   readonly bodyBytesMax: number
@@ -37,6 +38,7 @@ const HEAD_BYTES_MAX = 2_048
 export class QuickLane {
   readonly #options: QuickLaneOptions
   readonly #heads = new Map<string, QuickHead>()
+  readonly #bodies = new KnownBodies()
   readonly #connections = new Set<Connection>()
 
   constructor(options: QuickLaneOptions) {
@@ -45,7 +47,9 @@ export class QuickLane {
 
   /** A connection has come. */
   readonly enter = (socket: Socket): void => {
-    const connection = new Connection(socket, this.#options, this.#headOf, (left) => this.#connections.delete(left))
+    const connection = new Connection(socket, this.#options, this.#headOf, this.#bodies, (left) =>
+      this.#connections.delete(left),
+    )
     this.#connections.add(connection)
   }
 
@@ -78,6 +82,7 @@ class Connection {
   readonly #socket: Socket
   readonly #options: QuickLaneOptions
   readonly #headOf: (text: string) => QuickHead | undefined
+  readonly #bodies: KnownBodies
   readonly #onLeft: (connection: Connection) => void
   /** Nothing has come over it yet. */
   isNew = true
@@ -90,11 +95,13 @@ class Connection {
     socket: Socket,
     options: QuickLaneOptions,
     headOf: (text: string) => QuickHead | undefined,
+    bodies: KnownBodies,
     onLeft: (connection: Connection) => void,
   ) {
     this.#socket = socket
     this.#options = options
     this.#headOf = headOf
+    this.#bodies = bodies
     this.#onLeft = onLeft
     socket.on('data', this.#onData).on('end', this.#onEnd).on('error', this.#onError).on('close', this.#onClose)
     socket.on('timeout', this.#onSilence)
@@ -129,7 +136,7 @@ class Connection {
       return
     }
     this.#isBusy = true
-    this.#options.take(head, parseJson(bytes.subarray(bodyStart)), this.#answer, this.#socket)
+    this.#options.take(head, this.#bodies.parse(bytes.subarray(bodyStart)), this.#answer, this.#socket)
   }
 
   readonly #answer = (reply: Reply): void => {

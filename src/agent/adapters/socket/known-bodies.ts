@@ -1,0 +1,29 @@
+/**
+ * Bodies that were read before, by their bytes: an application asks for the same again and again, and what is known need
+ * not be parsed once more. Whoever gets a body may get the same object as others before, so nobody changes one.
+ */
+import { isUtf8 } from 'node:buffer'
+import type { CodedError } from '../../../protocol/errors.ts'
+import { type JsonBody, parseJson } from './request-body.ts'
+
+const BODIES_MAX = 256
+
+/** Longer ones are rarely the same. */
+const BODY_BYTES_MAX = 2_048
+
+export class KnownBodies {
+  readonly #known = new Map<string, JsonBody>()
+
+  /** Like `parseJson`. */
+  parse(bytes: Buffer): JsonBody | CodedError {
+    if (bytes.length > BODY_BYTES_MAX || !isUtf8(bytes)) return parseJson(bytes)
+    const text = bytes.toString('utf8')
+    const known = this.#known.get(text)
+    if (known !== undefined) return known
+    const body = parseJson(bytes)
+    if (!('text' in body)) return body
+    if (this.#known.size >= BODIES_MAX) this.#known.clear()
+    this.#known.set(text, body)
+    return body
+  }
+}
