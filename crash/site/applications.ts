@@ -148,7 +148,8 @@ export class Applications implements Disposable {
       // A fault in the service is no outcome, though it may be gone at the next attempt.
       const mayRepeat = error instanceof CodedError && ERRORS[error.code].retry === 'later' && error.code !== 'INTERNAL'
       if (!mayRepeat) throw error
-      return error.code === 'AGENT_UNREACHABLE' && wasSent(error) ? 'SENT' : 'NOT_TAKEN'
+      const isUnknown = error.code === 'DISK_FAILED' || (error.code === 'AGENT_UNREACHABLE' && wasSent(error))
+      return isUnknown ? 'SENT' : 'NOT_TAKEN'
     }
   }
 

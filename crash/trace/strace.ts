@@ -2,7 +2,9 @@
  * Runs a program under strace. The tracer stops a thread before a system call and after it, and lets it go on only when it
  * has written that down; so a call that stands in the log as finished before another one begins was finished before it.
  */
-import { spawnSync } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { createInterface } from 'node:readline'
 import type { Launch } from '../site/service.ts'
 
 /** Everything by which a program can bring bytes into a file, a directory or a socket. */
@@ -38,6 +40,38 @@ export function traced(log: string): Launch {
 export function killedAt(call: string, number: number): Launch {
   const options = ['-D', '-f', '-q', '-o', '/dev/null', `-etrace=${call}`]
   return { under: ['strace', ...options, `-einject=${call}:signal=SIGKILL:when=${number}`] }
+}
+
+export interface Fault {
+  readonly pid: number
+  /** Names of system calls, with commas. */
+  readonly calls: string
+  /** For instance `EIO`. */
+  readonly error: string
+  /** Of the file on which they fail. */
+  readonly path: string
+}
+
+/** From when this resolves until it is ended, these calls of a running process do nothing and fail. */
+export async function failingCalls({ pid, calls, error, path }: Fault): Promise<{ end(): Promise<void> }> {
+  const options = ['-f', '-o', '/dev/null', '-P', path, `-etrace=${calls}`, `-einject=${calls}:error=${error}`]
+  const tracer = spawn('strace', [...options, '-p', String(pid)], { stdio: ['ignore', 'ignore', 'pipe'] })
+  const gone = once(tracer, 'close')
+  const said: string[] = []
+  await new Promise<void>((resolve, reject) => {
+    tracer.once('error', reject)
+    gone.then(() => reject(new Error(`strace ended: ${said.join(' ')}`)), reject)
+    createInterface({ input: tracer.stderr }).on('line', (line) => {
+      said.push(line)
+      if (line.includes('attached')) resolve()
+    })
+  })
+  return {
+    end: async () => {
+      tracer.kill('SIGINT')
+      await gone
+    },
+  }
 }
 
 const ARM64_LACKS = new Set([

@@ -1,0 +1,186 @@
+// What the agent does when its disk fails under load, on the real programs and real file systems: it refuses with a code, keeps
+// what it has answered, and is back when the disk is, without anybody's help but that of a supervisor that starts it again.
+import { execFileSync, spawnSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import Database from 'better-sqlite3'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { Applications } from '../../crash/site/applications.ts'
+import { copyDatabase, Site } from '../../crash/site/site.ts'
+import { failingCalls } from '../../crash/trace/strace.ts'
+import { seeded } from '../../src/demo/random.ts'
+import { accountLedger } from '../../src/protocol/edge/administration.ts'
+import { temporaryDirectory } from '../agent/harness.ts'
+import { needsStrace } from '../support/strace.ts'
+
+const timeout = 120_000
+
+let directory: string
+let site: Site
+beforeAll(async () => {
+  directory = mkdtempSync(join(tmpdir(), 'tallygate-disk-'))
+  site = await Site.make({ directory })
+  site.startTwin()
+  await site.twinReady()
+  await site.provision()
+})
+beforeEach(() => site.newDevice())
+afterEach(async () => {
+  await site.agent?.end('SIGKILL')
+})
+afterAll(async () => {
+  await site[Symbol.asyncDispose]()
+  rmSync(directory, { recursive: true, force: true })
+})
+
+async function underLoad(): Promise<Applications> {
+  site.startAgent()
+  await site.agentServes()
+  const { socketPath, instanceId } = site
+  const made = new Applications({
+    ...{ socketPath, instanceId, run: 'disk', applications: 3, inFlight: 4, pauseMs: 0, random: seeded(1) },
+  })
+  onTestFinished(() => made[Symbol.dispose]())
+  made.begin()
+  await moreAnswers(made)
+  return made
+}
+
+function moreAnswers(apps: Applications): Promise<void> {
+  const enough = apps.told.length + 100
+  return expect
+    .poll(
+      () => {
+        apps.check()
+        return apps.told.length
+      },
+      { timeout: 30_000, interval: 10 },
+    )
+    .toBeGreaterThanOrEqual(enough)
+    .catch((error: unknown) => {
+      throw new Error(`the agent does not answer; its log ends with:\n${agentLog().slice(-4_000)}`, { cause: error })
+    })
+}
+
+/** Everything that was answered stands in the ledger once, whatever was refused; and the twin bills what the device counts. */
+async function expectNothingLost(apps: Applications): Promise<void> {
+  await apps.end()
+  const { deviceId, accounts } = await site.drained()
+  using twin = site.administrator()
+  const path = `/edge/api/v1/instances/${site.instanceId}/accounts`
+  const books = await twin.json({ method: 'GET', path }, accountLedger)
+  for (const { account, used } of accounts) {
+    const holders = books.accounts.find((one) => one.account === account)?.devices ?? []
+    const billed = holders.filter((one) => one.deviceId === deviceId).reduce((sum, one) => sum + one.billed, 0n)
+    expect(billed).toBe(used)
+  }
+  const copy = join(temporaryDirectory(), 'copy.db')
+  copyDatabase(join(site.twinState, 'twin.db'), copy)
+  const database = new Database(copy, { readonly: true })
+  onTestFinished(() => void database.close())
+  const bodies = database.prepare('SELECT body FROM entries WHERE device_id = ?').pluck().all(deviceId) as string[]
+  const recorded = bodies.map((body) => (JSON.parse(body) as { correlationId: string }).correlationId)
+  expect(recorded).toHaveLength(new Set(recorded).size)
+  expect(apps.told.filter(({ correlationId }) => !recorded.includes(correlationId))).toEqual([])
+  // What has no answer may stand there; what is numbered stands there once, however often it was repeated.
+  expect(recorded.length - apps.told.length).toBeLessThanOrEqual(apps.unanswered)
+}
+
+const wal = (): string => join(site.agentState, 'journal.db-wal')
+const agentLog = (): string => readFileSync(join(directory, 'agent.log'), 'utf8')
+
+describe('a disk that fails', { timeout }, () => {
+  it.for([
+    ['in a flush', 'fsync,fdatasync', 'EIO'],
+    ['in a write', 'pwrite64', 'EIO'],
+    ['in a write, because it is read-only from one moment to the next', 'pwrite64', 'EROFS'],
+  ] as const)('%s ends the agent with a code; started again it has all that it answered', async (how, context) => {
+    needsStrace(context)
+    const [, calls, error] = how
+    const apps = await underLoad()
+    const fault = await failingCalls({ pid: site.agent?.pid ?? 0, calls, error, path: wal() })
+    expect(await site.agent?.ended).toBe(74)
+    await fault.end()
+    expect(agentLog()).toContain('DISK_FAILED')
+    site.startAgent()
+    await moreAnswers(apps)
+    await expectNothingLost(apps)
+  })
+
+  it('for want of space is refused by code, and used again by the same process', async (context) => {
+    needsStrace(context)
+    const apps = await underLoad()
+    const fault = await failingCalls({ pid: site.agent?.pid ?? 0, calls: 'pwrite64', error: 'ENOSPC', path: wal() })
+    await site.until('it says so', ({ conditions }) => conditions.some(({ code }) => code === 'NOT_RECORDED'))
+    const refused = apps.repeats
+    await expect.poll(() => apps.repeats).toBeGreaterThan(refused + 20)
+    await fault.end()
+    await moreAnswers(apps)
+    await site.until('it is well', ({ conditions }) => conditions.every(({ code }) => code !== 'NOT_RECORDED'))
+    expect(site.agent?.isAlive).toBe(true)
+    await expectNothingLost(apps)
+  })
+})
+
+describe('a file system', { timeout }, () => {
+  const mounted = (): string => dirname(site.agentState)
+
+  function mount(skip: (reason: string) => void, ...args: readonly string[]): void {
+    try {
+      execFileSync('mount', [...args, mounted()], { stdio: 'pipe' })
+    } catch (error) {
+      skip(`no file system can be mounted here: ${(error as Error).message}`)
+    }
+  }
+
+  /** Waits for whoever has just let go of it. */
+  async function unmount(): Promise<void> {
+    await expect.poll(() => spawnSync('umount', [mounted()], { stdio: 'pipe' }).status, { timeout: 20_000 }).toBe(0)
+  }
+
+  const unmountAtLast = (): void => {
+    onTestFinished(async () => {
+      await site.agent?.end('SIGKILL')
+      if (spawnSync('mountpoint', ['-q', mounted()]).status === 0) await unmount()
+    })
+  }
+
+  it('that gets full under load keeps the agent from deciding, not from delivering', async (context) => {
+    mount(context.skip, '-t', 'tmpfs', '-o', 'size=48m', 'tmpfs')
+    unmountAtLast()
+    const apps = await underLoad()
+    const filler = join(mounted(), 'filler')
+    // The agent takes from it at the same time.
+    expect(() => writeFileSync(filler, Buffer.alloc(64 * 1024 * 1024))).toThrow('ENOSPC')
+    await site.until('it says so', ({ conditions }) => conditions.some(({ code }) => code === 'NOT_RECORDED'))
+    const { lastEntry } = await site.drained()
+    expect(lastEntry).toBeGreaterThanOrEqual(apps.told.length)
+    rmSync(filler)
+    await moreAnswers(apps)
+    expect(site.agent?.isAlive).toBe(true)
+    await expectNothingLost(apps)
+  })
+
+  it('that the kernel makes read-only after a failure is refused at each start, and used when it is repaired', async (context) => {
+    const image = join(temporaryDirectory(), 'image')
+    writeFileSync(image, '')
+    truncateSync(image, 64 * 1024 * 1024)
+    execFileSync('mkfs.ext4', ['-q', '-F', image], { stdio: 'pipe' })
+    const attach = (): void => mount(context.skip, '-o', 'loop,errors=remount-ro', image)
+    attach()
+    unmountAtLast()
+    const apps = await underLoad()
+    execFileSync('mount', ['-o', 'remount,abort', mounted()], { stdio: 'pipe' })
+    expect(await site.agent?.ended).toBe(74)
+    site.startAgent()
+    expect(await site.agent?.ended).toBe(74)
+    await unmount()
+    // 1: there was something to repair.
+    expect([0, 1]).toContain(spawnSync('e2fsck', ['-f', '-y', image], { stdio: 'pipe' }).status)
+    attach()
+    site.startAgent()
+    await moreAnswers(apps)
+    await expectNothingLost(apps)
+  })
+})
