@@ -19,6 +19,9 @@ import { runRounds } from './rounds.ts'
 /** Each server is loaded for so long before it is measured, ms: its code is compiled in it. */
 const WARMUP_MS = 2_000
 
+/** After its start a server is left alone for so long, and then its memory at rest is read, ms. */
+const REST_MS = 1_000
+
 async function main(options: Options, directory: string): Promise<void> {
   const storage = measureStorage(directory)
   if (storage.fileSystem === 'tmpfs') throw new Error(`${directory} is on tmpfs, where nothing lasts: give --state-dir`)
@@ -31,6 +34,7 @@ async function main(options: Options, directory: string): Promise<void> {
     rounds: options.rounds,
     durationMs: options.seconds * 1000,
     warmupMs: WARMUP_MS,
+    restMs: REST_MS,
     directory,
   }
   const results = await runRounds(plan, showProgress)
@@ -47,7 +51,7 @@ async function main(options: Options, directory: string): Promise<void> {
     othersBusy: median(results.measurements.map(({ othersBusy }) => othersBusy)),
   }
   if (options.json) console.log(JSON.stringify({ conditions, sizes, lines, ...results }, null, 2))
-  else console.log(reportText(conditions, lines, results.accounts, agent.name))
+  else console.log(reportText(conditions, lines, results.accounts, { agent: agent.name, floor: floors[0]?.name ?? '' }))
 }
 
 function showProgress(progress: string): void {

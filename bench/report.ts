@@ -78,7 +78,7 @@ export function reportText(
   conditions: Conditions,
   lines: readonly Line[],
   accounts: readonly Account[],
-  agent: string,
+  names: { readonly agent: string; readonly floor: string },
 ): string {
   const { storage } = conditions
   const head = table(
@@ -128,7 +128,7 @@ export function reportText(
     ],
     2,
   )
-  return [head, body, ...verdicts(lines, agent), ...proofs(accounts, agent)].join('\n\n')
+  return [head, body, ...verdicts(lines, names.agent), memoryText(accounts, names.floor), proof(accounts)].join('\n\n')
 }
 
 function verdicts(lines: readonly Line[], agent: string): string[] {
@@ -147,12 +147,27 @@ function verdicts(lines: readonly Line[], agent: string): string[] {
   ]
 }
 
-function proofs(accounts: readonly Account[], agent: string): string[] {
+/** Proportional set sizes, medians over the rounds. */
+function memoryText(accounts: readonly Account[], floor: string): string {
+  const contenders = [...new Set(accounts.map(({ contender }) => contender))]
+  const mebibytes = (name: string, figure: (memory: Account['memory']) => number): number =>
+    median(accounts.filter(({ contender }) => contender === name).map(({ memory }) => figure(memory))) / 2 ** 20
+  const rows = contenders.map((name) => {
+    const columns = [({ atRest }: Account['memory']) => atRest, ({ underLoad }: Account['memory']) => underLoad]
+    return [
+      name,
+      ...columns.flatMap((figure) => {
+        const [own, base] = [mebibytes(name, figure), mebibytes(floor, figure)]
+        return [own.toFixed(0), name === floor || Number.isNaN(base) ? '' : (own / base).toFixed(2)]
+      }),
+    ]
+  })
+  return table([['memory (PSS)', 'at rest, MiB', 'of floor', 'under load, MiB', 'of floor'], ...rows], 1)
+}
+
+function proof(accounts: readonly Account[]): string {
   const total = accounts.reduce((sum, { recorded }) => sum + recorded, 0)
-  const memory = median(accounts.filter(({ contender }) => contender === agent).map((each) => each.memory))
-  const lines = [`${total.toLocaleString('en')} debits acknowledged, as many found in the databases after kill -9`]
-  if (!Number.isNaN(memory)) lines.push(`the agent's memory after the load: ${(memory / 2 ** 20).toFixed(0)} MiB (PSS)`)
-  return [lines.join('\n')]
+  return `${total.toLocaleString('en')} debits acknowledged, as many found in the databases after kill -9`
 }
 
 function ratioText(ratio: number | null): string {

@@ -3,6 +3,7 @@
  * connections, killed, and held to account. Contenders share the machine's moods that way, so that ratios of one round
  * mean something where absolute figures do not.
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import type { Contender } from './contenders/contender.ts'
 import { withPlace } from './contenders/place.ts'
 import type { LoadReport } from './load/closed-loop.ts'
@@ -15,6 +16,8 @@ export interface Plan {
   readonly rounds: number
   readonly durationMs: number
   readonly warmupMs: number
+  /** A server that has started is left alone for so long before its memory is read. */
+  readonly restMs: number
   /** Where each start gets a directory of its own. */
   readonly directory: string
 }
@@ -34,8 +37,15 @@ export interface Account {
   readonly round: number
   readonly acknowledged: number
   readonly recorded: number
-  /** After the load, bytes. */
-  readonly memory: number
+  readonly memory: Memory
+}
+
+/** Proportional set sizes of a server's process, bytes. */
+export interface Memory {
+  /** Started, and not asked for anything yet. */
+  readonly atRest: number
+  /** The largest that was seen in the middle of a measurement. */
+  readonly underLoad: number
 }
 
 export interface Results {
@@ -74,22 +84,27 @@ async function runOne(plan: Plan, contender: Contender, round: number, generator
     const running = await contender.start(place)
     const measurements: Measurement[] = []
     let acknowledged = 0
-    let memory = 0
+    const memory = { atRest: 0, underLoad: 0 }
     let recorded = 0
     try {
       const { target, pid } = running
+      await delay(plan.restMs)
+      memory.atRest = proportionalSetSize(pid)
       const warmth = { target, connections: Math.max(...plan.connections), warmupMs: 0, durationMs: plan.warmupMs }
       acknowledged += (await generator.run(warmth)).acknowledged
       for (const connections of plan.connections) {
         const before = { server: processorSeconds(pid), machine: machineSeconds(), at: performance.now() }
-        const report = await generator.run({ target, connections, warmupMs: RAMP_MS, durationMs: plan.durationMs })
+        const loading = generator.run({ target, connections, warmupMs: RAMP_MS, durationMs: plan.durationMs })
+        // A load that fails is heard of below.
+        await Promise.race([delay(RAMP_MS + plan.durationMs / 2), loading.catch(() => undefined)])
+        memory.underLoad = Math.max(memory.underLoad, proportionalSetSize(pid))
+        const report = await loading
         const elapsed = (performance.now() - before.at) / 1000
         const serverBusy = (processorSeconds(pid) - before.server) / elapsed
         const othersBusy = Math.max(0, (machineSeconds() - before.machine) / elapsed - serverBusy - report.busy)
         acknowledged += report.acknowledged
         measurements.push({ ...report, contender: contender.name, connections, round, serverBusy, othersBusy })
       }
-      memory = proportionalSetSize(pid)
     } finally {
       recorded = await running.killAndCount()
     }

@@ -20,13 +20,18 @@ function measured(contender: string, perSecond: readonly number[]): Measurement[
   }))
 }
 
+const account = (contender: string, atRest: number, underLoad: number) => ({
+  ...{ contender, round: 1, acknowledged: 617, recorded: 617 },
+  memory: { atRest: atRest * 2 ** 20, underLoad: underLoad * 2 ** 20 },
+})
+
 const results = (agent: readonly number[]): Results => ({
   measurements: [
     ...measured('agent', agent),
     ...measured('floor', [100, 1000, 100]),
     ...measured('redis', [50, 500, 50]),
   ],
-  accounts: [{ contender: 'agent', round: 1, acknowledged: 1234, recorded: 1234, memory: 90 * 2 ** 20 }],
+  accounts: [account('agent', 90, 120), account('floor', 45, 48)],
 })
 
 const conditions = {
@@ -55,11 +60,12 @@ describe('lines', () => {
 describe('text', () => {
   test('says which wanted ratio is reached and which is missed', () => {
     const { accounts } = results([])
-    const text = reportText(conditions, linesOf(results([70, 700, 70]), names), accounts, 'agent')
+    const text = reportText(conditions, linesOf(results([70, 700, 70]), names), accounts, names)
     expect(text).toContain('of redis: wanted 1.5, measured 1.40: missed')
     expect(text).toContain('of the floor: wanted 0.6, measured 0.70: reached')
     expect(text).toContain('1,234 debits acknowledged')
-    expect(text).toContain('90 MiB')
+    expect(text).toMatch(/^agent +90 +2.00 +120 +2.50$/m)
+    expect(text).toMatch(/^floor +45 +48 *$/m)
   })
 })
 

@@ -23,6 +23,7 @@ const plan = (contenders: readonly Contender[]): Plan => ({
   rounds: 1,
   durationMs: 30,
   warmupMs: 1,
+  restMs: 1,
   directory,
 })
 
@@ -37,6 +38,8 @@ test.each(FLOOR_STACKS)('everything that the floor on %s has acknowledged is in 
 
 test('everything that the agent has acknowledged is in its ledger, and the sizes are those of its entries', async () => {
   const { accounts } = await runRounds(plan([agent]), () => undefined)
+  expect(accounts[0]?.memory.atRest).toBeGreaterThan(2 ** 20)
+  expect(accounts[0]?.memory.underLoad).toBeGreaterThan(2 ** 20)
   expect(accounts[0]?.acknowledged).toBeGreaterThan(0)
   expect(accounts[0]?.recorded).toBe(accounts[0]?.acknowledged)
   const { entryBytes, answerBytes } = await withPlace(directory, measureSizes)
