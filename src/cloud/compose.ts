@@ -140,6 +140,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const { http, stopAccepting, renewCertificate } = createServer({
     bodyMax: settings.http.bodyMax,
     requestsMax: settings.http.requestsMax,
+    requestTimeoutMs: settings.http.requestTimeout,
     logger: log,
     newId,
     tls,

@@ -41,6 +41,12 @@ const options = {
       min: 1,
       max: 1_000_000,
     }),
+    requestTimeout: duration({
+      help: 'Longest that a request may take to arrive as a whole. Long enough for a device on a slow line.',
+      default: '2m',
+      min: '1s',
+      max: '1h',
+    }),
     checkAnswers: toggle({
       help: 'Hold every answer against what its operation declares; a wrong one becomes INTERNAL. For tests and trials.',
       default: false,

@@ -104,6 +104,8 @@ function textOf(value: unknown): string | null | undefined {
     case 'string':
       return value
     case 'number':
+      // Too large to be a number at all: its JSON text would be "null".
+      return Number.isFinite(value) ? JSON.stringify(value) : undefined
     case 'boolean':
       return JSON.stringify(value)
     case 'undefined':

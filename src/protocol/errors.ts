@@ -40,10 +40,28 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   MEDIA_TYPE_NOT_SUPPORTED: {
-    meaning: 'The body is not declared as application/json.',
-    remedy: 'Send the header Content-Type: application/json.',
+    meaning: 'The body is not declared as application/json, or is compressed where that is not taken.',
+    remedy: 'Send the header Content-Type: application/json, and the body as it is.',
     http: 415,
     retry: 'no',
+  },
+  METHOD_NOT_ALLOWED: {
+    meaning: 'There is something at this path, but not by this method.',
+    remedy: 'Use a method that the header Allow names.',
+    http: 405,
+    retry: 'no',
+  },
+  HEADERS_TOO_LARGE: {
+    meaning: 'The request line and the headers are larger than 16 KiB together.',
+    remedy: 'Send a shorter path, and a token with fewer claims.',
+    http: 431,
+    retry: 'no',
+  },
+  REQUEST_TOO_SLOW: {
+    meaning: 'The request did not arrive in the time that it may take.',
+    remedy: 'Send it again over a faster connection, or raise the limit in the configuration.',
+    http: 408,
+    retry: 'later',
   },
   NOT_ACCEPTABLE: {
     meaning: 'The service has the answer in none of the media types that the header Accept names.',
@@ -544,6 +562,17 @@ export const errorBody = z.object({ message: z.string(), code: z.string() })
 export function firstProblem(error: z.ZodError, root = 'body'): string {
   const issue = error.issues[0]
   if (issue === undefined) return `${root}: invalid`
-  const path = issue.path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${String(key)}`)).join('')
-  return `${root}${path}: ${issue.message}`
+  const { path, message } = innermost(issue)
+  const place = path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${String(key)}`)).join('')
+  return `${root}${place}: ${message}`
+}
+
+/** Of forms of which none fits, the one that fits farthest tells what is wrong. */
+function innermost(issue: z.core.$ZodIssue): Pick<z.core.$ZodIssue, 'path' | 'message'> {
+  if (issue.code !== 'invalid_union') return issue
+  const [closest] = issue.errors
+    .flatMap(([first]) => (first === undefined ? [] : [innermost(first)]))
+    .toSorted((a, b) => b.path.length - a.path.length)
+  if (closest !== undefined) return { ...closest, path: [...issue.path, ...closest.path] }
+  return { path: issue.path, message: 'is none of the known values' }
 }

@@ -13,6 +13,12 @@ export const plainText = (maxLength: number) =>
     .max(maxLength)
     .refine((text) => text.isWellFormed() && !text.includes('\u0000'), 'must be well-formed Unicode without NUL')
 
+/** Text that can be a part of a path: clients resolve `.` and `..` before they send it, and could never name it again. */
+export const pathText = (maxLength: number) =>
+  plainText(maxLength)
+    .min(1)
+    .refine((text) => text !== '.' && text !== '..', 'must not be . or ..')
+
 export const uuid = z.guid()
 
 /** POSIX milliseconds, up to the last one of the year 9999. */
@@ -48,7 +54,7 @@ export const decimalNumber = (rule: 'POSITIVE' | 'NON_NEGATIVE') =>
   bounded(rule).transform((number, context): Decimal => {
     const value = parseDecimal(number)
     if (value !== undefined && (rule === 'POSITIVE' ? value.digits > 0n : value.digits >= 0n)) return value
-    context.addIssue({ code: 'custom', message: rule === 'POSITIVE' ? 'must be greater than 0' : 'must be 0 or more' })
+    context.addIssue({ code: 'custom', message: 'must be a number of reasonable size' })
     return z.NEVER
   })
 

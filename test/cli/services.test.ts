@@ -88,6 +88,18 @@ describe('a service that cannot start says why in one line, with the exit code o
     ])
   })
 
+  test('the twin on a push port that another process has', async () => {
+    const other = createServer()
+    await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve))
+    const { port } = other.address() as AddressInfo
+    const { code, lines } = await failure([...cloudArgs(), '--push-port', String(port)])
+    await new Promise((resolve) => other.close(resolve))
+    expect(code).toBe(75)
+    expect(lines.filter((line) => line.startsWith('tallygate: '))).toEqual([
+      expect.stringContaining(`ADDRESS_IN_USE: Another process listens on 127.0.0.1:${port} (push).`) as string,
+    ])
+  })
+
   test('the twin on a database that is none', async () => {
     mkdirSync(inside('cloud'))
     writeFileSync(inside('cloud', 'twin.db'), 'this is not a database, and longer than its header would be'.repeat(50))

@@ -29,7 +29,15 @@ function holdsUnsafeKey(value: unknown): boolean {
   return Object.hasOwn(value, UNSAFE_KEY) || Object.values(value).some(holdsUnsafeKey)
 }
 
-const metaData = jsonObject.refine((value) => !holdsUnsafeKey(value), `must not hold a key ${UNSAFE_KEY}`)
+/** A number such as 1e400, which would be recorded as null. */
+function holdsInfinity(value: unknown): boolean {
+  if (typeof value === 'number') return !Number.isFinite(value)
+  return typeof value === 'object' && value !== null && Object.values(value).some(holdsInfinity)
+}
+
+const metaData = jsonObject
+  .refine((value) => !holdsUnsafeKey(value), `must not hold a key ${UNSAFE_KEY}`)
+  .refine((value) => !holdsInfinity(value), 'must not hold a number that is larger than numbers can be')
 
 const requester = z
   .strictObject({

@@ -1,9 +1,9 @@
 /** Authorization keys on the wire. Source: contract, Authentication; facts on key management. */
 import { z } from 'zod'
-import { instant, plainText } from '../wire.ts'
+import { instant, pathText } from '../wire.ts'
 import { paging } from './instances.ts'
 
-export const keyId = plainText(256).min(1)
+export const keyId = pathText(256)
 
 /** Body of PUT `administration-keys` and `client-keys`. */
 export const keysBody = z

@@ -5,7 +5,7 @@
 import { z } from 'zod'
 import { LINE_ITEM_ENCODED_MAX, fitsEncoded } from '../../core/account.ts'
 import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/amount.ts'
-import { instant, plainText } from '../wire.ts'
+import { instant, pathText, plainText } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
 const LINE_ITEM_STATES = ['DEPLOYED', 'INACTIVE', 'OBSOLETE'] as const
@@ -16,12 +16,10 @@ export const RESET_FREQUENCIES = ['NONE', 'DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY'
 /** Most whole tokens of a line item, overdraft included. */
 const TOKENS_MAX = Number(MICRO_MAX / MICRO_PER_TOKEN)
 
-export const lineItemId = plainText(256)
-  .min(1)
-  .refine(
-    (id) => fitsEncoded(LINE_ITEM_ENCODED_MAX, id),
-    `must be at most ${LINE_ITEM_ENCODED_MAX} characters long once it is percent-encoded`,
-  )
+export const lineItemId = pathText(256).refine(
+  (id) => fitsEncoded(LINE_ITEM_ENCODED_MAX, id),
+  `must be at most ${LINE_ITEM_ENCODED_MAX} characters long once it is percent-encoded`,
+)
 
 const wholeTokens = z.int().min(0).max(TOKENS_MAX)
 
@@ -139,12 +137,14 @@ function problemsOf(issue: z.core.$ZodIssue): readonly string[] {
           `${path}: property '${shorten(key)}' is not defined in the schema and the schema does not allow additional properties`,
       )
     case 'too_small':
+      if (isSafeBound(issue.minimum)) return []
       return [
         issue.origin === 'string'
           ? `${path}: must be at least ${issue.minimum} characters long`
           : `${path}: must have a minimum value of ${issue.minimum}`,
       ]
     case 'too_big':
+      if (isSafeBound(issue.maximum)) return []
       return [
         issue.origin === 'string'
           ? `${path}: must be at most ${issue.maximum} characters long`
@@ -155,6 +155,11 @@ function problemsOf(issue: z.core.$ZodIssue): readonly string[] {
   }
 }
 
+/** The bound of an exact integer; the field has a closer one of its own, which is reported. */
+function isSafeBound(bound: number | bigint): boolean {
+  return bound === Number.MAX_SAFE_INTEGER || bound === Number.MIN_SAFE_INTEGER
+}
+
 function enumerated(input: unknown, values: readonly unknown[]): string {
   return typeof input === 'string'
     ? `does not have a value in the enumeration [${values.join(', ')}]`
@@ -162,6 +167,7 @@ function enumerated(input: unknown, values: readonly unknown[]): string {
 }
 
 function missing(path: readonly PropertyKey[]): string {
+  if (path.length === 0) return '$: nothing found, object expected'
   return `${pathOf(path.slice(0, -1))}: required property '${String(path.at(-1))}' not found`
 }
 

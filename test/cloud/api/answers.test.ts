@@ -22,6 +22,7 @@ async function said(answers: DeclaredAnswers, status: number, type: string, payl
   const { http } = createServer({
     bodyMax: 1024,
     requestsMax: 10,
+    requestTimeoutMs: 60_000,
     logger: pino({ level: 'silent' }),
     newId: () => 'id',
     tls: null,

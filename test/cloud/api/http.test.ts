@@ -1,4 +1,5 @@
 import { connect } from 'node:net'
+import { gzipSync } from 'node:zlib'
 import { text as readAll } from 'node:stream/consumers'
 import { PassThrough } from 'node:stream'
 import fc from 'fast-check'
@@ -26,21 +27,136 @@ describe('the server', () => {
     expect(await (await fetch(`${origin}/readyz`)).json()).toEqual({ status: 'ready' })
   })
 
-  it('answers an unknown path, method or version with 404', async () => {
+  it('answers an unknown path or version with 404', async () => {
     await using twin = await openTwin()
     for (const [method, path] of [
       ['GET', '/'],
       ['GET', '/provisioning/api/v1.2/instances'],
       ['GET', '/provisioning/api/instances'],
-      ['DELETE', INSTANCES],
-      ['HEAD', INSTANCES],
+      ['POST', '/provisioning/api/v1.1/nothing'],
+      ['OPTIONS', '/provisioning/api/v1.1/nothing'],
       ['GET', '/elastic/api/v1.1/instances'],
       ['GET', '/api/v1.1/rate-tables'],
     ] as const) {
       const { status, body } = await twin.call(method, path)
       expect(status, `${method} ${path}`).toBe(404)
-      if (method !== 'HEAD') expect(body).toMatchObject({ code: 'NOT_FOUND' })
+      expect(body).toMatchObject({ code: 'NOT_FOUND' })
     }
+  })
+
+  it('tells which methods a path takes', async () => {
+    await using twin = await openTwin()
+    const instance = `${INSTANCES}/64d2028c-ae87-4069-a624-66089d957ef9`
+    const session = '/api/v1.0/sessions/64d2028c-ae87-4069-a624-66089d957ef9'
+    for (const [method, path, allow] of [
+      ['DELETE', INSTANCES, 'GET, POST, OPTIONS'],
+      ['HEAD', `${INSTANCES}/?size=1`, 'GET, POST, OPTIONS'],
+      ['PATCH', `${instance}/line-items`, 'GET, PUT, OPTIONS'],
+      ['POST', session, 'DELETE, GET, PUT, OPTIONS'],
+      // A heartbeat has an effect, and HEAD must not have one.
+      ['HEAD', `${session}/heartbeat`, 'GET, OPTIONS'],
+      ['PUT', '/edge/api/v1/devices', 'GET, OPTIONS'],
+    ] as const) {
+      const { status, body, headers } = await twin.call(method, path, { token: null })
+      expect([status, headers.get('allow')], `${method} ${path}`).toEqual([405, allow])
+      if (method !== 'HEAD') expect(body).toMatchObject({ code: 'METHOD_NOT_ALLOWED' })
+      const asked = await twin.call('OPTIONS', path, { token: null })
+      expect([asked.status, asked.headers.get('allow'), asked.text]).toEqual([204, allow, ''])
+    }
+    expect(twin.wrongAnswers).toEqual([])
+  })
+
+  it('reads no body for a path that it does not have', async () => {
+    await using twin = await openTwin()
+    for (const [path, status] of [
+      ['/nothing', 404],
+      [INSTANCES, 405],
+    ] as const) {
+      const head = `PATCH /dynamicmonetization${path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n`
+      expect(await raw(twin, `${head}Content-Length: 1000\r\n\r\n{`)).toMatch(new RegExp(`^HTTP/1.1 ${status} `))
+    }
+  })
+
+  it('gives up a request that takes too long to arrive', async () => {
+    await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, requestTimeout: 300 } }))
+    const { hostname, port } = new URL(twin.cloud.address)
+    const head = `POST /dynamicmonetization${INSTANCES} HTTP/1.1\r\nHost: x\r\n`
+    const token = await twin.administrationToken()
+    const body = `Authorization: Bearer ${token}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{`
+    for (const part of [head, head + body]) {
+      const slow = connect(Number(port), hostname)
+      slow.write(part)
+      const said = await readAll(slow)
+      expect(said).toMatch(/^HTTP\/1.1 408 /)
+      expect(said).toContain('"code":"REQUEST_TOO_SLOW"')
+    }
+    expect((await twin.call('GET', INSTANCES)).status).toBe(200)
+  })
+
+  it('refuses headers that are too large by their name', async () => {
+    await using twin = await openTwin()
+    for (const request of [
+      `GET /${'x'.repeat(20_000)} HTTP/1.1\r\nHost: x\r\n\r\n`,
+      `GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${'x'.repeat(20_000)}\r\n\r\n`,
+    ]) {
+      const said = await raw(twin, request)
+      expect(said).toMatch(/^HTTP\/1.1 431 /)
+      expect(said).toContain('"code":"HEADERS_TOO_LARGE"')
+    }
+  })
+
+  it('refuses a compressed body, and takes one that says that it is not', async () => {
+    await using twin = await openTwin()
+    const body = '{"shortName":"s","accountId":"a"}'
+    const packed = await twin.call('POST', INSTANCES, {
+      raw: new Uint8Array(gzipSync(body)),
+      headers: { 'content-encoding': 'gzip' },
+    })
+    expect([packed.status, pick(packed.body, 'code')]).toEqual([415, 'MEDIA_TYPE_NOT_SUPPORTED'])
+    const plain = await twin.call('POST', INSTANCES, { raw: body, headers: { 'content-encoding': 'identity' } })
+    expect(plain.status).toBe(201)
+  })
+
+  it('takes no id that clients would resolve away in a path', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.instance()
+    const { publicPem } = newKeyPair()
+    for (const id of ['.', '..']) {
+      expect((await twin.lineItem(instance, { activationId: id })).status).toBe(400)
+      const key = await twin.call('PUT', '/api/v1.1/client-keys', { body: [{ id, publicKey: publicPem }] })
+      expect(key.status).toBe(400)
+    }
+    expect((await twin.lineItem(instance, { activationId: '...' })).status).toBe(201)
+  })
+
+  it('names the place of a mistake, also where several forms are taken', async () => {
+    await using twin = await openTwin()
+    const instance = await twin.instance()
+    const said = async (method: string, path: string, raw: string) =>
+      pick((await twin.call(method, path, { raw })).body, 'message')
+    const conditions = `/api/v1.1/instances/${instance}/conditions`
+    for (const [raw, wanted] of [
+      ['[{"operator":"IN","property":"a","values":[1]}]', /^body\[0\]\.values\[0\]: /],
+      ['[{"operator":"NOT","condition":{"operator":"IN","values":["a"]}}]', /^body\[0\]\.condition\.property: /],
+      ['[{"operator":"XOR"}]', /^body\[0\]\.operator: is none of the known values$/],
+      ['{}', /^body\.conditions: /],
+    ] as const) {
+      expect(await said('POST', conditions, raw)).toMatch(wanted)
+    }
+    const configuration = '/provisioning/api/v1.1/configuration'
+    expect(await said('PATCH', configuration, '[{"name":"timezone.tolerant"}]')).toMatch(/^body\[0\]\.value: /)
+    const access = `/elastic/api/v1.1/instances/${instance}/access-request`
+    const asking = (item: string) => `{"requester":{"type":"u","value":"v"},"requestedItems":[{"item":"A",${item}}]}`
+    expect(await said('POST', access, asking('"count":1e300'))).toBe(
+      'body.requestedItems[0].count: must be a number of reasonable size',
+    )
+    expect(await said('POST', access, asking('"count":1,"metaData":{"a":[1e400]}'))).toBe(
+      'body.requestedItems[0].metaData: must not hold a number that is larger than numbers can be',
+    )
+    const lineItems = `${INSTANCES}/${instance}/line-items`
+    expect(await said('PUT', lineItems, '')).toEqual(['$: nothing found, object expected'])
+    const huge = JSON.stringify(lineItemBody()).replace(/"quantity":\d+/, '"quantity":9007199254740993')
+    expect(await said('PUT', lineItems, huge)).toEqual(['$.quantity: must have a maximum value of 9223372036854'])
   })
 
   it('takes its areas below another prefix, or below none', async () => {
@@ -191,6 +307,7 @@ describe('the server', () => {
     const server = createServer({
       bodyMax: 1024,
       requestsMax: 10,
+      requestTimeoutMs: 60_000,
       logger: pino({ level: 'silent' }),
       newId: () => 'id',
       tls: null,
@@ -209,6 +326,7 @@ describe('the server', () => {
     const options = {
       bodyMax: 1024,
       requestsMax: 10,
+      requestTimeoutMs: 60_000,
       logger: pino({ level: 'silent' }),
       newId: () => 'id',
       tls: null,

@@ -4,7 +4,7 @@
  */
 import { STATUS_CODES } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
+import { CodedError, ERRORS, type ErrorCode } from '../../../protocol/errors.ts'
 
 const RETRY_AFTER_S = 1
 
@@ -36,11 +36,19 @@ export function sendJson(reply: FastifyReply, status: number, body?: unknown): v
   else void reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
 }
 
-/** A whole response for a connection that sent no HTTP request. */
-export function rawBadRequest(): string {
-  const body = JSON.stringify({ message: 'The connection did not send an HTTP request.', code: 'BAD_REQUEST' })
+/** What the parser of the connection, or its clock, found wrong, by the codes of Node. */
+const BROKEN: Readonly<Record<string, [ErrorCode, string]>> = {
+  HPE_HEADER_OVERFLOW: ['HEADERS_TOO_LARGE', 'The request line and the headers are too large.'],
+  ERR_HTTP_REQUEST_TIMEOUT: ['REQUEST_TOO_SLOW', 'The request did not arrive in time.'],
+}
+
+/** A whole response for a connection on which no HTTP request arrived. @param cause code of Node's error */
+export function rawRefusal(cause: string | undefined): string {
+  const [code, message] = BROKEN[cause ?? ''] ?? ['BAD_REQUEST', 'The connection did not send an HTTP request.']
+  const body = JSON.stringify({ message, code })
+  const { http } = ERRORS[code]
   return [
-    `HTTP/1.1 400 ${STATUS_CODES[400] ?? ''}`,
+    `HTTP/1.1 ${http} ${STATUS_CODES[http] ?? ''}`,
     'content-type: application/json; charset=utf-8',
     `content-length: ${Buffer.byteLength(body)}`,
     'connection: close',

@@ -10,7 +10,7 @@ import type { Authenticator, Principal } from '../../app/authenticate.ts'
 import { answerError, sendJson } from './answer-error.ts'
 import { decompressUpTo, notGzip } from './edge-gzip.ts'
 import { type Answers, type Declared, type Method, declaredAnswers } from './operation.ts'
-import { parse, requireKind } from './routes.ts'
+import { parse, refuseCompressed, requireKind } from './routes.ts'
 
 /** A device's own token, an administrator's, or the one-time token of a device to be. */
 export type EdgeAccess = 'DEVICE' | 'ADMINISTRATION' | 'ENROLLMENT'
@@ -99,6 +99,7 @@ export function registerEdgeRoutes(
             if (access === 'ENROLLMENT') return void bearer(request)
             const principal = await authenticator.authenticate(request.headers.authorization, now())
             requireAccess(access, principal, request.params)
+            if (!gzip) refuseCompressed(request)
             principals.set(request, principal)
           },
           handler: async (request, reply) => answer(operation, principals.get(request) ?? null, request, reply),

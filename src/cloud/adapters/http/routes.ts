@@ -105,6 +105,7 @@ export function registerRoutes(
           onRequest: async (request) => {
             const principal = await authenticator.authenticate(request.headers.authorization, now())
             requireKind(principal, operation.access)
+            refuseCompressed(request)
             principals.set(request, principal)
           },
           handler: async (request, reply) => {
@@ -180,6 +181,13 @@ export function requireInstanceOf({ instances }: Principal, id: string): void {
   if (instances !== null && !instances.has(id)) {
     throw new CodedError('INSTANCE_NOT_IN_TOKEN', `The token may not be used for instance ${id}.`)
   }
+}
+
+/** @throws CodedError MEDIA_TYPE_NOT_SUPPORTED where there is a body that would have to be unpacked */
+export function refuseCompressed({ method, headers }: FastifyRequest): void {
+  const encoding = headers['content-encoding']?.toLowerCase()
+  if (method === 'GET' || encoding === undefined || encoding === 'identity') return
+  throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'The body is compressed; send it as it is.')
 }
 
 function readInstanceHeader(request: FastifyRequest): string | null {

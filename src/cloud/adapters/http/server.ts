@@ -2,17 +2,26 @@
  * The twin's HTTP server without any route: bodies, limits, errors, log lines. Routes are registered by whoever composes it.
  */
 import { Server as TlsServer } from 'node:tls'
-import Fastify, { type FastifyBaseLogger, type FastifyInstance, LogController } from 'fastify'
+import Fastify, {
+  type FastifyBaseLogger,
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+  LogController,
+} from 'fastify'
 import { CodedError } from '../../../protocol/errors.ts'
-import { answerError, rawBadRequest } from './answer-error.ts'
+import { answerError, rawRefusal } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
 import { parseJson } from './json.ts'
+import { PathMethods } from './path-methods.ts'
 
 export interface ServerOptions {
   /** Largest body, bytes. */
   readonly bodyMax: number
   /** Requests under way at once; more are answered with OVERLOADED. */
   readonly requestsMax: number
+  /** Longest that a request may take to arrive as a whole, ms. */
+  readonly requestTimeoutMs: number
   readonly logger: FastifyBaseLogger
   readonly newId: () => string
   /** PEM; null: plain HTTP. */
@@ -29,7 +38,21 @@ export interface Server {
   readonly renewCertificate: (tls: { readonly certificate: string; readonly key: string }) => void
 }
 
+/** Longest that the head of a request may take to arrive, ms. */
+const HEAD_TIMEOUT_MS_MAX = 30_000
+
+/** How long a connection stays on which no HTTP request arrived, ms. */
+const LINGER_MS = 1_000
+
+/** How often to look for requests that take too long, ms. */
+const ARRIVALS_CHECKED_EVERY_MS_MAX = 5_000
+
 export function createServer(options: ServerOptions): Server {
+  const { requestTimeoutMs } = options
+  const arrival = {
+    headersTimeout: Math.min(requestTimeoutMs, HEAD_TIMEOUT_MS_MAX),
+    connectionsCheckingInterval: Math.min(requestTimeoutMs, ARRIVALS_CHECKED_EVERY_MS_MAX),
+  }
   const http = Fastify({
     bodyLimit: options.bodyMax,
     loggerInstance: options.logger,
@@ -41,11 +64,17 @@ export function createServer(options: ServerOptions): Server {
     forceCloseConnections: 'idle',
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1_024 },
     frameworkErrors: (error, request, reply) => answerError(error, request, reply),
-    clientErrorHandler: (_error, socket) => {
-      if (socket.writable) socket.end(rawBadRequest())
-      else socket.destroy()
+    requestTimeout: requestTimeoutMs,
+    clientErrorHandler: (error, socket) => {
+      if (!socket.writable) return void socket.destroy()
+      socket.end(rawRefusal(error.code))
+      // Time to read the answer while still sending, and no more.
+      socket.resume()
+      setTimeout(() => socket.destroy(), LINGER_MS).unref()
     },
-    ...(options.tls === null ? {} : { https: { cert: options.tls.certificate, key: options.tls.key } }),
+    ...(options.tls === null
+      ? { http: arrival }
+      : { https: { ...arrival, cert: options.tls.certificate, key: options.tls.key } }),
   }) as unknown as FastifyInstance
   let stopping = false
   let underWay = 0
@@ -59,10 +88,10 @@ export function createServer(options: ServerOptions): Server {
     }
   })
   http.setErrorHandler((error, request, reply) => answerError(error, request, reply))
-  http.setNotFoundHandler((request, reply) =>
-    answerError(new CodedError('NOT_FOUND', `There is no ${request.method} on this path.`), request, reply),
-  )
-  http.addHook('onRequest', async (_request, reply) => {
+  const methods = new PathMethods()
+  http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
+  http.setNotFoundHandler((request, reply) => answerUnrouted(methods.at(request.url), request, reply))
+  http.addHook('onRequest', async (request, reply) => {
     underWay += 1
     reply.raw.once('close', () => {
       underWay -= 1
@@ -71,6 +100,9 @@ export function createServer(options: ServerOptions): Server {
     if (underWay > options.requestsMax) {
       throw new CodedError('OVERLOADED', `More than ${options.requestsMax} requests are under way.`)
     }
+    // Before the body is read: it is for nobody.
+    if (request.is404) return answerUnrouted(methods.at(request.url), request, reply)
+    return undefined
   })
   http.addHook('onSend', async (_request, reply) => {
     if (stopping) void reply.header('connection', 'close')
@@ -89,4 +121,17 @@ export function createServer(options: ServerOptions): Server {
       if (http.server instanceof TlsServer) http.server.setSecureContext({ cert: certificate, key })
     },
   }
+}
+
+/** @param allowed the methods of the path */
+function answerUnrouted(allowed: readonly string[], request: FastifyRequest, reply: FastifyReply): FastifyReply {
+  const { method } = request
+  if (allowed.length === 0) {
+    answerError(new CodedError('NOT_FOUND', `There is no ${method} on this path.`), request, reply)
+    return reply
+  }
+  void reply.header('allow', [...allowed, 'OPTIONS'].join(', '))
+  if (method === 'OPTIONS') return reply.code(204).send()
+  answerError(new CodedError('METHOD_NOT_ALLOWED', `This path does not take ${method}.`), request, reply)
+  return reply
 }

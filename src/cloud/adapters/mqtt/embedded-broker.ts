@@ -115,7 +115,14 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
   const server: Server =
     tls === null ? createServer(accept) : createTlsServer({ cert: tls.certificate, key: tls.key }, accept)
   server.maxConnections = CONNECTIONS_MAX
-  const port = await listen(server, options)
+  let port: number
+  try {
+    port = await listen(server, options)
+  } catch (error) {
+    // Its timers would keep the process alive that reports the error.
+    await new Promise<void>((resolve) => aedes.close(() => resolve()))
+    throw error
+  }
 
   return {
     url: `${tls === null ? 'mqtt' : 'mqtts'}://${options.host.includes(':') ? `[${options.host}]` : options.host}:${port}`,

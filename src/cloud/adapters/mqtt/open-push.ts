@@ -69,7 +69,12 @@ async function openEmbedded(parts: PushParts): Promise<Push> {
     log,
   })
   // It keeps no retained hint over a restart.
-  await announcePolicies(store, broker)
+  try {
+    await announcePolicies(store, broker)
+  } catch (error) {
+    await broker.close()
+    throw error
+  }
   const publisher = publish(parts, broker)
   return {
     local: broker.url,
