@@ -7,6 +7,7 @@ import { pino } from 'pino'
 import { describe, expect, it } from 'vitest'
 import { registerHealth } from '../../../src/cloud/adapters/http/health.ts'
 import { createServer } from '../../../src/cloud/adapters/http/server.ts'
+import { CodedError, ERRORS, type ErrorCode } from '../../../src/protocol/errors.ts'
 import { START, type Twin, lineItemBody, newKeyPair, openTwin, pick } from '../harness.ts'
 
 const INSTANCES = '/provisioning/api/v1.1/instances'
@@ -320,6 +321,26 @@ describe('the server', () => {
     expect([refused.statusCode, pick(refused.json(), 'code')]).toEqual([503, 'STOPPING'])
     expect(refused.headers).toMatchObject({ connection: 'close', 'retry-after': '1' })
     await server.http.close()
+  })
+
+  it('tells nobody where its database is, nor what its files are called', async () => {
+    const { http } = createServer({
+      bodyMax: 1024,
+      requestsMax: 10,
+      requestTimeoutMs: 60_000,
+      logger: pino({ level: 'silent' }),
+      newId: () => 'id',
+      tls: null,
+      onWrongAnswer: null,
+    })
+    let code: ErrorCode = 'DATABASE_UNREACHABLE'
+    registerHealth(http, () => Promise.reject(new CodedError(code, 'postgres://user@db.internal/x: /var/lib/x')))
+    for (const each of ['DATABASE_REFUSED', 'DATABASE_CORRUPT', 'NOT_RECORDED', 'STATE_UNWRITABLE'] as const) {
+      code = each
+      const { body, statusCode } = await http.inject('/readyz')
+      expect([statusCode, JSON.parse(body)]).toEqual([ERRORS[code].http, { message: ERRORS[code].meaning, code }])
+    }
+    await http.close()
   })
 
   it('is not ready when it cannot do its work', async () => {

@@ -17,6 +17,18 @@ const FRAMEWORK: Readonly<Record<string, [ErrorCode, string]>> = {
   FST_ERR_BAD_URL: ['BAD_REQUEST', 'The path is not well-formed.'],
 }
 
+/** Codes whose own words name addresses, users and paths of the installation: the log has them, callers get the meaning. */
+const INSIDE: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
+  'DATABASE_UNREACHABLE',
+  'DATABASE_REFUSED',
+  'DATABASE_UNSUITABLE',
+  'DATABASE_CORRUPT',
+  'OUTCOME_UNKNOWN',
+  'NOT_RECORDED',
+  'STATE_UNWRITABLE',
+  'DISK_FAILED',
+])
+
 export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const known = coded(error)
   if (known === undefined || known.httpStatus >= 500) request.log.error({ err: error }, 'request failed')
@@ -26,7 +38,8 @@ export function answerError(error: unknown, request: FastifyRequest, reply: Fast
   const { retryAfterMs } = shown.facts
   if (typeof retryAfterMs === 'number') void reply.header('retry-after', Math.ceil(retryAfterMs / 1000))
   else if (shown.httpStatus === 503) void reply.header('retry-after', RETRY_AFTER_S)
-  sendJson(reply, shown.httpStatus, { message: shown.message, code: shown.code })
+  const message = INSIDE.has(shown.code) ? ERRORS[shown.code].meaning : shown.message
+  sendJson(reply, shown.httpStatus, { message, code: shown.code })
 }
 
 /** The body is written by JSON.stringify, which alone writes exact numbers. */

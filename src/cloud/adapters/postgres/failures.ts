@@ -70,15 +70,16 @@ export function coded(error: unknown, shown: string): unknown {
   }
   const state = sqlState(error instanceof WouldWait ? error.cause : error)
   if (state === undefined) return error
-  const of = (code: ConstructorParameters<typeof CodedError>[0], text: string) =>
-    new CodedError(code, `${shown}: ${text}`, { cause: error, facts: { sqlState: state } })
+  type Code = ConstructorParameters<typeof CodedError>[0]
+  const plain = (code: Code, text: string) => new CodedError(code, text, { cause: error, facts: { sqlState: state } })
+  const of = (code: Code, text: string) => plain(code, `${shown}: ${text}`)
   const { message } = error as Error
   switch (state) {
     case '40001':
     case '40P01':
     case '55P03': // lock_not_available
     case '57014': // query_canceled: the statement's limit
-      return of('OVERLOADED', 'too many transactions wait for the same rows.')
+      return plain('OVERLOADED', 'Too many transactions wait for the same rows.')
     case '53100': // disk_full
     case '58030': // io_error
       return of('NOT_RECORDED', message)
@@ -89,9 +90,9 @@ export function coded(error: unknown, shown: string): unknown {
       return of('DATABASE_CORRUPT', message)
     case '22021': // character_not_in_repertoire
     case '54000': // program_limit_exceeded: a text is too long for an index
-      return of(
+      return plain(
         'BAD_REQUEST',
-        'a text is longer than the database can look up, or has a character that it cannot hold.',
+        'A text is longer than the database can look up, or has a character that it cannot hold.',
       )
     default:
       return error
@@ -103,7 +104,7 @@ function notConnected(cause: unknown, shown: string): CodedError {
   const words = messageOf(cause)
   // Of the pool: all connections are in use, and none came free in time.
   if (words === 'timeout exceeded when trying to connect') {
-    return new CodedError('OVERLOADED', `${shown}: no connection came free in time.`, { cause })
+    return new CodedError('OVERLOADED', 'No connection to the database came free in time.', { cause })
   }
   const refused = state !== undefined && /^(28|3D|42501)/.test(state)
   return new CodedError(refused ? 'DATABASE_REFUSED' : 'DATABASE_UNREACHABLE', `${shown}: ${words}`, {
