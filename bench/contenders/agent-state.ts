@@ -28,7 +28,10 @@ export async function prepareAgentState(directory: string): Promise<void> {
   const policy = workloadPolicy(now)
   const journal = await openJournal({
     path: join(directory, JOURNAL_FILE),
-    limits: { pagesMax: 10_000, slackPages: 256, retentionMs: DAY_MS, retainedBytesMax: 1_000_000, answersMax: 1 },
+    limits: {
+      ...{ pagesMax: 10_000, slackPages: 256, retentionMs: DAY_MS, retainedBytesMax: 1_000_000, answersMax: 1 },
+      ...{ recentEntries: 1_000, pastRulesBytesMax: 1_000_000 },
+    },
     sign: (payload) => signDocument('segment', payload, key.signer),
     now: () => now,
     onBroken: (error) => {

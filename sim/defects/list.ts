@@ -54,6 +54,7 @@ function whole(journal: Journal): Journal {
     saveClock: (...args) => journal.saveClock(...args),
     proofs: (...args) => journal.proofs(...args),
     recent: (...args) => journal.recent(...args),
+    find: (...args) => journal.find(...args),
     close: () => journal.close(),
   }
 }

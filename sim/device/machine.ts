@@ -343,6 +343,8 @@ class Process {
           retentionMs: settings.state.retention,
           retainedBytesMax: settings.state.retainedMax,
           answersMax: settings.state.answersMax,
+          recentEntries: settings.explain.decisions,
+          pastRulesBytesMax: settings.explain.rulesMax,
         },
         sign: (payload) => signDocument('segment', payload, key.signer),
         now: () => late.now?.() ?? time.wall(),

@@ -20,12 +20,14 @@ import type { LinkLog, Randomness, Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
 import { PolicyBoard } from './app/policy-board.ts'
 import { ReadinessProbe } from './app/readiness.ts'
+import { Refusals } from './app/refusals.ts'
 import { recoverBlocks } from './app/recover-blocks.ts'
 import { Sessions } from './app/sessions/sessions.ts'
 import { statusOf } from './app/status.ts'
 import type { LeftLog, VolatileLog } from './app/volatile-log.ts'
 import { WatchedJournal } from './app/watched-journal.ts'
 import { Wear } from './app/wear.ts'
+import type { KeptDecision } from '../protocol/local/decision.ts'
 import type { ReloadNotice } from '../settings/reload.ts'
 import type { AgentSettings } from './settings.ts'
 
@@ -69,6 +71,9 @@ export interface AssembledAgent {
   readonly status: () => ReturnType<typeof statusOf>
   readonly readiness: ReadinessProbe
   readonly wear: Pick<Wear, 'start'>
+  readonly refusals: Refusals
+  /** What is kept of a decision or a refusal; null when nothing is. */
+  readonly decision: (correlationId: string) => Promise<KeptDecision | null>
   /** Begins to write the clock when nothing else has for a while. Returns what ends it. */
   keepClock(): () => void
   /** Writes what is on its way to the journal, and the clock. */
@@ -139,6 +144,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
       get liveMax() {
         return settings.sessions.liveMax
       },
+      keepsFacts: settings.explain.decisions > 0,
       timers,
       newId: parts.newId,
       onCharged: (owner, tokens) => callers.holdOfOwner(owner)?.charged(tokens),
@@ -156,6 +162,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     get topUpDeadlineMs() {
       return settings.grants.topUpDeadline
     },
+    keepsFacts: settings.explain.decisions > 0,
     newId: parts.newId,
   })
   const wear = new Wear({
@@ -165,6 +172,11 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     now: () => clock.reading().now,
     timers,
     budget: () => settings.state.writeBudget,
+  })
+  const refusals = new Refusals({
+    now: () => clock.reading().now,
+    newId: parts.newId,
+    most: settings.explain.refusals,
   })
   const statusParts = {
     version,
@@ -185,6 +197,13 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     sessions,
     callers,
     status: () => statusOf(statusParts),
+    refusals,
+    decision: async (correlationId) => {
+      const refusal = refusals.get(correlationId)
+      if (refusal !== undefined) return { kind: 'refusal', refusal }
+      const found = await journal.find(correlationId)
+      return found === null ? null : { kind: 'entry', ...found }
+    },
     readiness: new ReadinessProbe({ ledger, policies, topUps: link, clock, journal: watched, timers }),
     wear,
     keepClock: () => keepClock(watched, ledger, timers),

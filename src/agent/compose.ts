@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
-import type { DeviceReportWire } from '../protocol/local/report.ts'
+import { DECISIONS_MAX, type DeviceReportWire } from '../protocol/local/report.ts'
 import { sha256, signDocument } from '../protocol/signing.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { createCloudHttp } from './adapters/cloud-http/cloud-http.ts'
@@ -32,6 +32,7 @@ import type { Link } from './app/link/link.ts'
 import type { Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
 import { LogBudget } from './app/log-budget.ts'
+import { LogRing } from './app/log-ring.ts'
 import { reportOf } from './app/report.ts'
 import type { ReadinessProbe } from './app/readiness.ts'
 import { verdictOf } from './app/verdict.ts'
@@ -94,6 +95,7 @@ const PAGE_BYTES = 4096
  */
 export async function composeAgent(first: AgentSettings, overrides: Overrides = {}): Promise<Agent> {
   await using started = new AsyncDisposableStack()
+  const ring = new LogRing()
   const timers = overrides.timers ?? systemTimers
   const time = overrides.time ?? started.adopt(openTimeSource(), (opened) => opened.close())
   const late: { key?: DeviceKey; clock?: Clock; callers?: Callers; settings?: AgentSettings } = {}
@@ -103,7 +105,11 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     timers,
     perDay: () => (late.settings ?? first).log.perDayMax,
   })
-  const log = overrides.log ?? pino({ level: first.log.level, base: null }, { write: (line) => budget.take(line) })
+  const write = (line: string): void => {
+    ring.add(line)
+    budget.take(line)
+  }
+  const log = overrides.log ?? pino({ level: first.log.level, base: null }, { write })
   started.defer(() => budget.flush())
   const live = new LiveSettings({
     table: agentOptions,
@@ -134,6 +140,8 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
       retentionMs: settings.state.retention,
       retainedBytesMax: settings.state.retainedMax,
       answersMax: settings.state.answersMax,
+      recentEntries: Math.max(DECISIONS_MAX, settings.explain.decisions),
+      pastRulesBytesMax: settings.explain.rulesMax,
     },
     sign: async (payload) => {
       if (late.key === undefined) throw new Error('invariant: nothing is sealed before the key is there')
@@ -208,6 +216,11 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     sessions: agent.sessions,
     callers: { identify: openPeerCredentials(), rules: agent.callers },
     status: agent.status,
+    inspection: {
+      decision: agent.decision,
+      log: () => ring.text(),
+      refused: (error, request, caller) => agent.refusals.add(error, request, caller),
+    },
     onFault: (error) => log.error({ err: error }, 'a request met a fault'),
   })
   const stopClock = agent.keepClock()

@@ -125,7 +125,12 @@ const options = {
       default: '*',
       takes: WHO,
     }),
-    observe: text({ reloadable: true, help: 'Who may see the status of the agent.', default: '*', takes: WHO }),
+    observe: text({
+      reloadable: true,
+      help: 'Who may see the status of the agent, its log lines, and why it decided as it did.',
+      default: '*',
+      takes: WHO,
+    }),
     administer: text({
       reloadable: true,
       help: 'Who may see and end the sessions of everybody.',
@@ -249,6 +254,26 @@ const options = {
     clientCaFile: path({
       help: 'Certificates in PEM of the authority whose clients may read: with a token as well, either of them suffices.',
       default: null,
+    }),
+  },
+  explain: {
+    decisions: integer({
+      help: 'Delivered decisions that can still be explained, the newest ones. With 0, nothing is kept that only explains.',
+      default: 1_000,
+      min: 0,
+      max: 1_000_000,
+    }),
+    refusals: integer({
+      help: 'Requests turned away before they were decided that can be explained, the newest ones, until a restart.',
+      default: 1_000,
+      min: 0,
+      max: 100_000,
+    }),
+    rulesMax: bytes({
+      help: 'Most that replaced rules take that decisions were made by; the oldest go first.',
+      default: '8MiB',
+      min: '0B',
+      max: '1GiB',
     }),
   },
   log: {

@@ -3,11 +3,9 @@
  * who has configured the agent needs to say nothing.
  */
 import type { Command } from 'commander'
-import { agentOptions } from '../agent/settings.ts'
 import { HttpClient } from '../client/http.ts'
-import { loadSettings } from '../settings/load.ts'
+import { agentSettings } from './agent-database.ts'
 import type { Io } from './io.ts'
-import { settingsFile } from './service-settings.ts'
 
 export interface SocketFlags {
   readonly socket?: string
@@ -19,10 +17,6 @@ export function withSocketFlag(command: Command): Command {
 
 /** A client of the agent. @throws CodedError when there are settings and they are wrong */
 export function agentClient(flags: SocketFlags, io: Io): HttpClient {
-  return new HttpClient({ address: `unix:${flags.socket ?? configured(io)}`, unreachable: 'AGENT_UNREACHABLE' })
-}
-
-function configured(io: Io): string {
-  const sources = { file: settingsFile(agentOptions, io), env: io.env, flags: {}, readText: io.readText }
-  return loadSettings(agentOptions, sources).socket.path
+  const path = flags.socket ?? agentSettings(io).socket.path
+  return new HttpClient({ address: `unix:${path}`, unreachable: 'AGENT_UNREACHABLE' })
 }

@@ -19,6 +19,7 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   devices: ['list devices, let a new one in, lock, drain or end one', () => import('./commands/devices.ts')],
   usage: ['export usage records, for billing', () => import('./commands/usage.ts')],
   status: ['show how the agent of this device is', () => import('./commands/status.ts')],
+  explain: ['show why a request was decided as it was', () => import('./commands/explain.ts')],
   verify: ['check the ledger of a device', () => import('./commands/verify.ts')],
   access: ['ask the agent of this device for access', () => import('./commands/access.ts')],
   session: ['keep a session at the agent of this device', () => import('./commands/session.ts')],

@@ -306,6 +306,22 @@ export const ERRORS = catalogue({
     exit: 66,
     retry: 'no',
   },
+  DECISION_UNKNOWN: {
+    meaning: 'This device keeps no decision, and no refusal, with that correlation id.',
+    remedy:
+      'Check the id (correlationId of the answer, header x-tallygate-correlation-id of a refusal) and the device. explain.decisions sets how many are kept; delivered usage is in the cloud (`tallygate usage`).',
+    http: 404,
+    exit: 66,
+    retry: 'no',
+  },
+  DECISION_DIFFERS: {
+    meaning: 'A recorded decision, made again from the rules and facts that were kept, comes out otherwise.',
+    remedy:
+      'Check the ledger with `tallygate verify`: the database may have been altered. Send a `tallygate support-bundle`.',
+    http: 500,
+    exit: 65,
+    retry: 'no',
+  },
   NOT_ENROLLED: {
     meaning: 'This device does not belong to a cloud yet.',
     remedy: 'Give the agent an enrollment token (see `tallygate devices enrollment-token`).',

@@ -70,6 +70,7 @@ class Device {
         }),
       },
       topUpDeadlineMs: 2_000,
+      keepsFacts: true,
       newId: () => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`,
     })
   }

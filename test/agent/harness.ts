@@ -38,6 +38,8 @@ const LIMITS: JournalLimits = {
   retentionMs: 7 * 86_400_000,
   retainedBytesMax: 1_000_000_000,
   answersMax: 100,
+  recentEntries: 1_000,
+  pastRulesBytesMax: 1_000_000,
 }
 
 /** The journal of a directory, closed when the test is over. What is sealed carries no real signature. */

@@ -31,6 +31,7 @@ import { sha256 } from '../../protocol/signing.ts'
 import type { Durability } from './commits.ts'
 import type { Hold } from './callers/callers.ts'
 import { accessEntryText } from './entry-text.ts'
+import { RoomsSeen, factsText } from './facts.ts'
 import type { LastAnswer } from './journal.ts'
 import type { Claim, LastAnswers } from './last-answers.ts'
 import type { Ledger } from './ledger.ts'
@@ -77,6 +78,8 @@ export interface AccessParts {
   readonly topUps: TopUps
   /** How long a request may wait for a top-up, ms. */
   readonly topUpDeadlineMs: number
+  /** Whether what decisions are made by is kept, so that they can be explained. */
+  readonly keepsFacts: boolean
   /** A fresh UUID. */
   readonly newId: () => string
 }
@@ -178,18 +181,19 @@ export class Access {
     const { clock } = this.#parts
     const reading = clock.reading()
     const policy = requireRules(this.#parts, call.instanceId, reading)
-    const decision = decide(policy.compiled, request, reading, roomAt(reading), 'BEST_EFFORT')
-    return { request, policy, reading, decision }
+    const seen = new RoomsSeen(roomAt(reading))
+    const decision = decide(policy.compiled, request, reading, seen.of, 'BEST_EFFORT')
+    return { request, policy, reading, seen, decision }
   }
 
   /** Entry, charge and answer in one synchronous block; the answer leaves when the entry is durable. */
   #record(
     call: AccessCall,
     body: AccessRequestBody,
-    { request, policy, reading, decision }: Attempt,
+    { request, policy, reading, seen, decision }: Attempt,
     claim: Claim | null,
   ): Promise<AccessAnswer> {
-    const { ledger, lastAnswers, newId } = this.#parts
+    const { ledger, lastAnswers, keepsFacts, newId } = this.#parts
     const correlationId = newId()
     const { instanceId, revision: policyRevision } = policy.document
     const answer = accessResponseText(call.apiVersion, correlationId, request, decision)
@@ -204,11 +208,12 @@ export class Access {
       policy.compiled.policy,
     )
     const text = accessEntryText(entry, above)
+    const facts = keepsFacts ? { facts: factsText(call.apiVersion, seen, request.requester.dictionary) } : {}
     const { hold } = call
     const tokens = hold === undefined ? 0n : tokensOf(decision)
     hold?.spend(tokens)
     const recorded = ledger
-      .record({ n, body: text, moves: 'used', postings, allowances, lastAnswer })
+      .record({ n, body: text, moves: 'used', postings, allowances, lastAnswer, ...facts })
       .then((durability) => {
         if (lastAnswer !== null) lastAnswers.settle(lastAnswer)
         return { body: answer, policyRevision, caveats: decision.caveats, durability }
@@ -255,6 +260,7 @@ interface Attempt {
   readonly request: AccessRequest
   readonly policy: PolicyInForce
   readonly reading: ClockReading
+  readonly seen: RoomsSeen
   readonly decision: Decision
 }
 

@@ -154,6 +154,8 @@ export interface PendingEntry {
   /** For accounts of essential line items: how far their use may be above what is granted. Absent: not at all. */
   readonly allowances?: ReadonlyMap<AccountId, Micro>
   readonly lastAnswer: LastAnswer | null
+  /** What the decision was made by, besides rules and body: kept beside the entry, never sent. Absent: nothing is kept. */
+  readonly facts?: string
   /** The session that it changes, as it stands afterwards: durable with the entry, or not at all. */
   readonly session?: StoredSession
 }
@@ -162,6 +164,18 @@ export interface PendingEntry {
 export interface Reservation {
   readonly account: AccountId
   readonly usedUpTo: Micro
+}
+
+/** An entry with what it was decided by, as far as it is kept. */
+export interface RecordedEntry {
+  /** Text of the entry body. */
+  readonly body: string
+  /** As {@link PendingEntry.facts}; null where none were kept. */
+  readonly facts: string | null
+  /** The signed rules of its instance at its revision; null where they are kept no more. */
+  readonly rules: string | null
+  /** Public keys of the cloud as JWK text, as they are pinned by now. */
+  readonly trustedKeys: readonly string[]
 }
 
 export interface SealedSegment {
@@ -258,5 +272,7 @@ export interface Journal {
   saveClock(stamp: ClockStamp): Promise<void>
   /** Entries for the technician, newest first. */
   recent(limit: number): Promise<readonly EntryBodyWire[]>
+  /** The newest entry with this correlation id; null when none is kept. Entries may be recorded while it searches. */
+  find(correlationId: string): Promise<RecordedEntry | null>
   close(): Promise<void>
 }

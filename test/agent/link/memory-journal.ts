@@ -350,6 +350,10 @@ export class MemoryJournal implements Journal {
     })
   }
 
+  async find(): Promise<null> {
+    return null
+  }
+
   async recent(): Promise<readonly []> {
     return []
   }

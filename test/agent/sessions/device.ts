@@ -95,6 +95,7 @@ export class SessionDevice {
           status: () => ({ deviceId: 'device', connected: true, policies: [{ instanceId: INSTANCE }] }),
         },
         topUpDeadlineMs: 2_000,
+        keepsFacts: true,
         liveMax: this.liveMax,
         timers: this.time,
         onCharged: () => undefined,

@@ -9,7 +9,10 @@ const directory = process.argv[2] ?? ''
 const account = 'line/i/a/0'
 const journal = await openJournal({
   path: join(directory, 'journal.db'),
-  limits: { pagesMax: 100_000, slackPages: 16, retentionMs: 1, retainedBytesMax: 1, answersMax: 10 },
+  limits: {
+    ...{ pagesMax: 100_000, slackPages: 16, retentionMs: 1, retainedBytesMax: 1, answersMax: 10 },
+    ...{ recentEntries: 1_000, pastRulesBytesMax: 0 },
+  },
   sign: async (payload) => `e30.${payload}.AA`,
   now: () => 0,
   onBroken: (error) => {

@@ -59,7 +59,10 @@ describe('housekeeping', () => {
   function withFreePages(free: number, hasSlack: () => boolean) {
     const path = join(temporaryDirectory(), 'journal.db')
     const database = openDatabase(path)
-    const limits = { pagesMax: 100_000, slackPages: 64, retentionMs: 1, retainedBytesMax: 1, answersMax: 10 }
+    const limits = {
+      ...{ pagesMax: 100_000, slackPages: 64, retentionMs: 1, retainedBytesMax: 1, answersMax: 10 },
+      ...{ recentEntries: 1_000, pastRulesBytesMax: 0 },
+    }
     const desk = new JournalDesk({
       path,
       open: () => new JournalStore(database, limits),

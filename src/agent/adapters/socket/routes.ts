@@ -2,6 +2,8 @@
  * The addresses that the socket answers to. Access requests have those of the service itself, with and without its
  * prefixes, so that an application changes nothing but its base address.
  */
+import { AGENT_DECISIONS_PATH } from '../../../protocol/local/decision.ts'
+import { AGENT_LOG_PATH } from '../../../protocol/local/log.ts'
 import { AGENT_STATUS_PATH } from '../../../protocol/local/status.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
 
@@ -15,6 +17,9 @@ export type Route =
       readonly sessionId: string
     }
   | { readonly to: 'status' }
+  | { readonly to: 'log' }
+  /** In lower case. */
+  | { readonly to: 'decision'; readonly correlationId: string }
   | { readonly to: 'live' }
   | { readonly to: 'nowhere' }
   /** The address of an access request, or of a session, with something in it that is no UUID. */
@@ -28,6 +33,7 @@ const SESSION =
   /^(?:(?:\/dynamicmonetization)?(?:\/floating)?\/api)?\/(v1\.[01])\/sessions(?:\/([^/?]+)(\/heartbeat)?)?\/?(?:\?.*)?$/
 
 const STATUS: Route = { to: 'status' }
+const LOG: Route = { to: 'log' }
 const LIVE: Route = { to: 'live' }
 const NOWHERE: Route = { to: 'nowhere' }
 const MALFORMED: Route = { to: 'malformed' }
@@ -45,6 +51,11 @@ export function route(method: string, url: string): Route {
   if (method !== 'GET' && method !== 'HEAD') return NOWHERE
   const path = url.split('?', 1)[0]
   if (path === AGENT_STATUS_PATH) return STATUS
+  if (path === AGENT_LOG_PATH) return LOG
+  if (path?.startsWith(AGENT_DECISIONS_PATH) === true) {
+    const correlationId = path.slice(AGENT_DECISIONS_PATH.length).toLowerCase()
+    return UUID.test(correlationId) ? { to: 'decision', correlationId } : MALFORMED
+  }
   return path === '/livez' ? LIVE : NOWHERE
 }
 

@@ -7,6 +7,7 @@
 import { type IncomingMessage, STATUS_CODES, type Server, type ServerResponse, createServer } from 'node:http'
 import { Server as NetServer, type Socket } from 'node:net'
 import { CodedError } from '../../../protocol/errors.ts'
+import type { KeptDecision } from '../../../protocol/local/decision.ts'
 import type { AgentStatusWire } from '../../../protocol/local/status.ts'
 import type { AccessAnswer, AccessCall } from '../../app/access.ts'
 import { type Caller, callerName } from '../../app/callers/caller.ts'
@@ -15,7 +16,7 @@ import { claimPath } from './claim-path.ts'
 import type { QuickHead } from './quick-head.ts'
 import { QuickLane } from './quick-lane.ts'
 import { repetitionOf } from './repetition.ts'
-import { type Reply, granted, plain, refusalBody, refused } from './reply.ts'
+import { type Reply, granted, plain, refusalBody, refused, traced } from './reply.ts'
 import { type JsonBody, readJson } from './request-body.ts'
 import { type Route, route } from './routes.ts'
 import { type SessionDesk, type SessionTarget, answerSession, takesBody } from './session-requests.ts'
@@ -39,6 +40,15 @@ export interface SocketOptions {
   /** Left out: there is nothing at their addresses. */
   readonly sessions?: SessionDesk
   readonly status: () => AgentStatusWire
+  /** For a technician; left out: there is nothing at their addresses. */
+  readonly inspection?: {
+    /** Null when none is kept. */
+    readonly decision: (correlationId: string) => Promise<KeptDecision | null>
+    /** NDJSON. */
+    readonly log: () => string
+    /** Remembers a refusal that stands in no ledger; returns its correlation id. */
+    readonly refused: (error: CodedError, request: string, caller: string | null) => string
+  }
   /** Left out: whoever may connect may do everything, and nobody is told from anybody else. */
   readonly callers?: {
     /** Null: the kernel does not say. */
@@ -188,6 +198,12 @@ class Door implements SocketServer {
       case 'status':
         answer(this.#status(request.socket))
         break
+      case 'decision':
+        this.#decision(target.correlationId, request.socket, answer)
+        break
+      case 'log':
+        answer(this.#observed(request.socket, () => this.#options.inspection?.log() ?? '', 'application/x-ndjson'))
+        break
       case 'live':
         answer(plain('{"live":true}'))
         break
@@ -217,22 +233,30 @@ class Door implements SocketServer {
     answer: Answer,
     connection: Socket,
   ): void {
+    const refuse = (error: unknown): void => {
+      const { apiVersion, instanceId } = target
+      answer(this.#refusal(error, `POST ${apiVersion} access-request of ${instanceId}`, connection))
+    }
     const admitted = this.#admit(connection, 'use')
     if (admitted instanceof CodedError) {
-      answer(refused(admitted))
+      refuse(admitted)
       return
     }
     const call = body instanceof CodedError ? body : callOf(target, headers, body, admitted)
     if (call instanceof CodedError) {
-      answer(refused(call))
+      refuse(call)
       return
     }
-    this.#wait(answer, () => this.#options.access(call), granted)
+    this.#wait(answer, () => this.#options.access(call), granted, refuse)
   }
 
   #session(target: SessionTarget, request: IncomingMessage, body: JsonBody | CodedError | null, answer: Answer): void {
+    const refuse = (error: unknown): void => {
+      const { apiVersion, operation, sessionId } = target
+      answer(this.#refusal(error, `${operation} ${apiVersion} session ${sessionId}`.trimEnd(), request.socket))
+    }
     if (body instanceof CodedError) {
-      answer(refused(body))
+      refuse(body)
       return
     }
     const { sessions } = this.#options
@@ -243,7 +267,7 @@ class Door implements SocketServer {
     const { headers, url = '', socket } = request
     const admitted = this.#admit(socket, 'use')
     if (admitted instanceof CodedError) {
-      answer(refused(admitted))
+      refuse(admitted)
       return
     }
     const onDisconnect = (call: () => void): void => {
@@ -256,13 +280,19 @@ class Door implements SocketServer {
       answer,
       () => answerSession(sessions, asked),
       (reply) => reply,
+      refuse,
     )
   }
 
-  #wait<T>(answer: Answer, work: () => Promise<T>, replyTo: (result: T) => Reply): void {
+  #wait<T>(
+    answer: Answer,
+    work: () => Promise<T>,
+    replyTo: (result: T) => Reply,
+    refuse: (error: unknown) => void,
+  ): void {
     const { waitingMax } = this.#options
     if (this.#waiting >= waitingMax) {
-      answer(refused(new CodedError('OVERLOADED', `${waitingMax} requests are waiting`)))
+      refuse(new CodedError('OVERLOADED', `${waitingMax} requests are waiting`))
       return
     }
     this.#waiting += 1
@@ -273,7 +303,7 @@ class Door implements SocketServer {
       },
       (error: unknown) => {
         this.#waiting -= 1
-        answer(this.#failure(error))
+        refuse(error)
       },
     )
   }
@@ -302,13 +332,48 @@ class Door implements SocketServer {
   }
 
   #status(connection: Socket): Reply {
+    return this.#observed(connection, () => JSON.stringify(this.#options.status()))
+  }
+
+  /** What those may read who may observe. */
+  #observed(connection: Socket, read: () => string, type?: string): Reply {
     const admitted = this.#admit(connection, 'observe')
     if (admitted instanceof CodedError) return refused(admitted)
     try {
-      return plain(JSON.stringify(this.#options.status()))
+      return plain(read(), type)
     } catch (error) {
       return this.#failure(error)
     }
+  }
+
+  #decision(correlationId: string, connection: Socket, answer: Answer): void {
+    const { inspection } = this.#options
+    const admitted = this.#admit(connection, 'observe')
+    if (inspection === undefined || admitted instanceof CodedError) {
+      answer(admitted instanceof CodedError ? refused(admitted) : NOWHERE)
+      return
+    }
+    this.#wait(
+      answer,
+      async () => {
+        const kept = await inspection.decision(correlationId)
+        if (kept !== null) return plain(JSON.stringify(kept))
+        return refused(new CodedError('DECISION_UNKNOWN', `this device keeps no decision ${correlationId}`))
+      },
+      (reply) => reply,
+      (error) => answer(this.#failure(error)),
+    )
+  }
+
+  /** A request that no entry of the ledger tells of: it is remembered under an id that goes with the answer. */
+  #refusal(error: unknown, request: string, connection: Socket): Reply {
+    const reply = this.#failure(error)
+    const { inspection } = this.#options
+    if (inspection === undefined) return reply
+    const caller = this.#callers.get(connection)
+    const coded =
+      error instanceof CodedError ? error : new CodedError('INTERNAL', 'the request met a fault in the agent')
+    return traced(reply, inspection.refused(coded, request, caller === undefined ? null : callerName(caller)))
   }
 
   #failure(error: unknown): Reply {
@@ -369,14 +434,16 @@ function callOf(
 
 const NO_CONTENT = 204
 
-function send(response: ServerResponse, { status, headers, body }: Reply): void {
+function send(response: ServerResponse, reply: Reply): void {
+  const { status, headers, body } = reply
   if (status === NO_CONTENT) {
     response.writeHead(status, [...headers])
     response.end()
     return
   }
   const length = String(Buffer.byteLength(body))
-  response.writeHead(status, ['Content-Type', 'application/json', 'Content-Length', length, ...headers])
+  const type = reply.type ?? 'application/json'
+  response.writeHead(status, ['Content-Type', type, 'Content-Length', length, ...headers])
   response.end(body)
 }
 

@@ -11,6 +11,7 @@ import type {
   GrantedAccount,
   Identity,
   LastAnswer,
+  RecordedEntry,
   Reservation,
   SealOrder,
   StoredAnswer,
@@ -29,6 +30,10 @@ export interface JournalLimits {
   /** Acknowledged segments that are kept take at most this much, whatever their age. */
   readonly retainedBytesMax: number
   readonly answersMax: number
+  /** Acknowledged entries that are kept all the same, the newest ones, with what they were decided by. */
+  readonly recentEntries: number
+  /** Of the documents of replaced rules, all together. */
+  readonly pastRulesBytesMax: number
 }
 
 /** By how much the counters of one account rise. */
@@ -48,6 +53,8 @@ export interface Batch {
   /** Number of the first body; the others follow. */
   readonly firstN: number
   readonly bodies: readonly string[]
+  /** Per body; null where nothing is kept. */
+  readonly facts: readonly (string | null)[]
   /** Merged by account. */
   readonly moves: readonly AccountMove[]
   readonly answers: readonly LastAnswer[]
@@ -62,6 +69,12 @@ export interface Batch {
 export interface PreparedSeal {
   /** To be signed as it stands. */
   readonly text: string
+}
+
+/** A part of a search; `next` is where to go on, null at the end. */
+export interface FoundEntry {
+  readonly found: RecordedEntry | null
+  readonly next: number | null
 }
 
 export interface WorkerOrder {
@@ -96,6 +109,7 @@ export type JournalCall =
     }
   | { readonly call: 'saveClock'; readonly stamp: ClockStamp }
   | { readonly call: 'recent'; readonly limit: number }
+  | { readonly call: 'find'; readonly correlationId: string; readonly before: number | null }
   | { readonly call: 'close' }
 
 /** `code` null: a broken invariant, not an expected outcome. */

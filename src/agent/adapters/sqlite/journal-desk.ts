@@ -65,6 +65,8 @@ export class JournalDesk {
         return call.batch.answered ? this.#withSlack(store, call) : this.#append(store, call.batch)
       case 'recent':
         return store.recent(call.limit)
+      case 'find':
+        return store.find(call.correlationId, call.before)
       case 'read':
         store.hasSlack = this.#slack.fill()
         return store.read()

@@ -33,7 +33,7 @@ import type {
   StoredGrant,
   StoredPolicy,
 } from '../../app/journal.ts'
-import type { AccountMove, Batch, JournalLimits, PreparedSeal } from './journal-calls.ts'
+import type { AccountMove, Batch, FoundEntry, JournalLimits, PreparedSeal } from './journal-calls.ts'
 
 const PAGE_BYTES = 4096
 
@@ -43,8 +43,11 @@ const PAGE_BYTES = 4096
  */
 const CHECKPOINT_FRAMES = 2_000
 
-/** Acknowledged entries that are kept for the technician whatever the retention says. */
-const RECENT_ENTRIES = 1_000n
+/** Entries that one step of a search looks at: a millisecond or two, in which no commit can take place. */
+const SEARCHED_ENTRIES = 2_000
+
+/** Entries after the replacement of rules among which some may be that were decided by them and were on their way. */
+const LATE_ENTRIES = 10_000
 
 /** Ended sessions that are kept at most, the newest ones. */
 const ENDED_SESSIONS_MAX = 1_000
@@ -246,7 +249,7 @@ export class JournalStore {
   }
 
   /** Returns the hash chain over all entries of the incarnation. */
-  append({ firstN, bodies, moves, answers, sessions, reservations, answered, stamp }: Batch): string {
+  append({ firstN, bodies, facts, moves, answers, sessions, reservations, answered, stamp }: Batch): string {
     const run = <T>(work: () => T): T => (answered ? this.#runWithSlack(work) : this.#run(work))
     return run(() => {
       const state = this.#state()
@@ -256,10 +259,10 @@ export class JournalStore {
       if (state.incarnation === 0n || state.fenced === 1n) throw new Error('invariant: the incarnation is open')
       let head = state.entry_head
       let n = state.last_entry
-      for (const body of bodies) {
+      for (const [index, body] of bodies.entries()) {
         n += 1n
         head = entryHash(head, body)
-        this.#statements.insertEntry.run(state.entry_base + n, n, body)
+        this.#statements.insertEntry.run(state.entry_base + n, n, body, facts[index] ?? null)
       }
       for (const move of moves) this.#move(move)
       for (const { account, usedUpTo } of reservations) changedOne(this.#statements.reserve.run(usedUpTo, account))
@@ -463,11 +466,19 @@ export class JournalStore {
       const { instanceId, revision, document } = policy
       const ahead = this.#confirmedAhead.get(instanceId)
       const confirmedAt = ahead?.revision === revision ? ahead.time : 0
+      this.#keepReplaced(instanceId, revision)
       this.#statements.savePolicy.run(instanceId, revision, document, confirmedAt)
       const identity = this.#identity()
       if (trustedKeys === null || identity === null) return
       this.#statements.saveIdentity.run(JSON.stringify({ ...identity, trustedKeys }))
     })
+  }
+
+  /** Rules that recorded decisions were made by are kept beside those that take their place. */
+  #keepReplaced(instanceId: string, revision: number): void {
+    const { entry_base, last_entry } = this.#state()
+    this.#statements.keepPolicy.run(entry_base + last_entry, instanceId, revision)
+    this.#statements.deleteLargePolicies.run(this.#limits.pastRulesBytesMax)
   }
 
   saveClock(stamp: ClockStamp): void {
@@ -477,6 +488,28 @@ export class JournalStore {
   recent(limit: number): readonly EntryBodyWire[] {
     const bodies = this.#statements.recent.all(limit) as string[]
     return bodies.map((body) => JSON.parse(body) as EntryBodyWire)
+  }
+
+  /**
+   * One step of a search for the newest entry with this correlation id.
+   *
+   * @param before id of an entry: only older ones are looked at; null for all
+   */
+  find(correlationId: string, before: number | null): FoundEntry {
+    const top = before ?? Number.MAX_SAFE_INTEGER
+    const least = this.#statements.searchedTo.get(top, SEARCHED_ENTRIES) as bigint | null
+    if (least === null) return { found: null, next: null }
+    const rows = this.#statements.search.all(least, top, `"correlationId":"${correlationId}"`) as EntryRow[]
+    for (const { body, facts } of rows) {
+      // The same text may stand in what an application sent along.
+      const { correlationId: id, instanceId, policyRevision } = JSON.parse(body) as EntryBodyWire
+      if (id !== correlationId) continue
+      const known = { instanceId, revision: policyRevision }
+      const rules = this.#statements.policyOf.get(known) as string | undefined
+      const trustedKeys = this.#identity()?.trustedKeys ?? []
+      return { found: { body, facts, rules: rules ?? null, trustedKeys }, next: null }
+    }
+    return { found: null, next: Number(least) }
   }
 
   /**
@@ -492,8 +525,9 @@ export class JournalStore {
       const delivered = owed === undefined ? entry_base + acked_entry : owed.entry_base + owed.acked_entry
       const inUse = this.#pagesInUse()
       const tight = this.hasSlack ? inUse - BigInt(this.#limits.pagesMax) / 2n : inUse
-      const old = tight > 0n ? delivered : entry_base + last_entry - RECENT_ENTRIES
+      const old = tight > 0n ? delivered : entry_base + last_entry - BigInt(this.#limits.recentEntries)
       this.#statements.deleteEntries.run(old < delivered ? old : delivered, PRUNE_ROWS)
+      this.#statements.deletePolicies.run(LATE_ENTRIES)
       // A time in the future is that of a clock that has been set right since: the retention counts from now.
       this.#statements.redateSegments.run({ now })
       this.#statements.deleteSegments.run({ before: now - this.#limits.retentionMs, now, most: PRUNE_ROWS })
@@ -772,6 +806,11 @@ interface RescueRow {
   lost_entries: bigint | null
 }
 
+interface EntryRow {
+  body: string
+  facts: string | null
+}
+
 interface PolicyRow {
   instance_id: string
   revision: bigint
@@ -849,7 +888,32 @@ function prepareStatements(database: Database.Database) {
     ),
     unsealed: database.prepare('SELECT body FROM entry WHERE id > ? ORDER BY id LIMIT ?').pluck(),
     recent: database.prepare('SELECT body FROM entry ORDER BY id DESC LIMIT ?').pluck(),
-    insertEntry: database.prepare('INSERT INTO entry (id, n, body) VALUES (?, ?, ?)'),
+    searchedTo: database
+      .prepare('SELECT min(id) FROM (SELECT id FROM entry WHERE id < ? ORDER BY id DESC LIMIT ?)')
+      .pluck(),
+    search: database.prepare(
+      'SELECT body, facts FROM entry WHERE id >= ? AND id < ? AND instr(body, ?) > 0 ORDER BY id DESC',
+    ),
+    policyOf: database
+      .prepare(
+        `SELECT document FROM policy WHERE instance_id = :instanceId AND revision = :revision
+         UNION ALL SELECT document FROM past_policy WHERE instance_id = :instanceId AND revision = :revision LIMIT 1`,
+      )
+      .pluck(),
+    keepPolicy: database.prepare(
+      `INSERT OR IGNORE INTO past_policy (instance_id, revision, document, bytes, last_entry_id)
+         SELECT instance_id, revision, document, length(document), ? FROM policy
+           WHERE instance_id = ? AND revision <> ?`,
+    ),
+    // Of what no kept entry was decided by; with no entry at all, everything.
+    deletePolicies: database.prepare(
+      'DELETE FROM past_policy WHERE last_entry_id + ? < (SELECT coalesce(min(id), 9223372036854775807) FROM entry)',
+    ),
+    deleteLargePolicies: database.prepare(
+      `DELETE FROM past_policy WHERE id IN (
+         SELECT id FROM (SELECT id, sum(bytes) OVER (ORDER BY id DESC) AS total FROM past_policy) WHERE total > ?)`,
+    ),
+    insertEntry: database.prepare('INSERT INTO entry (id, n, body, facts) VALUES (?, ?, ?, ?)'),
     appended: database.prepare(
       `UPDATE state SET last_entry = ?, entry_head = ?, clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?,
          clock_latest = ?, grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,

@@ -15,6 +15,7 @@ import type {
   Journal,
   LastAnswer,
   PendingEntry,
+  RecordedEntry,
   Reservation,
   SealOrder,
   SealedSegment,
@@ -27,6 +28,7 @@ import type {
 import type {
   AccountMove,
   Batch,
+  FoundEntry,
   JournalAnswer,
   JournalCall,
   JournalLimits,
@@ -198,6 +200,17 @@ class SqliteJournal implements Journal {
     return this.#call({ call: 'recent', limit }) as Promise<readonly EntryBodyWire[]>
   }
 
+  /** In small parts, newest first, so that no commit waits for long behind it. */
+  async find(correlationId: string): Promise<RecordedEntry | null> {
+    let before: number | null = null
+    do {
+      const { found, next } = (await this.#call({ call: 'find', correlationId, before })) as FoundEntry
+      if (found !== null) return found
+      before = next
+    } while (before !== null)
+    return null
+  }
+
   /** Calls made before are answered first. Idempotent. */
   async close(): Promise<void> {
     if (!this.#isClosing) {
@@ -280,10 +293,12 @@ function batchOf(
 ): Batch {
   const moves = new Map<AccountId, { used: bigint; refunded: bigint; burned: bigint; allowance: bigint }>()
   const bodies: string[] = []
+  const kept: (string | null)[] = []
   const answers: LastAnswer[] = []
   const sessions = new Map<string, StoredSession>()
-  for (const { body, moves: counter, postings, allowances, lastAnswer, session } of entries) {
+  for (const { body, moves: counter, postings, allowances, lastAnswer, session, facts = null } of entries) {
     bodies.push(body)
+    kept.push(facts)
     if (session !== undefined) sessions.set(session.id, session)
     if (lastAnswer !== null) answers.push(lastAnswer)
     for (const { account, amount } of postings) {
@@ -301,6 +316,7 @@ function batchOf(
   return {
     firstN: entries[0]?.n ?? 0,
     bodies,
+    facts: kept,
     moves: [...moves].map(([account, sum]): AccountMove => ({ account, ...sum, returned: 0n })),
     answers,
     sessions: [...sessions.values()],

@@ -3,78 +3,34 @@
  * holds the files for itself while it runs. The file may be damaged, or made to harm: nothing of it is run, and its tables are
  * read only when they are exactly those that this version makes.
  */
-import { createReadStream } from 'node:fs'
-import { copyFile, mkdtemp, open, readFile, readdir, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { readFile, readdir } from 'node:fs/promises'
 import Database from 'better-sqlite3'
+import { z } from 'zod'
+import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
 import { CodedError, firstProblem } from '../../../protocol/errors.ts'
 import { type LedgerBundle, ledgerBundle } from '../../../protocol/local/ledger-bundle.ts'
+import type { Identity, RecordedEntry } from '../../app/journal.ts'
 import { APPLICATION_ID } from './open-database.ts'
+import { withStillCopy } from './still-copy.ts'
 
-/** How often a copy is begun anew because the agent has folded its log into the database meanwhile. */
-const ATTEMPTS = 20
-
-/** Bytes of the head of a write-ahead log: they change when it begins anew. */
-const LOG_HEAD_BYTES = 32
-
-const TABLES = ['state', 'identity', 'account', 'entry', 'segment', 'segment_document']
+const TABLES = ['state', 'identity', 'policy', 'past_policy', 'account', 'entry', 'segment', 'segment_document']
 
 /** @throws CodedError LEDGER_UNREADABLE for a file that is not there, DATABASE_CORRUPT, DATABASE_NEWER */
 export async function readLedger(path: string): Promise<LedgerBundle> {
-  const folder = await mkdtemp(join(tmpdir(), 'tallygate-ledger-'))
-  try {
-    await copyStill(path, join(folder, 'journal.db'))
-    return await readCopy(join(folder, 'journal.db'), path)
-  } finally {
-    await rm(folder, { recursive: true, force: true })
-  }
+  return withStillCopy(path, (copy) => readCopy(copy, path, bundleFrom))
 }
 
-/** A copy in which database and log belong together: neither was written over while it was made. */
-async function copyStill(path: string, to: string): Promise<void> {
-  for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
-    try {
-      const head = await logHead(path)
-      await copyFile(path, to)
-      if (head === null) await rm(`${to}-wal`, { force: true })
-      else await copyFile(`${path}-wal`, `${to}-wal`)
-      if (head === (await logHead(path)) && (await same(path, to))) return
-    } catch (cause) {
-      throw new CodedError('LEDGER_UNREADABLE', `${path} cannot be read: ${messageOf(cause)}`, {
-        cause,
-        facts: { path },
-      })
-    }
-  }
-  throw new CodedError('LEDGER_UNREADABLE', `${path} does not hold still for long enough to be copied.`, {
-    facts: { path },
-  })
+/**
+ * The newest entry with this correlation id, and what it was decided by; null when there is none.
+ *
+ * @throws CodedError as {@link readLedger}
+ */
+export async function findInLedger(path: string, correlationId: string): Promise<RecordedEntry | null> {
+  return withStillCopy(path, (copy) => readCopy(copy, path, (database) => entryFrom(database, correlationId)))
 }
 
-/** Null for none. */
-async function logHead(path: string): Promise<string | null> {
-  try {
-    await using file = await open(`${path}-wal`, 'r')
-    const { buffer, bytesRead } = await file.read(Buffer.alloc(LOG_HEAD_BYTES), 0, LOG_HEAD_BYTES, 0)
-    return bytesRead === 0 ? null : buffer.toString('hex')
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null
-    throw error
-  }
-}
-
-async function same(one: string, other: string): Promise<boolean> {
-  const left = createReadStream(one)[Symbol.asyncIterator]()
-  const right = createReadStream(other)[Symbol.asyncIterator]()
-  for (;;) {
-    const [a, b] = [await left.next(), await right.next()]
-    if (a.done === true || b.done === true) return a.done === b.done
-    if (!(a.value as Buffer).equals(b.value as Buffer)) return false
-  }
-}
-
-async function readCopy(copy: string, path: string): Promise<LedgerBundle> {
+/** @param read throws for what cannot be read */
+async function readCopy<T>(copy: string, path: string, read: (database: Database.Database) => T): Promise<T> {
   const corrupt = (why: string, cause?: unknown): CodedError =>
     new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, facts: { path } })
   let database: Database.Database | undefined
@@ -87,15 +43,46 @@ async function readCopy(copy: string, path: string): Promise<LedgerBundle> {
       throw corrupt('it is not the database of an agent')
     }
     await requireOwnTables(database, path)
-    const parsed = ledgerBundle.safeParse(bundleOf(database))
-    if (!parsed.success) throw corrupt(firstProblem(parsed.error, 'ledger'))
-    return parsed.data
+    return read(database)
   } catch (error) {
     if (error instanceof CodedError) throw error
     throw corrupt(messageOf(error), error)
   } finally {
     database?.close()
   }
+}
+
+function bundleFrom(database: Database.Database): LedgerBundle {
+  const parsed = ledgerBundle.safeParse(bundleOf(database))
+  if (!parsed.success) throw new Error(firstProblem(parsed.error, 'ledger'))
+  return parsed.data
+}
+
+const recordedEntry = z.object({ body: z.string(), facts: z.string().nullable() })
+
+function entryFrom(database: Database.Database, correlationId: string): RecordedEntry | null {
+  const rows = database
+    .prepare('SELECT body, facts FROM entry WHERE instr(body, ?) > 0 ORDER BY id DESC')
+    .iterate(`"correlationId":"${correlationId}"`)
+  for (const row of rows) {
+    const { body, facts } = recordedEntry.parse(row)
+    const { correlationId: id, instanceId, policyRevision } = JSON.parse(body) as Partial<EntryBodyWire>
+    if (id !== correlationId) continue
+    const rules = database
+      .prepare(
+        `SELECT document FROM policy WHERE instance_id = :instanceId AND revision = :policyRevision
+         UNION ALL SELECT document FROM past_policy WHERE instance_id = :instanceId AND revision = :policyRevision`,
+      )
+      .pluck()
+      .get({ instanceId, policyRevision }) as string | undefined
+    return { body, facts, rules: rules ?? null, trustedKeys: identityOf(database)?.trustedKeys ?? [] }
+  }
+  return null
+}
+
+function identityOf(database: Database.Database): Partial<Identity> | null {
+  const text = database.prepare('SELECT document FROM identity').pluck().get() as string | undefined
+  return text === undefined ? null : (JSON.parse(text) as Partial<Identity>)
 }
 
 /** A view, or a column that computes itself, could keep a reader busy for ever. */
@@ -126,8 +113,7 @@ function definitionOf(database: Database.Database, table: string): unknown {
 
 /** As it stands there; whether it has the form of a bundle is for the schema to say. */
 function bundleOf(database: Database.Database): unknown {
-  const identity = database.prepare('SELECT document FROM identity').pluck().get() as string | undefined
-  const known = identity === undefined ? null : (JSON.parse(identity) as { deviceId?: unknown; trustedKeys?: unknown })
+  const known = identityOf(database)
   return {
     format: 'tallygate-ledger',
     version: 1,

@@ -29,7 +29,7 @@ export interface TmpfsLogOptions {
   readonly bootId: string
 }
 
-const header = z.object({ kind: z.literal('header'), format: z.literal(1), bootId: z.string(), incarnation: z.int() })
+const header = z.object({ kind: z.literal('header'), format: z.literal(2), bootId: z.string(), incarnation: z.int() })
 const note = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('anchor'), n: z.int(), head: z.string() }),
   z.object({ kind: z.literal('retract'), from: z.int() }),
@@ -115,7 +115,7 @@ export class TmpfsLog implements VolatileLog {
     if (this.#file !== null) closeSync(this.#file)
     this.#file = file
     this.#current += 1
-    const first = { kind: 'header', format: 1, bootId, incarnation: this.#incarnation }
+    const first = { kind: 'header', format: 2, bootId, incarnation: this.#incarnation }
     this.#write([JSON.stringify(first)])
   }
 
@@ -193,18 +193,18 @@ function takeEntries(text: string, entries: PendingEntry[]): boolean {
   return true
 }
 
-/** Number, kind of move, answer, session, body, on a line each: none of them holds a line break, because JSON writes none. */
-const ENTRY_LINES = 5
+/** Number, kind of move, answer, session, facts, body, on a line each: none holds a line break, because JSON writes none. */
+const ENTRY_LINES = 6
 
-function textOf({ n, body, moves, lastAnswer: answer, session }: PendingEntry): string {
-  return `${n}\n${moves}\n${optional(answer)}\n${optional(session)}\n${body}`
+function textOf({ n, body, moves, lastAnswer: answer, session, facts = '' }: PendingEntry): string {
+  return `${n}\n${moves}\n${optional(answer)}\n${optional(session)}\n${facts}\n${body}`
 }
 
 function optional(value: object | null | undefined): string {
   return value === null || value === undefined ? '' : JSON.stringify(value)
 }
 
-function entryOf([n, moves, answer, session, body]: readonly string[]): PendingEntry | undefined {
+function entryOf([n, moves, answer, session, facts = '', body]: readonly string[]): PendingEntry | undefined {
   if (n === undefined || !/^[1-9]\d{0,15}$/.test(n) || body === undefined) return undefined
   if (moves !== 'used' && moves !== 'refunded' && moves !== 'burned') return undefined
   const posted = postings.safeParse(parseJson(body))
@@ -214,6 +214,7 @@ function entryOf([n, moves, answer, session, body]: readonly string[]): PendingE
   return {
     ...{ n: Number(n), body, moves, postings: posted.data.postings, lastAnswer: last?.data ?? null },
     ...(kept === null ? {} : { session: kept.data }),
+    ...(facts === '' ? {} : { facts }),
   }
 }
 

@@ -31,6 +31,7 @@ import type { ApiVersion } from '../../../protocol/service/status.ts'
 import { TOP_UPS_MAX, tokensOf, wantsOf } from '../access.ts'
 import type { Hold } from '../callers/callers.ts'
 import { accessEntryText } from '../entry-text.ts'
+import { RoomsSeen, factsText } from '../facts.ts'
 import type { LastAnswer, PendingEntry, StoredSession } from '../journal.ts'
 import type { Claim, LastAnswers } from '../last-answers.ts'
 import type { Ledger } from '../ledger.ts'
@@ -55,6 +56,8 @@ export interface SessionsParts {
   readonly topUpDeadlineMs: number
   /** Sessions that are live at a time; more are refused. */
   readonly liveMax: number
+  /** Whether what decisions are made by is kept, so that they can be explained. */
+  readonly keepsFacts: boolean
   readonly timers: { after(ms: number, call: () => void): () => void }
   /** An automatic charge was made in a session of this owner. */
   readonly onCharged: (owner: string | null, tokens: Micro) => void
@@ -132,12 +135,23 @@ interface Slot {
 /** One change: entries without their numbers, and the session after them. */
 interface Change {
   readonly next: KeptSession
-  readonly entries: readonly ((n: number) => Pick<PendingEntry, 'body' | 'moves' | 'postings'>)[]
+  readonly entries: readonly ((n: number) => Pick<PendingEntry, 'body' | 'moves' | 'postings' | 'facts'>)[]
 }
 
 interface Attempt {
   readonly policy: PolicyInForce
   readonly reading: ClockReading
+  readonly seen: RoomsSeen
+  readonly decision: Decision
+}
+
+/** What was asked and decided, as the entry of it tells. */
+interface Asked {
+  /** Null: nobody asked, the charge is automatic. */
+  readonly apiVersion: ApiVersion | null
+  readonly request: AccessRequest
+  readonly metaData: RequestOrder['metaData']
+  readonly seen: RoomsSeen
   readonly decision: Decision
 }
 
@@ -369,7 +383,7 @@ export class Sessions {
   /** A request with items: decided, after a top-up where one can help, and recorded. */
   async #ask(slot: Slot, order: RequestOrder, correlationId: string, claim: Claim | null): Promise<SessionAnswer> {
     const { apiVersion, request } = order
-    const { policy, reading, decision } = await this.#decide(slot, request, true)
+    const { policy, reading, seen, decision } = await this.#decide(slot, request, true)
     const { latest } = slot
     if (!isLive(latest.session)) return { operable: false, session: latest.session }
     const granted = decision.items.every(({ outcome }) => outcome === 'GRANTED')
@@ -377,7 +391,7 @@ export class Sessions {
     const event: SessionEvent = granted
       ? { kind: 'GRANTED', requester: request.requester, items: held(order, decision), intervalMs }
       : { kind: 'REFUSED', then: order.rollbackOnDeny ? 'KEEP' : 'END' }
-    const asked = { request, metaData: order.metaData, decision }
+    const asked: Asked = { apiVersion, request, metaData: order.metaData, seen, decision }
     const change = this.#changeBy({ ...latest, policyRevision }, event, reading, correlationId, asked)
     const status = granted ? 200 : DENIED_STATUS
     const body = JSON.stringify(accessResponse(apiVersion, correlationId, request, decision))
@@ -422,7 +436,7 @@ export class Sessions {
       await this.#commit(slot, this.#changeBy(slot.latest, { kind: 'NOT_RENEWED' }, this.#parts.clock.reading()), null)
       return
     }
-    const { policy, reading, decision } = attempt
+    const { policy, reading, seen, decision } = attempt
     const { latest } = slot
     if (due(latest.session, reading.earliest) !== 'RENEWAL') return
     const granted = decision.items.every(({ outcome }) => outcome === 'GRANTED')
@@ -432,7 +446,7 @@ export class Sessions {
     const metaData = items.map(({ metaData: text }) => {
       return text === null ? undefined : (JSON.parse(text) as Readonly<Record<string, unknown>>)
     })
-    const asked = { request: { requester, items }, metaData, decision }
+    const asked: Asked = { apiVersion: null, request: { requester, items }, metaData, seen, decision }
     const event: SessionEvent = granted ? { kind: 'RENEWED', items: held(asked, decision) } : { kind: 'NOT_RENEWED' }
     const before = { ...latest, policyRevision: policy.document.revision }
     await this.#commit(slot, this.#changeBy(before, event, reading, this.#parts.newId(), asked), null)
@@ -457,8 +471,9 @@ export class Sessions {
     const reading = clock.reading()
     const policy = requireRules(this.#parts, kept.session.instanceId, reading)
     const back = refunds && this.#isRefundable(kept) ? unused(kept.session, reading.earliest) : []
-    const room = this.#roomAfter(ledger.roomAt(reading), back, reading)
-    return { policy, reading, decision: decide(policy.compiled, request, reading, room, 'ALL_OR_NOTHING') }
+    const seen = new RoomsSeen(this.#roomAfter(ledger.roomAt(reading), back, reading))
+    const decision = decide(policy.compiled, request, reading, seen.of, 'ALL_OR_NOTHING')
+    return { policy, reading, seen, decision }
   }
 
   /** What there is once the rest of the running interval has come back; an expired grant gives nothing all the same. */
@@ -482,11 +497,7 @@ export class Sessions {
     event: SessionEvent,
     reading: ClockReading,
     correlationId: string = this.#parts.newId(),
-    asked?: {
-      readonly request: AccessRequest
-      readonly metaData: RequestOrder['metaData']
-      readonly decision: Decision
-    },
+    asked?: Asked,
   ): Change {
     const now = reading.earliest
     let made: Step = step(kept.session, event, now)
@@ -510,7 +521,7 @@ export class Sessions {
       }))
     }
     if (asked !== undefined) {
-      const { request, metaData, decision } = asked
+      const { apiVersion, request, metaData, seen, decision } = asked
       const { instanceId } = kept.session
       const { policyRevision } = kept
       const session = { id: kept.session.id, event: event.kind }
@@ -528,6 +539,7 @@ export class Sessions {
         }),
         moves: 'used',
         postings: decision.postings,
+        ...(this.#parts.keepsFacts ? { facts: factsText(apiVersion, seen, request.requester.dictionary) } : {}),
       }))
     }
     if (entries.length === 0) entries.push(this.#plain(kept, event.kind, reading, correlationId))

@@ -92,7 +92,22 @@ CREATE TABLE rescue (
 CREATE TABLE entry (
   id INTEGER NOT NULL PRIMARY KEY,
   n INTEGER NOT NULL,
-  body TEXT NOT NULL
+  body TEXT NOT NULL,
+  -- What it was decided by besides rules and body; null where nothing was kept. No part of the chain, never sent.
+  facts TEXT
+) STRICT;
+
+-- Rules that were replaced, for as long as an entry that was decided by them is kept.
+CREATE TABLE past_policy (
+  id INTEGER NOT NULL PRIMARY KEY,
+  instance_id TEXT NOT NULL,
+  revision INTEGER NOT NULL,
+  document TEXT NOT NULL,
+  -- Of the document.
+  bytes INTEGER NOT NULL,
+  -- Id of the last entry when they were replaced.
+  last_entry_id INTEGER NOT NULL,
+  UNIQUE (instance_id, revision)
 ) STRICT;
 
 CREATE TABLE segment (

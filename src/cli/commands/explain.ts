@@ -1,0 +1,112 @@
+/** `tallygate explain`: why one request was decided, or turned away, as it was. */
+import { Command } from 'commander'
+import { findInLedger } from '../../agent/adapters/sqlite/read-ledger.ts'
+import { type Explanation, type Rung, explain } from '../../agent/app/explain.ts'
+import { CodedError, ERRORS } from '../../protocol/errors.ts'
+import { AGENT_DECISIONS_PATH, type KeptDecision, keptDecision } from '../../protocol/local/decision.ts'
+import { agentDatabase } from '../agent-database.ts'
+import { type SocketFlags, agentClient, withSocketFlag } from '../agent-socket.ts'
+import { columns } from '../columns.ts'
+import type { Io } from '../io.ts'
+import { jsonLine } from '../json-line.ts'
+
+interface ExplainFlags extends SocketFlags {
+  readonly db?: string
+  readonly json?: true
+}
+
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
+
+export function command(io: Io): Command {
+  return withSocketFlag(new Command('explain'))
+    .description(
+      'Shows why a request was decided as it was: every check with its evidence, made again from the rules and facts of then. ' +
+        'Exit code 65 when it does not come out the same.',
+    )
+    .argument('<correlation-id>', 'correlationId of the answer, or header x-tallygate-correlation-id of a refusal')
+    .option('--db <path>', 'database of an agent that is not running, only read')
+    .option('--json', 'for programs: one JSON document')
+    .action(async (id: string, flags: ExplainFlags) => {
+      const correlationId = id.toLowerCase()
+      if (!UUID.test(correlationId)) {
+        throw new CodedError('USAGE', `${id} is no correlation id: that is a UUID, such as the answer holds it.`)
+      }
+      if (flags.db !== undefined && flags.socket !== undefined)
+        throw new CodedError('USAGE', 'Give --db or --socket, not both.')
+      const explanation = await explain(await keptBy(correlationId, flags, io))
+      io.stdout.write(`${flags.json === true ? jsonLine(explanation) : describe(explanation).join('\n')}\n`)
+      if (explanation.replay.result === 'different') {
+        io.exitWith(ERRORS.DECISION_DIFFERS.exit)
+        if (flags.json !== true) io.stderr.write(`tallygate: DECISION_DIFFERS: ${ERRORS.DECISION_DIFFERS.remedy}\n`)
+      }
+    })
+}
+
+/** The agent tells; where none runs, its database does. */
+async function keptBy(correlationId: string, flags: ExplainFlags, io: Io): Promise<KeptDecision> {
+  if (flags.db !== undefined) return keptIn(flags.db, correlationId)
+  try {
+    using client = agentClient(flags, io)
+    return await client.json({ method: 'GET', path: `${AGENT_DECISIONS_PATH}${correlationId}` }, keptDecision)
+  } catch (error) {
+    const isAlone = error instanceof CodedError && error.code === 'AGENT_UNREACHABLE' && flags.socket === undefined
+    if (!isAlone) throw error
+    return keptIn(agentDatabase(undefined, io), correlationId).catch((other: unknown) => {
+      throw other instanceof CodedError && other.code === 'LEDGER_UNREADABLE' ? error : other
+    })
+  }
+}
+
+async function keptIn(path: string, correlationId: string): Promise<KeptDecision> {
+  const found = await findInLedger(path, correlationId)
+  if (found !== null) return { kind: 'entry', ...found }
+  throw new CodedError('DECISION_UNKNOWN', `${path} keeps no decision ${correlationId}.`)
+}
+
+function describe(explanation: Explanation): readonly string[] {
+  const { kind, requester, session, items, ladder, accounts, replay, answer } = explanation
+  const lines = [...columns(factsOf(explanation))]
+  if (ladder.length > 0) lines.push('', kind === 'refusal' ? 'Checks' : 'Checks of the device', ...rungs(ladder))
+  for (const { item, version, count, outcome, tokens, ladder: own } of items) {
+    lines.push(
+      '',
+      `${count} of ${item}${version === '' ? '' : ` ${version}`}: ${outcome}, ${tokens} tokens`,
+      ...rungs(own),
+    )
+  }
+  if (accounts.length > 0) {
+    const rows = accounts.map(({ account, left, beyondGrant }) => [
+      `  ${account}`,
+      left,
+      beyondGrant === null ? '' : `and ${beyondGrant} beyond the grant`,
+    ])
+    lines.push('', 'What the device held at that moment', ...columns(rows))
+  }
+  if (requester?.dictionary !== null && requester !== null) {
+    lines.push('', `Dictionary of the requester: ${JSON.stringify(requester.dictionary)}`)
+  }
+  if (session !== null) lines.push('', `In session ${session.id}: ${session.event}`)
+  if (answer !== null) lines.push('', `Answer: ${answer}`)
+  return [...lines, '', `Replay: ${replay.result}. ${replay.says}`]
+}
+
+function factsOf({ correlationId, kind, clock, instanceId, policyRevision, requester, entry }: Explanation) {
+  const rows: (readonly string[])[] = [['decision', correlationId]]
+  if (kind !== 'decision') rows[0] = [kind, correlationId]
+  const at = new Date(clock.now).toISOString()
+  const sure = clock.earliest === null ? '' : `, surely after ${new Date(clock.earliest).toISOString()}`
+  const bound = clock.latest === null ? '' : ` and before ${new Date(clock.latest).toISOString()}`
+  rows.push(['at', `${at}${sure}${bound}`])
+  if (requester !== null) rows.push(['requester', `${requester.type} ${requester.value}`])
+  if (instanceId !== null) rows.push(['rules', `revision ${policyRevision ?? 0} of instance ${instanceId}`])
+  if (entry !== null) rows.push(['entry', String(entry)])
+  return rows
+}
+
+function rungs(ladder: readonly Rung[]): readonly string[] {
+  return ladder.flatMap(({ code, asks, passed, evidence }) => {
+    const mark = passed === null ? '  -   ' : passed ? '  ok  ' : '  NO  '
+    const said = passed === false ? ` (${code})` : ''
+    return [`${mark}${asks}${said}`, ...evidence.map((each) => `        ${each}`)]
+  })
+}
