@@ -3,10 +3,10 @@
  * is loaded only when it is called. An error is one line on stderr, `tallygate: CODE: what is wrong. what to do`, and the
  * exit code that the catalogue gives to the code.
  */
-import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
 import { CodedError, ERRORS } from '../protocol/errors.ts'
 import type { Io, World } from './io.ts'
+import { softwareVersion } from './software-version.ts'
 
 interface CommandModule {
   command(io: Io): Command
@@ -19,6 +19,7 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   devices: ['list devices, let a new one in, lock, drain or end one', () => import('./commands/devices.ts')],
   usage: ['export usage records, for billing', () => import('./commands/usage.ts')],
   status: ['show how the agent of this device is', () => import('./commands/status.ts')],
+  doctor: ['look for what is wrong with the agent of this device', () => import('./commands/doctor.ts')],
   explain: ['show why a request was decided as it was', () => import('./commands/explain.ts')],
   verify: ['check the ledger of a device', () => import('./commands/verify.ts')],
   access: ['ask the agent of this device for access', () => import('./commands/access.ts')],
@@ -48,7 +49,7 @@ export async function run(args: readonly string[], world: World): Promise<number
 async function build(args: readonly string[], io: Io): Promise<Command> {
   const program = new Command('tallygate')
     .description('Token-metered access decisions on the device, exactly-once accounting in the cloud.')
-    .version(version(), '--version', 'print the version')
+    .version(softwareVersion(), '--version', 'print the version')
     .option('--debug', 'show the stack of an error')
     .helpCommand('help [command]', 'show the help of a command')
   const called = args.find((arg) => Object.hasOwn(COMMANDS, arg))
@@ -69,11 +70,6 @@ function prepare(command: Command, io: Io): void {
   })
   command.helpOption('-h, --help', 'show this help')
   for (const each of command.commands) prepare(each, io)
-}
-
-function version(): string {
-  const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8')
-  return (JSON.parse(text) as { version: string }).version
 }
 
 function asCoded(error: unknown): CodedError {

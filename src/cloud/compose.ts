@@ -164,6 +164,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const terms = termsOf(settings.edge, sessionIntervalMs)
   const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
   const edgeOperations = registerEdge(http, prefix, {
+    version: softwareVersion(),
     store,
     keys,
     policies,

@@ -79,3 +79,6 @@ function rawNumber(text: string): number {
   const number = Number(text)
   return String(number) === text ? number : rawJSON(text)
 }
+
+/** Header by which the twin tells its version to a device or an administrator that has signed in. */
+export const VERSION_HEADER = 'x-tallygate-version'

@@ -5,7 +5,7 @@
 import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
-import { uuid } from '../../../protocol/wire.ts'
+import { VERSION_HEADER, uuid } from '../../../protocol/wire.ts'
 import type { Authenticator, Principal } from '../../app/authenticate.ts'
 import { answerError, sendJson } from './answer-error.ts'
 import { decompressUpTo, notGzip } from './edge-gzip.ts'
@@ -73,12 +73,14 @@ export interface EdgeAreaParts {
   readonly authenticator: Authenticator
   /** POSIX ms. */
   readonly now: () => number
+  /** Of this software, told to whoever has signed in. */
+  readonly version: string
 }
 
 export function registerEdgeRoutes(
   http: FastifyInstance,
   prefix: string,
-  { authenticator, now }: EdgeAreaParts,
+  { authenticator, now, version }: EdgeAreaParts,
   routes: readonly EdgeRoute[],
 ): void {
   const principals = new WeakMap<FastifyRequest, Principal>()
@@ -95,12 +97,13 @@ export function registerEdgeRoutes(
           config: { answers: declaredAnswers(method, operation.answers, edgeErrors(operation)) },
           ...(bodyMax === undefined ? {} : { bodyLimit: bodyMax }),
           ...(gzip && bodyMax !== undefined ? { preParsing: decompressUpTo(bodyMax) } : {}),
-          onRequest: async (request) => {
+          onRequest: async (request, reply) => {
             if (access === 'ENROLLMENT') return void bearer(request)
             const principal = await authenticator.authenticate(request.headers.authorization, now())
             requireAccess(access, principal, request.params)
             if (!gzip) refuseCompressed(request)
             principals.set(request, principal)
+            void reply.header(VERSION_HEADER, version)
           },
           handler: async (request, reply) => answer(operation, principals.get(request) ?? null, request, reply),
         })

@@ -47,6 +47,8 @@ export type EdgeParts = IssueEnrollmentToken &
   DeviceParts & {
     readonly store: Store
     readonly authenticator: Authenticator
+    /** Of this software. */
+    readonly version: string
   }
 
 const inOfflinePolicy = inInstance.extend({ lineItemId: z.string().min(1).max(256) })

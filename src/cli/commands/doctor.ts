@@ -1,0 +1,52 @@
+/** `tallygate doctor`: looks for what is wrong with the agent of this device, and mends what is safe to mend. */
+import { Command } from 'commander'
+import { type SocketFlags, withSocketFlag } from '../agent-socket.ts'
+import { type Examination, VERDICT_EXIT, examine } from '../doctor/examine.ts'
+import { type Repair, repair } from '../doctor/fix.ts'
+import { gather } from '../doctor/gather.ts'
+import type { Io } from '../io.ts'
+import { jsonLine } from '../json-line.ts'
+
+interface DoctorFlags extends SocketFlags {
+  readonly json?: true
+  readonly fix?: true
+  readonly network: boolean
+}
+
+export function command(io: Io): Command {
+  return withSocketFlag(new Command('doctor'))
+    .description(
+      'Checks everything that the agent of this device rests on, whether it runs or not, and says for each what was seen and what ' +
+        'to do. Exit code 0: all is well, 1: warnings, 2: failures.',
+    )
+    .option('--fix', 'also mend what is safe: permissions, a left-over socket, the reserve file, the write-ahead log')
+    .option('--no-network', 'ask neither name servers nor cloud nor broker')
+    .option('--json', 'for programs: one JSON document')
+    .action(async (flags: DoctorFlags) => {
+      const options = { socket: flags.socket, network: flags.network }
+      let facts = await gather(io, options)
+      const repairs = flags.fix === true ? repair(facts) : []
+      if (repairs.some(({ done }) => done)) facts = await gather(io, options)
+      const examination = examine(facts)
+      const repaired = flags.fix === true ? { repairs } : {}
+      io.stdout.write(
+        flags.json === true ? `${jsonLine({ ...examination, ...repaired })}\n` : describe(examination, repairs),
+      )
+      io.exitWith(VERDICT_EXIT[examination.verdict])
+    })
+}
+
+const MARK = { ok: 'ok  ', warn: 'WARN', fail: 'FAIL', skip: '-   ' } as const
+
+function describe({ verdict, checks }: Examination, repairs: readonly Repair[]): string {
+  const width = Math.max(...checks.map(({ name }) => name.length))
+  const lines = checks.flatMap(({ name, level, evidence, remedy }) => [
+    `${MARK[level]}  ${name.padEnd(width)}  ${evidence}`,
+    ...(remedy === '' ? [] : [`${' '.repeat(width + 8)}-> ${remedy}`]),
+  ])
+  const mended = repairs.map(({ what, done, problem }) => (done ? `fixed: ${what}` : `NOT fixed: ${what}: ${problem}`))
+  const count = (level: keyof typeof MARK): number => checks.filter((each) => each.level === level).length
+  const sum = `${checks.length} checks: ${count('ok')} ok, ${count('warn')} warnings, ${count('fail')} failures, ${count('skip')} do not apply.`
+  const verdicts = { ok: 'All is well.', warn: 'It works, with warnings.', fail: 'Something is broken.' }
+  return `${[...mended, ...(mended.length > 0 ? [''] : []), ...lines, '', `${verdicts[verdict]} ${sum}`].join('\n')}\n`
+}

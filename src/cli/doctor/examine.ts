@@ -1,0 +1,29 @@
+/** All checks over the same facts, and what they come to. */
+import { CHECKS, type Finding } from './checks.ts'
+import type { DoctorFacts } from './facts.ts'
+
+export interface Examined extends Finding {
+  readonly name: string
+}
+
+/** Exit codes of `tallygate doctor`, by the gravest finding. */
+export const VERDICT_EXIT = { ok: 0, warn: 1, fail: 2 } as const
+
+export interface Examination {
+  readonly verdict: keyof typeof VERDICT_EXIT
+  readonly checks: readonly Examined[]
+}
+
+/** Never throws: a check that cannot be made is a finding too. */
+export function examine(facts: DoctorFacts): Examination {
+  const checks = CHECKS.map(({ name, run }): Examined => {
+    try {
+      return { name, ...run(facts) }
+    } catch (error) {
+      const evidence = `the check failed: ${error instanceof Error ? error.message : String(error)}`
+      return { name, level: 'warn', evidence, remedy: 'Send a support bundle: this is a fault in tallygate.' }
+    }
+  })
+  const has = (level: Finding['level']): boolean => checks.some((each) => each.level === level)
+  return { verdict: has('fail') ? 'fail' : has('warn') ? 'warn' : 'ok', checks }
+}

@@ -1,0 +1,90 @@
+/**
+ * What `tallygate doctor --fix` may do by itself: close permissions, remove a socket behind which nobody listens, set the
+ * reserve aside, fold the write-ahead log of an agent that does not run. It never removes or rewrites anything that holds
+ * usage, and says of each step what it did or why not.
+ */
+import { chmodSync, chownSync, unlinkSync } from 'node:fs'
+import Database from 'better-sqlite3'
+import { Slack } from '../../agent/adapters/sqlite/slack.ts'
+import { type DoctorFacts, type FileFacts, isProblem } from './facts.ts'
+
+export interface Repair {
+  readonly what: string
+  readonly done: boolean
+  /** Why not; empty when it was done. */
+  readonly problem: string
+}
+
+const PAGE_BYTES = 4096
+
+const LOCK_PATIENCE_MS = 200
+
+export function repair(facts: DoctorFacts): readonly Repair[] {
+  const { directory, key, database, log, slack, socket, settings, configuration } = facts
+  const repairs: Repair[] = []
+  const attempt = (what: string, work: () => void): void => {
+    try {
+      work()
+      repairs.push({ what, done: true, problem: '' })
+    } catch (error) {
+      repairs.push({ what, done: false, problem: (error as Error).message })
+    }
+  }
+  const close = (file: FileFacts, kind: FileFacts['kind'], forbidden: number, mode: number): void => {
+    if (file.kind !== kind || (file.mode & forbidden) === 0) return
+    attempt(`chmod 0${mode.toString(8)} ${file.path}`, () => chmodSync(file.path, mode))
+  }
+  close(directory, 'directory', 0o027, 0o700)
+  for (const file of [database, log, slack]) close(file, 'file', 0o077, 0o600)
+  if (settings.device.keyFile === null) close(key, 'file', 0o077, 0o600)
+  else close(key, 'file', 0o007, key.mode & 0o770)
+  for (const [index, file] of configuration.files.entries()) {
+    close(file, 'file', index === 0 ? 0o002 : 0o007, file.mode & (index === 0 ? 0o775 : 0o770))
+  }
+
+  if (socket.kind === 'socket') {
+    const isLeft = isProblem(facts.agent) && facts.agent.code === 'AGENT_UNREACHABLE'
+    const mode = Number.parseInt(settings.socket.mode, 8)
+    if (isLeft) attempt(`remove the socket ${socket.path}, behind which nobody listens`, () => unlinkSync(socket.path))
+    else if (socket.mode !== mode)
+      attempt(`chmod ${settings.socket.mode} ${socket.path}`, () => chmodSync(socket.path, mode))
+  }
+  const { problem, quickCheck } = facts.inspected
+  const isSound = database.kind === 'file' && problem === null && quickCheck === 'ok'
+  if (!isProblem(facts.agent) || !isSound) return repairs
+  if (slack.kind !== 'file' || slack.size < settings.state.slack) {
+    attempt(`set ${settings.state.slack} bytes aside in ${slack.path}`, () =>
+      underLock(database.path, () => {
+        if (!new Slack(slack.path, settings.state.slack / PAGE_BYTES).fill())
+          throw new Error('the disk has no room for it')
+        if (facts.uid === 0) chownSync(slack.path, database.uid, -1)
+      }),
+    )
+  }
+  if (log.kind === 'file' && log.size > 0) {
+    attempt(`fold the write-ahead log into ${database.path}`, () => underLock(database.path, foldLog))
+  }
+  return repairs
+}
+
+/** Under the lock that the agent takes: throws where another process holds the database. */
+function underLock(path: string, work: (database: Database.Database) => void): void {
+  const database = new Database(path, { fileMustExist: true, timeout: LOCK_PATIENCE_MS })
+  try {
+    database.pragma('locking_mode = EXCLUSIVE')
+    database.pragma('synchronous = FULL')
+    // The first look takes the lock, and keeps it.
+    database.prepare('SELECT count(*) FROM sqlite_schema').get()
+    work(database)
+  } catch (error) {
+    const isHeld = error instanceof Database.SqliteError && error.code.startsWith('SQLITE_BUSY')
+    throw isHeld ? new Error('another process holds the database', { cause: error }) : error
+  } finally {
+    database.close()
+  }
+}
+
+function foldLog(database: Database.Database): void {
+  const [result] = database.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
+  if (result?.busy !== 0) throw new Error('another process reads the database')
+}

@@ -1,0 +1,346 @@
+/**
+ * Gathers what the checks look at: from the files, the system, the agent's socket, a copy of the database and the network. It
+ * changes nothing, works with the agent running or not, and whatever cannot be had is told as a fact of its own.
+ */
+import { constants, statSync, readFileSync, readdirSync, accessSync, existsSync } from 'node:fs'
+import { statfs } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import Database from 'better-sqlite3'
+import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/adapters/cloud-http/exchange.ts'
+import { openKeyFile } from '../../agent/adapters/key-file/key-file.ts'
+import { inspectDatabase } from '../../agent/adapters/sqlite/inspect-database.ts'
+import { readLedger } from '../../agent/adapters/sqlite/read-ledger.ts'
+import type { Identity } from '../../agent/app/journal.ts'
+import { DeviceTokens } from '../../agent/app/link/device-token.ts'
+import { type Verification, verifyLedger } from '../../agent/app/verify-ledger.ts'
+import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
+import { HttpClient } from '../../client/http.ts'
+import { policyTag } from '../../protocol/edge/policy-document.ts'
+import { CodedError, errorBody } from '../../protocol/errors.ts'
+import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
+import { VERSION_HEADER } from '../../protocol/wire.ts'
+import { loadSettings } from '../../settings/load.ts'
+import { namedOptions } from '../../settings/option.ts'
+import { softwareVersion } from '../software-version.ts'
+import type { Io } from '../io.ts'
+import { settingsFile } from '../service-settings.ts'
+import { lookAtEndpoint } from './endpoint.ts'
+import type { DoctorFacts, FileFacts, FileSystemFacts, Problem } from './facts.ts'
+
+export interface GatherOptions {
+  /** Of the agent, where its settings do not say. */
+  readonly socket?: string | undefined
+  /** Whether name servers, cloud and broker may be asked. */
+  readonly network: boolean
+}
+
+const OLDEST_NODE_MAJOR = 24
+
+/** How long the agent may take to answer, ms. */
+const AGENT_PATIENCE_MS = 5_000
+
+export async function gather(io: Io, { socket: named, network }: GatherOptions): Promise<DoctorFacts> {
+  const { settings, configuration } = configurationOf(io)
+  const { directory } = settings.state
+  const databasePath = join(directory, 'journal.db')
+  const socketPath = named ?? settings.socket.path
+  const [inspected, agent, fileSystem, reserveFileSystem] = await Promise.all([
+    inspectDatabase(databasePath),
+    askAgent(socketPath),
+    fileSystemOf(directory),
+    settings.durability === 'reserved' ? fileSystemOf(settings.reserve.directory) : null,
+  ])
+  const keyPath = settings.device.keyFile ?? join(directory, 'device.key')
+  const key = await keyOf(keyPath)
+  const agents = runningAgents()
+  const { identity } = inspected
+  const extraCa = textOf(settings.tls.caFile)
+  const reach = async (url: string | null | undefined) =>
+    network && url !== null && url !== undefined && URL.canParse(url) ? lookAtEndpoint(url, extraCa) : null
+  const [cloud, broker, verification] = await Promise.all([
+    reach(identity?.edgeUrl),
+    reach(identity?.pushUrl),
+    verificationOf(databasePath, inspected.problem),
+  ])
+  const isReached = cloud !== null && typeof cloud.connected === 'number'
+  return {
+    now: io.now(),
+    version: softwareVersion(),
+    node: { version: process.versions.node, oldestMajor: OLDEST_NODE_MAJOR },
+    sqlite: sqliteVersion(),
+    uid: process.getuid?.() ?? 0,
+    timeZone: timeZone(io),
+    configuration,
+    settings: named === undefined ? settings : { ...settings, socket: { ...settings.socket, path: named } },
+    directory: fileOf(directory),
+    fileSystem,
+    reserveFileSystem,
+    slack: fileOf(`${databasePath}-slack`),
+    key,
+    database: fileOf(databasePath),
+    log: fileOf(`${databasePath}-wal`),
+    inspected,
+    verification,
+    socket: fileOf(socketPath),
+    agent,
+    agents,
+    memory: memoryOf(agents[0]?.pid ?? null),
+    cloud,
+    broker,
+    signIn: isReached && identity !== null ? await signIn(io, identity, keyPath, extraCa, inspected.policies[0]) : null,
+  }
+}
+
+function configurationOf(io: Io): {
+  readonly settings: AgentSettings
+  readonly configuration: DoctorFacts['configuration']
+} {
+  const file = settingsFile(agentOptions, io)
+  const none = { env: {}, flags: {}, file: null, readText: io.readText }
+  let settings: AgentSettings
+  let problem: Problem | null = null
+  try {
+    settings = loadSettings(agentOptions, { ...none, file, env: io.env })
+  } catch (error) {
+    problem = problemOf(error)
+    settings = loadSettings(agentOptions, none)
+  }
+  const secrets = namedOptions(agentOptions)
+    .filter(({ option }) => option.secret)
+    .flatMap(({ key, env }) => [io.env[env] ?? null, ...(file === null ? [] : [namedIn(file, key, io)])])
+  const paths = [...(file === null ? [] : [file]), ...secrets.filter((path) => path !== null), settings.status.keyFile]
+  const files = [...new Set(paths.filter((path) => path !== null))].map(fileOf)
+  return { settings, configuration: { file, problem, files } }
+}
+
+/** The path that a key of the settings file names, without judging the file as a whole. */
+function namedIn(file: string, key: string, { readText }: Io): string | null {
+  try {
+    const [group = '', name = ''] = key.split('.')
+    const section = new RegExp(`\\[${group}\\]([^[]*)`).exec(readText(file))?.[1] ?? ''
+    return new RegExp(`^\\s*${name}\\s*=\\s*["']([^"']+)["']`, 'm').exec(section)?.[1] ?? null
+  } catch {
+    return null
+  }
+}
+
+function fileOf(path: string): FileFacts {
+  const nothing = { path, mode: 0, uid: 0, size: 0, readable: false }
+  try {
+    const found = statSync(path, { throwIfNoEntry: false })
+    if (found === undefined) return { ...nothing, kind: 'none' }
+    const kind = found.isFile() ? 'file' : found.isDirectory() ? 'directory' : found.isSocket() ? 'socket' : 'other'
+    return { path, kind, mode: found.mode & 0o777, uid: found.uid, size: found.size, readable: isReadable(path) }
+  } catch (error) {
+    const isNone = (error as NodeJS.ErrnoException).code === 'ENOTDIR'
+    return { ...nothing, kind: isNone ? 'none' : 'hidden' }
+  }
+}
+
+function isReadable(path: string): boolean {
+  try {
+    accessSync(path, constants.R_OK)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** By the number that the kernel has for each. */
+const FILE_SYSTEMS: Readonly<Record<number, string>> = {
+  0x01021994: 'tmpfs',
+  0x858458f6: 'ramfs',
+  0x794c7630: 'overlayfs',
+  0x73717368: 'squashfs',
+  0x6969: 'nfs',
+  0xff534d42: 'cifs',
+  0xfe534d42: 'smb2',
+  0x01021997: '9p',
+  0x65735546: 'fuse',
+  0xef53: 'ext4',
+  0x58465342: 'xfs',
+  0x9123683e: 'btrfs',
+  0xf2f52010: 'f2fs',
+  0x24051905: 'ubifs',
+  0x2fc12fc1: 'zfs',
+}
+
+/** Of the directory, or of the nearest one above it that exists. */
+async function fileSystemOf(directory: string): Promise<FileSystemFacts | Problem> {
+  let path = directory
+  while (!existsSync(path) && dirname(path) !== path) path = dirname(path)
+  try {
+    const { type, bavail, blocks, bsize, ffree, files } = await statfs(path)
+    return {
+      type: FILE_SYSTEMS[type >>> 0] ?? `0x${(type >>> 0).toString(16)}`,
+      free: bavail * bsize,
+      total: blocks * bsize,
+      inodesFree: ffree,
+      inodesTotal: files,
+    }
+  } catch (error) {
+    return problemOf(error)
+  }
+}
+
+async function keyOf(path: string): Promise<DoctorFacts['key']> {
+  const file = fileOf(path)
+  try {
+    // Missing, it would be made: a check makes nothing.
+    const { signer } = await openKeyFile({ path, create: false })
+    return { ...file, problem: null, keyId: signer.keyId }
+  } catch (error) {
+    return { ...file, problem: problemOf(error), keyId: null }
+  }
+}
+
+async function verificationOf(path: string, problem: Problem | null): Promise<Verification | Problem> {
+  if (problem !== null) return problem
+  try {
+    return await verifyLedger(await readLedger(path))
+  } catch (error) {
+    return problemOf(error)
+  }
+}
+
+async function askAgent(path: string): Promise<DoctorFacts['agent']> {
+  using client = new HttpClient({
+    address: `unix:${path}`,
+    unreachable: 'AGENT_UNREACHABLE',
+    timeoutMs: AGENT_PATIENCE_MS,
+  })
+  try {
+    return await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+  } catch (error) {
+    return problemOf(error)
+  }
+}
+
+/** Processes of this machine that run `tallygate agent`. */
+function runningAgents(): DoctorFacts['agents'] {
+  let names: readonly string[]
+  try {
+    names = readdirSync('/proc').filter((name) => /^\d+$/.test(name))
+  } catch {
+    return []
+  }
+  return names.flatMap((name) => {
+    const words = (textOf(`/proc/${name}/cmdline`) ?? '').split('\0')
+    const at = words.findIndex((word) => /(^|\/)tallygate(\.js)?$/.test(word))
+    return at >= 0 && at <= 8 && words[at + 1] === 'agent'
+      ? [
+          {
+            pid: Number(name),
+            command: words
+              .slice(at, at + 4)
+              .join(' ')
+              .trimEnd(),
+          },
+        ]
+      : []
+  })
+}
+
+function memoryOf(pid: number | null): DoctorFacts['memory'] {
+  const text = textOf('/proc/meminfo') ?? ''
+  const inMemory = (name: string): number | null => {
+    const found = new RegExp(`^${name}: +(\\d+) kB$`, 'm').exec(text)?.[1]
+    return found === undefined ? null : Number(found) * 1024
+  }
+  const group = /^0::(.*)$/m.exec(textOf(`/proc/${pid ?? 'self'}/cgroup`) ?? '')?.[1]
+  const inGroup = (name: string): number | null => {
+    const value = group === undefined ? null : textOf(join('/sys/fs/cgroup', group, name))?.trim()
+    return value === null || value === undefined || !/^\d+$/.test(value) ? null : Number(value)
+  }
+  return {
+    total: inMemory('MemTotal'),
+    available: inMemory('MemAvailable'),
+    limit: inGroup('memory.max'),
+    used: inGroup('memory.current'),
+  }
+}
+
+function timeZone({ env }: Io): DoctorFacts['timeZone'] {
+  const named = env['TZ']?.replace(/^:/, '')
+  const name = named === undefined || named === '' ? Intl.DateTimeFormat().resolvedOptions().timeZone : named
+  try {
+    // A runtime without its data knows UTC and nothing else.
+    const rules = new Intl.DateTimeFormat('en', { timeZone: 'Europe/Berlin', timeZoneName: 'short' }).format(0) !== ''
+    new Intl.DateTimeFormat('en', { timeZone: name })
+    return { name, rules }
+  } catch {
+    return { name, rules: false }
+  }
+}
+
+/** What the cloud says to the device as it is: a question for rules that changes nothing. */
+async function signIn(
+  io: Io,
+  identity: Identity,
+  keyPath: string,
+  extraCa: string | null,
+  policy: { readonly instanceId: string; readonly revision: number } | undefined,
+): Promise<DoctorFacts['signIn']> {
+  const instanceId = policy?.instanceId ?? identity.instanceIds[0]
+  if (instanceId === undefined) return null
+  const network = createExchange({ ...EXCHANGE_DEFAULTS, silenceMs: 10_000, durationMs: 20_000, extraCa })
+  try {
+    const key = await openKeyFile({ path: keyPath, create: false })
+    const tokens = new DeviceTokens(key, { wall: io.now, sinceBoot: () => performance.now() })
+    const answer = await network.exchange({
+      method: 'GET',
+      url: `${identity.edgeUrl.replace(/\/+$/, '')}/instances/${instanceId}/policy`,
+      headers: {
+        accept: 'application/json, application/jose',
+        authorization: `Bearer ${await tokens.token(identity)}`,
+        ...(policy === undefined ? {} : { 'if-none-match': policyTag(policy.revision) }),
+      },
+      body: null,
+      compress: false,
+      signal: io.stop,
+    })
+    const date = Date.parse(answer.headers['date'] ?? '')
+    const refusal = errorBody.safeParse(parsed(answer.body))
+    return {
+      status: answer.status,
+      code: refusal.success ? refusal.data.code : null,
+      date: Number.isNaN(date) ? null : date,
+      twinVersion: answer.headers[VERSION_HEADER] ?? null,
+    }
+  } catch (error) {
+    return problemOf(error)
+  } finally {
+    network.close()
+  }
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+function sqliteVersion(): string {
+  const database = new Database(':memory:')
+  try {
+    return database.prepare('SELECT sqlite_version()').pluck().get() as string
+  } finally {
+    database.close()
+  }
+}
+
+function textOf(path: string | null): string | null {
+  try {
+    return path === null ? null : readFileSync(path, 'utf8')
+  } catch {
+    return null
+  }
+}
+
+function problemOf(error: unknown): Problem {
+  if (error instanceof CodedError) return { code: error.code, message: error.message }
+  const { code = 'UNKNOWN', message } = error as NodeJS.ErrnoException
+  return { code, message }
+}

@@ -1,0 +1,360 @@
+// `tallygate doctor`: each check with facts in which it fails, then the whole over a real agent, running and not.
+import { execFileSync } from 'node:child_process'
+import { chmodSync, existsSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { createServer as createTlsServer } from 'node:tls'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished, test } from 'vitest'
+import { CHECKS, type Level } from '../../src/cli/doctor/checks.ts'
+import { lookAtEndpoint } from '../../src/cli/doctor/endpoint.ts'
+import { examine } from '../../src/cli/doctor/examine.ts'
+import type { DoctorFacts } from '../../src/cli/doctor/facts.ts'
+import { temporaryDirectory } from '../agent/harness.ts'
+import { Application, Site } from '../agent/site.ts'
+import { NOW, STATE, endpoint, file, healthy, settings } from './doctor-facts.ts'
+import { tallygate } from './outside.ts'
+
+const DAY = 86_400_000
+const problem = { code: 'CLOUD_UNREACHABLE', message: 'no route' }
+const noAgent = { agent: { code: 'AGENT_UNREACHABLE', message: 'nobody listens there.' }, agents: [] }
+
+const base = healthy()
+const status = base.agent as Exclude<DoctorFacts['agent'], { code: string; message: string }>
+const disk = base.fileSystem as Exclude<DoctorFacts['fileSystem'], { code: string }>
+
+/** Per check: what is spoilt, and what it comes to. */
+const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, level: Level])[] = [
+  ['configuration', { configuration: { file: null, problem, files: [] } }, 'fail'],
+  [
+    'configuration-files',
+    { configuration: { ...base.configuration, files: [file('a.toml', { mode: 0o646 })] } },
+    'fail',
+  ],
+  [
+    'configuration-files',
+    { configuration: { ...base.configuration, files: [file('a.toml'), file('token', { mode: 0o644 })] } },
+    'fail',
+  ],
+  ['node', { node: { version: '22.1.0', oldestMajor: 24 } }, 'fail'],
+  ['sqlite', { sqlite: '3.51.2' }, 'fail'],
+  ['agent', noAgent, 'fail'],
+  ['agent', { agent: { code: 'CALLER_NOT_ALLOWED', message: 'not you' } }, 'warn'],
+  ['agent-version', { version: '0.2.0' }, 'warn'],
+  ['single-agent', { agents: [1, 2].map((pid) => ({ pid, command: 'tallygate agent' })) }, 'warn'],
+  ['socket', noAgent, 'warn'],
+  ['socket', { socket: file('/run/agent.sock') }, 'fail'],
+  ['socket', { socket: file('/run/agent.sock', { kind: 'none' }) }, 'fail'],
+  ['socket-permissions', { socket: file('/run/agent.sock', { kind: 'socket', mode: 0o777 }) }, 'warn'],
+  ['state-directory', { directory: file(STATE, { kind: 'directory', mode: 0o770 }) }, 'fail'],
+  ['state-directory', { directory: file(STATE, { kind: 'directory', mode: 0o755 }) }, 'warn'],
+  ['state-directory', { directory: file(STATE, { kind: 'none' }) }, 'fail'],
+  ['owners', { database: file(`${STATE}/journal.db`, { uid: 0 }) }, 'fail'],
+  ['file-system', { fileSystem: { ...disk, type: 'tmpfs' } }, 'fail'],
+  ['file-system', { fileSystem: { ...disk, type: 'overlayfs' } }, 'fail'],
+  ['file-system', { fileSystem: { ...disk, type: 'nfs' } }, 'fail'],
+  ['disk-space', { fileSystem: { ...disk, free: 1_000_000 } }, 'fail'],
+  ['disk-space', { fileSystem: { ...disk, free: 50_000_000 } }, 'warn'],
+  ['inodes', { fileSystem: { ...disk, inodesFree: 3 } }, 'fail'],
+  ['reserve-file', { slack: file('slack', { kind: 'none' }) }, 'warn'],
+  ['reserve-directory', { reserveFileSystem: disk }, 'warn'],
+  ['database', { inspected: { ...base.inspected, quickCheck: 'row 3 missing from index' } }, 'fail'],
+  [
+    'database',
+    { inspected: { ...base.inspected, problem: { code: 'DATABASE_CORRUPT', message: 'not a database' } } },
+    'fail',
+  ],
+  ['database', { inspected: { ...base.inspected, problem: { code: 'LEDGER_UNREADABLE', message: 'EACCES' } } }, 'warn'],
+  ['database-permissions', { database: file('journal.db', { mode: 0o644 }) }, 'fail'],
+  [
+    'hash-chain',
+    {
+      verification: {
+        findings: [{ kind: 'ENTRY_CHAIN', where: 'entry 3', problem: 'does not fit' }],
+        checked: { entries: 12, chained: 3, segments: 0, receipts: 0, accounts: 0 },
+      },
+    },
+    'fail',
+  ],
+  ['hash-chain', { verification: problem }, 'warn'],
+  ['schema', { inspected: { ...base.inspected, schema: 9 } }, 'fail'],
+  ['write-ahead-log', { log: file('wal', { size: 900_000_000 }) }, 'warn'],
+  [
+    'damaged-ledgers',
+    {
+      inspected: {
+        ...base.inspected,
+        rescues: [{ at: 1, file: 'x', why: 'y', salvagedEntries: 3, lostEntries: null }],
+      },
+    },
+    'warn',
+  ],
+  ['enrollment', { agent: { ...status, deviceId: null }, settings: settings() }, 'fail'],
+  [
+    'enrollment',
+    { agent: { ...status, deviceId: null }, settings: settings({ 'enrollment-token-file': 't' }) },
+    'warn',
+  ],
+  ['key', { key: { ...base.key, kind: 'none' } }, 'fail'],
+  ['key', { key: { ...base.key, mode: 0o640 } }, 'fail'],
+  ['key', { key: { ...base.key, problem } }, 'fail'],
+  ['key-fits', { key: { ...base.key, keyId: 'another' } }, 'fail'],
+  ['attachment', { agent: { ...status, fenced: true } }, 'fail'],
+  ['attachment', { agent: { ...status, incarnation: 0 } }, 'warn'],
+  ['rules', { now: NOW + 31 * DAY }, 'fail'],
+  ['rules', { now: NOW + 29 * DAY }, 'warn'],
+  ['rules', { inspected: { ...base.inspected, policies: [] } }, 'fail'],
+  ['newest-rules', { agent: { ...status, policies: [{ ...status.policies[0]!, newest: 99 }] } }, 'warn'],
+  ['grants', { agent: { ...status, grant: { ...status.grant!, remainingMs: 0 } } }, 'fail'],
+  ['grants', { agent: { ...status, grant: null } }, 'warn'],
+  ['grants', { agent: { ...status, accounts: [] } }, 'warn'],
+  ['backlog', { agent: { ...status, backlog: 20_000 } }, 'warn'],
+  ['conditions', { agent: { ...status, conditions: [{ subject: 'sync', ...problem, since: 1 }] } }, 'warn'],
+  ['conditions', { agent: { ...status, conditions: [{ subject: 'ledger', ...problem, since: 1 }] } }, 'fail'],
+  ['clock', { now: NOW + 2 * 60_000 }, 'warn'],
+  ['clock', { ...noAgent, now: NOW + 2 * 60_000 }, 'warn'],
+  ['clock', { ...noAgent, signIn: null }, 'warn'],
+  ['time-zone', { timeZone: { name: 'Mars/Olympus', rules: false } }, 'warn'],
+  [
+    'cloud-name',
+    { cloud: endpoint('https://cloud.example', { addresses: problem, connected: problem, certificate: null }) },
+    'fail',
+  ],
+  ['cloud-reachable', { cloud: endpoint('https://cloud.example', { connected: problem, certificate: null }) }, 'warn'],
+  [
+    'cloud-certificate',
+    {
+      cloud: endpoint('https://cloud.example', {
+        certificate: { ...base.cloud!.certificate!, distrust: 'self-signed' },
+      }),
+    },
+    'fail',
+  ],
+  ['cloud-certificate', { cloud: endpoint('http://cloud.example', { secure: false, certificate: null }) }, 'warn'],
+  [
+    'cloud-certificate-expiry',
+    { cloud: endpoint('https://cloud.example', { certificate: { ...base.cloud!.certificate!, validTo: NOW - 1 } }) },
+    'fail',
+  ],
+  [
+    'cloud-certificate-expiry',
+    { cloud: endpoint('https://cloud.example', { certificate: { ...base.cloud!.certificate!, validTo: NOW + DAY } }) },
+    'warn',
+  ],
+  ['sign-in', { signIn: { status: 401, code: 'TOKEN_INVALID', date: NOW, twinVersion: null } }, 'fail'],
+  ['sign-in', { signIn: { status: 503, code: null, date: NOW, twinVersion: null } }, 'warn'],
+  ['sign-in', { signIn: problem }, 'warn'],
+  [
+    'broker-name',
+    { broker: endpoint('mqtts://b', { addresses: problem, connected: problem, certificate: null }) },
+    'warn',
+  ],
+  ['broker-reachable', { broker: endpoint('mqtts://b', { connected: problem, certificate: null }) }, 'warn'],
+  ['broker-certificate', { broker: endpoint('mqtt://b', { secure: false, certificate: null }) }, 'warn'],
+  ['memory', { memory: { ...base.memory, limit: 64 * 1024 ** 2, used: 1 } }, 'warn'],
+  ['memory', { memory: { ...base.memory, limit: 1e9, used: 0.95e9 } }, 'warn'],
+  ['memory', { memory: { ...base.memory, available: 20_000_000 } }, 'warn'],
+]
+
+describe('the checks', () => {
+  it('have nothing to say about a healthy device', () => {
+    const { verdict, checks } = examine(healthy())
+    expect(checks.filter(({ level }) => level !== 'ok' && level !== 'skip')).toEqual([])
+    expect(verdict).toBe('ok')
+  })
+
+  it.each(SPOILT)('%s finds what is wrong', (name, changes, level) => {
+    const found = examine(healthy(changes)).checks.find((each) => each.name === name)!
+    expect(found.level).toBe(level)
+    expect(found.evidence).not.toBe('')
+    // Whoever reads it knows what to do next.
+    expect(found.remedy).toMatch(/\w.*\.$/)
+  })
+
+  it('are more than twenty, each with a test in which it fails', () => {
+    expect(CHECKS.length).toBeGreaterThanOrEqual(20)
+    expect(CHECKS.map(({ name }) => name).filter((name) => !SPOILT.some(([each]) => each === name))).toEqual([])
+  })
+
+  it('say so when the device is not enrolled, and never throw', () => {
+    const inspected = { ...base.inspected, identity: null, state: null, policies: [], schema: null, quickCheck: null }
+    const facts = healthy({
+      ...noAgent,
+      inspected,
+      cloud: null,
+      broker: null,
+      signIn: null,
+      key: { ...base.key, keyId: null },
+    })
+    for (const { evidence } of examine(facts).checks) expect(evidence).not.toContain('the check failed')
+  })
+})
+
+interface Doctor {
+  readonly verdict: string
+  readonly checks: readonly { readonly name: string; readonly level: Level; readonly evidence: string }[]
+  readonly repairs?: readonly { readonly what: string; readonly done: boolean; readonly problem: string }[]
+}
+
+function environment(site: Site): Readonly<Record<string, string>> {
+  return { TALLYGATE_AGENT_STATE_DIRECTORY: site.stateDirectory, TALLYGATE_AGENT_SOCKET_PATH: site.socketPath }
+}
+
+async function doctor(
+  site: Site,
+  ...args: readonly string[]
+): Promise<Doctor & { readonly code: number; readonly of: (name: string) => Level }> {
+  const { code, out, err } = await tallygate(['doctor', '--json', ...args], { env: environment(site), now: Date.now })
+  if (out === '') throw new Error(err)
+  const found = JSON.parse(out) as Doctor
+  return { ...found, code, of: (name) => found.checks.find((each) => each.name === name)!.level }
+}
+
+const WRITTEN = [
+  'database',
+  'hash-chain',
+  'schema',
+  'key',
+  'key-fits',
+  'enrollment',
+  'attachment',
+  'rules',
+  'owners',
+] as const
+
+test(
+  'over a running agent it changes nothing, finds the ledger whole, and tells by its exit code',
+  { timeout: 60_000 },
+  async () => {
+    const site = await Site.make()
+    const agent = await site.start()
+    const application = new Application(agent)
+    await application.until(({ accounts }) => accounts.length > 0)
+    await application.ask(3)
+    await application.until(({ backlog }) => backlog === 0)
+    const path = join(site.stateDirectory, 'journal.db')
+    const before = [path, `${path}-wal`].map((each) => statSync(each).mtimeMs)
+    const online = await doctor(site, '--no-network')
+    expect([path, `${path}-wal`].map((each) => statSync(each).mtimeMs)).toEqual(before)
+    for (const name of [...WRITTEN, 'agent', 'agent-version', 'socket', 'grants', 'clock', 'database-permissions']) {
+      expect({ name, level: online.of(name) }).toEqual({ name, level: 'ok' })
+    }
+    expect(online.code).toBe({ ok: 0, warn: 1, fail: 2 }[online.verdict])
+    // The cloud of this test has a name that leads nowhere.
+    expect((await doctor(site)).of('cloud-name')).toBe('fail')
+    const { out, code } = await tallygate(['doctor', '--no-network'], { env: environment(site), now: Date.now })
+    expect([0, 1, 2]).toContain(code)
+    expect(out).toMatch(/^ok {4}configuration +no settings file/m)
+    expect(out).toMatch(/\d+ checks: \d+ ok, \d+ warnings, \d+ failures, \d+ do not apply\.\n$/)
+  },
+)
+
+test(
+  'without an agent it reads the ledger all the same, and --fix mends what is safe and loses no entry',
+  { timeout: 60_000 },
+  async () => {
+    const site = await Site.make()
+    const agent = await site.start()
+    const application = new Application(agent)
+    await application.until(({ accounts }) => accounts.length > 0)
+    site.isOnline = false
+    await application.ask(3)
+    await agent.stop()
+    const path = join(site.stateDirectory, 'journal.db')
+    chmodSync(path, 0o644)
+    chmodSync(join(site.stateDirectory, 'device.key'), 0o644)
+    chmodSync(site.stateDirectory, 0o777)
+    rmSync(`${path}-slack`)
+    leaveSocket(site.socketPath)
+
+    const broken = await doctor(site, '--no-network')
+    expect(broken).toMatchObject({ code: 2, verdict: 'fail' })
+    expect(broken.repairs).toBeUndefined()
+    for (const name of ['agent', 'state-directory', 'key', 'database-permissions']) expect(broken.of(name)).toBe('fail')
+    for (const name of ['socket', 'reserve-file']) expect(broken.of(name)).toBe('warn')
+    expect(existsSync(site.socketPath)).toBe(true)
+
+    const mended = await doctor(site, '--no-network', '--fix')
+    expect(mended.repairs?.filter(({ done }) => !done)).toEqual([])
+    expect(mended.repairs?.length).toBeGreaterThanOrEqual(5)
+    for (const name of ['state-directory', 'key', 'database-permissions', 'reserve-file', 'socket']) {
+      expect(['ok', 'skip']).toContain(mended.of(name))
+    }
+    expect(existsSync(site.socketPath)).toBe(false)
+    expect(statSync(`${path}-slack`).size).toBe(16 * 1024 ** 2)
+
+    const again = await site.start()
+    expect(await new Application(again).status()).toMatchObject({ lastEntry: 1, backlog: 1 })
+  },
+)
+
+test('a database that is damaged is found, and --fix leaves it alone', { timeout: 60_000 }, async () => {
+  const site = await Site.make()
+  const agent = await site.start()
+  await new Application(agent).until(({ accounts }) => accounts.length > 0)
+  await agent.stop()
+  const path = join(site.stateDirectory, 'journal.db')
+  const bytes = readFileSync(path)
+  bytes.fill(0x5a, 4096, 3 * 4096)
+  writeFileSync(path, bytes)
+  const found = await doctor(site, '--no-network', '--fix')
+  expect(found.of('database')).toBe('fail')
+  expect(readFileSync(path).equals(bytes)).toBe(true)
+})
+
+test('a configuration that is wrong is a finding, with the key that is meant', async () => {
+  const site = await Site.make()
+  const env = { ...environment(site), TALLYGATE_AGENT_SOCKT_PATH: 'x' }
+  const { out, code } = await tallygate(['doctor', '--json', '--no-network'], { env })
+  const { checks } = JSON.parse(out) as Doctor
+  expect(code).toBe(2)
+  expect(checks.find(({ name }) => name === 'configuration')).toMatchObject({
+    level: 'fail',
+    evidence: expect.stringContaining('did you mean TALLYGATE_AGENT_SOCKET_PATH') as string,
+  })
+})
+
+describe('an address', () => {
+  it('is told with its certificate, trusted or not, and with what keeps it from answering', async () => {
+    const folder = temporaryDirectory()
+    const [key, cert] = [join(folder, 'key.pem'), join(folder, 'cert.pem')]
+    const kind = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '3']
+    const subject = ['-subj', '/CN=a device cloud', '-addext', 'subjectAltName=IP:127.0.0.1']
+    execFileSync('openssl', [...kind, ...subject, '-keyout', key, '-out', cert], { stdio: 'ignore' })
+    const pem = readFileSync(cert, 'utf8')
+    const server = createTlsServer({ key: readFileSync(key), cert: pem }, (socket) =>
+      socket.on('error', () => undefined),
+    )
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    onTestFinished(() => void server.close())
+    const { port } = server.address() as { port: number }
+
+    const stranger = await lookAtEndpoint(`https://127.0.0.1:${port}/x`, null)
+    expect(stranger).toMatchObject({ addresses: ['127.0.0.1'], connected: expect.any(Number) as number })
+    expect(stranger.certificate?.distrust).toMatch(/self.signed/i)
+    const known = await lookAtEndpoint(`mqtts://127.0.0.1:${port}`, pem)
+    expect(known.certificate).toMatchObject({ distrust: null, subject: 'a device cloud' })
+    expect(known.certificate!.validTo! - Date.now()).toBeGreaterThan(DAY)
+
+    const closed = createServer()
+    await new Promise<void>((resolve) => closed.listen(0, '127.0.0.1', resolve))
+    const { port: free } = closed.address() as { port: number }
+    await new Promise((resolve) => closed.close(resolve))
+    expect(await lookAtEndpoint(`http://127.0.0.1:${free}`, null)).toMatchObject({
+      connected: { code: 'ECONNREFUSED' },
+      certificate: null,
+      secure: false,
+    })
+    const nowhere = await lookAtEndpoint('mqtt://nowhere.invalid', null)
+    expect(nowhere).toMatchObject({ port: 1883, addresses: { code: expect.any(String) as string } })
+  })
+})
+
+/** A socket file as a process leaves it that was killed. */
+function leaveSocket(path: string): void {
+  const script = `require('net').createServer().listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`
+  try {
+    execFileSync(process.execPath, ['-e', script], { stdio: 'ignore' })
+  } catch {
+    // It was killed on purpose.
+  }
+}
