@@ -36,6 +36,8 @@ export class FaultyNetwork {
   /** Nothing gets through in either direction. */
   down = false
   retryAfter: string | null = null
+  /** Requests that the device has begun. */
+  attempts = 0
   /** Answers of the cloud that refused a token. */
   refusedTokens = 0
   #delayed: HttpRequest[] = []
@@ -50,6 +52,7 @@ export class FaultyNetwork {
   }
 
   readonly exchange: HttpExchange = async (request) => {
+    this.attempts += 1
     if (this.down) throw unreachable()
     const kind = `${request.method} ${new URL(request.url).pathname}`
     const fault = this.faults.shift() ?? null

@@ -49,6 +49,8 @@ export class TestDevice {
   journal: MemoryJournal
   token: string | null = null
   fatal: unknown[] = []
+  /** What the link has written to its log. */
+  readonly logged: { readonly fields: Record<string, unknown>; readonly message: string }[] = []
   /** Amounts of which an application was told that they are charged, or given back. */
   readonly told = { charged: 0n, refunded: 0n }
   ledger!: Ledger
@@ -143,7 +145,10 @@ export class TestDevice {
       tokens,
       push: this.#how.push ?? null,
       enrollmentToken: async () => this.token,
-      log: { info: () => undefined, warn: () => undefined },
+      log: {
+        info: (fields, message) => void this.logged.push({ fields, message }),
+        warn: (fields, message) => void this.logged.push({ fields, message }),
+      },
       options: { ...LINK_DEFAULTS, software: 'tallygate test', ...this.#how.options },
       onFatal,
     })

@@ -57,3 +57,9 @@ export const REQUEST_BURST = 10
 
 /** The cloud cannot ask for more than one segment in this time, ms. */
 export const SYNC_EVERY_MIN_MS = 1_000
+
+/** A segment that the cloud could not read so often is given up, once it has been refused for {@link REFUSED_FOR_MIN_MS}. */
+export const REFUSALS_MAX = 10
+
+/** Shorter than this, ms, and the cloud may only have older software than the device for a while. */
+export const REFUSED_FOR_MIN_MS = 60 * 60_000

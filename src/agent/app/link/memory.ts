@@ -54,6 +54,8 @@ export interface LinkMemory {
   resendFrom: number | null
   /** It has lost segments that this device no longer keeps: the chain cannot be made whole. */
   lost: boolean
+  /** The segment that the cloud cannot read, how often it has said so, and the boot-time reading of the first time, ms. */
+  refused: { readonly hash: string; readonly times: number; readonly since: number } | null
   /** Signed answers that prove what is granted, still to be shown to a cloud that has lost them. */
   proofs: readonly string[]
 
@@ -101,6 +103,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
     grantTerm: snapshot.grant?.term ?? 0,
     resendFrom: null,
     lost: false,
+    refused: null,
     proofs: [],
     moreToSend: false,
     releasing: false,
@@ -149,6 +152,7 @@ export function takeIncarnation(memory: LinkMemory, incarnation: number, lastEnt
   memory.grantTerm = 0
   memory.resendFrom = null
   memory.lost = false
+  memory.refused = null
   memory.proofs = []
   memory.moreToSend = false
   memory.releasing = false

@@ -8,6 +8,7 @@ import { PROOFS_MAX, SEGMENT_ACCOUNTS_MAX, type SyncAnswer, syncAnswer } from '.
 import { CodedError } from '../../../protocol/errors.ts'
 import type { SealedSegment, StoredAnswer } from '../journal.ts'
 import { policySubject } from './fetch-policy.ts'
+import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from './limits.ts'
 import { judgeAnswer, type Judgement, newerGrant } from './judge-answer.ts'
 import { identityOf } from './memory.ts'
 import type { AppliedGrant } from './ports.ts'
@@ -73,7 +74,11 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   const sentAt = clock.sinceBoot()
   const said = await call(context, () =>
     cloud.sync(identity, { segment: sent.document, nonce, ...proofsWith(context, sent) }, signal),
-  )
+  ).catch(async (error: unknown) => {
+    if (!isUnreadable(error) || !hasHadEnough(context, sent)) throw error
+    await abandonRejected(context, sent, error.message)
+  })
+  if (said === undefined) return 'PLAN_AGAIN'
   const receivedAt = clock.sinceBoot()
   const believed = await believe(context, 'sync-answer', said.answer, syncAnswer)
   const now = await believeTime(context, said, nonce)
@@ -238,15 +243,39 @@ function forget({ memory, ledger }: StepContext, sent: SealedSegment): void {
   if (sent.final && memory.fence === 'FENCED') memory.fence = 'CLOSED'
 }
 
-/** What the segment holds goes up as arrears of the next incarnation: sent again, it would be refused again. */
+/** Nobody has signed that: software of another version, or somebody in between, may read it otherwise. */
+function isUnreadable(error: unknown): error is CodedError {
+  return error instanceof CodedError && error.code === 'SEGMENT_REJECTED'
+}
+
+/** Whether a segment was refused so often and for so long that its chain is left. */
+function hasHadEnough({ clock, memory }: StepContext, { seq, hash }: SealedSegment): boolean {
+  // One of those that are sent again has been read before; and after the first of an incarnation comes one like it.
+  if (seq !== memory.unacknowledged?.seq || seq === 1) return false
+  const now = clock.sinceBoot()
+  const before = memory.refused?.hash === hash ? memory.refused : { hash, times: 0, since: now }
+  memory.refused = { ...before, times: before.times + 1 }
+  // An incarnation that is over earns nothing by waiting: it may have been given up before a restart.
+  if (memory.fence !== 'NONE') return true
+  return memory.refused.times >= REFUSALS_MAX && now - before.since >= REFUSED_FOR_MIN_MS
+}
+
+/**
+ * What the segment holds goes up as arrears of the next incarnation: sent again, it would be refused again. What of it the
+ * cloud cannot read as arrears either, it keeps as evidence.
+ */
 async function abandonRejected(context: StepContext, { seq }: SealedSegment, problem: string): Promise<void> {
   const { journal, ledger, memory, health, log } = context
   await ledger.freeze()
   if (memory.fence === 'NONE') await journal.fence()
   memory.fence = 'ABANDONED'
-  const error = new CodedError('SEGMENT_REJECTED', `The cloud refused a segment: ${problem}`, {
-    facts: { incarnation: memory.incarnation, seq, problem },
-  })
+  const error = new CodedError(
+    'SEGMENT_REJECTED',
+    `The cloud refused segment ${seq}; its entries go up once more: ${problem}`,
+    {
+      facts: { incarnation: memory.incarnation, seq, problem },
+    },
+  )
   health.raise('device', error)
   log.warn({ code: error.code, ...error.facts }, error.message)
 }
