@@ -174,6 +174,7 @@ export class Twin {
       db: new Kysely<Tables>({ dialect: new SingleConnectionDialect(database) }),
       lockRows: false,
       rules: ALONE,
+      ahead: null,
     }
     const commits = new GroupCommit(this.#guarded(database, alive), () => 0)
     const counted = async <T>(work: () => Promise<T>): Promise<T> => {

@@ -38,7 +38,7 @@ export interface DecidedOverPools<T> {
 /**
  * @param orders are decided in this order
  * @param options.refunded goes back before anything is charged
- * @param options.lastSeen pools as they were a while ago, to guess by what will be touched; default: they are read
+ * @param options.likely accounts that will probably be looked at; default: found out by reading
  */
 export async function decideInTurn<T>(
   tx: Transaction,
@@ -46,12 +46,12 @@ export async function decideInTurn<T>(
   orders: readonly PoolOrder<T>[],
   options: {
     readonly refunded?: readonly HeldItem[]
-    readonly lastSeen?: ReadonlyMap<AccountId, Pool> | undefined
+    readonly likely?: ReadonlySet<AccountId> | undefined
   } = {},
 ): Promise<DecidedOverPools<T>> {
   const back = refundsByAccount(options.refunded ?? [])
   const fresh = (account: AccountId): Pool => newPool(account, capIn(loaded, account))
-  const asked = await guess(tx, loaded, orders, options.lastSeen, fresh)
+  const asked = options.likely ?? (await guess(tx, loaded, orders, fresh))
   const locked = new Map<AccountId, Pool>()
   const exists = new Set<AccountId>()
   const lock = async (accounts: Iterable<AccountId>): Promise<void> => {
@@ -106,18 +106,32 @@ export async function decideOverPools(
 }
 
 /**
- * The accounts that the orders will probably look at. Supposing plenty of what is not known looks only at the first line
- * item that could serve; supposing nothing looks at all of them.
+ * The accounts that the orders will probably look at, by pools as they were a while ago. What is not among them is supposed
+ * to hold plenty.
+ */
+export function likelyAccounts<T>(
+  loaded: LoadedPolicy,
+  orders: readonly PoolOrder<T>[],
+  lastSeen: ReadonlyMap<AccountId, Pool>,
+): ReadonlySet<AccountId> {
+  return takeTurns(loaded, orders.map(withoutSettling), lastSeen, MICRO_MAX, []).asked
+}
+
+function withoutSettling<T>(order: PoolOrder<T>): PoolOrder<undefined> {
+  return { ...order, settle: () => undefined }
+}
+
+/**
+ * The same by reading. Supposing plenty of what is not known looks only at the first line item that could serve; supposing
+ * nothing looks at all of them.
  */
 async function guess<T>(
   tx: Transaction,
   loaded: LoadedPolicy,
   orders: readonly PoolOrder<T>[],
-  lastSeen: ReadonlyMap<AccountId, Pool> | undefined,
   fresh: (account: AccountId) => Pool,
 ): Promise<ReadonlySet<AccountId>> {
-  const unsettled = orders.map((order): PoolOrder<undefined> => ({ ...order, settle: () => undefined }))
-  if (lastSeen !== undefined) return takeTurns(loaded, unsettled, lastSeen, MICRO_MAX, []).asked
+  const unsettled = orders.map(withoutSettling)
   const seen = new Map<AccountId, Pool>()
   let asked: ReadonlySet<AccountId> = new Set()
   for (const roomOfUnknown of [MICRO_MAX, MICRO_MAX, 0n, 0n]) {

@@ -3,6 +3,7 @@
  * held when its revision was raised, and of that instant (its calendars are listed from there), so one compiled policy
  * serves all decisions at its revision. Only policies of committed revisions are kept.
  */
+import type { AccountId } from '../../core/account.ts'
 import { type CompiledPolicy, compilePolicy } from '../../core/compile.ts'
 import type { LineItem, Policy, RateTable } from '../../core/policy.ts'
 import { lineItemOf } from './line-item-terms.ts'
@@ -44,15 +45,21 @@ export class Policies {
   /**
    * The policy that decides in this transaction: nobody changes it before the transaction ends. Carries its calendars on
    * first, where that is due. Undefined: there is no such instance.
+   * @param likely accounts that will probably be locked next
    */
-  async hold(tx: Transaction, instanceId: string, now: number): Promise<LoadedPolicy | undefined> {
+  async hold(
+    tx: Transaction,
+    instanceId: string,
+    now: number,
+    likely: Iterable<AccountId> = [],
+  ): Promise<LoadedPolicy | undefined> {
     const raised = this.#raised.get(tx)?.get(instanceId)
     if (raised !== undefined) return raised
     // Found out before anything is locked: of two that share the rules and both want them alone, neither could go on.
     const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
     if (known === undefined) return undefined
     if (!isDue(known, now)) {
-      const held = await tx.policyRevisions.hold(instanceId)
+      const held = await tx.policyRevisions.hold(instanceId, [...likely])
       return held === undefined ? undefined : this.at(tx, held)
     }
     const locked = await tx.policyRevisions.lock(instanceId)
@@ -62,6 +69,11 @@ export class Policies {
     const mine = this.#raised.get(tx) ?? new Map<string, LoadedPolicy>()
     this.#raised.set(tx, mine.set(instanceId, loaded))
     return loaded
+  }
+
+  /** The policy that decided last: good for a guess and for nothing else. */
+  lastOf(instanceId: string): LoadedPolicy | undefined {
+    return this.#kept.get(instanceId)
   }
 
   /** The newest policy as the reader sees it. Undefined: there is no such instance. */

@@ -7,7 +7,7 @@
 import type { AccountId } from '../../core/account.ts'
 import type { AccessRequest, Decision } from '../../core/decision.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { type PoolOrder, decideInTurn } from './decide-over-pools.ts'
+import { type PoolOrder, decideInTurn, likelyAccounts } from './decide-over-pools.ts'
 import { Desk, type Soon } from './desk.ts'
 import type { LoadedPolicy, Policies } from './load-policy.ts'
 import type { Pool, UsageRecord } from './records.ts'
@@ -104,13 +104,22 @@ export class AccessDesk {
     let runs = 0
     const decided = await this.#store.transaction(async (tx) => {
       runs += 1
-      const loaded = await this.#policies.hold(tx, instanceId, latest)
+      // A guess that led to a run that had to start over is not made again.
+      const likelyBy = (policy: LoadedPolicy | undefined): ReadonlySet<AccountId> | undefined =>
+        runs > 1 || policy === undefined
+          ? undefined
+          : likelyAccounts(
+              policy,
+              placed.map((each) => orderOf(policy, each)),
+              desk.lastSeen,
+            )
+      const last = this.#policies.lastOf(instanceId)
+      const guessed = likelyBy(last)
+      const loaded = await this.#policies.hold(tx, instanceId, latest, guessed)
       if (loaded === undefined) return undefined
       const orders = placed.map((each) => orderOf(loaded, each))
-      // A guess that led to a run that had to start over is not made again.
-      const { outcomes, changed, after } = await decideInTurn(tx, loaded, orders, {
-        lastSeen: runs === 1 ? desk.lastSeen : undefined,
-      })
+      const likely = loaded === last ? guessed : likelyBy(loaded)
+      const { outcomes, changed, after } = await decideInTurn(tx, loaded, orders, { likely })
       await tx.accounts.save(changed)
       await tx.usage.append(
         outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? outcome.value.records : [])),

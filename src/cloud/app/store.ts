@@ -114,8 +114,11 @@ export interface Transaction extends Reader {
     settled(): Promise<bigint>
   }
   readonly policyRevisions: PolicyRevisionReader & {
-    /** Reads the revision; nobody raises it before this transaction ends. Decisions do this first. */
-    hold(instanceId: string): Promise<PolicyRevision | undefined>
+    /**
+     * Reads the revision; nobody raises it before this transaction ends. Decisions do this first.
+     * @param likely accounts that will probably be locked next: some stores lock them on the way
+     */
+    hold(instanceId: string, likely?: readonly AccountId[]): Promise<PolicyRevision | undefined>
     /** Takes the right to change the rules of the instance. Changes of rules do this first. */
     lock(instanceId: string): Promise<PolicyRevision | undefined>
     /** Takes the right to change the rules of all instances: for changes of what all of them share. */

@@ -211,6 +211,26 @@ describe('on PostgreSQL', () => {
       expect(order).toEqual(['change', 'decision'])
     })
 
+    it('hold the rules and lock accounts in one go: who comes later waits, and has the last word', async () => {
+      const nodes = [await withAccount(await node({}, named()), 10n), await node({}, named())] as const
+      const [held, gate] = [newGate(), newGate()]
+      const first = nodes[0].transaction(async (tx) => {
+        await tx.policyRevisions.hold(INSTANCE, [ACCOUNT])
+        held.resolve(undefined)
+        await gate.promise
+        return chargeOne(tx)
+      })
+      await held.promise
+      const second = nodes[1].transaction(async (tx) => {
+        await tx.policyRevisions.hold(INSTANCE, [ACCOUNT])
+        return chargeOne(tx)
+      })
+      await waiting(1)
+      gate.resolve(undefined)
+      expect(await Promise.all([first, second])).toEqual([true, true])
+      expect(await charged(nodes[0])).toBe(2n)
+    })
+
     it('change what all instances share only between the making of two instances', async () => {
       const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
       const [made, gate] = [newGate(), newGate()]

@@ -478,6 +478,28 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         })
       })
 
+      it('are held together with accounts that are locked next, which are as they are without that', async () => {
+        const [a, b, c] = ['A', 'B', 'C'].map((id) => lineAccount(INSTANCE, id, 0)) as [string, string, string]
+        await store.transaction(async (tx) => {
+          await tx.accounts.open([a, b].map((account) => ({ account, cap: 50n })))
+        })
+        for (const likely of [[], [a], [b, a, b], [c], [a, b, c]]) {
+          for (const wanted of [[a], [b, a], [a, b, c], [c], []]) {
+            await store.transaction(async (tx) => {
+              expect(await tx.policyRevisions.hold(INSTANCE, likely)).toMatchObject({ revision: 1 })
+              const pools = await tx.accounts.lock(wanted)
+              expect([...pools.keys()].sort()).toEqual(wanted.filter((account) => account !== c).sort())
+              const before = pools.get(a)
+              if (before === undefined) return
+              await tx.accounts.save([charge(before, 1n)])
+              expect((await tx.accounts.lock([a])).get(a)).toEqual(charge(before, 1n))
+            })
+          }
+        }
+        const pools = await store.read((reader) => reader.accounts.get([a, b, c]))
+        expect([...pools.values()].map(({ charged }) => charged)).toEqual([15n, 0n])
+      })
+
       it('are raised together, each with a hint, and none is dated back', async () => {
         let heard = 0
         store.onOutbox(() => (heard += 1))

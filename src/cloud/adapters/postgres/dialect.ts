@@ -6,11 +6,13 @@
  */
 import {
   AbortedTransactionError,
+  type Compilable,
   type CompiledQuery,
   type DatabaseConnection,
   DeleteQueryNode,
   type Driver,
   InsertQueryNode,
+  type Kysely,
   PostgresDialect,
   type QueryResult,
   SelectQueryNode,
@@ -18,7 +20,9 @@ import {
   UpdateQueryNode,
 } from 'kysely'
 import type pg from 'pg'
+import type { Sql } from '../sql/sql.ts'
 import { requireStorable } from '../sql/storable.ts'
+import type { Tables } from '../sql/tables.ts'
 import { CommitUnanswered, ConnectionLost, NotConnected, endsConnection, isStalePlan, messageOf } from './failures.ts'
 import type { Limits } from './limits.ts'
 import type { Pool } from './pool.ts'
@@ -158,7 +162,7 @@ class Connection implements DatabaseConnection {
     const answer = this.#guard(() => this.#client.query({ ...this.#texts.named(sql), values: [...parameters] }))
     if (locks || onlyWrites(query)) {
       const told = answer.then(
-        () => undefined,
+        ({ rows }) => answered.get(query)?.(rows),
         (cause: unknown) => void this.#failures.push(cause),
       )
       this.#ahead = Promise.all([this.#ahead, told])
@@ -257,6 +261,26 @@ const sentAhead = new WeakSet<CompiledQuery['query']>()
 export function sendAhead(query: CompiledQuery): CompiledQuery {
   sentAhead.add(query.query)
   return query
+}
+
+/** Who wants the rows of a statement that was sent ahead. */
+const answered = new WeakMap<CompiledQuery['query'], (rows: readonly unknown[]) => void>()
+
+/**
+ * Sends queries that lock what they read, and tells their rows. They are there as soon as the next statement is answered:
+ * where this one has failed, so has that.
+ */
+export function aheadOn(db: Kysely<Tables>): NonNullable<Sql['ahead']> {
+  return async <R>(query: Compilable<R>) => {
+    const compiled = sendAhead(query.compile())
+    let rows: readonly R[] | undefined
+    answered.set(compiled.query, (told) => (rows = told as readonly R[]))
+    await db.executeQuery(compiled)
+    return () => {
+      if (rows === undefined) throw new Error('invariant: a later statement was answered')
+      return rows
+    }
+  }
 }
 
 /** Texts that the server has parsed are known to it by name, on each connection. */

@@ -12,7 +12,7 @@ import type { Tables } from '../sql/tables.ts'
 import { readerOf, transactionOf } from '../sql/transaction.ts'
 import { databaseAddress } from './address.ts'
 import { prepareDatabase } from './database.ts'
-import { PoolDialect } from './dialect.ts'
+import { PoolDialect, aheadOn } from './dialect.ts'
 import { CommitUnanswered, ConnectionLost, coded, isWorthAnotherRun } from './failures.ts'
 import { LIMITS, type Limits } from './limits.ts'
 import { type Pool, openPool } from './pool.ts'
@@ -55,7 +55,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
         const done: { result?: Awaited<ReturnType<typeof work>> } = {}
         try {
           return await database.transaction().execute(async (db) => {
-            const sql = { db, lockRows: true, rules: ruleLocks(db, schema) }
+            const sql = { db, lockRows: true, rules: ruleLocks(db, schema), ahead: aheadOn(db) }
             const result = await work(transactionOf(sql, () => (written.outbox = true)))
             done.result = result
             return result
@@ -75,7 +75,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
         database
           .transaction()
           .setAccessMode('read only')
-          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE }))),
+          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, ahead: null }))),
       ),
     onOutbox(listener) {
       listeners.add(listener)

@@ -24,7 +24,11 @@ export function accountReader(sql: Sql): AccountReader {
   }
 }
 
-export function accountTransaction(sql: Sql): Transaction['accounts'] {
+/** @returns the noun, and the way to lock accounts ahead of the statement after which `lock` will be asked for them */
+export function accountTransaction(sql: Sql): {
+  readonly accounts: Transaction['accounts']
+  readonly lockAhead: (accounts: readonly AccountId[]) => Promise<void>
+} {
   const { db, lockRows } = sql
   const held = new Set<AccountId>()
   let last: AccountId | undefined
@@ -39,9 +43,36 @@ export function accountTransaction(sql: Sql): Transaction['accounts'] {
   /** Those after the last one that is locked already are waited for; one before it must be free. */
   const lock = async (accounts: readonly AccountId[]): Promise<Map<AccountId, Pool>> => {
     if (!lockRows) return select(sql, accounts, 'NONE')
-    const pools = await select(sql, accounts, accounts.every(isInOrder) ? 'WAIT' : 'NO_WAIT')
+    const known = takeAhead(accounts)
+    const others = accounts.filter((account) => !known.asked.has(account))
+    const pools = await select(sql, others, others.every(isInOrder) ? 'WAIT' : 'NO_WAIT')
     hold(pools.keys())
+    for (const [account, pool] of known.pools) pools.set(account, pool)
     return pools
+  }
+  let ahead: { readonly asked: ReadonlySet<AccountId>; readonly rows: () => readonly Row<'accounts'>[] } | undefined
+  const lockAhead = async (accounts: readonly AccountId[]): Promise<void> => {
+    const [some, more] = chunks([...new Set(accounts)].sort(lockOrder))
+    if (sql.ahead === null || some === undefined || more !== undefined) return
+    // What is waited for comes after everything that is locked already.
+    if (last !== undefined || ahead !== undefined) return
+    ahead = { asked: new Set(some), rows: await sql.ahead(locking(db, some, 'WAIT')) }
+  }
+  /** What is locked already. It is looked at once: after that the transaction may have changed it. */
+  const takeAhead = (wanted: readonly AccountId[]) => {
+    const pools = new Map<AccountId, Pool>()
+    const asked = new Set<AccountId>()
+    if (ahead === undefined) return { asked, pools }
+    const rows = new Map(ahead.rows().map((row) => [row.id, row]))
+    hold(rows.keys())
+    for (const account of wanted) {
+      if (!ahead.asked.has(account)) continue
+      asked.add(account)
+      const row = rows.get(account)
+      if (row !== undefined) pools.set(account, poolOf(row))
+    }
+    ahead = undefined
+    return { asked, pools }
   }
   /** Inserts or locks each in the order given: one that another transaction has made meanwhile is locked in its turn. */
   const insert = async (rows: readonly Row<'accounts'>[]): Promise<readonly Row<'accounts'>[]> => {
@@ -60,7 +91,7 @@ export function accountTransaction(sql: Sql): Transaction['accounts'] {
     if (lockRows) hold(rows.map(({ id }) => id))
     return made
   }
-  return {
+  const accounts: Transaction['accounts'] = {
     ...accountReader(sql),
     lock,
     async open(wanted) {
@@ -93,6 +124,7 @@ export function accountTransaction(sql: Sql): Transaction['accounts'] {
       }
     },
   }
+  return { accounts, lockAhead }
 }
 
 /**
@@ -122,22 +154,29 @@ async function withoutWaiting<T>({ db }: Sql, insert: () => Promise<T>): Promise
 }
 
 /** Sorted, so that transactions which lock the same accounts never wait for each other in a circle. */
-async function select(
-  { db }: Sql,
-  accounts: readonly AccountId[],
-  locking: 'NONE' | 'WAIT' | 'NO_WAIT',
-): Promise<Map<AccountId, Pool>> {
+async function select({ db }: Sql, accounts: readonly AccountId[], how: Locking): Promise<Map<AccountId, Pool>> {
   const pools = new Map<AccountId, Pool>()
   for (const some of chunks([...new Set(accounts)].sort(lockOrder))) {
-    const listed = db.selectFrom('accounts').selectAll().where('id', 'in', some)
-    const query = locking === 'NONE' ? listed : listed.orderBy(statement<boolean>`id NOT LIKE 'line/%'`).orderBy('id')
-    const locked = locking === 'NONE' ? query : locking === 'WAIT' ? query.forUpdate() : query.forUpdate().noWait()
-    const rows = await locked.execute().catch((error: unknown) => {
-      throw locking === 'NO_WAIT' && isLockNotAvailable(error) ? new WouldWait(error) : error
-    })
+    const rows = await locking(db, some, how)
+      .execute()
+      .catch((error: unknown) => {
+        throw how === 'NO_WAIT' && isLockNotAvailable(error) ? new WouldWait(error) : error
+      })
     for (const row of rows) pools.set(row.id, poolOf(row))
   }
   return pools
+}
+
+type Locking = 'NONE' | 'WAIT' | 'NO_WAIT'
+
+function locking(db: Sql['db'], accounts: readonly AccountId[], how: Locking) {
+  const listed = db.selectFrom('accounts').selectAll().where('id', 'in', accounts)
+  if (how === 'NONE') return listed
+  const locked = listed
+    .orderBy(statement<boolean>`id NOT LIKE 'line/%'`)
+    .orderBy('id')
+    .forUpdate()
+  return how === 'WAIT' ? locked : locked.noWait()
 }
 
 function rowOf(pool: Pool): Row<'accounts'> {

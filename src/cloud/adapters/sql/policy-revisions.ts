@@ -1,4 +1,5 @@
 /** Policy revisions in SQL. The row is read after the lock of the rules was taken, so it is the last word on them. */
+import type { AccountId } from '../../../core/account.ts'
 import type { PolicyRevision } from '../../app/records.ts'
 import type { PolicyRevisionReader, Transaction } from '../../app/store.ts'
 import { type Sql, toBigint, toNumber } from './sql.ts'
@@ -27,13 +28,17 @@ export function policyRevisionReader({ db }: Sql): PolicyRevisionReader {
   }
 }
 
-export function policyRevisionTransaction(sql: Sql): Transaction['policyRevisions'] {
+export function policyRevisionTransaction(
+  sql: Sql,
+  lockAhead: (accounts: readonly AccountId[]) => Promise<void>,
+): Transaction['policyRevisions'] {
   const { db, rules } = sql
   const reader = policyRevisionReader(sql)
   return {
     ...reader,
-    async hold(instanceId) {
+    async hold(instanceId, likely = []) {
       await rules.hold(instanceId)
+      await lockAhead(likely)
       return reader.get(instanceId)
     },
     async lock(instanceId) {

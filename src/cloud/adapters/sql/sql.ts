@@ -2,7 +2,7 @@
  * What the queries of every noun are given: Kysely on one connection, inside one transaction, and what the database at
  * hand can do about rows that a decision rests on.
  */
-import type { Kysely } from 'kysely'
+import type { Compilable, Kysely } from 'kysely'
 import type { Tables } from './tables.ts'
 
 export interface Sql {
@@ -10,6 +10,11 @@ export interface Sql {
   /** False where a transaction is alone anyway: SQLite has no row locks and needs none. */
   readonly lockRows: boolean
   readonly rules: RuleLocks
+  /**
+   * Sends a query that locks what it reads, and does not wait for its answer: the rows may be had as soon as a later
+   * statement is answered. Null: there is nothing to be gained.
+   */
+  readonly ahead: (<R>(query: Compilable<R>) => Promise<() => readonly R[]>) | null
 }
 
 /** Who may read and who may change the rules of an instance, until the transaction ends. */

@@ -38,6 +38,7 @@ export function readerOf(sql: Sql): Reader {
 
 /** @param outboxWritten called when the transaction writes to the outbox */
 export function transactionOf(sql: Sql, outboxWritten: () => void): Transaction {
+  const { accounts, lockAhead } = accountTransaction(sql)
   return {
     instances: instanceTransaction(sql),
     lineItems: lineItemTransaction(sql),
@@ -47,9 +48,9 @@ export function transactionOf(sql: Sql, outboxWritten: () => void): Transaction 
     consumptionLimits: consumptionLimitTransaction(sql),
     keys: keyTransaction(sql),
     configuration: configurationTransaction(sql),
-    accounts: accountTransaction(sql),
+    accounts,
     usage: usageTransaction(sql),
-    policyRevisions: policyRevisionTransaction(sql),
+    policyRevisions: policyRevisionTransaction(sql, lockAhead),
     sessions: sessionTransaction(sql),
     outbox: outboxTransaction(sql, outboxWritten),
     edge: edgeTransaction(sql),

@@ -48,7 +48,10 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
     transaction: (work) =>
       guard(async () => {
         const written = { outbox: false }
-        const tx = transactionOf({ db: writer, lockRows: false, rules: ALONE }, () => (written.outbox = true))
+        const tx = transactionOf(
+          { db: writer, lockRows: false, rules: ALONE, ahead: null },
+          () => (written.outbox = true),
+        )
         const result = await commits.run(
           () => work(tx),
           // It may have raised a policy's revision, by which nobody may decide before it is committed: what is kept in
@@ -59,7 +62,9 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
         return result
       }),
     read: (work) =>
-      guard(() => reader.transaction().execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE })))),
+      guard(() =>
+        reader.transaction().execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, ahead: null }))),
+      ),
     onOutbox(listener) {
       listeners.add(listener)
       return () => listeners.delete(listener)
