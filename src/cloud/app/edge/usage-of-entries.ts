@@ -79,7 +79,7 @@ export function usageOfEntries(entries: readonly OpenedEntry[], facts: UsageFact
         item: item.item,
         version: item.version,
         count: parseDecimal(item.count) ?? { digits: 0n, scale: 0 },
-        operation: body.kind === 'refund' ? ('REFUND' as const) : ('REQUEST' as const),
+        operation: operationOf(body),
         status: body.kind === 'refund' ? 'REFUNDED' : item.outcome,
         source,
         metaData: item.metaData === undefined ? null : JSON.stringify(item.metaData),
@@ -94,6 +94,12 @@ export function usageOfEntries(entries: readonly OpenedEntry[], facts: UsageFact
       }))
     })
   })
+}
+
+/** The next interval of a session, paid or refused, is the device's own doing: nobody asked for it. */
+function operationOf({ kind, session }: OpenedEntry['body']): UsageRecord['operation'] {
+  if (kind === 'refund') return 'REFUND'
+  return session?.event === 'RENEWED' || session?.event === 'NOT_RENEWED' ? 'AUTOMATIC_CHARGE' : 'REQUEST'
 }
 
 /** The account of each line item that an entry charged; a decision charges one period of a line item only. */
