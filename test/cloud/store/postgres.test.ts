@@ -254,7 +254,7 @@ describe('on PostgreSQL', () => {
       const nodes = [await withAccount(await node(), 1n), await node()]
       await nodes[0]!.transaction((tx) =>
         tx.outbox.append(
-          Array.from({ length: 200 }, (_, n) => ({ kind: 'policy', instanceId: INSTANCE, revision: n + 2 }) as const),
+          Array.from({ length: 200 }, (_, n) => ({ kind: 'device', deviceId: String(n), reason: 'sync' }) as const),
           1,
         ),
       )

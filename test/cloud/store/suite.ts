@@ -689,6 +689,22 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect(await claim(110)).toEqual(first)
       })
 
+      it('keeps the last message of a subject, however often there is one while nobody takes them', async () => {
+        const hint = (reason: 'session' | 'sync') => ({ kind: 'device', deviceId: 'd', reason }) as const
+        const other = { kind: 'policy', instanceId: 'other', revision: 1 } as const
+        await store.transaction((tx) => tx.outbox.append([policy(2), other], 5))
+        const [taken] = await store.transaction((tx) => tx.outbox.claim(1, 5, 105))
+        for (let revision = 3; revision < 50; revision += 1) {
+          await store.transaction((tx) => tx.outbox.append([policy(revision), hint('sync'), hint('session')], 10))
+        }
+        const waiting = await store.transaction((tx) => tx.outbox.claim(100, 10, 110))
+        expect(waiting.map(({ hint }) => hint)).toEqual([other, policy(49), hint('sync'), hint('session')])
+        // What somebody publishes at the moment is left to him.
+        expect(taken?.hint).toEqual(policy(2))
+        await store.transaction((tx) => tx.outbox.append([policy(50)], 10))
+        expect((await store.transaction((tx) => tx.outbox.claim(100, 1_000, 2_000))).length).toBe(6)
+      })
+
       it('calls its listeners after the commit, and only for what was committed', async () => {
         const calls: string[] = []
         const stop = store.onOutbox(() => calls.push('called'))

@@ -1,4 +1,7 @@
-/** The outbox in SQL: a message stays until it is published; a claim keeps other nodes off it for a while. */
+/**
+ * The outbox in SQL: a message stays until it is published; a claim keeps other nodes off it for a while. Where the broker
+ * is away for long it holds one message for each subject, not one for each change.
+ */
 import { sql as statement } from 'kysely'
 import type { Hint } from '../../app/records.ts'
 import type { Transaction } from '../../app/store.ts'
@@ -7,14 +10,38 @@ import type { Row } from './tables.ts'
 
 /** @param written called when something was appended: whoever publishes should look after the commit */
 export function outboxTransaction({ db, lockRows }: Sql, written: () => void): Transaction['outbox'] {
+  const waitingAt = (at: number) => db.selectFrom('outbox').select('id').where('claimed_until', '<=', BigInt(at))
+  /** What somebody publishes at this moment is left to him: nobody waits for a lock here. */
+  const dropWaiting = async (
+    at: number,
+    of: (waiting: ReturnType<typeof waitingAt>) => ReturnType<typeof waitingAt>,
+  ): Promise<void> => {
+    const found = of(waitingAt(at))
+    await db
+      .deleteFrom('outbox')
+      .where('id', 'in', lockRows ? found.forUpdate().skipLocked() : found)
+      .execute()
+  }
   return {
     async append(hints, at) {
       if (hints.length === 0) return
+      for (const some of chunks(hints.flatMap((hint) => (hint.kind === 'policy' ? [hint.instanceId] : [])))) {
+        await dropWaiting(at, (waiting) => waiting.where('kind', '=', 'policy').where('instance_id', 'in', some))
+      }
+      for (const reason of ['session', 'sync'] as const) {
+        const devices = hints.flatMap((hint) =>
+          hint.kind === 'device' && hint.reason === reason ? [hint.deviceId] : [],
+        )
+        for (const some of chunks(devices)) {
+          await dropWaiting(at, (waiting) => waiting.where('reason', '=', reason).where('device_id', 'in', some))
+        }
+      }
       const rows = hints.map((hint) => ({ ...columnsOf(hint), written: BigInt(at), claimed_until: 0n }))
       for (const some of chunks(rows, 100)) await db.insertInto('outbox').values(some).execute()
       written()
     },
     async appendPolicies(at) {
+      await dropWaiting(at, (waiting) => waiting.where('kind', '=', 'policy'))
       const policies = db
         .selectFrom('policy_revisions')
         .select(['instance_id', 'revision'])

@@ -201,10 +201,12 @@ CREATE INDEX session_holds_by_session ON session_holds (session_id);
 CREATE TABLE outbox (
   id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   kind TEXT NOT NULL CHECK (kind IN ('policy', 'device')),
-  instance_id TEXT,
+  instance_id TEXT COLLATE "C",
   revision BIGINT,
-  device_id TEXT,
+  device_id TEXT COLLATE "C",
   reason TEXT,
   written BIGINT NOT NULL,
   claimed_until BIGINT NOT NULL
 );
+CREATE INDEX outbox_by_instance ON outbox (instance_id);
+CREATE INDEX outbox_by_device ON outbox (device_id);

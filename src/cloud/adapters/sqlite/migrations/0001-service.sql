@@ -207,3 +207,5 @@ CREATE TABLE outbox (
   written INTEGER NOT NULL,
   claimed_until INTEGER NOT NULL
 ) STRICT;
+CREATE INDEX outbox_by_instance ON outbox (instance_id);
+CREATE INDEX outbox_by_device ON outbox (device_id);
