@@ -182,7 +182,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     }),
     cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
     written: writtenBytes,
-    push: pushOf(settings, overrides, extraCa, log),
+    push: pushOf(settings, overrides, extraCa),
     version,
     log,
     onFatal,
@@ -289,12 +289,14 @@ function writerOf(destination: { write(text: string): unknown }): (line: string)
   return (line) => void destination.write(line)
 }
 
-function pushOf(settings: AgentSettings, overrides: Overrides, extraCa: string | null, log: Logger): Push | null {
+function pushOf(settings: AgentSettings, overrides: Overrides, extraCa: string | null): Push | null {
   if (overrides.push !== undefined) return overrides.push
   if (!settings.push.enabled) return null
   const fraction = (): number => systemRandomness.fraction()
   const now = (): number => performance.now()
-  return createMqttPush({ ...MQTT_DEFAULTS, extraCa, pause, fraction, now, log })
+  const { username, password } = settings.push
+  const user = { username, password: password?.reveal() ?? null }
+  return createMqttPush({ ...MQTT_DEFAULTS, ...user, extraCa, pause, fraction, now })
 }
 
 async function openStatusPage(

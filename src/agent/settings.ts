@@ -228,6 +228,13 @@ const options = {
       help: 'Take hints over MQTT where the cloud offers them. Without them changes are found at the next sync.',
       default: true,
     }),
+    username: text({
+      help: 'User name of this device at a broker that keeps users of its own. Left out: the device id.',
+      default: null,
+    }),
+    password: secret({
+      help: 'Password of this device at such a broker. Left out: a token of the device, each time a fresh one.',
+    }),
   },
   tls: {
     caFile: path({

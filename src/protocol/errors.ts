@@ -443,6 +443,27 @@ export const ERRORS = catalogue({
     exit: 69,
     retry: 'later',
   },
+  BROKER_UNREACHABLE: {
+    meaning: 'The broker of hints does not answer, or ends every connection.',
+    remedy: 'Check its address, network and version of MQTT. Changes are found at the next sync meanwhile.',
+    http: 502,
+    retry: 'later',
+  },
+  BROKER_REFUSED: {
+    meaning: 'The broker of hints does not take the user name, the password or the client id, or denies a topic.',
+    remedy:
+      'Correct push.username and push.password, or the rights at the broker. Changes are found at the next sync meanwhile.',
+    http: 502,
+    retry: 'no',
+  },
+  BROKER_NOT_TRUSTED: {
+    meaning:
+      'The certificate of the broker of hints has expired, is for another name, or is of an authority that is not trusted.',
+    remedy:
+      'Renew the certificate, or name its authority: tls.ca_file of the agent, push.ca_file of the twin. Changes are found at the next sync meanwhile.',
+    http: 502,
+    retry: 'no',
+  },
   AGENT_UNREACHABLE: {
     meaning: 'No agent answers on this socket.',
     remedy: 'Start it with `tallygate agent`, or name its socket with --socket.',

@@ -2,6 +2,7 @@
 // the environment, a container, a server binary on this machine. Where none works, the tests in the scope are skipped with
 // every reason; with TALLYGATE_REQUIRE_SERVERS=1 they fail instead. No test ever passes because its server was missing.
 import { execFile, spawn, type ChildProcess } from 'node:child_process'
+import { pbkdf2Sync, randomBytes } from 'node:crypto'
 import { accessSync, constants, globSync, readFileSync, statSync } from 'node:fs'
 import { chown, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type AddressInfo } from 'node:net'
@@ -38,7 +39,7 @@ export function mosquitto(): Server {
     fromContainer({
       image: process.env['TEST_MOSQUITTO_IMAGE'] ?? 'eclipse-mosquitto:2',
       port: 1883,
-      file: { path: '/tmp/tallygate.conf', content: brokerSettings('listener 1883 0.0.0.0') },
+      files: [{ path: '/tmp/tallygate.conf', content: brokerSettings('listener 1883 0.0.0.0') }],
       command: ['mosquitto', '-c', '/tmp/tallygate.conf'],
       url: (host, port) => `mqtt://${host}:${port}`,
     }),
@@ -56,6 +57,72 @@ export function mosquitto(): Server {
 
 function brokerSettings(listener: string): string {
   return [listener, 'allow_anonymous true', 'persistence false', 'user root', ''].join('\n')
+}
+
+/** Whom a broker lets in, to what, and how it shows who it is. */
+export interface BrokerGuard {
+  /** User name to password. */
+  readonly users: Readonly<Record<string, string>>
+  /** Lines of Mosquitto's file of rights. */
+  readonly rights: readonly string[]
+  /** PEM; null: without TLS. */
+  readonly certificate: { readonly certificate: string; readonly key: string } | null
+}
+
+/** A Mosquitto of its own that asks for user names and passwords, at `mqtts://` where it has a certificate. */
+export function guardedMosquitto(name: string, make: () => Promise<BrokerGuard>): Server {
+  let guard: Promise<BrokerGuard> | undefined
+  const made = (): Promise<BrokerGuard> => (guard ??= make())
+  let scheme = 'mqtt'
+  const url = (host: string, port: number): string => `${scheme}://${host}:${port}`
+  /** Files by name, and the settings that name them, for a folder at `place`. */
+  const files = async (listener: string, place: string): Promise<Record<string, string>> => {
+    const { users, rights, certificate } = await made()
+    const lines = [listener, 'allow_anonymous false', 'persistence false', 'user root']
+    lines.push(`password_file ${place}/passwords`, `acl_file ${place}/rights`)
+    if (certificate !== null) {
+      scheme = 'mqtts'
+      lines.push(`certfile ${place}/certificate.pem`, `keyfile ${place}/key.pem`)
+    }
+    return {
+      passwords: Object.entries(users)
+        .map(([user, password]) => `${user}:${mosquittoHash(password)}\n`)
+        .join(''),
+      rights: `${rights.join('\n')}\n`,
+      'mosquitto.conf': `${lines.join('\n')}\n`,
+      ...(certificate === null ? {} : { 'certificate.pem': certificate.certificate, 'key.pem': certificate.key }),
+    }
+  }
+  const inContainer: Way = async () => {
+    const place = '/tmp/tallygate'
+    const contents = await files('listener 1883 0.0.0.0', place)
+    return fromContainer({
+      image: process.env['TEST_MOSQUITTO_IMAGE'] ?? 'eclipse-mosquitto:2',
+      port: 1883,
+      files: Object.entries(contents).map(([file, content]) => ({ path: `${place}/${file}`, content, mode: 0o600 })),
+      command: ['mosquitto', '-c', `${place}/mosquitto.conf`],
+      url,
+    })()
+  }
+  const fromMachine = fromBinary({
+    names: ['mosquitto'],
+    prepare: async (folder, port) => {
+      const contents = await files(`listener ${port} 127.0.0.1`, folder)
+      for (const [file, content] of Object.entries(contents)) {
+        await writeFile(join(folder, file), content, { mode: 0o600 })
+      }
+      return ['-c', join(folder, 'mosquitto.conf')]
+    },
+    url: (port) => url('127.0.0.1', port),
+  })
+  return server(name, [inContainer, fromMachine])
+}
+
+/** As mosquitto_passwd writes it. */
+function mosquittoHash(password: string): string {
+  const salt = randomBytes(12)
+  const hash = pbkdf2Sync(password, salt, 101, 64, 'sha512')
+  return `$7$101$${salt.toString('base64')}$${hash.toString('base64')}`
 }
 
 /**
@@ -158,14 +225,14 @@ export interface ContainerServer {
   /** Without it the image's own command runs. */
   command?: string[]
   environment?: Record<string, string>
-  file?: { path: string; content: string }
+  files?: { path: string; content: string; mode?: number }[]
   url: (host: string, port: number) => string
   /** Whether the server does its work; it is asked until it says so. Without it, listening is enough. */
   ready?: (url: string) => Promise<boolean>
 }
 
 /** A container by whatever Docker-compatible engine testcontainers finds. */
-function fromContainer({ image, port, command, environment = {}, file, url, ready }: ContainerServer): Way {
+function fromContainer({ image, port, command, environment = {}, files = [], url, ready }: ContainerServer): Way {
   return async () => {
     try {
       const description = new GenericContainer(image)
@@ -174,7 +241,7 @@ function fromContainer({ image, port, command, environment = {}, file, url, read
         .withWaitStrategy(Wait.forListeningPorts())
         .withStartupTimeout(60_000)
       if (command !== undefined) description.withCommand(command)
-      if (file !== undefined) description.withCopyContentToContainer([{ target: file.path, content: file.content }])
+      description.withCopyContentToContainer(files.map(({ path, ...file }) => ({ target: path, ...file })))
       const container = await description.start()
       const address = url(container.getHost(), container.getMappedPort(port))
       const stop = async (): Promise<void> => {

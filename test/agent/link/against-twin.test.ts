@@ -35,7 +35,6 @@ async function openSite(change: Parameters<Twin['lineItem']>[1] = {}): Promise<S
       signal.aborted ? undefined : new Promise((resolve) => signal.addEventListener('abort', () => resolve())),
     fraction: () => 0,
     now: () => performance.now(),
-    log: { info: () => undefined, warn: () => undefined },
   })
   const device = await TestDevice.at({
     exchange,

@@ -41,6 +41,11 @@ export class BrokerLink {
     else near.pipe(far).pipe(near)
   }
 
+  /** Every connection stands, and nothing gets through any more. */
+  stall(): void {
+    for (const socket of this.#sockets) socket.unpipe().pause()
+  }
+
   /** Ends every connection without a word. */
   cut(): void {
     for (const socket of this.#sockets) socket.resetAndDestroy()

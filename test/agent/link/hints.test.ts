@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import { type Push, type PushOrder, readHint } from '../../../src/agent/app/link/push.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
 import { deviceTopic, policyTopic } from '../../../src/protocol/push.ts'
 import { DEVICE, INSTANCE } from './fake-cloud.ts'
 import { policyWith } from './policies.ts'
@@ -117,11 +118,55 @@ test('two changes within a second are both in force within it', async () => {
   }
 })
 
-test('a missing hint is found by the timer', async () => {
-  const device = await TestDevice.running()
-  await device.cloud.publish(policyWith(2))
-  await device.pass(60_000)
-  expect(device.board.get(INSTANCE)?.document.revision).toBe(2)
+test.each([0, 0.5, 0.999])(
+  'with the broker down, a change is in force within one interval of syncs (chance %d)',
+  async (part) => {
+    const push: Push = {
+      run: async ({ onTrouble }, signal) => {
+        onTrouble(new CodedError('BROKER_UNREACHABLE', 'it is away'))
+        await new Promise((resolve) => signal.addEventListener('abort', resolve))
+      },
+    }
+    const device = await TestDevice.make({ push, fraction: () => part, options: { syncEveryMs: 90_000 } })
+    device.cloud.pushUrl = 'mqtt://broker.test'
+    await device.start()
+    await device.settle()
+    expect(device.conditions).toEqual(['push: BROKER_UNREACHABLE'])
+    for (const [revision, phaseMs] of [
+      [2, 1],
+      [3, 31_000],
+      [4, 89_000],
+    ] as const) {
+      await device.pass(phaseMs)
+      await device.cloud.publish(policyWith(revision))
+      await device.pass(90_000)
+      expect(device.board.get(INSTANCE)?.document.revision).toBe(revision)
+    }
+    expect(device.link.status()).toMatchObject({ push: 'DISCONNECTED', hints: { taken: 0, ignored: 0 } })
+  },
+)
+
+test('a replayed hint of an older revision, or of what is in force, costs nothing', async () => {
+  const { device, push } = await deviceWithPush()
+  await device.cloud.publish(policyWith(5))
+  push.send(policyTopic(INSTANCE), { instanceId: INSTANCE, revision: 5 })
+  await device.pass(2_000)
+  const [before, calls] = [rounds(device), device.cloud.calls.length]
+  for (let i = 0; i < 1_000; i += 1) push.send(policyTopic(INSTANCE), { instanceId: INSTANCE, revision: 1 + (i % 5) })
+  await device.pass(10_000)
+  expect(rounds(device)).toBe(before)
+  expect(device.cloud.calls.length).toBe(calls)
+  expect(device.board.get(INSTANCE)?.document.revision).toBe(5)
+})
+
+test('trouble with the broker is told once, and is over when it lets the device in', async () => {
+  const { device, push } = await deviceWithPush()
+  const refused = new CodedError('BROKER_REFUSED', 'bad user name or password')
+  push.order?.onTrouble(refused)
+  push.order?.onTrouble(refused)
+  expect(device.conditions).toEqual(['push: BROKER_REFUSED'])
+  push.order?.onConnection(true)
+  expect(device.conditions).toEqual([])
 })
 
 test('a connection of the broker is a sign that the network is back', async () => {

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { connectAsync, type MqttClient } from 'mqtt'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createMqttPush, MQTT_DEFAULTS, type MqttPushOptions } from '../../../src/agent/adapters/mqtt/mqtt-push.ts'
+import type { CodedError, ErrorCode } from '../../../src/protocol/errors.ts'
 import type { Push } from '../../../src/agent/app/link/push.ts'
 import { deviceTopic, policyTopic, presenceTopic } from '../../../src/protocol/push.ts'
 import { BrokerLink } from './broker-link.ts'
@@ -12,6 +13,7 @@ interface Watched {
   readonly connections: boolean[]
   readonly passwords: string[]
   readonly waits: number[]
+  readonly troubles: ErrorCode[]
 }
 
 /** @param brokerUrl read in each test: the broker is started before the first of them */
@@ -42,7 +44,7 @@ export function pushContract(brokerUrl: () => string): void {
   })
 
   function start(changes: Partial<MqttPushOptions> = {}, url = wire.url): Watched {
-    const watched: Watched = { messages: [], connections: [], passwords: [], waits: [] }
+    const watched: Watched = { messages: [], connections: [], passwords: [], waits: [], troubles: [] }
     const push: Push = createMqttPush({
       extraCa: null,
       ...MQTT_DEFAULTS,
@@ -52,7 +54,6 @@ export function pushContract(brokerUrl: () => string): void {
       },
       fraction: () => 0.5,
       now: () => performance.now(),
-      log: { info: () => undefined, warn: () => undefined },
       ...changes,
     })
     const order = {
@@ -65,6 +66,7 @@ export function pushContract(brokerUrl: () => string): void {
       },
       onMessage: (topic: string, payload: string) => void watched.messages.push([topic, payload]),
       onConnection: (connected: boolean) => void watched.connections.push(connected),
+      onTrouble: ({ code }: CodedError) => void watched.troubles.push(code),
     }
     running = push.run(order, stop.signal)
     return watched
@@ -179,7 +181,48 @@ export function pushContract(brokerUrl: () => string): void {
   })
 
   test('an address that is none is no reason to end the agent', async () => {
-    const { waits } = start({}, 'gopher://broker.test')
+    const { waits, troubles } = start({}, 'gopher://broker.test')
     await until(() => expect(waits.length).toBeGreaterThan(2))
+    expect(troubles[0]).toBe('BROKER_UNREACHABLE')
+  })
+
+  test('the waits are spread over all of what is allowed, whatever a fleet has in common', async () => {
+    for (const [part, expected] of [
+      [0, [0, 0, 0, 0]],
+      [0.999, [999, 1_998, 3_996, 7_992]],
+    ] as const) {
+      wire.forbidden = true
+      const { waits } = start({ fraction: () => part })
+      await until(() => expect(waits.length).toBeGreaterThan(4))
+      expect(waits.slice(0, 4)).toEqual(expected)
+      stop.abort()
+      await running
+      stop = new AbortController()
+    }
+  })
+
+  test('a stop says goodbye, and does not wait for a broker that has stopped answering', async () => {
+    const seen = await presenceOf(device)
+    const { connections } = start()
+    await until(() => expect(seen.at(-1)).toBe('{"online":true}'))
+    wire.stall()
+    const begun = performance.now()
+    stop.abort()
+    await running
+    expect(performance.now() - begun).toBeLessThan(5_000)
+    expect(connections).toEqual([true, false])
+  })
+
+  test('a flood of messages is taken in, and none of them is kept', async () => {
+    const { messages, connections } = start()
+    await until(() => expect(connections).toEqual([true]))
+    for (let batch = 0; batch < 20; batch += 1) {
+      await Promise.all(
+        Array.from({ length: 100 }, async () => cloud.publishAsync(deviceTopic(device), '', { qos: 0 })),
+      )
+    }
+    await cloud.publishAsync(deviceTopic(device), 'last', { qos: 1 })
+    await until(() => expect(messages.at(-1)?.[1]).toBe('last'))
+    expect(connections).toEqual([true])
   })
 }

@@ -3,15 +3,20 @@ import type { AddressInfo } from 'node:net'
 import { Aedes } from 'aedes'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { createMqttPush, MQTT_DEFAULTS } from '../../../src/agent/adapters/mqtt/mqtt-push.ts'
+import { deviceTopic, policyTopic } from '../../../src/protocol/push.ts'
+import type { CodedError } from '../../../src/protocol/errors.ts'
 import { pushContract } from './mqtt-push.contract.ts'
 
 let broker: Aedes
 const server = createServer((socket) => broker.handle(socket))
 let url = ''
+const denied = new Set<string>()
 const logins: [string | undefined, string][] = []
 
 beforeAll(async () => {
   broker = await Aedes.createBroker({
+    authorizeSubscribe: (_client, subscription, done) =>
+      done(null, denied.has(subscription.topic) ? null : subscription),
     authenticate: (_client, username, password, done) => {
       logins.push([username, String(password)])
       done(null, true)
@@ -37,7 +42,6 @@ test('the device signs in by its id and a token, also where the broker speaks on
       pause: async () => undefined,
       fraction: () => 0,
       now: () => 0,
-      log: { info: () => undefined, warn: () => undefined },
     })
     const order = {
       url,
@@ -46,8 +50,43 @@ test('the device signs in by its id and a token, also where the broker speaks on
       password: async () => 'a token',
       onMessage: () => undefined,
       onConnection: () => stop.abort(),
+      onTrouble: () => undefined,
     }
     void push.run(order, stop.signal).then(resolve)
   })
   expect(logins).toEqual([['device-7', 'a token']])
+})
+
+test('a broker that keeps one topic to itself is told of, and the other topics are heard', async () => {
+  denied.add(policyTopic('instance-9'))
+  const stop = new AbortController()
+  const told: string[] = []
+  const push = createMqttPush({
+    ...MQTT_DEFAULTS,
+    extraCa: null,
+    pause: async () => undefined,
+    fraction: () => 0,
+    now: () => 0,
+  })
+  const heard = await new Promise<string>((resolve) => {
+    const order = {
+      url,
+      deviceId: 'device-9',
+      instanceIds: ['instance-9'],
+      password: async () => 'a token',
+      onMessage: resolve,
+      onConnection: () => undefined,
+      onTrouble: ({ code, message }: CodedError) => {
+        told.push(`${code} ${message}`)
+        broker.publish(
+          { cmd: 'publish', qos: 1, dup: false, retain: false, topic: deviceTopic('device-9'), payload: '{}' },
+          () => undefined,
+        )
+      },
+    }
+    void push.run(order, stop.signal)
+  })
+  stop.abort()
+  expect(heard).toBe(deviceTopic('device-9'))
+  expect(told).toEqual([expect.stringMatching(/^BROKER_REFUSED .* keeps tallygate\/v1\/instances\/instance-9\/policy/)])
 })

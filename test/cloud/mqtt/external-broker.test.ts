@@ -1,47 +1,22 @@
 // A real Mosquitto that lets nobody in without a password, and lets devices read only.
-import { pbkdf2Sync, randomBytes, randomUUID } from 'node:crypto'
-import { writeFile } from 'node:fs/promises'
+import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
 import { openSqliteStore } from '../../../src/cloud/adapters/sqlite/store.ts'
 import { policyTopic } from '../../../src/protocol/push.ts'
 import { Secret } from '../../../src/settings/option.ts'
-import { fromBinary, mosquitto, server } from '../../support/servers.ts'
+import { guardedMosquitto, mosquitto } from '../../support/servers.ts'
 import { type Twin, openTwin } from '../harness.ts'
 import { Listener } from './listener.ts'
 
 const passwords = { twin: randomUUID(), device: randomUUID() }
 
-const guarded = server('mosquitto with passwords', [
-  fromBinary({
-    names: ['mosquitto'],
-    prepare: async (folder, port) => {
-      const lines = Object.entries(passwords).map(([user, password]) => `${user}:${hashed(password)}\n`)
-      await writeFile(join(folder, 'passwords'), lines.join(''), { mode: 0o600 })
-      const rights = ['user twin', 'topic write tallygate/v1/#', 'user device', 'topic read tallygate/v1/#', '']
-      await writeFile(join(folder, 'rights'), rights.join('\n'), { mode: 0o600 })
-      const settings = [
-        `listener ${port} 127.0.0.1`,
-        'allow_anonymous false',
-        `password_file ${join(folder, 'passwords')}`,
-        `acl_file ${join(folder, 'rights')}`,
-        'persistence false',
-        'user root',
-        '',
-      ]
-      await writeFile(join(folder, 'settings'), settings.join('\n'))
-      return ['-c', join(folder, 'settings')]
-    },
-    url: (port) => `mqtt://127.0.0.1:${port}`,
-  }),
-])
-
-/** As mosquitto_passwd writes it. */
-function hashed(password: string): string {
-  const salt = randomBytes(12)
-  const hash = pbkdf2Sync(password, salt, 101, 64, 'sha512')
-  return `$7$101$${salt.toString('base64')}$${hash.toString('base64')}`
-}
+const rights = ['user twin', 'topic write tallygate/v1/#', 'user device', 'topic read tallygate/v1/#']
+const guarded = guardedMosquitto('mosquitto with passwords', async () => ({
+  users: passwords,
+  rights,
+  certificate: null,
+}))
 
 let twin: Twin | undefined
 afterEach(async () => {

@@ -5,14 +5,18 @@
  */
 import { getCACertificates } from 'node:tls'
 import { connect, type IClientOptions, type MqttClient } from 'mqtt'
+import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
 import { deviceTopic, policyTopic, presence, presenceTopic } from '../../../protocol/push.ts'
+import type { CodedError } from '../../../protocol/errors.ts'
 import { backoff, type BackoffLimits } from '../../app/link/backoff.ts'
-import type { LinkLog } from '../../app/link/ports.ts'
 import type { Push, PushOrder } from '../../app/link/push.ts'
 
 export interface MqttPushOptions {
   /** Certificates in PEM that count besides those of the system; null for none. */
   readonly extraCa: string | null
+  /** At a broker with users of its own; null: the device id, and a token of the device. */
+  readonly username: string | null
+  readonly password: string | null
   /** Longest silence on the connection before either side takes it for dead, s. */
   readonly keepaliveS: number
   readonly connectTimeoutMs: number
@@ -25,10 +29,11 @@ export interface MqttPushOptions {
   readonly fraction: () => number
   /** Monotonic, ms. */
   readonly now: () => number
-  readonly log: LinkLog
 }
 
 export const MQTT_DEFAULTS = {
+  username: null,
+  password: null,
   keepaliveS: 60,
   connectTimeoutMs: 15_000,
   backoff: { baseMs: 1_000, capMs: 5 * 60_000 },
@@ -44,6 +49,9 @@ const RECEIVE_MAX = 16
 /** How long a clean stop waits for the broker to take the word that the agent is gone, ms. */
 const FAREWELL_MS = 1_000
 
+/** From here on, the code that answers a subscription is a refusal. */
+const REFUSED = 0x80
+
 type Version = 4 | 5
 
 /** The broker's ways to say that it does not speak this version of MQTT. */
@@ -55,9 +63,9 @@ export function createMqttPush(options: MqttPushOptions): Push {
       let version: Version = 5
       let failures = 0
       while (!signal.aborted) {
-        const attempt = { version, password: await order.password() }
+        const attempt = { version, password: options.password ?? (await order.password()) }
         const { versionRefused, lastedMs } = await holdConnection(options, order, attempt, signal)
-        if (versionRefused && version === 5) {
+        if (versionRefused) {
           version = 4
           continue
         }
@@ -81,11 +89,12 @@ function holdConnection(
   attempt: { readonly version: Version; readonly password: string },
   signal: AbortSignal,
 ): Promise<Ended> {
-  const { deviceId, instanceIds, onMessage, onConnection } = order
-  const { log, now } = options
+  const { url, deviceId, instanceIds, onMessage, onConnection, onTrouble } = order
+  const { now } = options
   return new Promise((resolve) => {
     let versionRefused = false
     let usefulSince: number | null = null
+    let trouble: CodedError | null = null
     const client = connectOrNot(options, order, attempt)
     if (client === undefined || signal.aborted) {
       client?.on('error', () => undefined).end(true)
@@ -97,32 +106,38 @@ function holdConnection(
 
     client.on('connect', () => {
       const topics = [deviceTopic(deviceId), ...instanceIds.map(policyTopic)]
-      client.subscribe(topics, { qos: 1 }, (error) => {
-        if (error !== null) {
-          log.warn({ reason: error.message }, 'the broker refuses the subscriptions')
+      client.subscribe(topics, { qos: 1 }, (error, _granted, packet) => {
+        const granted = packet?.granted ?? []
+        const refused = topics.filter((_topic, index) => Number(granted[index] ?? REFUSED) >= REFUSED)
+        if (refused.length > 0) trouble = granted.length > 0 ? topicsRefused(url, refused) : brokerFailure(url, error)
+        if (refused.length === topics.length) {
           client.end(true)
           return
         }
         usefulSince = now()
         client.publish(presenceTopic(deviceId), presenceOf(true), { qos: 1, retain: true })
         onConnection(true)
+        if (trouble !== null) onTrouble(trouble)
       })
     })
     client.on('message', (topic, payload) => {
       onMessage(topic, payload.byteLength > MESSAGE_BYTES_MAX ? '' : payload.toString('utf8'))
     })
     client.on('error', (error) => {
-      versionRefused ||= UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
-      if (!versionRefused) log.info({ reason: error.message }, 'push connection failed')
+      versionRefused ||= attempt.version === 5 && UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
+      if (!versionRefused) trouble = brokerFailure(url, error)
     })
     client.on('close', () => {
       signal.removeEventListener('abort', leave)
       client.end(true)
       if (usefulSince !== null) onConnection(false)
+      else if (!versionRefused && !signal.aborted) onTrouble(trouble ?? brokerFailure(url, CLOSED))
       resolve({ versionRefused, lastedMs: usefulSince === null ? 0 : now() - usefulSince })
     })
   })
 }
+
+const CLOSED = new Error('it ends the connection without a word')
 
 /** Undefined for an address that no MQTT client understands. */
 function connectOrNot(
@@ -133,20 +148,20 @@ function connectOrNot(
   try {
     return connect(order.url, clientOptions(options, order, attempt))
   } catch (error) {
-    options.log.warn({ reason: String(error) }, 'the push address cannot be used')
+    order.onTrouble(brokerFailure(order.url, error))
     return undefined
   }
 }
 
 function clientOptions(
-  { extraCa, keepaliveS, connectTimeoutMs }: MqttPushOptions,
+  { extraCa, username, keepaliveS, connectTimeoutMs }: MqttPushOptions,
   { deviceId }: PushOrder,
   { version, password }: { readonly version: Version; readonly password: string },
 ): IClientOptions {
   return {
     protocolVersion: version,
     clientId: deviceId,
-    username: deviceId,
+    username: username ?? deviceId,
     password,
     clean: true,
     keepalive: keepaliveS,

@@ -91,6 +91,9 @@ export async function createLink(parts: LinkParts): Promise<Link> {
   return new CloudLink(parts, await remember(snapshot, closed))
 }
 
+/** Subject of the conditions of the connection for hints. */
+const PUSH = 'push'
+
 class CloudLink implements Link {
   readonly #parts: LinkParts
   readonly #memory: LinkMemory
@@ -250,7 +253,13 @@ class CloudLink implements Link {
       onConnection: (connected: boolean) => {
         this.#pushConnected = connected
         log.info({ connected }, 'push connection')
-        if (connected) this.#rounds.encourage()
+        if (!connected) return
+        this.#health.clear(PUSH)
+        this.#rounds.encourage()
+      },
+      onTrouble: (error: CodedError) => {
+        const { code, facts, message } = error
+        if (this.#health.raise(PUSH, error)) log.warn({ subject: PUSH, code, ...facts }, message)
       },
     }
     this.#push = push.run(order, this.#pushStopped.signal).catch((error: unknown) => this.#break(error))

@@ -2,6 +2,7 @@
  * Hints from the cloud, whatever carries them. A hint has no authority: it is counted, and at most makes the device look
  * earlier than it would have looked by itself.
  */
+import type { CodedError } from '../../../protocol/errors.ts'
 import { deviceHint, deviceTopic, policyHint, policyTopic } from '../../../protocol/push.ts'
 
 export interface PushOrder {
@@ -12,6 +13,8 @@ export interface PushOrder {
   readonly password: () => Promise<string>
   readonly onMessage: (topic: string, payload: string) => void
   readonly onConnection: (connected: boolean) => void
+  /** Why there is no connection, or not all of one; called with each attempt that fails. */
+  readonly onTrouble: (error: CodedError) => void
 }
 
 export interface Push {

@@ -5,7 +5,8 @@
  */
 import { getCACertificates } from 'node:tls'
 import { type IClientOptions, type MqttClient, connect } from 'mqtt'
-import { CodedError } from '../../../protocol/errors.ts'
+import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
+import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
 import { EVERY_PRESENCE } from '../../../protocol/push.ts'
 import type { Broker } from '../../app/edge/publish-hints.ts'
 
@@ -62,6 +63,8 @@ class Connection implements ExternalBroker {
   #client: MqttClient
   #version: 4 | 5 = 5
   #failures = 0
+  /** What was said of this broker since it was last of use; once is enough. */
+  #said: ErrorCode | null = null
   #timer: NodeJS.Timeout | undefined
   #isClosed = false
 
@@ -94,17 +97,17 @@ class Connection implements ExternalBroker {
     let versionRefused = false
     client.on('connect', () => {
       this.#failures = 0
+      this.#said = null
       log.info({ url, mqtt: this.#version }, 'the broker of hints is connected')
       client.subscribe(EVERY_PRESENCE, { qos: 1 }, (error, granted) => {
-        const refused = error?.message ?? ((granted?.[0]?.qos ?? 0) > 2 ? 'refused' : null)
-        if (refused !== null) log.info({ url, reason: refused }, 'the broker of hints does not say who is there')
+        if (error !== null || (granted?.[0]?.qos ?? 0) > 2) this.#say(topicsRefused(url, [EVERY_PRESENCE]))
       })
       onConnect()
     })
     client.on('message', onPresence)
     client.on('error', (error) => {
       versionRefused ||= this.#version === 5 && UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
-      if (!versionRefused) log.warn({ url, reason: error.message }, 'the broker of hints refuses')
+      if (!versionRefused) this.#say(brokerFailure(url, error))
     })
     client.on('close', () => {
       client.end(true)
@@ -120,6 +123,12 @@ class Connection implements ExternalBroker {
       )
     })
     return client
+  }
+
+  #say({ code, facts, message }: CodedError): void {
+    if (this.#said === code || this.#isClosed) return
+    this.#said = code
+    this.#options.log.warn({ code, ...facts }, message)
   }
 
   #open(): MqttClient {

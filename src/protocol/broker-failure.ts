@@ -1,0 +1,61 @@
+/**
+ * Why a broker of hints is of no use, in words of the error catalogue, for both sides that connect to one. It says what a
+ * person has to change; nothing is decided by it, and whoever wanted hints goes on without.
+ */
+import { CodedError } from './errors.ts'
+
+/** MQTT 3.1.1, then 5: identity, user name, password, rights. */
+const REFUSALS: ReadonlySet<unknown> = new Set([2, 4, 5, 0x85, 0x86, 0x87, 0x8a, 0x8c])
+
+/** What OpenSSL and Node call a certificate that does not count. */
+const CERTIFICATE: ReadonlySet<unknown> = new Set([
+  'CERT_CHAIN_TOO_LONG',
+  'CERT_HAS_EXPIRED',
+  'CERT_NOT_YET_VALID',
+  'CERT_REJECTED',
+  'CERT_REVOKED',
+  'CERT_SIGNATURE_FAILURE',
+  'CERT_UNTRUSTED',
+  'DEPTH_ZERO_SELF_SIGNED_CERT',
+  'ERR_TLS_CERT_ALTNAME_INVALID',
+  'HOSTNAME_MISMATCH',
+  'INVALID_CA',
+  'INVALID_PURPOSE',
+  'PATH_LENGTH_EXCEEDED',
+  'SELF_SIGNED_CERT_IN_CHAIN',
+  'UNABLE_TO_GET_ISSUER_CERT',
+  'UNABLE_TO_GET_ISSUER_CERT_LOCALLY',
+  'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
+])
+
+/** @param url of the broker; a user name or a password in it is not repeated */
+export function brokerFailure(url: string, cause: unknown): CodedError {
+  const { code, message } = cause as { readonly code?: unknown; readonly message?: unknown }
+  const reason = typeof message === 'string' && message !== '' ? message : String(code)
+  const facts = { broker: placeOf(url), reason }
+  if (REFUSALS.has(code)) {
+    return new CodedError('BROKER_REFUSED', `The broker ${facts.broker} lets nobody in like this: ${reason}.`, {
+      facts,
+      cause,
+    })
+  }
+  if (CERTIFICATE.has(code)) {
+    return new CodedError('BROKER_NOT_TRUSTED', `The certificate of ${facts.broker} does not count: ${reason}.`, {
+      facts,
+      cause,
+    })
+  }
+  return new CodedError('BROKER_UNREACHABLE', `The broker ${facts.broker} is of no use: ${reason}.`, { facts, cause })
+}
+
+/** It lets the other side in, but not to these topics. */
+export function topicsRefused(url: string, topics: readonly string[]): CodedError {
+  const facts = { broker: placeOf(url), topics }
+  return new CodedError('BROKER_REFUSED', `The broker ${facts.broker} keeps ${topics.join(', ')} to itself.`, { facts })
+}
+
+function placeOf(url: string): string {
+  if (!URL.canParse(url)) return url
+  const { protocol, host } = new URL(url)
+  return `${protocol}//${host}`
+}
