@@ -138,6 +138,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const push = await openPush({ settings: settings.push, tls, store, authenticator, now, newId, timers, log })
   started.defer(() => push.close())
   const { http, stopAccepting, renewCertificate } = createServer({
+    prefix,
     bodyMax: settings.http.bodyMax,
     requestsMax: settings.http.requestsMax,
     requestTimeoutMs: settings.http.requestTimeout,

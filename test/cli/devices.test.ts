@@ -67,7 +67,7 @@ test('the list holds every page', async () => {
   await using twin = await fakeService('tcp', pages)
   const { out } = await devices(twin.address, 'list')
   expect(out.split('\n')).toEqual([
-    'DEVICE                                NAME     STATE           HINTS      LAST SYNC                 RULES   BACKLOG  UNREPORTED',
+    'DEVICE                                NAME     STATE           HINTS      LAST SYNC                 RULES   BACKLOG  OUTSTANDING',
     '0c1d8a1e-0000-4000-8000-000000000001  gateway  active          connected  2027-01-15T08:00:00.000Z  3 of 4  2        1.500001',
     '0c1d8a1e-0000-4000-8000-000000000002           fenced, copied             never                             2        1.500001',
     '',

@@ -16,12 +16,18 @@ test('keeps a session at the agent from its beginning to its end', async () => {
   expect(await ask('--item', 'print', '--count', '2.5')).toEqual({ code: 0, out: 'allowed: 2.5 tokens\n', err: '' })
   expect((await session('show', id)).out).toBe('ACTIVE: 2.5 print\n')
   expect((await session('list')).out).toMatch(new RegExp(`^session .*\n${id}  ACTIVE +20`))
+  const json = async (...args: string[]): Promise<unknown> => JSON.parse((await session(...args, '--json')).out)
+  expect(await json('list')).toMatchObject({ sessionId: id, state: 'ACTIVE' })
+  expect(await json('show', id)).toMatchObject({ state: 'ACTIVE', items: [{ item: 'print', count: 2.5 }] })
+  const asked = await ask('--item', 'print', '--count', '99999', '--json')
+  expect(asked.code).toBe(1)
+  expect(JSON.parse(asked.out)).toMatchObject({ requestedItems: [{ status: { code: '2002' } }] })
   const refused = await ask('--item', 'print', '--count', '100000', '--attribute', 'role=guest')
   expect([refused.code, refused.out]).toEqual([1, 'refused (2002): Insufficient tokens\n'])
   expect((await ask()).out).toBe('at rest\n')
   expect(await session('heartbeat', id)).toEqual({ code: 0, out: '', err: '' })
   expect(await session('close', id)).toEqual({ code: 0, out: '', err: '' })
-  expect((await session('list')).out).toBe('')
+  expect((await session('list')).out).toBe('There are no live sessions.\n')
   for (const again of [await session('heartbeat', id), await session('close', id), await ask('--item', 'print')]) {
     expect(again.code).toBe(1)
     expect(again.err).toContain('SESSION_NOT_OPERABLE: Session is TERMINATED.')
@@ -33,8 +39,8 @@ test('lets an administrator lock, unlock and end a session of the twin', async (
   const instanceId = await twin.instance()
   const opened = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })
   const id = String(pick(opened.body, 'sessionId'))
-  const order = (what: string) =>
-    tallygate(['session', what, id, '--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile], {
+  const order = (what: string, of = id) =>
+    tallygate(['session', what, of, '--url', twin.cloud.address, '--admin-key', twin.cloud.administrationKeyFile], {
       now: () => twin.now,
       readText: (path) => readFileSync(path, 'utf8'),
     })
@@ -42,4 +48,21 @@ test('lets an administrator lock, unlock and end a session of the twin', async (
   expect((await order('unlock')).out).toBe('IDLE\n')
   expect((await order('terminate')).out).toBe('TERMINATED\n')
   expect((await order('lock')).err).toContain('CONFLICT')
+  const unknown = await order('lock', '64d2028c-ae87-4069-a624-66089d957ef9')
+  expect(unknown.err).toMatch(/NOT_FOUND: .* known from the next sync of the device on/)
+})
+
+test.each(['devices', 'session', 'access'])('the help of %s ends with examples that can be copied', async (command) => {
+  const { code, out } = await tallygate([command, '--help'])
+  expect(code).toBe(0)
+  const examples = out.split('Examples:\n')[1]?.split('\n') ?? []
+  expect(examples.filter((line) => line.includes(`tallygate ${command}`)).length).toBeGreaterThan(1)
+})
+
+test('an address without the prefix of the service is answered with the prefix', async () => {
+  await using twin = await openTwin()
+  const { origin, pathname } = new URL(twin.cloud.address)
+  const asked = ['devices', 'list', '--url', origin, '--admin-key', twin.cloud.administrationKeyFile]
+  const { err } = await tallygate(asked, { now: () => twin.now, readText: (path) => readFileSync(path, 'utf8') })
+  expect(err).toContain(`The service is below ${pathname}.`)
 })

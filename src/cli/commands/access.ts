@@ -8,6 +8,7 @@ import { parseExactJson } from '../../client/exact-json.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { agentClient, type SocketFlags, withSocketFlag } from '../agent-socket.ts'
 import { collect, countArgument, pairArgument, uuidArgument } from '../arguments.ts'
+import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { onlyInstance } from '../only-instance.ts'
 
@@ -24,7 +25,7 @@ interface AccessFlags extends SocketFlags {
 const REFUSED = 1
 
 export function command(io: Io): Command {
-  return withSocketFlag(new Command('access'))
+  const access = withSocketFlag(new Command('access'))
     .description('Asks the agent of this device for access, as an application would, and shows the answer.')
     .requiredOption('--item <name>', 'what is asked for')
     .option('--item-version <version>', 'version of the item, exactly as the rate table has it')
@@ -44,6 +45,10 @@ export function command(io: Io): Command {
       io.stdout.write(`${flags.json === true ? text : description}\n`)
       if (!allowed) io.exitWith(REFUSED)
     })
+  return examples(access, [
+    'tallygate access --item LaserCut --item-version 1.0 --count 2.5 --requester user:anna',
+    'tallygate access --item LaserCut --requester user:anna --attribute department=sales --json',
+  ])
 }
 
 function bodyOf({ item, itemVersion, count, requester: [type, value], attribute }: AccessFlags): unknown {

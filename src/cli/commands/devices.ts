@@ -7,6 +7,7 @@ import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { collect, durationArgument, uuidArgument } from '../arguments.ts'
 import { columns } from '../columns.ts'
+import { examples } from '../examples.ts'
 import { addDeviceOrders, shortState, unreported } from '../device-orders.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
@@ -52,7 +53,14 @@ export function command(io: Io): Command {
     .option('--refuse', 'refuse, which is what they do unless told otherwise')
     .action((flags: OfflinePolicyFlags) => offlinePolicy(flags, io))
   addDeviceOrders(devices, io)
-  return devices
+  return examples(devices, [
+    'TWIN=(--url https://twin.example/dynamicmonetization --admin-key administration-key.pem)',
+    'tallygate devices enrollment-token "${TWIN[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 >token',
+    'tallygate devices list "${TWIN[@]}"',
+    'tallygate devices lock 90419aa8-8fd5-4577-9429-87d34a3a137a "${TWIN[@]}"',
+    'tallygate devices show 90419aa8-8fd5-4577-9429-87d34a3a137a "${TWIN[@]}" --json',
+    'tallygate devices audit "${TWIN[@]}" --limit 10',
+  ])
 }
 
 async function offlinePolicy(flags: OfflinePolicyFlags, io: Io): Promise<void> {
@@ -114,7 +122,7 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
 function table(devices: readonly DeviceState[]): readonly string[] {
   if (devices.length === 0) return ['There are no devices.']
   return columns([
-    ['DEVICE', 'NAME', 'STATE', 'HINTS', 'LAST SYNC', 'RULES', 'BACKLOG', 'UNREPORTED'],
+    ['DEVICE', 'NAME', 'STATE', 'HINTS', 'LAST SYNC', 'RULES', 'BACKLOG', 'OUTSTANDING'],
     ...devices.map((device) => [
       device.id,
       device.name ?? '',

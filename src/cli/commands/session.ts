@@ -11,14 +11,20 @@ import { type AdministratorFlags, administrator, withAdministratorFlags } from '
 import { type SocketFlags, agentClient, withSocketFlag } from '../agent-socket.ts'
 import { collect, countArgument, pairArgument, uuidArgument } from '../arguments.ts'
 import { columns } from '../columns.ts'
+import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
+import { jsonLine } from '../json-line.ts'
 import { onlyInstance } from '../only-instance.ts'
 
-interface OpenFlags extends SocketFlags {
+interface Flags extends SocketFlags {
+  readonly json?: true
+}
+
+interface OpenFlags extends Flags {
   readonly instance?: string
 }
 
-interface RequestFlags extends SocketFlags {
+interface RequestFlags extends Flags {
   readonly item?: string
   readonly itemVersion?: string
   readonly count: number
@@ -32,28 +38,34 @@ const REFUSED = 1
 
 export function command(io: Io): Command {
   const group = new Command('session').description('Sessions at the agent of this device, one call at a time.')
-  withSocketFlag(group.command('open'))
+  asProgram(withSocketFlag(group.command('open')))
     .description('Opens a session and prints its id. It is free of charge until something is asked for.')
     .option('--instance <uuid>', 'instance (default: the only one that the device serves)', uuidArgument)
     .action(async (flags: OpenFlags) => {
       using client = agentClient(flags, io)
       const body = { instanceId: flags.instance ?? (await onlyInstance(client)) }
-      io.stdout.write(`${(await client.json({ method: 'POST', path: SESSIONS, body }, sessionCreated)).sessionId}\n`)
+      const created = await client.json({ method: 'POST', path: SESSIONS, body }, sessionCreated)
+      io.stdout.write(`${flags.json === true ? jsonLine(created) : created.sessionId}\n`)
     })
-  withSocketFlag(group.command('list'))
+  asProgram(withSocketFlag(group.command('list')))
     .description('Lists the live sessions that the caller may see, newest first.')
-    .action((flags: SocketFlags) => list(flags, io))
-  withSocketFlag(group.command('show').argument('<id>', 'session', uuidArgument))
+    .action((flags: Flags) => list(flags, io))
+  asProgram(withSocketFlag(group.command('show').argument('<id>', 'session', uuidArgument)))
     .description('Shows how a session stands.')
-    .action(async (id: string, flags: SocketFlags) => {
+    .action(async (id: string, flags: Flags) => {
       using client = agentClient(flags, io)
-      const { state, items } = await client.json({ method: 'GET', path: `${SESSIONS}/${id}` }, session)
+      const shown = await client.json({ method: 'GET', path: `${SESSIONS}/${id}` }, session)
+      if (flags.json === true) {
+        io.stdout.write(`${jsonLine(shown)}\n`)
+        return
+      }
+      const { state, items } = shown
       const of = items.map(
         ({ item, version, count }) => `${count} ${item}${version === undefined ? '' : ` ${version}`}`,
       )
       io.stdout.write(`${state}${of.length === 0 ? '' : `: ${of.join(', ')}`}\n`)
     })
-  withSocketFlag(group.command('request').argument('<id>', 'session', uuidArgument))
+  asProgram(withSocketFlag(group.command('request').argument('<id>', 'session', uuidArgument)))
     .description('Asks for an item, in the place of what the session had; without --item it comes to rest.')
     .option('--item <name>', 'what is asked for')
     .option('--item-version <version>', 'version of the item, exactly as the rate table has it')
@@ -75,16 +87,29 @@ export function command(io: Io): Command {
       await client.text({ method: 'DELETE', path: `${SESSIONS}/${id}` })
     })
   for (const [order, description] of ORDERS) {
-    withAdministratorFlags(group.command(order).argument('<id>', 'session', uuidArgument))
+    asProgram(withAdministratorFlags(group.command(order).argument('<id>', 'session', uuidArgument)))
       .description(`${description} For an administrator of the twin, on any session.`)
-      .action(async (id: string, flags: AdministratorFlags) => {
+      .action(async (id: string, flags: AdministratorFlags & Flags) => {
         using client = await administrator(flags, io)
         const path = `/edge/api/v1/sessions/${id}/${order}`
-        const { state, outcome } = await client.json({ method: 'POST', path, body: {} }, heldSession)
-        io.stdout.write(outcome === 'DONE' ? `${state}\n` : `${state}; its device is told with its next sync\n`)
+        const answer = await client.json({ method: 'POST', path, body: {} }, heldSession)
+        const { state, outcome } = answer
+        const text = outcome === 'DONE' ? state : `${state}; its device is told with its next sync`
+        io.stdout.write(`${flags.json === true ? jsonLine(answer) : text}\n`)
       })
   }
-  return group
+  return examples(group, [
+    'session=$(tallygate session open)',
+    'tallygate session request "$session" --item LaserCut --item-version 1.0 --requester user:anna',
+    'tallygate session heartbeat "$session"',
+    'tallygate session list --json',
+    'tallygate session close "$session"',
+    'tallygate session lock "$session" --url https://twin.example/dynamicmonetization --admin-key administration-key.pem',
+  ])
+}
+
+function asProgram(command: Command): Command {
+  return command.option('--json', 'for programs: one JSON document in each line')
 }
 
 const ORDERS = [
@@ -93,17 +118,23 @@ const ORDERS = [
   ['terminate', 'Ends a session.'],
 ] as const
 
-async function list(flags: SocketFlags, io: Io): Promise<void> {
+async function list(flags: Flags, io: Io): Promise<void> {
   using client = agentClient(flags, io)
   const sessions = await client.json({ method: 'GET', path: SESSIONS }, liveSessions)
+  if (flags.json === true) {
+    io.stdout.write(sessions.map((each) => `${jsonLine(each)}\n`).join(''))
+    return
+  }
   const rows = sessions.map(({ sessionId, state, chargedUntil, instanceId }) => [
     sessionId,
     state,
     chargedUntil === 0 ? '-' : new Date(chargedUntil).toISOString(),
     instanceId,
   ])
-  if (rows.length === 0) return
-  for (const line of columns([['session', 'state', 'charged until', 'instance'], ...rows])) io.stdout.write(`${line}\n`)
+  if (rows.length === 0) io.stdout.write('There are no live sessions.\n')
+  else
+    for (const line of columns([['session', 'state', 'charged until', 'instance'], ...rows]))
+      io.stdout.write(`${line}\n`)
 }
 
 async function request(id: string, flags: RequestFlags, io: Io): Promise<void> {
@@ -125,12 +156,11 @@ async function request(id: string, flags: RequestFlags, io: Io): Promise<void> {
   const parsed = accessResponseBody.safeParse(parse(answer.text))
   if (!parsed.success) throw refusal(call, answer)
   const [first] = parsed.data.requestedItems
-  if (first === undefined) io.stdout.write('at rest\n')
+  if (flags.json === true) io.stdout.write(`${answer.text}\n`)
+  else if (first === undefined) io.stdout.write('at rest\n')
   else if (answer.status === 200) io.stdout.write(`allowed: ${first.totalTokensCharged} tokens\n`)
-  else {
-    io.stdout.write(`refused (${first.status.code}): ${first.status.description}\n`)
-    io.exitWith(REFUSED)
-  }
+  else io.stdout.write(`refused (${first.status.code}): ${first.status.description}\n`)
+  if (first !== undefined && answer.status !== 200) io.exitWith(REFUSED)
 }
 
 function parse(text: string): unknown {

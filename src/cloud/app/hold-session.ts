@@ -27,7 +27,10 @@ export interface HoldSession {
 /** @throws CodedError NOT_FOUND, CONFLICT for a session that has ended */
 export async function holdSession(parts: SessionParts, { id, order, by }: HoldSession, now: number): Promise<Held> {
   return parts.store.transaction(async (tx): Promise<Held> => {
-    const session = await settledSession(parts, tx, id, () => undefined, now)
+    const session = await known(
+      id,
+      settledSession(parts, tx, id, () => undefined, now),
+    )
     if (hasEnded(session)) throw new CodedError('CONFLICT', `The session is ${session.state}.`)
     if (by !== null) {
       const deviceId = session.keptBy ?? session.deviceId
@@ -43,5 +46,13 @@ export async function holdSession(parts: SessionParts, { id, order, by }: HoldSe
     if (isSo) return { outcome: 'DONE', session }
     const next = step(session, { kind: EVENT[order] }, now)
     return { outcome: 'DONE', session: await applyStep(parts, tx, next, session, now) }
+  })
+}
+
+async function known(id: string, session: Promise<Session>): Promise<Session> {
+  return session.catch((error: unknown) => {
+    if (!(error instanceof CodedError) || error.code !== 'NOT_FOUND') throw error
+    const message = `There is no session ${id} here. One that a device keeps is known from the next sync of the device on.`
+    throw new CodedError('NOT_FOUND', message)
   })
 }

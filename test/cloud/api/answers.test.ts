@@ -20,6 +20,7 @@ const promise = declaredAnswers(
 async function said(answers: DeclaredAnswers, status: number, type: string, payload: string | undefined) {
   const wrong: string[] = []
   const { http } = createServer({
+    prefix: '',
     bodyMax: 1024,
     requestsMax: 10,
     requestTimeoutMs: 60_000,

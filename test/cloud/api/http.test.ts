@@ -306,6 +306,7 @@ describe('the server', () => {
 
   it('answers requests that reach it while it stops with STOPPING, and ends their connection', async () => {
     const server = createServer({
+      prefix: '',
       bodyMax: 1024,
       requestsMax: 10,
       requestTimeoutMs: 60_000,
@@ -325,6 +326,7 @@ describe('the server', () => {
 
   it('tells nobody where its database is, nor what its files are called', async () => {
     const { http } = createServer({
+      prefix: '',
       bodyMax: 1024,
       requestsMax: 10,
       requestTimeoutMs: 60_000,
@@ -345,6 +347,7 @@ describe('the server', () => {
 
   it('is not ready when it cannot do its work', async () => {
     const options = {
+      prefix: '',
       bodyMax: 1024,
       requestsMax: 10,
       requestTimeoutMs: 60_000,

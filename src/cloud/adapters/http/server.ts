@@ -18,6 +18,8 @@ import { PathMethods } from './path-methods.ts'
 export interface ServerOptions {
   /** Largest body, bytes. */
   readonly bodyMax: number
+  /** In front of every path of the service; a call that misses it is told. */
+  readonly prefix: string
   /** Requests under way at once; more are answered with OVERLOADED. */
   readonly requestsMax: number
   /** Longest that a request may take to arrive as a whole, ms. */
@@ -90,7 +92,7 @@ export function createServer(options: ServerOptions): Server {
   http.setErrorHandler((error, request, reply) => answerError(error, request, reply))
   const methods = new PathMethods()
   http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
-  http.setNotFoundHandler((request, reply) => answerUnrouted(methods.at(request.url), request, reply))
+  http.setNotFoundHandler((request, reply) => answerUnrouted(options.prefix, methods.at(request.url), request, reply))
   http.addHook('onRequest', async (request, reply) => {
     underWay += 1
     reply.raw.once('close', () => {
@@ -101,7 +103,7 @@ export function createServer(options: ServerOptions): Server {
       throw new CodedError('OVERLOADED', `More than ${options.requestsMax} requests are under way.`)
     }
     // Before the body is read: it is for nobody.
-    if (request.is404) return answerUnrouted(methods.at(request.url), request, reply)
+    if (request.is404) return answerUnrouted(options.prefix, methods.at(request.url), request, reply)
     return undefined
   })
   http.addHook('onSend', async (_request, reply) => {
@@ -124,10 +126,16 @@ export function createServer(options: ServerOptions): Server {
 }
 
 /** @param allowed the methods of the path */
-function answerUnrouted(allowed: readonly string[], request: FastifyRequest, reply: FastifyReply): FastifyReply {
+function answerUnrouted(
+  prefix: string,
+  allowed: readonly string[],
+  request: FastifyRequest,
+  reply: FastifyReply,
+): FastifyReply {
   const { method } = request
   if (allowed.length === 0) {
-    answerError(new CodedError('NOT_FOUND', `There is no ${method} on this path.`), request, reply)
+    const place = request.url.startsWith(`${prefix}/`) ? '' : ` The service is below ${prefix}.`
+    answerError(new CodedError('NOT_FOUND', `There is no ${method} on this path.${place}`), request, reply)
     return reply
   }
   void reply.header('allow', [...allowed, 'OPTIONS'].join(', '))

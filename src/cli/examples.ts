@@ -1,0 +1,7 @@
+/** Examples at the end of the help of a command: what somebody can copy and change. */
+import type { Command } from 'commander'
+
+export function examples(command: Command, lines: readonly string[]): Command {
+  const shown = lines.map((line) => `  ${line}\n`).join('')
+  return command.addHelpText('after', `\nExamples:\n${shown}`.trimEnd())
+}
