@@ -118,7 +118,7 @@ export default {
       comment: 'src imports no tests, benchmarks, crash tools, simulator, scripts or conformance checks.',
       severity: 'error',
       from: { path: '^src/' },
-      to: { path: '^(test|bench|sim|crash|scripts|conformance)/' },
+      to: { path: '^(test|bench|sim|crash|scripts|packaging|conformance)/' },
     },
     {
       name: 'product-needs-no-dev-packages',

@@ -4,7 +4,16 @@ import { defineConfig, globalIgnores } from 'eslint/config'
 import tseslint from 'typescript-eslint'
 
 const deciding = ['src/core/**/*.ts', 'src/protocol/**/*.ts', 'src/settings/**/*.ts', 'src/*/app/**/*.ts']
-const forPeople = ['src/cli/**', 'src/demo/**', 'scripts/**', 'bench/**', 'sim/main.ts', 'crash/**', 'bin/**']
+const forPeople = [
+  'src/cli/**',
+  'src/demo/**',
+  'scripts/**',
+  'packaging/**',
+  'bench/**',
+  'sim/main.ts',
+  'crash/**',
+  'bin/**',
+]
 
 const injectIt = 'is ambient: take it as an argument (a clock, a timer, a source of ids).'
 const ambientGlobals = [

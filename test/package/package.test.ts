@@ -1,0 +1,134 @@
+// What the Debian package is made of, tried on a small stand-in for the program; the whole one takes a minute to build.
+import { execFileSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { debianVersion, layDebian } from '../../scripts/package/debian-tree.ts'
+import { prune } from '../../scripts/package/prune.ts'
+import runtime from '../../scripts/package/runtime.json' with { type: 'json' }
+import { agentOptions } from '../../src/agent/settings.ts'
+import { cloudOptions } from '../../src/cloud/settings.ts'
+import { type Sources, loadSettings } from '../../src/settings/load.ts'
+
+const root = new URL('../../', import.meta.url).pathname
+const EPOCH = 1_700_000_000
+
+function directory(): string {
+  const made = mkdtempSync(join(tmpdir(), 'tallygate-package-'))
+  onTestFinished(() => rmSync(made, { recursive: true, force: true }))
+  return made
+}
+
+function put(folder: string, ...paths: string[]): void {
+  for (const path of paths) {
+    mkdirSync(dirname(join(folder, path)), { recursive: true })
+    writeFileSync(join(folder, path), path)
+  }
+}
+
+function deb(file: string, architecture: 'amd64' | 'arm64' = 'arm64'): void {
+  const tree = directory()
+  put(tree, 'usr/lib/tallygate/runtime/node', 'usr/lib/tallygate/bin/tallygate.js')
+  const completions = new Map([['bash', 'complete -W help tallygate\n'] as const])
+  const maintainer = 'Somebody <somebody@localhost>'
+  layDebian({ root, tree, architecture, version: '1.2.3', maintainer, epoch: EPOCH, completions })
+  const env = { ...process.env, SOURCE_DATE_EPOCH: String(EPOCH) }
+  execFileSync('dpkg-deb', ['--root-owner-group', '-Zgzip', '-z1', '--build', tree, file], { env })
+}
+
+const told = (...args: string[]): string => execFileSync('dpkg-deb', args, { encoding: 'utf8' })
+
+describe('the Debian package', () => {
+  it('has what it promises, for root alone to change', () => {
+    const file = join(directory(), 'p.deb')
+    deb(file)
+    expect(told('-f', file, 'Package', 'Version', 'Architecture')).toBe(
+      'Package: tallygate\nVersion: 1.2.3\nArchitecture: arm64\n',
+    )
+    const listed = told('-c', file).trimEnd().split('\n')
+    const found = new Map(listed.map((line) => [line.split(/\s+/)[5]!, line]))
+    expect(listed.filter((line) => !/^[d-]rw[x-]r-[x-]r-[x-] root\/root/.test(line))).toEqual([])
+    for (const path of ['./usr/bin/tallygate', './usr/lib/tallygate/runtime/node'])
+      expect(found.get(path)).toMatch(/^-rwxr-xr-x/)
+    for (const path of [
+      './etc/tallygate/agent.toml',
+      './usr/lib/systemd/system/tallygate-agent.socket',
+      './usr/lib/sysusers.d/tallygate.conf',
+      './usr/share/bash-completion/completions/tallygate',
+      './usr/share/doc/tallygate/install.md.gz',
+    ]) {
+      expect(found.get(path)).toMatch(/^-rw-r--r--/)
+    }
+  })
+
+  it('knows in its scripts which databases it can read', () => {
+    const file = join(directory(), 'p.deb')
+    const control = directory()
+    deb(file)
+    told('-e', file, control)
+    const schemas = readdirSync(join(root, 'src/agent/adapters/sqlite/migrations')).length
+    const preinst = readFileSync(join(control, 'preinst'), 'utf8')
+    expect(preinst).toContain(`journal.db ${schemas} `)
+    for (const name of ['preinst', 'postinst', 'prerm', 'postrm']) {
+      expect(readFileSync(join(control, name), 'utf8')).not.toMatch(/@[A-Z_]+@/)
+      execFileSync('sh', ['-n', join(control, name)])
+    }
+    expect(readFileSync(join(control, 'conffiles'), 'utf8')).toBe(
+      '/etc/tallygate/agent.toml\n/etc/tallygate/cloud.toml\n',
+    )
+  })
+
+  it('has the same bytes however often it is built', () => {
+    const [one, two] = [join(directory(), 'p.deb'), join(directory(), 'p.deb')]
+    deb(one)
+    deb(two)
+    expect(readFileSync(one).equals(readFileSync(two))).toBe(true)
+  })
+
+  it('orders a version before a release before the release', () => {
+    expect(debianVersion('1.0.0-rc.1')).toBe('1.0.0~rc.1')
+    expect(debianVersion('1.0.0')).toBe('1.0.0')
+  })
+
+  it('brings the runtime that the tests run on', () => {
+    const { devDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+      devDependencies: Record<string, string>
+    }
+    expect(runtime.version).toBe(devDependencies['node'])
+    expect(process.version).toBe(`v${runtime.version}`)
+  })
+
+  it.each([
+    ['agent.toml', (sources: Sources): unknown => loadSettings(agentOptions, sources)],
+    ['cloud.toml', (sources: Sources): unknown => loadSettings(cloudOptions, sources)],
+  ])('has settings in %s that are understood, also without their #', (name, load) => {
+    const text = readFileSync(join(root, 'packaging/debian', name), 'utf8')
+    const uncommented = text.replaceAll(/^#(?=[a-z[])/gm, '')
+    expect(uncommented).not.toBe(text)
+    for (const file of [text, uncommented]) {
+      const readText = (path: string): string => (path === name ? file : 'secret')
+      expect(() => load({ file: name, env: {}, flags: {}, readText })).not.toThrow()
+    }
+  })
+})
+
+describe('pruning', () => {
+  it('leaves what runs on the machine, and the licenses', () => {
+    const modules = directory()
+    const kept = [
+      'a/LICENSE.md',
+      'a/index.js',
+      'a/lib/test/code.js',
+      'a/package.json',
+      'native/prebuilds/linux-arm64.node',
+    ]
+    put(modules, ...kept, '.bin/a', 'a/README.md', 'a/index.d.ts', 'a/index.js.map', 'a/test/a.test.js')
+    put(modules, 'native/prebuilds/linux-x64.node', '@types/a/index.d.ts', 'better-sqlite3/deps/sqlite3.c')
+    prune(modules, 'linux-arm64')
+    const left = readdirSync(modules, { recursive: true, withFileTypes: true })
+      .filter((entry) => entry.isFile())
+      .map((entry) => join(entry.parentPath, entry.name).slice(modules.length + 1))
+    expect(left.sort()).toEqual([...kept].sort())
+  })
+})
