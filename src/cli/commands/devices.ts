@@ -1,21 +1,29 @@
 /** `tallygate devices`: what an administrator does about devices, over the twin's edge area. */
+import { mkdirSync } from 'node:fs'
 import { Command } from 'commander'
 import { formatMicro, parseDecimal, toMicro } from '../../core/amount.ts'
 import { deviceList, type DeviceState, offlinePolicyState } from '../../protocol/edge/administration.ts'
 import { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
-import { collect, durationArgument, uuidArgument } from '../arguments.ts'
+import { collect, durationArgument, readFileArgument, uuidArgument } from '../arguments.ts'
 import { columns } from '../columns.ts'
 import { examples } from '../examples.ts'
 import { addDeviceOrders, shortState, unreported } from '../device-orders.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
+import { type ListedDevice, parseDeviceList, provision } from '../provisioning.ts'
 
 interface EnrollmentFlags extends AdministratorFlags {
   readonly instance: readonly string[]
   readonly name?: string
   readonly ttl?: number
+}
+
+interface ProvisionFlags extends AdministratorFlags {
+  readonly out: string
+  readonly ttl?: number
+  readonly json?: true
 }
 
 interface ListFlags extends AdministratorFlags {
@@ -38,6 +46,15 @@ export function command(io: Io): Command {
     .option('--name <name>', 'suggested name of the device')
     .option('--ttl <duration>', 'how long the token can be used (default: 24h)', durationArgument)
     .action((flags: EnrollmentFlags) => printEnrollmentToken(flags, io))
+  withAdministratorFlags(devices.command('provision'))
+    .description(
+      'For a production line: makes a one-time token for each device of a list. May be broken off and run again.',
+    )
+    .argument('<list>', 'CSV file with the columns name and instances (UUIDs, with spaces between)')
+    .requiredOption('--out <directory>', 'where the tokens go, each in a file NAME.token for its owner only')
+    .option('--ttl <duration>', 'how long a token can be used (default: 24h)', durationArgument)
+    .option('--json', 'for programs: one JSON document for each device and line')
+    .action((list: string, flags: ProvisionFlags) => provisionList(list, flags, io))
   withAdministratorFlags(devices.command('list'))
     .description('Lists the devices, in the order of enrollment.')
     .option('--instance <uuid>', 'only those that serve this instance', uuidArgument)
@@ -104,7 +121,48 @@ async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<voi
   io.stdout.write(`${token}\n`)
 }
 
+/** Devices for which one administration token is used: it is good for some minutes. */
+const BATCH = 100
+
+async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promise<void> {
+  const devices = parseDeviceList(readFileArgument(io, path, 'USAGE'))
+  mkdirSync(flags.out, { recursive: true, mode: 0o700 })
+  const known = await allDevices(
+    { url: flags.url, adminKey: flags.adminKey, ...(flags.kid === undefined ? {} : { kid: flags.kid }) },
+    io,
+  )
+  const names = known.filter(({ revokedAt }) => revokedAt === null).map(({ name }) => name ?? '')
+  const enrolled = new Set(names)
+  const counts = { enrolled: 0, issued: 0, waiting: 0, failed: 0 }
+  for (let from = 0; from < devices.length; from += BATCH) {
+    using client = await administrator(flags, io)
+    const issue = ({ name, instanceIds }: ListedDevice) => {
+      const body = { instanceIds, name, ...(flags.ttl === undefined ? {} : { lifetimeMs: flags.ttl }) }
+      return client.json({ method: 'POST', path: '/edge/api/v1/enrollment-tokens', body }, enrollmentTokenResponse)
+    }
+    const line = { directory: flags.out, enrolled, issue, now: io.now }
+    for await (const device of provision(devices.slice(from, from + BATCH), line)) {
+      counts[device.state] += 1
+      if (flags.json === true) io.stdout.write(`${jsonLine(device)}\n`)
+      else if (device.state === 'failed') io.stdout.write(`${device.name}: ${device.problem}\n`)
+    }
+  }
+  const { enrolled: done, issued, waiting, failed } = counts
+  if (flags.json !== true) {
+    io.stdout.write(
+      `${devices.length} devices: ${done} enrolled, ${issued} tokens made, ${waiting} made before, ${failed} failed\n`,
+    )
+  }
+  if (failed > 0) io.exitWith(1)
+}
+
 async function list(flags: ListFlags, io: Io): Promise<void> {
+  const devices = await allDevices(flags, io)
+  const lines = flags.json === true ? devices.map(jsonLine) : table(devices)
+  io.stdout.write(lines.map((line) => `${line}\n`).join(''))
+}
+
+async function allDevices(flags: ListFlags, io: Io): Promise<readonly DeviceState[]> {
   using client = await administrator(flags, io)
   const devices: DeviceState[] = []
   let next = 0
@@ -115,8 +173,7 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
     devices.push(...page.devices)
     next = page.next
   } while (next !== 0)
-  const lines = flags.json === true ? devices.map(jsonLine) : table(devices)
-  io.stdout.write(lines.map((line) => `${line}\n`).join(''))
+  return devices
 }
 
 function table(devices: readonly DeviceState[]): readonly string[] {
