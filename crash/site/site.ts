@@ -5,6 +5,7 @@
 import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { inspect } from 'node:util'
 import { z } from 'zod'
 import { makeAccessToken } from '../../src/client/access-token.ts'
 import { HttpClient } from '../../src/client/http.ts'
@@ -177,7 +178,7 @@ export class Site implements AsyncDisposable {
       } catch (error) {
         if (!(error instanceof CodedError) || !['AGENT_UNREACHABLE', 'STOPPING'].includes(error.code)) throw error
       }
-      if (performance.now() > deadline) throw new Error(`waited in vain until ${what}: ${JSON.stringify(last)}`)
+      if (performance.now() > deadline) throw new Error(`waited in vain until ${what}: ${inspect(last, { depth: 4 })}`)
       await sleep(LOOK_EVERY_MS)
     }
   }

@@ -136,6 +136,7 @@ test('a refusal keeps the code that the cloud gave; without a code the status sp
   const refusals: [HttpAnswer, string][] = [
     [json(403, { code: 'DEVICE_REVOKED', message: 'revoked' }), 'DEVICE_REVOKED'],
     [json(422, { code: 'SEGMENT_REJECTED', message: 'no' }), 'SEGMENT_REJECTED'],
+    [json(503, { code: 'GRANTS_FORGOTTEN', message: 'no' }), 'GRANTS_FORGOTTEN'],
     [json(403, { message: 'no' }), 'ACCESS_KIND_WRONG'],
     [json(404, { message: 'no' }), 'NOT_FOUND'],
     [json(404, { code: 'NO_SUCH_CODE', message: 'no' }), 'NOT_FOUND'],

@@ -105,6 +105,30 @@ describe('a session that a device keeps', () => {
     expect(await show(theirs)).toMatchObject({ state: 'ACTIVE' })
   })
 
+  it('is of unknown fate when its device begins anew without it, and as it is when it is told of later', async () => {
+    const [kept, lost, late] = [randomUUID(), randomUUID(), randomUUID()]
+    await report(snapshot(kept), snapshot(lost), snapshot(late, { state: 'LOCKED' }))
+    await report()
+    expect(await show(lost)).toMatchObject({ state: 'ACTIVE' })
+    await client.device.attach()
+    expect(await show(lost)).toMatchObject({ state: 'ACTIVE' })
+    await report(snapshot(kept))
+    expect(await show(kept)).toMatchObject({ state: 'ACTIVE' })
+    expect(await show(lost)).toMatchObject({ state: 'DISCONNECTED', items: [] })
+    expect(await show(late)).toMatchObject({ state: 'DISCONNECTED' })
+    await report(snapshot(late))
+    expect(await show(late)).toMatchObject({ state: 'ACTIVE' })
+    expect(await show(kept)).toMatchObject({ state: 'ACTIVE' })
+  })
+
+  it('of another device is none of its business', async () => {
+    const id = randomUUID()
+    await report(snapshot(id))
+    client = await EdgeClient.join(twin, instanceId)
+    await report()
+    expect(await show(id)).toMatchObject({ state: 'ACTIVE' })
+  })
+
   it('is of unknown fate once its device is revoked', async () => {
     const id = randomUUID()
     await report(snapshot(id))

@@ -166,6 +166,9 @@ function accepted(answer: HttpAnswer): HttpAnswer {
   if (status === 429 && codeOf(answer) === 'ATTACH_TOO_OFTEN') {
     throw new CodedError('ATTACH_TOO_OFTEN', messageOf(answer), { facts: { retryAfterMs: retryAfter(answer) } })
   }
+  if (codeOf(answer) === 'GRANTS_FORGOTTEN') {
+    throw new CodedError('GRANTS_FORGOTTEN', messageOf(answer), { facts: { retryAfterMs: retryAfter(answer) } })
+  }
   if (status >= 500 || status === 429 || status === 408) {
     throw new CodedError('CLOUD_UNREACHABLE', `The cloud answers ${status}.`, {
       facts: { status, retryAfterMs: retryAfter(answer) },

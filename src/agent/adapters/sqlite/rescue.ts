@@ -1,14 +1,16 @@
 /**
  * What becomes of a journal that cannot be used: it is put aside under a name with the time, never deleted, and another one
  * takes its place with what can be read of it and proves itself: who the device is, its rules (their signatures are checked
- * again by whoever uses them), and the entries that the cloud does not have, as far as the hash chain goes through them.
- * It never invents rights: the device holds nothing until it has attached anew.
+ * again by whoever uses them), the sessions that it keeps, and the entries that the cloud does not have, as far as the hash
+ * chain goes through them. It never invents rights: the device holds nothing until it has attached anew.
  */
 import { constants, copyFileSync, existsSync, lstatSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
+import { sessionSnapshot } from '../../../protocol/edge/sessions.ts'
 import { entryHash } from '../../../protocol/signing.ts'
 import type { Identity } from '../../app/journal.ts'
+import { keptSession } from '../../app/sessions/kept-session.ts'
 import { JournalStore } from './journal-store.ts'
 import type { JournalLimits } from './journal-calls.ts'
 import { BUSY_MS, flushDirectoryOf, openDatabase } from './open-database.ts'
@@ -29,6 +31,7 @@ interface Undelivered {
 interface Salvage {
   readonly identity: Identity | null
   readonly policies: readonly PolicyRow[]
+  readonly sessions: readonly SessionRow[]
   readonly undelivered: readonly Undelivered[]
   /** Entries that were not delivered and cannot be read; null where nobody can say. */
   readonly lost: number | null
@@ -41,7 +44,15 @@ interface PolicyRow {
   readonly confirmed_at: bigint
 }
 
-const NOTHING: Salvage = { identity: null, policies: [], undelivered: [], lost: null }
+interface SessionRow {
+  readonly id: string
+  readonly ended: bigint
+  readonly since: bigint
+  readonly document: string
+  readonly snapshot: string
+}
+
+const NOTHING: Salvage = { identity: null, policies: [], sessions: [], undelivered: [], lost: null }
 
 /**
  * Opens the journal, or puts it aside and opens another one in its place.
@@ -176,6 +187,9 @@ function read(database: Database.Database): Salvage {
   const policies = attempt(
     () => database.prepare('SELECT instance_id, revision, document, confirmed_at FROM policy').all() as PolicyRow[],
   )
+  const sessions = attempt(
+    () => database.prepare('SELECT id, ended, since, document, snapshot FROM session').all() as SessionRow[],
+  )
   const undelivered: Undelivered[] = []
   let lost: number | null = null
   const known = attempt(() => database.prepare('SELECT * FROM state').get() as StateRow)
@@ -193,7 +207,18 @@ function read(database: Database.Database): Salvage {
     if (lost !== null) lost += Number(row.last_entry) - Number(row.acked_entry) - bodies.length
     if (bodies.length > 0) undelivered.push(undeliveredOf(row, bodies))
   }
-  return { identity, policies: policies ?? [], undelivered, lost }
+  return { identity, policies: policies ?? [], sessions: (sessions ?? []).filter(isSession), undelivered, lost }
+}
+
+/** Both of its texts can be read, and are of the session that the row names. */
+function isSession(row: SessionRow): boolean {
+  return (
+    attempt(() => {
+      const told = sessionSnapshot.parse(JSON.parse(row.snapshot))
+      const { session } = keptSession(row)
+      return session.id === row.id && told.id === row.id && typeof session.instanceId === 'string'
+    }) === true
+  )
 }
 
 interface ArrearsRow {
@@ -243,7 +268,7 @@ function chained(
 /** What is undelivered goes up as arrears of the incarnation that comes next. */
 function fill(
   database: Database.Database,
-  { identity, policies, undelivered, lost }: Salvage,
+  { identity, policies, sessions, undelivered, lost }: Salvage,
   { at, aside, why }: { readonly at: number; readonly aside: string; readonly why: string },
 ): void {
   database
@@ -255,6 +280,10 @@ function fill(
         'INSERT OR IGNORE INTO policy (instance_id, revision, document, confirmed_at) VALUES (?, ?, ?, ?)',
       )
       for (const row of policies) policy.run(row.instance_id, row.revision, row.document, row.confirmed_at)
+      const session = database.prepare(
+        'INSERT OR IGNORE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)',
+      )
+      for (const row of sessions) session.run(row.id, row.ended, row.since, row.document, row.snapshot)
       const entry = database.prepare('INSERT INTO entry (id, n, body) VALUES (?, ?, ?)')
       const arrears = database.prepare(
         `INSERT INTO arrears (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry)

@@ -40,8 +40,16 @@ export interface StepContext {
 /** `PLAN_AGAIN`: the state has moved, so that the rest of the plan may no longer be what is to be done. */
 export type StepResult = 'GO_ON' | 'PLAN_AGAIN'
 
-/** No answer, or one that a stranger in the network could have given. */
-const NO_CONTACT: ReadonlySet<ErrorCode> = new Set(['CLOUD_UNREACHABLE', 'ANSWER_UNEXPECTED'])
+/**
+ * No answer, or one that a stranger in the network could have given; or a refusal that keeps the device from asking for
+ * anything: what may go on without the cloud goes on.
+ */
+const NO_CONTACT: ReadonlySet<ErrorCode> = new Set([
+  'CLOUD_UNREACHABLE',
+  'ANSWER_UNEXPECTED',
+  'SEGMENT_REJECTED',
+  'GRANTS_FORGOTTEN',
+])
 
 /** One call to the cloud, with what it proves about the connection. */
 export async function call<T>({ memory, clock }: StepContext, exchange: () => Promise<T>): Promise<T> {

@@ -56,10 +56,27 @@ export async function ordersFor(tx: Transaction, deviceId: string): Promise<Sess
   return orders
 }
 
+/**
+ * A device that begins anew tells of all that it keeps. What it does not name it has lost, because it was wiped or set back
+ * to a backup: what became of that is not known. What is told later, because a segment was full, stands again as it is told.
+ */
+export async function disconnectUntold(
+  tx: Transaction,
+  deviceId: string,
+  told: readonly SessionSnapshot[],
+  now: number,
+): Promise<void> {
+  await disconnect(tx, deviceId, new Set(told.map(({ id }) => id.toLowerCase())), now)
+}
+
 /** A device that was revoked reports no more: what becomes of its sessions is not known. */
 export async function disconnectSessions(tx: Transaction, deviceId: string, now: number): Promise<void> {
+  await disconnect(tx, deviceId, new Set(), now)
+}
+
+async function disconnect(tx: Transaction, deviceId: string, but: ReadonlySet<string>, now: number): Promise<void> {
   for (const { session } of await tx.sessions.keptBy(deviceId)) {
-    await tx.sessions.save({ ...session, state: 'DISCONNECTED', charge: null, since: now })
+    if (!but.has(session.id)) await tx.sessions.save({ ...session, state: 'DISCONNECTED', charge: null, since: now })
   }
 }
 

@@ -9,7 +9,7 @@ import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../records.ts'
-import { lockSessions, ordersFor, takeSessions } from './device-sessions.ts'
+import { disconnectUntold, lockSessions, ordersFor, takeSessions } from './device-sessions.ts'
 import { type Granting, grantWants, grantableAt, lastUsableAt } from './grants.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import { type AccountMove, believable, movePools } from './move.ts'
@@ -92,7 +92,10 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     quietSince: now,
   }
   // What another incarnation still has to say is not how the sessions of the current one stand.
-  if (incarnation.number === device.incarnation) await takeSessions(tx, device, segment.sessions)
+  if (incarnation.number === device.incarnation) {
+    if (segment.header.seq === 1) await disconnectUntold(tx, device.id, segment.sessions, now)
+    await takeSessions(tx, device, segment.sessions)
+  }
   const orders = goesOn ? await ordersFor(tx, device.id) : []
   const releasing = goesOn && (await mustRelease(taking))
   const after = new Map(moves.map((move) => [move.after.account, move.after]))
