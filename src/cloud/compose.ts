@@ -189,6 +189,8 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
 
   const metricsOrigin = await openMetrics(settings.metrics, http, metrics, log, started)
 
+  // Before the first device comes: nobody may be granted what the backup has forgotten.
+  if (settings.store.restored) await beginLearning(store, now())
   const { host, port } = settings.http
   const origin = await listen(() => http.listen({ host, port }), host, port)
   started.defer(async () => {
@@ -211,7 +213,6 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
       afterMs: settings.edge.settleAfter,
       as: settings.edge.settleAs === 'charge' ? 'CHARGED' : 'RELEASED',
     })
-  if (settings.store.restored) await beginLearning(store, now())
   for (const repetition of [
     repeat(timers, SETTLE_EVERY_MS, () => endLearning(store), log, 'learning was not ended'),
     repeat(timers, SETTLE_EVERY_MS, settle, log, 'a silent device was not settled'),

@@ -132,6 +132,30 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await learning()).toEqual({ since: null, waitingFor: [] })
     })
 
+    it('waits for a device that has begun to show what was forgotten until it has shown all of it', async () => {
+      const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await two.sync([want(LINE, 10n)])
+      const segments: { sealed: Sealed; answer: string }[] = []
+      for (const granted of [10n, 900n]) {
+        const sealed = await one.seal([want(LINE, 10n)])
+        segments.push({ sealed, answer: await forgottenAnswer(one, sealed, granted) })
+      }
+      twin.time += 1_000
+      await beginLearning(twin.store, twin.time)
+      const [first, second] = segments
+      if (first === undefined || second === undefined) throw new Error('there are two')
+      twin.time += 1_000
+      await send(one, first.sealed, [first.answer])
+      await two.sync([want(LINE, 0n, 500n)])
+      await endLearning(twin.store)
+      expect(two.room(LINE)).toBe(10n)
+      expect(await learning()).toMatchObject({ waitingFor: [{ deviceId: one.id }] })
+      await send(one, second.sealed, [second.answer])
+      await one.sync()
+      await endLearning(twin.store)
+      expect(await learning()).toEqual({ since: null, waitingFor: [] })
+    })
+
     it('does not wait for those that are settled, and an administrator can end it', async () => {
       const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       await one.sync([want(LINE, 10n)])
@@ -159,7 +183,10 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       const document = await forgottenAnswer(device, sealed, 100n)
       twin.time += 1_000
       await send(device, sealed, [document])
-      expect(await learning()).toMatchObject({ since: twin.time, waitingFor: [{ deviceId: other.id }] })
+      const { since, waitingFor } = await learning()
+      expect(since).toBe(twin.time)
+      // The device has more to say, or says with its next segment that it has not.
+      expect(waitingFor.map(({ deviceId }) => deviceId).sort()).toEqual([device.id, other.id].sort())
     })
   })
 }

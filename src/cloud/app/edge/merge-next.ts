@@ -115,7 +115,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     hash: segment.header.hash,
     document: segment.document,
     answer,
-    receivedAt: now,
+    receivedAt: receivedAt(taking),
   })
   await tx.edge.devices.save({
     ...device,
@@ -129,6 +129,14 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   })
   await deps.heartbeat(tx, device, now, sessions)
   return { taken: true, answer }
+}
+
+/**
+ * When the segment was first received. One that comes again to a twin that was restored is not news of its device: more of
+ * what was forgotten may follow, and the twin learns until it has.
+ */
+function receivedAt({ proof, now }: Taking): number {
+  return proof?.answer.outcome === 'MERGED' ? Math.min(proof.answer.time, now) : now
 }
 
 /** The entries that nobody has reported yet, and those that a second writer has: they are billed, as a branch, already. */
