@@ -28,6 +28,8 @@ export interface LineItemPlan {
   readonly goldAllocation: number | null
   /** Whole tokens per requester and day; null: none. */
   readonly limit: number | null
+  /** Whole tokens that each device may spend above its grants while it cannot ask; 0: none. */
+  readonly arrearsCap: number
 }
 
 export interface SitePlan {
@@ -50,6 +52,11 @@ export interface SitePlan {
   readonly reserved: readonly boolean[]
   /** Most whole tokens of a block. */
   readonly blockMax: number
+  /** Silence after which what a device holds is settled. */
+  readonly settleAfterMs: number
+  readonly settleAs: 'CHARGED' | 'RELEASED'
+  /** Of sessions, at the twin and on the devices. */
+  readonly sessionIntervalMs: number
 }
 
 export interface PlannedRequest {
@@ -75,6 +82,8 @@ export type Happening =
   | {
       readonly kind: 'death-after-answer'
       readonly device: number
+      /** Answers up to it, 1 for the next. */
+      readonly answers: number
       readonly afterMs: number
       readonly power: boolean
       readonly downMs: number
@@ -103,6 +112,16 @@ export type Happening =
   | { readonly kind: 'end'; readonly lineItem: number; readonly inMs: number }
   | { readonly kind: 'state'; readonly lineItem: number; readonly state: 'DEPLOYED' | 'INACTIVE' }
   | { readonly kind: 'rates'; readonly inMs: number; readonly factor: number }
+  | { readonly kind: 'arrears-cap'; readonly lineItem: number; readonly cap: number }
+  | { readonly kind: 'hold'; readonly device: number; readonly order: 'LOCK' | 'UNLOCK' | 'TERMINATE' }
+  | { readonly kind: 'twin-backup' }
+  | { readonly kind: 'twin-restore'; readonly downMs: number }
+  | ({
+      readonly kind: 'device-session'
+      readonly device: number
+      readonly slot: number
+      readonly order: 'REQUEST' | 'HEARTBEAT' | 'HALT' | 'CLOSE'
+    } & PlannedRequest)
 
 export interface PlannedEvent {
   /** After the begin, ms. */
@@ -165,6 +184,7 @@ const faults = {
   'death-after-answer': (random, within) => ({
     kind: 'death-after-answer',
     device: someDevice(random, within),
+    answers: random.whole(1, 5),
     afterMs: random.whole(0, 4),
     power: random.chance(0.6),
     downMs: downMs(random),
@@ -259,6 +279,25 @@ const faults = {
     close: random.chance(0.2),
     ...drawRequest(random, -1),
   }),
+  'arrears-cap': (random, within) => ({
+    kind: 'arrears-cap',
+    lineItem: random.whole(0, within.lineItems - 1),
+    cap: random.chance(0.3) ? 0 : random.spread(1, 100),
+  }),
+  hold: (random, within) => ({
+    kind: 'hold',
+    device: someDevice(random, within),
+    order: random.chance(0.08) ? 'TERMINATE' : random.pick(['LOCK', 'UNLOCK'] as const),
+  }),
+  'twin-restore': (random) =>
+    random.chance(0.5) ? { kind: 'twin-backup' } : { kind: 'twin-restore', downMs: random.spread(MINUTE, 20 * MINUTE) },
+  'device-session': (random, within) => ({
+    kind: 'device-session',
+    device: someDevice(random, within),
+    slot: random.whole(0, 1),
+    order: random.pick(['REQUEST', 'REQUEST', 'REQUEST', 'HEARTBEAT', 'HEARTBEAT', 'HALT', 'CLOSE'] as const),
+    ...drawRequest(random, -1),
+  }),
 } satisfies Record<string, Draw>
 
 export type FaultKind = keyof typeof faults
@@ -271,8 +310,9 @@ const often: Partial<Record<FaultKind, number>> = {
   'cloud-session': 12,
   'death-at-write': 6,
   'death-after-answer': 6,
+  'device-session': 20,
 }
-const rare: ReadonlySet<FaultKind> = new Set(['revoke', 'wipe', 'clone', 'restore', 'end'])
+const rare: ReadonlySet<FaultKind> = new Set(['revoke', 'wipe', 'clone', 'restore', 'end', 'twin-restore'])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
   const random = new Random(`plan ${seed}`)
@@ -320,6 +360,7 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
 }
 
 function drawSite(random: Random, devices: number): SitePlan {
+  const terms = random.stream('terms')
   const scarce = random.chance(0.5)
   const lineItems = Array.from({ length: random.whole(1, 3) }, (_, index): LineItemPlan => ({
     id: `ACT-${index + 1}`,
@@ -331,6 +372,7 @@ function drawSite(random: Random, devices: number): SitePlan {
     endsAt: BEGIN + (30 + index) * 24 * HOUR,
     goldAllocation: random.chance(0.5) ? random.spread(3, 200) : null,
     limit: random.chance(0.3) ? random.spread(5, 100) : null,
+    arrearsCap: terms.chance(0.25) ? terms.spread(1, 100) : 0,
   }))
   return {
     devices,
@@ -348,6 +390,9 @@ function drawSite(random: Random, devices: number): SitePlan {
     driftPpm: Array.from({ length: devices }, () => (random.chance(0.5) ? random.whole(-150, 150) : 0)),
     reserved: Array.from({ length: devices }, () => random.chance(0.4)),
     blockMax: random.spread(1, 50),
+    settleAfterMs: terms.chance(0.4) ? terms.spread(20 * MINUTE, 4 * HOUR) : 30 * 24 * HOUR,
+    settleAs: terms.chance(0.7) ? 'CHARGED' : 'RELEASED',
+    sessionIntervalMs: terms.spread(10 * MINUTE, HOUR),
     wallErrorMs: Array.from({ length: devices }, () => (random.chance(0.3) ? random.whole(-40, 40) * HOUR : 0)),
   }
 }

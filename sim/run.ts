@@ -10,6 +10,8 @@ import { mapLineItem } from '../src/cloud/app/map-line-item.ts'
 import { removeConsumptionLimit, setConsumptionLimit } from '../src/cloud/app/set-consumption-limit.ts'
 import { replaceActions } from '../src/cloud/app/change-actions.ts'
 import { releaseDevice, revokeDevice } from '../src/cloud/app/edge/devices.ts'
+import { holdDevice } from '../src/cloud/app/edge/hold-device.ts'
+import { setOfflinePolicy } from '../src/cloud/app/edge/offline-policy.ts'
 import { issueEnrollmentToken } from '../src/cloud/app/edge/issue-enrollment-token.ts'
 import { closeSession, openSession, requestInSession } from '../src/cloud/app/session-life.ts'
 import { parseDecimal } from '../src/core/amount.ts'
@@ -17,7 +19,7 @@ import type { AccessRequest } from '../src/core/decision.ts'
 import { CodedError } from '../src/protocol/errors.ts'
 import { loadSettings } from '../src/settings/load.ts'
 import { Secret } from '../src/settings/option.ts'
-import { Auditor, ownerOf } from './audit/auditor.ts'
+import { Auditor, type RulesKnown, ownerOf } from './audit/auditor.ts'
 import { type Invariant, Violation } from './audit/violation.ts'
 import { SOUND_DEVICE } from './defects/device-defects.ts'
 import { SOUND_TWIN } from './defects/twin-defects.ts'
@@ -69,8 +71,26 @@ export interface RunResult {
 /** How long a moment may be awaited in which no device is in the middle of a sync. */
 const PATIENCE_MS = 15 * 60_000
 
+/** Rest that lasts so long is rest, ms. */
+const REST_MS = 5 * 60_000
+
+const LOOK_EVERY_MS = 60_000
+
 /** Micro-tokens of a whole token. */
 const MICRO = 1_000_000n
+
+/** What happens too often, or says enough itself, for a line of the trace. */
+const QUIET: ReadonlySet<Happening['kind']> = new Set(['request', 'cloud-request', 'cloud-session'])
+
+/** The rules as an administrator has made them, with a backup of the twin that knows no more of them. */
+interface Backup {
+  readonly image: Buffer
+  readonly lineItems: readonly LineItemPlan[]
+  readonly states: readonly ('DEPLOYED' | 'INACTIVE')[]
+  readonly actionIds: readonly (string | null)[]
+  readonly sessions: ReadonlyMap<number, string>
+  readonly rules: RulesKnown
+}
 
 let settingsOfAll: AgentSettings | undefined
 
@@ -105,9 +125,13 @@ class World {
   #conditionId = ''
   #instanceId = ''
   #rateVersions = 0
+  #backup: Backup | null = null
+  /** Sessions on the devices, by device and slot. */
+  readonly #deviceSessions = new Map<string, string>()
   #violation: Violation | null = null
   #violatedAt = 0
   #dirty = false
+  #isCalm = false
   #happened = 0
   #steps = 0
   #decisions = 0
@@ -121,7 +145,8 @@ class World {
     this.#trace = new Trace(() => this.#time.now, keepTrace)
     this.#lineItems = [...plan.site.lineItems]
     this.#states = plan.site.lineItems.map(() => 'DEPLOYED')
-    const { grantLifetimeMs, grantHorizonMs, policyUsableMs, syncEveryMs, undecidedClock } = plan.site
+    const { grantLifetimeMs, grantHorizonMs, policyUsableMs, syncEveryMs, undecidedClock, settleAfterMs, settleAs } =
+      plan.site
     this.#twin = new Twin({
       scheduler: this.#time,
       random: this.#random.stream('twin'),
@@ -133,8 +158,9 @@ class World {
         syncEveryMs,
         receiptMarginMs: 7 * 86_400_000,
         attachesMax: 12,
-        sessionIntervalMs: null,
+        sessionIntervalMs: plan.site.sessionIntervalMs,
       },
+      settlement: { afterMs: settleAfterMs, as: settleAs },
       undecidedClock,
       defects: { ...SOUND_TWIN, ...this.#defect?.twin?.() },
       note: (what) => this.#trace.note('twin', what),
@@ -158,6 +184,9 @@ class World {
           this.#happened += 1
           this.#happen(what)
         })
+      }
+      for (const { daily, startsAt } of this.#plan.site.lineItems) {
+        if (daily) this.#counted('period began', startsAt + 86_400_000 - BEGIN)
       }
       await this.#until(BEGIN + this.#plan.faultsMs)
       await this.#comeToRest()
@@ -227,6 +256,7 @@ class World {
       await this.#mapLineItem(twin, index)
       await this.#setActions(twin, index)
       await this.#setLimit(twin, index)
+      if (this.#item(index).arrearsCap > 0) await this.#setArrearsCap(twin, index)
     }
     for (let device = 0; device < this.#plan.site.devices; device += 1) {
       const { token } = await issueEnrollmentToken(
@@ -288,7 +318,7 @@ class World {
   }
 
   #happen(what: Happening): void {
-    if (what.kind !== 'request' && what.kind !== 'cloud-request' && what.kind !== 'cloud-session') {
+    if (!QUIET.has(what.kind)) {
       this.#trace.note('plan', JSON.stringify(what))
     }
     switch (what.kind) {
@@ -317,9 +347,10 @@ class World {
         this.#first(what.device).traps.push({ ...what })
         return
       case 'death-after-answer':
-        this.#first(what.device).afterAnswer = what
+        this.#first(what.device).afterAnswer = { ...what }
         return
       case 'disk-full':
+        this.#auditor.diskFull(this.#first(what.device))
         this.#forATime(what.forMs, this.#first(what.device), (machine, on) => {
           machine.parts.disk.full = on
         })
@@ -386,6 +417,7 @@ class World {
       }
       case 'end': {
         this.#change(what.lineItem, { endsAt: this.#time.now + what.inMs }, 'line')
+        this.#counted('line item ended', what.inMs)
         return
       }
       case 'state':
@@ -404,6 +436,27 @@ class World {
       }
       case 'rates': {
         this.#byTwin((twin) => this.#setRates(twin, what.factor, what.inMs))
+        this.#counted('rates took effect', what.inMs)
+        return
+      }
+      case 'arrears-cap': {
+        this.#change(what.lineItem, { arrearsCap: what.cap }, 'arrears')
+        return
+      }
+      case 'hold': {
+        this.#hold(what.device, what.order)
+        return
+      }
+      case 'twin-backup': {
+        this.#backUp()
+        return
+      }
+      case 'twin-restore': {
+        this.#restoreTwin(what.downMs)
+        return
+      }
+      case 'device-session': {
+        this.#deviceSession(what)
         return
       }
     }
@@ -470,6 +523,116 @@ class World {
     copy.cutPower(1_000)
   }
 
+  #hold(device: number, order: 'LOCK' | 'UNLOCK' | 'TERMINATE'): void {
+    const { deviceId } = ownerOf(this.#first(device).parts.disk.database)
+    if (deviceId === null) return
+    this.#byTwin(async (twin) => {
+      const { store, now } = twin
+      const sessions = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
+      if (!this.#isCalm) this.#count(this.#faults, order.toLowerCase())
+      if (order === 'TERMINATE') this.#auditor.terminated(deviceId)
+      await holdDevice({ store, sessions, now }, deviceId, order, 'administrator')
+    })
+  }
+
+  /** Only of a twin that knows all devices: one that it does not know could not even sign in again. */
+  #backUp(): void {
+    const owners = this.#hands.map(([machine]) => machine && ownerOf(machine.parts.disk.database).deviceId)
+    if (owners.includes(null)) return
+    this.#count(this.#faults, 'twin-backup')
+    this.#backup = {
+      image: this.#twin.backup(),
+      lineItems: [...this.#lineItems],
+      states: [...this.#states],
+      actionIds: [...this.#actionIds],
+      sessions: new Map(this.#sessions),
+      rules: this.#auditor.rulesKnown(),
+    }
+  }
+
+  #restoreTwin(downMs: number): void {
+    const { auditor, backup } = { auditor: this.#auditor, backup: this.#backup }
+    if (backup === null) return
+    this.#count(this.#faults, 'twin-restore')
+    const before = this.#twin.backup()
+    this.#lineItems = [...backup.lineItems]
+    this.#states = [...backup.states]
+    this.#actionIds = [...backup.actionIds]
+    this.#sessions.clear()
+    for (const [slot, id] of backup.sessions) this.#sessions.set(slot, id)
+    this.#twin.restore(backup.image, downMs)
+    auditor.twinRestored(before, this.#twin.database, backup.rules, this.#machines)
+  }
+
+  #deviceSession(what: Extract<Happening, { kind: 'device-session' }>): void {
+    const machine = this.#first(what.device)
+    const sessions = machine.sessions()
+    if (sessions === undefined) return
+    const name = `${machine.name} ${what.slot}`
+    const belongs = (): void => undefined
+    const begin = async (): Promise<string> => {
+      const opened = await sessions.open({ instanceId: this.#instanceId, owner: null, bound: false, repeat: null })
+      if (!opened.operable) throw new Error('a session that was just opened takes requests')
+      const { sessionId: id } = JSON.parse(opened.body) as { readonly sessionId: string }
+      this.#deviceSessions.set(name, id)
+      return id
+    }
+    const ask = async (): Promise<string> => {
+      const sessionId = this.#deviceSessions.get(name) ?? (await begin())
+      if (what.order === 'CLOSE') {
+        this.#deviceSessions.delete(name)
+        await sessions.close(sessionId, belongs, null)
+        return 'closed'
+      }
+      if (what.order === 'HEARTBEAT') {
+        const { operable } = await sessions.heartbeat(sessionId, belongs)
+        return operable ? 'kept alive' : 'over'
+      }
+      const request = what.order === 'HALT' ? { ...requestOf(what), items: [] } : requestOf(what)
+      const answer = await sessions.request({
+        apiVersion: 'v1.1',
+        sessionId,
+        request,
+        metaData: request.items.map(() => undefined),
+        rollbackOnDeny: what.count % 2 === 0,
+        belongs,
+        repeat: null,
+      })
+      if (!answer.operable) {
+        this.#deviceSessions.delete(name)
+        return 'over'
+      }
+      // The answer to a halt names the refund.
+      if (what.order === 'REQUEST') this.#heardInSession(machine, answer.body)
+      return 'asked'
+    }
+    const process = machine.agent
+    ask().then(
+      (outcome) => this.#count(this.#outcomes, `session on the device: ${outcome}`),
+      (error: unknown) => {
+        if (!(error instanceof CodedError)) {
+          if (machine.agent === process) this.#violate(new Violation('ASSERTION', `a session fails: ${String(error)}`))
+          return
+        }
+        if (error.code === 'NOT_FOUND') this.#deviceSessions.delete(name)
+        this.#count(this.#outcomes, `session on the device: ${error.code}`)
+      },
+    )
+  }
+
+  /** An application in a session was told. */
+  #heardInSession(machine: Machine, body: string): void {
+    const { correlationId, requestedItems } = JSON.parse(body) as {
+      readonly correlationId: string
+      readonly requestedItems: readonly { readonly totalTokensCharged: number }[]
+    }
+    const tokens = requestedItems.reduce(
+      (sum, { totalTokensCharged }) => sum + BigInt(Math.round(totalTokensCharged * 1_000_000)),
+      0n,
+    )
+    this.#judge(() => this.#auditor.acknowledged(null, correlationId, tokens, machine))
+  }
+
   /** Something that the twin does by itself, or an administrator at it; nothing while it is down. */
   #byTwin(work: (twin: TwinProcess) => Promise<void>): void {
     const { process: twin } = this.#twin
@@ -482,7 +645,7 @@ class World {
       })
   }
 
-  #change(index: number, changes: Partial<LineItemPlan>, what: 'line' | 'actions' | 'limit'): void {
+  #change(index: number, changes: Partial<LineItemPlan>, what: 'line' | 'actions' | 'limit' | 'arrears'): void {
     this.#byTwin(async (twin) => {
       const before = this.#lineItems[index]
       if (before === undefined) return
@@ -491,7 +654,8 @@ class World {
       // Known before it is done: a twin that dies after its commit cannot say so.
       if (what === 'line') await this.#mapLineItem(twin, index)
       else if (what === 'actions') await this.#setActions(twin, index)
-      else await this.#setLimit(twin, index)
+      else if (what === 'limit') await this.#setLimit(twin, index)
+      else await this.#setArrearsCap(twin, index)
     })
   }
 
@@ -560,6 +724,13 @@ class World {
     )
   }
 
+  async #setArrearsCap({ store, now }: TwinProcess, index: number): Promise<void> {
+    const { id, arrearsCap } = this.#item(index)
+    const cap = BigInt(arrearsCap) * MICRO
+    this.#auditor.setArrearsCap(id, cap)
+    await setOfflinePolicy({ store, now }, this.#instanceId, id, cap)
+  }
+
   async #setRates({ store, now }: TwinProcess, factor: number, inMs: number): Promise<void> {
     this.#rateVersions += 1
     const items = ITEMS.map((name) => {
@@ -607,7 +778,7 @@ class World {
     twin: TwinProcess,
     { slot, close, ...what }: Extract<Happening, { kind: 'cloud-session' }>,
   ): Promise<void> {
-    const parts = { ...twin, sessionIntervalMs: null }
+    const parts = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
     const now = twin.now()
     const sessionId = this.#sessions.get(slot)
     if (sessionId === undefined) {
@@ -637,24 +808,29 @@ class World {
   async #comeToRest(): Promise<void> {
     if (this.#violation !== null) return
     this.#trace.note('plan', 'the faults stop')
+    this.#isCalm = true
     this.#twin.calmDown()
     for (const machine of this.#machines) machine.calmDown()
-    let end = BEGIN + this.#plan.faultsMs + CALM_MS
+    for (let device = 0; device < this.#hands.length; device += 1) this.#hold(device, 'UNLOCK')
     const copies = this.#hands.flatMap(([, ...hands]) => hands)
     if (copies.length > 0) {
       // Two machines with one identity fence each other for as long as both run.
-      await this.#until(end)
-      // ... and then wait for the hour in which they may not attach any more.
-      end += CALM_MS + 60 * 60_000
+      await this.#until(this.#time.now + CALM_MS)
       for (const copy of copies) {
         copy.retire()
         this.#auditor.discarded(copy)
       }
     }
-    await this.#until(end)
+    // After that, they may have to wait for the hour in which they may not attach any more.
+    const end = this.#time.now + CALM_MS + (copies.length > 0 ? 60 * 60_000 : 0)
     const machines = this.#hands.flatMap(([machine]) => (machine === undefined ? [] : [machine]))
     const restless = (): string | undefined =>
       machines.map((one) => this.#restlessness(one)).find((why) => why !== null) ?? undefined
+    // A copy of the last message may be late: rest that has lasted a while is rest.
+    for (let atRest = 0; !this.#failed && atRest < REST_MS && this.#time.now < end;) {
+      await this.#until(Math.min(end, this.#time.now + LOOK_EVERY_MS))
+      atRest = restless() === undefined ? atRest + LOOK_EVERY_MS : 0
+    }
     // One of them may be in the middle of a sync.
     while (!this.#failed && restless() !== undefined && this.#time.next <= end + PATIENCE_MS) {
       this.#time.step()
@@ -670,15 +846,24 @@ class World {
   #restlessness(machine: Machine): string | null {
     const { deviceId } = ownerOf(machine.parts.disk.database)
     if (deviceId !== null && this.#auditor.isRevoked(deviceId)) return null
+    const isTerminated = deviceId !== null && this.#auditor.isTerminated(deviceId)
     const status = machine.agent?.link.status()
     if (status === undefined) return `the agent of ${machine.name} does not run`
     const { backlog, unacknowledgedSeq, fenced, incarnation, connected, policies, conditions } = status
     const behind = policies.filter(({ applied, newest }) => applied === 0 || applied < newest)
-    if (fenced || incarnation === 0 || !connected || behind.length > 0 || backlog > 0 || unacknowledgedSeq !== null) {
+    const owes = backlog > 0 || unacknowledgedSeq !== null
+    const isDown = !isTerminated && (fenced || incarnation === 0 || !connected || behind.length > 0)
+    if (owes || isDown) {
       const state = { backlog, unacknowledgedSeq, fenced, incarnation, connected, behind, conditions }
       return `${machine.name} does not come to rest: ${JSON.stringify(state)}`
     }
     return null
+  }
+
+  /** Counts what becomes true later, while there are faults. */
+  #counted(name: string, inMs: number): void {
+    const at = this.#time.now + inMs
+    if (at < BEGIN + this.#plan.faultsMs) this.#time.at(at, () => this.#count(this.#faults, name))
   }
 
   #count(counts: Map<string, number>, name: string): void {

@@ -3,7 +3,7 @@
  * of both databases as they are, and compares the two by arithmetic of its own. It uses nothing of the product that adds
  * up, grants or bills; what it learns of an owner's doings (copies, restores, wipes) it hears from whoever does them.
  */
-import type Sqlite from 'better-sqlite3'
+import Sqlite from 'better-sqlite3'
 import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
 import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
@@ -26,6 +26,8 @@ interface Entry {
   /** It stands in the volatile log and not on the disk: a power cut may take it, and burns at least as much for it. */
   volatile: boolean
   readonly postings: readonly { readonly account: string; readonly amount: bigint }[]
+  /** The twin has billed it, and has forgotten that. */
+  isForgotten: boolean
   /** Its owner has lost it, or taken from the device the means to deliver it. */
   mayBeLost: boolean
 }
@@ -65,7 +67,17 @@ interface DeviceAccountRow {
   refunded: bigint
   returned: bigint
   branch_used: bigint
+  presumed: bigint
+  released: bigint
   unlimited: bigint
+}
+
+/** What the auditor knows of the rules at one moment. */
+export interface RulesKnown {
+  readonly caps: ReadonlyMap<string, Caps>
+  readonly inForce: ReadonlyMap<string, bigint>
+  readonly revoked: ReadonlySet<string>
+  readonly terminated: ReadonlySet<string>
 }
 
 interface UsageRow {
@@ -74,6 +86,9 @@ interface UsageRow {
   activation_id: string | null
   tokens: bigint
   source: string
+  operation: string
+  device_id: string | null
+  incarnation: bigint | null
 }
 
 interface EntryText {
@@ -135,6 +150,102 @@ export class Auditor {
     this.#caps.set(lineItemId, { ...caps, lineHistory: [...history, caps.line] })
   }
 
+  /** What each device may spend above its grants while it cannot ask, micro-tokens: the highest that was ever allowed counts. */
+  setArrearsCap(lineItemId: string, cap: bigint): void {
+    if (cap > this.#arrearsCap(lineItemId)) this.#arrearsCaps.set(lineItemId, cap)
+  }
+
+  readonly #arrearsCaps = new Map<string, bigint>()
+
+  #arrearsCap(lineItemId: string): bigint {
+    return this.#arrearsCaps.get(lineItemId) ?? 0n
+  }
+
+  /** What the service of this device may owe, it must still deliver; it earns nothing more. */
+  terminated(deviceId: string): void {
+    this.#terminated.add(deviceId)
+  }
+
+  isTerminated(deviceId: string): boolean {
+    return this.#terminated.has(deviceId)
+  }
+
+  readonly #terminated = new Set<string>()
+
+  rulesKnown(): RulesKnown {
+    return {
+      caps: new Map(this.#caps),
+      inForce: new Map(this.#inForce),
+      revoked: new Set(this.#revoked),
+      terminated: new Set(this.#terminated),
+    }
+  }
+
+  /**
+   * Somebody has put a backup in the place of the twin's database. What it has forgotten of grants can be granted again,
+   * as far as nobody shows them; what it has forgotten of the bill has to come again, but for its own charges, and for
+   * incarnations that ended before the device's current one.
+   *
+   * @param before image of the database that is gone
+   */
+  twinRestored(before: Buffer, database: Sqlite.Database, rules: RulesKnown, machines: readonly Machine[]): void {
+    this.#caps = new Map(rules.caps)
+    replace(this.#inForce, rules.inForce)
+    for (const deviceId of this.#revoked) if (!rules.revoked.has(deviceId)) this.#revoked.delete(deviceId)
+    for (const deviceId of this.#terminated) if (!rules.terminated.has(deviceId)) this.#terminated.delete(deviceId)
+    this.#exposeForgotten(before, database)
+    for (const entry of this.#entries.values()) {
+      entry.isForgotten ||= entry.billedLines > 0
+      entry.billedTokens = 0n
+      entry.billedLines = 0
+    }
+    this.#billedByLine.clear()
+    this.#presumptions.clear()
+    this.#usageSeen = 0n
+    this.#changes = null
+    for (const direct of this.#direct.values()) direct.billed = 0n
+    this.#early.clear()
+    this.#readUsage(database)
+    for (const [id, { tokens, billed }] of this.#direct) if (tokens !== billed) this.#direct.delete(id)
+    const current = new Set(
+      machines
+        .map(({ parts }) => ownerOf(parts.disk.database))
+        .map((owner) => `${owner.deviceId} ${owner.incarnation}`),
+    )
+    for (const entry of this.#entries.values()) {
+      const isBilled = entry.billedTokens === entry.tokens && entry.billedLines === entry.lines
+      entry.isForgotten &&= !isBilled
+      if (!isBilled && !current.has(`${entry.deviceId} ${entry.incarnation}`)) entry.mayBeLost = true
+    }
+  }
+
+  /** Granted, but not known to a restored twin until all who have drawn on the account before have been heard of. */
+  readonly #forgotten = new Books()
+
+  #exposeForgotten(before: Buffer, database: Sqlite.Database): void {
+    const gone = new Sqlite(before)
+    gone.defaultSafeIntegers(true)
+    try {
+      const rows = gone.prepare('SELECT * FROM device_accounts').all() as DeviceAccountRow[]
+      const kept = new Map(
+        (query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]).map((row) => [nameOf(row), row]),
+      )
+      for (const row of rows) {
+        const known = kept.get(nameOf(row))
+        const forgotten = outOf(row) - (known === undefined ? 0n : outOf(known))
+        if (forgotten > 0n) this.#exposure.add(nameOf(row), forgotten)
+        // Who has drawn on the account before is waited for; grants are known again before returns are.
+        const granted = row.granted - (known?.granted ?? 0n)
+        if (granted > 0n) {
+          this.#forgotten.add(nameOf(row), granted)
+          ;(known === undefined ? this.#exposure : this.#forgotten).add(row.account, granted)
+        }
+      }
+    } finally {
+      gone.close()
+    }
+  }
+
   isRevoked(deviceId: string): boolean {
     return this.#revoked.has(deviceId)
   }
@@ -142,7 +253,6 @@ export class Auditor {
   /** A call of a device's journal had its effect. @param twin its database */
   taken(machine: Machine, call: JournalCall, answer: JournalAnswer, twin: Sqlite.Database): void {
     if (!answer.ok) return
-    const { database } = machine.parts.disk
     switch (call.call) {
       case 'append':
         this.#appended(machine, call.batch.bodies, twin)
@@ -159,14 +269,42 @@ export class Auditor {
         return
     }
     this.#look('I5')
-    const bad = query(
-      database,
-      `SELECT id, granted, max(used, reserved) - refunded + returned AS spent FROM account
-           WHERE metered = 0 AND max(used, reserved) - refunded + returned > granted`,
-    ).get() as { id: string; granted: bigint; spent: bigint } | undefined
-    if (bad === undefined) return
-    throw new Violation('I5', `${machine.name} has spent ${bad.spent} of ${bad.id}, of ${bad.granted} granted`)
+    this.#checkOver(machine, true)
   }
+
+  /** What a device has spent above its grants: of essential items, as far as they allow it, and never by a block. */
+  #checkOver(machine: Machine, isNew: boolean): void {
+    const { database } = machine.parts.disk
+    const rows = query(
+      database,
+      `SELECT id, granted, used - refunded + returned AS spent, max(used, reserved) - used AS ahead FROM account
+           WHERE metered = 0 AND max(used, reserved) - refunded + returned > granted`,
+    ).all() as { id: string; granted: bigint; spent: bigint; ahead: bigint }[]
+    const owner = ownerOf(database)
+    const overBefore = this.#over.get(machine.name)
+    const over = new Map<string, bigint>()
+    const overOfLine = new Books()
+    for (const { id, granted, spent, ahead } of rows) {
+      const cap = this.#arrearsCap(lineOf(id))
+      const above = spent - granted
+      const sum = id.startsWith('line/') ? overOfLine.add(lineOf(id), above) : above
+      if (ahead > 0n || sum > cap) {
+        throw new Violation(
+          'I5',
+          `${machine.name} has spent ${spent} of ${id} and ${ahead} ahead, of ${granted} granted and ${cap} in arrears`,
+        )
+      }
+      const name = `${owner.deviceId} ${owner.incarnation} ${id}`
+      over.set(name, above)
+      const more = above - (overBefore?.get(name) ?? 0n)
+      // It is owed to the pool, which has to make room for it.
+      if (isNew && more > 0n) this.#exposure.add(id, more)
+    }
+    this.#over.set(machine.name, over)
+  }
+
+  /** Above the grants, by machine, then by device, incarnation and account. */
+  readonly #over = new Map<string, ReadonlyMap<string, bigint>>()
 
   /** An application was told. @param tokens what it was told that it was charged, micro-tokens */
   acknowledged(key: string | null, correlationId: string, tokens: bigint, machine: Machine): void {
@@ -185,6 +323,13 @@ export class Auditor {
       throw new Violation('I4', `${key} was charged as ${charge.correlationId} and acknowledged as ${correlationId}`)
     }
   }
+
+  /** The disk of a machine is full. */
+  diskFull(machine: Machine): void {
+    this.#wereFull.add(machine.name)
+  }
+
+  readonly #wereFull = new Set<string>()
 
   /** The twin has answered a request of its own. */
   charged(correlationId: string, tokens: bigint): void {
@@ -261,6 +406,8 @@ export class Auditor {
       const room = row.granted - row.returned - row.used + row.refunded
       if (room > 0n) this.#expose(deviceId, incarnation, row.id, room)
     }
+    this.#copies.set(deviceId, (this.#copies.get(deviceId) ?? 1n) + 1n)
+    this.#checkOver(machine, false)
     this.#grants.set(machine.name, null)
     this.#forgetful.add(machine.name)
     if (machine !== from) return
@@ -269,6 +416,9 @@ export class Auditor {
     const ids = new Set([...kept].map((body) => (JSON.parse(body) as EntryText).correlationId))
     this.#lost(machine, (entry) => !ids.has(entry.correlationId))
   }
+
+  /** How many hands a device is in, each of which may have arrears of its own. */
+  readonly #copies = new Map<string, bigint>()
 
   /** The owner throws a machine away. */
   discarded(machine: Machine): void {
@@ -293,8 +443,13 @@ export class Auditor {
   #checkAll(database: Sqlite.Database): void {
     const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
     const held = query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]
-    this.#checkAccounts(accounts, held)
-    for (const row of held) this.#checkSpent(row)
+    const isLearning = learns(database)
+    this.#checkAccounts(accounts, held, isLearning)
+    for (const row of held) {
+      this.#checkSpent(row, isLearning)
+      this.#expectReleased(row)
+    }
+    this.#checkPresumed(database, held)
     this.#checkAlarms(database)
   }
 
@@ -307,6 +462,8 @@ export class Auditor {
       // What two writers of one chain have recorded is billed as far as it reaches the twin.
       if (this.#suspects.has(entry.deviceId)) continue
       if (entry.mayBeLost || (entry.billedTokens === entry.tokens && entry.billedLines === entry.lines)) continue
+      // A disk that was full keeps nothing that is delivered.
+      if (entry.isForgotten && this.#wereFull.has(entry.machine)) continue
       const told = entry.acknowledged ? 'acknowledged' : 'recorded'
       throw new Violation(
         'I3',
@@ -377,14 +534,19 @@ export class Auditor {
       acknowledged: false,
       volatile,
       postings,
+      isForgotten: false,
       mayBeLost: this.#revoked.has(deviceId),
     })
     for (const { account, amount } of postings) {
       this.#spent.add(`${deviceId} ${incarnation} ${account}`, amount)
       const sql = 'SELECT * FROM device_accounts WHERE device_id = ? AND incarnation = ? AND account = ?'
       const row = query(twin, sql).get(deviceId, incarnation, account) as DeviceAccountRow | undefined
-      if (row === undefined) throw new Violation('I2', `${amount} of ${account} were spent, which nobody has granted`)
-      this.#checkSpent(row)
+      if (row !== undefined) this.#checkSpent(row, learns(twin))
+      else if (
+        this.#arrearsCap(lineOf(account)) === 0n &&
+        this.#exposure.get(`${deviceId} ${incarnation} ${account}`) === 0n
+      )
+        throw new Violation('I2', `${amount} of ${account} were spent, which nobody has granted`)
     }
     const key = items[0]?.metaData?.key
     if (key !== undefined && tokens > 0n) this.#chargeOnce(machine, key, correlationId)
@@ -415,7 +577,7 @@ export class Auditor {
     throw new Violation('I4', `${key} of ${machine.name} was charged twice: ${before.correlationId}, ${correlationId}`)
   }
 
-  #checkTime(machine: Machine, { earliest, latest, postings }: EntryText): void {
+  #checkTime(machine: Machine, { kind, earliest, latest, postings }: EntryText): void {
     this.#look('TIME')
     const now = this.#now()
     if (earliest > now) throw new Violation('TIME', `${machine.name} takes ${earliest} for past at ${now}`)
@@ -423,7 +585,9 @@ export class Auditor {
       throw new Violation('TIME', `${machine.name} takes ${latest} for the latest possible time at ${now}`)
     }
     const grant = this.#grants.get(machine.name)
-    if (!grant || postings.length === 0) return
+    // What goes back is not spent, and essential items outlive the grant.
+    const spends = postings.some(({ account }) => this.#arrearsCap(lineOf(account)) === 0n)
+    if (!grant || kind === 'refund' || !spends) return
     const age = machine.onFor - grant.takenAtOn
     const most = grant.lifetimeMs * 1.001 + WRITE_MS + grant.powerCuts * HIDDEN_BY_A_CUT_MS
     if (age <= most) return
@@ -458,17 +622,19 @@ export class Auditor {
   }
 
   #readUsage(database: Sqlite.Database): void {
-    const rows = query(
-      database,
-      'SELECT seq, correlation_id, activation_id, tokens, source FROM usage WHERE seq > ? ORDER BY seq',
-    ).all(this.#usageSeen) as UsageRow[]
-    for (const { seq, correlation_id: id, activation_id: line, tokens, source } of rows) {
+    const rows = query(database, 'SELECT * FROM usage WHERE seq > ? ORDER BY seq').all(this.#usageSeen) as UsageRow[]
+    for (const row of rows) {
+      const { seq, correlation_id: id, activation_id: line, tokens, source } = row
       this.#usageSeen = seq
       if (line !== null) this.#billedByLine.add(`${source === 'device' ? 'device' : 'twin'} ${line}`, tokens)
       if (source !== 'device') {
         const direct = this.#direct.get(id)
         if (direct !== undefined) direct.billed += tokens
         else if (source === 'one-off') this.#early.add(id, tokens)
+        continue
+      }
+      if (row.operation === 'SETTLEMENT') {
+        this.#presumptions.add(`${row.device_id} ${row.incarnation} ${line}`, tokens)
         continue
       }
       this.#look('I4')
@@ -495,14 +661,14 @@ export class Auditor {
     if (direct !== undefined) direct.billed += this.#early.get(correlationId)
   }
 
-  #checkAccounts(accounts: readonly AccountRow[], held: readonly DeviceAccountRow[]): void {
+  #checkAccounts(accounts: readonly AccountRow[], held: readonly DeviceAccountRow[], isLearning: boolean): void {
     const out = new Books()
     const billed = new Books()
     for (const row of held) {
       const spent = row.used - row.refunded + row.branch_used
-      const given = row.granted - row.returned
+      const given = row.granted - row.returned - row.released
       out.add(row.account, given > spent ? given : spent)
-      billed.add(row.account, spent)
+      billed.add(row.account, spent + row.presumed)
     }
     for (const account of accounts) {
       this.#look('I1')
@@ -525,11 +691,9 @@ export class Auditor {
       }
       const before = this.#inForce.get(id) ?? target
       const allowed = before > target ? before : target
-      if (total > allowed + this.#exposure.get(id) && !this.#everUnlimited.has(id)) {
-        throw new Violation(
-          'I1',
-          `${total} of ${id} are out, of ${allowed} in force and ${this.#exposure.get(id)} exposed`,
-        )
+      const exposed = this.#exposure.get(id) + (isLearning ? this.#forgotten.get(id) : 0n)
+      if (total > allowed + exposed && !this.#everUnlimited.has(id)) {
+        throw new Violation('I1', `${total} of ${id} are out, of ${allowed} in force and ${exposed} exposed`)
       }
       this.#inForce.set(id, target > total ? target : total)
     }
@@ -550,15 +714,67 @@ export class Auditor {
   }
 
   /** By all writers together, of what the twin has granted to this incarnation. */
-  #checkSpent({ device_id, incarnation, account, granted, returned, unlimited }: DeviceAccountRow): void {
+  #checkSpent(row: DeviceAccountRow, isLearning: boolean): void {
+    const { device_id, incarnation, account, granted, returned, unlimited } = row
     this.#look('I2')
     if (unlimited === 1n || this.#everUnlimited.has(account)) return
     const name = `${device_id} ${incarnation} ${account}`
     const spent = this.#spent.get(name)
-    const exposed = this.#exposure.get(name)
-    if (spent <= granted - returned + exposed) return
-    throw new Violation('I2', `${spent} were spent by ${name}, of ${granted - returned} granted and ${exposed} exposed`)
+    const exposed = this.#exposure.get(name) + (isLearning ? this.#forgotten.get(name) : 0n)
+    const arrears = this.#arrearsCap(lineOf(account)) * (this.#copies.get(device_id) ?? 1n)
+    if (spent <= granted - returned + exposed + arrears) return
+    throw new Violation(
+      'I2',
+      `${spent} were spent by ${name}, of ${granted - returned} granted, ${exposed} exposed and ${arrears} in arrears`,
+    )
   }
+
+  /** What was released without evidence may turn out to be spent. */
+  #expectReleased(row: DeviceAccountRow): void {
+    const name = nameOf(row)
+    const more = row.released - (this.#released.get(name) ?? 0n)
+    if (more <= 0n) return
+    this.#released.set(name, row.released)
+    this.#exposure.add(row.account, more)
+  }
+
+  readonly #released = new Map<string, bigint>()
+
+  /** Presumptions are lines of the bill; once an incarnation is settled as used, no less than was used counts as used. */
+  #checkPresumed(database: Sqlite.Database, held: readonly DeviceAccountRow[]): void {
+    const settled = new Set(
+      (
+        query(
+          database,
+          "SELECT device_id || ' ' || number FROM incarnations WHERE settlement = 'CHARGED' AND settled_at IS NOT NULL",
+        )
+          .pluck()
+          .all() as string[]
+      ).filter((name) => !this.#suspects.has(name.split(' ')[0] ?? '')),
+    )
+    const presumed = new Books()
+    for (const row of held) {
+      const owner = `${row.device_id} ${row.incarnation}`
+      if (row.account.startsWith('line/')) presumed.add(`${owner} ${lineOf(row.account)}`, row.presumed)
+      if (!settled.has(owner) || row.unlimited === 1n || this.#everUnlimited.has(row.account)) continue
+      this.#look('I3')
+      const counts = row.used - row.refunded + row.branch_used + row.presumed
+      const spent = this.#spent.get(nameOf(row))
+      if (counts >= spent - this.#arrearsCap(lineOf(row.account)) - this.#exposure.get(nameOf(row))) continue
+      throw new Violation(
+        'I3',
+        `${counts} of ${nameOf(row)} count as used after its settlement, but ${spent} were spent`,
+      )
+    }
+    for (const [name, billed] of this.#presumptions.entries()) {
+      this.#look('I3')
+      const sum = presumed.get(name)
+      if (billed !== sum) throw new Violation('I3', `${sum} of ${name} are presumed, but ${billed} billed as such`)
+    }
+  }
+
+  /** Billed without evidence, by device, incarnation and line item. */
+  readonly #presumptions = new Books()
 
   #checkAlarms(database: Sqlite.Database): void {
     this.#look('I6')
@@ -664,11 +880,35 @@ function fingerprintOf(database: Sqlite.Database): string {
     `SELECT (SELECT count(*) || ' ' || total(charged) || ' ' || total(granted_out) || ' ' || total(billed_by_devices) || ' ' ||
          total(cap_target) FROM accounts) || ' ' ||
        (SELECT count(*) || ' ' || total(granted) || ' ' || total(used) || ' ' || total(refunded) || ' ' || total(returned) || ' ' ||
-         total(branch_used) FROM device_accounts) || ' ' ||
+         total(branch_used) || ' ' || total(presumed) || ' ' || total(released) FROM device_accounts) || ' ' ||
        (SELECT count(*) FROM evidence) || ' ' || (SELECT count(*) || ' ' || count(fenced_at) FROM incarnations)`,
   )
     .pluck()
     .get() as string
+}
+
+/** A restored twin has not heard of everybody yet. */
+function learns(database: Sqlite.Database): boolean {
+  return query(database, 'SELECT 1 FROM learning').get() !== undefined
+}
+
+/** The line item of an account. */
+function lineOf(account: string): string {
+  return decodeURIComponent(account.split('/')[2] ?? '')
+}
+
+function nameOf({ device_id, incarnation, account }: DeviceAccountRow): string {
+  return `${device_id} ${incarnation} ${account}`
+}
+
+/** What a device may have of an account, spent or not. */
+function outOf({ granted, returned }: DeviceAccountRow): bigint {
+  return granted - returned
+}
+
+function replace<K, V>(map: Map<K, V>, by: ReadonlyMap<K, V>): void {
+  map.clear()
+  for (const [key, value] of by) map.set(key, value)
 }
 
 /** Who a disk belongs to. */

@@ -13,6 +13,10 @@ export class Books {
     return sum
   }
 
+  clear(): void {
+    this.#sums.clear()
+  }
+
   entries(): Iterable<readonly [string, bigint]> {
     return this.#sums
   }

@@ -363,10 +363,10 @@ export const DEFECTS: readonly Defect[] = [
     is: 'the twin forgets after ten minutes what it has billed: a late repetition is billed again',
     always: ['weather'],
     twin: () => ({
-      sync: (work) => async (deps, device, document) => {
+      sync: (work) => async (deps, device, document, proofs) => {
         const { incarnation, seq } = payloadOf(document) as { incarnation: number; seq: number }
         const recorded = await deps.store.transaction((tx) => tx.edge.segments.get(device.id, incarnation, seq))
-        const taken = await work(deps, device, document)
+        const taken = await work(deps, device, document, proofs)
         if (recorded !== undefined && deps.now() - recorded.receivedAt > 600_000) {
           await deps.store.transaction(async (tx) => {
             const { entries } = payloadOf(document) as { entries: { bodies: string[] } }

@@ -67,7 +67,8 @@ export class Machine {
   /** By how much the wall clock is wrong, ms. */
   #wallError = 0
   /** What befalls it soon after it has next answered an application. */
-  afterAnswer: { readonly afterMs: number; readonly power: boolean; readonly downMs: number } | null = null
+  afterAnswer: { answers: number; readonly afterMs: number; readonly power: boolean; readonly downMs: number } | null =
+    null
   /** The board has no battery: its clock begins anew with each boot. */
   noRtc = false
   driftPpm = 0
@@ -214,6 +215,12 @@ export class Machine {
     return process.request(call)
   }
 
+  /** The sessions of applications that the agent keeps; undefined: nobody listens at the socket. */
+  sessions(): AssembledAgent['sessions'] | undefined {
+    const process = this.#process
+    return process === null || this.#isAsleep ? undefined : process.sessions()
+  }
+
   /** The end of a process by its own doing: expected only after a flush that failed. */
   fail(process: Process, error: unknown): void {
     if (this.#process !== process) return
@@ -271,6 +278,8 @@ export class Machine {
   answered(process: Process): void {
     const { afterAnswer } = this
     if (afterAnswer === null) return
+    afterAnswer.answers -= 1
+    if (afterAnswer.answers > 0) return
     this.afterAnswer = null
     const { scheduler, onFault } = this.parts
     scheduler.at(scheduler.now + afterAnswer.afterMs, () => {
@@ -402,6 +411,7 @@ class Process {
     late.now = () => agent.clock.reading().now
     await agent.link.start()
     agent.keepClock()
+    agent.sessions.start()
     this.agent = agent
     this.#accepts = true
   }
@@ -423,6 +433,10 @@ class Process {
         },
       )
     })
+  }
+
+  sessions(): AssembledAgent['sessions'] | undefined {
+    return this.#accepts ? this.agent?.sessions : undefined
   }
 
   async stop(): Promise<void> {

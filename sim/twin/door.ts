@@ -55,7 +55,7 @@ async function route(twin: TwinProcess, request: HttpRequest): Promise<HttpAnswe
   const [, , , , sessionId, last] = path.split('/')
   const instanceId = headers['x-instance-id'] ?? ''
   if (instances?.has(instanceId) !== true) throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'It is of another instance.')
-  const parts = { ...twin, sessionIntervalMs: null }
+  const parts = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
   const belongs = (session: { readonly instanceId: string }): void => {
     if (session.instanceId !== instanceId) throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'It is of another instance.')
   }
@@ -86,16 +86,16 @@ async function attached(twin: TwinProcess, deviceId: string, body: unknown): Pro
 }
 
 async function synced(twin: TwinProcess, deviceId: string, body: unknown): Promise<HttpAnswer> {
-  const { segment, nonce } = syncRequest.parse(body)
+  const { segment, nonce, proofs } = syncRequest.parse(body)
   const device = await twin.store.read((reader) => reader.edge.devices.get(deviceId))
   if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
   const deps: Parameters<typeof sync>[0] = {
     ...twin,
     heartbeat: (tx, { id }, ...rest) => heartbeatOfDevice(tx, id, ...rest),
   }
-  const taken = await twin.defects.sync(sync)(deps, device, segment)
-  if (!taken.taken) throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts: { ...taken.facts } })
-  return said(twin, deviceId, nonce, taken.answer)
+  const taken = await twin.defects.sync(sync)(deps, device, segment, proofs)
+  if (taken.taken || taken.answer !== undefined) return said(twin, deviceId, nonce, taken.answer ?? '')
+  throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts: { ...taken.facts } })
 }
 
 async function said(twin: TwinProcess, deviceId: string, nonce: string, answer: string): Promise<HttpAnswer> {

@@ -1,6 +1,7 @@
 /**
  * The twin as a process over a database that outlives it. The use cases, the SQL and the shared commits are the product's;
- * simulated is that the process may die before or after a commit, and that it is down for a time.
+ * simulated is that the process may die before or after a commit, that it is down for a time, and that somebody puts an old
+ * backup in the place of its database.
  */
 import { Kysely } from 'kysely'
 import type { HttpAnswer, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
@@ -11,6 +12,9 @@ import type { Database } from '../../src/cloud/adapters/sqlite/database.ts'
 import { SingleConnectionDialect } from '../../src/cloud/adapters/sqlite/dialect.ts'
 import { GroupCommit } from '../../src/cloud/adapters/sqlite/group-commit.ts'
 import { Authenticator } from '../../src/cloud/app/authenticate.ts'
+import { beginLearning, endLearning } from '../../src/cloud/app/edge/learning.ts'
+import type { Settlement } from '../../src/cloud/app/edge/records.ts'
+import { settleNextSilent } from '../../src/cloud/app/edge/settle-silent.ts'
 import type { EdgeTerms } from '../../src/cloud/app/edge/terms.ts'
 import { Policies } from '../../src/cloud/app/load-policy.ts'
 import { carryOnCalendar } from '../../src/cloud/app/raise-policy.ts'
@@ -40,6 +44,7 @@ export interface TwinParts {
   readonly key: KeyPair
   readonly terms: EdgeTerms
   readonly undecidedClock: 'allow' | 'refuse'
+  readonly settlement: { readonly afterMs: number; readonly as: Settlement }
   readonly defects: TwinDefects
   readonly note: (what: string) => void
   readonly onCommit: () => void
@@ -47,8 +52,9 @@ export interface TwinParts {
   readonly onFault: (kind: string) => void
 }
 
-const SWEEP_EVERY_MS = 15_000
-const CALENDARS_EVERY_MS = 60_000
+const SWEEP_EVERY_MS = 60_000
+const SETTLE_EVERY_MS = 240_000
+const CALENDARS_EVERY_MS = 180_000
 
 /** The simulated machine has no event loop whose turn could bring more. */
 const atOnce = (call: () => void): void => call()
@@ -61,6 +67,10 @@ export class Twin {
   traps: CommitTrap[] = []
   #process: (TwinProcess & { alive: boolean }) | null = null
   #pending = 0
+  /** The next start is told that its database comes from a backup. */
+  #isRestored = false
+  /** What it does before it listens. */
+  #ready: Promise<unknown> = Promise.resolve()
   #cancelStart: () => void = () => undefined
 
   constructor(parts: TwinParts) {
@@ -81,7 +91,7 @@ export class Twin {
   start(): void {
     if (this.#process !== null) return
     this.parts.note('the twin starts')
-    const { scheduler, random, key, terms, undecidedClock, defects } = this.parts
+    const { scheduler, random, key, terms, undecidedClock, settlement, defects } = this.parts
     const alive = (): boolean => process.alive
     const store = defects.store(this.#store(alive), this.database)
     const policies = new Policies({ max: 10, undecidedClock })
@@ -102,8 +112,16 @@ export class Twin {
     }
     this.#process = process
     this.#repeat(process, SWEEP_EVERY_MS, () =>
-      sweepNextSession({ ...process, sessionIntervalMs: null }, scheduler.now),
+      sweepNextSession({ ...process, sessionIntervalMs: terms.sessionIntervalMs }, scheduler.now),
     )
+    this.#repeat(process, SETTLE_EVERY_MS, async () => {
+      const settled = await settleNextSilent({ ...process, ...settlement })
+      if (settled) this.parts.onFault(`settled as ${settlement.as.toLowerCase()}`)
+      return settled
+    })
+    this.#repeat(process, SETTLE_EVERY_MS, () => endLearning(store))
+    this.#ready = this.#isRestored ? this.run(process, () => beginLearning(store, scheduler.now)) : Promise.resolve()
+    this.#isRestored = false
     this.#repeat(process, CALENDARS_EVERY_MS, () => store.transaction((tx) => carryOnCalendar(tx, scheduler.now)))
     defects.begin(process, (ms, work) => this.#repeat(process, ms, work))
   }
@@ -113,6 +131,20 @@ export class Twin {
     const { scheduler } = this.parts
     this.#cancelStart()
     this.#cancelStart = scheduler.at(scheduler.now + ms, () => this.start())
+  }
+
+  backup(): Buffer {
+    return this.database.serialize()
+  }
+
+  /** Somebody puts a backup in the place of the database, and says so when he starts the twin again. */
+  restore(image: Buffer, downMs: number): void {
+    this.#end()
+    this.database.close()
+    this.database = openImage(image)
+    this.#isRestored = true
+    this.parts.onCommit()
+    this.down(downMs)
   }
 
   close(): void {
@@ -131,6 +163,7 @@ export class Twin {
   async answer(request: HttpRequest): Promise<HttpAnswer | undefined> {
     const process = this.#process
     if (process === null) return undefined
+    await this.#ready
     return this.run(process, () => answerAtTheDoor(process, request))
   }
 
