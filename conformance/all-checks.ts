@@ -2,11 +2,14 @@
 import type { Check } from './check.ts'
 import { accessChecks } from './checks/access.ts'
 import { authenticationChecks } from './checks/authentication.ts'
+import { consumptionLimitChecks } from './checks/consumption-limits.ts'
 import { instanceChecks } from './checks/instances.ts'
+import { lastKeyChecks } from './checks/last-key.ts'
 import { lineItemChecks } from './checks/line-items.ts'
 import { rateTableChecks } from './checks/rate-tables.ts'
 import { ruleChecks } from './checks/rules.ts'
 import { sessionChecks } from './checks/sessions.ts'
+import { usageChecks } from './checks/usage.ts'
 
 export const CHECKS: readonly Check[] = [
   ...authenticationChecks,
@@ -16,4 +19,8 @@ export const CHECKS: readonly Check[] = [
   ...ruleChecks,
   ...accessChecks,
   ...sessionChecks,
+  ...consumptionLimitChecks,
+  ...usageChecks,
+  // The last one: where it fails, nobody can ask any more.
+  ...lastKeyChecks,
 ]

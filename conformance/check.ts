@@ -3,8 +3,11 @@ import type { StatementId } from './statements.ts'
 import type { Version } from './version.ts'
 import type { World } from './world.ts'
 
-/** `clock`: hours must pass. `scratch`: changes what all customers of the server share. */
-export type Need = 'clock' | 'scratch'
+/**
+ * `clock`: hours must pass. `scratch`: changes what all customers of the server share. `extensions`: goes by operations or
+ * fields that are this project's own, because the service's are not public.
+ */
+export type Need = 'clock' | 'scratch' | 'extensions'
 
 export interface Check {
   readonly shows: readonly StatementId[]

@@ -10,6 +10,7 @@ const USAGE = `npm run conformance -- --url <address with prefix> --admin-key <f
   --admin-kid <id>     id of the key (default: its RFC 7638 thumbprint)
   --clock <url>        test clock of the server: takes POST {"advanceMs": n}, answers {"now": POSIX ms}
   --scratch            the server is for tests: checks may change what all of its customers share
+  --extensions         the server has the operations that are Tallygate's own: usage export, consumption limits, locks
   --keep               leave line items and sessions behind, to look at them
   --version <version>  v1.0 or v1.1 (default: both)
   --only <words>       only checks whose name has these words
@@ -27,6 +28,7 @@ async function main(): Promise<number> {
       'admin-kid': { type: 'string' },
       clock: { type: 'string' },
       scratch: { type: 'boolean' },
+      extensions: { type: 'boolean' },
       keep: { type: 'boolean' },
       version: { type: 'string' },
       only: { type: 'string' },
@@ -51,6 +53,7 @@ async function main(): Promise<number> {
     },
     {
       scratch: values.scratch === true,
+      extensions: values.extensions === true,
       keep: values.keep === true,
       ...(version === undefined ? {} : { versions: [versionOf(version)] }),
       ...(only === undefined ? {} : { only }),

@@ -14,6 +14,8 @@ export interface Options {
   readonly only?: string
   /** The server is for tests: what all of its customers share may be changed. */
   readonly scratch?: boolean
+  /** The server has the operations and fields that are this project's own. */
+  readonly extensions?: boolean
   /** Leave behind what the checks make. */
   readonly keep?: boolean
   /** Checks at a time; default 4. */
@@ -56,12 +58,13 @@ export async function runChecks(target: Target, options: Options = {}): Promise<
     results.set(name, result)
     options.onResult?.(result)
   }
-  const together = jobs.filter(({ check }) => (check.needs ?? []).length === 0).values()
+  const isAlone = (check: Check): boolean => (check.needs ?? []).some((need) => need !== 'extensions')
+  const together = jobs.filter(({ check }) => !isAlone(check)).values()
   const worker = async (): Promise<void> => {
     for (const job of together) await run(job)
   }
   await Promise.all(Array.from({ length: options.parallel ?? 4 }, worker))
-  for (const job of jobs) if ((job.check.needs ?? []).length > 0) await run(job)
+  for (const job of jobs) if (isAlone(job.check)) await run(job)
   await server.close()
   return jobs.map(({ name }) => results.get(name)).filter((result) => result !== undefined)
 }
@@ -75,7 +78,7 @@ async function outcomeOf(
   server: Server,
   check: Check,
   version: Version,
-  { scratch = false, keep = false }: Options,
+  { scratch = false, extensions = false, keep = false }: Options,
 ): Promise<Pick<Result, 'outcome' | 'because' | 'ms'>> {
   const needs = check.needs ?? []
   if (needs.includes('clock') && server.target.clock === undefined) {
@@ -83,6 +86,9 @@ async function outcomeOf(
   }
   if (needs.includes('scratch') && !scratch) {
     return { outcome: 'not shown', because: 'needs a server for tests (--scratch)', ms: 0 }
+  }
+  if (needs.includes('extensions') && !extensions) {
+    return { outcome: 'not shown', because: 'needs operations of this project (--extensions)', ms: 0 }
   }
   const world = new World(server, version)
   const begun = performance.now()

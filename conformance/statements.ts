@@ -58,10 +58,16 @@ const INTERFACE = {
   // States
   'states.live': ['States, live', 'IDLE and ACTIVE are live'],
   'states.ended': ['States, not operable', 'a terminated session is not live and takes no requests'],
-  'states.others': {
+  'states.locked': ['States, not operable', 'a locked session takes no requests and no heartbeats'],
+  'states.failed': {
     place: 'States, not operable',
-    says: 'failed, disconnected and locked',
-    notShown: 'no operation of the interface brings a session into these states',
+    says: 'failed',
+    notShown: 'a session fails by a fault inside the service, which no caller can bring about',
+  },
+  'states.disconnected': {
+    place: 'States, not operable',
+    says: 'disconnected',
+    notShown: 'it takes a device that keeps a session and is cut off, which no client of the interface is',
   },
   'states.rule1': ['States, rule 1', 'a heartbeat keeps a session active'],
   'states.rule2': ['States, rule 2', 'v1.1: a heartbeat on a session that is not operable fails with 409'],
@@ -113,11 +119,7 @@ const INTERFACE = {
     '400 on PUT line-items: an array of strings, errors in v1.0 and message in v1.1, there only',
   ],
   'errors.heartbeat': ['Errors, 2', 'v1.0: 403 when terminated; v1.1: 409 with the state in the message'],
-  'errors.locked': {
-    place: 'Errors, 2',
-    says: '409 on a locked session',
-    notShown: 'no operation of the interface locks a session for a time that a client could see',
-  },
+  'errors.locked': ['Errors, 2', '409 on a locked session, in v1.1 with the state in the message'],
   'errors.codes': ['Errors, 3', 'status codes of items have three digits in v1.0 and four in v1.1'],
   // Limits
   'limits.sessions': ['Limits, live sessions', 'at most 100, newest first'],
@@ -137,11 +139,7 @@ const INTERFACE = {
     says: 'what is made here is not reflected in a back-office system; provisioned line items go to the default instance',
     notShown: 'a back-office system is another interface',
   },
-  'limits.consumption': {
-    place: 'Limits, consumption limits',
-    says: 'they regulate how quickly requesters consume',
-    notShown: 'the interface has no operation on them',
-  },
+  'limits.consumption': ['Limits, consumption limits', 'they regulate how quickly requesters consume'],
   'limits.rate': { place: 'Limits, API calls', says: 'not shown', notShown: 'the interface names none' },
   'events.none': { place: 'Events', says: 'not shown', notShown: 'the interface names no event' },
 } as const satisfies Record<string, readonly [place: string, says: string] | Statement>
@@ -162,6 +160,7 @@ const DOCUMENTED = {
   'doc.keysPut': ['Keys', 'PUT of keys takes an array of id and publicKey; the same id replaces'],
   'doc.keysList': ['Keys', 'GET public-keys lists both types without secrets'],
   'doc.keysDelete': ['Keys', 'DELETE of a key; its tokens are refused'],
+  'doc.lastKey': ['Keys', 'the last administration key cannot be deleted'],
   'doc.record': ['Line items', 'GET answers what PUT stored, with used'],
   'doc.obsolete': ['Line items', 'OBSOLETE is final; INACTIVE and OBSOLETE only on one that exists'],
   'doc.validator': ['Line items', 'problems are worded as by the JSON schema validator, with a path'],
@@ -178,6 +177,10 @@ const DOCUMENTED = {
   'doc.noSeries': ['Rate tables', 'an empty series means the tables without one'],
   'doc.formulaOnly': ['Rate tables', 'v1.1: an item has a rate or a formula, never both and never neither'],
   'doc.formula': ['Rate tables', 'v1.1: functions, operators, parentheses, negative and decimal numbers of formulas'],
+  'doc.variables': [
+    'Rate tables',
+    'v1.1: variables of a formula come from the request, and their case does not matter',
+  ],
   'doc.or': ['Conditions', 'OR: any of them'],
   'doc.dictionary': ['Conditions', 'are evaluated on the dictionary of the requester'],
   'doc.referenced': ['Conditions', 'cannot be deleted while an action refers to them'],
@@ -225,6 +228,14 @@ const DOCUMENTED = {
   'doc.idledOut': ['Sessions', 'IDLE for 30 days: TERMINATED'],
   'doc.configGet': ['Configuration', 'an array of name, value, and modified and updatedBy where changed'],
   'doc.configPatch': ['Configuration', 'PATCH changes values by name'],
+  'doc.limitRequester': ['Consumption limits', 'for each requester and line item; others are not affected'],
+  'doc.limitFresh': ['Consumption limits', 'what was consumed before a limit was set does not count'],
+  'doc.limitReset': [
+    'Consumption limits',
+    'the counter goes to zero at the next reset, monthly on the same day of the month',
+  ],
+  'doc.usageRows': ['Usage', 'charges, automatic charges, refunds and refusals are rows with columns as known'],
+  'doc.usageCorrelation': ['Usage', 'rows carry the correlation id of their request, each refund one of its own'],
   'doc.refundInactive': ['Line items', 'refunds go to a line item that is no longer usable too'],
 } as const satisfies Record<string, readonly [place: string, says: string] | Statement>
 

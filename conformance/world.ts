@@ -42,7 +42,7 @@ export interface Reply {
 // eslint-disable-next-line @typescript-eslint/no-explicit-any -- a check asserts shapes, it does not assume them
 export type Json = any
 
-export type Area = 'api' | 'floating/api' | 'provisioning/api' | 'elastic/api'
+export type Area = 'api' | 'floating/api' | 'provisioning/api' | 'elastic/api' | 'edge/api'
 
 export interface Call {
   readonly area?: Area
@@ -146,7 +146,7 @@ export class Server {
     }
   }
 
-  async send(method: string, area: Area, version: Version, path: string, call: Call = {}): Promise<Reply> {
+  async send(method: string, area: Area, version: Version | 'v1', path: string, call: Call = {}): Promise<Reply> {
     for (let tries = 1; ; tries += 1) {
       const { reply, retryAfter } = await this.#sendOnce(method, area, version, path, call)
       // A server that is busy says so, and has done nothing.
@@ -156,7 +156,7 @@ export class Server {
     }
   }
 
-  async #sendOnce(method: string, area: Area, version: Version, path: string, call: Call) {
+  async #sendOnce(method: string, area: Area, version: Version | 'v1', path: string, call: Call) {
     const token = call.token === undefined ? await this.admin() : call.token
     const response = await fetch(`${this.target.url}/${area}/${version}${path}`, {
       method,
@@ -212,6 +212,11 @@ export class World {
 
   provisioning(method: string, path: string, call: Call = {}): Promise<Reply> {
     return this.call(method, path, { area: 'provisioning/api', ...call })
+  }
+
+  /** An operation of this project on devices and sessions. */
+  edge(method: string, path: string): Promise<Reply> {
+    return this.server.send(method, 'edge/api', 'v1', path)
   }
 
   /** To be undone in any case: others see it. */

@@ -110,7 +110,11 @@ and \`--version\` run a part. The exit code is 1 when a check failed, 2 when non
   \`POST {"advanceMs": n}\` there, and the clock answers \`{"now": <POSIX ms>}\` once the server has done all that was due. Without
   one, those checks are not shown.
 - **A server for tests.** Rate tables without series and configuration values are shared by all customers of a server. Checks that
-  change them run with \`--scratch\` only, and put configuration values back.
+  change them run with \`--scratch\` only, and put configuration values back. One deletes all other administration keys, and saves
+  them again.
+- **Operations of this project.** Consumption limits, variables of formulas, usage rows and locked sessions are known from the
+  service's documentation, but not the operations and fields that they are had by. With \`--extensions\` they are shown by this
+  project's own.
 - **What is left behind.** Names are random, so several runs can share a server. Line items, sessions, keys and future rate tables
   are deleted; the interface has no way to delete instances and rate tables in effect.
 - **Where the interface is silent** (success codes, wording), every choice passes. The twin's own choices are in

@@ -1,7 +1,7 @@
 /** Rate tables: operations, and which table and item counts. */
 import assert from 'node:assert/strict'
 import { type Check, check } from '../check.ts'
-import { DAY, HOUR, type Json, type World, classOf, ratedItems, refused, success, text } from '../world.ts'
+import { DAY, HOUR, type Json, type World, classOf, ratedItems, refused, requester, success, text } from '../world.ts'
 
 const tablesOf = async (world: World, series: string): Promise<readonly Json[]> => {
   const { body } = await world.provisioning('GET', '/rate-tables')
@@ -51,6 +51,28 @@ export const rateTableChecks: readonly Check[] = [
       assert.deepEqual(costs, Object.values(FORMULAS))
     },
     { versions: ['v1.1'] },
+  ),
+  check(
+    'doc.variables',
+    'the variables of a request go into the formula by name, in any case; without them the item is refused',
+    async (world) => {
+      const rateTableSeries = world.unique('series')
+      const items = [{ name: 'A', formula: 'MAX(basePrice * quantity - DISCOUNT, 1)' }]
+      success(await world.rateTable({ series: rateTableSeries, items }))
+      const instance = await world.instance()
+      const lineItem = await world.lineItem(instance, { attributes: { rateTableSeries } })
+      const ask = async (variables?: Record<string, number>): Promise<Json> => {
+        const requestedItems = [{ item: 'A', count: 2, ...(variables === undefined ? {} : { variables }) }]
+        const body = { requester: requester(), requestedItems }
+        return (await world.access(instance, {}, { body })).body.requestedItems[0]
+      }
+      assert.equal((await ask({ BASEPRICE: 2.5, Quantity: 4, discount: 1 })).totalTokensCharged, 18)
+      assert.equal((await ask({ basePrice: 0, quantity: 4, discount: 0 })).totalTokensCharged, 2)
+      for (const variables of [undefined, { basePrice: 1, quantity: 4 }])
+        assert.equal(classOf(await ask(variables)), '2')
+      assert.equal(await world.used(instance, lineItem), 20)
+    },
+    { versions: ['v1.1'], needs: ['extensions'] },
   ),
   check(
     'doc.formulaOnly',

@@ -201,6 +201,25 @@ export const sessionChecks: readonly Check[] = [
     },
   ),
   check(
+    ['states.locked', 'errors.locked', 'states.rule2', 'versions.heartbeat'],
+    'a session that was locked is off the list and answers 409 until it is unlocked; then it goes on',
+    async (world) => {
+      const { instance, session, used } = await active(world, { A: 3 }, { A: 1 })
+      success(await world.edge('POST', `/sessions/${session}/lock`))
+      assert.equal(await world.state(session), 'LOCKED')
+      assert.equal(await world.listed(instance, session), undefined)
+      for (const answer of [await world.heartbeat(session), await world.ask(session, { A: 1 })]) {
+        refused(answer, 409)
+        if (world.version === 'v1.1') assert.match(text(answer.body.message), /LOCKED/)
+      }
+      assert.equal(await used(), 3)
+      success(await world.edge('POST', `/sessions/${session}/unlock`))
+      assert.equal(await world.state(session), 'ACTIVE')
+      assert.equal((await world.heartbeat(session)).status, 204)
+    },
+    { needs: ['extensions'] },
+  ),
+  check(
     ['sessions.heartbeat', 'doc.heartbeat204', 'doc.heartbeatIdle', 'doc.heartbeatInitial'],
     'a heartbeat is 204 on a live session, needed or not, and kept as the last one',
     async (world) => {

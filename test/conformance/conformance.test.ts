@@ -13,7 +13,7 @@ async function resultsOn(twin: Twin): Promise<readonly Result[]> {
   const adminKey = await readFile(twin.cloud.administrationKeyFile, 'utf8')
   return await runChecks(
     { url: twin.cloud.address, adminKey, clock: clock.url },
-    { scratch: true, keep: true, parallel: 6 },
+    { scratch: true, extensions: true, keep: true, parallel: 6 },
   )
 }
 
