@@ -11,7 +11,7 @@ async function rows(world: World, instance: string): Promise<readonly Json[]> {
   return answer.text
     .split('\n')
     .filter((line) => line !== '')
-    .map((line) => JSON.parse(line) as Json)
+    .map((line) => JSON.parse(line))
 }
 
 export const usageChecks: readonly Check[] = [

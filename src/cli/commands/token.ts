@@ -24,8 +24,11 @@ export function command(io: Io): Command {
     .option('--kid <id>', 'id of the key (default: its RFC 7638 thumbprint)')
     .option('--instance <uuid>', 'instance that a client token may use; may be repeated', collect(uuidArgument))
     .option('--issuer <name>', 'claim iss', 'tallygate')
-    .option('--ttl <duration>', 'how long the token is valid', durationArgument, 3_600_000)
-    .addHelpText('after', '\nThe default of --ttl is 1h.')
+    .addOption(
+      new Option('--ttl <duration>', 'how long the token is valid')
+        .argParser(durationArgument)
+        .default(3_600_000, '1h'),
+    )
     .action(async (flags: TokenFlags) => {
       if (flags.admin === undefined && flags.client === undefined) {
         throw new CodedError('USAGE', 'Give --admin or --client.')

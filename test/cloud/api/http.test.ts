@@ -78,6 +78,25 @@ describe('the server', () => {
     }
   })
 
+  it('reads no body for an enrollment whose token it has not made', async () => {
+    await using twin = await openTwin()
+    const head = `POST /dynamicmonetization/edge/api/v1/enrollments HTTP/1.1\r\nHost: x\r\nConnection: close\r\n`
+    const token = await twin.administrationToken()
+    for (const bearer of ['a.b.c', token]) {
+      const headers = `Authorization: Bearer ${bearer}\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{`
+      expect(await raw(twin, head + headers)).toMatch(/^HTTP\/1.1 401 [^]*"code":"TOKEN_INVALID"/)
+    }
+  })
+
+  it('answers HEAD where it has no effect', async () => {
+    await using twin = await openTwin()
+    for (const url of [`${twin.cloud.address}/docs`, new URL('/healthz', twin.cloud.address).href]) {
+      const { status, headers } = await fetch(url, { method: 'HEAD' })
+      expect([status, Number(headers.get('content-length')) > 0]).toEqual([200, true])
+    }
+    expect(twin.wrongAnswers).toEqual([])
+  })
+
   it('gives up a request that takes too long to arrive', async () => {
     await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, requestTimeout: 300 } }))
     const { hostname, port } = new URL(twin.cloud.address)

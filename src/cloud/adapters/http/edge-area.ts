@@ -71,6 +71,8 @@ export const EDGE_AREA = '/edge/api/v1'
 
 export interface EdgeAreaParts {
   readonly authenticator: Authenticator
+  /** Rejects for a token with which nobody is enrolled. */
+  readonly requireEnrollmentToken: (token: string) => Promise<void>
   /** POSIX ms. */
   readonly now: () => number
   /** Of this software, told to whoever has signed in. */
@@ -80,7 +82,7 @@ export interface EdgeAreaParts {
 export function registerEdgeRoutes(
   http: FastifyInstance,
   prefix: string,
-  { authenticator, now, version }: EdgeAreaParts,
+  { authenticator, requireEnrollmentToken, now, version }: EdgeAreaParts,
   routes: readonly EdgeRoute[],
 ): void {
   const principals = new WeakMap<FastifyRequest, Principal>()
@@ -98,7 +100,11 @@ export function registerEdgeRoutes(
           ...(bodyMax === undefined ? {} : { bodyLimit: bodyMax }),
           ...(gzip && bodyMax !== undefined ? { preParsing: decompressUpTo(bodyMax) } : {}),
           onRequest: async (request, reply) => {
-            if (access === 'ENROLLMENT') return void bearer(request)
+            if (access === 'ENROLLMENT') {
+              await requireEnrollmentToken(bearer(request))
+              refuseCompressed(request)
+              return
+            }
             const principal = await authenticator.authenticate(request.headers.authorization, now())
             requireAccess(access, principal, request.params)
             if (!gzip) refuseCompressed(request)

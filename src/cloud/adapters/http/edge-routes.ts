@@ -25,7 +25,7 @@ import type { Authenticator } from '../../app/authenticate.ts'
 import { accountLedger } from '../../app/edge/account-ledger.ts'
 import { type Attach, attach } from '../../app/edge/attach.ts'
 import { showEvidence } from '../../app/edge/devices.ts'
-import { type Enroll, enroll } from '../../app/edge/enroll.ts'
+import { type Enroll, enroll, requireEnrollmentToken } from '../../app/edge/enroll.ts'
 import { type IssueEnrollmentToken, issueEnrollmentToken } from '../../app/edge/issue-enrollment-token.ts'
 import { EDGE_BODY_BYTES_MAX, SYNC_BODY_BYTES_MAX } from '../../app/edge/limits.ts'
 import { setOfflinePolicy, showOfflinePolicy } from '../../app/edge/offline-policy.ts'
@@ -56,7 +56,8 @@ const inOfflinePolicy = inInstance.extend({ lineItemId: z.string().min(1).max(25
 /** Returns what it has registered. */
 export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeParts): readonly EdgeRoute[] {
   const routes = edgeRoutes(parts)
-  registerEdgeRoutes(http, prefix, parts, routes)
+  const isForEnrollment = (token: string): Promise<void> => requireEnrollmentToken(parts, token)
+  registerEdgeRoutes(http, prefix, { ...parts, requireEnrollmentToken: isForEnrollment }, routes)
   return routes
 }
 

@@ -20,5 +20,5 @@ export function registerHealth(http: FastifyInstance, check: () => Promise<unkno
 
 function promise(status: string) {
   const form = { description: 'It is.', body: z.strictObject({ status: z.literal(status) }) }
-  return { config: { answers: declaredAnswers('GET', { 200: form }, []) } }
+  return { exposeHeadRoute: true, config: { answers: declaredAnswers('GET', { 200: form }, []) } }
 }

@@ -65,6 +65,14 @@ function whoUsed(used: EnrollmentRecord, thumbprintNow: string): string {
   throw refused('This enrollment token was used by another device.')
 }
 
+/** Whether this twin has made a token, whatever its time: what a caller must have before anything is read of it. @throws CodedError TOKEN_INVALID */
+export async function requireEnrollmentToken(
+  { keys, now }: Pick<Enroll, 'keys' | 'now'>,
+  token: string,
+): Promise<void> {
+  await readToken(keys, token, now())
+}
+
 type Claims = z.infer<typeof enrollmentClaims>
 
 interface Newcomer {

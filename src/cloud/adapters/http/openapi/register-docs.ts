@@ -33,7 +33,8 @@ export function registerDocs(http: FastifyInstance, prefix: string, operations: 
   const serve = (url: string, mediaType: string, make: () => string): void => {
     let text: string | undefined
     const form = { description: 'The page.', body: z.unknown(), mediaType }
-    http.get(url, { config: { answers: declaredAnswers('GET', { 200: form }, []) } }, (_request, reply) => {
+    const options = { exposeHeadRoute: true, config: { answers: declaredAnswers('GET', { 200: form }, []) } }
+    http.get(url, options, (_request, reply) => {
       text ??= make()
       guard(reply).type(`${mediaType}; charset=utf-8`).send(text)
     })
