@@ -24,6 +24,7 @@ import { METRICS_PATH, countRequests, listenForMetrics, registerMetrics } from '
 import { watchDecisions } from './adapters/metrics/watch-decisions.ts'
 import { openPush } from './adapters/mqtt/open-push.ts'
 import { openPostgresStore } from './adapters/postgres/store.ts'
+import { claimStore } from './adapters/sqlite/claim-store.ts'
 import { openSqliteStore } from './adapters/sqlite/store.ts'
 import { makeDurableDirectory } from './adapters/system/durable-directory.ts'
 import { systemTimers } from './adapters/system/timers.ts'
@@ -120,6 +121,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
 
   const directory = settings.store.path
   makeDirectory(directory)
+  if (settings.db === null) started.defer(claimStore(join(directory, 'twin.lock')))
   const unwatched = await openStore(settings, log, (error) => fail(error))
   started.defer(() => unwatched.close())
   const metrics = new Metrics({

@@ -246,7 +246,7 @@ export const ERRORS = catalogue({
   },
   STATE_IN_USE: {
     meaning: 'Another process holds this database.',
-    remedy: 'Stop the other agent that uses this state directory.',
+    remedy: 'Stop the other agent or twin that uses this directory.',
     http: 500,
     exit: 75,
     retry: 'no',

@@ -100,6 +100,14 @@ describe('a service that cannot start says why in one line, with the exit code o
     ])
   })
 
+  test('the twin on the store of another twin, which goes on', async () => {
+    const { child } = await start(cloudArgs())
+    const { code, lines } = await failure(cloudArgs())
+    expect(code).toBe(75)
+    expect(lines).toEqual([expect.stringContaining('tallygate: STATE_IN_USE: ') as string])
+    expect(child.exitCode).toBeNull()
+  })
+
   test('the twin on a database that is none', async () => {
     mkdirSync(inside('cloud'))
     writeFileSync(inside('cloud', 'twin.db'), 'this is not a database, and longer than its header would be'.repeat(50))

@@ -15,10 +15,10 @@ import type { Store } from '../../../app/store.ts'
 import { type Area, type Route, inInstance, route } from '../routes.ts'
 import { pageOf } from './page.ts'
 
-/** v1.1 has instances below `api` as well. */
+/** v1.1 has instances below `api` as well, and so below its second address. */
 const place = {
   areas: (version: ApiVersion): readonly Area[] =>
-    version === 'v1.0' ? ['provisioning/api'] : ['provisioning/api', 'api'],
+    version === 'v1.0' ? ['provisioning/api'] : ['provisioning/api', 'api', 'floating/api'],
   access: 'ADMINISTRATION',
   tag: 'Instances',
 } as const
