@@ -280,7 +280,7 @@ function watch(
     look: async () => (await readiness.works()) && (await knock(socketPath, KNOCK_LIMIT_MS)),
     onWell: () => supervisor.well(verdictOf(status()).sentence),
     onIll: (error) =>
-      log.error({ err: error }, 'the agent does not do its work; the supervisor is not told that it is well'),
+      log.warn({ err: error }, 'the agent does not do its work in time; the supervisor is not told that it is well'),
     timers,
   })
 }

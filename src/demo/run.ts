@@ -40,9 +40,9 @@ export interface DemoOptions {
   readonly signal: AbortSignal
 }
 
-const READY_WITHIN_MS = 20_000
+const READY_WITHIN_MS = 120_000
 const DRAINED_WITHIN_MS = 30_000
-const REQUEST_WITHIN_MS = 20_000
+const REQUEST_WITHIN_MS = 60_000
 const STOP_WITHIN_MS = 5_000
 const LOOK_EVERY_MS = 25
 
