@@ -5,7 +5,7 @@ import { execFile, spawn, type ChildProcess } from 'node:child_process'
 import { pbkdf2Sync, randomBytes } from 'node:crypto'
 import { accessSync, constants, globSync, readFileSync, statSync } from 'node:fs'
 import { chown, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { connect, createServer, type AddressInfo } from 'node:net'
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { delimiter, dirname, join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
@@ -96,13 +96,14 @@ export function guardedMosquitto(name: string, make: () => Promise<BrokerGuard>)
   const inContainer: Way = async () => {
     const place = '/tmp/tallygate'
     const contents = await files('listener 1883 0.0.0.0', place)
-    return fromContainer({
+    const started = await fromContainer({
       image: process.env['TEST_MOSQUITTO_IMAGE'] ?? 'eclipse-mosquitto:2',
       port: 1883,
       files: Object.entries(contents).map(([file, content]) => ({ path: `${place}/${file}`, content, mode: 0o600 })),
       command: ['mosquitto', '-c', `${place}/mosquitto.conf`],
       url,
     })()
+    return typeof started === 'string' ? started : atLoopback(started)
   }
   const fromMachine = fromBinary({
     names: ['mosquitto'],
@@ -116,6 +117,37 @@ export function guardedMosquitto(name: string, make: () => Promise<BrokerGuard>)
     url: (port) => url('127.0.0.1', port),
   })
   return server(name, [inContainer, fromMachine])
+}
+
+/** The same server at 127.0.0.1, the only address that certificates of tests are for: an engine has a host of its own. */
+async function atLoopback({ url, stop }: Running): Promise<Running> {
+  const far = new URL(url)
+  const sockets = new Set<Socket>()
+  const forwarder = createServer((near) => {
+    const onward = connect(Number(far.port), far.hostname)
+    for (const [socket, other] of [
+      [near, onward],
+      [onward, near],
+    ] as const) {
+      sockets.add(socket)
+      socket.on('error', () => other.destroy())
+      socket.on('close', () => {
+        sockets.delete(socket)
+        other.destroy()
+      })
+    }
+    near.pipe(onward).pipe(near)
+  }).listen(0, '127.0.0.1')
+  await new Promise((resolve) => forwarder.once('listening', resolve))
+  return {
+    url: `${far.protocol}//127.0.0.1:${(forwarder.address() as AddressInfo).port}`,
+    stop: async () => {
+      const closed = new Promise((resolve) => forwarder.close(resolve))
+      for (const socket of sockets) socket.destroy()
+      await closed
+      await stop()
+    },
+  }
 }
 
 /** As mosquitto_passwd writes it. */
