@@ -304,6 +304,21 @@ describe('the server', () => {
     expect(again.status).toBe(200)
   })
 
+  it('charges exactly those that it has room for, when more ask at a time than it is allowed', async () => {
+    await using twin = await openTwin((settings) => ({ ...settings, http: { ...settings.http, requestsMax: 4 } }))
+    const instance = await twin.instance()
+    await twin.rates({ Print: 1 })
+    await twin.lineItem(instance, { quantity: 1000 })
+    const answers = await Promise.all(Array.from({ length: 60 }, () => twin.access(instance, { Print: 1 })))
+    const granted = answers.filter(({ status }) => status === 200)
+    for (const { status, headers, body } of answers) {
+      if (status === 200) continue
+      expect([status, pick(body, 'code'), headers.get('retry-after')]).toEqual([503, 'OVERLOADED', '1'])
+    }
+    expect(granted.length).toBeGreaterThan(0)
+    expect(await twin.used(instance, 'ACT-1')).toBe(granted.length)
+  })
+
   it('finishes what is under way when it is stopped, and what it answered is stored', async () => {
     await using twin = await openTwin()
     const instance = await twin.instance()
