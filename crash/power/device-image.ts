@@ -8,6 +8,7 @@ import { join } from 'node:path'
 import { openKeyFile } from '../../src/agent/adapters/key-file/key-file.ts'
 import { JournalStore } from '../../src/agent/adapters/sqlite/journal-store.ts'
 import { openDatabase } from '../../src/agent/adapters/sqlite/open-database.ts'
+import { openOrRescue } from '../../src/agent/adapters/sqlite/rescue.ts'
 import { DeviceAudit } from '../audit/device.ts'
 import { hold } from '../audit/ledger.ts'
 import type { SentMessage } from './messages.ts'
@@ -57,9 +58,11 @@ export async function auditDeviceImage(directory: string, debts: readonly Device
     hold(key.x === shown.x, 'the device has another key than the one that it has shown')
   }
 
-  const store = new JournalStore(openDatabase(file), LIMITS)
-  const { identity } = store.read()
+  // As the agent opens it: what a power cut leaves is never damage.
+  const store = openOrRescue(file, LIMITS, [keyFile, `${file}-slack`], () => 0)
+  const { identity, rescues = [] } = store.read()
   store.close()
+  hold(rescues.length === 0, `the ledger is taken for a damaged one: ${rescues[0]?.why}`)
   const { signer } = await openKeyFile({ path: keyFile, create: true })
   hold(identity === null || identity.keyId === signer.keyId, 'the device is enrolled with a key that it does not have')
 

@@ -6,6 +6,7 @@ import {
   mkdirSync,
   readFileSync,
   readdirSync,
+  renameSync,
   rmSync,
   truncateSync,
   writeFileSync,
@@ -148,6 +149,35 @@ describe('a damaged journal', () => {
     const directory = await device()
     damage(path(directory))
     await expectUsable(directory)
+  })
+
+  it.each([
+    ['before anything was put aside', ['', '-wal'], 'rescued'],
+    ['when its log was put aside', [''], 'rescued'],
+    ['when it was put aside', [], 'rescued'],
+    ['before what takes its place was complete', ['', '-wal'], 'draft'],
+  ])('%s is rescued by the next process', async (_when, stillThere, prepared) => {
+    const directory = await device()
+    const file = path(directory)
+    const bytes = readFileSync(file).fill(0x5a, 0, 4096)
+    writeFileSync(file, bytes)
+    writeFileSync(log(directory), 'the log of something')
+    await (await journalIn(directory)).close()
+    const isAside = (name: string): boolean => /damaged-.*Z$/.test(name)
+    const aside = join(directory, readdirSync(directory).find(isAside)!)
+    renameSync(file, `${file}.${prepared}`)
+    if (prepared === 'draft') truncateSync(`${file}.${prepared}`, 10_000)
+    // SQLite has removed a log that is none.
+    for (const suffix of stillThere) {
+      if (!existsSync(`${aside}${suffix}`)) continue
+      renameSync(`${aside}${suffix}`, `${file}${suffix}`)
+    }
+    const { salvaged, lost } = await expectUsable(directory)
+    expect({ salvaged, lost }).toEqual({ salvaged: 0, lost: null })
+    const asides = readdirSync(directory).filter(isAside)
+    expect(asides).toHaveLength(1)
+    expect(readFileSync(join(directory, asides[0]!)).equals(bytes)).toBe(true)
+    expect(readdirSync(directory).filter((name) => /draft|rescued|copy/.test(name))).toEqual([])
   })
 
   it('is told by the time of the wall clock, and never overwrites one that was put aside before', async () => {

@@ -67,22 +67,54 @@ export function openOrRescue(
   later: readonly string[],
   wall: () => number,
 ): JournalStore {
+  finishRescue(path)
   try {
     refuseEmptied(path, later)
     return probed(path, limits)
   } catch (error) {
     if (!isDamage(error, path)) throw error
-    const at = wall()
-    const aside = putAside(path, at)
-    const salvage = salvaged(aside)
-    const database = openDatabase(path)
-    try {
-      fill(database, salvage, { at, aside, why: error instanceof Error ? error.message : String(error) })
-    } finally {
-      database.close()
-    }
+    prepareRescue(path, wall(), error instanceof Error ? error.message : String(error))
+    finishRescue(path)
     return probed(path, limits)
   }
+}
+
+/**
+ * Makes the journal that is to take the place of the damaged one, beside it and under a name that it gets only when it is
+ * complete: a process that ends here begins again, one that ends later goes on with {@link finishRescue}.
+ */
+function prepareRescue(path: string, at: number, why: string): void {
+  const salvage = salvaged(path)
+  const draft = `${path}.draft`
+  remove(draft)
+  const database = openDatabase(draft)
+  try {
+    fill(database, salvage, { at, aside: asideOf(path, at), why })
+  } finally {
+    database.close()
+  }
+  renameSync(draft, `${path}.rescued`)
+  flushDirectoryOf(path)
+}
+
+/** Puts the damaged journal aside, as far as it still stands there, and the one that was prepared in its place. */
+function finishRescue(path: string): void {
+  const rescued = `${path}.rescued`
+  if (!existsSync(rescued)) return
+  const database = new Database(rescued)
+  const aside = database.prepare('SELECT file FROM rescue').pluck().get() as string
+  database.close()
+  // The log first: a database that is opened without it, half way through, is only older.
+  for (const suffix of SUFFIXES.toReversed()) {
+    if (existsSync(`${path}${suffix}`)) renameSync(`${path}${suffix}`, `${aside}${suffix}`)
+  }
+  flushDirectoryOf(path)
+  renameSync(rescued, path)
+  flushDirectoryOf(path)
+}
+
+function remove(database: string): void {
+  for (const suffix of SUFFIXES) rmSync(`${database}${suffix}`, { force: true })
 }
 
 /** A journal that opens and cannot be read would end the process at each start. */
@@ -137,30 +169,26 @@ function isDamage(error: unknown, path: string): boolean {
   return /^SQLITE_(CORRUPT|NOTADB|ERROR|CONSTRAINT|MISMATCH|SCHEMA)/.test(error.code)
 }
 
-/** Returns the new name of the file; what belongs to it goes with it. */
-function putAside(path: string, at: number): string {
+/** A name that nothing has. */
+function asideOf(path: string, at: number): string {
   const stamp = new Date(at).toISOString().replaceAll(/[:.]/g, '-')
   let aside = `${path}.damaged-${stamp}`
   for (let n = 2; existsSync(aside); n += 1) aside = `${path}.damaged-${stamp}-${n}`
-  // The log first: a database that is opened without it, half way through, is only older.
-  for (const suffix of SUFFIXES.toReversed()) {
-    if (existsSync(`${path}${suffix}`)) renameSync(`${path}${suffix}`, `${aside}${suffix}`)
-  }
-  flushDirectoryOf(path)
   return aside
 }
 
 /** Reads a copy, because SQLite writes into what it recovers. Never throws. */
-function salvaged(aside: string): Salvage {
-  const copy = `${aside}.copy`
+function salvaged(path: string): Salvage {
+  const copy = `${path}.copy`
   let database: Database.Database | undefined
   try {
+    remove(copy)
     // Without its database, a log is read upon one that holds nothing: the pages that it has take their places in it.
-    const isLogOnly = sizeOf(aside) === 0 && holdsFrames(aside)
+    const isLogOnly = sizeOf(path) === 0 && holdsFrames(path)
     if (isLogOnly) openDatabase(copy).close()
     for (const suffix of isLogOnly ? ['-wal'] : ['', '-wal']) {
-      if (!existsSync(`${aside}${suffix}`)) continue
-      copyFileSync(`${aside}${suffix}`, `${copy}${suffix}`, constants.COPYFILE_FICLONE)
+      if (!existsSync(`${path}${suffix}`)) continue
+      copyFileSync(`${path}${suffix}`, `${copy}${suffix}`, constants.COPYFILE_FICLONE)
     }
     database = new Database(copy)
     database.defaultSafeIntegers(true)
@@ -174,7 +202,7 @@ function salvaged(aside: string): Salvage {
     } catch {
       // It is a copy.
     }
-    for (const suffix of SUFFIXES) rmSync(`${copy}${suffix}`, { force: true })
+    remove(copy)
   }
 }
 
