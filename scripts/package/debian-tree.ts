@@ -59,7 +59,8 @@ export function layDebian(order: DebianOrder): void {
   put('/usr/lib/sysusers.d/tallygate.conf', from('systemd/tallygate.sysusers'))
   for (const path of CONFIGURATION) put(path, from(`packaging/debian/${path.split('/').at(-1) ?? ''}`))
   put(`${DOC}/copyright`, from('packaging/debian/copyright'))
-  put(`${DOC}/changelog.gz`, zipped(from('CHANGELOG.md')))
+  put(`${DOC}/changelog.gz`, zipped(Buffer.from(debianChangelog(order))))
+  put(`${DOC}/CHANGELOG.md.gz`, zipped(from('CHANGELOG.md')))
   for (const page of ['install', 'configuration', 'operations', 'errors', 'local-api']) {
     put(`${DOC}/${page}.md.gz`, zipped(from(`docs/${page}.md`)))
   }
@@ -115,6 +116,12 @@ function required(facts: Readonly<Record<string, string>>, key: string): string 
   const value = facts[key]
   if (value === undefined) throw new Error(`the package knows no @${key}@`)
   return value
+}
+
+/** One entry, in the form that Debian's tools read. */
+function debianChangelog({ version, maintainer, epoch }: DebianOrder): string {
+  const date = new Date(epoch * 1000).toUTCString().replace('GMT', '+0000')
+  return `tallygate (${version}) unstable; urgency=medium\n\n  * What changes for users is in CHANGELOG.md.gz.\n\n -- ${maintainer}  ${date}\n`
 }
 
 /** Without the time and the name that gzip would put into it. */

@@ -6,7 +6,7 @@ import { readdirSync, rmSync, rmdirSync, statSync } from 'node:fs'
 import { basename, dirname, join, relative } from 'node:path'
 
 const NO_FILE =
-  /\.(md|markdown|map|ts|mts|cts|tsbuildinfo|gyp|c|cc|cpp|h|hpp|flow|yml|yaml)$|^\.(?!package)|^(Makefile|CHANGELOG|HISTORY)/i
+  /\.(md|markdown|map|ts|mts|cts|tsbuildinfo|gyp|c|cc|cpp|h|hpp|flow|yml|yaml|html|sh)$|^\.(?!package)|^(Makefile|CHANGELOG|HISTORY)/i
 const LEGAL = /^(licen[cs]e|copying|notice|authors)/i
 
 /** Below the folder of a package, never deeper: a folder of such a name may be code elsewhere. */
@@ -23,12 +23,19 @@ const NO_FOLDER = new Set([
   'benchmarks',
   'coverage',
   'man',
+  'integration',
   '.github',
+  '.husky',
 ])
+
+/** Needed to build native parts only. */
+const NO_PACKAGE = ['node-addon-api']
 
 /** By package: what else is not needed. */
 const NOT_OF: Readonly<Record<string, readonly string[]>> = {
   'better-sqlite3': ['deps', 'src'],
+  '@koromix/koffi-linux-arm64': ['musl_arm64'],
+  '@koromix/koffi-linux-x64': ['musl_x64'],
 }
 
 /**
@@ -36,7 +43,7 @@ const NOT_OF: Readonly<Record<string, readonly string[]>> = {
  * @param machine as prebuilt binaries name it, for instance `linux-arm64`
  */
 export function prune(modules: string, machine: string): void {
-  for (const name of ['.bin', '.package-lock.json', '@types'])
+  for (const name of ['.bin', '.package-lock.json', '@types', ...NO_PACKAGE])
     rmSync(join(modules, name), { recursive: true, force: true })
   for (const folder of packagesIn(modules)) {
     for (const name of [...NO_FOLDER, ...(NOT_OF[relative(modules, folder)] ?? [])]) {

@@ -57,6 +57,7 @@ describe('the Debian package', () => {
       './usr/lib/sysusers.d/tallygate.conf',
       './usr/share/bash-completion/completions/tallygate',
       './usr/share/doc/tallygate/install.md.gz',
+      './usr/share/doc/tallygate/changelog.gz',
     ]) {
       expect(found.get(path)).toMatch(/^-rw-r--r--/)
     }
@@ -121,10 +122,12 @@ describe('pruning', () => {
       'a/index.js',
       'a/lib/test/code.js',
       'a/package.json',
+      '@koromix/koffi-linux-arm64/linux_arm64/koffi.node',
       'native/prebuilds/linux-arm64.node',
     ]
     put(modules, ...kept, '.bin/a', 'a/README.md', 'a/index.d.ts', 'a/index.js.map', 'a/test/a.test.js')
     put(modules, 'native/prebuilds/linux-x64.node', '@types/a/index.d.ts', 'better-sqlite3/deps/sqlite3.c')
+    put(modules, 'node-addon-api/index.js', '@koromix/koffi-linux-arm64/musl_arm64/koffi.node', 'a/.husky/pre-commit')
     prune(modules, 'linux-arm64')
     const left = readdirSync(modules, { recursive: true, withFileTypes: true })
       .filter((entry) => entry.isFile())
