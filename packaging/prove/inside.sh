@@ -34,7 +34,8 @@ within() {
   done
 }
 now_ms() { date +%s%3N; }
-install_deb() { apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 "$@"; }
+# As unattended upgrades do: settings that were edited stay.
+install_deb() { apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confold "$@"; }
 version_of() { dpkg-deb -f "$1" Version; }
 installed() { [ "$(dpkg-query -W -f '${Version}' tallygate)" = "$1" ]; }
 prop() { systemctl show -P "$2" "$1"; }
