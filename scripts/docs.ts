@@ -13,6 +13,14 @@ import { type ServiceParts, serviceRoutes } from '../src/cloud/adapters/http/ser
 import { cloudOptions } from '../src/cloud/settings.ts'
 import { type ErrorCode, ERRORS } from '../src/protocol/errors.ts'
 import { deviceReport } from '../src/protocol/local/report.ts'
+import { bashCompletion } from '../src/cli/completion/bash.ts'
+import { fishCompletion } from '../src/cli/completion/fish.ts'
+import { zshCompletion } from '../src/cli/completion/zsh.ts'
+import type { Io } from '../src/cli/io.ts'
+import { wholeProgram } from '../src/cli/program.ts'
+import { shapeOf } from '../src/cli/shape.ts'
+import { softwareVersion } from '../src/cli/software-version.ts'
+import { manPages } from './man-pages.ts'
 import { configurationPage } from '../src/settings/pages.ts'
 
 /** Text of each generated page by its path, formatted as `npm run format` leaves it. */
@@ -32,10 +40,33 @@ export async function generatedPages(): Promise<ReadonlyMap<string, string>> {
   for (const [name, document] of apiDocuments(servedOperations(), { prefix, errorsUrl: '../errors.md' })) {
     pages.set(`docs/openapi/${name}.json`, JSON.stringify(document))
   }
+  const program = await wholeProgram(NO_WORLD)
+  for (const [name, text] of manPages(program, softwareVersion(), { agent: agentOptions, cloud: cloudOptions })) {
+    pages.set(`docs/man/${name}`, text)
+  }
+  const shape = shapeOf(program)
+  pages.set('deploy/completion/tallygate.bash', bashCompletion(shape))
+  pages.set('deploy/completion/_tallygate', zshCompletion(shape))
+  pages.set('deploy/completion/tallygate.fish', fishCompletion(shape))
   for (const [path, text] of pages) {
+    if (!/\.(md|json)$/.test(path)) continue
     pages.set(path, await format(text, { ...(await resolveConfig(path)), filepath: path }))
   }
   return pages
+}
+
+const nothing = { write: () => undefined }
+
+/** Commands are made and not run. */
+const NO_WORLD: Io = {
+  stdout: nothing,
+  stderr: nothing,
+  env: {},
+  now: () => 0,
+  readText: () => '',
+  stop: new AbortController().signal,
+  exitWith: () => undefined,
+  onHangup: () => undefined,
 }
 
 const prefix = cloudOptions.options.http.prefix.default

@@ -21,9 +21,18 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   status: ['show how the agent of this device is', () => import('./commands/status.ts')],
   doctor: ['look for what is wrong with the agent of this device', () => import('./commands/doctor.ts')],
   explain: ['show why a request was decided as it was', () => import('./commands/explain.ts')],
+  logs: ['show the last log lines of the agent', () => import('./commands/logs.ts')],
+  'support-bundle': ['pack what a supporter needs, without secrets', () => import('./commands/support-bundle.ts')],
   verify: ['check the ledger of a device', () => import('./commands/verify.ts')],
   access: ['ask the agent of this device for access', () => import('./commands/access.ts')],
   session: ['keep a session at the agent of this device', () => import('./commands/session.ts')],
+  completion: [
+    'print the completion script of a shell',
+    async () => {
+      const { command } = await import('./commands/completion.ts')
+      return { command: (io) => command(io, () => wholeProgram(io)) }
+    },
+  ],
   demo: ['see it all work on this machine', () => import('./commands/demo.ts')],
 }
 
@@ -34,7 +43,8 @@ export async function run(args: readonly string[], world: World): Promise<number
   let exitCode = 0
   const io: Io = { ...world, exitWith: (code) => (exitCode = code) }
   try {
-    const program = await build(given, io)
+    const called = given.find((arg) => Object.hasOwn(COMMANDS, arg))
+    const program = await build(io, (name) => name === called)
     await program.parseAsync(given, { from: 'user' })
     return exitCode
   } catch (error) {
@@ -46,15 +56,20 @@ export async function run(args: readonly string[], world: World): Promise<number
   }
 }
 
-async function build(args: readonly string[], io: Io): Promise<Command> {
+/** The program with every command and all of its options: loading it takes a while. */
+export function wholeProgram(io: Io): Promise<Command> {
+  return build(io, () => true)
+}
+
+/** @param isLoaded of the other commands, name and summary are known and nothing else */
+async function build(io: Io, isLoaded: (name: string) => boolean): Promise<Command> {
   const program = new Command('tallygate')
     .description('Token-metered access decisions on the device, exactly-once accounting in the cloud.')
     .version(softwareVersion(), '--version', 'print the version')
     .option('--debug', 'show the stack of an error')
     .helpCommand('help [command]', 'show the help of a command')
-  const called = args.find((arg) => Object.hasOwn(COMMANDS, arg))
   for (const [name, [summary, load]] of Object.entries(COMMANDS)) {
-    if (name === called) program.addCommand((await load()).command(io).summary(summary))
+    if (isLoaded(name)) program.addCommand((await load()).command(io).summary(summary))
     else program.command(name).summary(summary)
   }
   prepare(program, io)

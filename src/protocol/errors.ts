@@ -306,6 +306,14 @@ export const ERRORS = catalogue({
     exit: 66,
     retry: 'no',
   },
+  LOG_UNREADABLE: {
+    meaning: 'There are no log lines that can be read.',
+    remedy:
+      'Run it as root or as a member of systemd-journal, name the unit (--unit) or the file (--file), or start the agent.',
+    http: 500,
+    exit: 66,
+    retry: 'no',
+  },
   DECISION_UNKNOWN: {
     meaning: 'This device keeps no decision, and no refusal, with that correlation id.',
     remedy:

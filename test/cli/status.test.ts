@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
 import { agentStatus, instanceId } from './agent-status.ts'
 import { fakeService } from './fake-service.ts'
@@ -11,6 +11,8 @@ test('it says in words how the agent is', async () => {
   const { code, out } = await tallygate(['status', '--socket', agent.address])
   expect(code).toBe(0)
   expect(out.split('\n')).toEqual([
+    'This device is working: connected, with 120 tokens at hand.',
+    '',
     'device    0c1d8a1e-0000-4000-8000-000000000000',
     'cloud     connected, last contact 10 seconds ago',
     'hints     connected',
@@ -72,4 +74,69 @@ test('no agent on the socket is AGENT_UNREACHABLE, exit code 69', async () => {
 test('something else on the socket is ANSWER_UNEXPECTED', async () => {
   await using stranger = await fakeService('socket', { [path]: { body: { hello: 'world' } } })
   expect(await tallygate(['status', '--socket', stranger.address])).toMatchObject({ code: 76, out: '' })
+})
+
+describe('--check tells by the exit code', () => {
+  test.each([
+    ['a device that works', { conditions: [] }, 0],
+    ['one that somebody should look at', { connected: false }, 1],
+    ['one that refuses', { deviceId: null }, 2],
+  ])('%s', async (_what, changes, expected) => {
+    const line = agentStatus().accounts[0]!
+    const well = { policies: [{ instanceId, applied: 8, newest: 8 }], accounts: [{ ...line, exhausted: false }] }
+    await using agent = await fakeService('socket', { [path]: { body: agentStatus({ ...well, ...changes }) } })
+    expect((await tallygate(['status', '--check', '--socket', agent.address])).code).toBe(expected)
+    expect((await tallygate(['status', '--socket', agent.address])).code).toBe(0)
+  })
+})
+
+describe('--watch', () => {
+  /** Looks until so much was written, with a status that changes after the second look. */
+  async function watched(isTTY: boolean, writes: number): Promise<readonly string[]> {
+    const written: string[] = []
+    const stop = new AbortController()
+    const answers = { [path]: { body: agentStatus() } }
+    await using agent = await fakeService('socket', answers)
+    const stdout = {
+      isTTY,
+      write: (text: string) => {
+        written.push(text)
+        if (written.length === 1) answers[path] = { body: agentStatus({ connected: false }) }
+        if (written.length >= writes) stop.abort()
+      },
+    }
+    const args = ['status', '--watch', '--every', '10ms', '--socket', agent.address]
+    expect((await tallygate(args, { stdout, stop: stop.signal })).code).toBe(0)
+    return written
+  }
+
+  test('writes one line for each change where it is no terminal', async () => {
+    const lines = await watched(false, 2)
+    expect(lines[0]).toMatch(/^2027-01-15T08:00:00\.000Z {2}OK {2}.*\[connected, 12 entries, 3 to send, rules 7\]\n$/)
+    expect(lines[1]).toMatch(/ATTENTION {2}This device is offline .*\[offline, /)
+  })
+
+  test('draws the whole anew on a terminal', async () => {
+    const pages = await watched(true, 3)
+    for (const page of pages) expect(page.startsWith('\u001B[H\u001B[2J')).toBe(true)
+    expect(pages[0]).toContain('\nTOKENS OF ')
+  })
+
+  test('says that nobody answers, and goes on', async () => {
+    const stop = new AbortController()
+    const written: string[] = []
+    const stdout = {
+      write: (text: string) => {
+        written.push(text)
+        stop.abort()
+      },
+    }
+    const args = ['status', '--watch', '--every', '10ms', '--socket', '/nowhere/agent.sock']
+    expect(await tallygate(args, { stdout, stop: stop.signal })).toMatchObject({ code: 0, err: '' })
+    expect(written[0]).toMatch(/NO ANSWER {2}unix:\/nowhere\/agent\.sock: there is no such socket\. Start it /)
+  })
+
+  test('is not for programs', async () => {
+    expect(await tallygate(['status', '--watch', '--json'])).toMatchObject({ code: 64 })
+  })
 })

@@ -1,30 +1,104 @@
 /** `tallygate status`: how the agent of this device is, for a technician or a program. */
-import { Command } from 'commander'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Command, Option } from 'commander'
+import { z } from 'zod'
+import { verdictOf } from '../../agent/app/verdict.ts'
+import type { HttpClient } from '../../client/http.ts'
 import { parseAccount } from '../../core/account.ts'
 import { formatMicro } from '../../core/amount.ts'
 import { billed, room } from '../../core/grant.ts'
-import { AGENT_STATUS_PATH, agentStatus, type AgentStatus } from '../../protocol/local/status.ts'
+import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
+import type { DeviceReportWire } from '../../protocol/local/report.ts'
+import { AGENT_STATUS_PATH, agentStatus, type AgentStatus, type AgentStatusWire } from '../../protocol/local/status.ts'
 import { agentClient, type SocketFlags, withSocketFlag } from '../agent-socket.ts'
+import { durationArgument } from '../arguments.ts'
 import { columns } from '../columns.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
 
 interface StatusFlags extends SocketFlags {
   readonly json?: true
+  readonly check?: true
+  readonly watch?: true
+  readonly every: number
 }
+
+/** Exit codes of `--check`, by what the device can do at the moment. */
+const CHECK_EXIT = { ok: 0, attention: 1, refusing: 2 } as const
 
 export function command(io: Io): Command {
   return withSocketFlag(new Command('status'))
-    .description('Shows how the agent of this device is: link to the cloud, rules in force, tokens at hand.')
+    .description(
+      'Shows how the agent of this device is: link to the cloud, rules in force, tokens at hand. Exit code 0 when the agent ' +
+        'answers; with --check 0 when all is well, 1 when somebody should look at it, 2 when it refuses requests.',
+    )
     .option('--json', 'for programs: one JSON document')
+    .option('--check', 'tell by the exit code how the device is, for monitoring')
+    .addOption(
+      new Option('--watch', 'go on: redrawn on a terminal, elsewhere one line for each change').conflicts([
+        'check',
+        'json',
+      ]),
+    )
+    .option('--every <time>', 'how often --watch looks', durationArgument, 2_000)
     .action(async (flags: StatusFlags) => {
       using client = agentClient(flags, io)
-      const status = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
-      io.stdout.write(`${flags.json === true ? jsonLine(status) : describe(status, io.now()).join('\n')}\n`)
+      if (flags.watch === true) {
+        await watch(() => ask(client), flags.every, io)
+        return
+      }
+      const { status, verdict } = await ask(client)
+      io.stdout.write(`${flags.json === true ? jsonLine(status) : describe(status, verdict, io.now()).join('\n')}\n`)
+      if (flags.check === true) io.exitWith(CHECK_EXIT[verdict.level])
     })
 }
 
-function describe(status: AgentStatus, now: number): readonly string[] {
+interface Asked {
+  readonly status: AgentStatus
+  readonly verdict: DeviceReportWire['verdict']
+}
+
+async function ask(client: HttpClient): Promise<Asked> {
+  const raw = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, z.unknown())
+  const parsed = agentStatus.safeParse(raw)
+  if (parsed.success) return { status: parsed.data, verdict: verdictOf(raw as AgentStatusWire) }
+  throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `GET ${AGENT_STATUS_PATH}: answer`))
+}
+
+const CLEAR = '\u001B[H\u001B[2J'
+
+/** Until it is told to stop; an agent that does not answer is a state like any other. */
+async function watch(look: () => Promise<Asked>, everyMs: number, { stdout, stop, now }: Io): Promise<void> {
+  let last = ''
+  while (!stop.aborted) {
+    const [line, page] = await look().then(
+      ({ status, verdict }) => [lineOf(status, verdict), describe(status, verdict, now())] as const,
+      (error: unknown) => {
+        if (!(error instanceof CodedError)) throw error
+        const said = `NO ANSWER  ${error.message} ${ERRORS[error.code].remedy}`
+        return [said, [said]] as const
+      },
+    )
+    const at = new Date(now()).toISOString()
+    if (stdout.isTTY === true) stdout.write(`${CLEAR}${at}  (Ctrl-C ends it)\n\n${page.join('\n')}\n`)
+    else if (line !== last) stdout.write(`${at}  ${line}\n`)
+    last = line
+    await sleep(everyMs, undefined, { signal: stop }).catch(() => undefined)
+  }
+}
+
+/** What a change is told by. */
+function lineOf(
+  { connected, lastEntry, backlog, conditions, policies }: AgentStatus,
+  { level, sentence }: Asked['verdict'],
+): string {
+  const rules = policies.map(({ applied }) => String(applied)).join(', ')
+  const problems = conditions.map(({ subject, code }) => `, ${subject}: ${code}`).join('')
+  const link = connected ? 'connected' : 'offline'
+  return `${level.toUpperCase()}  ${sentence} [${link}, ${lastEntry} entries, ${backlog} to send, rules ${rules}${problems}]`
+}
+
+function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: number): readonly string[] {
   const ago = (instant: number | null): string =>
     instant === null ? 'never' : `${roughly(Math.max(0, now - instant))} ago`
   const facts = columns([
@@ -52,10 +126,13 @@ function describe(status: AgentStatus, now: number): readonly string[] {
       ].join(', '),
     ]),
   ])
-  const conditions = status.conditions.map(
-    ({ subject, code, message, since }) => `! ${subject}: ${code}: ${message} (since ${new Date(since).toISOString()})`,
-  )
+  const conditions = status.conditions.flatMap(({ subject, code, message, since }) => [
+    `! ${subject}: ${code}: ${message} (since ${new Date(since).toISOString()})`,
+    ...(Object.hasOwn(ERRORS, code) ? [`  what to do: ${ERRORS[code as ErrorCode].remedy}`] : []),
+  ])
   return [
+    sentence,
+    '',
     ...facts,
     ...(status.accounts.length === 0 ? [] : ['', ...accounts]),
     ...(conditions.length === 0 ? [] : ['', ...conditions]),

@@ -1,0 +1,40 @@
+/** `tallygate support-bundle`: one file for whoever helps from afar. */
+import { promisify } from 'node:util'
+import { gzip } from 'node:zlib'
+import { Command } from 'commander'
+import { type SocketFlags, withSocketFlag } from '../agent-socket.ts'
+import { gather } from '../doctor/gather.ts'
+import type { Io } from '../io.ts'
+import { contents } from '../support/contents.ts'
+import { tar } from '../support/tar.ts'
+import { writeWholeFile } from '../whole-file.ts'
+
+interface BundleFlags extends SocketFlags {
+  readonly output?: string
+  readonly network: boolean
+}
+
+export function command(io: Io): Command {
+  return withSocketFlag(new Command('support-bundle'))
+    .description(
+      'Packs status, checks, settings, versions, log lines, schema and heads of the ledger into one tar.gz, without keys, tokens ' +
+        'and passwords. Works with the agent running or not.',
+    )
+    .option('--output <file>', 'where to (default: tallygate-support-<time>.tar.gz in this directory)')
+    .option('--no-network', 'ask neither name servers nor cloud nor broker')
+    .action(async (flags: BundleFlags) => {
+      const facts = await gather(io, { socket: flags.socket, network: flags.network })
+      const files = await contents(facts, flags.socket, io)
+      const packed = await promisify(gzip)(tar(files, facts.now))
+      const stamp = new Date(facts.now).toISOString().replaceAll(/[:.]/g, '-')
+      const path = flags.output ?? `tallygate-support-${stamp}.tar.gz`
+      await writeWholeFile(path, once(packed))
+      io.stdout.write(
+        `${path}: ${packed.length} bytes, ${files.length} files. Look into it before you send it: tar -tzf ${path}\n`,
+      )
+    })
+}
+
+async function* once(bytes: Uint8Array): AsyncIterable<Uint8Array> {
+  yield await Promise.resolve(bytes)
+}

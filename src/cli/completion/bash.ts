@@ -1,0 +1,64 @@
+/** The completion script for bash: words come from the commands themselves, and nothing is run to complete a line. */
+import { type CommandShape, type OptionShape, everyCommand } from '../shape.ts'
+
+export function bashCompletion(program: CommandShape): string {
+  const commands = [...everyCommand(program)]
+  const cases = (rows: readonly string[]): string => (rows.length === 0 ? '    (none) ;;' : rows.join('\n'))
+  const steps = commands.filter(({ path }) => path.length > 0).map(({ path }) => quoted(stepTo(path)))
+  const valued = commands.flatMap(({ path, options }) =>
+    options.filter(({ takesValue }) => takesValue).map((option) => ({ path, option })),
+  )
+  const choices = valued
+    .filter(({ option }) => option.choices.length > 0)
+    .map(({ path, option }) => `    ${patternOf(path, option)}) words=${quoted(option.choices.join(' '))} ;;`)
+  const files = valued.filter(({ option }) => option.isPath && option.choices.length === 0)
+  const others = valued.filter(({ option }) => !option.isPath && option.choices.length === 0)
+  const list = (rows: typeof valued): string => rows.map(({ path, option }) => patternOf(path, option)).join('|')
+  const words = commands.map(({ path, options, commands: below }) => {
+    const all = [...below.map((each) => each.path.at(-1) ?? ''), ...options.map(({ long }) => long), '--help']
+    return `    ${quoted(path.join(' '))}) words=${quoted([...new Set(all)].join(' '))} ;;`
+  })
+  return `# Completion of tallygate for bash. Generated from the commands themselves.
+_tallygate() {
+  local cur="\${COMP_WORDS[COMP_CWORD]}" prev="\${COMP_WORDS[COMP_CWORD - 1]}" at="" words="" word i
+  if [[ "$prev" == "=" ]]; then prev="\${COMP_WORDS[COMP_CWORD - 2]}"; fi
+  if [[ "$cur" == "=" ]]; then cur=""; fi
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    word="\${COMP_WORDS[i]}"
+    case "$at $word" in
+    ${steps.join('|')}) at="\${at:+$at }$word" ;;
+    ${valued.length === 0 ? '(none)' : list(valued)}) ((i++)) ;;
+    esac
+  done
+  COMPREPLY=()
+  case "$at $prev" in
+${cases(choices)}
+    ${files.length === 0 ? '(none)' : list(files)})
+      compopt -o filenames 2>/dev/null || true
+      mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+      return ;;
+    ${others.length === 0 ? '(none)' : list(others)}) return ;;
+    *)
+      case "$at" in
+${cases(words)}
+      esac ;;
+  esac
+  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+}
+complete -F _tallygate tallygate
+`
+}
+
+/** What stands in the line when a command is reached: the way to it, and its own word. */
+function stepTo(path: readonly string[]): string {
+  return `${path.slice(0, -1).join(' ')} ${path.at(-1) ?? ''}`
+}
+
+function patternOf(path: readonly string[], { long, short }: OptionShape): string {
+  const names = short === null || short === long ? [long] : [long, short]
+  return names.map((name) => quoted(`${path.join(' ')} ${name}`)).join('|')
+}
+
+function quoted(text: string): string {
+  return `'${text.replaceAll("'", "'\\''")}'`
+}

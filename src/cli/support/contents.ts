@@ -1,0 +1,144 @@
+/**
+ * What goes into a support bundle: how the agent is, what the doctor finds, the settings, versions, the last log lines, the
+ * schema and the heads of the ledger. Never entries, keys or tokens; every file goes through the redactor.
+ */
+import { readFileSync } from 'node:fs'
+import { arch, platform, release, uptime } from 'node:os'
+import type { AgentSettings } from '../../agent/settings.ts'
+import { agentOptions } from '../../agent/settings.ts'
+import { verdictOf } from '../../agent/app/verdict.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { AGENT_STATUS_PATH, type AgentStatusWire } from '../../protocol/local/status.ts'
+import { Secret, namedOptions } from '../../settings/option.ts'
+import { z } from 'zod'
+import { agentClient } from '../agent-socket.ts'
+import type { DoctorFacts } from '../doctor/facts.ts'
+import { examine } from '../doctor/examine.ts'
+import type { Io } from '../io.ts'
+import { USUAL_UNIT, journalLines, rememberedLines } from '../log-lines.ts'
+import { redactor } from './redact.ts'
+import type { PackedFile } from './tar.ts'
+
+/** Most text of one file; the beginning of a longer one is left out. */
+const TEXT_MAX = 2_000_000
+
+const LOG_LINES = 5_000
+
+export async function contents(facts: DoctorFacts, socket: string | undefined, io: Io): Promise<readonly PackedFile[]> {
+  const { settings, inspected, configuration } = facts
+  const report = await reportOf(socket, io)
+  const log = await logOf(socket, io)
+  const files: PackedFile[] = [
+    { name: 'README.txt', text: README },
+    { name: 'report.json', text: jsonOf(report) },
+    { name: 'doctor.json', text: jsonOf(examine(facts)) },
+    { name: 'versions.json', text: jsonOf(versionsOf(facts)) },
+    { name: 'settings.json', text: jsonOf(settingsOf(settings)) },
+    ...(configuration.file === null ? [] : [{ name: 'agent.toml', text: textOf(configuration.file) }]),
+    { name: 'environment.json', text: jsonOf(environmentOf(io)) },
+    { name: 'log.ndjson', text: log },
+    { name: 'schema.sql', text: inspected.tables === null ? '' : `${inspected.tables};\n` },
+    { name: 'ledger.json', text: jsonOf(ledgerOf(facts)) },
+  ]
+  const clean = redactor(secretsOf(facts))
+  return files.map(({ name, text }) => ({ name: `tallygate-support/${name}`, text: clean(text.slice(-TEXT_MAX)) }))
+}
+
+const README = `A support bundle of a Tallygate device.
+
+report.json       how the agent says it is, or why it does not answer
+doctor.json       every check of tallygate doctor
+versions.json     versions of the software and of the system
+settings.json     settings in force; agent.toml: the file that they come from
+environment.json  names of variables that settings may come from, without values
+log.ndjson        last log lines of the agent
+schema.sql        tables of the ledger
+ledger.json       heads, counts, rules and ledgers put aside; no entries
+
+Keys, tokens and passwords were taken out. Names of line items and of requesters that have a limit of their own are in report.json.
+`
+
+async function reportOf(socket: string | undefined, io: Io): Promise<unknown> {
+  try {
+    using client = agentClient(socket === undefined ? {} : { socket }, io)
+    const status = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, z.unknown())
+    return { verdict: verdictOf(status as AgentStatusWire), status }
+  } catch (error) {
+    if (error instanceof CodedError) return { problem: { code: error.code, message: error.message } }
+    return { problem: { code: 'INTERNAL', message: String(error) } }
+  }
+}
+
+async function logOf(socket: string | undefined, io: Io): Promise<string> {
+  const journal = await journalLines(USUAL_UNIT, LOG_LINES, io)
+  if (journal !== null) return `${journal.join('\n')}\n`
+  try {
+    using client = agentClient(socket === undefined ? {} : { socket }, io)
+    return `${(await rememberedLines(client)).slice(-LOG_LINES).join('\n')}\n`
+  } catch {
+    return ''
+  }
+}
+
+function versionsOf({ version, node, sqlite, timeZone, now }: DoctorFacts): unknown {
+  return {
+    made: new Date(now).toISOString(),
+    tallygate: version,
+    node: node.version,
+    sqlite,
+    components: process.versions,
+    system: { platform: platform(), arch: arch(), release: release(), upForSeconds: Math.floor(uptime()) },
+    distribution: /^PRETTY_NAME="?([^"\n]*)/m.exec(textOf('/etc/os-release'))?.[1] ?? null,
+    timeZone: timeZone.name,
+  }
+}
+
+/** By key, as the documentation names them; a secret only says whether it is set. */
+function settingsOf(settings: AgentSettings): unknown {
+  return Object.fromEntries(
+    namedOptions(agentOptions).map(({ key, path }) => {
+      const value = path.reduce<unknown>(
+        (node, part) => (node as Record<string, unknown> | undefined)?.[part],
+        settings,
+      )
+      return [key, value instanceof Secret ? '[secret]' : value]
+    }),
+  )
+}
+
+function environmentOf({ env }: Io): readonly string[] {
+  return Object.keys(env)
+    .filter((name) => name.startsWith('TALLYGATE_') || name === 'TZ' || name === 'TMPDIR')
+    .sort()
+}
+
+function ledgerOf({ inspected, verification, database, log, slack }: DoctorFacts): unknown {
+  const { problem, quickCheck, schema, state, policies, rescues, identity } = inspected
+  const about = identity === null ? null : { ...identity, trustedKeys: identity.trustedKeys.length }
+  const files = [database, log, slack].map(({ path, size, mode, uid, kind }) => ({ path, size, mode, uid, kind }))
+  return { problem, quickCheck, schema, files, identity: about, state, policies, rescues, verification }
+}
+
+/** Everything on this machine that must not be in the bundle, wherever it turns up. */
+function secretsOf({ settings, key, configuration }: DoctorFacts): readonly string[] {
+  const set = namedOptions(agentOptions).flatMap(({ path }) => {
+    const value = path.reduce<unknown>((node, part) => (node as Record<string, unknown> | undefined)?.[part], settings)
+    return value instanceof Secret ? [value.reveal()] : []
+  })
+  const [, ...secretFiles] = configuration.file === null ? [null, ...configuration.files] : configuration.files
+  const paths = [key.path, ...secretFiles.flatMap((file) => (file === null ? [] : [file.path]))]
+  return [...set, ...paths.map(textOf)]
+}
+
+function jsonOf(value: unknown): string {
+  return `${JSON.stringify(value, (_key, part: unknown) => (typeof part === 'bigint' ? String(part) : part), 2)}\n`
+}
+
+/** Empty for a file that cannot be read. */
+function textOf(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return ''
+  }
+}

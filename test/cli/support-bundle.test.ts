@@ -1,0 +1,146 @@
+// `tallygate support-bundle`: what is in it, and what must never be, with the agent running, stopped and broken.
+import { execFileSync } from 'node:child_process'
+import { readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs'
+import { mkdirSync } from 'node:fs'
+import { join } from 'node:path'
+import { gunzipSync } from 'node:zlib'
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { redactor } from '../../src/cli/support/redact.ts'
+import { AGENT_LOG_PATH } from '../../src/protocol/local/log.ts'
+import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
+import { temporaryDirectory } from '../agent/harness.ts'
+import { Application, Site } from '../agent/site.ts'
+import { agentStatus } from './agent-status.ts'
+import { fakeService } from './fake-service.ts'
+import { tallygate } from './outside.ts'
+
+const JWT = 'eyJhbGciOiJFZERTQSIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJkZXZpY2UifQ.c2lnbmF0dXJlLW9mLWEtdG9rZW4'
+const PEM =
+  '-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIPlantedPlantedPlantedPlantedPlanted\n-----END PRIVATE KEY-----\n'
+
+const NAMES = [
+  ...['README.txt', 'doctor.json', 'environment.json', 'ledger.json', 'log.ndjson'],
+  ...['report.json', 'schema.sql', 'settings.json', 'versions.json'],
+]
+
+/** Unpacks with the tar of the system. */
+function unpack(file: string): Readonly<Record<string, string>> {
+  const folder = temporaryDirectory()
+  execFileSync('tar', ['-xzf', file, '-C', folder])
+  const inside = join(folder, 'tallygate-support')
+  return Object.fromEntries(readdirSync(inside).map((name) => [name, readFileSync(join(inside, name), 'utf8')]))
+}
+
+async function bundle(env: Readonly<Record<string, string>>, more: readonly string[] = []) {
+  const file = join(temporaryDirectory(), 'bundle.tar.gz')
+  const args = ['support-bundle', '--no-network', '--output', file, ...more]
+  const ran = await tallygate(args, {
+    env: { PATH: '/nowhere', ...env },
+    readText: (path) => readFileSync(path, 'utf8'),
+    now: Date.now,
+  })
+  if (ran.code !== 0) throw new Error(ran.err)
+  return { file, files: unpack(file), ...ran }
+}
+
+test(
+  'with a running agent it has everything that helps, and none of the secrets of the device',
+  { timeout: 60_000 },
+  async () => {
+    const site = await Site.make()
+    const agent = await site.start()
+    const application = new Application(agent)
+    await application.until(({ accounts }) => accounts.length > 0)
+    await application.ask(1)
+    const env = {
+      TALLYGATE_AGENT_STATE_DIRECTORY: site.stateDirectory,
+      TALLYGATE_AGENT_SOCKET_PATH: site.socketPath,
+      TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: join(site.directory, 'token'),
+    }
+    const running = await bundle(env)
+    expect(Object.keys(running.files).sort()).toEqual(NAMES)
+    expect(statSync(running.file).mode & 0o077).toBe(0)
+    expect(statSync(running.file).size).toBeLessThan(200_000)
+    expect(JSON.parse(running.files['report.json']!)).toMatchObject({ status: { lastEntry: 1 } })
+    expect(JSON.parse(running.files['ledger.json']!)).toMatchObject({ quickCheck: 'ok', state: { last_entry: 1 } })
+    expect(JSON.parse(running.files['settings.json']!)).toMatchObject({ 'enrollment.token_file': '[secret]' })
+    expect(running.files['schema.sql']).toContain('CREATE TABLE entry')
+    expect(running.files['environment.json']).toContain('TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE')
+
+    await agent.stop()
+    const stopped = await bundle(env)
+    expect(JSON.parse(stopped.files['report.json']!)).toMatchObject({ problem: { code: 'AGENT_UNREACHABLE' } })
+    expect(JSON.parse(stopped.files['ledger.json']!)).toMatchObject({ quickCheck: 'ok' })
+
+    const token = readFileSync(join(site.directory, 'token'), 'utf8')
+    const key = readFileSync(join(site.stateDirectory, 'device.key'), 'utf8').split('\n')[1]!
+    const entry = 'correlationId'
+    for (const { file } of [running, stopped]) {
+      const text = gunzipSync(readFileSync(file)).toString('latin1')
+      for (const secret of [token, token.slice(-40), key, 'PRIVATE KEY']) expect(text).not.toContain(secret)
+      expect(text).not.toContain(entry)
+    }
+  },
+)
+
+test('secrets that were planted wherever text comes from are not in it', { timeout: 60_000 }, async () => {
+  const folder = temporaryDirectory()
+  const state = join(folder, 'state')
+  mkdirSync(state)
+  writeFileSync(join(state, 'device.key'), PEM)
+  writeFileSync(join(folder, 'token'), 'Planted-Enrollment-4711')
+  const config = join(folder, 'agent.toml')
+  writeFileSync(
+    config,
+    `# password = "Planted-Comment-1", see https://root:Planted-Url-2@example.org/\n` +
+      `[state]\ndirectory = "${state}"\n[enrollment]\ntoken_file = "${join(folder, 'token')}"\n`,
+  )
+  const lines = [
+    { msg: `token ${JWT} refused`, url: 'mqtts://device:Planted-Broker-3@broker.example:8883' },
+    { msg: 'Authorization: Bearer Planted-Bearer-4', body: JSON.stringify({ password: 'Planted-Nested-5' }) },
+    { msg: PEM, err: { stack: 'postgres://u:Planted-Stack-6@db/x?password=Planted-Query-7&x=1' } },
+    { msg: 'jwk {"kty":"OKP","d":"PlantedPlantedPlantedPlantedPlanted-8"} Planted-Enrollment-4711' },
+  ].map((line) => JSON.stringify({ level: 30, time: 1, ...line }))
+  const condition = {
+    subject: 'sync',
+    code: 'CLOUD_UNREACHABLE',
+    message: `https://x:Planted-Report-9@cloud ${JWT}`,
+    since: 1,
+  }
+  await using agent = await fakeService('socket', {
+    [`GET ${AGENT_STATUS_PATH}`]: { body: agentStatus({ conditions: [condition] }) },
+    [`GET ${AGENT_LOG_PATH}`]: { body: `${lines.join('\n')}\n` },
+  })
+  const { file, files } = await bundle({ TALLYGATE_AGENT_CONFIG: config }, ['--socket', agent.address])
+  expect(files['agent.toml']).toContain('[enrollment]')
+  expect(files['log.ndjson']).toContain('broker.example:8883')
+  const text = gunzipSync(readFileSync(file)).toString('latin1')
+  expect(text).not.toMatch(/Planted/)
+  expect(text).not.toContain(JWT.slice(0, 30))
+  expect(text).not.toContain('c2lnbmF0dXJl')
+})
+
+test('it stays small, however much there is to tell', { timeout: 60_000 }, async () => {
+  const line = JSON.stringify({ level: 30, time: 1, msg: 'x'.repeat(2_000) })
+  await using agent = await fakeService('socket', {
+    [`GET ${AGENT_STATUS_PATH}`]: { body: agentStatus() },
+    [`GET ${AGENT_LOG_PATH}`]: { body: `${Array.from({ length: 4_000 }, () => line).join('\n')}\n` },
+  })
+  const { files } = await bundle({ TALLYGATE_AGENT_STATE_DIRECTORY: temporaryDirectory() }, ['--socket', agent.address])
+  expect(files['log.ndjson']!.length).toBeLessThanOrEqual(2_100_000)
+})
+
+test('a place that cannot be written is told', async () => {
+  const args = ['support-bundle', '--no-network', '--output', '/nowhere/x.tar.gz']
+  expect(await tallygate(args, { env: { TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere' } })).toMatchObject({ code: 73 })
+})
+
+test('no known secret is left by the redactor, whatever stands around it', () => {
+  const secret = fc.stringMatching(/^[\w!#$%^*()+-]{8,40}$/)
+  fc.assert(
+    fc.property(secret, fc.string(), fc.string(), (planted, before, after) => {
+      expect(redactor([`${planted}\n`])(`${before}${planted}${after}`)).not.toContain(planted)
+    }),
+  )
+})

@@ -1,0 +1,45 @@
+// The manual pages: one for each command, in the form that man takes.
+import { execFileSync } from 'node:child_process'
+import { readFileSync, readdirSync } from 'node:fs'
+import { describe, expect, it, test } from 'vitest'
+
+const folder = new URL('../../docs/man/', import.meta.url)
+const names = readdirSync(folder)
+const read = (name: string): string => readFileSync(new URL(name, folder), 'utf8')
+
+const MACROS = new Set(['TH', 'SH', 'SS', 'TP', 'B', 'I', 'BR', 'RI', 'br', 'nf', 'fi', '\\"'])
+
+describe.each(names)('%s', (name) => {
+  it('has the sections that are looked for, and nothing that is taken for a macro by mistake', () => {
+    const page = read(name)
+    for (const section of ['NAME', 'DESCRIPTION', '"SEE ALSO"']) expect(page).toContain(`\n.SH ${section}\n`)
+    const macros = page.split('\n').flatMap((line) => /^[.']\s*(\S+)/.exec(line)?.[1] ?? [])
+    expect(macros.filter((macro) => !MACROS.has(macro))).toEqual([])
+    // In the place of a name, "apropos" reads one line.
+    expect(page).toMatch(/\n\.SH NAME\n\S[^\n]* \\- [^\n]+\n\.SH /)
+  })
+
+  it('is taken by man without a warning, where there is a man', () => {
+    if (!hasMan()) return
+    const options = ['--warnings', '-E', 'UTF-8', '-l', '-Tutf8', '-Z', new URL(name, folder).pathname]
+    const env = { ...process.env, LC_ALL: 'C.UTF-8', MANWIDTH: '80' }
+    expect(execFileSync('sh', ['-c', 'man "$@" 2>&1 >/dev/null', 'sh', ...options], { encoding: 'utf8', env })).toBe('')
+  })
+})
+
+test('there is one for each command, and the one of settings', () => {
+  for (const name of ['tallygate.1', 'tallygate-doctor.1', 'tallygate-devices.1', 'tallygate.toml.5']) {
+    expect(names).toContain(name)
+  }
+  expect(read('tallygate.1')).toContain('.BR tallygate\\-explain (1)')
+  expect(read('tallygate.toml.5')).toContain('TALLYGATE_AGENT_SOCKET_PATH')
+})
+
+function hasMan(): boolean {
+  try {
+    execFileSync('man', ['--version'], { stdio: 'ignore' })
+    return true
+  } catch {
+    return false
+  }
+}
