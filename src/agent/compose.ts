@@ -195,7 +195,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const machine = () => lookAtMachine(settings.state.directory)
   const status = await openStatusPage(
     settings,
-    () => reportOf({ status: agent.status, journal, machine }),
+    () => reportOf({ status: agent.status, journal, machine, refusals: agent.refusals }),
     agent.readiness,
     log,
   )

@@ -42,15 +42,17 @@ export async function run(args: readonly string[], world: World): Promise<number
   const given = args.filter((arg) => arg !== '--debug')
   let exitCode = 0
   const io: Io = { ...world, exitWith: (code) => (exitCode = code) }
+  let called = new Command('tallygate')
   try {
-    const called = given.find((arg) => Object.hasOwn(COMMANDS, arg))
-    const program = await build(io, (name) => name === called)
+    const name = given.find((arg) => Object.hasOwn(COMMANDS, arg))
+    const program = await build(io, (each) => each === name)
+    called = calledBy(program, given)
     await program.parseAsync(given, { from: 'user' })
     return exitCode
   } catch (error) {
     if (error instanceof CommanderError && error.exitCode === 0) return 0
-    const coded = asCoded(error)
-    io.stderr.write(`${line(coded)}\n`)
+    const coded = asCoded(error, called)
+    io.stderr.write(`${line(coded, called)}\n`)
     if (debug) io.stderr.write(`${coded.cause instanceof Error ? (coded.cause.stack ?? '') : (coded.stack ?? '')}\n`)
     return coded.exitCode
   }
@@ -87,16 +89,30 @@ function prepare(command: Command, io: Io): void {
   for (const each of command.commands) prepare(each, io)
 }
 
-function asCoded(error: unknown): CodedError {
+/** The command that the words lead to, as far as they do. */
+function calledBy(program: Command, args: readonly string[]): Command {
+  let command = program
+  for (const arg of args) command = command.commands.find((each) => each.name() === arg) ?? command
+  return command
+}
+
+/** `tallygate devices list` */
+function wordsOf(command: Command): string {
+  return command.parent === null ? command.name() : `${wordsOf(command.parent)} ${command.name()}`
+}
+
+function asCoded(error: unknown, called: Command): CodedError {
   if (error instanceof CodedError) return error
   if (error instanceof CommanderError) {
     const message = error.message.replace(/^error: /, '').replaceAll(/\s*\n\s*/g, ' ')
-    return new CodedError('USAGE', message === '(outputHelp)' ? 'A command is needed.' : message)
+    const below = called.commands.map((each) => each.name()).join(', ')
+    return new CodedError('USAGE', message === '(outputHelp)' ? `A command is needed: ${below}.` : message)
   }
   return new CodedError('INTERNAL', error instanceof Error ? error.message : String(error), { cause: error })
 }
 
-function line({ code, message }: CodedError): string {
+function line({ code, message }: CodedError, called: Command): string {
   const sentence = /[.?!)]$/.test(message) ? message : `${message}.`
-  return `tallygate: ${code}: ${sentence} ${ERRORS[code].remedy}`.replaceAll(/\s*\n\s*/g, ' ')
+  const remedy = code === 'USAGE' ? `See ${wordsOf(called)} --help.` : ERRORS[code].remedy
+  return `tallygate: ${code}: ${sentence} ${remedy}`.replaceAll(/\s*\n\s*/g, ' ')
 }

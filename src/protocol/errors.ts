@@ -71,7 +71,8 @@ export const ERRORS = catalogue({
   },
   OUTPUT_UNWRITABLE: {
     meaning: 'The file that a command was told to write cannot be written.',
-    remedy: 'Make room, correct the path or its permissions, and run the command again with the same cursor.',
+    remedy:
+      'Make room, or correct the path or its permissions, and run the command again; an export with the same cursor.',
     http: 500,
     exit: 73,
     retry: 'no',

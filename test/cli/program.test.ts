@@ -10,7 +10,7 @@ const bin = new URL('bin/tallygate.js', root).pathname
 
 describe('a command line that is not understood is USAGE, exit code 64, in one line:', () => {
   test.each([
-    ['no command', [], 'A command is needed.'],
+    ['no command', [], 'A command is needed: cloud, agent, '],
     ['an unknown command', ['agnet'], "unknown command 'agnet' (Did you mean agent?)"],
     ['an unknown option', ['token', '--key', 'x', '--amdin'], "unknown option '--amdin' (Did you mean --admin?)"],
     ['an option too little', ['token', '--admin'], "required option '--key <file>' not specified"],
@@ -18,14 +18,19 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
     ['a value that is not taken', ['token', '--ttl', 'long'], 'It takes a duration such as 30s, 5m or 24h.'],
     ['options that exclude each other', ['token', '--admin', '--client', '--key', 'x'], 'cannot be used with'],
     ['an argument too many', ['status', 'please'], 'too many arguments'],
-    ['no subcommand', ['devices'], 'A command is needed.'],
+    ['no subcommand', ['devices'], 'A command is needed: enrollment-token, list, '],
     ['an unknown subcommand', ['devices', 'lsit'], "unknown command 'lsit'"],
   ])('%s', async (_what, args, message) => {
     const { code, out, err } = await tallygate(args)
     expect(code).toBe(64)
     expect(out).toBe('')
-    expect(err).toMatch(/^tallygate: USAGE: [^\n]* See --help\.\n$/)
+    expect(err).toMatch(/^tallygate: USAGE: [^\n]* See tallygate( \w+)* --help\.\n$/)
     expect(err).toContain(message)
+  })
+
+  test('names the help of the command that was meant', async () => {
+    expect((await tallygate(['devices', 'list', '--fox'])).err).toMatch(/ See tallygate devices list --help\.\n$/)
+    expect((await tallygate(['frobnicate'])).err).toMatch(/ See tallygate --help\.\n$/)
   })
 })
 

@@ -45,6 +45,11 @@ export class Refusals {
     return correlationId
   }
 
+  /** Newest first. */
+  latest(count: number): readonly KeptRefusal[] {
+    return [...this.#kept.values()].slice(-count).reverse()
+  }
+
   /** @param correlationId in lower case */
   get(correlationId: string): KeptRefusal | undefined {
     return this.#kept.get(correlationId)

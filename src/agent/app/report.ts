@@ -1,18 +1,20 @@
 /** What a technician is told of the device: gathered from its parts, changing nothing. */
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import { type ErrorCode, ERRORS } from '../../protocol/errors.ts'
-import { DECISIONS_MAX, type DeviceReportWire } from '../../protocol/local/report.ts'
+import { DECISIONS_MAX, REFUSALS_MAX, type DeviceReportWire } from '../../protocol/local/report.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { Journal } from './journal.ts'
+import type { Refusals } from './refusals.ts'
 import { clockVerdict, verdictOf } from './verdict.ts'
 
 export interface ReportParts {
   readonly status: () => AgentStatusWire
   readonly journal: Pick<Journal, 'recent'>
   readonly machine: () => Promise<DeviceReportWire['machine']>
+  readonly refusals: Pick<Refusals, 'latest'>
 }
 
-export async function reportOf({ status, journal, machine }: ReportParts): Promise<DeviceReportWire> {
+export async function reportOf({ status, journal, machine, refusals }: ReportParts): Promise<DeviceReportWire> {
   const [entries, facts] = await Promise.all([journal.recent(DECISIONS_MAX), machine()])
   const now = status()
   return {
@@ -24,15 +26,18 @@ export async function reportOf({ status, journal, machine }: ReportParts): Promi
       .filter(({ kind }) => kind === 'access')
       .flatMap(decisionsOf)
       .slice(0, DECISIONS_MAX),
-    problems: now.conditions.map((condition) => ({
-      ...condition,
-      remedy: condition.code in ERRORS ? ERRORS[condition.code as ErrorCode].remedy : '',
-    })),
+    refusals: refusals.latest(REFUSALS_MAX).map(({ caller: _, ...refusal }) => withRemedy(refusal)),
+    problems: now.conditions.map(withRemedy),
   }
 }
 
-function decisionsOf({ n, at, requester, items }: EntryBodyWire): DeviceReportWire['decisions'] {
+/** With what the catalogue of errors advises. */
+function withRemedy<T extends { readonly code: string }>(told: T): T & { readonly remedy: string } {
+  return { ...told, remedy: told.code in ERRORS ? ERRORS[told.code as ErrorCode].remedy : '' }
+}
+
+function decisionsOf({ n, at, correlationId, requester, items }: EntryBodyWire): DeviceReportWire['decisions'] {
   return items.map(({ item, version, count, outcome, total }) => {
-    return { n, at, requester, item, version, count, outcome, tokens: total }
+    return { n, correlationId, at, requester, item, version, count, outcome, tokens: total }
   })
 }

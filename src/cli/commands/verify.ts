@@ -7,6 +7,7 @@ import { readLedger } from '../../agent/adapters/sqlite/read-ledger.ts'
 import { type Finding, type Verification, verifyLedger } from '../../agent/app/verify-ledger.ts'
 import { CodedError, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import { type LedgerBundle, ledgerBundle } from '../../protocol/local/ledger-bundle.ts'
+import { readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
 import { writeWholeFile } from '../whole-file.ts'
@@ -47,11 +48,12 @@ export function command(io: Io): Command {
 function readBundle(path: string, io: Io): LedgerBundle {
   const unreadable = (why: string, cause?: unknown): CodedError =>
     new CodedError('LEDGER_UNREADABLE', `${path}: ${why}`, { cause, facts: { path } })
+  const text = readFileArgument(io, path, 'LEDGER_UNREADABLE')
   let value: unknown
   try {
-    value = JSON.parse(io.readText(path))
+    value = JSON.parse(text)
   } catch (cause) {
-    throw unreadable('it cannot be read, or is no JSON', cause)
+    throw unreadable('it is no JSON.', cause)
   }
   const parsed = ledgerBundle.safeParse(value)
   if (!parsed.success) throw unreadable(firstProblem(parsed.error, 'bundle'))

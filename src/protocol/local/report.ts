@@ -9,6 +9,9 @@ import { agentStatus } from './status.ts'
 /** Decisions in one report, newest first. */
 export const DECISIONS_MAX = 20
 
+/** Refusals in one report. */
+export const REFUSALS_MAX = 5
+
 const size = z.int().min(0).nullable()
 
 export const deviceReport = z.strictObject({
@@ -31,6 +34,8 @@ export const deviceReport = z.strictObject({
     .array(
       z.strictObject({
         n: z.int().min(1),
+        /** What `tallygate explain` takes. */
+        correlationId: z.string(),
         at: instant,
         requester: z.strictObject({ type: z.string(), value: z.string() }),
         item: z.string(),
@@ -43,6 +48,19 @@ export const deviceReport = z.strictObject({
       }),
     )
     .max(DECISIONS_MAX),
+  /** Requests that were turned away before anything was decided, newest first, since the start; and what to do about it. */
+  refusals: z
+    .array(
+      z.strictObject({
+        correlationId: z.string(),
+        at: instant,
+        request: z.string(),
+        code: z.string(),
+        message: z.string(),
+        remedy: z.string(),
+      }),
+    )
+    .max(REFUSALS_MAX),
   /** What is wrong at the moment, oldest first, and what to do about it. */
   problems: z.array(
     z.strictObject({

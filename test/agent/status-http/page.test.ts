@@ -21,6 +21,9 @@ describe('the status page', () => {
         {
           decisions: [{ ...decision(1, HOSTILE, '0', HOSTILE, HOSTILE), version: HOSTILE, count: HOSTILE }],
           problems: [problem],
+          refusals: [
+            { correlationId: HOSTILE, at: 1, request: HOSTILE, code: HOSTILE, message: HOSTILE, remedy: HOSTILE },
+          ],
           verdict: { level: 'ok', sentence: HOSTILE },
         },
       ),

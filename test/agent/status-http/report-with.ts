@@ -27,6 +27,7 @@ export function reportWith(
       decision(11, 'DENIED_BY_RULE', '0'),
       decision(10, 'INSUFFICIENT_TOKENS', '0', 'LaserCut'),
     ],
+    refusals: [],
     problems: [],
     ...changes,
   }
@@ -40,7 +41,18 @@ export function decision(
   value = 'anna',
 ): DeviceReportWire['decisions'][number] {
   const at = 1_800_000_000_000 - (13 - n) * 7_000
-  return { n, at, requester: { type: 'user', value }, item, version: '1.0', count: '2.5', outcome, tokens }
+  const correlationId = `5c8ec4fd-f17f-4657-bf09-74a97ddc9f${String(n).padStart(2, '0')}`
+  return {
+    n,
+    correlationId,
+    at,
+    requester: { type: 'user', value },
+    item,
+    version: '1.0',
+    count: '2.5',
+    outcome,
+    tokens,
+  }
 }
 
 /** What somebody who chooses names may send. */

@@ -44,6 +44,14 @@ const full = problem(
   'Make room on the disk, or let the device reach the cloud.',
   3,
 )
+const stale = {
+  correlationId: '5c8ec4fd-f17f-4657-bf09-74a97ddc9f99',
+  at: NOW - 41_000,
+  request: `POST v1.1 access-request of ${instanceId}`,
+  code: 'POLICY_STALE',
+  message: 'revision 7 was last confirmed too long ago',
+  remedy: 'Let the device reach the cloud; the administrator sets the grace.',
+}
 const isAway = {
   connected: false,
   push: 'DISCONNECTED' as const,
@@ -63,7 +71,7 @@ export const SCENES: Readonly<Record<'working' | 'offline' | 'refusing' | 'empty
       clock: { now: NOW, earliest: NOW, latest: null },
       conditions: [away, full].map(conditionOf),
     },
-    { decisions, problems: [away, full], clock: { verdict: 'unbounded', widthMs: null } },
+    { decisions, problems: [away, full], refusals: [stale], clock: { verdict: 'unbounded', widthMs: null } },
   ),
   empty: reportWith(
     {

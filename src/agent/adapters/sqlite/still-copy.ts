@@ -35,7 +35,7 @@ async function copyStill(path: string, to: string): Promise<void> {
       else await copyFile(`${path}-wal`, `${to}-wal`)
       if (head === (await logHead(path)) && (await same(path, to))) return
     } catch (cause) {
-      throw new CodedError('LEDGER_UNREADABLE', `${path} cannot be read: ${messageOf(cause)}`, {
+      throw new CodedError('LEDGER_UNREADABLE', `${path} cannot be read: ${reasonOf(cause)}.`, {
         cause,
         facts: { path },
       })
@@ -68,6 +68,14 @@ async function same(one: string, other: string): Promise<boolean> {
   }
 }
 
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
+function reasonOf(error: unknown): string {
+  const { code = '', message } = error as NodeJS.ErrnoException
+  return REASONS[code] ?? message
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  ENOENT: 'there is no such file',
+  EACCES: 'this user may not read it',
+  EISDIR: 'it is a directory',
+  ENOSPC: `there is no room for a copy in ${tmpdir()} (set TMPDIR to a directory with more)`,
 }

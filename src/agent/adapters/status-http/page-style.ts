@@ -25,7 +25,7 @@ svg{display:block;margin-top:.35rem;width:8rem;height:.8rem;border-radius:.2rem}
 .track{fill:var(--track)}.used{fill:var(--bar)}
 .problem{margin:0 0 .8rem;padding-left:.8rem;border-left:.3rem solid var(--attention);overflow-wrap:anywhere}
 .problem:last-child{margin:0}.problem p{margin:.15rem 0}
-.soft,footer{color:var(--soft)}a{color:var(--bar)}
+.soft,footer{color:var(--soft)}code{font-size:.8em;overflow-wrap:anywhere}a{color:var(--bar)}
 @media(min-width:56rem){main{grid-template-columns:1fr 1fr}.wide{grid-column:1/-1}}
 `
 

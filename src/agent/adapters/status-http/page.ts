@@ -49,6 +49,7 @@ export function statusPage(report: DeviceReportWire): string {
         </header>
         <main>
           ${problemsOf(report)} ${connectionOf(report)} ${ledgerOf(report)} ${tokensOf(report)} ${decisionsOf(report)}
+          ${refusalsOf(report)}
         </main>
         <footer><span id="live">Refreshed when you load it again.</span> <a href="/status">As JSON</a></footer>
         ${SCRIPT_ELEMENT}
@@ -70,6 +71,22 @@ function problemsOf({ problems, status }: DeviceReportWire): Html {
   return html`<section class="wide" aria-labelledby="problems">
     <h2 id="problems">Problems</h2>
     <div data-part="problems">${list.length === 0 ? html`<p class="soft">None.</p>` : list}</div>
+  </section>`
+}
+
+/** Requests that met an error in place of a decision. */
+function refusalsOf({ refusals, status }: DeviceReportWire): Html {
+  const list = refusals.map(
+    ({ correlationId, at, request, code, message, remedy }) =>
+      html`<div class="problem">
+        <p><strong>${code}</strong> <span class="soft">${ago(at, status.clock.now)}, ${request}</span></p>
+        <p>${message} <code>${correlationId}</code></p>
+        <p><strong>What to do:</strong> ${remedy}</p>
+      </div>`,
+  )
+  return html`<section class="wide" aria-labelledby="refusals">
+    <h2 id="refusals">Last errors of requests</h2>
+    <div data-part="refusals">${list.length === 0 ? html`<p class="soft">None since the start.</p>` : list}</div>
   </section>`
 }
 
@@ -181,19 +198,20 @@ function chart(name: string, used: bigint, held: bigint): Html {
 
 function decisionsOf({ decisions, status }: DeviceReportWire): Html {
   const rows = decisions.map(
-    ({ at, requester, item, version, count, outcome, tokens }) =>
+    ({ at, correlationId, requester, item, version, count, outcome, tokens }) =>
       html`<tr>
         <td><time datetime="${new Date(at).toISOString()}">${ago(at, status.clock.now)}</time></td>
         <td>${requester.type} ${requester.value}</td>
         <td>${count} of ${item}${version === '' ? '' : ` ${version}`}</td>
         <td>${reasonOf(outcome)}</td>
         <td class="n">${formatMicro(BigInt(tokens))}</td>
+        <td><code>${correlationId}</code></td>
       </tr>`,
   )
   const body =
     rows.length === 0
       ? html`<tr>
-          <td colspan="5" class="soft">None since the ledger was last delivered.</td>
+          <td colspan="6" class="soft">None since the ledger was last delivered.</td>
         </tr>`
       : rows
   return html`<section class="wide" aria-labelledby="decisions">
@@ -207,6 +225,7 @@ function decisionsOf({ decisions, status }: DeviceReportWire): Html {
             <th scope="col">Item</th>
             <th scope="col">Decision</th>
             <th scope="col" class="n">Tokens</th>
+            <th scope="col">For tallygate explain</th>
           </tr>
         </thead>
         <tbody data-part="decisions">
