@@ -63,6 +63,7 @@ export function healthy(changes: Partial<DoctorFacts> = {}): DoctorFacts {
     },
     verification: { findings: [], checked: { entries: 12, chained: 12, segments: 2, receipts: 1, accounts: 1 } },
     socket: file('/run/tallygate/agent.sock', { kind: 'socket', mode: 0o660 }),
+    isListened: true,
     agent: parsedStatus.parse(
       agentStatus({
         policies: [{ instanceId, applied: 8, newest: 8 }],

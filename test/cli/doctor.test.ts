@@ -41,7 +41,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, 
   ['agent', { agent: { code: 'CALLER_NOT_ALLOWED', message: 'not you' } }, 'warn'],
   ['agent-version', { version: '0.2.0' }, 'warn'],
   ['single-agent', { agents: [1, 2].map((pid) => ({ pid, command: 'tallygate agent' })) }, 'warn'],
-  ['socket', noAgent, 'warn'],
+  ['socket', { ...noAgent, isListened: false }, 'warn'],
   ['socket', { socket: file('/run/agent.sock') }, 'fail'],
   ['socket', { socket: file('/run/agent.sock', { kind: 'none' }) }, 'fail'],
   ['socket-permissions', { socket: file('/run/agent.sock', { kind: 'socket', mode: 0o777 }) }, 'warn'],
@@ -284,6 +284,24 @@ test(
 
     const again = await site.start()
     expect(await new Application(again).status()).toMatchObject({ lastEntry: 1, backlog: 1 })
+  },
+)
+
+test(
+  'a socket that a service manager holds for an agent that does not answer is left where it is',
+  { timeout: 60_000 },
+  async () => {
+    const site = await Site.make()
+    const agent = await site.start()
+    await new Application(agent).until(({ accounts }) => accounts.length > 0)
+    await agent.stop()
+    const manager = createServer((connection) => connection.destroy())
+    await new Promise<void>((resolve) => manager.listen(site.socketPath, resolve))
+    onTestFinished(() => void manager.close())
+    const found = await doctor(site, '--no-network', '--fix')
+    expect(found.of('agent')).toBe('fail')
+    expect(found.repairs?.map(({ what }) => what).filter((what) => what.includes('remove'))).toEqual([])
+    expect(existsSync(site.socketPath)).toBe(true)
   },
 )
 

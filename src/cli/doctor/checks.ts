@@ -128,7 +128,7 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'socket',
-    run: ({ socket, agent }) => {
+    run: ({ socket, agent, isListened }) => {
       if (socket.kind === 'none') {
         return isProblem(agent)
           ? skip('no agent runs, and there is none')
@@ -136,7 +136,7 @@ export const CHECKS: readonly Check[] = [
       }
       if (socket.kind !== 'socket')
         return fail(`${socket.path} is a ${socket.kind}`, 'Move it away, or set another socket.path.')
-      if (isProblem(agent) && agent.code === 'AGENT_UNREACHABLE') {
+      if (isProblem(agent) && isListened === false) {
         return warn(
           `${socket.path} is left over: nobody listens`,
           'doctor --fix removes it; the agent does too when it starts.',

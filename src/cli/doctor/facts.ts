@@ -79,6 +79,8 @@ export interface DoctorFacts {
   readonly inspected: InspectedDatabase
   readonly verification: Verification | Problem
   readonly socket: FileFacts
+  /** Whether somebody listens behind the socket: the agent, or a service manager for it. Null: it cannot be said. */
+  readonly isListened: boolean | null
   readonly agent: AgentStatus | Problem
   /** Of all processes that run an agent. */
   readonly agents: readonly { readonly pid: number; readonly command: string }[]

@@ -43,7 +43,7 @@ export function repair(facts: DoctorFacts): readonly Repair[] {
   }
 
   if (socket.kind === 'socket') {
-    const isLeft = isProblem(facts.agent) && facts.agent.code === 'AGENT_UNREACHABLE'
+    const isLeft = isProblem(facts.agent) && facts.isListened === false
     const mode = Number.parseInt(settings.socket.mode, 8)
     if (isLeft) attempt(`remove the socket ${socket.path}, behind which nobody listens`, () => unlinkSync(socket.path))
     else if (socket.mode !== mode)

@@ -4,6 +4,7 @@
  */
 import { constants, statSync, readFileSync, readdirSync, accessSync, existsSync } from 'node:fs'
 import { statfs } from 'node:fs/promises'
+import { connect } from 'node:net'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
 import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/adapters/cloud-http/exchange.ts'
@@ -40,19 +41,20 @@ const OLDEST_NODE_MAJOR = 24
 const AGENT_PATIENCE_MS = 5_000
 
 export async function gather(io: Io, { socket: named, network }: GatherOptions): Promise<DoctorFacts> {
-  const { settings, configuration } = configurationOf(io)
+  const agents = runningAgents()
+  const { settings, configuration } = configurationOf(io, environmentOf(io, agents))
   const { directory } = settings.state
   const databasePath = join(directory, 'journal.db')
   const socketPath = named ?? settings.socket.path
-  const [inspected, agent, fileSystem, reserveFileSystem] = await Promise.all([
+  const [inspected, isListened, agent, fileSystem, reserveFileSystem] = await Promise.all([
     inspectDatabase(databasePath),
+    listens(socketPath),
     askAgent(socketPath),
     fileSystemOf(directory),
     settings.durability === 'reserved' ? fileSystemOf(settings.reserve.directory) : null,
   ])
   const keyPath = settings.device.keyFile ?? join(directory, 'device.key')
   const key = await keyOf(keyPath)
-  const agents = runningAgents()
   const { identity } = inspected
   const extraCa = textOf(settings.tls.caFile)
   const reach = async (url: string | null | undefined) =>
@@ -82,6 +84,7 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     inspected,
     verification,
     socket: fileOf(socketPath),
+    isListened,
     agent,
     agents,
     memory: memoryOf(agents[0]?.pid ?? null),
@@ -91,23 +94,38 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
   }
 }
 
-function configurationOf(io: Io): {
+/** A service manager may give the agent settings that this command does not have: they are read where the agent runs. */
+function environmentOf({ env }: Io, agents: DoctorFacts['agents']): Io['env'] {
+  const [agent, ...others] = agents
+  const isOwn = Object.keys(env).some((name) => name.startsWith(`${agentOptions.envPrefix}_`))
+  if (agent === undefined || others.length > 0 || isOwn) return env
+  const given = (textOf(`/proc/${agent.pid}/environ`) ?? '')
+    .split('\0')
+    .filter((each) => each.startsWith(`${agentOptions.envPrefix}_`))
+  const pairs = given.map((each) => [each.slice(0, each.indexOf('=')), each.slice(each.indexOf('=') + 1)])
+  return { ...env, ...(Object.fromEntries(pairs) as Record<string, string>) }
+}
+
+function configurationOf(
+  io: Io,
+  env: Io['env'],
+): {
   readonly settings: AgentSettings
   readonly configuration: DoctorFacts['configuration']
 } {
-  const file = settingsFile(agentOptions, io)
+  const file = settingsFile(agentOptions, { env })
   const none = { env: {}, flags: {}, file: null, readText: io.readText }
   let settings: AgentSettings
   let problem: Problem | null = null
   try {
-    settings = loadSettings(agentOptions, { ...none, file, env: io.env })
+    settings = loadSettings(agentOptions, { ...none, file, env })
   } catch (error) {
     problem = problemOf(error)
     settings = loadSettings(agentOptions, none)
   }
   const secrets = namedOptions(agentOptions)
     .filter(({ option }) => option.secret)
-    .flatMap(({ key, env }) => [io.env[env] ?? null, ...(file === null ? [] : [namedIn(file, key, io)])])
+    .flatMap(({ key, env: name }) => [env[name] ?? null, ...(file === null ? [] : [namedIn(file, key, io)])])
   const paths = [...(file === null ? [] : [file]), ...secrets.filter((path) => path !== null), settings.status.keyFile]
   const files = [...new Set(paths.filter((path) => path !== null))].map(fileOf)
   return { settings, configuration: { file, problem, files } }
@@ -201,6 +219,22 @@ async function verificationOf(path: string, problem: Problem | null): Promise<Ve
   } catch (error) {
     return problemOf(error)
   }
+}
+
+/** Asked by a connection that says nothing. */
+function listens(path: string): Promise<boolean | null> {
+  return new Promise((resolve) => {
+    const socket = connect(path)
+    const end = (answer: boolean | null): void => {
+      socket.destroy()
+      resolve(answer)
+    }
+    socket.setTimeout(AGENT_PATIENCE_MS, () => end(null))
+    socket.on('connect', () => end(true))
+    socket.on('error', ({ code }: NodeJS.ErrnoException) =>
+      end(code === 'ECONNREFUSED' || code === 'ENOENT' ? false : null),
+    )
+  })
 }
 
 async function askAgent(path: string): Promise<DoctorFacts['agent']> {
