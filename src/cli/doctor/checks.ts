@@ -350,7 +350,10 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'key',
-    run: ({ key, settings }) => {
+    run: ({ key, settings, inspected: { identity } }) => {
+      if (key.kind === 'none' && identity === null && settings.device.keyFile === null) {
+        return skip('there is none yet: the agent makes it at its first start')
+      }
       if (key.kind === 'none')
         return fail(`${key.path} does not exist`, 'Put the key back, or enroll the device again.')
       if (!key.readable) return warn(`${key.path} may not be read by this user`, 'Run doctor as root.')
