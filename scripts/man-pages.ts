@@ -36,10 +36,7 @@ function mainPage(program: CommandShape, version: string): string {
     section('COMMANDS', commands.join('\n')),
     section('OPTIONS', program.options.map(optionText).join('\n')),
     section('EXIT STATUS', exitStatus()),
-    section(
-      'ENVIRONMENT',
-      tagged('.BR TALLYGATE_AGENT_* , TALLYGATE_CLOUD_*', 'Settings, see tallygate.toml(5).'),
-    ),
+    section('ENVIRONMENT', tagged('.BR TALLYGATE_AGENT_* , TALLYGATE_CLOUD_*', 'Settings, see tallygate.toml(5).')),
     section('FILES', filesText()),
     section(
       'SEE ALSO',
