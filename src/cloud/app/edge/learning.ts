@@ -5,6 +5,7 @@
  */
 import type { LearningStateWire } from '../../../protocol/edge/administration.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { passForgottenRevisions } from '../raise-policy.ts'
 import type { Reader, Store } from '../store.ts'
 import { INSTANCES_PER_ROUND, LEARNING_SHOWN_MAX } from './limits.ts'
 
@@ -13,7 +14,10 @@ export async function beginLearning(store: Pick<Store, 'read' | 'transaction'>, 
   for (let offset = 0; ; offset += INSTANCES_PER_ROUND) {
     const instances = await store.read((reader) => reader.instances.list(offset, INSTANCES_PER_ROUND))
     await store.transaction(async (tx) => {
-      for (const { id } of instances) await tx.edge.learning.begin(id, now)
+      for (const { id } of instances) {
+        await passForgottenRevisions(tx, id, now)
+        await tx.edge.learning.begin(id, now)
+      }
     })
     if (instances.length < INSTANCES_PER_ROUND) return
   }
