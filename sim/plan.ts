@@ -184,7 +184,7 @@ const faults = {
   'death-after-answer': (random, within) => ({
     kind: 'death-after-answer',
     device: someDevice(random, within),
-    answers: random.whole(1, 5),
+    answers: random.whole(1, 4),
     afterMs: random.whole(0, 4),
     power: random.chance(0.6),
     downMs: downMs(random),
@@ -326,10 +326,12 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
     // Devices differ: some are busy, some are nearly idle.
     const requests = Math.max(1, Math.round(options.requests * load.pick([0.1, 0.5, 1, 1, 2])))
     const inBursts = load.chance(0.6)
+    // Blocks are reserved only for accounts that are spent from in a hurry.
+    const gapMax = load.pick([30, 500])
     let request = drawRequest(load, device)
     for (let n = 0, at = 0; n < requests; n += 1) {
       const sameBurst = inBursts && load.chance(0.85)
-      at = sameBurst ? at + load.whole(0, 500) : load.whole(0, faultsMs)
+      at = sameBurst ? at + load.whole(0, gapMax) : load.whole(0, faultsMs)
       if (!sameBurst || load.chance(0.2)) request = drawRequest(load, device)
       const session = load.chance(0.5) ? load.whole(0, 2) : null
       events.push({ at: at % faultsMs, what: { kind: 'request', device, session, ...request } })

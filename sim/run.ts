@@ -850,7 +850,7 @@ class World {
     const status = machine.agent?.link.status()
     if (status === undefined) return `the agent of ${machine.name} does not run`
     const { backlog, unacknowledgedSeq, fenced, incarnation, connected, policies, conditions } = status
-    const behind = policies.filter(({ applied, newest }) => applied === 0 || applied < newest)
+    const behind = policies.filter(({ applied, newest }) => applied === 0 || applied !== newest)
     const owes = backlog > 0 || unacknowledgedSeq !== null
     const isDown = !isTerminated && (fenced || incarnation === 0 || !connected || behind.length > 0)
     if (owes || isDown) {

@@ -1,5 +1,5 @@
 /** Deliberate defects, each by its name: a simulator that finds none of them would prove nothing. */
-import type { FaultKind } from '../plan.ts'
+import type { FaultKind, PlanOptions } from '../plan.ts'
 import type { DeviceDefects } from './device-defects.ts'
 import type { TwinDefects } from './twin-defects.ts'
 
@@ -7,6 +7,8 @@ export interface Defect {
   readonly name: string
   /** What is wrong, in words. */
   readonly is: string
+  /** Of the plans, where it shows only under load. */
+  readonly load?: Pick<PlanOptions, 'devices' | 'hours' | 'requests'>
   /** Faults without which it cannot show. */
   readonly always?: readonly FaultKind[]
   /** Made anew for each device. */

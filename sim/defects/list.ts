@@ -326,7 +326,8 @@ export const DEFECTS: readonly Defect[] = [
   {
     name: 'burn-nothing',
     is: 'after a power cut a device goes on from what its disk says was used, as if no block had been open',
-    always: ['death-after-answer', 'slow-disk'],
+    always: ['death-after-answer'],
+    load: { devices: 2, hours: 1, requests: 200 },
     device: () => ({
       onPowerCut: (disk) => change(disk, 'UPDATE account SET reserved = 0'),
     }),
@@ -532,5 +533,6 @@ export function defectNamed(name: string | null): Defect | null {
 
 /** With the faults that a defect needs to show. */
 export function withNeeds(options: PlanOptions, name: string | null): PlanOptions {
-  return { ...options, always: [...(options.always ?? []), ...(defectNamed(name)?.always ?? [])] }
+  const { always = [], load } = defectNamed(name) ?? {}
+  return { ...options, ...load, always: [...(options.always ?? []), ...always] }
 }

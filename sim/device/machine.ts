@@ -278,6 +278,8 @@ export class Machine {
   answered(process: Process): void {
     const { afterAnswer } = this
     if (afterAnswer === null) return
+    // Of a device that answers ahead of its disk, those answers count that are on no disk yet.
+    if (this.parts.settings.durability === 'reserved' && !this.memory.isAhead) return
     afterAnswer.answers -= 1
     if (afterAnswer.answers > 0) return
     this.afterAnswer = null

@@ -14,6 +14,11 @@ interface Part {
 export class VolatileMemory {
   #left: { readonly bootId: string; readonly incarnation: number; readonly parts: Part[] } | null = null
 
+  /** Something was spent that is on no disk. */
+  get isAhead(): boolean {
+    return this.#left?.parts.some(({ entries }) => entries.some(({ postings }) => postings.length > 0)) ?? false
+  }
+
   /** The power is off. */
   clear(): void {
     this.#left = null

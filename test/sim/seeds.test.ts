@@ -7,7 +7,8 @@ import type { PlanOptions } from '../../sim/plan.ts'
 /** More for a longer look. */
 const SEEDS = Number(process.env['TALLYGATE_TEST_SEEDS'] ?? 300)
 
-const SMALL: PlanOptions = { devices: 3, hours: 2, requests: 12 }
+/** Small: what takes minutes nobody runs. `npm run sim` draws larger ones. */
+const SMALL: PlanOptions = { devices: 2, hours: 1, requests: 10 }
 
 interface FailedSeed {
   readonly seed: number
