@@ -24,6 +24,8 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   logs: ['show the last log lines of the agent', () => import('./commands/logs.ts')],
   'support-bundle': ['pack what a supporter needs, without secrets', () => import('./commands/support-bundle.ts')],
   verify: ['check the ledger of a device', () => import('./commands/verify.ts')],
+  backup: ['copy the ledger of a device while its agent runs', () => import('./commands/backup.ts')],
+  restore: ['put a backup in the place of a ledger', () => import('./commands/restore.ts')],
   access: ['ask the agent of this device for access', () => import('./commands/access.ts')],
   session: ['keep a session at the agent of this device', () => import('./commands/session.ts')],
   completion: [

@@ -300,6 +300,13 @@ export const ERRORS = catalogue({
     http: 503,
     retry: 'no',
   },
+  BACKUP_FOREIGN: {
+    meaning: 'The backup is of another device than the ledger that it should replace.',
+    remedy: 'Take the backup of this device, or another state directory.',
+    http: 500,
+    exit: 65,
+    retry: 'no',
+  },
   LEDGER_UNREADABLE: {
     meaning: 'The ledger to be checked is not there, or cannot be read.',
     remedy: 'Check the path, and that the user may read it: the database belongs to the user of the agent.',

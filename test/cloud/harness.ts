@@ -99,9 +99,10 @@ export class Twin implements AsyncDisposable {
     return this.#cloud
   }
 
-  async start(): Promise<void> {
+  /** @param change of the settings, for this start */
+  async start(change: SettingsChange = (settings) => settings): Promise<void> {
     this.#timers = new HandTimers()
-    this.#cloud = await startCloud(this.settings, {
+    this.#cloud = await startCloud(change(this.settings), {
       now: () => this.now,
       timers: this.#timers,
       log: this.#log,

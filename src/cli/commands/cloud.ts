@@ -1,16 +1,33 @@
 /** `tallygate cloud`: the twin of the service, until a signal stops it; SIGHUP makes it read its settings again. It logs to standard output, one JSON line each. */
-import type { Command } from 'commander'
+import { join } from 'node:path'
+import { Command } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
+import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
 import { serviceCommand, settingsOf } from '../service-settings.ts'
 
 export function command(io: Io): Command {
-  return serviceCommand('cloud', cloudOptions)
+  const service = serviceCommand('cloud', cloudOptions)
     .description('Runs the cloud twin. Its first start makes an administration key and logs where it is.')
     .action(async (_flags: unknown, command: Command) => {
       const { runCloud } = await import('../../cloud/main.ts')
       const { serviceManager } = await import('../service-manager/service-manager.ts')
       const load = () => settingsOf(command, cloudOptions, io)
       await runCloud({ load, stop: io.stop, onReload: io.onHangup }, serviceManager(io.env, process.pid))
+    })
+  return service.addCommand(backupCommand(service, io))
+}
+
+/** The flags of the service say which store it is. */
+function backupCommand(service: Command, io: Io): Command {
+  return new Command('backup')
+    .description('Copies the database of a twin into one file while the twin works, and checks the copy.')
+    .argument('<file>', 'where to write it; what is there is replaced once the copy is whole')
+    .action(async (file: string) => {
+      const { db, store } = settingsOf(service, cloudOptions, io)
+      if (db !== null) throw new CodedError('USAGE', 'This twin keeps its data in PostgreSQL: use pg_dump.')
+      const { backUpStore } = await import('../../cloud/adapters/sqlite/backup.ts')
+      backUpStore(join(store.path, 'twin.db'), file)
+      io.stdout.write(`${file} holds the database; the keys are the files *.pem in ${store.path}.\n`)
     })
 }

@@ -15,9 +15,12 @@ import { withStillCopy } from './still-copy.ts'
 
 const TABLES = ['state', 'identity', 'policy', 'past_policy', 'account', 'entry', 'segment', 'segment_document']
 
-/** @throws CodedError LEDGER_UNREADABLE for a file that is not there, DATABASE_CORRUPT, DATABASE_NEWER */
-export async function readLedger(path: string): Promise<LedgerBundle> {
-  return withStillCopy(path, (copy) => readCopy(copy, path, bundleFrom))
+/**
+ * @param name of the file for messages, where it is another than its path
+ * @throws CodedError LEDGER_UNREADABLE for a file that is not there, DATABASE_CORRUPT, DATABASE_NEWER
+ */
+export async function readLedger(path: string, name = path): Promise<LedgerBundle> {
+  return withStillCopy(path, (copy) => readCopy(copy, name, bundleFrom))
 }
 
 /**

@@ -28,7 +28,7 @@ interface Undelivered {
   readonly bodies: readonly string[]
 }
 
-interface Salvage {
+export interface Salvage {
   readonly identity: Identity | null
   readonly policies: readonly PolicyRow[]
   readonly sessions: readonly SessionRow[]
@@ -178,7 +178,7 @@ function asideOf(path: string, at: number): string {
 }
 
 /** Reads a copy, because SQLite writes into what it recovers. Never throws. */
-function salvaged(path: string): Salvage {
+export function salvaged(path: string): Salvage {
   const copy = `${path}.copy`
   let database: Database.Database | undefined
   try {
@@ -193,7 +193,7 @@ function salvaged(path: string): Salvage {
     database = new Database(copy)
     database.defaultSafeIntegers(true)
     database.pragma('locking_mode = EXCLUSIVE')
-    return read(database)
+    return salvageOf(database)
   } catch {
     return NOTHING
   } finally {
@@ -206,7 +206,8 @@ function salvaged(path: string): Salvage {
   }
 }
 
-function read(database: Database.Database): Salvage {
+/** What of a ledger proves itself; reading it changes nothing. */
+export function salvageOf(database: Database.Database): Salvage {
   const identity = attempt(() => {
     const text = database.prepare('SELECT document FROM identity').pluck().get() as string
     const found = JSON.parse(text) as Identity
@@ -293,11 +294,15 @@ function chained(
   return bodies.slice(0, proven)
 }
 
-/** What is undelivered goes up as arrears of the incarnation that comes next. */
-function fill(
+/**
+ * What is undelivered goes up as arrears of the incarnation that comes next.
+ *
+ * @param damage what the technician shall look at; null: nothing was wrong
+ */
+export function fill(
   database: Database.Database,
   { identity, policies, sessions, undelivered, lost }: Salvage,
-  { at, aside, why }: { readonly at: number; readonly aside: string; readonly why: string },
+  damage: { readonly at: number; readonly aside: string; readonly why: string } | null,
 ): void {
   database
     .transaction(() => {
@@ -325,6 +330,8 @@ function fill(
         arrears.run({ incarnation, base, acked: ackedEntry, head: ackedHead, last: n })
       }
       database.prepare('UPDATE state SET entry_base = ?').run(id)
+      if (damage === null) return
+      const { at, aside, why } = damage
       const salvagedEntries = undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
       database
         .prepare('INSERT INTO rescue (at, file, why, salvaged_entries, lost_entries) VALUES (?, ?, ?, ?, ?)')

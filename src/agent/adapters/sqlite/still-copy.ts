@@ -26,7 +26,7 @@ export async function withStillCopy<T>(path: string, read: (copy: string) => Pro
 }
 
 /** A copy in which database and log belong together: neither was written over while it was made. */
-async function copyStill(path: string, to: string): Promise<void> {
+export async function copyStill(path: string, to: string): Promise<void> {
   for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
     try {
       const head = await logHead(path)

@@ -1,0 +1,72 @@
+/**
+ * Copies the twin's database into one file while the twin works: one reader's view of it, so nothing waits and the copy is of
+ * one moment. The keys of the twin are files of their own, beside the database.
+ */
+import { chmodSync, closeSync, existsSync, fsyncSync, openSync, renameSync, rmSync } from 'node:fs'
+import { dirname } from 'node:path'
+import Sqlite from 'better-sqlite3'
+import { CodedError } from '../../../protocol/errors.ts'
+import { coded, openReader } from './database.ts'
+
+/**
+ * @param to a file there is replaced once the copy is whole
+ * @throws CodedError STATE_UNWRITABLE when there is no such database, DATABASE_CORRUPT, OUTPUT_UNWRITABLE
+ */
+export function backUpStore(path: string, to: string): void {
+  if (!existsSync(path)) throw new CodedError('STATE_UNWRITABLE', `There is no database ${path}.`)
+  const partial = `${to}.${process.pid}.partial`
+  const database = openReader(path)
+  try {
+    unlessWritable(to, () => {
+      rmSync(partial, { force: true })
+      closeSync(openSync(partial, 'wx', 0o600))
+      database.pragma('query_only = OFF')
+      // As a SQL literal: a quote in it is doubled.
+      database.exec(`VACUUM INTO '${partial.replaceAll("'", "''")}'`)
+    })
+    verify(partial)
+    unlessWritable(to, () => {
+      chmodSync(partial, 0o600)
+      flush(partial)
+      renameSync(partial, to)
+      flush(dirname(to))
+    })
+  } finally {
+    database.close()
+    rmSync(partial, { force: true })
+  }
+}
+
+function verify(path: string): void {
+  const copy = new Sqlite(path, { readonly: true })
+  try {
+    const verdict = copy.pragma('integrity_check(1)', { simple: true })
+    if (verdict !== 'ok')
+      throw new CodedError('DATABASE_CORRUPT', `${path}: the integrity check says: ${String(verdict)}`)
+    const [wrong] = copy.pragma('foreign_key_check') as readonly unknown[]
+    if (wrong !== undefined)
+      throw new CodedError('DATABASE_CORRUPT', `${path}: ${JSON.stringify(wrong)} refers to nothing`)
+  } finally {
+    copy.close()
+  }
+}
+
+function unlessWritable(to: string, work: () => void): void {
+  try {
+    work()
+  } catch (cause) {
+    const known = coded(cause, to)
+    if (known instanceof CodedError && known.code === 'DATABASE_CORRUPT') throw known
+    const message = cause instanceof Error ? cause.message : String(cause)
+    throw new CodedError('OUTPUT_UNWRITABLE', `${to} cannot be written: ${message}`, { cause })
+  }
+}
+
+function flush(path: string): void {
+  const file = openSync(path, 'r')
+  try {
+    fsyncSync(file)
+  } finally {
+    closeSync(file)
+  }
+}
