@@ -115,10 +115,11 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     table: agentOptions,
     settings: first,
     prepare: (fresh) => {
+      const isOtherLevel = fresh.log.level !== settings.log.level
       const rules = late.callers?.prepare(fresh.callers)
       return () => {
         rules?.()
-        log.level = fresh.log.level
+        if (isOtherLevel) log.level = fresh.log.level
       }
     },
     log,

@@ -16,6 +16,7 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   cloud: ['run the cloud twin', () => import('./commands/cloud.ts')],
   agent: ['run the agent of this device', () => import('./commands/agent.ts')],
   token: ['make an access token from a private key', () => import('./commands/token.ts')],
+  keys: ['list, add and delete authorization keys of the twin', () => import('./commands/keys.ts')],
   devices: ['list devices, let a new one in, lock, drain or end one', () => import('./commands/devices.ts')],
   usage: ['export usage records, for billing', () => import('./commands/usage.ts')],
   status: ['show how the agent of this device is', () => import('./commands/status.ts')],

@@ -30,12 +30,12 @@ import { makeDurableDirectory } from './adapters/system/durable-directory.ts'
 import { systemTimers } from './adapters/system/timers.ts'
 import { Authenticator } from './app/authenticate.ts'
 import { claimSigningKey } from './app/edge/claim-signing-key.ts'
-import type { KeyRing } from './app/edge/key-ring.ts'
+import { type KeyRing, LiveKeyRing } from './app/edge/key-ring.ts'
 import { registerFirstKey } from './app/first-administration-key.ts'
 import { beginLearning, endLearning } from './app/edge/learning.ts'
 import { settleNextSilent } from './app/edge/settle-silent.ts'
 import { Policies } from './app/load-policy.ts'
-import { carryOnCalendar } from './app/raise-policy.ts'
+import { carryOnCalendar, changeSharedRules } from './app/raise-policy.ts'
 import { type Timers, repeat } from './app/repeat.ts'
 import { AccessDesk } from './app/request-access.ts'
 import { heartbeatOfDevice, sweepNextSession } from './app/session-life.ts'
@@ -97,9 +97,10 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     table: cloudOptions,
     settings: first,
     prepare: (fresh) => {
+      const isOtherLevel = fresh.log.level !== settings.log.level
       const certificate = first.tls.certificateFile === null ? null : readTls(fresh.tls)
       return () => {
-        log.level = fresh.log.level
+        if (isOtherLevel) log.level = fresh.log.level
         if (certificate !== null) late.renewCertificate?.(certificate)
       }
     },
@@ -135,7 +136,19 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
 
   const policies = new Policies({ max: settings.policy.cacheMax, undecidedClock: settings.policy.undecidedClock })
   const authenticator = new Authenticator(store, setImmediate)
-  const keys = await openSigningKey(join(directory, 'signing-key.pem'), store, settings.keys.replaceSigning, now())
+  const signingKeyFile = join(directory, 'signing-key.pem')
+  const openKeys = () => openSigningKey(signingKeyFile, store, settings.keys.replaceSigning, now())
+  const keys = new LiveKeyRing(await openKeys())
+  const reloadKeys = async (): Promise<void> => {
+    try {
+      if (!keys.replace(await openKeys())) return
+      // With the rules that name them, devices come to know which keys to trust.
+      await store.transaction((tx) => changeSharedRules(tx, now(), async () => undefined))
+      log.info({ keyId: keys.signer.keyId, trusted: keys.trusted.map(({ keyId }) => keyId) }, 'signing keys reloaded')
+    } catch (error) {
+      log.error({ err: error }, 'signing keys not reloaded')
+    }
+  }
   const tls = readTls(settings.tls)
   const push = await openPush({ settings: settings.push, tls, store, authenticator, now, newId, timers, log })
   started.defer(() => push.close())
@@ -252,6 +265,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     ended: ending.promise,
     reload: (load) => {
       live.reload(load)
+      void reloadKeys()
       metrics.reloaded(live.notice?.code !== 'CONFIG_NOT_RELOADED')
     },
     close: async () => {
@@ -306,7 +320,10 @@ async function openSigningKey(path: string, store: Store, replacement: string | 
   const file = {
     path,
     exists: () => existsSync(path),
-    open: async () => (await openKeyRing(path)).signer.keyId,
+    open: async () => {
+      const { signer, succeeded } = await openKeyRing(path)
+      return { keyId: signer.keyId, succeeded }
+    },
   }
   await claimSigningKey(store, file, replacement, now)
   return openKeyRing(path)

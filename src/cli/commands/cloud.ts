@@ -15,7 +15,10 @@ export function command(io: Io): Command {
       const load = () => settingsOf(command, cloudOptions, io)
       await runCloud({ load, stop: io.stop, onReload: io.onHangup }, serviceManager(io.env, process.pid))
     })
-  return service.addCommand(backupCommand(service, io))
+  return service
+    .addCommand(backupCommand(service, io))
+    .addCommand(rotateCommand(service, io))
+    .addCommand(forgetCommand(service, io))
 }
 
 /** The flags of the service say which store it is. */
@@ -30,4 +33,35 @@ function backupCommand(service: Command, io: Io): Command {
       backUpStore(join(store.path, 'twin.db'), file)
       io.stdout.write(`${file} holds the database; the keys are the files *.pem in ${store.path}.\n`)
     })
+}
+
+const RELOAD = 'have every node reload (SIGHUP)'
+
+function rotateCommand(service: Command, io: Io): Command {
+  return new Command('rotate-signing-key')
+    .description('Puts a fresh signing key in the place of the one in force, which introduces it to the devices.')
+    .action(async () => {
+      const { rotateSigningKey } = await import('../../cloud/adapters/key-file/key-ring-file.ts')
+      const path = signingKeyOf(service, io)
+      const { from, to } = await rotateSigningKey(path, io.now())
+      io.stdout.write(
+        `${path} holds ${to}, introduced by ${from}. Copy it and signing-keys.json to the other nodes, then ${RELOAD}.\n`,
+      )
+    })
+}
+
+function forgetCommand(service: Command, io: Io): Command {
+  return new Command('forget-signing-key')
+    .description('Has devices no longer believe a signing key from before.')
+    .argument('<thumbprint>', 'of the key')
+    .action(async (keyId: string) => {
+      const { forgetSigningKey } = await import('../../cloud/adapters/key-file/key-ring-file.ts')
+      const path = signingKeyOf(service, io)
+      await forgetSigningKey(path, keyId)
+      io.stdout.write(`${keyId} is trusted no more. Copy signing-keys.json to the other nodes, then ${RELOAD}.\n`)
+    })
+}
+
+function signingKeyOf(service: Command, io: Io): string {
+  return join(settingsOf(service, cloudOptions, io).store.path, 'signing-key.pem')
 }

@@ -617,7 +617,12 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         modified: 1,
       }
       /** A node's directory, with a key in it or none. */
-      const node = (path: string, made: string, there = false): SigningKeyFile & { holds: string | null } => ({
+      const node = (
+        path: string,
+        made: string,
+        there = false,
+        succeeded: readonly string[] = [],
+      ): SigningKeyFile & { holds: string | null } => ({
         path,
         holds: there ? made : null,
         exists() {
@@ -625,7 +630,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         },
         async open() {
           this.holds ??= made
-          return this.holds
+          return { keyId: this.holds, succeeded }
         },
       })
       const differs = expect.objectContaining({ code: 'SIGNING_KEY_DIFFERS' }) as unknown
@@ -645,6 +650,16 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         const claims = ['A', 'B', 'C'].map((key) => claimSigningKey(store, node(`/${key}`, key), null, 1))
         const outcomes = await Promise.allSettled(claims)
         expect(outcomes.filter(({ status }) => status === 'fulfilled')).toHaveLength(1)
+      })
+
+      it('is succeeded by one that has come in its place in good order, and comes back under none', async () => {
+        await claimSigningKey(store, node('/first', 'A'), null, 1)
+        await store.transaction((tx) => tx.edge.policyDocuments.save(INSTANCE, 1, 'signed by A'))
+        await claimSigningKey(store, node('/first', 'C', true, ['A', 'B']), null, 2)
+        expect(await store.read((reader) => reader.edge.signingKey.get())).toBe('C')
+        expect(await store.read((reader) => reader.edge.policyDocuments.get(INSTANCE, 1))).toBeUndefined()
+        await expect(claimSigningKey(store, node('/second', 'A', true), null, 3)).rejects.toEqual(differs)
+        await expect(claimSigningKey(store, node('/second', 'D', true, ['A']), null, 4)).rejects.toEqual(differs)
       })
 
       it('is replaced when it is lost, by the one that is named, and what it has signed is forgotten', async () => {

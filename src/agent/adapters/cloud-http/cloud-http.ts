@@ -7,6 +7,7 @@ import pRetry from 'p-retry'
 import { z } from 'zod'
 import { enrollmentResponse } from '../../../protocol/edge/enrollment.ts'
 import { policyTag } from '../../../protocol/edge/policy-document.ts'
+import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
 import { signedAnswer } from '../../../protocol/edge/sync.ts'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../../../protocol/errors.ts'
 import { uuid } from '../../../protocol/wire.ts'
@@ -98,6 +99,11 @@ export function createCloudHttp(parts: CloudHttpParts): Cloud {
       const answer = await callAs(device, { method: 'GET', url, headers, repeatable: true, signal })
       if (answer.status === 304) return { kind: 'UNCHANGED' }
       return { kind: 'DOCUMENT', document: accepted(answer).body.trim() }
+    },
+
+    async signingKeys(device, signal) {
+      const answer = await callAs(device, { method: 'GET', url: edge(device, 'signing-keys'), repeatable: true, signal })
+      return parse(accepted(answer), signingKeys).introductions
     },
 
     async openSession(device, instanceId, signal) {

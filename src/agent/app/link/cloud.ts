@@ -34,6 +34,8 @@ export interface Cloud {
   sync(device: Identity, request: z.input<typeof syncRequest>, signal: AbortSignal): Promise<SignedAnswer>
   /** @param knownRevision the one in force on the device; 0 for none */
   policy(device: Identity, instanceId: string, knownRevision: number, signal: AbortSignal): Promise<PolicyAnswer>
+  /** Introductions of the cloud’s signing keys, oldest first; unbelieved. */
+  signingKeys(device: Identity, signal: AbortSignal): Promise<readonly string[]>
   /** The id of the session. */
   openSession(device: Identity, instanceId: string, signal: AbortSignal): Promise<string>
   heartbeat(device: Identity, instanceId: string, sessionId: string, signal: AbortSignal): Promise<Heartbeat>

@@ -4,6 +4,7 @@
  */
 import { CodedError } from '../../../protocol/errors.ts'
 import { acceptPolicy } from './accept-policy.ts'
+import { learnKeys } from './learn-keys.ts'
 import { identityOf, type PolicyMemory } from './memory.ts'
 import { call, type StepContext, type StepResult } from './step.ts'
 import { distinctKeys, Trust } from './trust.ts'
@@ -37,11 +38,13 @@ function endsRound({ code }: CodedError): boolean {
 }
 
 async function takeDocument(
-  { journal, board, memory, log }: StepContext,
+  context: StepContext,
   instanceId: string,
   held: PolicyMemory,
   document: string,
 ): Promise<void> {
+  const { journal, board, memory, log } = context
+  if ((await memory.trust.open('policy', document)) === undefined) await learnKeys(context)
   const policy = await acceptPolicy(memory.trust, document, instanceId, held.floor)
   const { revision } = policy.document
   const identity = identityOf(memory)

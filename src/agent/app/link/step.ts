@@ -10,6 +10,7 @@ import { CodedError, type ErrorCode, firstProblem } from '../../../protocol/erro
 import { type DocumentKind, sha256 } from '../../../protocol/signing.ts'
 import type { Cloud, SignedAnswer } from './cloud.ts'
 import type { DeviceKey } from './device-key.ts'
+import { learnKeys } from './learn-keys.ts'
 import type { Health } from './health.ts'
 import type { LinkOptions } from './limits.ts'
 import type { LinkMemory } from './memory.ts'
@@ -70,12 +71,14 @@ export async function call<T>({ memory, clock }: StepContext, exchange: () => Pr
  * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
  */
 export async function believe<S extends z.ZodType>(
-  { memory }: StepContext,
+  context: StepContext,
   kind: DocumentKind,
   document: string,
   schema: S,
 ): Promise<z.output<S>> {
-  const opened = await memory.trust.open(kind, document)
+  const { memory } = context
+  let opened = await memory.trust.open(kind, document)
+  if (opened === undefined && (await learnKeys(context))) opened = await memory.trust.open(kind, document)
   if (opened === undefined) {
     memory.contact = 'DOWN'
     throw new CodedError('TRUST_MISMATCH', `The ${kind} is not signed by a key that this device trusts.`)

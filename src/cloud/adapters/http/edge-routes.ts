@@ -18,6 +18,7 @@ import {
   enrollmentTokenRequest,
   enrollmentTokenResponse,
 } from '../../../protocol/edge/enrollment.ts'
+import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
 import { POLICY_MEDIA_TYPE, policyTag } from '../../../protocol/edge/policy-document.ts'
 import { signedAnswer, syncRequest } from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -107,6 +108,16 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       answers: { 200: { description: 'The device is known.', body: enrollmentResponse } },
       errors: ['ENROLLMENT_REFUSED'],
       handle: async ({ token, body }) => ({ status: 200, body: await enroll(parts, token, body) }),
+    }),
+    edgeRoute({
+      method: 'GET',
+      path: '/signing-keys',
+      access: 'DEVICE',
+      id: 'getSigningKeys',
+      tag: 'Devices',
+      summary: 'Fetch how each signing key was introduced by the one before it',
+      answers: { 200: { description: 'Compact JWS, oldest first.', body: signingKeys } },
+      handle: async () => ({ status: 200, body: { introductions: [...(keys.introductions ?? [])] } }),
     }),
     edgeRoute({
       method: 'GET',

@@ -10,8 +10,11 @@ export interface SigningKeyFile {
   readonly path: string
   /** Whether there is a key in it. */
   exists(): boolean
-  /** Reads the key, and makes one where there is none. The thumbprint (RFC 7638) of its public half. */
-  open(): Promise<string>
+  /**
+   * Reads the key, and makes one where there is none: the thumbprint (RFC 7638) of its public half, and those of the keys that
+   * it succeeds in good order.
+   */
+  open(): Promise<{ readonly keyId: string; readonly succeeded: readonly string[] }>
 }
 
 /**
@@ -31,12 +34,12 @@ export async function claimSigningKey(
   if (known !== undefined && !file.exists()) {
     throw new CodedError('SIGNING_KEY_DIFFERS', `There is no key in ${file.path}; the store knows ${known}.`)
   }
-  const own = await file.open()
+  const { keyId: own, succeeded } = await file.open()
   await store.transaction(async (tx) => {
     await tx.keys.lock()
     const registered = await tx.edge.signingKey.get()
     if (registered === own) return
-    if (registered !== undefined && own !== replacement) {
+    if (registered !== undefined && own !== replacement && !succeeded.includes(registered)) {
       throw new CodedError('SIGNING_KEY_DIFFERS', `The key in ${file.path} is ${own}; the store knows ${registered}.`)
     }
     await tx.edge.signingKey.register(own, now)

@@ -1,0 +1,86 @@
+/** `tallygate keys`: the authorization keys of a twin, so that an administrator can change keys without a pause. */
+import { createPublicKey } from 'node:crypto'
+import { Command } from 'commander'
+import { CodedError } from '../../protocol/errors.ts'
+import { keyDeleted, publicKeyPage, publicKeys } from '../../protocol/service/keys.ts'
+import { thumbprint } from '../../protocol/signing.ts'
+import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
+import { readFileArgument } from '../arguments.ts'
+import { columns } from '../columns.ts'
+import type { Io } from '../io.ts'
+import { jsonLine } from '../json-line.ts'
+
+interface KindFlags extends AdministratorFlags {
+  readonly client?: true
+}
+
+interface AddFlags extends KindFlags {
+  readonly id?: string
+}
+
+interface ListFlags extends AdministratorFlags {
+  readonly json?: true
+}
+
+const OF_CLIENTS = 'a key of clients, in place of an administration key'
+
+export function command(io: Io): Command {
+  const keys = new Command('keys').description('The keys by which a twin knows administrators and clients.')
+  withAdministratorFlags(keys.command('list'))
+    .description('Lists the keys.')
+    .option('--json', 'for programs: one JSON document for each key and line')
+    .action((flags: ListFlags) => list(flags, io))
+  withAdministratorFlags(keys.command('add'))
+    .description('Registers the public half of a key; under an id that there is, it takes the place of that one.')
+    .argument('<file>', 'PEM: the public key, or the private one, whose public half is sent')
+    .option('--id <id>', 'id of the key (default: its RFC 7638 thumbprint)')
+    .option('--client', OF_CLIENTS)
+    .action((file: string, flags: AddFlags) => add(file, flags, io))
+  withAdministratorFlags(keys.command('delete'))
+    .description('Deletes a key: its tokens are worth nothing from then on. The last administration key stays.')
+    .argument('<id>', 'id of the key')
+    .option('--client', OF_CLIENTS)
+    .action((id: string, flags: KindFlags) => remove(id, flags, io))
+  return keys
+}
+
+async function list(flags: ListFlags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  const found = []
+  for (let next = 0, isFirst = true; isFirst || next !== 0; isFirst = false) {
+    const page = await client.json({ method: 'GET', path: `/api/v1.1/public-keys?next=${next}` }, publicKeyPage)
+    found.push(...page.keys)
+    next = page.next
+  }
+  const rows = found.map(({ id, type, modified }) => [id, type, new Date(modified).toISOString()])
+  const lines = flags.json === true ? found.map(jsonLine) : columns([['ID', 'TYPE', 'SINCE'], ...rows])
+  io.stdout.write(lines.map((line) => `${line}\n`).join(''))
+}
+
+async function add(file: string, flags: AddFlags, io: Io): Promise<void> {
+  const { pem, id } = await publicHalf(readFileArgument(io, file, 'KEY_UNUSABLE'), file)
+  using client = await administrator(flags, io)
+  const body = [{ id: flags.id ?? id, publicKey: pem }]
+  const [saved] = await client.json({ method: 'PUT', path: pathOf(flags), body }, publicKeys)
+  io.stdout.write(`${saved?.id ?? id}\n`)
+}
+
+async function remove(id: string, flags: KindFlags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  const path = `${pathOf(flags)}/${encodeURIComponent(id)}`
+  await client.json({ method: 'DELETE', path }, keyDeleted)
+}
+
+function pathOf({ client }: KindFlags): string {
+  return `/api/v1.1/${client === true ? 'client' : 'administration'}-keys`
+}
+
+/** @throws CodedError KEY_UNUSABLE */
+async function publicHalf(text: string, file: string): Promise<{ readonly pem: string; readonly id: string }> {
+  try {
+    const key = createPublicKey(text)
+    return { pem: key.export({ type: 'spki', format: 'pem' }), id: await thumbprint(key.export({ format: 'jwk' })) }
+  } catch (cause) {
+    throw new CodedError('KEY_UNUSABLE', `${file} holds no key in PEM.`, { cause })
+  }
+}

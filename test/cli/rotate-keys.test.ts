@@ -1,0 +1,226 @@
+// Keys that are changed while twin and device work, as an operator changes them.
+import { existsSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { pino } from 'pino'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { type Agent, composeAgent } from '../../src/agent/compose.ts'
+import { agentOptions } from '../../src/agent/settings.ts'
+import { HttpClient } from '../../src/client/http.ts'
+import {
+  chainPath,
+  forgetSigningKey,
+  openKeyRing,
+  rotateSigningKey,
+} from '../../src/cloud/adapters/key-file/key-ring-file.ts'
+import { AGENT_STATUS_PATH, type AgentStatus, agentStatus } from '../../src/protocol/local/status.ts'
+import { loadSettings } from '../../src/settings/load.ts'
+import { temporaryDirectory } from '../agent/harness.ts'
+import { type Twin, newKeyPair, openTwin, pick, text } from '../cloud/harness.ts'
+import { PostgresSchema } from '../support/postgres-schema.ts'
+import { postgres } from '../support/servers.ts'
+import { tallygate } from './outside.ts'
+
+async function statusOf(agent: Agent): Promise<AgentStatus> {
+  using client = new HttpClient({ address: `unix:${agent.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
+  return await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+}
+
+const until = (agent: Agent, isSo: (status: AgentStatus) => boolean): Promise<void> =>
+  expect.poll(async () => isSo(await statusOf(agent)), { timeout: 20_000, interval: 20 }).toBe(true)
+
+interface Site {
+  readonly twin: Twin
+  readonly keyFile: string
+  readonly instanceId: string
+  start(): Promise<Agent>
+  reload(): void
+  /** The device has the newest rules, signed by this key. */
+  upToDate(agent: Agent): Promise<void>
+}
+
+async function openSite(db: string | null): Promise<Site> {
+  const twin = await openTwin((settings) => ({ ...settings, db }))
+  onTestFinished(() => twin[Symbol.asyncDispose]())
+  twin.now = Date.now()
+  const instanceId = await twin.instance()
+  await twin.rates({ Print: 1 })
+  await twin.lineItem(instanceId, { quantity: 1_000, start: 0, end: 253_402_300_799_999 })
+  const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
+  const directory = temporaryDirectory()
+  const flags = { 'state-directory': join(directory, 'state'), 'socket-path': join(directory, 'agent.sock') }
+  const settings = loadSettings(agentOptions, {
+    file: null,
+    env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN: text(body, 'token') },
+    flags: { ...flags, 'sync-interval': '1s', 'sync-backoff-max': '1s' },
+    readText: () => '',
+  })
+  const newest = async (): Promise<number> => {
+    const revision = await twin.call('GET', `/edge/api/v1/devices`)
+    return Number(pick(revision.body, 'devices', 0, 'policies', 0, 'newest'))
+  }
+  return {
+    twin,
+    keyFile: join(twin.settings.store.path, 'signing-key.pem'),
+    instanceId,
+    async start() {
+      const agent = await composeAgent(settings, { log: pino({ level: 'silent' }), push: null })
+      onTestFinished(() => agent.stop())
+      await until(agent, ({ connected, accounts }) => connected && accounts.length > 0)
+      return agent
+    },
+    reload: () => twin.cloud.reload(() => twin.settings),
+    async upToDate(agent) {
+      const wanted = await newest()
+      await until(agent, ({ connected, policies, conditions }) => {
+        return connected && conditions.length === 0 && policies.every(({ applied }) => applied >= wanted)
+      })
+    },
+  }
+}
+
+const signerOf = async (site: Site): Promise<string> => (await openKeyRing(site.keyFile)).signer.keyId
+
+/** With the key that the twin really signs by. */
+async function signsWith(site: Site, keyId: string): Promise<void> {
+  const body = { instanceIds: [site.instanceId] }
+  await expect
+    .poll(async () => {
+      const { body: issued } = await site.twin.call('POST', '/edge/api/v1/enrollment-tokens', { body })
+      const [header = ''] = text(issued, 'token').split('.')
+      return (JSON.parse(Buffer.from(header, 'base64url').toString()) as { kid: string }).kid
+    })
+    .toBe(keyId)
+}
+
+function suite(name: string, db: () => Promise<string | null>): void {
+  describe(`the signing key, on ${name}`, { timeout: 90_000 }, () => {
+    it('changes under a device that works, and under one that is away, more than once', async () => {
+      const site = await openSite(await db())
+      const agent = await site.start()
+      const first = await signerOf(site)
+
+      const { from, to } = await rotateSigningKey(site.keyFile, Date.now())
+      expect([from, to]).toEqual([first, await signerOf(site)])
+      site.reload()
+      await signsWith(site, to)
+      await site.upToDate(agent)
+
+      await agent.stop()
+      const second = await rotateSigningKey(site.keyFile, Date.now())
+      const third = await rotateSigningKey(site.keyFile, Date.now())
+      site.reload()
+      await signsWith(site, third.to)
+      await forgetSigningKey(site.keyFile, first)
+      await forgetSigningKey(site.keyFile, second.from)
+      site.reload()
+
+      const again = await site.start()
+      await site.upToDate(again)
+      // It believes what the rules say, and no more than that.
+      await again.stop()
+      const last = await site.start()
+      expect((await statusOf(last)).conditions).toEqual([])
+    })
+
+    it('is the same after a restart of the twin, whose store knew the one before', async () => {
+      const site = await openSite(await db())
+      const port = Number(new URL(site.twin.cloud.address).port)
+      const agent = await site.start()
+      await site.twin.stop()
+      const { to } = await rotateSigningKey(site.keyFile, Date.now())
+      await site.twin.start(({ http, ...rest }) => ({ ...rest, http: { ...http, port } }))
+      await signsWith(site, to)
+      await site.upToDate(agent)
+    })
+  })
+}
+
+suite('SQLite', async () => null)
+
+describe('with PostgreSQL', () => {
+  const server = postgres()
+  suite('PostgreSQL', async () => {
+    const schema = await PostgresSchema.create(server.url)
+    onTestFinished(() => schema[Symbol.asyncDispose]())
+    return schema.url
+  })
+})
+
+describe('a change of the signing key that is cut off', () => {
+  const place = async (): Promise<string> => {
+    const path = join(temporaryDirectory(), 'signing-key.pem')
+    await openKeyRing(path)
+    return path
+  }
+
+  it('after the next key was made goes on with that one', async () => {
+    const path = await place()
+    const first = await openKeyRing(path)
+    const { to } = await rotateSigningKey(path, 1)
+    // As it was before the introduction was written.
+    const second = readFileSync(path)
+    writeFileSync(`${path}.next`, second, { mode: 0o600 })
+    rmSync(chainPath(path))
+    const other = await place()
+    renameSync(`${path}.next`, `${other}.next`)
+    const resumed = await rotateSigningKey(other, 2)
+    expect(resumed.to).toBe(to)
+    expect(resumed.from).not.toBe(first.signer.keyId)
+    expect(existsSync(`${other}.next`)).toBe(false)
+  })
+
+  it('after the introduction was written signs with the key from before, and introduces the next one once', async () => {
+    const path = await place()
+    const before = readFileSync(path)
+    const first = await openKeyRing(path)
+    const { to } = await rotateSigningKey(path, 1)
+    renameSync(path, `${path}.next`)
+    writeFileSync(path, before, { mode: 0o600 })
+    const between = await openKeyRing(path)
+    expect(between.signer.keyId).toBe(first.signer.keyId)
+    expect(between.trusted.map(({ keyId }) => keyId)).toEqual([first.signer.keyId])
+    expect(await rotateSigningKey(path, 2)).toEqual({ from: first.signer.keyId, to })
+    const after = await openKeyRing(path)
+    expect(after.introductions).toHaveLength(1)
+    expect(after.trusted.map(({ keyId }) => keyId)).toEqual([to, first.signer.keyId])
+  })
+
+  it('and a key that is in force, or that nobody knows, cannot be forgotten', async () => {
+    const path = await place()
+    const { signer } = await openKeyRing(path)
+    for (const keyId of [signer.keyId, 'nobody']) {
+      await expect(forgetSigningKey(path, keyId)).rejects.toMatchObject({ code: 'NOT_FOUND' })
+    }
+  })
+})
+
+describe('an administration key', () => {
+  it('is changed without a pause: added, used, and the one from before deleted; the last one stays', async () => {
+    const twin = await openTwin()
+    onTestFinished(() => twin[Symbol.asyncDispose]())
+    const first = twin.cloud.administrationKeyFile
+    const next = join(twin.directory, 'next.pem')
+    writeFileSync(next, newKeyPair().privatePem)
+    const world = { now: () => twin.now, readText: (path: string) => readFileSync(path, 'utf8') }
+    const keys = (...args: readonly string[]) => tallygate(['keys', ...args, '--url', twin.cloud.address], world)
+    const idsBy = async (key: string) => {
+      const { out } = await keys('list', '--json', '--admin-key', key)
+      return out
+        .trim()
+        .split('\n')
+        .map((line) => (JSON.parse(line) as { id: string }).id)
+    }
+
+    const [firstId = ''] = await idsBy(first)
+    const added = await keys('add', next, '--admin-key', first)
+    const nextId = added.out.trim()
+    expect(added).toMatchObject({ code: 0, err: '' })
+    expect(await idsBy(next)).toEqual([firstId, nextId])
+    expect(await keys('delete', firstId, '--admin-key', next)).toMatchObject({ code: 0, err: '' })
+    expect(await idsBy(next)).toEqual([nextId])
+    const { err } = await keys('list', '--admin-key', first)
+    expect(err).toMatch(/^tallygate: TOKEN_INVALID: /)
+    const last = await keys('delete', nextId, '--admin-key', next)
+    expect(last.err).toMatch(/^tallygate: LAST_ADMINISTRATION_KEY: /)
+  })
+})
