@@ -21,8 +21,8 @@ import Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase } from './open-database.ts'
-import { readLedger } from './read-ledger.ts'
-import { type Salvage, fill, salvageOf, salvaged } from './rescue.ts'
+import { readLedger, readLedgerCopy } from './read-ledger.ts'
+import { type Salvage, fill, salvageOf } from './rescue.ts'
 import { copyStill } from './still-copy.ts'
 
 /**
@@ -40,7 +40,7 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
   try {
     const [copy, whole] = [join(folder, 'journal.db'), join(folder, 'backup.db')]
     await copyStill(path, copy)
-    const bundle = await readLedger(copy, path)
+    const bundle = await readLedgerCopy(copy, path)
     const database = new Database(copy)
     try {
       // As a SQL literal: a quote in it is doubled.
@@ -82,7 +82,7 @@ export async function restoreLedger(backup: string, path: string, wall: number):
   try {
     // Through the connection that holds it: closing another one of this process would let go of it.
     const before = typeof held === 'string' ? null : salvageOf(held)
-    const salvage = merged(salvaged(backup), before)
+    const salvage = merged(salvageOfBackup(backup), before)
     const fresh = `${path}.restoring`
     for (const suffix of ['', '-wal', '-shm']) rmSync(`${fresh}${suffix}`, { force: true })
     const database = openDatabase(fresh)
@@ -118,6 +118,20 @@ function asideOf(path: string, wall: number): string {
   return aside
 }
 
+/** All of it or nothing: what cannot be read must not be found missing later. @throws CodedError DATABASE_CORRUPT */
+function salvageOfBackup(backup: string): Salvage {
+  const database = new Database(backup, { readonly: true })
+  try {
+    database.defaultSafeIntegers(true)
+    const salvage = salvageOf(database)
+    if (salvage.lost === 0) return salvage
+    const missing = salvage.lost === null ? 'what it holds' : `${salvage.lost} entries`
+    throw new CodedError('DATABASE_CORRUPT', `${backup}: ${missing} cannot be read.`, { facts: { path: backup } })
+  } finally {
+    database.close()
+  }
+}
+
 type Held = Database.Database | 'DAMAGED' | 'NONE'
 
 /** No agent can open the ledger while it is held; in one file, so that its name is all that has to change. */
@@ -151,7 +165,8 @@ function replace(path: string, fresh: string, held: Held, wall: number): string 
 
 /** Of one incarnation the longer account: one is the beginning of the other. The rules of the ledger in place are no older. */
 function merged(backup: Salvage, before: Salvage | null): Salvage {
-  if (before === null) return backup
+  // Those of a backup may have ended since, or have been charged on.
+  if (before === null) return { ...backup, sessions: [] }
   const [one, other] = [backup.identity?.deviceId, before.identity?.deviceId]
   if (one !== undefined && other !== undefined && one !== other) {
     throw new CodedError('BACKUP_FOREIGN', `The backup is of the device ${one}, this ledger of ${other}.`)
@@ -164,6 +179,7 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
   return {
     identity: before.identity ?? backup.identity,
     policies: before.policies.length > 0 ? before.policies : backup.policies,
+    sessions: before.sessions,
     undelivered: [...byIncarnation.values()].toSorted((a, b) => a.incarnation - b.incarnation),
     lost: before.lost,
   }

@@ -15,12 +15,19 @@ import { withStillCopy } from './still-copy.ts'
 
 const TABLES = ['state', 'identity', 'policy', 'past_policy', 'account', 'entry', 'segment', 'segment_document']
 
+/** @throws CodedError LEDGER_UNREADABLE for a file that is not there, DATABASE_CORRUPT, DATABASE_NEWER */
+export async function readLedger(path: string): Promise<LedgerBundle> {
+  return withStillCopy(path, (copy) => readLedgerCopy(copy, path))
+}
+
 /**
- * @param name of the file for messages, where it is another than its path
- * @throws CodedError LEDGER_UNREADABLE for a file that is not there, DATABASE_CORRUPT, DATABASE_NEWER
+ * What is in a copy that nobody else uses.
+ *
+ * @param name of the file for messages
+ * @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER
  */
-export async function readLedger(path: string, name = path): Promise<LedgerBundle> {
-  return withStillCopy(path, (copy) => readCopy(copy, name, bundleFrom))
+export async function readLedgerCopy(copy: string, name: string): Promise<LedgerBundle> {
+  return readCopy(copy, name, bundleFrom)
 }
 
 /**

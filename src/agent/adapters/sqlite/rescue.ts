@@ -178,7 +178,7 @@ function asideOf(path: string, at: number): string {
 }
 
 /** Reads a copy, because SQLite writes into what it recovers. Never throws. */
-export function salvaged(path: string): Salvage {
+function salvaged(path: string): Salvage {
   const copy = `${path}.copy`
   let database: Database.Database | undefined
   try {
