@@ -102,7 +102,12 @@ export function createCloudHttp(parts: CloudHttpParts): Cloud {
     },
 
     async signingKeys(device, signal) {
-      const answer = await callAs(device, { method: 'GET', url: edge(device, 'signing-keys'), repeatable: true, signal })
+      const answer = await callAs(device, {
+        method: 'GET',
+        url: edge(device, 'signing-keys'),
+        repeatable: true,
+        signal,
+      })
       return parse(accepted(answer), signingKeys).introductions
     },
 
