@@ -18,7 +18,7 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
     ['a value that is not taken', ['token', '--ttl', 'long'], 'It takes a duration such as 30s, 5m or 24h.'],
     ['options that exclude each other', ['token', '--admin', '--client', '--key', 'x'], 'cannot be used with'],
     ['an argument too many', ['status', 'please'], 'too many arguments'],
-    ['no subcommand', ['devices'], 'A command is needed: enrollment-token, list, '],
+    ['no subcommand', ['devices'], 'A command is needed: enrollment-token, provision, list, '],
     ['an unknown subcommand', ['devices', 'lsit'], "unknown command 'lsit'"],
   ])('%s', async (_what, args, message) => {
     const { code, out, err } = await tallygate(args)
