@@ -837,7 +837,8 @@ export class Auditor {
   #compareGrants(database: Sqlite.Database, machine: Machine): void {
     const journal = machine.parts.disk.database
     const { deviceId, incarnation } = ownerOf(journal)
-    if (deviceId === null || this.#revoked.has(deviceId)) return
+    // One that is not served any more cannot ask.
+    if (deviceId === null || this.#revoked.has(deviceId) || this.#terminated.has(deviceId)) return
     const here = new Map(
       (
         query(journal, 'SELECT id, granted, metered FROM account').all() as {

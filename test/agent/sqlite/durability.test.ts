@@ -365,6 +365,20 @@ describe('what is kept', () => {
     expect(kept[0]).toBe(false)
   })
 
+  it('of the final segment of an incarnation lasts until the next one, whatever it takes', async () => {
+    let now = BEGIN
+    const limits = { retainedBytesMax: 1, retentionMs: 1 }
+    const journal = await journalIn(temporaryDirectory(), { limits, now: () => now })
+    await attach(journal, {})
+    await journal.fence()
+    const { seq, final } = await journal.seal({ ...SEAL, final: true })
+    await journal.acknowledge(seq, null, null)
+    now += 1_000
+    await journal.saveClock(STAMP)
+    expect(final).toBe(true)
+    expect(await journal.sealed(seq)).toMatchObject({ seq, final: true })
+  })
+
   it('of the last answers is the most recently used, over restarts', async () => {
     const directory = temporaryDirectory()
     const answer = (session: string, n: number) => ({

@@ -1005,10 +1005,12 @@ function prepareStatements(database: Database.Database) {
       'DELETE FROM entry WHERE id IN (SELECT id FROM entry WHERE id <= ? ORDER BY id LIMIT ?)',
     ),
     redateSegments: database.prepare("UPDATE segment SET since = :now WHERE since > :now AND state = 'ACKNOWLEDGED'"),
+    // That the current incarnation is closed is known from its final segment alone: without it, another one would be sealed.
     deleteSegments: database.prepare(
       `DELETE FROM segment WHERE id IN (
          SELECT id FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before
            AND (retain_until IS NULL OR retain_until < :now)
+           AND NOT (final = 1 AND incarnation = (SELECT incarnation FROM state))
            AND id NOT IN (SELECT proof FROM account WHERE proof IS NOT NULL) ORDER BY since LIMIT :most)`,
     ),
     segmentBytes: database.prepare("SELECT coalesce(sum(bytes), 0) FROM segment WHERE state = 'ACKNOWLEDGED'").pluck(),
@@ -1016,7 +1018,7 @@ function prepareStatements(database: Database.Database) {
       `DELETE FROM segment WHERE id IN (
          SELECT id FROM (
            SELECT id, sum(bytes) OVER (ORDER BY since, id) - bytes AS before FROM segment WHERE state = 'ACKNOWLEDGED')
-         WHERE before < ?)`,
+         WHERE before < ?) AND NOT (final = 1 AND incarnation = (SELECT incarnation FROM state))`,
     ),
     pages: database.prepare('PRAGMA page_count').pluck(),
     freePages: database.prepare('PRAGMA freelist_count').pluck(),
