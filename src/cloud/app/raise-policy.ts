@@ -8,9 +8,6 @@ import { limitPeriods, lineItemPeriods } from './calendar.ts'
 import type { ConsumptionLimitRecord, LineItemRecord, PolicyRevision } from './records.ts'
 import type { Transaction } from './store.ts'
 
-/** Revisions that nobody gives out between two backups. */
-const REVISIONS_FORGOTTEN_MAX = 1_000_000
-
 /**
  * Runs a change of the rules of one instance alone, and raises the revision after it.
  * @throws CodedError NOT_FOUND when there is no such instance
@@ -49,11 +46,12 @@ export async function changeSharedRules<T>(tx: Transaction, now: number, change:
 
 /**
  * Raises the revision of one instance beyond all that a twin restored from a backup can have forgotten: a number that is
- * given again would stand for other rules, and devices that had it would keep the old ones.
+ * given again would stand for other rules, and devices that had it would keep the old ones. It rises with time, so that the
+ * same backup can be restored again.
  */
 export async function passForgottenRevisions(tx: Transaction, instanceId: string, now: number): Promise<void> {
   const known = await lockRules(tx, instanceId)
-  await raisePolicy(tx, { ...known, revision: known.revision + REVISIONS_FORGOTTEN_MAX }, now)
+  await raisePolicy(tx, { ...known, revision: Math.max(known.revision, now) }, now)
 }
 
 /** The revision must be locked, and what it stands for written. */
