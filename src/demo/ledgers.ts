@@ -14,6 +14,7 @@ export async function readLedgers(agent: HttpClient, twin: HttpClient, instanceI
     device: await deviceLedger(agent),
     cloud: await cloudLedger(twin, instanceId),
     ...(await serviceBooks(twin, instanceId)),
+    exported: await exportedUsage(twin, instanceId),
   }
 }
 
@@ -38,6 +39,22 @@ async function cloudLedger(twin: HttpClient, instanceId: string): Promise<Ledger
   const call = { method: 'GET', path: `/edge/api/v1/instances/${instanceId}/accounts` } as const
   const { accounts } = await twin.json(call, accountLedger)
   return new Map(accounts.map(({ account, charged, billedByDevices }) => [account, charged + billedByDevices]))
+}
+
+const exportedRecord = z.object({ activationId: z.string().nullish(), tokens: exactTokens })
+
+/** The sum of the usage records of each line item, as a billing job is given them: each charge and each refund is there once. */
+async function exportedUsage(twin: HttpClient, instanceId: string): Promise<Ledger> {
+  const path = `/provisioning/api/v1.1/usage?format=ndjson&instanceId=${instanceId}`
+  const records = (await twin.text({ method: 'GET', path })).split('\n').filter((line) => line !== '')
+  const exported = new Map<AccountId, Micro>()
+  for (const { activationId, tokens } of records.map((line) => exportedRecord.parse(parseExactJson(line)))) {
+    // A refusal has no line item.
+    if (activationId === undefined || activationId === null) continue
+    const account = lineAccount(instanceId, activationId, 0)
+    exported.set(account, (exported.get(account) ?? 0n) + tokens)
+  }
+  return exported
 }
 
 const lineItems = z.array(z.object({ activationId: z.string(), used: exactTokens }))

@@ -31,11 +31,11 @@ export function reportText(result: DemoResult): readonly string[] {
     ['requests', ...[...result.phases.map((phase) => phase.told), told].map(({ length }) => grouped(String(length)))],
   ])
   const tokens = table([
-    ['tokens charged', 'told to', 'ledger of', 'ledger of', 'used in the', ''],
-    ['', 'applications', 'the device', 'the cloud', 'service API', 'difference'],
-    ...result.comparisons.map(({ lineItemId, part, told, device, cloud, service, difference }) => [
+    ['tokens charged', 'told to', 'ledger of', 'ledger of', 'used in the', 'usage', ''],
+    ['', 'applications', 'the device', 'the cloud', 'service API', 'export', 'difference'],
+    ...result.comparisons.map(({ lineItemId, part, told, device, cloud, service, exported, difference }) => [
       part === null ? lineItemId : `  of which ${part}`,
-      ...[told, device, cloud, service, difference].map(tokensText),
+      ...[told, device, cloud, service, exported, difference].map(tokensText),
     ]),
   ])
   return [...decisions, '', ...tokens, '', ...verdict(result)]
@@ -77,16 +77,19 @@ export function reportJson(result: DemoResult): Record<string, unknown> {
       ms: Math.round(phase.ms),
       outcomes: Object.fromEntries(countOutcomes(phase.told)),
     })),
-    accounts: result.comparisons.map(({ account, lineItemId, part, told, device, cloud, service, difference }) => ({
-      account,
-      lineItemId,
-      part,
-      told: microText(told),
-      device: microText(device),
-      cloud: microText(cloud),
-      service: microText(service),
-      difference: microText(difference),
-    })),
+    accounts: result.comparisons.map(
+      ({ account, lineItemId, part, told, device, cloud, service, exported, difference }) => ({
+        account,
+        lineItemId,
+        part,
+        told: microText(told),
+        device: microText(device),
+        cloud: microText(cloud),
+        service: microText(service),
+        exported: microText(exported),
+        difference: microText(difference),
+      }),
+    ),
     wrong: result.wrong.map(({ request, items }) => ({ ...request, outcomes: items.map(({ outcome }) => outcome) })),
     alarms: result.alarms,
     kills: result.kills,

@@ -25,6 +25,8 @@ export interface Ledgers {
   readonly cloud: Ledger
   /** From the service API: `used` of line items and actions. */
   readonly service: Ledger
+  /** From the export of usage records: the sums of charges less refunds, by line item. */
+  readonly exported: Ledger
   /** What the administrator called them, where he did. */
   readonly names: ReadonlyMap<AccountId, string>
 }
@@ -40,6 +42,8 @@ export interface Comparison {
   readonly cloud: Micro
   /** Null where the service API does not say: consumption limits. */
   readonly service: Micro | null
+  /** Null where usage records do not say: allocations and consumption limits. */
+  readonly exported: Micro | null
   /** Largest distance between any two of them. */
   readonly difference: Micro
 }
@@ -79,9 +83,9 @@ export function succeeded({
  * @throws Error for an account that nobody could have made, and for charges that no ledger has an account of
  */
 export function compare(told: readonly Told[], ledgers: Ledgers): readonly Comparison[] {
-  const { device, cloud, service } = ledgers
+  const { device, cloud, service, exported } = ledgers
   const sums = toldSums(told)
-  const accounts = [...new Set([...device.keys(), ...cloud.keys(), ...service.keys()])]
+  const accounts = [...new Set([...device.keys(), ...cloud.keys(), ...service.keys(), ...exported.keys()])]
   const compared = accounts.map((account): Comparison => {
     const { lineItemId, part, key } = readingOf(account, ledgers.names)
     const sides = {
@@ -89,6 +93,7 @@ export function compare(told: readonly Told[], ledgers: Ledgers): readonly Compa
       device: device.get(account) ?? 0n,
       cloud: cloud.get(account) ?? 0n,
       service: service.get(account) ?? (key !== null && part !== null ? null : 0n),
+      exported: part === null ? (exported.get(account) ?? 0n) : null,
     }
     const amounts = Object.values(sides).filter((amount) => amount !== null)
     return { account, lineItemId, part, ...sides, difference: greatest(amounts) - least(amounts) }

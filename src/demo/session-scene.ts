@@ -1,6 +1,6 @@
 /**
  * A scene of the demo: an application keeps a session at the agent, is charged for one short interval after another, is
- * locked and unlocked by an administrator of the twin, and goes away without a word, which gives it back what it had not
+ * refused by a rule that an administrator has just made and that a hint brings to the device, is locked and unlocked by an administrator of the twin, and goes away without a word, which gives it back what it had not
  * used. What it is charged without being asked for is told to nobody, so its line item is compared between the ledgers only.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -11,6 +11,7 @@ import { CodedError } from '../protocol/errors.ts'
 import { session, sessionCreated } from '../protocol/service/sessions.ts'
 import { readStatus } from './ledgers.ts'
 import type { Presenter } from './presenter.ts'
+import { seconds } from './report.ts'
 import { REQUESTERS, SESSION_ITEM, SESSION_LINE_ITEM } from './site.ts'
 
 export interface SessionScene {
@@ -57,6 +58,19 @@ export async function playSessionScene(scene: SessionScene): Promise<void> {
       scene,
     )
     presenter.step(`A session is charged for ${INTERVALS} intervals, ${formatMicro(first)} tokens each, in advance`)
+
+    const rule = async (rules: readonly object[]): Promise<number> => {
+      const actions = `/api/v1.1/instances/${instanceId}/line-items/${SESSION_LINE_ITEM}/actions`
+      await administrator.text({ method: 'PUT', path: actions, body: rules })
+      return performance.now()
+    }
+    const closed = await rule([{ name: 'Closed for cleaning', action: 'DENY' }])
+    await expectThat('the device goes by the new rule', async () => (await ask()) !== 200, scene)
+    presenter.step(
+      `A new rule of access is pushed to the device: ${seconds(performance.now() - closed)} s later it refuses by it`,
+    )
+    await rule([{ name: 'Open again', action: 'ALLOW' }])
+    await expectThat('the device allows again', async () => (await ask()) === 200, scene)
 
     const order = async (what: string): Promise<boolean> => {
       const called = { method: 'POST', path: `/edge/api/v1/sessions/${sessionId}/${what}`, body: {} } as const

@@ -29,7 +29,7 @@ const ledgers = (changes: Partial<Ledgers> = {}): Ledgers => {
     [line, 'A'],
     [action, 'Design budget'],
   ])
-  return { device: both, cloud: both, service: both, names, ...changes }
+  return { device: both, cloud: both, service: both, exported: new Map([[line, 3_000_001n]]), names, ...changes }
 }
 const told = [charged('A', 2_000_001n), charged('A', 1_000_000n)]
 
@@ -62,6 +62,7 @@ test('equal books of all sides agree, line items and allocations', () => {
       device: 3_000_001n,
       cloud: 3_000_001n,
       service: 3_000_001n,
+      exported: 3_000_001n,
       difference: 0n,
     },
     {
@@ -72,6 +73,7 @@ test('equal books of all sides agree, line items and allocations', () => {
       device: 1_000_000n,
       cloud: 1_000_000n,
       service: 1_000_000n,
+      exported: null,
       difference: 0n,
     },
   ])
@@ -83,7 +85,7 @@ describe('one micro-token is a difference when it is', () => {
     [line, 3_000_000n],
     [action, 1_000_000n],
   ])
-  test.each(['device', 'cloud', 'service'] as const)('missing in the ledger of %s', (side) => {
+  test.each(['device', 'cloud', 'service', 'exported'] as const)('missing in the ledger of %s', (side) => {
     const comparisons = compare(told, ledgers({ [side]: off }))
     expect(comparisons.map(({ difference }) => difference)).toEqual([1n, 0n])
     expect(succeeded({ comparisons, wrong: [], alarms: 0 })).toBe(false)
@@ -138,11 +140,11 @@ test('the report counts by phase and reason, and ends with the verdict', () => {
     'denied: by rule of access        0        1        1',
     'requests                         2        1        3',
     '',
-    'tokens charged                 told to   ledger of  ledger of  used in the',
-    '                          applications  the device  the cloud  service API  difference',
-    '──────────────────────────────────────────────────────────────────────────────────────',
-    'A                             3.000001    3.000001   3.000001     3.000001           0',
-    '  of which Design budget                         1          1            1           0',
+    'tokens charged                 told to   ledger of  ledger of  used in the     usage',
+    '                          applications  the device  the cloud  service API    export  difference',
+    '────────────────────────────────────────────────────────────────────────────────────────────────',
+    'A                             3.000001    3.000001   3.000001     3.000001  3.000001           0',
+    '  of which Design budget                         1          1            1                     0',
     '',
     'The ledgers agree to the micro-token, with the agent killed twice. 2.5 s in all.',
   ])
@@ -155,7 +157,10 @@ test('the JSON for programs holds exact amounts', () => {
       { name: 'morning', requests: 2, outcomes: { GRANTED: 2 } },
       { repeats: 1, outcomes: { DENIED_BY_RULE: 1 } },
     ],
-    accounts: [{ account: line, told: '3000001', device: '3000001', difference: '0' }, { told: null }],
+    accounts: [
+      { account: line, told: '3000001', device: '3000001', exported: '3000001', difference: '0' },
+      { told: null },
+    ],
   })
 })
 

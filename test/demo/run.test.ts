@@ -19,6 +19,7 @@ interface Report {
     readonly device: string
     readonly cloud: string
     readonly service: string | null
+    readonly exported: string | null
     readonly difference: string
   }[]
   readonly alarms: number
@@ -52,8 +53,9 @@ function expectAgreement({ succeeded, phases, accounts }: Report): void {
       ...['LW-FURNACE', 'LW-FURNACE: kiln-1', 'LW-FURNACE: kiln-2', 'LW-QUALITY', 'LW-SPRING-OFFER'],
     ]),
   )
-  for (const { told, device, cloud, service, difference } of accounts) {
-    expect([told ?? device, cloud, service ?? device, difference]).toEqual([device, device, device, '0'])
+  for (const { told, device, cloud, service, exported, difference } of accounts) {
+    const others = [told ?? device, cloud, service ?? device, exported ?? device, difference]
+    expect(others).toEqual([device, device, device, device, '0'])
   }
   const [spring] = accounts.filter(({ lineItemId }) => lineItemId === 'LW-SPRING-OFFER')
   expect(spring?.device).toBe('1600000000')
