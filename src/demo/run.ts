@@ -21,6 +21,7 @@ import { startProxy } from './proxy.ts'
 import { type Random, seeded } from './random.ts'
 import { seconds } from './report.ts'
 import { compare, type DemoResult, type Phase, wrongRefusals } from './result.ts'
+import { playRuleScene } from './rule-scene.ts'
 import { playSessionScene } from './session-scene.ts'
 import { killRunning } from './service-process.ts'
 import { Agent, Twin } from './services.ts'
@@ -169,7 +170,9 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   const evening = await phase('evening', true, day.slice(2 * third))
 
   const { socketPath } = agent
-  await playSessionScene({ socketPath, instanceId, technician, administrator, presenter, signal })
+  const scene = { socketPath, instanceId, technician, administrator, presenter, signal }
+  await playRuleScene(scene)
+  await playSessionScene(scene)
 
   const drainBegan = performance.now()
   await until(
