@@ -6,6 +6,8 @@ import { FakeTime } from './link/fake-time.ts'
 import { Application, Site, code } from './site.ts'
 
 const DAY = 86_400_000
+/** The grant of the site is for a day, and ends early by what the clock may be wrong. */
+const GRANTED = DAY - 900_000
 
 it(
   'a day offline, with every way to be offline in turn, writes less than a megabyte of log and goes on deciding',
@@ -48,7 +50,8 @@ it(
       // Whatever the timers have begun is through when the journal answers.
       const status = await application.status()
       expect(status.fenced).toBe(false)
-      if (asked % 20 === 0) expect(code(await application.ask(1))).toBe('101')
+      const isGranted = time.sinceBoot() - begin < GRANTED
+      if (isGranted && asked % 20 === 0) expect(code(await application.ask(1))).toBe('101')
     }
     expect(failures).toBeGreaterThan(200)
     expect(bytes).toBeGreaterThan(0)

@@ -70,7 +70,7 @@ export async function decideInTurn<T>(
       await lock(turn.unknown)
       continue
     }
-    const created = [...turn.charged].filter((account) => !exists.has(account))
+    const created = [...turn.charged, ...turn.drawnForNothing].filter((account) => !exists.has(account))
     const opened = await tx.accounts.open(created.map((account) => ({ account, cap: capIn(loaded, account) })))
     for (const account of created) exists.add(account)
     // Somebody else may have made one meanwhile, and used it.
@@ -148,6 +148,8 @@ interface Turn<T> {
   readonly outcomes: readonly PromiseSettledResult<T>[]
   readonly after: ReadonlyMap<AccountId, Pool>
   readonly charged: ReadonlySet<AccountId>
+  /** Pools that grant something for less than the least amount: their totals are recorded, so they must be locked as well. */
+  readonly drawnForNothing: ReadonlySet<AccountId>
   readonly asked: ReadonlySet<AccountId>
   /** Of those asked: not among the pools. */
   readonly unknown: ReadonlySet<AccountId>
@@ -164,6 +166,7 @@ function takeTurns<T>(
   const after = new Map(pools)
   const shown = [...alsoBefore]
   const charged = new Set<AccountId>()
+  const drawnForNothing = new Set<AccountId>()
   const asked = new Set<AccountId>()
   const unknown = new Set<AccountId>()
   const one = ({ request, mode, now, settle }: PoolOrder<T>): T => {
@@ -186,6 +189,11 @@ function takeTurns<T>(
       after.set(pool.account, pool)
       charged.add(pool.account)
     }
+    const generous = generousLineItems(decision)
+    for (const account of generous.size === 0 ? [] : before.keys()) {
+      const parsed = parseAccount(account)
+      if (parsed?.kind === 'line' && generous.has(parsed.lineItemId)) drawnForNothing.add(account)
+    }
     return settled
   }
   const outcomes = orders.map((order): PromiseSettledResult<T> => {
@@ -195,7 +203,17 @@ function takeTurns<T>(
       return { status: 'rejected', reason }
     }
   })
-  return { outcomes, after, charged, asked, unknown }
+  return { outcomes, after, charged, drawnForNothing, asked, unknown }
+}
+
+/** Those that grant an item without a charge. */
+function generousLineItems({ items }: Decision): ReadonlySet<string> {
+  const found = new Set<string>()
+  for (const item of items) {
+    if (item.outcome !== 'GRANTED') continue
+    for (const { lineItemId, charged } of item.parts) if (charged === 0n) found.add(lineItemId)
+  }
+  return found
 }
 
 function invariantPool(): never {

@@ -396,7 +396,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
                 await requireExactBooks(id)
               },
             ),
-            { numRuns: 25 },
+            { numRuns: 60 },
           )
         },
       )
