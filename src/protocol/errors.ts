@@ -325,7 +325,7 @@ export const ERRORS = catalogue({
   DECISION_UNKNOWN: {
     meaning: 'This device keeps no decision, and no refusal, with that correlation id.',
     remedy:
-      'Check the id (correlationId of the answer, header x-tallygate-correlation-id of a refusal) and the device. explain.decisions sets how many are kept; delivered usage is in the cloud (`tallygate usage`).',
+      'Check the id (correlationId of the answer, header x-tallygate-correlation-id of a refusal) and the device. explain.decisions sets how many are kept; delivered usage is in the cloud (`tallygate usage export`).',
     http: 404,
     exit: 66,
     retry: 'no',
@@ -468,7 +468,7 @@ export const ERRORS = catalogue({
   BROKER_REFUSED: {
     meaning: 'The broker of hints does not take the user name, the password or the client id, or denies a topic.',
     remedy:
-      'Correct push.username and push.password, or the rights at the broker. Changes are found at the next sync meanwhile.',
+      'Correct push.username and the password in push.password_file, or the rights at the broker. Changes are found at the next sync meanwhile.',
     http: 502,
     retry: 'no',
   },
@@ -550,7 +550,7 @@ export const ERRORS = catalogue({
   },
   SESSION_LOCKED: {
     meaning: 'The session of this device is locked in the cloud.',
-    remedy: 'Wait; the device asks again by itself.',
+    remedy: 'Have an administrator unlock it; the device asks again by itself until then.',
     http: 409,
     retry: 'later',
   },

@@ -31,7 +31,9 @@ function backupCommand(service: Command, io: Io): Command {
       if (db !== null) throw new CodedError('USAGE', 'This twin keeps its data in PostgreSQL: use pg_dump.')
       const { backUpStore } = await import('../../cloud/adapters/sqlite/backup.ts')
       backUpStore(join(store.path, 'twin.db'), file)
-      io.stdout.write(`${file} holds the database; the keys are the files *.pem in ${store.path}.\n`)
+      io.stdout.write(
+        `${file} holds the database; the keys are the files *.pem and, where it is there, signing-keys.json in ${store.path}.\n`,
+      )
     })
 }
 

@@ -40,7 +40,7 @@ export function command(io: Io): Command {
         'json',
       ]),
     )
-    .option('--every <time>', 'how often --watch looks', durationArgument, 2_000)
+    .addOption(new Option('--every <time>', 'how often --watch looks').argParser(durationArgument).default(2_000, '2s'))
     .action(async (flags: StatusFlags) => {
       using client = agentClient(flags, io)
       if (flags.watch === true) {

@@ -30,7 +30,7 @@ export function command(io: Io): Command {
       const path = flags.output ?? `tallygate-support-${stamp}.tar.gz`
       await writeWholeFile(path, once(packed))
       io.stdout.write(
-        `${path}: ${packed.length} bytes, ${files.length} files. Look into it before you send it: tar -tzf ${path}\n`,
+        `${path}: ${packed.length} bytes, ${files.length} files. Look into it before you send it: tar -xOzf ${path} | less\n`,
       )
     })
 }

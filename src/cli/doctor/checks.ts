@@ -257,7 +257,10 @@ export const CHECKS: readonly Check[] = [
       if (database.kind === 'none') {
         return isProblem(agent)
           ? skip('there is no ledger yet')
-          : fail(`${database.path} is gone under a running agent`, 'Restart the agent.')
+          : fail(
+              `${database.path} is gone under a running agent`,
+              'If the agent has its state elsewhere, give doctor the same settings (TALLYGATE_AGENT_STATE_DIRECTORY). Else restart the agent.',
+            )
       }
       if (problem?.code === 'LEDGER_UNREADABLE')
         return warn(problem.message, 'Run doctor as root, or as the user of the agent.')
