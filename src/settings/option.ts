@@ -117,7 +117,7 @@ export function integer<const T extends number | null>(
 
 /** A length of time, in milliseconds inside and written with its unit outside: `default`, `min` and `max` too. */
 export function duration(facts: Facts<string> & { readonly min: string; readonly max: string }): Option<number> {
-  return ofQuantity(facts, `a duration from ${facts.min} to ${facts.max}, such as "30s"`, {
+  return ofQuantity(facts, `a duration from "${facts.min}" to "${facts.max}"`, {
     parse: parseDuration,
     format: formatDuration,
   })
@@ -125,7 +125,7 @@ export function duration(facts: Facts<string> & { readonly min: string; readonly
 
 /** A size, in bytes inside and written with its unit outside: `default`, `min` and `max` too. */
 export function bytes(facts: Facts<string> & { readonly min: string; readonly max: string }): Option<number> {
-  return ofQuantity(facts, `a size from ${facts.min} to ${facts.max}, such as "64KiB"`, {
+  return ofQuantity(facts, `a size from "${facts.min}" to "${facts.max}"`, {
     parse: parseBytes,
     format: formatBytes,
   })
