@@ -18,7 +18,7 @@ export interface SigningKeyFile {
 }
 
 /**
- * Registers the key of the first node of a store, and refuses every other one.
+ * Registers the key of the first node of a store, or one that succeeds it, and refuses every other one.
  *
  * @param replacement thumbprint of a key that takes the place of the registered one; null: none may
  * @throws CodedError SIGNING_KEY_DIFFERS, and what the file throws
