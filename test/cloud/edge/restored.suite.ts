@@ -132,6 +132,33 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await learning()).toEqual({ since: null, waitingFor: [] })
     })
 
+    it('hears of all devices again when the backup was made while it was learning', async () => {
+      await twin.setLineItem('ACT-2', { quantity: 1_000n })
+      const other = lineAccount(INSTANCE, 'ACT-2', 0)
+      const [one, silent, three] = [
+        await TestDevice.join(twin),
+        await TestDevice.join(twin),
+        await TestDevice.join(twin),
+      ]
+      await one.sync([want(LINE, 10n)])
+      await silent.sync([want(other, 10n)])
+      twin.time += 1_000
+      await beginLearning(twin.store, twin.time)
+      twin.time += 1_000
+      await one.sync([want(LINE, 10n)])
+      await endLearning(twin.store)
+      // The backup is made here: it has forgotten what follows.
+      twin.time += 1_000
+      const sealed = await one.seal([want(LINE, 900n)])
+      const answer = await forgottenAnswer(one, sealed, 900n)
+      twin.time += 60_000
+      await beginLearning(twin.store, twin.time)
+      await three.sync([want(LINE, 900n)])
+      expect(three.room(LINE)).toBe(0n)
+      await send(one, sealed, [answer])
+      expect((await twin.pool(LINE))?.grantedOut).toBeLessThanOrEqual(1_000n)
+    })
+
     it('gives its rules a revision above every one that it can have forgotten, also when the same backup is restored again', async () => {
       const revision = async () => (await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision
       const known = await revision()

@@ -82,7 +82,12 @@ export function learningTransaction(sql: Sql): EdgeTransaction['learning'] {
       await sql.db
         .insertInto('learning')
         .values({ instance_id: instanceId, since: BigInt(since) })
-        .onConflict((conflict) => conflict.column('instance_id').doNothing())
+        .onConflict((conflict) =>
+          // A backup may have been made while the twin was learning: who was heard of before it has to be heard of again.
+          conflict.column('instance_id').doUpdateSet({
+            since: expression<bigint>`CASE WHEN excluded.since > learning.since THEN excluded.since ELSE learning.since END`,
+          }),
+        )
         .execute()
     },
     async end(instanceId) {

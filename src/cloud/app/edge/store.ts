@@ -172,7 +172,7 @@ export interface EdgeTransaction extends EdgeReader {
     save(record: OfflinePolicyRecord): Promise<void>
   }
   readonly learning: EdgeReader['learning'] & {
-    /** Does nothing while the twin is learning already. */
+    /** While the twin is learning already, everybody has to be heard of again from the instant on. */
     begin(instanceId: string, since: number): Promise<void>
     end(instanceId: string): Promise<void>
   }
