@@ -98,10 +98,11 @@ describe('an agent that is passed its socket', () => {
     child.kill('SIGSTOP')
     // What is in the queue was sent before.
     received()
+    const ended = once(child, 'exit')
     child.kill('SIGTERM')
     child.kill('SIGCONT')
     await hears('STOPPING=1')
-    expect(await once(child, 'exit')).toEqual([0, null])
+    expect(await ended).toEqual([0, null])
   }, 60_000)
 
   it('does not start with one that is none', async () => {

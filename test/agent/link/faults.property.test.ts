@@ -86,7 +86,7 @@ async function make(device: TestDevice, move: Move): Promise<void> {
     case 'publish':
       return device.cloud.publish(policyWith((device.cloud.policies.values().next().value?.revision ?? 0) + 1))
     case 'disk-full':
-      device.journal.refusals = 2
+      device.journal.refusals = 3
       return
     case 'down':
       device.network.down = true
@@ -123,3 +123,17 @@ test(
     )
   },
 )
+
+test('a device whose identity found no room on the disk enrolls with the same token when there is room', async () => {
+  const device = await TestDevice.make()
+  device.network.tamper = (request, answer) => {
+    if (request.url.includes('/enroll')) device.journal.refusals = 1
+    return answer
+  }
+  await device.start()
+  await device.settle()
+  expect(device.link.status().deviceId).toBeNull()
+  await calmDown(device)
+  expect(device.link.status().deviceId).not.toBeNull()
+  device.kill()
+})

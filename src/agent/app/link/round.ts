@@ -133,9 +133,9 @@ async function becomeKnown(context: StepContext, token: string | null): Promise<
   }
   const instanceIds = [...new Set([...(before?.instanceIds ?? []), ...enrolled.instanceIds])]
   const identity = { ...enrolled, instanceIds }
-  // Whatever comes of it: the same token does not lift the next order.
-  memory.refusedToken = token
   await journal.saveIdentity(identity)
+  // The same token does not lift the next order. One whose answer could not be recorded is tried again.
+  memory.refusedToken = token
   await takeIdentity(memory, identity)
   showHold(context, null)
   memory.contact = 'UP'
