@@ -156,7 +156,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       await three.sync([want(LINE, 900n)])
       expect(three.room(LINE)).toBe(0n)
       await send(one, sealed, [answer])
-      expect((await twin.pool(LINE))?.grantedOut).toBeLessThanOrEqual(1_000n)
+      expect((await twin.pool(LINE)).grantedOut).toBeLessThanOrEqual(1_000n)
     })
 
     it('gives its rules a revision above every one that it can have forgotten, also when the same backup is restored again', async () => {
