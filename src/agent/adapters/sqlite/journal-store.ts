@@ -110,6 +110,7 @@ interface ArrearsRow {
   sealed_entry: bigint
   sealed_head: string
   last_entry: bigint
+  last_head: string
 }
 
 interface SegmentRow {
@@ -230,7 +231,8 @@ export class JournalStore {
     const head = this.#chainOver(state.entry_base, state.sealed_entry, state.last_entry, state.sealed_head)
     if (head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
     for (const row of this.#statements.allArrears.all() as ArrearsRow[]) {
-      this.#chainOver(row.entry_base, row.sealed_entry, row.last_entry, row.sealed_head)
+      const last = this.#chainOver(row.entry_base, row.sealed_entry, row.last_entry, row.sealed_head)
+      if (last !== row.last_head) throw new Error('invariant: the arrears on disk fit their chain')
     }
   }
 
@@ -864,8 +866,10 @@ function prepareStatements(database: Database.Database) {
     unsealArrears: database.prepare('UPDATE arrears SET sealed_entry = acked_entry, sealed_head = acked_head'),
     deleteArrears: database.prepare('DELETE FROM arrears WHERE acked_entry = last_entry'),
     insertArrears: database.prepare(
-      `INSERT INTO arrears (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry)
-         SELECT incarnation, entry_base, acked_entry, acked_head, acked_entry, acked_head, last_entry FROM state`,
+      `INSERT INTO arrears (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry,
+           last_head)
+         SELECT incarnation, entry_base, acked_entry, acked_head, acked_entry, acked_head, last_entry, entry_head
+           FROM state`,
     ),
     proveAccount: database.prepare(
       'UPDATE account SET proof = (SELECT id FROM segment WHERE seq = ? AND incarnation = ?) WHERE id = ?',

@@ -232,7 +232,10 @@ export function salvageOf(database: Database.Database): Salvage {
     if (bodies.length > 0) undelivered.push(undeliveredOf(known, bodies))
   }
   for (const row of attempt(() => database.prepare('SELECT * FROM arrears').all() as ArrearsRow[]) ?? []) {
-    const bodies = chained(database, row, [[Number(row.sealed_entry), row.sealed_head]])
+    const bodies = chained(database, row, [
+      [Number(row.last_entry), row.last_head],
+      [Number(row.sealed_entry), row.sealed_head],
+    ])
     if (lost !== null) lost += Number(row.last_entry) - Number(row.acked_entry) - bodies.length
     if (bodies.length > 0) undelivered.push(undeliveredOf(row, bodies))
   }
@@ -250,7 +253,7 @@ function isSession(row: SessionRow): boolean {
   )
 }
 
-interface ArrearsRow {
+interface ChainRow {
   readonly incarnation: bigint
   readonly entry_base: bigint
   readonly acked_entry: bigint
@@ -260,18 +263,22 @@ interface ArrearsRow {
   readonly last_entry: bigint
 }
 
-interface StateRow extends ArrearsRow {
+interface ArrearsRow extends ChainRow {
+  readonly last_head: string
+}
+
+interface StateRow extends ChainRow {
   readonly entry_head: string
 }
 
-function undeliveredOf({ incarnation, acked_entry, acked_head }: ArrearsRow, bodies: readonly string[]): Undelivered {
+function undeliveredOf({ incarnation, acked_entry, acked_head }: ChainRow, bodies: readonly string[]): Undelivered {
   return { incarnation: Number(incarnation), ackedEntry: Number(acked_entry), ackedHead: acked_head, bodies }
 }
 
 /** The entries behind the last acknowledged one, up to the last of the `heads` that the chain over them really has. */
 function chained(
   database: Database.Database,
-  { entry_base, acked_entry, acked_head }: ArrearsRow,
+  { entry_base, acked_entry, acked_head }: ChainRow,
   heads: readonly (readonly [n: number, head: string])[],
 ): readonly string[] {
   const bodies: string[] = []
@@ -319,15 +326,19 @@ export function fill(
       for (const row of sessions) session.run(row.id, row.ended, row.since, row.document, row.snapshot)
       const entry = database.prepare('INSERT INTO entry (id, n, body) VALUES (?, ?, ?)')
       const arrears = database.prepare(
-        `INSERT INTO arrears (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry)
-           VALUES (:incarnation, :base, :acked, :head, :acked, :head, :last)`,
+        `INSERT INTO arrears (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry, last_head)
+           VALUES (:incarnation, :base, :acked, :head, :acked, :head, :last, :lastHead)`,
       )
       let id = 0
       for (const { incarnation, ackedEntry, ackedHead, bodies } of undelivered) {
         const base = id - ackedEntry
         let n = ackedEntry
-        for (const body of bodies) entry.run((id += 1), (n += 1), body)
-        arrears.run({ incarnation, base, acked: ackedEntry, head: ackedHead, last: n })
+        let lastHead = ackedHead
+        for (const body of bodies) {
+          entry.run((id += 1), (n += 1), body)
+          lastHead = entryHash(lastHead, body)
+        }
+        arrears.run({ incarnation, base, acked: ackedEntry, head: ackedHead, last: n, lastHead })
       }
       database.prepare('UPDATE state SET entry_base = ?').run(id)
       if (damage === null) return

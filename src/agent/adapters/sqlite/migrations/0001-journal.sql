@@ -74,7 +74,9 @@ CREATE TABLE arrears (
   acked_head TEXT NOT NULL,
   sealed_entry INTEGER NOT NULL CHECK (acked_entry <= sealed_entry),
   sealed_head TEXT NOT NULL,
-  last_entry INTEGER NOT NULL CHECK (sealed_entry <= last_entry)
+  last_entry INTEGER NOT NULL CHECK (sealed_entry <= last_entry),
+  -- Head of the chain over all of them: what a reader of a damaged journal can prove them by.
+  last_head TEXT NOT NULL
 ) STRICT;
 
 -- Journals before this one that could not be used, and what could be read of each.

@@ -1,0 +1,45 @@
+// A backup that takes the place of a ledger: what either of them owes the cloud is kept.
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { backUpLedger, restoreLedger } from '../../../src/agent/adapters/sqlite/backup.ts'
+import { STAMP, journalIn, temporaryDirectory } from '../harness.ts'
+import { BEGIN } from '../link/fake-time.ts'
+import { deviceWithBacklog, entries } from './damaged.ts'
+
+/** A device with a backup that has 40 undelivered entries, and 60 more in its ledger. */
+async function backedUp() {
+  const device = await deviceWithBacklog()
+  const file = join(device.directory, 'backup.db')
+  await backUpLedger(device.path, file)
+  await device.journal.append(entries(61, 60), STAMP)
+  await device.journal.close()
+  return { ...device, file }
+}
+
+async function arrearsIn(directory: string): Promise<number | undefined> {
+  const journal = await journalIn(directory)
+  const { arrears } = await journal.read()
+  await journal.close()
+  return arrears
+}
+
+describe('a backup that takes the place of a ledger', () => {
+  it('may itself have arrears', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.fence()
+    await journal.attach(9)
+    await journal.close()
+    const file = join(directory, 'backup.db')
+    await backUpLedger(path, file)
+    const other = temporaryDirectory()
+    expect(await restoreLedger(file, join(other, 'journal.db'), BEGIN)).toMatchObject({ undelivered: 40 })
+    expect(await arrearsIn(other)).toBe(40)
+  })
+
+  it('keeps what the ledger owed also when it is restored twice', async () => {
+    const { directory, file, path } = await backedUp()
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
+    expect(await arrearsIn(directory)).toBe(100)
+  })
+})
