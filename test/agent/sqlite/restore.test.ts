@@ -1,10 +1,11 @@
 // A backup that takes the place of a ledger: what either of them owes the cloud is kept.
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { backUpLedger, restoreLedger } from '../../../src/agent/adapters/sqlite/backup.ts'
 import { STAMP, journalIn, temporaryDirectory } from '../harness.ts'
 import { BEGIN } from '../link/fake-time.ts'
-import { deviceWithBacklog, entries } from './damaged.ts'
+import { damage, deviceWithBacklog, entries } from './damaged.ts'
 
 /** A device with a backup that has 40 undelivered entries, and 60 more in its ledger. */
 async function backedUp() {
@@ -41,5 +42,21 @@ describe('a backup that takes the place of a ledger', () => {
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
     expect(await arrearsIn(directory)).toBe(100)
+  })
+
+  it('keeps what a damaged ledger still gives, as a rescue would', async () => {
+    const { directory, file, path } = await backedUp()
+    damage(path)
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100, lost: 0 })
+    expect(await arrearsIn(directory)).toBe(100)
+  })
+
+  it('says what neither a damaged ledger nor the backup gives', async () => {
+    const { directory, file, path } = await backedUp()
+    damage(path, 'entry')
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: 60 })
+    expect(await arrearsIn(directory)).toBe(40)
+    writeFileSync(path, 'no database '.repeat(2_000))
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: null })
   })
 })

@@ -22,7 +22,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase } from './open-database.ts'
 import { readLedger, readLedgerCopy } from './read-ledger.ts'
-import { type Salvage, fill, salvageOf } from './rescue.ts'
+import { type Salvage, fill, lostOf, salvageOf, salvaged } from './rescue.ts'
 import { copyStill } from './still-copy.ts'
 
 /**
@@ -66,6 +66,8 @@ export interface Restored {
   readonly replaced: string | null
   /** Entries that go up as arrears. */
   readonly undelivered: number
+  /** Entries that the ledger from before owed and that neither it nor the backup gives; null: nobody knows. */
+  readonly lost: number | null
 }
 
 /**
@@ -80,8 +82,7 @@ export async function restoreLedger(backup: string, path: string, wall: number):
   requireIntegrity(backup)
   const held = hold(path)
   try {
-    // Through the connection that holds it: closing another one of this process would let go of it.
-    const before = typeof held === 'string' ? null : salvageOf(held)
+    const before = salvageOfHeld(held, path)
     const salvage = merged(salvageOfBackup(backup), before)
     const fresh = `${path}.restoring`
     for (const suffix of ['', '-wal', '-shm']) rmSync(`${fresh}${suffix}`, { force: true })
@@ -93,7 +94,8 @@ export async function restoreLedger(backup: string, path: string, wall: number):
     }
     own(fresh, path)
     const replaced = replace(path, fresh, held, wall)
-    return { replaced, undelivered: salvage.undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0) }
+    const undelivered = salvage.undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
+    return { replaced, undelivered, lost: salvage.lost }
   } finally {
     if (typeof held !== 'string') held.close()
   }
@@ -148,6 +150,13 @@ function hold(path: string): Held {
   }
 }
 
+/** Null where there is no ledger. */
+function salvageOfHeld(held: Held, path: string): Salvage | null {
+  if (held === 'NONE') return null
+  // Through the connection that holds it: closing another one of this process would let go of it.
+  return held === 'DAMAGED' ? salvaged(path) : salvageOf(held)
+}
+
 function replace(path: string, fresh: string, held: Held, wall: number): string | null {
   let aside: string | null = null
   // A log that stays behind would be taken for one of the ledger that comes.
@@ -174,14 +183,16 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
   const byIncarnation = new Map(before.undelivered.map((each) => [each.incarnation, each]))
   for (const each of backup.undelivered) {
     const known = byIncarnation.get(each.incarnation)
-    if (known === undefined || lastOf(each) > lastOf(known)) byIncarnation.set(each.incarnation, each)
+    if (known !== undefined && lastOf(each) <= lastOf(known)) continue
+    byIncarnation.set(each.incarnation, { ...each, lastEntry: Math.max(each.lastEntry, known?.lastEntry ?? 0) })
   }
+  const undelivered = [...byIncarnation.values()].toSorted((a, b) => a.incarnation - b.incarnation)
   return {
     identity: before.identity ?? backup.identity,
     policies: before.policies.length > 0 ? before.policies : backup.policies,
     sessions: before.sessions,
-    undelivered: [...byIncarnation.values()].toSorted((a, b) => a.incarnation - b.incarnation),
-    lost: before.lost,
+    undelivered,
+    lost: before.lost === null ? null : lostOf(undelivered),
   }
 }
 

@@ -25,7 +25,9 @@ interface Undelivered {
   readonly incarnation: number
   readonly ackedEntry: number
   readonly ackedHead: string
+  /** Those that can be read; fewer than there were up to `lastEntry` where some cannot. */
   readonly bodies: readonly string[]
+  readonly lastEntry: number
 }
 
 export interface Salvage {
@@ -178,7 +180,7 @@ function asideOf(path: string, at: number): string {
 }
 
 /** Reads a copy, because SQLite writes into what it recovers. Never throws. */
-function salvaged(path: string): Salvage {
+export function salvaged(path: string): Salvage {
   const copy = `${path}.copy`
   let database: Database.Database | undefined
   try {
@@ -220,7 +222,6 @@ export function salvageOf(database: Database.Database): Salvage {
     () => database.prepare('SELECT id, ended, since, document, snapshot FROM session').all() as SessionRow[],
   )
   const undelivered: Undelivered[] = []
-  let lost: number | null = null
   const known = attempt(() => database.prepare('SELECT * FROM state').get() as StateRow)
   if (known !== null) {
     const [last, acked] = [Number(known.last_entry), Number(known.acked_entry)]
@@ -228,17 +229,16 @@ export function salvageOf(database: Database.Database): Salvage {
       [last, known.entry_head],
       [Number(known.sealed_entry), known.sealed_head],
     ])
-    lost = last - acked - bodies.length
-    if (bodies.length > 0) undelivered.push(undeliveredOf(known, bodies))
+    if (last > acked) undelivered.push(undeliveredOf(known, bodies))
   }
   for (const row of attempt(() => database.prepare('SELECT * FROM arrears').all() as ArrearsRow[]) ?? []) {
     const bodies = chained(database, row, [
       [Number(row.last_entry), row.last_head],
       [Number(row.sealed_entry), row.sealed_head],
     ])
-    if (lost !== null) lost += Number(row.last_entry) - Number(row.acked_entry) - bodies.length
-    if (bodies.length > 0) undelivered.push(undeliveredOf(row, bodies))
+    undelivered.push(undeliveredOf(row, bodies))
   }
+  const lost = known === null ? null : lostOf(undelivered)
   return { identity, policies: policies ?? [], sessions: (sessions ?? []).filter(isSession), undelivered, lost }
 }
 
@@ -271,8 +271,19 @@ interface StateRow extends ChainRow {
   readonly entry_head: string
 }
 
-function undeliveredOf({ incarnation, acked_entry, acked_head }: ChainRow, bodies: readonly string[]): Undelivered {
-  return { incarnation: Number(incarnation), ackedEntry: Number(acked_entry), ackedHead: acked_head, bodies }
+function undeliveredOf(row: ChainRow, bodies: readonly string[]): Undelivered {
+  return {
+    incarnation: Number(row.incarnation),
+    ackedEntry: Number(row.acked_entry),
+    ackedHead: row.acked_head,
+    bodies,
+    lastEntry: Number(row.last_entry),
+  }
+}
+
+/** Entries that were there and cannot be read. */
+export function lostOf(undelivered: readonly Undelivered[]): number {
+  return undelivered.reduce((sum, { ackedEntry, bodies, lastEntry }) => sum + lastEntry - ackedEntry - bodies.length, 0)
 }
 
 /** The entries behind the last acknowledged one, up to the last of the `heads` that the chain over them really has. */
@@ -331,6 +342,7 @@ export function fill(
       )
       let id = 0
       for (const { incarnation, ackedEntry, ackedHead, bodies } of undelivered) {
+        if (bodies.length === 0) continue
         const base = id - ackedEntry
         let n = ackedEntry
         let lastHead = ackedHead
