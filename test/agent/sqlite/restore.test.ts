@@ -1,5 +1,5 @@
 // A backup that takes the place of a ledger: what either of them owes the cloud is kept.
-import { writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { backUpLedger, restoreLedger } from '../../../src/agent/adapters/sqlite/backup.ts'
@@ -58,5 +58,21 @@ describe('a backup that takes the place of a ledger', () => {
     expect(await arrearsIn(directory)).toBe(40)
     writeFileSync(path, 'no database '.repeat(2_000))
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: null })
+  })
+
+  it('is not undone by a rescue that was not finished', async () => {
+    const { directory, file, path } = await backedUp()
+    const other = temporaryDirectory()
+    const broken = 'no database '.repeat(2_000)
+    writeFileSync(join(other, 'journal.db'), broken)
+    await (await journalIn(other)).close()
+    renameSync(join(other, 'journal.db'), `${path}.rescued`)
+    writeFileSync(path, broken)
+    const { replaced } = await restoreLedger(file, path, BEGIN)
+    expect(replaced).not.toBeNull()
+    expect(existsSync(`${path}.rescued`)).toBe(false)
+    // The one that was damaged is beside it, not over the one that had its name.
+    expect(readdirSync(directory).filter((name) => name.startsWith('journal.db.damaged-'))).toHaveLength(1)
+    expect(await arrearsIn(directory)).toBe(40)
   })
 })

@@ -22,7 +22,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase } from './open-database.ts'
 import { readLedger, readLedgerCopy } from './read-ledger.ts'
-import { type Salvage, fill, lostOf, salvageOf, salvaged } from './rescue.ts'
+import { type Salvage, fill, finishRescue, lostOf, salvageOf, salvaged } from './rescue.ts'
 import { copyStill } from './still-copy.ts'
 
 /**
@@ -80,7 +80,7 @@ export interface Restored {
 export async function restoreLedger(backup: string, path: string, wall: number): Promise<Restored> {
   await readLedger(backup)
   requireIntegrity(backup)
-  const held = hold(path)
+  const held = holdFinished(path)
   try {
     const before = salvageOfHeld(held, path)
     const salvage = merged(salvageOfBackup(backup), before)
@@ -155,6 +155,15 @@ function salvageOfHeld(held: Held, path: string): Salvage | null {
   if (held === 'NONE') return null
   // Through the connection that holds it: closing another one of this process would let go of it.
   return held === 'DAMAGED' ? salvaged(path) : salvageOf(held)
+}
+
+/** A rescue that was not finished is first: at the next start of the agent it would take the place of what is restored. */
+function holdFinished(path: string): Held {
+  const held = hold(path)
+  if (!existsSync(`${path}.rescued`)) return held
+  if (typeof held !== 'string') held.close()
+  finishRescue(path)
+  return hold(path)
 }
 
 function replace(path: string, fresh: string, held: Held, wall: number): string | null {

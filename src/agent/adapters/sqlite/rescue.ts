@@ -100,11 +100,14 @@ function prepareRescue(path: string, at: number, why: string): void {
 }
 
 /** Puts the damaged journal aside, as far as it still stands there, and the one that was prepared in its place. */
-function finishRescue(path: string): void {
+export function finishRescue(path: string): void {
   const rescued = `${path}.rescued`
   if (!existsSync(rescued)) return
   const database = new Database(rescued)
-  const aside = database.prepare('SELECT file FROM rescue').pluck().get() as string
+  const { at, file } = database.prepare('SELECT at, file FROM rescue').get() as { at: number; file: string }
+  // One of that name is another journal when the damaged one still stands in its place: what stands there goes last.
+  const aside = existsSync(file) && existsSync(path) ? asideOf(path, at) : file
+  database.prepare('UPDATE rescue SET file = ?').run(aside)
   database.close()
   // The log first: a database that is opened without it, half way through, is only older.
   for (const suffix of SUFFIXES.toReversed()) {
