@@ -6,6 +6,7 @@ import { ERRORS } from '../../protocol/errors.ts'
 import { agentDatabase } from '../agent-database.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
+import { refuseItself } from '../refuse-itself.ts'
 
 interface BackupFlags {
   readonly db?: string
@@ -21,7 +22,9 @@ export function command(io: Io): Command {
     .option('--db <path>', "database of the agent (default: the one of the agent's settings)")
     .option('--json', 'for programs: one JSON document')
     .action(async (file: string, flags: BackupFlags) => {
-      const bundle = await backUpLedger(agentDatabase(flags.db, io), file)
+      const database = agentDatabase(flags.db, io)
+      refuseItself(database, file)
+      const bundle = await backUpLedger(database, file)
       const { findings, checked } = await verifyLedger(bundle)
       const isWhole = findings.length === 0
       const { deviceId, state } = bundle

@@ -4,6 +4,7 @@ import { Command } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
+import { refuseItself } from '../refuse-itself.ts'
 import { serviceCommand, settingsOf } from '../service-settings.ts'
 
 export function command(io: Io): Command {
@@ -30,7 +31,9 @@ function backupCommand(service: Command, io: Io): Command {
       const { db, store } = settingsOf(service, cloudOptions, io)
       if (db !== null) throw new CodedError('USAGE', 'This twin keeps its data in PostgreSQL: use pg_dump.')
       const { backUpStore } = await import('../../cloud/adapters/sqlite/backup.ts')
-      backUpStore(join(store.path, 'twin.db'), file)
+      const database = join(store.path, 'twin.db')
+      refuseItself(database, file)
+      backUpStore(database, file)
       io.stdout.write(
         `${file} holds the database; the keys are the files *.pem and, where it is there, signing-keys.json in ${store.path}.\n`,
       )
