@@ -307,6 +307,13 @@ export const ERRORS = catalogue({
     exit: 65,
     retry: 'no',
   },
+  BLOCK_OPEN: {
+    meaning: 'Use that the ledger to be replaced has reserved may not be recorded in it yet.',
+    remedy: 'Start the agent once and stop it cleanly, then restore.',
+    http: 500,
+    exit: 75,
+    retry: 'no',
+  },
   LEDGER_UNREADABLE: {
     meaning: 'The ledger to be checked is not there, or cannot be read.',
     remedy: 'Check the path, and that the user may read it: the database belongs to the user of the agent.',

@@ -5,7 +5,7 @@ import Database from 'better-sqlite3'
 import type { Journal, PendingEntry } from '../../../src/agent/app/journal.ts'
 import { SEAL, STAMP, attach, entry, journalIn, temporaryDirectory } from '../harness.ts'
 
-const A = 'line/i/a/0'
+export const A = 'line/i/a/0'
 
 export const entries = (from: number, count: number): PendingEntry[] =>
   Array.from({ length: count }, (_, index) => entry(from + index, [{ account: A, amount: 3n }]))

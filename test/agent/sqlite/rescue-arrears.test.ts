@@ -1,7 +1,7 @@
 // What a damaged journal owed of earlier incarnations, and of blocks that were open in it.
 import { describe, expect, it } from 'vitest'
 import { STAMP, entry, journalIn } from '../harness.ts'
-import { damage, deviceWithBacklog } from './damaged.ts'
+import { A, damage, deviceWithBacklog } from './damaged.ts'
 
 async function rescued(directory: string) {
   const journal = await journalIn(directory)
@@ -33,5 +33,13 @@ describe('arrears of a damaged journal', () => {
       // Each rescue is one of its own journal.
       expect(await rescued(directory)).toEqual({ arrears: 40, counts: [{ salvagedEntries: 40, lostEntries: 0 }] })
     }
+  })
+
+  it('are no whole account while a block is open: what was used of it is not known', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.appendReserved([], [{ account: A, usedUpTo: 5_000n }], STAMP, false)
+    await journal.close()
+    damage(path)
+    expect(await rescued(directory)).toEqual({ arrears: 40, counts: [{ salvagedEntries: 40, lostEntries: null }] })
   })
 })

@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest'
 import { backUpLedger, restoreLedger } from '../../../src/agent/adapters/sqlite/backup.ts'
 import { STAMP, journalIn, temporaryDirectory } from '../harness.ts'
 import { BEGIN } from '../link/fake-time.ts'
-import { damage, deviceWithBacklog, entries } from './damaged.ts'
+import { A, damage, deviceWithBacklog, entries } from './damaged.ts'
 
 /** A device with a backup that has 40 undelivered entries, and 60 more in its ledger. */
 async function backedUp() {
@@ -74,5 +74,20 @@ describe('a backup that takes the place of a ledger', () => {
     // The one that was damaged is beside it, not over the one that had its name.
     expect(readdirSync(directory).filter((name) => name.startsWith('journal.db.damaged-'))).toHaveLength(1)
     expect(await arrearsIn(directory)).toBe(40)
+  })
+
+  it('waits until the blocks of the ledger are closed, but may itself have some', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.appendReserved([], [{ account: A, usedUpTo: 5_000n }], STAMP, false)
+    const file = join(directory, 'backup.db')
+    await backUpLedger(path, file)
+    await journal.close()
+    await expect(restoreLedger(file, path, BEGIN)).rejects.toMatchObject({ code: 'BLOCK_OPEN' })
+    expect(await arrearsIn(directory)).toBe(0)
+    const again = await journalIn(directory)
+    expect((await again.read()).openBlocks.get(A)).toBe(5_000n)
+    await again.appendReserved([], [{ account: A, usedUpTo: 180n }], STAMP, false)
+    await again.close()
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: 0 })
   })
 })

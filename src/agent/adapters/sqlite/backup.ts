@@ -75,7 +75,8 @@ export interface Restored {
  *
  * @param path database of the agent, which must not run
  * @param wall POSIX ms: it names the file that is kept, and decides nothing
- * @throws CodedError STATE_IN_USE, BACKUP_FOREIGN, DATABASE_CORRUPT, DATABASE_NEWER, LEDGER_UNREADABLE, STATE_UNWRITABLE
+ * @throws CodedError STATE_IN_USE, BACKUP_FOREIGN, BLOCK_OPEN, DATABASE_CORRUPT, DATABASE_NEWER, LEDGER_UNREADABLE,
+ *   STATE_UNWRITABLE
  */
 export async function restoreLedger(backup: string, path: string, wall: number): Promise<Restored> {
   await readLedger(backup)
@@ -154,7 +155,12 @@ function hold(path: string): Held {
 function salvageOfHeld(held: Held, path: string): Salvage | null {
   if (held === 'NONE') return null
   // Through the connection that holds it: closing another one of this process would let go of it.
-  return held === 'DAMAGED' ? salvaged(path) : salvageOf(held)
+  if (held === 'DAMAGED') return salvaged(path)
+  const salvage = salvageOf(held)
+  if (!salvage.hasOpenBlocks) return salvage
+  throw new CodedError('BLOCK_OPEN', `${path} has reserved rights of which use may not be recorded yet.`, {
+    facts: { path },
+  })
 }
 
 /** A rescue that was not finished is first: at the next start of the agent it would take the place of what is restored. */
@@ -202,6 +208,7 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
     sessions: before.sessions,
     undelivered,
     lost: before.lost === null ? null : lostOf(undelivered),
+    hasOpenBlocks: before.hasOpenBlocks,
   }
 }
 

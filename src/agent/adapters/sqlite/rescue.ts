@@ -37,6 +37,8 @@ export interface Salvage {
   readonly undelivered: readonly Undelivered[]
   /** Entries that were not delivered and cannot be read; null where nobody can say. */
   readonly lost: number | null
+  /** Rights are reserved of which use may be recorded nowhere. */
+  readonly hasOpenBlocks: boolean
 }
 
 interface PolicyRow {
@@ -54,7 +56,14 @@ interface SessionRow {
   readonly snapshot: string
 }
 
-const NOTHING: Salvage = { identity: null, policies: [], sessions: [], undelivered: [], lost: null }
+const NOTHING: Salvage = {
+  identity: null,
+  policies: [],
+  sessions: [],
+  undelivered: [],
+  lost: null,
+  hasOpenBlocks: false,
+}
 
 /**
  * Opens the journal, or puts it aside and opens another one in its place.
@@ -198,7 +207,8 @@ export function salvaged(path: string): Salvage {
     database = new Database(copy)
     database.defaultSafeIntegers(true)
     database.pragma('locking_mode = EXCLUSIVE')
-    return salvageOf(database)
+    const salvage = salvageOf(database)
+    return salvage.hasOpenBlocks ? { ...salvage, lost: null } : salvage
   } catch {
     return NOTHING
   } finally {
@@ -242,7 +252,17 @@ export function salvageOf(database: Database.Database): Salvage {
     undelivered.push(undeliveredOf(row, bodies))
   }
   const lost = known === null ? null : lostOf(undelivered)
-  return { identity, policies: policies ?? [], sessions: (sessions ?? []).filter(isSession), undelivered, lost }
+  const openBlocks = attempt(
+    () => database.prepare('SELECT count(*) FROM account WHERE reserved > used').pluck().get() as number | bigint,
+  )
+  return {
+    identity,
+    policies: policies ?? [],
+    sessions: (sessions ?? []).filter(isSession),
+    undelivered,
+    lost,
+    hasOpenBlocks: Number(openBlocks ?? 0) > 0,
+  }
 }
 
 /** Both of its texts can be read, and are of the session that the row names. */
