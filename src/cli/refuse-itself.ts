@@ -15,7 +15,7 @@ export function refuseItself(database: string, to: string): void {
 function isSame(one: string, other: string): boolean {
   if (placeOf(one) === placeOf(other)) return true
   const [a, b] = [one, other].map((path) => statSync(path, { bigint: true, throwIfNoEntry: false }))
-  return a !== undefined && b !== undefined && a.dev === b.dev && a.ino === b.ino
+  return a !== undefined && a.dev === b?.dev && a.ino === b.ino
 }
 
 /** Of a file that need not exist. */

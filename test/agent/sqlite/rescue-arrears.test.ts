@@ -28,7 +28,7 @@ describe('arrears of a damaged journal', () => {
   it('are salvaged again when the journal that a rescue made is damaged too', async () => {
     const { directory, journal, path } = await deviceWithBacklog()
     await journal.close()
-    for (const _ of [1, 2, 3]) {
+    for (let times = 0; times < 3; times += 1) {
       damage(path)
       // Each rescue is one of its own journal.
       expect(await rescued(directory)).toEqual({ arrears: 40, counts: [{ salvagedEntries: 40, lostEntries: 0 }] })
