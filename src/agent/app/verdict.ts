@@ -4,6 +4,7 @@
  */
 import { formatMicro } from '../../core/amount.ts'
 import { room } from '../../core/grant.ts'
+import { roughly } from '../../core/in-words.ts'
 import type { DeviceHold } from '../../protocol/edge/device-hold.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
@@ -74,18 +75,9 @@ export function clockVerdict({ earliest, latest }: AgentStatusWire['clock']): De
   return { verdict: widthMs <= EXACT_MS ? 'exact' : 'rough', widthMs }
 }
 
-const UNITS = [
-  ['days', 86_400_000],
-  ['hours', 3_600_000],
-  ['minutes', 60_000],
-  ['seconds', 1_000],
-] as const
-
-/** A length of time in the largest unit of which there are two or more, rounded down. */
+/** A length of time as a sentence has it. */
 export function inWords(ms: number): string {
-  if (ms < 2_000) return 'a second'
-  const [unit, size] = UNITS.find(([, each]) => ms >= 2 * each) ?? UNITS[3]
-  return `${Math.floor(ms / size)} ${unit}`
+  return ms < 2_000 ? 'a second' : roughly(ms)
 }
 
 /** The counters of an account as numbers. */

@@ -4,7 +4,7 @@ import { Command, Option } from 'commander'
 import { z } from 'zod'
 import { verdictOf } from '../../agent/app/verdict.ts'
 import type { HttpClient } from '../../client/http.ts'
-import { parseAccount } from '../../core/account.ts'
+import { accountInWords, roughly } from '../../core/in-words.ts'
 import { formatMicro } from '../../core/amount.ts'
 import { billed, room } from '../../core/grant.ts'
 import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
@@ -117,7 +117,7 @@ function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: numb
   const accounts = columns([
     ['TOKENS OF', 'AT HAND', 'CHARGED', ''],
     ...status.accounts.map((account) => [
-      nameOf(account.account),
+      accountInWords(account.account),
       account.unlimited ? 'unlimited' : formatMicro(room(account)),
       formatMicro(billed(account)),
       [
@@ -159,31 +159,4 @@ function written({ written, perDecision, perDay, budgetPerDay }: NonNullable<Age
       : [`${mebibytes(perDay)} a day${budgetPerDay === null ? '' : ` of ${mebibytes(budgetPerDay)}`}`]),
     ...(perDecision === null ? [] : [`${perDecision} bytes for a decision`]),
   ].join(', ')
-}
-
-const UNITS = [
-  ['days', 86_400_000],
-  ['hours', 3_600_000],
-  ['minutes', 60_000],
-  ['seconds', 1_000],
-] as const
-
-/** A length of time in the largest unit of which there are two or more. */
-function roughly(ms: number): string {
-  const [unit, size] = UNITS.find(([, each]) => ms >= 2 * each) ?? UNITS[3]
-  return `${Math.floor(ms / size)} ${unit}`
-}
-
-function nameOf(account: string): string {
-  const parsed = parseAccount(account)
-  switch (parsed?.kind) {
-    case 'line':
-      return parsed.lineItemId
-    case 'action':
-      return `${parsed.lineItemId}, action ${parsed.actionId}`
-    case 'limit':
-      return `${parsed.lineItemId}, ${parsed.requester.type} ${parsed.requester.value}`
-    case undefined:
-      return account
-  }
 }

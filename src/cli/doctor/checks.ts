@@ -5,6 +5,7 @@
  */
 import { formatMicro } from '../../core/amount.ts'
 import { room } from '../../core/grant.ts'
+import { roughly, sizeInWords } from '../../core/in-words.ts'
 import type { AgentStatus } from '../../protocol/local/status.ts'
 import type { DoctorFacts, EndpointFacts, FileFacts, Problem } from './facts.ts'
 import { isProblem } from './facts.ts'
@@ -209,7 +210,7 @@ export const CHECKS: readonly Check[] = [
     run: ({ fileSystem, settings }) => {
       if (isProblem(fileSystem)) return unlooked(fileSystem)
       const { free, total } = fileSystem
-      const evidence = `${sizeText(free)} of ${sizeText(total)} free`
+      const evidence = `${sizeInWords(free)} of ${sizeInWords(total)} free`
       if (free < settings.state.slack)
         return fail(evidence, 'Make room: a device that can record nothing refuses everything.')
       if (free < 8 * settings.state.slack) return warn(evidence, 'Make room before the ledger needs it.')
@@ -232,8 +233,8 @@ export const CHECKS: readonly Check[] = [
     run: ({ slack, settings, database }) => {
       if (database.kind === 'none') return skip('there is no ledger yet')
       const wanted = settings.state.slack
-      if (slack.kind === 'file' && slack.size >= wanted) return ok(`${slack.path} holds ${sizeText(slack.size)}`)
-      const evidence = `${slack.path} ${slack.kind === 'file' ? `holds ${sizeText(slack.size)} of ${sizeText(wanted)}` : 'is missing'}`
+      if (slack.kind === 'file' && slack.size >= wanted) return ok(`${slack.path} holds ${sizeInWords(slack.size)}`)
+      const evidence = `${slack.path} ${slack.kind === 'file' ? `holds ${sizeInWords(slack.size)} of ${sizeInWords(wanted)}` : 'is missing'}`
       return warn(evidence, 'Make room on the disk; the agent fills it at its next start, doctor --fix does it now.')
     },
   },
@@ -319,8 +320,8 @@ export const CHECKS: readonly Check[] = [
       if (log.kind !== 'file') return ok('there is none')
       const most = Math.max(64 * MIB, 4 * settings.state.slack)
       return log.size <= most
-        ? ok(sizeText(log.size))
-        : warn(sizeText(log.size), 'Free disk space, then restart the agent, or stop it and run doctor --fix.')
+        ? ok(sizeInWords(log.size))
+        : warn(sizeInWords(log.size), 'Free disk space, then restart the agent, or stop it and run doctor --fix.')
     },
   },
   {
@@ -407,7 +408,7 @@ export const CHECKS: readonly Check[] = [
       if (worst === undefined) return skip('the device serves no instance')
       if (worst.leftMs <= 0)
         return fail(`${worst.says} may not be used any more`, 'Let the device reach the cloud once.')
-      const evidence = `${worst.says} may be used for ${lengthText(worst.leftMs)} more without the cloud`
+      const evidence = `${worst.says} may be used for ${roughly(worst.leftMs)} more without the cloud`
       return worst.leftMs < Math.min(worst.usableForMs / 4, 2 * DAY_MS)
         ? warn(evidence, 'Let the device reach the cloud.')
         : ok(evidence)
@@ -466,14 +467,14 @@ export const CHECKS: readonly Check[] = [
     run: ({ agent, now, signIn }) => {
       if (!isProblem(agent) && agent.clock.latest !== null) {
         const off = now < agent.clock.earliest ? agent.clock.earliest - now : Math.max(0, now - agent.clock.latest)
-        const evidence = `the wall clock is ${lengthText(off)} off the time that the cloud has signed`
+        const evidence = `the wall clock is ${roughly(off)} off the time that the cloud has signed`
         return off > CLOCK_OFF_MS ? warn(evidence, SET_CLOCK) : ok(evidence)
       }
       const date = signIn === null || isProblem(signIn) ? null : signIn.date
       if (date === null)
         return warn('the wall clock cannot be compared with the cloud', 'Let the device reach the cloud.')
       const off = Math.abs(now - date)
-      const evidence = `the wall clock is ${lengthText(off)} off the clock of the cloud (not signed)`
+      const evidence = `the wall clock is ${roughly(off)} off the clock of the cloud (not signed)`
       return off > CLOCK_OFF_MS ? warn(evidence, SET_CLOCK) : ok(evidence)
     },
   },
@@ -529,16 +530,16 @@ export const CHECKS: readonly Check[] = [
     name: 'memory',
     run: ({ memory: { available, total, limit, used } }) => {
       if (limit !== null && limit < MEMORY_MIN) {
-        return warn(`the limit is ${sizeText(limit)}`, `Raise MemoryMax to ${sizeText(MEMORY_MIN)} or more.`)
+        return warn(`the limit is ${sizeInWords(limit)}`, `Raise MemoryMax to ${sizeInWords(MEMORY_MIN)} or more.`)
       }
       if (limit !== null && used !== null && used > 0.9 * limit) {
         return warn(
-          `${sizeText(used)} of the limit of ${sizeText(limit)} is used`,
+          `${sizeInWords(used)} of the limit of ${sizeInWords(limit)} is used`,
           'Raise MemoryMax, or look for what grows.',
         )
       }
       if (available === null) return skip('the system does not tell')
-      const evidence = `${sizeText(available)} of ${sizeText(total ?? 0)} available, ${limit === null ? 'no limit' : `limit ${sizeText(limit)}`}`
+      const evidence = `${sizeInWords(available)} of ${sizeInWords(total ?? 0)} available, ${limit === null ? 'no limit' : `limit ${sizeInWords(limit)}`}`
       return available < MEMORY_MIN / 2
         ? warn(evidence, 'Stop what is not needed: the agent may be killed for memory.')
         : ok(evidence)
@@ -551,7 +552,7 @@ const SET_CLOCK = 'Set the clock (timedatectl set-ntp true), and check the batte
 function tokensLeft({ accounts, grant }: AgentStatus): Finding {
   const lines = accounts.filter(({ account }) => account.startsWith('line/'))
   const left = lines.reduce((sum, account) => sum + (room(account) > 0n ? room(account) : 0n), 0n)
-  const within = `for ${lengthText(grant?.remainingMs ?? 0)} more without the cloud`
+  const within = `for ${roughly(grant?.remainingMs ?? 0)} more without the cloud`
   if (lines.some(({ unlimited }) => unlimited)) return ok(`tokens without limit ${within}`)
   return left === 0n
     ? warn(
@@ -610,22 +611,4 @@ function unlooked({ message }: Problem): Finding {
 function describeFile({ path, mode, uid, kind }: FileFacts): string {
   if (kind === 'none') return `${path} is missing`
   return kind === 'hidden' ? `${path} is hidden` : `${path} (0${mode.toString(8)}, uid ${uid})`
-}
-
-function sizeText(bytes: number): string {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
-  const power = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10))
-  const value = bytes / 1024 ** power
-  return `${power === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[power] ?? ''}`
-}
-
-function lengthText(ms: number): string {
-  const units = [
-    ['days', DAY_MS],
-    ['hours', 3_600_000],
-    ['minutes', 60_000],
-    ['seconds', 1_000],
-  ] as const
-  const [unit, size] = units.find(([, each]) => ms >= 2 * each) ?? units[3]
-  return `${Math.floor(ms / size)} ${unit}`
 }

@@ -3,7 +3,7 @@
  * desk. It is whole without script; with it, it keeps itself up to date. Names that requesters chose are text, whatever is in them.
  */
 import { hash } from 'node:crypto'
-import { parseAccount } from '../../../core/account.ts'
+import { accountInWords, sizeInWords } from '../../../core/in-words.ts'
 import { formatMicro } from '../../../core/amount.ts'
 import { outstanding, room } from '../../../core/grant.ts'
 import type { DeviceReportWire } from '../../../protocol/local/report.ts'
@@ -146,7 +146,7 @@ function tokensOf({ status }: DeviceReportWire): Html {
     const counters = countersOf(account)
     const held = outstanding(counters)
     const left = room(counters)
-    const name = nameOf(account.account)
+    const name = accountInWords(account.account)
     return html`<tr>
       <th scope="row">${name}</th>
       <td class="n">${account.unlimited ? 'unlimited' : formatMicro(left)}</td>
@@ -267,23 +267,5 @@ function ago(instant: number | null, now: number): string {
 }
 
 function sizeOf(bytes: number | null): string {
-  if (bytes === null) return 'unknown'
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
-  const power = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10))
-  const value = bytes / 1024 ** power
-  return `${power === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[power] ?? ''}`
-}
-
-function nameOf(account: string): string {
-  const parsed = parseAccount(account)
-  switch (parsed?.kind) {
-    case 'line':
-      return parsed.lineItemId
-    case 'action':
-      return `${parsed.lineItemId}, action ${parsed.actionId}`
-    case 'limit':
-      return `${parsed.lineItemId}, ${parsed.requester.type} ${parsed.requester.value}`
-    case undefined:
-      return account
-  }
+  return bytes === null ? 'unknown' : sizeInWords(bytes)
 }
