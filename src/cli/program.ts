@@ -5,6 +5,7 @@
  */
 import { Command, CommanderError } from 'commander'
 import { CodedError, ERRORS } from '../protocol/errors.ts'
+import { takeDashedIds } from './dashed-ids.ts'
 import type { Io, World } from './io.ts'
 import { softwareVersion } from './software-version.ts'
 
@@ -89,6 +90,7 @@ function prepare(command: Command, io: Io): void {
     outputError: () => undefined,
   })
   command.helpOption('-h, --help', 'show this help')
+  if (command.commands.length === 0) takeDashedIds(command)
   for (const each of command.commands) prepare(each, io)
 }
 

@@ -34,6 +34,35 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
   })
 })
 
+describe('an id that begins with a dash', () => {
+  const thumbprint = '-99uCXoyN2ty-sDF_-srpwS0qtmaNEvVsV-bUcXc-7g'
+  const elsewhere = ['--url', 'http://127.0.0.1:1', '--admin-key', '/no/key.pem']
+
+  test.each([
+    ['of a key', ['keys', 'delete', thumbprint, ...elsewhere]],
+    ['of a key, after the options', ['keys', 'delete', ...elsewhere, thumbprint]],
+    ['with two dashes', ['keys', 'delete', `-${thumbprint.slice(0, -1)}`, ...elsewhere]],
+    ['that is said to be one', ['keys', 'delete', ...elsewhere, '--', thumbprint]],
+    ['after a value that looks like it', ['keys', 'delete', '--kid', thumbprint, thumbprint, ...elsewhere]],
+  ])('%s is an argument', async (_what, args) => {
+    expect((await tallygate(args)).err).toMatch(/^tallygate: KEY_UNUSABLE: \/no\/key\.pem cannot be read/)
+  })
+
+  test('does not hide an option that nobody knows, nor an argument too many', async () => {
+    const both = await tallygate(['keys', 'delete', thumbprint, '--fox', ...elsewhere])
+    expect(both.err).toContain("unknown option '--fox'")
+    const two = await tallygate(['keys', 'delete', thumbprint, thumbprint, ...elsewhere])
+    expect(two.err).toContain('too many arguments')
+    const mistyped = await tallygate(['keys', 'delete', '-some-very-long-option-of-nobody', ...elsewhere])
+    expect(mistyped.err).toContain("unknown option '-some-very-long-option-of-nobody'")
+  })
+
+  test('reaches the commands of a twin', async () => {
+    const { err } = await tallygate(['cloud', 'forget-signing-key', thumbprint, '--store-path', '/proc/nowhere'])
+    expect(err).toMatch(/^tallygate: STATE_UNWRITABLE: /)
+  })
+})
+
 test('help goes to standard output and lists every command with its summary', async () => {
   const { code, out, err } = await tallygate(['--help'])
   expect({ code, err }).toEqual({ code: 0, err: '' })
