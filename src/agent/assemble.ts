@@ -25,6 +25,7 @@ import { recoverBlocks } from './app/recover-blocks.ts'
 import { Sessions } from './app/sessions/sessions.ts'
 import { statusOf } from './app/status.ts'
 import type { LeftLog, VolatileLog } from './app/volatile-log.ts'
+import { UseOverTime } from './app/use-over-time.ts'
 import { WatchedJournal } from './app/watched-journal.ts'
 import { Wear } from './app/wear.ts'
 import type { KeptDecision } from '../protocol/local/decision.ts'
@@ -72,6 +73,7 @@ export interface AssembledAgent {
   readonly readiness: ReadinessProbe
   readonly wear: Pick<Wear, 'start'>
   readonly refusals: Refusals
+  readonly use: UseOverTime
   /** What is kept of a decision or a refusal; null when nothing is. */
   readonly decision: (correlationId: string) => Promise<KeptDecision | null>
   /** Begins to write the clock when nothing else has for a while. Returns what ends it. */
@@ -93,6 +95,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
   const snapshot = (await recover(parts, clock, found)) ? await journal.read() : found
   const policies = new PolicyBoard()
   const watched = new WatchedJournal(journal, () => clock.reading().now, log)
+  const use = new UseOverTime({ now: () => clock.reading().now, sinceBoot: () => clock.sinceBoot() })
   const ledger = new Ledger(
     {
       journal: watched,
@@ -104,6 +107,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
       soon: parts.soon,
       now: () => clock.sinceBoot(),
       timers,
+      onCharged: (postings) => use.add(postings),
       beforeFreeze: () => sessions.suspend(),
       onNeed: () => link.wake('low-water'),
       onFatal,
@@ -198,6 +202,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     callers,
     status: () => statusOf(statusParts),
     refusals,
+    use,
     decision: async (correlationId) => {
       const refusal = refusals.get(correlationId)
       if (refusal !== undefined) return { kind: 'refusal', refusal }

@@ -35,6 +35,7 @@ import { LogBudget } from './app/log-budget.ts'
 import { LogRing } from './app/log-ring.ts'
 import { reportOf } from './app/report.ts'
 import type { ReadinessProbe } from './app/readiness.ts'
+import { RECALLED_MAX } from './app/use-over-time.ts'
 import { verdictOf } from './app/verdict.ts'
 import { startWatchdog } from './app/watchdog.ts'
 import { type AssembledAgent, assembleAgent } from './assemble.ts'
@@ -193,10 +194,11 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const { link } = agent
   started.defer(() => link.stop())
 
+  if (settings.status.port !== null) agent.use.recall(await journal.recent(RECALLED_MAX))
   const machine = () => lookAtMachine(settings.state.directory)
   const status = await openStatusPage(
     settings,
-    () => reportOf({ status: agent.status, journal, machine, refusals: agent.refusals }),
+    () => reportOf({ status: agent.status, journal, machine, refusals: agent.refusals, use: agent.use }),
     agent.readiness,
     log,
   )

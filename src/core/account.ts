@@ -27,6 +27,11 @@ export function limitAccount(
   return join('limit', instanceId, lineItemId, requester.type, requester.value, String(period))
 }
 
+/** Whether an id is that of one requester's limit: there may be any number of those. */
+export function isLimitAccount(id: AccountId): boolean {
+  return id.startsWith('limit/')
+}
+
 /**
  * Most characters of an id: what the wire takes, and well below the 2,704 bytes that PostgreSQL takes of a row in an index.
  * The bounds of the parts below keep every id within it.

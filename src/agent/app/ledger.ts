@@ -53,6 +53,8 @@ export interface LedgerParts {
   readonly batchEntries: number
   /** An account has come to its low-water mark, or there are entries to deliver. */
   readonly onNeed: () => void
+  /** These charges stand in the journal. */
+  readonly onCharged?: (postings: readonly Posting[]) => void
   /** Called before the first moment at which nothing is recorded any more in this incarnation; may record, at once. */
   readonly beforeFreeze?: () => void
   /** The outcome of a write is unknown: the process must end and open again. Nothing more is recorded. */
@@ -437,7 +439,10 @@ export class Ledger {
   }
 
   readonly #onRecorded = (decided: readonly Decided[]): void => {
-    for (const { later } of decided) if (later.length > 0) this.#balances.refund(later)
+    for (const { entry, later } of decided) {
+      if (later.length > 0) this.#balances.refund(later)
+      if (entry.moves === 'used') this.#parts.onCharged?.(entry.postings)
+    }
   }
 
   readonly #onLost = (decided: readonly Decided[]): void => {

@@ -5,6 +5,7 @@ import { DECISIONS_MAX, REFUSALS_MAX, type DeviceReportWire } from '../../protoc
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { Journal } from './journal.ts'
 import type { Refusals } from './refusals.ts'
+import type { UseOverTime } from './use-over-time.ts'
 import { clockVerdict, verdictOf } from './verdict.ts'
 
 export interface ReportParts {
@@ -12,9 +13,10 @@ export interface ReportParts {
   readonly journal: Pick<Journal, 'recent'>
   readonly machine: () => Promise<DeviceReportWire['machine']>
   readonly refusals: Pick<Refusals, 'latest'>
+  readonly use: Pick<UseOverTime, 'reading'>
 }
 
-export async function reportOf({ status, journal, machine, refusals }: ReportParts): Promise<DeviceReportWire> {
+export async function reportOf({ status, journal, machine, refusals, use }: ReportParts): Promise<DeviceReportWire> {
   const [entries, facts] = await Promise.all([journal.recent(DECISIONS_MAX), machine()])
   const now = status()
   return {
@@ -22,6 +24,7 @@ export async function reportOf({ status, journal, machine, refusals }: ReportPar
     clock: clockVerdict(now.clock),
     status: now,
     machine: facts,
+    use: use.reading(),
     decisions: entries
       .filter(({ kind }) => kind === 'access')
       .flatMap(decisionsOf)

@@ -3,6 +3,7 @@
  * Amounts are micro-tokens as integer text, instants POSIX milliseconds, sizes bytes.
  */
 import { z } from 'zod'
+import { accountId } from '../edge/sync.ts'
 import { instant, microText } from '../wire.ts'
 import { agentStatus } from './status.ts'
 
@@ -11,6 +12,10 @@ export const DECISIONS_MAX = 20
 
 /** Refusals in one report. */
 export const REFUSALS_MAX = 5
+
+/** Length of a bin of use over time, ms, and how many a report has: a day of them. */
+export const USE_BIN_MS = 1_800_000
+export const USE_BINS = 48
 
 const size = z.int().min(0).nullable()
 
@@ -28,6 +33,26 @@ export const deviceReport = z.strictObject({
     memoryOfAgent: size,
     memoryFree: size,
     memoryTotal: size,
+  }),
+  /**
+   * What was charged over the last day, per pool of a line item and per allocation of an action; refunds are not taken off.
+   * Counted in memory by powered-on time: an agent that starts recalls what its ledger still holds.
+   */
+  use: z.strictObject({
+    /** Length of a bin, ms. */
+    binMs: z.int().min(1),
+    /** End of the last bin, which is under way. */
+    until: instant,
+    /** All is known from then on; before it there may have been more. */
+    since: instant,
+    /** Those that were charged at all. */
+    accounts: z.array(
+      z.strictObject({
+        account: accountId,
+        /** Per bin, oldest first. */
+        charged: z.array(microText).length(USE_BINS),
+      }),
+    ),
   }),
   /** Newest first; those that moved tokens by themselves, such as refunds, are not among them. */
   decisions: z

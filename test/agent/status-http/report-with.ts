@@ -22,6 +22,7 @@ export function reportWith(
       memoryFree: 1_300_000_000,
       memoryTotal: 2_000_000_000,
     },
+    use: { binMs: 1_800_000, until: now.clock.now + 600_000, since: now.clock.now - 86_400_000, accounts: [] },
     decisions: [
       decision(12, 'GRANTED', '2500000'),
       decision(11, 'DENIED_BY_RULE', '0'),

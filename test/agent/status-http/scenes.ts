@@ -1,5 +1,5 @@
 // States of a device that the status page is looked at in: by tests in a browser, and by whoever makes the screenshots.
-import type { DeviceReportWire } from '../../../src/protocol/local/report.ts'
+import { type DeviceReportWire, USE_BINS, USE_BIN_MS } from '../../../src/protocol/local/report.ts'
 import { agentStatus, instanceId } from '../../cli/agent-status.ts'
 import { HOSTILE, decision, reportWith } from './report-with.ts'
 
@@ -21,6 +21,30 @@ const accounts = [
   account(`action/${instanceId}/LW-ANNUAL-CONTRACT/6b0f3f7e-30a5-4d2f-8d2f-1f1a3c4b5d6e`, 40, 12),
   account(`line/${instanceId}/LW-METERED/0`, 0, 0, { unlimited: true }),
 ]
+/** A shift: charges by half hours, in whole tokens. */
+const charged = (perBin: (bin: number) => number): string[] =>
+  Array.from({ length: USE_BINS }, (_, bin) => String(Math.round(perBin(bin) * 1_000_000)))
+const use = {
+  binMs: USE_BIN_MS,
+  until: NOW + 600_000,
+  since: NOW - 86_400_000,
+  accounts: [
+    {
+      account: accounts[0]!.account,
+      charged: charged((bin) => (bin < 18 ? 0 : 2 + Math.round(6 * Math.sin(bin / 3)) / 4)),
+    },
+    { account: accounts[1]!.account, charged: charged((bin) => (bin % 12 < 3 ? 40 : 0)) },
+    { account: accounts[2]!.account, charged: charged((bin) => (bin === 30 ? 9.5 : bin === 46 ? 2.5 : 0)) },
+  ],
+}
+/** Of an agent that was started five hours ago. */
+const sinceNoon = {
+  ...use,
+  since: NOW - 5 * 3_600_000,
+  accounts: use.accounts.map(({ account, charged }) => {
+    return { account, charged: charged.map((amount, bin) => (bin < USE_BINS - 10 ? '0' : amount)) }
+  }),
+}
 const decisions = [
   decision(12, 'GRANTED', '2500000', 'LaserCut', 'anna'),
   decision(11, 'DENIED_BY_RULE', '0', 'Furnace', 'tom'),
@@ -62,8 +86,11 @@ const isAway = {
 const conditionOf = ({ subject, code, message, since }: typeof away) => ({ subject, code, message, since })
 
 export const SCENES: Readonly<Record<'working' | 'offline' | 'refusing' | 'empty' | 'hostile', DeviceReportWire>> = {
-  working: reportWith({ accounts, policies: [{ instanceId, applied: 8, newest: 8 }] }, { decisions }),
-  offline: reportWith({ accounts, ...isAway, conditions: [conditionOf(away)] }, { decisions, problems: [away] }),
+  working: reportWith({ accounts, policies: [{ instanceId, applied: 8, newest: 8 }] }, { decisions, use }),
+  offline: reportWith(
+    { accounts, ...isAway, conditions: [conditionOf(away)] },
+    { decisions, problems: [away], use: sinceNoon },
+  ),
   refusing: reportWith(
     {
       accounts,
@@ -71,7 +98,7 @@ export const SCENES: Readonly<Record<'working' | 'offline' | 'refusing' | 'empty
       clock: { now: NOW, earliest: NOW, latest: null },
       conditions: [away, full].map(conditionOf),
     },
-    { decisions, problems: [away, full], refusals: [stale], clock: { verdict: 'unbounded', widthMs: null } },
+    { decisions, use, problems: [away, full], refusals: [stale], clock: { verdict: 'unbounded', widthMs: null } },
   ),
   empty: reportWith(
     {

@@ -7,7 +7,7 @@ import type { Agent } from '../../../src/agent/compose.ts'
 import { openStatus } from '../../../src/agent/adapters/status-http/server.ts'
 import { deviceReport, readiness } from '../../../src/protocol/local/report.ts'
 import { parsePrometheusText, valueOf } from '../../support/prometheus-text.ts'
-import { Application, Site } from '../site.ts'
+import { ACCOUNT, Application, Site } from '../site.ts'
 import { reportWith } from './report-with.ts'
 
 const PORT = { 'status-port': '0' }
@@ -65,6 +65,25 @@ describe('the status over HTTP', () => {
       ['GRANT_EXHAUSTED', 0n],
       ['GRANTED', 30_000_000n],
     ])
+  })
+
+  it('knows when tokens were charged, and a restarted agent knows it from its ledger', async () => {
+    const site = await Site.make()
+    const agent = await site.start(PORT)
+    await new Application(agent).until(({ accounts }) => accounts.length > 0)
+    await new Application(agent).ask(2)
+    await new Application(agent).ask(3)
+    const used = async (of: Agent) => {
+      const { use } = deviceReport.parse(await (await get(of, '/status')).json())
+      return use.accounts.map(({ account, charged }) => [account, charged.reduce((sum, amount) => sum + amount, 0n)])
+    }
+    expect(await used(agent)).toEqual([[ACCOUNT, 5_000_000n]])
+    await agent.stop()
+    site.isOnline = false
+    const next = await site.start(PORT)
+    expect(await used(next)).toEqual([[ACCOUNT, 5_000_000n]])
+    await new Application(next).ask(1)
+    expect(await used(next)).toEqual([[ACCOUNT, 6_000_000n]])
   })
 
   it('is ready offline, and not before there are rules', async () => {

@@ -1,8 +1,8 @@
 /** How the status page looks, and what it runs: both stand in the page, and the browser is told to run nothing else. */
 
 export const STYLE = `
-:root{color-scheme:light dark;--ground:#f6f7f8;--card:#fff;--ink:#16191d;--soft:#545c66;--line:#d9dde2;--ok:#0b6b3a;--attention:#8a5200;--refusing:#b3151f;--bar:#1f5fae;--track:#dde2e8}
-@media(prefers-color-scheme:dark){:root{--ground:#12151a;--card:#1b2027;--ink:#e9edf2;--soft:#a8b2bd;--line:#323a45;--ok:#63d297;--attention:#f2b75c;--refusing:#ff8a8a;--bar:#7ab2f5;--track:#343d48}}
+:root{color-scheme:light dark;--ground:#f6f7f8;--card:#fff;--ink:#16191d;--soft:#545c66;--line:#d9dde2;--ok:#0b6b3a;--attention:#8a5200;--refusing:#b3151f;--bar:#1f5fae;--area:#d3e0f0}
+@media(prefers-color-scheme:dark){:root{--ground:#12151a;--card:#1b2027;--ink:#e9edf2;--soft:#a8b2bd;--line:#323a45;--ok:#63d297;--attention:#f2b75c;--refusing:#ff8a8a;--bar:#7ab2f5;--area:#2b3d55}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.45 system-ui,sans-serif}
 header,main,footer{max-width:70rem;margin:0 auto;padding:1rem}
@@ -20,9 +20,10 @@ section p{margin:0}
 table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
 th{color:var(--soft);font-weight:600}
+th[scope=col]{overflow-wrap:normal}th[scope=row]{min-width:9rem}td:not(.n){min-width:6rem}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-svg{display:block;margin-top:.35rem;width:8rem;height:.8rem;border-radius:.2rem}
-.track{fill:var(--track)}.used{fill:var(--bar)}
+svg{display:block;width:11rem;height:2rem;border-bottom:1px solid var(--soft)}
+.area{fill:var(--area)}.curve{fill:none;stroke:var(--bar);stroke-width:1.5px;stroke-linejoin:round;vector-effect:non-scaling-stroke}
 .problem{margin:0 0 .8rem;padding-left:.8rem;border-left:.3rem solid var(--attention);overflow-wrap:anywhere}
 .problem:last-child{margin:0}.problem p{margin:.15rem 0}
 .soft,footer{color:var(--soft)}code{font-size:.8em;overflow-wrap:anywhere}a{color:var(--bar)}

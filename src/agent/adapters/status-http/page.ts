@@ -5,8 +5,8 @@
 import { hash } from 'node:crypto'
 import { accountInWords, sizeInWords } from '../../../core/in-words.ts'
 import { formatMicro } from '../../../core/amount.ts'
-import { outstanding, room } from '../../../core/grant.ts'
-import type { DeviceReportWire } from '../../../protocol/local/report.ts'
+import { room } from '../../../core/grant.ts'
+import { type DeviceReportWire, USE_BINS } from '../../../protocol/local/report.ts'
 import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
 import { countersOf, heldSentence, inWords } from '../../app/verdict.ts'
 import { Html, html } from './html.ts'
@@ -141,17 +141,16 @@ function writtenOf(storage: DeviceReportWire['status']['storage']): string {
   return `${sizeOf(written)} since the start${rate}${each}`
 }
 
-function tokensOf({ status }: DeviceReportWire): Html {
+function tokensOf({ status, use }: DeviceReportWire): Html {
+  const charged = new Map(use.accounts.map((each) => [each.account, each.charged.map(BigInt)]))
   const rows = status.accounts.map((account) => {
     const counters = countersOf(account)
-    const held = outstanding(counters)
-    const left = room(counters)
     const name = accountInWords(account.account)
     return html`<tr>
       <th scope="row">${name}</th>
-      <td class="n">${account.unlimited ? 'unlimited' : formatMicro(left)}</td>
+      <td class="n">${account.unlimited ? 'unlimited' : formatMicro(room(counters))}</td>
       <td class="n">${formatMicro(counters.used - counters.refunded)}</td>
-      <td>${account.unlimited ? html`` : chart(name, held - left, held)}</td>
+      <td>${useOf(name, charged.get(account.account) ?? [], use)}</td>
       <td>${account.exhausted ? 'the pool has no more' : ''}</td>
     </tr>`
   })
@@ -161,6 +160,8 @@ function tokensOf({ status }: DeviceReportWire): Html {
           <td colspan="5" class="soft">The device holds no tokens.</td>
         </tr>`
       : rows
+  const day = USE_BINS * use.binMs
+  const known = status.clock.now - use.since
   return html`<section class="wide" aria-labelledby="tokens">
     <h2 id="tokens">Tokens</h2>
     <div class="scroll" role="group" aria-label="Table of tokens" tabindex="0">
@@ -170,7 +171,7 @@ function tokensOf({ status }: DeviceReportWire): Html {
             <th scope="col">Line item</th>
             <th scope="col" class="n">Left</th>
             <th scope="col" class="n">Used</th>
-            <th scope="col">Share used</th>
+            <th scope="col">Charged in the last 24 hours</th>
             <th scope="col">Note</th>
           </tr>
         </thead>
@@ -179,20 +180,47 @@ function tokensOf({ status }: DeviceReportWire): Html {
         </tbody>
       </table>
     </div>
+    <p class="soft" data-part="use-known">
+      ${known >= day ? '' : `What was charged is known for the last ${inWords(Math.max(0, known))}.`}
+    </p>
   </section>`
 }
 
-/** How much of what the device holds is used, as a bar. */
-function chart(name: string, used: bigint, held: bigint): Html {
-  const percent = held <= 0n ? 0 : Math.min(100, Number((used * 100n) / held))
+/** What was charged over time, as a curve with its peak at the top, and in words. */
+function useOf(name: string, charged: readonly bigint[], use: DeviceReportWire['use']): Html {
+  const sum = charged.reduce((total, amount) => total + amount, 0n)
+  if (sum === 0n) return html`<span class="soft">nothing</span>`
+  const { at, most } = peakOf(charged)
+  const words = `${formatMicro(sum)}, at most ${formatMicro(most)} in ${inWords(use.binMs)}`
+  const before = (charged.length - at) * use.binMs
+  const unknown = Math.max(0, Math.floor((use.since - use.until) / use.binMs) + charged.length)
+  return html`${curve(`${name}: ${words}, up to ${inWords(before)} ago`, charged, most, unknown)}
+    <span class="soft">${words}</span>`
+}
+
+function peakOf(charged: readonly bigint[]): { readonly at: number; readonly most: bigint } {
+  let peak = { at: 0, most: 0n }
+  for (const [at, amount] of charged.entries()) if (amount >= peak.most) peak = { at, most: amount }
+  return peak
+}
+
+const CURVE_HEIGHT = 20
+
+/** @param first where it begins: of the time before nothing is known */
+function curve(label: string, amounts: readonly bigint[], most: bigint, first: number): Html {
+  const points = amounts.slice(first).map((amount, at) => {
+    const share = Number((amount * 1_000n) / most) / 1_000
+    return `${first + at} ${(CURVE_HEIGHT * (1 - share)).toFixed(1)}`
+  })
+  const width = amounts.length - 1
   return html`<svg
     role="img"
-    aria-label="${name}: ${percent} percent used"
-    viewBox="0 0 100 10"
+    aria-label="${label}"
+    viewBox="0 -1 ${width} ${CURVE_HEIGHT + 2}"
     preserveAspectRatio="none"
   >
-    <rect class="track" width="100" height="10"></rect>
-    <rect class="used" width="${percent}" height="10"></rect>
+    <path class="area" d="M${first} ${CURVE_HEIGHT} L${points.join(' L')} L${width} ${CURVE_HEIGHT} Z"></path>
+    <path class="curve" d="M${points.join(' L')}"></path>
   </svg>`
 }
 
