@@ -130,6 +130,11 @@ export default defineConfig([
     rules: {
       '@typescript-eslint/no-non-null-assertion': 'off',
       '@typescript-eslint/unbound-method': 'off',
+      'no-restricted-imports': [
+        'error',
+        { name: 'fast-check', message: 'Import test/support/fast-check.ts, which fixes the seed.' },
+      ],
     },
   },
+  { files: ['test/support/fast-check.ts'], rules: { 'no-restricted-imports': 'off' } },
 ])

@@ -1,4 +1,4 @@
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { expect, it } from 'vitest'
 import { type AccessEntry, accessEntryText } from '../../src/agent/app/entry-text.ts'
 import { type Decimal, formatDecimal } from '../../src/core/amount.ts'

@@ -1,5 +1,5 @@
 // Decisions made again from what a device keeps of them: whatever was asked, and by whatever rules, the same comes out.
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
 import { accessEntryText } from '../../src/agent/app/entry-text.ts'
 import { explain } from '../../src/agent/app/explain.ts'

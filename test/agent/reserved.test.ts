@@ -3,7 +3,7 @@
 import { cpSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { TmpfsLog } from '../../src/agent/adapters/tmpfs/volatile-log.ts'
 import { Clock } from '../../src/agent/app/clock.ts'

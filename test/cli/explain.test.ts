@@ -1,6 +1,6 @@
 // `tallygate explain` over a real agent with its database: what applications were answered is what comes out again.
 import { join } from 'node:path'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { beforeEach, expect, onTestFinished, test } from 'vitest'
 import { HttpClient } from '../../src/client/http.ts'
 import { Application, ACCOUNT, Site } from '../agent/site.ts'

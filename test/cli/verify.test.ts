@@ -1,7 +1,7 @@
 import { copyFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { describe, expect, it, test } from 'vitest'
 import type { Journal } from '../../src/agent/app/journal.ts'
 import type { EntryBodyWire, Segment, SyncAnswerWire } from '../../src/protocol/edge/sync.ts'

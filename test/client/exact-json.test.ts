@@ -1,4 +1,4 @@
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { expect, test } from 'vitest'
 import { exactTokens, parseExactJson } from '../../src/client/exact-json.ts'
 import { formatMicro } from '../../src/core/amount.ts'

@@ -1,5 +1,5 @@
 /** Account ids: different counters never share one, and what can be read back is exactly what was made. */
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { describe, expect, test } from 'vitest'
 import { actionAccount, fitsEncoded, limitAccount, lineAccount, parseAccount } from '../../src/core/account.ts'
 

@@ -1,5 +1,5 @@
 /** Amounts against arithmetic that is written another way: text, neighbours, and fractions that are never reduced. */
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { describe, expect, test } from 'vitest'
 import {
   MICRO_MAX,

@@ -1,5 +1,5 @@
 /** Formulas: the grammar with the place of each mistake, the value by an independent evaluator, and hostile text. */
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { describe, expect, test } from 'vitest'
 import { type Decimal, decimal, formatDecimal } from '../../src/core/amount.ts'
 import {

@@ -1,5 +1,5 @@
 /** The arithmetic of grants, against a model that hands single tokens from hand to hand. */
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { describe, expect, test } from 'vitest'
 import {
   type Counters,

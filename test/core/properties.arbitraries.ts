@@ -3,7 +3,7 @@
  * instants on, before and after every boundary, charges around a half of a micro-token, rooms that just suffice or just do
  * not, names that are keys of a prototype.
  */
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { type Decimal, type Micro, decimal } from '../../src/core/amount.ts'
 import type { AccountId } from '../../src/core/account.ts'
 import type { Mode } from '../../src/core/decide.ts'

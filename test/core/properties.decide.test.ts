@@ -2,7 +2,7 @@
  * What must hold of every decision, whatever the policy, the request, the clock and the rooms. A failure prints the seed
  * and the smallest scenario found: put it into the corpus.
  */
-import fc from 'fast-check'
+import fc from '../support/fast-check.ts'
 import { describe, expect, test } from 'vitest'
 import { type AccountId, type Posting, actionAccount, lineAccount, parseAccount } from '../../src/core/account.ts'
 import type { Decimal, Micro } from '../../src/core/amount.ts'

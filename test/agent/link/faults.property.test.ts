@@ -1,6 +1,6 @@
 // Whatever the network, the power and the disk do, in whatever order: once they stop, the cloud has billed exactly what the
 // device has recorded. A failing run prints its seed and path.
-import fc from 'fast-check'
+import fc from '../../support/fast-check.ts'
 import { expect, test } from 'vitest'
 import { audit, calmDown } from './audit.ts'
 import { FAULTS } from './faulty-network.ts'

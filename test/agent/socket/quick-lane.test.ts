@@ -3,7 +3,7 @@
 import { once } from 'node:events'
 import { type Server, type Socket, connect, createServer } from 'node:net'
 import { join } from 'node:path'
-import fc from 'fast-check'
+import fc from '../../support/fast-check.ts'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { QuickLane } from '../../../src/agent/adapters/socket/quick-lane.ts'
 import { plain } from '../../../src/agent/adapters/socket/reply.ts'

@@ -14,7 +14,7 @@ import {
 import { request as httpRequest } from 'node:http'
 import { type Socket, connect, createServer } from 'node:net'
 import { join } from 'node:path'
-import fc from 'fast-check'
+import fc from '../../support/fast-check.ts'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { type SocketOptions, type SocketServer, openSocket } from '../../../src/agent/adapters/socket/server.ts'
 import type { AccessAnswer, AccessCall } from '../../../src/agent/app/access.ts'

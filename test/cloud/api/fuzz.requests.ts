@@ -1,5 +1,5 @@
 // Requests made from the documents of the API: of the form that an operation takes, almost of that form, and hostile.
-import fc from 'fast-check'
+import fc from '../../support/fast-check.ts'
 import { pick } from '../harness.ts'
 
 type Schema = Readonly<Record<string, unknown>>

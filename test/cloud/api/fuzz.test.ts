@@ -3,7 +3,7 @@
 // many; the seed and the path of a failure are in its message.
 import { Agent, request } from 'node:http'
 import { text as readAll } from 'node:stream/consumers'
-import fc from 'fast-check'
+import fc from '../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
 import { parseAccount } from '../../../src/core/account.ts'
 import { accountLedger } from '../../../src/protocol/edge/administration.ts'

@@ -1,4 +1,4 @@
-import fc from 'fast-check'
+import fc from '../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
 import { actionAccount, lineAccount, limitAccount } from '../../../src/core/account.ts'
 import { MICRO_MAX } from '../../../src/core/amount.ts'

@@ -1,6 +1,6 @@
 // One-off access requests that come at the same time, over any store: the books are those of some sequential order.
 import { randomUUID } from 'node:crypto'
-import fc from 'fast-check'
+import fc from '../../support/fast-check.ts'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { MICRO_MAX, decimal, wholeTokens } from '../../../src/core/amount.ts'
 import type { Decision } from '../../../src/core/decision.ts'

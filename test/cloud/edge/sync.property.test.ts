@@ -2,7 +2,7 @@
 // are wiped, copied and restored, caps move, the twin fails in mid-transaction. An auditor with arithmetic of its own looks
 // at the books after every step.
 import { randomUUID } from 'node:crypto'
-import fc from 'fast-check'
+import fc from '../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
 import { actionAccount, lineAccount } from '../../../src/core/account.ts'
 import { outstanding, room } from '../../../src/core/grant.ts'

@@ -1,5 +1,5 @@
 // What every implementation of the store port must do. An implementation runs it in a few lines: see sqlite.test.ts.
-import fc from 'fast-check'
+import fc from '../../support/fast-check.ts'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import {
   ACCOUNT_ID_MAX,

@@ -1,4 +1,4 @@
-import fc from 'fast-check'
+import fc from '../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
 import type { AccessRequest, ItemOutcome } from '../../../src/core/decision.ts'
 import { accessResponse } from '../../../src/protocol/service/access-request.ts'
