@@ -20,6 +20,7 @@ import { CodedError } from '../src/protocol/errors.ts'
 import { loadSettings } from '../src/settings/load.ts'
 import { Secret } from '../src/settings/option.ts'
 import { Auditor, type RulesKnown, ownerOf } from './audit/auditor.ts'
+import { query } from './audit/query.ts'
 import { type Invariant, Violation } from './audit/violation.ts'
 import { SOUND_DEVICE } from './defects/device-defects.ts'
 import { SOUND_TWIN } from './defects/twin-defects.ts'
@@ -126,6 +127,7 @@ class World {
   #instanceId = ''
   #rateVersions = 0
   #backup: Backup | null = null
+  #restoredAt: number | null = null
   /** Sessions on the devices, by device and slot. */
   readonly #deviceSessions = new Map<string, string>()
   #violation: Violation | null = null
@@ -554,6 +556,7 @@ class World {
     const { auditor, backup } = { auditor: this.#auditor, backup: this.#backup }
     if (backup === null) return
     this.#count(this.#faults, 'twin-restore')
+    this.#restoredAt = this.#time.now
     const before = this.#twin.backup()
     this.#lineItems = [...backup.lineItems]
     this.#states = [...backup.states]
@@ -852,12 +855,22 @@ class World {
     const { backlog, unacknowledgedSeq, fenced, incarnation, connected, policies, conditions } = status
     const behind = policies.filter(({ applied, newest }) => applied === 0 || applied !== newest)
     const owes = backlog > 0 || unacknowledgedSeq !== null
+    if (!isTerminated && this.#restoredAt !== null && !this.#hasSynced(deviceId, this.#restoredAt)) {
+      return `${machine.name} has not synced since the twin was restored`
+    }
     const isDown = !isTerminated && (fenced || incarnation === 0 || !connected || behind.length > 0)
     if (owes || isDown) {
       const state = { backlog, unacknowledgedSeq, fenced, incarnation, connected, behind, conditions }
       return `${machine.name} does not come to rest: ${JSON.stringify(state)}`
     }
     return null
+  }
+
+  /** A restored twin does not know what a device has to tell again before it speaks. */
+  #hasSynced(deviceId: string | null, since: number): boolean {
+    const row = query(this.#twin.database, 'SELECT last_sync_at FROM devices WHERE id = ?').get(deviceId) as
+      { last_sync_at: bigint | null } | undefined
+    return Number(row?.last_sync_at ?? -1) >= since
   }
 
   /** Counts what becomes true later, while there are faults. */

@@ -399,7 +399,11 @@ export class Auditor {
   duplicated(machine: Machine, from: Machine): void {
     const { database } = machine.parts.disk
     const { deviceId, incarnation } = ownerOf(database)
-    if (deviceId === null) return
+    if (deviceId === null) {
+      // A key in two hands: whoever enrolls with it is the same device.
+      this.#nameless.add(machine).add(from)
+      return
+    }
     this.#suspects.add(deviceId)
     const rows = query(database, 'SELECT * FROM account').all() as DeviceAccountRow[]
     for (const row of rows as (DeviceAccountRow & { id: string })[]) {
@@ -415,6 +419,16 @@ export class Auditor {
     const kept = new Set(query(database, 'SELECT body FROM entry').pluck().all() as string[])
     const ids = new Set([...kept].map((body) => (JSON.parse(body) as EntryText).correlationId))
     this.#lost(machine, (entry) => !ids.has(entry.correlationId))
+  }
+
+  /** Machines that were copied while they were nobody. */
+  readonly #nameless = new Set<Machine>()
+
+  #nameSuspects(): void {
+    for (const { parts } of this.#nameless) {
+      const { deviceId } = ownerOf(parts.disk.database)
+      if (deviceId !== null) this.#suspects.add(deviceId)
+    }
   }
 
   /** How many hands a device is in, each of which may have arrears of its own. */
@@ -441,6 +455,7 @@ export class Auditor {
   }
 
   #checkAll(database: Sqlite.Database): void {
+    this.#nameSuspects()
     const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
     const held = query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]
     const isLearning = learns(database)

@@ -70,9 +70,11 @@ export function receive(state: IncarnationState, segment: SegmentHeader, recorde
 export interface DeviceAccount extends Counters {
   /** Metered, not counted down: was granted so at least once, so that use may be ahead of `granted`. */
   readonly unlimited: boolean
+  /** How much was spent above the grants by the offline policy of the line item, of all segments together. */
+  readonly arrears: Micro
 }
 
-export const NO_DEVICE_ACCOUNT: DeviceAccount = { ...NO_COUNTERS, unlimited: false }
+export const NO_DEVICE_ACCOUNT: DeviceAccount = { ...NO_COUNTERS, unlimited: false, arrears: 0n }
 
 /** One ledger entry, as far as the arithmetic needs it. */
 export interface ReceivedEntry {
@@ -188,7 +190,7 @@ export function mergeSegment(
       return { merged: false, problem: 'COUNTERS_DO_NOT_FIT_ENTRIES', account }
     }
     const { used: spent, refunded: givenBack, returned } = counter
-    const followed = followUse({ ...before, used: spent, refunded: givenBack, returned }, terms)
+    const followed = followMeter({ ...before, used: spent, refunded: givenBack, returned })
     const reported = arrears.cover(parsed, followed)
     if (reported === undefined) return { merged: false, problem: 'MORE_ARREARS_THAN_ALLOWED', account }
     if (impossible(reported)) return { merged: false, problem: 'MORE_SPENT_THAN_GRANTED', account }
@@ -283,34 +285,36 @@ function* postingsOf(
  */
 class Arrears {
   readonly #capOf: NonNullable<MergeTerms['arrearsCapOf']>
+  readonly #grantsForgotten: boolean
   readonly #ofLines = new Map<string, Micro>()
 
-  constructor({ arrearsCapOf }: MergeTerms) {
+  constructor({ arrearsCapOf, grantsForgotten }: MergeTerms) {
     this.#capOf = arrearsCapOf ?? (() => 0n)
+    this.#grantsForgotten = grantsForgotten
   }
 
-  /** The account with `granted` following its use, as it is where it needs nothing; undefined when it is above the cap. */
+  /**
+   * The account with `granted` following its use, as it is where it needs nothing; undefined when it is above the cap. Where
+   * grants were forgotten, what is above the cap is one of them.
+   */
   cover(parsed: ParsedAccount, account: DeviceAccount): DeviceAccount | undefined {
     const missing = -room(account)
-    const cap = missing > 0n ? this.#capOf(parsed.instanceId, parsed.lineItemId) : 0n
-    if (cap === 0n) return account
-    let sum = missing
-    if (parsed.kind === 'line') {
-      const key = `${parsed.instanceId}/${parsed.lineItemId}`
-      sum += this.#ofLines.get(key) ?? 0n
-      this.#ofLines.set(key, sum)
-    }
-    return sum > cap ? undefined : { ...account, granted: account.granted + missing }
+    if (missing <= 0n) return account
+    const cap = this.#capOf(parsed.instanceId, parsed.lineItemId)
+    const key = `${parsed.instanceId}/${parsed.lineItemId}`
+    const left = parsed.kind === 'line' ? cap - (this.#ofLines.get(key) ?? 0n) : cap
+    const arrears = missing < left ? missing : left
+    if (missing > arrears && !this.#grantsForgotten) return cap === 0n ? account : undefined
+    if (parsed.kind === 'line') this.#ofLines.set(key, cap - left + arrears)
+    return { ...account, granted: account.granted + missing, arrears: account.arrears + arrears }
   }
 }
 
-function followUse(
-  { granted, used, refunded, returned, unlimited }: DeviceAccount,
-  { grantsForgotten }: MergeTerms,
-): DeviceAccount {
+/** What is only metered was granted as far as it was spent. */
+function followMeter(account: DeviceAccount): DeviceAccount {
+  const { granted, used, refunded, returned, unlimited } = account
   const spent = used - refunded + returned
-  const follows = (unlimited || grantsForgotten) && spent > granted
-  return { granted: follows ? spent : granted, used, refunded, returned, unlimited }
+  return unlimited && spent > granted ? { ...account, granted: spent } : account
 }
 
 function close(account: DeviceAccount): DeviceAccount {
@@ -323,6 +327,7 @@ function same(a: DeviceAccount, b: DeviceAccount): boolean {
     a.used === b.used &&
     a.refunded === b.refunded &&
     a.returned === b.returned &&
-    a.unlimited === b.unlimited
+    a.unlimited === b.unlimited &&
+    a.arrears === b.arrears
   )
 }

@@ -93,6 +93,7 @@ const account = (granted: bigint, used = 0n, refunded = 0n, returned = 0n): Devi
   refunded,
   returned,
   unlimited: false,
+  arrears: 0n,
 })
 
 const open: MergeTerms = { returns: true, closes: false, grantsForgotten: false }
@@ -199,12 +200,21 @@ describe('merging a segment', () => {
     })
     const above = withEntry(onLine(95n), counters(105n))
     const within = mergeSegment(active, known(account(100n, 10n)), above, instances, essential(5n))
-    expect(within.merged && within.changes.map(({ after }) => after)).toEqual([
-      account(105n, 105n),
-      account(105n, 105n),
-    ])
+    const settled = { ...account(105n, 105n), arrears: 5n }
+    expect(within.merged && within.changes.map(({ after }) => after)).toEqual([settled, settled])
     const beyond = mergeSegment(active, known(account(100n, 10n)), above, instances, essential(4n))
     expect(beyond).toMatchObject({ merged: false, problem: 'MORE_ARREARS_THAN_ALLOWED', account: LINE })
+  })
+
+  it('takes what was spent above the cap for a forgotten grant where grants were forgotten, and the rest for arrears', () => {
+    const terms: MergeTerms = { ...open, grantsForgotten: true, arrearsCapOf: () => 4n }
+    const above = withEntry(onLine(95n), counters(105n))
+    const merge = mergeSegment(active, known(account(100n, 10n)), above, instances, terms)
+    const settled = { ...account(105n, 105n), arrears: 4n }
+    expect(merge.merged && merge.changes.map(({ after }) => after)).toEqual([settled, settled])
+    const unlimited = { ...account(100n, 10n), unlimited: true }
+    const metered = mergeSegment(active, known(unlimited), above, instances, terms)
+    expect(metered.merged && metered.changes.map(({ after }) => after.arrears)).toEqual([0n, 0n])
   })
 
   it('holds the cap for all periods of a line item together', () => {

@@ -166,6 +166,8 @@ export const accountLedger = z
         billedByDevices: microText,
         /** Of `billedByDevices`, what is presumed. */
         presumed: microText,
+        /** Spent by devices above their grants, by the offline policy of the line item: the pool made room for it. */
+        arrears: microText,
         /**
          * By how much true use may exceed the cap, at most: what was released without evidence, and what is not accounted for on
          * forked incarnations, because each of the copies of the device may spend it.
@@ -182,6 +184,8 @@ export const accountLedger = z
             returned: microText,
             /** Charged by other writers with the same identity: copies, or the device before it was restored. */
             branchUsed: microText,
+            /** Of its use: spent above its grants, by the offline policy of the line item. */
+            arrears: microText,
             /** Settled as used after silence, without evidence; in `billed`, and falls as evidence comes in. */
             presumed: microText,
             /** Settled as unused after silence, without evidence: it may still turn out to have been spent. */

@@ -137,6 +137,28 @@ describe('a device whose service is ended', () => {
     expect(pick(reply.body, 'message')).toMatch(/ended at \d{4}-\d\d-\d\dT.*, by \S+/)
   })
 
+  it('takes another incarnation, which earns nothing, where a copy has ended the chain that would deliver what it owes', async () => {
+    await spend(10n * TOKENS)
+    const { device } = client
+    const copy = device.copy()
+    copy.charge({ lineItemId: 'ACT-1', accounts: [client.line()], amount: 5n * TOKENS })
+    await device.sync()
+    await order('terminate')
+    expect(await copy.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
+    const old = copy.copy()
+    await copy.attach()
+    expect(await shown()).toMatchObject({ incarnation: 2, status: 'FENCED' })
+    const arrears = await copy.sealAs({ ...copy.payload([want(client.line(), 50n * TOKENS)]), arrears: old.arrears() })
+    const taken = await copy.twin.sync(client.id, arrears.document)
+    expect(taken).toMatchObject({ taken: true })
+    copy.state = { ...copy.state, seq: 1, hash: arrears.hash }
+    expect(await copy.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
+    expect((await shown()).outstanding).toEqual([
+      { account: client.line(), unreported: 35n * TOKENS, billed: 15n * TOKENS },
+    ])
+    await expect(copy.attach()).rejects.toThrow('DEVICE_TERMINATED')
+  })
+
   it('goes on as the same device with a token that was made since, and with no other', async () => {
     const before = await enrollmentToken(twin, instanceId)
     twin.now += 2_000

@@ -1,7 +1,9 @@
 // A twin that was restored from a backup: what it has forgotten comes back with proofs, and nothing is sold twice meanwhile.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../src/core/account.ts'
+import { accountLedger } from '../../../src/cloud/app/edge/account-ledger.ts'
 import { beginLearning, endLearning, overrideLearning, showLearning } from '../../../src/cloud/app/edge/learning.ts'
+import { setOfflinePolicy } from '../../../src/cloud/app/edge/offline-policy.ts'
 import type { SyncAnswerWire } from '../../../src/protocol/edge/sync.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 import { DAY, INSTANCE, type Twin } from './twin.ts'
@@ -86,6 +88,42 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 1_600n, capTarget: 1_000n, capInForce: 1_600n })
       await other.sync([want(LINE, 0n, 700n)])
       expect(other.room(LINE)).toBe(600n)
+    })
+
+    it('bills the arrears of an essential item above any cap, also on grants that it has forgotten', async () => {
+      const scarce = lineAccount(INSTANCE, 'ACT-2', 0)
+      await twin.setLineItem('ACT-2', { quantity: 10n })
+      await setOfflinePolicy({ store: twin.store, now: () => twin.time }, INSTANCE, 'ACT-2', 50n)
+      const inArrears = (device: TestDevice, amount: bigint) =>
+        device.chargeInArrears({ lineItemId: 'ACT-2', accounts: [scarce], amount })
+      /** A device that knows of a segment that the twin has forgotten, without its answer, and has gone on in arrears. */
+      const ahead = async (amount: bigint) => {
+        const device = await TestDevice.join(twin)
+        const forgotten = await device.seal()
+        device.state.unacknowledged = null
+        inArrears(device, amount)
+        const next = await device.seal()
+        expect((await send(device, next)).answer).toMatchObject({ outcome: 'BEHIND' })
+        await twin.sync(device.id, forgotten.document)
+        return { device, next }
+      }
+      const [one, two] = [await ahead(50n), await ahead(50n)]
+      expect((await send(one.device, one.next)).answer).toMatchObject({ outcome: 'MERGED', seq: 2 })
+      // What is out already is no reason to doubt the next one.
+      expect((await send(two.device, two.next)).answer).toMatchObject({ outcome: 'MERGED', seq: 2 })
+      expect(await twin.pool(scarce)).toMatchObject({ grantedOut: 100n, billedByDevices: 100n })
+      const shown = (await accountLedger(twin, INSTANCE)).accounts.find(({ account }) => account === scarce)
+      expect(shown).toMatchObject({ arrears: '100', devices: [{ arrears: '50' }, { arrears: '50' }] })
+      // Nor can a chain be given up for it: its arrears are billed as a branch.
+      inArrears(one.device, 40n)
+      const old = one.device.copy()
+      await one.device.attach()
+      const branch = await one.device.sealAs({ ...one.device.payload(), arrears: old.arrears(2, 2) })
+      expect(await twin.sync(one.device.id, branch.document)).toMatchObject({ taken: true })
+      expect(await twin.pool(scarce)).toMatchObject({ billedByDevices: 140n })
+      // Beyond what the policy allows it is a forgotten grant like any other.
+      const three = await ahead(71n)
+      await expect(twin.sync(three.device.id, three.next.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
     })
 
     it('believes no proof that it has not signed, or that belongs to another device', async () => {

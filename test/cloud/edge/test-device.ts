@@ -127,6 +127,7 @@ export class TestDevice {
   copy(): TestDevice {
     const copy = new TestDevice(this.id, this.keys, this.twin)
     copy.state = structuredClone(this.state)
+    copy.instanceId = this.instanceId
     return copy
   }
 
@@ -172,6 +173,19 @@ export class TestDevice {
       postings: granted && amount > 0n ? accounts.map((account) => ({ account, amount: String(amount) })) : [],
     })
     return granted
+  }
+
+  /** Charges what the grant does not hold, as an essential item lets a device that cannot ask. */
+  chargeInArrears({ lineItemId, accounts, amount }: Charge): void {
+    const postings = accounts.map((account) => {
+      const left = this.room(account)
+      this.#count(account, { used: amount })
+      const above = left > 0n ? amount - left : amount
+      return { account, amount: String(amount), ...(above > 0n ? { aboveGrant: String(above) } : {}) }
+    })
+    const parts = [{ lineItemId, rate: '1', actionId: null, charged: String(amount) }]
+    const item = { item: 'PhotoPrint', version: '1.0', count: '1', outcome: 'GRANTED', total: String(amount), parts }
+    this.record({ kind: 'access', items: [item], postings })
   }
 
   refund({ lineItemId, accounts, amount }: Charge): void {

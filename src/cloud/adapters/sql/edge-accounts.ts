@@ -1,6 +1,7 @@
 /** What incarnations hold of accounts, in SQL. The table itself refuses a row that has spent more than it was granted. */
 import { sql as expression } from 'kysely'
 import type { AccountId } from '../../../core/account.ts'
+import type { Micro } from '../../../core/amount.ts'
 import type { DeviceAccountRecord, Incarnation } from '../../app/edge/records.ts'
 import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
 import { poolOf } from './accounts.ts'
@@ -65,6 +66,19 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
         forked: row.forked === 1n,
       }))
     },
+    async arrearsOf(accounts) {
+      const sums = new Map<AccountId, Micro>()
+      for (const some of chunks([...accounts])) {
+        const rows = await db
+          .selectFrom('device_accounts')
+          .select(['account', expression<bigint>`CAST(sum(arrears) AS BIGINT)`.as('arrears')])
+          .where('account', 'in', some)
+          .groupBy('account')
+          .execute()
+        for (const { account, arrears } of rows) sums.set(account, arrears)
+      }
+      return sums
+    },
     async roomOfOthers(account, deviceId, limit) {
       const left = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
       const rows = await db
@@ -116,6 +130,7 @@ export function deviceAccountTransaction(sql: Sql): EdgeTransaction['deviceAccou
               refunded: excluded.ref('excluded.refunded'),
               returned: excluded.ref('excluded.returned'),
               branch_used: excluded.ref('excluded.branch_used'),
+              arrears: excluded.ref('excluded.arrears'),
               presumed: excluded.ref('excluded.presumed'),
               released: excluded.ref('excluded.released'),
               unlimited: excluded.ref('excluded.unlimited'),
@@ -149,6 +164,7 @@ function rowOf(record: DeviceAccountRecord): Row<'device_accounts'> {
     refunded: record.refunded,
     returned: record.returned,
     branch_used: record.branchUsed,
+    arrears: record.arrears,
     presumed: record.presumed,
     released: record.released,
     unlimited: toFlag(record.unlimited),
@@ -165,6 +181,7 @@ function recordOf(row: Row<'device_accounts'>): DeviceAccountRecord {
     refunded: row.refunded,
     returned: row.returned,
     branchUsed: row.branch_used,
+    arrears: row.arrears,
     presumed: row.presumed,
     released: row.released,
     unlimited: row.unlimited === 1n,

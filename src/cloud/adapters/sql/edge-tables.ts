@@ -105,6 +105,7 @@ export interface EdgeTables {
     refunded: bigint
     returned: bigint
     branch_used: bigint
+    arrears: bigint
     presumed: bigint
     released: bigint
     unlimited: bigint

@@ -27,6 +27,7 @@ export async function accountLedger(
         grantedOut: String(pool.grantedOut),
         billedByDevices: String(pool.billedByDevices),
         presumed: String(sumOf(onDevices.get(pool.account), ({ record }) => record.presumed)),
+        arrears: String(sumOf(onDevices.get(pool.account), ({ record }) => record.arrears)),
         exposure: {
           released: String(sumOf(onDevices.get(pool.account), ({ record }) => record.released)),
           copies: String(
@@ -42,6 +43,7 @@ export async function accountLedger(
           refunded: String(record.refunded),
           returned: String(record.returned),
           branchUsed: String(record.branchUsed),
+          arrears: String(record.arrears),
           presumed: String(record.presumed),
           released: String(record.released),
           unlimited: record.unlimited,

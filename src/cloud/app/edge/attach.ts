@@ -35,7 +35,8 @@ export async function attach(
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
     if (device.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
-    if (device.hold?.state === 'TERMINATED') requireNotHeld(device)
+    const isOver = device.hold?.state === 'TERMINATED'
+    if (isOver) await requireOwing(tx, device)
     const answered = await tx.edge.incarnations.byNonce(deviceId, request.nonce)
     if (answered !== undefined) {
       if (answered.attachAnswer === null) throw new Error('invariant: an attach stores its answer')
@@ -48,14 +49,22 @@ export async function attach(
     const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, incarnation: number }
     // The signature depends on nothing but its input: running it twice, as a transaction may, does no harm.
     const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
-    await tx.edge.incarnations.insert({
-      ...newIncarnation(deviceId, number, at),
-      nonce: request.nonce,
-      attachAnswer: answer,
-    })
+    const made = { ...newIncarnation(deviceId, number, at), nonce: request.nonce, attachAnswer: answer }
+    await tx.edge.incarnations.insert(isOver ? fenced(made, 'TERMINATED', at) : made)
     await tx.edge.devices.save({ ...device, incarnation: number, software: request.software, backlog: 0 })
     return answer
   })
+}
+
+/**
+ * A device whose service was ended delivers what it owes. Where the chain of its incarnation cannot, it takes another one
+ * that earns nothing, until that is closed.
+ *
+ * @throws CodedError DEVICE_TERMINATED
+ */
+async function requireOwing(tx: Transaction, device: Device): Promise<void> {
+  const current = await tx.edge.incarnations.get(device.id, device.incarnation)
+  if (current === undefined || current.status === 'CLOSED') requireNotHeld(device)
 }
 
 /** Two copies of a device that both live would make a row with each sync, for ever: each may only go on so often. */

@@ -9,10 +9,11 @@ import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../records.ts'
+import type { Reader } from '../store.ts'
 import { disconnectUntold, lockSessions, ordersFor, takeSessions } from './device-sessions.ts'
 import { type Granting, grantWants, grantableAt, lastUsableAt } from './grants.ts'
 import { arrearsCaps } from './offline-policy.ts'
-import { type AccountMove, believable, movePools } from './move.ts'
+import { type AccountMove, beyondBelief, movePools } from './move.ts'
 import type { OpenedEntry, OpenedSegment } from './open-segment.ts'
 import { type DeviceAccountRecord, type Incarnation, type ReleaseAsk, newDeviceAccount, settled } from './records.ts'
 import { reject } from './reject.ts'
@@ -62,7 +63,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   ])
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(taking, 'AMOUNT_BEYOND_BELIEF', {})
-  if (incarnation.grantsForgotten) requireBelievable(moves, moved)
+  if (incarnation.grantsForgotten) await requireBelievable(tx, moves, moved)
 
   const pools = new Map([...before, ...moved])
   await tx.accounts.save([...moved.values()])
@@ -156,10 +157,15 @@ async function splitEntries({ tx, incarnation, segment }: Taking): Promise<{
 }
 
 /** @throws CodedError GRANTS_FORGOTTEN when the device says that it was granted what the rules of now never allowed */
-function requireBelievable(moves: readonly AccountMove[], pools: ReadonlyMap<AccountId, Pool>): void {
+async function requireBelievable(
+  reader: Reader,
+  moves: readonly AccountMove[],
+  pools: ReadonlyMap<AccountId, Pool>,
+): Promise<void> {
+  const doubted = await beyondBelief(reader, pools, moves)
   for (const { before, after } of moves) {
-    const pool = pools.get(after.account)
-    if (pool === undefined || after.unlimited || after.granted === before.granted || believable(pool)) continue
+    const forgotten = after.granted - before.granted - (after.arrears - before.arrears)
+    if (after.unlimited || forgotten === 0n || !doubted.has(after.account)) continue
     throw new CodedError('GRANTS_FORGOTTEN', `More of ${after.account} was used than it can have held.`, {
       facts: { account: after.account, deviceId: after.deviceId },
     })

@@ -3,9 +3,10 @@
  * change of a device's counters goes through here, so that the totals of a pool stay the sums over its devices.
  */
 import type { AccountId } from '../../../core/account.ts'
-import { MICRO_MAX } from '../../../core/amount.ts'
+import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
 import { bill, overrun, takeBack } from '../pool.ts'
 import type { Pool } from '../records.ts'
+import type { Reader } from '../store.ts'
 import { type DeviceAccountRecord, billedOn, heldOn } from './records.ts'
 
 export interface AccountMove {
@@ -32,9 +33,26 @@ export function movePools(
 }
 
 /**
- * Whether so much can be out of a pool although it is not on record. Copies of devices, and devices that remember grants
- * from before the store was restored, may have had the whole cap once more; beyond that somebody makes up numbers.
+ * Pools of which more is out than can be, if it is not on record. Copies of devices, and devices that remember grants from
+ * before the store was restored, may have had the whole cap once more, and arrears that the offline policy allows are above
+ * any cap; beyond that somebody makes up numbers.
+ *
+ * @param moved the pools after the moves
  */
-export function believable({ capTarget, charged, grantedOut }: Pool): boolean {
-  return capTarget === null || charged + grantedOut <= 2n * capTarget
+export async function beyondBelief(
+  reader: Reader,
+  moved: ReadonlyMap<AccountId, Pool>,
+  moves: readonly AccountMove[],
+): Promise<ReadonlySet<AccountId>> {
+  const doubted = new Map<AccountId, Micro>()
+  for (const { account, capTarget, charged, grantedOut } of moved.values()) {
+    if (capTarget !== null && charged + grantedOut > 2n * capTarget)
+      doubted.set(account, charged + grantedOut - 2n * capTarget)
+  }
+  if (doubted.size === 0) return new Set()
+  const arrears = new Map(await reader.edge.deviceAccounts.arrearsOf(doubted.keys()))
+  for (const { before, after } of moves) {
+    arrears.set(after.account, (arrears.get(after.account) ?? 0n) + after.arrears - before.arrears)
+  }
+  return new Set([...doubted].filter(([account, excess]) => excess > (arrears.get(account) ?? 0n)).map(([id]) => id))
 }

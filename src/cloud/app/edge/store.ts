@@ -75,6 +75,8 @@ export interface EdgeReader {
         readonly forked: boolean
       }[]
     >
+    /** What was spent in arrears, of all incarnations of all devices; accounts of which nothing is known are left out. */
+    arrearsOf(accounts: Iterable<AccountId>): Promise<ReadonlyMap<AccountId, Micro>>
     /** Room on active incarnations of other devices, the most first. */
     roomOfOthers(
       account: AccountId,

@@ -123,6 +123,7 @@ CREATE TABLE device_accounts (
   refunded BIGINT NOT NULL CHECK (refunded >= 0 AND refunded <= used),
   returned BIGINT NOT NULL CHECK (returned >= 0),
   branch_used BIGINT NOT NULL CHECK (branch_used >= 0),
+  arrears BIGINT NOT NULL CHECK (arrears >= 0),
   presumed BIGINT NOT NULL CHECK (presumed >= 0),
   released BIGINT NOT NULL CHECK (released >= 0),
   unlimited BIGINT NOT NULL,

@@ -122,6 +122,7 @@ CREATE TABLE device_accounts (
   refunded INTEGER NOT NULL CHECK (refunded >= 0 AND refunded <= used),
   returned INTEGER NOT NULL CHECK (returned >= 0),
   branch_used INTEGER NOT NULL CHECK (branch_used >= 0),
+  arrears INTEGER NOT NULL CHECK (arrears >= 0),
   presumed INTEGER NOT NULL CHECK (presumed >= 0),
   released INTEGER NOT NULL CHECK (released >= 0),
   unlimited INTEGER NOT NULL,
