@@ -12,6 +12,7 @@ import type { Database } from '../../src/cloud/adapters/sqlite/database.ts'
 import { SingleConnectionDialect } from '../../src/cloud/adapters/sqlite/dialect.ts'
 import { GroupCommit } from '../../src/cloud/adapters/sqlite/group-commit.ts'
 import { Authenticator } from '../../src/cloud/app/authenticate.ts'
+import { takeNextKey } from '../../src/cloud/app/edge/change-device-key.ts'
 import { beginLearning, endLearning } from '../../src/cloud/app/edge/learning.ts'
 import type { Settlement } from '../../src/cloud/app/edge/records.ts'
 import { settleNextSilent } from '../../src/cloud/app/edge/settle-silent.ts'
@@ -100,7 +101,9 @@ export class Twin {
       store,
       policies,
       desk: new AccessDesk(store, policies, atOnce),
-      authenticator: new Authenticator(store, atOnce),
+      authenticator: new Authenticator(store, atOnce, (deviceId, used) =>
+        takeNextKey({ store, now: () => scheduler.now, onKeyReplaced: () => undefined }, deviceId, used),
+      ),
       keys: {
         signer: key.signer,
         trusted: [{ keyId: key.signer.keyId, jwk: key.publicJwk, publicKey: key.publicKey }],

@@ -51,6 +51,9 @@ export function addDeviceOrders(devices: Command, io: Io): void {
   named('drain', 'Asks a device to give back what it holds.').action((deviceId: string, flags: OrderFlags) =>
     order(deviceId, 'release', flags, io),
   )
+  named('rotate-key', 'Asks a device to replace its key by another one that it makes itself.').action(
+    (deviceId: string, flags: OrderFlags) => order(deviceId, 'rotate-key', flags, io),
+  )
   named('revoke', 'Ends the trust in the key of a device, for good. What it holds stays held.').action(
     (deviceId: string, flags: OrderFlags) => order(deviceId, 'revoke', flags, io),
   )
@@ -99,7 +102,7 @@ async function audit(flags: AuditFlags, io: Io): Promise<void> {
           ...records.map(({ at, by, action, deviceId, sessionId }) => [
             new Date(at).toISOString(),
             by,
-            action.toLowerCase().replace('_', ' '),
+            action.toLowerCase().replaceAll('_', ' '),
             deviceId ?? '',
             sessionId ?? '',
           ]),
@@ -122,6 +125,7 @@ function describe(device: DeviceState): readonly string[] {
     ['device', device.id],
     ['name', device.name ?? ''],
     ['state', stateOf(device)],
+    ['key', keyText(device)],
     ['hints', presenceText(device)],
     ['last sync', instantText(device.lastSyncAt)],
     ['software', device.software ?? 'not known'],
@@ -166,6 +170,11 @@ export function shortState({ revokedAt, hold, forked, status }: DeviceState): st
 
 export function unreported({ outstanding }: DeviceState): Micro {
   return outstanding.reduce((sum: Micro, account) => sum + account.unreported, 0n)
+}
+
+function keyText({ key: { id, since, next, rotationAsked } }: DeviceState): string {
+  const asked = rotationAsked ? ', asked to replace it' : ''
+  return `${id} since ${new Date(since).toISOString()}${next === null ? asked : `, next: ${next}`}`
 }
 
 function presenceText({ presence }: DeviceState): string {

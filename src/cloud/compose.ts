@@ -29,6 +29,7 @@ import { openSqliteStore } from './adapters/sqlite/store.ts'
 import { makeDurableDirectory } from './adapters/system/durable-directory.ts'
 import { systemTimers } from './adapters/system/timers.ts'
 import { Authenticator } from './app/authenticate.ts'
+import { takeNextKey } from './app/edge/change-device-key.ts'
 import { claimSigningKey } from './app/edge/claim-signing-key.ts'
 import { type KeyRing, LiveKeyRing } from './app/edge/key-ring.ts'
 import { registerFirstKey } from './app/first-administration-key.ts'
@@ -135,7 +136,10 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   await giveFirstKey(store, administrationKeyFile, log, now())
 
   const policies = new Policies({ max: settings.policy.cacheMax, undecidedClock: settings.policy.undecidedClock })
-  const authenticator = new Authenticator(store, setImmediate)
+  const onKeyReplaced = (deviceId: string): void => push.drop(deviceId)
+  const authenticator = new Authenticator(store, setImmediate, (deviceId, used) =>
+    takeNextKey({ store, now, onKeyReplaced }, deviceId, used),
+  )
   const signingKeyFile = join(directory, 'signing-key.pem')
   const openKeys = () => openSigningKey(signingKeyFile, store, settings.keys.replaceSigning, now())
   const keys = new LiveKeyRing(await openKeys())
@@ -196,6 +200,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     heartbeat: (tx, device, at, locked) => heartbeatOfDevice(tx, device.id, at, locked),
     presence: (deviceId) => push.presence(deviceId),
     onRevoked: (deviceId) => push.drop(deviceId),
+    onKeyReplaced,
     onVerdict: (verdict) => metrics.sync(verdict),
     sessions: service,
   })

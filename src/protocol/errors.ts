@@ -531,6 +531,25 @@ export const ERRORS = catalogue({
     exit: 66,
     retry: 'no',
   },
+  DEVICE_KEY_REFUSED: {
+    meaning: 'The cloud does not take the key that shall follow the one of this device.',
+    remedy: 'Read the message. The device goes on with the key that it has, and tries again by itself.',
+    http: 409,
+    retry: 'later',
+  },
+  DEVICE_KEY_REPLACED: {
+    meaning: 'This key was replaced by another one of the same device.',
+    remedy:
+      'Where the key file was put back from a backup, put back the newest one. Else somebody has a copy of the key: revoke the device, and enroll it anew with an empty state directory.',
+    http: 401,
+    retry: 'no',
+  },
+  DEVICE_KEY_PROVIDED: {
+    meaning: 'The key of this device is brought by its operator (device.key_file): the agent cannot make the next one.',
+    remedy: 'Give the agent the next key as device.next_key_file, restart it, and order the change again.',
+    http: 409,
+    retry: 'no',
+  },
   DEVICE_FORKED: {
     meaning: 'The cloud knows another history of this device: its state was copied, or restored from a backup.',
     remedy: 'Look for a second device with the same state; everything that was used is billed, from both.',

@@ -14,7 +14,16 @@ import {
 import { z } from 'zod'
 
 /** What a signed document is; stands in the JWS header as `typ`. */
-export type DocumentKind = 'policy' | 'segment' | 'sync-answer' | 'attach-answer' | 'time' | 'key'
+export type DocumentKind =
+  | 'policy'
+  | 'segment'
+  | 'sync-answer'
+  | 'attach-answer'
+  | 'time'
+  | 'key'
+  | 'device-key'
+  | 'device-key-possession'
+  | 'device-key-answer'
 
 export const SIGNING_ALGORITHMS = ['EdDSA', 'ES256'] as const
 

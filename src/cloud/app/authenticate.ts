@@ -11,7 +11,7 @@ import { CodedError } from '../../protocol/errors.ts'
 import { keyInForce } from './change-keys.ts'
 import { Desk, type Soon } from './desk.ts'
 import { authenticateDevice } from './edge/authenticate-device.ts'
-import type { Device } from './edge/records.ts'
+import type { KnownDeviceKey } from './edge/records.ts'
 import type { KeyRecord } from './records.ts'
 import type { Reader, Store } from './store.ts'
 import { type VerificationKey, readVerificationKey } from './verification-key.ts'
@@ -62,13 +62,21 @@ export class Authenticator {
   /** By the hash of the token, least recently used first. */
   readonly #verified = new Map<string, Verified>()
 
-  constructor(store: Pick<Store, 'read'>, soon: Soon) {
+  /** A device has used the key that it had announced: resolves when that key has taken the place of the one before. */
+  readonly #takeNextKey: (deviceId: string, thumbprint: string) => Promise<void>
+
+  constructor(
+    store: Pick<Store, 'read'>,
+    soon: Soon,
+    takeNextKey: (deviceId: string, thumbprint: string) => Promise<void>,
+  ) {
+    this.#takeNextKey = takeNextKey
     this.#lookups = new Desk({ soon, serve: (names) => findKeys(store, names), weightMax: LOOKUPS_MAX })
   }
 
   /**
    * @param authorization value of the header, if any
-   * @throws CodedError TOKEN_MISSING, TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED
+   * @throws CodedError TOKEN_MISSING, TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED, DEVICE_KEY_REPLACED
    */
   async authenticate(authorization: string | undefined, now: number): Promise<Principal> {
     if (authorization === undefined) throw new CodedError('TOKEN_MISSING', 'There is no Authorization header.')
@@ -80,7 +88,8 @@ export class Authenticator {
     const { kid, kty } = asserted.cnf.jwk
     const found = await this.#lookups.ask({ kid, kty })
     if (found?.kind === 'DEVICE') {
-      const { device, instanceIds } = await authenticateDevice(found.device, token, now)
+      const { device, instanceIds } = await authenticateDevice(found.key, token, now)
+      if (found.key.state === 'NEXT') await this.#takeNextKey(device.id, kid)
       return { kind: 'CLIENT', keyId: kid, instances: lower(instanceIds), deviceId: device.id }
     }
     const pem = found === undefined ? null : keyInForce(found.key, now)
@@ -121,7 +130,7 @@ type Claims = z.infer<typeof claims>
 type KeyName = Claims['cnf']['jwk']
 
 type FoundKey =
-  { readonly kind: 'REGISTERED'; readonly key: KeyRecord } | { readonly kind: 'DEVICE'; readonly device: Device }
+  { readonly kind: 'REGISTERED'; readonly key: KeyRecord } | { readonly kind: 'DEVICE'; readonly key: KnownDeviceKey }
 
 /** A token whose signature fits a key. It is good as long as that key is in force, and within its times. */
 interface Verified {
@@ -147,8 +156,8 @@ async function findKeys(
 async function findKey(reader: Reader, kid: string, kty: KeyName['kty']): Promise<FoundKey | undefined> {
   const key = await reader.keys.get(kty === 'ADMIN' ? 'administration-key' : 'client-key', kid)
   if (key !== undefined) return { kind: 'REGISTERED', key }
-  const device = kty === 'CLIENT' ? await reader.edge.devices.withKey(kid) : undefined
-  return device === undefined ? undefined : { kind: 'DEVICE', device }
+  const found = kty === 'CLIENT' ? await reader.edge.devices.withKey(kid) : undefined
+  return found === undefined ? undefined : { kind: 'DEVICE', key: found }
 }
 
 /** @throws CodedError TOKEN_INVALID for a client that names no instances */

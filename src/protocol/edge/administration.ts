@@ -20,6 +20,16 @@ export const deviceState = z
     revokedAt: instant.nullable(),
     /** Id of the administration key that revoked it. */
     revokedBy: z.string().nullable(),
+    /** The key that it signs with. */
+    key: z.strictObject({
+      /** RFC 7638 thumbprint. */
+      id: z.string(),
+      since: instant,
+      /** Announced by the device, and not used yet; null: none is. */
+      next: z.string().nullable(),
+      /** The device is asked to replace it. */
+      rotationAsked: z.boolean(),
+    }),
     /** Null: nobody holds it back. */
     hold: deviceHold.nullable(),
     /** Whether its agent is connected to the broker of hints, as this node has heard; null: it has not. */
@@ -86,7 +96,7 @@ export const auditList = z
     records: z.array(
       z.strictObject({
         at: instant,
-        /** Id of the administration key. */
+        /** Id of the administration key; of REPLACE_DEVICE_KEY the thumbprint of the key that the device had before. */
         by: z.string(),
         action: z.enum([
           'LOCK_DEVICE',
@@ -94,6 +104,8 @@ export const auditList = z
           'TERMINATE_DEVICE',
           'RELEASE_DEVICE',
           'REVOKE_DEVICE',
+          'ROTATE_DEVICE_KEY',
+          'REPLACE_DEVICE_KEY',
           'LOCK_SESSION',
           'UNLOCK_SESSION',
           'TERMINATE_SESSION',

@@ -8,6 +8,7 @@ import { ACCOUNT_ID_MAX } from '../../core/account.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, plainText, uuid } from '../wire.ts'
 import { deviceHold } from './device-hold.ts'
+import { thumbprintText } from './device-key.ts'
 import { SEGMENT_SESSIONS_MAX, SESSION_EVENTS, sessionOrder, sessionSnapshot } from './sessions.ts'
 
 export const accountId = z.string().min(1).max(ACCOUNT_ID_MAX)
@@ -221,6 +222,8 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     releases: z.array(release).max(SEGMENT_ACCOUNTS_MAX),
     /** What the cloud's administrator wants of sessions that the device keeps. */
     sessions: z.array(sessionOrder).max(SEGMENT_SESSIONS_MAX).default([]),
+    /** Thumbprint of the key that an administrator wants replaced: of no effect for a device that has another one. */
+    replaceKey: thumbprintText.optional(),
     /** The device should come again within this time. */
     nextSyncMs: z.int().min(0),
     time: instant,

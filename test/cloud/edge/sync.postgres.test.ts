@@ -3,6 +3,7 @@ import { openPostgresStore } from '../../../src/cloud/adapters/postgres/store.ts
 import { lineAccount } from '../../../src/core/account.ts'
 import { PostgresSchema } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
+import { deviceKeySuite } from './device-key.suite.ts'
 import { restoredSuite } from './restored.suite.ts'
 import { scarceSuite } from './scarce.suite.ts'
 import { settleSuite } from './settle.suite.ts'
@@ -30,6 +31,7 @@ syncSuite('segments, over PostgreSQL', openTwin)
 scarceSuite('scarcity, over PostgreSQL', openTwin)
 restoredSuite('a restored twin, over PostgreSQL', openTwin)
 settleSuite('silence, over PostgreSQL', openTwin)
+deviceKeySuite('the key of a device, over PostgreSQL', openTwin)
 
 describe('two nodes over one PostgreSQL', () => {
   let nodes: [Twin, Twin]

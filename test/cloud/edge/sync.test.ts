@@ -1,3 +1,4 @@
+import { deviceKeySuite } from './device-key.suite.ts'
 import { restoredSuite } from './restored.suite.ts'
 import { scarceSuite } from './scarce.suite.ts'
 import { settleSuite } from './settle.suite.ts'
@@ -8,3 +9,4 @@ syncSuite('segments, over SQLite', () => Twin.open())
 scarceSuite('scarcity, over SQLite', () => Twin.open())
 restoredSuite('a restored twin, over SQLite', () => Twin.open())
 settleSuite('silence, over SQLite', () => Twin.open())
+deviceKeySuite('the key of a device, over SQLite', () => Twin.open())

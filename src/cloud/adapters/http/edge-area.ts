@@ -12,14 +12,17 @@ import { decompressUpTo, notGzip } from './edge-gzip.ts'
 import { type Answers, type Declared, type Method, declaredAnswers } from './operation.ts'
 import { parse, refuseCompressed, requireKind } from './routes.ts'
 
-/** A device's own token, an administrator's, or the one-time token of a device to be. */
-export type EdgeAccess = 'DEVICE' | 'ADMINISTRATION' | 'ENROLLMENT'
+/**
+ * A device's own token, an administrator's, the one-time token of a device to be, or a device's own token by a key that only
+ * the body introduces.
+ */
+export type EdgeAccess = 'DEVICE' | 'ADMINISTRATION' | 'ENROLLMENT' | 'INTRODUCED'
 
 export interface EdgeCall<Params, Query, Body> {
   readonly params: Params
   readonly query: Query
   readonly body: Body
-  /** Null with an enrollment token. */
+  /** Null with an enrollment token, or one by a key that is yet to be introduced. */
   readonly principal: Principal | null
   /** The bearer token as it was sent. */
   readonly token: string
@@ -73,6 +76,8 @@ export interface EdgeAreaParts {
   readonly authenticator: Authenticator
   /** Rejects for a token with which nobody is enrolled. */
   readonly requireEnrollmentToken: (token: string) => Promise<void>
+  /** Rejects for a token that is not even said to be of this device, or when there is no such device. */
+  readonly requireDeviceNamed: (token: string, deviceId: string) => Promise<void>
   /** POSIX ms. */
   readonly now: () => number
   /** Of this software, told to whoever has signed in. */
@@ -82,7 +87,7 @@ export interface EdgeAreaParts {
 export function registerEdgeRoutes(
   http: FastifyInstance,
   prefix: string,
-  { authenticator, requireEnrollmentToken, now, version }: EdgeAreaParts,
+  { authenticator, requireEnrollmentToken, requireDeviceNamed, now, version }: EdgeAreaParts,
   routes: readonly EdgeRoute[],
 ): void {
   const principals = new WeakMap<FastifyRequest, Principal>()
@@ -102,6 +107,11 @@ export function registerEdgeRoutes(
           onRequest: async (request, reply) => {
             if (access === 'ENROLLMENT') {
               await requireEnrollmentToken(bearer(request))
+              refuseCompressed(request)
+              return
+            }
+            if (access === 'INTRODUCED') {
+              await requireDeviceNamed(bearer(request), parse(inDevice, request.params, 'path').deviceId)
               refuseCompressed(request)
               return
             }

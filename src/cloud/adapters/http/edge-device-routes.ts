@@ -14,6 +14,7 @@ import {
   listDevices,
   releaseDevice,
   revokeDevice,
+  rotateDeviceKey,
   showAudit,
   showDevice,
 } from '../../app/edge/devices.ts'
@@ -125,6 +126,19 @@ export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
         await revokeDevice(parts, deviceId, keyOf(call))
         parts.onRevoked(deviceId)
         return shown(deviceId)
+      },
+    }),
+    edgeRoute({
+      ...order,
+      path: '/devices/:deviceId/rotate-key',
+      params: inDevice,
+      id: 'rotateDeviceKey',
+      summary: 'Ask a device to replace its key',
+      answers: { 200: { description: 'The device, asked.', body: deviceState } },
+      errors: ['NOT_FOUND', 'CONFLICT'],
+      handle: async (call) => {
+        await rotateDeviceKey(parts, call.params.deviceId, keyOf(call))
+        return shown(call.params.deviceId)
       },
     }),
     edgeRoute({

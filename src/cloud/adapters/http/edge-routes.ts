@@ -18,6 +18,7 @@ import {
   enrollmentTokenRequest,
   enrollmentTokenResponse,
 } from '../../../protocol/edge/enrollment.ts'
+import { keyChangeRequest, keyLinksRequest } from '../../../protocol/edge/device-key.ts'
 import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
 import { POLICY_MEDIA_TYPE, policyTag } from '../../../protocol/edge/policy-document.ts'
 import { signedAnswer, syncRequest } from '../../../protocol/edge/sync.ts'
@@ -25,6 +26,8 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { Authenticator } from '../../app/authenticate.ts'
 import { accountLedger } from '../../app/edge/account-ledger.ts'
 import { type Attach, attach } from '../../app/edge/attach.ts'
+import { requireNamed } from '../../app/edge/authenticate-device.ts'
+import { type ChangeDeviceKey, announceKey, showLinks } from '../../app/edge/change-device-key.ts'
 import { showEvidence } from '../../app/edge/devices.ts'
 import { type Enroll, enroll, requireEnrollmentToken } from '../../app/edge/enroll.ts'
 import { type IssueEnrollmentToken, issueEnrollmentToken } from '../../app/edge/issue-enrollment-token.ts'
@@ -45,6 +48,7 @@ export type EdgeParts = IssueEnrollmentToken &
   Attach &
   WatchedSync &
   PolicyDocuments &
+  ChangeDeviceKey &
   DeviceParts & {
     readonly store: Store
     readonly authenticator: Authenticator
@@ -58,7 +62,9 @@ const inOfflinePolicy = inInstance.extend({ lineItemId: z.string().min(1).max(25
 export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeParts): readonly EdgeRoute[] {
   const routes = edgeRoutes(parts)
   const isForEnrollment = (token: string): Promise<void> => requireEnrollmentToken(parts, token)
-  registerEdgeRoutes(http, prefix, { ...parts, requireEnrollmentToken: isForEnrollment }, routes)
+  const requireDeviceNamed = (token: string, deviceId: string): Promise<void> =>
+    requireNamed(parts.store, token, deviceId)
+  registerEdgeRoutes(http, prefix, { ...parts, requireEnrollmentToken: isForEnrollment, requireDeviceNamed }, routes)
   return routes
 }
 
@@ -183,6 +189,42 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
           throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts })
         }
         return { status: 200, body: await said(device.id, nonce, taken.answer) }
+      },
+    }),
+    edgeRoute({
+      method: 'POST',
+      path: '/devices/:deviceId/keys',
+      access: 'DEVICE',
+      ...small,
+      params: inDevice,
+      body: keyChangeRequest,
+      id: 'announceDeviceKey',
+      tag: 'Devices',
+      summary: 'Announce the key that shall follow the one of the device',
+      description: 'From then on both keys are taken. The first call with the next one ends the one before.',
+      answers: { 200: { description: 'Two signed documents.', body: signedAnswer } },
+      errors: ['NOT_FOUND', 'DEVICE_KEY_REFUSED'],
+      handle: async ({ params: { deviceId }, body }) => {
+        const document = await announceKey(parts, deviceId, body.nonce, body.link)
+        return { status: 200, body: await said(deviceId, body.nonce, document) }
+      },
+    }),
+    edgeRoute({
+      method: 'POST',
+      path: '/devices/:deviceId/keys/links',
+      access: 'INTRODUCED',
+      ...small,
+      params: inDevice,
+      body: keyLinksRequest,
+      id: 'showDeviceKeyLinks',
+      tag: 'Devices',
+      summary: 'Show how the device came to a key that the twin does not know',
+      description: 'For a twin that was restored from a backup. The newest key has signed the token.',
+      answers: { 200: { description: 'Two signed documents.', body: signedAnswer } },
+      errors: ['NOT_FOUND', 'DEVICE_KEY_REFUSED'],
+      handle: async ({ params: { deviceId }, token, body }) => {
+        const document = await showLinks(parts, deviceId, token, body.nonce, body.links)
+        return { status: 200, body: await said(deviceId, body.nonce, document) }
       },
     }),
     ...deviceRoutes(parts),

@@ -1,7 +1,7 @@
 /** Devices and used enrollment tokens in SQL. */
 import type { PublicJwk } from '../../../protocol/signing.ts'
 import type { DeviceHold } from '../../../protocol/edge/device-hold.ts'
-import type { Device, DeviceClock } from '../../app/edge/records.ts'
+import type { Device, DeviceClock, DeviceKey, KnownDeviceKey } from '../../app/edge/records.ts'
 import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
 import { type Sql, chunks, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
@@ -14,8 +14,25 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
       return row === undefined ? undefined : withInstances(sql, row)
     },
     async withKey(thumbprint) {
-      const row = await db.selectFrom('devices').selectAll().where('thumbprint', '=', thumbprint).executeTakeFirst()
-      return row === undefined ? undefined : withInstances(sql, row)
+      const key = await db.selectFrom('device_keys').selectAll().where('thumbprint', '=', thumbprint).executeTakeFirst()
+      if (key === undefined) return undefined
+      const row = await db.selectFrom('devices').selectAll().where('id', '=', key.device_id).executeTakeFirstOrThrow()
+      const device = await withInstances(sql, row)
+      return {
+        device,
+        thumbprint,
+        publicKey: JSON.parse(key.public_key) as PublicJwk,
+        state: stateOf(device, thumbprint),
+      }
+    },
+    async keysSince(deviceId, since) {
+      const { count } = await db
+        .selectFrom('device_keys')
+        .select(({ fn }) => fn.countAll<bigint>().as('count'))
+        .where('device_id', '=', deviceId)
+        .where('registered_at', '>', BigInt(since))
+        .executeTakeFirstOrThrow()
+      return Number(count)
     },
     async list(instanceId, offset, limit) {
       let query = db.selectFrom('devices').selectAll('devices')
@@ -61,6 +78,20 @@ export function deviceTransaction(sql: Sql): EdgeTransaction['devices'] {
     const rows = instanceIds.map((instance_id) => ({ instance_id, device_id: id }))
     for (const some of chunks(rows, 100)) await db.insertInto('device_instances').values(some).execute()
   }
+  const register: EdgeTransaction['devices']['registerKey'] = async (deviceId, { thumbprint, publicKey }, at) => {
+    const inserted = await db
+      .insertInto('device_keys')
+      .values({
+        thumbprint,
+        device_id: deviceId,
+        public_key: JSON.stringify(publicKey),
+        registered_at: BigInt(at),
+      })
+      .onConflict((conflict) => conflict.column('thumbprint').doNothing())
+      .returning('thumbprint')
+      .executeTakeFirst()
+    return inserted !== undefined
+  }
   return {
     ...deviceReader(sql),
     async lock(id) {
@@ -73,14 +104,16 @@ export function deviceTransaction(sql: Sql): EdgeTransaction['devices'] {
         .insertInto('devices')
         .values({
           id: device.id,
-          public_key: JSON.stringify(device.publicKey),
-          thumbprint: device.thumbprint,
           enrolled_at: BigInt(device.enrolledAt),
           ...columnsOf(device),
         })
         .execute()
+      const { id, publicKey, thumbprint, enrolledAt } = device
+      const isFree = await register(id, { publicKey, thumbprint }, enrolledAt)
+      if (!isFree) throw new Error('invariant: a key is of one device')
       await serve(device)
     },
+    registerKey: register,
     async save(device) {
       const before = await instancesOf(sql, device.id)
       await db.updateTable('devices').set(columnsOf(device)).where('id', '=', device.id).execute()
@@ -128,6 +161,12 @@ async function instancesOf({ db }: Sql, deviceId: string): Promise<readonly stri
 function columnsOf(device: Device) {
   return {
     name: device.name,
+    public_key: JSON.stringify(device.publicKey),
+    thumbprint: device.thumbprint,
+    key_since: BigInt(device.keySince),
+    next_public_key: device.nextKey === null ? null : JSON.stringify(device.nextKey.publicKey),
+    next_thumbprint: device.nextKey?.thumbprint ?? null,
+    replace_key: device.replaceKey,
     revoked_at: toBigint(device.revokedAt),
     revoked_by: device.revokedBy,
     hold_state: device.hold?.state ?? null,
@@ -149,6 +188,9 @@ async function withInstances(sql: Sql, row: Row<'devices'>): Promise<Device> {
     name: row.name,
     publicKey: JSON.parse(row.public_key) as PublicJwk,
     thumbprint: row.thumbprint,
+    keySince: Number(row.key_since),
+    nextKey: nextKeyOf(row),
+    replaceKey: row.replace_key,
     instanceIds: await instancesOf(sql, row.id),
     enrolledAt: Number(row.enrolled_at),
     revokedAt: toNumber(row.revoked_at),
@@ -162,6 +204,16 @@ async function withInstances(sql: Sql, row: Row<'devices'>): Promise<Device> {
     releaseAsked: row.release_asked === 1n,
     clock: row.clock === null ? null : (JSON.parse(row.clock) as DeviceClock),
   }
+}
+
+function nextKeyOf({ next_public_key, next_thumbprint }: Row<'devices'>): DeviceKey | null {
+  if (next_public_key === null || next_thumbprint === null) return null
+  return { publicKey: JSON.parse(next_public_key) as PublicJwk, thumbprint: next_thumbprint }
+}
+
+function stateOf(device: Device, thumbprint: string): KnownDeviceKey['state'] {
+  if (device.thumbprint === thumbprint) return 'CURRENT'
+  return device.nextKey?.thumbprint === thumbprint ? 'NEXT' : 'PAST'
 }
 
 function holdOf({ hold_state, held_since, held_by }: Row<'devices'>): DeviceHold | null {

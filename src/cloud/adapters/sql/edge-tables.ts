@@ -8,6 +8,10 @@ export interface EdgeTables {
     name: string | null
     public_key: string
     thumbprint: string
+    key_since: bigint
+    next_public_key: string | null
+    next_thumbprint: string | null
+    replace_key: string | null
     enrolled_at: bigint
     revoked_at: bigint | null
     revoked_by: string | null
@@ -29,6 +33,12 @@ export interface EdgeTables {
     action: string
     device_id: string | null
     session_id: string | null
+  }
+  device_keys: {
+    thumbprint: string
+    device_id: string
+    public_key: string
+    registered_at: bigint
   }
   device_instances: {
     instance_id: string

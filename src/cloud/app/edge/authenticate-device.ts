@@ -2,12 +2,13 @@
  * Who calls: a device proves itself by a short-lived JWT that it signs with its own key, with the claims of a client token.
  * The same token opens sessions at the service API for the device's instances, and the broker of hints.
  */
-import { errors, jwtVerify } from 'jose'
+import { decodeJwt, errors, jwtVerify } from 'jose'
 import { z } from 'zod'
 import { CodedError } from '../../../protocol/errors.ts'
+import type { Store } from '../store.ts'
 import { algorithmOf, importPublicKey } from './device-key.ts'
 import { DEVICE_TOKEN_LIFETIME_S_MAX, TOKEN_SKEW_S } from './limits.ts'
-import type { Device } from './records.ts'
+import type { Device, KnownDeviceKey } from './records.ts'
 
 /** A device whose token is in order. */
 export interface DeviceAccess {
@@ -26,17 +27,18 @@ const claims = z.object({
 })
 
 /**
- * @param device looked up by the key that the token claims
+ * @param found the key that the token claims
  * @param now POSIX ms
- * @throws CodedError TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED
+ * @throws CodedError TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED, DEVICE_KEY_REPLACED
  */
-export async function authenticateDevice(device: Device, token: string, now: number): Promise<DeviceAccess> {
-  const key = await importPublicKey(device.publicKey)
-  if (key === undefined) throw new Error('invariant: the key of a device was usable when it enrolled')
+export async function authenticateDevice(found: KnownDeviceKey, token: string, now: number): Promise<DeviceAccess> {
+  const { device, publicKey, thumbprint, state } = found
+  const key = await importPublicKey(publicKey)
+  if (key === undefined) throw new Error('invariant: the key of a device was usable when it was registered')
   let payload: unknown
   try {
     const verified = await jwtVerify(token, key, {
-      algorithms: [algorithmOf(device.publicKey)],
+      algorithms: [algorithmOf(publicKey)],
       requiredClaims: ['nbf', 'iat', 'exp', 'aud'],
       issuer: device.id,
       currentDate: new Date(now),
@@ -49,15 +51,32 @@ export async function authenticateDevice(device: Device, token: string, now: num
       : new CodedError('TOKEN_INVALID', 'The token is malformed or its signature does not fit.', { cause })
   }
   const parsed = claims.safeParse(payload)
-  if (!parsed.success || parsed.data.cnf.jwk.kid !== device.thumbprint) {
+  if (!parsed.success || parsed.data.cnf.jwk.kid !== thumbprint) {
     throw new CodedError('TOKEN_INVALID', 'The token does not have the claims of a client token.')
   }
   if (parsed.data.exp - parsed.data.nbf > DEVICE_TOKEN_LIFETIME_S_MAX) {
     throw new CodedError('TOKEN_INVALID', 'The token of a device must be valid for a day at most.')
   }
   if (device.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
+  if (state === 'PAST') throw new CodedError('DEVICE_KEY_REPLACED', 'This device has another key since.')
   const named = new Set([parsed.data.aud].flat())
   return { device, instanceIds: device.instanceIds.filter((id) => named.has(id)) }
+}
+
+/**
+ * What can be asked of a token whose key is yet to be introduced, before anything else is read.
+ *
+ * @throws CodedError TOKEN_INVALID
+ */
+export async function requireNamed(store: Pick<Store, 'read'>, token: string, deviceId: string): Promise<void> {
+  let issuer: unknown
+  try {
+    issuer = decodeJwt(token).iss
+  } catch (cause) {
+    throw new CodedError('TOKEN_INVALID', 'The token is not a JWT.', { cause })
+  }
+  if (issuer === deviceId && (await store.read((reader) => reader.edge.devices.get(deviceId))) !== undefined) return
+  throw new CodedError('TOKEN_INVALID', 'The token is not of this device.')
 }
 
 function notInTime(error: unknown): boolean {

@@ -96,6 +96,24 @@ export async function releaseDevice({ store, now }: DeviceOrders, deviceId: stri
   })
 }
 
+/**
+ * Asks the device to replace the key that it has: with every answer until it has, and with a hint to sync at once.
+ *
+ * @param by id of the administration key
+ * @throws CodedError NOT_FOUND, CONFLICT for a device that is revoked
+ */
+export async function rotateDeviceKey({ store, now }: DeviceOrders, deviceId: string, by: string): Promise<void> {
+  const at = now()
+  await store.transaction(async (tx) => {
+    const device = await tx.edge.devices.lock(deviceId)
+    if (device === undefined) throw unknown(deviceId)
+    if (device.revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked.`)
+    await tx.edge.devices.save({ ...device, replaceKey: device.thumbprint })
+    await tx.edge.audit.append({ at, by, action: 'ROTATE_DEVICE_KEY', deviceId, sessionId: null })
+    await tx.outbox.append([{ kind: 'device', deviceId, reason: 'sync' }], at)
+  })
+}
+
 /** @param before null: the newest */
 export async function showAudit(
   { store }: { readonly store: Pick<Store, 'read'> },
@@ -139,6 +157,12 @@ async function stateOf(
     enrolledAt: device.enrolledAt,
     revokedAt: device.revokedAt,
     revokedBy: device.revokedBy,
+    key: {
+      id: device.thumbprint,
+      since: device.keySince,
+      next: device.nextKey?.thumbprint ?? null,
+      rotationAsked: device.replaceKey === device.thumbprint,
+    },
     hold: device.hold,
     presence,
     clock: device.clock === null ? null : clockState(device.clock),

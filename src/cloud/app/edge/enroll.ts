@@ -40,7 +40,7 @@ export async function enroll(
   const fresh = { id: newId(), now: now() }
   const deviceId = await store.transaction(async (tx) => {
     const used = await tx.edge.enrollments.get(claims.jti)
-    if (used !== undefined) return whoUsed(used, key.thumbprint)
+    if (used !== undefined) return whoUsed(tx, used, key.thumbprint)
     if (expired) throw refused('This enrollment token has expired.')
     const name = request.name ?? claims.name ?? null
     const device = await admit(tx, claims, { ...key, name, ...fresh })
@@ -49,7 +49,7 @@ export async function enroll(
     // Another node has taken it since: with the same key it has made the same device.
     const taken = await tx.edge.enrollments.get(claims.jti)
     if (taken === undefined) throw new Error('invariant: a token that was used stays used')
-    return whoUsed(taken, key.thumbprint)
+    return whoUsed(tx, taken, key.thumbprint)
   })
   return {
     deviceId,
@@ -59,9 +59,10 @@ export async function enroll(
   }
 }
 
-/** The device that has used the token. @throws CodedError ENROLLMENT_REFUSED when its key is another */
-function whoUsed(used: EnrollmentRecord, thumbprintNow: string): string {
-  if (used.thumbprint === thumbprintNow) return used.deviceId
+/** The device that has used the token. @throws CodedError ENROLLMENT_REFUSED when the key is not one of it */
+async function whoUsed(tx: Transaction, used: EnrollmentRecord, thumbprintNow: string): Promise<string> {
+  const found = await tx.edge.devices.withKey(thumbprintNow)
+  if (found?.device.id === used.deviceId) return used.deviceId
   throw refused('This enrollment token was used by another device.')
 }
 
@@ -89,7 +90,8 @@ async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promis
     if ((await tx.instances.get(id)) === undefined) throw refused('An instance of this enrollment token is gone.')
   }
   const known = await tx.edge.devices.withKey(newcomer.thumbprint)
-  const locked = known === undefined ? undefined : await tx.edge.devices.lock(known.id)
+  if (known?.state === 'PAST') throw refused('The key of this device was replaced by another one.')
+  const locked = known === undefined ? undefined : await tx.edge.devices.lock(known.device.id)
   if (locked !== undefined) {
     if (locked.revokedAt !== null) throw refused('The key of this device was revoked: it needs a new key pair.')
     // What it holds of its other instances stays its own: late segments may still name them.
@@ -105,6 +107,9 @@ async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promis
     thumbprint: newcomer.thumbprint,
     instanceIds: [...instances].sort(),
     enrolledAt: newcomer.now,
+    keySince: newcomer.now,
+    nextKey: null,
+    replaceKey: null,
     revokedAt: null,
     revokedBy: null,
     hold: null,

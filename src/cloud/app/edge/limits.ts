@@ -14,6 +14,10 @@ export const DEVICE_TOKEN_LIFETIME_S_MAX = 24 * 60 * 60
 
 export const ENROLLMENT_TOKEN_LIFETIME_MS = 24 * 60 * 60_000
 
+/** Keys that one device may have registered within {@link KEYS_WINDOW_MS}: each is kept for ever. */
+export const KEYS_PER_HOUR_MAX = 100
+export const KEYS_WINDOW_MS = 60 * 60_000
+
 /** Devices on one page of the list. */
 export const DEVICES_PAGE = 100
 export const DEVICES_PAGE_MAX = 1_000

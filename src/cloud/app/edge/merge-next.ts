@@ -259,7 +259,7 @@ function shortagesAfter(
 }
 
 function answerTo(
-  { deps, incarnation, segment, now }: Taking,
+  { deps, device, incarnation, segment, now }: Taking,
   next: Incarnation,
   rules: RulesInForce,
   grant: Grant | null,
@@ -290,6 +290,7 @@ function answerTo(
     directives: releasing ? ['release'] : [],
     releases: asks.map(({ account, keep }) => ({ account, keep: String(keep) })),
     sessions: orders,
+    ...(device.replaceKey === device.thumbprint ? { replaceKey: device.replaceKey } : {}),
     nextSyncMs: deps.terms.syncEveryMs,
     time: now,
   }

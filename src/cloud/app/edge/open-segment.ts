@@ -7,7 +7,7 @@ import type { ReceivedEntry, ReceivedSegment, SegmentHeader } from '../../../cor
 import { type EntryBody, type Segment, entryBody, segment } from '../../../protocol/edge/sync.ts'
 import { firstProblem } from '../../../protocol/errors.ts'
 import { JSON_DEPTH_MAX, isDeeperThan } from '../../../protocol/json-depth.ts'
-import { entryHash, openDocument, sha256 } from '../../../protocol/signing.ts'
+import { type PublicJwk, entryHash, openDocument, sha256 } from '../../../protocol/signing.ts'
 import { importPublicKey } from './device-key.ts'
 import type { Device } from './records.ts'
 
@@ -52,9 +52,14 @@ export type Opening =
 
 const not = (problem: string): Opening => ({ opened: false, problem })
 
-export async function openSegment(device: Device, document: string): Promise<Opening> {
-  const key = await importPublicKey(device.publicKey)
-  if (key === undefined) throw new Error('invariant: the key of a device was usable when it enrolled')
+/** @param publicKey the key of the device that is said to have signed it */
+export async function openSegment(
+  device: Pick<Device, 'id'>,
+  publicKey: PublicJwk,
+  document: string,
+): Promise<Opening> {
+  const key = await importPublicKey(publicKey)
+  if (key === undefined) throw new Error('invariant: the key of a device was usable when it was registered')
   const text = await openDocument('segment', document, key)
   if (text === undefined) return not('The segment is not signed by this device.')
   const payload = parseJson(text)

@@ -8,12 +8,31 @@ import { type DeviceAccount, type IncarnationState, NO_DEVICE_ACCOUNT } from '..
 import type { DeviceHold } from '../../../protocol/edge/device-hold.ts'
 import type { PublicJwk } from '../../../protocol/signing.ts'
 
+export interface DeviceKey {
+  readonly publicKey: PublicJwk
+  /** RFC 7638. */
+  readonly thumbprint: string
+}
+
+/** A key that a device has, had or has announced. */
+export interface KnownDeviceKey extends DeviceKey {
+  readonly device: Device
+  /** `PAST`: it was replaced, or another one was announced in its place. */
+  readonly state: 'CURRENT' | 'NEXT' | 'PAST'
+}
+
 export interface Device {
   readonly id: string
   readonly name: string | null
   readonly publicKey: PublicJwk
   /** RFC 7638, of the public key. */
   readonly thumbprint: string
+  /** Since when it is the key of this device. */
+  readonly keySince: number
+  /** Announced by the device: taken as well, and in the place of the other one with its first use. Null: there is none. */
+  readonly nextKey: DeviceKey | null
+  /** Thumbprint of the key that an administrator wants replaced; of no effect once it has been. */
+  readonly replaceKey: string | null
   /** In ascending order. */
   readonly instanceIds: readonly string[]
   readonly enrolledAt: number
@@ -44,13 +63,15 @@ export interface DeviceClock {
   readonly takenAt: number
 }
 
-/** What administrators do at the edge: the name of the order, as it stands in the audit. */
+/** What is done to devices and sessions: the name of the order, as it stands in the audit. */
 export type AuditedAction =
   | 'LOCK_DEVICE'
   | 'UNLOCK_DEVICE'
   | 'TERMINATE_DEVICE'
   | 'RELEASE_DEVICE'
   | 'REVOKE_DEVICE'
+  | 'ROTATE_DEVICE_KEY'
+  | 'REPLACE_DEVICE_KEY'
   | 'LOCK_SESSION'
   | 'UNLOCK_SESSION'
   | 'TERMINATE_SESSION'
@@ -59,7 +80,7 @@ export type AuditedAction =
 export interface AuditRecord {
   /** POSIX ms. */
   readonly at: number
-  /** Id of the administration key. */
+  /** Id of the administration key; of `REPLACE_DEVICE_KEY` that of the device's own key from before. */
   readonly by: string
   readonly action: AuditedAction
   readonly deviceId: string | null

@@ -9,9 +9,11 @@ import type {
   AuditRecord,
   Device,
   DeviceAccountRecord,
+  DeviceKey,
   EnrollmentRecord,
   Evidence,
   Incarnation,
+  KnownDeviceKey,
   LedgerEntry,
   MergedSegment,
   OfflinePolicyRecord,
@@ -22,7 +24,10 @@ import type {
 export interface EdgeReader {
   readonly devices: {
     get(id: string): Promise<Device | undefined>
-    withKey(thumbprint: string): Promise<Device | undefined>
+    /** Whose key it is, was, or shall be. */
+    withKey(thumbprint: string): Promise<KnownDeviceKey | undefined>
+    /** Keys of the device that were registered later than the instant. */
+    keysSince(deviceId: string, since: number): Promise<number>
     /** Of one instance or (null) of all, in the order of enrollment, from position `offset` on. */
     list(instanceId: string | null, offset: number, limit: number): Promise<readonly Device[]>
     /** Devices of the instance that are not revoked and have synced since the instant; the one named is left out. */
@@ -138,8 +143,10 @@ export interface EdgeTransaction extends EdgeReader {
   readonly devices: EdgeReader['devices'] & {
     lock(id: string): Promise<Device | undefined>
     insert(device: Device): Promise<void>
-    /** All but id, key and time of enrollment. */
+    /** All but id and time of enrollment. Its keys are registered before. */
     save(device: Device): Promise<void>
+    /** Makes the key one of the device, for ever; false when it is registered already, of whomever. */
+    registerKey(deviceId: string, key: DeviceKey, at: number): Promise<boolean>
   }
   readonly enrollments: EdgeReader['enrollments'] & {
     /** Uses the token; false when it was used before. */

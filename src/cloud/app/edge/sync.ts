@@ -5,6 +5,7 @@
  */
 import { type Verdict, receive } from '../../../core/receive.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { namedKey } from '../../../protocol/signing.ts'
 import type { Transaction } from '../store.ts'
 import { fenceCurrent, newIncarnation } from './attach.ts'
 import { keepFork } from './keep-fork.ts'
@@ -31,7 +32,7 @@ export async function sync(
   document: string,
   proofDocuments: readonly string[] = [],
 ): Promise<Taken> {
-  const opening = await openSegment(device, document)
+  const opening = await openSegment(device, await signerOf(deps, device, document), document)
   if (!opening.opened) {
     deps.onVerdict?.('UNREADABLE')
     return { taken: false, problem: opening.problem }
@@ -46,6 +47,21 @@ export async function sync(
   })
   deps.onVerdict?.(verdict)
   return taken
+}
+
+/**
+ * A segment is sent byte for byte until it is acknowledged, so a key that was replaced since may have sealed it. Who brings
+ * it has proven that he has a key in force.
+ */
+async function signerOf(
+  { store }: Pick<Sync, 'store'>,
+  device: Device,
+  document: string,
+): Promise<Device['publicKey']> {
+  const named = namedKey(document)
+  if (named === undefined || named === device.thumbprint) return device.publicKey
+  const found = await store.read((reader) => reader.edge.devices.withKey(named))
+  return found?.device.id === device.id ? found.publicKey : device.publicKey
 }
 
 interface Judged {

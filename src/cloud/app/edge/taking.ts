@@ -11,7 +11,7 @@ import type { EdgeTerms } from './terms.ts'
 
 /** What taking in a segment needs. */
 export interface Sync {
-  readonly store: Pick<Store, 'transaction'>
+  readonly store: Pick<Store, 'read' | 'transaction'>
   readonly keys: KeyRing
   /** POSIX ms. */
   readonly now: () => number

@@ -107,6 +107,7 @@ const SECURITY: Readonly<Record<EdgeAccess, Described['security']>> = {
   DEVICE: ['DeviceToken'],
   ADMINISTRATION: ['AdministrationAccess'],
   ENROLLMENT: ['EnrollmentToken'],
+  INTRODUCED: ['DeviceToken'],
 }
 
 const REVISION_HEADER = { description: 'The ETag of what the device has.', schema: z.string() }

@@ -8,6 +8,12 @@ CREATE TABLE devices (
   -- JWK, as JSON.
   public_key TEXT NOT NULL,
   thumbprint TEXT COLLATE "C" NOT NULL UNIQUE,
+  key_since BIGINT NOT NULL,
+  -- Announced by the device: taken as well, and in the place of the other one with its first use.
+  next_public_key TEXT,
+  next_thumbprint TEXT,
+  -- Thumbprint of the key that an administrator wants replaced.
+  replace_key TEXT,
   enrolled_at BIGINT NOT NULL,
   revoked_at BIGINT,
   -- Id of an administration key.
@@ -25,6 +31,17 @@ CREATE TABLE devices (
   -- What it knew of the time at its last segment, as JSON.
   clock TEXT
 );
+
+-- Every key that a device has, had or announced, for ever: a key is of one device, once.
+CREATE TABLE device_keys (
+  thumbprint TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+  device_id TEXT COLLATE "C" NOT NULL REFERENCES devices (id),
+  -- JWK, as JSON.
+  public_key TEXT NOT NULL,
+  registered_at BIGINT NOT NULL
+);
+
+CREATE INDEX device_keys_by_device ON device_keys (device_id, registered_at);
 
 CREATE TABLE device_instances (
   instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),

@@ -7,6 +7,12 @@ CREATE TABLE devices (
   -- JWK, as JSON.
   public_key TEXT NOT NULL,
   thumbprint TEXT NOT NULL UNIQUE,
+  key_since INTEGER NOT NULL,
+  -- Announced by the device: taken as well, and in the place of the other one with its first use.
+  next_public_key TEXT,
+  next_thumbprint TEXT,
+  -- Thumbprint of the key that an administrator wants replaced.
+  replace_key TEXT,
   enrolled_at INTEGER NOT NULL,
   revoked_at INTEGER,
   -- Id of an administration key.
@@ -24,6 +30,17 @@ CREATE TABLE devices (
   -- What it knew of the time at its last segment, as JSON.
   clock TEXT
 ) STRICT;
+
+-- Every key that a device has, had or announced, for ever: a key is of one device, once.
+CREATE TABLE device_keys (
+  thumbprint TEXT NOT NULL PRIMARY KEY,
+  device_id TEXT NOT NULL REFERENCES devices (id),
+  -- JWK, as JSON.
+  public_key TEXT NOT NULL,
+  registered_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX device_keys_by_device ON device_keys (device_id, registered_at);
 
 CREATE TABLE device_instances (
   instance_id TEXT NOT NULL REFERENCES instances (id),
