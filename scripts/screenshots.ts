@@ -19,10 +19,8 @@ await mkdir(FOLDER, { recursive: true })
 const browser = await launchChromium(path)
 for (const [scene, name, viewport, colorScheme] of SHOTS) {
   const server = await openStatus({
-    host: '127.0.0.1',
     port: 0,
-    tls: null,
-    token: null,
+    door: { host: '127.0.0.1', tls: null, token: null },
     report: async () => SCENES[scene],
     readiness: async () => ({ ready: true, checks: [] }),
     onFault: (error) => console.error(error),

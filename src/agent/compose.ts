@@ -19,6 +19,7 @@ import { openSocket } from './adapters/socket/server.ts'
 import { openJournal } from './adapters/sqlite/journal.ts'
 import { systemNames } from './adapters/system/names.ts'
 import { openPeerCredentials } from './adapters/system/peer-credentials.ts'
+import { readDoor } from './adapters/status-http/read-door.ts'
 import { type StatusServer, openStatus } from './adapters/status-http/server.ts'
 import { lookAtMachine, writtenBytes } from './adapters/system/machine.ts'
 import { systemRandomness } from './adapters/system/randomness.ts'
@@ -99,7 +100,13 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const ring = new LogRing()
   const timers = overrides.timers ?? systemTimers
   const time = overrides.time ?? started.adopt(openTimeSource(), (opened) => opened.close())
-  const late: { key?: DeviceKey; clock?: Clock; callers?: Callers; settings?: AgentSettings } = {}
+  const late: {
+    key?: DeviceKey
+    clock?: Clock
+    callers?: Callers
+    settings?: AgentSettings
+    statusPage?: StatusServer
+  } = {}
   const budget = new LogBudget({
     write: overrides.writeLog ?? writerOf(pino.destination(1)),
     sinceBoot: () => time.sinceBoot(),
@@ -118,8 +125,11 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     prepare: (fresh) => {
       const isOtherLevel = fresh.log.level !== settings.log.level
       const rules = late.callers?.prepare(fresh.callers)
+      // Other files wait for a restart; what stands in these, and the token, does not.
+      const door = late.statusPage === undefined ? null : readDoor({ ...settings.status, token: fresh.status.token })
       return () => {
         rules?.()
+        if (door !== null) late.statusPage?.renew(door)
         if (isOtherLevel) log.level = fresh.log.level
       }
     },
@@ -202,6 +212,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     agent.readiness,
     log,
   )
+  if (status !== null) late.statusPage = status
   started.defer(() => status?.stop())
 
   await link.start()
@@ -303,31 +314,15 @@ function pushOf(settings: AgentSettings, overrides: Overrides, extraCa: string |
 }
 
 async function openStatusPage(
-  { status: { port, host, token, certificateFile, keyFile, clientCaFile } }: AgentSettings,
+  { status }: AgentSettings,
   report: () => Promise<DeviceReportWire>,
   readiness: ReadinessProbe,
   log: Logger,
 ): Promise<StatusServer | null> {
-  if (port === null) return null
-  if ((certificateFile === null) !== (keyFile === null)) {
-    throw new CodedError('CONFIG_INVALID', 'status.certificate_file and status.key_file go together: one is missing.')
-  }
-  if (certificateFile === null && clientCaFile !== null) {
-    throw new CodedError('CONFIG_INVALID', 'status.client_ca_file needs status.certificate_file and status.key_file.')
-  }
-  const tls =
-    certificateFile === null || keyFile === null
-      ? null
-      : {
-          certificate: readPem('status.certificate_file', certificateFile),
-          key: readPem('status.key_file', keyFile),
-          clientCa: clientCaFile === null ? null : readPem('status.client_ca_file', clientCaFile),
-        }
+  if (status.port === null) return null
   return openStatus({
-    host,
-    port,
-    tls,
-    token: token?.reveal() ?? null,
+    port: status.port,
+    door: readDoor(status),
     report,
     readiness: () => readiness.check(),
     onFault: (error) => log.error({ err: error }, 'the status page met a fault'),

@@ -255,6 +255,7 @@ const options = {
     }),
     token: secret({
       help: 'What a reader must know: as bearer token, or as the password that a browser asks for, with any user name.',
+      reloadable: true,
     }),
     certificateFile: path({ help: 'Certificate chain in PEM: with it and its key they speak HTTPS.', default: null }),
     keyFile: path({ help: 'Private key of the certificate, in PEM.', default: null }),

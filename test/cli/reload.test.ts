@@ -1,6 +1,9 @@
 // SIGHUP at services that run as an operator runs them.
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import type { IncomingMessage } from 'node:http'
+import { get } from 'node:https'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -121,6 +124,94 @@ describe('the agent on SIGHUP', () => {
   })
 })
 
+describe('the status page on SIGHUP', () => {
+  /** An agent with a status page over TLS; `write` says what is in its settings besides. */
+  async function pageOf(more: (inside: (name: string) => string) => string) {
+    const inside = place()
+    const write = (and: string): void =>
+      writeFileSync(
+        inside('agent.toml'),
+        `state.directory = "${inside('state')}"\nsocket.path = "${inside('agent.sock')}"\nstatus.port = 0\n
+status.certificate_file = "${inside('certificate.pem')}"\nstatus.key_file = "${inside('key.pem')}"\n${and}\n`,
+      )
+    await renew(inside, 'first')
+    write(more(inside))
+    const agent = new Service(['agent', '--config', inside('agent.toml')])
+    return { inside, agent, write, page: String((await agent.line('listening'))['status']) }
+  }
+
+  it('shows the certificate that stands in its files, and goes on talking to who is connected', async () => {
+    const { inside, agent, page } = await pageOf(() => '')
+    const { hostname, port } = new URL(page)
+    const standing: TLSSocket = connect({ host: hostname, port: Number(port), rejectUnauthorized: false })
+    onTestFinished(() => void standing.destroy())
+    const live = async (): Promise<string> => {
+      standing.write('GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n')
+      return new Promise((resolve, reject) => {
+        standing.once('data', (data: Buffer) => resolve(data.toString().split('\r\n', 1)[0] ?? ''))
+        standing.once('close', () => reject(new Error('the connection was closed')))
+      })
+    }
+    expect(await live()).toBe('HTTP/1.1 200 OK')
+
+    await renew(inside, 'second')
+    agent.hangUp()
+    await agent.line('settings reloaded')
+    expect(await nameAt(page)).toBe('second')
+    expect(await live()).toBe('HTTP/1.1 200 OK')
+    expect(standing.getPeerCertificate().subject.CN).toBe('first')
+
+    const key = readFileSync(inside('key.pem'))
+    await renew(inside, 'third')
+    writeFileSync(inside('key.pem'), key)
+    agent.hangUp()
+    expect(await agent.line('settings not reloaded')).toMatchObject({
+      code: 'CONFIG_NOT_RELOADED',
+      cause: 'CONFIG_INVALID',
+    })
+    expect(await nameAt(page)).toBe('second')
+    rmSync(inside('certificate.pem'))
+    agent.hangUp()
+    expect(await agent.line('settings not reloaded')).toMatchObject({ cause: 'CONFIG_UNREADABLE' })
+    expect(await nameAt(page)).toBe('second')
+
+    await renew(inside, 'fourth')
+    agent.hangUp()
+    await agent.line('settings reloaded')
+    expect(await nameAt(page)).toBe('fourth')
+    expect(await agent.end()).toBe(0)
+  })
+
+  it('asks for the token that stands in its file, and keeps the one from before where nobody could be kept out', async () => {
+    const { inside, agent, page, write } = await pageOf((inside) => {
+      writeFileSync(inside('token'), 'first')
+      return `status.host = "0.0.0.0"\nstatus.token_file = "${inside('token')}"`
+    })
+    const statusFor = async (token: string): Promise<number> => {
+      const { port } = new URL(page)
+      const headers = { authorization: `Bearer ${token}` }
+      const asked = get({ port, path: '/status', headers, rejectUnauthorized: false, agent: false })
+      const [answer] = (await once(asked, 'response')) as [IncomingMessage]
+      answer.resume()
+      return answer.statusCode ?? 0
+    }
+    expect([await statusFor('first'), await statusFor('second')]).toEqual([200, 401])
+    writeFileSync(inside('token'), 'second')
+    agent.hangUp()
+    expect(await agent.line('settings reloaded')).toMatchObject({ changed: ['status.token_file'], needRestart: [] })
+    expect([await statusFor('first'), await statusFor('second')]).toEqual([401, 200])
+
+    write('status.host = "0.0.0.0"')
+    agent.hangUp()
+    expect(await agent.line('settings not reloaded')).toMatchObject({
+      cause: 'CONFIG_INVALID',
+      reason: expect.stringContaining('status.token_file') as string,
+    })
+    expect([await statusFor('first'), await statusFor('second')]).toEqual([401, 200])
+    expect(await agent.end()).toBe(0)
+  })
+})
+
 describe('the twin on SIGHUP', () => {
   it('takes over what it may, and shows in its metrics whether it could', async () => {
     const inside = place()
@@ -151,12 +242,7 @@ describe('the twin on SIGHUP', () => {
 
   it('shows the certificate that stands in its files, and the one from before where they do not fit', async () => {
     const inside = place()
-    const renew = async (name: string): Promise<void> => {
-      const kind = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2']
-      const files = ['-keyout', inside('key.pem'), '-out', inside('certificate.pem')]
-      await promisify(execFile)('openssl', [...kind, '-subj', `/CN=${name}`, ...files])
-    }
-    await renew('first')
+    await renew(inside, 'first')
     const free = ['--store-path', inside('cloud'), '--http-port', '0', '--push-port', '0']
     const tls = ['--tls-certificate-file', inside('certificate.pem'), '--tls-key-file', inside('key.pem')]
     const twin = new Service(['cloud', ...free, ...tls])
@@ -164,19 +250,25 @@ describe('the twin on SIGHUP', () => {
     const names = () => Promise.all([nameAt(String(http)), nameAt(String(push))])
     expect(await names()).toEqual(['first', 'first'])
 
-    await renew('second')
+    await renew(inside, 'second')
     twin.hangUp()
     await twin.line('settings reloaded')
     expect(await names()).toEqual(['second', 'second'])
 
     const key = readFileSync(inside('key.pem'))
-    await renew('third')
+    await renew(inside, 'third')
     writeFileSync(inside('key.pem'), key)
     twin.hangUp()
     expect(await twin.line('settings not reloaded')).toMatchObject({ cause: 'CONFIG_INVALID' })
     expect(await names()).toEqual(['second', 'second'])
   })
 })
+
+async function renew(inside: (name: string) => string, name: string): Promise<void> {
+  const kind = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2']
+  const files = ['-keyout', inside('key.pem'), '-out', inside('certificate.pem')]
+  await promisify(execFile)('openssl', [...kind, '-subj', `/CN=${name}`, ...files])
+}
 
 /** Common name of the certificate that a server shows. */
 async function nameAt(address: string): Promise<string> {

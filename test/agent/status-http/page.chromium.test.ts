@@ -36,10 +36,8 @@ class Shown {
     const page = await chromium.browser.newPage({ viewport, colorScheme, javaScriptEnabled })
     const holder: { shown?: Shown } = {}
     const server = await openStatus({
-      host: '127.0.0.1',
       port: 0,
-      tls: null,
-      token: null,
+      door: { host: '127.0.0.1', tls: null, token: null },
       report: async () => holder.shown?.report ?? SCENES[scene],
       readiness: async () => ({ ready: true, checks: [] }),
       onFault: (error) => shown.complaints.push(String(error)),

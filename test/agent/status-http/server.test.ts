@@ -2,10 +2,12 @@
 import { readFileSync } from 'node:fs'
 import { type IncomingMessage, request } from 'node:http'
 import { text } from 'node:stream/consumers'
-import { describe, expect, it } from 'vitest'
+import { request as secureRequest } from 'node:https'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import type { Agent } from '../../../src/agent/compose.ts'
 import { openStatus } from '../../../src/agent/adapters/status-http/server.ts'
 import { deviceReport, readiness } from '../../../src/protocol/local/report.ts'
+import { Authority } from '../../support/certificates.ts'
 import { parsePrometheusText, valueOf } from '../../support/prometheus-text.ts'
 import { ACCOUNT, Application, Site } from '../site.ts'
 import { reportWith } from './report-with.ts'
@@ -108,10 +110,8 @@ describe('the status over HTTP', () => {
 
   it('refuses other paths, other methods and other names by code', async () => {
     const server = await openStatus({
-      host: '127.0.0.1',
       port: 0,
-      tls: null,
-      token: 'secret',
+      door: { host: '127.0.0.1', tls: null, token: 'secret' },
       report: async () => reportWith(),
       readiness: async () => ({ ready: true, checks: [] }),
       onFault: (error) => expect.unreachable(String(error)),
@@ -153,4 +153,35 @@ it('the schema of the report is the one that is documented', () => {
     readonly required: readonly string[]
   }
   expect(schema.required).toEqual(Object.keys(deviceReport.shape))
+})
+
+it('beyond loopback, who holds no certificate of the authority is heard only where a token would do as well', async () => {
+  await using authority = await Authority.make()
+  const certified = await authority.certify(Date.now() + 86_400_000)
+  const tls = { ...certified, clientCa: authority.certificate }
+  const door = { host: '0.0.0.0', tls, token: null }
+  const server = await openStatus({
+    port: 0,
+    door,
+    report: async () => reportWith(),
+    readiness: async () => ({ ready: true, checks: [] }),
+    onFault: (error) => expect.unreachable(String(error)),
+  })
+  onTestFinished(() => server.stop())
+  const { port } = new URL(server.origin)
+  const ask = async (more: object): Promise<number | string> => {
+    const asked = secureRequest({ port, path: '/status', ca: authority.certificate, agent: false, ...more })
+    asked.end()
+    return new Promise((resolve) => {
+      asked.once('response', (answer) => resolve(answer.resume().statusCode ?? 0))
+      asked.once('error', () => resolve('closed'))
+    })
+  }
+  const shown = { cert: certified.certificate, key: certified.key }
+  const authorization = { headers: { authorization: 'Bearer secret' } }
+  expect([await ask(shown), await ask({}), await ask(authorization)]).toEqual([200, 'closed', 'closed'])
+  server.renew({ ...door, token: 'secret' })
+  expect([await ask(shown), await ask({}), await ask(authorization)]).toEqual([200, 401, 200])
+  server.renew(door)
+  expect([await ask(shown), await ask({}), await ask(authorization)]).toEqual([200, 'closed', 'closed'])
 })

@@ -6,15 +6,16 @@
 import { type IncomingMessage, type Server, type ServerResponse, createServer as createPlain } from 'node:http'
 import { createServer as createTls } from 'node:https'
 import { type AddressInfo, isIPv6 } from 'node:net'
-import type { TLSSocket } from 'node:tls'
+import { Server as TlsServer, type SecureContextOptions, type TLSSocket } from 'node:tls'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { type DoorOptions, requireReader, requireSafe } from './door.ts'
 import { metricsText } from './metrics-text.ts'
 import { PAGE_POLICY, statusPage } from './page.ts'
 
-export interface StatusOptions extends DoorOptions {
+export interface StatusOptions {
   readonly port: number
+  readonly door: DoorOptions
   readonly report: () => Promise<DeviceReportWire>
   readonly readiness: () => Promise<Readiness>
   /** An error that is no expected outcome. */
@@ -24,6 +25,11 @@ export interface StatusOptions extends DoorOptions {
 export interface StatusServer {
   /** `http://host:port` */
   readonly origin: string
+  /**
+   * Another certificate, key, authority or token, from the next connection and request on; connections that stand go on. The
+   * host, and whether there is TLS and an authority at all, stay as they are.
+   */
+  renew(door: DoorOptions): void
   stop(): Promise<void>
 }
 
@@ -33,12 +39,14 @@ const HEADER_BYTES_MAX = 16 * 1024
 
 /** @throws CodedError CONFIG_INVALID, ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
 export async function openStatus(options: StatusOptions): Promise<StatusServer> {
-  requireSafe(options)
-  const { host, port } = options
-  const server = createServer(options)
+  const { port } = options
+  let { door } = options
+  const { host } = door
+  requireSafe(door)
+  const server = createServer(door)
   server.maxConnections = CONNECTIONS_MAX
   server.on('request', (request, response) => {
-    answer(options, request).then(
+    answer(options, door, request).then(
       (said) => send(request, response, said),
       (error: unknown) => {
         options.onFault(error)
@@ -46,15 +54,23 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
       },
     )
   })
+  server.on('secureConnection', (socket: TLSSocket) => {
+    // With no token to show instead, who has no certificate of the authority has nothing to say.
+    if (isForCertifiedOnly(door) && !socket.authorized) socket.destroy()
+  })
   await new Promise<void>((resolve, reject) => {
     server.once('error', (cause: NodeJS.ErrnoException) => reject(addressError(cause, host, port)))
     server.listen({ host, port }, resolve)
   })
   server.removeAllListeners('error').on('error', options.onFault)
   const { address, port: bound } = server.address() as AddressInfo
-  const scheme = options.tls === null ? 'http' : 'https'
+  const scheme = door.tls === null ? 'http' : 'https'
   return {
     origin: `${scheme}://${isIPv6(address) ? `[${address}]` : address}:${bound}`,
+    renew: (next) => {
+      if (server instanceof TlsServer && next.tls !== null) server.setSecureContext(contextOf(next.tls))
+      door = next
+    },
     stop: () =>
       new Promise((resolve) => {
         server.close(() => resolve())
@@ -63,25 +79,32 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
   }
 }
 
-function createServer({ tls, token }: StatusOptions): Server {
+function createServer({ tls }: DoorOptions): Server {
   const limits = {
     requestTimeout: REQUEST_TIMEOUT_MS,
     headersTimeout: REQUEST_TIMEOUT_MS,
     maxHeaderSize: HEADER_BYTES_MAX,
   }
   if (tls === null) return createPlain(limits)
-  const { certificate, key, clientCa } = tls
   try {
     return createTls({
       ...limits,
-      cert: certificate,
-      key,
-      minVersion: 'TLSv1.2',
-      ...(clientCa === null ? {} : { ca: clientCa, requestCert: true, rejectUnauthorized: token === null }),
+      ...contextOf(tls),
+      requestCert: tls.clientCa !== null,
+      // Who may do without one is decided when it has shown itself: a token can come and go.
+      rejectUnauthorized: false,
     })
   } catch (cause) {
     throw new CodedError('CONFIG_INVALID', 'The certificate, key or authority of status.* cannot be used.', { cause })
   }
+}
+
+function contextOf({ certificate, key, clientCa }: NonNullable<DoorOptions['tls']>): SecureContextOptions {
+  return { cert: certificate, key, minVersion: 'TLSv1.2', ...(clientCa === null ? {} : { ca: clientCa }) }
+}
+
+function isForCertifiedOnly({ tls, token }: DoorOptions): boolean {
+  return tls !== null && tls.clientCa !== null && token === null
 }
 
 interface Said {
@@ -93,7 +116,11 @@ interface Said {
 
 const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
-async function answer(options: StatusOptions, { method, url = '', headers, socket }: IncomingMessage): Promise<Said> {
+async function answer(
+  options: StatusOptions,
+  door: DoorOptions,
+  { method, url = '', headers, socket }: IncomingMessage,
+): Promise<Said> {
   try {
     const path = url.split('?', 1)[0]
     if (method !== 'GET' && method !== 'HEAD') throw nothingHere()
@@ -104,7 +131,7 @@ async function answer(options: StatusOptions, { method, url = '', headers, socke
       return json(readiness.ready ? 200 : 503, readiness)
     }
     if (path !== '/' && path !== '/status' && path !== '/metrics') throw nothingHere()
-    requireReader(options, headers, (socket as Partial<TLSSocket>).authorized === true)
+    requireReader(door, headers, (socket as Partial<TLSSocket>).authorized === true)
     const report = await options.report()
     if (path === '/status') return json(200, report)
     if (path === '/metrics') {

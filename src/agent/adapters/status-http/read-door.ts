@@ -1,0 +1,54 @@
+/** The door of the status as the settings and the files that they name have it at the moment; nothing is kept. */
+import { readFileSync } from 'node:fs'
+import { createSecureContext } from 'node:tls'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Secret } from '../../../settings/option.ts'
+import { type DoorOptions, requireSafe } from './door.ts'
+
+export interface DoorFiles {
+  readonly host: string
+  readonly token: Secret | null
+  readonly certificateFile: string | null
+  readonly keyFile: string | null
+  readonly clientCaFile: string | null
+}
+
+/** @throws CodedError CONFIG_INVALID, CONFIG_UNREADABLE: it would not close, or not open */
+export function readDoor({ host, token, certificateFile, keyFile, clientCaFile }: DoorFiles): DoorOptions {
+  const door = { host, tls: readTls(certificateFile, keyFile, clientCaFile), token: token?.reveal() ?? null }
+  requireSafe(door)
+  return door
+}
+
+function readTls(
+  certificateFile: string | null,
+  keyFile: string | null,
+  clientCaFile: string | null,
+): DoorOptions['tls'] {
+  if (certificateFile === null && keyFile === null) {
+    if (clientCaFile === null) return null
+    throw new CodedError('CONFIG_INVALID', 'status.client_ca_file needs status.certificate_file and status.key_file.')
+  }
+  if (certificateFile === null || keyFile === null) {
+    throw new CodedError('CONFIG_INVALID', 'status.certificate_file and status.key_file go together: one is missing.')
+  }
+  const tls = {
+    certificate: readPem('status.certificate_file', certificateFile),
+    key: readPem('status.key_file', keyFile),
+    clientCa: clientCaFile === null ? null : readPem('status.client_ca_file', clientCaFile),
+  }
+  try {
+    createSecureContext({ cert: tls.certificate, key: tls.key, ...(tls.clientCa === null ? {} : { ca: tls.clientCa }) })
+  } catch (cause) {
+    throw new CodedError('CONFIG_INVALID', 'The certificate, key or authority of status.* cannot be used.', { cause })
+  }
+  return tls
+}
+
+function readPem(setting: string, path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (cause) {
+    throw new CodedError('CONFIG_UNREADABLE', `${setting}: ${path} cannot be read`, { cause })
+  }
+}
