@@ -34,6 +34,8 @@ export function healthy(changes: Partial<DoctorFacts> = {}): DoctorFacts {
     timeZone: { name: 'Europe/Berlin', rules: true },
     configuration: {
       file: '/etc/tallygate/agent.toml',
+      process: null,
+      otherSocket: null,
       problem: null,
       files: [file('/etc/tallygate/agent.toml', { mode: 0o644 })],
     },

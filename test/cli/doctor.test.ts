@@ -24,7 +24,8 @@ const disk = base.fileSystem as Exclude<DoctorFacts['fileSystem'], { code: strin
 
 /** Per check: what is spoilt, and what it comes to. */
 const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, level: Level])[] = [
-  ['configuration', { configuration: { file: null, problem, files: [] } }, 'fail'],
+  ['configuration', { configuration: { ...base.configuration, problem } }, 'fail'],
+  ['configuration', { configuration: { ...base.configuration, otherSocket: '/run/tallygate/agent.sock' } }, 'warn'],
   [
     'configuration-files',
     { configuration: { ...base.configuration, files: [file('a.toml', { mode: 0o646 })] } },

@@ -17,7 +17,8 @@ export function command(io: Io): Command {
   return withSocketFlag(new Command('doctor'))
     .description(
       'Checks everything that the agent of this device rests on, whether it runs or not, and says for each what was seen and what ' +
-        'to do. Files are looked for where the settings say (/etc/tallygate/agent.toml, TALLYGATE_AGENT_*), as the agent does. ' +
+        'to do. Files are looked for where the settings of the agent that runs say, its environment and flags included, else where ' +
+        'those of this machine do (/etc/tallygate/agent.toml, TALLYGATE_AGENT_*). ' +
         'Exit code 0: all is well, 1: warnings, 2: failures.',
     )
     .option('--fix', 'also mend what is safe: permissions, a left-over socket, the reserve file, the write-ahead log')

@@ -6,6 +6,7 @@
 import { formatMicro } from '../../core/amount.ts'
 import { room } from '../../core/grant.ts'
 import { roughly, sizeInWords } from '../../core/in-words.ts'
+import { ERRORS, type ErrorCode } from '../../protocol/errors.ts'
 import type { AgentStatus } from '../../protocol/local/status.ts'
 import type { DoctorFacts, EndpointFacts, FileFacts, Problem } from './facts.ts'
 import { isProblem } from './facts.ts'
@@ -50,15 +51,33 @@ const VOLATILE = new Set(['tmpfs', 'ramfs', 'overlayfs', 'squashfs', 'zram'])
 /** File systems over a network: their locks and flushes are not to be relied upon. */
 const REMOTE = new Set(['nfs', 'cifs', 'smb2', '9p', 'fuse'])
 
+/** The catalogue advises who made the token; here that is the device, with its key and its clock. */
+function signInRemedy(code: string | null): string {
+  if (code === 'TOKEN_NOT_IN_TIME') return SET_CLOCK
+  if (code === 'TOKEN_INVALID') {
+    return 'The cloud does not know this key: put back the one that was enrolled (see key-fits), or enroll the device again.'
+  }
+  if (code !== null && Object.hasOwn(ERRORS, code)) return ERRORS[code as ErrorCode].remedy
+  return 'Have the operator of the cloud look at it; the device may have to be enrolled again.'
+}
+
 const NOT_ENROLLED = 'the device is not enrolled, so it knows no cloud yet'
 
 export const CHECKS: readonly Check[] = [
   {
     name: 'configuration',
-    run: ({ configuration: { file, problem } }) =>
-      problem === null
-        ? ok(file === null ? 'no settings file: defaults and the environment' : `${file} is valid, with no unknown key`)
-        : fail(`${problem.code}: ${problem.message}`, 'Correct it; docs/configuration.md lists every setting.'),
+    run: ({ configuration: { file, process, otherSocket, problem }, settings, socket }) => {
+      if (problem !== null)
+        return fail(`${problem.code}: ${problem.message}`, 'Correct it; docs/configuration.md lists every setting.')
+      const named = file === null ? 'no settings file' : `${file} is valid, with no unknown key`
+      const whose = process === null ? 'the environment' : `environment and flags of process ${process}`
+      const where = `${named}; with ${whose}, the state is in ${settings.state.directory}`
+      if (otherSocket === null) return ok(where)
+      return warn(
+        `${where}, and the socket ${otherSocket}; ${socket.path} may belong to another agent, with other files`,
+        'Give doctor the settings of the agent that is meant: TALLYGATE_AGENT_CONFIG, TALLYGATE_AGENT_STATE_DIRECTORY.',
+      )
+    },
   },
   {
     name: 'configuration-files',
@@ -507,11 +526,7 @@ export const CHECKS: readonly Check[] = [
         )
       }
       if (status >= 500) return warn(`the cloud answers ${status}`, 'Have its operator look at it.')
-      const remedy =
-        code === 'TOKEN_NOT_IN_TIME'
-          ? SET_CLOCK
-          : 'docs/errors.md says what to do about this code; the device may have to be enrolled again.'
-      return fail(`the cloud answers ${status} ${code ?? ''}`.trimEnd(), remedy)
+      return fail(`the cloud answers ${status} ${code ?? ''}`.trimEnd(), signInRemedy(code))
     },
   },
   {

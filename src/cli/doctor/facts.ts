@@ -62,6 +62,10 @@ export interface DoctorFacts {
   readonly timeZone: { readonly name: string; readonly rules: boolean }
   readonly configuration: {
     readonly file: string | null
+    /** The agent whose environment and flags count as well; null: those of this command. */
+    readonly process: number | null
+    /** The socket that they name, where another one is asked; null: it is the same. */
+    readonly otherSocket: string | null
     readonly problem: Problem | null
     /** The settings file and every file that holds a secret. */
     readonly files: readonly FileFacts[]

@@ -5,7 +5,7 @@
 import { constants, statSync, readFileSync, readdirSync, accessSync, existsSync } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import { connect } from 'node:net'
-import { dirname, join } from 'node:path'
+import { dirname, join, resolve } from 'node:path'
 import Database from 'better-sqlite3'
 import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/adapters/cloud-http/exchange.ts'
 import { openKeyFile } from '../../agent/adapters/key-file/key-file.ts'
@@ -24,8 +24,8 @@ import { loadSettings } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
 import { softwareVersion } from '../software-version.ts'
 import type { Io } from '../io.ts'
-import { settingsFile } from '../service-settings.ts'
 import { lookAtEndpoint } from './endpoint.ts'
+import { type SettingsSources, sourcesOf } from './sources.ts'
 import type { DoctorFacts, FileFacts, FileSystemFacts, Problem } from './facts.ts'
 
 export interface GatherOptions {
@@ -42,7 +42,7 @@ const AGENT_PATIENCE_MS = 5_000
 
 export async function gather(io: Io, { socket: named, network }: GatherOptions): Promise<DoctorFacts> {
   const agents = runningAgents()
-  const { settings, configuration } = configurationOf(io, environmentOf(io, agents))
+  const { settings, configuration } = configurationOf(io, sourcesOf(io, agents, named), named)
   const { directory } = settings.state
   const databasePath = join(directory, 'journal.db')
   const socketPath = named ?? settings.socket.path
@@ -87,48 +87,44 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     isListened,
     agent,
     agents,
-    memory: memoryOf(agents[0]?.pid ?? null),
+    memory: memoryOf(configuration.process ?? agents[0]?.pid ?? null),
     cloud,
     broker,
     signIn: isReached && identity !== null ? await signIn(io, identity, keyPath, extraCa, inspected.policies[0]) : null,
   }
 }
 
-/** A service manager may give the agent settings that this command does not have: they are read where the agent runs. */
-function environmentOf({ env }: Io, agents: DoctorFacts['agents']): Io['env'] {
-  const [agent, ...others] = agents
-  const isOwn = Object.keys(env).some((name) => name.startsWith(`${agentOptions.envPrefix}_`))
-  if (agent === undefined || others.length > 0 || isOwn) return env
-  const given = (textOf(`/proc/${agent.pid}/environ`) ?? '')
-    .split('\0')
-    .filter((each) => each.startsWith(`${agentOptions.envPrefix}_`))
-  const pairs = given.map((each) => [each.slice(0, each.indexOf('=')), each.slice(each.indexOf('=') + 1)])
-  return { ...env, ...(Object.fromEntries(pairs) as Record<string, string>) }
-}
-
 function configurationOf(
   io: Io,
-  env: Io['env'],
+  { file, env, flags, process }: SettingsSources,
+  socket: string | undefined,
 ): {
   readonly settings: AgentSettings
   readonly configuration: DoctorFacts['configuration']
 } {
-  const file = settingsFile(agentOptions, { env })
   const none = { env: {}, flags: {}, file: null, readText: io.readText }
   let settings: AgentSettings
   let problem: Problem | null = null
   try {
-    settings = loadSettings(agentOptions, { ...none, file, env })
+    settings = loadSettings(agentOptions, { ...none, file, env, flags })
   } catch (error) {
     problem = problemOf(error)
     settings = loadSettings(agentOptions, none)
   }
   const secrets = namedOptions(agentOptions)
     .filter(({ option }) => option.secret)
-    .flatMap(({ key, env: name }) => [env[name] ?? null, ...(file === null ? [] : [namedIn(file, key, io)])])
+    .flatMap(({ key, env: name, flag }) => [
+      flags[flag] ?? null,
+      env[name] ?? null,
+      ...(file === null ? [] : [namedIn(file, key, io)]),
+    ])
   const paths = [...(file === null ? [] : [file]), ...secrets.filter((path) => path !== null), settings.status.keyFile]
   const files = [...new Set(paths.filter((path) => path !== null))].map(fileOf)
-  return { settings, configuration: { file, problem, files } }
+  const isOther = socket !== undefined && resolve(socket) !== resolve(settings.socket.path)
+  return {
+    settings,
+    configuration: { file, process, otherSocket: isOther ? settings.socket.path : null, problem, files },
+  }
 }
 
 /** The path that a key of the settings file names, without judging the file as a whole. */

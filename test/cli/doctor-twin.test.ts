@@ -1,0 +1,146 @@
+// `tallygate doctor` at a device whose cloud is a real twin, and at agents that run as processes of their own.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { pino } from 'pino'
+import { expect, onTestFinished, test } from 'vitest'
+import { openKeyFile } from '../../src/agent/adapters/key-file/key-file.ts'
+import { composeAgent } from '../../src/agent/compose.ts'
+import { agentOptions } from '../../src/agent/settings.ts'
+import type { Examined } from '../../src/cli/doctor/examine.ts'
+import { loadSettings } from '../../src/settings/load.ts'
+import { temporaryDirectory } from '../agent/harness.ts'
+import { Application } from '../agent/site.ts'
+import { openTwin, text } from '../cloud/harness.ts'
+import { tallygate } from './outside.ts'
+
+const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
+
+/** A device that has enrolled at a twin, and ended. */
+async function enrolled() {
+  const twin = await openTwin()
+  onTestFinished(() => twin[Symbol.asyncDispose]())
+  twin.now = Date.now()
+  const instanceId = await twin.instance()
+  await twin.rates({ Print: 1 })
+  await twin.lineItem(instanceId, { quantity: 1_000, start: 0, end: 253_402_300_799_999 })
+  const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
+  const directory = temporaryDirectory()
+  const env = {
+    TALLYGATE_AGENT_STATE_DIRECTORY: join(directory, 'state'),
+    TALLYGATE_AGENT_SOCKET_PATH: join(directory, 'agent.sock'),
+  }
+  const settings = loadSettings(agentOptions, {
+    file: null,
+    env: { ...env, TALLYGATE_AGENT_ENROLLMENT_TOKEN: text(body, 'token') },
+    flags: {},
+    readText: () => '',
+  })
+  const agent = await composeAgent(settings, { log: pino({ level: 'silent' }), push: null })
+  onTestFinished(() => agent.stop())
+  const { deviceId } = await new Application(agent).until(({ accounts, connected }) => accounts.length > 0 && connected)
+  await agent.stop()
+  const signIn = async (now = Date.now()) => (await check(['--json'], env, now))('sign-in')
+  return { twin, env, signIn, deviceId: deviceId!, key: join(directory, 'state', 'device.key') }
+}
+
+async function check(
+  flags: readonly string[],
+  env: Readonly<Record<string, string>>,
+  now = Date.now(),
+): Promise<(name: string) => Omit<Examined, 'name'>> {
+  const { out, err } = await tallygate(['doctor', '--json', ...flags], {
+    env,
+    now: () => now,
+    readText: (path) => readFileSync(path, 'utf8'),
+  })
+  if (out === '') throw new Error(err)
+  const { checks } = JSON.parse(out) as { readonly checks: readonly Examined[] }
+  return (name) => {
+    const { level, evidence, remedy } = checks.find((each) => each.name === name)!
+    return { level, evidence, remedy }
+  }
+}
+
+const fails = (evidence: RegExp, remedy: RegExp) => ({
+  level: 'fail',
+  evidence: expect.stringMatching(evidence) as string,
+  remedy: expect.stringMatching(remedy) as string,
+})
+
+test('a device that the twin knows signs in, with any rules and with a lock', { timeout: 60_000 }, async () => {
+  const { twin, signIn, deviceId, env } = await enrolled()
+  expect(await signIn()).toMatchObject({
+    level: 'ok',
+    evidence: expect.stringMatching(/takes the device; it has version \d/) as string,
+  })
+  expect((await check([], env))('cloud-reachable')).toMatchObject({ level: 'ok' })
+  await twin.call('POST', `/edge/api/v1/devices/${deviceId}/lock`, { body: {} })
+  expect(await signIn()).toMatchObject({ level: 'ok' })
+})
+
+test('a device that was revoked is to be enrolled again', { timeout: 60_000 }, async () => {
+  const { twin, signIn, deviceId } = await enrolled()
+  await twin.call('POST', `/edge/api/v1/devices/${deviceId}/revoke`, { body: {} })
+  expect(await signIn()).toEqual(fails(/403 DEVICE_REVOKED/, /Enroll the device again/))
+})
+
+test('a key that was not enrolled is to be put back', { timeout: 60_000 }, async () => {
+  const { signIn, key, env } = await enrolled()
+  renameSync(key, `${key}.enrolled`)
+  await openKeyFile({ path: key, create: true })
+  expect(await signIn()).toEqual(fails(/401 TOKEN_INVALID/, /put back the one that was enrolled/))
+  expect((await check(['--no-network'], env))('key-fits')).toMatchObject({ level: 'fail' })
+  renameSync(`${key}.enrolled`, key)
+  expect(await signIn()).toMatchObject({ level: 'ok' })
+})
+
+test('a clock that is off is told as that', { timeout: 60_000 }, async () => {
+  const { signIn } = await enrolled()
+  expect(await signIn(Date.now() + 86_400_000)).toEqual(fails(/401 TOKEN_NOT_IN_TIME/, /clock/))
+})
+
+test('a twin that is away is a warning, and broken nothing', { timeout: 60_000 }, async () => {
+  const { twin, signIn, env } = await enrolled()
+  await twin.stop()
+  expect(await signIn()).toMatchObject({ level: 'skip' })
+  expect((await check([], env))('cloud-reachable').level).not.toBe('ok')
+})
+
+test('--socket leads to the files of the agent that listens there', { timeout: 60_000 }, async () => {
+  const directory = temporaryDirectory()
+  writeFileSync(join(directory, 'agent.toml'), 'socket.path = "elsewhere.sock"\n')
+  const flags = ['--config', 'agent.toml', '--state-directory=state', '--socket-path', 'agent.sock']
+  const agent = spawn(process.execPath, [BIN, 'agent', ...flags], {
+    cwd: directory,
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  onTestFinished(() => void agent.kill('SIGKILL'))
+  for await (const line of createInterface({ input: agent.stdout })) if (line.includes('"listening"')) break
+  agent.stdout.resume()
+
+  const socket = join(directory, 'agent.sock')
+  const of = await check(['--no-network', '--socket', socket], { TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere' })
+  expect(of('configuration')).toMatchObject({
+    level: 'ok',
+    evidence: expect.stringContaining(
+      `${join(directory, 'agent.toml')} is valid, with no unknown key; with environment and flags of process ${agent.pid}, the state is in ${join(directory, 'state')}`,
+    ) as string,
+  })
+  for (const name of ['agent', 'database', 'state-directory', 'hash-chain']) {
+    expect({ name, level: of(name).level }).toEqual({ name, level: 'ok' })
+  }
+  const ended = once(agent, 'close')
+  agent.kill('SIGTERM')
+  await ended
+  const stopped = await check(['--no-network', '--socket', socket], {
+    TALLYGATE_AGENT_STATE_DIRECTORY: '/nowhere',
+    TALLYGATE_AGENT_SOCKET_PATH: '/elsewhere.sock',
+  })
+  expect(stopped('configuration')).toMatchObject({
+    level: 'warn',
+    evidence: expect.stringContaining(`the socket /elsewhere.sock; ${socket} may belong to another agent`) as string,
+  })
+})
