@@ -910,8 +910,18 @@ function learns(database: Sqlite.Database): boolean {
 
 /** The line item of an account. */
 function lineOf(account: string): string {
-  return decodeURIComponent(account.split('/')[2] ?? '')
+  const known = lines.get(account)
+  if (known !== undefined) return known
+  const line = decodeURIComponent(account.split('/')[2] ?? '')
+  if (lines.size >= REMEMBERED_MAX) lines.clear()
+  lines.set(account, line)
+  return line
 }
+
+/** Names that are taken apart once. */
+const lines = new Map<string, string>()
+const deviceIds = new Map<string, string>()
+const REMEMBERED_MAX = 1_000
 
 function nameOf({ device_id, incarnation, account }: DeviceAccountRow): string {
   return `${device_id} ${incarnation} ${account}`
@@ -931,6 +941,14 @@ function replace<K, V>(map: Map<K, V>, by: ReadonlyMap<K, V>): void {
 export function ownerOf(database: Sqlite.Database): { readonly deviceId: string | null; readonly incarnation: number } {
   const identity = query(database, 'SELECT document FROM identity').pluck().get() as string | undefined
   const incarnation = query(database, 'SELECT incarnation FROM state').pluck().get() as bigint
-  const deviceId = identity === undefined ? null : (JSON.parse(identity) as { deviceId: string }).deviceId
-  return { deviceId, incarnation: Number(incarnation) }
+  return { deviceId: identity === undefined ? null : deviceIdOf(identity), incarnation: Number(incarnation) }
+}
+
+function deviceIdOf(identity: string): string {
+  const known = deviceIds.get(identity)
+  if (known !== undefined) return known
+  const { deviceId } = JSON.parse(identity) as { deviceId: string }
+  if (deviceIds.size >= REMEMBERED_MAX) deviceIds.clear()
+  deviceIds.set(identity, deviceId)
+  return deviceId
 }

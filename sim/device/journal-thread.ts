@@ -8,6 +8,7 @@ import type { StartThread } from '../../src/agent/adapters/sqlite/journal.ts'
 import { JournalDesk } from '../../src/agent/adapters/sqlite/journal-desk.ts'
 import { JournalStore } from '../../src/agent/adapters/sqlite/journal-store.ts'
 import type { Scheduler } from '../world/scheduler.ts'
+import { copyOf } from './copy-of.ts'
 import type { Disk } from './disk.ts'
 
 /** What befalls one call. */
@@ -69,7 +70,7 @@ export function journalThread(parts: ThreadParts): StartThread {
     }
     return {
       post: (call) => {
-        const copy = structuredClone(call)
+        const copy = copyOf(call)
         freeAt = Math.max(freeAt, scheduler.now) + parts.latency()
         scheduler.at(freeAt, () => take(copy))
       },

@@ -5,6 +5,7 @@
  */
 import type { PendingEntry } from '../../src/agent/app/journal.ts'
 import type { Anchor, LeftLog, VolatileLog } from '../../src/agent/app/volatile-log.ts'
+import { copyOf } from './copy-of.ts'
 
 interface Part {
   readonly anchors: Anchor[]
@@ -58,7 +59,7 @@ export class VolatileMemory {
       },
       write: (entries) => {
         if (!alive()) return
-        newest().entries.push(...structuredClone(entries))
+        newest().entries.push(...copyOf(entries))
         onWritten(entries)
       },
       retract: (from) => {

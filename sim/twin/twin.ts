@@ -24,6 +24,7 @@ import { sweepNextSession } from '../../src/cloud/app/session-life.ts'
 import type { Store } from '../../src/cloud/app/store.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { Violation, wordsOf } from '../audit/violation.ts'
+import { query } from '../audit/query.ts'
 import type { TwinDefects } from '../defects/twin-defects.ts'
 import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
@@ -258,7 +259,7 @@ export class Twin {
         this.down(trap.downMs)
         throw new Dead('before the commit')
       }
-      database.exec('COMMIT')
+      perform(database, 'COMMIT')
       this.parts.defects.onCommit(database)
       this.parts.onCommit()
       if (due) {
@@ -271,13 +272,18 @@ export class Twin {
         return database.inTransaction
       },
       exec: (text) => {
-        if (text === 'ROLLBACK') database.exec(text)
+        if (text === 'ROLLBACK') perform(database, text)
         else if (!alive()) throw new Dead('it is down')
         else if (text === 'COMMIT') commit()
-        else database.exec(text)
+        else perform(database, text)
         return database
       },
     }
     return guarded as Database
   }
+}
+
+/** Transactions are the same few texts again and again: they are prepared once. */
+function perform(database: Database, text: string): void {
+  query(database, text).run()
 }

@@ -1,6 +1,9 @@
 /** What happened, line by line, and a hash over all of it: two runs with the same hash have done the same. */
 import { createHash } from 'node:crypto'
 
+/** Characters that may wait for the hash: it takes few long texts sooner than many short ones. */
+const WAITING_MAX = 10_000
+
 export class Trace {
   readonly #hash = createHash('sha256')
   readonly #keep: boolean
@@ -8,6 +11,8 @@ export class Trace {
   readonly #now: () => number
   readonly lines: string[] = []
   #count = 0
+  /** Lines that are not in the hash yet. */
+  #waiting = ''
 
   /** @param keep false: only the hash and the number of lines are kept */
   constructor(now: () => number, keep: boolean) {
@@ -24,13 +29,19 @@ export class Trace {
   note(who: string, what: string): void {
     const line = `${((this.#now() - this.#begin) / 1000).toFixed(3).padStart(12)} ${who.padEnd(9)} ${what}`
     this.#count += 1
-    this.#hash.update(line)
-    this.#hash.update('\n')
+    this.#waiting += `${line}\n`
+    if (this.#waiting.length > WAITING_MAX) this.#take()
     if (this.#keep) this.lines.push(line)
   }
 
   /** Of all lines so far. */
   digest(): string {
+    this.#take()
     return this.#hash.copy().digest('hex')
+  }
+
+  #take(): void {
+    this.#hash.update(this.#waiting)
+    this.#waiting = ''
   }
 }

@@ -80,20 +80,21 @@ export async function heartbeat(
   })
 }
 
-/** A sync of the device counts as the heartbeat of every session that it has opened. */
+/**
+ * A sync of the device counts as the heartbeat of every session that it has opened.
+ *
+ * @param locked ids of sessions that this transaction has locked: only those are touched
+ */
 export async function heartbeatOfDevice(
   tx: Transaction,
   deviceId: string,
   now: number,
   locked: ReadonlySet<string>,
 ): Promise<void> {
-  for (const { id } of await tx.sessions.ofDevice(deviceId)) {
-    if (!locked.has(id)) continue
-    const session = await tx.sessions.lock(id)
+  for (const session of await tx.sessions.ofDevice(deviceId)) {
     // One that is due is left to the sweep: a late sync does not undo a missed heartbeat.
-    if (session !== undefined && isLive(session) && due(session, now) === null) {
-      await tx.sessions.save(step(session, { kind: 'HEARTBEAT' }, now).session)
-    }
+    if (!locked.has(session.id) || due(session, now) !== null) continue
+    await tx.sessions.save(step(session, { kind: 'HEARTBEAT' }, now).session)
   }
 }
 

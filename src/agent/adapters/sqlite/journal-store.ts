@@ -154,6 +154,9 @@ export class JournalStore {
   readonly #limits: JournalLimits
   readonly #statements: ReturnType<typeof prepareStatements>
   readonly #transaction: Database.Transaction<(work: () => unknown) => unknown>
+  /** Sets the limit of the database to what entries may take; the other one, to what the last deliveries may take, too. */
+  readonly #allowPages: Database.Statement
+  readonly #allowPagesAndSlack: Database.Statement
   /** Slot of each application session, least recently used first. */
   #slots: Map<string, number>
   #plan: SealPlan | null = null
@@ -163,10 +166,12 @@ export class JournalStore {
   constructor(database: Database.Database, limits: JournalLimits) {
     this.#database = database
     this.#limits = limits
-    this.#statements = prepareStatements(database)
+    this.#statements = statementsOf(database)
     this.#transaction = database.transaction((work: () => unknown) => work())
     this.#slots = this.#readSlots()
-    this.#allowPages(limits.pagesMax)
+    this.#allowPages = database.prepare(`PRAGMA max_page_count = ${limits.pagesMax}`)
+    this.#allowPagesAndSlack = database.prepare(`PRAGMA max_page_count = ${limits.pagesMax + limits.slackPages}`)
+    this.#allowPages.get()
   }
 
   read(): Snapshot {
@@ -755,16 +760,12 @@ export class JournalStore {
 
   /** For what must also succeed on a full disk: it is let into the slack that entries may not touch. */
   #runWithSlack<T>(work: () => T): T {
-    this.#allowPages(this.#limits.pagesMax + this.#limits.slackPages)
+    this.#allowPagesAndSlack.get()
     try {
       return this.#run(work)
     } finally {
-      this.#allowPages(this.#limits.pagesMax)
+      this.#allowPages.get()
     }
-  }
-
-  #allowPages(pages: number): void {
-    this.#database.pragma(`max_page_count = ${pages}`)
   }
 
   #checkpointWhenDue(): void {
@@ -835,6 +836,15 @@ interface AnswerRow {
   body: string
   status: bigint
   policy_revision: bigint
+}
+
+/** By connection: whoever works with it next finds them prepared. */
+const prepared = new WeakMap<Database.Database, ReturnType<typeof prepareStatements>>()
+
+function statementsOf(database: Database.Database): ReturnType<typeof prepareStatements> {
+  const statements = prepared.get(database) ?? prepareStatements(database)
+  prepared.set(database, statements)
+  return statements
 }
 
 function prepareStatements(database: Database.Database) {

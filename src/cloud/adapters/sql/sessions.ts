@@ -1,4 +1,5 @@
 /** Sessions in SQL. The line items that pay a live session stand in rows of their own, so that they can be looked up. */
+import { sql as expression } from 'kysely'
 import { decimal, formatDecimal } from '../../../core/amount.ts'
 import type { Variables } from '../../../core/formula-rate.ts'
 import {
@@ -14,6 +15,10 @@ import type { SessionReader, Transaction } from '../../app/store.ts'
 import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
+/** As literals, as the partial indexes have them: SQLite uses such an index only where it can see that it holds every row. */
+const IS_LIVE = expression<boolean>`state IN ('IDLE', 'ACTIVE')`
+const HAS_NOT_ENDED = expression<boolean>`state IN ('IDLE', 'ACTIVE', 'LOCKED')`
+
 export function sessionReader({ db }: Sql): SessionReader {
   return {
     async get(id) {
@@ -21,7 +26,7 @@ export function sessionReader({ db }: Sql): SessionReader {
       return row === undefined ? undefined : sessionOf(row)
     },
     async live(instanceId, limit) {
-      let query = db.selectFrom('sessions').selectAll().where('state', 'in', ['IDLE', 'ACTIVE'])
+      let query = db.selectFrom('sessions').selectAll().where(IS_LIVE)
       if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
       const rows = await query.orderBy('created', 'desc').orderBy('seq', 'desc').limit(limit).execute()
       return rows.map(sessionOf)
@@ -31,7 +36,7 @@ export function sessionReader({ db }: Sql): SessionReader {
         .selectFrom('sessions')
         .select('id')
         .where((where) => where.or([where('device_id', '=', deviceId), where('kept_by', '=', deviceId)]))
-        .where('state', 'in', ['IDLE', 'ACTIVE', 'LOCKED'])
+        .where(HAS_NOT_ENDED)
         .orderBy('id')
         .execute()
       return rows.map(({ id }) => id)
@@ -41,7 +46,7 @@ export function sessionReader({ db }: Sql): SessionReader {
         .selectFrom('sessions')
         .selectAll()
         .where('device_id', '=', deviceId)
-        .where('state', 'in', ['IDLE', 'ACTIVE'])
+        .where(IS_LIVE)
         .orderBy('id')
         .execute()
       return rows.map(sessionOf)
@@ -51,7 +56,7 @@ export function sessionReader({ db }: Sql): SessionReader {
         .selectFrom('sessions')
         .selectAll()
         .where('kept_by', '=', deviceId)
-        .where('state', 'in', ['IDLE', 'ACTIVE', 'LOCKED'])
+        .where(HAS_NOT_ENDED)
         .orderBy('id')
         .execute()
       return rows.map((row) => ({ session: sessionOf(row), wanted: row.wanted as SessionOrder['order'] | null }))

@@ -12,7 +12,7 @@ import type { Device } from './records.ts'
 
 /**
  * Locks every session that a segment may touch, before rules and accounts are: see the order in store.ts. Returns the ids
- * of those that the device has opened or keeps; one that is opened meanwhile is left to the next segment.
+ * of those that it has locked; one that is opened meanwhile is left to the next segment.
  */
 export async function lockSessions(
   tx: Transaction,
@@ -22,8 +22,9 @@ export async function lockSessions(
   const opened = (await tx.sessions.ofDevice(id)).map((session) => session.id)
   const kept = (await tx.sessions.keptBy(id)).map(({ session }) => session.id)
   const touched = new Set([...opened, ...kept, ...sessions.map((session) => session.id.toLowerCase())])
-  for (const each of [...touched].sort()) await tx.sessions.lock(each)
-  return touched
+  const locked = new Set<string>()
+  for (const each of [...touched].sort()) if ((await tx.sessions.lock(each)) !== undefined) locked.add(each)
+  return locked
 }
 
 /**

@@ -1,0 +1,27 @@
+import { expect, test } from 'vitest'
+import { copyOf } from '../../sim/device/copy-of.ts'
+
+test('a copy has all that was there, and nothing that comes to the original later', () => {
+  const original = {
+    list: [1n, null, 'text', undefined],
+    map: new Map([['a', { n: 1 }]]),
+    set: new Set(['x']),
+    absent: undefined,
+  }
+  const copy = copyOf(original)
+  expect(copy).toStrictEqual(structuredClone(original))
+  original.list.push(2n)
+  original.map.set('b', { n: 2 })
+  original.set.add('y')
+  expect(copy).toStrictEqual({
+    list: [1n, null, 'text', undefined],
+    map: new Map([['a', { n: 1 }]]),
+    set: new Set(['x']),
+    absent: undefined,
+  })
+})
+
+test('what is no plain data is not copied', () => {
+  expect(() => copyOf({ call: () => 1 })).toThrow('a function is no plain data')
+  expect(() => copyOf([new URL('https://twin.example')])).toThrow('an object of a class is no plain data')
+})
