@@ -93,6 +93,8 @@ interface Backup {
   readonly rules: RulesKnown
 }
 
+type RulePart = 'line' | 'actions' | 'limit' | 'arrears'
+
 let settingsOfAll: AgentSettings | undefined
 
 export async function run(plan: Plan, options: RunOptions = {}): Promise<RunResult> {
@@ -422,12 +424,10 @@ class World {
         this.#counted('line item ended', what.inMs)
         return
       }
-      case 'state':
-        this.#states[what.lineItem] = what.state
-        {
-          this.#change(what.lineItem, {}, 'line')
-          return
-        }
+      case 'state': {
+        this.#change(what.lineItem, {}, 'line', what.state)
+        return
+      }
       case 'allocation': {
         this.#change(what.lineItem, { goldAllocation: what.allocation }, 'actions')
         return
@@ -648,18 +648,75 @@ class World {
       })
   }
 
-  #change(index: number, changes: Partial<LineItemPlan>, what: 'line' | 'actions' | 'limit' | 'arrears'): void {
+  #change(
+    index: number,
+    changes: Partial<LineItemPlan>,
+    what: RulePart,
+    state: 'DEPLOYED' | 'INACTIVE' = this.#states[index] ?? 'DEPLOYED',
+  ): void {
     this.#byTwin(async (twin) => {
-      const before = this.#lineItems[index]
-      if (before === undefined) return
       this.#count(this.#faults, 'rule changed')
-      this.#lineItems[index] = { ...before, ...changes }
-      // Known before it is done: a twin that dies after its commit cannot say so.
+      await this.#enter(twin, index, { ...this.#item(index), ...changes }, what, state)
+    })
+  }
+
+  /** Known before it is done: a twin that dies after its commit cannot say so. One that dies before it has changed nothing. */
+  async #enter(
+    twin: TwinProcess,
+    index: number,
+    item: LineItemPlan,
+    what: RulePart,
+    state: 'DEPLOYED' | 'INACTIVE',
+  ): Promise<void> {
+    const before = this.#item(index)
+    const known = { caps: this.#auditor.capsOf(item.id), state: this.#states[index], revision: this.#revision() }
+    this.#lineItems[index] = item
+    this.#states[index] = state
+    const versions = this.#versions[index] ?? [before]
+    this.#versions[index] = [...versions, item]
+    try {
       if (what === 'line') await this.#mapLineItem(twin, index)
       else if (what === 'actions') await this.#setActions(twin, index)
       else if (what === 'limit') await this.#setLimit(twin, index)
       else await this.#setArrearsCap(twin, index)
-    })
+    } finally {
+      if (!twin.alive && this.#revision() === known.revision) {
+        this.#lineItems[index] = before
+        this.#states[index] = known.state ?? 'DEPLOYED'
+        this.#versions[index] = versions
+        if (known.caps !== undefined) this.#auditor.setCaps(item.id, known.caps)
+      } else if (!twin.alive && what === 'actions') this.#readActions(index)
+    }
+  }
+
+  /** The answer that would have named the action is lost. */
+  #readActions(index: number): void {
+    const { id, goldAllocation } = this.#item(index)
+    const sql = 'SELECT id FROM actions WHERE line_item_id = ? AND allocation IS NOT NULL'
+    const made = query(this.#twin.database, sql).pluck().get(id) as string | undefined
+    this.#actionIds[index] = goldAllocation === null ? null : (made ?? null)
+    this.#setCaps(index)
+  }
+
+  /** Of the rules, as it stands in the twin's database. */
+  #revision(): unknown {
+    return query(this.#twin.database, 'SELECT revision FROM policy_revisions').pluck().get()
+  }
+
+  /** Every rule that a line item ever had, the first one too. */
+  readonly #versions: (readonly LineItemPlan[] | undefined)[] = []
+  #hasEnteredAgain = false
+
+  /** What devices were allowed since the backup, where the restored twin cannot believe in what they used. */
+  #enterAgain(): void {
+    this.#hasEnteredAgain = true
+    this.#trace.note('plan', 'an administrator enters again what the twin has forgotten')
+    for (const [index, item] of this.#lineItems.entries()) {
+      const highest = [item, ...(this.#versions[index] ?? [])].reduce(mostOf)
+      for (const what of ['line', 'actions', 'limit', 'arrears'] as const) {
+        this.#byTwin((twin) => this.#enter(twin, index, highest, what, this.#states[index] ?? 'DEPLOYED'))
+      }
+    }
   }
 
   async #mapLineItem({ store, now }: TwinProcess, index: number): Promise<void> {
@@ -832,6 +889,7 @@ class World {
     // A copy of the last message may be late: rest that has lasted a while is rest.
     for (let atRest = 0; !this.#failed && atRest < REST_MS && this.#time.now < end;) {
       await this.#until(Math.min(end, this.#time.now + LOOK_EVERY_MS))
+      if (!this.#hasEnteredAgain && machines.some(isDisbelieved)) this.#enterAgain()
       atRest = restless() === undefined ? atRest + LOOK_EVERY_MS : 0
     }
     // One of them may be in the middle of a sync.
@@ -907,6 +965,26 @@ class World {
       digest: this.#trace.digest(),
       trace: this.#trace.lines,
     }
+  }
+}
+
+/** A restored twin waits for its administrator. */
+function isDisbelieved({ agent }: Machine): boolean {
+  return agent?.link.status().conditions.some(({ code }) => code === 'GRANTS_FORGOTTEN') === true
+}
+
+/** What either of the two allows. */
+function mostOf(a: LineItemPlan, b: LineItemPlan): LineItemPlan {
+  const most = (one: number | null, other: number | null): number | null =>
+    one === null || other === null ? (one ?? other) : Math.max(one, other)
+  return {
+    ...a,
+    quantity: Math.max(a.quantity, b.quantity),
+    overdraft:
+      a.overdraft === 'UNLIMITED' || b.overdraft === 'UNLIMITED' ? 'UNLIMITED' : Math.max(a.overdraft, b.overdraft),
+    goldAllocation: most(a.goldAllocation, b.goldAllocation),
+    limit: most(a.limit, b.limit),
+    arrearsCap: Math.max(a.arrearsCap, b.arrearsCap),
   }
 }
 

@@ -150,6 +150,10 @@ export class Auditor {
     this.#caps.set(lineItemId, { ...caps, lineHistory: [...history, caps.line] })
   }
 
+  capsOf(lineItemId: string): Omit<Caps, 'lineHistory'> | undefined {
+    return this.#caps.get(lineItemId)
+  }
+
   /** What each device may spend above its grants while it cannot ask, micro-tokens: the highest that was ever allowed counts. */
   setArrearsCap(lineItemId: string, cap: bigint): void {
     if (cap > this.#arrearsCap(lineItemId)) this.#arrearsCaps.set(lineItemId, cap)
@@ -189,6 +193,7 @@ export class Auditor {
    * @param before image of the database that is gone
    */
   twinRestored(before: Buffer, database: Sqlite.Database, rules: RulesKnown, machines: readonly Machine[]): void {
+    this.#wasRestored = true
     this.#caps = new Map(rules.caps)
     replace(this.#inForce, rules.inForce)
     for (const deviceId of this.#revoked) if (!rules.revoked.has(deviceId)) this.#revoked.delete(deviceId)
@@ -439,6 +444,14 @@ export class Auditor {
     this.#lost(machine, () => true)
     this.#forgetCuts(machine)
   }
+
+  /** What a restored twin asks for again a disk that was full has not kept: the rest comes as arrears, and says so. */
+  #hasLostSegments(deviceId: string): boolean {
+    if (!this.#wasRestored) return false
+    return [...this.#entries.values()].some((entry) => entry.deviceId === deviceId && this.#wereFull.has(entry.machine))
+  }
+
+  #wasRestored = false
 
   /** Reads what the twin has committed since the last look. */
   check(database: Sqlite.Database): void {
@@ -800,6 +813,7 @@ export class Auditor {
     ).all() as { device_id: string; incarnation: bigint; what: string; problem: string | null }[]
     for (const { device_id, incarnation, what, problem } of alarms) {
       if (this.#suspects.has(device_id)) continue
+      if (what === 'ARREARS' && problem === null && this.#hasLostSegments(device_id)) continue
       const why = problem === null ? '' : ` (${problem})`
       throw new Violation(
         'I6',

@@ -118,6 +118,10 @@ export class Machine {
 
   start(): void {
     if (this.#retired || !this.#isOn || this.#process !== null) return
+    if (this.#isAsleep) {
+      this.#sleepers.push(() => this.start())
+      return
+    }
     const process = new Process(this)
     this.#process = process
     process.start().catch((error: unknown) => this.fail(process, error))

@@ -7,8 +7,8 @@ import type { PlanOptions } from '../../sim/plan.ts'
 /** More for a longer look. */
 const SEEDS = Number(process.env['TALLYGATE_TEST_SEEDS'] ?? 300)
 
-/** Small: what takes minutes nobody runs. `npm run sim` draws larger ones, and restored twins; see docs/simulator.md for what is open there. */
-const SMALL: PlanOptions = { devices: 2, hours: 1, requests: 10, without: ['twin-restore'] }
+/** Small: what takes minutes nobody runs. `npm run sim` draws larger ones. */
+const SMALL: PlanOptions = { devices: 2, hours: 1, requests: 10 }
 
 interface FailedSeed {
   readonly seed: number

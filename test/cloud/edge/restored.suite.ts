@@ -1,6 +1,6 @@
 // A twin that was restored from a backup: what it has forgotten comes back with proofs, and nothing is sold twice meanwhile.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { lineAccount } from '../../../src/core/account.ts'
+import { actionAccount, limitAccount, lineAccount } from '../../../src/core/account.ts'
 import { accountLedger } from '../../../src/cloud/app/edge/account-ledger.ts'
 import { beginLearning, endLearning, overrideLearning, showLearning } from '../../../src/cloud/app/edge/learning.ts'
 import { setOfflinePolicy } from '../../../src/cloud/app/edge/offline-policy.ts'
@@ -124,6 +124,26 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       // Beyond what the policy allows it is a forgotten grant like any other.
       const three = await ahead(71n)
       await expect(twin.sync(three.device.id, three.next.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
+    })
+
+    it('bills the use of an allocation and of a limit that it has forgotten with the rules', async () => {
+      const forgotten = [
+        actionAccount(INSTANCE, 'ACT-1', '5f2a'),
+        limitAccount(INSTANCE, 'ACT-1', { type: 'user', value: 'ada' }, 0),
+      ]
+      const device = await TestDevice.join(twin)
+      const sealed = await device.seal()
+      device.state.unacknowledged = null
+      for (const account of [LINE, ...forgotten]) {
+        device.state.counters.set(account, { granted: 40n, used: 0n, refunded: 0n, returned: 0n })
+      }
+      device.charge({ lineItemId: 'ACT-1', accounts: [LINE, ...forgotten], amount: 40n })
+      const late = await device.seal()
+      expect((await send(device, late)).answer).toMatchObject({ outcome: 'BEHIND' })
+      await twin.sync(device.id, sealed.document)
+      expect((await send(device, late)).answer).toMatchObject({ outcome: 'MERGED', seq: 2 })
+      for (const account of [LINE, ...forgotten])
+        expect(await twin.pool(account)).toMatchObject({ billedByDevices: 40n })
     })
 
     it('believes no proof that it has not signed, or that belongs to another device', async () => {

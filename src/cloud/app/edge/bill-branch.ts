@@ -48,7 +48,7 @@ export async function billBranch(
   const before = await openPools(tx, rules, spent.keys())
   const moved = movePools(before, moves)
   // Made-up numbers must not use up what other devices need: the evidence stays, the bill does not follow it.
-  if (moved === undefined || (await beyondBelief(tx, moved, moves)).size > 0) return false
+  if (moved === undefined || (await beyondBelief(tx, rules, moved, moves)).size > 0) return false
   await tx.accounts.save([...moved.values()])
   await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
   await tx.edge.entries.append(

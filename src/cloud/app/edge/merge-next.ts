@@ -63,7 +63,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   ])
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(taking, 'AMOUNT_BEYOND_BELIEF', {})
-  if (incarnation.grantsForgotten) await requireBelievable(tx, moves, moved)
+  if (incarnation.grantsForgotten) await requireBelievable(tx, rules, moves, moved)
 
   const pools = new Map([...before, ...moved])
   await tx.accounts.save([...moved.values()])
@@ -159,10 +159,11 @@ async function splitEntries({ tx, incarnation, segment }: Taking): Promise<{
 /** @throws CodedError GRANTS_FORGOTTEN when the device says that it was granted what the rules of now never allowed */
 async function requireBelievable(
   reader: Reader,
+  rules: RulesInForce,
   moves: readonly AccountMove[],
   pools: ReadonlyMap<AccountId, Pool>,
 ): Promise<void> {
-  const doubted = await beyondBelief(reader, pools, moves)
+  const doubted = await beyondBelief(reader, rules, pools, moves)
   for (const { before, after } of moves) {
     const forgotten = after.granted - before.granted - (after.arrears - before.arrears)
     if (after.unlimited || forgotten === 0n || !doubted.has(after.account)) continue
