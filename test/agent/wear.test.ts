@@ -42,6 +42,16 @@ it('a few minutes are not projected to a day', () => {
   expect(wear.condition()).toBeNull()
 })
 
+it('of a few decisions nothing is told for each: the rest of what is written would be taken for theirs', () => {
+  const { wear, time, now } = device()
+  time.advance(600_000)
+  now.written = 101 * MIB
+  now.lastEntry = 139
+  expect(wear.reading()).toMatchObject({ perDecision: null })
+  now.lastEntry = 140
+  expect(wear.reading()).toMatchObject({ perDecision: Math.round(MIB / 100) })
+})
+
 it('the projection is that of the last day, whatever was before', () => {
   const { wear, time, now } = device()
   now.written = 10_000 * MIB
@@ -54,10 +64,10 @@ it('the projection is that of the last day, whatever was before', () => {
 
 it('entries of another incarnation count from one', () => {
   const { wear, time, now } = device()
-  now.lastEntry = 50
+  now.lastEntry = 134
   time.advance(600_000)
   now.lastEntry = 6
-  now.written = 100 * MIB + 16_000
+  now.written = 100 * MIB + 100_000
   expect(wear.reading()).toMatchObject({ perDecision: 1_000 })
 })
 

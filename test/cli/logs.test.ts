@@ -10,7 +10,7 @@ import { tallygate } from './outside.ts'
 
 const ID = '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b'
 const LINES = [
-  { level: 30, time: 1_800_000_000_000, socket: '/run/tallygate/agent.sock', msg: 'listening' },
+  { level: 30, time: 1_800_000_000_000, socket: '/run/tallygate/agent.sock', status: null, msg: 'listening' },
   { level: 40, time: 1_800_000_001_000, code: 'POLICY_STALE', sessionId: ID, msg: 'a session could not be moved on' },
   { level: 50, time: 1_800_000_002_000, err: { message: 'boom' }, msg: 'a request met a fault' },
 ].map((line) => JSON.stringify(line))

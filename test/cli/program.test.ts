@@ -34,6 +34,18 @@ describe('a command line that is not understood is USAGE, exit code 64, in one l
   })
 })
 
+test.each(['backup', 'rotate-signing-key', 'forget-signing-key'])(
+  'the help of cloud %s shows which store it takes',
+  async (name) => {
+    const { out } = await tallygate(['cloud', name, '--help'])
+    expect(out).toMatch(/--store-path <value> +Directory/)
+    expect(out).toContain('--config <file>')
+    expect(out).not.toContain('--http-port')
+    const absent = ['cloud', name, ...(name === 'rotate-signing-key' ? [] : ['x']), '--store-path', '/no/such/store']
+    expect((await tallygate(absent)).err).toContain('/no/such/store')
+  },
+)
+
 describe('an id that begins with a dash', () => {
   const thumbprint = '-99uCXoyN2ty-sDF_-srpwS0qtmaNEvVsV-bUcXc-7g'
   const elsewhere = ['--url', 'http://127.0.0.1:1', '--admin-key', '/no/key.pem']

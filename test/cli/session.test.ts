@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
 import { Application, Site } from '../agent/site.ts'
+import { INSTANCE } from '../agent/link/fake-cloud.ts'
 import { openTwin, pick } from '../cloud/harness.ts'
 import { tallygate } from './outside.ts'
 
@@ -11,10 +12,14 @@ test('keeps a session at the agent from its beginning to its end', async () => {
   await new Application(agent).until(({ accounts }) => accounts.some(({ granted }) => granted > 0n))
   const session = (...args: string[]) => tallygate(['session', ...args, '--socket', site.socketPath])
   const id = (await session('open')).out.trim()
-  expect((await session('show', id)).out).toBe('IDLE\n')
+  expect((await session('show', id)).out).toMatch(
+    new RegExp(
+      `^session +${id}\ninstance +${INSTANCE}\nstate +IDLE\ncharged until +never\nlast heartbeat +(never|20.*Z)\nlast request +never\n$`,
+    ),
+  )
   const ask = (...args: string[]) => session('request', id, '--requester', 'user:ada', ...args)
   expect(await ask('--item', 'print', '--count', '2.5')).toEqual({ code: 0, out: 'allowed: 2.5 tokens\n', err: '' })
-  expect((await session('show', id)).out).toBe('ACTIVE: 2.5 print\n')
+  expect((await session('show', id)).out).toMatch(/^state +ACTIVE\npays for +2\.5 print\ncharged until +20.*Z$/m)
   expect((await session('list')).out).toMatch(new RegExp(`^session .*\n${id}  ACTIVE +20`))
   const json = async (...args: string[]): Promise<unknown> => JSON.parse((await session(...args, '--json')).out)
   expect(await json('list')).toMatchObject({ sessionId: id, state: 'ACTIVE' })
@@ -28,6 +33,7 @@ test('keeps a session at the agent from its beginning to its end', async () => {
   expect(await session('heartbeat', id)).toEqual({ code: 0, out: '', err: '' })
   expect(await session('close', id)).toEqual({ code: 0, out: '', err: '' })
   expect((await session('list')).out).toBe('There are no live sessions.\n')
+  expect((await session('show', id)).out).toMatch(/state +TERMINATED\n$/)
   for (const again of [await session('heartbeat', id), await session('close', id), await ask('--item', 'print')]) {
     expect(again.code).toBe(1)
     expect(again.err).toContain('SESSION_NOT_OPERABLE: Session is TERMINATED.')

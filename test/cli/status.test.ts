@@ -22,7 +22,7 @@ test('it says in words how the agent is', async () => {
     'storage   50.0 MiB written since the start, 300.0 MiB a day, 9216 bytes for a decision',
     `rules     revision 7 of instance ${instanceId}, revision 8 exists`,
     '',
-    'TOKENS OF  AT HAND  CHARGED',
+    'TOKENS OF  AT HAND  CHARGED  NOTE',
     'LW-ANNUAL  120      30       the pool has no more',
     '',
   ])

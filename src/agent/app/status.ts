@@ -4,6 +4,7 @@ import type { ReloadNotice } from '../../settings/reload.ts'
 import type { Clock } from './clock.ts'
 import type { Rescue } from './journal.ts'
 import type { Ledger } from './ledger.ts'
+import { HOLD } from './link/step.ts'
 import type { Link } from './link/link.ts'
 import type { WatchedJournal } from './watched-journal.ts'
 import type { Wear } from './wear.ts'
@@ -28,6 +29,15 @@ function conditionOf({ at, file, salvagedEntries, lostEntries }: Rescue): AgentS
   return { subject: 'damaged ledger', code: 'DATABASE_CORRUPT', message, since: at }
 }
 
+/** A device that is held back is told so once: what follows from it would look like something else to mend. */
+function isSaidByHold(
+  { subject, code }: AgentStatusWire['conditions'][number],
+  hold: AgentStatusWire['hold'],
+): boolean {
+  if (hold === null || subject === HOLD) return false
+  return code === 'SESSION_LOCKED' || code === 'DEVICE_LOCKED' || code === 'DEVICE_TERMINATED'
+}
+
 export function statusOf({
   version,
   startedAt,
@@ -45,7 +55,7 @@ export function statusOf({
   const notice = reloadNotice()
   const reload = notice === null ? null : { subject: 'settings', ...notice }
   const conditions = [
-    ...rest.conditions,
+    ...rest.conditions.filter((condition) => !isSaidByHold(condition, hold)),
     ...[recording, wear.condition(), reload].filter((condition) => condition !== null),
     ...rescues.map(conditionOf),
   ]

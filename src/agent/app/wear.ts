@@ -11,6 +11,9 @@ import type { Timers } from './link/ports.ts'
 /** Between two samples. */
 const SAMPLE_MS = 10 * 60_000
 
+/** Of fewer decisions, what one takes is drowned in what is written without any: identity, rules, the clock. */
+const DECISIONS_MIN = 100
+
 /** What the projection looks back on. */
 const WINDOW_MS = 86_400_000
 
@@ -74,7 +77,7 @@ export class Wear {
     return {
       written: now.written,
       measuredMs,
-      perDecision: decisions === 0 ? null : Math.round(bytes / decisions),
+      perDecision: decisions < DECISIONS_MIN ? null : Math.round(bytes / decisions),
       // Of a shorter time a day would be a guess.
       perDay: measuredMs < SAMPLE_MS ? null : Math.round((bytes / measuredMs) * WINDOW_MS),
       budgetPerDay: budget === 0 ? null : budget,

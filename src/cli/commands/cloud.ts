@@ -22,9 +22,17 @@ export function command(io: Io): Command {
     .addCommand(forgetCommand(service, io))
 }
 
-/** The flags of the service say which store it is. */
+/** A command whose flags are those of the service: its help shows the ones that say which store is meant. */
+function belowService(service: Command, name: string): Command {
+  const command = new Command(name)
+  for (const option of service.options) if (SHOWN_BELOW.has(option.long ?? '')) command.addOption(option)
+  return command
+}
+
+const SHOWN_BELOW = new Set(['--config', '--store-path'])
+
 function backupCommand(service: Command, io: Io): Command {
-  return new Command('backup')
+  return belowService(service, 'backup')
     .description('Copies the database of a twin into one file while the twin works, and checks the copy.')
     .argument('<file>', 'where to write it; what is there is replaced once the copy is whole')
     .action(async (file: string) => {
@@ -43,7 +51,7 @@ function backupCommand(service: Command, io: Io): Command {
 const RELOAD = 'have every node reload (SIGHUP)'
 
 function rotateCommand(service: Command, io: Io): Command {
-  return new Command('rotate-signing-key')
+  return belowService(service, 'rotate-signing-key')
     .description('Puts a fresh signing key in the place of the one in force, which introduces it to the devices.')
     .action(async () => {
       const { rotateSigningKey } = await import('../../cloud/adapters/key-file/key-ring-file.ts')
@@ -56,7 +64,7 @@ function rotateCommand(service: Command, io: Io): Command {
 }
 
 function forgetCommand(service: Command, io: Io): Command {
-  return new Command('forget-signing-key')
+  return belowService(service, 'forget-signing-key')
     .description('Has devices no longer believe a signing key from before.')
     .argument('<thumbprint>', 'of the key')
     .action(async (keyId: string) => {

@@ -3,6 +3,7 @@
  * administrator of the twin does to a session. Exit code 1 when a request is refused or the session takes no more.
  */
 import { Command } from 'commander'
+import type { z } from 'zod'
 import { refusal } from '../../client/http.ts'
 import { heldSession } from '../../protocol/edge/administration.ts'
 import { accessResponseBody } from '../../protocol/service/access-request.ts'
@@ -59,11 +60,9 @@ export function command(io: Io): Command {
         io.stdout.write(`${jsonLine(shown)}\n`)
         return
       }
-      const { state, items } = shown
-      const of = items.map(
-        ({ item, version, count }) => `${count} ${item}${version === undefined ? '' : ` ${version}`}`,
-      )
-      io.stdout.write(`${state}${of.length === 0 ? '' : `: ${of.join(', ')}`}\n`)
+      const live = await client.json({ method: 'GET', path: SESSIONS }, liveSessions)
+      const listed = live.find(({ sessionId }) => sessionId === shown.sessionId)
+      for (const line of columns(rowsOf(shown, listed))) io.stdout.write(`${line}\n`)
     })
   asProgram(withSocketFlag(group.command('request').argument('<id>', 'session', uuidArgument)))
     .description('Asks for an item, in the place of what the session had; without --item it comes to rest.')
@@ -106,6 +105,30 @@ export function command(io: Io): Command {
     'tallygate session close "$session"',
     'tallygate session lock "$session" --url https://twin.example/dynamicmonetization --admin-key administration-key.pem',
   ])
+}
+
+/** @param listed how the session stands among the live ones; undefined: it is none of those that are listed */
+function rowsOf(
+  { sessionId, instanceId, state, items }: z.infer<typeof session>,
+  listed: z.infer<typeof liveSessions>[number] | undefined,
+): readonly (readonly string[])[] {
+  const instant = (at: number): string => (at === 0 ? 'never' : new Date(at).toISOString())
+  return [
+    ['session', sessionId],
+    ['instance', instanceId],
+    ['state', state],
+    ...items.map(({ item, version, count }) => [
+      'pays for',
+      `${count} ${item}${version === undefined ? '' : ` ${version}`}`,
+    ]),
+    ...(listed === undefined
+      ? []
+      : [
+          ['charged until', instant(listed.chargedUntil)],
+          ['last heartbeat', instant(listed.lastHeartBeat)],
+          ['last request', instant(listed.lastAccessRequest)],
+        ]),
+  ]
 }
 
 function asProgram(command: Command): Command {

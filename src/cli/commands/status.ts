@@ -114,18 +114,17 @@ function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: numb
       `revision ${applied} of instance ${instanceId}${newest > applied ? `, revision ${newest} exists` : ''}`,
     ]),
   ])
-  const accounts = columns([
-    ['TOKENS OF', 'AT HAND', 'CHARGED', ''],
-    ...status.accounts.map((account) => [
-      accountInWords(account.account),
-      account.unlimited ? 'unlimited' : formatMicro(room(account)),
-      formatMicro(billed(account)),
-      [
-        ...(account.exhausted ? ['the pool has no more'] : []),
-        ...(account.burned > 0n ? [`${formatMicro(account.burned)} of it burned by power cuts`] : []),
-      ].join(', '),
-    ]),
+  const rows = status.accounts.map((account) => [
+    accountInWords(account.account),
+    account.unlimited ? 'unlimited' : formatMicro(room(account)),
+    formatMicro(billed(account)),
+    [
+      ...(account.exhausted ? ['the pool has no more'] : []),
+      ...(account.burned > 0n ? [`${formatMicro(account.burned)} of it burned by power cuts`] : []),
+    ].join(', '),
   ])
+  const isNoted = rows.some(([, , , note]) => note !== '')
+  const accounts = columns([['TOKENS OF', 'AT HAND', 'CHARGED', isNoted ? 'NOTE' : ''], ...rows])
   const conditions = status.conditions.flatMap(({ subject, code, message, since }) => [
     `! ${subject}: ${code}: ${message} (since ${new Date(since).toISOString()})`,
     ...(Object.hasOwn(ERRORS, code) ? [`  what to do: ${ERRORS[code as ErrorCode].remedy}`] : []),

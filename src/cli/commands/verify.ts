@@ -7,12 +7,11 @@ import { readLedger } from '../../agent/adapters/sqlite/read-ledger.ts'
 import { type Finding, type Verification, verifyLedger } from '../../agent/app/verify-ledger.ts'
 import { CodedError, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import { type LedgerBundle, ledgerBundle } from '../../protocol/local/ledger-bundle.ts'
+import { agentDatabase } from '../agent-database.ts'
 import { readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
 import { writeWholeFile } from '../whole-file.ts'
-
-const USUAL_DATABASE = '/var/lib/tallygate/agent/journal.db'
 
 interface VerifyFlags {
   readonly db?: string
@@ -26,14 +25,14 @@ export function command(io: Io): Command {
       'Checks the ledger of a device: chains, receipts, counters, grants. Exit code 65 when something is wrong.',
     )
     .argument('[bundle]', 'an exported ledger, in place of a database')
-    .option('--db <path>', `database of the agent, only read (default: ${USUAL_DATABASE})`)
+    .option('--db <path>', "database of the agent, only read (default: the one of the agent's settings)")
     .option('--export <file>', 'write what was checked as a bundle, as a whole or not at all')
     .option('--json', 'for programs: one JSON document')
     .action(async (bundle: string | undefined, flags: VerifyFlags) => {
       if (bundle !== undefined && flags.db !== undefined) {
         throw new CodedError('USAGE', 'Give a bundle or --db, not both.')
       }
-      const ledger = bundle === undefined ? await readLedger(flags.db ?? USUAL_DATABASE) : readBundle(bundle, io)
+      const ledger = bundle === undefined ? await readLedger(agentDatabase(flags.db, io)) : readBundle(bundle, io)
       if (flags.export !== undefined) await writeWholeFile(flags.export, pieces(ledger))
       const verification = await verifyLedger(ledger)
       const isWhole = verification.findings.length === 0
@@ -66,8 +65,17 @@ async function* pieces(ledger: LedgerBundle): AsyncIterable<Uint8Array> {
 
 function describe({ findings, checked }: Verification): string {
   const { entries, chained, segments, receipts, accounts } = checked
-  const looked = `${entries} entries (${chained} chained), ${segments} segments, ${receipts} receipts, ${accounts} accounts`
+  const looked = [
+    `${counted(entries, 'entry', 'entries')} (${chained} chained)`,
+    counted(segments, 'segment', 'segments'),
+    counted(receipts, 'receipt', 'receipts'),
+    counted(accounts, 'account', 'accounts'),
+  ].join(', ')
   const line = ({ kind, where, problem }: Finding): string => `! ${where}: ${kind}: ${problem}`
   if (findings.length === 0) return `The ledger is whole: ${looked}.`
   return [`The ledger is not whole; looked at ${looked}.`, ...findings.map(line)].join('\n')
+}
+
+function counted(count: number, one: string, many: string): string {
+  return `${count} ${count === 1 ? one : many}`
 }

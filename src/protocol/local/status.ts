@@ -9,11 +9,11 @@ import { instant, microText, uuid } from '../wire.ts'
 
 /** What is written to storage, and what that comes to. Bytes. */
 const storageWear = z.strictObject({
-  /** Since the start of the agent. */
+  /** Since the start of the agent; the space that the first one sets aside is in it. */
   written: z.int().min(0),
   /** The time that the next two are taken from: a day at most. */
   measuredMs: z.int().min(0),
-  /** For each entry of the ledger; null: there was none. */
+  /** For each entry of the ledger; null: there were too few to tell. */
   perDecision: z.int().nullable(),
   /** Projected; null: not measured for long enough. */
   perDay: z.int().nullable(),

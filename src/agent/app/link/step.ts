@@ -109,7 +109,7 @@ export async function believeTime(
 }
 
 /** Subject of the condition that the device is held back. */
-const HOLD = 'device held back'
+export const HOLD = 'device held back'
 
 /** In force at once, and over a restart: a device that is locked stays so without the cloud. */
 async function takeHold({ board, health, journal, log, memory }: StepContext, hold: DeviceHold | null): Promise<void> {

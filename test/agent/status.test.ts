@@ -1,0 +1,47 @@
+import { expect, it } from 'vitest'
+import { type StatusParts, statusOf } from '../../src/agent/app/status.ts'
+import { agentStatus } from '../cli/agent-status.ts'
+
+/** A device with these conditions of its link, held back or not. */
+function conditionsOf(
+  hold: ReturnType<typeof agentStatus>['hold'],
+  conditions: readonly (readonly [subject: string, code: string])[],
+): readonly string[] {
+  const { accounts: _, ...link } = agentStatus({ hold })
+  const health = conditions.map(([subject, code]) => ({ subject, code, message: '', since: 1, facts: {} }))
+  const parts = {
+    version: '1',
+    startedAt: 1,
+    ledger: { accounts: () => [], burnedOf: () => 0n, durability: 'durable', grant: () => null, lastEntry: () => 0 },
+    link: { status: () => ({ ...link, conditions: health }) },
+    clock: { reading: () => ({ now: 2, earliest: 1, latest: null }) },
+    journal: { condition: () => null },
+    rescues: [],
+    wear: { reading: () => null, condition: () => null },
+    reloadNotice: () => null,
+  } as unknown as StatusParts
+  return statusOf(parts).conditions.map(({ subject, code }) => `${subject}: ${code}`)
+}
+
+const locked = { state: 'LOCKED', since: 1, by: 'key-1' } as const
+const terminated = { state: 'TERMINATED', since: 1, by: 'key-1' } as const
+
+it('a device that is held back is told so once, without what follows from it', () => {
+  expect(
+    conditionsOf(locked, [
+      ['device held back', 'DEVICE_LOCKED'],
+      ['session i', 'SESSION_LOCKED'],
+      ['sync', 'CLOUD_UNREACHABLE'],
+    ]),
+  ).toEqual(['device held back: DEVICE_LOCKED', 'sync: CLOUD_UNREACHABLE'])
+  expect(
+    conditionsOf(terminated, [
+      ['device held back', 'DEVICE_TERMINATED'],
+      ['attach', 'DEVICE_TERMINATED'],
+    ]),
+  ).toEqual(['device held back: DEVICE_TERMINATED'])
+})
+
+it('a session alone that is locked is told', () => {
+  expect(conditionsOf(null, [['session i', 'SESSION_LOCKED']])).toEqual(['session i: SESSION_LOCKED'])
+})
