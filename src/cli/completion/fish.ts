@@ -2,10 +2,11 @@
 import { type CommandShape, everyCommand } from '../shape.ts'
 
 export function fishCompletion(program: CommandShape): string {
-  const lines = [...everyCommand(program)].flatMap(({ path, options, commands }) => {
-    const here = `complete -c tallygate -n ${quoted(conditionOf(path, commands))}`
+  const commands = [...everyCommand(program)]
+  const lines = commands.flatMap(({ path, options, commands: below }) => {
+    const here = `complete -c tallygate -n ${quoted(`__tallygate_at ${path.join(' ')}`.trimEnd())}`
     return [
-      ...commands.map((each) => `${here} -f -a ${each.path.at(-1) ?? ''} -d ${quoted(each.summary)}`),
+      ...below.map((each) => `${here} -f -a ${each.path.at(-1) ?? ''} -d ${quoted(each.summary)}`),
       ...options.map(({ long, short, takesValue, choices, isPath, description }) => {
         const name = `-l ${long.replace(/^--/, '')}${short === null ? '' : ` -s ${short.replace(/^-/, '')}`}`
         const value = !takesValue
@@ -19,19 +20,43 @@ export function fishCompletion(program: CommandShape): string {
       }),
     ]
   })
+  const steps = commands.filter(({ path }) => path.length > 0).map(({ path }) => quoted(stepTo(path)))
+  const valued = commands.flatMap(({ path, options }) =>
+    options
+      .filter(({ takesValue }) => takesValue)
+      .flatMap(({ long, short }) => [long, ...(short === null ? [] : [short])])
+      .map((name) => quoted(`${path.join(' ')} ${name}`)),
+  )
   return `# Completion of tallygate for fish. Generated from the commands themselves.
 complete -c tallygate -f
+
+# Whether the words so far lead to the command of these words, and to none below it.
+function __tallygate_at
+    set -l at ''
+    set -l is_value 0
+    set -l words (commandline -opc)
+    for word in $words[2..]
+        if test $is_value = 1
+            set is_value 0
+            continue
+        end
+        switch "$at $word"
+            case ${steps.join(' ')}
+                set at (string trim -- "$at $word")
+            case ${valued.length === 0 ? "'(none)'" : valued.join(' ')}
+                set is_value 1
+        end
+    end
+    test "$at" = "$argv"
+end
+
 ${lines.join('\n')}
 `
 }
 
-/** Where the words of the path were given, and none of the commands below it. */
-function conditionOf(path: readonly string[], below: CommandShape['commands']): string {
-  const seen = path.map((word) => `__fish_seen_subcommand_from ${word}`)
-  const names = below.map((each) => each.path.at(-1) ?? '')
-  const unseen = names.length === 0 ? [] : [`not __fish_seen_subcommand_from ${names.join(' ')}`]
-  const all = [...seen, ...unseen]
-  return all.length === 0 ? 'true' : all.join('; and ')
+/** What stands in the line when a command is reached: the way to it, and its own word. */
+function stepTo(path: readonly string[]): string {
+  return `${path.slice(0, -1).join(' ')} ${path.at(-1) ?? ''}`
 }
 
 function quoted(text: string): string {
