@@ -102,7 +102,12 @@ async function several(): Promise<number> {
     threads: wholeNumber('threads', values.threads),
     onResult: (result) => {
       add(totals, result)
-      if (result.violation !== null) failures.push(result)
+      if (result.violation !== null) {
+        failures.push(result)
+        // At once: a run of many seeds takes long, and whoever ends it has this.
+        if (!values.json)
+          process.stderr.write(`seed ${result.seed}: ${result.violation.invariant} ${result.violation.message}\n`)
+      }
       const isLast = totals.seeds === count
       const every = process.stderr.isTTY ? 0.2 : 30
       if (!values.json && (isLast || seconds() - shownAt >= every)) {
