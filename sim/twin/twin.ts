@@ -3,13 +3,11 @@
  * simulated is that the process may die before or after a commit, that it is down for a time, and that somebody puts an old
  * backup in the place of its database.
  */
-import { Kysely } from 'kysely'
 import type { HttpAnswer, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
 import { ALONE, type Sql } from '../../src/cloud/adapters/sql/sql.ts'
-import type { Tables } from '../../src/cloud/adapters/sql/tables.ts'
 import { readerOf, transactionOf } from '../../src/cloud/adapters/sql/transaction.ts'
 import type { Database } from '../../src/cloud/adapters/sqlite/database.ts'
-import { SingleConnectionDialect } from '../../src/cloud/adapters/sqlite/dialect.ts'
+import { inOneHand } from '../../src/cloud/adapters/sqlite/dialect.ts'
 import { GroupCommit } from '../../src/cloud/adapters/sqlite/group-commit.ts'
 import { Authenticator } from '../../src/cloud/app/authenticate.ts'
 import { takeNextKey } from '../../src/cloud/app/edge/change-device-key.ts'
@@ -208,7 +206,7 @@ export class Twin {
   #store(alive: () => boolean): Store {
     const { database } = this
     const sql: Sql = {
-      db: new Kysely<Tables>({ dialect: new SingleConnectionDialect(database) }),
+      db: inOneHand(database),
       lockRows: false,
       rules: ALONE,
       ahead: null,

@@ -1,6 +1,15 @@
 /** Kysely over one connection of better-sqlite3. Prepared statements are kept: most requests run the same few. */
-import { type CompiledQuery, type DatabaseConnection, type QueryResult, SqliteDialect, SqliteDriver } from 'kysely'
+import {
+  type CompiledQuery,
+  type DatabaseConnection,
+  DefaultQueryExecutor,
+  Kysely,
+  type QueryResult,
+  SqliteDialect,
+  SqliteDriver,
+} from 'kysely'
 import { requireStorable } from '../sql/storable.ts'
+import type { Tables } from '../sql/tables.ts'
 import type { Database } from './database.ts'
 
 /** Prepared statements kept for each connection; inserts of many sizes have many texts. */
@@ -32,6 +41,40 @@ class StorableDriver extends SqliteDriver {
     }
   }
 }
+
+/**
+ * For a connection whose transactions somebody else begins, ends and puts in a row, and whose queries are awaited one after
+ * another: a query goes straight to the database, and waits for nobody's turn.
+ */
+export function inOneHand(database: Database): Kysely<Tables> {
+  const dialect = new SingleConnectionDialect(database)
+  const prepare = keepStatements(database)
+  const connection: DatabaseConnection = {
+    executeQuery: async <R>({ sql, parameters }: CompiledQuery) => answerTo<R>(prepare(sql), parameters),
+    streamQuery: () => {
+      throw new Error('rows are read as a whole')
+    },
+  }
+  const executor = new StraightExecutor(dialect.createQueryCompiler(), dialect.createAdapter(), {
+    provideConnection: (consumer) => consumer(connection),
+  })
+  return new Kysely<Tables>({ config: { dialect }, dialect, driver: dialect.createDriver(), executor })
+}
+
+class StraightExecutor extends DefaultQueryExecutor {
+  override executeQuery<R>(query: CompiledQuery): Promise<QueryResult<R>> {
+    return this.provideConnection((connection) => connection.executeQuery<R>(query))
+  }
+}
+
+function answerTo<R>(statement: Statement, parameters: readonly unknown[]): QueryResult<R> {
+  requireStorable(parameters)
+  if (statement.reader) return { rows: statement.all(parameters) as R[] }
+  const { changes, lastInsertRowid } = statement.run(parameters)
+  return { rows: [], numAffectedRows: BigInt(changes), insertId: BigInt(lastInsertRowid) }
+}
+
+type Statement = ReturnType<Database['prepare']>
 
 function keepStatements(database: Database): Database['prepare'] {
   const kept = new Map<string, ReturnType<Database['prepare']>>()

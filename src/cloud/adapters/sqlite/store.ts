@@ -10,7 +10,7 @@ import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
 import { readerOf, transactionOf } from '../sql/transaction.ts'
 import { coded, openDatabase, openReader } from './database.ts'
-import { SingleConnectionDialect } from './dialect.ts'
+import { SingleConnectionDialect, inOneHand } from './dialect.ts'
 import { GroupCommit } from './group-commit.ts'
 
 export interface SqliteStoreOptions {
@@ -25,7 +25,7 @@ export interface SqliteStoreOptions {
 export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): Store {
   const forWriting = openDatabase(path, { check })
   const forReading = openReader(path)
-  const writer = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forWriting) })
+  const writer = inOneHand(forWriting)
   const reader = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forReading) })
   const commits = new GroupCommit(forWriting, () => performance.now())
   const listeners = new Set<() => void>()
