@@ -28,12 +28,19 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, 
   ['configuration', { configuration: { ...base.configuration, otherSocket: '/run/tallygate/agent.sock' } }, 'warn'],
   [
     'configuration-files',
-    { configuration: { ...base.configuration, files: [file('a.toml', { mode: 0o646 })] } },
+    { configuration: { ...base.configuration, file: 'a.toml', files: [file('a.toml', { mode: 0o646 })] } },
     'fail',
   ],
   [
     'configuration-files',
-    { configuration: { ...base.configuration, files: [file('a.toml'), file('token', { mode: 0o644 })] } },
+    {
+      configuration: { ...base.configuration, file: 'a.toml', files: [file('a.toml'), file('token', { mode: 0o644 })] },
+    },
+    'fail',
+  ],
+  [
+    'configuration-files',
+    { configuration: { ...base.configuration, file: null, files: [file('token', { mode: 0o644 })] } },
     'fail',
   ],
   ['node', { node: { version: '22.1.0', oldestMajor: 24 } }, 'fail'],

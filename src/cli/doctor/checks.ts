@@ -81,9 +81,10 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'configuration-files',
-    run: ({ configuration: { files } }) => {
+    run: ({ configuration: { file, files } }) => {
+      // Others may read the settings, and none of the secrets.
       const open = files.filter(
-        ({ kind, mode }, index) => kind === 'file' && (mode & (index === 0 ? 0o002 : 0o007)) !== 0,
+        ({ kind, mode, path }) => kind === 'file' && (mode & (path === file ? 0o002 : 0o007)) !== 0,
       )
       if (open.length > 0)
         return fail(open.map(describeFile).join(', '), 'chmod o-rwx these files, or run doctor --fix.')

@@ -38,8 +38,9 @@ export function repair(facts: DoctorFacts): readonly Repair[] {
   for (const file of [database, log, slack]) close(file, 'file', 0o077, 0o600)
   if (settings.device.keyFile === null) close(key, 'file', 0o077, 0o600)
   else close(key, 'file', 0o007, key.mode & 0o770)
-  for (const [index, file] of configuration.files.entries()) {
-    close(file, 'file', index === 0 ? 0o002 : 0o007, file.mode & (index === 0 ? 0o775 : 0o770))
+  for (const file of configuration.files) {
+    const isSettings = file.path === configuration.file
+    close(file, 'file', isSettings ? 0o002 : 0o007, file.mode & (isSettings ? 0o775 : 0o770))
   }
 
   if (socket.kind === 'socket') {
