@@ -585,4 +585,14 @@ describe('entries that are recorded together', () => {
     await device.endBatch()
     expect(device.left(A)).toBe(0n)
   })
+
+  it('leave nothing in hand of what they give back when their charge does not fit', async () => {
+    const device = await charged()
+    await expect(device.ledger.recordTogether([give(2, 6n), take(3, 8n)])).rejects.toThrow('a charge fits the room')
+    expect([device.left(A), device.ledger.lastEntry()]).toEqual([1n, 1])
+    void device.charge({ account: A, amount: 1n })
+    device.tick()
+    await device.endBatch()
+    expect(device.left(A)).toBe(0n)
+  })
 })

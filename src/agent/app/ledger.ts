@@ -268,7 +268,14 @@ export class Ledger {
     const later = minus(spendable, atOnce)
     this.#balances.refund(atOnce)
     const postings = [...spent].map(([account, amount]) => ({ account, amount }))
-    const low = postings.length > 0 && this.#charge(postings)
+    let low = false
+    try {
+      low = postings.length > 0 && this.#charge(postings)
+    } catch (error) {
+      // Nothing of it is recorded: what it would have given back is in nobody's hand.
+      this.#balances.unrefund(atOnce)
+      throw error
+    }
     this.#lastEntry += entries.length
     if (low || crosses(this.#lastEntry, entries.length, this.#parts.batchEntries)) this.#parts.onNeed()
     const recorded = entries.map((entry, index) => {

@@ -34,6 +34,8 @@ export class SessionDevice {
   sessions!: Sessions
   board = new PolicyBoard()
   readonly fatal: unknown[] = []
+  /** What happens at a broken invariant, besides its being noted. */
+  onFatal: () => void = () => undefined
   readonly asked: (readonly Want[])[] = []
   /** What the cloud does while a request waits for it. */
   cloud: (wants: readonly Want[]) => Promise<void> = async () => undefined
@@ -77,7 +79,7 @@ export class SessionDevice {
         timers: this.time,
         onNeed: () => undefined,
         beforeFreeze: () => this.sessions.suspend(),
-        onFatal: (error) => void this.fatal.push(error),
+        onFatal: (error) => this.#broken(error),
       },
       snapshot,
     )
@@ -101,7 +103,7 @@ export class SessionDevice {
         onCharged: () => undefined,
         newId: () => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`,
         log: { warn: () => undefined },
-        onFatal: (error) => void this.fatal.push(error),
+        onFatal: (error) => this.#broken(error),
       },
       snapshot.sessions,
     )
@@ -138,6 +140,11 @@ export class SessionDevice {
     const { term, lifetimeMs, expiresAt, agedMs } = grant
     this.disk.grant = { term, lifetimeMs, expiresAt, agedMs }
     this.ledger.applyGrant(grant)
+  }
+
+  #broken(error: unknown): void {
+    this.fatal.push(error)
+    this.onFatal()
   }
 
   async settle(): Promise<void> {

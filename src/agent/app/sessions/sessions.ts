@@ -381,9 +381,19 @@ export class Sessions {
   }
 
   /** A request with items: decided, after a top-up where one can help, and recorded. */
-  async #ask(slot: Slot, order: RequestOrder, correlationId: string, claim: Claim | null): Promise<SessionAnswer> {
+  #ask(slot: Slot, order: RequestOrder, correlationId: string, claim: Claim | null): Promise<SessionAnswer> {
+    return this.#decide(slot, order.request, true, (attempt) => this.#take(slot, order, correlationId, claim, attempt))
+  }
+
+  /** What was decided of a request: recorded, and then the answer. Nothing is awaited before it is charged. */
+  async #take(
+    slot: Slot,
+    order: RequestOrder,
+    correlationId: string,
+    claim: Claim | null,
+    { policy, reading, seen, decision }: Attempt,
+  ): Promise<SessionAnswer> {
     const { apiVersion, request } = order
-    const { policy, reading, seen, decision } = await this.#decide(slot, request, true)
     const { latest } = slot
     if (!isLive(latest.session)) return { operable: false, session: latest.session }
     const granted = decision.items.every(({ outcome }) => outcome === 'GRANTED')
@@ -427,16 +437,24 @@ export class Sessions {
     const { requester, charge } = slot.latest.session
     if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
     const items = charge.items.map(({ item }) => item)
-    let attempt: Attempt
     try {
-      attempt = await this.#decide(slot, { requester, items }, false)
+      await this.#decide(slot, { requester, items }, false, (attempt) =>
+        this.#takeRenewal(slot, requester, items, attempt),
+      )
     } catch (error) {
       // Rules that may not be used any more allow nothing; everything else is a matter of time.
       if (!(error instanceof CodedError) || error.code !== 'POLICY_STALE') throw error
       await this.#commit(slot, this.#changeBy(slot.latest, { kind: 'NOT_RENEWED' }, this.#parts.clock.reading()), null)
-      return
     }
-    const { policy, reading, seen, decision } = attempt
+  }
+
+  /** What was decided of an automatic charge: recorded. Nothing is awaited before it is charged. */
+  async #takeRenewal(
+    slot: Slot,
+    requester: AccessRequest['requester'],
+    items: readonly SessionItem[],
+    { policy, reading, seen, decision }: Attempt,
+  ): Promise<void> {
     const { latest } = slot
     if (due(latest.session, reading.earliest) !== 'RENEWAL') return
     const granted = decision.items.every(({ outcome }) => outcome === 'GRANTED')
@@ -453,15 +471,25 @@ export class Sessions {
     this.#parts.onCharged(latest.owner, tokensOf(decision))
   }
 
-  /** Waits for a top-up where one can help. What it saw holds until something is awaited. */
-  async #decide(slot: Slot, request: AccessRequest, refunds: boolean): Promise<Attempt> {
+  /**
+   * Decides, after a top-up where one can help.
+   *
+   * @param take records what was decided, in the same synchronous block: other sessions charge the same accounts, and what
+   *   the attempt saw of them holds until something is awaited
+   */
+  async #decide<T>(
+    slot: Slot,
+    request: AccessRequest,
+    refunds: boolean,
+    take: (attempt: Attempt) => Promise<T>,
+  ): Promise<T> {
     const { clock, topUps, topUpDeadlineMs } = this.#parts
     const until = clock.sinceBoot() + topUpDeadlineMs
     for (let done = 0; ; done += 1) {
       const attempt = this.#attempt(slot.latest, request, refunds)
       const wants = wantsOf(attempt.decision)
       const patienceMs = until - clock.sinceBoot()
-      if (wants.length === 0 || done >= TOP_UPS_MAX || patienceMs <= 0) return attempt
+      if (wants.length === 0 || done >= TOP_UPS_MAX || patienceMs <= 0) return take(attempt)
       await topUps.requestGrant(wants, patienceMs)
     }
   }

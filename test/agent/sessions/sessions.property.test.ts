@@ -1,0 +1,167 @@
+// Whatever happens to sessions, in whatever order: memory and disk agree, nothing is spent beyond what is granted, and what
+// a session gives back is never more than its running interval was charged. A failing run prints its seed and path.
+import fc from '../../support/fast-check.ts'
+import { expect, test } from 'vitest'
+import { CodedError } from '../../../src/protocol/errors.ts'
+import { HOUR, LINE, MINUTE, SessionDevice } from './device.ts'
+
+const RUNS = Number(process.env['TALLYGATE_TEST_RUNS'] ?? 80)
+const TOKEN = 1_000_000n
+const SESSIONS_AT_FIRST = 2
+
+type Move =
+  | { readonly kind: 'open' | 'turn' | 'fence' }
+  /** Of all these sessions at the same moment. */
+  | { readonly kind: 'request'; readonly sessions: readonly number[]; readonly count: number; readonly keep: boolean }
+  | { readonly kind: 'halt' | 'heartbeat' | 'close'; readonly session: number }
+  | { readonly kind: 'order'; readonly session: number; readonly order: 'LOCK' | 'UNLOCK' | 'TERMINATE' }
+  | { readonly kind: 'pass' | 'power-cut'; readonly ms: number }
+  /** Promises go on by so many steps: what is under way comes to stand between each other's. */
+  | { readonly kind: 'steps'; readonly count: number }
+  | { readonly kind: 'disk-full'; readonly commits: number }
+  | { readonly kind: 'grant'; readonly tokens: bigint }
+
+const session = fc.nat({ max: 3 })
+const sessions = fc.uniqueArray(session, { minLength: 1, maxLength: 3 })
+const count = fc.integer({ min: 1, max: 9 })
+const shortly = fc.constantFrom(1, 1_000, MINUTE, 20 * MINUTE, 61 * MINUTE, 3 * HOUR)
+const order = fc.constantFrom('LOCK' as const, 'UNLOCK' as const, 'TERMINATE' as const)
+
+const move: fc.Arbitrary<Move> = fc.oneof(
+  {
+    weight: 8,
+    arbitrary: fc.record({ kind: fc.constant('request' as const), sessions, count, keep: fc.boolean() }),
+  },
+  {
+    weight: 2,
+    arbitrary: fc.record({ kind: fc.constantFrom('halt' as const, 'heartbeat' as const, 'close' as const), session }),
+  },
+  { weight: 2, arbitrary: fc.record({ kind: fc.constant('order' as const), session, order }) },
+  { weight: 4, arbitrary: fc.record({ kind: fc.constant('pass' as const), ms: shortly }) },
+  { weight: 3, arbitrary: fc.record({ kind: fc.constant('steps' as const), count: fc.nat({ max: 6 }) }) },
+  { weight: 5, arbitrary: fc.record({ kind: fc.constantFrom('open' as const, 'turn' as const, 'turn' as const) }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({ kind: fc.constant('disk-full' as const), commits: fc.integer({ min: 1, max: 3 }) }),
+  },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant('power-cut' as const), ms: shortly }) },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant('fence' as const) }) },
+  {
+    weight: 2,
+    arbitrary: fc.record({ kind: fc.constant('grant' as const), tokens: fc.bigInt({ min: 1n, max: 12n }) }),
+  },
+)
+
+/** One history: operations are begun and not waited for, and any way to fail but a refusal that has a code is a defect. */
+class History {
+  readonly device: SessionDevice
+  readonly defects: string[] = []
+  readonly #ids: string[] = []
+
+  constructor(device: SessionDevice) {
+    this.device = device
+  }
+
+  async make(move: Move): Promise<void> {
+    const { device } = this
+    switch (move.kind) {
+      case 'open':
+        this.#watch(device.open().then((id) => void this.#ids.push(id)))
+        return
+      case 'request':
+        for (const session of move.sessions)
+          this.#watch(device.request(this.#idOf({ session }), move.count, { rollbackOnDeny: move.keep }))
+        return
+      case 'halt':
+        this.#watch(device.request(this.#idOf(move), 0))
+        return
+      case 'heartbeat':
+        this.#watch(device.heartbeat(this.#idOf(move)))
+        return
+      case 'close':
+        this.#watch(device.close(this.#idOf(move)))
+        return
+      case 'order':
+        device.sessions.takeOrders([{ id: this.#idOf(move), order: move.order }], () => undefined)
+        return
+      case 'pass':
+        return device.pass(move.ms)
+      case 'steps':
+        for (let step = 0; step < move.count; step += 1) await Promise.resolve()
+        return
+      case 'turn':
+        await new Promise((resolve) => setImmediate(resolve))
+        return
+      case 'disk-full':
+        device.journal.refusals = move.commits
+        return
+      case 'power-cut':
+        return device.restart(move.ms)
+      case 'fence':
+        return this.#fence()
+      case 'grant':
+        return device.grant(move.tokens * TOKEN)
+    }
+  }
+
+  async #fence(): Promise<void> {
+    const { device } = this
+    await device.ledger.freeze()
+    await device.settle()
+    const incarnation = device.disk.incarnation + 1
+    Object.assign(device.disk, { incarnation, accounts: new Map(), grant: null, entries: [] })
+    device.ledger.begin(incarnation)
+    await device.grant(10n * TOKEN)
+  }
+
+  #idOf({ session }: { readonly session: number }): string {
+    return this.#ids[session % this.#ids.length] ?? ''
+  }
+
+  #watch(operation: Promise<unknown>): void {
+    operation.catch((error: unknown) => {
+      if (!(error instanceof CodedError)) this.defects.push(String(error))
+    })
+  }
+}
+
+function audit({ device, defects }: History): void {
+  expect({ fatal: device.fatal.map(String), defects }).toEqual({ fatal: [], defects: [] })
+  device.billed()
+  const held = new Map(device.ledger.accounts()).get(LINE)
+  const stored = device.disk.accounts.get(LINE)
+  expect({ used: held?.used, refunded: held?.refunded }).toEqual({ used: stored?.used, refunded: stored?.refunded })
+  if (stored !== undefined) expect(stored.used - stored.refunded + stored.returned).toBeLessThanOrEqual(stored.granted)
+  const chargedBy = new Map<string, bigint>()
+  for (const { kind, session, postings } of device.entries()) {
+    if (session === undefined) continue
+    const amount = postings.reduce((sum, posting) => sum + posting.amount, 0n)
+    if (kind === 'refund') {
+      expect(amount).toBeLessThanOrEqual(chargedBy.get(session.id) ?? 0n)
+      chargedBy.set(session.id, 0n)
+    } else if (amount > 0n) chargedBy.set(session.id, amount)
+  }
+}
+
+test(`${RUNS} random histories of sessions`, { timeout: 300_000 }, async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(move, { minLength: 5, maxLength: 60 }), async (moves) => {
+      const history = new History(await SessionDevice.make(20))
+      const { device } = history
+      for (let opened = 0; opened < SESSIONS_AT_FIRST; opened += 1) {
+        await history.make({ kind: 'open' })
+        await device.settle()
+      }
+      try {
+        for (const each of moves) await history.make(each)
+        device.journal.refusals = 0
+        await device.settle()
+        await device.pass(1_000)
+        audit(history)
+      } finally {
+        device.kill()
+      }
+    }),
+    { numRuns: RUNS },
+  )
+})
