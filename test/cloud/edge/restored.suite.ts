@@ -10,6 +10,7 @@ import { DAY, INSTANCE, type Twin } from './twin.ts'
 import { type Sealed, TestDevice, want } from './test-device.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
+const HOUR = DAY / 24
 
 /** @param open two twins of one owner: the second is what was restored, and knows of devices but of nothing they did */
 export function restoredSuite(name: string, open: () => Promise<Twin>): void {
@@ -188,6 +189,58 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(one.room(LINE)).toBe(50n)
       await endLearning(twin.store)
       expect(await learning()).toEqual({ since: null, waitingFor: [] })
+    })
+
+    it.each([
+      ['a backup that is older than the time after which silence is settled', 12 * HOUR, 0, 15 * HOUR],
+      ['a device that had been away for nearly that time at the backup', 30 * DAY, 29.5 * DAY, 15 * HOUR],
+    ])('sells nothing twice and fences nobody with %s', async (_, afterMs, away, age) => {
+      const [device, other] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await device.sync([want(LINE, 100n)])
+      twin.time += away + HOUR
+      const sealed = await device.seal([want(LINE, 0n, 900n)])
+      const answer = await forgottenAnswer(device, sealed, 900n)
+      twin.time += age - HOUR
+      await beginLearning(twin.store, twin.time)
+      const start = async () => {
+        await twin.settle('CHARGED', afterMs)
+        await endLearning(twin.store)
+      }
+      await start()
+      await other.sync([want(LINE, 0n, 900n)])
+      expect(device.room(LINE)).toBe(900n)
+      expect(other.room(LINE)).toBe(0n)
+      expect(await learning()).toMatchObject({ waitingFor: [{ deviceId: device.id, status: 'ACTIVE' }] })
+      // Nor is anybody fenced for a silence that the backup only remembers when an administrator ends it.
+      await overrideLearning({ store: twin.store }, INSTANCE)
+      await start()
+      await send(device, sealed, [answer])
+      expect((await device.sync()).outcome).toBe('MERGED')
+    })
+
+    it('settles whoever is silent for so long from the restore on', async () => {
+      const device = await TestDevice.join(twin)
+      await device.sync([want(LINE, 100n)])
+      twin.time += 100 * DAY
+      await beginLearning(twin.store, twin.time)
+      twin.time += 30 * DAY
+      expect(await twin.settle()).toBe(1)
+      twin.time += 1
+      expect(await twin.settle()).toBe(2)
+      await endLearning(twin.store)
+      expect(await learning()).toEqual({ since: null, waitingFor: [] })
+    })
+
+    it('counts silence from the first proof of what it has forgotten, when nobody told it', async () => {
+      const [device, silent] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await silent.sync([want(LINE, 100n)])
+      const sealed = await device.seal([want(LINE, 100n)])
+      const answer = await forgottenAnswer(device, sealed, 100n)
+      twin.time += 30 * DAY
+      await send(device, sealed, [answer])
+      twin.time += 1
+      expect(await twin.settle()).toBe(1)
+      expect(await learning()).toMatchObject({ since: twin.time - 1 })
     })
 
     it('hears of all devices again when the backup was made while it was learning', async () => {

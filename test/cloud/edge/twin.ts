@@ -194,11 +194,11 @@ export class Twin implements AsyncDisposable {
     )
   }
 
-  /** Settles all that have been silent for 30 days; how many looks it took. */
-  async settle(as: Settlement = 'CHARGED'): Promise<number> {
+  /** Settles all that have been silent for so long; how many looks it took. */
+  async settle(as: Settlement = 'CHARGED', afterMs = 30 * DAY): Promise<number> {
     const { store, policies, now } = this
     let looks = 1
-    while (await settleNextSilent({ store, policies, now, afterMs: 30 * DAY, as })) looks += 1
+    while (await settleNextSilent({ store, policies, now, afterMs, as })) looks += 1
     return looks
   }
 

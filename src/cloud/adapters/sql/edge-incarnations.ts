@@ -58,6 +58,14 @@ export function incarnationReader({ db }: Sql): EdgeReader['incarnations'] {
             ),
           ]),
         )
+        // Whom a restored twin remembers as silent it may have heard, and granted to, after the backup.
+        .where((where) =>
+          where.not(
+            where.exists(
+              where.selectFrom('last_restore').select('last_restore.slot').where('at', '>=', BigInt(before)),
+            ),
+          ),
+        )
         .orderBy('quiet_since')
         .limit(1)
         .executeTakeFirst()

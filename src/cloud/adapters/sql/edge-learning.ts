@@ -90,6 +90,17 @@ export function learningTransaction(sql: Sql): EdgeTransaction['learning'] {
         )
         .execute()
     },
+    async restored(at) {
+      await sql.db
+        .insertInto('last_restore')
+        .values({ slot: 1n, at: BigInt(at) })
+        .onConflict((conflict) =>
+          conflict.column('slot').doUpdateSet({
+            at: expression<bigint>`CASE WHEN excluded.at > last_restore.at THEN excluded.at ELSE last_restore.at END`,
+          }),
+        )
+        .execute()
+    },
     async end(instanceId) {
       await sql.db.deleteFrom('learning').where('instance_id', '=', instanceId).execute()
     },

@@ -136,6 +136,10 @@ export interface EdgeTables {
     instance_id: string
     since: bigint
   }
+  last_restore: {
+    slot: bigint
+    at: bigint
+  }
   policy_documents: {
     instance_id: string
     revision: bigint

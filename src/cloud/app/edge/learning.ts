@@ -11,6 +11,7 @@ import { INSTANCES_PER_ROUND, LEARNING_SHOWN_MAX } from './limits.ts'
 
 /** All instances: the store comes from a backup. */
 export async function beginLearning(store: Pick<Store, 'read' | 'transaction'>, now: number): Promise<void> {
+  await store.transaction((tx) => tx.edge.learning.restored(now))
   for (let offset = 0; ; offset += INSTANCES_PER_ROUND) {
     const instances = await store.read((reader) => reader.instances.list(offset, INSTANCES_PER_ROUND))
     await store.transaction(async (tx) => {

@@ -2,7 +2,8 @@
  * Incarnations that have been silent for too long are settled: what they hold counts as used (the default), or goes back to
  * the pool at a risk that is shown. Whatever becomes known later corrects it: a presumption comes down to the true figure, and
  * use of what was released is an overrun. A device that comes back is billed, closed exactly and begins anew, as after any
- * other fence.
+ * other fence. Of a twin that was restored from a backup, silence counts from the restore at the earliest: what was silent in the
+ * backup may have been granted something since.
  */
 import type { Policies } from '../load-policy.ts'
 import type { Store, Transaction } from '../store.ts'

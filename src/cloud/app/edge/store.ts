@@ -43,7 +43,7 @@ export interface EdgeReader {
     byNonce(deviceId: string, nonce: string): Promise<Incarnation | undefined>
     /**
      * The one that has been silent for the longest time, since before the instant: neither closed nor settled, and, unless it
-     * is fenced, with something that is not accounted for.
+     * is fenced, with something that is not accounted for. None when the twin was restored since then.
      */
     nextSilent(before: number): Promise<{ readonly deviceId: string; readonly number: number } | undefined>
     /** When the device attached, later than the instant, in ascending order. */
@@ -183,6 +183,8 @@ export interface EdgeTransaction extends EdgeReader {
   readonly learning: EdgeReader['learning'] & {
     /** While the twin is learning already, everybody has to be heard of again from the instant on. */
     begin(instanceId: string, since: number): Promise<void>
+    /** The twin has heard that it was restored. Silence of devices from before says nothing: they may have been heard of. */
+    restored(at: number): Promise<void>
     end(instanceId: string): Promise<void>
   }
   readonly policyDocuments: EdgeReader['policyDocuments'] & {

@@ -54,6 +54,7 @@ export async function takeProofs(
   await tx.accounts.save([...moved.values()])
   await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
   for (const instanceId of device.instanceIds) await tx.edge.learning.begin(instanceId, now)
+  await tx.edge.learning.restored(now)
   const next: Incarnation = { ...incarnation, term, grantsForgotten: true }
   await tx.edge.incarnations.save(next)
   return next

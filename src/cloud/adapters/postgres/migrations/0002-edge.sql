@@ -179,6 +179,12 @@ CREATE TABLE learning (
   since BIGINT NOT NULL
 );
 
+-- When the twin heard last that it was restored from a backup; one row at most. Of what happened before it knows a part only.
+CREATE TABLE last_restore (
+  slot BIGINT NOT NULL PRIMARY KEY CHECK (slot = 1),
+  at BIGINT NOT NULL
+);
+
 -- Policies as signed, once per revision; the newest of each instance.
 CREATE TABLE policy_documents (
   instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),

@@ -178,6 +178,12 @@ CREATE TABLE learning (
   since INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- When the twin heard last that it was restored from a backup; one row at most. Of what happened before it knows a part only.
+CREATE TABLE last_restore (
+  slot INTEGER PRIMARY KEY CHECK (slot = 1),
+  at INTEGER NOT NULL
+) STRICT;
+
 -- Policies as signed, once per revision; the newest of each instance.
 CREATE TABLE policy_documents (
   instance_id TEXT NOT NULL REFERENCES instances (id),
