@@ -15,6 +15,8 @@ export default defineConfig({
     // A hook may have to fetch and start a container.
     hookTimeout: 180_000,
     teardownTimeout: 20_000,
+    // What a test waits for comes late on a machine that is busy; a wait that ends well takes no longer for it.
+    expect: { poll: { timeout: 10_000 } },
     allowOnly: process.env['CI'] === undefined,
     restoreMocks: true,
     unstubEnvs: true,

@@ -270,6 +270,32 @@ describe('a device that spends ahead of its disk', () => {
     for (const { directory, told } of moments) await expectExact(directory, told, device.time)
   }, 120_000)
 
+  it('that is killed while it records its first use above the grant starts again, and has what was answered', async () => {
+    const device = await prepared({ [A]: 1_000n, [B]: 10n ** 9n })
+    await warm(device)
+    const used = await device.used(A)
+    const moments: { directory: string; answered: bigint }[] = []
+    const above = 1_005n
+    let answered = used
+    device.onStep = () => moments.push({ directory: device.copy(), answered })
+    // An essential line item while the cloud is away.
+    const charge = entry(device.ledger.lastEntry() + 1, [{ account: A, amount: above - used }], {
+      allowances: new Map([[A, 100n]]),
+    })
+    await device.ledger.record(charge)
+    answered = above
+    device.time.advance(1_000)
+    await device.ledger.close()
+    expect(new Set(moments.map((each) => each.answered))).toEqual(new Set([used, above]))
+    for (const { directory, answered: least } of moments) {
+      const again = await Process.on(directory, device.time)
+      const found = await again.used(A)
+      expect([least, above]).toContain(found)
+      expect((await again.journal.read()).burned.size).toBe(0)
+      await again.journal.close()
+    }
+  }, 120_000)
+
   it('has after a power cut never less than was answered, and more by no more than its blocks', async () => {
     const device = await prepared()
     await warm(device)
@@ -470,5 +496,5 @@ describe('a device that spends ahead of its disk', () => {
       }),
       { numRuns: 12 },
     )
-  }, 120_000)
+  }, 300_000)
 })

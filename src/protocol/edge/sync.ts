@@ -22,6 +22,9 @@ export const SEGMENT_TEXT_MAX = 1_000_000
 /** Most accounts that one segment may name in its counters, and in its wants. */
 export const SEGMENT_ACCOUNTS_MAX = 20_000
 
+/** Most JSON of the wants of one segment, bytes: what it does not hold is asked for with a later one. */
+export const SEGMENT_WANTS_BYTES_MAX = 1_500_000
+
 /** Most signed answers that go with one segment. */
 export const PROOFS_MAX = 32
 

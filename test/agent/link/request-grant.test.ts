@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest'
+import { MICRO_MAX } from '../../../src/core/amount.ts'
 import { audit, calmDown } from './audit.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
 
@@ -20,6 +21,18 @@ test('requests that wait together get what they need together', async () => {
   await device.pass(100)
   await Promise.all(asked)
   expect(device.left >= 70_000_000n).toBe(true)
+})
+
+test('requests for more than a counter holds, alone or together, get what there is and do not stop the link', async () => {
+  const device = await TestDevice.running()
+  const asked = [MICRO_MAX, MICRO_MAX + 1n, 7n].map((amount) => device.link.requestGrant(need(amount), 2_000))
+  await device.pass(100)
+  await Promise.all(asked)
+  expect(device.conditions).toEqual([])
+  expect(device.link.status().unacknowledgedSeq).toBeNull()
+  expect(device.left).toBe(device.cloud.caps.get(ACCOUNT))
+  await calmDown(device)
+  audit(device)
 })
 
 test('a request that comes during a round is carried by it or by the one after', async () => {

@@ -73,13 +73,18 @@ test('many refusals in a short time, or few in a long one, are no reason', async
   audit(device)
 })
 
-test('the first segment of an incarnation is tried on: another one would begin no better', async () => {
+test('the first segment of an incarnation is given up as well: what nobody could read may be in it alone', async () => {
   const device = await TestDevice.make()
   cannotRead(device)
   await device.start()
-  await device.pass(5 * REFUSED_FOR_MIN_MS)
+  await device.pass(REFUSED_FOR_MIN_MS / 2)
   expect(device.link.status()).toMatchObject({ incarnation: 1, unacknowledgedSeq: 1 })
   expect(device.conditions).toContain('sync: SEGMENT_REJECTED')
+  await device.pass(REFUSED_FOR_MIN_MS)
+  expect(device.link.status()).toMatchObject({ incarnation: 2, fenced: false, unacknowledgedSeq: null })
+  expect(await device.charge(1_000_000n)).toBe('GRANTED')
+  await calmDown(device)
+  audit(device)
 })
 
 test('a process that ends between giving up and attaching gives up again at once', async () => {

@@ -14,7 +14,7 @@ const START = { n: 0, head: CHAIN_START }
 const answer = { session: 'app', n: 1, requestHash: 'h', answer: '{"ä":"\\n"}', policyRevision: 3 }
 const session = { id: 's', ended: false, since: 5, document: '{}', snapshot: '{"a":1}' }
 const one = { ...entry(1, [{ account: A, amount: 5n }], { lastAnswer: answer }), session }
-const two = entry(2, [{ account: A, amount: 7n }])
+const two = entry(2, [{ account: A, amount: 7n }], { allowances: new Map([[A, 100n]]) })
 const three = entry(3, [])
 const headOf = (...entries: PendingEntry[]): string =>
   entries.reduce((head, { body }) => entryHash(head, body), CHAIN_START)
@@ -32,7 +32,7 @@ function written(directory: string): TmpfsLog {
 }
 
 describe('the volatile log', () => {
-  it('gives an entry back as it was written, with the answer that an application may ask for again', () => {
+  it('gives an entry back as it was written, with the answer that may be asked for again and what is allowed above a grant', () => {
     const directory = temporaryDirectory()
     written(directory)
     expect(logIn(directory).left()).toEqual({ bootId: 'boot-1', incarnation: 4, anchors: [START], entries: [one, two] })

@@ -33,6 +33,7 @@ import type {
   StoredGrant,
   StoredPolicy,
 } from '../../app/journal.ts'
+import { segmentWants } from './segment-wants.ts'
 import type { AccountMove, Batch, FoundEntry, JournalLimits, PreparedSeal } from './journal-calls.ts'
 
 const PAGE_BYTES = 4096
@@ -328,11 +329,7 @@ export class JournalStore {
       },
       arrears: arrears?.wire ?? null,
       backlog: Number(state.last_entry) - lastEntry + arrearsLeft,
-      wants: order.wants.slice(0, SEGMENT_ACCOUNTS_MAX).map(({ account, atLeast, wanted }) => ({
-        account,
-        atLeast: String(atLeast),
-        wanted: String(wanted),
-      })),
+      wants: segmentWants(order.wants),
       policies: [...order.policies],
       sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
       final,

@@ -29,7 +29,7 @@ export interface TmpfsLogOptions {
   readonly bootId: string
 }
 
-const header = z.object({ kind: z.literal('header'), format: z.literal(2), bootId: z.string(), incarnation: z.int() })
+const header = z.object({ kind: z.literal('header'), format: z.literal(3), bootId: z.string(), incarnation: z.int() })
 const note = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('anchor'), n: z.int(), head: z.string() }),
   z.object({ kind: z.literal('retract'), from: z.int() }),
@@ -49,6 +49,7 @@ const storedSession = z.object({
   document: z.string(),
   snapshot: z.string(),
 })
+const allowances = z.record(accountId, microText)
 const postings = z.object({ postings: z.array(z.object({ account: accountId, amount: microText })) })
 
 export class TmpfsLog implements VolatileLog {
@@ -115,7 +116,7 @@ export class TmpfsLog implements VolatileLog {
     if (this.#file !== null) closeSync(this.#file)
     this.#file = file
     this.#current += 1
-    const first = { kind: 'header', format: 2, bootId, incarnation: this.#incarnation }
+    const first = { kind: 'header', format: 3, bootId, incarnation: this.#incarnation }
     this.#write([JSON.stringify(first)])
   }
 
@@ -193,28 +194,47 @@ function takeEntries(text: string, entries: PendingEntry[]): boolean {
   return true
 }
 
-/** Number, kind of move, answer, session, facts, body, on a line each: none holds a line break, because JSON writes none. */
-const ENTRY_LINES = 6
+/**
+ * Number, kind of move, answer, session, facts, allowances, body, on a line each: none holds a line break, because JSON
+ * writes none.
+ */
+const ENTRY_LINES = 7
 
-function textOf({ n, body, moves, lastAnswer: answer, session, facts = '' }: PendingEntry): string {
-  return `${n}\n${moves}\n${optional(answer)}\n${optional(session)}\n${facts}\n${body}`
+function textOf({
+  n,
+  body,
+  moves,
+  lastAnswer: answer,
+  session,
+  facts = '',
+  allowances: allowed,
+}: PendingEntry): string {
+  return `${n}\n${moves}\n${optional(answer)}\n${optional(session)}\n${facts}\n${allowancesText(allowed)}\n${body}`
+}
+
+function allowancesText(allowed: PendingEntry['allowances']): string {
+  if (allowed === undefined || allowed.size === 0) return ''
+  return JSON.stringify(Object.fromEntries([...allowed].map(([account, amount]) => [account, String(amount)])))
 }
 
 function optional(value: object | null | undefined): string {
   return value === null || value === undefined ? '' : JSON.stringify(value)
 }
 
-function entryOf([n, moves, answer, session, facts = '', body]: readonly string[]): PendingEntry | undefined {
+function entryOf([n, moves, answer, session, facts = '', allowed, body]: readonly string[]): PendingEntry | undefined {
   if (n === undefined || !/^[1-9]\d{0,15}$/.test(n) || body === undefined) return undefined
   if (moves !== 'used' && moves !== 'refunded' && moves !== 'burned') return undefined
   const posted = postings.safeParse(parseJson(body))
   const last = answer === '' ? null : lastAnswer.safeParse(parseJson(answer ?? ''))
   const kept = session === '' ? null : storedSession.safeParse(parseJson(session ?? ''))
+  const above = allowed === '' ? null : allowances.safeParse(parseJson(allowed ?? ''))
   if (!posted.success || last?.success === false || kept?.success === false) return undefined
+  if (above?.success === false) return undefined
   return {
     ...{ n: Number(n), body, moves, postings: posted.data.postings, lastAnswer: last?.data ?? null },
     ...(kept === null ? {} : { session: kept.data }),
     ...(facts === '' ? {} : { facts }),
+    ...(above === null ? {} : { allowances: new Map(Object.entries(above.data)) }),
   }
 }
 

@@ -249,9 +249,11 @@ function isUnreadable(error: unknown): error is CodedError {
 }
 
 /** Whether a segment was refused so often and for so long that its chain is left. */
-function hasHadEnough({ clock, memory }: StepContext, { seq, hash }: SealedSegment): boolean {
-  // One of those that are sent again has been read before; and after the first of an incarnation comes one like it.
-  if (seq !== memory.unacknowledged?.seq || seq === 1) return false
+function hasHadEnough({ clock, ledger, memory }: StepContext, { seq, hash }: SealedSegment): boolean {
+  // One of those that are sent again has been read before.
+  if (seq !== memory.unacknowledged?.seq) return false
+  // An incarnation that got nothing may follow another one like it: what is used above grants is not allowed once more.
+  if (seq === 1 && ledger.owes()) return false
   const now = clock.sinceBoot()
   const before = memory.refused?.hash === hash ? memory.refused : { hash, times: 0, since: now }
   memory.refused = { ...before, times: before.times + 1 }

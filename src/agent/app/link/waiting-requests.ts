@@ -3,6 +3,7 @@
  * that carried its needs has ended, when a round failed, or when its patience ends, whichever is first.
  */
 import type { AccountId } from '../../../core/account.ts'
+import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
 import type { Want } from '../../../core/grant.ts'
 import type { Timers } from './ports.ts'
 
@@ -71,18 +72,21 @@ export class WaitingRequests {
   }
 }
 
-/** One want per account: needs at once add up, comfort does not. */
+/** One want per account: needs at once add up, comfort does not. None is above what a counter can hold. */
 export function addUp(wants: Iterable<Want>): readonly Want[] {
   const byAccount = new Map<AccountId, Want>()
-  for (const want of wants) {
-    const before = byAccount.get(want.account)
-    if (before === undefined) {
-      byAccount.set(want.account, want)
-      continue
-    }
-    const atLeast = before.atLeast + want.atLeast
-    const wanted = before.wanted > want.wanted ? before.wanted : want.wanted
-    byAccount.set(want.account, { account: want.account, atLeast, wanted })
+  for (const { account, atLeast, wanted } of wants) {
+    const before = byAccount.get(account)
+    byAccount.set(account, {
+      account,
+      atLeast: countable((before?.atLeast ?? 0n) + atLeast),
+      wanted: countable(before !== undefined && before.wanted > wanted ? before.wanted : wanted),
+    })
   }
   return [...byAccount.values()]
+}
+
+/** No account ever has more than that: to ask for more is to ask for all that there is. */
+function countable(amount: Micro): Micro {
+  return amount < MICRO_MAX ? amount : MICRO_MAX
 }
