@@ -6,6 +6,7 @@
 import { createCloudHttp } from '../../src/agent/adapters/cloud-http/cloud-http.ts'
 import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
 import { openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
+import type { DeviceKeys } from '../../src/agent/app/link/device-key.ts'
 import type { AccessAnswer, AccessCall } from '../../src/agent/app/access.ts'
 import type { TimeSource } from '../../src/agent/app/clock.ts'
 import type { Journal, PendingEntry } from '../../src/agent/app/journal.ts'
@@ -390,7 +391,7 @@ class Process {
     const agent = await assembleAgent({
       settings,
       journal: defects.journal(journal, disk),
-      key,
+      keys: onlyKey(key),
       time,
       timers,
       randomness: { fraction: () => random.fraction(), token: () => random.token() },
@@ -458,4 +459,12 @@ class Process {
     await agent.link.stop()
     await this.#journal?.close()
   }
+}
+
+/** A device that has one key for its whole life. */
+function onlyKey(current: KeyPair): DeviceKeys {
+  const none = (): never => {
+    throw new Error('the keys of the simulation are not replaced')
+  }
+  return { current, next: null, prepare: none, discard: none, replace: none }
 }

@@ -12,7 +12,7 @@ import type { Journal, Snapshot } from './app/journal.ts'
 import { LastAnswers } from './app/last-answers.ts'
 import { Ledger } from './app/ledger.ts'
 import type { Cloud } from './app/link/cloud.ts'
-import type { DeviceKey } from './app/link/device-key.ts'
+import type { DeviceKeys } from './app/link/device-key.ts'
 import { DeviceTokens } from './app/link/device-token.ts'
 import type { LinkOptions } from './app/link/limits.ts'
 import { type Link, createLink } from './app/link/link.ts'
@@ -38,7 +38,7 @@ export interface AgentParts {
   /** What somebody should know of the last reload of them. Absent: they do not change. */
   readonly reloadNotice?: () => ReloadNotice | null
   readonly journal: Journal
-  readonly key: DeviceKey
+  readonly keys: DeviceKeys
   readonly time: TimeSource
   readonly timers: Timers
   readonly randomness: Randomness
@@ -89,7 +89,7 @@ const CLOCK_EVERY_MS = 60_000
 
 /** Reads the journal; nothing runs by itself before the link is started. */
 export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> {
-  const { settings, journal, key, time, timers, randomness, log, onFatal, version } = parts
+  const { settings, journal, keys, time, timers, randomness, log, onFatal, version } = parts
   const found = await journal.read()
   const clock = new Clock(time, found.clock)
   const snapshot = (await recover(parts, clock, found)) ? await journal.read() : found
@@ -114,7 +114,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     },
     snapshot,
   )
-  const tokens = new DeviceTokens(key, clock)
+  const tokens = new DeviceTokens(keys, clock)
   const link = await createLink({
     journal,
     ledger,
@@ -122,7 +122,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     clock,
     randomness,
     cloud: parts.cloud(tokens),
-    key,
+    keys,
     enrollmentToken: async () => settings.enrollment.token?.reveal() ?? null,
     log,
     options: linkOptions(settings, version),

@@ -12,7 +12,8 @@ import { sha256, signDocument } from '../protocol/signing.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { createCloudHttp } from './adapters/cloud-http/cloud-http.ts'
 import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './adapters/cloud-http/exchange.ts'
-import { openKeyFile } from './adapters/key-file/key-file.ts'
+import { keyFilesOf, ownKeyFile } from './adapters/key-file/key-paths.ts'
+import { openKeyFiles } from './adapters/key-file/key-file.ts'
 import { MQTT_DEFAULTS, createMqttPush } from './adapters/mqtt/mqtt-push.ts'
 import { knock } from './adapters/socket/knock.ts'
 import { openSocket } from './adapters/socket/server.ts'
@@ -28,7 +29,7 @@ import { openTimeSource } from './adapters/system/time-source.ts'
 import { pause, systemTimers } from './adapters/system/timers.ts'
 import type { Callers } from './app/callers/callers.ts'
 import type { Clock, TimeSource } from './app/clock.ts'
-import type { DeviceKey } from './app/link/device-key.ts'
+import type { DeviceKeys } from './app/link/device-key.ts'
 import type { Link } from './app/link/link.ts'
 import type { Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
@@ -101,7 +102,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const timers = overrides.timers ?? systemTimers
   const time = overrides.time ?? started.adopt(openTimeSource(), (opened) => opened.close())
   const late: {
-    key?: DeviceKey
+    keys?: DeviceKeys
     clock?: Clock
     callers?: Callers
     settings?: AgentSettings
@@ -142,10 +143,9 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const onFatal = (error: unknown): void => ending.fail(error)
 
   // The journal is opened first: it makes the state directory, and keeps a second agent away from it.
-  const ownKeyFile = join(settings.state.directory, 'device.key')
   const journal = await openJournal({
     path: join(settings.state.directory, 'journal.db'),
-    later: [ownKeyFile],
+    later: [ownKeyFile(settings)],
     limits: {
       pagesMax: Math.floor(settings.state.ledgerMax / PAGE_BYTES),
       slackPages: Math.floor(settings.state.slack / PAGE_BYTES),
@@ -156,18 +156,15 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
       pastRulesBytesMax: settings.explain.rulesMax,
     },
     sign: async (payload) => {
-      if (late.key === undefined) throw new Error('invariant: nothing is sealed before the key is there')
-      return signDocument('segment', payload, late.key.signer)
+      if (late.keys === undefined) throw new Error('invariant: nothing is sealed before the key is there')
+      return signDocument('segment', payload, late.keys.current.signer)
     },
     now: () => late.clock?.reading().now ?? time.wall(),
     onBroken: onFatal,
   })
   started.defer(() => journal.close())
-  const key = await openKeyFile({
-    path: settings.device.keyFile ?? ownKeyFile,
-    create: settings.device.keyFile === null,
-  })
-  late.key = key
+  const keys = await openKeyFiles(keyFilesOf(settings))
+  late.keys = keys
 
   const extraCa = settings.tls.caFile === null ? null : readPem('tls.ca_file', settings.tls.caFile)
   const network = createExchange({ ...EXCHANGE_DEFAULTS, extraCa })
@@ -179,7 +176,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     settings,
     reloadNotice: () => live.notice,
     journal,
-    key,
+    keys,
     time,
     timers,
     randomness: systemRandomness,

@@ -89,6 +89,10 @@ const options = {
       help: 'Private key of the device, in PEM. Left out: the agent makes one in the state directory.',
       default: null,
     }),
+    nextKeyFile: path({
+      help: 'With a key that is provided: the one that shall take its place, when a change is ordered.',
+      default: null,
+    }),
   },
   socket: {
     path: path({ help: 'Unix socket for local applications.', default: '/run/tallygate/agent.sock' }),

@@ -7,6 +7,12 @@
 export type Step =
   /** Become known to the cloud with the enrollment token. */
   | { readonly kind: 'enroll' }
+  /** Another key of the device, in four steps that may come in any round. */
+  | { readonly kind: 'prepare-key' }
+  | { readonly kind: 'announce-key' }
+  | { readonly kind: 'replace-key' }
+  /** How the device came to its key, for a cloud that has forgotten it. */
+  | { readonly kind: 'show-links' }
   /** Get the next incarnation. */
   | { readonly kind: 'attach' }
   /** Send the sealed segment that is not acknowledged, byte for byte. */
@@ -50,6 +56,8 @@ export interface SessionState {
 export interface LinkState {
   /** `POSSIBLE`: not enrolled, and there is a token that was not refused. */
   readonly enrollment: 'DONE' | 'POSSIBLE' | 'IMPOSSIBLE'
+  /** What is to be done about the key of the device. */
+  readonly key: 'REPLACE' | 'PREPARE' | 'ANNOUNCE' | 'SHOW' | 'SETTLED'
   /** 0: none yet. */
   readonly incarnation: number
   /**
@@ -89,12 +97,13 @@ export interface LinkState {
 }
 
 /**
- * The steps, in the order of what depends on what: identity, incarnation, rules without which nothing can be decided,
+ * The steps, in the order of what depends on what: identity, its key, incarnation, rules without which nothing can be decided,
  * what is owed to the cloud, newer rules, sessions. Rows are tried from the top; a row that says "only" ends the plan.
  *
  * | state                                              | steps                                   |
  * |----------------------------------------------------|-----------------------------------------|
  * | not enrolled                                       | enroll only, if there is a token        |
+ * | another key is wanted, ready, taken, or unknown     | prepare-, announce-, replace-key, show-links only |
  * | no incarnation, or one that is abandoned           | attach only                             |
  * | a closed incarnation with nothing left             | attach only                             |
  * | an instance has no policy                          | fetch-policy                            |
@@ -107,6 +116,8 @@ export interface LinkState {
  */
 export function plan(state: LinkState): readonly Step[] {
   if (state.enrollment !== 'DONE') return state.enrollment === 'POSSIBLE' ? [{ kind: 'enroll' }] : []
+  const key = keyStep(state.key)
+  if (key !== undefined) return [key]
   if (state.incarnation === 0 || state.fence === 'ABANDONED') return [{ kind: 'attach' }]
   if (state.fence === 'CLOSED' && !state.unacknowledged && state.unsealed === 0) return [{ kind: 'attach' }]
 
@@ -118,6 +129,21 @@ export function plan(state: LinkState): readonly Step[] {
     ...wanted.filter(({ applied, newest }) => applied !== 0 && newest > applied).map(fetch),
     ...sessionSteps(state),
   ]
+}
+
+function keyStep(state: LinkState['key']): Step | undefined {
+  switch (state) {
+    case 'REPLACE':
+      return { kind: 'replace-key' }
+    case 'PREPARE':
+      return { kind: 'prepare-key' }
+    case 'ANNOUNCE':
+      return { kind: 'announce-key' }
+    case 'SHOW':
+      return { kind: 'show-links' }
+    case 'SETTLED':
+      return undefined
+  }
 }
 
 function segmentSteps(state: LinkState): readonly Step[] {

@@ -11,6 +11,7 @@ export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatus
     instanceIds: [instanceId],
     incarnation: 1,
     fenced: false,
+    key: { id: '-3gXeJ8G0ZLmVPG6B3oMVl1XYBkkTAqpGmbX3Q8dfPo', since: 1_799_000_000_000, next: null },
     hold: null,
     connected: true,
     lastContactAt: 1_799_999_990_000,

@@ -15,6 +15,7 @@ const session: SessionState = {
 /** Nothing to do: all is delivered, known and young. */
 const IDLE: LinkState = {
   enrollment: 'DONE',
+  key: 'SETTLED',
   incarnation: 1,
   fence: 'NONE',
   unacknowledged: false,
@@ -117,6 +118,7 @@ test('a session is opened, kept alive, asked for when somebody looks, and checke
 
 const state = fc.record<LinkState>({
   enrollment: fc.constantFrom('DONE', 'POSSIBLE', 'IMPOSSIBLE'),
+  key: fc.constantFrom('SETTLED', 'PREPARE', 'ANNOUNCE', 'REPLACE', 'SHOW'),
   incarnation: fc.nat({ max: 3 }),
   fence: fc.constantFrom('NONE', 'FENCED', 'CLOSED'),
   unacknowledged: fc.boolean(),

@@ -7,12 +7,20 @@ import type { AccountId, Posting } from '../../core/account.ts'
 import type { Micro } from '../../core/amount.ts'
 import type { Counters, Want } from '../../core/grant.ts'
 import type { DeviceHold } from '../../protocol/edge/device-hold.ts'
+import type { KeyLink } from '../../protocol/edge/device-key.ts'
 import type { EntryBodyWire, SegmentWire } from '../../protocol/edge/sync.ts'
 
 /** Who this device is, from enrollment. The private key is not in here and not in the database. */
 export interface Identity {
   readonly deviceId: string
+  /** Thumbprint of the key of this device. */
   readonly keyId: string
+  /** Since when it has this key, best estimate, POSIX ms. Absent: not known. */
+  readonly keySince?: number
+  /** How it came to this key, oldest first: the newest links. Absent: it has had no other. */
+  readonly keyLinks?: readonly KeyLink[]
+  /** The key that shall take its place, and since when that is ordered, POSIX ms. Null or absent: none shall. */
+  readonly nextKey?: { readonly id: string; readonly since: number } | null
   readonly instanceIds: readonly string[]
   /** Public signing keys of the cloud as JWK text, pinned at enrollment or named by a later trusted policy. */
   readonly trustedKeys: readonly string[]

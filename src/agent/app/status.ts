@@ -49,7 +49,7 @@ export function statusOf({
   wear,
   reloadNotice,
 }: StatusParts): AgentStatusWire {
-  const { deviceId, incarnation, fenced, hold, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
+  const { deviceId, incarnation, fenced, key, hold, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
   const grant = ledger.grant()
   const recording = journal.condition()
   const notice = reloadNotice()
@@ -66,6 +66,7 @@ export function statusOf({
     instanceIds: rest.policies.map(({ instanceId }) => instanceId),
     incarnation,
     fenced,
+    key,
     hold,
     connected,
     lastContactAt,

@@ -316,7 +316,7 @@ async function signIn(
   const network = createExchange({ ...EXCHANGE_DEFAULTS, silenceMs: 10_000, durationMs: 20_000, extraCa })
   try {
     const key = await openKeyFile({ path: keyPath, create: false })
-    const tokens = new DeviceTokens(key, { wall: io.now, sinceBoot: () => performance.now() })
+    const tokens = new DeviceTokens({ current: key }, { wall: io.now, sinceBoot: () => performance.now() })
     const answer = await network.exchange({
       method: 'GET',
       url: `${identity.edgeUrl.replace(/\/+$/, '')}/instances/${instanceId}/policy`,

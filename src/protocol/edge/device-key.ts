@@ -11,7 +11,7 @@ import { uuid } from '../wire.ts'
 export const thumbprintText = z.string().regex(/^[\w-]{43}$/, 'must be a thumbprint')
 
 /** Links that a device keeps, the newest ones, and shows at a time. */
-const KEY_LINKS_MAX = 64
+export const KEY_LINKS_MAX = 64
 
 /** Text that both halves of a link sign. */
 export const keyChange = z.strictObject({

@@ -34,6 +34,8 @@ export const agentStatus = z.strictObject({
   /** 0: not attached yet. */
   incarnation: z.int().min(0),
   fenced: z.boolean(),
+  /** The key of the device; `since` null: not known, `next` null: none shall follow it. */
+  key: z.strictObject({ id: z.string(), since: instant.nullable(), next: z.string().nullable() }),
   /** How an administrator holds the device back; null: nobody does. */
   hold: deviceHold.nullable(),
   /** The last exchange with the cloud got an answer. */

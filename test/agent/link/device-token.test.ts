@@ -20,7 +20,7 @@ const identity: Identity = {
 test('a device token has the claims of a client token and lives for minutes', async () => {
   const key = await makeDeviceKey()
   const time = new FakeTime()
-  const token = await new DeviceTokens(key, time).token(identity)
+  const token = await new DeviceTokens({ current: key }, time).token(identity)
   const { payload } = await jwtVerify(token, await importJWK(key.publicJwk, 'EdDSA'), {
     currentDate: new Date(time.truth()),
   })
@@ -37,7 +37,7 @@ test('a device token has the claims of a client token and lives for minutes', as
 
 test('a token is used again while it has time left, and not for another set of instances', async () => {
   const time = new FakeTime()
-  const tokens = new DeviceTokens(await makeDeviceKey(), time)
+  const tokens = new DeviceTokens({ current: await makeDeviceKey() }, time)
   const first = await tokens.token(identity)
   time.advance(179_000)
   expect(await tokens.token(identity)).toBe(first)
@@ -49,7 +49,7 @@ test('a token is used again while it has time left, and not for another set of i
 
 test('a wall clock that somebody sets does not make a token live longer', async () => {
   const time = new FakeTime()
-  const tokens = new DeviceTokens(await makeDeviceKey(), time)
+  const tokens = new DeviceTokens({ current: await makeDeviceKey() }, time)
   const first = await tokens.token(identity)
   time.wallErrorMs = -86_400_000
   time.advance(200_000)
@@ -96,7 +96,7 @@ test('a cloud that goes on refusing is asked twice and not for ever', async () =
 })
 
 test('every connection to the broker has a token of its own', async () => {
-  const tokens = new DeviceTokens(await makeDeviceKey(), new FakeTime())
+  const tokens = new DeviceTokens({ current: await makeDeviceKey() }, new FakeTime())
   const kept = await tokens.token(identity)
   expect(decodeJwt(await tokens.fresh(identity))).toEqual(decodeJwt(kept))
 })

@@ -1,10 +1,10 @@
 import { generateKeyPairSync } from 'node:crypto'
-import { chmod, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { chmod, mkdtemp, readdir, readFile, rm, stat, unlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { importJWK } from 'jose'
-import { afterEach, beforeEach, expect, test } from 'vitest'
-import { openKeyFile } from '../../../src/agent/adapters/key-file/key-file.ts'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { type KeyFilesOptions, openKeyFile, openKeyFiles } from '../../../src/agent/adapters/key-file/key-file.ts'
 import { openDocument, signDocument, thumbprint } from '../../../src/protocol/signing.ts'
 
 let folder = ''
@@ -82,4 +82,64 @@ test('of two processes that make the key at the same time both use the same one'
   expect(opened.length).toBeGreaterThan(0)
   const stored = await openKeyFile({ path: file(), create: true })
   for (const key of opened) expect(key).toMatchObject({ publicJwk: stored.publicJwk })
+})
+
+describe('a key that shall follow', () => {
+  const files = async () => {
+    const path = file()
+    const options = { path, nextPath: `${path}.next`, create: true } satisfies KeyFilesOptions
+    return { options, keys: await openKeyFiles(options) }
+  }
+
+  test('is made once, is there after a restart, and takes the name of the one in use', async () => {
+    const { options, keys } = await files()
+    const before = keys.current.signer.keyId
+    expect(keys.next).toBeNull()
+    const made = await keys.prepare()
+    expect(await keys.prepare()).toBe(made)
+    expect((await stat(options.nextPath)).mode & 0o777).toBe(0o600)
+    const again = await openKeyFiles(options)
+    expect([again.current.signer.keyId, again.next?.signer.keyId]).toEqual([before, made.signer.keyId])
+    await again.replace()
+    expect([again.current.signer.keyId, again.next]).toEqual([made.signer.keyId, null])
+    const last = await openKeyFiles(options)
+    expect([last.current.signer.keyId, last.next]).toEqual([made.signer.keyId, null])
+    expect((await readdir(dirname(options.path))).length).toBe(1)
+  })
+
+  test('is made anew when it was discarded', async () => {
+    const { options, keys } = await files()
+    const made = await keys.prepare()
+    await keys.discard()
+    await keys.discard()
+    expect((await openKeyFiles(options)).next).toBeNull()
+    expect((await keys.prepare()).signer.keyId).not.toBe(made.signer.keyId)
+  })
+
+  test('of a key that is provided is provided as well, and neither file is touched', async () => {
+    const [path, nextPath] = [file(), `${file()}.2`]
+    const first = await openKeyFile({ path, create: true })
+    const second = await openKeyFile({ path: nextPath, create: true })
+    const alone = await openKeyFiles({ path, nextPath: null, create: false })
+    await expect(alone.prepare()).rejects.toMatchObject({ code: 'DEVICE_KEY_PROVIDED' })
+    const keys = await openKeyFiles({ path, nextPath, create: false })
+    expect((await keys.prepare()).signer.keyId).toBe(second.signer.keyId)
+    await keys.discard()
+    await keys.replace()
+    expect([keys.current.signer.keyId, keys.next]).toEqual([second.signer.keyId, null])
+    expect((await openKeyFile({ path, create: false })).signer.keyId).toBe(first.signer.keyId)
+    const both = await openKeyFiles({ path: nextPath, nextPath, create: false })
+    expect(both.next).toBeNull()
+  })
+
+  test('that cannot be written, or take the place, says so', async () => {
+    const { options, keys } = await files()
+    const nowhere = await openKeyFiles({ ...options, nextPath: join(options.path, 'no', 'directory') }).catch(
+      (error: unknown) => error,
+    )
+    expect(nowhere).toMatchObject({ code: 'DEVICE_KEY_UNUSABLE' })
+    await keys.prepare()
+    await unlink(options.nextPath)
+    await expect(keys.replace()).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+  })
 })

@@ -73,6 +73,15 @@ export class Disk {
   /** Most entries of one segment. */
   segmentEntriesMax = SEGMENT_ENTRIES_MAX
 
+  /** Something became durable: the process may end here. */
+  committed(): void {
+    this.commits += 1
+    this.commitsUntilCrash -= 1
+    if (this.commitsUntilCrash > 0) return
+    this.commitsUntilCrash = Infinity
+    throw new PowerCut()
+  }
+
   /** A copy of all of it, as a backup would take it. */
   copy(): Disk {
     return Object.assign(new Disk(), structuredClone(Object.fromEntries(Object.entries(this))))
@@ -371,12 +380,11 @@ export class MemoryJournal implements Journal {
         throw new CodedError('NOT_RECORDED', 'the disk is full')
       }
       const result = await work()
-      this.disk.commits += 1
-      this.disk.commitsUntilCrash -= 1
-      if (this.disk.commitsUntilCrash <= 0) {
-        this.disk.commitsUntilCrash = Infinity
+      try {
+        this.disk.committed()
+      } catch (error) {
         this.#dead = true
-        throw new PowerCut()
+        throw error
       }
       return result
     })

@@ -19,6 +19,7 @@ import { FakeCloud, INSTANCE, makeCloudKey } from './fake-cloud.ts'
 import { FakeTime } from './fake-time.ts'
 import { FaultyNetwork } from './faulty-network.ts'
 import { Disk, MemoryJournal } from './memory-journal.ts'
+import { type KeyPlace, MemoryKeys, signerOf } from './memory-keys.ts'
 import { policyWith } from './policies.ts'
 
 const LINE_ITEM = 'line-1'
@@ -42,6 +43,9 @@ export class TestDevice {
   readonly cloud: FakeCloud
   readonly network: FaultyNetwork
   readonly key: DeviceKey
+  /** Of the device itself, over restarts. */
+  readonly keyPlace: KeyPlace
+  keys: MemoryKeys
   readonly #how: TestDeviceOptions
   /** What charges are on. */
   charged = { instanceId: INSTANCE, lineItemId: LINE_ITEM, account: ACCOUNT }
@@ -64,8 +68,10 @@ export class TestDevice {
     this.cloud = cloud
     this.network = new FaultyNetwork(cloud.exchange)
     this.key = key
+    this.keyPlace = { current: key, next: null }
+    this.keys = this.#openKeys()
     this.#how = how
-    this.journal = new MemoryJournal(this.disk, key.signer)
+    this.journal = this.#openJournal()
   }
 
   /** A device with an enrollment token, before its first start. */
@@ -107,7 +113,8 @@ export class TestDevice {
   /** A process begins, with what the disk holds. */
   async start(): Promise<void> {
     const { time } = this
-    this.journal = new MemoryJournal(this.disk, this.key.signer)
+    this.keys = this.#openKeys()
+    this.journal = this.#openJournal()
     const snapshot = await this.journal.read()
     this.clock = new Clock(time, snapshot.clock)
     this.board = new PolicyBoard()
@@ -129,7 +136,7 @@ export class TestDevice {
       snapshot,
     )
     const fraction = this.#how.fraction ?? (() => 0.5)
-    const tokens = new DeviceTokens(this.key, this.clock)
+    const tokens = new DeviceTokens(this.keys, this.clock)
     const { exchange } = this.network
     this.link = await createLink({
       snapshot,
@@ -141,7 +148,7 @@ export class TestDevice {
       timers: time,
       randomness: { fraction, token: () => this.#token() },
       cloud: createCloudHttp({ exchange, tokens, pause: async () => undefined, fraction }),
-      key: this.key,
+      keys: this.keys,
       tokens,
       push: this.#how.push ?? null,
       enrollmentToken: async () => this.token,
@@ -282,6 +289,17 @@ export class TestDevice {
   async #stuck(): Promise<'UNKNOWN'> {
     for (let turns = 0; turns < 20; turns += 1) await new Promise((resolve) => setImmediate(resolve))
     return 'UNKNOWN'
+  }
+
+  #openKeys(): MemoryKeys {
+    return new MemoryKeys(this.keyPlace, this.disk, makeDeviceKey)
+  }
+
+  #openJournal(): MemoryJournal {
+    return new MemoryJournal(
+      this.disk,
+      signerOf(() => this.keys),
+    )
   }
 
   #token(): string {

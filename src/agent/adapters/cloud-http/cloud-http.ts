@@ -93,6 +93,18 @@ export function createCloudHttp(parts: CloudHttpParts): Cloud {
       return parse(accepted(answer), signedAnswer)
     },
 
+    async announceKey(device, body, signal) {
+      const url = edge(device, 'devices', device.deviceId, 'keys')
+      const answer = await callAs(device, { method: 'POST', url, body, repeatable: true, signal })
+      return parse(accepted(answer), signedAnswer)
+    },
+
+    async showKeyLinks(device, body, signal) {
+      const url = edge(device, 'devices', device.deviceId, 'keys', 'links')
+      const answer = await callAs(device, { method: 'POST', url, body, repeatable: true, signal })
+      return parse(accepted(answer), signedAnswer)
+    },
+
     async policy(device, instanceId, knownRevision, signal) {
       const url = edge(device, 'instances', instanceId, 'policy')
       const headers: Record<string, string> = knownRevision === 0 ? {} : { 'if-none-match': policyTag(knownRevision) }

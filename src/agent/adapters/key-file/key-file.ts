@@ -4,12 +4,12 @@
  * takes away could never come back.
  */
 import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto'
-import { link, open, readFile, stat, unlink } from 'node:fs/promises'
+import { link, open, readFile, rename, stat, unlink } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { importPKCS8 } from 'jose'
 import { CodedError } from '../../../protocol/errors.ts'
 import { publicJwk, thumbprint } from '../../../protocol/signing.ts'
-import type { DeviceKey } from '../../app/link/device-key.ts'
+import type { DeviceKey, DeviceKeys } from '../../app/link/device-key.ts'
 
 /** Read and write for the owner; nothing for anybody else. */
 const PRIVATE_MODE = 0o600
@@ -36,6 +36,78 @@ export async function openKeyFile({ path, create }: KeyFileOptions): Promise<Dev
   const written = await read(path, closedTo)
   if (written === undefined) throw unusable(path, 'it was removed as soon as it was written')
   return deviceKey(written, path)
+}
+
+export interface KeyFilesOptions extends KeyFileOptions {
+  /** Of the key that shall follow: made when it is wanted, or provided like the other one. Null: none is provided. */
+  readonly nextPath: string | null
+}
+
+/** @throws CodedError as {@link openKeyFile}, for either file; the next one may be missing */
+export async function openKeyFiles(options: KeyFilesOptions): Promise<DeviceKeys> {
+  const { create, nextPath } = options
+  const current = await openKeyFile(options)
+  const text = nextPath === null ? undefined : await read(nextPath, create ? 0o077 : 0o007)
+  const next = text === undefined || nextPath === null ? null : await deviceKey(text, nextPath)
+  return new KeyFiles(options, current, next?.signer.keyId === current.signer.keyId ? null : next)
+}
+
+/** The next key has a file of its own, which takes the name of the other one; what somebody provides is only read. */
+class KeyFiles implements DeviceKeys {
+  readonly #options: KeyFilesOptions
+  #current: DeviceKey
+  #next: DeviceKey | null
+
+  constructor(options: KeyFilesOptions, current: DeviceKey, next: DeviceKey | null) {
+    this.#options = options
+    this.#current = current
+    this.#next = next
+  }
+
+  get current(): DeviceKey {
+    return this.#current
+  }
+
+  get next(): DeviceKey | null {
+    return this.#next
+  }
+
+  async prepare(): Promise<DeviceKey> {
+    const { create, nextPath, path } = this.#options
+    if (this.#next !== null) return this.#next
+    if (!create || nextPath === null) {
+      throw new CodedError('DEVICE_KEY_PROVIDED', `The key of this device is provided as ${path}, and no other one is.`)
+    }
+    this.#next = await openKeyFile({ path: nextPath, create })
+    return this.#next
+  }
+
+  async discard(): Promise<void> {
+    const { create, nextPath } = this.#options
+    if (!create || nextPath === null) return
+    await changed(nextPath, () => unlink(nextPath).catch(ignoreMissing))
+    this.#next = null
+  }
+
+  async replace(): Promise<void> {
+    const { create, nextPath, path } = this.#options
+    const next = this.#next
+    if (next === null || nextPath === null) throw new Error('invariant: only a key that is there takes the place')
+    if (create) await changed(path, () => rename(nextPath, path))
+    this.#current = next
+    this.#next = null
+  }
+}
+
+/** Another name of a key is on the disk. @throws CodedError STATE_UNWRITABLE */
+async function changed(path: string, change: () => Promise<void>): Promise<void> {
+  try {
+    await change()
+    await syncDirectory(dirname(path))
+  } catch (cause) {
+    const reason = errnoOf(cause) ?? 'unknown reason'
+    throw new CodedError('STATE_UNWRITABLE', `The key file ${path} cannot be changed (${reason}).`, { cause })
+  }
 }
 
 async function read(path: string, closedTo: number): Promise<string | undefined> {

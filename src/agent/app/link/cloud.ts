@@ -5,6 +5,7 @@
  */
 import type { z } from 'zod'
 import type { attachRequest } from '../../../protocol/edge/attach.ts'
+import type { keyChangeRequest, keyLinksRequest } from '../../../protocol/edge/device-key.ts'
 import type { Enrollment, enrollmentRequest } from '../../../protocol/edge/enrollment.ts'
 import type { signedAnswer, syncRequest } from '../../../protocol/edge/sync.ts'
 import type { Identity } from '../journal.ts'
@@ -32,6 +33,9 @@ export interface Cloud {
   ): Promise<Enrollment>
   attach(device: Identity, request: z.input<typeof attachRequest>, signal: AbortSignal): Promise<SignedAnswer>
   sync(device: Identity, request: z.input<typeof syncRequest>, signal: AbortSignal): Promise<SignedAnswer>
+  /** @throws CodedError DEVICE_KEY_REFUSED among others */
+  announceKey(device: Identity, request: z.input<typeof keyChangeRequest>, signal: AbortSignal): Promise<SignedAnswer>
+  showKeyLinks(device: Identity, request: z.input<typeof keyLinksRequest>, signal: AbortSignal): Promise<SignedAnswer>
   /** @param knownRevision the one in force on the device; 0 for none */
   policy(device: Identity, instanceId: string, knownRevision: number, signal: AbortSignal): Promise<PolicyAnswer>
   /** Introductions of the cloud’s signing keys, oldest first; unbelieved. */

@@ -5,7 +5,7 @@
  */
 import { SignJWT } from 'jose'
 import type { Identity } from '../journal.ts'
-import type { DeviceKey } from './device-key.ts'
+import type { DeviceKeys } from './device-key.ts'
 import type { LinkClock } from './ports.ts'
 
 const LIFETIME_MS = 5 * 60_000
@@ -17,42 +17,44 @@ const BACKDATED_MS = 60_000
 const LEFT_MIN_MS = 2 * 60_000
 
 export class DeviceTokens {
-  readonly #key: DeviceKey
+  readonly #keys: Pick<DeviceKeys, 'current'>
   readonly #clock: Pick<LinkClock, 'wall' | 'sinceBoot'>
   #offsetMs = 0
-  #cached: { readonly audience: string; readonly token: string; readonly madeAt: number } | undefined
+  #cached: { readonly of: string; readonly token: string; readonly madeAt: number } | undefined
 
-  constructor(key: DeviceKey, clock: Pick<LinkClock, 'wall' | 'sinceBoot'>) {
-    this.#key = key
+  constructor(keys: Pick<DeviceKeys, 'current'>, clock: Pick<LinkClock, 'wall' | 'sinceBoot'>) {
+    this.#keys = keys
     this.#clock = clock
   }
 
   /** A token for calls by this device on its instances; the same one until it has little time left. */
   async token(device: Identity): Promise<string> {
-    const audience = [device.deviceId, ...device.instanceIds].join(' ')
+    const { keyId } = this.#keys.current.signer
+    const of = [keyId, device.deviceId, ...device.instanceIds].join(' ')
     const cached = this.#cached
     const age = cached === undefined ? Infinity : this.#clock.sinceBoot() - cached.madeAt
-    if (cached?.audience === audience && age < LIFETIME_MS - LEFT_MIN_MS) return cached.token
+    if (cached?.of === of && age < LIFETIME_MS - LEFT_MIN_MS) return cached.token
     const madeAt = this.#clock.sinceBoot()
     const token = await this.fresh(device)
-    this.#cached = { audience, token, madeAt }
+    this.#cached = { of, token, madeAt }
     return token
   }
 
   /** A token that nobody has seen yet. */
   async fresh(device: Identity): Promise<string> {
     const now = this.#clock.wall() + this.#offsetMs
+    const { signer } = this.#keys.current
     const seconds = (ms: number): number => Math.floor(ms / 1000)
     return new SignJWT({
       aud: [...device.instanceIds],
-      cnf: { jwk: { kid: this.#key.signer.keyId, kty: 'CLIENT' } },
+      cnf: { jwk: { kid: signer.keyId, kty: 'CLIENT' } },
     })
-      .setProtectedHeader({ alg: this.#key.signer.algorithm, typ: 'JWT' })
+      .setProtectedHeader({ alg: signer.algorithm, typ: 'JWT' })
       .setIssuer(device.deviceId)
       .setNotBefore(seconds(now - BACKDATED_MS))
       .setIssuedAt(seconds(now - BACKDATED_MS))
       .setExpirationTime(seconds(now + LIFETIME_MS))
-      .sign(this.#key.signer.privateKey)
+      .sign(signer.privateKey)
   }
 
   /** The cloud refused a token for its time. @param cloudNow what the cloud's clock showed in that answer, POSIX ms */

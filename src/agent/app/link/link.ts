@@ -16,6 +16,8 @@ import { type LinkMemory, remember } from './memory.ts'
 import type { Timers } from './ports.ts'
 import { type Push, readHint } from './push.ts'
 import { restorePolicies } from './restore-policies.ts'
+import { keyState } from './rotate-key.ts'
+import { RotationOrders, type RotationStanding } from './rotation-orders.ts'
 import { runRound } from './round.ts'
 import { type RoundResult, Rounds, type WakeReason } from './rounds.ts'
 import { showHold, type StepContext } from './step.ts'
@@ -38,6 +40,13 @@ export interface Link {
    */
   requestGrant(wants: readonly Want[], deadlineMs: number): Promise<void>
   status(): LinkStatus
+  /**
+   * Has the device replace its key, as soon as the cloud can be reached. Resolves when the order would survive a power cut;
+   * a round that is under way ends first.
+   *
+   * @throws CodedError NOT_ENROLLED, DEVICE_KEY_PROVIDED, STATE_UNWRITABLE, NOT_RECORDED, STOPPING
+   */
+  rotateKey(): Promise<RotationStanding>
 }
 
 export interface LinkStatus {
@@ -45,6 +54,7 @@ export interface LinkStatus {
   /** 0: not attached. */
   readonly incarnation: number
   readonly fenced: boolean
+  readonly key: KeyStatus
   readonly hold: DeviceHold | null
   /** The last exchange with the cloud got an answer. */
   readonly connected: boolean
@@ -73,7 +83,16 @@ export interface LinkStatus {
   readonly conditions: readonly HealthCondition[]
 }
 
-export interface LinkParts extends Omit<StepContext, 'memory' | 'health' | 'waiting' | 'signal'> {
+export interface KeyStatus {
+  /** Thumbprint of the one in use. */
+  readonly id: string
+  /** POSIX ms, best estimate; null: not known. */
+  readonly since: number | null
+  /** Of the one that shall follow it; null: none shall. */
+  readonly next: string | null
+}
+
+export interface LinkParts extends Omit<StepContext, 'memory' | 'health' | 'waiting' | 'rotation' | 'signal'> {
   /** The journal as it was read at the start of the process, before anything was recorded. */
   readonly snapshot: Snapshot
   readonly timers: Timers
@@ -91,6 +110,10 @@ export async function createLink(parts: LinkParts): Promise<Link> {
   return new CloudLink(parts, await remember(snapshot, closed))
 }
 
+function stopping(): CodedError {
+  return new CodedError('STOPPING', 'The agent is stopping.')
+}
+
 /** Subject of the conditions of the connection for hints. */
 const PUSH = 'push'
 
@@ -100,6 +123,7 @@ class CloudLink implements Link {
   readonly #health: Health
   readonly #waiting: WaitingRequests
   readonly #rounds: Rounds
+  readonly #rotation = new RotationOrders()
   readonly #pushStopped = new AbortController()
   #push: Promise<void> | null = null
   #pushConnected = false
@@ -125,6 +149,9 @@ class CloudLink implements Link {
 
   async start(): Promise<void> {
     const context = this.#context(this.#pushStopped.signal)
+    const { keys } = this.#parts
+    // The process ended between the two halves of a change.
+    if (keyState(keys, this.#memory, false) === 'REPLACE') await keys.replace()
     showHold(context, this.#memory.identity?.hold ?? null)
     await restorePolicies(context, this.#parts.snapshot.policies)
     this.#startPush()
@@ -144,6 +171,16 @@ class CloudLink implements Link {
     await waited
   }
 
+  async rotateKey(): Promise<RotationStanding> {
+    if (this.#memory.identity === null) {
+      throw new CodedError('NOT_ENROLLED', 'A device that is not enrolled has no key that the cloud knows.')
+    }
+    if (this.#broken || this.#stopped !== null) throw stopping()
+    const kept = this.#rotation.ask()
+    this.#rounds.wake('operator')
+    return kept
+  }
+
   stop(): Promise<void> {
     this.#stopped ??= this.#stop()
     return this.#stopped
@@ -155,6 +192,7 @@ class CloudLink implements Link {
       deviceId: memory.identity?.deviceId ?? null,
       incarnation: memory.incarnation,
       fenced: memory.fence !== 'NONE',
+      key: this.#key(),
       hold: memory.identity?.hold ?? null,
       connected: memory.contact === 'UP',
       lastContactAt: memory.lastContactAt,
@@ -181,6 +219,13 @@ class CloudLink implements Link {
     }
   }
 
+  #key(): KeyStatus {
+    const { signer } = this.#parts.keys.current
+    const { identity } = this.#memory
+    const since = identity?.keyId === signer.keyId ? (identity.keySince ?? null) : null
+    return { id: signer.keyId, since, next: identity?.nextKey?.id ?? null }
+  }
+
   /** Never rejects. */
   async #round(reasons: ReadonlySet<WakeReason>, signal: AbortSignal): Promise<RoundResult> {
     try {
@@ -196,13 +241,21 @@ class CloudLink implements Link {
   }
 
   #context(signal: AbortSignal): StepContext {
-    return { ...this.#parts, memory: this.#memory, health: this.#health, waiting: this.#waiting, signal }
+    return {
+      ...this.#parts,
+      memory: this.#memory,
+      health: this.#health,
+      waiting: this.#waiting,
+      rotation: this.#rotation,
+      signal,
+    }
   }
 
   #break(error: unknown): void {
     if (this.#broken) return
     this.#broken = true
     this.#waiting.letAllGo()
+    this.#rotation.failed(stopping())
     this.#pushStopped.abort()
     void this.#rounds.stop()
     this.#parts.onFatal(error)
@@ -211,6 +264,7 @@ class CloudLink implements Link {
   async #stop(): Promise<void> {
     await this.#rounds.stop()
     this.#waiting.letAllGo()
+    this.#rotation.failed(stopping())
     if (!this.#broken && this.#memory.contact === 'UP') await this.#sayGoodbye()
     this.#pushStopped.abort()
     await this.#push

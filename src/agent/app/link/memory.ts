@@ -30,9 +30,24 @@ export interface SessionMemory {
   tried: boolean
 }
 
+export interface KeyMemory {
+  /** The cloud's administrator wants another key. */
+  isAsked: boolean
+  /** The cloud did not take the next key. */
+  isRefused: boolean
+  /** Announced in this round already. */
+  isTried: boolean
+  /** The cloud seems to know an earlier key only. */
+  isUnknown: boolean
+  /** It was shown in this round already how the device came to its key. */
+  isShown: boolean
+}
+
 export interface LinkMemory {
   identity: Identity | null
   trust: Trust
+  /** What is under way about the key of the device; that another one is wanted for good stands in the identity. */
+  readonly key: KeyMemory
   /** The enrollment token that was refused, or has served, so that it is not tried again. */
   refusedToken: string | null
 
@@ -89,6 +104,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
   const memory: LinkMemory = {
     identity: null,
     trust: await Trust.of([]),
+    key: { isAsked: false, isRefused: false, isTried: false, isUnknown: false, isShown: false },
     refusedToken: null,
     attachNonce: null,
     incarnation: snapshot.incarnation,

@@ -4,6 +4,7 @@
  */
 import { plan, type LinkState, type Step } from '../../../core/plan.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import type { Identity } from '../journal.ts'
 import { attach } from './attach.ts'
 import { enroll } from './enroll.ts'
 import { fetchPolicy } from './fetch-policy.ts'
@@ -12,6 +13,7 @@ import { EARLY_PART, PLANS_PER_ROUND_MAX, ROUND_GAP_MS, SYNC_EVERY_MIN_MS } from
 import { type LinkMemory, takeIdentity } from './memory.ts'
 import type { RoundResult, WakeReason } from './rounds.ts'
 import { sealAndSend, sendSegment } from './send-segment.ts'
+import { KEY, announceKey, isUnknownKey, keyState, prepareKey, replaceKey, showLinks } from './rotate-key.ts'
 import { showHold, type StepContext, type StepResult } from './step.ts'
 
 /** Subjects of the conditions that a round which ends well, and has heard the cloud, has answered. */
@@ -27,7 +29,7 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
     for (let plans = 0; plans < PLANS_PER_ROUND_MAX; plans += 1) {
       let result: StepResult = 'GO_ON'
       for (step of plan(stateOf(context, token))) {
-        result = await take(context, step, token)
+        result = await takeAsKnown(context, step, token)
         if (result === 'PLAN_AGAIN') break
       }
       if (result === 'GO_ON') return end(context, token)
@@ -49,10 +51,11 @@ function mayEnroll({ identity, fence }: LinkMemory): boolean {
 
 /** What the planner sees. */
 function stateOf(context: StepContext, token: string | null): LinkState {
-  const { memory, ledger, waiting, clock, options } = context
+  const { memory, ledger, waiting, clock, options, keys, rotation } = context
   const offered = token !== null && token !== memory.refusedToken
   return {
     enrollment: mayEnroll(memory) && offered ? 'POSSIBLE' : memory.identity !== null ? 'DONE' : 'IMPOSSIBLE',
+    key: keyState(keys, memory, rotation.isAsked),
     incarnation: memory.incarnation,
     fence: memory.fence,
     unacknowledged: memory.unacknowledged !== null,
@@ -91,6 +94,8 @@ function begin({ memory }: StepContext, look: boolean): void {
   memory.looking ||= look || memory.lookAgain
   memory.lookAgain = false
   memory.wantsCarried = false
+  memory.key.isTried = false
+  memory.key.isShown = false
   for (const policy of memory.policies.values()) policy.tried = false
   for (const held of memory.sessions.values()) {
     held.tried = false
@@ -98,10 +103,29 @@ function begin({ memory }: StepContext, look: boolean): void {
   }
 }
 
+/** A cloud that does not know the key of the device is shown how the device came to it, once in a round. */
+async function takeAsKnown(context: StepContext, step: Step, token: string | null): Promise<StepResult> {
+  try {
+    return await take(context, step, token)
+  } catch (error) {
+    if (!isUnknownKey(context.memory, error)) throw error
+    context.memory.key.isUnknown = true
+    return 'PLAN_AGAIN'
+  }
+}
+
 async function take(context: StepContext, step: Step, token: string | null): Promise<StepResult> {
   switch (step.kind) {
     case 'enroll':
       return becomeKnown(context, token)
+    case 'prepare-key':
+      return prepareKey(context)
+    case 'announce-key':
+      return announceKey(context)
+    case 'replace-key':
+      return replaceKey(context)
+    case 'show-links':
+      return showLinks(context)
     case 'attach':
       return attach(context)
     case 'send-segment':
@@ -118,9 +142,9 @@ async function take(context: StepContext, step: Step, token: string | null): Pro
 }
 
 async function becomeKnown(context: StepContext, token: string | null): Promise<StepResult> {
-  const { cloud, key, journal, memory, signal, log } = context
+  const { cloud, keys, clock, journal, memory, signal, log } = context
   if (token === null) throw new Error('invariant: only a device with a token enrolls')
-  const enrolled = await enroll(cloud, key, token, signal)
+  const enrolled = await enroll(cloud, keys.current, token, signal)
   const before = memory.identity
   if (before !== null && before.deviceId !== enrolled.deviceId) {
     throw new CodedError(
@@ -132,7 +156,14 @@ async function becomeKnown(context: StepContext, token: string | null): Promise<
     )
   }
   const instanceIds = [...new Set([...(before?.instanceIds ?? []), ...enrolled.instanceIds])]
-  const identity = { ...enrolled, instanceIds }
+  const isSameKey = before?.keyId === enrolled.keyId
+  const keySince = isSameKey ? before.keySince : clock.reading().now
+  const identity: Identity = {
+    ...enrolled,
+    instanceIds,
+    ...(keySince === undefined ? {} : { keySince }),
+    ...(isSameKey ? { keyLinks: before.keyLinks ?? [], nextKey: before.nextKey ?? null } : {}),
+  }
   await journal.saveIdentity(identity)
   // The same token does not lift the next order. One whose answer could not be recorded is tried again.
   memory.refusedToken = token
@@ -180,6 +211,11 @@ function subjectOf(step: Step | undefined, { code }: CodedError): string {
     case 'send-segment':
     case 'seal-and-send':
       return 'sync'
+    case 'prepare-key':
+    case 'announce-key':
+    case 'replace-key':
+    case 'show-links':
+      return KEY
     case 'fetch-policy':
     case 'open-session':
     case 'heartbeat':

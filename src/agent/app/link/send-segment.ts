@@ -221,6 +221,7 @@ async function merged(
   memory.keeps = new Map(answer.releases.map(({ account, keep }) => [account, keep]))
   if (answer.directives.includes('release')) memory.releasing = true
   if (answer.directives.includes('sync')) memory.lookAgain = true
+  if (answer.replaceKey === identityOf(memory).keyId) memory.key.isAsked = true
   for (const held of memory.sessions.values()) {
     held.session = nextSession(held.session, { kind: 'SYNCED' }, clock.sinceBoot()).session
   }

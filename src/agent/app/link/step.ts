@@ -9,12 +9,13 @@ import { type DeviceHold, heldBack } from '../../../protocol/edge/device-hold.ts
 import { CodedError, type ErrorCode, firstProblem } from '../../../protocol/errors.ts'
 import { type DocumentKind, sha256 } from '../../../protocol/signing.ts'
 import type { Cloud, SignedAnswer } from './cloud.ts'
-import type { DeviceKey } from './device-key.ts'
+import type { DeviceKeys } from './device-key.ts'
 import { learnKeys } from './learn-keys.ts'
 import type { Health } from './health.ts'
 import type { LinkOptions } from './limits.ts'
 import type { LinkMemory } from './memory.ts'
 import type { LinkBoard, LinkClock, LinkJournal, LinkLedger, LinkLog, Randomness } from './ports.ts'
+import type { RotationOrders } from './rotation-orders.ts'
 import type { WaitingRequests } from './waiting-requests.ts'
 
 export interface StepContext {
@@ -26,7 +27,8 @@ export interface StepContext {
   readonly takeOrders: (orders: readonly SessionOrder[]) => void
   readonly randomness: Randomness
   readonly cloud: Cloud
-  readonly key: DeviceKey
+  readonly keys: DeviceKeys
+  readonly rotation: RotationOrders
   /** The enrollment token that the operator has provided; null for none. */
   readonly enrollmentToken: () => Promise<string | null>
   readonly log: LinkLog
