@@ -227,6 +227,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     sessions: agent.sessions,
     callers: { identify: openPeerCredentials(), rules: agent.callers },
     status: agent.status,
+    rotateKey: () => link.rotateKey(),
     inspection: {
       decision: agent.decision,
       log: () => ring.text(),

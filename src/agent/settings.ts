@@ -137,7 +137,7 @@ const options = {
     }),
     administer: text({
       reloadable: true,
-      help: 'Who may see and end the sessions of everybody.',
+      help: 'Who may see and end the sessions of everybody, and have the device replace its key.',
       default: 'uid:0',
       takes: WHO,
     }),

@@ -21,6 +21,7 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   devices: ['list devices, let a new one in, lock, drain or end one', () => import('./commands/devices.ts')],
   usage: ['export usage records, for billing', () => import('./commands/usage.ts')],
   status: ['show how the agent of this device is', () => import('./commands/status.ts')],
+  'rotate-key': ['have this device replace its key', () => import('./commands/rotate-key.ts')],
   doctor: ['look for what is wrong with the agent of this device', () => import('./commands/doctor.ts')],
   explain: ['show why a request was decided as it was', () => import('./commands/explain.ts')],
   logs: ['show the last log lines of the agent', () => import('./commands/logs.ts')],

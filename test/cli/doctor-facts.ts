@@ -44,7 +44,7 @@ export function healthy(changes: Partial<DoctorFacts> = {}): DoctorFacts {
     fileSystem: disk,
     reserveFileSystem: null,
     slack: file(`${STATE}/journal.db-slack`, { size: 16 * 1024 ** 2 }),
-    key: { ...file(`${STATE}/device.key`), problem: null, keyId: 'thumbprint' },
+    key: { ...file(`${STATE}/device.key`), problem: null, keyId: 'thumbprint', nextKeyId: null },
     database: file(`${STATE}/journal.db`),
     log: file(`${STATE}/journal.db-wal`),
     inspected: {

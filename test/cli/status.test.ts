@@ -14,6 +14,7 @@ test('it says in words how the agent is', async () => {
     'This device is working: connected, with 120 tokens at hand.',
     '',
     'device    0c1d8a1e-0000-4000-8000-000000000000',
+    'key       -3gXeJ8G0ZLmVPG6B3oMVl1XYBkkTAqpGmbX3Q8dfPo, for 11 days',
     'cloud     connected, last contact 10 seconds ago',
     'hints     connected',
     'ledger    12 entries, 3 not yet in the cloud',
@@ -41,7 +42,8 @@ test('a device that was never enrolled, and what is wrong with it, are shown too
   })
   await using agent = await fakeService('socket', { [path]: { body } })
   const { out } = await tallygate(['status', '--socket', agent.address])
-  expect(out).toContain('device    not enrolled\ncloud     not reached, last contact never\n')
+  expect(out).toContain('device    not enrolled\n')
+  expect(out).toContain('cloud     not reached, last contact never\n')
   expect(out).toContain('spending  not yet: never attached to the cloud')
   expect(out).toContain('\n! sync: CLOUD_UNREACHABLE: no route (since 2027-01-15T07:43:20.000Z)\n')
 })
@@ -139,4 +141,11 @@ describe('--watch', () => {
   test('is not for programs', async () => {
     expect(await tallygate(['status', '--watch', '--json'])).toMatchObject({ code: 64 })
   })
+})
+
+test('a key that shall be replaced is shown with the one that follows', async () => {
+  const key = { id: 'a'.repeat(43), since: null, next: 'b'.repeat(43) }
+  await using agent = await fakeService('socket', { [path]: { body: agentStatus({ key }) } })
+  const { out } = await tallygate(['status', '--socket', agent.address])
+  expect(out).toContain(`key       ${key.id}; ${key.next} shall take its place\n`)
 })

@@ -103,6 +103,7 @@ function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: numb
     instant === null ? 'never' : `${roughly(Math.max(0, now - instant))} ago`
   const facts = columns([
     ['device', status.deviceId ?? 'not enrolled'],
+    ['key', keyText(status, now)],
     ['cloud', `${status.connected ? 'connected' : 'not reached'}, last contact ${ago(status.lastContactAt)}`],
     ['hints', status.push.toLowerCase()],
     ['ledger', `${status.lastEntry} entries, ${status.backlog} not yet in the cloud`],
@@ -136,6 +137,11 @@ function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: numb
     ...(status.accounts.length === 0 ? [] : ['', ...accounts]),
     ...(conditions.length === 0 ? [] : ['', ...conditions]),
   ]
+}
+
+function keyText({ key: { id, since, next } }: AgentStatus, now: number): string {
+  const age = since === null ? '' : `, for ${roughly(Math.max(0, now - since))}`
+  return `${id}${age}${next === null ? '' : `; ${next} shall take its place`}`
 }
 
 function spending({ fenced, hold, incarnation, grant }: AgentStatus): string {

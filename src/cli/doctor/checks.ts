@@ -391,11 +391,23 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'key-fits',
-    run: ({ key: { keyId }, inspected: { identity } }) => {
+    run: ({ key: { keyId, nextKeyId }, inspected: { identity }, settings, now }) => {
       if (keyId === null || identity === null) return skip('key or enrollment is not there to compare')
-      return keyId === identity.keyId
-        ? ok('it is the key that was enrolled')
-        : fail('another key was enrolled', 'Put that key back, or enroll the device again: the cloud refuses this one.')
+      const { keySince, nextKey = null } = identity
+      const age = keySince === undefined ? '' : `, for ${roughly(Math.max(0, now - keySince))}`
+      if (keyId === identity.keyId) {
+        const wanted = nextKey === null ? '' : `; ${nextKey.id} shall take its place once the cloud is reached`
+        return ok(`it is the key of the device: ${keyId}${age}${wanted}`)
+      }
+      if (nextKeyId === identity.keyId) {
+        return settings.device.keyFile === null
+          ? warn('a change of the key was cut off', 'Start the agent: it completes it.')
+          : ok(`device.next_key_file is the key of the device: ${nextKeyId}${age}`)
+      }
+      return fail(
+        'the device has another key',
+        'Put the newest key back, or enroll the device again: the cloud refuses this one.',
+      )
     },
   },
   {

@@ -77,7 +77,10 @@ export interface DoctorFacts {
   /** Of the reserve directory; null where nothing is reserved ahead. */
   readonly reserveFileSystem: FileSystemFacts | Problem | null
   readonly slack: FileFacts
-  readonly key: FileFacts & { readonly problem: Problem | null; readonly keyId: string | null }
+  readonly key: FileFacts & { readonly problem: Problem | null; readonly keyId: string | null } & {
+    /** Of the key that shall follow; null: none is there. */
+    readonly nextKeyId: string | null
+  }
   readonly database: FileFacts
   readonly log: FileFacts
   readonly inspected: InspectedDatabase

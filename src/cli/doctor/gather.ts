@@ -8,10 +8,12 @@ import { connect } from 'node:net'
 import { dirname, join, resolve } from 'node:path'
 import Database from 'better-sqlite3'
 import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/adapters/cloud-http/exchange.ts'
-import { openKeyFile } from '../../agent/adapters/key-file/key-file.ts'
+import { openKeyFiles } from '../../agent/adapters/key-file/key-file.ts'
+import { keyFilesOf } from '../../agent/adapters/key-file/key-paths.ts'
 import { inspectDatabase } from '../../agent/adapters/sqlite/inspect-database.ts'
 import { readLedger } from '../../agent/adapters/sqlite/read-ledger.ts'
 import type { Identity } from '../../agent/app/journal.ts'
+import type { DeviceKeys } from '../../agent/app/link/device-key.ts'
 import { DeviceTokens } from '../../agent/app/link/device-token.ts'
 import { type Verification, verifyLedger } from '../../agent/app/verify-ledger.ts'
 import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
@@ -26,7 +28,7 @@ import { softwareVersion } from '../software-version.ts'
 import type { Io } from '../io.ts'
 import { lookAtEndpoint } from './endpoint.ts'
 import { type SettingsSources, sourcesOf } from './sources.ts'
-import type { DoctorFacts, FileFacts, FileSystemFacts, Problem } from './facts.ts'
+import { type DoctorFacts, type FileFacts, type FileSystemFacts, type Problem, isProblem } from './facts.ts'
 
 export interface GatherOptions {
   /** Of the agent, where its settings do not say. */
@@ -53,8 +55,8 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     fileSystemOf(directory),
     settings.durability === 'reserved' ? fileSystemOf(settings.reserve.directory) : null,
   ])
-  const keyPath = settings.device.keyFile ?? join(directory, 'device.key')
-  const key = await keyOf(keyPath)
+  const keys = await keysOf(settings)
+  const key = keyOf(keyFilesOf(settings).path, keys)
   const { identity } = inspected
   const extraCa = textOf(settings.tls.caFile)
   const reach = async (url: string | null | undefined) =>
@@ -90,7 +92,7 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     memory: memoryOf(configuration.process ?? agents[0]?.pid ?? null),
     cloud,
     broker,
-    signIn: isReached && identity !== null ? await signIn(io, identity, keyPath, extraCa, inspected.policies[0]) : null,
+    signIn: isReached && identity !== null ? await signIn(io, identity, keys, extraCa, inspected.policies[0]) : null,
   }
 }
 
@@ -197,15 +199,20 @@ async function fileSystemOf(directory: string): Promise<FileSystemFacts | Proble
   }
 }
 
-async function keyOf(path: string): Promise<DoctorFacts['key']> {
-  const file = fileOf(path)
+async function keysOf(settings: AgentSettings): Promise<DeviceKeys | Problem> {
   try {
     // Missing, it would be made: a check makes nothing.
-    const { signer } = await openKeyFile({ path, create: false })
-    return { ...file, problem: null, keyId: signer.keyId }
+    return await openKeyFiles({ ...keyFilesOf(settings), create: false })
   } catch (error) {
-    return { ...file, problem: problemOf(error), keyId: null }
+    return problemOf(error)
   }
+}
+
+function keyOf(path: string, keys: DeviceKeys | Problem): DoctorFacts['key'] {
+  const file = fileOf(path)
+  if (isProblem(keys)) return { ...file, problem: keys, keyId: null, nextKeyId: null }
+  const { current, next } = keys
+  return { ...file, problem: null, keyId: current.signer.keyId, nextKeyId: next?.signer.keyId ?? null }
 }
 
 async function verificationOf(path: string, problem: Problem | null): Promise<Verification | Problem> {
@@ -307,7 +314,7 @@ function timeZone({ env }: Io): DoctorFacts['timeZone'] {
 async function signIn(
   io: Io,
   identity: Identity,
-  keyPath: string,
+  keys: DeviceKeys | Problem,
   extraCa: string | null,
   policy: { readonly instanceId: string; readonly revision: number } | undefined,
 ): Promise<DoctorFacts['signIn']> {
@@ -315,8 +322,9 @@ async function signIn(
   if (instanceId === undefined) return null
   const network = createExchange({ ...EXCHANGE_DEFAULTS, silenceMs: 10_000, durationMs: 20_000, extraCa })
   try {
-    const key = await openKeyFile({ path: keyPath, create: false })
-    const tokens = new DeviceTokens({ current: key }, { wall: io.now, sinceBoot: () => performance.now() })
+    if (isProblem(keys)) return keys
+    const current = keys.next?.signer.keyId === identity.keyId ? keys.next : keys.current
+    const tokens = new DeviceTokens({ current }, { wall: io.now, sinceBoot: () => performance.now() })
     const answer = await network.exchange({
       method: 'GET',
       url: `${identity.edgeUrl.replace(/\/+$/, '')}/instances/${instanceId}/policy`,

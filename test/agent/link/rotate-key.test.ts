@@ -162,6 +162,9 @@ test('a directory that takes nothing leaves the device with the key that it has,
   device.keys.readOnly = true
   const kept = device.link.rotateKey()
   await Promise.all([expect(kept).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' }), device.settle()])
+  expect(device.conditions).toEqual([])
+  await twin.call('POST', `${path(device)}/rotate-key`)
+  await device.sync()
   expect(device.conditions).toEqual(['device: STATE_UNWRITABLE'])
   await device.charge(TOKEN)
   await device.sync()

@@ -230,6 +230,7 @@ describe('callers at the socket', () => {
       chmodSync(site.directory, 0o755)
       const id = await caller.open()
       expect(await callAs(LOWLY, site, '/tallygate/v1/status')).toMatch(/^403 .*CALLER_NOT_ALLOWED/)
+      expect(await callAs(LOWLY, site, '/tallygate/v1/rotate-key', 'POST')).toMatch(/^403 .*CALLER_NOT_ALLOWED/)
       expect(await callAs(LOWLY, site, '/livez')).toMatch(/^200/)
       expect(await callAs(LOWLY, site, `/api/v1.1/sessions/${id}`)).toMatch(/^404/)
       expect(await callAs(LOWLY, site, '/api/v1.1/sessions')).toBe('200 []')

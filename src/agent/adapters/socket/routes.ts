@@ -4,6 +4,7 @@
  */
 import { AGENT_DECISIONS_PATH } from '../../../protocol/local/decision.ts'
 import { AGENT_LOG_PATH } from '../../../protocol/local/log.ts'
+import { AGENT_ROTATE_KEY_PATH } from '../../../protocol/local/rotate-key.ts'
 import { AGENT_STATUS_PATH } from '../../../protocol/local/status.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
 
@@ -18,6 +19,7 @@ export type Route =
     }
   | { readonly to: 'status' }
   | { readonly to: 'log' }
+  | { readonly to: 'rotate-key' }
   /** In lower case. */
   | { readonly to: 'decision'; readonly correlationId: string }
   | { readonly to: 'live' }
@@ -34,6 +36,7 @@ const SESSION =
 
 const STATUS: Route = { to: 'status' }
 const LOG: Route = { to: 'log' }
+const ROTATE_KEY: Route = { to: 'rotate-key' }
 const LIVE: Route = { to: 'live' }
 const NOWHERE: Route = { to: 'nowhere' }
 const MALFORMED: Route = { to: 'malformed' }
@@ -43,7 +46,7 @@ export function route(method: string, url: string): Route {
   if (session !== null) return sessionRoute(method, session)
   if (method === 'POST') {
     const match = ACCESS.exec(url)
-    if (match === null) return NOWHERE
+    if (match === null) return url === AGENT_ROTATE_KEY_PATH ? ROTATE_KEY : NOWHERE
     const [, apiVersion, instanceId = ''] = match
     if (!UUID.test(instanceId)) return MALFORMED
     return { to: 'access', apiVersion: apiVersion as ApiVersion, instanceId: instanceId.toLowerCase() }

@@ -6,8 +6,10 @@
  */
 import { type IncomingMessage, STATUS_CODES, type Server, type ServerResponse, createServer } from 'node:http'
 import { Server as NetServer, type Socket } from 'node:net'
+import type { z } from 'zod'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { KeptDecision } from '../../../protocol/local/decision.ts'
+import type { keyRotation } from '../../../protocol/local/rotate-key.ts'
 import type { AgentStatusWire } from '../../../protocol/local/status.ts'
 import type { AccessAnswer, AccessCall } from '../../app/access.ts'
 import { type Caller, callerName } from '../../app/callers/caller.ts'
@@ -49,6 +51,8 @@ export interface SocketOptions {
     /** Remembers a refusal that stands in no ledger; returns its correlation id. */
     readonly refused: (error: CodedError, request: string, caller: string | null) => string
   }
+  /** Left out: there is nothing at its address. */
+  readonly rotateKey?: () => Promise<z.input<typeof keyRotation>>
   /** Left out: whoever may connect may do everything, and nobody is told from anybody else. */
   readonly callers?: {
     /** Null: the kernel does not say. */
@@ -203,6 +207,9 @@ class Door implements SocketServer {
         break
       case 'log':
         answer(this.#observed(request.socket, () => this.#options.inspection?.log() ?? '', 'application/x-ndjson'))
+        break
+      case 'rotate-key':
+        this.#rotateKey(request.socket, answer)
         break
       case 'live':
         answer(plain('{"live":true}'))
@@ -361,6 +368,21 @@ class Door implements SocketServer {
         return refused(new CodedError('DECISION_UNKNOWN', `this device keeps no decision ${correlationId}`))
       },
       (reply) => reply,
+      (error) => answer(this.#failure(error)),
+    )
+  }
+
+  #rotateKey(connection: Socket, answer: Answer): void {
+    const { rotateKey } = this.#options
+    const admitted = this.#admit(connection, 'administer')
+    if (rotateKey === undefined || admitted instanceof CodedError) {
+      answer(admitted instanceof CodedError ? refused(admitted) : NOWHERE)
+      return
+    }
+    this.#wait(
+      answer,
+      rotateKey,
+      (standing) => plain(JSON.stringify(standing)),
       (error) => answer(this.#failure(error)),
     )
   }

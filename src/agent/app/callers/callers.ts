@@ -1,6 +1,6 @@
 /**
  * Who may do what at the socket. There are three rings (use: access requests and own sessions; observe: the status;
- * administer: the sessions of everybody), and callers may be held to a number of requests per second, to tokens per hour,
+ * administer: the sessions of everybody, the key of the device), and callers may be held to a number of requests per second, to tokens per hour,
  * and to one requester, so that no application can starve another or spend in its name. Root and the user of the agent
  * stand in every ring: they own its state. What the caller says of itself counts for nothing.
  */

@@ -32,6 +32,8 @@ export function keyState(keys: DeviceKeys, memory: LinkMemory, isOrdered: boolea
 /** Makes the next key, and keeps that it is wanted: over restarts, and for as long as there is no connection. */
 export async function prepareKey(context: StepContext): Promise<StepResult> {
   const { keys, clock, memory, rotation, health, log } = context
+  // A technician is told himself; of everybody else's order the condition tells.
+  const isStanding = memory.key.isAsked || (memory.identity?.nextKey ?? null) !== null
   memory.key.isAsked = false
   try {
     // One that the cloud does not take is no better the next time.
@@ -50,7 +52,8 @@ export async function prepareKey(context: StepContext): Promise<StepResult> {
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
     rotation.failed(error)
-    return goOnWithout(context, error)
+    memory.key.isTried = true
+    return isStanding ? goOnWithout(context, error) : 'PLAN_AGAIN'
   }
 }
 
