@@ -125,6 +125,37 @@ test('by order of an administrator: with the next sync, once', async () => {
   await expectEqualLedgers(device)
 })
 
+test('an order that comes again before the change is done is the same order', async () => {
+  const device = await joined()
+  await twin.call('POST', `${path(device)}/rotate-key`)
+  // The answer to the announcement is spoilt: the round goes on, and its sync brings the order once more.
+  device.network.tamper = (request, answer) => (request.url.endsWith('/keys') ? { ...answer, body: '{' } : answer)
+  await device.sync()
+  await device.sync()
+  expect(device.link.status().key.next).not.toBeNull()
+  device.network.tamper = (_, answer) => answer
+  for (let more = 0; more < 3; more += 1) await device.sync()
+  expect(device.link.status().key.next).toBeNull()
+  expect(await actions(device)).toEqual(['REPLACE_DEVICE_KEY', 'ROTATE_DEVICE_KEY'])
+  await expectEqualLedgers(device)
+})
+
+test('a change that was cut off between ledger and file is completed at the start, without the twin', async () => {
+  const device = await joined()
+  device.disk.commitsUntilCrash = 3
+  const kept = device.link.rotateKey().catch(() => undefined)
+  await device.settle()
+  await kept
+  expect(device.keyPlace.next?.signer.keyId).toBe(device.disk.identity?.keyId)
+  device.network.down = true
+  await device.restart()
+  expect(keyOf(device)).toBe(device.disk.identity?.keyId)
+  expect(device.link.status().key).toMatchObject({ id: keyOf(device), next: null })
+  device.network.down = false
+  await device.sync()
+  await expectEqualLedgers(device)
+})
+
 test('offline the order is kept, over restarts, and carried out with the connection; decisions go on', async () => {
   const device = await joined()
   const before = keyOf(device)
