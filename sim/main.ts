@@ -22,7 +22,7 @@ const HELP = `Agent and twin in one process, in virtual time, with faults drawn 
   --defect NAME   with a deliberate defect
   --defects       list them
   --threads N     threads (as many as there are processors)
-  --minutes N     begin no further seed after so long
+  --minutes N     begin no further seed after so long, as after Ctrl-C
   --keep-going    do not stop at the first failure
   --no-shrink     do not look for a shorter failing run
   --json          the summary as JSON`
@@ -95,6 +95,12 @@ async function several(): Promise<number> {
   const seconds = (): number => (performance.now() - begun) / 1000
   const minutes = wholeNumber('minutes', values.minutes)
   let shownAt = 0
+  let isStopped = false
+  const stop = (): void => {
+    isStopped = true
+  }
+  // The first time: the seeds that run come to their end, and what there is is summed up. The second time ends the process.
+  process.once('SIGINT', stop)
   await runMany({
     seeds,
     options,
@@ -115,10 +121,11 @@ async function several(): Promise<number> {
         const line = `${totals.seeds}/${count} seeds, ${totals.steps} steps, ${failures.length} failed, ${shownAt.toFixed(0)} s`
         process.stderr.write(process.stderr.isTTY ? `\r${line}\x1b[K${isLast ? '\n' : ''}` : `${line}\n`)
       }
-      if (minutes > 0 && seconds() > minutes * 60) return false
+      if (isStopped || (minutes > 0 && seconds() > minutes * 60)) return false
       return failures.length === 0 || values['keep-going']
     },
   })
+  process.off('SIGINT', stop)
   if (values.json) {
     const shown = failures.map(({ seed, violation }) => ({ seed, violation }))
     console.log(JSON.stringify({ ...totals, seconds: seconds(), failures: shown }))
