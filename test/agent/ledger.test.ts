@@ -538,6 +538,20 @@ describe('whatever happens to the ledger', () => {
   })
 })
 
+describe('all room', () => {
+  it('is given up in as many parts as segments take of it', () => {
+    const device = new TestLedger()
+    const accounts = Array.from({ length: 900 }, (_, n) => `line/i/${'x'.repeat(2_000)}/${n}`)
+    device.grant(Object.fromEntries(accounts.map((account) => [account, 5n])))
+    const parts: number[] = []
+    for (let returns = device.ledger.giveUpRoom(); returns.length > 0; returns = device.ledger.giveUpRoom()) {
+      parts.push(returns.length)
+    }
+    expect(parts.length).toBeGreaterThan(1)
+    expect(parts.reduce((sum, part) => sum + part, 0)).toBe(900)
+  })
+})
+
 describe('entries that are recorded together', () => {
   const give = (n: number, amount: bigint) => entry(n, [{ account: A, amount }], { moves: 'refunded' })
   const take = (n: number, amount: bigint) => entry(n, [{ account: A, amount }])

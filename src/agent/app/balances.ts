@@ -7,6 +7,7 @@ import type { AccountId, Posting } from '../../core/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/amount.ts'
 import type { Room } from '../../core/decision.ts'
 import { room } from '../../core/grant.ts'
+import { counterBytesMax } from './counter-bytes.ts'
 import type { AccountState, GrantedAccount } from './journal.ts'
 
 interface Held {
@@ -19,6 +20,12 @@ interface Held {
   allowance?: Micro
   /** Room at or below which a top-up should be asked for; -1n once it was. */
   lowAt: Micro
+}
+
+/** How much is given up at a time: accounts, and the bytes that their counters take in a segment. */
+interface MostReturns {
+  readonly accounts: number
+  readonly bytes: number
 }
 
 const NOTHING_GRANTED: Room = { left: 0n, shortage: 'GRANT' }
@@ -127,12 +134,14 @@ export class Balances {
   }
 
   /** Raises `returned` by all room of at most `most` accounts, and says by how much. */
-  giveUp(most: number): readonly Posting[] {
+  giveUp(most: MostReturns): readonly Posting[] {
     const returns: Posting[] = []
+    let bytes = 0
     for (const [account, held] of this.#held) {
-      if (returns.length >= most) break
       const amount = room(held)
       if (held.unlimited || amount <= 0n) continue
+      bytes += counterBytesMax(account)
+      if (returns.length >= most.accounts || bytes > most.bytes) break
       held.returned += amount
       returns.push({ account, amount })
     }
@@ -140,13 +149,16 @@ export class Balances {
   }
 
   /** Raises `returned` by what is held of these accounts beyond the figure beside each, of at most `most` of them. */
-  giveUpAbove(keeps: ReadonlyMap<AccountId, Micro>, most: number): readonly Posting[] {
+  giveUpAbove(keeps: ReadonlyMap<AccountId, Micro>, most: MostReturns): readonly Posting[] {
     const returns: Posting[] = []
+    let bytes = 0
     for (const [account, keep] of keeps) {
       const held = this.#held.get(account)
-      if (returns.length >= most || held === undefined || held.unlimited) continue
+      if (held === undefined || held.unlimited) continue
       const amount = room(held) - keep
       if (amount <= 0n) continue
+      bytes += counterBytesMax(account)
+      if (returns.length >= most.accounts || bytes > most.bytes) break
       held.returned += amount
       // What is left is little on purpose: being low is no news.
       held.lowAt = -1n

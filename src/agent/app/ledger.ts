@@ -10,7 +10,7 @@ import { periodAt } from '../../core/compile.ts'
 import type { ClockReading, Room, RoomOf } from '../../core/decision.ts'
 import { type Want, room, sumPostings } from '../../core/grant.ts'
 import type { Policy } from '../../core/policy.ts'
-import { SEGMENT_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
+import { SEGMENT_ACCOUNTS_MAX, SEGMENT_COUNTERS_BYTES_MAX } from '../../protocol/edge/sync.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { accountsInSight } from './accounts-in-sight.ts'
 import { Balances } from './balances.ts'
@@ -30,8 +30,8 @@ import type {
 import type { Timers } from './link/ports.ts'
 import type { PolicyInForce } from './policy-board.ts'
 
-/** Accounts whose room is given up at once; more follow with the next segment. */
-const RETURNS_MAX = SEGMENT_ACCOUNTS_MAX / 2
+/** Accounts whose room is given up at once, and what their counters take; more follow with the next segment. */
+const RETURNS_MAX = { accounts: SEGMENT_ACCOUNTS_MAX / 2, bytes: SEGMENT_COUNTERS_BYTES_MAX / 2 }
 
 /** How long a device that was asked to give back wants no more of an account than it uses, ms. */
 const SCARCE_MS = 60 * 60_000

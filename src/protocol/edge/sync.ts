@@ -16,14 +16,21 @@ export const accountId = z.string().min(1).max(ACCOUNT_ID_MAX)
 /** Most entries of one segment; a longer backlog goes up in several. */
 export const SEGMENT_ENTRIES_MAX = 1_000
 
+/**
+ * Most JSON of one segment, and of its parts, bytes: in base64url, signed and sent with a nonce it fits the body of a sync.
+ * One entry may be larger than its part by itself; wants have what is left.
+ */
+export const SEGMENT_BYTES_MAX = 6_150_000
+export const SEGMENT_ENTRIES_BYTES_MAX = 2_000_000
+export const SEGMENT_COUNTERS_BYTES_MAX = 1_500_000
+export const SEGMENT_SESSIONS_BYTES_MAX = 1_000_000
+export const SEGMENT_WANTS_BYTES_MAX = 1_500_000
+
 /** Most text of the entries of one segment, in UTF-16 units; one entry may be larger than this by itself. */
 export const SEGMENT_TEXT_MAX = 1_000_000
 
 /** Most accounts that one segment may name in its counters, and in its wants. */
 export const SEGMENT_ACCOUNTS_MAX = 20_000
-
-/** Most JSON of the wants of one segment, bytes: what it does not hold is asked for with a later one. */
-export const SEGMENT_WANTS_BYTES_MAX = 1_500_000
 
 /** Most signed answers that go with one segment. */
 export const PROOFS_MAX = 32

@@ -1,10 +1,19 @@
 // A segment is sealed for good: whatever the device was asked for, the cloud must be able to take and to read it.
-import { expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { SYNC_BODY_BYTES_MAX } from '../../../src/cloud/app/edge/limits.ts'
 import { type AccountId, limitAccount } from '../../../src/core/account.ts'
 import { MICRO_MAX } from '../../../src/core/amount.ts'
-import { SEGMENT_ACCOUNTS_MAX, type Segment, segment } from '../../../src/protocol/edge/sync.ts'
-import { attach, journalIn, payloadOf, SEAL, temporaryDirectory } from '../harness.ts'
+import {
+  SEGMENT_ACCOUNTS_MAX,
+  SEGMENT_BYTES_MAX,
+  SEGMENT_COUNTERS_BYTES_MAX,
+  SEGMENT_ENTRIES_BYTES_MAX,
+  SEGMENT_SESSIONS_BYTES_MAX,
+  SEGMENT_WANTS_BYTES_MAX,
+  type Segment,
+  segment,
+} from '../../../src/protocol/edge/sync.ts'
+import { attach, entry, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../harness.ts'
 import { INSTANCE } from '../link/fake-cloud.ts'
 
 /** The limit of a requester whose name is as long as names may be. */
@@ -35,4 +44,71 @@ it('of more wants than a segment takes the first go with it, those of waiting re
   const read = readByTwin((await journal.seal({ ...SEAL, wants })).document)
   expect(read.wants.length).toBeGreaterThan(500)
   expect(read.wants).toEqual(wants.slice(0, read.wants.length))
+})
+
+describe('what is given up', () => {
+  const ACCOUNTS = 1_500
+  const accounts = Array.from({ length: ACCOUNTS }, (_, n) => accountOf(n))
+
+  it('beyond what a segment takes is told with the next one, and only then is the chain closed', async () => {
+    const journal = await journalIn(temporaryDirectory())
+    await attach(journal, Object.fromEntries(accounts.map((account) => [account, 100n])))
+    await journal.append([entry(1, [{ account: accountOf(ACCOUNTS - 1), amount: 30n }])], STAMP)
+    await journal.fence()
+    const returns = accounts.slice(0, -1).map((account) => ({ account, amount: 100n }))
+    const told = new Map<AccountId, bigint>()
+    const finals: boolean[] = []
+    for (let segments = 0; segments < 2; segments += 1) {
+      const { document, seq } = await journal.seal({ ...SEAL, returns: segments === 0 ? returns : [], final: true })
+      const read = readByTwin(document)
+      for (const { account, used, returned } of read.counters) {
+        expect(used).toBe(account === accountOf(ACCOUNTS - 1) ? 30n : 0n)
+        told.set(account, returned)
+      }
+      finals.push(read.final)
+      await journal.acknowledge(seq, null, null)
+    }
+    expect(told).toEqual(
+      new Map([[accountOf(ACCOUNTS - 1), 0n], ...returns.map((each) => [each.account, each.amount] as const)]),
+    )
+    expect(finals).toEqual([false, true])
+  })
+})
+
+it('entries that move more accounts than a segment takes go up in several', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  const accounts = Array.from({ length: 1_000 }, (_, n) => [accountOf(2 * n), accountOf(2 * n + 1)] as const)
+  await attach(journal, Object.fromEntries(accounts.flat().map((account) => [account, 100n])))
+  await journal.append(
+    accounts.map((pair, index) =>
+      entry(
+        index + 1,
+        pair.map((account) => ({ account, amount: 7n })),
+      ),
+    ),
+    STAMP,
+  )
+  let sent = 0
+  for (let segments = 0; sent < accounts.length; segments += 1) {
+    expect(segments).toBeLessThan(20)
+    const { document, seq } = await journal.seal(SEAL)
+    const read = readByTwin(document)
+    sent += read.entries.bodies.length
+    expect(read.counters).toHaveLength(2 * read.entries.bodies.length)
+    await journal.acknowledge(seq, null, null)
+  }
+})
+
+it('a segment that is full in every part fits the body of a sync', () => {
+  const parts = [
+    SEGMENT_ENTRIES_BYTES_MAX,
+    SEGMENT_COUNTERS_BYTES_MAX,
+    SEGMENT_SESSIONS_BYTES_MAX,
+    SEGMENT_WANTS_BYTES_MAX,
+  ]
+  expect(parts.reduce((sum, bytes) => sum + bytes, 0)).toBeLessThan(SEGMENT_BYTES_MAX)
+  const signed = `${'x'.repeat(200)}.${Buffer.alloc(SEGMENT_BYTES_MAX).toString('base64url')}.${'x'.repeat(100)}`
+  expect(Buffer.byteLength(JSON.stringify({ segment: signed, nonce: 'x'.repeat(64) }))).toBeLessThan(
+    SYNC_BODY_BYTES_MAX,
+  )
 })

@@ -11,13 +11,18 @@ import { SESSION_REST_MS } from '../../../core/session.ts'
 import {
   type EntryBodyWire,
   SEGMENT_ACCOUNTS_MAX,
+  SEGMENT_BYTES_MAX,
+  SEGMENT_COUNTERS_BYTES_MAX,
+  SEGMENT_ENTRIES_BYTES_MAX,
   SEGMENT_ENTRIES_MAX,
+  SEGMENT_SESSIONS_BYTES_MAX,
   SEGMENT_TEXT_MAX,
   type SegmentWire,
 } from '../../../protocol/edge/sync.ts'
 import { SEGMENT_SESSIONS_MAX, type SessionSnapshot } from '../../../protocol/edge/sessions.ts'
 import { CHAIN_START, entryHash, sha256 } from '../../../protocol/signing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
+import { counterBytesMax } from '../../app/counter-bytes.ts'
 import type {
   AccountState,
   ClockStamp,
@@ -302,12 +307,12 @@ export class JournalStore {
     const isComplete = lastEntry === Number(state.last_entry)
     if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
     const arrearsLeft = arrears?.left ?? 0
-    const final = order.final && isComplete && arrearsLeft === 0
+    const final = order.final && isComplete && entries.isAllTold && arrearsLeft === 0
 
     const seq = Number(state.last_seq) + 1
     const incarnation = Number(state.incarnation)
     const sessions = this.#unsealedSessions()
-    const payload: SegmentWire = {
+    const withoutWants: SegmentWire = {
       deviceId: identity.deviceId,
       incarnation,
       seq,
@@ -329,12 +334,13 @@ export class JournalStore {
       },
       arrears: arrears?.wire ?? null,
       backlog: Number(state.last_entry) - lastEntry + arrearsLeft,
-      wants: segmentWants(order.wants),
+      wants: [],
       policies: [...order.policies],
       sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
       final,
     }
-    const text = JSON.stringify(payload)
+    const bytesLeft = SEGMENT_BYTES_MAX - Buffer.byteLength(JSON.stringify(withoutWants))
+    const text = JSON.stringify({ ...withoutWants, wants: segmentWants(order.wants, bytesLeft) } satisfies SegmentWire)
     const hash = sha256(text)
     this.#plan = {
       incarnation,
@@ -650,8 +656,8 @@ export class JournalStore {
     const unsealed = this.#statements.unsealedSessions.all(SEGMENT_SESSIONS_MAX) as { id: string; snapshot: string }[]
     let length = 0
     return unsealed.filter(({ snapshot }, index) => {
-      length += snapshot.length
-      return index === 0 || length <= SEGMENT_TEXT_MAX
+      length += Buffer.byteLength(snapshot)
+      return index === 0 || length <= SEGMENT_SESSIONS_BYTES_MAX
     })
   }
 
@@ -660,7 +666,12 @@ export class JournalStore {
     state: StateRow,
     { returns }: SealOrder,
     own: boolean,
-  ): { readonly bodies: readonly string[]; readonly counters: ReadonlyMap<AccountId, SealedCounters> } {
+  ): {
+    readonly bodies: readonly string[]
+    readonly counters: ReadonlyMap<AccountId, SealedCounters>
+    /** No counter is left for a later segment, unless entries are. */
+    readonly isAllTold: boolean
+  } {
     const unsealed = this.#statements.unsealed.all(
       state.entry_base + state.sealed_entry,
       own ? SEGMENT_ENTRIES_MAX : 0,
@@ -669,9 +680,12 @@ export class JournalStore {
     const isComplete = BigInt(count) === state.last_entry - state.sealed_entry
     for (;;) {
       const bodies = unsealed.slice(0, count)
-      const counters =
-        isComplete && count === unsealed.length ? this.#countersNow(returns) : this.#countersAfter(bodies)
-      if (counters.size <= SEGMENT_ACCOUNTS_MAX || count <= 1) return { bodies, counters }
+      const isLast = isComplete && count === unsealed.length
+      const moved = isLast ? this.#movedNow() : this.#countersAfter(bodies)
+      if (countersFit(moved) || count <= 1) {
+        const isAllTold = !isLast || this.#addReturned(moved, returns)
+        return { bodies, counters: moved, isAllTold }
+      }
       count >>= 1
     }
   }
@@ -705,15 +719,36 @@ export class JournalStore {
     }
   }
 
-  /** Of every account that changed since the last segment, as they are, with what is given up by this one. */
-  #countersNow(returns: SealOrder['returns']): Map<AccountId, SealedCounters> {
-    const rows = this.#statements.changedAccounts.all() as AccountRow[]
-    const counters = new Map(rows.map(({ id, used, refunded, returned }) => [id, { used, refunded, returned }]))
-    for (const { account, amount } of returns) {
-      const counted = counters.get(account) ?? this.#sealedCounters(account)
-      counters.set(account, { ...counted, returned: counted.returned + amount })
+  /** Of every account that was charged, or charged back, since the last segment, as they are. */
+  #movedNow(): Map<AccountId, SealedCounters> {
+    const rows = this.#statements.movedAccounts.all() as AccountRow[]
+    return new Map(rows.map(({ id, used, refunded, returned }) => [id, { used, refunded, returned }]))
+  }
+
+  /**
+   * What is given up by this segment, and what was before and is not told yet. Where there is no place for an account that
+   * has nothing else to tell, the cloud hears of it with a later segment: until then it believes that the device holds more.
+   *
+   * @returns whether there was place for all of them
+   */
+  #addReturned(counters: Map<AccountId, SealedCounters>, returns: SealOrder['returns']): boolean {
+    const told = new Map<AccountId, SealedCounters>()
+    for (const { id, returned } of this.#statements.returnedAccounts.all() as AccountRow[]) {
+      told.set(id, { ...this.#sealedCounters(id), returned })
     }
-    return counters
+    for (const { account, amount } of returns) {
+      const counted = counters.get(account) ?? told.get(account) ?? this.#sealedCounters(account)
+      const more = { ...counted, returned: counted.returned + amount }
+      if (counters.has(account)) counters.set(account, more)
+      else told.set(account, more)
+    }
+    let bytes = countersBytes(counters.keys())
+    for (const [account, counted] of told) {
+      bytes += counterBytesMax(account)
+      if (counters.size >= SEGMENT_ACCOUNTS_MAX || bytes > SEGMENT_COUNTERS_BYTES_MAX) return false
+      counters.set(account, counted)
+    }
+    return true
   }
 
   /**
@@ -790,12 +825,24 @@ export class JournalStore {
 function fitting(bodies: readonly string[]): number {
   let count = 0
   let length = 0
+  let bytes = 0
   for (const body of bodies) {
     length += body.length
-    if (count > 0 && length > SEGMENT_TEXT_MAX) break
+    bytes += Buffer.byteLength(JSON.stringify(body)) + 1
+    if (count > 0 && (length > SEGMENT_TEXT_MAX || bytes > SEGMENT_ENTRIES_BYTES_MAX)) break
     count += 1
   }
   return count
+}
+
+function countersFit(counters: ReadonlyMap<AccountId, SealedCounters>): boolean {
+  return counters.size <= SEGMENT_ACCOUNTS_MAX && countersBytes(counters.keys()) <= SEGMENT_COUNTERS_BYTES_MAX
+}
+
+function countersBytes(accounts: Iterable<AccountId>): number {
+  let bytes = 0
+  for (const account of accounts) bytes += counterBytesMax(account)
+  return bytes
 }
 
 interface RescueRow {
@@ -855,8 +902,10 @@ function prepareStatements(database: Database.Database) {
     rescues: database.prepare('SELECT * FROM rescue ORDER BY at'),
     accounts: database.prepare('SELECT * FROM account'),
     account: database.prepare('SELECT * FROM account WHERE id = ?'),
-    changedAccounts: database.prepare(
-      'SELECT * FROM account WHERE used <> sealed_used OR refunded <> sealed_refunded OR returned <> sealed_returned',
+    movedAccounts: database.prepare('SELECT * FROM account WHERE used <> sealed_used OR refunded <> sealed_refunded'),
+    returnedAccounts: database.prepare(
+      `SELECT * FROM account
+         WHERE used = sealed_used AND refunded = sealed_refunded AND returned <> sealed_returned`,
     ),
     answers: database.prepare(
       'SELECT session, n, request_hash, body, status, policy_revision FROM answer ORDER BY entry_id, slot',

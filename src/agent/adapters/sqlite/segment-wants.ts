@@ -7,8 +7,13 @@ import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
 import type { Want } from '../../../core/grant.ts'
 import { SEGMENT_ACCOUNTS_MAX, SEGMENT_WANTS_BYTES_MAX, type SegmentWire } from '../../../protocol/edge/sync.ts'
 
-/** In order, as many as one segment takes. */
-export function segmentWants(wants: readonly Want[]): SegmentWire['wants'] {
+/**
+ * In order, as many as one segment takes.
+ *
+ * @param bytesLeft what the rest of the segment leaves of its size
+ */
+export function segmentWants(wants: readonly Want[], bytesLeft: number): SegmentWire['wants'] {
+  const bytesMax = Math.min(bytesLeft, SEGMENT_WANTS_BYTES_MAX)
   const written: SegmentWire['wants'] = []
   let bytes = 0
   for (const { account, atLeast, wanted } of wants) {
@@ -16,7 +21,7 @@ export function segmentWants(wants: readonly Want[]): SegmentWire['wants'] {
     if (account.length > ACCOUNT_ID_MAX) continue
     const want = { account, atLeast: countable(atLeast), wanted: countable(wanted) }
     bytes += Buffer.byteLength(JSON.stringify(want)) + 1
-    if (bytes > SEGMENT_WANTS_BYTES_MAX) break
+    if (bytes > bytesMax) break
     written.push(want)
   }
   return written
