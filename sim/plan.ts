@@ -99,6 +99,7 @@ export type Happening =
     }
   | { readonly kind: 'clock-step'; readonly device: number; readonly ms: number }
   | { readonly kind: 'snapshot' | 'restore' | 'clone' | 'wipe' | 'revoke' | 'release'; readonly device: number }
+  | { readonly kind: 'rotate-key'; readonly device: number; readonly by: 'TECHNICIAN' | 'ADMINISTRATOR' }
   | { readonly kind: 'twin-down'; readonly forMs: number }
   | {
       readonly kind: 'twin-trap'
@@ -298,6 +299,11 @@ const faults = {
     order: random.pick(['REQUEST', 'REQUEST', 'REQUEST', 'HEARTBEAT', 'HEARTBEAT', 'HALT', 'CLOSE'] as const),
     ...drawRequest(random, -1),
   }),
+  'rotate-key': (random, within) => ({
+    kind: 'rotate-key',
+    device: someDevice(random, within),
+    by: random.pick(['TECHNICIAN', 'ADMINISTRATOR'] as const),
+  }),
 } satisfies Record<string, Draw>
 
 export type FaultKind = keyof typeof faults
@@ -313,6 +319,9 @@ const often: Partial<Record<FaultKind, number>> = {
   'device-session': 20,
 }
 const rare: ReadonlySet<FaultKind> = new Set(['revoke', 'wipe', 'clone', 'restore', 'end', 'twin-restore'])
+
+/** Drawn by order only. */
+const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
   const random = new Random(`plan ${seed}`)
@@ -340,7 +349,7 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
 
   const swarm = random.stream('swarm')
   const chosen = FAULT_KINDS.filter((kind) => {
-    const drawn = swarm.chance(rare.has(kind) ? 0.25 : 0.5)
+    const drawn = !ordered.has(kind) && swarm.chance(rare.has(kind) ? 0.25 : 0.5)
     if (options.without?.includes(kind) === true) return false
     return drawn || options.always?.includes(kind) === true
   })

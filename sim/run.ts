@@ -9,7 +9,7 @@ import { createRateTable } from '../src/cloud/app/change-rate-tables.ts'
 import { mapLineItem } from '../src/cloud/app/map-line-item.ts'
 import { removeConsumptionLimit, setConsumptionLimit } from '../src/cloud/app/set-consumption-limit.ts'
 import { replaceActions } from '../src/cloud/app/change-actions.ts'
-import { releaseDevice, revokeDevice } from '../src/cloud/app/edge/devices.ts'
+import { releaseDevice, revokeDevice, rotateDeviceKey } from '../src/cloud/app/edge/devices.ts'
 import { holdDevice } from '../src/cloud/app/edge/hold-device.ts'
 import { setOfflinePolicy } from '../src/cloud/app/edge/offline-policy.ts'
 import { issueEnrollmentToken } from '../src/cloud/app/edge/issue-enrollment-token.ts'
@@ -21,12 +21,13 @@ import { loadSettings } from '../src/settings/load.ts'
 import { Secret } from '../src/settings/option.ts'
 import { Auditor, type RulesKnown, ownerOf } from './audit/auditor.ts'
 import { query } from './audit/query.ts'
-import { type Invariant, Violation } from './audit/violation.ts'
+import { type Invariant, Violation, wordsOf } from './audit/violation.ts'
 import { SOUND_DEVICE } from './defects/device-defects.ts'
 import { SOUND_TWIN } from './defects/twin-defects.ts'
 import { type Defect } from './defects/defects.ts'
 import { Application } from './device/application.ts'
 import { Disk } from './device/disk.ts'
+import { MachineKeys } from './device/machine-keys.ts'
 import { Machine } from './device/machine.ts'
 import {
   BEGIN,
@@ -284,7 +285,7 @@ class World {
       scheduler: this.#time,
       random,
       settings: settingsFor(this.#plan, device, token),
-      key: keyPair(`device ${device}`),
+      keys: new MachineKeys(`device ${device}`),
       disk,
       network: new Network({
         scheduler: this.#time,
@@ -406,6 +407,23 @@ class World {
           this.#count(this.#faults, what.kind)
           await (what.kind === 'revoke' ? revokeDevice : releaseDevice)(twin, deviceId, 'administrator')
           if (what.kind === 'revoke') this.#auditor.revoked(deviceId)
+        })
+        return
+      }
+      case 'rotate-key': {
+        const machine = this.#first(what.device)
+        const { deviceId } = ownerOf(machine.parts.disk.database)
+        if (deviceId === null) return
+        if (what.by === 'TECHNICIAN') {
+          // Whoever is stopping, or cannot write, says so.
+          machine.agent?.link.rotateKey().catch((error: unknown) => {
+            if (!(error instanceof CodedError)) machine.parts.onViolation(new Violation('ASSERTION', wordsOf(error)))
+          })
+          break
+        }
+        this.#byTwin(async (twin) => {
+          this.#count(this.#faults, what.kind)
+          await rotateDeviceKey(twin, deviceId, 'administrator')
         })
         return
       }

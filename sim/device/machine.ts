@@ -6,7 +6,6 @@
 import { createCloudHttp } from '../../src/agent/adapters/cloud-http/cloud-http.ts'
 import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
 import { openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
-import type { DeviceKeys } from '../../src/agent/app/link/device-key.ts'
 import type { AccessAnswer, AccessCall } from '../../src/agent/app/access.ts'
 import type { TimeSource } from '../../src/agent/app/clock.ts'
 import type { Journal, PendingEntry } from '../../src/agent/app/journal.ts'
@@ -20,9 +19,9 @@ import type { DeviceDefects } from '../defects/device-defects.ts'
 import type { Network } from '../world/network.ts'
 import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
-import type { KeyPair } from '../world/signatures.ts'
 import type { Disk } from './disk.ts'
 import { type Mishap, journalThread } from './journal-thread.ts'
+import type { MachineKeys } from './machine-keys.ts'
 import { VolatileMemory } from './volatile-memory.ts'
 
 /** A mishap that waits for its call. */
@@ -41,7 +40,7 @@ export interface MachineParts {
   readonly scheduler: Scheduler
   readonly random: Random
   readonly settings: AgentSettings
-  readonly key: KeyPair
+  readonly keys: MachineKeys
   readonly disk: Disk
   readonly network: Network
   readonly defects: DeviceDefects
@@ -344,7 +343,7 @@ class Process {
 
   async start(): Promise<void> {
     const machine = this.#machine
-    const { scheduler, random, settings, key, disk, network, defects, note, onTaken } = machine.parts
+    const { scheduler, random, settings, keys, disk, network, defects, note, onTaken } = machine.parts
     const alive = (): boolean => this.alive
     const fail = (error: unknown): void => machine.fail(this, error)
     note('the agent starts')
@@ -362,7 +361,7 @@ class Process {
           recentEntries: settings.explain.decisions,
           pastRulesBytesMax: settings.explain.rulesMax,
         },
-        sign: (payload) => signDocument('segment', payload, key.signer),
+        sign: (payload) => signDocument('segment', payload, keys.current.signer),
         now: () => late.now?.() ?? time.wall(),
         onBroken: fail,
       },
@@ -391,7 +390,7 @@ class Process {
     const agent = await assembleAgent({
       settings,
       journal: defects.journal(journal, disk),
-      keys: onlyKey(key),
+      keys,
       time,
       timers,
       randomness: { fraction: () => random.fraction(), token: () => random.token() },
@@ -402,7 +401,7 @@ class Process {
       soon: (call) => void machine.after(this, 0, call),
       cloud: (tokens) =>
         createCloudHttp({
-          exchange: defects.exchange(network.exchange(alive), key),
+          exchange: defects.exchange(network.exchange(alive), keys.current),
           tokens,
           pause: (ms) => new Promise((resolve) => void machine.after(this, ms, resolve)),
           fraction: () => random.fraction(),
@@ -459,12 +458,4 @@ class Process {
     await agent.link.stop()
     await this.#journal?.close()
   }
-}
-
-/** A device that has one key for its whole life. */
-function onlyKey(current: KeyPair): DeviceKeys {
-  const none = (): never => {
-    throw new Error('the keys of the simulation are not replaced')
-  }
-  return { current, next: null, prepare: none, discard: none, replace: none }
 }

@@ -4,12 +4,14 @@
  */
 import type { HttpAnswer, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
 import { attach } from '../../src/cloud/app/edge/attach.ts'
+import { announceKey, showLinks } from '../../src/cloud/app/edge/change-device-key.ts'
 import { enroll } from '../../src/cloud/app/edge/enroll.ts'
 import { signedPolicy } from '../../src/cloud/app/edge/policy-document.ts'
 import { signTime } from '../../src/cloud/app/edge/sign-time.ts'
 import { sync } from '../../src/cloud/app/edge/sync.ts'
 import { closeSession, heartbeat, heartbeatOfDevice, openSession } from '../../src/cloud/app/session-life.ts'
 import { attachRequest } from '../../src/protocol/edge/attach.ts'
+import { keyChangeRequest, keyLinksRequest } from '../../src/protocol/edge/device-key.ts'
 import { enrollmentRequest } from '../../src/protocol/edge/enrollment.ts'
 import { syncRequest } from '../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
@@ -43,12 +45,16 @@ async function route(twin: TwinProcess, request: HttpRequest): Promise<HttpAnswe
     return json(200, await enroll({ ...twin, addresses }, token, enrollmentRequest.parse(body)))
   }
 
+  const links = /^\/edge\/api\/v1\/devices\/([^/]+)\/keys\/links$/.exec(path)?.[1]
+  if (links !== undefined) return shownLinks(twin, links, headers['authorization'] ?? '', body)
+
   const { deviceId, instances } = await twin.authenticator.authenticate(headers['authorization'], twin.now())
   if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'This operation needs the token of a device.')
   const [, area, , , ...names] = path.split('/')
   if (area === 'edge' && names[0] === 'instances') return policy(twin, names[1] ?? '', headers['if-none-match'])
   if (area === 'edge') {
     if (names[1] !== deviceId) throw new CodedError('ACCESS_KIND_WRONG', 'The path names another device.')
+    if (names[2] === 'keys') return announced(twin, deviceId, body)
     return names[2] === 'attach' ? attached(twin, deviceId, body) : synced(twin, deviceId, body)
   }
 
@@ -83,6 +89,19 @@ async function attached(twin: TwinProcess, deviceId: string, body: unknown): Pro
   const order = attachRequest.parse(body)
   const answer = await twin.defects.attach(attach)(twin, deviceId, order)
   return said(twin, deviceId, order.nonce, answer)
+}
+
+const onKeyReplaced = (): void => undefined
+
+async function announced(twin: TwinProcess, deviceId: string, body: unknown): Promise<HttpAnswer> {
+  const { nonce, link } = keyChangeRequest.parse(body)
+  return said(twin, deviceId, nonce, await announceKey(twin, deviceId, nonce, link))
+}
+
+async function shownLinks(twin: TwinProcess, deviceId: string, bearer: string, body: unknown): Promise<HttpAnswer> {
+  const { nonce, links } = keyLinksRequest.parse(body)
+  const token = bearer.replace('Bearer ', '')
+  return said(twin, deviceId, nonce, await showLinks({ ...twin, onKeyReplaced }, deviceId, token, nonce, links))
 }
 
 async function synced(twin: TwinProcess, deviceId: string, body: unknown): Promise<HttpAnswer> {

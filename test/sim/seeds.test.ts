@@ -37,6 +37,16 @@ test(`${SEEDS} seeds break no promise`, { timeout: 120_000 + SEEDS * 4_000 }, as
   expect(await broken(seeds, SMALL)).toEqual([])
 })
 
+test(
+  'keys of devices are replaced among the other faults, and under a twin that is restored',
+  { timeout: 300_000 },
+  async () => {
+    const seeds = Array.from({ length: Math.ceil(SEEDS / 15) }, (_, index) => 520 + index)
+    const options: PlanOptions = { ...SMALL, always: ['rotate-key', 'twin-restore'], without: ['clone', 'restore'] }
+    expect(await broken(seeds, options)).toEqual([])
+  },
+)
+
 const failed = JSON.parse(readFileSync(new URL('./failed-seeds.json', import.meta.url), 'utf8')) as FailedSeed[]
 
 test('the seeds that have ever failed break no promise', { timeout: 120_000 + failed.length * 30_000 }, async () => {
