@@ -116,7 +116,7 @@ export type Happening =
   | { readonly kind: 'arrears-cap'; readonly lineItem: number; readonly cap: number }
   | { readonly kind: 'hold'; readonly device: number; readonly order: 'LOCK' | 'UNLOCK' | 'TERMINATE' }
   | { readonly kind: 'twin-backup' }
-  | { readonly kind: 'twin-restore'; readonly downMs: number }
+  | { readonly kind: 'twin-restore'; readonly downMs: number; readonly untold?: boolean }
   | ({
       readonly kind: 'device-session'
       readonly device: number
@@ -304,6 +304,10 @@ const faults = {
     device: someDevice(random, within),
     by: random.pick(['TECHNICIAN', 'ADMINISTRATOR'] as const),
   }),
+  'twin-restore-untold': (random) =>
+    random.chance(0.5)
+      ? { kind: 'twin-backup' }
+      : { kind: 'twin-restore', downMs: random.spread(MINUTE, 20 * MINUTE), untold: true },
 } satisfies Record<string, Draw>
 
 export type FaultKind = keyof typeof faults
@@ -318,7 +322,18 @@ const often: Partial<Record<FaultKind, number>> = {
   'death-after-answer': 6,
   'device-session': 20,
 }
-const rare: ReadonlySet<FaultKind> = new Set(['revoke', 'wipe', 'clone', 'restore', 'end', 'twin-restore'])
+const rare: ReadonlySet<FaultKind> = new Set([
+  'revoke',
+  'wipe',
+  'clone',
+  'restore',
+  'end',
+  'twin-restore',
+  'twin-restore-untold',
+])
+
+/** Drawn from a stream of their own: a seed that does not have them is what it is without them. */
+const apart: ReadonlySet<FaultKind> = new Set(['twin-restore-untold'])
 
 /** Drawn by order only. */
 const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
@@ -349,7 +364,10 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
 
   const swarm = random.stream('swarm')
   const chosen = FAULT_KINDS.filter((kind) => {
-    const drawn = !ordered.has(kind) && swarm.chance(rare.has(kind) ? 0.25 : 0.5)
+    const likely = rare.has(kind) ? 0.25 : 0.5
+    const drawn = apart.has(kind)
+      ? random.stream(`swarm ${kind}`).chance(0.15)
+      : !ordered.has(kind) && swarm.chance(likely)
     if (options.without?.includes(kind) === true) return false
     return drawn || options.always?.includes(kind) === true
   })

@@ -472,7 +472,7 @@ class World {
         return
       }
       case 'twin-restore': {
-        this.#restoreTwin(what.downMs)
+        this.#restoreTwin(what.downMs, what.untold !== true)
         return
       }
       case 'device-session': {
@@ -570,10 +570,10 @@ class World {
     }
   }
 
-  #restoreTwin(downMs: number): void {
+  #restoreTwin(downMs: number, told: boolean): void {
     const { auditor, backup } = { auditor: this.#auditor, backup: this.#backup }
     if (backup === null) return
-    this.#count(this.#faults, 'twin-restore')
+    this.#count(this.#faults, told ? 'twin-restore' : 'twin-restore, untold')
     this.#restoredAt = this.#time.now
     const before = this.#twin.backup()
     this.#lineItems = [...backup.lineItems]
@@ -581,8 +581,8 @@ class World {
     this.#actionIds = [...backup.actionIds]
     this.#sessions.clear()
     for (const [slot, id] of backup.sessions) this.#sessions.set(slot, id)
-    this.#twin.restore(backup.image, downMs)
-    auditor.twinRestored(before, this.#twin.database, backup.rules, this.#machines)
+    this.#twin.restore(backup.image, downMs, told)
+    auditor.twinRestored(before, this.#twin.database, backup.rules, this.#machines, told)
   }
 
   #deviceSession(what: Extract<Happening, { kind: 'device-session' }>): void {

@@ -191,14 +191,21 @@ export class Auditor {
    * incarnations that ended before the device's current one.
    *
    * @param before image of the database that is gone
+   * @param told the twin learns from the start; otherwise what it has forgotten can be granted again before a device has shown it
    */
-  twinRestored(before: Buffer, database: Sqlite.Database, rules: RulesKnown, machines: readonly Machine[]): void {
+  twinRestored(
+    before: Buffer,
+    database: Sqlite.Database,
+    rules: RulesKnown,
+    machines: readonly Machine[],
+    told: boolean,
+  ): void {
     this.#wasRestored = true
     this.#caps = new Map(rules.caps)
     replace(this.#inForce, rules.inForce)
     for (const deviceId of this.#revoked) if (!rules.revoked.has(deviceId)) this.#revoked.delete(deviceId)
     for (const deviceId of this.#terminated) if (!rules.terminated.has(deviceId)) this.#terminated.delete(deviceId)
-    this.#exposeForgotten(before, database)
+    this.#exposeForgotten(before, database, told)
     for (const entry of this.#entries.values()) {
       entry.isForgotten ||= entry.billedLines > 0
       entry.billedTokens = 0n
@@ -227,7 +234,7 @@ export class Auditor {
   /** Granted, but not known to a restored twin until all who have drawn on the account before have been heard of. */
   readonly #forgotten = new Books()
 
-  #exposeForgotten(before: Buffer, database: Sqlite.Database): void {
+  #exposeForgotten(before: Buffer, database: Sqlite.Database, told: boolean): void {
     const gone = new Sqlite(before)
     gone.defaultSafeIntegers(true)
     try {
@@ -242,8 +249,9 @@ export class Auditor {
         // Who has drawn on the account before is waited for; grants are known again before returns are.
         const granted = row.granted - (known?.granted ?? 0n)
         if (granted > 0n) {
-          this.#forgotten.add(nameOf(row), granted)
-          ;(known === undefined ? this.#exposure : this.#forgotten).add(row.account, granted)
+          const waits = told ? this.#forgotten : this.#exposure
+          waits.add(nameOf(row), granted)
+          ;(known === undefined ? this.#exposure : waits).add(row.account, granted)
         }
       }
     } finally {
@@ -571,6 +579,7 @@ export class Auditor {
       const row = query(twin, sql).get(deviceId, incarnation, account) as DeviceAccountRow | undefined
       if (row !== undefined) this.#checkSpent(row, learns(twin))
       else if (
+        !this.#everUnlimited.has(account) &&
         this.#arrearsCap(lineOf(account)) === 0n &&
         this.#exposure.get(`${deviceId} ${incarnation} ${account}`) === 0n
       )

@@ -139,12 +139,12 @@ export class Twin {
     return this.database.serialize()
   }
 
-  /** Somebody puts a backup in the place of the database, and says so when he starts the twin again. */
-  restore(image: Buffer, downMs: number): void {
+  /** Somebody puts a backup in the place of the database, and says so when he starts the twin again, or does not. */
+  restore(image: Buffer, downMs: number, told: boolean): void {
     this.#end()
     this.database.close()
     this.database = openImage(image)
-    this.#isRestored = true
+    this.#isRestored = told
     this.parts.onCommit()
     this.down(downMs)
   }

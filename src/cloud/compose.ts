@@ -202,6 +202,9 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     onRevoked: (deviceId) => push.drop(deviceId),
     onKeyReplaced,
     onVerdict: (verdict) => metrics.sync(verdict),
+    onRestored: (deviceId, instances) => {
+      log.warn({ code: 'STORE_RESTORED', deviceId, instances }, 'the store comes from a backup: the twin is learning')
+    },
     sessions: service,
   })
 

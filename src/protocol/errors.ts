@@ -562,6 +562,14 @@ export const ERRORS = catalogue({
     http: 429,
     retry: 'later',
   },
+  STORE_RESTORED: {
+    meaning:
+      'A device has shown what the twin itself has signed and does not know: its store comes from a backup, and nobody has said so.',
+    remedy:
+      'The twin learns what it has forgotten by itself. What it granted before this device came may have been sold twice; say `--store-restored true` when a backup is put back.',
+    http: 409,
+    retry: 'later',
+  },
   CLOUD_BEHIND: {
     meaning: 'The cloud has forgotten segments that it had acknowledged: it was restored from a backup.',
     remedy: 'The device sends them again; what it has not kept must be recovered from the backups of the cloud.',

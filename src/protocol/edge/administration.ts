@@ -96,7 +96,10 @@ export const auditList = z
     records: z.array(
       z.strictObject({
         at: instant,
-        /** Id of the administration key; of REPLACE_DEVICE_KEY the thumbprint of the key that the device had before. */
+        /**
+         * Id of the administration key; of REPLACE_DEVICE_KEY the thumbprint of the key that the device had before; of NOTICE_RESTORE
+         * `twin`: the device has shown what the twin has signed and does not know.
+         */
         by: z.string(),
         action: z.enum([
           'LOCK_DEVICE',
@@ -109,6 +112,7 @@ export const auditList = z
           'LOCK_SESSION',
           'UNLOCK_SESSION',
           'TERMINATE_SESSION',
+          'NOTICE_RESTORE',
         ]),
         deviceId: uuid.nullable(),
         sessionId: uuid.nullable(),

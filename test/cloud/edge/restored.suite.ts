@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/account.ts'
 import { accountLedger } from '../../../src/cloud/app/edge/account-ledger.ts'
 import { beginLearning, endLearning, overrideLearning, showLearning } from '../../../src/cloud/app/edge/learning.ts'
+import { showAudit } from '../../../src/cloud/app/edge/devices.ts'
 import { setOfflinePolicy } from '../../../src/cloud/app/edge/offline-policy.ts'
 import type { SyncAnswerWire } from '../../../src/protocol/edge/sync.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
@@ -278,6 +279,56 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(newest).toBe((known ?? 0) + 3)
       await beginLearning(twin.store, twin.time)
       expect(await revision()).toBeGreaterThan(Math.max(newest, twin.time))
+    })
+
+    it('notices by itself that it was restored, once, and says who has shown it', async () => {
+      const [one, two, three] = [await TestDevice.join(twin), await TestDevice.join(twin), await TestDevice.join(twin)]
+      await two.sync([want(LINE, 10n)])
+      const revision = async () =>
+        (await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision ?? 0
+      const known = await revision()
+      const shown: { sealed: Sealed; answer: string }[] = []
+      for (const device of [one, two]) {
+        const sealed = await device.seal()
+        shown.push({ sealed, answer: await forgottenAnswer(device, sealed, 300n) })
+      }
+      twin.time += 60_000
+      // A segment that is ahead says so without proof: a stolen key could stop all grants with it.
+      await send(two, await two.seal())
+      expect(await learning()).toEqual({ since: null, waitingFor: [] })
+      expect([await revision(), twin.restored]).toEqual([known, []])
+
+      const [first, second] = shown
+      if (first === undefined || second === undefined) throw new Error('there are two')
+      await send(one, first.sealed, [first.answer])
+      expect(twin.restored).toEqual([{ deviceId: one.id, instanceIds: [INSTANCE] }])
+      expect(await learning()).toMatchObject({ since: twin.time })
+      expect(await revision()).toBeGreaterThan(twin.time)
+      twin.time += 1_000
+      await three.sync([want(LINE, 0n, 100n)])
+      expect(three.room(LINE)).toBe(0n)
+      // More of the same past is no news.
+      await send(two, second.sealed, [second.answer])
+      expect(twin.restored).toHaveLength(1)
+      const { records } = await showAudit({ store: twin.store }, null, null, 10)
+      expect(records).toMatchObject([{ action: 'NOTICE_RESTORE', by: 'twin', deviceId: one.id }])
+    })
+
+    it('counts nobody as heard of by what the backup knows, also where its clock is behind that', async () => {
+      const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await one.sync([want(LINE, 10n)])
+      await two.sync([want(LINE, 10n)])
+      const before = twin.time
+      twin.time -= 60_000
+      await beginLearning(twin.store, twin.time)
+      expect(await learning()).toMatchObject({ since: before + 1, waitingFor: [{}, {}] })
+      await one.sync([want(LINE, 0n, 50n)])
+      expect(one.room(LINE)).toBe(10n)
+      twin.time = before + 1
+      await one.sync()
+      await two.sync()
+      await endLearning(twin.store)
+      expect(await learning()).toEqual({ since: null, waitingFor: [] })
     })
 
     it('waits for a device that has begun to show what was forgotten until it has shown all of it', async () => {

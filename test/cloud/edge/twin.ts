@@ -40,6 +40,8 @@ export class Twin implements AsyncDisposable {
   readonly keys: KeyRing
   readonly policies: Policies
   readonly heartbeats: string[] = []
+  /** What it was told of its own past that it does not know. */
+  readonly restored: { readonly deviceId: string; readonly instanceIds: readonly string[] }[] = []
   terms: EdgeTerms = {
     grantLifetimeMs: 7 * DAY,
     grantHorizonMs: DAY,
@@ -186,6 +188,9 @@ export class Twin implements AsyncDisposable {
         policies: this.policies,
         heartbeat: async (_tx, device) => {
           this.heartbeats.push(device.id)
+        },
+        onRestored: (id, instanceIds) => {
+          this.restored.push({ deviceId: id, instanceIds })
         },
       },
       await this.device(deviceId),

@@ -46,6 +46,13 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
       for (const row of rows) devices.push(await withInstances(sql, row))
       return devices
     },
+    async newestSync() {
+      const row = await db
+        .selectFrom('devices')
+        .select(({ fn }) => fn.max('last_sync_at').as('newest'))
+        .executeTakeFirst()
+      return row?.newest == null ? null : Number(row.newest)
+    },
     async countTrusted(instanceId) {
       const { count } = await db
         .selectFrom('device_instances')

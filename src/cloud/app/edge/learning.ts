@@ -17,11 +17,19 @@ export async function beginLearning(store: Pick<Store, 'read' | 'transaction'>, 
     await store.transaction(async (tx) => {
       for (const { id } of instances) {
         await passForgottenRevisions(tx, id, now)
-        await tx.edge.learning.begin(id, now)
+        await tx.edge.learning.begin(id, await learnsFrom(tx, now))
       }
     })
     if (instances.length < INSTANCES_PER_ROUND) return
   }
+}
+
+/**
+ * From when on devices have to be heard of: later than all that the backup knows of them, also on a host whose clock is
+ * behind the one on which the backup was made. Nobody counts as heard of before the clock has come so far.
+ */
+export async function learnsFrom(reader: Reader, now: number): Promise<number> {
+  return Math.max(now, ((await reader.edge.devices.newestSync()) ?? -1) + 1)
 }
 
 /** Ends it where everybody has been heard of. Always false: there is nothing to go on with at once. */

@@ -75,12 +75,13 @@ export type AuditedAction =
   | 'LOCK_SESSION'
   | 'UNLOCK_SESSION'
   | 'TERMINATE_SESSION'
+  | 'NOTICE_RESTORE'
 
 /** Who did what: written in the transaction that does it. */
 export interface AuditRecord {
   /** POSIX ms. */
   readonly at: number
-  /** Id of the administration key; of `REPLACE_DEVICE_KEY` that of the device's own key from before. */
+  /** Id of the administration key; of `REPLACE_DEVICE_KEY` that of the device's own key from before; of `NOTICE_RESTORE` `twin`. */
   readonly by: string
   readonly action: AuditedAction
   readonly deviceId: string | null

@@ -32,6 +32,8 @@ export interface EdgeReader {
     list(instanceId: string | null, offset: number, limit: number): Promise<readonly Device[]>
     /** Devices of the instance that are not revoked and have synced since the instant; the one named is left out. */
     countLive(instanceId: string, since: number, except: string): Promise<number>
+    /** When the newest segment of all devices was taken in; null before the first. */
+    newestSync(): Promise<number | null>
     /** Devices of the instance that are not revoked. */
     countTrusted(instanceId: string): Promise<number>
   }

@@ -23,6 +23,8 @@ export type SyncVerdict = Verdict['kind'] | 'UNREADABLE' | 'REJECTED'
 export interface WatchedSync extends Sync {
   /** Told after the commit. */
   readonly onVerdict?: (verdict: SyncVerdict) => void
+  /** Told after the commit: the device has shown what the twin has signed and forgotten of these instances. */
+  readonly onRestored?: (deviceId: string, instanceIds: readonly string[]) => void
 }
 
 /** @throws CodedError DEVICE_REVOKED */
@@ -39,13 +41,14 @@ export async function sync(
   }
   const proofs = await openProofs(deps.keys, device.id, proofDocuments)
   const now = deps.now()
-  const { verdict, taken } = await deps.store.transaction(async (tx) => {
+  const { verdict, taken, restored } = await deps.store.transaction(async (tx) => {
     const locked = await tx.edge.devices.lock(device.id)
     if (locked === undefined) throw new Error('invariant: devices are never deleted')
     if (locked.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
     return take(deps, tx, locked, opening.segment, proofs, now)
   })
   deps.onVerdict?.(verdict)
+  if (restored.length > 0) deps.onRestored?.(device.id, restored)
   return taken
 }
 
@@ -67,6 +70,7 @@ async function signerOf(
 interface Judged {
   readonly verdict: SyncVerdict
   readonly taken: Taken
+  readonly restored: readonly string[]
 }
 
 async function take(
@@ -81,11 +85,12 @@ async function take(
   const learned =
     known === undefined ? await learn(tx, device, segment.incarnation, now) : { device, incarnation: known }
   if (learned === undefined) {
-    return { verdict: 'REJECTED', taken: { taken: false, problem: 'The cloud never gave out this incarnation.' } }
+    const problem = 'The cloud never gave out this incarnation.'
+    return { verdict: 'REJECTED', taken: { taken: false, problem }, restored: [] }
   }
-  const incarnation =
+  const { incarnation, restored } =
     proofs.length === 0
-      ? learned.incarnation
+      ? { incarnation: learned.incarnation, restored: [] }
       : await takeProofs(deps, tx, learned.device, learned.incarnation, proofs, now)
   const taking: Taking = {
     deps,
@@ -99,7 +104,7 @@ async function take(
   const recorded = await tx.edge.segments.get(device.id, incarnation.number, segment.header.seq)
   const verdict = receive(incarnation, segment.header, recorded?.hash ?? null)
   const taken = await follow(taking, verdict, recorded)
-  return { verdict: taken.taken ? verdict.kind : 'REJECTED', taken }
+  return { verdict: taken.taken ? verdict.kind : 'REJECTED', taken, restored }
 }
 
 async function follow(taking: Taking, verdict: Verdict, recorded: MergedSegment | undefined): Promise<Taken> {
