@@ -48,10 +48,17 @@ export async function changeSharedRules<T>(tx: Transaction, now: number, change:
  * Raises the revision of one instance beyond all that a twin restored from a backup can have forgotten: a number that is
  * given again would stand for other rules, and devices that had it would keep the old ones. It rises with time, so that the
  * same backup can be restored again.
+ *
+ * @param proven the highest that the twin is known to have signed; 0 for none
  */
-export async function passForgottenRevisions(tx: Transaction, instanceId: string, now: number): Promise<void> {
+export async function passForgottenRevisions(
+  tx: Transaction,
+  instanceId: string,
+  now: number,
+  proven = 0,
+): Promise<void> {
   const known = await lockRules(tx, instanceId)
-  await raisePolicy(tx, { ...known, revision: Math.max(known.revision, now) }, now)
+  await raisePolicy(tx, { ...known, revision: Math.max(known.revision, now, proven) }, now)
 }
 
 /** The revision must be locked, and what it stands for written. */

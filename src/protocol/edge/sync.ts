@@ -35,6 +35,9 @@ export const SEGMENT_ACCOUNTS_MAX = 20_000
 /** Most signed answers that go with one segment. */
 export const PROOFS_MAX = 32
 
+/** Largest signed policy that a device shows to a cloud that may have forgotten it, characters. */
+export const RULES_SHOWN_MAX = 1_000_000
+
 /** Body of `POST .../devices/{deviceId}/sync`. `nonce` is fresh for each attempt and comes back in the signed time. */
 export const syncRequest = z
   .strictObject({
@@ -42,7 +45,8 @@ export const syncRequest = z
     nonce: z.string().min(16).max(64),
     /**
      * Answers that the cloud itself has signed for this device, compact JWS: a cloud that was restored from a backup enters
-     * again what it granted with them. The one to this very segment becomes the answer once more.
+     * again what it granted with them. The one to this very segment becomes the answer once more. Or policies that it has
+     * signed, of a revision above its newest one.
      */
     proofs: z.array(z.string().min(1)).max(PROOFS_MAX).optional(),
   })

@@ -100,6 +100,11 @@ test('a cloud whose newest revision is below the one in force is named, until it
   await device.cloud.publish(policyWith(3))
   await device.sync()
   expect(device.conditions).toEqual(['policy: POLICY_REVISION_OLDER'])
+  // It may have been restored: it is shown what it has signed, once.
+  await device.sync()
+  await device.sync()
+  const shown = device.cloud.proofs.flatMap(({ proofs }) => proofs)
+  expect(shown).toEqual([device.disk.policies.get(INSTANCE)?.document])
   await device.cloud.publish(policyWith(6))
   await device.sync()
   expect(device.conditions).toEqual([])

@@ -314,6 +314,26 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(records).toMatchObject([{ action: 'NOTICE_RESTORE', by: 'twin', deviceId: one.id }])
     })
 
+    it('notices it by rules that it has signed and does not know, and by no others', async () => {
+      const device = await TestDevice.join(twin)
+      const other = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
+      const rules = async (revision: number, instanceId = INSTANCE, signer = twin.keys.signer) =>
+        signDocument('policy', JSON.stringify({ instanceId, revision, issuedAt: twin.time }), signer)
+      const known = (await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision ?? 0
+      const nothing = [await rules(known), await rules(99, INSTANCE, device.keys.signer), await rules(99, other)]
+      await send(device, await device.seal(), nothing)
+      expect(twin.restored).toEqual([])
+      await send(device, await device.seal(), [await rules(known + 1)])
+      expect(twin.restored).toEqual([{ deviceId: device.id, instanceIds: [INSTANCE] }])
+      const next = await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE))
+      expect(next?.revision).toBeGreaterThan(twin.time)
+      // Also on a host whose clock is behind, and while it is learning.
+      const ahead = twin.time + DAY
+      twin.time += 1
+      await send(device, await device.seal(), [await rules(ahead)])
+      expect((await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision).toBe(ahead + 1)
+    })
+
     it('counts nobody as heard of by what the backup knows, also where its clock is behind that', async () => {
       const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       await one.sync([want(LINE, 10n)])

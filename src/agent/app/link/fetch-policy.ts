@@ -62,6 +62,8 @@ async function takeDocument(
   held.floor = revision
   held.newest = Math.max(held.newest, revision)
   held.signedBy = policy.signedBy
+  held.document = document
+  held.shown = false
   board.put(policy)
   log.info({ instanceId, revision }, 'policy in force')
 }

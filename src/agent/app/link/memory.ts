@@ -20,6 +20,10 @@ export interface PolicyMemory {
   newest: number
   /** Signed the revision in force; null for none. */
   signedBy: PublicJwk | null
+  /** The revision in force as the cloud has signed it: what shows it to a cloud that has forgotten it. Null for none. */
+  document: string | null
+  /** It was shown, once is enough. */
+  shown: boolean
   tried: boolean
 }
 
@@ -71,7 +75,7 @@ export interface LinkMemory {
   lost: boolean
   /** The segment that the cloud cannot read, how often it has said so, and the boot-time reading of the first time, ms. */
   refused: { readonly hash: string; readonly times: number; readonly since: number } | null
-  /** Signed answers that prove what is granted, still to be shown to a cloud that has lost them. */
+  /** What the cloud has signed, answers that prove what is granted and rules in force, still to be shown to a cloud that has lost it. */
   proofs: readonly string[]
 
   /** The last segment left entries behind because it was full. */
@@ -145,7 +149,15 @@ export async function takeIdentity(memory: LinkMemory, identity: Identity): Prom
   memory.identity = identity
   for (const instanceId of identity.instanceIds) {
     if (memory.policies.has(instanceId)) continue
-    memory.policies.set(instanceId, { applied: 0, floor: 0, newest: 0, signedBy: null, tried: false })
+    memory.policies.set(instanceId, {
+      applied: 0,
+      floor: 0,
+      newest: 0,
+      signedBy: null,
+      document: null,
+      shown: false,
+      tried: false,
+    })
     memory.sessions.set(instanceId, { session: NO_SESSION, looking: false, tried: false })
   }
 }

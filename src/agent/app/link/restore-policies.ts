@@ -20,6 +20,7 @@ export async function restorePolicies(
       held.applied = policy.document.revision
       held.floor = policy.document.revision
       held.signedBy = policy.signedBy
+      held.document = document
       board.put(policy)
       board.confirm({ time: confirmedAt, policies: [{ instanceId, revision }] })
     } catch (error) {

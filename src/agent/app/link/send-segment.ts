@@ -4,13 +4,19 @@
  */
 import type { Want } from '../../../core/grant.ts'
 import type { Step } from '../../../core/plan.ts'
-import { PROOFS_MAX, SEGMENT_ACCOUNTS_MAX, type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
+import {
+  PROOFS_MAX,
+  RULES_SHOWN_MAX,
+  SEGMENT_ACCOUNTS_MAX,
+  type SyncAnswer,
+  syncAnswer,
+} from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { SealedSegment, StoredAnswer } from '../journal.ts'
 import { policySubject } from './fetch-policy.ts'
 import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from './limits.ts'
 import { judgeAnswer, type Judgement, newerGrant } from './judge-answer.ts'
-import { identityOf } from './memory.ts'
+import { type PolicyMemory, identityOf } from './memory.ts'
 import type { AppliedGrant } from './ports.ts'
 import { extentOf, spentBy } from './segment-extent.ts'
 import { nextSession } from './session.ts'
@@ -210,6 +216,7 @@ async function merged(
   if (answer.sessions.length > 0) context.takeOrders(answer.sessions)
   board.confirm(confirmation)
   const fresh = now - answer.time < FRESH_MS
+  memory.proofs = []
   takeRevisions(context, answer, fresh)
   memory.nextSyncMs = answer.nextSyncMs
   memory.lastSyncAt = clock.reading().now
@@ -322,8 +329,17 @@ function takeRevisions(
       const message = `The cloud's newest revision is ${revision}, but revision ${held.applied} is in force.`
       const facts = { instanceId, revision, inForce: held.applied }
       raise(context, new CodedError('POLICY_REVISION_OLDER', message, { facts }), subject)
+      showRules(context, held)
     } else if (revision === held.applied) context.health.clear(subject)
   }
+}
+
+/** A cloud that was restored may have forgotten the rules in force here: what it has signed itself tells it so, with the next segment. */
+function showRules({ memory }: StepContext, held: PolicyMemory): void {
+  if (held.document === null || held.shown || held.document.length > RULES_SHOWN_MAX) return
+  held.shown = true
+  memory.proofs = [...memory.proofs, held.document]
+  memory.lookAgain = true
 }
 
 /** What the segment asks for: the needs of waiting requests first, then comfort as far as there is place. */

@@ -1,4 +1,5 @@
-/** Answers that a device shows to a twin which may have forgotten them: worth something only with the twin's own signature. */
+/** What a device shows to a twin which may have forgotten it: worth something only with the twin's own signature. */
+import { z } from 'zod'
 import { type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
 import { openDocument } from '../../../protocol/signing.ts'
 import type { KeyRing } from './key-ring.ts'
@@ -29,4 +30,31 @@ async function openAnswer(keys: KeyRing, document: string): Promise<SyncAnswer |
     if (text !== undefined) return syncAnswer.safeParse(JSON.parse(text)).data
   }
   return undefined
+}
+
+/** Rules that the twin has signed, of one instance. */
+export interface ShownRules {
+  readonly instanceId: string
+  readonly revision: number
+  /** POSIX ms. */
+  readonly issuedAt: number
+}
+
+const shownRules = z.object({ instanceId: z.string(), revision: z.int(), issuedAt: z.int() })
+
+/** Those of the documents that are policies which the twin has signed for one of these instances. */
+export async function openRules(
+  keys: KeyRing,
+  instanceIds: readonly string[],
+  documents: readonly string[],
+): Promise<readonly ShownRules[]> {
+  const rules: ShownRules[] = []
+  for (const document of documents) {
+    for (const { publicKey } of keys.trusted) {
+      const text = await openDocument('policy', document, publicKey)
+      const shown = text === undefined ? undefined : shownRules.safeParse(JSON.parse(text)).data
+      if (shown !== undefined && instanceIds.includes(shown.instanceId)) rules.push(shown)
+    }
+  }
+  return rules
 }

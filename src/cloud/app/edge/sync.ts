@@ -13,7 +13,8 @@ import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
 import { mergeNext } from './merge-next.ts'
 import { type OpenedSegment, openSegment } from './open-segment.ts'
 import type { Device, Incarnation, MergedSegment } from './records.ts'
-import { type Proof, openProofs } from './open-proofs.ts'
+import { noticeRestore } from './notice-restore.ts'
+import { type Proof, type ShownRules, openProofs, openRules } from './open-proofs.ts'
 import { takeProofs } from './take-proofs.ts'
 import { type Sync, type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 
@@ -40,12 +41,13 @@ export async function sync(
     return { taken: false, problem: opening.problem }
   }
   const proofs = await openProofs(deps.keys, device.id, proofDocuments)
+  const rules = await openRules(deps.keys, device.instanceIds, proofDocuments)
   const now = deps.now()
   const { verdict, taken, restored } = await deps.store.transaction(async (tx) => {
     const locked = await tx.edge.devices.lock(device.id)
     if (locked === undefined) throw new Error('invariant: devices are never deleted')
     if (locked.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
-    return take(deps, tx, locked, opening.segment, proofs, now)
+    return take(deps, tx, locked, opening.segment, { proofs, rules }, now)
   })
   deps.onVerdict?.(verdict)
   if (restored.length > 0) deps.onRestored?.(device.id, restored)
@@ -78,7 +80,7 @@ async function take(
   tx: Transaction,
   device: Device,
   segment: OpenedSegment,
-  proofs: readonly Proof[],
+  { proofs, rules }: { readonly proofs: readonly Proof[]; readonly rules: readonly ShownRules[] },
   now: number,
 ): Promise<Judged> {
   const known = await tx.edge.incarnations.get(device.id, segment.incarnation)
@@ -88,9 +90,13 @@ async function take(
     const problem = 'The cloud never gave out this incarnation.'
     return { verdict: 'REJECTED', taken: { taken: false, problem }, restored: [] }
   }
-  const { incarnation, restored } =
+  const restored =
+    proofs.length + rules.length === 0
+      ? []
+      : await noticeRestore(tx, learned.device, learned.incarnation, proofs, rules, now)
+  const incarnation =
     proofs.length === 0
-      ? { incarnation: learned.incarnation, restored: [] }
+      ? learned.incarnation
       : await takeProofs(deps, tx, learned.device, learned.incarnation, proofs, now)
   const taking: Taking = {
     deps,

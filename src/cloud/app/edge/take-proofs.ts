@@ -1,13 +1,9 @@
 /**
- * What the twin has signed itself and does not remember: it was restored from a backup, whether anybody has said so or not.
- * Grants of such answers are entered again, whatever has become of the pool since, because the device may have spent them;
- * and from then on nothing more is granted of the instance's accounts until all who can hold rights in them have been heard
- * of, and the rules go on with revisions above all that can have been forgotten.
+ * Grants that the twin has signed itself and does not remember are entered again, whatever has become of the pool since,
+ * because the device may have spent them.
  */
 import type { AccountId } from '../../../core/account.ts'
-import { passForgottenRevisions } from '../raise-policy.ts'
 import type { Transaction } from '../store.ts'
-import { learnsFrom } from './learning.ts'
 import { type AccountMove, movePools } from './move.ts'
 import type { Proof } from './open-proofs.ts'
 import { type Device, type Incarnation, newDeviceAccount, settled } from './records.ts'
@@ -15,13 +11,7 @@ import { holdRules, openPools } from './rules-in-force.ts'
 import type { Sync } from './taking.ts'
 import { writePresumptions } from './write-presumptions.ts'
 
-export interface Shown {
-  /** With what its proofs say that it was granted; the same one when they say nothing new. */
-  readonly incarnation: Incarnation
-  /** Instances of which the twin begins to learn what it has forgotten. */
-  readonly restored: readonly string[]
-}
-
+/** The incarnation with what its proofs say that it was granted; the same one when they say nothing new. */
 export async function takeProofs(
   { policies }: Pick<Sync, 'policies'>,
   tx: Transaction,
@@ -29,8 +19,7 @@ export async function takeProofs(
   incarnation: Incarnation,
   proofs: readonly Proof[],
   now: number,
-): Promise<Shown> {
-  const restored = await noticeRestore(tx, device, incarnation, proofs, now)
+): Promise<Incarnation> {
   const granted = new Map<AccountId, { granted: bigint; unlimited: boolean }>()
   let { term } = incarnation
   for (const { answer } of proofs) {
@@ -44,7 +33,7 @@ export async function takeProofs(
       })
     }
   }
-  if (incarnation.status === 'CLOSED' || term === incarnation.term) return { incarnation, restored }
+  if (incarnation.status === 'CLOSED' || term === incarnation.term) return incarnation
 
   const known = await tx.edge.deviceAccounts.get(device.id, incarnation.number, [...granted.keys()])
   const moves = [...granted].flatMap(([account, proven]): AccountMove[] => {
@@ -68,38 +57,5 @@ export async function takeProofs(
   await writePresumptions({ tx, incarnation, now }, moves, moved)
   const next: Incarnation = { ...incarnation, term, grantsForgotten: true }
   await tx.edge.incarnations.save(next)
-  return { incarnation: next, restored }
-}
-
-/**
- * A segment of this incarnation that the twin has acknowledged and does not know, or a grant: nothing but a restore can be
- * the reason, since an answer leaves only after its commit. Nothing to do where everybody is heard of since a later instant.
- */
-async function noticeRestore(
-  tx: Transaction,
-  device: Device,
-  { number, lastSeq, term }: Incarnation,
-  proofs: readonly Proof[],
-  now: number,
-): Promise<readonly string[]> {
-  const forgotten = proofs.filter(
-    ({ answer }) =>
-      answer.incarnation === number &&
-      ((answer.receipt?.incarnation === number && answer.receipt.seq > lastSeq) ||
-        (answer.outcome === 'MERGED' && (answer.grant?.term ?? 0) > term)),
-  )
-  if (forgotten.length === 0) return []
-  const signedAt = Math.max(...forgotten.map(({ answer }) => (answer.outcome === 'MERGED' ? answer.time : 0)))
-  const restored: string[] = []
-  for (const instanceId of [...device.instanceIds].sort()) {
-    const since = await tx.edge.learning.since(instanceId)
-    if (since !== undefined && since > signedAt) continue
-    await passForgottenRevisions(tx, instanceId, now)
-    await tx.edge.learning.begin(instanceId, await learnsFrom(tx, now))
-    restored.push(instanceId)
-  }
-  if (restored.length > 0) {
-    await tx.edge.audit.append({ at: now, by: 'twin', action: 'NOTICE_RESTORE', deviceId: device.id, sessionId: null })
-  }
-  return restored
+  return next
 }
