@@ -51,7 +51,8 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
         .selectFrom('devices')
         .select(({ fn }) => fn.max('last_sync_at').as('newest'))
         .executeTakeFirst()
-      return row?.newest == null ? null : Number(row.newest)
+      const newest = row?.newest ?? null
+      return newest === null ? null : Number(newest)
     },
     async countTrusted(instanceId) {
       const { count } = await db
