@@ -275,6 +275,10 @@ export class Auditor {
         break
       case 'attach':
         this.#grants.set(machine.name, null)
+        // What an incarnation had delivered before it was closed nobody asks for once the next one has begun.
+        for (const entry of this.#entries.values()) {
+          if (entry.machine === machine.name && entry.isForgotten) entry.mayBeLost = true
+        }
         break
       case 'storeSeal':
         break
