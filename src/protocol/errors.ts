@@ -102,6 +102,14 @@ export const ERRORS = catalogue({
     http: 400,
     retry: 'no',
   },
+  USAGE_FORGOTTEN: {
+    meaning:
+      'Usage up to this cursor was exported before the service was restored from an older backup, which has forgotten it.',
+    remedy:
+      'Go on with the cursor that the message names, the end of the backup. Devices report again what they keep: a line that was exported before has the same device, incarnation, entry and correlation id, and counts once.',
+    http: 409,
+    retry: 'no',
+  },
   TOKEN_MISSING: {
     meaning: 'The request carries no bearer token.',
     remedy: 'Send the header Authorization: Bearer <JWT>.',

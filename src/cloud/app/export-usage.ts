@@ -24,7 +24,10 @@ export interface UsageExport {
   readonly pieces: AsyncIterable<string>
 }
 
-/** @throws CodedError CURSOR_UNKNOWN when there is no such position, NOT_FOUND when there is no such instance */
+/**
+ * @throws CodedError CURSOR_UNKNOWN when there is no such position, USAGE_FORGOTTEN when the twin was restored from a backup
+ * that ends before it, NOT_FOUND when there is no such instance
+ */
 export async function exportUsage(store: Store, order: UsageOrder): Promise<UsageExport> {
   const { instanceId } = order
   const after = order.after ?? 0n
@@ -33,6 +36,13 @@ export async function exportUsage(store: Store, order: UsageOrder): Promise<Usag
   }
   const upTo = await store.transaction((tx) => tx.usage.settled())
   if (after > upTo) throw new CodedError('CURSOR_UNKNOWN', `after is ${after}, but the newest record is ${upTo}.`)
+  const backupEnd = await store.read((reader) => reader.usage.backupEnd(after))
+  if (backupEnd !== null) {
+    throw new CodedError(
+      'USAGE_FORGOTTEN',
+      `after is ${after}, but the twin was restored from a backup that ends at ${backupEnd}: go on with after=${backupEnd}.`,
+    )
+  }
   return { next: upTo, pieces: piecesOf(store, order, after, upTo) }
 }
 

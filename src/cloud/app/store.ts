@@ -112,6 +112,11 @@ export interface Transaction extends Reader {
     append(records: readonly UsageRecord[]): Promise<void>
     /** Up to where no record is still to come: each one written after this has a higher position. 0: there is none. */
     settled(): Promise<bigint>
+    /**
+     * The twin was restored from a backup that ends where it stands: records written after this have positions above
+     * `position`, and those up to it that it gave out after the backup are known as forgotten.
+     */
+    passForgotten(position: bigint): Promise<void>
   }
   readonly policyRevisions: PolicyRevisionReader & {
     /**
@@ -231,6 +236,8 @@ export interface UsageReader {
   }): Promise<{ readonly records: readonly UsageRecord[]; readonly next: bigint | null }>
   /** Those after one position and up to another, oldest first. */
   range(query: UsageRange): Promise<readonly NumberedUsage[]>
+  /** Where the backup ends with which the twin forgot what it wrote at the position; null when that was not forgotten. */
+  backupEnd(position: bigint): Promise<bigint | null>
 }
 
 export interface UsageRange {

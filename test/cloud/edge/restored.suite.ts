@@ -4,6 +4,7 @@ import { actionAccount, limitAccount, lineAccount } from '../../../src/core/acco
 import { accountLedger } from '../../../src/cloud/app/edge/account-ledger.ts'
 import { beginLearning, endLearning, overrideLearning, showLearning } from '../../../src/cloud/app/edge/learning.ts'
 import { showAudit } from '../../../src/cloud/app/edge/devices.ts'
+import { exportUsage } from '../../../src/cloud/app/export-usage.ts'
 import { setOfflinePolicy } from '../../../src/cloud/app/edge/offline-policy.ts'
 import type { SyncAnswerWire } from '../../../src/protocol/edge/sync.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
@@ -269,6 +270,50 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(three.room(LINE)).toBe(0n)
       await send(one, sealed, [answer])
       expect((await twin.pool(LINE)).grantedOut).toBeLessThanOrEqual(1_000n)
+    })
+
+    describe('told to who bills', () => {
+      async function exported(after: bigint | null) {
+        const order = { format: 'ndjson', tenantId: 't', instanceId: null, from: null, to: null, after } as const
+        const { next, pieces } = await exportUsage(twin.store, order)
+        let text = ''
+        for await (const piece of pieces) text += piece
+        const lines = text.split('\n').filter((line) => line !== '')
+        return { next, lines: lines.map((line) => JSON.parse(line) as Record<string, unknown>) }
+      }
+      async function use(device: TestDevice, times: number): Promise<void> {
+        for (let n = 0; n < times; n += 1) device.charge(charge(1n))
+        await device.sync()
+      }
+
+      it('refuses cursors of what it has forgotten, however much is written after, and names the one to go on with', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        await use(device, 2)
+        const { next: backupEnd } = await exported(null)
+        // The job had three more lines, which are not in the backup.
+        const cursor = backupEnd + 3n
+        await beginLearning(twin.store, (twin.time += 1_000))
+        const atOnce = await exported(backupEnd)
+        expect(atOnce.lines).toEqual([])
+        for (const times of [1, 2, 3]) {
+          await use(device, times)
+          await expect(exported(cursor)).rejects.toMatchObject({
+            code: 'USAGE_FORGOTTEN',
+            message: expect.stringContaining(`after=${backupEnd}.`) as string,
+          })
+        }
+        const { lines, next } = await exported(backupEnd)
+        expect(lines.map(({ entry }) => entry)).toEqual([3, 4, 5, 6, 7, 8])
+        expect((await exported(atOnce.next)).lines).toEqual(lines)
+        expect((await exported(next)).lines).toEqual([])
+        for (const line of lines) expect(BigInt(line['cursor'] as string)).toBeGreaterThan(cursor)
+        // The same backup again, a second later.
+        await beginLearning(twin.store, (twin.time += 1_000))
+        await use(device, 1)
+        await expect(exported(next + 1n)).rejects.toMatchObject({ code: 'USAGE_FORGOTTEN' })
+        expect((await exported(next)).lines).toHaveLength(1)
+      })
     })
 
     it('gives its rules a revision above every one that it can have forgotten, also when the same backup is restored again', async () => {

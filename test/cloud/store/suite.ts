@@ -460,6 +460,35 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect(await range({ after: first!.position })).toEqual(records.slice(1, 3))
         expect(await range({ after: upTo, upTo: upTo + 9n })).toEqual([records[3]])
       })
+
+      it('goes on above positions that a restored twin has forgotten, and knows them', async () => {
+        const append = (n: number) => store.transaction((tx) => tx.usage.append([usage(n)]))
+        const settled = () => store.transaction((tx) => tx.usage.settled())
+        const pass = (position: bigint) => store.transaction((tx) => tx.usage.passForgotten(position))
+        const forgotten = (...positions: bigint[]) =>
+          store.read((reader) => Promise.all(positions.map((position) => reader.usage.backupEnd(position))))
+        await append(1)
+        const end = await settled()
+        await pass(end + 1_000n)
+        await pass(end + 900n)
+        expect(await settled()).toBe(end + 1_000n)
+        await append(2)
+        const newest = await settled()
+        expect(newest).toBeGreaterThan(end + 1_000n)
+        expect(await forgotten(end, end + 1n, end + 999n, end + 1_000n)).toEqual([null, end, end, null])
+        await pass(newest + 50n)
+        await append(3)
+        expect(await settled()).toBeGreaterThan(newest + 50n)
+        expect(await forgotten(end + 1n, newest, newest + 1n, newest + 50n)).toEqual([end, null, newest, null])
+      })
+
+      it('goes on above forgotten positions also when the backup has no usage at all', async () => {
+        await store.transaction((tx) => tx.usage.passForgotten(1_000n))
+        expect(await store.transaction((tx) => tx.usage.settled())).toBe(1_000n)
+        await store.transaction((tx) => tx.usage.append([usage(1)]))
+        expect(await store.transaction((tx) => tx.usage.settled())).toBeGreaterThan(1_000n)
+        expect(await store.read((reader) => reader.usage.backupEnd(7n))).toBe(0n)
+      })
     })
 
     describe('policy revisions', () => {

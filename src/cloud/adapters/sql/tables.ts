@@ -100,6 +100,10 @@ export interface Tables extends EdgeTables {
     cap_target: bigint | null
     cap_in_force: bigint | null
   }
+  forgotten_usage: {
+    backup_end: bigint
+    gone_on_after: bigint
+  }
   usage: {
     seq: Generated<bigint>
     correlation_id: string

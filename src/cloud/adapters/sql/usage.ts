@@ -16,6 +16,15 @@ export function usageReader({ db }: Sql): UsageReader {
       const rows = await query.orderBy('seq').limit(limit).execute()
       return rows.map((row) => ({ position: row.seq, record: usageOf(row) }))
     },
+    async backupEnd(position) {
+      const row = await db
+        .selectFrom('forgotten_usage')
+        .select('backup_end')
+        .where('backup_end', '<', position)
+        .where('gone_on_after', '>', position)
+        .executeTakeFirst()
+      return row?.backup_end ?? null
+    },
     async list({ instanceId, correlationId, before, limit }) {
       let query = db.selectFrom('usage').selectAll()
       if (instanceId !== undefined) query = query.where('instance_id', '=', instanceId)
@@ -32,13 +41,34 @@ export function usageReader({ db }: Sql): UsageReader {
 }
 
 export function usageTransaction(sql: Sql): Transaction['usage'] {
+  const { db } = sql
+  const settled = async (): Promise<bigint> => {
+    // Whoever writes a record holds the table against this lock from before it takes its position until its commit.
+    if (sql.lockRows) await statement`LOCK TABLE usage IN SHARE MODE`.execute(db)
+    const newest = await db.selectFrom('usage').select('seq').orderBy('seq', 'desc').limit(1).executeTakeFirst()
+    const passed = await db
+      .selectFrom('forgotten_usage')
+      .select((of) => of.fn.max('gone_on_after').as('position'))
+      .executeTakeFirstOrThrow()
+    const [record, gap] = [newest?.seq ?? 0n, passed.position ?? 0n]
+    return record > gap ? record : gap
+  }
   return {
     ...usageReader(sql),
-    async settled() {
-      // Whoever writes a record holds the table against this lock from before it takes its position until its commit.
-      if (sql.lockRows) await statement`LOCK TABLE usage IN SHARE MODE`.execute(sql.db)
-      const newest = await sql.db.selectFrom('usage').select('seq').orderBy('seq', 'desc').limit(1).executeTakeFirst()
-      return newest?.seq ?? 0n
+    settled,
+    async passForgotten(position) {
+      const end = await settled()
+      if (position <= end) return
+      await db.insertInto('forgotten_usage').values({ backup_end: end, gone_on_after: position }).execute()
+      if (sql.lockRows) {
+        // Positions of transactions that were undone may be above the newest record.
+        const sequence = statement`pg_get_serial_sequence('usage', 'seq')::regclass`
+        const highest = statement`GREATEST(${position}::BIGINT, pg_sequence_last_value(${sequence}))`
+        await statement`SELECT setval(${sequence}, ${highest})`.execute(db)
+      } else {
+        await statement`DELETE FROM sqlite_sequence WHERE name = 'usage'`.execute(db)
+        await statement`INSERT INTO sqlite_sequence (name, seq) VALUES ('usage', ${position})`.execute(db)
+      }
     },
     async append(records) {
       for (let at = 0; at < records.length;) {

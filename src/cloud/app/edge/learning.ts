@@ -7,11 +7,16 @@ import type { LearningStateWire } from '../../../protocol/edge/administration.ts
 import { CodedError } from '../../../protocol/errors.ts'
 import { passForgottenRevisions } from '../raise-policy.ts'
 import type { Reader, Store } from '../store.ts'
-import { INSTANCES_PER_ROUND, LEARNING_SHOWN_MAX } from './limits.ts'
+import { INSTANCES_PER_ROUND, LEARNING_SHOWN_MAX, USAGE_FORGOTTEN_MAX } from './limits.ts'
 
-/** All instances: the store comes from a backup. */
+/** The store comes from a backup, with all its instances: what it has forgotten must not be mistaken for what follows. */
 export async function beginLearning(store: Pick<Store, 'read' | 'transaction'>, now: number): Promise<void> {
-  await store.transaction((tx) => tx.edge.learning.restored(now))
+  await store.transaction(async (tx) => {
+    await tx.edge.learning.restored(now)
+    // It rises with time as well, so that the same backup can be restored again.
+    const [above, atTime] = [(await tx.usage.settled()) + USAGE_FORGOTTEN_MAX, BigInt(now) * 1_000n]
+    await tx.usage.passForgotten(atTime > above ? atTime : above)
+  })
   for (let offset = 0; ; offset += INSTANCES_PER_ROUND) {
     const instances = await store.read((reader) => reader.instances.list(offset, INSTANCES_PER_ROUND))
     await store.transaction(async (tx) => {

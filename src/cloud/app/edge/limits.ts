@@ -39,3 +39,6 @@ export const INSTANCES_PER_ROUND = 500
 
 /** How long a node keeps hints to itself while it publishes them, ms. */
 export const HINT_CLAIM_MS = 30_000
+
+/** Usage records that a twin can have written after the backup from which it was restored, at most. */
+export const USAGE_FORGOTTEN_MAX = 1_000_000_000n

@@ -20,7 +20,7 @@ export function usageRoutes(store: Store, tenantId: string): readonly Route[] {
       answers: {
         200: { description: 'The records, one on each line.', streams: Object.values(USAGE_MEDIA_TYPES) },
       },
-      errors: ['NOT_ACCEPTABLE', 'CURSOR_UNKNOWN', 'NOT_FOUND'],
+      errors: ['NOT_ACCEPTABLE', 'CURSOR_UNKNOWN', 'USAGE_FORGOTTEN', 'NOT_FOUND'],
       method: 'GET',
       path: '/usage',
       areas: ['provisioning/api'],

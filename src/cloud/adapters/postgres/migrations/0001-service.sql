@@ -160,6 +160,13 @@ CREATE TABLE usage (
 CREATE INDEX usage_by_instance ON usage (instance_id, seq);
 CREATE INDEX usage_by_correlation ON usage (correlation_id);
 
+-- Positions that a twin gave out and has forgotten, because it was restored from a backup: later than where the backup ends,
+-- and not later than where it goes on. They are never given out again.
+CREATE TABLE forgotten_usage (
+  backup_end BIGINT NOT NULL PRIMARY KEY,
+  gone_on_after BIGINT NOT NULL
+);
+
 CREATE TABLE sessions (
   seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   id TEXT COLLATE "C" NOT NULL UNIQUE,

@@ -159,6 +159,13 @@ CREATE TABLE usage (
 CREATE INDEX usage_by_instance ON usage (instance_id, seq);
 CREATE INDEX usage_by_correlation ON usage (correlation_id);
 
+-- Positions that a twin gave out and has forgotten, because it was restored from a backup: later than where the backup ends,
+-- and not later than where it goes on. They are never given out again.
+CREATE TABLE forgotten_usage (
+  backup_end INTEGER PRIMARY KEY,
+  gone_on_after INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE sessions (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   id TEXT NOT NULL UNIQUE,
