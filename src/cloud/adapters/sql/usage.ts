@@ -48,7 +48,7 @@ export function usageTransaction(sql: Sql): Transaction['usage'] {
     const newest = await db.selectFrom('usage').select('seq').orderBy('seq', 'desc').limit(1).executeTakeFirst()
     const passed = await db
       .selectFrom('forgotten_usage')
-      .select((of) => of.fn.max('gone_on_after').as('position'))
+      .select((of) => of.fn.max<bigint | null>('gone_on_after').as('position'))
       .executeTakeFirstOrThrow()
     const [record, gap] = [newest?.seq ?? 0n, passed.position ?? 0n]
     return record > gap ? record : gap
