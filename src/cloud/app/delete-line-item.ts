@@ -19,6 +19,9 @@ export async function deleteLineItem(store: Store, instanceId: string, id: strin
       await tx.actions.replace(instanceId, id, [])
       const limit = await tx.consumptionLimits.get(instanceId, id)
       if (limit !== undefined) await tx.consumptionLimits.save({ ...limit, limit: null })
+      const offline = (await tx.edge.offlinePolicies.list(instanceId)).find(({ lineItemId }) => lineItemId === id)
+      // The highest cap stays: devices may still report what they spent by it.
+      if (offline !== undefined) await tx.edge.offlinePolicies.save({ ...offline, arrearsCap: 0n })
       await tx.lineItems.update({ ...record, deleted: now, modified: now })
       await closeAccounts(tx, record)
     }),
