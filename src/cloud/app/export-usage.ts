@@ -34,9 +34,11 @@ export async function exportUsage(store: Store, order: UsageOrder): Promise<Usag
   if (instanceId !== null && (await store.read((reader) => reader.instances.get(instanceId))) === undefined) {
     throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
   }
-  const upTo = await store.transaction((tx) => tx.usage.settled())
+  const { upTo, backupEnd } = await store.transaction(async (tx) => ({
+    upTo: await tx.usage.settled(),
+    backupEnd: await tx.usage.backupEnd(after),
+  }))
   if (after > upTo) throw new CodedError('CURSOR_UNKNOWN', `after is ${after}, but the newest record is ${upTo}.`)
-  const backupEnd = await store.read((reader) => reader.usage.backupEnd(after))
   if (backupEnd !== null) {
     throw new CodedError(
       'USAGE_FORGOTTEN',
