@@ -20,6 +20,17 @@ export function room(counters: Counters): Micro {
   return counters.granted - counters.returned - counters.used + counters.refunded
 }
 
+/**
+ * How much of what is left is overdraft of the line item, at most: it is spent last.
+ *
+ * @param overdraft at most so many tokens, the last of `granted`
+ */
+export function overdraftLeft(counters: Counters, overdraft: Micro): Micro {
+  const left = room(counters)
+  if (left <= 0n) return 0n
+  return left < overdraft ? left : overdraft
+}
+
 /** What the cloud must hold back for the device: `G - R`, whatever the device has spent of it. */
 export function outstanding(counters: Counters): Micro {
   return counters.granted - counters.returned

@@ -35,6 +35,7 @@ export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatus
         returned: '0',
         exhausted: true,
         unlimited: false,
+        overdraft: '20000000',
       },
     ],
     storage: {

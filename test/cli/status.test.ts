@@ -24,7 +24,7 @@ test('it says in words how the agent is', async () => {
     `rules     revision 7 of instance ${instanceId}, revision 8 exists`,
     '',
     'TOKENS OF  AT HAND  CHARGED  NOTE',
-    'LW-ANNUAL  120      30       the pool has no more',
+    'LW-ANNUAL  120      30       the pool has no more, up to 20 of what is at hand is overdraft',
     '',
   ])
 })

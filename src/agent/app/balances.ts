@@ -18,6 +18,7 @@ interface Held {
   exhausted: boolean
   unlimited: boolean
   allowance?: Micro
+  overdraft?: Micro
   /** Room at or below which a top-up should be asked for; -1n once it was. */
   lowAt: Micro
 }
@@ -178,11 +179,12 @@ export class Balances {
 
   /** Grants are cumulative: a smaller figure than the one known is old and changes nothing. */
   grant(accounts: readonly GrantedAccount[]): void {
-    for (const { account, granted, exhausted, unlimited } of accounts) {
+    for (const { account, granted, exhausted, unlimited, overdraft = 0n } of accounts) {
       const held = this.#held.get(account) ?? this.#open(account)
       if (granted > held.granted) held.granted = granted
       held.exhausted = exhausted
       held.unlimited = unlimited
+      held.overdraft = overdraft
       // What was spent while there was no limit counts as granted: the cloud counts it so when it hears of it.
       if (!unlimited && room(held) < -(held.allowance ?? 0n)) held.granted -= room(held)
       held.lowAt = lowMark(held)

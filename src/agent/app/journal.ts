@@ -63,6 +63,8 @@ export interface AccountState extends Counters {
   readonly unlimited: boolean
   /** What may be used above `granted` until the cloud has heard of it, by the offline policy. Absent: nothing. */
   readonly allowance?: Micro
+  /** At most so many tokens, the last of `granted`, are overdraft of the line item, by the cloud's word. Absent: none. */
+  readonly overdraft?: Micro
 }
 
 /** What is known of the time, tied to a reading of the boot-time clock, so that a restart in the same boot goes on from it. */
@@ -228,6 +230,8 @@ export interface GrantedAccount {
   readonly granted: Micro
   readonly exhausted: boolean
   readonly unlimited: boolean
+  /** At most so many tokens, the last of `granted`, are overdraft. Absent: none. */
+  readonly overdraft?: Micro | undefined
 }
 
 export interface Journal {

@@ -1,4 +1,5 @@
 /** How the agent is, gathered from its parts without changing anything: what a technician and the command line see. */
+import { overdraftLeft } from '../../core/grant.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { ReloadNotice } from '../../settings/reload.ts'
 import type { Clock } from './clock.ts'
@@ -96,6 +97,7 @@ export function statusOf({
       returned: String(held.returned),
       exhausted: held.exhausted,
       unlimited: held.unlimited,
+      overdraft: String(overdraftLeft(held, held.overdraft ?? 0n)),
     })),
     storage: wear.reading(),
     conditions: conditions

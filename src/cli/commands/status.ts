@@ -121,7 +121,8 @@ function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: numb
     formatMicro(billed(account)),
     [
       ...(account.exhausted ? ['the pool has no more'] : []),
-      ...(account.burned > 0n ? [`${formatMicro(account.burned)} of it burned by power cuts`] : []),
+      ...(account.overdraft > 0n ? [`up to ${formatMicro(account.overdraft)} of what is at hand is overdraft`] : []),
+      ...(account.burned > 0n ? [`${formatMicro(account.burned)} charged for power cuts`] : []),
     ].join(', '),
   ])
   const isNoted = rows.some(([, , , note]) => note !== '')

@@ -192,6 +192,11 @@ const grant = z.strictObject({
       exhausted: z.boolean(),
       /** Not counted down: overdraft without limit, metered only. */
       unlimited: z.boolean(),
+      /**
+       * At most so many of the unspent tokens, the last ones of `granted`, are overdraft: so much is out beyond the quantity of the
+       * line item, on all devices together. Left out when there are none.
+       */
+      overdraft: microText.optional(),
     }),
   ),
 })

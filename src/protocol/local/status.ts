@@ -75,6 +75,8 @@ export const agentStatus = z.strictObject({
       returned: microText,
       exhausted: z.boolean(),
       unlimited: z.boolean(),
+      /** Of what is left, how much at most is overdraft of the line item: it is spent last. */
+      overdraft: microText.default(0n),
     }),
   ),
   /** Null where the system does not tell. */

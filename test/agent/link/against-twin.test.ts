@@ -171,11 +171,13 @@ test('an allowed overdraft is a part of what devices are granted, and no device 
   }
   await ask(16_000_000n)
   expect(device.left).toBe(15_000_000n)
+  expect(device.disk.accounts.get(device.charged.account)?.overdraft).toBe(5_000_000n)
   expect(await device.charge(16_000_000n)).toBe('REFUSED')
   expect(await device.charge(15_000_000n)).toBe('GRANTED')
   await device.sync()
   expect(await used()).toBe(15)
   await ask(1n)
+  expect(device.disk.accounts.get(device.charged.account)?.overdraft ?? 0n).toBe(0n)
   expect(device.ledger.roomAt(device.clock.reading())(device.charged.account)).toEqual({ left: 0n, shortage: 'POOL' })
 })
 

@@ -283,10 +283,11 @@ export class MemoryJournal implements Journal {
         if (disk.grant !== null && grant.term <= disk.grant.term) throw new Error('invariant: terms rise')
         const { term, lifetimeMs, expiresAt, agedMs } = grant
         disk.grant = { term, lifetimeMs, expiresAt, agedMs }
-        for (const { account, granted, exhausted, unlimited } of grant.accounts) {
-          const held = disk.accounts.get(account) ?? NOTHING
+        for (const { account, granted, exhausted, unlimited, overdraft = 0n } of grant.accounts) {
+          const { overdraft: _before, ...held } = disk.accounts.get(account) ?? NOTHING
           const more = granted > held.granted ? granted : held.granted
-          disk.accounts.set(account, { ...held, granted: more, exhausted, unlimited })
+          const beyond = overdraft > 0n ? { overdraft } : {}
+          disk.accounts.set(account, { ...held, granted: more, exhausted, unlimited, ...beyond })
         }
       }
       for (const { instanceId, revision } of confirmation?.policies ?? []) {

@@ -119,6 +119,22 @@ export function journalContract(name: string, make: () => TestJournals): void {
       expect(identity?.trustedKeys).toEqual(['{"kty":"OKP"}'])
     })
 
+    it('keeps how much of a grant is overdraft, as it was said last', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 100n })
+      const terms = { lifetimeMs: 1_000, expiresAt: BEGIN + 1_000, agedMs: 0 }
+      const told = { account: A, granted: 150n, exhausted: false, unlimited: false }
+      let sealed = await journal.seal(SEAL)
+      await journal.acknowledge(sealed.seq, { ...terms, term: 2, accounts: [{ ...told, overdraft: 40n }] }, null)
+      journal = await journals.reopen(journal)
+      expect((await journal.read()).accounts.get(A)).toMatchObject({ granted: 150n, overdraft: 40n })
+      sealed = await journal.seal(SEAL)
+      await journal.acknowledge(sealed.seq, { ...terms, term: 3, accounts: [told] }, null)
+      journal = await journals.reopen(journal)
+      expect((await journal.read()).accounts.get(A)).not.toHaveProperty('overdraft')
+    })
+
     it('takes what was spent before an account got a limit, also when it is told of it afterwards', async () => {
       const journals = make()
       let journal = await journals.open()

@@ -45,6 +45,7 @@ describe('the status page', () => {
       '3 of 12 entries',
       'LW-ANNUAL',
       '19.9 GiB free of 57.7 GiB',
+      'the pool has no more, up to 20 of what is left is overdraft',
     ]) {
       expect(page).toContain(words)
     }

@@ -17,7 +17,7 @@ const account = (id: string, granted: number, used: number, changes = {}) => ({
 })
 const accounts = [
   account(`line/${instanceId}/LW-ANNUAL-CONTRACT/0`, 150, 62.5),
-  account(`line/${instanceId}/LW-FURNACE/3`, 600, 570, { exhausted: true }),
+  account(`line/${instanceId}/LW-FURNACE/3`, 600, 570, { exhausted: true, overdraft: '20000000' }),
   account(`action/${instanceId}/LW-ANNUAL-CONTRACT/6b0f3f7e-30a5-4d2f-8d2f-1f1a3c4b5d6e`, 40, 12),
   account(`line/${instanceId}/LW-METERED/0`, 0, 0, { unlimited: true }),
 ]

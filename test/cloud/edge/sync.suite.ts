@@ -159,6 +159,27 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(devices[1].state.exhausted.has(LINE)).toBe(true)
       })
 
+      it('says how much of it may be overdraft: what is out beyond the quantity, and that of what is unspent', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 1_000n, overdraft: 500n })
+        const devices = [await TestDevice.join(twin), await TestDevice.join(twin)] as const
+        for (const device of devices) await device.sync()
+        const overdraft = async (device: TestDevice, atLeast: bigint): Promise<bigint | undefined> => {
+          const answer = await device.sync([want(LINE, 0n, atLeast)])
+          return answer.outcome === 'MERGED' ? answer.grant?.accounts[0]?.overdraft : undefined
+        }
+        expect(await overdraft(devices[0], 900n)).toBeUndefined()
+        expect(await overdraft(devices[1], 100n)).toBeUndefined()
+        expect(await overdraft(devices[1], 400n)).toBe(300n)
+        // All that there is, and not more.
+        expect(await overdraft(devices[1], 9_000n)).toBe(500n)
+        expect(devices[1].charge(charge(450n))).toBe(true)
+        expect(await overdraft(devices[1], 1n)).toBe(150n)
+        expect(devices[1].charge(charge(150n))).toBe(true)
+        expect(await overdraft(devices[1], 1n)).toBeUndefined()
+        // Who spends last spends the overdraft, and that may be the other one.
+        expect(await overdraft(devices[0], 1n)).toBe(500n)
+      })
+
       it('never promises what the cloud has charged itself', async () => {
         const device = await TestDevice.join(twin)
         await twin.chargeDirectly(LINE, 990n)

@@ -100,6 +100,7 @@ interface AccountRow {
   returned: bigint
   exhausted: bigint
   unlimited: bigint
+  overdraft: bigint
   metered: bigint
   reserved: bigint
   allowance: bigint
@@ -196,6 +197,7 @@ export class JournalStore {
       accounts.set(row.id, {
         ...{ granted: row.metered === 1n && spent > granted ? spent : granted, used, refunded, returned, ...flags },
         ...(allowance > 0n ? { allowance } : {}),
+        ...(row.overdraft > 0n ? { overdraft: row.overdraft } : {}),
       })
     }
     const unacknowledged = this.#statements.segmentInFlight.get() as SegmentRow | undefined
@@ -627,9 +629,9 @@ export class JournalStore {
     agedMs,
     accounts,
   }: StoredGrant & { accounts: readonly GrantedAccount[] }): void {
-    for (const { account, granted, exhausted, unlimited } of accounts) {
+    for (const { account, granted, exhausted, unlimited, overdraft = 0n } of accounts) {
       const flag = unlimited ? 1 : 0
-      this.#statements.grantAccount.run(account, granted, exhausted ? 1 : 0, flag, flag)
+      this.#statements.grantAccount.run(account, granted, exhausted ? 1 : 0, flag, flag, overdraft)
     }
     this.#statements.grant.run(term, lifetimeMs, expiresAt, agedMs)
   }
@@ -1006,9 +1008,9 @@ function prepareStatements(database: Database.Database) {
     ),
     closeBlocks: database.prepare('UPDATE account SET reserved = used WHERE reserved > used'),
     grantAccount: database.prepare(
-      `INSERT INTO account (id, granted, exhausted, unlimited, metered) VALUES (?, ?, ?, ?, ?)
+      `INSERT INTO account (id, granted, exhausted, unlimited, metered, overdraft) VALUES (?, ?, ?, ?, ?, ?)
          ON CONFLICT (id) DO UPDATE SET granted = max(granted, excluded.granted), exhausted = excluded.exhausted,
-           unlimited = excluded.unlimited, metered = max(metered, excluded.metered)`,
+           unlimited = excluded.unlimited, metered = max(metered, excluded.metered), overdraft = excluded.overdraft`,
     ),
     grant: database.prepare(
       'UPDATE state SET grant_term = ?, grant_lifetime_ms = ?, grant_expires_at = ?, grant_aged_ms = ?',

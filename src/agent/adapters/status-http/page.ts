@@ -141,6 +141,12 @@ function writtenOf(storage: DeviceReportWire['status']['storage']): string {
   return `${sizeOf(written)} since the start${rate}${each}`
 }
 
+function noteOf({ exhausted, overdraft = '0' }: DeviceReportWire['status']['accounts'][number]): string {
+  const notes = exhausted ? ['the pool has no more'] : []
+  if (overdraft !== '0') notes.push(`up to ${formatMicro(BigInt(overdraft))} of what is left is overdraft`)
+  return notes.join(', ')
+}
+
 function tokensOf({ status, use }: DeviceReportWire): Html {
   const charged = new Map(use.accounts.map((each) => [each.account, each.charged.map(BigInt)]))
   const rows = status.accounts.map((account) => {
@@ -151,7 +157,7 @@ function tokensOf({ status, use }: DeviceReportWire): Html {
       <td class="n">${account.unlimited ? 'unlimited' : formatMicro(room(counters))}</td>
       <td class="n">${formatMicro(counters.used - counters.refunded)}</td>
       <td>${useOf(name, charged.get(account.account) ?? [], use)}</td>
-      <td>${account.exhausted ? 'the pool has no more' : ''}</td>
+      <td>${noteOf(account)}</td>
     </tr>`
   })
   const body =

@@ -3,6 +3,7 @@
  * signed part. Never more than a pool has free, never for an account that the rules in force do not have.
  */
 import { type AccountId, type ParsedAccount, parseAccount } from '../../../core/account.ts'
+import type { Micro } from '../../../core/amount.ts'
 import { periodAt } from '../../../core/compile.ts'
 import { type Want, room, sizeGrant } from '../../../core/grant.ts'
 import { type LineItem, type Period, type Policy, TOLERANCE_MS } from '../../../core/policy.ts'
@@ -53,6 +54,14 @@ function currentOrNext(periods: readonly Period[], index: number, now: number): 
   return current !== undefined && (index === current.index || index === current.index + 1)
 }
 
+/**
+ * Up to where the grants of an account are no overdraft: the quantity of a line item. Undefined for an account that knows no
+ * overdraft: an allocation or a limit.
+ */
+export function quantityOf(account: AccountId, grantable: Grantable): Micro | undefined {
+  return parseAccount(account)?.kind === 'line' ? grantable(account)?.quantity : undefined
+}
+
 /** The last instant at which anything of these rules can be spent; null where no line item is deployed. */
 export function lastUsableAt(rules: RulesInForce): number | null {
   let last: number | null = null
@@ -77,6 +86,7 @@ export interface Granting {
  * @param pools of these accounts, after the merge
  * @param held what the device holds of them, after the merge
  * @param devicesOn how many live devices draw on the account, this one included
+ * @param quantity of a line item's pool, micro-tokens; undefined for an account that knows no overdraft
  * @param withheld accounts of which it gets nothing: it is asked to give back, or the twin has forgotten who holds what
  */
 export function grantWants(
@@ -84,6 +94,7 @@ export function grantWants(
   pools: ReadonlyMap<AccountId, Pool>,
   held: (account: AccountId) => DeviceAccountRecord,
   devicesOn: (account: AccountId) => number,
+  quantity: (account: AccountId) => Micro | undefined,
   withheld: (account: AccountId) => boolean,
 ): Granting {
   const after = new Map<AccountId, Pool>()
@@ -102,16 +113,30 @@ export function grantWants(
     const withhold = withheld(account)
     const size = withhold ? 0n : sizeGrant(want, room(record), free(pool), devicesOn(account))
     const drawn = grantOut(pool, size)
+    const topped = { ...record, granted: record.granted + size }
     if (size > 0n) {
       after.set(account, drawn)
-      accounts.push({ ...record, granted: record.granted + size })
+      accounts.push(topped)
     }
+    const overdraft = overdraftIn(room(topped), drawn, quantity(account))
     granted.push({
       account,
-      granted: record.granted + size,
+      granted: topped.granted,
       exhausted: !withhold && free(drawn) === 0n,
       unlimited: false,
+      ...(overdraft > 0n ? { overdraft } : {}),
     })
   }
   return { pools: after, accounts, granted }
+}
+
+/**
+ * How much of what a device holds unspent may be overdraft, at most: whose tokens are the last ones of a pool shows only when they
+ * are spent, so what is out beyond the quantity is said to every device that holds as much.
+ */
+function overdraftIn(held: Micro, { charged, grantedOut }: Pool, quantity: Micro | undefined): Micro {
+  if (quantity === undefined || held <= 0n) return 0n
+  const beyond = charged + grantedOut - quantity
+  if (beyond <= 0n) return 0n
+  return beyond < held ? beyond : held
 }

@@ -11,7 +11,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../records.ts'
 import type { Reader } from '../store.ts'
 import { disconnectUntold, lockSessions, ordersFor, takeSessions } from './device-sessions.ts'
-import { type Granting, grantWants, grantableAt, lastUsableAt } from './grants.ts'
+import { type Granting, grantWants, grantableAt, lastUsableAt, quantityOf } from './grants.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import { type AccountMove, beyondBelief, movePools } from './move.ts'
 import type { OpenedEntry, OpenedSegment } from './open-segment.ts'
@@ -209,7 +209,15 @@ async function giveGrant(taking: Taking, { rules, wants, pools, held, releasing 
   }
   const devicesOn = (account: AccountId): number => (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1
   const forgotten = await forgottenOf(taking, rules, wants)
-  const granting = grantWants(wants, pools, held, devicesOn, (account) => releasing || forgotten.has(account))
+  const grantable = grantableAt(rules, now)
+  const granting = grantWants(
+    wants,
+    pools,
+    held,
+    devicesOn,
+    (account) => quantityOf(account, grantable),
+    (account) => releasing || forgotten.has(account),
+  )
   await tx.accounts.save([...granting.pools.values()])
   await tx.edge.deviceAccounts.save(granting.accounts)
   if (!releasing) await askOthers(taking, shortagesAfter(taking, wants, pools, held, granting), devicesOn)
@@ -285,7 +293,11 @@ function answerTo(
     receipt,
     grant: {
       ...grant,
-      accounts: grant.accounts.map((account) => ({ ...account, granted: String(account.granted) })),
+      accounts: grant.accounts.map(({ granted, overdraft, ...account }) => ({
+        ...account,
+        granted: String(granted),
+        ...(overdraft === undefined ? {} : { overdraft: String(overdraft) }),
+      })),
     },
     policies: [...rules].map(([instanceId, { revision }]) => ({ instanceId, revision })),
     directives: releasing ? ['release'] : [],

@@ -48,6 +48,8 @@ CREATE TABLE account (
   returned INTEGER NOT NULL DEFAULT 0 CHECK (returned >= 0),
   exhausted INTEGER NOT NULL DEFAULT 0 CHECK (exhausted IN (0, 1)),
   unlimited INTEGER NOT NULL DEFAULT 0 CHECK (unlimited IN (0, 1)),
+  -- At most so many tokens, the last of granted, are overdraft of the line item.
+  overdraft INTEGER NOT NULL DEFAULT 0 CHECK (overdraft BETWEEN 0 AND granted),
   -- Has been without limit in this incarnation: more may have been spent than is granted by now.
   metered INTEGER NOT NULL DEFAULT 0 CHECK (metered IN (unlimited, 1)),
   -- End of the block that may be spent without a flush, as a value of used; at or below it: no block.
