@@ -76,7 +76,7 @@ export const agentStatus = z.strictObject({
       exhausted: z.boolean(),
       unlimited: z.boolean(),
       /** Of what is left, how much at most is overdraft of the line item: it is spent last. */
-      overdraft: microText.default(0n),
+      overdraft: microText,
     }),
   ),
   /** Null where the system does not tell. */

@@ -14,6 +14,7 @@ describe('the status page', () => {
       returned: '0',
       exhausted: false,
       unlimited: false,
+      overdraft: '0',
     }
     const name = encodeURIComponent(HOSTILE)
     const problem = { subject: HOSTILE, code: HOSTILE, message: HOSTILE, remedy: HOSTILE, since: 1 }

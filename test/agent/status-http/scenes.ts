@@ -13,6 +13,7 @@ const account = (id: string, granted: number, used: number, changes = {}) => ({
   returned: '0',
   exhausted: false,
   unlimited: false,
+  overdraft: '0',
   ...changes,
 })
 const accounts = [

@@ -141,7 +141,7 @@ function writtenOf(storage: DeviceReportWire['status']['storage']): string {
   return `${sizeOf(written)} since the start${rate}${each}`
 }
 
-function noteOf({ exhausted, overdraft = '0' }: DeviceReportWire['status']['accounts'][number]): string {
+function noteOf({ exhausted, overdraft }: DeviceReportWire['status']['accounts'][number]): string {
   const notes = exhausted ? ['the pool has no more'] : []
   if (overdraft !== '0') notes.push(`up to ${formatMicro(BigInt(overdraft))} of what is left is overdraft`)
   return notes.join(', ')
