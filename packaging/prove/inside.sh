@@ -103,6 +103,8 @@ holds 'the caller is told by the kernel, sandbox or not' sh -c "printf '[callers
 holds 'who is not named is refused' sh -c "setpriv --reuid tallygate-cloud --regid tallygate --clear-groups curl -s --unix-socket $sock http://device/elastic/api/v1.1/instances/$instance/access-request -H '$json' -d '{}' | grep -q CALLER_NOT_ALLOWED"
 sed -i '/^\[callers\]$/,$d' /etc/tallygate/agent.toml
 systemctl restart $agent
+holds 'a reload finds its way to the agent' systemctl reload $agent
+holds 'which reads its settings again' within 10 sh -c "journalctl -u $agent -o cat | grep -q 'settings reloaded'"
 holds 'systemctl status says how the device is' within 30 sh -c "systemctl status $agent | grep -q 'Status: \"This device is working'"
 
 pid=$(prop $agent MainPID)
