@@ -22,6 +22,7 @@ import { policyTag } from '../../protocol/edge/policy-document.ts'
 import { CodedError, errorBody } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, agentStatus } from '../../protocol/local/status.ts'
 import { VERSION_HEADER } from '../../protocol/wire.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
 import { loadSettings } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
 import { softwareVersion } from '../software-version.ts'
@@ -338,7 +339,7 @@ async function signIn(
       signal: io.stop,
     })
     const date = Date.parse(answer.headers['date'] ?? '')
-    const refusal = errorBody.safeParse(parsed(answer.body))
+    const refusal = errorBody.safeParse(parseJson(answer.body))
     return {
       status: answer.status,
       code: refusal.success ? refusal.data.code : null,
@@ -349,14 +350,6 @@ async function signIn(
     return problemOf(error)
   } finally {
     network.close()
-  }
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
   }
 }
 

@@ -11,6 +11,7 @@ import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
 import { signedAnswer } from '../../../protocol/edge/sync.ts'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../../../protocol/errors.ts'
 import { uuid } from '../../../protocol/wire.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
 import type { Cloud, Heartbeat } from '../../app/link/cloud.ts'
 import type { DeviceTokens } from '../../app/link/device-token.ts'
 import type { Identity } from '../../app/journal.ts'
@@ -214,7 +215,7 @@ function heartbeatOf(answer: HttpAnswer): Heartbeat {
 }
 
 function parse<S extends z.ZodType>(answer: HttpAnswer, schema: S): z.output<S> {
-  const parsed = schema.safeParse(jsonOf(answer))
+  const parsed = schema.safeParse(parseJson(answer.body))
   if (parsed.success) return parsed.data
   throw unexpected(answer, firstProblem(parsed.error))
 }
@@ -225,27 +226,19 @@ function unexpected({ status }: HttpAnswer, reason: string): CodedError {
   })
 }
 
-function jsonOf({ body }: HttpAnswer): unknown {
-  try {
-    return JSON.parse(body)
-  } catch {
-    return undefined
-  }
-}
-
 function codeOf(answer: HttpAnswer): ErrorCode | undefined {
-  const body = errorBody.safeParse(jsonOf(answer))
+  const body = errorBody.safeParse(parseJson(answer.body))
   return body.success && Object.hasOwn(ERRORS, body.data.code) ? (body.data.code as ErrorCode) : undefined
 }
 
 const withMessage = z.object({ message: z.string() })
 
 function hasMessage(answer: HttpAnswer): boolean {
-  return withMessage.safeParse(jsonOf(answer)).success
+  return withMessage.safeParse(parseJson(answer.body)).success
 }
 
 function messageOf(answer: HttpAnswer): string {
-  const body = withMessage.safeParse(jsonOf(answer))
+  const body = withMessage.safeParse(parseJson(answer.body))
   return body.success ? body.data.message.slice(0, 500) : `status ${answer.status}`
 }
 

@@ -18,6 +18,7 @@ import { join } from 'node:path'
 import { z } from 'zod'
 import { accountId } from '../../../protocol/edge/sync.ts'
 import { microText } from '../../../protocol/wire.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
 import type { PendingEntry } from '../../app/journal.ts'
 import type { Anchor, LeftLog, VolatileLog } from '../../app/volatile-log.ts'
 import { FrameWriter, readFrames } from './frame.ts'
@@ -240,12 +241,4 @@ function entryOf([n, moves, answer, session, facts = '', allowed, body]: readonl
 
 function anchorText({ n, head }: Anchor): string {
   return JSON.stringify({ kind: 'anchor', n, head })
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

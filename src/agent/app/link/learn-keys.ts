@@ -5,6 +5,7 @@
 import { keyIntroduction } from '../../../protocol/edge/signing-keys.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { PublicJwk } from '../../../protocol/signing.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
 import type { Cloud } from './cloud.ts'
 import { type LinkMemory, identityOf } from './memory.ts'
 import type { LinkJournal, LinkLog } from './ports.ts'
@@ -53,12 +54,4 @@ async function grown(trusted: readonly string[], documents: readonly string[]): 
     keys = await distinctKeys([...known, introduced.introduces])
   }
   return keys
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

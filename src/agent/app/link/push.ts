@@ -4,6 +4,7 @@
  */
 import type { CodedError } from '../../../protocol/errors.ts'
 import { deviceHint, deviceTopic, policyHint, policyTopic } from '../../../protocol/push.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
 
 export interface PushOrder {
   readonly url: string
@@ -39,12 +40,4 @@ export function readHint(topic: string, payload: string, deviceId: string, appli
   const inForce = applied.get(instanceId)
   if (inForce === undefined || topic !== policyTopic(instanceId)) return { kind: 'MALFORMED' }
   return { kind: revision > inForce ? 'LOOK' : 'NOTHING_NEW' }
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

@@ -8,6 +8,7 @@ import { signedTime } from '../../../protocol/edge/sync.ts'
 import { type DeviceHold, heldBack } from '../../../protocol/edge/device-hold.ts'
 import { CodedError, type ErrorCode, firstProblem } from '../../../protocol/errors.ts'
 import { type DocumentKind, sha256 } from '../../../protocol/signing.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
 import type { Cloud, SignedAnswer } from './cloud.ts'
 import type { DeviceKeys } from './device-key.ts'
 import { learnKeys } from './learn-keys.ts'
@@ -134,12 +135,4 @@ export function showHold({ board, health }: Pick<StepContext, 'board' | 'health'
 
 function sameHold(a: DeviceHold | null, b: DeviceHold | null): boolean {
   return a?.state === b?.state && a?.since === b?.since && a?.by === b?.by
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

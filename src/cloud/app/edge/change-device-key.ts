@@ -7,6 +7,7 @@ import type { z } from 'zod'
 import { type KeyLink, keyAnswer, keyChange } from '../../../protocol/edge/device-key.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { namedKey, openDocument, signDocument, thumbprint } from '../../../protocol/signing.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
 import type { Store, Transaction } from '../store.ts'
 import { authenticateDevice } from './authenticate-device.ts'
 import { importPublicKey } from './device-key.ts'
@@ -180,12 +181,4 @@ async function signAnswer({ signer }: Pick<KeyRing, 'signer'>, deviceId: string,
 
 function refused(message: string): CodedError {
   return new CodedError('DEVICE_KEY_REFUSED', message)
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }
