@@ -85,7 +85,7 @@ export function learningTransaction(sql: Sql): EdgeTransaction['learning'] {
         .onConflict((conflict) =>
           // A backup may have been made while the twin was learning: who was heard of before it has to be heard of again.
           conflict.column('instance_id').doUpdateSet({
-            since: expression<bigint>`CASE WHEN excluded.since > learning.since THEN excluded.since ELSE learning.since END`,
+            since: later('learning', 'since'),
           }),
         )
         .execute()
@@ -96,7 +96,7 @@ export function learningTransaction(sql: Sql): EdgeTransaction['learning'] {
         .values({ slot: 1n, at: BigInt(at) })
         .onConflict((conflict) =>
           conflict.column('slot').doUpdateSet({
-            at: expression<bigint>`CASE WHEN excluded.at > last_restore.at THEN excluded.at ELSE last_restore.at END`,
+            at: later('last_restore', 'at'),
           }),
         )
         .execute()
@@ -105,4 +105,11 @@ export function learningTransaction(sql: Sql): EdgeTransaction['learning'] {
       await sql.db.deleteFrom('learning').where('instance_id', '=', instanceId).execute()
     },
   }
+}
+
+/** Of the instant that is there and the one that would replace it. */
+function later(table: 'learning' | 'last_restore', column: 'since' | 'at') {
+  const there = expression.ref(`${table}.${column}`)
+  const other = expression.ref(`excluded.${column}`)
+  return expression<bigint>`CASE WHEN ${other} > ${there} THEN ${other} ELSE ${there} END`
 }
