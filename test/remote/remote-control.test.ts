@@ -5,12 +5,12 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { setTimeout as pause } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Site } from '../../bench/push/site.ts'
 import { type DeviceState, deviceState } from '../../src/protocol/edge/administration.ts'
 import type { AgentStatus } from '../../src/protocol/local/status.ts'
+import { poll } from './poll.ts'
 
 const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 const run = promisify(execFile)
@@ -28,15 +28,6 @@ afterAll(async () => {
   await site[Symbol.asyncDispose]()
   await rm(directory, { recursive: true, force: true })
 })
-
-/** Asks until it is so. */
-async function poll<T>(look: () => Promise<T>, isSo: (seen: T) => boolean): Promise<T> {
-  for (;;) {
-    const seen = await look()
-    if (isSo(seen)) return seen
-    await pause(10)
-  }
-}
 
 const until = (isSo: (status: AgentStatus) => boolean): Promise<AgentStatus> => poll(() => site.status(), isSo)
 

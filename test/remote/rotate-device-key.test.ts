@@ -3,13 +3,13 @@ import { execFile } from 'node:child_process'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout as pause } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Site } from '../../bench/push/site.ts'
 import { type DeviceState, deviceEvidence, deviceState } from '../../src/protocol/edge/administration.ts'
 import type { AgentStatus } from '../../src/protocol/local/status.ts'
+import { poll } from './poll.ts'
 
 const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 const run = promisify(execFile)
@@ -28,13 +28,6 @@ afterAll(async () => {
   await rm(directory, { recursive: true, force: true })
 })
 
-async function poll<T>(look: () => Promise<T>, isSo: (seen: T) => boolean): Promise<T> {
-  for (;;) {
-    const seen = await look()
-    if (isSo(seen)) return seen
-    await pause(10)
-  }
-}
 const until = (isSo: (status: AgentStatus) => boolean): Promise<AgentStatus> => poll(() => site.status(), isSo)
 
 async function tallygate(...args: string[]): Promise<string> {
