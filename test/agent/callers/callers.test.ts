@@ -80,6 +80,16 @@ describe('what a caller is held to', () => {
     rules.holdOf(bob)?.spend(10n ** 15n)
   })
 
+  it('is a number of sessions at a time, each of which is a request when it is opened', () => {
+    const rules = callers({ limits: 'user:anna = 3 sessions, 2 requests/s; uid:1001 = 0 sessions' })
+    const hold = rules.holdOf(anna)!
+    expect(() => hold.open(3)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    hold.open(2)
+    hold.open(0)
+    expect(() => hold.open(0)).toThrow(/2 requests per second/)
+    expect(() => rules.holdOf(bob)?.open(0)).toThrow(/0 sessions at a time/)
+  })
+
   it('counts what is charged without being asked for, and what came to nothing not at all', () => {
     const rules = callers({ limits: '* = 10 tokens/h' })
     const hold = rules.holdOf(anna)!

@@ -205,11 +205,18 @@ describe('callers at the socket', () => {
   const LOWLY = 65_534
 
   /** A call made as another user, where this process may become one. */
-  async function callAs(uid: number, site: Site, path: string, method = 'GET', body = ''): Promise<string> {
+  async function callAs(
+    uid: number,
+    site: Site,
+    path: string,
+    method = 'GET',
+    body = '',
+    more: Record<string, string> = {},
+  ): Promise<string> {
     const script = `
-      const asked = require('node:http').request({ socketPath: process.argv[1], path: process.argv[2], method: process.argv[3], headers: process.argv[4] ? { 'content-type': 'application/json', 'content-length': process.argv[4].length } : {} }, (r) => { let t = ''; r.on('data', (c) => (t += c)); r.on('end', () => console.log(r.statusCode, t)) })
+      const asked = require('node:http').request({ socketPath: process.argv[1], path: process.argv[2], method: process.argv[3], headers: { ...JSON.parse(process.argv[5]), ...(process.argv[4] ? { 'content-type': 'application/json', 'content-length': process.argv[4].length } : {}) } }, (r) => { let t = ''; r.on('data', (c) => (t += c)); r.on('end', () => console.log(r.statusCode, t)) })
       asked.end(process.argv[4])`
-    const child = spawn(process.execPath, ['-e', script, site.socketPath, path, method, body], {
+    const child = spawn(process.execPath, ['-e', script, site.socketPath, path, method, body, JSON.stringify(more)], {
       uid,
       stdio: ['ignore', 'pipe', 'inherit'],
     })
@@ -246,6 +253,36 @@ describe('callers at the socket', () => {
       expect((await caller.call('GET', `/api/v1.1/sessions/${theirs}`)).status).toBe(200)
     },
   )
+
+  it.skipIf(process.getuid?.() !== 0)(
+    'have names and numbers of application sessions of their own: no answer, and no session, comes into other hands by one',
+    async () => {
+      const { site, caller } = await agent({ 'socket-mode': '0666' })
+      chmodSync(site.directory, 0o755)
+      const first = { 'x-tallygate-session': 'till', 'x-tallygate-request': '1' }
+      const id = await caller.open(first)
+      const open = JSON.stringify({ instanceId: INSTANCE })
+      const bound = { ...first, 'x-tallygate-bound': 'connection' }
+      const theirs = await callAs(LOWLY, site, '/v1.1/sessions', 'POST', open, bound)
+      expect(theirs).toMatch(/^200/)
+      expect(theirs).not.toContain(id)
+      const far = { ...first, 'x-tallygate-request': '999999999' }
+      expect(await callAs(LOWLY, site, '/v1.1/sessions', 'POST', open, far)).toMatch(/^200/)
+      const body = JSON.stringify({ requester: { type: 'user', value: 'eve' }, requestedItems: [{ item: 'print', count: 1 }] })
+      const access = `/v1.1/instances/${INSTANCE}/access-request`
+      const further = { ...first, 'x-tallygate-request': '1999999999' }
+      expect(await callAs(LOWLY, site, access, 'POST', body, further)).toMatch(/^200/)
+      expect((await caller.ask(id, 1, { headers: { ...first, 'x-tallygate-request': '2' } })).status).toBe(200)
+      expect((await caller.call('GET', `/v1.1/sessions/${id}`)).body).toMatchObject({ state: 'ACTIVE' })
+    },
+  )
+
+  it('are held to their pace, and to a number of sessions, when they open some', async () => {
+    const { caller } = await agent({ 'callers-limits': '* = 3 requests/s, 2 sessions' })
+    const open = () => caller.call('POST', '/v1.1/sessions', { instanceId: INSTANCE })
+    const said = [await open(), await open(), await open()].map(({ status }) => status)
+    expect(said).toEqual([200, 200, 429])
+  })
 
   it('are told from each other on every connection, in the quick lane too', async () => {
     const { site, application } = await agent({ 'callers-limits': '* = 1 requests/s' })

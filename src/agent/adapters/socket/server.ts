@@ -443,10 +443,10 @@ function callOf(
   { apiVersion, instanceId }: AccessTarget,
   headers: SessionHeaders,
   { text, value }: JsonBody,
-  { hold }: Admission,
+  { owner, hold }: Admission,
 ): AccessCall | CodedError {
   try {
-    const call = { apiVersion, instanceId, text, body: value, repeat: repetitionOf(headers) }
+    const call = { apiVersion, instanceId, text, body: value, repeat: repetitionOf(headers, owner) }
     return hold === undefined ? call : { ...call, hold }
   } catch (error) {
     if (error instanceof CodedError) return error

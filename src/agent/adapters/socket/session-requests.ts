@@ -21,7 +21,7 @@ import { sha256 } from '../../../protocol/signing.ts'
 import type { Hold } from '../../app/callers/callers.ts'
 import type { KeptSession } from '../../app/sessions/kept-session.ts'
 import type { SessionAnswer, Sessions } from '../../app/sessions/sessions.ts'
-import { type Repetition, repetitionOf } from './repetition.ts'
+import { repetitionOf } from './repetition.ts'
 import { type Reply, granted, plain } from './reply.ts'
 import type { JsonBody } from './request-body.ts'
 import type { Route } from './routes.ts'
@@ -64,8 +64,8 @@ export async function answerSession(desk: SessionDesk, request: SessionRequest):
       const { instanceId } = parse(sessionBody, body?.value, 'body')
       requireInstance(request, instanceId)
       const bound = isBound(headers)
-      const repeat = hashed(request, repetitionOf(headers))
-      const answer = await desk.open({ instanceId, owner: request.owner, bound, repeat })
+      const repeat = hashed(request)
+      const answer = await desk.open({ instanceId, owner: request.owner, bound, repeat, ...holdOf(request) })
       if (bound && answer.operable) bindTo(desk, request, answer.body)
       return replyTo(target, answer)
     }
@@ -93,8 +93,8 @@ export async function answerSession(desk: SessionDesk, request: SessionRequest):
         metaData: asked.requestedItems.map(({ metaData }) => metaData),
         rollbackOnDeny: asked.rollbackOnDeny,
         belongs,
-        repeat: hashed(request, repetitionOf(headers)),
-        ...(request.hold === undefined ? {} : { hold: request.hold }),
+        repeat: hashed(request),
+        ...holdOf(request),
       }
       return replyTo(target, await desk.request(order))
     }
@@ -103,11 +103,15 @@ export async function answerSession(desk: SessionDesk, request: SessionRequest):
     case 'close':
       return replyTo(
         target,
-        await desk.close(target.sessionId, belongs, hashed(request, repetitionOf(headers))),
+        await desk.close(target.sessionId, belongs, hashed(request)),
         // The service answers the end of a session that has ended in the same way in both versions.
         'v1.1',
       )
   }
+}
+
+function holdOf({ hold }: SessionRequest): { readonly hold?: Hold } {
+  return hold === undefined ? {} : { hold }
 }
 
 function replyTo({ apiVersion }: SessionTarget, answer: SessionAnswer, version = apiVersion): Reply {
@@ -153,7 +157,8 @@ function isBound(headers: IncomingHttpHeaders): boolean {
   throw new CodedError('BAD_REQUEST', `${BOUND_HEADER}: takes "connection"`)
 }
 
-function hashed({ target, body }: SessionRequest, repetition: Repetition | null) {
+function hashed({ target, headers, body, owner }: SessionRequest) {
+  const repetition = repetitionOf(headers, owner)
   if (repetition === null) return null
   const { apiVersion, operation, sessionId } = target
   return { ...repetition, requestHash: sha256(`${apiVersion}\n${operation}\n${sessionId}\n${body?.text ?? ''}`) }

@@ -1,7 +1,7 @@
 /**
  * Who may do what at the socket. There are three rings (use: access requests and own sessions; observe: the status;
  * administer: the sessions of everybody, the key of the device), and callers may be held to a number of requests per second, to tokens per hour,
- * and to one requester, so that no application can starve another or spend in its name. Root and the user of the agent
+ * to a number of live sessions, and to one requester, so that no application can starve another or spend in its name. Root and the user of the agent
  * stand in every ring: they own its state. What the caller says of itself counts for nothing.
  */
 import { type Micro, wholeTokens } from '../../../core/amount.ts'
@@ -24,6 +24,13 @@ export interface CallerSettings {
 export interface Hold {
   /** @throws CodedError CALLER_LIMITED, CALLER_NOT_ALLOWED */
   request(requester: { readonly type: string; readonly value: string }): void
+  /**
+   * One more session, which is a request too.
+   *
+   * @param live those of the caller that have not ended
+   * @throws CodedError CALLER_LIMITED
+   */
+  open(live: number): void
   /** @throws CodedError CALLER_LIMITED when the budget does not hold it; nothing is taken then */
   spend(tokens: Micro): void
   /** What was taken came to nothing. */
@@ -37,6 +44,7 @@ interface Limit {
   /** Null: no limit. */
   readonly tokensPerHour: number | null
   readonly requestsPerSecond: number | null
+  readonly sessions: number | null
   readonly requester: { readonly type: string; readonly value: string } | null
 }
 
@@ -129,12 +137,25 @@ class LimitedCaller implements Hold {
   }
 
   request({ type, value }: { readonly type: string; readonly value: string }): void {
-    const { requester, requestsPerSecond } = this.#limit
+    const { requester } = this.#limit
     if (requester !== null && (requester.type !== type || requester.value !== value)) {
       const only = `${requester.type}:${requester.value}`
       throw new CodedError('CALLER_NOT_ALLOWED', `${this.#name} may ask for the requester ${only} only`)
     }
+    this.#pace()
+  }
+
+  open(live: number): void {
+    const { sessions } = this.#limit
+    if (sessions !== null && live >= sessions) {
+      throw new CodedError('CALLER_LIMITED', `${this.#name} may keep ${sessions} sessions at a time`)
+    }
+    this.#pace()
+  }
+
+  #pace(): void {
     if (this.#requests?.take(1n, this.#sinceBoot()) !== false) return
+    const { requestsPerSecond } = this.#limit
     throw new CodedError('CALLER_LIMITED', `${this.#name} may make ${requestsPerSecond ?? 0} requests per second`)
   }
 
@@ -178,9 +199,9 @@ function parseRules(settings: CallerSettings, names: Names): Rules {
   }
 }
 
-const TERM = /^(\d{1,12}) tokens\/h$|^(\d{1,6}) requests\/s$|^as ([^\s:]+):(\S+)$/
+const TERM = /^(\d{1,12}) tokens\/h$|^(\d{1,6}) requests\/s$|^(\d{1,6}) sessions$|^as ([^\s:]+):(\S+)$/
 
-/** `user:hmi = 500 tokens/h, 20 requests/s, as machine:press-4` */
+/** `user:hmi = 500 tokens/h, 20 requests/s, 10 sessions, as machine:press-4` */
 function parseLimit(text: string, names: Names): Limit {
   const [who = '', terms, ...rest] = text.split('=').map((part) => part.trim())
   if (terms === undefined || rest.length > 0) throw badLimit(text)
@@ -188,19 +209,21 @@ function parseLimit(text: string, names: Names): Limit {
     who: parseWho('callers.limits', who, names),
     tokensPerHour: null,
     requestsPerSecond: null,
+    sessions: null,
     requester: null,
   }
   for (const term of terms.split(',')) {
-    const [match, tokens, requests, type, value] = TERM.exec(term.trim()) ?? []
+    const [match, tokens, requests, sessions, type, value] = TERM.exec(term.trim()) ?? []
     if (match === undefined) throw badLimit(text)
     if (tokens !== undefined) limit = { ...limit, tokensPerHour: Number(tokens) }
     else if (requests !== undefined) limit = { ...limit, requestsPerSecond: Number(requests) }
+    else if (sessions !== undefined) limit = { ...limit, sessions: Number(sessions) }
     else limit = { ...limit, requester: { type: type ?? '', value: value ?? '' } }
   }
   return limit
 }
 
 function badLimit(text: string): CodedError {
-  const example = 'user:hmi = 500 tokens/h, 20 requests/s, as machine:press-4'
+  const example = 'user:hmi = 500 tokens/h, 20 requests/s, 10 sessions, as machine:press-4'
   return invalid('callers.limits', `${JSON.stringify(text.trim())} does not read like "${example}"`)
 }

@@ -85,6 +85,8 @@ export interface OpenOrder {
   readonly owner: string | null
   readonly bound: boolean
   readonly repeat: Repeat | null
+  /** What the caller is held to, if anything. */
+  readonly hold?: Hold
 }
 
 export interface RequestOrder {
@@ -203,14 +205,20 @@ export class Sessions {
     return (durable ?? latest).session
   }
 
-  /** @throws CodedError of the ladder of rules, OVERLOADED, NOT_RECORDED, and those of a repetition */
+  /** @throws CodedError of the ladder of rules, CALLER_LIMITED, OVERLOADED, NOT_RECORDED, and those of a repetition */
   open(order: OpenOrder): Promise<SessionAnswer> {
     return this.#once(order.repeat, async (claim) => {
       const { clock, newId, liveMax } = this.#parts
       const reading = clock.reading()
       const { document } = requireRules(this.#parts, order.instanceId, reading)
       let live = 0
-      for (const { latest } of this.#slots.values()) if (!hasEnded(latest.session)) live += 1
+      let own = 0
+      for (const { latest } of this.#slots.values()) {
+        if (hasEnded(latest.session)) continue
+        live += 1
+        if (latest.owner === order.owner) own += 1
+      }
+      order.hold?.open(own)
       if (live >= liveMax) throw new CodedError('OVERLOADED', `${liveMax} sessions are live on this device`)
       const { instanceId, revision: policyRevision } = document
       const session = newSession({ id: newId(), instanceId, deviceId: null }, reading.earliest)
