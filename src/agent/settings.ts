@@ -145,7 +145,8 @@ const options = {
       reloadable: true,
       help: 'What callers are held to, each by the first entry that names it. Left out: nothing. Tokens that come back do not count.',
       default: null,
-      takes: 'entries such as "user:hmi = 500 tokens/h, 20 requests/s, 10 sessions, as machine:press-4", with semicolons between',
+      takes:
+        'entries such as "user:hmi = 500 tokens/h, 20 requests/s, 10 sessions, as machine:press-4", with semicolons between',
       max: 10_000,
     }),
   },

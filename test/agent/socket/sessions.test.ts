@@ -268,7 +268,10 @@ describe('callers at the socket', () => {
       expect(theirs).not.toContain(id)
       const far = { ...first, 'x-tallygate-request': '999999999' }
       expect(await callAs(LOWLY, site, '/v1.1/sessions', 'POST', open, far)).toMatch(/^200/)
-      const body = JSON.stringify({ requester: { type: 'user', value: 'eve' }, requestedItems: [{ item: 'print', count: 1 }] })
+      const body = JSON.stringify({
+        requester: { type: 'user', value: 'eve' },
+        requestedItems: [{ item: 'print', count: 1 }],
+      })
       const access = `/v1.1/instances/${INSTANCE}/access-request`
       const further = { ...first, 'x-tallygate-request': '1999999999' }
       expect(await callAs(LOWLY, site, access, 'POST', body, further)).toMatch(/^200/)
