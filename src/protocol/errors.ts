@@ -388,8 +388,10 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   DEVICE_REVOKED: {
-    meaning: 'The key of this device was revoked.',
-    remedy: 'Enroll the device again.',
+    meaning:
+      'The key of this device was revoked, for good: the cloud takes nothing from it any more, and grants nothing.',
+    remedy:
+      'Ask the administrator that the message names. To take the machine into service again, stop the agent, put its state directory aside (it may hold use that is not billed), and start the agent with an empty one and a fresh enrollment token: it is another device then.',
     http: 403,
     retry: 'no',
   },
@@ -483,7 +485,7 @@ export const ERRORS = catalogue({
   BROKER_REFUSED: {
     meaning: 'The broker of hints does not take the user name, the password or the client id, or denies a topic.',
     remedy:
-      'Correct push.username and the password in push.password_file, or the rights at the broker. Changes are found at the next sync meanwhile.',
+      'With push.username set, correct it and the password in push.password_file; without, the device signs in with its own key: tallygate doctor says whether the cloud takes it. Or correct the rights at the broker. Changes are found at the next sync meanwhile.',
     http: 502,
     retry: 'no',
   },

@@ -8,6 +8,7 @@ const [held] = agentStatus().accounts
 const dry = [{ ...held!, used: held!.granted, refunded: '0' }]
 const heldBack = (state: 'LOCKED' | 'TERMINATED') => ({ state, since: 1_800_000_000_000, by: 'key-1' })
 const condition = (subject: string) => [{ subject, code: 'CLOUD_UNREACHABLE', message: 'it is away', since: 1 }]
+const revoked = [{ subject: 'revocation', code: 'DEVICE_REVOKED', message: 'it was', since: 1 }]
 
 describe('the verdict', () => {
   const cases: [string, Partial<AgentStatusWire>, 'ok' | 'attention' | 'refusing', RegExp][] = [
@@ -41,6 +42,9 @@ describe('the verdict', () => {
     ['one that is online with an expired grant', { grant: NO_GRANT_LEFT }, 'attention', /asks the cloud for another/],
     ['one that never had a grant, offline', { connected: false, grant: null }, 'refusing', /no grant/],
     ['one that is dry, online', { accounts: dry }, 'attention', /no tokens at hand/],
+    ['one whose key was revoked', { conditions: revoked }, 'attention', /key .* was revoked: .*120 tokens.* 24 hours/],
+    ['one whose key was revoked, dry', { conditions: revoked, accounts: dry }, 'refusing', /revoked.* refuses every/],
+    ['one whose key was revoked, at its end', { conditions: revoked, grant: NO_GRANT_LEFT }, 'refusing', /revoked/],
     ['one with a problem', { conditions: condition('sync') }, 'attention', /one problem/],
     [
       'one whose session is locked',

@@ -76,7 +76,7 @@ export function healthy(changes: Partial<DoctorFacts> = {}): DoctorFacts {
     memory: { total: 4 * GIB, available: 2 * GIB, limit: null, used: null },
     cloud: endpoint('https://cloud.example'),
     broker: endpoint('mqtts://cloud.example:8883', { port: 8883 }),
-    signIn: { status: 304, code: null, date: NOW, twinVersion: '0.1.0' },
+    signIn: { status: 304, code: null, words: null, date: NOW, twinVersion: '0.1.0' },
     ...changes,
   }
 }

@@ -96,7 +96,17 @@ test(
 
     await devices('revoke', deviceId)
     expect(await devices('list')).toContain('revoked')
-    await until(({ push }) => push === 'DISCONNECTED')
+    const end = await until(({ push, conditions }) => push === 'DISCONNECTED' && conditions.length > 0)
+    expect(end.conditions).toEqual([
+      expect.objectContaining({
+        subject: 'revocation',
+        code: 'DEVICE_REVOKED',
+        message: expect.stringMatching(/ was revoked at \d{4}-.*Z, by \S+\.$/) as string,
+      }),
+    ])
+    const report = (await run(process.execPath, [COMMAND, 'status', '--socket', site.socketPath])).stdout
+    expect(report).toContain('The key of this device was revoked')
+    expect(report).not.toContain('BROKER_REFUSED')
     const orders = (await devices('audit', '--device', deviceId)).match(/(un)?lock|terminate|release|revoke/g)
     expect(orders).toEqual(['revoke', 'terminate', 'unlock', 'release', 'lock'])
   },

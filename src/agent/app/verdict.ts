@@ -32,6 +32,14 @@ export function verdictOf(status: AgentStatusWire): Verdict {
   const left = lines.reduce((sum, account) => sum + room(countersOf(account)), 0n)
   const isDry = !hasUnlimited && left === 0n
   const atHand = hasUnlimited ? 'tokens without limit' : `${formatMicro(left)} tokens`
+  if (conditions.some(({ code }) => code === 'DEVICE_REVOKED')) {
+    const remaining = grant?.remainingMs ?? 0
+    return isDry || remaining === 0
+      ? refusing('The key of this device was revoked, and nothing is left to decide with: it refuses every charge.')
+      : attention(
+          `The key of this device was revoked: it delivers nothing more, and goes on with ${atHand} at hand for ${inWords(remaining)} more.`,
+        )
+  }
   if (grant === null && !connected) return refusing('This device has no grant, and the cloud is out of reach.')
   if (grant?.remainingMs === 0) {
     return connected

@@ -57,8 +57,11 @@ function signInRemedy(code: string | null): string {
   if (code === 'TOKEN_INVALID') {
     return 'The cloud does not know this key: put back the one that was enrolled (see key-fits), or enroll the device again.'
   }
-  if (code !== null && Object.hasOwn(ERRORS, code)) return ERRORS[code as ErrorCode].remedy
-  return 'Have the operator of the cloud look at it; the device may have to be enrolled again.'
+  return remedyOf(code) ?? 'Have the operator of the cloud look at it; the device may have to be enrolled again.'
+}
+
+function remedyOf(code: string | null): string | undefined {
+  return code !== null && Object.hasOwn(ERRORS, code) ? ERRORS[code as ErrorCode].remedy : undefined
 }
 
 const NOT_ENROLLED = 'the device is not enrolled, so it knows no cloud yet'
@@ -490,7 +493,9 @@ export const CHECKS: readonly Check[] = [
       if (agent.conditions.length === 0) return ok('the agent complains of nothing')
       const says = agent.conditions.map(({ subject, code, message }) => `${subject}: ${code}: ${message}`).join('; ')
       const isGrave = agent.conditions.some(({ subject }) => subject === 'ledger')
-      const remedy = 'docs/errors.md says for each code what to do.'
+      const remedies = new Set(agent.conditions.map(({ code }) => remedyOf(code)))
+      const [only] = remedies
+      const remedy = remedies.size === 1 && only ? only : 'tallygate status says for each what to do.'
       return isGrave ? fail(says, remedy) : warn(says, remedy)
     },
   },
@@ -532,14 +537,15 @@ export const CHECKS: readonly Check[] = [
     run: ({ signIn, version }) => {
       if (signIn === null) return skip('key, enrollment or connection is not there to try')
       if (isProblem(signIn)) return warn(signIn.message, 'See the checks of the cloud.')
-      const { status, code, twinVersion } = signIn
+      const { status, code, words, twinVersion } = signIn
       if (status === 200 || status === 304) {
         return ok(
           `the cloud takes the device${twinVersion === null ? '' : `; it has version ${twinVersion}, the device ${version}`}`,
         )
       }
       if (status >= 500) return warn(`the cloud answers ${status}`, 'Have its operator look at it.')
-      return fail(`the cloud answers ${status} ${code ?? ''}`.trimEnd(), signInRemedy(code))
+      const answer = `the cloud answers ${status} ${code ?? ''}`.trimEnd()
+      return fail(words === null ? answer : `${answer}: ${words}`, signInRemedy(code))
     },
   },
   {

@@ -106,6 +106,8 @@ export interface DoctorFacts {
     | {
         readonly status: number
         readonly code: string | null
+        /** In the words of the cloud; null where it answers otherwise. */
+        readonly words: string | null
         /** Clock of the cloud, unsigned; null where it does not tell. */
         readonly date: number | null
         readonly twinVersion: string | null

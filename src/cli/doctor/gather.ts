@@ -343,6 +343,7 @@ async function signIn(
     return {
       status: answer.status,
       code: refusal.success ? refusal.data.code : null,
+      words: refusal.success ? refusal.data.message : null,
       date: Number.isNaN(date) ? null : date,
       twinVersion: answer.headers[VERSION_HEADER] ?? null,
     }

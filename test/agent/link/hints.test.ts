@@ -164,7 +164,14 @@ test('trouble with the broker is told once, and is over when it lets the device 
   const refused = new CodedError('BROKER_REFUSED', 'bad user name or password')
   push.order?.onTrouble(refused)
   push.order?.onTrouble(refused)
+  const before = device.cloud.calls.length
+  await device.pass(30_000)
   expect(device.conditions).toEqual(['push: BROKER_REFUSED'])
+  expect(device.cloud.calls.length).toBe(before + 1)
+  await device.pass(1_000)
+  push.order?.onTrouble(refused)
+  await device.pass(30_000)
+  expect(device.cloud.calls.length).toBe(before + 1)
   push.order?.onConnection(true)
   expect(device.conditions).toEqual([])
 })
@@ -200,4 +207,42 @@ test('a hint is read by topic and content together', () => {
   expect(read(deviceTopic(DEVICE), hint(5))).toBe('MALFORMED')
   expect(read(deviceTopic(DEVICE), '{"reason":"session"}')).toBe('LOOK')
   expect(read(policyTopic(INSTANCE), '{"reason":"session"}')).toBe('MALFORMED')
+})
+
+test('a revoked key is one fault: what the broker refuses with it is neither shown nor logged', async () => {
+  const { device, push } = await deviceWithPush()
+  device.cloud.revoked = true
+  push.order?.onConnection(false)
+  push.order?.onTrouble(new CodedError('BROKER_REFUSED', 'bad user name or password'))
+  expect(device.conditions).toEqual([])
+  await device.pass(30_000)
+  expect(device.conditions).toEqual(['revocation: DEVICE_REVOKED'])
+  push.order?.onTrouble(new CodedError('BROKER_REFUSED', 'bad user name or password'))
+  await device.pass(60_000)
+  expect(device.conditions).toEqual(['revocation: DEVICE_REVOKED'])
+  device.cloud.revoked = false
+  await device.sync()
+  expect(device.conditions).toEqual([])
+})
+
+test('a device that finds its key revoked no longer says that the cloud or the broker was away', async () => {
+  const { device, push } = await deviceWithPush()
+  device.network.down = true
+  push.order?.onConnection(false)
+  push.order?.onTrouble(new CodedError('BROKER_UNREACHABLE', 'it is away'))
+  await device.sync()
+  expect(device.conditions).toEqual(['push: BROKER_UNREACHABLE', 'cloud: CLOUD_UNREACHABLE'])
+  device.network.down = false
+  device.cloud.revoked = true
+  await device.sync()
+  expect(device.conditions).toEqual(['revocation: DEVICE_REVOKED'])
+})
+
+test('what the broker refuses while the cloud is out of reach is told once the cloud was asked', async () => {
+  const { device, push } = await deviceWithPush()
+  device.network.down = true
+  push.order?.onConnection(false)
+  push.order?.onTrouble(new CodedError('BROKER_REFUSED', 'bad user name or password'))
+  await device.pass(30_000)
+  expect(device.conditions).toEqual(['cloud: CLOUD_UNREACHABLE', 'push: BROKER_REFUSED'])
 })

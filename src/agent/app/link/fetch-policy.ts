@@ -6,7 +6,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { acceptPolicy } from './accept-policy.ts'
 import { learnKeys } from './learn-keys.ts'
 import { identityOf, type PolicyMemory } from './memory.ts'
-import { call, type StepContext, type StepResult } from './step.ts'
+import { call, endsRound, type StepContext, type StepResult } from './step.ts'
 import { distinctKeys, Trust } from './trust.ts'
 
 export async function fetchPolicy(context: StepContext, instanceId: string): Promise<StepResult> {
@@ -20,7 +20,7 @@ export async function fetchPolicy(context: StepContext, instanceId: string): Pro
     if (answer.kind === 'DOCUMENT') await takeDocument(context, instanceId, held, answer.document)
     health.clear(policySubject(instanceId))
   } catch (error) {
-    if (!(error instanceof CodedError) || endsRound(error)) throw error
+    if (!(error instanceof CodedError) || endsRound(error) || error.code === 'NOT_RECORDED') throw error
     const { code } = error
     if (health.raise(policySubject(instanceId), error)) log.warn({ instanceId, code, ...error.facts }, error.message)
   }
@@ -30,11 +30,6 @@ export async function fetchPolicy(context: StepContext, instanceId: string): Pro
 /** The subject of conditions about the rules of one instance. */
 export function policySubject(instanceId: string): string {
   return `policy ${instanceId}`
-}
-
-/** True unless it is only this policy that cannot be had. */
-function endsRound({ code }: CodedError): boolean {
-  return code === 'CLOUD_UNREACHABLE' || code === 'NOT_RECORDED'
 }
 
 async function takeDocument(

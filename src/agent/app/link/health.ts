@@ -4,6 +4,12 @@
  */
 import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
 
+/** Subject of the conditions of the connection for hints. */
+export const PUSH = 'push'
+
+/** Subject of the condition that the key of the device is revoked. */
+export const REVOCATION = 'revocation'
+
 export interface HealthCondition {
   /** What it is about, for instance `policy 64d2028c-...` or `sync`. */
   readonly subject: string
@@ -34,6 +40,10 @@ export class Health {
   /** Returns true when there was something to clear. */
   clear(subject: string): boolean {
     return this.#conditions.delete(subject)
+  }
+
+  has(subject: string): boolean {
+    return this.#conditions.has(subject)
   }
 
   list(): readonly HealthCondition[] {

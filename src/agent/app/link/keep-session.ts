@@ -5,7 +5,7 @@
 import { CodedError } from '../../../protocol/errors.ts'
 import { identityOf, type SessionMemory } from './memory.ts'
 import { nextSession, type SessionEvent } from './session.ts'
-import { call, type StepContext, type StepResult } from './step.ts'
+import { call, endsRound, type StepContext, type StepResult } from './step.ts'
 
 export async function openSession(context: StepContext, instanceId: string): Promise<StepResult> {
   const held = heldOf(context, instanceId)
@@ -63,7 +63,7 @@ async function unlessRefused<T>(
   try {
     return await work()
   } catch (error) {
-    if (!(error instanceof CodedError) || error.code === 'CLOUD_UNREACHABLE') throw error
+    if (!(error instanceof CodedError) || endsRound(error)) throw error
     const { code, facts, message } = error
     if (context.health.raise(sessionSubject(instanceId), error))
       context.log.warn({ instanceId, code, ...facts }, message)

@@ -9,7 +9,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { Snapshot } from '../journal.ts'
 import type { DeviceTokens } from './device-token.ts'
 import { guardJournal } from './guarded-journal.ts'
-import { Health, type HealthCondition } from './health.ts'
+import { Health, type HealthCondition, PUSH, REVOCATION } from './health.ts'
 import { closeSession } from './keep-session.ts'
 import { WAITING_REQUESTS_MAX } from './limits.ts'
 import { type LinkMemory, remember } from './memory.ts'
@@ -114,8 +114,8 @@ function stopping(): CodedError {
   return new CodedError('STOPPING', 'The agent is stopping.')
 }
 
-/** Subject of the conditions of the connection for hints. */
-const PUSH = 'push'
+/** After a refusal by the broker, the longest time until the cloud is asked, ms: a broker may refuse a whole fleet at once. */
+const DOUBT_MS = 30_000
 
 class CloudLink implements Link {
   readonly #parts: LinkParts
@@ -127,6 +127,8 @@ class CloudLink implements Link {
   readonly #pushStopped = new AbortController()
   #push: Promise<void> | null = null
   #pushConnected = false
+  /** What the broker has refused, until the cloud has been asked: a revoked key is refused by both, and that is one fault. */
+  #pushRefused: CodedError | null = null
   #hints = { taken: 0, ignored: 0 }
   #broken = false
   #stopped: Promise<void> | null = null
@@ -231,6 +233,7 @@ class CloudLink implements Link {
     try {
       const result = await runRound(this.#context(signal), reasons)
       this.#startPush()
+      this.#judgeBroker()
       // Somebody came too late for the segment of this round.
       if (result.ok && this.#waiting.asking) this.#rounds.wake('request')
       return result
@@ -308,15 +311,34 @@ class CloudLink implements Link {
         this.#pushConnected = connected
         log.info({ connected }, 'push connection')
         if (!connected) return
+        this.#pushRefused = null
         this.#health.clear(PUSH)
         this.#rounds.encourage()
       },
       onTrouble: (error: CodedError) => {
-        const { code, facts, message } = error
-        if (this.#health.raise(PUSH, error)) log.warn({ subject: PUSH, code, ...facts }, message)
+        if (this.#health.has(REVOCATION)) return
+        if (error.code !== 'BROKER_REFUSED' || this.#health.has(PUSH)) {
+          this.#pushRefused = null
+          this.#showPush(error)
+          return
+        }
+        this.#pushRefused = error
+        this.#memory.lookAgain = true
+        this.#rounds.bringForward(DOUBT_MS)
       },
     }
     this.#push = push.run(order, this.#pushStopped.signal).catch((error: unknown) => this.#break(error))
+  }
+
+  #judgeBroker(): void {
+    const refused = this.#pushRefused
+    this.#pushRefused = null
+    if (refused !== null && !this.#health.has(REVOCATION)) this.#showPush(refused)
+  }
+
+  #showPush(error: CodedError): void {
+    const { code, facts, message } = error
+    if (this.#health.raise(PUSH, error)) this.#parts.log.warn({ subject: PUSH, code, ...facts }, message)
   }
 
   #hint(topic: string, payload: string, deviceId: string): void {

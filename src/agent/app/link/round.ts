@@ -14,10 +14,14 @@ import { type LinkMemory, takeIdentity } from './memory.ts'
 import type { RoundResult, WakeReason } from './rounds.ts'
 import { sealAndSend, sendSegment } from './send-segment.ts'
 import { KEY, announceKey, isUnknownKey, keyState, prepareKey, replaceKey, showLinks } from './rotate-key.ts'
+import { PUSH, REVOCATION } from './health.ts'
 import { showHold, type StepContext, type StepResult } from './step.ts'
 
 /** Subjects of the conditions that a round which ends well, and has heard the cloud, has answered. */
-const ANSWERED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link']
+const ANSWERED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]
+
+/** Subjects of what the cloud may have refused, or not answered, only because the key is revoked. */
+const SAID_BY_REVOCATION = ['cloud', 'attach', 'link', 'sync', PUSH]
 
 /** @throws anything that is no CodedError: a broken invariant, or a journal whose outcome is unknown */
 export async function runRound(context: StepContext, reasons: ReadonlySet<WakeReason>): Promise<RoundResult> {
@@ -194,6 +198,7 @@ function fail(
   if (signal.aborted) return { ok: false, retryAfterMs: 0 }
   const { code, facts } = error
   if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = token
+  if (code === 'DEVICE_REVOKED') for (const subject of SAID_BY_REVOCATION) health.clear(subject)
   const subject = subjectOf(step, error)
   if (health.raise(subject, error)) log.warn({ subject, code, ...facts, cause: error.cause }, error.message)
   const { retryAfterMs } = facts
@@ -203,6 +208,7 @@ function fail(
 function subjectOf(step: Step | undefined, { code }: CodedError): string {
   if (code === 'CLOUD_UNREACHABLE' || code === 'TRUST_MISMATCH') return 'cloud'
   if (code === 'NOT_RECORDED') return 'journal'
+  if (code === 'DEVICE_REVOKED') return REVOCATION
   switch (step?.kind) {
     case 'enroll':
       return 'enrollment'

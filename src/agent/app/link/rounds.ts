@@ -73,6 +73,14 @@ export class Rounds {
     this.#schedule()
   }
 
+  /** Something is doubtful: the next round by the timer comes at a random moment within `withinMs`, never before a wait ends. */
+  bringForward(withinMs: number): void {
+    const { sinceBoot, randomness } = this.#options
+    const at = Math.max(this.#waitUntil, sinceBoot() + Math.floor(randomness.fraction() * withinMs))
+    this.#nextAt = Math.min(this.#nextAt, at)
+    this.#schedule()
+  }
+
   /** No further round; resolves when the one under way has ended, which is told to end at once. */
   async stop(): Promise<void> {
     this.#stopped.abort()

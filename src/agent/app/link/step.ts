@@ -55,6 +55,11 @@ const NO_CONTACT: ReadonlySet<ErrorCode> = new Set([
   'GRANTS_FORGOTTEN',
 ])
 
+/** Whether a refusal is of the device as a whole, or of every call: what else the round would ask is refused like it. */
+export function endsRound({ code }: CodedError): boolean {
+  return code === 'CLOUD_UNREACHABLE' || code === 'DEVICE_REVOKED'
+}
+
 /** One call to the cloud, with what it proves about the connection. */
 export async function call<T>({ memory, clock }: StepContext, exchange: () => Promise<T>): Promise<T> {
   try {

@@ -45,6 +45,7 @@ const DRAIN_TIMEOUT_MS = 10_000
 
 /** Return codes of MQTT 3.1.1. */
 const IDENTIFIER_REJECTED = 2
+const SERVER_UNAVAILABLE = 3
 const BAD_USERNAME_OR_PASSWORD = 4
 
 /** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
@@ -76,7 +77,8 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
           done(null, true)
         },
         (error: unknown) => {
-          refuse(BAD_USERNAME_OR_PASSWORD, error instanceof CodedError ? error.code : 'the token could not be checked')
+          if (error instanceof CodedError && error.httpStatus < 500) refuse(BAD_USERNAME_OR_PASSWORD, error.code)
+          else refuse(SERVER_UNAVAILABLE, error instanceof CodedError ? error.code : 'the token could not be checked')
         },
       )
     },

@@ -1,4 +1,5 @@
 /** Push as the settings ask for it: a broker, and what carries the hints of the outbox to it. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import { readFileSync } from 'node:fs'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Authenticator } from '../../app/authenticate.ts'
@@ -34,7 +35,7 @@ export interface Push {
   readonly url: string | null
   /** Null: nothing was heard of the device. */
   presence(deviceId: string): DevicePresence | null
-  /** Ends the connection of a device where this node holds it. */
+  /** Ends the connection of a device where this node holds it, as soon as the hints that wait are out, a second later at most. */
   drop(deviceId: string): void
   /** Of an embedded broker that speaks TLS, for connections from here on. */
   renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
@@ -43,6 +44,9 @@ export interface Push {
 
 /** How often to look for hints that were not published, or that another node has left behind. */
 const LOOK_EVERY_MS = 10_000
+
+/** How long the end of a connection waits for hints that are on their way to the broker. */
+const LAST_HINT_MS = 1_000
 
 /** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED, CONFIG_INVALID, CONFIG_UNREADABLE */
 export async function openPush(parts: PushParts): Promise<Push> {
@@ -80,7 +84,11 @@ async function openEmbedded(parts: PushParts): Promise<Push> {
     local: broker.url,
     url: settings.publicUrl ?? broker.url,
     presence: (deviceId) => presence.of(deviceId),
-    drop: (deviceId) => broker.drop(deviceId),
+    drop(deviceId) {
+      // It is to hear why before it is refused: the hint that goes with the order brings it to the twin.
+      const hinted = Promise.race([publisher.idle(), sleep(LAST_HINT_MS, undefined, { ref: false })])
+      void hinted.then(() => broker.drop(deviceId))
+    },
     renewCertificate: (renewed) => broker.renewCertificate(renewed),
     async close() {
       await publisher.stop()

@@ -12,6 +12,7 @@ import { requireNotHeld } from './device-hold.ts'
 import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
 import type { Device, FenceReason, Incarnation } from './records.ts'
 import { ATTACH_WINDOW_MS, type EdgeTerms } from './terms.ts'
+import { requireTrusted } from './require-trusted.ts'
 
 export interface Attach {
   readonly store: Pick<Store, 'transaction'>
@@ -34,7 +35,7 @@ export async function attach(
   return store.transaction(async (tx) => {
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
-    if (device.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
+    requireTrusted(device)
     const isOver = device.hold?.state === 'TERMINATED'
     if (isOver) await requireOwing(tx, device)
     const answered = await tx.edge.incarnations.byNonce(deviceId, request.nonce)

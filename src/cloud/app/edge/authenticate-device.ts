@@ -9,6 +9,7 @@ import type { Store } from '../store.ts'
 import { algorithmOf, importPublicKey } from './device-key.ts'
 import { DEVICE_TOKEN_LIFETIME_S_MAX, TOKEN_SKEW_S } from './limits.ts'
 import type { Device, KnownDeviceKey } from './records.ts'
+import { requireTrusted } from './require-trusted.ts'
 
 /** A device whose token is in order. */
 export interface DeviceAccess {
@@ -57,7 +58,7 @@ export async function authenticateDevice(found: KnownDeviceKey, token: string, n
   if (parsed.data.exp - parsed.data.nbf > DEVICE_TOKEN_LIFETIME_S_MAX) {
     throw new CodedError('TOKEN_INVALID', 'The token of a device must be valid for a day at most.')
   }
-  if (device.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
+  requireTrusted(device)
   if (state === 'PAST') throw new CodedError('DEVICE_KEY_REPLACED', 'This device has another key since.')
   const named = new Set([parsed.data.aud].flat())
   return { device, instanceIds: device.instanceIds.filter((id) => named.has(id)) }

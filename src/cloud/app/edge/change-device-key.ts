@@ -14,6 +14,7 @@ import { importPublicKey } from './device-key.ts'
 import type { KeyRing } from './key-ring.ts'
 import { KEYS_PER_HOUR_MAX, KEYS_WINDOW_MS } from './limits.ts'
 import type { Device, DeviceKey } from './records.ts'
+import { requireTrusted } from './require-trusted.ts'
 
 export interface ChangeDeviceKey {
   readonly store: Pick<Store, 'read' | 'transaction'>
@@ -103,7 +104,7 @@ export async function takeNextKey(
 async function lockTrusted(tx: Transaction, deviceId: string): Promise<Device> {
   const device = await tx.edge.devices.lock(deviceId)
   if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
-  if (device.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
+  requireTrusted(device)
   return device
 }
 

@@ -71,6 +71,8 @@ export async function revokeDevice({ store, now }: DeviceOrders, deviceId: strin
       await tx.edge.devices.save(revoked)
       await fenceCurrent(tx, revoked, 'REVOKED', at)
       await disconnectSessions(tx, deviceId, at)
+      // An external broker does not end the connection: the device hears so that it is to look.
+      await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
     }
     await tx.edge.audit.append({ at, by, action: 'REVOKE_DEVICE', deviceId, sessionId: null })
   })

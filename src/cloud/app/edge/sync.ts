@@ -4,7 +4,6 @@
  * and a repetition gets the bytes of the first answer.
  */
 import { type Verdict, receive } from '../../../core/receive.ts'
-import { CodedError } from '../../../protocol/errors.ts'
 import { namedKey } from '../../../protocol/signing.ts'
 import type { Transaction } from '../store.ts'
 import { fenceCurrent, newIncarnation } from './attach.ts'
@@ -17,6 +16,7 @@ import { noticeRestore } from './notice-restore.ts'
 import { type Proof, type ShownRules, openProofs, openRules } from './open-proofs.ts'
 import { takeProofs } from './take-proofs.ts'
 import { type Sync, type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
+import { requireTrusted } from './require-trusted.ts'
 
 /** What became of a segment: how it was judged, or that it could not be opened, or did not add up. */
 export type SyncVerdict = Verdict['kind'] | 'UNREADABLE' | 'REJECTED'
@@ -46,7 +46,7 @@ export async function sync(
   const { verdict, taken, restored } = await deps.store.transaction(async (tx) => {
     const locked = await tx.edge.devices.lock(device.id)
     if (locked === undefined) throw new Error('invariant: devices are never deleted')
-    if (locked.revokedAt !== null) throw new CodedError('DEVICE_REVOKED', 'The key of this device was revoked.')
+    requireTrusted(locked)
     return take(deps, tx, locked, opening.segment, { proofs, rules }, now)
   })
   deps.onVerdict?.(verdict)
