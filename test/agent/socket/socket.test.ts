@@ -180,6 +180,36 @@ describe('the socket', () => {
     expect(await behind.get(`${AGENT_STATUS_PATH}?verbose`)).toMatchObject({ status: 200 })
   })
 
+  it('answers whoever sends no more, with each of its requests, however they came', async () => {
+    const behind = new Behind()
+    await behind.open()
+    const body = JSON.stringify(accessBody(1))
+    const head = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n`
+    const decisions: (() => void)[] = []
+    behind.answer = () => new Promise((resolve) => decisions.push(() => resolve(ANSWER)))
+    const request = `${head}\r\n${body}`
+    for (const bytes of [request, `${head}Connection: close\r\n\r\n${body}`, request.repeat(3)]) {
+      behind.calls.length = 0
+      const socket = connect(behind.path)
+      socket.end(bytes)
+      // By then the end of its connection has been seen as well.
+      for (let round = 0; round < 3; round += 1) await behind.get('/livez')
+      for (const decide of decisions) decide()
+      const answers = (await read(socket)).match(/HTTP\/1.1 200 /g) ?? []
+      expect(answers).toHaveLength(behind.calls.length)
+      expect(behind.calls.length).toBeGreaterThan(0)
+    }
+  })
+
+  it('takes an address as a client writes it for a proxy', async () => {
+    const behind = new Behind()
+    await behind.open()
+    expect(await behind.post(accessBody(1), { path: `http://device:80${PATH}` })).toMatchObject({ status: 200 })
+    expect(await behind.get(`HTTP://x${AGENT_STATUS_PATH}`)).toMatchObject({ status: 200 })
+    expect(await behind.get('http://x')).toMatchObject({ status: 404 })
+    expect(await behind.get('ftp://x/livez')).toMatchObject({ status: 404 })
+  })
+
   it('has nothing at other addresses, and says so', async () => {
     const behind = new Behind()
     await behind.open()

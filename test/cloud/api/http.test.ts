@@ -113,6 +113,16 @@ describe('the server', () => {
     expect((await twin.call('GET', INSTANCES)).status).toBe(200)
   })
 
+  it('answers whoever sends no more after a request', async () => {
+    await using twin = await openTwin()
+    const { pathname } = new URL(twin.cloud.address)
+    const body = '{"shortName":"s","accountId":"a"}'
+    const request =
+      `POST ${pathname}${INSTANCES} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${await twin.administrationToken()}\r\n` +
+      `Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`
+    expect((await raw(twin, request.repeat(2))).match(/HTTP\/1.1 201 /g)).toHaveLength(2)
+  })
+
   it('refuses headers that are too large by their name', async () => {
     await using twin = await openTwin()
     for (const request of [

@@ -12,7 +12,7 @@ export interface QuickHead {
   readonly bodyBytes: number
 }
 
-const REQUEST_LINE = /^POST ([\x21-\x7e]+) HTTP\/1\.1$/
+const REQUEST_LINE = /^POST (\/[\x21-\x7e]*) HTTP\/1\.1$/
 const HEADER = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\x20-\x7e]*)$/
 const LENGTH = /^\d{1,9}$/
 

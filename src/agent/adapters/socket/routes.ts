@@ -34,6 +34,9 @@ const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 const SESSION =
   /^(?:(?:\/dynamicmonetization)?(?:\/floating)?\/api)?\/(v1\.[01])\/sessions(?:\/([^/?]+)(\/heartbeat)?)?\/?(?:\?.*)?$/
 
+/** What stands before the path in the form that a client has for proxies. */
+const ORIGIN = /^https?:\/\/[^/?#]*(?=\/)/i
+
 const STATUS: Route = { to: 'status' }
 const LOG: Route = { to: 'log' }
 const ROTATE_KEY: Route = { to: 'rotate-key' }
@@ -41,7 +44,8 @@ const LIVE: Route = { to: 'live' }
 const NOWHERE: Route = { to: 'nowhere' }
 const MALFORMED: Route = { to: 'malformed' }
 
-export function route(method: string, url: string): Route {
+export function route(method: string, target: string): Route {
+  const url = target.startsWith('/') ? target : target.replace(ORIGIN, '')
   const session = SESSION.exec(url)
   if (session !== null) return sessionRoute(method, session)
   if (method === 'POST') {

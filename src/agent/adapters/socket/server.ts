@@ -113,6 +113,8 @@ class Door implements SocketServer {
       connectionsCheckingInterval: Math.min(options.requestTimeoutMs, 5_000),
     })
     this.#server.maxConnections = options.connectionsMax
+    // Who sends no more after a request still waits for its answer, as nc and socat do: it is charged, so it is told.
+    Object.assign(this.#server, { httpAllowHalfOpen: true })
     this.#server.on('request', this.#take)
     this.#server.on('clientError', answerBrokenRequest)
     this.#server.on('timeout', (socket: Socket) => {

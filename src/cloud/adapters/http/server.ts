@@ -78,6 +78,8 @@ export function createServer(options: ServerOptions): Server {
       ? { http: arrival }
       : { https: { ...arrival, cert: options.tls.certificate, key: options.tls.key } }),
   }) as unknown as FastifyInstance
+  // Who sends no more after a request still waits for its answer, which may be a charge.
+  Object.assign(http.server, { httpAllowHalfOpen: true })
   let stopping = false
   let underWay = 0
 
