@@ -238,6 +238,8 @@ describe('on PostgreSQL', () => {
         const instance = { id: 'new', shortName: 's', accountId: 'customer', defaultInstance: false }
         await tx.instances.insert({ ...instance, created: 1, modified: 1 })
         await tx.policyRevisions.insert({ instanceId: 'new', revision: 1, raisedAt: 1, calendarDue: null })
+        // Writes and their lock are sent ahead: a read that is answered says that the server has come by them.
+        await tx.policyRevisions.get('new')
         made.resolve(undefined)
         await gate.promise
       })
