@@ -87,6 +87,7 @@ describe('on PostgreSQL', () => {
     const [written, gate] = [newGate(), newGate()]
     const slow = writer.transaction(async (tx) => {
       await tx.usage.append([usage(1)])
+      await answered(tx)
       written.resolve(undefined)
       await gate.promise
     })
@@ -112,6 +113,9 @@ describe('on PostgreSQL', () => {
     await tx.accounts.save([charge(pool, 1n)])
     return true
   }
+
+  /** Writes and locks are sent ahead of their answers: waits until the server has done those of this transaction. */
+  const answered = async (tx: Transaction): Promise<void> => void (await tx.instances.get(INSTANCE))
 
   /** Waits until so many transactions in this database wait for a lock. */
   const waiting = (count: number): Promise<void> =>
@@ -238,8 +242,7 @@ describe('on PostgreSQL', () => {
         const instance = { id: 'new', shortName: 's', accountId: 'customer', defaultInstance: false }
         await tx.instances.insert({ ...instance, created: 1, modified: 1 })
         await tx.policyRevisions.insert({ instanceId: 'new', revision: 1, raisedAt: 1, calendarDue: null })
-        // Writes and their lock are sent ahead: a read that is answered says that the server has come by them.
-        await tx.policyRevisions.get('new')
+        await answered(tx)
         made.resolve(undefined)
         await gate.promise
       })
