@@ -115,7 +115,9 @@ describe('on PostgreSQL', () => {
   }
 
   /** Writes and locks are sent ahead of their answers: waits until the server has done those of this transaction. */
-  const answered = async (tx: Transaction): Promise<void> => void (await tx.instances.get(INSTANCE))
+  const answered = async (tx: Transaction): Promise<void> => {
+    await tx.instances.get(INSTANCE)
+  }
 
   /** Waits until so many transactions in this database wait for a lock. */
   const waiting = (count: number): Promise<void> =>
