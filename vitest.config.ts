@@ -1,9 +1,13 @@
 // Every test file runs in a process of its own, so that none can lean on what another left behind.
 // TALLYGATE_TEST_REPORT names a file that receives the results as JSON as well.
+import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitest/config'
 import { SkippedTests } from './test/support/skips.ts'
 
 const report = process.env['TALLYGATE_TEST_REPORT']
+
+// Many tests start the program, whose modules are compiled but once this way: a good third of what such tests take.
+process.env['NODE_COMPILE_CACHE'] ??= fileURLToPath(new URL('node_modules/.cache/compiled', import.meta.url))
 
 export default defineConfig({
   test: {

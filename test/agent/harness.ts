@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { onTestFinished } from 'vitest'
-import { type JournalOptions, openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
+import { type JournalOptions, type StartThread, openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
 import type { JournalLimits } from '../../src/agent/adapters/sqlite/journal-calls.ts'
 import type {
   AccountState,
@@ -46,15 +46,17 @@ const LIMITS: JournalLimits = {
 export async function journalIn(
   directory: string,
   changes: Partial<Omit<JournalOptions, 'limits'>> & { readonly limits?: Partial<JournalLimits> } = {},
+  thread?: StartThread,
 ): Promise<Journal> {
-  const journal = await openJournal({
+  const options: JournalOptions = {
     path: join(directory, 'journal.db'),
     sign: async (payload) => signedByNobody(payload),
     now: () => BEGIN,
     onBroken: () => undefined,
     ...changes,
     limits: { ...LIMITS, ...changes.limits },
-  })
+  }
+  const journal = await openJournal(options, thread)
   onTestFinished(() => journal.close())
   return journal
 }

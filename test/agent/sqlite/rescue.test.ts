@@ -18,14 +18,18 @@ import type { Journal } from '../../../src/agent/app/journal.ts'
 import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
 import { IDENTITY, SEAL, STAMP, attach, entry, journalIn, payloadOf, temporaryDirectory } from '../harness.ts'
 import { BEGIN } from '../link/fake-time.ts'
+import { sameThread } from '../same-thread.ts'
 
 const A = 'line/i/a/0'
 const ENTRIES = 120
 
+const journalAt = (directory: string, changes: Parameters<typeof journalIn>[1] = {}): Promise<Journal> =>
+  journalIn(directory, changes, sameThread)
+
 /** A device with entries 1 to 20 delivered and the others not, closed well. Returns its directory. */
 async function device(): Promise<string> {
   const directory = temporaryDirectory()
-  const journal = await journalIn(directory)
+  const journal = await journalAt(directory)
   await attach(journal, { [A]: 1_000_000n })
   await journal.savePolicy({ instanceId: IDENTITY.instanceIds[0]!, revision: 4, document: 'signed' }, null)
   await journal.append(entries(1, 20), STAMP)
@@ -59,7 +63,7 @@ async function delivered(journal: Journal): Promise<readonly string[]> {
 }
 
 async function expectUsable(directory: string): Promise<{ salvaged: number; lost: number | null }> {
-  const journal = await journalIn(directory)
+  const journal = await journalAt(directory)
   const snapshot = await journal.read()
   expect(snapshot).toMatchObject({ incarnation: 0, lastEntry: 0, grant: null })
   expect(snapshot.accounts.size).toBe(0)
@@ -72,7 +76,7 @@ async function expectUsable(directory: string): Promise<{ salvaged: number; lost
   await journal.append([entry(1, [])], STAMP)
   await journal.close()
   // Another start finds nothing to rescue.
-  const again = await journalIn(directory)
+  const again = await journalAt(directory)
   expect((await again.read()).rescues).toHaveLength(1)
   await again.close()
   return { salvaged: rescue!.salvagedEntries, lost: rescue!.lostEntries }
@@ -92,7 +96,7 @@ describe('a damaged journal', () => {
     const aside = readdirSync(directory).find((name) => name.includes('damaged'))!
     expect(readFileSync(join(directory, aside)).equals(bytes)).toBe(true)
     rmSync(join(directory, aside))
-    expect((await (await journalIn(directory)).read()).rescues).toEqual([])
+    expect((await (await journalAt(directory)).read()).rescues).toEqual([])
   })
 
   it('comes back from damage at any page, with identity and rules where they can be read', async () => {
@@ -107,7 +111,7 @@ describe('a damaged journal', () => {
         const bytes = Buffer.from(whole)
         bytes.fill(0xa5, page * 4096 + from, page * 4096 + from + length)
         writeFileSync(path(directory), bytes)
-        const journal = await journalIn(directory)
+        const journal = await journalAt(directory)
         const snapshot = await journal.read()
         await journal.close()
         if (snapshot.rescues?.length === 1) {
@@ -162,7 +166,7 @@ describe('a damaged journal', () => {
     const bytes = readFileSync(file).fill(0x5a, 0, 4096)
     writeFileSync(file, bytes)
     writeFileSync(log(directory), 'the log of something')
-    await (await journalIn(directory)).close()
+    await (await journalAt(directory)).close()
     const isAside = (name: string): boolean => /damaged-.*Z$/.test(name)
     const aside = join(directory, readdirSync(directory).find(isAside)!)
     renameSync(file, `${file}.${prepared}`)
@@ -180,20 +184,21 @@ describe('a damaged journal', () => {
     expect(readdirSync(directory).filter((name) => /draft|rescued|copy/.test(name))).toEqual([])
   })
 
-  it('is told by the time of the wall clock, and never overwrites one that was put aside before', async () => {
+  it('is named by the time at which it was put aside, and overwrites none that was put aside before', async () => {
     const directory = await device()
     for (let time = 0; time < 2; time += 1) {
       writeFileSync(path(directory), 'no database, but long enough to be looked at. '.repeat(100))
-      await (await journalIn(directory, { now: () => BEGIN })).close()
+      await (await journalAt(directory)).close()
     }
-    expect(readdirSync(directory).filter((name) => name.includes('damaged'))).toHaveLength(2)
+    const name = `journal.db.damaged-${new Date(BEGIN).toISOString().replaceAll(/[:.]/g, '-')}`
+    expect(readdirSync(directory).filter((each) => each.includes('damaged'))).toEqual([name, `${name}-2`])
   })
 })
 
 /** A device whose power is cut: nothing is folded into the database since its journal was opened. Returns its directory. */
 async function cutOff({ commits = 4, isNew = false } = {}): Promise<string> {
   const directory = isNew ? temporaryDirectory() : await device()
-  const journal = await journalIn(directory)
+  const journal = await journalAt(directory)
   if (isNew) {
     await attach(journal, { [A]: 1_000_000n })
     await journal.append(entries(1, 20), STAMP)
@@ -212,7 +217,7 @@ const log = (directory: string): string => `${path(directory)}-wal`
 
 /** A state that the device really was in: as many entries as it counts, each with its charge. */
 async function expectEarlierState(directory: string, most: number, least = 0): Promise<number> {
-  const journal = await journalIn(directory)
+  const journal = await journalAt(directory)
   const { lastEntry, accounts, rescues, incarnation } = await journal.read()
   expect(rescues).toEqual([])
   expect(incarnation).toBe(1)
@@ -265,11 +270,11 @@ describe('a log', () => {
   ])('%s never makes a ledger of two halves', async (_what, other) => {
     const directory = await device()
     const foreign = await cutOff(other)
-    const journal = await journalIn(directory)
+    const journal = await journalAt(directory)
     await journal.append(entries(ENTRIES + 1, 50), STAMP)
     await journal.close()
     copyFileSync(log(foreign), log(directory))
-    const opened = await journalIn(directory)
+    const opened = await journalAt(directory)
     const { rescues, lastEntry, accounts } = await opened.read()
     if (rescues?.length === 1) {
       await opened.close()
@@ -315,7 +320,7 @@ describe('an empty database', () => {
     writeFileSync(key, 'a key')
     rmSync(`${path(directory)}-slack`)
     writeFileSync(path(directory), '')
-    const journal = await journalIn(directory, { later: [key] })
+    const journal = await journalAt(directory, { later: [key] })
     expect((await journal.read()).rescues).toMatchObject([{ salvagedEntries: 0, lostEntries: null }])
   })
 
@@ -342,9 +347,9 @@ describe('an empty database', () => {
   it('of which there is nothing else is one that is still to be made', async () => {
     const directory = temporaryDirectory()
     writeFileSync(path(directory), '')
-    expect((await (await journalIn(directory)).read()).rescues).toEqual([])
+    expect((await (await journalAt(directory)).read()).rescues).toEqual([])
     const wiped = await device()
     rmSync(path(wiped))
-    expect((await (await journalIn(wiped)).read()).rescues).toEqual([])
+    expect((await (await journalAt(wiped)).read()).rescues).toEqual([])
   })
 })
