@@ -64,7 +64,7 @@ const NO_WORLD: Io = {
   env: {},
   now: () => 0,
   readText: () => '',
-  stop: new AbortController().signal,
+  stop: () => new AbortController().signal,
   exitWith: () => undefined,
   onHangup: () => undefined,
 }

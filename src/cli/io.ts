@@ -7,8 +7,11 @@ export interface World {
   readonly now: () => number
   /** Text of a file, or throws. */
   readonly readText: (path: string) => string
-  /** Aborted when the user or the service manager asks the process to end. */
-  readonly stop: AbortSignal
+  /**
+   * From here on the first signal by which the user or the service manager asks the process to end aborts what this returns,
+   * and the command has to end by itself. The process of a command that never calls it ends at once.
+   */
+  readonly stop: () => AbortSignal
   /** From here on SIGHUP calls the listener; otherwise it asks the process to end. */
   readonly onHangup: (listener: () => void) => void
 }

@@ -1,6 +1,7 @@
 /**
  * The process of the command: hands the real world to the program and its exit code to the caller. A reader that has
- * gone away (`tallygate ... | head`) ends it quietly; the first signal asks it to stop, the second ends it at once. A service takes SIGHUP as the wish to read its settings again.
+ * gone away (`tallygate ... | head`) ends it quietly, and so does a signal. A command that has something to bring to an end
+ * is asked by the first signal and ended by the second. A service takes SIGHUP as the wish to read its settings again.
  */
 import { readFileSync } from 'node:fs'
 import { run } from './program.ts'
@@ -14,7 +15,7 @@ for (const stream of [process.stdout, process.stderr]) {
   })
 }
 
-const stop = new AbortController()
+let stop: AbortController | null = null
 let hangup: (() => void) | null = null
 for (const [signal, number] of [
   ['SIGHUP', 1],
@@ -26,7 +27,7 @@ for (const [signal, number] of [
       hangup()
       return
     }
-    if (stop.signal.aborted) process.exit(BY_SIGNAL + number)
+    if (stop === null || stop.signal.aborted) process.exit(BY_SIGNAL + number)
     stop.abort()
   })
 }
@@ -37,7 +38,7 @@ process.exitCode = await run(process.argv.slice(2), {
   env: process.env,
   now: () => Date.now(),
   readText: (path) => readFileSync(path, 'utf8'),
-  stop: stop.signal,
+  stop: () => (stop ??= new AbortController()).signal,
   onHangup: (listener) => {
     hangup = listener
   },

@@ -4,6 +4,7 @@
  */
 import { open, rename, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import { scratchAt } from '../agent/adapters/system/scratch.ts'
 import { CodedError } from '../protocol/errors.ts'
 
 /** @throws CodedError OUTPUT_UNWRITABLE, and whatever the pieces throw */
@@ -11,6 +12,7 @@ export async function writeWholeFile(path: string, pieces: AsyncIterable<Uint8Ar
   // Two runs that write the same file must not write into each other: the one that ends last stays.
   const partial = `${path}.${process.pid}.partial`
   const file = await atPath(path, () => open(partial, 'w', 0o600))
+  const isDone = scratchAt(partial)
   try {
     try {
       for await (const piece of pieces) await atPath(path, () => file.writeFile(piece))
@@ -22,6 +24,8 @@ export async function writeWholeFile(path: string, pieces: AsyncIterable<Uint8Ar
   } catch (error) {
     await rm(partial, { force: true })
     throw error
+  } finally {
+    isDone()
   }
   await flushDirectory(dirname(path))
 }

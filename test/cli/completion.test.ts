@@ -16,7 +16,7 @@ const world = {
   env: {},
   now: () => 0,
   readText: () => '',
-  stop: new AbortController().signal,
+  stop: () => new AbortController().signal,
 }
 const shape = shapeOf(await wholeProgram({ ...world, exitWith: () => undefined, onHangup: () => undefined }))
 const scriptOf = async (shell: string): Promise<string> => (await tallygate(['completion', shell])).out

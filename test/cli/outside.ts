@@ -18,7 +18,7 @@ export async function tallygate(args: readonly string[], changes: Partial<World>
     readText: () => {
       throw Object.assign(new Error('no such file'), { code: 'ENOENT' })
     },
-    stop: new AbortController().signal,
+    stop: () => new AbortController().signal,
     onHangup: () => undefined,
     ...changes,
   })

@@ -108,7 +108,7 @@ describe('--watch', () => {
       },
     }
     const args = ['status', '--watch', '--every', '10ms', '--socket', agent.address]
-    expect((await tallygate(args, { stdout, stop: stop.signal })).code).toBe(0)
+    expect((await tallygate(args, { stdout, stop: () => stop.signal })).code).toBe(0)
     return written
   }
 
@@ -134,7 +134,7 @@ describe('--watch', () => {
       },
     }
     const args = ['status', '--watch', '--every', '10ms', '--socket', '/nowhere/agent.sock']
-    expect(await tallygate(args, { stdout, stop: stop.signal })).toMatchObject({ code: 0, err: '' })
+    expect(await tallygate(args, { stdout, stop: () => stop.signal })).toMatchObject({ code: 0, err: '' })
     expect(written[0]).toMatch(/NO ANSWER {2}unix:\/nowhere\/agent\.sock: there is no such socket\. Start it /)
   })
 

@@ -11,7 +11,7 @@ export function command(io: Io): Command {
       const { runAgent } = await import('../../agent/main.ts')
       const { serviceManager } = await import('../service-manager/service-manager.ts')
       const load = () => settingsOf(command, agentOptions, io)
-      const running = { load, stop: io.stop, onReload: io.onHangup }
+      const running = { load, stop: io.stop(), onReload: io.onHangup }
       const supervisor = serviceManager(io.env, process.pid)
       const { passedSocket } = supervisor
       await runAgent(running, passedSocket === null ? { supervisor } : { supervisor, passedSocket })

@@ -14,7 +14,7 @@ export function command(io: Io): Command {
       const { runCloud } = await import('../../cloud/main.ts')
       const { serviceManager } = await import('../service-manager/service-manager.ts')
       const load = () => settingsOf(command, cloudOptions, io)
-      await runCloud({ load, stop: io.stop, onReload: io.onHangup }, serviceManager(io.env, process.pid))
+      await runCloud({ load, stop: io.stop(), onReload: io.onHangup }, serviceManager(io.env, process.pid))
     })
   return service
     .addCommand(backupCommand(service, io))

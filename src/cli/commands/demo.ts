@@ -37,13 +37,14 @@ export function command(io: Io): Command {
     .option('--json', 'for programs: one JSON document at the end, nothing else')
     .action(async ({ connections, kills, seed, chaos = false, keep = false, json = false }: DemoFlags) => {
       const presenter = json ? silent : presenterFor(io.stdout)
+      const signal = io.stop()
       try {
-        const result = await runDemo({ connections, kills, seed, chaos, keep, presenter, signal: io.stop })
+        const result = await runDemo({ connections, kills, seed, chaos, keep, presenter, signal })
         if (json) io.stdout.write(`${JSON.stringify(reportJson(result))}\n`)
         else presenter.lines(['', ...reportText(result)])
         if (!succeeded(result)) io.exitWith(DISAGREEMENT)
       } catch (error) {
-        if (!io.stop.aborted) throw error
+        if (!signal.aborted) throw error
         io.exitWith(INTERRUPTED)
       }
     })

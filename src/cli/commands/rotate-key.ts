@@ -55,7 +55,7 @@ async function isDone(client: HttpClient, next: string, until: number, io: Io): 
     if (condition !== undefined && Object.hasOwn(ERRORS, condition.code)) {
       throw new CodedError(condition.code as ErrorCode, condition.message)
     }
-    if (io.now() >= until || io.stop.aborted) return false
-    await sleep(LOOK_EVERY_MS, undefined, { signal: io.stop }).catch(() => undefined)
+    if (io.now() >= until) return false
+    await sleep(LOOK_EVERY_MS)
   }
 }

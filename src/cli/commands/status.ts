@@ -69,9 +69,11 @@ const CLEAR = '\u001B[H\u001B[2J'
 
 /** Until it is told to stop; an agent that does not answer is a state like any other. */
 async function watch(look: () => Promise<Asked>, everyMs: number, { stdout, stop, now }: Io): Promise<void> {
+  const signal = stop()
+  const stopped = new Promise<null>((resolve) => signal.addEventListener('abort', () => resolve(null)))
   let last = ''
-  while (!stop.aborted) {
-    const [line, page] = await look().then(
+  while (!signal.aborted) {
+    const looked = look().then(
       ({ status, verdict }) => [lineOf(status, verdict), describe(status, verdict, now())] as const,
       (error: unknown) => {
         if (!(error instanceof CodedError)) throw error
@@ -79,11 +81,15 @@ async function watch(look: () => Promise<Asked>, everyMs: number, { stdout, stop
         return [said, [said]] as const
       },
     )
+    // Who hangs is not waited for.
+    const seen = await Promise.race([looked, stopped])
+    if (seen === null) return
+    const [line, page] = seen
     const at = new Date(now()).toISOString()
     if (stdout.isTTY === true) stdout.write(`${CLEAR}${at}  (Ctrl-C ends it)\n\n${page.join('\n')}\n`)
     else if (line !== last) stdout.write(`${at}  ${line}\n`)
     last = line
-    await sleep(everyMs, undefined, { signal: stop }).catch(() => undefined)
+    await sleep(everyMs, undefined, { signal }).catch(() => undefined)
   }
 }
 

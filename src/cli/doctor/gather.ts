@@ -336,7 +336,7 @@ async function signIn(
       },
       body: null,
       compress: false,
-      signal: io.stop,
+      signal: new AbortController().signal,
     })
     const date = Date.parse(answer.headers['date'] ?? '')
     const refusal = errorBody.safeParse(parseJson(answer.body))

@@ -23,6 +23,7 @@ import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase } from './open-database.ts'
 import { readLedger, readLedgerCopy } from './read-ledger.ts'
 import { type Salvage, fill, finishRescue, lostOf, salvageOf, salvaged } from './rescue.ts'
+import { scratchAt } from '../system/scratch.ts'
 import { copyStill } from './still-copy.ts'
 
 /**
@@ -37,6 +38,7 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
   const unwritable = (cause: unknown): CodedError =>
     new CodedError('OUTPUT_UNWRITABLE', `${to} cannot be written: ${messageOf(cause)}`, { cause })
   const folder = atPlace(() => mkdtempSync(join(dirname(to), '.tallygate-backup-')), unwritable)
+  const isGone = scratchAt(folder)
   try {
     const [copy, whole] = [join(folder, 'journal.db'), join(folder, 'backup.db')]
     await copyStill(path, copy)
@@ -58,6 +60,7 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
     return bundle
   } finally {
     rmSync(folder, { recursive: true, force: true })
+    isGone()
   }
 }
 

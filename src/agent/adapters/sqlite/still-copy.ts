@@ -7,6 +7,7 @@ import { copyFile, mkdtemp, open, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
+import { scratchAt } from '../system/scratch.ts'
 
 /** How often a copy is begun anew because the agent has folded its log into the database meanwhile. */
 const ATTEMPTS = 20
@@ -17,11 +18,13 @@ const LOG_HEAD_BYTES = 32
 /** Reads a copy, which is removed afterwards. @throws CodedError LEDGER_UNREADABLE, and what `read` throws */
 export async function withStillCopy<T>(path: string, read: (copy: string) => Promise<T>): Promise<T> {
   const folder = await mkdtemp(join(tmpdir(), 'tallygate-ledger-'))
+  const isGone = scratchAt(folder)
   try {
     await copyStill(path, join(folder, 'journal.db'))
     return await read(join(folder, 'journal.db'))
   } finally {
     await rm(folder, { recursive: true, force: true })
+    isGone()
   }
 }
 

@@ -1,0 +1,84 @@
+// A command that is asked to end by its user, or by the supervisor that started it: with the real process and real signals.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { type AddressInfo, type Socket, createServer } from 'node:net'
+import { generateKeyPairSync } from 'node:crypto'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+
+const bin = new URL('../../bin/tallygate.js', import.meta.url).pathname
+
+let directory: string
+let stack: AsyncDisposableStack
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), 'tallygate-signals-'))
+  stack = new AsyncDisposableStack()
+  stack.defer(() => rmSync(directory, { recursive: true }))
+})
+afterEach(() => stack.disposeAsync())
+
+/** Takes connections, says so much on each, and then nothing for ever. */
+async function hanging(at: string | null, says: string) {
+  const connections: Socket[] = []
+  const server = createServer((socket) => {
+    socket.on('error', () => undefined)
+    socket.once('data', () => {
+      connections.push(socket)
+      socket.write(says)
+    })
+  })
+  await new Promise<void>((resolve) =>
+    at === null ? server.listen(0, '127.0.0.1', resolve) : server.listen(at, resolve),
+  )
+  stack.defer(() => {
+    server.close()
+    for (const connection of connections) connection.destroy()
+  })
+  return { port: (server.address() as AddressInfo).port, connections }
+}
+
+/** Runs a command, sends the signal when it has come so far, and returns how it ended. */
+async function signalled(
+  args: readonly string[],
+  signal: NodeJS.Signals,
+  isSoFar: () => boolean,
+): Promise<number | null> {
+  const child = spawn(process.execPath, [bin, ...args], { stdio: ['ignore', 'ignore', 'ignore'] })
+  stack.defer(() => void child.kill('SIGKILL'))
+  await expect.poll(isSoFar, { timeout: 20_000, interval: 20 }).toBe(true)
+  child.kill(signal)
+  const [code] = (await once(child, 'close')) as [number | null]
+  return code
+}
+
+test.each([
+  ['SIGINT', 130],
+  ['SIGTERM', 143],
+  ['SIGHUP', 129],
+] as const)('%s ends a command that waits for an agent that hangs', async (signal, code) => {
+  const socket = join(directory, 'agent.sock')
+  const { connections } = await hanging(socket, '')
+  expect(await signalled(['status', '--socket', socket], signal, () => connections.length > 0)).toBe(code)
+})
+
+test('a look that is repeated until then ends well, also when nobody answers it', async () => {
+  const socket = join(directory, 'agent.sock')
+  const { connections } = await hanging(socket, '')
+  expect(await signalled(['status', '--watch', '--socket', socket], 'SIGINT', () => connections.length > 0)).toBe(0)
+})
+
+test('an export that is ended in the middle leaves no part of its file', async () => {
+  const { port } = await hanging(
+    null,
+    'HTTP/1.1 200 OK\r\nx-next-cursor: 9\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n',
+  )
+  const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+  const key = join(directory, 'admin.pem')
+  writeFileSync(key, privateKey.export({ format: 'pem', type: 'pkcs8' }), { mode: 0o600 })
+  const files = () => readdirSync(directory).filter((name) => name.startsWith('usage.csv'))
+  const args = ['usage', 'export', '--url', `http://127.0.0.1:${port}/dm`, '--admin-key', key]
+  const code = await signalled([...args, '--out', join(directory, 'usage.csv')], 'SIGTERM', () => files().length > 0)
+  expect([code, files()]).toEqual([143, []])
+})
