@@ -860,7 +860,7 @@ class World {
     const now = twin.now()
     const sessionId = this.#sessions.get(slot)
     if (sessionId === undefined) {
-      const { id } = await openSession(parts, { instanceId: this.#instanceId, deviceId: null }, now)
+      const { id } = await openSession(parts, { instanceId: this.#instanceId, deviceId: null, opening: null }, now)
       this.#sessions.set(slot, id)
       return
     }

@@ -66,7 +66,11 @@ async function route(twin: TwinProcess, request: HttpRequest): Promise<HttpAnswe
     if (session.instanceId !== instanceId) throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'It is of another instance.')
   }
   if (sessionId === undefined) {
-    const opened = await openSession(parts, { instanceId, deviceId }, twin.now())
+    const opened = await openSession(
+      parts,
+      { instanceId, deviceId, opening: headers['idempotency-key'] ?? null },
+      twin.now(),
+    )
     return json(200, { sessionId: opened.id })
   }
   const { operable, session } =

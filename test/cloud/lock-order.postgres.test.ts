@@ -88,7 +88,8 @@ describe('two nodes that lock whatever there is to lock', () => {
     const inSession = async (node: Twin, who: number): Promise<void> => {
       const parts = partsOf(node)
       const deviceId = devices[who % devices.length]?.id ?? null
-      const { id } = await openSession(parts, { instanceId: INSTANCE, deviceId }, time)
+      const opening = who % 3 === 0 ? randomUUID() : null
+      const { id } = await openSession(parts, { instanceId: INSTANCE, deviceId, opening }, time)
       const order = { sessionId: id, correlationId: randomUUID(), metaData: [null, null], rollbackOnDeny: true }
       const belongs = (): void => undefined
       await requestInSession(parts, { ...order, request: request(who, 3) }, belongs, time)

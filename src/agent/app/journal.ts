@@ -29,6 +29,17 @@ export interface Identity {
   readonly pushUrl: string | null
   /** How the cloud holds this device back, as it last signed; null: it does not. */
   readonly hold: DeviceHold | null
+  /** The agent's own sessions at the cloud, at most one for each instance. Absent: none. */
+  readonly sessions?: readonly CloudSession[]
+}
+
+/** A session that the agent has opened at the cloud, or was about to: a restart takes it up again. */
+export interface CloudSession {
+  readonly instanceId: string
+  /** What this opening is called: asked with it again, the cloud gives the same session. */
+  readonly opening: string
+  /** Null: the answer has not come. */
+  readonly sessionId: string | null
 }
 
 export interface StoredPolicy {

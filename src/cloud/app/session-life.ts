@@ -11,6 +11,7 @@ import {
   type SessionItem,
   type Step,
   due,
+  hasEnded,
   heldItems,
   isLive,
   newSession,
@@ -44,22 +45,44 @@ export interface Touched {
   readonly session: Session
 }
 
-/** @throws CodedError NOT_FOUND when there is no such instance; DEVICE_LOCKED, DEVICE_TERMINATED for a device held back */
-export async function openSession(
-  { store, newId }: SessionParts,
-  order: Pick<Session, 'instanceId' | 'deviceId'>,
-  now: number,
-): Promise<Session> {
-  const session = newSession({ id: newId(), ...order }, now)
-  await store.transaction(async (tx) => {
-    if (order.deviceId !== null) {
-      const device = await tx.edge.devices.lock(order.deviceId)
+export interface OpenSession extends Pick<Session, 'instanceId' | 'deviceId'> {
+  /** What a device calls the opening of its agent's own session; null: it is no such session, or nobody needs it once only. */
+  readonly opening: string | null
+}
+
+/**
+ * A device has one session of its own in each instance: the same opening gives the same session, whatever became of it, and
+ * another one ends the session before.
+ *
+ * @throws CodedError NOT_FOUND when there is no such instance; DEVICE_LOCKED, DEVICE_TERMINATED for a device held back
+ */
+export async function openSession(parts: SessionParts, order: OpenSession, now: number): Promise<Session> {
+  const { instanceId, deviceId, opening } = order
+  const fresh = newSession({ id: parts.newId(), instanceId, deviceId }, now)
+  return parts.store.transaction(async (tx) => {
+    if (deviceId !== null) {
+      const device = await tx.edge.devices.lock(deviceId)
       if (device !== undefined) requireNotHeld(device)
     }
-    await requireInstance(tx, order.instanceId)
-    await tx.sessions.insert(session)
+    await requireInstance(tx, instanceId)
+    if (deviceId === null || opening === null) {
+      await tx.sessions.insert(fresh)
+      return fresh
+    }
+    const opened = await tx.sessions.openedAs(deviceId, instanceId, opening)
+    const same = opened.find(({ isThis }) => isThis)
+    if (same !== undefined) return same.session
+    // All of them before any rules are held: see the order in store.ts.
+    for (const { session } of opened) await tx.sessions.lock(session.id)
+    for (const { session } of opened) await endSession(parts, tx, session.id, now)
+    await tx.sessions.insert(fresh, opening)
+    return fresh
   })
-  return session
+}
+
+async function endSession(parts: SessionParts, tx: Transaction, id: string, now: number): Promise<void> {
+  const session = await settledSession(parts, tx, id, () => undefined, now)
+  if (!hasEnded(session)) await applyStep(parts, tx, step(session, { kind: 'CLOSED' }, now), session, now)
 }
 
 /** @throws CodedError NOT_FOUND */

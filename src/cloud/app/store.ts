@@ -136,7 +136,8 @@ export interface Transaction extends Reader {
     save(revision: PolicyRevision): Promise<void>
   }
   readonly sessions: SessionReader & {
-    insert(session: Session): Promise<void>
+    /** @param opening what the device calls the opening of its agent's own session; null or absent: it is another one */
+    insert(session: Session, opening?: string | null): Promise<void>
     lock(id: string): Promise<Session | undefined>
     /**
      * Locks the next session whose `nextDue` has been reached, earliest first, and passes over those that another
@@ -270,6 +271,15 @@ export interface SessionReader {
   notEnded(deviceId: string): Promise<readonly string[]>
   /** Live ones that the device has opened. */
   ofDevice(deviceId: string): Promise<readonly Session[]>
+  /**
+   * Those that the device has opened in the instance as its agent's own and that have not ended, and the one of this opening in
+   * whatever state, by id.
+   */
+  openedAs(
+    deviceId: string,
+    instanceId: string,
+    opening: string,
+  ): Promise<readonly { readonly session: Session; readonly isThis: boolean }[]>
   /** Those that the device keeps and has not reported as ended, with what an administrator wants of each. */
   keptBy(
     deviceId: string,

@@ -54,10 +54,11 @@ export const agentStatus = z.strictObject({
   unacknowledgedSeq: z.int().min(1).nullable(),
   /** Per instance: revision in force on the device (0 for none), and the newest that the cloud has named. */
   policies: z.array(z.strictObject({ instanceId: uuid, applied: z.int().min(0), newest: z.int().min(0) })),
+  /** The agent's own at the cloud. `KEPT`: from before a restart, and not asked for yet. */
   sessions: z.array(
     z.strictObject({
       instanceId: uuid,
-      state: z.enum(['CLOSED', 'OPEN', 'LOCKED']),
+      state: z.enum(['CLOSED', 'KEPT', 'OPEN', 'LOCKED']),
       sessionId: z.string().nullable(),
     }),
   ),

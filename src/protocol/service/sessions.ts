@@ -1,7 +1,7 @@
 /** Sessions on the wire, the same for the cloud and for a device. Source: contract, Sessions; facts on session operations. */
 import { z } from 'zod'
 import { type Session, chargedUntil } from '../../core/session.ts'
-import { exactNumber, instant, uuid } from '../wire.ts'
+import { exactNumber, instant, plainText, uuid } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
 /** GET sessions answers at most as many. Source: contract, Limits. */
@@ -48,6 +48,11 @@ export const sessionNotOperable = z
   .meta({ id: 'SessionNotOperable' })
 
 export const instanceHeader = 'x-instance-id'
+
+/** Opening a session again with the same value gives the same session. Honoured for devices. */
+export const openingHeader = 'idempotency-key'
+
+export const openingKey = plainText(255).min(1)
 
 /** A denied request in a session is an error response with the usual body. See docs/decisions/sessions.md. */
 export const DENIED_STATUS = 403

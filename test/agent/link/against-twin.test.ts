@@ -4,6 +4,7 @@ import { createExchange, EXCHANGE_DEFAULTS } from '../../../src/agent/adapters/c
 import { createMqttPush, MQTT_DEFAULTS } from '../../../src/agent/adapters/mqtt/mqtt-push.ts'
 import { lineAccount } from '../../../src/core/account.ts'
 import { openTwin, type Twin } from '../../cloud/harness.ts'
+import { Disk } from './memory-journal.ts'
 import { TestDevice } from './test-device.ts'
 
 const stops: (() => Promise<void> | void)[] = []
@@ -203,4 +204,103 @@ test('a device whose clock is years off enrolls all the same', async () => {
   await device.settle()
   expect(device.conditions).toEqual([])
   expect(device.link.status().incarnation).toBe(1)
+})
+
+/** Ids of the sessions that the twin lists as live. */
+async function listed({ twin, instanceId }: Site): Promise<readonly string[]> {
+  const { body } = await twin.call('GET', `/api/v1.1/sessions?instanceId=${instanceId}`)
+  return (body as readonly { readonly sessionId: string }[]).map(({ sessionId }) => sessionId)
+}
+
+test('a hundred restarts keep the one session of the agent, and leave no other in the list', async () => {
+  const site = await openSite()
+  const { device } = site
+  await device.start()
+  await device.settle()
+  const sessionId = device.link.status().sessions[0]?.sessionId
+  for (let n = 0; n < 100; n += 1) {
+    await device.restart({ reboot: n % 10 === 0 })
+    await device.settle()
+  }
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId }])
+  expect(await listed(site)).toEqual([sessionId])
+})
+
+test('a session whose opening was not answered is not opened twice, whenever the process ends', async () => {
+  const site = await openSite()
+  const { device } = site
+  device.network.tamper = (request, answer) =>
+    request.method === 'POST' && request.url.endsWith('/sessions') ? { ...answer, body: '' } : answer
+  await device.start()
+  await device.settle()
+  for (let n = 0; n < 3; n += 1) {
+    await device.restart()
+    await device.settle()
+    await device.sync()
+  }
+  expect(device.link.status().sessions).toMatchObject([{ state: 'CLOSED' }])
+  const opened = await listed(site)
+  expect(opened).toHaveLength(1)
+  device.network.tamper = (_request, answer) => answer
+  await device.restart()
+  await device.settle()
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId: opened[0] }])
+  expect(await listed(site)).toEqual(opened)
+})
+
+test('a session that the twin has forgotten, or ended, is opened anew after a restart', async () => {
+  const site = await openSite()
+  const { device, twin } = site
+  await device.start()
+  await device.settle()
+  const [first = ''] = await listed(site)
+  device.kill()
+  await twin.call('POST', `/edge/api/v1/sessions/${first}/terminate`)
+  await device.restart()
+  await device.settle()
+  const [second] = await listed(site)
+  expect(second).not.toBe(first)
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId: second }])
+  expect(device.conditions).toEqual([])
+})
+
+test('a session that an administrator has locked stays so over a restart', async () => {
+  const site = await openSite()
+  const { device, twin } = site
+  await device.start()
+  await device.settle()
+  const [sessionId = ''] = await listed(site)
+  await twin.call('POST', `/edge/api/v1/sessions/${sessionId}/lock`)
+  await device.restart()
+  await device.settle()
+  expect(device.link.status().sessions).toMatchObject([{ state: 'LOCKED', sessionId }])
+  expect(device.conditions).toEqual(['session: SESSION_LOCKED'])
+  expect(await listed(site)).toEqual([])
+})
+
+test('a device that was wiped has one session again, not two', async () => {
+  const site = await openSite()
+  const { device } = site
+  await device.start()
+  await device.settle()
+  const before = await listed(site)
+  device.kill()
+  device.disk = new Disk()
+  await device.start()
+  await device.settle()
+  const after = await listed(site)
+  expect(after).toHaveLength(1)
+  expect(after).not.toEqual(before)
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId: after[0] }])
+})
+
+test('the session of a device that is revoked is live no more', async () => {
+  const site = await openSite()
+  const { device, twin } = site
+  await device.start()
+  await device.settle()
+  const [sessionId = ''] = await listed(site)
+  await twin.call('POST', `/edge/api/v1/devices/${device.link.status().deviceId ?? ''}/revoke`)
+  expect(await listed(site)).toEqual([])
+  expect((await twin.call('GET', `/api/v1.1/sessions/${sessionId}`)).body).toMatchObject({ state: 'DISCONNECTED' })
 })

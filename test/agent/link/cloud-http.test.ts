@@ -84,7 +84,7 @@ test('a session is an ordinary session of the service API', async () => {
     headers: {},
     body: '',
   })
-  expect(await cloud.openSession(device, INSTANCE, signal)).toBe(sessionId)
+  expect(await cloud.openSession(device, INSTANCE, 'opening', signal)).toBe(sessionId)
   expect(await cloud.heartbeat(device, INSTANCE, sessionId, signal)).toEqual({ kind: 'ALIVE' })
   await cloud.closeSession(device, INSTANCE, sessionId, signal)
   expect(requests.map(({ method, url, headers }) => [method, url, headers['x-instance-id']])).toEqual([
@@ -93,6 +93,7 @@ test('a session is an ordinary session of the service API', async () => {
     ['DELETE', `${SERVICE}/v1.1/sessions/${sessionId}`, INSTANCE],
   ])
   expect(requests[0]?.body).toBe(JSON.stringify({ instanceId: INSTANCE }))
+  expect(requests.map(({ headers }) => headers['idempotency-key'])).toEqual(['opening', undefined, undefined])
 })
 
 test.each([
@@ -167,7 +168,7 @@ test('a network that is away, and what would count twice, is not tried again', a
     expect(requests).toHaveLength(1)
   }
   const { cloud, requests } = answering(broken('ECONNRESET'))
-  await failed(cloud.openSession(device, INSTANCE, signal))
+  await failed(cloud.openSession(device, INSTANCE, 'opening', signal))
   expect(requests).toHaveLength(1)
 })
 

@@ -75,6 +75,7 @@ export interface BilledEntry {
 interface Session {
   readonly id: string
   readonly instanceId: string
+  readonly opening: string
   state: 'IDLE' | 'LOCKED' | 'TERMINATED' | 'FAILED' | 'DISCONNECTED'
 }
 
@@ -420,8 +421,11 @@ export class FakeCloud {
     if (method === 'POST') {
       if ((JSON.parse(body ?? '') as { instanceId: string }).instanceId !== instanceId)
         return json(400, { message: 'no' })
+      const opening = headers['idempotency-key'] ?? ''
+      const known = this.sessions.find((one) => one.opening === opening)
+      if (known !== undefined) return json(200, { sessionId: known.id })
       this.#sessionsOpened += 1
-      const session: Session = { id: sessionId(this.#sessionsOpened), instanceId, state: 'IDLE' }
+      const session: Session = { id: sessionId(this.#sessionsOpened), instanceId, opening, state: 'IDLE' }
       this.sessions.push(session)
       return json(200, { sessionId: session.id })
     }

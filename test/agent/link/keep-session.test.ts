@@ -1,11 +1,12 @@
 import { expect, test } from 'vitest'
-import { nextSession, NO_SESSION, type Session, type SessionEvent } from '../../../src/agent/app/link/session.ts'
+import { keptSession, nextSession, NO_SESSION, type Session, type SessionEvent } from '../../../src/agent/app/link/session.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { policyWith } from './policies.ts'
 import { TestDevice } from './test-device.ts'
 
 const OPEN: Session = { state: 'OPEN', sessionId: 's', aliveAt: 1, checkedAt: 1 }
 const LOCKED: Session = { ...OPEN, state: 'LOCKED' }
+const KEPT = keptSession('s')
 
 test.each<[Session, SessionEvent, Session, string | undefined]>([
   [NO_SESSION, { kind: 'OPENED', sessionId: 's' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, undefined],
@@ -19,6 +20,12 @@ test.each<[Session, SessionEvent, Session, string | undefined]>([
   [OPEN, { kind: 'SYNCED' }, { ...OPEN, aliveAt: 5 }, undefined],
   [LOCKED, { kind: 'SYNCED' }, { ...LOCKED, aliveAt: 5 }, undefined],
   [OPEN, { kind: 'CLOSED' }, NO_SESSION, 'CLEAR'],
+  [KEPT, { kind: 'ALIVE' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
+  [KEPT, { kind: 'LOCKED' }, { ...LOCKED, aliveAt: 0, checkedAt: 5 }, 'SESSION_LOCKED'],
+  [KEPT, { kind: 'ENDED', state: 'TERMINATED' }, NO_SESSION, undefined],
+  [KEPT, { kind: 'SYNCED' }, { ...KEPT, aliveAt: 5 }, undefined],
+  [KEPT, { kind: 'OPENED', sessionId: 't' }, { ...OPEN, sessionId: 't', aliveAt: 5, checkedAt: 5 }, undefined],
+  [KEPT, { kind: 'CLOSED' }, NO_SESSION, 'CLEAR'],
   [NO_SESSION, { kind: 'CLOSED' }, NO_SESSION, 'CLEAR'],
   [NO_SESSION, { kind: 'ALIVE' }, NO_SESSION, undefined],
   [NO_SESSION, { kind: 'LOCKED' }, NO_SESSION, undefined],
@@ -59,6 +66,59 @@ test('a session that the cloud has ended is opened anew, and the technician hear
     await device.pass(2_000)
     expect(device.conditions).toEqual([])
   }
+})
+
+test('a restart takes the session up again, and asks for it before anything else', async () => {
+  const device = await TestDevice.running()
+  const sessionId = device.cloud.sessions[0]?.id
+  const before = device.cloud.calls.length
+  await device.restart({ reboot: true })
+  expect(device.link.status().sessions).toMatchObject([{ state: 'KEPT', sessionId }])
+  await device.settle()
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId }])
+  expect(device.cloud.sessions).toHaveLength(1)
+  const ofSessions = device.cloud.calls.slice(before).filter((call) => call.includes('/sessions'))
+  expect(ofSessions).toEqual([expect.stringMatching(/^GET .*\/heartbeat$/)])
+})
+
+test('a session that ended while no agent ran is opened anew without a word', async () => {
+  const device = await TestDevice.running()
+  device.kill()
+  const [session] = device.cloud.sessions
+  if (session === undefined) throw new Error('a session is open')
+  session.state = 'TERMINATED'
+  await device.restart()
+  await device.settle()
+  expect(device.conditions).toEqual([])
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId: device.cloud.sessions[1]?.id }])
+})
+
+test('a session whose opening was not answered is the same one after a restart, and after a round', async () => {
+  for (const isKilled of [true, false]) {
+    const device = await TestDevice.make()
+    device.network.tamper = (request, answer) =>
+      request.url.endsWith('/sessions') ? { ...answer, body: answer.body.slice(0, 9) } : answer
+    await device.start()
+    await device.settle()
+    expect(device.cloud.sessions).toHaveLength(1)
+    expect(device.link.status().sessions).toMatchObject([{ state: 'CLOSED' }])
+    device.network.tamper = (_request, answer) => answer
+    if (isKilled) await device.restart()
+    await device.sync()
+    expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId: device.cloud.sessions[0]?.id }])
+    expect(device.cloud.sessions).toHaveLength(1)
+  }
+})
+
+test('after a clean stop another session is opened, by another key', async () => {
+  const device = await TestDevice.running()
+  const stopped = device.link.stop()
+  await device.settle()
+  await stopped
+  await device.restart()
+  await device.settle()
+  expect(device.cloud.sessions.map(({ state }) => state)).toEqual(['TERMINATED', 'IDLE'])
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId: device.cloud.sessions[1]?.id }])
 })
 
 test('a session that the cloud does not know is opened anew', async () => {

@@ -212,7 +212,7 @@ class Books {
   }
 
   async #openSession(): Promise<void> {
-    const order = { instanceId: this.instanceId, deviceId: null }
+    const order = { instanceId: this.instanceId, deviceId: null, opening: null }
     this.#sessions.push((await openSession(this.#parts, order, this.#now)).id)
   }
 

@@ -37,6 +37,11 @@ test('the sessions that a device has opened are found by the device', async () =
   expect(plan()).toContain('SEARCH sessions USING INDEX sessions_of_device (device_id=?)')
 })
 
+test('the sessions that agents have opened as their own are found by their openings', async () => {
+  await sessions.openedAs('d-1', 'i-1', 'one')
+  expect(plan()).toContain('SEARCH sessions USING INDEX sessions_by_opening (device_id=? AND instance_id=?')
+})
+
 test('the sessions that a device keeps are found by the device', async () => {
   await sessions.keptBy('d-1')
   expect(plan()).toContain('SEARCH sessions USING INDEX sessions_kept_by (kept_by=?)')

@@ -611,6 +611,34 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         })
       })
 
+      it('are found by the opening of a device, and no device opens twice as the same', async () => {
+        const ended = step(fresh('4', 4, 'device'), { kind: 'CLOSED' }, 5).session
+        await store.transaction(async (tx) => {
+          await tx.sessions.insert(fresh('1', 1, 'device'), 'one')
+          await tx.sessions.insert(step(fresh('2', 2, 'device'), { kind: 'LOCKED' }, 2).session, 'two')
+          await tx.sessions.insert(fresh('3', 3, 'device'))
+          await tx.sessions.insert(ended, 'four')
+          await tx.sessions.insert(fresh('5', 5, 'other'), 'one')
+        })
+        const openedAs = (opening: string) =>
+          store.read(async (reader) => {
+            const found = await reader.sessions.openedAs('device', INSTANCE, opening)
+            return found.map(({ session: { id }, isThis }) => [id, isThis])
+          })
+        const others = [
+          ['1', false],
+          ['2', false],
+        ]
+        expect(await openedAs('one')).toEqual([
+          ['1', true],
+          ['2', false],
+        ])
+        expect(await openedAs('four')).toEqual([...others, ['4', true]])
+        expect(await openedAs('five')).toEqual(others)
+        const again = store.transaction((tx) => tx.sessions.insert(fresh('6', 6, 'device'), 'one'))
+        await expect(again).rejects.toThrow()
+      })
+
       it('hold the line items that pay them, as long as they live', async () => {
         const holds = () => store.read((reader) => reader.sessions.holds(INSTANCE, 'A'))
         await store.transaction((tx) => tx.sessions.insert(active('s', 1)))

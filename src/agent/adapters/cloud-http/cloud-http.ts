@@ -10,6 +10,7 @@ import { policyTag } from '../../../protocol/edge/policy-document.ts'
 import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
 import { signedAnswer } from '../../../protocol/edge/sync.ts'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../../../protocol/errors.ts'
+import { openingHeader } from '../../../protocol/service/sessions.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import { parseJson } from '../../../protocol/parse-json.ts'
 import type { Cloud, Heartbeat } from '../../app/link/cloud.ts'
@@ -53,7 +54,7 @@ interface Call {
   readonly body?: unknown
   /** The body may be long, and the cloud takes it compressed. */
   readonly compress?: boolean
-  /** False: sent twice, it would count twice. */
+  /** False: sent twice, it may count twice. */
   readonly repeatable: boolean
   readonly signal: AbortSignal
 }
@@ -124,9 +125,9 @@ export function createCloudHttp(parts: CloudHttpParts): Cloud {
       return parse(accepted(answer), signingKeys).introductions
     },
 
-    async openSession(device, instanceId, signal) {
+    async openSession(device, instanceId, opening, signal) {
       const url = sessions(device)
-      const headers = ofInstance(instanceId)
+      const headers = { ...ofInstance(instanceId), [openingHeader]: opening }
       const call: Call = { method: 'POST', url, headers, body: { instanceId }, repeatable: false, signal }
       return parse(accepted(await callAs(device, call)), openedSession).sessionId
     },

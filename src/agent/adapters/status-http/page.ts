@@ -91,7 +91,12 @@ function refusalsOf({ refusals, status }: DeviceReportWire): Html {
 }
 
 const PUSH = { OFF: 'off', CONNECTED: 'connected', DISCONNECTED: 'not connected' }
-const SESSION = { CLOSED: 'closed', OPEN: 'open', LOCKED: 'locked by an administrator' }
+const SESSION = {
+  CLOSED: 'closed',
+  KEPT: 'from before the restart, not asked for yet',
+  OPEN: 'open',
+  LOCKED: 'locked by an administrator',
+}
 
 function connectionOf({ status }: DeviceReportWire): Html {
   const { connected, lastContactAt, lastSyncAt, push, clock, policies, sessions, grant } = status

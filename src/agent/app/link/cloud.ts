@@ -40,8 +40,12 @@ export interface Cloud {
   policy(device: Identity, instanceId: string, knownRevision: number, signal: AbortSignal): Promise<PolicyAnswer>
   /** Introductions of the cloud’s signing keys, oldest first; unbelieved. */
   signingKeys(device: Identity, signal: AbortSignal): Promise<readonly string[]>
-  /** The id of the session. */
-  openSession(device: Identity, instanceId: string, signal: AbortSignal): Promise<string>
+  /**
+   * The id of the session.
+   *
+   * @param opening the same gives the same session
+   */
+  openSession(device: Identity, instanceId: string, opening: string, signal: AbortSignal): Promise<string>
   heartbeat(device: Identity, instanceId: string, sessionId: string, signal: AbortSignal): Promise<Heartbeat>
   /** Resolves as well when the cloud no longer knows the session. */
   closeSession(device: Identity, instanceId: string, sessionId: string, signal: AbortSignal): Promise<void>

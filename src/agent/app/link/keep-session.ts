@@ -1,8 +1,10 @@
 /**
- * Opens the agent's sessions in the service API and keeps them alive. What the cloud answers about a session is a notice
- * for the technician; only a cloud that cannot be reached ends the round.
+ * Opens the agent's sessions in the service API and keeps them alive. An opening is durable before it is asked for, and the
+ * session's id once it is known: a restart goes on with it, and an opening whose answer was lost is asked for again. What the
+ * cloud answers about a session is a notice for the technician; only a cloud that cannot be reached ends the round.
  */
 import { CodedError } from '../../../protocol/errors.ts'
+import type { CloudSession } from '../journal.ts'
 import { identityOf, type SessionMemory } from './memory.ts'
 import { nextSession, type SessionEvent } from './session.ts'
 import { call, endsRound, type StepContext, type StepResult } from './step.ts'
@@ -10,10 +12,17 @@ import { call, endsRound, type StepContext, type StepResult } from './step.ts'
 export async function openSession(context: StepContext, instanceId: string): Promise<StepResult> {
   const held = heldOf(context, instanceId)
   held.tried = true
+  const { cloud, memory, randomness, signal } = context
+  const before = keptOf(context, instanceId)
+  const isRepeated = before?.sessionId === null
+  const opening = isRepeated ? before.opening : randomness.token()
   await unlessRefused(context, instanceId, async () => {
-    const { cloud, memory, signal } = context
-    const sessionId = await call(context, () => cloud.openSession(identityOf(memory), instanceId, signal))
+    if (!isRepeated) await keep(context, instanceId, { instanceId, opening, sessionId: null })
+    const sessionId = await call(context, () => cloud.openSession(identityOf(memory), instanceId, opening, signal))
     take(context, instanceId, held, { kind: 'OPENED', sessionId })
+    // What was opened a while ago may have ended since.
+    held.looking = isRepeated
+    await keep(context, instanceId, { instanceId, opening, sessionId })
   })
   return 'GO_ON'
 }
@@ -38,6 +47,20 @@ export async function closeSession(context: StepContext, instanceId: string, ses
   const { cloud, memory, signal } = context
   await call(context, () => cloud.closeSession(identityOf(memory), instanceId, sessionId, signal))
   take(context, instanceId, heldOf(context, instanceId), { kind: 'CLOSED' })
+  await keep(context, instanceId, null)
+}
+
+function keptOf({ memory }: StepContext, instanceId: string): CloudSession | undefined {
+  return identityOf(memory).sessions?.find((session) => session.instanceId === instanceId)
+}
+
+/** In the journal from here on, in the place of the one of this instance before; null: none. */
+async function keep({ journal, memory }: StepContext, instanceId: string, session: CloudSession | null): Promise<void> {
+  const identity = identityOf(memory)
+  const others = (identity.sessions ?? []).filter((other) => other.instanceId !== instanceId)
+  const kept = { ...identity, sessions: session === null ? others : [...others, session] }
+  await journal.saveIdentity(kept)
+  memory.identity = kept
 }
 
 function sessionSubject(instanceId: string): string {

@@ -73,7 +73,7 @@ export interface LinkStatus {
   }[]
   readonly sessions: readonly {
     readonly instanceId: string
-    readonly state: 'CLOSED' | 'OPEN' | 'LOCKED'
+    readonly state: 'CLOSED' | 'KEPT' | 'OPEN' | 'LOCKED'
     readonly sessionId: string | null
   }[]
   readonly push: 'OFF' | 'CONNECTED' | 'DISCONNECTED'

@@ -8,7 +8,7 @@ import type { LinkState } from '../../../core/plan.ts'
 import type { Identity, SealedSegment, Snapshot } from '../journal.ts'
 import type { PublicJwk } from '../../../protocol/signing.ts'
 import { extentOf } from './segment-extent.ts'
-import { NO_SESSION, type Session } from './session.ts'
+import { NO_SESSION, type Session, keptSession } from './session.ts'
 import { Trust } from './trust.ts'
 
 export interface PolicyMemory {
@@ -158,7 +158,9 @@ export async function takeIdentity(memory: LinkMemory, identity: Identity): Prom
       shown: false,
       tried: false,
     })
-    memory.sessions.set(instanceId, { session: NO_SESSION, looking: false, tried: false })
+    const sessionId = identity.sessions?.find((session) => session.instanceId === instanceId)?.sessionId ?? null
+    const session = sessionId === null ? NO_SESSION : keptSession(sessionId)
+    memory.sessions.set(instanceId, { session, looking: sessionId !== null, tried: false })
   }
 }
 

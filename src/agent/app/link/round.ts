@@ -165,6 +165,7 @@ async function becomeKnown(context: StepContext, token: string | null): Promise<
   const identity: Identity = {
     ...enrolled,
     instanceIds,
+    sessions: before?.sessions ?? [],
     ...(keySince === undefined ? {} : { keySince }),
     ...(isSameKey ? { keyLinks: before.keyLinks ?? [], nextKey: before.nextKey ?? null } : {}),
   }

@@ -1,12 +1,14 @@
 /**
  * The agent's own session in the service API, one for each instance, as the device sees it. It decides nothing on the
- * device: it shows the cloud that the agent lives, and the technician what the cloud thinks of it.
+ * device: it shows the cloud that the agent lives, and the technician what the cloud thinks of it. It outlives the process:
+ * what one has opened, the next one keeps.
  */
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Heartbeat } from './cloud.ts'
 
 export interface Session {
-  readonly state: 'CLOSED' | 'OPEN' | 'LOCKED'
+  /** `KEPT`: from the process before; the cloud was not asked yet what became of it. */
+  readonly state: 'CLOSED' | 'KEPT' | 'OPEN' | 'LOCKED'
   /** Null exactly when closed. */
   readonly sessionId: string | null
   /** Boot-time reading at the last sign of life, a merged segment included, ms. */
@@ -25,21 +27,28 @@ export type SessionEvent =
 
 export const NO_SESSION: Session = { state: 'CLOSED', sessionId: null, aliveAt: 0, checkedAt: 0 }
 
+/** As a process finds it in the journal. */
+export function keptSession(sessionId: string): Session {
+  return { state: 'KEPT', sessionId, aliveAt: 0, checkedAt: 0 }
+}
+
 /** What the technician should be told: a condition to raise, `CLEAR`, or nothing. */
 export type SessionNotice = CodedError | 'CLEAR' | undefined
 
 /**
- * | state        | event  | next   | notice         |
- * |--------------|--------|--------|----------------|
- * | any          | OPENED | OPEN   |                |
- * | OPEN, LOCKED | ALIVE  | OPEN   | CLEAR          |
- * | OPEN, LOCKED | LOCKED | LOCKED | SESSION_LOCKED |
- * | OPEN, LOCKED | ENDED  | CLOSED | SESSION_ENDED  |
- * | OPEN, LOCKED | SYNCED | same   |                |
- * | any          | CLOSED | CLOSED | CLEAR          |
- * | CLOSED       | others | CLOSED |                |
+ * | state              | event  | next   | notice         |
+ * |--------------------|--------|--------|----------------|
+ * | any                | OPENED | OPEN   |                |
+ * | KEPT, OPEN, LOCKED | ALIVE  | OPEN   | CLEAR          |
+ * | KEPT, OPEN, LOCKED | LOCKED | LOCKED | SESSION_LOCKED |
+ * | KEPT               | ENDED  | CLOSED |                |
+ * | OPEN, LOCKED       | ENDED  | CLOSED | SESSION_ENDED  |
+ * | KEPT, OPEN, LOCKED | SYNCED | same   |                |
+ * | any                | CLOSED | CLOSED | CLEAR          |
+ * | CLOSED             | others | CLOSED |                |
  *
- * The notice of an ended session stays until a heartbeat of the next one: somebody should see it.
+ * The notice of an ended session stays until a heartbeat of the next one: somebody should see it. That a session did not
+ * outlive the time in which no agent ran is nothing to see.
  *
  * @param now boot-time reading, ms
  */
@@ -66,6 +75,7 @@ export function nextSession(
         notice: new CodedError('SESSION_LOCKED', 'The session is locked.', { facts: { sessionId } }),
       }
     case 'ENDED': {
+      if (session.state === 'KEPT') return { session: NO_SESSION, notice: undefined }
       const { state } = event
       const message = state === 'UNKNOWN' ? 'The cloud does not know the session.' : `The session is ${state}.`
       return {

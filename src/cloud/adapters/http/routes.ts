@@ -7,7 +7,7 @@ import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { CodedError, type ErrorCode, firstProblem } from '../../../protocol/errors.ts'
-import { instanceHeader } from '../../../protocol/service/sessions.ts'
+import { instanceHeader, openingHeader, openingKey } from '../../../protocol/service/sessions.ts'
 import { API_VERSIONS, type ApiVersion } from '../../../protocol/service/status.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import type { AccessKind, Authenticator, Principal } from '../../app/authenticate.ts'
@@ -25,6 +25,8 @@ export interface Call<Params, Query, Body> {
   readonly principal: Principal
   /** The header x-instance-id, in lower case; null where it is not sent. */
   readonly instanceHeader: string | null
+  /** The header idempotency-key; null where it is not sent, or not taken. */
+  readonly idempotencyKey: string | null
   /** The header accept; null where it is not sent. */
   readonly accept: string | null
   /** POSIX ms. */
@@ -54,6 +56,8 @@ interface Operation<Params, Query, Body> extends Declared {
   readonly versions?: readonly ApiVersion[]
   /** `EITHER`: both kinds. */
   readonly access: 'ADMINISTRATION' | 'EITHER'
+  /** What the header idempotency-key does; absent: it is not taken. */
+  readonly idempotent?: string
   readonly params?: z.ZodType<Params>
   readonly query?: z.ZodType<Query>
   readonly body?: ByVersion<z.ZodType<Body>>
@@ -155,6 +159,7 @@ async function answer(
     body,
     principal,
     instanceHeader: header,
+    idempotencyKey: operation.idempotent === undefined ? null : readOpening(request),
     accept: request.headers.accept ?? null,
     now,
   })
@@ -188,6 +193,11 @@ export function refuseCompressed({ method, headers }: FastifyRequest): void {
   const encoding = headers['content-encoding']?.toLowerCase()
   if (method === 'GET' || encoding === undefined || encoding === 'identity') return
   throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'The body is compressed; send it as it is.')
+}
+
+function readOpening({ headers }: FastifyRequest): string | null {
+  const value = headers[openingHeader]
+  return value === undefined ? null : parse(openingKey, value, openingHeader)
 }
 
 function readInstanceHeader(request: FastifyRequest): string | null {

@@ -51,6 +51,18 @@ export function sessionReader({ db }: Sql): SessionReader {
         .execute()
       return rows.map(sessionOf)
     },
+    async openedAs(deviceId, instanceId, opening) {
+      const rows = await db
+        .selectFrom('sessions')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('instance_id', '=', instanceId)
+        .where('opening', 'is not', null)
+        .where((where) => where.or([where('opening', '=', opening), HAS_NOT_ENDED]))
+        .orderBy('id')
+        .execute()
+      return rows.map((row) => ({ session: sessionOf(row), isThis: row.opening === opening }))
+    },
     async keptBy(deviceId) {
       const rows = await db
         .selectFrom('sessions')
@@ -89,13 +101,14 @@ export function sessionTransaction(sql: Sql): Transaction['sessions'] {
   }
   return {
     ...sessionReader(sql),
-    async insert(session) {
+    async insert(session, opening = null) {
       await db
         .insertInto('sessions')
         .values({
           id: session.id,
           instance_id: session.instanceId,
           device_id: session.deviceId,
+          opening,
           kept_by: session.keptBy,
           wanted: null,
           created: BigInt(session.created),

@@ -134,6 +134,7 @@ export interface Tables extends EdgeTables {
     id: string
     instance_id: string
     device_id: string | null
+    opening: string | null
     kept_by: string | null
     wanted: string | null
     state: string

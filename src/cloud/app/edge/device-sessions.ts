@@ -70,9 +70,14 @@ export async function disconnectUntold(
   await disconnect(tx, deviceId, new Set(told.map(({ id }) => id.toLowerCase())), now)
 }
 
-/** A device that was revoked reports no more: what becomes of its sessions is not known. */
+/** A device that was revoked reports no more: what becomes of its sessions is not known, and its agent keeps none alive. */
 export async function disconnectSessions(tx: Transaction, deviceId: string, now: number): Promise<void> {
   await disconnect(tx, deviceId, new Set(), now)
+  for (const { id } of await tx.sessions.ofDevice(deviceId)) {
+    const session = await tx.sessions.lock(id)
+    // One that is charged for ends by its missing heartbeat, with a refund.
+    if (session?.state === 'IDLE') await tx.sessions.save({ ...session, state: 'DISCONNECTED', since: now })
+  }
 }
 
 async function disconnect(tx: Transaction, deviceId: string, but: ReadonlySet<string>, now: number): Promise<void> {

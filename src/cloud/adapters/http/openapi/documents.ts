@@ -1,6 +1,6 @@
 /** The documents of the twin's APIs, made from the operations that it serves. */
 import { z } from 'zod'
-import { instanceHeader } from '../../../../protocol/service/sessions.ts'
+import { instanceHeader, openingHeader, openingKey } from '../../../../protocol/service/sessions.ts'
 import { API_VERSIONS, type ApiVersion } from '../../../../protocol/service/status.ts'
 import { uuid } from '../../../../protocol/wire.ts'
 import { EDGE_AREA, type EdgeAccess, type EdgeRoute, edgeErrors } from '../edge-area.ts'
@@ -52,7 +52,8 @@ const EDGE_TITLE = {
 }
 
 function ofService(operation: Route, version: ApiVersion): Described {
-  const { method, path, access, params, query, body, bodyForm, id, tag, summary, description, example } = operation
+  const { method, path, access, params, query, body, bodyForm, id, tag, summary, description, example, idempotent } =
+    operation
   const [first, ...others] = at(version, operation.areas).map((area) => `/${area}/${version}${path}`)
   if (first === undefined) throw new Error(`invariant: ${id} is served somewhere`)
   return {
@@ -66,7 +67,10 @@ function ofService(operation: Route, version: ApiVersion): Described {
     security: access === 'EITHER' ? ['AdministrationAccess', 'ClientAccess'] : ['AdministrationAccess'],
     params,
     query,
-    headers: access === 'EITHER' ? { [instanceHeader]: INSTANCE_HEADER } : {},
+    headers: {
+      ...(access === 'EITHER' ? { [instanceHeader]: INSTANCE_HEADER } : {}),
+      ...(idempotent === undefined ? {} : { [openingHeader]: { description: idempotent, schema: openingKey } }),
+    },
     body: body === undefined ? undefined : at(version, bodyForm ?? body),
     example,
     answers: at(version, operation.answers),

@@ -44,10 +44,14 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
       method: 'POST',
       path: '/sessions',
       body: sessionBody,
+      idempotent:
+        'Of a device, for the session of its agent: the same value gives the same session, another one ends that session and ' +
+        'opens the next. Others are not asked for it.',
       handle: async (call) => {
-        const { instanceId } = call.body
+        const { body, principal, idempotencyKey: opening, now } = call
+        const { instanceId } = body
         belongsTo(call)({ instanceId })
-        const session = await openSession(parts, { instanceId, deviceId: call.principal.deviceId }, call.now)
+        const session = await openSession(parts, { instanceId, deviceId: principal.deviceId, opening }, now)
         return { status: 200, body: { sessionId: session.id } }
       },
     }),

@@ -172,6 +172,8 @@ CREATE TABLE sessions (
   id TEXT COLLATE "C" NOT NULL UNIQUE,
   instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
   device_id TEXT COLLATE "C",
+  -- What the device that opened it calls this opening, so that it happens once; null: it is not the one of an agent.
+  opening TEXT COLLATE "C",
   -- The device that charges it, ends it and reports it; null: the twin does.
   kept_by TEXT COLLATE "C",
   -- What an administrator wants of a session that a device keeps.
@@ -194,6 +196,7 @@ CREATE INDEX sessions_by_due ON sessions (next_due);
 CREATE INDEX sessions_live ON sessions (instance_id, created) WHERE state IN ('IDLE', 'ACTIVE');
 CREATE INDEX sessions_kept_by ON sessions (kept_by) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');
 CREATE INDEX sessions_of_device ON sessions (device_id) WHERE state IN ('IDLE', 'ACTIVE');
+CREATE UNIQUE INDEX sessions_by_opening ON sessions (device_id, instance_id, opening) WHERE opening IS NOT NULL;
 
 -- The line items that pay the running interval of a live session.
 CREATE TABLE session_holds (
