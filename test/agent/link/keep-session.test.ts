@@ -1,5 +1,11 @@
 import { expect, test } from 'vitest'
-import { keptSession, nextSession, NO_SESSION, type Session, type SessionEvent } from '../../../src/agent/app/link/session.ts'
+import {
+  keptSession,
+  nextSession,
+  NO_SESSION,
+  type Session,
+  type SessionEvent,
+} from '../../../src/agent/app/link/session.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { policyWith } from './policies.ts'
 import { TestDevice } from './test-device.ts'

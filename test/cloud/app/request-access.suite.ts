@@ -388,7 +388,11 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
                   list.map(async ({ counts: [count = '1', ...more], inSession }, who) => {
                     const order = orderOf(id, { who: who % 2, count, more }, rate)
                     if (!inSession) return desk.request(order, NOW)
-                    const { id: sessionId } = await openSession(parts, { instanceId: id, deviceId: null, opening: null }, NOW)
+                    const { id: sessionId } = await openSession(
+                      parts,
+                      { instanceId: id, deviceId: null, opening: null },
+                      NOW,
+                    )
                     await requestInSession(parts, { ...order, sessionId, rollbackOnDeny: true }, () => undefined, NOW)
                     return closeSession(parts, sessionId, () => undefined, NOW + 1_000)
                   }),
