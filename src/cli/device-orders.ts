@@ -4,7 +4,7 @@
  */
 import { type Command, InvalidArgumentError } from 'commander'
 import { formatMicro, type Micro } from '../core/amount.ts'
-import { auditList, deviceState, type DeviceState, heldSession } from '../protocol/edge/administration.ts'
+import { auditList, deviceState, type DeviceState, orderedSession } from '../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from './administrator.ts'
 import { uuidArgument } from './arguments.ts'
 import { columns } from './columns.ts'
@@ -83,10 +83,30 @@ async function orderSession(
   io: Io,
 ): Promise<void> {
   using client = await administrator(flags, io)
-  const answer = await client.json({ method: 'POST', path: `${EDGE}/sessions/${sessionId}/${what}` }, heldSession)
-  const { state, outcome } = answer
-  const text = outcome === 'DONE' ? state.toLowerCase() : `told to the device ${deviceId}, which keeps it`
-  io.stdout.write(`${flags.json === true ? jsonLine(answer) : `session ${sessionId}: ${text}`}\n`)
+  const device = `${EDGE}/devices/${deviceId}`
+  const answer = await client.json({ method: 'POST', path: `${device}/sessions/${sessionId}/${what}` }, orderedSession)
+  if (flags.json === true) {
+    io.stdout.write(`${jsonLine(answer)}\n`)
+    return
+  }
+  const text = {
+    DONE: () => answer.state?.toLowerCase() ?? '',
+    ORDERED: () => `told to the device ${deviceId}, which keeps it`,
+    NOTED: async () =>
+      noted(what, deviceId, (await client.json({ method: 'GET', path: device }, deviceState)).lastSyncAt),
+  }
+  io.stdout.write(`session ${sessionId}: ${await text[answer.outcome]()}\n`)
+}
+
+/** What the twin knows of a session that it does not know. */
+function noted(what: string, deviceId: string, lastSyncAt: number | null): string {
+  const heard =
+    lastSyncAt === null ? 'which has never synced' : `last heard of at ${new Date(lastSyncAt).toISOString()}`
+  return [
+    `not known here yet. The order to ${what} it waits for the device ${deviceId}, ${heard}.`,
+    'A session that the device has opened since is told of with its next sync, and the order with the answer.',
+    'If it has no such session, nothing happens, and the order is forgotten after 30 days.',
+  ].join('\n  ')
 }
 
 async function audit(flags: AuditFlags, io: Io): Promise<void> {

@@ -154,9 +154,24 @@ test.each([
 test('a session of a device is locked by its id', async () => {
   const sessionId = '0c1d8a1e-0000-4000-8000-0000000000aa'
   const answer = { status: 202, body: { sessionId, state: 'ACTIVE', outcome: 'ORDERED' } }
-  await using twin = await fakeService('tcp', { [`POST /dm/edge/api/v1/sessions/${sessionId}/lock`]: answer })
+  await using twin = await fakeService('tcp', {
+    [`POST /dm/edge/api/v1/devices/${one.id}/sessions/${sessionId}/lock`]: answer,
+  })
   const { out } = await devices(twin.address, 'lock', one.id, '--session', sessionId)
   expect(out).toBe(`session ${sessionId}: told to the device ${one.id}, which keeps it\n`)
+})
+
+test('of a session that the twin does not know the answer says what it knows', async () => {
+  const sessionId = '0c1d8a1e-0000-4000-8000-0000000000aa'
+  const device = `/dm/edge/api/v1/devices/${one.id}`
+  await using twin = await fakeService('tcp', {
+    [`POST ${device}/sessions/${sessionId}/lock`]: { status: 202, body: { sessionId, state: null, outcome: 'NOTED' } },
+    [`GET ${device}`]: { body: one },
+  })
+  const { code, out } = await devices(twin.address, 'lock', one.id, '--session', sessionId)
+  expect(code).toBe(0)
+  expect(out).toContain(`session ${sessionId}: not known here yet. The order to lock it waits for the device ${one.id}`)
+  expect(out).toContain(`last heard of at ${new Date(one.lastSyncAt!).toISOString()}`)
 })
 
 test('a device that there is not has a code of its own', async () => {

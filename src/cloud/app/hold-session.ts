@@ -15,7 +15,8 @@ export interface Held {
 
 const EVENT = { LOCK: 'LOCKED', UNLOCK: 'UNLOCKED', TERMINATE: 'CLOSED' } as const
 
-const ACTION = { LOCK: 'LOCK_SESSION', UNLOCK: 'UNLOCK_SESSION', TERMINATE: 'TERMINATE_SESSION' } as const
+/** As the audit has them. */
+export const ORDER_ACTION = { LOCK: 'LOCK_SESSION', UNLOCK: 'UNLOCK_SESSION', TERMINATE: 'TERMINATE_SESSION' } as const
 
 export interface HoldSession {
   readonly id: string
@@ -34,7 +35,7 @@ export async function holdSession(parts: SessionParts, { id, order, by }: HoldSe
     if (hasEnded(session)) throw new CodedError('CONFLICT', `The session is ${session.state}.`)
     if (by !== null) {
       const deviceId = session.keptBy ?? session.deviceId
-      await tx.edge.audit.append({ at: now, by, action: ACTION[order], deviceId, sessionId: id })
+      await tx.edge.audit.append({ at: now, by, action: ORDER_ACTION[order], deviceId, sessionId: id })
     }
     if (session.keptBy !== null) {
       // The last word counts: an order takes the place of the one before.
@@ -52,7 +53,7 @@ export async function holdSession(parts: SessionParts, { id, order, by }: HoldSe
 async function known(id: string, session: Promise<Session>): Promise<Session> {
   return session.catch((error: unknown) => {
     if (!(error instanceof CodedError) || error.code !== 'NOT_FOUND') throw error
-    const message = `There is no session ${id} here. One that a device keeps is known from the next sync of the device on.`
+    const message = `There is no session ${id} here. One that a device keeps is known from the next sync of the device on; name the device to order it before.`
     throw new CodedError('NOT_FOUND', message)
   })
 }

@@ -135,6 +135,16 @@ export const heldSession = z.strictObject({
 export type HeldSessionWire = z.input<typeof heldSession>
 
 /**
+ * Answer to the same below `.../devices/{deviceId}`. `NOTED`, with status 202: the twin does not know the session, so its state is
+ * null; the device hears of the order when it tells of the session.
+ */
+export const orderedSession = heldSession.extend({
+  state: heldSession.shape.state.nullable(),
+  outcome: z.enum(['DONE', 'ORDERED', 'NOTED']),
+})
+export type OrderedSessionWire = z.input<typeof orderedSession>
+
+/**
  * `GET .../edge/api/v1/devices/{deviceId}/evidence`: segments that were not merged, and those that brought entries of a
  * forked or refused incarnation as arrears, newest first.
  */

@@ -52,6 +52,8 @@ async function report(...sessions: SessionSnapshot[]): Promise<SyncAnswer> {
 
 const show = async (id: string) => (await twin.call('GET', `${SESSIONS}/${id}`)).body
 const listed = async () => (await twin.call('GET', `${SESSIONS}?instanceId=${instanceId}`)).body
+const holdOf = (id: string, order: string, deviceId = client.id) =>
+  twin.call('POST', `${EDGE}/devices/${deviceId}/sessions/${id}/${order}`)
 const hold = (id: string, order: string) => twin.call('POST', `${EDGE}/sessions/${id}/${order}`)
 
 describe('a session that a device keeps', () => {
@@ -166,6 +168,59 @@ describe('what an administrator wants of it', () => {
     await report(snapshot(id))
     expect((await twin.call('DELETE', `${SESSIONS}/${id}`)).status).toBe(202)
     expect(await report()).toMatchObject({ sessions: [{ id, order: 'TERMINATE' }] })
+  })
+
+  it.each([
+    ['lock', 'LOCK', 'LOCKED'],
+    ['terminate', 'TERMINATE', 'TERMINATED'],
+  ] as const)('may be ordered of a session that its device has not told of yet: %s', async (path, order, state) => {
+    const id = randomUUID()
+    await report()
+    const noted = await holdOf(id.toUpperCase(), path)
+    expect([noted.status, noted.body]).toEqual([202, { sessionId: id, state: null, outcome: 'NOTED' }])
+    expect((await twin.call('GET', `${SESSIONS}/${id}`)).status).toBe(404)
+    expect(await report()).toMatchObject({ sessions: [] })
+    expect(await report(snapshot(id))).toMatchObject({ sessions: [{ id, order }] })
+    const known = await holdOf(id, path)
+    expect([known.status, known.body]).toEqual([202, { sessionId: id, state: 'ACTIVE', outcome: 'ORDERED' }])
+    expect(await report(snapshot(id, { state }))).toMatchObject({ sessions: [] })
+    const audit = (await twin.call('GET', `${EDGE}/audit?deviceId=${client.id}`)).body
+    expect(audit).toMatchObject({ records: [{ sessionId: id }, { action: `${order}_SESSION`, sessionId: id }] })
+  })
+
+  it('is the last word, also for a session that was not told of, and is gone when it has ended by then', async () => {
+    const [id, ended] = [randomUUID(), randomUUID()]
+    await report()
+    await holdOf(id, 'lock')
+    await holdOf(id, 'unlock')
+    await holdOf(ended, 'terminate')
+    const told = [snapshot(id), snapshot(ended, { state: 'TERMINATED', charge: null })]
+    expect(await report(...told)).toMatchObject({ sessions: [] })
+  })
+
+  it('for a session that was not told of is for its device alone, and forgotten after 30 days', async () => {
+    const [id, late] = [randomUUID(), randomUUID()]
+    const other = await EdgeClient.join(twin, instanceId)
+    expect((await holdOf(id, 'lock', other.id)).status).toBe(202)
+    expect((await holdOf(late, 'lock')).status).toBe(202)
+    expect(await report(snapshot(id))).toMatchObject({ sessions: [] })
+    await twin.advance(31 * DAY)
+    expect(await report(snapshot(late))).toMatchObject({ sessions: [] })
+  })
+
+  it('names a device that there is, that is trusted, and that has the session', async () => {
+    const id = randomUUID()
+    await report(snapshot(id))
+    const other = await EdgeClient.join(twin, instanceId)
+    const wrong = await holdOf(id, 'lock', other.id)
+    expect([wrong.status, pick(wrong.body, 'message')]).toEqual([
+      404,
+      `The session ${id} is not of the device ${other.id}.`,
+    ])
+    expect((await holdOf(id, 'lock', randomUUID())).status).toBe(404)
+    expect((await holdOf(randomUUID(), 'lock', randomUUID())).status).toBe(404)
+    await twin.call('POST', `${EDGE}/devices/${client.id}/revoke`)
+    expect((await holdOf(randomUUID(), 'lock')).status).toBe(409)
   })
 
   it('is refused for a session that has ended, and for one that there is not', async () => {

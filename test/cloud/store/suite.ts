@@ -12,6 +12,7 @@ import {
 import { MICRO_MAX, decimal, wholeTokens } from '../../../src/core/amount.ts'
 import { type Session, newSession, step } from '../../../src/core/session.ts'
 import { type SigningKeyFile, claimSigningKey } from '../../../src/cloud/app/edge/claim-signing-key.ts'
+import type { Device } from '../../../src/cloud/app/edge/records.ts'
 import { charge, grantOut, newPool, retarget } from '../../../src/cloud/app/pool.ts'
 import type { ConditionNode, Instance, KeyRecord, LineItemRecord, UsageRecord } from '../../../src/cloud/app/records.ts'
 import type { Store, Transaction, UsageRange } from '../../../src/cloud/app/store.ts'
@@ -26,6 +27,28 @@ const instance = (id: string, change: Partial<Instance> = {}): Instance => ({
   created: 1,
   modified: 2,
   ...change,
+})
+
+const device = (id: string): Device => ({
+  id,
+  name: null,
+  publicKey: { kty: 'OKP', crv: 'Ed25519', x: id },
+  thumbprint: `key of ${id}`,
+  instanceIds: [],
+  enrolledAt: 1,
+  keySince: 1,
+  nextKey: null,
+  replaceKey: null,
+  revokedAt: null,
+  revokedBy: null,
+  hold: null,
+  lastSyncAt: null,
+  software: null,
+  incarnation: 0,
+  backlog: 0,
+  appliedPolicies: [],
+  releaseAsked: false,
+  clock: null,
 })
 
 const lineItem = (id: string, change: Partial<LineItemRecord> = {}): LineItemRecord => ({
@@ -660,6 +683,28 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         expect(await dueAt(3_600_010)).toBe('early')
         expect(await dueAt(99_999_999)).toBe('early')
       })
+    })
+
+    it('keeps the last order for a session that a device has not told of, once, for its time', async () => {
+      const [one, other] = ['0c1d8a1e-0000-4000-8000-000000000001', '0c1d8a1e-0000-4000-8000-000000000002']
+      const orders = <T>(work: (tx: Transaction['edge']['sessionOrders']) => Promise<T>) =>
+        store.transaction((tx) => work(tx.edge.sessionOrders))
+      await store.transaction(async (tx) => {
+        for (const id of [one, other]) await tx.edge.devices.insert(device(id))
+      })
+      await orders(async (tx) => {
+        await tx.note(one, 'a', 'LOCK', 5)
+        await tx.note(one, 'a', 'TERMINATE', 6)
+        await tx.note(one, 'b', 'LOCK', 7)
+        await tx.note(other, 'a', 'UNLOCK', 5)
+      })
+      expect(await orders((tx) => tx.count(one))).toBe(2)
+      expect(await orders((tx) => tx.take(one, 'a'))).toBe('TERMINATE')
+      expect(await orders((tx) => tx.take(one, 'a'))).toBeUndefined()
+      await orders((tx) => tx.forget(one, 8))
+      expect(await orders((tx) => tx.count(one))).toBe(0)
+      await orders((tx) => tx.forget(other, 5))
+      expect(await orders((tx) => tx.take(other, 'a'))).toBe('UNLOCK')
     })
 
     describe('the signing key', () => {

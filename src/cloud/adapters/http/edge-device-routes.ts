@@ -6,6 +6,8 @@ import {
   deviceState,
   type HeldSessionWire,
   heldSession,
+  type OrderedSessionWire,
+  orderedSession,
 } from '../../../protocol/edge/administration.ts'
 import { uuid } from '../../../protocol/wire.ts'
 import {
@@ -20,6 +22,7 @@ import {
 } from '../../app/edge/devices.ts'
 import { type HoldDevice, holdDevice } from '../../app/edge/hold-device.ts'
 import { DEVICES_PAGE, DEVICES_PAGE_MAX, EDGE_BODY_BYTES_MAX } from '../../app/edge/limits.ts'
+import { orderSession } from '../../app/edge/order-session.ts'
 import { holdSession } from '../../app/hold-session.ts'
 import { type EdgeCall, type EdgeRoute, edgeRoute, inDevice } from './edge-area.ts'
 import { instanceId } from './routes.ts'
@@ -32,6 +35,7 @@ export type DeviceParts = ViewDevices &
   }
 
 const inSession = z.object({ sessionId: uuid.toLowerCase() })
+const inDeviceSession = z.object({ deviceId: uuid.toLowerCase(), sessionId: uuid.toLowerCase() })
 
 const wholeNumber = (max: number) =>
   z
@@ -171,6 +175,30 @@ export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
           const { outcome, session } = await holdSession(parts.sessions, held, parts.now())
           const said: HeldSessionWire = { sessionId: session.id, state: session.state, outcome }
           return { status: outcome === 'DONE' ? 200 : 202, body: said }
+        },
+      }),
+    ),
+    ...ORDERS.map((kind) =>
+      edgeRoute({
+        ...order,
+        path: `/devices/:deviceId/sessions/:sessionId/${kind.toLowerCase()}`,
+        params: inDeviceSession,
+        id: `${kind.toLowerCase()}SessionOfDevice`,
+        summary: `${SESSION_SUMMARY[kind]} of a device, known or not`,
+        description:
+          'A device may keep a session that it has not told of yet: the order is noted, and forgotten after 30 days in which no such session came.',
+        answers: {
+          200: { description: 'It is done.', body: orderedSession },
+          202: { description: 'The device is told with its next sync.', body: orderedSession },
+        },
+        errors: ['NOT_FOUND', 'CONFLICT'],
+        handle: async (call) => {
+          const { deviceId, sessionId } = call.params
+          const asked = { deviceId, id: sessionId, order: kind, by: keyOf(call) }
+          const ordered = await orderSession(parts.sessions, asked, parts.now())
+          const state = ordered.outcome === 'NOTED' ? null : ordered.session.state
+          const said: OrderedSessionWire = { sessionId, state, outcome: ordered.outcome }
+          return { status: ordered.outcome === 'DONE' ? 200 : 202, body: said }
         },
       }),
     ),

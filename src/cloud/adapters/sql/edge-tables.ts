@@ -1,5 +1,6 @@
 /** Tables of the edge part, as Kysely sees them. What the columns mean stands in the migrations. */
 import type { Generated } from 'kysely'
+import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 
 export interface EdgeTables {
   devices: {
@@ -125,6 +126,12 @@ export interface EdgeTables {
     account: string
     keep: bigint
     asked_at: bigint
+  }
+  session_orders: {
+    device_id: string
+    session_id: string
+    wanted: SessionOrder['order']
+    at: bigint
   }
   offline_policies: {
     instance_id: string

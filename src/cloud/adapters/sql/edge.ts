@@ -16,6 +16,7 @@ import {
 } from './edge-segments.ts'
 import { signingKeyReader, signingKeyTransaction } from './edge-signing-key.ts'
 import { learningReader, learningTransaction } from './edge-learning.ts'
+import { sessionOrderTransaction } from './edge-session-orders.ts'
 import { releaseReader, releaseTransaction } from './edge-releases.ts'
 import type { Sql } from './sql.ts'
 
@@ -48,6 +49,7 @@ export function edgeTransaction(sql: Sql): EdgeTransaction {
     entries: entryTransaction(sql),
     deviceAccounts: deviceAccountTransaction(sql),
     releases: releaseTransaction(sql),
+    sessionOrders: sessionOrderTransaction(sql),
     learning: learningTransaction(sql),
     pools: poolsOf(sql),
     offlinePolicies: offlinePolicyTransaction(sql),

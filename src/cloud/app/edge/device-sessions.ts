@@ -4,7 +4,7 @@
  * until it has reported that it is so.
  */
 import { decimal, parseDecimal } from '../../../core/amount.ts'
-import { type HeldItem, type Session, hasEnded, newSession } from '../../../core/session.ts'
+import { type HeldItem, SESSION_REST_MS, type Session, hasEnded, newSession } from '../../../core/session.ts'
 import type { SessionOrder, SessionSnapshot } from '../../../protocol/edge/sessions.ts'
 import { SEGMENT_SESSIONS_MAX } from '../../../protocol/edge/sessions.ts'
 import type { Transaction } from '../store.ts'
@@ -35,14 +35,21 @@ export async function takeSessions(
   tx: Transaction,
   device: Device,
   snapshots: readonly SessionSnapshot[],
+  now: number,
 ): Promise<void> {
+  let hasForgotten = false
   for (const snapshot of snapshots) {
     const instanceId = snapshot.instanceId.toLowerCase()
     if (!device.instanceIds.includes(instanceId)) continue
     const session = sessionOf({ ...snapshot, id: snapshot.id.toLowerCase(), instanceId }, device.id)
     const known = await tx.sessions.lock(session.id)
-    if (known === undefined) await tx.sessions.insert(session)
-    else if (known.keptBy === device.id && known.instanceId === instanceId) await tx.sessions.save(session)
+    if (known === undefined) {
+      await tx.sessions.insert(session)
+      if (!hasForgotten) await tx.edge.sessionOrders.forget(device.id, now - SESSION_REST_MS)
+      hasForgotten = true
+      const wanted = await tx.edge.sessionOrders.take(device.id, session.id)
+      if (wanted !== undefined && !hasEnded(session)) await tx.sessions.want(session.id, wanted)
+    } else if (known.keptBy === device.id && known.instanceId === instanceId) await tx.sessions.save(session)
   }
 }
 

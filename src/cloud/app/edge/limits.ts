@@ -42,3 +42,6 @@ export const HINT_CLAIM_MS = 30_000
 
 /** Usage records that a twin can have written after the backup from which it was restored, at most. */
 export const USAGE_FORGOTTEN_MAX = 1_000_000_000n
+
+/** Orders that wait for sessions that one device has not told of. */
+export const SESSION_ORDERS_MAX = 1_000

@@ -4,6 +4,7 @@
  */
 import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
+import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import type { Pool } from '../records.ts'
 import type {
   AuditRecord,
@@ -178,6 +179,16 @@ export interface EdgeTransaction extends EdgeReader {
     /** False when the device was asked after the instant `askedBefore`: it is not asked again so soon. */
     ask(deviceId: string, account: AccountId, keep: Micro, askedAt: number, askedBefore: number): Promise<boolean>
     remove(deviceId: string, accounts: readonly AccountId[]): Promise<void>
+  }
+  /** What an administrator wants of sessions that their device has not told of. Under the lock of the device. */
+  readonly sessionOrders: {
+    /** Takes the place of an earlier one for the same session. */
+    note(deviceId: string, sessionId: string, order: SessionOrder['order'], at: number): Promise<void>
+    count(deviceId: string): Promise<number>
+    /** The one that waits for the session; it waits no longer. */
+    take(deviceId: string, sessionId: string): Promise<SessionOrder['order'] | undefined>
+    /** Drops those from before the instant. */
+    forget(deviceId: string, before: number): Promise<void>
   }
   readonly offlinePolicies: EdgeReader['offlinePolicies'] & {
     save(record: OfflinePolicyRecord): Promise<void>

@@ -162,6 +162,15 @@ CREATE TABLE release_asks (
   PRIMARY KEY (device_id, account)
 );
 
+-- What an administrator wants of sessions that their device has not told of; a row goes when it has.
+CREATE TABLE session_orders (
+  device_id TEXT COLLATE "C" NOT NULL REFERENCES devices (id),
+  session_id TEXT COLLATE "C" NOT NULL,
+  wanted TEXT COLLATE "C" NOT NULL CHECK (wanted IN ('LOCK', 'UNLOCK', 'TERMINATE')),
+  at BIGINT NOT NULL,
+  PRIMARY KEY (device_id, session_id)
+);
+
 -- What devices may spend of a line item above their grants when they cannot ask; no row, or 0: nothing.
 CREATE TABLE offline_policies (
   instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),

@@ -161,6 +161,15 @@ CREATE TABLE release_asks (
   PRIMARY KEY (device_id, account)
 ) STRICT, WITHOUT ROWID;
 
+-- What an administrator wants of sessions that their device has not told of; a row goes when it has.
+CREATE TABLE session_orders (
+  device_id TEXT NOT NULL REFERENCES devices (id),
+  session_id TEXT NOT NULL,
+  wanted TEXT NOT NULL CHECK (wanted IN ('LOCK', 'UNLOCK', 'TERMINATE')),
+  at INTEGER NOT NULL,
+  PRIMARY KEY (device_id, session_id)
+) STRICT, WITHOUT ROWID;
+
 -- What devices may spend of a line item above their grants when they cannot ask; no row, or 0: nothing.
 CREATE TABLE offline_policies (
   instance_id TEXT NOT NULL REFERENCES instances (id),
