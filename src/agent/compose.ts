@@ -123,15 +123,15 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const live = new LiveSettings({
     table: agentOptions,
     settings: first,
-    prepare: (fresh) => {
-      const isOtherLevel = fresh.log.level !== settings.log.level
-      const rules = late.callers?.prepare(fresh.callers)
-      // Other files wait for a restart; what stands in these, and the token, does not.
-      const door = late.statusPage === undefined ? null : readDoor({ ...settings.status, token: fresh.status.token })
+    prepare: (next) => {
+      const isOtherLevel = next.log.level !== settings.log.level
+      const rules = late.callers?.prepare(next.callers)
+      // What stands in the files may be another certificate, also under the same names.
+      const door = late.statusPage === undefined ? null : readDoor(next.status)
       return () => {
         rules?.()
         if (door !== null) late.statusPage?.renew(door)
-        if (isOtherLevel) log.level = fresh.log.level
+        if (isOtherLevel) log.level = next.log.level
       }
     },
     log,

@@ -262,9 +262,18 @@ const options = {
       help: 'What a reader must know: as bearer token, or as the password that a browser asks for, with any user name.',
       reloadable: true,
     }),
-    certificateFile: path({ help: 'Certificate chain in PEM: with it and its key they speak HTTPS.', default: null }),
-    keyFile: path({ help: 'Private key of the certificate, in PEM.', default: null }),
+    certificateFile: path({
+      reloadable: 'between values',
+      help: 'Certificate chain in PEM: with it and its key they speak HTTPS.',
+      default: null,
+    }),
+    keyFile: path({
+      reloadable: 'between values',
+      help: 'Private key of the certificate, in PEM.',
+      default: null,
+    }),
     clientCaFile: path({
+      reloadable: 'between values',
       help: 'Certificates in PEM of the authority whose clients may read: with a token as well, either of them suffices.',
       default: null,
     }),

@@ -97,11 +97,11 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const live = new LiveSettings({
     table: cloudOptions,
     settings: first,
-    prepare: (fresh) => {
-      const isOtherLevel = fresh.log.level !== settings.log.level
-      const certificate = first.tls.certificateFile === null ? null : readTls(fresh.tls)
+    prepare: (next) => {
+      const isOtherLevel = next.log.level !== settings.log.level
+      const certificate = readTls(next.tls)
       return () => {
-        if (isOtherLevel) log.level = fresh.log.level
+        if (isOtherLevel) log.level = next.log.level
         if (certificate !== null) late.renewCertificate?.(certificate)
       }
     },

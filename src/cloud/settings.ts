@@ -61,10 +61,15 @@ const options = {
   },
   tls: {
     certificateFile: path({
+      reloadable: 'between values',
       help: 'Certificate chain in PEM. With it and its key the twin speaks HTTPS; without them put it behind a proxy.',
       default: null,
     }),
-    keyFile: path({ help: 'Private key of the certificate, in PEM.', default: null }),
+    keyFile: path({
+      reloadable: 'between values',
+      help: 'Private key of the certificate, in PEM.',
+      default: null,
+    }),
   },
   db: url({
     help: 'Database on PostgreSQL, which several nodes may share. Left out: a file in the directory of the store.',

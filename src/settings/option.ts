@@ -16,8 +16,11 @@ export interface Option<T> {
   readonly defaultText: string | null
   /** Given by a file (`..._file`) or the environment, never by the settings file or a flag; never shown. */
   readonly secret: boolean
-  /** A running service takes a change of it over when it is told to reload. */
-  readonly reloadable: boolean
+  /**
+   * A running service takes a change of it over when it is told to reload. `between values`: from one value to another, not
+   * between a value and none.
+   */
+  readonly reloadable: boolean | 'between values'
   /** From the environment or a flag. Undefined: not what the option takes. */
   readonly fromText: (text: string) => T | undefined
   /** From a TOML value. Undefined: not what the option takes. */
@@ -65,7 +68,7 @@ interface Facts<T> {
   /** Null: the setting may be left out and is null then. */
   readonly default: T
   /** Read anew each time it is used, so that a reload can change it. */
-  readonly reloadable?: true
+  readonly reloadable?: true | 'between values'
 }
 
 /** Any text from `min` (default 1) to `max` (default 1000) characters, without control characters. */
@@ -226,7 +229,7 @@ function option<T, D extends T | null>(facts: Facts<D>, kind: Kind<T>): Option<T
     default: facts.default as T | Extract<D, null>,
     defaultText: shown,
     secret: false,
-    reloadable: facts.reloadable === true,
+    reloadable: facts.reloadable ?? false,
     fromText: kind.fromText,
     fromToml: kind.fromToml,
   }

@@ -20,8 +20,8 @@ start, with the nearest known name: an unknown key or variable, and a value that
 A duration is a whole number with \`ms\`, \`s\`, \`m\`, \`h\` or \`d\`, a size one with \`B\`, \`KiB\`, \`MiB\`, \`GiB\` or \`TiB\`; in the file
 both are text in quotes.
 
-A running service reads its sources again on \`SIGHUP\` (\`systemctl reload\`). Settings marked *reload* change then; a change of
-another one waits for a restart, and the service says so. Where anything is wrong, all stay as they are: see [operations](operations.md).
+A running service reads its sources again on \`SIGHUP\` (\`systemctl reload\`). Settings marked *reload* change then, some only where they
+were set before and are set still; a change of another one waits for a restart, and the service says so. Where anything is wrong, all stay as they are: see [operations](operations.md).
 
 A secret is never in the settings file itself: its key, and its flag, name a file that holds it. The environment may hold the
 secret itself, in the variable without \`_FILE\`.
@@ -53,8 +53,13 @@ function defaultOf({ option }: NamedOption): string {
   return option.defaultText === null ? '' : `\`${option.defaultText}\``
 }
 
+const RELOAD: Readonly<Record<string, string>> = {
+  true: ' *reload*',
+  'between values': ' *reload, from one to another*',
+}
+
 function describe({ option }: NamedOption): string {
-  return `${option.help} Takes ${option.takes}.${option.reloadable ? ' *reload*' : ''}`
+  return `${option.help} Takes ${option.takes}.${RELOAD[String(option.reloadable)] ?? ''}`
 }
 
 function cell(text: string): string {

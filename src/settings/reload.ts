@@ -27,9 +27,10 @@ export interface ReloadParts<T extends OptionTree> {
   /**
    * Checks what only the service can, changing nothing, and returns what brings the rest into force.
    *
+   * @param next as they will be in force: what waits for a restart is as it was
    * @throws CodedError for settings that cannot be used
    */
-  readonly prepare: (fresh: Settings<T>) => () => void
+  readonly prepare: (next: Settings<T>) => () => void
   readonly log: ReloadLog
   /** POSIX ms. */
   readonly now: () => number
@@ -65,10 +66,11 @@ export class LiveSettings<T extends OptionTree> {
     try {
       const fresh = load()
       const changed = this.#named.filter(({ path }) => !isSame(valueAt(fresh, path), valueAt(this.#inForce, path)))
-      const apply = prepare(fresh)
-      const live = changed.filter(({ option }) => option.reloadable)
-      const waiting = changed.filter(({ option }) => !option.reloadable).map(({ key }) => key)
-      this.#inForce = merged(this.#inForce, fresh, live)
+      const live = changed.filter((each) => isLive(each, this.#inForce, fresh))
+      const waiting = changed.filter((each) => !live.includes(each)).map(({ key }) => key)
+      const next = merged(this.#inForce, fresh, live)
+      const apply = prepare(next)
+      this.#inForce = next
       apply()
       this.#notice = waiting.length === 0 ? null : this.#noticeOf('CONFIG_NEEDS_RESTART', needsRestart(waiting), now())
       log.info({ changed: live.map(({ key }) => key), needRestart: waiting }, 'settings reloaded')
@@ -103,6 +105,11 @@ function viewOf(tree: OptionTree, read: (path: readonly string[]) => unknown, ab
 
 function valueAt(settings: unknown, path: readonly string[]): unknown {
   return path.reduce<unknown>((node, key) => (node as Record<string, unknown>)[key], settings)
+}
+
+function isLive({ option: { reloadable }, path }: NamedOption, from: unknown, to: unknown): boolean {
+  if (reloadable !== 'between values') return reloadable
+  return valueAt(from, path) !== null && valueAt(to, path) !== null
 }
 
 function isSame(one: unknown, other: unknown): boolean {

@@ -1,7 +1,7 @@
 // SIGHUP at services that run as an operator runs them.
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import type { IncomingMessage } from 'node:http'
 import { get } from 'node:https'
 import { tmpdir } from 'node:os'
@@ -261,6 +261,32 @@ describe('the twin on SIGHUP', () => {
     twin.hangUp()
     expect(await twin.line('settings not reloaded')).toMatchObject({ cause: 'CONFIG_INVALID' })
     expect(await names()).toEqual(['second', 'second'])
+  })
+
+  it('takes files of other names as well, and says that none at all waits for a restart', async () => {
+    const inside = place()
+    await renew(inside, 'first')
+    const config = inside('cloud.toml')
+    const tls = (folder: string) =>
+      `[tls]\ncertificate_file = "${inside(`${folder}certificate.pem`)}"\nkey_file = "${inside(`${folder}key.pem`)}"\n`
+    writeFileSync(config, tls(''))
+    const free = ['--store-path', inside('cloud'), '--http-port', '0', '--push-broker', 'off', '--config', config]
+    const twin = new Service(['cloud', ...free])
+    const { http } = await twin.line('listening')
+    expect(await nameAt(String(http))).toBe('first')
+
+    mkdirSync(inside('next'))
+    await renew((name) => inside(`next/${name}`), 'second')
+    writeFileSync(config, tls('next/'))
+    twin.hangUp()
+    const changed = ['tls.certificate_file', 'tls.key_file']
+    expect(await twin.line('settings reloaded')).toMatchObject({ changed, needRestart: [] })
+    expect(await nameAt(String(http))).toBe('second')
+
+    writeFileSync(config, '')
+    twin.hangUp()
+    expect(await twin.line('settings reloaded')).toMatchObject({ changed: [], needRestart: changed })
+    expect(await nameAt(String(http))).toBe('second')
   })
 })
 

@@ -6,6 +6,7 @@ import {
   type Settings,
   Secret,
   duration,
+  path,
   secret,
   text,
 } from '../../src/settings/option.ts'
@@ -20,12 +21,13 @@ const table = {
       fixed: duration({ default: '5m', min: '1s', max: '1d', help: 'Another time.' }),
     },
     token: secret({ reloadable: true, help: 'A secret.' }),
+    file: path({ reloadable: 'between values', default: null, help: 'A file.' }),
   },
 } satisfies OptionTable<OptionTree>
 
 type Some = Settings<typeof table.options>
 
-const FIRST: Some = { path: '/a', sync: { interval: 300_000, fixed: 300_000 }, token: new Secret('one') }
+const FIRST: Some = { path: '/a', sync: { interval: 300_000, fixed: 300_000 }, token: new Secret('one'), file: '/one' }
 
 function service(prepare: (fresh: Some) => () => void = () => () => undefined) {
   const clock = { now: 1_000 }
@@ -58,6 +60,24 @@ describe('a reload', () => {
     expect(live.notice).toMatchObject({ message: 'Changed settings wait for a restart: path.', since: 1_000 })
     live.reload(() => FIRST)
     expect(live.notice).toBeNull()
+  })
+
+  it('takes another value over where only whether there is one waits for a restart', () => {
+    const prepared: Some[] = []
+    const { live } = service((next) => {
+      prepared.push(next)
+      return () => undefined
+    })
+    live.reload(() => ({ ...FIRST, file: '/two' }))
+    expect([live.view.file, live.notice]).toEqual(['/two', null])
+    live.reload(() => ({ ...FIRST, path: '/b', file: null }))
+    expect(live.view.file).toBe('/two')
+    expect(live.notice?.message).toBe('Changed settings wait for a restart: path, file.')
+    // What the service is to check is what will be in force.
+    expect(prepared.map(({ path, file }) => [path, file])).toEqual([
+      ['/a', '/two'],
+      ['/a', '/two'],
+    ])
   })
 
   it('leaves everything as it is where a source cannot be read, and says so until one succeeds', () => {

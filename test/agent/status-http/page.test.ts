@@ -52,6 +52,15 @@ describe('the status page', () => {
     }
   })
 
+  it('shows the key of the device, since when, and the one that shall follow', () => {
+    const { clock, key } = agentStatus()
+    const since = clock.now - 3 * 86_400_000
+    expect(statusPage(reportWith({ key: { ...key, since } }))).toContain(`<dd>${key.id}, for 3 days</dd>`)
+    const [from, to] = ['a'.repeat(43), 'b'.repeat(43)]
+    const page = statusPage(reportWith({ key: { id: from, since: null, next: to } }))
+    expect(page).toContain(`<dd>${from}; ${to} shall take its place</dd>`)
+  })
+
   describe('of use over time', () => {
     const NOW = agentStatus().clock.now
     const { account } = agentStatus().accounts[0]!

@@ -131,9 +131,16 @@ function ledgerOf({ status, clock, machine }: DeviceReportWire): Html {
       'Memory',
       `agent ${sizeOf(machine.memoryOfAgent)}, ${sizeOf(machine.memoryFree)} free of ${sizeOf(machine.memoryTotal)}`,
     ],
+    ['Key', keyOf(status)],
     ['Running', `version ${version}, for ${inWords(Math.max(0, status.clock.now - startedAt))}`],
   ]
   return section('ledger', 'Ledger and device', factsOf('ledger', facts))
+}
+
+/** To be compared with what `tallygate devices show` has of it. */
+function keyOf({ key: { id, since, next }, clock: { now } }: DeviceReportWire['status']): string {
+  const age = since === null ? '' : `, for ${inWords(Math.max(0, now - since))}`
+  return `${id}${age}${next === null ? '' : `; ${next} shall take its place`}`
 }
 
 function writtenOf(storage: DeviceReportWire['status']['storage']): string {
