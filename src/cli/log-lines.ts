@@ -7,6 +7,7 @@ import { promisify } from 'node:util'
 import { z } from 'zod'
 import type { HttpClient } from '../client/http.ts'
 import { AGENT_LOG_PATH } from '../protocol/local/log.ts'
+import { parseJson } from '../protocol/parse-json.ts'
 import type { Io } from './io.ts'
 
 export const USUAL_UNIT = 'tallygate-agent'
@@ -52,12 +53,7 @@ export function splitLines(text: string): readonly string[] {
 
 /** Undefined for a line that is none of the agent's. */
 export function readLine(line: string): z.infer<typeof logLine> | undefined {
-  try {
-    const parsed = logLine.safeParse(JSON.parse(line))
-    return parsed.success ? parsed.data : undefined
-  } catch {
-    return undefined
-  }
+  return logLine.safeParse(parseJson(line)).data
 }
 
 /** For a person: time, level, message, and what else it tells. */

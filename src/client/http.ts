@@ -12,6 +12,7 @@ import {
 import { Agent as TlsAgent, request as overHttps } from 'node:https'
 import type { z } from 'zod'
 import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../protocol/errors.ts'
+import { parseJson } from '../protocol/parse-json.ts'
 
 export interface ClientOptions {
   /** `http://host:port/prefix`, `https://...`, or `unix:/path/of.sock`. */
@@ -91,10 +92,8 @@ export class HttpClient implements Disposable {
   /** The parsed body of a successful answer. @throws CodedError, as {@link HttpClient.text}, or ANSWER_UNEXPECTED */
   async json<T extends z.ZodType>(call: Call, schema: T): Promise<z.output<T>> {
     const text = await this.text(call)
-    let body: unknown
-    try {
-      body = JSON.parse(text)
-    } catch {
+    const body = parseJson(text)
+    if (body === undefined) {
       throw new CodedError('ANSWER_UNEXPECTED', `${call.method} ${call.path} answered something else than JSON.`)
     }
     const parsed = schema.safeParse(body)
@@ -156,13 +155,7 @@ const REASONS: Readonly<Record<string, string>> = {
 
 /** A refusing answer as an error. */
 export function refusal({ method, path }: Call, { status, text }: Answer): CodedError {
-  let body: unknown
-  try {
-    body = JSON.parse(text)
-  } catch {
-    body = undefined
-  }
-  const parsed = errorBody.safeParse(body)
+  const parsed = errorBody.safeParse(parseJson(text))
   if (parsed.success && isErrorCode(parsed.data.code)) return new CodedError(parsed.data.code, parsed.data.message)
   const said = text === '' ? '' : `: ${text.slice(0, 500)}`
   return new CodedError('ANSWER_UNEXPECTED', `${method} ${path} answered ${status}${said}`)

@@ -23,6 +23,7 @@ import { policyDocument, policyOf } from '../../protocol/edge/policy-document.ts
 import { type EntryBodyWire, entryBody } from '../../protocol/edge/sync.ts'
 import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import type { KeptDecision, KeptRefusal } from '../../protocol/local/decision.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
 import { accessResponse } from '../../protocol/service/access-request.ts'
 import { accessEntryText } from './entry-text.ts'
 import { type Facts, parseFacts } from './facts.ts'
@@ -150,11 +151,7 @@ export async function explain(kept: KeptDecision): Promise<Explanation> {
 
 /** Of a compact JWS, as it stands there; undefined for what is none. */
 function payloadOf(document: string): unknown {
-  try {
-    return JSON.parse(Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8'))
-  } catch {
-    return undefined
-  }
+  return parseJson(Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8'))
 }
 
 /** A key that cannot be read is one that nothing was signed by. */

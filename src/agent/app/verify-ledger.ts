@@ -10,8 +10,8 @@ import {
   type SyncAnswer,
 } from '../../protocol/edge/sync.ts'
 import { firstProblem } from '../../protocol/errors.ts'
-import { JSON_DEPTH_MAX, isDeeperThan } from '../../protocol/json-depth.ts'
 import type { LedgerBundle } from '../../protocol/local/ledger-bundle.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
 import { CHAIN_START, entryHash, sha256 } from '../../protocol/signing.ts'
 import { Trust } from './link/trust.ts'
 
@@ -98,7 +98,7 @@ function readSegments({ segments, deviceId }: LedgerBundle, find: Find): readonl
   return segments.flatMap((row): ReadSegment[] => {
     const where = nameOf(row)
     const text = payloadOf(row.document)
-    const parsed = segmentForm.safeParse(parseJson(text))
+    const parsed = segmentForm.safeParse(text === undefined ? undefined : parseJson(text))
     if (text === undefined || !parsed.success) {
       find(
         'SEGMENT_MALFORMED',
@@ -300,15 +300,4 @@ async function answerOf(document: string, trust: Trust): Promise<SyncAnswer | un
 function payloadOf(document: string): string | undefined {
   const part = document.split('.')[1]
   return part === undefined ? undefined : Buffer.from(part, 'base64url').toString('utf8')
-}
-
-/** Undefined for what is no JSON, or nests without measure. */
-function parseJson(text: string | undefined): unknown {
-  if (text === undefined) return undefined
-  try {
-    const value: unknown = JSON.parse(text)
-    return isDeeperThan(value, JSON_DEPTH_MAX) ? undefined : value
-  } catch {
-    return undefined
-  }
 }

@@ -6,6 +6,7 @@ import { Command } from 'commander'
 import type { z } from 'zod'
 import { refusal } from '../../client/http.ts'
 import { heldSession } from '../../protocol/edge/administration.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
 import { accessResponseBody } from '../../protocol/service/access-request.ts'
 import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
@@ -176,7 +177,7 @@ async function request(id: string, flags: RequestFlags, io: Io): Promise<void> {
     },
   } as const
   const answer = await client.call(call)
-  const parsed = accessResponseBody.safeParse(parse(answer.text))
+  const parsed = accessResponseBody.safeParse(parseJson(answer.text))
   if (!parsed.success) throw refusal(call, answer)
   const [first] = parsed.data.requestedItems
   if (flags.json === true) io.stdout.write(`${answer.text}\n`)
@@ -184,12 +185,4 @@ async function request(id: string, flags: RequestFlags, io: Io): Promise<void> {
   else if (answer.status === 200) io.stdout.write(`allowed: ${first.totalTokensCharged} tokens\n`)
   else io.stdout.write(`refused (${first.status.code}): ${first.status.description}\n`)
   if (first !== undefined && answer.status !== 200) io.exitWith(REFUSED)
-}
-
-function parse(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

@@ -5,9 +5,7 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { CodedError } from '../../../protocol/errors.ts'
-
-/** Levels of objects and lists. */
-const DEPTH_MAX = 64
+import { JSON_DEPTH_MAX, isTooDeep } from '../../../protocol/parse-json.ts'
 
 export interface JsonBody {
   readonly text: string
@@ -44,7 +42,7 @@ export function readJson(
   request.on('end', () => {
     if (isDone) return
     isDone = true
-    done(parseJson(rest === undefined ? (first ?? EMPTY) : Buffer.concat(rest, length)))
+    done(parseBody(rest === undefined ? (first ?? EMPTY) : Buffer.concat(rest, length)))
   })
 }
 
@@ -69,8 +67,8 @@ function isJsonType(type: string): boolean {
   return type === 'application/json' || /^application\/json\s*(;\s*charset\s*=\s*"?utf-8"?\s*)?;?\s*$/i.test(type)
 }
 
-/** BAD_JSON, or BAD_REQUEST for what is nested too deep. */
-export function parseJson(bytes: Buffer): JsonBody | CodedError {
+/** BAD_JSON, or BAD_REQUEST for what nests too deep. */
+export function parseBody(bytes: Buffer): JsonBody | CodedError {
   if (!isUtf8(bytes)) return new CodedError('BAD_JSON', 'the body is not UTF-8')
   const text = bytes.toString('utf8')
   let value: unknown
@@ -79,29 +77,8 @@ export function parseJson(bytes: Buffer): JsonBody | CodedError {
   } catch (cause) {
     return new CodedError('BAD_JSON', 'the body is not well-formed JSON', { cause })
   }
-  if (mayBeDeeperThan(text, DEPTH_MAX) && isDeeperThan(value, DEPTH_MAX))
-    return new CodedError('BAD_REQUEST', `body: nested deeper than ${DEPTH_MAX} levels`)
+  if (isTooDeep(text, value)) return new CodedError('BAD_REQUEST', `body: nests deeper than ${JSON_DEPTH_MAX} levels`)
   return { text, value }
-}
-
-/** Cheap, and right whenever it says no: a body without so many opening brackets cannot nest so deep. */
-function mayBeDeeperThan(text: string, levels: number): boolean {
-  let openings = 0
-  for (let index = 0; index < text.length; index += 1) {
-    const unit = text.charCodeAt(index)
-    if (unit === OPENING_BRACE || unit === OPENING_BRACKET) openings += 1
-  }
-  return openings > levels
-}
-
-const OPENING_BRACE = 0x7b
-const OPENING_BRACKET = 0x5b
-
-function isDeeperThan(value: unknown, levels: number): boolean {
-  if (typeof value !== 'object' || value === null) return false
-  if (levels === 0) return true
-  for (const key in value) if (isDeeperThan((value as Record<string, unknown>)[key], levels - 1)) return true
-  return false
 }
 
 function tooLarge(bytesMax: number): CodedError {

@@ -12,7 +12,7 @@ import Fastify, {
 import { CodedError } from '../../../protocol/errors.ts'
 import { answerError, rawRefusal } from './answer-error.ts'
 import { checkAnswers } from './check-answers.ts'
-import { parseJson } from './json.ts'
+import { parseBody } from './json.ts'
 import { PathMethods } from './path-methods.ts'
 
 export interface ServerOptions {
@@ -86,7 +86,7 @@ export function createServer(options: ServerOptions): Server {
   http.removeAllContentTypeParsers()
   http.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body, done) => {
     try {
-      done(null, body.length === 0 ? undefined : parseJson(body as Buffer))
+      done(null, body.length === 0 ? undefined : parseBody(body as Buffer))
     } catch (error) {
       done(error as Error)
     }

@@ -6,7 +6,7 @@ import { parseDecimal } from '../../../core/amount.ts'
 import type { ReceivedEntry, ReceivedSegment, SegmentHeader } from '../../../core/receive.ts'
 import { type EntryBody, type Segment, entryBody, segment } from '../../../protocol/edge/sync.ts'
 import { firstProblem } from '../../../protocol/errors.ts'
-import { JSON_DEPTH_MAX, isDeeperThan } from '../../../protocol/json-depth.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
 import { type PublicJwk, entryHash, openDocument, sha256 } from '../../../protocol/signing.ts'
 import { importPublicKey } from './device-key.ts'
 import type { Device } from './records.ts'
@@ -122,15 +122,4 @@ function readEntry(text: string, at: string): EntryBody | string {
     if (count === undefined || count.digits < 0n) return `${at}: a count is not a decimal`
   }
   return entry.data
-}
-
-/** Undefined for what is no JSON or nests without measure: no schema accepts it. */
-function parseJson(text: string): unknown {
-  let value: unknown
-  try {
-    value = JSON.parse(text)
-  } catch {
-    return undefined
-  }
-  return isDeeperThan(value, JSON_DEPTH_MAX) ? undefined : value
 }

@@ -2,8 +2,7 @@
  * Which devices are connected to the broker of hints, as this node has heard since it started. It is shown and decides
  * nothing: whoever may publish at a broker of somebody else's can say what he likes there.
  */
-import { z } from 'zod'
-import { presence, presenceTopic } from '../../../protocol/push.ts'
+import { presenceTopic, readPresence } from '../../../protocol/push.ts'
 import { uuid } from '../../../protocol/wire.ts'
 
 export interface DevicePresence {
@@ -40,23 +39,8 @@ export class Presence {
   /** A message at a broker; anything but the presence of a device is ignored. */
   hear(topic: string, payload: Uint8Array): void {
     const deviceId = topic.split('/')[3] ?? ''
-    if (payload.byteLength > MESSAGE_BYTES_MAX || !uuid.safeParse(deviceId).success) return
-    if (topic !== presenceTopic(deviceId)) return
-    const said = message.safeParse(Buffer.from(payload).toString('utf8'))
-    if (said.success) this.set(deviceId.toLowerCase(), said.data.online)
+    if (!uuid.safeParse(deviceId).success || topic !== presenceTopic(deviceId)) return
+    const said = readPresence(payload)
+    if (said !== undefined) this.set(deviceId.toLowerCase(), said.online)
   }
 }
-
-const MESSAGE_BYTES_MAX = 256
-
-const message = z
-  .string()
-  .transform((text, context): unknown => {
-    try {
-      return JSON.parse(text)
-    } catch {
-      context.addIssue({ code: 'custom', message: 'is no JSON' })
-      return z.NEVER
-    }
-  })
-  .pipe(presence)
