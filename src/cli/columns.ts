@@ -1,5 +1,9 @@
+/** Tables for a person. */
+import { harmless } from './lines.ts'
+
 /** Rows of cells as lines, each column as wide as its widest cell. */
-export function columns(rows: readonly (readonly string[])[]): readonly string[] {
+export function columns(given: readonly (readonly string[])[]): readonly string[] {
+  const rows = given.map((row) => row.map(harmless))
   const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? []
   return rows.map((row) =>
     row

@@ -10,6 +10,7 @@ import { uuidArgument } from './arguments.ts'
 import { columns } from './columns.ts'
 import type { Io } from './io.ts'
 import { jsonLine } from './json-line.ts'
+import { writeLines } from './lines.ts'
 
 interface OrderFlags extends AdministratorFlags {
   readonly json?: true
@@ -86,7 +87,7 @@ async function orderSession(
   const device = `${EDGE}/devices/${deviceId}`
   const answer = await client.json({ method: 'POST', path: `${device}/sessions/${sessionId}/${what}` }, orderedSession)
   if (flags.json === true) {
-    io.stdout.write(`${jsonLine(answer)}\n`)
+    writeLines(io.stdout, [jsonLine(answer)])
     return
   }
   const text = {
@@ -95,7 +96,7 @@ async function orderSession(
     NOTED: async () =>
       noted(what, deviceId, (await client.json({ method: 'GET', path: device }, deviceState)).lastSyncAt),
   }
-  io.stdout.write(`session ${sessionId}: ${await text[answer.outcome]()}\n`)
+  writeLines(io.stdout, `session ${sessionId}: ${await text[answer.outcome]()}`.split('\n'))
 }
 
 /** What the twin knows of a session that it does not know. */
@@ -127,17 +128,11 @@ async function audit(flags: AuditFlags, io: Io): Promise<void> {
             sessionId ?? '',
           ]),
         ])
-  io.stdout.write(lines.map((line) => `${line}\n`).join(''))
+  writeLines(io.stdout, lines)
 }
 
 function print(device: DeviceState, { json }: OrderFlags, io: Io): void {
-  io.stdout.write(
-    json === true
-      ? `${jsonLine(device)}\n`
-      : describe(device)
-          .map((line) => `${line}\n`)
-          .join(''),
-  )
+  writeLines(io.stdout, json === true ? [jsonLine(device)] : describe(device))
 }
 
 function describe(device: DeviceState): readonly string[] {

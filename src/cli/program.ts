@@ -8,6 +8,7 @@ import { CodedError, ERRORS } from '../protocol/errors.ts'
 import { takeDashedIds } from './dashed-ids.ts'
 import type { Io, World } from './io.ts'
 import { softwareVersion } from './software-version.ts'
+import { writeLines } from './lines.ts'
 
 interface CommandModule {
   command(io: Io): Command
@@ -57,7 +58,7 @@ export async function run(args: readonly string[], world: World): Promise<number
   } catch (error) {
     if (error instanceof CommanderError && error.exitCode === 0) return 0
     const coded = asCoded(error, called)
-    io.stderr.write(`${line(coded, called)}\n`)
+    writeLines(io.stderr, [line(coded, called)])
     if (debug) io.stderr.write(`${coded.cause instanceof Error ? (coded.cause.stack ?? '') : (coded.stack ?? '')}\n`)
     return coded.exitCode
   }

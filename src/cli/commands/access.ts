@@ -11,6 +11,7 @@ import { collect, countArgument, pairArgument, uuidArgument } from '../arguments
 import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { onlyInstance } from '../only-instance.ts'
+import { writeLines } from '../lines.ts'
 
 interface AccessFlags extends SocketFlags {
   readonly instance?: string
@@ -42,7 +43,7 @@ export function command(io: Io): Command {
         body: bodyOf(flags),
       })
       const [allowed, description] = judge(text)
-      io.stdout.write(`${flags.json === true ? text : description}\n`)
+      writeLines(io.stdout, [flags.json === true ? text : description])
       if (!allowed) io.exitWith(REFUSED)
     })
   return examples(access, [

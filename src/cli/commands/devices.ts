@@ -13,6 +13,7 @@ import { addDeviceOrders, shortState, unreported } from '../device-orders.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
 import { type ListedDevice, parseDeviceList, provision } from '../provisioning.ts'
+import { writeLines } from '../lines.ts'
 
 interface EnrollmentFlags extends AdministratorFlags {
   readonly instance: readonly string[]
@@ -143,8 +144,8 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
     const line = { directory: flags.out, enrolled, issue, now: io.now }
     for await (const device of provision(devices.slice(from, from + BATCH), line)) {
       counts[device.state] += 1
-      if (flags.json === true) io.stdout.write(`${jsonLine(device)}\n`)
-      else if (device.state === 'failed') io.stdout.write(`${device.name}: ${device.problem}\n`)
+      if (flags.json === true) writeLines(io.stdout, [jsonLine(device)])
+      else if (device.state === 'failed') writeLines(io.stdout, [`${device.name}: ${device.problem}`])
     }
   }
   const { enrolled: done, issued, waiting, failed } = counts
@@ -159,7 +160,7 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
 async function list(flags: ListFlags, io: Io): Promise<void> {
   const devices = await allDevices(flags, io)
   const lines = flags.json === true ? devices.map(jsonLine) : table(devices)
-  io.stdout.write(lines.map((line) => `${line}\n`).join(''))
+  writeLines(io.stdout, lines)
 }
 
 async function allDevices(flags: ListFlags, io: Io): Promise<readonly DeviceState[]> {

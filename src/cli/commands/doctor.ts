@@ -6,6 +6,7 @@ import { type Repair, repair } from '../doctor/fix.ts'
 import { gather } from '../doctor/gather.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
+import { writeLines } from '../lines.ts'
 
 interface DoctorFlags extends SocketFlags {
   readonly json?: true
@@ -31,8 +32,9 @@ export function command(io: Io): Command {
       if (repairs.some(({ done }) => done)) facts = await gather(io, options)
       const examination = examine(facts)
       const repaired = flags.fix === true ? { repairs } : {}
-      io.stdout.write(
-        flags.json === true ? `${jsonLine({ ...examination, ...repaired })}\n` : describe(examination, repairs),
+      writeLines(
+        io.stdout,
+        flags.json === true ? [jsonLine({ ...examination, ...repaired })] : describe(examination, repairs),
       )
       io.exitWith(VERDICT_EXIT[examination.verdict])
     })
@@ -40,7 +42,7 @@ export function command(io: Io): Command {
 
 const MARK = { ok: 'ok  ', warn: 'WARN', fail: 'FAIL', skip: '-   ' } as const
 
-function describe({ verdict, checks }: Examination, repairs: readonly Repair[]): string {
+function describe({ verdict, checks }: Examination, repairs: readonly Repair[]): readonly string[] {
   const width = Math.max(...checks.map(({ name }) => name.length))
   const lines = checks.flatMap(({ name, level, evidence, remedy }) => [
     `${MARK[level]}  ${name.padEnd(width)}  ${evidence}`,
@@ -50,5 +52,5 @@ function describe({ verdict, checks }: Examination, repairs: readonly Repair[]):
   const count = (level: keyof typeof MARK): number => checks.filter((each) => each.level === level).length
   const sum = `${checks.length} checks: ${count('ok')} ok, ${count('warn')} warnings, ${count('fail')} failures, ${count('skip')} do not apply.`
   const verdicts = { ok: 'All is well.', warn: 'It works, with warnings.', fail: 'Something is broken.' }
-  return `${[...mended, ...(mended.length > 0 ? [''] : []), ...lines, '', `${verdicts[verdict]} ${sum}`].join('\n')}\n`
+  return [...mended, ...(mended.length > 0 ? [''] : []), ...lines, '', `${verdicts[verdict]} ${sum}`]
 }

@@ -9,6 +9,7 @@ import { type SocketFlags, agentClient, withSocketFlag } from '../agent-socket.t
 import { columns } from '../columns.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
+import { writeLines } from '../lines.ts'
 
 interface ExplainFlags extends SocketFlags {
   readonly db?: string
@@ -34,7 +35,7 @@ export function command(io: Io): Command {
       if (flags.db !== undefined && flags.socket !== undefined)
         throw new CodedError('USAGE', 'Give --db or --socket, not both.')
       const explanation = await explain(await keptBy(correlationId, flags, io))
-      io.stdout.write(`${flags.json === true ? jsonLine(explanation) : describe(explanation).join('\n')}\n`)
+      writeLines(io.stdout, flags.json === true ? [jsonLine(explanation)] : describe(explanation))
       if (explanation.replay.result === 'different') {
         io.exitWith(ERRORS.DECISION_DIFFERS.exit)
         if (flags.json !== true) io.stderr.write(`tallygate: DECISION_DIFFERS: ${ERRORS.DECISION_DIFFERS.remedy}\n`)

@@ -9,6 +9,7 @@ import { readFileArgument } from '../arguments.ts'
 import { columns } from '../columns.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
+import { writeLines } from '../lines.ts'
 
 interface KindFlags extends AdministratorFlags {
   readonly client?: true
@@ -54,7 +55,7 @@ async function list(flags: ListFlags, io: Io): Promise<void> {
   }
   const rows = found.map(({ id, type, modified }) => [id, type, new Date(modified).toISOString()])
   const lines = flags.json === true ? found.map(jsonLine) : columns([['ID', 'TYPE', 'SINCE'], ...rows])
-  io.stdout.write(lines.map((line) => `${line}\n`).join(''))
+  writeLines(io.stdout, lines)
 }
 
 async function add(file: string, flags: AddFlags, io: Io): Promise<void> {
@@ -62,7 +63,7 @@ async function add(file: string, flags: AddFlags, io: Io): Promise<void> {
   using client = await administrator(flags, io)
   const body = [{ id: flags.id ?? id, publicKey: pem }]
   const [saved] = await client.json({ method: 'PUT', path: pathOf(flags), body }, publicKeys)
-  io.stdout.write(`${saved?.id ?? id}\n`)
+  writeLines(io.stdout, [saved?.id ?? id])
 }
 
 async function remove(id: string, flags: KindFlags, io: Io): Promise<void> {

@@ -5,6 +5,7 @@ import { type SocketFlags, agentClient, withSocketFlag } from '../agent-socket.t
 import { readFileArgument, wholeNumberArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { USUAL_UNIT, journalLines, readLine, readable, rememberedLines, splitLines } from '../log-lines.ts'
+import { writeLines } from '../lines.ts'
 
 interface LogsFlags extends SocketFlags {
   readonly file?: string
@@ -42,7 +43,7 @@ export function command(io: Io): Command {
       })
       const isJson = flags.json === true
       for (const line of shown.slice(-flags.lines)) {
-        if (!isJson || readLine(line) !== undefined) io.stdout.write(`${isJson ? line : readable(line)}\n`)
+        if (!isJson || readLine(line) !== undefined) writeLines(io.stdout, [isJson ? line : readable(line)])
       }
     })
 }

@@ -17,6 +17,7 @@ import { examples } from '../examples.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
 import { onlyInstance } from '../only-instance.ts'
+import { writeLines } from '../lines.ts'
 
 interface Flags extends SocketFlags {
   readonly json?: true
@@ -58,12 +59,12 @@ export function command(io: Io): Command {
       using client = agentClient(flags, io)
       const shown = await client.json({ method: 'GET', path: `${SESSIONS}/${id}` }, session)
       if (flags.json === true) {
-        io.stdout.write(`${jsonLine(shown)}\n`)
+        writeLines(io.stdout, [jsonLine(shown)])
         return
       }
       const live = await client.json({ method: 'GET', path: SESSIONS }, liveSessions)
       const listed = live.find(({ sessionId }) => sessionId === shown.sessionId)
-      for (const line of columns(rowsOf(shown, listed))) io.stdout.write(`${line}\n`)
+      writeLines(io.stdout, columns(rowsOf(shown, listed)))
     })
   asProgram(withSocketFlag(group.command('request').argument('<id>', 'session', uuidArgument)))
     .description('Asks for an item, in the place of what the session had; without --item it comes to rest.')
@@ -146,7 +147,7 @@ async function list(flags: Flags, io: Io): Promise<void> {
   using client = agentClient(flags, io)
   const sessions = await client.json({ method: 'GET', path: SESSIONS }, liveSessions)
   if (flags.json === true) {
-    io.stdout.write(sessions.map((each) => `${jsonLine(each)}\n`).join(''))
+    writeLines(io.stdout, sessions.map(jsonLine))
     return
   }
   const rows = sessions.map(({ sessionId, state, chargedUntil, instanceId }) => [
@@ -156,9 +157,7 @@ async function list(flags: Flags, io: Io): Promise<void> {
     instanceId,
   ])
   if (rows.length === 0) io.stdout.write('There are no live sessions.\n')
-  else
-    for (const line of columns([['session', 'state', 'charged until', 'instance'], ...rows]))
-      io.stdout.write(`${line}\n`)
+  else writeLines(io.stdout, columns([['session', 'state', 'charged until', 'instance'], ...rows]))
 }
 
 async function request(id: string, flags: RequestFlags, io: Io): Promise<void> {
@@ -180,9 +179,9 @@ async function request(id: string, flags: RequestFlags, io: Io): Promise<void> {
   const parsed = accessResponseBody.safeParse(parseJson(answer.text))
   if (!parsed.success) throw refusal(call, answer)
   const [first] = parsed.data.requestedItems
-  if (flags.json === true) io.stdout.write(`${answer.text}\n`)
+  if (flags.json === true) writeLines(io.stdout, [answer.text])
   else if (first === undefined) io.stdout.write('at rest\n')
   else if (answer.status === 200) io.stdout.write(`allowed: ${first.totalTokensCharged} tokens\n`)
-  else io.stdout.write(`refused (${first.status.code}): ${first.status.description}\n`)
+  else writeLines(io.stdout, [`refused (${first.status.code}): ${first.status.description}`])
   if (first !== undefined && answer.status !== 200) io.exitWith(REFUSED)
 }

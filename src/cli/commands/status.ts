@@ -15,6 +15,7 @@ import { durationArgument } from '../arguments.ts'
 import { columns } from '../columns.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
+import { linesText, writeLines } from '../lines.ts'
 
 interface StatusFlags extends SocketFlags {
   readonly json?: true
@@ -48,7 +49,7 @@ export function command(io: Io): Command {
         return
       }
       const { status, verdict } = await ask(client)
-      io.stdout.write(`${flags.json === true ? jsonLine(status) : describe(status, verdict, io.now()).join('\n')}\n`)
+      writeLines(io.stdout, flags.json === true ? [jsonLine(status)] : describe(status, verdict, io.now()))
       if (flags.check === true) io.exitWith(CHECK_EXIT[verdict.level])
     })
 }
@@ -86,8 +87,8 @@ async function watch(look: () => Promise<Asked>, everyMs: number, { stdout, stop
     if (seen === null) return
     const [line, page] = seen
     const at = new Date(now()).toISOString()
-    if (stdout.isTTY === true) stdout.write(`${CLEAR}${at}  (Ctrl-C ends it)\n\n${page.join('\n')}\n`)
-    else if (line !== last) stdout.write(`${at}  ${line}\n`)
+    if (stdout.isTTY === true) stdout.write(CLEAR + linesText([`${at}  (Ctrl-C ends it)`, '', ...page]))
+    else if (line !== last) writeLines(stdout, [`${at}  ${line}`])
     last = line
     await sleep(everyMs, undefined, { signal }).catch(() => undefined)
   }

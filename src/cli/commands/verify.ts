@@ -12,6 +12,7 @@ import { readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
 import { writeWholeFile } from '../whole-file.ts'
+import { writeLines } from '../lines.ts'
 
 interface VerifyFlags {
   readonly db?: string
@@ -36,8 +37,9 @@ export function command(io: Io): Command {
       if (flags.export !== undefined) await writeWholeFile(flags.export, pieces(ledger))
       const verification = await verifyLedger(ledger)
       const isWhole = verification.findings.length === 0
-      io.stdout.write(
-        `${flags.json === true ? jsonLine({ whole: isWhole, ...verification }) : describe(verification)}\n`,
+      writeLines(
+        io.stdout,
+        flags.json === true ? [jsonLine({ whole: isWhole, ...verification })] : describe(verification),
       )
       if (!isWhole) io.exitWith(ERRORS.DATABASE_CORRUPT.exit)
     })
@@ -63,7 +65,7 @@ async function* pieces(ledger: LedgerBundle): AsyncIterable<Uint8Array> {
   yield await Promise.resolve(Buffer.from(`${JSON.stringify(ledger)}\n`))
 }
 
-function describe({ findings, checked }: Verification): string {
+function describe({ findings, checked }: Verification): readonly string[] {
   const { entries, chained, segments, receipts, accounts } = checked
   const looked = [
     `${counted(entries, 'entry', 'entries')} (${chained} chained)`,
@@ -72,8 +74,8 @@ function describe({ findings, checked }: Verification): string {
     counted(accounts, 'account', 'accounts'),
   ].join(', ')
   const line = ({ kind, where, problem }: Finding): string => `! ${where}: ${kind}: ${problem}`
-  if (findings.length === 0) return `The ledger is whole: ${looked}.`
-  return [`The ledger is not whole; looked at ${looked}.`, ...findings.map(line)].join('\n')
+  if (findings.length === 0) return [`The ledger is whole: ${looked}.`]
+  return [`The ledger is not whole; looked at ${looked}.`, ...findings.map(line)]
 }
 
 function counted(count: number, one: string, many: string): string {

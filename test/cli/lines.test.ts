@@ -1,0 +1,64 @@
+// Names that applications, administrators and devices chose, on the terminal of a person who looks at them.
+import { describe, expect, it } from 'vitest'
+import { columns } from '../../src/cli/columns.ts'
+import { jsonLine } from '../../src/cli/json-line.ts'
+import { harmless } from '../../src/cli/lines.ts'
+import { AGENT_STATUS_PATH } from '../../src/protocol/local/status.ts'
+import { agentStatus, instanceId } from './agent-status.ts'
+import { fakeService } from './fake-service.ts'
+import { tallygate } from './outside.ts'
+
+const EVIL = 'A\u001b]52;c;eA\u0007\u009b2J\u202e\r\nTOKENS OF  forged\u2028B'
+const SHOWN = 'A\\u001b]52;c;eA\\u0007\\u009b2J\\u202e\\u000d\\u000aTOKENS OF  forged\\u2028B'
+
+describe('a name with characters that a terminal obeys', () => {
+  it('is shown with their numbers, and any other as it is', () => {
+    expect(harmless(EVIL)).toBe(SHOWN)
+    expect(harmless(harmless(EVIL))).toBe(SHOWN)
+    expect(harmless('Käse 🧀 "x" \\ שלום')).toBe('Käse 🧀 "x" \\ שלום')
+  })
+
+  it('takes the place in a table that it is shown with', () => {
+    const [first = '', second = ''] = columns([
+      ['\u001b', 'x'],
+      ['seven77', 'y'],
+    ])
+    expect([first, second].map((line) => line.length)).toEqual([10, 10])
+  })
+
+  it('is the same name in JSON', () => {
+    expect(JSON.parse(jsonLine({ name: EVIL }))).toEqual({ name: EVIL })
+    expect(harmless(jsonLine({ name: EVIL }))).toBe(jsonLine({ name: EVIL }))
+  })
+
+  it('neither moves a cursor nor makes lines of its own, in a status, an answer or an error', async () => {
+    const [account] = agentStatus().accounts
+    const answered = {
+      correlationId: 'c',
+      requester: { type: 'user', value: 'x' },
+      requestedItems: [
+        {
+          ...{ item: 'x', version: '', count: 1, status: { code: '1001', description: 'ok' }, totalTokensCharged: 1 },
+          lineItems: [{ activationId: EVIL, rate: 1, tokensCharged: 1 }],
+        },
+      ],
+    }
+    await using agent = await fakeService('socket', {
+      [`GET ${AGENT_STATUS_PATH}`]: {
+        body: agentStatus({ accounts: [{ ...account!, account: `line/${instanceId}/${encodeURIComponent(EVIL)}/0` }] }),
+      },
+      [`POST /elastic/api/v1.1/instances/${instanceId}/access-request`]: { body: answered },
+      'GET /tallygate/v1/log': { status: 500, body: { code: 'INTERNAL', message: EVIL } },
+    })
+    const said = []
+    for (const args of [['status'], ['access', '--item', 'x', '--requester', 'user:x'], ['logs']]) {
+      const { out, err } = await tallygate([...args, '--socket', agent.address])
+      said.push(out + err)
+    }
+    for (const text of said) {
+      expect(text).toContain('\\u001b]52;c;eA\\u0007')
+      // eslint-disable-next-line no-control-regex -- what must not be there
+      expect(text).not.toMatch(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u202e\u2028]|^TOKENS OF {2}forged/m)
+    }
+  })
+})
