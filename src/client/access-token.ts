@@ -1,6 +1,6 @@
 /**
  * Access tokens, made by whoever holds a private key: the service has no token endpoint, it knows public keys only.
- * Source of the claims: contract, Authentication; facts on tokens.
+ * Source of the claims: interface, Authentication; documentation on tokens.
  */
 import { createPrivateKey, createPublicKey, type KeyObject } from 'node:crypto'
 import { SignJWT } from 'jose'

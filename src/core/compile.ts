@@ -108,7 +108,7 @@ export function danglingConditions(policy: Policy): readonly string[] {
   return [...new Set(referred)].filter((id): id is string => id !== null && !known.has(id))
 }
 
-/** The order in which line items are charged: earliest end, then earliest start. Source: contract, charging. */
+/** The order in which line items are charged: earliest end, then earliest start. Source: interface, charging. */
 function chargeOrder(a: LineItem, b: LineItem): number {
   if (a.endsAt !== b.endsAt) return a.endsAt - b.endsAt
   if (a.startsAt !== b.startsAt) return a.startsAt - b.startsAt

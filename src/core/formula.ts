@@ -1,6 +1,6 @@
 /**
  * The grammar of formulas in rate tables: text in, a bounded tree out, or the first problem with its place. It never
- * throws and never evaluates text as code. Names are those of the contract; precedence is that of spreadsheets, so that
+ * throws and never evaluates text as code. Names are those of the interface; precedence is that of spreadsheets, so that
  * `-2^2` is 4 and `2^3^2` is 64.
  *
  *   sum      := product (('+' | '-') product)*
@@ -21,7 +21,7 @@ export const FORMULA_NODES_MAX = 128
 const NUMBER_DIGITS_MAX = 30
 const NAME_LENGTH_MAX = 64
 
-/** Numbers of arguments. Source: facts on formula items. */
+/** Numbers of arguments. Source: documentation on formula items. */
 const ARITY = {
   'FLOOR.MATH': 1,
   'CEILING.MATH': 1,

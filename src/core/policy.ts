@@ -105,5 +105,5 @@ export type RatedItem = FixedRateItem | FormulaItem
 /** Nesting levels of a condition; more is refused at the edge and evaluates as an error. */
 export const CONDITION_DEPTH_MAX = 10
 
-/** `timezone.tolerant` widens a line item's window by this much at both ends. Source: contract, Configuration. */
+/** `timezone.tolerant` widens a line item's window by this much at both ends. Source: interface, Configuration. */
 export const TOLERANCE_MS = 12 * 60 * 60 * 1000

@@ -7,7 +7,7 @@
  * TERMINATED, FAILED and DISCONNECTED are left by nothing. The whole table, event by state, is in docs/decisions/sessions.md, and a
  * test holds it against this file.
  *
- * Source: contract, Sessions; facts on states, intervals and heartbeats.
+ * Source: interface, Sessions; documentation on states, intervals and heartbeats.
  */
 import { type AccountId, parseAccount } from './account.ts'
 import { type Decimal, type Micro, ratio, roundHalfEven } from './amount.ts'
@@ -100,7 +100,7 @@ export interface Step {
   readonly refund: readonly HeldItem[]
 }
 
-/** An IDLE session ends after this time, and one that ended is forgotten after the same. Source: contract facts. */
+/** An IDLE session ends after this time, and one that ended is forgotten after the same. Source: documentation on sessions. */
 export const SESSION_REST_MS = 30 * 24 * 60 * 60 * 1000
 
 export function isLive(session: Pick<Session, 'state'>): boolean {

@@ -652,7 +652,7 @@ export class CodedError extends Error {
   }
 }
 
-/** Body of every error that the contract does not give another shape. */
+/** Body of every error that the interface does not give another shape. */
 export const errorBody = z.object({ message: z.string(), code: z.string() })
 
 /** The first problem that zod found, as `path: what is wrong`, without the offending value. */

@@ -24,7 +24,7 @@ function make(changes: Partial<AccessTokenOrder> = {}) {
 const verify = (token: string, key: KeyObject = ec.publicKey) =>
   jwtVerify(token, key, { currentDate: new Date(now + 60_000) })
 
-test('an administration token carries the claims of the contract, times in seconds and no audience', async () => {
+test('an administration token carries the claims of the interface, times in seconds and no audience', async () => {
   const { payload } = await verify(await make({ keyId: 'key-1' }))
   expect(payload).toEqual({
     iss: 'producer.example',

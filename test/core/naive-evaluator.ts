@@ -1,5 +1,5 @@
 /**
- * A second evaluator, written from the rules of the contract and not from the engine: no index, no compilation, loops
+ * A second evaluator, written from the rules of the interface and not from the engine: no index, no compilation, loops
  * over everything for each question. It is the oracle of the properties, so it must never import code from src/core;
  * types are shared because they are the question and the answer.
  */

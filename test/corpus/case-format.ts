@@ -1,5 +1,5 @@
 /**
- * One case of the corpus: facts, a clock, a request, and the decision that the contract wants. Facts are written the way
+ * One case of the corpus: facts, a clock, a request, and the decision that the interface wants. Facts are written the way
  * an administrator would enter them (whole quantities, usage so far, conditions and actions by name), so that a case can
  * be decided by the engine as it is and can be provisioned over the service's API as well. Amounts, counts and rates are
  * decimal text, instants are ISO 8601 in UTC to the millisecond.

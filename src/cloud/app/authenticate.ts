@@ -1,7 +1,7 @@
 /**
  * Who calls: a JWT that an administrator or a client made with a private key whose public half is registered, or that a
  * device made with its own key. The stored key decides the algorithm. A signature that was verified is remembered; whether
- * its key is still registered is looked up for every request. Source: contract, Authentication; facts on tokens;
+ * its key is still registered is looked up for every request. Source: interface, Authentication; documentation on tokens;
  * docs/decisions/access-tokens.md.
  */
 import { hash } from 'node:crypto'

@@ -1,6 +1,6 @@
 /**
  * The actions of a line item: appended, replaced as a list, removed. An action that keeps its id keeps its counts; one that
- * goes takes them with it. Source: contract, Rules of access.
+ * goes takes them with it. Source: interface, Rules of access.
  */
 import type { Action } from '../../core/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'

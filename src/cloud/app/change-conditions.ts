@@ -1,6 +1,6 @@
 /**
- * The conditions of an instance: created, updated, deleted. One that an action refers to stays. Source: contract, Rules of
- * access; facts on conditions.
+ * The conditions of an instance: created, updated, deleted. One that an action refers to stays. Source: interface, Rules of
+ * access; documentation on conditions.
  */
 import { CONDITION_DEPTH_MAX } from '../../core/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'

@@ -1,4 +1,4 @@
-/** Configuration values of the tenant. Source: contract, Configuration. */
+/** Configuration values of the tenant. Source: interface, Configuration. */
 import { CONFIGURATION, type ConfigurationName, chargePeriodMs } from '../../protocol/service/configuration.ts'
 import { changeSharedRules } from './raise-policy.ts'
 import type { ConfigurationValue } from './records.ts'

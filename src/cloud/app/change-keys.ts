@@ -1,6 +1,6 @@
 /**
  * Authorization keys: added, replaced, deleted; the last administration key stays. A delay, where one is configured, lets
- * a saved key begin and a deleted one end to verify later, as the service does. Source: facts on key management.
+ * a saved key begin and a deleted one end to verify later, as the service does. Source: documentation on key management.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { KeyRecord, KeyType } from './records.ts'

@@ -1,4 +1,4 @@
-/** Rate tables of the tenant: created, and deleted while they are not in effect. Source: contract, Rate tables. */
+/** Rate tables of the tenant: created, and deleted while they are not in effect. Source: interface, Rate tables. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { RateTableBody } from '../../protocol/service/rate-tables.ts'
 import { changeSharedRules } from './raise-policy.ts'

@@ -1,6 +1,6 @@
 /**
  * Deletes a line item that is OBSOLETE. It is neither shown nor decided by any more; its accounts stay, because sessions
- * may still be refunded from them and devices may still report on them. Source: facts on deletion.
+ * may still be refunded from them and devices may still report on them. Source: documentation on deletion.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import { changeRules } from './raise-policy.ts'

@@ -1,6 +1,6 @@
 /**
  * Maps a line item to an instance, or replaces all that is stored of one that is mapped already; what was used stays. A
- * line item that was deleted and is mapped again begins with nothing used. Source: contract, Line items.
+ * line item that was deleted and is mapped again begins with nothing used. Source: interface, Line items.
  */
 import { wholeTokens } from '../../core/amount.ts'
 import type { LineItemBody } from '../../protocol/service/line-items.ts'
@@ -33,7 +33,7 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
   })
 }
 
-/** Source: facts on the state of a line item. */
+/** Source: documentation on the state of a line item. */
 function stateProblem(stored: LineItemRecord | undefined, { state }: LineItemBody): string | undefined {
   if (stored === undefined && state !== 'DEPLOYED') {
     return `$.state: ${state} may be set only on a line item that is mapped already`

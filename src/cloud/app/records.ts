@@ -117,7 +117,7 @@ export interface Pool {
   readonly capInForce: Micro | null
 }
 
-/** Columns of the usage record. Source: facts on usage data. */
+/** Columns of the usage record. Source: documentation on usage data. */
 export interface UsageRecord {
   readonly correlationId: string
   readonly usageTime: number

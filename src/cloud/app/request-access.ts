@@ -2,7 +2,7 @@
  * One-off access requests: each item is granted or refused by itself, what is granted is charged once, and there is
  * nothing to return. Charge and usage records are committed before the answer. Requests of one instance that wait at the
  * same time are decided one after another in one transaction, so that those who want one hot line item wait for its row
- * once and not each for himself; what one of them fails with is never the failure of another. Source: contract, Non-session access request.
+ * once and not each for himself; what one of them fails with is never the failure of another. Source: interface, Non-session access request.
  */
 import type { AccountId } from '../../core/account.ts'
 import type { AccessRequest, Decision } from '../../core/decision.ts'

@@ -1,7 +1,7 @@
 /**
  * Sessions as the twin keeps them: created, asked, kept alive, closed, and moved on by time. Whatever happens to a session
  * happens in one transaction that has locked it, after time itself has had its due: so the moment at which a sweep runs
- * changes nothing about what is charged. Source: contract, Sessions; facts on charges, refunds and heartbeats.
+ * changes nothing about what is charged. Source: interface, Sessions; documentation on charges, refunds and heartbeats.
  */
 import type { AccountId } from '../../core/account.ts'
 import type { AccessRequest, Decision } from '../../core/decision.ts'

@@ -1,6 +1,6 @@
 /**
  * Usage records of what the cloud decides: one for each share of a charge or of a refund, one for each item that was not
- * charged. Source: facts on usage data; docs/decisions/usage-records.md.
+ * charged. Source: documentation on usage data; docs/decisions/usage-records.md.
  */
 import { type AccountId, lineAccount } from '../../core/account.ts'
 import type { Micro } from '../../core/amount.ts'

@@ -14,7 +14,7 @@ import { decimalText, formulaText, instant, microText, plainText, uuid } from '.
  */
 export const POLICY_MEDIA_TYPE = 'application/jose'
 
-/** `session.charge.period` where nobody has changed it. Source: facts on configuration. */
+/** `session.charge.period` where nobody has changed it. Source: documentation on configuration. */
 const DEFAULT_SESSION_INTERVAL_MS = 60 * 60 * 1000
 
 /** The ETag of a revision. */

@@ -1,6 +1,6 @@
 /**
- * The access request and its answer, the same for one-off and session requests. Source: contract, Sessions and
- * Non-session access request; facts on request and response bodies.
+ * The access request and its answer, the same for one-off and session requests. Source: interface, Sessions and
+ * Non-session access request; documentation on request and response bodies.
  */
 import { z } from 'zod'
 import type { AccessRequest, Decision, RequestedItem } from '../../core/decision.ts'

@@ -1,4 +1,4 @@
-/** Actions on the wire. Source: contract, Rules of access; facts on actions. */
+/** Actions on the wire. Source: interface, Rules of access; documentation on actions. */
 import { z } from 'zod'
 import { MICRO_MAX, toMicro } from '../../core/amount.ts'
 import { decimalNumber, plainText, uuid } from '../wire.ts'

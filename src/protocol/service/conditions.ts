@@ -1,4 +1,4 @@
-/** Conditions on the wire. Source: contract, Rules of access; facts on conditions and their limits. */
+/** Conditions on the wire. Source: interface, Rules of access; documentation on conditions and their limits. */
 import { z } from 'zod'
 import { plainText, uuid } from '../wire.ts'
 

@@ -1,4 +1,4 @@
-/** Configuration values of the tenant. Source: contract, Configuration; facts on configuration. */
+/** Configuration values of the tenant. Source: interface, Configuration; documentation on configuration. */
 import { z } from 'zod'
 import { instant } from '../wire.ts'
 import type { ApiVersion } from './status.ts'

@@ -1,4 +1,4 @@
-/** Instances on the wire. Source: contract, Instances; facts on instances and on paging. */
+/** Instances on the wire. Source: interface, Instances; documentation on instances and on paging. */
 import { z } from 'zod'
 import { instant, plainText, uuid } from '../wire.ts'
 

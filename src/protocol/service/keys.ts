@@ -1,4 +1,4 @@
-/** Authorization keys on the wire. Source: contract, Authentication; facts on key management. */
+/** Authorization keys on the wire. Source: interface, Authentication; documentation on key management. */
 import { z } from 'zod'
 import { instant, pathText } from '../wire.ts'
 import { paging } from './instances.ts'

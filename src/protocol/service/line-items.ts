@@ -1,6 +1,6 @@
 /**
  * Line items on the wire. Every problem of a PUT is reported, in the wording of the service's own validator: a path into
- * the payload and what is wrong with it. Source: contract, Errors; facts on line items.
+ * the payload and what is wrong with it. Source: interface, Errors; documentation on line items.
  */
 import { z } from 'zod'
 import { LINE_ITEM_ENCODED_MAX, fitsEncoded } from '../../core/account.ts'

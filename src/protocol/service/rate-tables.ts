@@ -1,4 +1,4 @@
-/** Rate tables on the wire. Source: contract, Rate tables; facts on rate tables. */
+/** Rate tables on the wire. Source: interface, Rate tables; documentation on rate tables. */
 import { z } from 'zod'
 import type { RatedItem } from '../../core/policy.ts'
 import { decimalNumber, formulaText, instant, plainText } from '../wire.ts'

@@ -1,10 +1,10 @@
-/** Sessions on the wire, the same for the cloud and for a device. Source: contract, Sessions; facts on session operations. */
+/** Sessions on the wire, the same for the cloud and for a device. Source: interface, Sessions; documentation on session operations. */
 import { z } from 'zod'
 import { type Session, chargedUntil } from '../../core/session.ts'
 import { exactNumber, instant, plainText, uuid } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
-/** GET sessions answers at most as many. Source: contract, Limits. */
+/** GET sessions answers at most as many. Source: interface, Limits. */
 export const SESSIONS_SHOWN_MAX = 100
 
 export const SESSION_STATES = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED'] as const

@@ -1,5 +1,5 @@
 /**
- * Status codes of requested items. The contract gives three-digit codes in v1.0 and four-digit codes in v1.1 and names
+ * Status codes of requested items. The interface gives three-digit codes in v1.0 and four-digit codes in v1.1 and names
  * 101, 102 and 201; every other number is a choice of this project (docs/decisions/item-status-codes.md) and stands in
  * this table only. Clients should decide by the first digit: 1 is not an error, 2 is refused.
  */

@@ -5,7 +5,7 @@ const V10 = '/provisioning/api/v1.0/instances'
 const V11 = '/provisioning/api/v1.1/instances'
 
 describe('instances', () => {
-  it('are made with the fields of the contract', async () => {
+  it('are made with the fields of the interface', async () => {
     await using twin = await openTwin()
     const made = await twin.call('POST', V10, { body: { shortName: 'Käse 🧀', accountId: 'ACC-1' } })
     expect(made.status).toBe(201)

@@ -1,4 +1,4 @@
-/** The one-off access request. Source: contract, Non-session access request. */
+/** The one-off access request. Source: interface, Non-session access request. */
 import {
   accessRequestBody,
   accessResponse,

@@ -1,4 +1,4 @@
-/** Operations on actions. Source: contract, Rules of access: actions. */
+/** Operations on actions. Source: interface, Rules of access: actions. */
 import { z } from 'zod'
 import { tokensNumber } from '../../../../protocol/wire.ts'
 import {

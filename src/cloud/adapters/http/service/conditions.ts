@@ -1,4 +1,4 @@
-/** Operations on conditions. Source: contract, Rules of access: conditions. */
+/** Operations on conditions. Source: interface, Rules of access: conditions. */
 import { z } from 'zod'
 import { uuid } from '../../../../protocol/wire.ts'
 import { type ConditionWire, conditionList, conditionsBody } from '../../../../protocol/service/conditions.ts'

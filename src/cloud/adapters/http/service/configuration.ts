@@ -1,4 +1,4 @@
-/** Configuration operations. Source: contract, Configuration. */
+/** Configuration operations. Source: interface, Configuration. */
 import { CodedError } from '../../../../protocol/errors.ts'
 import {
   CONFIGURATION,

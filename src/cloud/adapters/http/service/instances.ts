@@ -1,4 +1,4 @@
-/** Instance operations. Source: contract, Instances. */
+/** Instance operations. Source: interface, Instances. */
 import {
   type InstanceWire,
   PAGE_SIZE_DEFAULT,

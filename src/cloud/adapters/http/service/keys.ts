@@ -1,4 +1,4 @@
-/** Authorization key operations. Source: contract, Authentication; facts on key management. */
+/** Authorization key operations. Source: interface, Authentication; documentation on key management. */
 import { z } from 'zod'
 import { PAGE_SIZE_DEFAULT } from '../../../../protocol/service/instances.ts'
 import {

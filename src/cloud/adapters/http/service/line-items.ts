@@ -1,4 +1,4 @@
-/** Line item operations. Source: contract, Line items and Errors. */
+/** Line item operations. Source: interface, Line items and Errors. */
 import { z } from 'zod'
 import { tokensNumber } from '../../../../protocol/wire.ts'
 import {

@@ -1,4 +1,4 @@
-/** Rate table operations. Source: contract, Rate tables; facts on their answers. */
+/** Rate table operations. Source: interface, Rate tables; documentation on their answers. */
 import { CodedError } from '../../../../protocol/errors.ts'
 import {
   RATE_TABLE_SAVED,

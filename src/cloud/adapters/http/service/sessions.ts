@@ -1,4 +1,4 @@
-/** Session operations. Source: contract, Sessions and Errors; facts on states and status codes. */
+/** Session operations. Source: interface, Sessions and Errors; documentation on states and status codes. */
 import { z } from 'zod'
 import type { Session } from '../../../../core/session.ts'
 import { CodedError } from '../../../../protocol/errors.ts'
