@@ -2,8 +2,8 @@
  * The next segment of an incarnation: its counters and entries become part of the bill, and a current incarnation gets its
  * grant. A segment that does not add up changes no balance: it is kept as evidence, and its incarnation earns nothing more.
  */
-import { type AccountId, parseAccount } from '../../../core/account.ts'
-import { type Want, room, sumPostings } from '../../../core/grant.ts'
+import type { AccountId } from '../../../core/account.ts'
+import { sumPostings } from '../../../core/grant.ts'
 import { mergeSegment } from '../../../core/receive.ts'
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
@@ -11,14 +11,15 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../records.ts'
 import type { Reader } from '../store.ts'
 import { disconnectUntold, lockSessions, ordersFor, takeSessions } from './device-sessions.ts'
-import { type Granting, grantWants, grantableAt, lastUsableAt, quantityOf } from './grants.ts'
+import { giveGrant, mustRelease, usefulWants } from './give-grant.ts'
+import { grantableAt } from './grants.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import { type AccountMove, beyondBelief, movePools } from './move.ts'
 import type { OpenedEntry, OpenedSegment } from './open-segment.ts'
 import { type DeviceAccountRecord, type Incarnation, type ReleaseAsk, newDeviceAccount, settled } from './records.ts'
 import { reject } from './reject.ts'
 import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
-import { type Shortage, askOthers, takeAsks, withoutComfort } from './share-scarce.ts'
+import { takeAsks, withoutComfort } from './share-scarce.ts'
 import { takeArrears } from './take-arrears.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 import { writePresumptions } from './write-presumptions.ts'
@@ -32,7 +33,8 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
   // A segment that was answered before the twin was restored has had its grant: its answer comes again.
   const goesOn = grants && !segment.final && taking.proof === null
-  const wants = goesOn && device.hold === null ? usefulWants(segment.wants, rules, now) : []
+  const grantable = grantableAt(rules, now)
+  const wants = goesOn && device.hold === null ? usefulWants(segment.wants, grantable) : []
   const named = [...received.counters.map(({ account }) => account), ...wants.map(({ account }) => account)]
   const known = segment.final
     ? await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
@@ -103,7 +105,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const held = (account: AccountId): DeviceAccountRecord => after.get(account) ?? record(account)
   const asks = goesOn ? await takeAsks(taking) : { asked: [], open: [] }
   const grant = goesOn
-    ? await giveGrant(taking, { rules, wants: withoutComfort(wants, asks.asked), pools, held, releasing })
+    ? await giveGrant(taking, { rules, grantable, wants: withoutComfort(wants, asks.asked), pools, held, releasing })
     : null
   const answer =
     taking.proof?.document ??
@@ -171,100 +173,6 @@ async function requireBelievable(
       facts: { account: after.account, deviceId: after.deviceId },
     })
   }
-}
-
-/** Wants that can be met at all, each account once. */
-function usefulWants(wants: readonly Want[], rules: RulesInForce, now: number): readonly Want[] {
-  const grantable = grantableAt(rules, now)
-  const byAccount = new Map<AccountId, Want>()
-  for (const want of wants) {
-    if (want.wanted === 0n && want.atLeast === 0n) continue
-    if (!byAccount.has(want.account) && grantable(want.account) !== undefined) byAccount.set(want.account, want)
-  }
-  return [...byAccount.values()]
-}
-
-/** Whether the device shall give back what it holds: an administrator asked for it, or a cap was lowered. */
-async function mustRelease({ tx, device, incarnation }: Taking): Promise<boolean> {
-  const { deviceAccounts } = tx.edge
-  if (device.releaseAsked) return deviceAccounts.hasRoom(device.id, incarnation.number)
-  return deviceAccounts.hasRoomAboveCap(device.id, incarnation.number)
-}
-
-interface Giving {
-  readonly rules: RulesInForce
-  readonly wants: readonly Want[]
-  /** After the merge, as is what is held of them. */
-  readonly pools: ReadonlyMap<AccountId, Pool>
-  readonly held: (account: AccountId) => DeviceAccountRecord
-  readonly releasing: boolean
-}
-
-async function giveGrant(taking: Taking, { rules, wants, pools, held, releasing }: Giving): Promise<Grant> {
-  const { deps, tx, device, incarnation, now } = taking
-  const { terms } = deps
-  const others = new Map<string, number>()
-  for (const instanceId of rules.keys()) {
-    others.set(instanceId, await tx.edge.devices.countLive(instanceId, now - terms.grantHorizonMs, device.id))
-  }
-  const devicesOn = (account: AccountId): number => (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1
-  const forgotten = await forgottenOf(taking, rules, wants)
-  const grantable = grantableAt(rules, now)
-  const granting = grantWants(
-    wants,
-    pools,
-    held,
-    devicesOn,
-    (account) => quantityOf(account, grantable),
-    (account) => releasing || forgotten.has(account),
-  )
-  await tx.accounts.save([...granting.pools.values()])
-  await tx.edge.deviceAccounts.save(granting.accounts)
-  if (!releasing) await askOthers(taking, shortagesAfter(taking, wants, pools, held, granting), devicesOn)
-  const lifetimeMs = Math.max(0, Math.min(terms.grantLifetimeMs, (lastUsableAt(rules) ?? Infinity) - now))
-  return {
-    // Rises with time, so that a twin restored from a backup goes on above every term that it has forgotten.
-    term: Math.max(incarnation.term + 1, now),
-    lifetimeMs,
-    expiresAt: now + lifetimeMs,
-    accounts: granting.granted,
-  }
-}
-
-/** Accounts of which a restored twin grants nothing: somebody may hold more of them than it remembers. */
-async function forgottenOf(
-  { tx, incarnation }: Taking,
-  rules: RulesInForce,
-  wants: readonly Want[],
-): Promise<ReadonlySet<AccountId>> {
-  const forgotten = new Set<AccountId>()
-  for (const instanceId of rules.keys()) {
-    const since = await tx.edge.learning.since(instanceId)
-    if (since === undefined) continue
-    const accounts = wants.map(({ account }) => account).filter((id) => parseAccount(id)?.instanceId === instanceId)
-    for (const account of await tx.edge.learning.blocked(accounts, since, ownerOf(incarnation))) forgotten.add(account)
-  }
-  return forgotten
-}
-
-/** What is still lacking of the wants after the grant. */
-function shortagesAfter(
-  { segment }: Taking,
-  wants: readonly Want[],
-  pools: ReadonlyMap<AccountId, Pool>,
-  held: (account: AccountId) => DeviceAccountRecord,
-  granting: Granting,
-): readonly Shortage[] {
-  const granted = new Map(granting.accounts.map((record) => [record.account, record]))
-  const counted = new Set(segment.received.counters.map(({ account }) => account))
-  return wants.flatMap((want): Shortage[] => {
-    const { account } = want
-    const record = granted.get(account) ?? held(account)
-    const pool = granting.pools.get(account) ?? pools.get(account)
-    const has = room(record)
-    if (pool === undefined || (has >= want.atLeast && has >= want.wanted)) return []
-    return [{ want, pool, record, inUse: counted.has(account) }]
-  })
 }
 
 function answerTo(
