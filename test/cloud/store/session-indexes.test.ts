@@ -1,4 +1,5 @@
-// What every sync of a device asks of sessions does not grow with the sessions of others: the partial indexes are used.
+// What a sync of a device and an order about it ask of sessions does not grow with the sessions of others: the partial
+// indexes are used.
 import { Kysely } from 'kysely'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { sessionReader } from '../../../src/cloud/adapters/sql/sessions.ts'
@@ -44,6 +45,12 @@ test('the sessions that agents have opened as their own are found by their openi
 
 test('the sessions that a device keeps are found by the device', async () => {
   await sessions.keptBy('d-1')
+  expect(plan()).toContain('SEARCH sessions USING INDEX sessions_kept_by (kept_by=?)')
+})
+
+test('the sessions that are held with their device are found by the device, whether it opened or keeps them', async () => {
+  await sessions.notEnded('d-1')
+  expect(plan()).toContain('SEARCH sessions USING INDEX sessions_of_device (device_id=?)')
   expect(plan()).toContain('SEARCH sessions USING INDEX sessions_kept_by (kept_by=?)')
 })
 

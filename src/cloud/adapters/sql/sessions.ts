@@ -32,13 +32,10 @@ export function sessionReader({ db }: Sql): SessionReader {
       return rows.map(sessionOf)
     },
     async notEnded(deviceId) {
-      const rows = await db
-        .selectFrom('sessions')
-        .select('id')
-        .where((where) => where.or([where('device_id', '=', deviceId), where('kept_by', '=', deviceId)]))
-        .where(HAS_NOT_ENDED)
-        .orderBy('id')
-        .execute()
+      const of = (column: 'device_id' | 'kept_by') =>
+        db.selectFrom('sessions').select('id').where(column, '=', deviceId).where(HAS_NOT_ENDED)
+      // Each half by the index of its column, which an OR would not use.
+      const rows = await of('device_id').union(of('kept_by')).orderBy('id').execute()
       return rows.map(({ id }) => id)
     },
     async ofDevice(deviceId) {
@@ -46,6 +43,7 @@ export function sessionReader({ db }: Sql): SessionReader {
         .selectFrom('sessions')
         .selectAll()
         .where('device_id', '=', deviceId)
+        .where(HAS_NOT_ENDED)
         .where(IS_LIVE)
         .orderBy('id')
         .execute()
