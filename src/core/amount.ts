@@ -9,6 +9,9 @@ export type Micro = bigint
 
 export const MICRO_PER_TOKEN = 1_000_000n
 
+/** Digits behind the point of a token. */
+const MICRO_SCALE = 6
+
 /** The largest amount that every store can hold in a signed 64-bit integer: about 9.2 * 10^12 tokens. */
 export const MICRO_MAX: Micro = 2n ** 63n - 1n
 
@@ -90,21 +93,22 @@ export function wholeTokens(tokens: bigint | number): Micro {
 
 /** Decimal text of an amount in tokens without trailing zeros: 1_500_000n is `1.5`. Reads back exactly. */
 export function formatMicro(amount: Micro): string {
-  const sign = amount < 0n ? '-' : ''
-  const absolute = amount < 0n ? -amount : amount
-  const whole = absolute / MICRO_PER_TOKEN
-  const fraction = (absolute % MICRO_PER_TOKEN).toString().padStart(6, '0').replace(/0+$/, '')
-  return fraction === '' ? `${sign}${whole}` : `${sign}${whole}.${fraction}`
+  return formatDecimal({ digits: amount, scale: MICRO_SCALE })
 }
 
 /** Decimal text of a decimal, without exponent and without trailing fractional zeros. */
-export function formatDecimal(value: Decimal): string {
-  const sign = value.digits < 0n ? '-' : ''
-  const digits = (value.digits < 0n ? -value.digits : value.digits).toString().padStart(value.scale + 1, '0')
-  const whole = digits.slice(0, digits.length - value.scale)
-  const fraction = digits.slice(digits.length - value.scale).replace(/0+$/, '')
-  return fraction === '' ? `${sign}${whole}` : `${sign}${whole}.${fraction}`
+export function formatDecimal({ digits, scale }: Decimal): string {
+  if (scale === 0) return digits.toString()
+  const sign = digits < 0n ? '-' : ''
+  const text = (digits < 0n ? -digits : digits).toString().padStart(scale + 1, '0')
+  const point = text.length - scale
+  let end = text.length
+  while (end > point && text.charCodeAt(end - 1) === ZERO) end -= 1
+  const whole = text.slice(0, point)
+  return end === point ? `${sign}${whole}` : `${sign}${whole}.${text.slice(point, end)}`
 }
+
+const ZERO = 0x30
 
 export function minMicro(first: Micro, ...rest: readonly Micro[]): Micro {
   return rest.reduce((least, amount) => (amount < least ? amount : least), first)

@@ -1,6 +1,7 @@
 import fc from '../support/fast-check.ts'
 import { expect, it } from 'vitest'
 import { type AccessEntry, accessEntryText } from '../../src/agent/app/entry-text.ts'
+import { actionAccount, limitAccount, lineAccount } from '../../src/core/account.ts'
 import { type Decimal, formatDecimal } from '../../src/core/amount.ts'
 import type { Variables } from '../../src/core/formula-rate.ts'
 import type { ItemOutcome, Part, RefusalReason, RequestedItem } from '../../src/core/decision.ts'
@@ -34,6 +35,13 @@ const item = fc.record({
   outcome,
   metaData: fc.option(fc.dictionary(text, fc.jsonValue()), { nil: undefined }),
 })
+const account = fc.oneof(
+  fc.tuple(uuid, text, fc.nat(99)).map(([instance, id, period]) => lineAccount(instance, id, period)),
+  fc.tuple(uuid, text, text).map(([instance, id, action]) => actionAccount(instance, id, action)),
+  fc
+    .tuple(uuid, text, fc.record({ type: text, value: text }))
+    .map(([instance, id, requester]) => limitAccount(instance, id, requester, 0)),
+)
 const instant = fc.nat(253_402_300_799_999)
 
 function textOf(variables: Variables): Record<string, string> {
@@ -83,7 +91,7 @@ it('the text of an entry is the JSON of what the edge protocol calls an entry, w
   fc.assert(
     fc.property(
       fc.array(item, { minLength: 1, maxLength: 4 }),
-      fc.array(fc.record({ account: text, amount }), { maxLength: 4 }),
+      fc.array(fc.record({ account, amount }), { maxLength: 4 }),
       fc.record({ type: text, value: text, dictionary: fc.constant({}) }),
       fc.record({ now: instant, earliest: instant, latest: fc.option(instant) }),
       fc.record({ n: fc.integer({ min: 1 }), policyRevision: fc.integer({ min: 1 }), correlationId: uuid }),

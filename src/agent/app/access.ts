@@ -202,11 +202,8 @@ export class Access {
     const metaData = body.requestedItems.map((item) => item.metaData)
     const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision }
     const { postings } = decision
-    const above = decision.caveats.includes('ESSENTIAL_OFFLINE') ? aboveGrantOf(ledger, postings) : NOTHING_ABOVE
-    const allowances = ledger.allowancesOf(
-      postings.filter(({ account }) => above.has(account)),
-      policy.compiled.policy,
-    )
+    const above = decision.caveats.includes('ESSENTIAL_OFFLINE') ? aboveGrantOf(ledger, postings) : NOTHING
+    const allowances = above.size === 0 ? NOTHING : allowancesOf(ledger, postings, above, policy)
     const text = accessEntryText(entry, above)
     const facts = keepsFacts ? { facts: factsText(call.apiVersion, seen, request.requester.dictionary) } : {}
     const { hold } = call
@@ -231,11 +228,21 @@ export function tokensOf({ items }: Pick<Decision, 'items'>): Micro {
   return items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
 }
 
-const NOTHING_ABOVE: ReadonlyMap<AccountId, Micro> = new Map()
+const NOTHING: ReadonlyMap<AccountId, Micro> = new Map()
 
 function aboveGrantOf(ledger: Pick<Ledger, 'aboveGrant'>, postings: readonly Posting[]): ReadonlyMap<AccountId, Micro> {
   const above = postings.map((posting) => [posting.account, ledger.aboveGrant(posting)] as const)
   return new Map(above.filter(([, amount]) => amount > 0n))
+}
+
+function allowancesOf(
+  ledger: Pick<Ledger, 'allowancesOf'>,
+  postings: readonly Posting[],
+  above: ReadonlyMap<AccountId, Micro>,
+  { compiled }: PolicyInForce,
+): ReadonlyMap<AccountId, Micro> {
+  const borrowing = postings.filter(({ account }) => above.has(account))
+  return ledger.allowancesOf(borrowing, compiled.policy)
 }
 
 const SHORT: ReadonlySet<string> = new Set<RefusalReason>([

@@ -4,10 +4,10 @@
  * for it.
  */
 import type { AccountId } from '../../core/account.ts'
-import { type Decimal, formatDecimal, type Micro } from '../../core/amount.ts'
+import { formatDecimal, type Micro } from '../../core/amount.ts'
 import { quoted } from '../../protocol/json-text.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
-import type { Variables } from '../../core/formula-rate.ts'
+import { type AskedItemTexts, askedTexts } from '../../protocol/service/asked-texts.ts'
 import type { AccessRequest, ClockReading, Decision, ItemOutcome, Part } from '../../core/decision.ts'
 
 export interface AccessEntry {
@@ -26,21 +26,22 @@ export interface AccessEntry {
 
 /** @param aboveGrant by account, how much of its posting the grant does not hold */
 export function accessEntryText(entry: AccessEntry, aboveGrant: ReadonlyMap<AccountId, Micro> = NOTHING_ABOVE): string {
-  const { reading, request, decision } = entry
+  const { reading, request, decision, metaData } = entry
+  const asked = askedTexts(request)
   let items = ''
-  for (let index = 0; index < decision.items.length; index += 1) {
-    items += `${index === 0 ? '' : ','}${itemText(entry, index)}`
+  for (const [index, outcome] of decision.items.entries()) {
+    items += `${index === 0 ? '' : ','}${itemText(asked.items[index], outcome, metaData[index])}`
   }
   let postings = ''
   for (const { account, amount } of decision.postings) {
-    postings += `${postings === '' ? '' : ','}{"account":${quoted(account)},"amount":"${amount}"${aboveText(aboveGrant.get(account))}}`
+    postings += `${postings === '' ? '' : ','}{"account":"${account}","amount":"${amount}"${aboveText(aboveGrant.get(account))}}`
   }
+  // UUIDs and accounts hold nothing that JSON writes in another way.
   return (
     `{"n":${entry.n},"kind":"access","at":${reading.now},"earliest":${reading.earliest},"latest":${reading.latest},` +
-    `"instanceId":${quoted(entry.instanceId)},"policyRevision":${entry.policyRevision},` +
-    `"correlationId":${quoted(entry.correlationId)},${sessionText(entry.session)}` +
-    `"requester":{"type":${quoted(request.requester.type)},"value":${quoted(request.requester.value)}},` +
-    `"items":[${items}],"postings":[${postings}]}`
+    `"instanceId":"${entry.instanceId}","policyRevision":${entry.policyRevision},` +
+    `"correlationId":"${entry.correlationId}",${sessionText(entry.session)}` +
+    `"requester":${asked.requester},"items":[${items}],"postings":[${postings}]}`
   )
 }
 
@@ -54,21 +55,14 @@ function aboveText(amount: Micro | undefined): string {
   return amount === undefined ? '' : `,"aboveGrant":"${amount}"`
 }
 
-function itemText({ request, decision, metaData }: AccessEntry, index: number): string {
-  const asked = request.items[index]
-  const outcome = decision.items[index]
-  if (asked === undefined || outcome === undefined) throw new Error('invariant: one outcome per requested item')
-  const more = metaData[index]
-  return (
-    `{"item":${quoted(asked.name)},"version":${quoted(asked.version)},"count":"${formatDecimal(asked.count)}",` +
-    `${variablesText(asked.variables)}${outcomeText(outcome)}${more === undefined ? '' : `,"metaData":${JSON.stringify(more)}`}}`
-  )
-}
-
-function variablesText(variables: Variables | undefined): string {
-  if (variables === undefined) return ''
-  const texts = Object.fromEntries([...variables].map(([name, value]) => [name, formatDecimal(value)]))
-  return `"variables":${JSON.stringify(texts)},`
+function itemText(
+  asked: AskedItemTexts | undefined,
+  outcome: ItemOutcome,
+  metaData: AccessEntry['metaData'][number],
+): string {
+  if (asked === undefined) throw new Error('invariant: one outcome per requested item')
+  const more = metaData === undefined ? '' : `,"metaData":${JSON.stringify(metaData)}`
+  return `${asked.entry},${outcomeText(outcome)}${more}}`
 }
 
 function outcomeText(outcome: ItemOutcome): string {
@@ -81,17 +75,5 @@ function outcomeText(outcome: ItemOutcome): string {
 
 function partText({ lineItemId, rate, actionId, charged }: Part): string {
   const action = actionId === null ? 'null' : quoted(actionId)
-  return `{"lineItemId":${quoted(lineItemId)},"rate":"${rateText(rate)}","actionId":${action},"charged":"${charged}"}`
-}
-
-/** Rates are those of a policy in force: few, and used over and over. */
-const rateTexts = new WeakMap<Decimal, string>()
-
-function rateText(rate: Decimal): string {
-  let text = rateTexts.get(rate)
-  if (text === undefined) {
-    text = formatDecimal(rate)
-    rateTexts.set(rate, text)
-  }
-  return text
+  return `{"lineItemId":${quoted(lineItemId)},"rate":"${formatDecimal(rate)}","actionId":${action},"charged":"${charged}"}`
 }

@@ -3,39 +3,36 @@
  * because each decision on a device waits for it.
  */
 import { formatDecimal, formatMicro } from '../../core/amount.ts'
-import type { AccessRequest, Decision, ItemOutcome, RequestedItem } from '../../core/decision.ts'
+import type { AccessRequest, Decision, ItemOutcome } from '../../core/decision.ts'
 import { quoted } from '../json-text.ts'
+import { type AskedItemTexts, askedTexts } from './asked-texts.ts'
 import { type ApiVersion, ITEM_STATUS } from './status.ts'
 
+/** @param correlationId a UUID */
 export function accessResponseText(
   apiVersion: ApiVersion,
   correlationId: string,
-  { requester, items }: AccessRequest,
+  request: AccessRequest,
   decision: Pick<Decision, 'items'>,
 ): string {
-  let texts = ''
+  const asked = askedTexts(request)
+  let items = ''
   for (const [index, outcome] of decision.items.entries()) {
-    const asked = items[index]
-    if (asked === undefined) throw new Error('invariant: one outcome per requested item')
-    texts += `${index === 0 ? '' : ','}${itemText(apiVersion, asked, outcome)}`
+    items += `${index === 0 ? '' : ','}${itemText(apiVersion, asked.items[index], outcome)}`
   }
-  return (
-    `{"correlationId":${quoted(correlationId)},"requester":{"type":${quoted(requester.type)},"value":${quoted(requester.value)}},` +
-    `"requestedItems":[${texts}]}`
-  )
+  return `{"correlationId":"${correlationId}","requester":${asked.requester},"requestedItems":[${items}]}`
 }
 
-function itemText(apiVersion: ApiVersion, asked: RequestedItem, outcome: ItemOutcome): string {
+function itemText(apiVersion: ApiVersion, asked: AskedItemTexts | undefined, outcome: ItemOutcome): string {
+  if (asked === undefined) throw new Error('invariant: one outcome per requested item')
   const status = STATUS_TEXTS[apiVersion].get(outcome.outcome === 'REFUSED' ? outcome.reason : outcome.outcome)
   if (status === undefined) throw new Error('invariant: each outcome has a status')
-  const version = asked.version === '' ? '' : `"version":${quoted(asked.version)},`
-  const head = `{"item":${quoted(asked.name)},${version}"count":${formatDecimal(asked.count)},"status":${status},`
-  if (outcome.outcome !== 'GRANTED') return `${head}"totalTokensCharged":0,"lineItems":[]}`
+  if (outcome.outcome !== 'GRANTED') return `${asked.answer},"status":${status},"totalTokensCharged":0,"lineItems":[]}`
   let parts = ''
   for (const { lineItemId, rate, charged } of outcome.parts) {
     parts += `${parts === '' ? '' : ','}{"activationId":${quoted(lineItemId)},"rate":${formatDecimal(rate)},"tokensCharged":${formatMicro(charged)}}`
   }
-  return `${head}"totalTokensCharged":${formatMicro(outcome.total)},"lineItems":[${parts}]}`
+  return `${asked.answer},"status":${status},"totalTokensCharged":${formatMicro(outcome.total)},"lineItems":[${parts}]}`
 }
 
 const statusTexts = (version: ApiVersion): ReadonlyMap<string, string> =>

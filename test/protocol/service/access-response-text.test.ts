@@ -44,7 +44,7 @@ describe('the text of an answer to an access request', () => {
     fc.assert(
       fc.property(
         fc.constantFrom('v1.0' as const, 'v1.1' as const),
-        text,
+        fc.uuid(),
         request,
         (version, id, { request, items }) => {
           const decision = { items }

@@ -803,8 +803,8 @@ export class JournalStore {
   }
 
   #checkpointWhenDue(): void {
-    const { log } = this.#statements.checkpointSize.get() as { log: bigint }
-    if (log >= CHECKPOINT_FRAMES) this.foldLog()
+    const [, frames] = this.#statements.checkpointSize.get() as readonly bigint[]
+    if (frames !== undefined && frames >= CHECKPOINT_FRAMES) this.foldLog()
   }
 
   /**
@@ -1084,7 +1084,7 @@ function prepareStatements(database: Database.Database) {
     ),
     pages: database.prepare('PRAGMA page_count').pluck(),
     freePages: database.prepare('PRAGMA freelist_count').pluck(),
-    checkpointSize: database.prepare('PRAGMA wal_checkpoint(NOOP)'),
+    checkpointSize: database.prepare('PRAGMA wal_checkpoint(NOOP)').raw(),
     checkpoint: database.prepare('PRAGMA wal_checkpoint(PASSIVE)'),
     truncateLog: database.prepare('PRAGMA wal_checkpoint(TRUNCATE)'),
   }

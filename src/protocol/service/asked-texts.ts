@@ -1,0 +1,49 @@
+/**
+ * What the texts about a decision repeat of its request: who asked, and for what. An application asks for the same again
+ * and again, and a device keeps what it was asked; so this is put together once for each request.
+ */
+import { type Decimal, formatDecimal } from '../../core/amount.ts'
+import type { AccessRequest, RequestedItem } from '../../core/decision.ts'
+import type { Variables } from '../../core/formula-rate.ts'
+import { exactNumber } from '../wire.ts'
+
+export interface AskedTexts {
+  /** JSON. */
+  readonly requester: string
+  readonly items: readonly AskedItemTexts[]
+}
+
+/** JSON of an object that is still open: something is to follow, after a comma. */
+export interface AskedItemTexts {
+  /** As in a ledger entry. */
+  readonly entry: string
+  /** As in an answer. */
+  readonly answer: string
+}
+
+const known = new WeakMap<AccessRequest, AskedTexts>()
+
+export function askedTexts(request: AccessRequest): AskedTexts {
+  let texts = known.get(request)
+  if (texts === undefined) {
+    const { type, value } = request.requester
+    texts = { requester: JSON.stringify({ type, value }), items: request.items.map(itemTexts) }
+    known.set(request, texts)
+  }
+  return texts
+}
+
+function itemTexts({ name, version, count, variables }: RequestedItem): AskedItemTexts {
+  const entry = { item: name, version, count: formatDecimal(count), variables: variables && variableTexts(variables) }
+  const answer = { item: name, version: version === '' ? undefined : version, count: exactNumber(count) }
+  return { entry: open(entry), answer: open(answer) }
+}
+
+function variableTexts(variables: Variables): Record<string, string> {
+  const texts = [...variables].map(([name, value]: [string, Decimal]) => [name, formatDecimal(value)] as const)
+  return Object.fromEntries(texts)
+}
+
+function open(object: object): string {
+  return JSON.stringify(object).slice(0, -1)
+}
