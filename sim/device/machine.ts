@@ -392,6 +392,7 @@ class Process {
       journal: defects.journal(journal, disk),
       keys,
       time,
+      elapsed: () => time.sinceBoot(),
       timers,
       randomness: { fraction: () => random.fraction(), token: () => random.token() },
       names: { user: () => undefined, group: () => undefined },

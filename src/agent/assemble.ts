@@ -40,6 +40,8 @@ export interface AgentParts {
   readonly journal: Journal
   readonly keys: DeviceKeys
   readonly time: TimeSource
+  /** Time of the running process, ms and fractions of them, to measure what is shorter than a step of the boot-time clock. */
+  readonly elapsed: () => number
   readonly timers: Timers
   readonly randomness: Randomness
   /** A fresh UUID. */
@@ -105,7 +107,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
       startingGrant: wholeTokens(settings.grants.starting),
       batchEntries: settings.sync.batch,
       soon: parts.soon,
-      now: () => clock.sinceBoot(),
+      now: parts.elapsed,
       timers,
       onCharged: (postings) => use.add(postings),
       beforeFreeze: () => sessions.suspend(),

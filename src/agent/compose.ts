@@ -178,6 +178,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     journal,
     keys,
     time,
+    elapsed: () => performance.now(),
     timers,
     randomness: systemRandomness,
     newId: randomUUID,
