@@ -15,6 +15,7 @@ import { registerEdge } from './adapters/http/edge-routes.ts'
 import { registerHealth } from './adapters/http/health.ts'
 import { registerDocs } from './adapters/http/openapi/register-docs.ts'
 import { registerRoutes } from './adapters/http/routes.ts'
+import { Slots } from './adapters/http/slots.ts'
 import { createServer } from './adapters/http/server.ts'
 import { serviceRoutes } from './adapters/http/service/service.ts'
 import { openKeyFile } from './adapters/key-file/key-file.ts'
@@ -23,6 +24,7 @@ import { Metrics } from './adapters/metrics/metrics.ts'
 import { METRICS_PATH, countRequests, listenForMetrics, registerMetrics } from './adapters/metrics/serve-metrics.ts'
 import { watchDecisions } from './adapters/metrics/watch-decisions.ts'
 import { openPush } from './adapters/mqtt/open-push.ts'
+import { awaitDatabase } from './adapters/postgres/await-database.ts'
 import { openPostgresStore } from './adapters/postgres/store.ts'
 import { claimStore } from './adapters/sqlite/claim-store.ts'
 import { openSqliteStore } from './adapters/sqlite/store.ts'
@@ -54,6 +56,8 @@ export interface Overrides {
   readonly timers?: Timers
   /** Hears of answers that their operation does not declare, where the settings ask to check. Default: the log. */
   readonly onWrongAnswer?: (error: Error) => void
+  /** Aborted when the twin is asked to stop before it serves: nothing is waited for any more. */
+  readonly stop?: AbortSignal
 }
 
 export interface Cloud {
@@ -124,7 +128,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const directory = settings.store.path
   makeDirectory(directory)
   if (settings.db === null) started.defer(claimStore(join(directory, 'twin.lock')))
-  const unwatched = await openStore(settings, log, (error) => fail(error))
+  const unwatched = await openStore(settings, log, (error) => fail(error), overrides.stop)
   started.defer(() => unwatched.close())
   const metrics = new Metrics({
     version: softwareVersion(),
@@ -180,7 +184,8 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     sessionIntervalMs,
   }
   const serviceOperations = watchDecisions(serviceRoutes(service), (version, code) => metrics.decision(version, code))
-  registerRoutes(http, prefix, { authenticator, now }, serviceOperations)
+  const slots = new Slots(settings.http.requestsPerKeyMax)
+  registerRoutes(http, prefix, { authenticator, slots, now }, serviceOperations)
   const terms = termsOf(settings.edge, sessionIntervalMs)
   const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
   const edgeOperations = registerEdge(http, prefix, {
@@ -189,6 +194,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     keys,
     policies,
     authenticator,
+    slots,
     terms,
     now,
     newId,
@@ -310,17 +316,20 @@ async function openMetrics(
 }
 
 async function openStore(
-  { db, dbPassword, store: { path, check } }: CloudSettings,
+  { db, dbPassword, dbWait, store: { path, check } }: CloudSettings,
   log: Logger,
   onBroken: (error: unknown) => void,
+  signal = new AbortController().signal,
 ): Promise<Store> {
   if (db === null) return openSqliteStore({ path: join(path, 'twin.db'), check, onBroken })
-  return openPostgresStore({
-    url: db,
-    password: dbPassword?.reveal() ?? null,
-    onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
-    onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
-  })
+  const open = () =>
+    openPostgresStore({
+      url: db,
+      password: dbPassword?.reveal() ?? null,
+      onRerun: (error) => log.debug({ err: error }, 'a transaction starts over'),
+      onConnectionLost: (error) => log.warn({ err: error }, 'a connection to the database was lost'),
+    })
+  return awaitDatabase(open, { waitMs: dbWait, signal, log })
 }
 
 /** @throws CodedError SIGNING_KEY_DIFFERS, KEY_UNUSABLE, STATE_UNWRITABLE */

@@ -1,5 +1,6 @@
 /** From settings to a running twin, and to the end of it. */
-import { startCloud } from './compose.ts'
+import { CodedError } from '../protocol/errors.ts'
+import { type Cloud, startCloud } from './compose.ts'
 import type { CloudSettings } from './settings.ts'
 
 export interface CloudProcess {
@@ -27,7 +28,14 @@ export async function runCloud(
     },
   }
   onReload(() => wish.reload())
-  const cloud = await startCloud(load())
+  let cloud: Cloud
+  try {
+    cloud = await startCloud(load(), { stop })
+  } catch (error) {
+    // It was told to stop before it served: there is nothing to let go of.
+    if (stop.aborted && error instanceof CodedError && error.code === 'STOPPING') return
+    throw error
+  }
   supervisor?.ready()
   wish.reload = () => cloud.reload(load)
   if (wish.early) wish.reload()

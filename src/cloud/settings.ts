@@ -41,6 +41,12 @@ const options = {
       min: 1,
       max: 1_000_000,
     }),
+    requestsPerKeyMax: integer({
+      help: 'Of these, with tokens of one registered key; more are answered with KEY_BUSY. A device may have 16.',
+      default: 500,
+      min: 1,
+      max: 1_000_000,
+    }),
     requestTimeout: duration({
       help: 'Longest that a request may take to arrive as a whole. Long enough for a device on a slow line.',
       default: '2m',
@@ -78,6 +84,12 @@ const options = {
   }),
   dbPassword: secret({
     help: 'Password for db; it takes the place of one in the URL, which other users of the machine can see in a flag.',
+  }),
+  dbWait: duration({
+    help: 'How long a start waits for a database on PostgreSQL that does not answer, before it ends with exit code 69.',
+    default: '1m',
+    min: '0',
+    max: '1h',
   }),
   store: {
     path: path({

@@ -164,6 +164,13 @@ export const ERRORS = catalogue({
     http: 409,
     retry: 'no',
   },
+  KEY_BUSY: {
+    meaning: 'More requests of one caller are under way than its share of the service allows.',
+    remedy:
+      'Wait for the time in Retry-After, send fewer at a time, and send bodies whole; the operator may raise http.requests_per_key_max.',
+    http: 429,
+    retry: 'later',
+  },
   OVERLOADED: {
     meaning: 'More requests are waiting than the limit allows.',
     remedy: 'Wait for the time in Retry-After and send the same request again.',

@@ -1,14 +1,15 @@
-import { connect } from 'node:net'
+import { once } from 'node:events'
+import { type Socket, connect } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import { text as readAll } from 'node:stream/consumers'
 import { PassThrough } from 'node:stream'
 import fc from '../../support/fast-check.ts'
 import { pino } from 'pino'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import { registerHealth } from '../../../src/cloud/adapters/http/health.ts'
 import { createServer } from '../../../src/cloud/adapters/http/server.ts'
 import { CodedError, ERRORS, type ErrorCode } from '../../../src/protocol/errors.ts'
-import { START, type Twin, lineItemBody, newKeyPair, openTwin, pick } from '../harness.ts'
+import { START, type SettingsChange, type Twin, lineItemBody, newKeyPair, openTwin, pick, text } from '../harness.ts'
 
 const INSTANCES = '/provisioning/api/v1.1/instances'
 
@@ -312,6 +313,74 @@ describe('the server', () => {
     let again = await twin.call('GET', INSTANCES)
     while (again.status === 503) again = await twin.call('GET', INSTANCES)
     expect(again.status).toBe(200)
+  })
+
+  describe('whose token is valid, and whose bodies never end,', () => {
+    const MAX = 3
+    const few: SettingsChange = (settings) => ({
+      ...settings,
+      http: { ...settings.http, requestsMax: 100, requestsPerKeyMax: MAX },
+    })
+    /** Sends all of a request but the end of its body, and resolves with what is answered before the connection closes. */
+    function begin(
+      twin: Twin,
+      path: string,
+      token: string,
+    ): { readonly socket: Socket; readonly said: Promise<string> } {
+      const { hostname, port } = new URL(twin.cloud.address)
+      const socket = connect(Number(port), hostname)
+      onTestFinished(() => void socket.destroy())
+      socket.write(
+        `POST /dynamicmonetization${path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n` +
+          'Connection: close\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
+      )
+      return { socket, said: readAll(socket).catch(() => '') }
+    }
+    const refusalOf = async (slow: readonly ReturnType<typeof begin>[]): Promise<string> =>
+      Promise.race(slow.map(({ said }) => said))
+
+    it('is refused beyond its share, and only it', async () => {
+      await using twin = await openTwin(few)
+      const instance = await twin.instance()
+      const client = await twin.clientToken(instance)
+      const token = await twin.administrationToken()
+      const slow = Array.from({ length: MAX + 1 }, () => begin(twin, INSTANCES, token))
+      const said = await refusalOf(slow)
+      expect(said).toMatch(/^HTTP\/1.1 429 [^]*"code":"KEY_BUSY"/)
+      expect(said).toMatch(/retry-after: 1\r\n/i)
+      expect((await twin.call('GET', INSTANCES)).status).toBe(429)
+      // Tokens of another key are the business of another caller.
+      const other = { token: client, headers: { 'x-instance-id': instance } }
+      expect((await twin.call('GET', '/api/v1.1/sessions', other)).status).toBe(200)
+
+      for (const { socket } of slow) socket.destroy()
+      let again = await twin.call('GET', INSTANCES)
+      while (again.status === 429) again = await twin.call('GET', INSTANCES)
+      expect(again.status).toBe(200)
+      expect(twin.wrongAnswers).toEqual([])
+    })
+
+    it('is refused beyond 16 when it is a device to be', async () => {
+      await using twin = await openTwin(few)
+      const instanceIds = [await twin.instance()]
+      const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds } })
+      const slow = Array.from({ length: 17 }, () => begin(twin, '/edge/api/v1/enrollments', text(body, 'token')))
+      expect(await refusalOf(slow)).toMatch(/^HTTP\/1.1 429 [^]*"code":"KEY_BUSY"/)
+      expect((await twin.call('GET', INSTANCES)).status).toBe(200)
+    })
+
+    it('leaves nothing behind when it goes before it is known whose it is', async () => {
+      await using twin = await openTwin(few)
+      const token = await twin.administrationToken()
+      for (let round = 0; round < 5 * MAX; round += 1) {
+        const { socket } = begin(twin, INSTANCES, token)
+        await once(socket, 'connect')
+        socket.resetAndDestroy()
+      }
+      let again = await twin.call('GET', INSTANCES)
+      while (again.status === 429) again = await twin.call('GET', INSTANCES)
+      expect(again.status).toBe(200)
+    })
   })
 
   it('charges exactly those that it has room for, when more ask at a time than it is allowed', async () => {

@@ -11,6 +11,7 @@ import { answerError, sendJson } from './answer-error.ts'
 import { decompressUpTo, notGzip } from './edge-gzip.ts'
 import { type Answers, type Declared, type Method, declaredAnswers } from './operation.ts'
 import { parse, refuseCompressed, requireKind } from './routes.ts'
+import type { Slots } from './slots.ts'
 
 /**
  * A device's own token, an administrator's, the one-time token of a device to be, or a device's own token by a key that only
@@ -74,6 +75,7 @@ export const EDGE_AREA = '/edge/api/v1'
 
 export interface EdgeAreaParts {
   readonly authenticator: Authenticator
+  readonly slots: Slots
   /** Rejects for a token with which nobody is enrolled. */
   readonly requireEnrollmentToken: (token: string) => Promise<void>
   /** Rejects for a token that is not even said to be of this device, or when there is no such device. */
@@ -87,7 +89,7 @@ export interface EdgeAreaParts {
 export function registerEdgeRoutes(
   http: FastifyInstance,
   prefix: string,
-  { authenticator, requireEnrollmentToken, requireDeviceNamed, now, version }: EdgeAreaParts,
+  { authenticator, slots, requireEnrollmentToken, requireDeviceNamed, now, version }: EdgeAreaParts,
   routes: readonly EdgeRoute[],
 ): void {
   const principals = new WeakMap<FastifyRequest, Principal>()
@@ -108,16 +110,19 @@ export function registerEdgeRoutes(
             if (access === 'ENROLLMENT') {
               await requireEnrollmentToken(bearer(request))
               refuseCompressed(request)
+              slots.takeForEnrollment(bearer(request), reply)
               return
             }
             if (access === 'INTRODUCED') {
               await requireDeviceNamed(bearer(request), parse(inDevice, request.params, 'path').deviceId)
               refuseCompressed(request)
+              slots.takeForIntroduced(reply)
               return
             }
             const principal = await authenticator.authenticate(request.headers.authorization, now())
             requireAccess(access, principal, request.params)
             if (!gzip) refuseCompressed(request)
+            slots.takeFor(principal, reply)
             principals.set(request, principal)
             void reply.header(VERSION_HEADER, version)
           },

@@ -40,6 +40,7 @@ import { type WatchedSync, sync } from '../../app/edge/sync.ts'
 import type { Store } from '../../app/store.ts'
 import { type DeviceParts, deviceRoutes } from './edge-device-routes.ts'
 import { type EdgeRoute, edgeRoute, inDevice, registerEdgeRoutes } from './edge-area.ts'
+import type { Slots } from './slots.ts'
 import { inInstance, requireInstanceOf } from './routes.ts'
 
 /** What the use cases of the edge need, all together. */
@@ -52,6 +53,7 @@ export type EdgeParts = IssueEnrollmentToken &
   DeviceParts & {
     readonly store: Store
     readonly authenticator: Authenticator
+    readonly slots: Slots
     /** Of this software. */
     readonly version: string
   }

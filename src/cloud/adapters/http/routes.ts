@@ -12,6 +12,7 @@ import { API_VERSIONS, type ApiVersion } from '../../../protocol/service/status.
 import { uuid } from '../../../protocol/wire.ts'
 import type { AccessKind, Authenticator, Principal } from '../../app/authenticate.ts'
 import { sendJson } from './answer-error.ts'
+import type { Slots } from './slots.ts'
 import { type ByVersion, type Declared, type Method, at, declaredAnswers } from './operation.ts'
 
 /** The areas of the API, by their path below the prefix. */
@@ -85,6 +86,7 @@ const NO_QUERY = z.strictObject({})
 
 export interface RouteParts {
   readonly authenticator: Authenticator
+  readonly slots: Slots
   /** POSIX ms. */
   readonly now: () => number
 }
@@ -92,7 +94,7 @@ export interface RouteParts {
 export function registerRoutes(
   http: FastifyInstance,
   prefix: string,
-  { authenticator, now }: RouteParts,
+  { authenticator, slots, now }: RouteParts,
   routes: readonly Route[],
 ): void {
   const principals = new WeakMap<FastifyRequest, Principal>()
@@ -106,10 +108,11 @@ export function registerRoutes(
           url: `${prefix}/${area}/${version}${path}`,
           config: { answers },
           // Before the body is read: who may not call, may not make us read it.
-          onRequest: async (request) => {
+          onRequest: async (request, reply) => {
             const principal = await authenticator.authenticate(request.headers.authorization, now())
             requireKind(principal, operation.access)
             refuseCompressed(request)
+            slots.takeFor(principal, reply)
             principals.set(request, principal)
           },
           handler: async (request, reply) => {
