@@ -8,7 +8,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { Principal } from '../../app/authenticate.ts'
 
 /** Requests of one device, or with one enrollment token, at a time: an agent has four connections. */
-export const REQUESTS_OF_ONE_DEVICE_MAX = 16
+const REQUESTS_OF_ONE_DEVICE_MAX = 16
 
 const RETRY_AFTER_MS = 1_000
 
