@@ -146,7 +146,7 @@ const options = {
       help: 'What callers are held to, each by the first entry that names it. Left out: nothing. Tokens that come back do not count.',
       default: null,
       takes:
-        'entries such as "user:hmi = 500 tokens/h, 20 requests/s, 10 sessions, as machine:press-4", with semicolons between',
+        'entries such as "user:hmi = 500 tokens/h, 20 requests/s, 8 connections, 10 sessions, as machine:press-4", with semicolons between',
       max: 10_000,
     }),
   },

@@ -117,9 +117,14 @@ export class AgentClient implements Disposable {
     try {
       const headers: Record<string, string> = options.bound === true ? { 'x-tallygate-bound': 'connection' } : {}
       const call: Call = { method: 'POST', path: SESSIONS, headers, body: { instanceId: options.instanceId } }
-      const { text } = await lane.once(call)
-      const { sessionId } = created.parse(JSON.parse(text))
-      return new Session(lane, sessionId, options)
+      for (;;) {
+        const { text, isFirst } = await lane.once(call)
+        const { sessionId } = created.parse(JSON.parse(text))
+        // One that is bound to a connection whose answer was lost has ended with it: another one takes its place.
+        if (options.bound !== true || isFirst || (await isAlive(lane, sessionId))) {
+          return new Session(lane, sessionId, options)
+        }
+      }
     } catch (error) {
       lane[Symbol.dispose]()
       throw error
@@ -259,6 +264,13 @@ const LONGEST_PAUSE_MS = 1_000
 
 const created = z.object({ sessionId: z.string() })
 
+interface Answered {
+  readonly status: number
+  readonly text: string
+  /** It was not sent before. */
+  readonly isFirst: boolean
+}
+
 /** One connection with an application session of its own: its requests are numbered, one at a time. */
 class Lane implements Disposable {
   readonly #http: HttpClient
@@ -272,22 +284,24 @@ class Lane implements Disposable {
   }
 
   /** Takes effect once, however often it has to be sent. */
-  once(call: Call, also: readonly number[] = []): Promise<{ readonly status: number; readonly text: string }> {
+  once(call: Call, also: readonly number[] = []): Promise<Answered> {
     this.#made += 1
     const numbered = { 'x-tallygate-session': this.#name, 'x-tallygate-request': String(this.#made) }
     return this.call({ ...call, headers: { ...call.headers, ...numbered } }, also)
   }
 
-  async call(call: Call, also: readonly number[] = []): Promise<{ readonly status: number; readonly text: string }> {
+  async call(call: Call, also: readonly number[] = []): Promise<Answered> {
     const deadline = performance.now() + this.#patienceMs
+    let isFirst = true
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
       try {
         const answer = await this.#http.call(call)
         const isExpected = (answer.status >= 200 && answer.status < 300) || also.includes(answer.status)
-        if (isExpected) return answer
+        if (isExpected) return { ...answer, isFirst }
         throw refusal(call, answer)
       } catch (error) {
         if (!mayRepeat(error) || performance.now() + pauseMs > deadline) throw error
+        isFirst = false
         await pause(pauseMs)
       }
     }
@@ -295,6 +309,17 @@ class Lane implements Disposable {
 
   [Symbol.dispose](): void {
     this.#http[Symbol.dispose]()
+  }
+}
+
+/** A heartbeat waits for whatever is ending the session. */
+async function isAlive(lane: Lane, sessionId: string): Promise<boolean> {
+  try {
+    await lane.call({ method: 'GET', path: `${SESSIONS}/${sessionId}/heartbeat` })
+    return true
+  } catch (error) {
+    if (endedState(error) === undefined) throw error
+    return false
   }
 }
 

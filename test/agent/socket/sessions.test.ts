@@ -3,9 +3,11 @@ import { spawn } from 'node:child_process'
 import { chmodSync } from 'node:fs'
 import { once } from 'node:events'
 import { request } from 'node:http'
-import { connect } from 'node:net'
+import { connect, createServer } from 'node:net'
+import { join } from 'node:path'
 import { randomUUID } from 'node:crypto'
 import { describe, expect, it, onTestFinished } from 'vitest'
+import { connect as connectClient } from '../../../src/client/agent-client.ts'
 import { HttpClient } from '../../../src/client/http.ts'
 import { accessResponseBody } from '../../../src/protocol/service/access-request.ts'
 import { liveSessions, session } from '../../../src/protocol/service/sessions.ts'
@@ -185,6 +187,33 @@ describe('a session that is bound to its connection', () => {
     expect(Number(accounts[0]?.refunded)).toBeGreaterThan(6_900_000)
   })
 
+  it('is another one for the application whose connection broke before it heard of the first', async () => {
+    const { site } = await agent()
+    const path = join(site.directory, 'cut.sock')
+    let isCut = false
+    const between = createServer((near) => {
+      const far = connect(site.socketPath)
+      for (const side of [near, far]) side.on('error', () => undefined)
+      near.pipe(far)
+      far.once('data', (bytes: Buffer) => {
+        if (isCut) {
+          near.write(bytes)
+          far.pipe(near)
+          return
+        }
+        isCut = true
+        far.destroy()
+        near.destroy()
+      })
+    })
+    await new Promise<void>((resolve) => between.listen(path, resolve))
+    onTestFinished(() => void between.close())
+    await using session = await connectClient({ socket: path }).openSession({ instanceId: INSTANCE, bound: true })
+    expect(isCut).toBe(true)
+    expect(await session.state()).toBe('IDLE')
+    expect((await session.request({ type: 'user', value: 'ada' }, [{ item: 'print', count: 1 }])).granted).toBe(true)
+  })
+
   it('ends as well when the connection closes before the answer', async () => {
     const { site, caller } = await agent()
     const text = JSON.stringify({ instanceId: INSTANCE })
@@ -279,6 +308,30 @@ describe('callers at the socket', () => {
       expect((await caller.call('GET', `/v1.1/sessions/${id}`)).body).toMatchObject({ state: 'ACTIVE' })
     },
   )
+
+  it('are held to a number of connections, and may open another one when one is closed', async () => {
+    const { site } = await agent({ 'callers-limits': `uid:${process.getuid?.() ?? 0} = 3 connections` })
+    const isTaken = async () => {
+      const socket = connect(site.socketPath)
+      onTestFinished(() => void socket.destroy())
+      socket.on('error', () => undefined)
+      socket.write('GET /livez HTTP/1.1\r\nHost: x\r\n\r\n')
+      const taken = await Promise.race([
+        once(socket, 'data').then(
+          () => true,
+          () => false,
+        ),
+        once(socket, 'close').then(() => false),
+      ])
+      return { socket, taken }
+    }
+    // The application of the test has one.
+    const [first, second] = [await isTaken(), await isTaken()]
+    expect([first.taken, second.taken, (await isTaken()).taken]).toEqual([true, true, false])
+    first.socket.destroy()
+    await once(first.socket, 'close')
+    await expect.poll(async () => (await isTaken()).taken).toBe(true)
+  })
 
   it('are held to their pace, and to a number of sessions, when they open some', async () => {
     const { caller } = await agent({ 'callers-limits': '* = 3 requests/s, 2 sessions' })

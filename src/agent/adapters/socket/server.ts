@@ -96,6 +96,8 @@ class Door implements SocketServer {
   /** Connections that keep a session alive: they may be silent for as long as they like. */
   readonly #bound = new WeakSet<Socket>()
   readonly #callers = new WeakMap<Socket, Caller>()
+  /** Open connections, by what their caller is called. */
+  readonly #connected = new Map<string, number>()
   #waiting = 0
   #isStopping = false
   /** Takes what comes over the connections that are there, although it stops. */
@@ -125,7 +127,7 @@ class Door implements SocketServer {
       keepAliveMs: KEEP_ALIVE_MS,
       take: this.#takeQuick,
       isStopping: () => this.#isStopping,
-      handOver: divert(this.#server, (socket) => this.#quickLane.enter(socket)),
+      handOver: divert(this.#server, (socket) => this.#enter(socket)),
     })
   }
 
@@ -174,6 +176,38 @@ class Door implements SocketServer {
       await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY_MS))
     }
     this.#isHandingOver = false
+  }
+
+  /** A connection has come. One that its caller may not have beside its others is closed, so that others come in. */
+  #enter(socket: Socket): void {
+    const caller = this.#callerAt(socket)
+    if (caller === null) {
+      this.#quickLane.enter(socket)
+      return
+    }
+    const name = callerName(caller)
+    const open = this.#connected.get(name) ?? 0
+    const max = this.#options.callers?.rules.holdOf(caller)?.connectionsMax ?? null
+    if (max !== null && open >= max) {
+      socket.destroy()
+      return
+    }
+    this.#connected.set(name, open + 1)
+    socket.once('close', () => {
+      const left = (this.#connected.get(name) ?? 1) - 1
+      if (left === 0) this.#connected.delete(name)
+      else this.#connected.set(name, left)
+    })
+    this.#quickLane.enter(socket)
+  }
+
+  /** The kernel is asked once for each connection; null where callers are not told apart, or it does not say. */
+  #callerAt(connection: Socket): Caller | null {
+    const known = this.#callers.get(connection)
+    if (known !== undefined) return known
+    const found = this.#options.callers?.identify(connection) ?? null
+    if (found !== null) this.#callers.set(connection, found)
+    return found
   }
 
   /** One request that Node's server has read the head of. */
@@ -317,18 +351,13 @@ class Door implements SocketServer {
     )
   }
 
-  /** Who asks, if it may: the kernel is asked once for each connection. */
+  /** Who asks, if it may. */
   #admit(connection: Socket, ring: Ring): Admission | CodedError {
     const { callers } = this.#options
     if (callers === undefined) return ANYBODY
-    const { identify, rules } = callers
-    let caller = this.#callers.get(connection)
-    if (caller === undefined) {
-      const found = identify(connection)
-      if (found === null) return new CodedError('CALLER_NOT_ALLOWED', 'the kernel does not say who is calling')
-      caller = found
-      this.#callers.set(connection, caller)
-    }
+    const { rules } = callers
+    const caller = this.#callerAt(connection)
+    if (caller === null) return new CodedError('CALLER_NOT_ALLOWED', 'the kernel does not say who is calling')
     try {
       rules.require(caller, ring)
     } catch (error) {

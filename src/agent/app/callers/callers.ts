@@ -1,7 +1,7 @@
 /**
  * Who may do what at the socket. There are three rings (use: access requests and own sessions; observe: the status;
  * administer: the sessions of everybody, the key of the device), and callers may be held to a number of requests per second, to tokens per hour,
- * to a number of live sessions, and to one requester, so that no application can starve another or spend in its name. Root and the user of the agent
+ * to a number of connections and of live sessions, and to one requester, so that no application can starve another or spend in its name. Root and the user of the agent
  * stand in every ring: they own its state. What the caller says of itself counts for nothing.
  */
 import { type Micro, wholeTokens } from '../../../core/amount.ts'
@@ -22,6 +22,8 @@ export interface CallerSettings {
 
 /** What one caller is held to; what is left of it is shared by all its connections. */
 export interface Hold {
+  /** Connections at a time; null: as many as there are. */
+  readonly connectionsMax: number | null
   /** @throws CodedError CALLER_LIMITED, CALLER_NOT_ALLOWED */
   request(requester: { readonly type: string; readonly value: string }): void
   /**
@@ -44,6 +46,7 @@ interface Limit {
   /** Null: no limit. */
   readonly tokensPerHour: number | null
   readonly requestsPerSecond: number | null
+  readonly connections: number | null
   readonly sessions: number | null
   readonly requester: { readonly type: string; readonly value: string } | null
 }
@@ -120,6 +123,7 @@ export class Callers {
 }
 
 class LimitedCaller implements Hold {
+  readonly connectionsMax: number | null
   readonly #name: string
   readonly #limit: Limit
   readonly #sinceBoot: () => number
@@ -127,7 +131,8 @@ class LimitedCaller implements Hold {
   readonly #requests: Bucket | null
 
   constructor(name: string, limit: Limit, sinceBoot: () => number) {
-    const { tokensPerHour, requestsPerSecond } = limit
+    const { tokensPerHour, requestsPerSecond, connections } = limit
+    this.connectionsMax = connections
     this.#name = name
     this.#limit = limit
     this.#sinceBoot = sinceBoot
@@ -199,9 +204,9 @@ function parseRules(settings: CallerSettings, names: Names): Rules {
   }
 }
 
-const TERM = /^(\d{1,12}) tokens\/h$|^(\d{1,6}) requests\/s$|^(\d{1,6}) sessions$|^as ([^\s:]+):(\S+)$/
+const TERM = /^(\d{1,12}) tokens\/h$|^(\d{1,6}) requests\/s$|^(\d{1,6}) connections$|^(\d{1,6}) sessions$|^as ([^\s:]+):(\S+)$/
 
-/** `user:hmi = 500 tokens/h, 20 requests/s, 10 sessions, as machine:press-4` */
+/** `user:hmi = 500 tokens/h, 20 requests/s, 8 connections, 10 sessions, as machine:press-4` */
 function parseLimit(text: string, names: Names): Limit {
   const [who = '', terms, ...rest] = text.split('=').map((part) => part.trim())
   if (terms === undefined || rest.length > 0) throw badLimit(text)
@@ -209,14 +214,16 @@ function parseLimit(text: string, names: Names): Limit {
     who: parseWho('callers.limits', who, names),
     tokensPerHour: null,
     requestsPerSecond: null,
+    connections: null,
     sessions: null,
     requester: null,
   }
   for (const term of terms.split(',')) {
-    const [match, tokens, requests, sessions, type, value] = TERM.exec(term.trim()) ?? []
+    const [match, tokens, requests, connections, sessions, type, value] = TERM.exec(term.trim()) ?? []
     if (match === undefined) throw badLimit(text)
     if (tokens !== undefined) limit = { ...limit, tokensPerHour: Number(tokens) }
     else if (requests !== undefined) limit = { ...limit, requestsPerSecond: Number(requests) }
+    else if (connections !== undefined) limit = { ...limit, connections: Number(connections) }
     else if (sessions !== undefined) limit = { ...limit, sessions: Number(sessions) }
     else limit = { ...limit, requester: { type: type ?? '', value: value ?? '' } }
   }
@@ -224,6 +231,6 @@ function parseLimit(text: string, names: Names): Limit {
 }
 
 function badLimit(text: string): CodedError {
-  const example = 'user:hmi = 500 tokens/h, 20 requests/s, 10 sessions, as machine:press-4'
+  const example = 'user:hmi = 500 tokens/h, 20 requests/s, 8 connections, 10 sessions, as machine:press-4'
   return invalid('callers.limits', `${JSON.stringify(text.trim())} does not read like "${example}"`)
 }
