@@ -204,7 +204,8 @@ function parseRules(settings: CallerSettings, names: Names): Rules {
   }
 }
 
-const TERM = /^(\d{1,12}) tokens\/h$|^(\d{1,6}) requests\/s$|^(\d{1,6}) connections$|^(\d{1,6}) sessions$|^as ([^\s:]+):(\S+)$/
+const TERM =
+  /^(\d{1,12}) tokens\/h$|^(\d{1,6}) requests\/s$|^(\d{1,6}) connections$|^(\d{1,6}) sessions$|^as ([^\s:]+):(\S+)$/
 
 /** `user:hmi = 500 tokens/h, 20 requests/s, 8 connections, 10 sessions, as machine:press-4` */
 function parseLimit(text: string, names: Names): Limit {
