@@ -148,6 +148,10 @@ export class Auditor {
   setCaps(lineItemId: string, caps: Omit<Caps, 'lineHistory'>): void {
     const history = this.#caps.get(lineItemId)?.lineHistory ?? []
     this.#caps.set(lineItemId, { ...caps, lineHistory: [...history, caps.line] })
+    const highest = this.#highestCaps.get(lineItemId)
+    if (caps.line === null || highest === undefined || (highest !== null && caps.line > highest)) {
+      this.#highestCaps.set(lineItemId, caps.line)
+    }
   }
 
   capsOf(lineItemId: string): Omit<Caps, 'lineHistory'> | undefined {
@@ -736,9 +740,29 @@ export class Auditor {
       if (total > allowed + exposed && !this.#everUnlimited.has(id)) {
         throw new Violation('I1', `${total} of ${id} are out, of ${allowed} in force and ${exposed} exposed`)
       }
+      this.#checkLearned(account, total, isLearning)
       this.#inForce.set(id, target > total ? target : total)
     }
   }
+
+  /** Once a restored twin has heard of everybody, no more is out of a pool than it ever had: it has sold nothing twice. */
+  #checkLearned({ id, charged }: AccountRow, total: bigint, isLearning: boolean): void {
+    if (!this.#wasRestored || !id.startsWith('line/') || this.#everUnlimited.has(id)) return
+    const more = charged - (this.#chargedBefore.get(id) ?? charged)
+    this.#chargedBefore.set(id, charged)
+    // The twin's own charges go on while it learns.
+    if (isLearning) this.#chargedUnknowing.add(id, more > 0n ? more : 0n)
+    const highest = this.#highestCaps.get(lineOf(id))
+    if (isLearning || highest === undefined || highest === null) return
+    const exposed = this.#exposure.get(id) + this.#chargedUnknowing.get(id)
+    if (total <= highest + exposed) return
+    throw new Violation('I1', `${total} of ${id} are out after all were heard of, of ${highest} and ${exposed} exposed`)
+  }
+
+  readonly #chargedBefore = new Map<string, bigint>()
+  readonly #chargedUnknowing = new Books()
+  /** The highest cap that each line item ever had; null: without limit. */
+  readonly #highestCaps = new Map<string, bigint | null>()
 
   /** The cap that the administrator has set. */
   #target({ id, cap_target }: AccountRow): bigint | null {

@@ -495,6 +495,18 @@ export const DEFECTS: readonly Defect[] = [
     }),
   },
   {
+    name: 'grants-while-learning',
+    is: 'a twin that was restored from a backup goes on granting what it may have granted to somebody already',
+    always: ['twin-restore', 'partition'],
+    load: { devices: 3, hours: 2, requests: 60 },
+    twin: () => ({
+      transaction: (tx) => ({
+        ...tx,
+        edge: { ...tx.edge, learning: { ...tx.edge.learning, blocked: async () => new Set<string>() } },
+      }),
+    }),
+  },
+  {
     name: 'bill-branches-again',
     is: 'entries that two copies have in common are billed for both',
     always: ['clone', 'restore'],

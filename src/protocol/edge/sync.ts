@@ -32,6 +32,15 @@ export const SEGMENT_TEXT_MAX = 1_000_000
 /** Most accounts that one segment may name in its counters, and in its wants. */
 export const SEGMENT_ACCOUNTS_MAX = 20_000
 
+/**
+ * Body of a sync after decompression, bytes: a full segment and the answer to it, shown again, have place in it. No answer is
+ * longer than its parts allow: grants name wants of the segment, and of the other lists each is bounded.
+ */
+export const SYNC_BODY_BYTES_MAX = 16 * 1024 * 1024
+
+/** Most accounts that one answer asks tokens back of; more follow when they are back. */
+export const RELEASES_MAX = 1_000
+
 /** Most signed answers that go with one segment. */
 export const PROOFS_MAX = 32
 
@@ -238,7 +247,7 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     /** Newest revision in the cloud, per instance of the device. */
     policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })),
     directives: z.array(directive),
-    releases: z.array(release).max(SEGMENT_ACCOUNTS_MAX),
+    releases: z.array(release).max(RELEASES_MAX),
     /** What the cloud's administrator wants of sessions that the device keeps. */
     sessions: z.array(sessionOrder).max(SEGMENT_SESSIONS_MAX).default([]),
     /** Thumbprint of the key that an administrator wants replaced: of no effect for a device that has another one. */

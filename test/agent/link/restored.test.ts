@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
+import { type SegmentWire, SYNC_BODY_BYTES_MAX } from '../../../src/protocol/edge/sync.ts'
 import { payloadOf } from '../harness.ts'
 import { calmDown } from './audit.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
@@ -199,4 +199,28 @@ test('segments that neither side has any more are named; the device shows its gr
   const { proofs } = device.cloud.proofs.findLast(({ seq }) => seq === 5) ?? { proofs: [] }
   expect(proofs.length).toBeGreaterThan(0)
   expect(await device.charge(1_000n)).toBe('GRANTED')
+})
+
+test('proofs that are long are shown with as many segments as it takes, each of which the cloud takes', async () => {
+  const device = await TestDevice.running()
+  const restore = backupOf(device)
+  for (let i = 0; i < 3; i += 1) {
+    await device.charge(1_000_000n)
+    await device.sync()
+  }
+  restore()
+  device.disk.segments = device.disk.segments.filter(({ seq }) => seq !== 3)
+  const proofs = Array.from({ length: 50 }, (_, n) => String(n).padEnd(1_000_000, 'p'))
+  device.journal.proofs = async () => proofs
+  const bodies: number[] = []
+  device.network.tamper = ({ body }, answer) => {
+    bodies.push(Buffer.byteLength(body ?? ''))
+    return answer
+  }
+  await device.charge(1_000_000n)
+  await calmDown(device)
+  expect(device.link.status()).toMatchObject({ incarnation: 2, backlog: 0, fenced: false })
+  const shown = device.cloud.proofs.flatMap((each) => each.proofs)
+  expect(shown.filter((each) => each.length === 1_000_000)).toEqual(proofs)
+  expect(Math.max(...bodies)).toBeLessThanOrEqual(SYNC_BODY_BYTES_MAX)
 })

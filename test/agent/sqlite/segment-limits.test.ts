@@ -1,6 +1,5 @@
 // A segment is sealed for good: whatever the device was asked for, the cloud must be able to take and to read it.
 import { describe, expect, it } from 'vitest'
-import { SYNC_BODY_BYTES_MAX } from '../../../src/cloud/app/edge/limits.ts'
 import { type AccountId, limitAccount } from '../../../src/core/account.ts'
 import { MICRO_MAX } from '../../../src/core/amount.ts'
 import {
@@ -10,6 +9,7 @@ import {
   SEGMENT_ENTRIES_BYTES_MAX,
   SEGMENT_SESSIONS_BYTES_MAX,
   SEGMENT_WANTS_BYTES_MAX,
+  SYNC_BODY_BYTES_MAX,
   type Segment,
   segment,
 } from '../../../src/protocol/edge/sync.ts'

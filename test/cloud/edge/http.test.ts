@@ -1,4 +1,4 @@
-import { signedAnswer } from '../../../src/protocol/edge/sync.ts'
+import { SYNC_BODY_BYTES_MAX, signedAnswer } from '../../../src/protocol/edge/sync.ts'
 import { randomUUID } from 'node:crypto'
 import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -344,7 +344,9 @@ describe('a sync over HTTP', () => {
     const client = await EdgeClient.join(twin, instanceId)
     const large = Buffer.from(JSON.stringify({ segment: 'x'.repeat(2 * 1024 * 1024), nonce: randomUUID() }))
     expect(codeOf(await sendRaw(client, large, {}))).toEqual([422, 'SEGMENT_REJECTED'])
-    const beyond = Buffer.from(JSON.stringify({ segment: 'x'.repeat(9 * 1024 * 1024), nonce: randomUUID() }))
+    const full = { segment: 'x'.repeat(8_200_300), nonce: randomUUID(), proofs: ['p'.repeat(7_000_000)] }
+    expect(codeOf(await sendRaw(client, Buffer.from(JSON.stringify(full)), {}))).toEqual([422, 'SEGMENT_REJECTED'])
+    const beyond = Buffer.from(JSON.stringify({ segment: 'x'.repeat(SYNC_BODY_BYTES_MAX), nonce: randomUUID() }))
     expect(codeOf(await sendRaw(client, beyond, {}))).toEqual([413, 'BODY_TOO_LARGE'])
   })
 

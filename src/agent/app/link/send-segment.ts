@@ -4,13 +4,7 @@
  */
 import type { Want } from '../../../core/grant.ts'
 import type { Step } from '../../../core/plan.ts'
-import {
-  PROOFS_MAX,
-  RULES_SHOWN_MAX,
-  SEGMENT_ACCOUNTS_MAX,
-  type SyncAnswer,
-  syncAnswer,
-} from '../../../protocol/edge/sync.ts'
+import { RULES_SHOWN_MAX, SEGMENT_ACCOUNTS_MAX, type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { SealedSegment, StoredAnswer } from '../journal.ts'
 import { policySubject } from './fetch-policy.ts'
@@ -18,6 +12,7 @@ import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from './limits.ts'
 import { judgeAnswer, type Judgement, newerGrant } from './judge-answer.ts'
 import { type PolicyMemory, identityOf } from './memory.ts'
 import type { AppliedGrant } from './ports.ts'
+import { proofsBeside } from './proofs.ts'
 import { extentOf, spentBy } from './segment-extent.ts'
 import { nextSession } from './session.ts'
 import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
@@ -101,9 +96,10 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
 }
 
 /** What was answered before is shown again: the cloud has forgotten it. */
-function proofsWith({ memory }: StepContext, { seq, answer }: SealedSegment): { readonly proofs?: string[] } {
-  if (seq !== memory.unacknowledged?.seq) return answer === null ? {} : { proofs: [answer] }
-  return memory.proofs.length === 0 ? {} : { proofs: [...memory.proofs.slice(0, PROOFS_MAX)] }
+function proofsWith({ memory }: StepContext, { seq, answer, document }: SealedSegment): { readonly proofs?: string[] } {
+  const again = answer === null ? [] : [answer]
+  const { shown } = proofsBeside(document, seq === memory.unacknowledged?.seq ? memory.proofs : again)
+  return shown.length === 0 ? {} : { proofs: shown }
 }
 
 async function nextToSend({ journal, memory, health, log }: StepContext): Promise<SealedSegment> {
@@ -144,7 +140,7 @@ async function take(
 ): Promise<void> {
   const { memory, health } = context
   if (judgement.kind === 'BEHIND' && memory.lost) {
-    memory.proofs = memory.proofs.slice(PROOFS_MAX)
+    memory.proofs = proofsBeside(sent.document, memory.proofs).rest
     if (memory.proofs.length > 0) return
     await context.ledger.freeze()
     if (memory.fence === 'NONE') await context.journal.fence()
@@ -216,7 +212,8 @@ async function merged(
   if (answer.sessions.length > 0) context.takeOrders(answer.sessions)
   board.confirm(confirmation)
   const fresh = now - answer.time < FRESH_MS
-  memory.proofs = []
+  memory.proofs = proofsBeside(sent.document, memory.proofs).rest
+  if (memory.proofs.length > 0) memory.lookAgain = true
   takeRevisions(context, answer, fresh)
   memory.nextSyncMs = answer.nextSyncMs
   memory.lastSyncAt = clock.reading().now

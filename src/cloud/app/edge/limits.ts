@@ -1,8 +1,5 @@
 /** Limits of the edge part, each with its unit. */
 
-/** Body of a sync after decompression, bytes. */
-export const SYNC_BODY_BYTES_MAX = 8 * 1024 * 1024
-
 /** Bodies of the other calls, bytes. */
 export const EDGE_BODY_BYTES_MAX = 256 * 1024
 

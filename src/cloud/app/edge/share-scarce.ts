@@ -6,13 +6,17 @@
 import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
 import { type Want, room } from '../../../core/grant.ts'
+import { RELEASES_MAX } from '../../../protocol/edge/sync.ts'
 import type { Hint, Pool } from '../records.ts'
 import type { Transaction } from '../store.ts'
 import { RELEASES_ASKED_MAX } from './limits.ts'
 import type { DeviceAccountRecord, ReleaseAsk } from './records.ts'
 import type { Taking } from './taking.ts'
 
-/** What the device was asked for, and what of it is still open after the merge: what it has given back is settled. */
+/**
+ * What the device was asked for, and what of it is still open after the merge, as much as one answer takes: what it has given
+ * back is settled.
+ */
 export async function takeAsks({ tx, device, incarnation }: Taking): Promise<{
   readonly asked: readonly ReleaseAsk[]
   readonly open: readonly ReleaseAsk[]
@@ -27,7 +31,7 @@ export async function takeAsks({ tx, device, incarnation }: Taking): Promise<{
   })
   const done = asks.filter((ask) => !open.includes(ask)).map(({ account }) => account)
   await tx.edge.releases.remove(device.id, done)
-  return { asked: asks, open }
+  return { asked: asks, open: open.slice(0, RELEASES_MAX) }
 }
 
 /** What a device that is asked for tokens, or has just given them back, gets of them: what a waiting request needs, and no comfort. */
