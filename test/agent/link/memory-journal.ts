@@ -109,6 +109,7 @@ export class MemoryJournal implements Journal {
   /** The next writes are refused, as by a full disk. */
   refusals = 0
   #dead = false
+  readonly #end = Promise.withResolvers<undefined>()
   #queue: Promise<unknown> = Promise.resolve()
 
   constructor(disk: Disk, signer: Signer) {
@@ -119,6 +120,12 @@ export class MemoryJournal implements Journal {
   /** The process is gone: whatever it still does is seen by nobody. */
   kill(): void {
     this.#dead = true
+    this.#end.resolve(undefined)
+  }
+
+  /** Resolves when nothing that is not answered yet ever will be. */
+  get died(): Promise<undefined> {
+    return this.#end.promise
   }
 
   async read(): Promise<Snapshot> {
@@ -384,7 +391,7 @@ export class MemoryJournal implements Journal {
       try {
         this.disk.committed()
       } catch (error) {
-        this.#dead = true
+        this.kill()
         throw error
       }
       return result

@@ -215,7 +215,7 @@ export class TestDevice {
       () => 'GRANTED' as const,
       () => 'UNKNOWN' as const,
     )
-    const done = await Promise.race([outcome, this.#stuck()])
+    const done = (await Promise.race([outcome, this.journal.died])) ?? 'UNKNOWN'
     if (done === 'GRANTED') this.told.charged += amount
     return done
   }
@@ -230,7 +230,7 @@ export class TestDevice {
         () => true,
         () => false,
       ),
-      this.#stuck(),
+      this.journal.died,
     ])
     if (done !== true) return false
     this.told.refunded += amount
@@ -283,12 +283,6 @@ export class TestDevice {
       postings: [{ account, amount }],
       lastAnswer: null,
     })
-  }
-
-  /** Resolves when the process can no longer answer. */
-  async #stuck(): Promise<'UNKNOWN'> {
-    for (let turns = 0; turns < 20; turns += 1) await new Promise((resolve) => setImmediate(resolve))
-    return 'UNKNOWN'
   }
 
   #openKeys(): MemoryKeys {
