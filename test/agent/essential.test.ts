@@ -35,9 +35,7 @@ class Line {
     const line = new Line(twin, await twin.instance())
     await twin.rates({ print: 1 })
     await twin.lineItem(line.instanceId)
-    const order = { body: { instanceIds: [line.instanceId] } }
-    const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', order)
-    line.#token = (body as { token: string }).token
+    line.#token = await twin.enrollmentToken(line.instanceId)
     return line
   }
 

@@ -2,25 +2,20 @@
 import { generateKeyPairSync } from 'node:crypto'
 import { statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { pino } from 'pino'
 import { expect, onTestFinished, test } from 'vitest'
 import { openKeyFile } from '../../src/agent/adapters/key-file/key-file.ts'
-import { type Agent, composeAgent } from '../../src/agent/compose.ts'
-import { agentOptions } from '../../src/agent/settings.ts'
+import type { Agent } from '../../src/agent/compose.ts'
 import { HttpClient } from '../../src/client/http.ts'
 import { AGENT_ROTATE_KEY_PATH, keyRotation } from '../../src/protocol/local/rotate-key.ts'
-import { loadSettings } from '../../src/settings/load.ts'
-import { openTwin, text } from '../cloud/harness.ts'
+import { ALWAYS, openTwin } from '../cloud/harness.ts'
 import { temporaryDirectory } from './harness.ts'
+import { startAgent } from './start-agent.ts'
 
 test('it is replaced by another one that is provided, and by nothing else; neither file is touched', async () => {
   const twin = await openTwin()
   onTestFinished(() => twin[Symbol.asyncDispose]())
   twin.now = Date.now()
-  const instanceId = await twin.instance()
-  await twin.rates({ Print: 1 })
-  await twin.lineItem(instanceId, { quantity: 1_000, start: 0, end: 253_402_300_799_999 })
-  const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
+  const enrollmentToken = await twin.enrollmentToken(await twin.shop(ALWAYS))
   const directory = temporaryDirectory()
   const [first, second] = [join(directory, 'first.pem'), join(directory, 'second.pem')]
   for (const path of [first, second]) {
@@ -30,16 +25,7 @@ test('it is replaced by another one that is provided, and by nothing else; neith
   const idOf = async (path: string): Promise<string> => (await openKeyFile({ path, create: false })).signer.keyId
   const [firstId, secondId] = [await idOf(first), await idOf(second)]
   const start = async (keys: Readonly<Record<string, string>>): Promise<Agent> => {
-    const agent = await composeAgent(
-      loadSettings(agentOptions, {
-        file: null,
-        env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN: text(body, 'token') },
-        flags: { 'state-directory': join(directory, 'state'), 'socket-path': join(directory, 'agent.sock'), ...keys },
-        readText: () => '',
-      }),
-      { log: pino({ level: 'silent' }), push: null },
-    )
-    onTestFinished(() => agent.stop())
+    const agent = await startAgent({ directory, enrollmentToken, flags: keys })
     await expect.poll(() => agent.link.status().connected, { timeout: 10_000, interval: 20 }).toBe(true)
     return agent
   }

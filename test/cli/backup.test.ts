@@ -4,16 +4,15 @@ import { cpSync, existsSync, globSync, readFileSync, readdirSync, rmSync, statSy
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import Database from 'better-sqlite3'
-import { pino } from 'pino'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { type Agent, composeAgent } from '../../src/agent/compose.ts'
-import { agentOptions } from '../../src/agent/settings.ts'
+import type { Agent } from '../../src/agent/compose.ts'
 import { HttpClient } from '../../src/client/http.ts'
 import { accessResponseBody } from '../../src/protocol/service/access-request.ts'
-import { AGENT_STATUS_PATH, type AgentStatus, agentStatus } from '../../src/protocol/local/status.ts'
-import { loadSettings } from '../../src/settings/load.ts'
+import type { AgentStatus } from '../../src/protocol/local/status.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { type Twin, openTwin, pick, text } from '../cloud/harness.ts'
+import { Application } from '../agent/site.ts'
+import { startAgent } from '../agent/start-agent.ts'
+import { ALWAYS, type Twin, openTwin, pick } from '../cloud/harness.ts'
 import { PostgresSchema, runSql } from '../support/postgres-schema.ts'
 import { postgres } from '../support/servers.ts'
 
@@ -53,12 +52,9 @@ class Site {
     const twin = await openTwin((settings) => ({ ...settings, db }))
     onTestFinished(() => twin[Symbol.asyncDispose]())
     twin.now = Date.now()
-    const instanceId = await twin.instance()
-    await twin.rates({ Print: 1 })
-    await twin.lineItem(instanceId, { quantity: 1_000, start: 0, end: 253_402_300_799_999 })
+    const instanceId = await twin.shop({ quantity: 1_000, ...ALWAYS })
     const site = new Site(twin, instanceId)
-    const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
-    site.#token = text(body, 'token')
+    site.#token = await twin.enrollmentToken(instanceId)
     return site
   }
 
@@ -71,16 +67,8 @@ class Site {
   }
 
   async start(): Promise<Agent> {
-    const flags = { 'state-directory': this.state, 'socket-path': join(this.directory, 'agent.sock') }
-    const settings = loadSettings(agentOptions, {
-      file: null,
-      env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN: this.#token },
-      flags: { ...flags, 'sync-interval': '1s', 'sync-backoff-max': '1s' },
-      readText: () => '',
-    })
-    const agent = await composeAgent(settings, { log: pino({ level: 'silent' }), push: null })
-    onTestFinished(() => agent.stop())
-    return agent
+    const flags = { 'sync-interval': '1s', 'sync-backoff-max': '1s' }
+    return startAgent({ directory: this.directory, enrollmentToken: this.#token, flags })
   }
 
   /** Where it was before: the device knows no other address. */
@@ -103,12 +91,8 @@ class Site {
   }
 }
 
-async function until(agent: Agent, isSo: (status: AgentStatus) => boolean): Promise<AgentStatus> {
-  using client = new HttpClient({ address: `unix:${agent.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
-  const look = () => client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
-  await expect.poll(async () => isSo(await look()), { timeout: 20_000, interval: 20 }).toBe(true)
-  return await look()
-}
+const until = (agent: Agent, isSo: (status: AgentStatus) => boolean): Promise<AgentStatus> =>
+  new Application(agent).until(isSo)
 
 const ready = (agent: Agent) => until(agent, ({ accounts, connected }) => accounts.length > 0 && connected)
 const delivered = (agent: Agent) => until(agent, ({ backlog, connected }) => backlog === 0 && connected)

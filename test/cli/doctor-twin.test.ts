@@ -4,16 +4,13 @@ import { once } from 'node:events'
 import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { pino } from 'pino'
 import { expect, onTestFinished, test } from 'vitest'
 import { openKeyFile } from '../../src/agent/adapters/key-file/key-file.ts'
-import { composeAgent } from '../../src/agent/compose.ts'
-import { agentOptions } from '../../src/agent/settings.ts'
 import type { Examined } from '../../src/cli/doctor/examine.ts'
-import { loadSettings } from '../../src/settings/load.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { Application } from '../agent/site.ts'
-import { openTwin, text } from '../cloud/harness.ts'
+import { startAgent } from '../agent/start-agent.ts'
+import { ALWAYS, openTwin } from '../cloud/harness.ts'
 import { tallygate } from './outside.ts'
 
 const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
@@ -23,23 +20,13 @@ async function enrolled() {
   const twin = await openTwin()
   onTestFinished(() => twin[Symbol.asyncDispose]())
   twin.now = Date.now()
-  const instanceId = await twin.instance()
-  await twin.rates({ Print: 1 })
-  await twin.lineItem(instanceId, { quantity: 1_000, start: 0, end: 253_402_300_799_999 })
-  const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
+  const enrollmentToken = await twin.enrollmentToken(await twin.shop(ALWAYS))
   const directory = temporaryDirectory()
   const env = {
     TALLYGATE_AGENT_STATE_DIRECTORY: join(directory, 'state'),
     TALLYGATE_AGENT_SOCKET_PATH: join(directory, 'agent.sock'),
   }
-  const settings = loadSettings(agentOptions, {
-    file: null,
-    env: { ...env, TALLYGATE_AGENT_ENROLLMENT_TOKEN: text(body, 'token') },
-    flags: {},
-    readText: () => '',
-  })
-  const agent = await composeAgent(settings, { log: pino({ level: 'silent' }), push: null })
-  onTestFinished(() => agent.stop())
+  const agent = await startAgent({ directory, enrollmentToken })
   const { deviceId } = await new Application(agent).until(({ accounts, connected }) => accounts.length > 0 && connected)
   await agent.stop()
   const signIn = async (now = Date.now()) => (await check(['--json'], env, now))('sign-in')

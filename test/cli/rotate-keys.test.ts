@@ -1,32 +1,25 @@
 // Keys that are changed while twin and device work, as an operator changes them.
 import { existsSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { pino } from 'pino'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { type Agent, composeAgent } from '../../src/agent/compose.ts'
-import { agentOptions } from '../../src/agent/settings.ts'
-import { HttpClient } from '../../src/client/http.ts'
+import type { Agent } from '../../src/agent/compose.ts'
 import {
   chainPath,
   forgetSigningKey,
   openKeyRing,
   rotateSigningKey,
 } from '../../src/cloud/adapters/key-file/key-ring-file.ts'
-import { AGENT_STATUS_PATH, type AgentStatus, agentStatus } from '../../src/protocol/local/status.ts'
-import { loadSettings } from '../../src/settings/load.ts'
+import type { AgentStatus } from '../../src/protocol/local/status.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { type Twin, newKeyPair, openTwin, pick, text } from '../cloud/harness.ts'
+import { Application } from '../agent/site.ts'
+import { startAgent } from '../agent/start-agent.ts'
+import { ALWAYS, type Twin, newKeyPair, openTwin, pick } from '../cloud/harness.ts'
 import { PostgresSchema } from '../support/postgres-schema.ts'
 import { postgres } from '../support/servers.ts'
 import { tallygate } from './outside.ts'
 
-async function statusOf(agent: Agent): Promise<AgentStatus> {
-  using client = new HttpClient({ address: `unix:${agent.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
-  return await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
-}
-
-const until = (agent: Agent, isSo: (status: AgentStatus) => boolean): Promise<void> =>
-  expect.poll(async () => isSo(await statusOf(agent)), { timeout: 20_000, interval: 20 }).toBe(true)
+const until = (agent: Agent, isSo: (status: AgentStatus) => boolean): Promise<AgentStatus> =>
+  new Application(agent).until(isSo)
 
 interface Site {
   readonly twin: Twin
@@ -42,18 +35,9 @@ async function openSite(db: string | null): Promise<Site> {
   const twin = await openTwin((settings) => ({ ...settings, db }))
   onTestFinished(() => twin[Symbol.asyncDispose]())
   twin.now = Date.now()
-  const instanceId = await twin.instance()
-  await twin.rates({ Print: 1 })
-  await twin.lineItem(instanceId, { quantity: 1_000, start: 0, end: 253_402_300_799_999 })
-  const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
+  const instanceId = await twin.shop(ALWAYS)
+  const enrollmentToken = await twin.enrollmentToken(instanceId)
   const directory = temporaryDirectory()
-  const flags = { 'state-directory': join(directory, 'state'), 'socket-path': join(directory, 'agent.sock') }
-  const settings = loadSettings(agentOptions, {
-    file: null,
-    env: { TALLYGATE_AGENT_ENROLLMENT_TOKEN: text(body, 'token') },
-    flags: { ...flags, 'sync-interval': '1s', 'sync-backoff-max': '1s' },
-    readText: () => '',
-  })
   const newest = async (): Promise<number> => {
     const revision = await twin.call('GET', `/edge/api/v1/devices`)
     return Number(pick(revision.body, 'devices', 0, 'policies', 0, 'newest'))
@@ -63,8 +47,8 @@ async function openSite(db: string | null): Promise<Site> {
     keyFile: join(twin.settings.store.path, 'signing-key.pem'),
     instanceId,
     async start() {
-      const agent = await composeAgent(settings, { log: pino({ level: 'silent' }), push: null })
-      onTestFinished(() => agent.stop())
+      const flags = { 'sync-interval': '1s', 'sync-backoff-max': '1s' }
+      const agent = await startAgent({ directory, enrollmentToken, flags })
       await until(agent, ({ connected, accounts }) => connected && accounts.length > 0)
       return agent
     },
@@ -82,11 +66,9 @@ const signerOf = async (site: Site): Promise<string> => (await openKeyRing(site.
 
 /** With the key that the twin really signs by. */
 async function signsWith(site: Site, keyId: string): Promise<void> {
-  const body = { instanceIds: [site.instanceId] }
   await expect
     .poll(async () => {
-      const { body: issued } = await site.twin.call('POST', '/edge/api/v1/enrollment-tokens', { body })
-      const [header = ''] = text(issued, 'token').split('.')
+      const [header = ''] = (await site.twin.enrollmentToken(site.instanceId)).split('.')
       return (JSON.parse(Buffer.from(header, 'base64url').toString()) as { kid: string }).kid
     })
     .toBe(keyId)
@@ -119,7 +101,7 @@ function suite(name: string, db: () => Promise<string | null>): void {
       // It believes what the rules say, and no more than that.
       await again.stop()
       const last = await site.start()
-      expect((await statusOf(last)).conditions).toEqual([])
+      expect((await new Application(last).status()).conditions).toEqual([])
     })
 
     it('is the same after a restart of the twin, whose store knew the one before', async () => {

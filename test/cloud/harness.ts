@@ -20,6 +20,9 @@ export const MINUTE = 60_000
 export const HOUR = 60 * MINUTE
 export const DAY = 24 * HOUR
 
+/** The window of a line item that is open whatever the time is. */
+export const ALWAYS = { start: 0, end: 253_402_300_799_999 }
+
 export interface Reply {
   readonly status: number
   /** Parsed JSON; undefined when there is no body. See {@link pick}. */
@@ -191,6 +194,20 @@ export class Twin implements AsyncDisposable {
       body: { shortName: 'Test', accountId },
     })
     return text(body, 'id')
+  }
+
+  /** Makes an instance where `Print` costs a token, with the line item of {@link lineItemBody}; returns its id. */
+  async shop(change: LineItemChange = {}): Promise<string> {
+    const instanceId = await this.instance()
+    await this.rates({ Print: 1 })
+    await this.lineItem(instanceId, change)
+    return instanceId
+  }
+
+  /** With which a device enrolls once. */
+  async enrollmentToken(instanceId: string): Promise<string> {
+    const { body } = await this.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
+    return text(body, 'token')
   }
 
   /** Maps a line item that is elastic, in its window, and without series, but for what the change says. */

@@ -1,37 +1,30 @@
 // What the agent does when its disk fails under load, on the real programs and real file systems: it refuses with a code, keeps
 // what it has answered, and is back when the disk is, without anybody's help but that of a supervisor that starts it again.
 import { execFileSync, spawnSync } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import Database from 'better-sqlite3'
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { Applications } from '../../crash/site/applications.ts'
-import { copyDatabase, Site } from '../../crash/site/site.ts'
+import { copyDatabase, type Site } from '../../crash/site/site.ts'
 import { failingCalls } from '../../crash/trace/strace.ts'
 import { seeded } from '../../src/demo/random.ts'
 import { accountLedger } from '../../src/protocol/edge/administration.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { needsStrace } from '../support/strace.ts'
+import { provisionedSite } from './provisioned-site.ts'
 
 const timeout = 120_000
 
-let directory: string
 let site: Site
 beforeAll(async () => {
-  directory = mkdtempSync(join(tmpdir(), 'tallygate-disk-'))
-  site = await Site.make({ directory })
-  site.startTwin()
-  await site.twinReady()
-  await site.provision()
+  const opened = await provisionedSite()
+  site = opened.site
+  return opened.close
 })
 beforeEach(() => site.newDevice())
 afterEach(async () => {
   await site.agent?.end('SIGKILL')
-})
-afterAll(async () => {
-  await site[Symbol.asyncDispose]()
-  rmSync(directory, { recursive: true, force: true })
 })
 
 async function underLoad(): Promise<Applications> {
@@ -88,7 +81,7 @@ async function expectNothingLost(apps: Applications): Promise<void> {
 }
 
 const wal = (): string => join(site.agentState, 'journal.db-wal')
-const agentLog = (): string => readFileSync(join(directory, 'agent.log'), 'utf8')
+const agentLog = (): string => readFileSync(join(site.directory, 'agent.log'), 'utf8')
 
 describe('a disk that fails', { timeout }, () => {
   it.for([

@@ -1,39 +1,32 @@
 // What goes wrong in the field, on the real programs: a second agent on the same state, a power switch at the worst moment
 // of the first start, a disk that is full, a stop under load, an application that mixes up its requests.
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, rmSync, statfsSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { rmSync, statfsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { DeviceAudit } from '../../crash/audit/device.ts'
 import { Applications } from '../../crash/site/applications.ts'
 import { Service } from '../../crash/site/service.ts'
-import { copyDatabase, Site } from '../../crash/site/site.ts'
+import { copyDatabase, type Site } from '../../crash/site/site.ts'
 import { killedAt } from '../../crash/trace/strace.ts'
 import { HttpClient } from '../../src/client/http.ts'
 import { accountLedger, deviceList } from '../../src/protocol/edge/administration.ts'
 import { seeded } from '../../src/demo/random.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { needsStrace } from '../support/strace.ts'
+import { provisionedSite } from './provisioned-site.ts'
 
 const LIMIT_MS = 120_000
 
-let directory: string
 let site: Site
 beforeAll(async () => {
-  directory = mkdtempSync(join(tmpdir(), 'tallygate-field-'))
-  site = await Site.make({ directory })
-  site.startTwin()
-  await site.twinReady()
-  await site.provision()
+  const opened = await provisionedSite()
+  site = opened.site
+  return opened.close
 })
 beforeEach(() => site.newDevice())
 afterEach(async () => {
   await site.agent?.end('SIGKILL')
-})
-afterAll(async () => {
-  await site[Symbol.asyncDispose]()
-  rmSync(directory, { recursive: true, force: true })
 })
 
 function applications(run: string): Applications {

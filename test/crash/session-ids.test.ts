@@ -1,34 +1,27 @@
 // A session that an application opens while the device is offline keeps its id, on the device and in the cloud, whatever
 // happens to the device: on the real programs.
-import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { beforeAll, describe, expect, it } from 'vitest'
 import { z } from 'zod'
-import { Site } from '../../crash/site/site.ts'
+import type { Site } from '../../crash/site/site.ts'
 import { HttpClient } from '../../src/client/http.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
+import { provisionedSite } from './provisioned-site.ts'
 
 const session = z.object({ sessionId: z.string(), state: z.string() })
 
-let directory: string
 let site: Site
 let backup: string
 let id = ''
 beforeAll(async () => {
-  directory = mkdtempSync(join(tmpdir(), 'tallygate-ids-'))
-  backup = join(directory, 'backup')
-  site = await Site.make({ directory })
-  site.startTwin()
-  await site.twinReady()
-  await site.provision()
+  const opened = await provisionedSite()
+  site = opened.site
+  backup = join(site.directory, 'backup')
   site.startAgent()
   await site.agentServes()
-})
-afterAll(async () => {
-  await site[Symbol.asyncDispose]()
-  rmSync(directory, { recursive: true, force: true })
+  return opened.close
 })
 
 async function atAgent(): Promise<string> {

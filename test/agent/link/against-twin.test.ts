@@ -1,16 +1,10 @@
 // The link against the real twin: real HTTP, a real broker, real databases on the twin's side; only time is the test's.
-import { afterEach, expect, test } from 'vitest'
-import { createExchange, EXCHANGE_DEFAULTS } from '../../../src/agent/adapters/cloud-http/exchange.ts'
-import { createMqttPush, MQTT_DEFAULTS } from '../../../src/agent/adapters/mqtt/mqtt-push.ts'
+import { expect, onTestFinished, test } from 'vitest'
 import { lineAccount } from '../../../src/core/account.ts'
 import { openTwin, type Twin } from '../../cloud/harness.ts'
+import { deviceAt, hintsOnce } from './device-at-twin.ts'
 import { Disk } from './memory-journal.ts'
-import { TestDevice } from './test-device.ts'
-
-const stops: (() => Promise<void> | void)[] = []
-afterEach(async () => {
-  for (const stop of stops.splice(0).reverse()) await stop()
-})
+import type { TestDevice } from './test-device.ts'
 
 interface Site {
   readonly twin: Twin
@@ -22,33 +16,9 @@ interface Site {
 /** A device that is enrolled at a twin with one line item of 100 tokens. */
 async function openSite(change: Parameters<Twin['lineItem']>[1] = {}): Promise<Site> {
   const twin = await openTwin()
-  stops.push(() => twin[Symbol.asyncDispose]())
-  const instanceId = await twin.instance()
-  await twin.rates({ Print: 1 })
-  await twin.lineItem(instanceId, change)
-  const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
-  const { exchange, close } = createExchange(EXCHANGE_DEFAULTS)
-  stops.push(close)
-  const push = createMqttPush({
-    extraCa: null,
-    ...MQTT_DEFAULTS,
-    pause: async (_ms, signal) =>
-      signal.aborted ? undefined : new Promise((resolve) => signal.addEventListener('abort', () => resolve())),
-    fraction: () => 0,
-    now: () => performance.now(),
-  })
-  const device = await TestDevice.at({
-    exchange,
-    push,
-    begin: twin.now,
-    token: (body as { token: string }).token,
-    charged: { instanceId, lineItemId: 'ACT-1', account: lineAccount(instanceId, 'ACT-1', 0) },
-  })
-  stops.push(async () => {
-    const stopped = device.link.stop()
-    await device.settle()
-    await stopped
-  })
+  onTestFinished(() => twin[Symbol.asyncDispose]())
+  const instanceId = await twin.shop(change)
+  const device = await deviceAt(twin, instanceId, hintsOnce())
   return { twin, device, instanceId, used: () => twin.used(instanceId, 'ACT-1') }
 }
 

@@ -5,16 +5,15 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pino } from 'pino'
-import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
-import { createExchange, EXCHANGE_DEFAULTS } from '../../../src/agent/adapters/cloud-http/exchange.ts'
-import { createMqttPush, MQTT_DEFAULTS, type MqttPushOptions } from '../../../src/agent/adapters/mqtt/mqtt-push.ts'
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
+import type { MqttPushOptions } from '../../../src/agent/adapters/mqtt/mqtt-push.ts'
 import { LINK_DEFAULTS } from '../../../src/agent/app/link/limits.ts'
-import { lineAccount } from '../../../src/core/account.ts'
 import { Secret } from '../../../src/settings/option.ts'
 import { openTwin, type Twin } from '../../cloud/harness.ts'
 import { Authority, type Certified } from '../../support/certificates.ts'
 import { type BrokerGuard, guardedMosquitto } from '../../support/servers.ts'
-import { TestDevice } from './test-device.ts'
+import { deviceAt, hintsOnce } from './device-at-twin.ts'
+import type { TestDevice } from './test-device.ts'
 
 const users = { twin: randomUUID(), fleet: randomUUID() }
 const rights = [
@@ -37,11 +36,6 @@ beforeAll(async () => {
 afterAll(async () => {
   await authority[Symbol.asyncDispose]()
   await rm(directory, { recursive: true, force: true })
-})
-
-const stops: (() => Promise<void> | void)[] = []
-afterEach(async () => {
-  for (const stop of stops.splice(0).reverse()) await stop()
 })
 
 interface Site {
@@ -76,36 +70,15 @@ async function openSite(
     }),
     log,
   )
-  stops.push(() => twin[Symbol.asyncDispose]())
-  const instanceId = await twin.instance()
-  await twin.rates({ Print: 1 })
-  await twin.lineItem(instanceId)
-  const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
-  const { exchange, close } = createExchange(EXCHANGE_DEFAULTS)
-  stops.push(close)
-  const push = createMqttPush({
-    ...MQTT_DEFAULTS,
+  onTestFinished(() => twin[Symbol.asyncDispose]())
+  const instanceId = await twin.shop()
+  const push = hintsOnce({
     extraCa: authority.certificate,
     username: 'fleet',
     password: users.fleet,
-    pause: async (_ms, signal) =>
-      signal.aborted ? undefined : new Promise((resolve) => signal.addEventListener('abort', () => resolve())),
-    fraction: () => 0,
-    now: () => performance.now(),
     ...change.push,
   })
-  const device = await TestDevice.at({
-    exchange,
-    push,
-    begin: twin.now,
-    token: (body as { token: string }).token,
-    charged: { instanceId, lineItemId: 'ACT-1', account: lineAccount(instanceId, 'ACT-1', 0) },
-  })
-  stops.push(async () => {
-    const stopped = device.link.stop()
-    await device.settle()
-    await stopped
-  })
+  const device = await deviceAt(twin, instanceId, push)
   await device.start()
   await device.settle()
   return { twin, said, device, instanceId }

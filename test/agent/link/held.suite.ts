@@ -1,11 +1,9 @@
 // What an administrator decides about a device, and what becomes of the usage that it has recorded and not delivered: the real twin
 // over HTTP, the real link and ledger of a device, and only time and the network in the hands of the test.
-import { afterEach, describe, expect, it } from 'vitest'
-import { createExchange, EXCHANGE_DEFAULTS } from '../../../src/agent/adapters/cloud-http/exchange.ts'
-import { lineAccount } from '../../../src/core/account.ts'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import { deviceState } from '../../../src/protocol/edge/administration.ts'
 import { openTwin, type SettingsChange, type Twin } from '../../cloud/harness.ts'
-import { TestDevice } from './test-device.ts'
+import { deviceAt } from './device-at-twin.ts'
 
 const DAY = 86_400_000
 const TOKEN = 1_000_000n
@@ -13,48 +11,14 @@ const TOKEN = 1_000_000n
 /** @param settings of a twin over a store that is empty */
 export function heldSuite(name: string, settings: () => Promise<SettingsChange>): void {
   describe(`a device that is held back, at ${name}`, () => {
-    const stops: (() => Promise<void> | void)[] = []
-    afterEach(async () => {
-      for (const stop of stops.splice(0).reverse()) await stop()
-    })
-
     async function openSite() {
       const twin = await openTwin(await settings())
-      stops.push(() => twin[Symbol.asyncDispose]())
-      const instanceId = await twin.instance()
-      await twin.rates({ Print: 1 })
-      await twin.lineItem(instanceId, { quantity: 1_000 })
-      return { twin, instanceId }
-    }
-
-    const tokenFor = async ({ twin, instanceId }: { twin: Twin; instanceId: string }): Promise<string> => {
-      const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', {
-        body: { instanceIds: [instanceId] },
-      })
-      return (body as { token: string }).token
+      onTestFinished(() => twin[Symbol.asyncDispose]())
+      return { twin, instanceId: await twin.shop({ quantity: 1_000 }) }
     }
 
     async function join(site: { twin: Twin; instanceId: string }) {
-      const { exchange, close } = createExchange(EXCHANGE_DEFAULTS)
-      stops.push(close)
-      const device = await TestDevice.at({
-        exchange,
-        push: {
-          run: async (_order, signal) => new Promise((resolve) => signal.addEventListener('abort', () => resolve())),
-        },
-        begin: site.twin.now,
-        token: await tokenFor(site),
-        charged: {
-          instanceId: site.instanceId,
-          lineItemId: 'ACT-1',
-          account: lineAccount(site.instanceId, 'ACT-1', 0),
-        },
-      })
-      stops.push(async () => {
-        const stopped = device.link.stop()
-        await device.settle()
-        await stopped
-      })
+      const device = await deviceAt(site.twin, site.instanceId)
       await device.start()
       await device.settle()
       const id = device.link.status().deviceId ?? ''
@@ -110,7 +74,7 @@ export function heldSuite(name: string, settings: () => Promise<SettingsChange>)
       expect((await shown()).outstanding.map(({ unreported }) => unreported)).toEqual([0n])
 
       site.twin.now += 2_000
-      device.token = await tokenFor(site)
+      device.token = await site.twin.enrollmentToken(site.instanceId)
       await device.restart()
       await device.sync()
       expect(device.link.status()).toMatchObject({ hold: null, fenced: false, incarnation: 2 })
@@ -131,7 +95,7 @@ export function heldSuite(name: string, settings: () => Promise<SettingsChange>)
       device.network.faults = ['LOSE_ANSWER']
       await device.sync()
       expect(await device.charge(1n * TOKEN)).toBe('GRANTED')
-      device.token = await tokenFor(site)
+      device.token = await site.twin.enrollmentToken(site.instanceId)
       for (const fault of ['LOSE_ANSWER', 'LOSE_REQUEST', 'LOSE_ANSWER', 'LOSE_ANSWER', 'REPEAT_REQUEST'] as const) {
         await device.restart({ reboot: fault === 'LOSE_REQUEST' })
         device.network.faults = [fault]
@@ -159,7 +123,7 @@ export function heldSuite(name: string, settings: () => Promise<SettingsChange>)
       for (let rounds = 0; rounds < 3; rounds += 1) await device.sync()
       expect(await device.charge(1n * TOKEN)).toBe('REFUSED')
       await pass(2_000)
-      device.token = await tokenFor(site)
+      device.token = await site.twin.enrollmentToken(site.instanceId)
       await device.restart()
       for (let rounds = 0; rounds < 3; rounds += 1) await device.sync()
       expect(device.link.status()).toMatchObject({ hold: null, incarnation: 2, backlog: 0 })

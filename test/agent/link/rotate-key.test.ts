@@ -1,57 +1,30 @@
 // A device replaces its key while it goes on deciding: the link of the device against the real twin, over real HTTP.
 import { cp, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { beforeEach, describe, expect, onTestFinished, test } from 'vitest'
 import { EXCHANGE_DEFAULTS, createExchange } from '../../../src/agent/adapters/cloud-http/exchange.ts'
-import { lineAccount } from '../../../src/core/account.ts'
 import { type DeviceState, auditList, deviceEvidence, deviceState } from '../../../src/protocol/edge/administration.ts'
 import { namedKey } from '../../../src/protocol/signing.ts'
 import { type Twin, openTwin } from '../../cloud/harness.ts'
+import { deviceAt } from './device-at-twin.ts'
 import { FAULTS } from './faulty-network.ts'
 import type { KeyPlace } from './memory-keys.ts'
-import { TestDevice } from './test-device.ts'
+import type { TestDevice } from './test-device.ts'
 
 const TOKEN = 1_000_000n
-
-const stops: (() => Promise<void> | void)[] = []
-afterEach(async () => {
-  for (const stop of stops.splice(0).reverse()) await stop()
-})
 
 let twin: Twin
 let instanceId: string
 let backup: string
 beforeEach(async () => {
   twin = await openTwin()
-  stops.push(() => twin[Symbol.asyncDispose]())
-  instanceId = await twin.instance()
-  await twin.rates({ Print: 1 })
-  await twin.lineItem(instanceId, { quantity: 1_000 })
+  onTestFinished(() => twin[Symbol.asyncDispose]())
+  instanceId = await twin.shop({ quantity: 1_000 })
   backup = join(twin.directory, 'backup')
 })
 
-/** A device that is enrolled, and has not been started. */
-async function makeDevice(): Promise<TestDevice> {
-  const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
-  const { exchange, close } = createExchange(EXCHANGE_DEFAULTS)
-  const device = await TestDevice.at({
-    exchange,
-    push: { run: async (_, signal) => new Promise((resolve) => signal.addEventListener('abort', () => resolve())) },
-    begin: twin.now,
-    token: (body as { token: string }).token,
-    charged: { instanceId, lineItemId: 'ACT-1', account: lineAccount(instanceId, 'ACT-1', 0) },
-  })
-  stops.push(async () => {
-    const stopped = device.link.stop()
-    await device.settle()
-    await stopped
-    close()
-  })
-  return device
-}
-
 async function joined(): Promise<TestDevice> {
-  const device = await makeDevice()
+  const device = await deviceAt(twin, instanceId)
   await device.start()
   await device.settle()
   expect(device.conditions).toEqual([])
@@ -175,7 +148,7 @@ test('offline the order is kept, over restarts, and carried out with the connect
 })
 
 test('a device that is not enrolled, or is stopping, says that it cannot', async () => {
-  const device = await makeDevice()
+  const device = await deviceAt(twin, instanceId)
   device.token = null
   await device.start()
   await device.settle()
@@ -322,7 +295,7 @@ describe('a twin that was restored from a backup', () => {
   /** The twin listens elsewhere after each start. */
   const follow = (device: TestDevice): void => {
     const { exchange, close } = createExchange(EXCHANGE_DEFAULTS)
-    stops.push(close)
+    onTestFinished(close)
     device.network.intercept = (request) => {
       const url = new URL(request.url)
       url.port = new URL(twin.cloud.address).port
@@ -373,7 +346,7 @@ describe('a twin that was restored from a backup', () => {
 describe('somebody who has a copy of the key', () => {
   /** The same key and ledger, on another machine. */
   async function copyOf(device: TestDevice): Promise<TestDevice> {
-    const copy = await makeDevice()
+    const copy = await deviceAt(twin, instanceId)
     copy.disk = device.disk.copy()
     Object.assign(copy.keyPlace, device.keyPlace)
     await copy.start()

@@ -83,8 +83,7 @@ async function open(intervalMs: number): Promise<{ twin: Twin; instanceId: strin
   await twin.rates({ Print: 1.7 })
   const around = { start: Date.now() - DAY, end: Date.now() + DAY }
   await twin.lineItem(instanceId, { ...around, quantity: 1_000_000 })
-  const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
-  const device = new Device((body as { token: string }).token)
+  const device = new Device(await twin.enrollmentToken(instanceId))
   device.start()
   await device.until(({ accounts }) => accounts.some(({ granted }) => granted > 0n))
   return { twin, instanceId, device }
