@@ -53,7 +53,7 @@ export function decide(
   mode: Mode,
 ): Decision {
   const taken: Taken = new Map()
-  const caveats = new Set<Caveat>()
+  const caveats: Caveat[] = []
   const rulingOf = rulingsFor(request.requester.dictionary)
   const items = request.items.map((item) =>
     decideItem(policy, request.requester, rulingOf, item, clock, roomOf, taken, caveats),
@@ -63,7 +63,7 @@ export function decide(
   }
   const postings: Posting[] = []
   for (const [account, amount] of taken) postings.push({ account, amount })
-  return { items, postings, caveats: [...caveats] }
+  return { items, postings, caveats }
 }
 
 /** What this request has taken so far, by account, in order of first mention. */
@@ -81,7 +81,7 @@ function decideItem(
   clock: ClockReading,
   roomOf: RoomOf,
   taken: Taken,
-  caveats: Set<Caveat>,
+  caveats: Caveat[],
 ): ItemOutcome {
   const view = policy.item(item.name, item.version, clock)
   if (!view.rated) return refused('ITEM_NOT_RATED', [])
@@ -129,12 +129,16 @@ function decideItem(
     payer: { accounts, candidate, inArrears },
     charged,
   } of shares) {
-    if (inArrears && charged > 0n) caveats.add('ESSENTIAL_OFFLINE')
-    if (candidate.undecided) caveats.add('CLOCK_UNDECIDED_ALLOWED')
+    if (inArrears && charged > 0n) addOnce(caveats, 'ESSENTIAL_OFFLINE')
+    if (candidate.undecided) addOnce(caveats, 'CLOCK_UNDECIDED_ALLOWED')
     if (charged === 0n) continue
     for (const { account } of accounts) taken.set(account, (taken.get(account) ?? 0n) + charged)
   }
   return granted(shares)
+}
+
+function addOnce(caveats: Caveat[], caveat: Caveat): void {
+  if (!caveats.includes(caveat)) caveats.push(caveat)
 }
 
 /** The rate of each candidate for one requested item; a formula that several of them share is evaluated once. */

@@ -205,12 +205,12 @@ export class Access {
     const above = decision.caveats.includes('ESSENTIAL_OFFLINE') ? aboveGrantOf(ledger, postings) : NOTHING
     const allowances = above.size === 0 ? NOTHING : allowancesOf(ledger, postings, above, policy)
     const text = accessEntryText(entry, above)
-    const facts = keepsFacts ? { facts: factsText(call.apiVersion, seen, request.requester.dictionary) } : {}
+    const facts = keepsFacts ? factsText(call.apiVersion, seen, request.requester.dictionary) : null
     const { hold } = call
     const tokens = hold === undefined ? 0n : tokensOf(decision)
     hold?.spend(tokens)
     const recorded = ledger
-      .record({ n, body: text, moves: 'used', postings, allowances, lastAnswer, ...facts })
+      .record({ n, body: text, moves: 'used', postings, allowances, lastAnswer, facts })
       .then((durability) => {
         if (lastAnswer !== null) lastAnswers.settle(lastAnswer)
         return { body: answer, policyRevision, caveats: decision.caveats, durability }

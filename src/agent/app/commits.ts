@@ -152,7 +152,7 @@ export class Commits {
       }
     }
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ ...decided, resolve, reject })
+      this.#waiting.push({ entry, atOnce: decided.atOnce, later: decided.later, resolve, reject })
       this.#schedule()
     })
   }

@@ -175,8 +175,8 @@ export interface PendingEntry {
   /** For accounts of essential line items: how far their use may be above what is granted. Absent: not at all. */
   readonly allowances?: ReadonlyMap<AccountId, Micro>
   readonly lastAnswer: LastAnswer | null
-  /** What the decision was made by, besides rules and body: kept beside the entry, never sent. Absent: nothing is kept. */
-  readonly facts?: string
+  /** What the decision was made by, besides rules and body: kept beside the entry, never sent. Absent, or null: nothing is kept. */
+  readonly facts?: string | null
   /** The session that it changes, as it stands afterwards: durable with the entry, or not at all. */
   readonly session?: StoredSession
 }

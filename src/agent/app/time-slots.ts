@@ -19,8 +19,7 @@ export class TimeSlots {
 
   /** An instant before the last one has its place too, as far as the ring reaches back. */
   add(amount: Micro, sinceBoot: number): void {
-    this.#turnTo(sinceBoot)
-    const slot = this.#slotAt(sinceBoot)
+    const slot = this.#turnTo(sinceBoot)
     if (slot <= this.#slot - this.#amounts.length) return
     const index = this.#indexOf(slot)
     this.#amounts[index] = (this.#amounts[index] ?? 0n) + amount
@@ -43,12 +42,14 @@ export class TimeSlots {
     return this.#amounts.every((amount) => amount === 0n)
   }
 
-  #turnTo(sinceBoot: number): void {
+  /** Returns the slot of the instant. */
+  #turnTo(sinceBoot: number): number {
     const slot = this.#slotAt(sinceBoot)
     for (let next = this.#slot + 1; next <= slot && next <= this.#slot + this.#amounts.length; next += 1) {
       this.#amounts[this.#indexOf(next)] = 0n
     }
     if (slot > this.#slot) this.#slot = slot
+    return slot
   }
 
   #slotAt(sinceBoot: number): number {

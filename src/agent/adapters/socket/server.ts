@@ -318,7 +318,9 @@ class Door implements SocketServer {
       if (socket.destroyed) call()
       else socket.once('close', call)
     }
-    const asked = { target, url, headers, body, ...admitted, onDisconnect }
+    const { owner, hold } = admitted
+    const administers = this.#administers(socket)
+    const asked = { target, url, headers, body, owner, administers, ...(hold === null ? {} : { hold }), onDisconnect }
     this.#wait(
       answer,
       () => answerSession(sessions, asked),
@@ -364,9 +366,13 @@ class Door implements SocketServer {
       if (error instanceof CodedError) return error
       throw error
     }
-    const hold = rules.holdOf(caller)
-    const administers = rules.isIn(caller, 'administer')
-    return { owner: callerName(caller), administers, ...(hold === null ? {} : { hold }) }
+    return { owner: callerName(caller), hold: rules.holdOf(caller) }
+  }
+
+  /** Of somebody who was admitted. */
+  #administers(connection: Socket): boolean {
+    const caller = this.#callers.get(connection)
+    return caller === undefined || this.#options.callers?.rules.isIn(caller, 'administer') === true
   }
 
   #status(connection: Socket): Reply {
@@ -457,11 +463,10 @@ function divert(server: Server, enter: (socket: Socket) => void): (socket: Socke
 
 interface Admission {
   readonly owner: string | null
-  readonly administers: boolean
-  readonly hold?: Hold
+  readonly hold: Hold | null
 }
 
-const ANYBODY: Admission = { owner: null, administers: true }
+const ANYBODY: Admission = { owner: null, hold: null }
 
 type Answer = (reply: Reply) => void
 type AccessTarget = Extract<Route, { to: 'access' }>
@@ -478,7 +483,7 @@ function callOf(
 ): AccessCall | CodedError {
   try {
     const call = { apiVersion, instanceId, text, body: value, repeat: repetitionOf(headers, owner) }
-    return hold === undefined ? call : { ...call, hold }
+    return hold === null ? call : { ...call, hold }
   } catch (error) {
     if (error instanceof CodedError) return error
     throw error
