@@ -1,13 +1,18 @@
-/** A backup must never be written over the database that it is made of, under whatever name: that would destroy it. */
+/**
+ * A backup must never be written over the database that it is made of, under whatever name: that would destroy it. Nor in the
+ * place of what is no file, such as /dev/null.
+ */
 import { realpathSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import { CodedError } from '../protocol/errors.ts'
+import { isNoFile } from './whole-file.ts'
 
 /** What belongs to a database, beside it. */
 const SUFFIXES = ['', '-wal', '-shm', '-journal', '-slack']
 
-/** @throws CodedError USAGE when `to` is the database or one of its files */
+/** @throws CodedError USAGE when `to` is the database or one of its files, OUTPUT_UNWRITABLE when it is no file */
 export function refuseItself(database: string, to: string): void {
+  if (isNoFile(to)) throw new CodedError('OUTPUT_UNWRITABLE', `${to} is no file: a backup cannot take its place.`)
   if (!SUFFIXES.some((suffix) => isSame(`${database}${suffix}`, to))) return
   throw new CodedError('USAGE', `${to} belongs to the database itself: name another file for the backup.`)
 }
