@@ -141,7 +141,9 @@ export class HttpClient implements Disposable {
   #unreachable(cause: Error): CodedError {
     const { code } = cause as { code?: unknown }
     const reason = typeof code === 'string' ? (REASONS[code] ?? code) : cause.message
-    return new CodedError(this.#options.unreachable, `${this.#options.address}: ${reason}.`, { cause })
+    return new CodedError(this.#options.unreachable, `${withoutCredentials(this.#options.address)}: ${reason}.`, {
+      cause,
+    })
   }
 }
 
@@ -151,6 +153,11 @@ const REASONS: Readonly<Record<string, string>> = {
   ECONNRESET: 'the connection was cut',
   EACCES: 'this user may not connect',
   ENOTFOUND: 'there is no such host',
+}
+
+/** An address may hold a password, and a message may end in a log. */
+function withoutCredentials(address: string): string {
+  return address.replace(/\/\/[^/?#]*@/, '//')
 }
 
 /** A refusing answer as an error. */

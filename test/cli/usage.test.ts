@@ -69,9 +69,20 @@ test('a file that cannot be written is OUTPUT_UNWRITABLE, exit code 73', async (
 
 test.each([
   ['--from', 'yesterday'],
+  ['--from', '2026-02-30'],
+  ['--to', '2026-04-31T00:00Z'],
+  ['--from', '2026'],
+  ['--from', '20260501'],
+  ['--from', '1780000000'],
   ['--after', 'x'],
   ['--format', 'xml'],
   ['--instance', 'x'],
 ])('%s %s is USAGE', async (flag, value) => {
   expect(await exported('http://127.0.0.1:1/dm', [flag, value])).toMatchObject({ code: 64, out: '' })
+})
+
+test('the beginning of time, a leap day and an instant of its own zone are times', async () => {
+  for (const time of ['0', '1780000000000', '2028-02-29', '2026-05-01T00:30:00.5+02:00']) {
+    expect((await exported('http://127.0.0.1:1/dm', ['--from', time])).code, time).toBe(69)
+  }
 })

@@ -61,6 +61,13 @@ test.each([
 })
 
 describe('nobody answering is the caller’s code:', () => {
+  test('without the password that its address may hold', async () => {
+    using client = new HttpClient({ address: 'http://ann:secret@127.0.0.1:1/x', unreachable: 'CLOUD_UNREACHABLE' })
+    await expect(client.text({ method: 'GET', path: '/' })).rejects.toMatchObject({
+      message: 'http://127.0.0.1:1/x: nobody listens there.',
+    })
+  })
+
   test('no such socket', async () => {
     using client = new HttpClient({ address: `unix:${directory}/no.sock`, unreachable: 'AGENT_UNREACHABLE' })
     await expect(client.call({ method: 'GET', path: '/' })).rejects.toMatchObject({

@@ -70,13 +70,21 @@ function isStream(output: Output): output is Output & DrainSource {
   return 'once' in output
 }
 
+/** Fewer milliseconds, apart from none, are a year, a date or seconds: before 1973 nothing was used. */
+const MILLISECONDS_MIN = 100_000_000_000
+
 function timeArgument(text: string): number {
-  if (/^\d{1,15}$/.test(text)) return Number(text)
-  const ms = /^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d))?$/.test(text)
-    ? Date.parse(text)
-    : Number.NaN
-  if (ms >= 0) return ms
+  const ms = /^\d{1,15}$/.test(text) ? Number(text) : instantOf(text)
+  if (ms === 0 || ms >= MILLISECONDS_MIN) return ms
   throw new InvalidArgumentError('It takes 2026-05-01, 2026-05-01T00:00Z, or POSIX milliseconds.')
+}
+
+/** NaN for a day that its month does not have, too. */
+function instantOf(text: string): number {
+  const [, day = ''] = /^(\d{4}-\d\d-\d\d)(?:T\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d))?$/.exec(text) ?? []
+  const midnight = Date.parse(day)
+  if (Number.isNaN(midnight) || new Date(midnight).toISOString().slice(0, day.length) !== day) return Number.NaN
+  return Date.parse(text)
 }
 
 function cursorArgument(text: string): string {
