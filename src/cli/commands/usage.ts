@@ -83,7 +83,7 @@ function timeArgument(text: string): number {
 function instantOf(text: string): number {
   const [, day = ''] = /^(\d{4}-\d\d-\d\d)(?:T\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d))?$/.exec(text) ?? []
   const midnight = Date.parse(day)
-  if (Number.isNaN(midnight) || new Date(midnight).toISOString().slice(0, day.length) !== day) return Number.NaN
+  if (Number.isNaN(midnight) || !new Date(midnight).toISOString().startsWith(day)) return Number.NaN
   return Date.parse(text)
 }
 

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Sqlite from 'better-sqlite3'
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { claimStore } from '../../../src/cloud/adapters/sqlite/claim-store.ts'
 import { openDatabase } from '../../../src/cloud/adapters/sqlite/database.ts'
 import { openSqliteStore } from '../../../src/cloud/adapters/sqlite/store.ts'
 import type { CodedError } from '../../../src/protocol/errors.ts'
@@ -54,6 +55,21 @@ describe('a database file', () => {
     write()
     other.close()
     await store.close()
+  })
+
+  it('is for its owner only, with what belongs to it, whatever the process leaves to others', async () => {
+    const before = process.umask(0)
+    try {
+      const release = claimStore(`${path}.lock`)
+      const store = open(path)
+      for (const name of [path, `${path}-wal`, `${path}-shm`, `${path}.lock`]) {
+        expect(statSync(name).mode & 0o777, name).toBe(0o600)
+      }
+      await store.close()
+      release()
+    } finally {
+      process.umask(before)
+    }
   })
 
   it('keeps what was committed over a restart', async () => {

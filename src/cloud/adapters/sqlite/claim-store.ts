@@ -4,7 +4,7 @@
  */
 import Sqlite from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
-import { coded } from './database.ts'
+import { coded, makeForOwner } from './database.ts'
 
 /** How long to wait for a process that is just ending, ms. */
 const WAIT_MS = 1_000
@@ -17,6 +17,7 @@ const WAIT_MS = 1_000
 export function claimStore(path: string): () => void {
   let lock: Sqlite.Database | undefined
   try {
+    makeForOwner(path)
     lock = new Sqlite(path, { timeout: WAIT_MS })
     const held = lock
     held.exec('BEGIN EXCLUSIVE')

@@ -2,7 +2,7 @@
  * Opens a database file so that a commit survives a power cut, and brings its tables up to date. Whatever SQLite promises
  * is asked for at every open and read back: a setting that did not take is a start that does not happen.
  */
-import { existsSync } from 'node:fs'
+import { closeSync, existsSync, openSync } from 'node:fs'
 import Sqlite from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
@@ -23,6 +23,7 @@ const BUSY_TIMEOUT_MS = 5_000
 export function openDatabase(path: string, { check }: { readonly check: boolean }): Database {
   let database: Database | undefined
   try {
+    makeForOwner(path)
     database = connect(path)
     own(database, path)
     if (check) verify(database, path)
@@ -44,6 +45,19 @@ export function openReader(path: string): Database {
   } catch (error) {
     database?.close()
     throw coded(error, path)
+  }
+}
+
+/**
+ * Whoever may write it could write the bill, and requesters are named in it: it is for its owner only, whatever directory it
+ * is in. What SQLite puts beside it gets the same permissions. A file that is there keeps its own.
+ */
+export function makeForOwner(path: string): void {
+  if (existsSync(path)) return
+  try {
+    closeSync(openSync(path, 'ax', 0o600))
+  } catch {
+    // Whoever opens it is told why.
   }
 }
 
