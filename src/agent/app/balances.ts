@@ -1,7 +1,7 @@
 /**
- * The counters of every account in memory, what is on its way to the journal included. The room of an account that is
- * counted down is never negative: a charge that does not fit throws before anything changes, because it was decided
- * on the room that this class gave.
+ * The counters of every account in memory, what is on its way to the journal included. No account that is counted
+ * down is used beyond its grant and its allowance: a charge that does not fit throws before anything changes, because it
+ * was decided on the room that this class gave.
  */
 import type { AccountId, Posting } from '../../core/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/amount.ts'
@@ -38,7 +38,7 @@ export class Balances {
     for (const [account, state] of accounts) {
       const held: Held = { ...state, lowAt: 0n }
       if (!held.unlimited && room(held) < -(held.allowance ?? 0n))
-        throw new Error(`invariant: room of ${account} is not negative`)
+        throw new Error(`invariant: ${account} is within its grant and its allowance`)
       held.lowAt = lowMark(held)
       this.#held.set(account, held)
     }

@@ -1,7 +1,7 @@
 /**
  * The journal over one open database: every method is one transaction, synchronous, and either happened when it returns
- * or did not when it throws. It re-checks on its own what must hold on disk (entries without gaps, `U - F + R <= G`), so
- * that a mistake above it ends the process and never becomes a balance.
+ * or did not when it throws. It re-checks on its own what must hold on disk (entries without gaps, no account used beyond
+ * its grant and its allowance), so that a mistake above it ends the process and never becomes a balance.
  */
 import { existsSync, statSync } from 'node:fs'
 import type Database from 'better-sqlite3'
