@@ -8,21 +8,9 @@ import type Database from 'better-sqlite3'
 import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
 import { SESSION_REST_MS } from '../../../core/session.ts'
-import {
-  type EntryBodyWire,
-  SEGMENT_ACCOUNTS_MAX,
-  SEGMENT_BYTES_MAX,
-  SEGMENT_COUNTERS_BYTES_MAX,
-  SEGMENT_ENTRIES_BYTES_MAX,
-  SEGMENT_ENTRIES_MAX,
-  SEGMENT_SESSIONS_BYTES_MAX,
-  SEGMENT_TEXT_MAX,
-  type SegmentWire,
-} from '../../../protocol/edge/sync.ts'
-import { SEGMENT_SESSIONS_MAX, type SessionSnapshot } from '../../../protocol/edge/sessions.ts'
-import { CHAIN_START, entryHash, sha256 } from '../../../protocol/signing.ts'
+import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
+import { CHAIN_START, entryHash } from '../../../protocol/signing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import { counterBytesMax } from '../../app/counter-bytes.ts'
 import type {
   AccountState,
   ClockStamp,
@@ -34,12 +22,30 @@ import type {
   SealedSegment,
   Snapshot,
   StoredAnswer,
-  StoredClock,
   StoredGrant,
   StoredPolicy,
 } from '../../app/journal.ts'
-import { segmentWants } from './segment-wants.ts'
 import type { AccountMove, Batch, FoundEntry, JournalLimits, PreparedSeal } from './journal-calls.ts'
+import {
+  type AccountRow,
+  type AnswerRow,
+  type ArrearsRow,
+  type EntryRow,
+  type JournalStatements,
+  type PolicyRow,
+  type RescueRow,
+  type SegmentRow,
+  type SessionRow,
+  type StateRow,
+  answerOf,
+  clockOf,
+  grantOf,
+  policyOf,
+  segmentOf,
+  stampValues,
+  statementsOf,
+} from './journal-statements.ts'
+import { type SealPlan, planSegment } from './plan-segment.ts'
 
 const PAGE_BYTES = 4096
 
@@ -71,87 +77,6 @@ const LOG_BYTES_KEPT = 1024 * 1024
 /** Rows that one clean-up deletes at most: it runs between commits. */
 const PRUNE_ROWS = 2_000
 
-interface StateRow {
-  incarnation: bigint
-  fenced: bigint
-  entry_base: bigint
-  last_entry: bigint
-  entry_head: string
-  sealed_entry: bigint
-  sealed_head: string
-  acked_entry: bigint
-  acked_head: string
-  last_seq: bigint
-  segment_head: string
-  grant_term: bigint | null
-  grant_lifetime_ms: bigint | null
-  grant_expires_at: bigint | null
-  grant_aged_ms: bigint | null
-  clock_boot_id: string | null
-  clock_since_boot: bigint | null
-  clock_earliest: bigint | null
-  clock_latest: bigint | null
-}
-
-interface AccountRow {
-  id: string
-  granted: bigint
-  used: bigint
-  refunded: bigint
-  returned: bigint
-  exhausted: bigint
-  unlimited: bigint
-  overdraft: bigint
-  metered: bigint
-  reserved: bigint
-  allowance: bigint
-  burned: bigint
-  sealed_used: bigint
-  sealed_refunded: bigint
-  sealed_returned: bigint
-}
-
-interface ArrearsRow {
-  incarnation: bigint
-  entry_base: bigint
-  acked_entry: bigint
-  sealed_entry: bigint
-  sealed_head: string
-  last_entry: bigint
-  last_head: string
-}
-
-interface SegmentRow {
-  incarnation: bigint
-  seq: bigint
-  hash: string
-  document: string
-  answer: string | null
-  final: bigint
-  last_entry_id: bigint
-  state: 'UNACKNOWLEDGED' | 'ACKNOWLEDGED' | 'ABANDONED'
-}
-
-/** What {@link JournalStore.prepareSeal} has worked out and {@link JournalStore.storeSeal} makes durable. */
-interface SealPlan {
-  readonly incarnation: number
-  readonly seq: number
-  readonly hash: string
-  readonly final: boolean
-  readonly lastEntry: number
-  readonly head: string
-  readonly counters: ReadonlyMap<AccountId, SealedCounters>
-  readonly returns: SealOrder['returns']
-  readonly sessionIds: readonly string[]
-  readonly arrears: { readonly incarnation: bigint; readonly sealedEntry: bigint; readonly head: string } | null
-}
-
-interface SealedCounters {
-  used: Micro
-  refunded: Micro
-  returned: Micro
-}
-
 export class JournalStore {
   /**
    * Whether the disk still holds the space that is set aside. While it does not, free pages of the database take its
@@ -160,7 +85,7 @@ export class JournalStore {
   hasSlack = true
   readonly #database: Database.Database
   readonly #limits: JournalLimits
-  readonly #statements: ReturnType<typeof prepareStatements>
+  readonly #statements: JournalStatements
   readonly #transaction: Database.Transaction<(work: () => unknown) => unknown>
   /** Sets the limit of the database to what entries may take; the other one, to what the last deliveries may take, too. */
   readonly #allowPages: Database.Statement
@@ -292,71 +217,18 @@ export class JournalStore {
     })
   }
 
-  /** Works out the next segment: what it says is fixed from here on, whatever is appended before it is stored. */
+  /** The text of the next segment, to be signed. */
   prepareSeal(order: SealOrder): PreparedSeal {
     this.#plan = null
-    const state = this.#state()
     const identity = this.#identity()
-    if (identity === null || state.incarnation === 0n) throw new Error('invariant: only an attached device seals')
+    if (identity === null || this.#state().incarnation === 0n) {
+      throw new Error('invariant: only an attached device seals')
+    }
     if (this.#statements.segmentInFlight.get() !== undefined) {
       throw new Error('invariant: one unacknowledged segment at most')
     }
-
-    const arrears = this.#arrears()
-    const entries = this.#sealable(state, order, arrears === null)
-    let head = state.sealed_head
-    for (const body of entries.bodies) head = entryHash(head, body)
-    const lastEntry = Number(state.sealed_entry) + entries.bodies.length
-    const isComplete = lastEntry === Number(state.last_entry)
-    if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
-    const arrearsLeft = arrears?.left ?? 0
-    const final = order.final && isComplete && entries.isAllTold && arrearsLeft === 0
-
-    const seq = Number(state.last_seq) + 1
-    const incarnation = Number(state.incarnation)
-    const sessions = this.#unsealedSessions()
-    const withoutWants: SegmentWire = {
-      deviceId: identity.deviceId,
-      incarnation,
-      seq,
-      previousHash: state.segment_head,
-      salt: order.salt,
-      bootId: order.bootId,
-      clock: order.clock,
-      counters: [...entries.counters].map(([account, { used, refunded, returned }]) => ({
-        account,
-        used: String(used),
-        refunded: String(refunded),
-        returned: String(returned),
-      })),
-      entries: {
-        first: Number(state.sealed_entry) + 1,
-        previousHash: state.sealed_head,
-        head,
-        bodies: [...entries.bodies],
-      },
-      arrears: arrears?.wire ?? null,
-      backlog: Number(state.last_entry) - lastEntry + arrearsLeft,
-      wants: [],
-      policies: [...order.policies],
-      sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
-      final,
-    }
-    const bytesLeft = SEGMENT_BYTES_MAX - Buffer.byteLength(JSON.stringify(withoutWants))
-    const text = JSON.stringify({ ...withoutWants, wants: segmentWants(order.wants, bytesLeft) } satisfies SegmentWire)
-    const hash = sha256(text)
-    this.#plan = {
-      incarnation,
-      seq,
-      hash,
-      final,
-      lastEntry,
-      head,
-      counters: entries.counters,
-      returns: order.returns,
-      sessionIds: sessions.map(({ id }) => id),
-      arrears: arrears?.plan ?? null,
-    }
+    const { text, plan } = planSegment(this.#statements, identity, order)
+    this.#plan = plan
     return { text }
   }
 
@@ -654,133 +526,6 @@ export class JournalStore {
     return oldest[1]
   }
 
-  /** As many as a segment takes; the others go with the next. */
-  #unsealedSessions(): readonly { readonly id: string; readonly snapshot: string }[] {
-    const unsealed = this.#statements.unsealedSessions.all(SEGMENT_SESSIONS_MAX) as { id: string; snapshot: string }[]
-    let length = 0
-    return unsealed.filter(({ snapshot }, index) => {
-      length += Buffer.byteLength(snapshot)
-      return index === 0 || length <= SEGMENT_SESSIONS_BYTES_MAX
-    })
-  }
-
-  /** Entries for one segment and the counters as of the last of them, within the limits of the wire. */
-  #sealable(
-    state: StateRow,
-    { returns }: SealOrder,
-    own: boolean,
-  ): {
-    readonly bodies: readonly string[]
-    readonly counters: ReadonlyMap<AccountId, SealedCounters>
-    /** No counter is left for a later segment, unless entries are. */
-    readonly isAllTold: boolean
-  } {
-    const unsealed = this.#statements.unsealed.all(
-      state.entry_base + state.sealed_entry,
-      own ? SEGMENT_ENTRIES_MAX : 0,
-    ) as string[]
-    let count = fitting(unsealed)
-    const isComplete = BigInt(count) === state.last_entry - state.sealed_entry
-    for (;;) {
-      const bodies = unsealed.slice(0, count)
-      const isLast = isComplete && count === unsealed.length
-      const moved = isLast ? this.#movedNow() : this.#countersAfter(bodies)
-      if (countersFit(moved) || count <= 1) {
-        const isAllTold = !isLast || this.#addReturned(moved, returns)
-        return { bodies, counters: moved, isAllTold }
-      }
-      count >>= 1
-    }
-  }
-
-  /** The next entries of an earlier incarnation; they go first, and by themselves. */
-  #arrears(): {
-    readonly wire: NonNullable<SegmentWire['arrears']>
-    readonly plan: NonNullable<SealPlan['arrears']>
-    /** Entries of it and of others that this segment leaves behind. */
-    readonly left: number
-  } | null {
-    const row = this.#statements.nextArrears.get() as ArrearsRow | undefined
-    if (row === undefined) return null
-    const { incarnation, entry_base, sealed_entry, sealed_head, last_entry } = row
-    const most =
-      last_entry - sealed_entry < BigInt(SEGMENT_ENTRIES_MAX) ? Number(last_entry - sealed_entry) : SEGMENT_ENTRIES_MAX
-    const unsealed = this.#statements.unsealed.all(entry_base + sealed_entry, most) as string[]
-    const bodies = unsealed.slice(0, fitting(unsealed))
-    let head = sealed_head
-    for (const body of bodies) head = entryHash(head, body)
-    const sealedEntry = sealed_entry + BigInt(bodies.length)
-    if (bodies.length === 0) throw new Error('invariant: entries that are not delivered are kept')
-    return {
-      wire: {
-        incarnation: Number(incarnation),
-        entries: { first: Number(sealed_entry) + 1, previousHash: sealed_head, head, bodies },
-        last: sealedEntry === last_entry,
-      },
-      plan: { incarnation, sealedEntry, head },
-      left: Number(this.#statements.arrearsUnsealed.get()) - bodies.length,
-    }
-  }
-
-  /** Of every account that was charged, or charged back, since the last segment, as they are. */
-  #movedNow(): Map<AccountId, SealedCounters> {
-    const rows = this.#statements.movedAccounts.all() as AccountRow[]
-    return new Map(rows.map(({ id, used, refunded, returned }) => [id, { used, refunded, returned }]))
-  }
-
-  /**
-   * What is given up by this segment, and what was before and is not told yet. Where there is no place for an account that
-   * has nothing else to tell, the cloud hears of it with a later segment: until then it believes that the device holds more.
-   *
-   * @returns whether there was place for all of them
-   */
-  #addReturned(counters: Map<AccountId, SealedCounters>, returns: SealOrder['returns']): boolean {
-    const told = new Map<AccountId, SealedCounters>()
-    for (const { id, returned } of this.#statements.returnedAccounts.all() as AccountRow[]) {
-      told.set(id, { ...this.#sealedCounters(id), returned })
-    }
-    for (const { account, amount } of returns) {
-      const counted = counters.get(account) ?? told.get(account) ?? this.#sealedCounters(account)
-      const more = { ...counted, returned: counted.returned + amount }
-      if (counters.has(account)) counters.set(account, more)
-      else told.set(account, more)
-    }
-    let bytes = countersBytes(counters.keys())
-    for (const [account, counted] of told) {
-      bytes += counterBytesMax(account)
-      if (counters.size >= SEGMENT_ACCOUNTS_MAX || bytes > SEGMENT_COUNTERS_BYTES_MAX) return false
-      counters.set(account, counted)
-    }
-    return true
-  }
-
-  /**
-   * As the last segment and the entries after it make them: later entries are not in them. What is given up is told with
-   * the segment that leaves nothing behind: it may come from a refund that is still to come.
-   */
-  #countersAfter(bodies: readonly string[]): Map<AccountId, SealedCounters> {
-    const counters = new Map<AccountId, SealedCounters>()
-    for (const body of bodies) {
-      const { kind, postings } = JSON.parse(body) as EntryBodyWire
-      for (const { account, amount } of postings) {
-        let counted = counters.get(account)
-        if (counted === undefined) {
-          counted = this.#sealedCounters(account)
-          counters.set(account, counted)
-        }
-        if (kind === 'refund') counted.refunded += BigInt(amount)
-        else counted.used += BigInt(amount)
-      }
-    }
-    return counters
-  }
-
-  #sealedCounters(account: AccountId): SealedCounters {
-    const row = this.#statements.account.get(account) as AccountRow | undefined
-    if (row === undefined) throw new Error(`invariant: ${account} is known`)
-    return { used: row.sealed_used, refunded: row.sealed_refunded, returned: row.sealed_returned }
-  }
-
   #run<T>(work: () => T): T {
     let result: T
     try {
@@ -821,329 +566,6 @@ export class JournalStore {
       if ((error as { code?: unknown }).code === 'SQLITE_FULL') return false
       throw error
     }
-  }
-}
-
-/** How many of these go into one segment: at least one. */
-function fitting(bodies: readonly string[]): number {
-  let count = 0
-  let length = 0
-  let bytes = 0
-  for (const body of bodies) {
-    length += body.length
-    bytes += Buffer.byteLength(JSON.stringify(body)) + 1
-    if (count > 0 && (length > SEGMENT_TEXT_MAX || bytes > SEGMENT_ENTRIES_BYTES_MAX)) break
-    count += 1
-  }
-  return count
-}
-
-function countersFit(counters: ReadonlyMap<AccountId, SealedCounters>): boolean {
-  return counters.size <= SEGMENT_ACCOUNTS_MAX && countersBytes(counters.keys()) <= SEGMENT_COUNTERS_BYTES_MAX
-}
-
-function countersBytes(accounts: Iterable<AccountId>): number {
-  let bytes = 0
-  for (const account of accounts) bytes += counterBytesMax(account)
-  return bytes
-}
-
-interface RescueRow {
-  at: bigint
-  file: string
-  why: string
-  salvaged_entries: bigint
-  lost_entries: bigint | null
-}
-
-interface EntryRow {
-  body: string
-  facts: string | null
-}
-
-interface PolicyRow {
-  instance_id: string
-  revision: bigint
-  document: string
-  confirmed_at: bigint
-}
-
-interface SessionRow {
-  id: string
-  ended: bigint
-  since: bigint
-  document: string
-  snapshot: string
-}
-
-interface AnswerRow {
-  session: string
-  n: bigint
-  request_hash: string
-  body: string
-  status: bigint
-  policy_revision: bigint
-}
-
-/** By connection: whoever works with it next finds them prepared. */
-const prepared = new WeakMap<Database.Database, ReturnType<typeof prepareStatements>>()
-
-function statementsOf(database: Database.Database): ReturnType<typeof prepareStatements> {
-  const statements = prepared.get(database) ?? prepareStatements(database)
-  prepared.set(database, statements)
-  return statements
-}
-
-function prepareStatements(database: Database.Database) {
-  return {
-    state: database.prepare('SELECT * FROM state'),
-    identity: database.prepare('SELECT document FROM identity').pluck(),
-    policies: database.prepare('SELECT instance_id, revision, document, confirmed_at FROM policy ORDER BY instance_id'),
-    highestIncarnation: database
-      .prepare('SELECT max(incarnation) FROM (SELECT incarnation FROM state UNION ALL SELECT incarnation FROM arrears)')
-      .pluck(),
-    rescues: database.prepare('SELECT * FROM rescue ORDER BY at'),
-    accounts: database.prepare('SELECT * FROM account'),
-    account: database.prepare('SELECT * FROM account WHERE id = ?'),
-    movedAccounts: database.prepare('SELECT * FROM account WHERE used <> sealed_used OR refunded <> sealed_refunded'),
-    returnedAccounts: database.prepare(
-      `SELECT * FROM account
-         WHERE used = sealed_used AND refunded = sealed_refunded AND returned <> sealed_returned`,
-    ),
-    answers: database.prepare(
-      'SELECT session, n, request_hash, body, status, policy_revision FROM answer ORDER BY entry_id, slot',
-    ),
-    slots: database.prepare('SELECT session, slot FROM answer ORDER BY entry_id, slot'),
-    nextArrears: database.prepare('SELECT * FROM arrears WHERE sealed_entry < last_entry ORDER BY incarnation LIMIT 1'),
-    firstArrears: database.prepare('SELECT * FROM arrears ORDER BY incarnation LIMIT 1'),
-    allArrears: database.prepare('SELECT * FROM arrears'),
-    entriesBetween: database.prepare('SELECT n, body FROM entry WHERE id > ? AND id <= ? ORDER BY id'),
-    arrearsLeft: database.prepare('SELECT coalesce(sum(last_entry - acked_entry), 0) FROM arrears').pluck(),
-    arrearsUnsealed: database.prepare('SELECT coalesce(sum(last_entry - sealed_entry), 0) FROM arrears').pluck(),
-    sealArrears: database.prepare('UPDATE arrears SET sealed_entry = ?, sealed_head = ? WHERE incarnation = ?'),
-    ackArrears: database.prepare('UPDATE arrears SET acked_entry = sealed_entry, acked_head = sealed_head'),
-    unsealArrears: database.prepare('UPDATE arrears SET sealed_entry = acked_entry, sealed_head = acked_head'),
-    deleteArrears: database.prepare('DELETE FROM arrears WHERE acked_entry = last_entry'),
-    insertArrears: database.prepare(
-      `INSERT INTO arrears (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry,
-           last_head)
-         SELECT incarnation, entry_base, acked_entry, acked_head, acked_entry, acked_head, last_entry, entry_head
-           FROM state`,
-    ),
-    proveAccount: database.prepare(
-      'UPDATE account SET proof = (SELECT id FROM segment WHERE seq = ? AND incarnation = ?) WHERE id = ?',
-    ),
-    proofs: database
-      .prepare(
-        `SELECT answer FROM segment_document
-           WHERE answer IS NOT NULL AND id IN (SELECT proof FROM account WHERE proof IS NOT NULL) ORDER BY id`,
-      )
-      .pluck(),
-    storeReceipt: database.prepare('UPDATE segment SET retain_until = ? WHERE seq = ? AND incarnation = ?'),
-    storeAnswerOf: database.prepare(
-      'UPDATE segment_document SET answer = ? WHERE id = (SELECT id FROM segment WHERE seq = ? AND incarnation = ?)',
-    ),
-    segment: database.prepare(
-      'SELECT * FROM segment JOIN segment_document USING (id) WHERE incarnation = ? AND seq = ?',
-    ),
-    segmentInFlight: database.prepare(
-      "SELECT * FROM segment JOIN segment_document USING (id) WHERE state = 'UNACKNOWLEDGED'",
-    ),
-    unsealed: database.prepare('SELECT body FROM entry WHERE id > ? ORDER BY id LIMIT ?').pluck(),
-    recent: database.prepare('SELECT body FROM entry ORDER BY id DESC LIMIT ?').pluck(),
-    searchedTo: database
-      .prepare('SELECT min(id) FROM (SELECT id FROM entry WHERE id < ? ORDER BY id DESC LIMIT ?)')
-      .pluck(),
-    search: database.prepare(
-      'SELECT body, facts FROM entry WHERE id >= ? AND id < ? AND instr(body, ?) > 0 ORDER BY id DESC',
-    ),
-    policyOf: database
-      .prepare(
-        `SELECT document FROM policy WHERE instance_id = :instanceId AND revision = :revision
-         UNION ALL SELECT document FROM past_policy WHERE instance_id = :instanceId AND revision = :revision LIMIT 1`,
-      )
-      .pluck(),
-    keepPolicy: database.prepare(
-      `INSERT OR IGNORE INTO past_policy (instance_id, revision, document, bytes, last_entry_id)
-         SELECT instance_id, revision, document, length(document), ? FROM policy
-           WHERE instance_id = ? AND revision <> ?`,
-    ),
-    // Of what no kept entry was decided by; with no entry at all, everything.
-    deletePolicies: database.prepare(
-      'DELETE FROM past_policy WHERE last_entry_id + ? < (SELECT coalesce(min(id), 9223372036854775807) FROM entry)',
-    ),
-    deleteLargePolicies: database.prepare(
-      `DELETE FROM past_policy WHERE id IN (
-         SELECT id FROM (SELECT id, sum(bytes) OVER (ORDER BY id DESC) AS total FROM past_policy) WHERE total > ?)`,
-    ),
-    insertEntry: database.prepare('INSERT INTO entry (id, n, body, facts) VALUES (?, ?, ?, ?)'),
-    appended: database.prepare(
-      `UPDATE state SET last_entry = ?, entry_head = ?, clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?,
-         clock_latest = ?, grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
-    ),
-    saveClock: database.prepare(
-      `UPDATE state SET clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?, clock_latest = ?,
-         grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,
-    ),
-    moveAccount: database.prepare(
-      `UPDATE account SET used = used + ?, refunded = refunded + ?, returned = returned + ?, burned = burned + ?
-         WHERE id = ?
-         RETURNING granted, used, refunded, returned, metered, allowance`,
-    ),
-    allow: database.prepare(
-      `INSERT INTO account (id, allowance) VALUES (?, ?)
-         ON CONFLICT (id) DO UPDATE SET allowance = max(allowance, excluded.allowance)`,
-    ),
-    // The cloud has heard of the use that the segment tells of: it counts as granted, and the allowance starts anew.
-    settleAboveGrant: database.prepare(
-      `UPDATE account SET granted = max(granted, sealed_used - sealed_refunded + sealed_returned),
-         allowance = CASE
-           WHEN used - refunded + returned <= max(granted, sealed_used - sealed_refunded + sealed_returned) THEN 0
-           ELSE allowance END
-         WHERE allowance > 0`,
-    ),
-    reserve: database.prepare('UPDATE account SET reserved = ? WHERE id = ?'),
-    // What is given up is no longer in the block; the use that is still on its way to the journal is below that.
-    shorten: database.prepare(
-      'UPDATE account SET reserved = min(reserved, granted - returned + refunded - ?) WHERE id = ? AND metered = 0',
-    ),
-    closeBlocks: database.prepare('UPDATE account SET reserved = used WHERE reserved > used'),
-    grantAccount: database.prepare(
-      `INSERT INTO account (id, granted, exhausted, unlimited, metered, overdraft) VALUES (?, ?, ?, ?, ?, ?)
-         ON CONFLICT (id) DO UPDATE SET granted = max(granted, excluded.granted), exhausted = excluded.exhausted,
-           unlimited = excluded.unlimited, metered = max(metered, excluded.metered), overdraft = excluded.overdraft`,
-    ),
-    grant: database.prepare(
-      'UPDATE state SET grant_term = ?, grant_lifetime_ms = ?, grant_expires_at = ?, grant_aged_ms = ?',
-    ),
-    sealAccount: database.prepare(
-      'UPDATE account SET sealed_used = ?, sealed_refunded = ?, sealed_returned = ? WHERE id = ?',
-    ),
-    sealed: database.prepare('UPDATE state SET sealed_entry = ?, sealed_head = ?, last_seq = ?, segment_head = ?'),
-    insertSegment: database.prepare(
-      `INSERT INTO segment (incarnation, seq, hash, final, last_entry_id, state, since, bytes)
-         VALUES (?, ?, ?, ?, ?, 'UNACKNOWLEDGED', ?, ?)`,
-    ),
-    insertDocument: database.prepare('INSERT INTO segment_document (id, document) VALUES (?, ?)'),
-    endSegment: database.prepare("UPDATE segment SET state = ?, since = ? WHERE state = 'UNACKNOWLEDGED'"),
-    acked: database.prepare('UPDATE state SET acked_entry = sealed_entry, acked_head = sealed_head'),
-    fence: database.prepare('UPDATE state SET fenced = 1'),
-    deleteAccounts: database.prepare('DELETE FROM account'),
-    attach: database.prepare(
-      `UPDATE state SET incarnation = :incarnation, fenced = 0, entry_base = :base, last_entry = 0, entry_head = :start,
-         sealed_entry = 0, sealed_head = :start, acked_entry = 0, acked_head = :start, last_seq = 0, segment_head = :start, grant_term = NULL,
-         grant_lifetime_ms = NULL, grant_expires_at = NULL, grant_aged_ms = NULL`,
-    ),
-    saveIdentity: database.prepare(
-      'INSERT INTO identity (only, document) VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET document = excluded.document',
-    ),
-    savePolicy: database.prepare(
-      `INSERT INTO policy (instance_id, revision, document, confirmed_at) VALUES (?, ?, ?, ?)
-         ON CONFLICT (instance_id) DO UPDATE SET revision = excluded.revision, document = excluded.document,
-           confirmed_at = excluded.confirmed_at`,
-    ),
-    confirmPolicy: database.prepare(
-      'UPDATE policy SET confirmed_at = max(confirmed_at, ?) WHERE instance_id = ? AND revision = ?',
-    ),
-    storeAnswer: database.prepare(
-      `INSERT OR REPLACE INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-    ),
-    sessions: database.prepare('SELECT id, ended, since, document, snapshot FROM session ORDER BY since, id'),
-    storeSession: database.prepare(
-      `INSERT OR REPLACE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)`,
-    ),
-    unsealedSessions: database.prepare('SELECT id, snapshot FROM session WHERE unsealed = 1 ORDER BY id LIMIT ?'),
-    sealSession: database.prepare('UPDATE session SET unsealed = 0 WHERE id = ?'),
-    unsealSessions: database.prepare('UPDATE session SET unsealed = 1'),
-    deleteSessions: database.prepare(
-      `DELETE FROM session WHERE id IN (
-         SELECT id FROM session WHERE ended = 1 AND unsealed = 0 AND since < :before LIMIT :most)`,
-    ),
-    deleteOldSessions: database.prepare(
-      `DELETE FROM session WHERE id IN (
-         SELECT id FROM session WHERE ended = 1 AND unsealed = 0 ORDER BY since DESC, id LIMIT -1 OFFSET ?)`,
-    ),
-    deleteEntries: database.prepare(
-      'DELETE FROM entry WHERE id IN (SELECT id FROM entry WHERE id <= ? ORDER BY id LIMIT ?)',
-    ),
-    redateSegments: database.prepare("UPDATE segment SET since = :now WHERE since > :now AND state = 'ACKNOWLEDGED'"),
-    // That the current incarnation is closed is known from its final segment alone: without it, another one would be sealed.
-    deleteSegments: database.prepare(
-      `DELETE FROM segment WHERE id IN (
-         SELECT id FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before
-           AND (retain_until IS NULL OR retain_until < :now)
-           AND NOT (final = 1 AND incarnation = (SELECT incarnation FROM state))
-           AND id NOT IN (SELECT proof FROM account WHERE proof IS NOT NULL) ORDER BY since LIMIT :most)`,
-    ),
-    segmentBytes: database.prepare("SELECT coalesce(sum(bytes), 0) FROM segment WHERE state = 'ACKNOWLEDGED'").pluck(),
-    deleteOldestSegments: database.prepare(
-      `DELETE FROM segment WHERE id IN (
-         SELECT id FROM (
-           SELECT id, sum(bytes) OVER (ORDER BY since, id) - bytes AS before FROM segment WHERE state = 'ACKNOWLEDGED')
-         WHERE before < ?) AND NOT (final = 1 AND incarnation = (SELECT incarnation FROM state))`,
-    ),
-    pages: database.prepare('PRAGMA page_count').pluck(),
-    freePages: database.prepare('PRAGMA freelist_count').pluck(),
-    // As a list: SQLite prepares a PRAGMA again for each run, and a class for its rows would be compiled each time.
-    checkpointSize: database.prepare('PRAGMA wal_checkpoint(NOOP)').raw(),
-    checkpoint: database.prepare('PRAGMA wal_checkpoint(PASSIVE)'),
-    truncateLog: database.prepare('PRAGMA wal_checkpoint(TRUNCATE)'),
-  }
-}
-
-function stampValues({ clock, grantAgedMs }: ClockStamp): [string, number, number, number | null, number] {
-  return [clock.bootId, Math.floor(clock.sinceBoot), clock.earliest, clock.latest, grantAgedMs]
-}
-
-function grantOf(state: StateRow): StoredGrant | null {
-  if (state.grant_term === null) return null
-  return {
-    term: Number(state.grant_term),
-    lifetimeMs: Number(state.grant_lifetime_ms),
-    expiresAt: Number(state.grant_expires_at),
-    agedMs: Number(state.grant_aged_ms),
-  }
-}
-
-function clockOf(state: StateRow): StoredClock | null {
-  if (state.clock_boot_id === null) return null
-  return {
-    bootId: state.clock_boot_id,
-    sinceBoot: Number(state.clock_since_boot),
-    earliest: Number(state.clock_earliest),
-    latest: state.clock_latest === null ? null : Number(state.clock_latest),
-  }
-}
-
-function policyOf(row: PolicyRow): StoredPolicy {
-  return {
-    instanceId: row.instance_id,
-    revision: Number(row.revision),
-    document: row.document,
-    confirmedAt: Number(row.confirmed_at),
-  }
-}
-
-function answerOf(row: AnswerRow): LastAnswer {
-  return {
-    session: row.session,
-    n: Number(row.n),
-    requestHash: row.request_hash,
-    answer: row.body,
-    ...(row.status === 200n ? {} : { status: Number(row.status) }),
-    policyRevision: Number(row.policy_revision),
-  }
-}
-
-function segmentOf(row: SegmentRow): SealedSegment {
-  return {
-    incarnation: Number(row.incarnation),
-    seq: Number(row.seq),
-    hash: row.hash,
-    document: row.document,
-    final: row.final === 1n,
-    answer: row.answer,
   }
 }
 

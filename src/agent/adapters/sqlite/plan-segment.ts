@@ -1,0 +1,268 @@
+/**
+ * The next segment, worked out from what the journal holds and has not sealed yet: entries of earlier incarnations first, then
+ * its own, with the counters as of the last of them, all within the limits of the wire. It writes nothing.
+ */
+import type { AccountId } from '../../../core/account.ts'
+import type { Micro } from '../../../core/amount.ts'
+import {
+  type EntryBodyWire,
+  SEGMENT_ACCOUNTS_MAX,
+  SEGMENT_BYTES_MAX,
+  SEGMENT_COUNTERS_BYTES_MAX,
+  SEGMENT_ENTRIES_BYTES_MAX,
+  SEGMENT_ENTRIES_MAX,
+  SEGMENT_SESSIONS_BYTES_MAX,
+  SEGMENT_TEXT_MAX,
+  type SegmentWire,
+} from '../../../protocol/edge/sync.ts'
+import { SEGMENT_SESSIONS_MAX, type SessionSnapshot } from '../../../protocol/edge/sessions.ts'
+import { entryHash, sha256 } from '../../../protocol/signing.ts'
+import { counterBytesMax } from '../../app/counter-bytes.ts'
+import type { Identity, SealOrder } from '../../app/journal.ts'
+import type { AccountRow, ArrearsRow, JournalStatements, StateRow } from './journal-statements.ts'
+import { segmentWants } from './segment-wants.ts'
+
+/** What is made durable when the signed segment is stored. */
+export interface SealPlan {
+  readonly incarnation: number
+  readonly seq: number
+  readonly hash: string
+  readonly final: boolean
+  readonly lastEntry: number
+  readonly head: string
+  readonly counters: ReadonlyMap<AccountId, SealedCounters>
+  readonly returns: SealOrder['returns']
+  readonly sessionIds: readonly string[]
+  readonly arrears: { readonly incarnation: bigint; readonly sealedEntry: bigint; readonly head: string } | null
+}
+
+interface SealedCounters {
+  used: Micro
+  refunded: Micro
+  returned: Micro
+}
+
+/** What a segment that is to be signed says, and what becomes durable when it is stored. */
+interface PlannedSegment {
+  readonly text: string
+  readonly plan: SealPlan
+}
+
+/** Reads only. What the segment says is fixed from here on, whatever is appended before it is stored. */
+export function planSegment(statements: JournalStatements, identity: Identity, order: SealOrder): PlannedSegment {
+  const state = statements.state.get() as StateRow
+  const arrears = arrearsIn(statements)
+  const entries = sealable(statements, state, order, arrears === null)
+  let head = state.sealed_head
+  for (const body of entries.bodies) head = entryHash(head, body)
+  const lastEntry = Number(state.sealed_entry) + entries.bodies.length
+  const isComplete = lastEntry === Number(state.last_entry)
+  if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
+  const arrearsLeft = arrears?.left ?? 0
+  const final = order.final && isComplete && entries.isAllTold && arrearsLeft === 0
+
+  const seq = Number(state.last_seq) + 1
+  const incarnation = Number(state.incarnation)
+  const sessions = unsealedSessions(statements)
+  const withoutWants: SegmentWire = {
+    deviceId: identity.deviceId,
+    incarnation,
+    seq,
+    previousHash: state.segment_head,
+    salt: order.salt,
+    bootId: order.bootId,
+    clock: order.clock,
+    counters: [...entries.counters].map(([account, { used, refunded, returned }]) => ({
+      account,
+      used: String(used),
+      refunded: String(refunded),
+      returned: String(returned),
+    })),
+    entries: {
+      first: Number(state.sealed_entry) + 1,
+      previousHash: state.sealed_head,
+      head,
+      bodies: [...entries.bodies],
+    },
+    arrears: arrears?.wire ?? null,
+    backlog: Number(state.last_entry) - lastEntry + arrearsLeft,
+    wants: [],
+    policies: [...order.policies],
+    sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
+    final,
+  }
+  const bytesLeft = SEGMENT_BYTES_MAX - Buffer.byteLength(JSON.stringify(withoutWants))
+  const text = JSON.stringify({ ...withoutWants, wants: segmentWants(order.wants, bytesLeft) } satisfies SegmentWire)
+  const hash = sha256(text)
+  const plan = {
+    incarnation,
+    seq,
+    hash,
+    final,
+    lastEntry,
+    head,
+    counters: entries.counters,
+    returns: order.returns,
+    sessionIds: sessions.map(({ id }) => id),
+    arrears: arrears?.plan ?? null,
+  }
+  return { text, plan }
+}
+
+/** As many as a segment takes; the others go with the next. */
+function unsealedSessions(
+  statements: JournalStatements,
+): readonly { readonly id: string; readonly snapshot: string }[] {
+  const unsealed = statements.unsealedSessions.all(SEGMENT_SESSIONS_MAX) as { id: string; snapshot: string }[]
+  let length = 0
+  return unsealed.filter(({ snapshot }, index) => {
+    length += Buffer.byteLength(snapshot)
+    return index === 0 || length <= SEGMENT_SESSIONS_BYTES_MAX
+  })
+}
+
+/** Entries for one segment and the counters as of the last of them, within the limits of the wire. */
+function sealable(
+  statements: JournalStatements,
+  state: StateRow,
+  { returns }: SealOrder,
+  own: boolean,
+): {
+  readonly bodies: readonly string[]
+  readonly counters: ReadonlyMap<AccountId, SealedCounters>
+  /** No counter is left for a later segment, unless entries are. */
+  readonly isAllTold: boolean
+} {
+  const unsealed = statements.unsealed.all(
+    state.entry_base + state.sealed_entry,
+    own ? SEGMENT_ENTRIES_MAX : 0,
+  ) as string[]
+  let count = fitting(unsealed)
+  const isComplete = BigInt(count) === state.last_entry - state.sealed_entry
+  for (;;) {
+    const bodies = unsealed.slice(0, count)
+    const isLast = isComplete && count === unsealed.length
+    const moved = isLast ? movedNow(statements) : countersAfter(statements, bodies)
+    if (countersFit(moved) || count <= 1) {
+      const isAllTold = !isLast || addReturned(statements, moved, returns)
+      return { bodies, counters: moved, isAllTold }
+    }
+    count >>= 1
+  }
+}
+
+/** The next entries of an earlier incarnation; they go first, and by themselves. */
+function arrearsIn(statements: JournalStatements): {
+  readonly wire: NonNullable<SegmentWire['arrears']>
+  readonly plan: NonNullable<SealPlan['arrears']>
+  /** Entries of it and of others that this segment leaves behind. */
+  readonly left: number
+} | null {
+  const row = statements.nextArrears.get() as ArrearsRow | undefined
+  if (row === undefined) return null
+  const { incarnation, entry_base, sealed_entry, sealed_head, last_entry } = row
+  const most =
+    last_entry - sealed_entry < BigInt(SEGMENT_ENTRIES_MAX) ? Number(last_entry - sealed_entry) : SEGMENT_ENTRIES_MAX
+  const unsealed = statements.unsealed.all(entry_base + sealed_entry, most) as string[]
+  const bodies = unsealed.slice(0, fitting(unsealed))
+  let head = sealed_head
+  for (const body of bodies) head = entryHash(head, body)
+  const sealedEntry = sealed_entry + BigInt(bodies.length)
+  if (bodies.length === 0) throw new Error('invariant: entries that are not delivered are kept')
+  return {
+    wire: {
+      incarnation: Number(incarnation),
+      entries: { first: Number(sealed_entry) + 1, previousHash: sealed_head, head, bodies },
+      last: sealedEntry === last_entry,
+    },
+    plan: { incarnation, sealedEntry, head },
+    left: Number(statements.arrearsUnsealed.get()) - bodies.length,
+  }
+}
+
+/** Of every account that was charged, or charged back, since the last segment, as they are. */
+function movedNow(statements: JournalStatements): Map<AccountId, SealedCounters> {
+  const rows = statements.movedAccounts.all() as AccountRow[]
+  return new Map(rows.map(({ id, used, refunded, returned }) => [id, { used, refunded, returned }]))
+}
+
+/**
+ * What is given up by this segment, and what was before and is not told yet. Where there is no place for an account that
+ * has nothing else to tell, the cloud hears of it with a later segment: until then it believes that the device holds more.
+ *
+ * @returns whether there was place for all of them
+ */
+function addReturned(
+  statements: JournalStatements,
+  counters: Map<AccountId, SealedCounters>,
+  returns: SealOrder['returns'],
+): boolean {
+  const told = new Map<AccountId, SealedCounters>()
+  for (const { id, returned } of statements.returnedAccounts.all() as AccountRow[]) {
+    told.set(id, { ...sealedCounters(statements, id), returned })
+  }
+  for (const { account, amount } of returns) {
+    const counted = counters.get(account) ?? told.get(account) ?? sealedCounters(statements, account)
+    const more = { ...counted, returned: counted.returned + amount }
+    if (counters.has(account)) counters.set(account, more)
+    else told.set(account, more)
+  }
+  let bytes = countersBytes(counters.keys())
+  for (const [account, counted] of told) {
+    bytes += counterBytesMax(account)
+    if (counters.size >= SEGMENT_ACCOUNTS_MAX || bytes > SEGMENT_COUNTERS_BYTES_MAX) return false
+    counters.set(account, counted)
+  }
+  return true
+}
+
+/**
+ * As the last segment and the entries after it make them: later entries are not in them. What is given up is told with
+ * the segment that leaves nothing behind: it may come from a refund that is still to come.
+ */
+function countersAfter(statements: JournalStatements, bodies: readonly string[]): Map<AccountId, SealedCounters> {
+  const counters = new Map<AccountId, SealedCounters>()
+  for (const body of bodies) {
+    const { kind, postings } = JSON.parse(body) as EntryBodyWire
+    for (const { account, amount } of postings) {
+      let counted = counters.get(account)
+      if (counted === undefined) {
+        counted = sealedCounters(statements, account)
+        counters.set(account, counted)
+      }
+      if (kind === 'refund') counted.refunded += BigInt(amount)
+      else counted.used += BigInt(amount)
+    }
+  }
+  return counters
+}
+
+function sealedCounters(statements: JournalStatements, account: AccountId): SealedCounters {
+  const row = statements.account.get(account) as AccountRow | undefined
+  if (row === undefined) throw new Error(`invariant: ${account} is known`)
+  return { used: row.sealed_used, refunded: row.sealed_refunded, returned: row.sealed_returned }
+}
+
+/** How many of these go into one segment: at least one. */
+function fitting(bodies: readonly string[]): number {
+  let count = 0
+  let length = 0
+  let bytes = 0
+  for (const body of bodies) {
+    length += body.length
+    bytes += Buffer.byteLength(JSON.stringify(body)) + 1
+    if (count > 0 && (length > SEGMENT_TEXT_MAX || bytes > SEGMENT_ENTRIES_BYTES_MAX)) break
+    count += 1
+  }
+  return count
+}
+
+function countersFit(counters: ReadonlyMap<AccountId, SealedCounters>): boolean {
+  return counters.size <= SEGMENT_ACCOUNTS_MAX && countersBytes(counters.keys()) <= SEGMENT_COUNTERS_BYTES_MAX
+}
+
+function countersBytes(accounts: Iterable<AccountId>): number {
+  let bytes = 0
+  for (const account of accounts) bytes += counterBytesMax(account)
+  return bytes
+}
