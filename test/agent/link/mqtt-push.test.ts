@@ -90,3 +90,63 @@ test('a broker that keeps one topic to itself is told of, and the other topics a
   expect(heard).toBe(deviceTopic('device-9'))
   expect(told).toEqual([expect.stringMatching(/^BROKER_REFUSED .* keeps tallygate\/v1\/instances\/instance-9\/policy/)])
 })
+
+test.each([4, 5])(
+  'a broker of MQTT version %i that begins a huge packet is left before it has come',
+  async (version) => {
+    const stop = new AbortController()
+    let taken = 0
+    const flood = createServer((socket) => {
+      socket.on('error', () => undefined)
+      const answers = version === 5 ? [[0x20, 3, 0, 0, 0]] : [[0x20, 2, 0, 0]]
+      socket.on('data', (packet: Buffer) => {
+        // CONNECT says which version it speaks.
+        if (packet[0] === 0x10 && packet[8] !== version) socket.end(Buffer.from([0x20, 2, 0, 1]))
+        else if (packet[0] === 0x10) socket.write(Buffer.from(answers[0] ?? []))
+        else if (packet[0] === 0x82) {
+          const suback = version === 5 ? [0x90, 4, packet[2]!, packet[3]!, 0, 1] : [0x90, 3, packet[2]!, packet[3]!, 1]
+          socket.write(Buffer.from([...suback, 0x30, 0xff, 0xff, 0xff, 0x7f]))
+          const more = (): void => {
+            if (socket.destroyed || taken > 64_000_000) return
+            taken += 65_536
+            socket.write(Buffer.alloc(65_536), more)
+          }
+          more()
+        }
+      })
+    })
+    await new Promise<void>((resolve) => flood.listen(0, '127.0.0.1', resolve))
+    const push = createMqttPush({
+      ...MQTT_DEFAULTS,
+      extraCa: null,
+      pause: async () => undefined,
+      fraction: () => 0,
+      now: () => 0,
+    })
+    const connected: boolean[] = []
+    const trouble = await new Promise<CodedError>((resolve) => {
+      void push.run(
+        {
+          url: `mqtt://127.0.0.1:${(flood.address() as AddressInfo).port}`,
+          deviceId: 'device-8',
+          instanceIds: [],
+          password: async () => 'a token',
+          onMessage: () => undefined,
+          onConnection: (online) => connected.push(online),
+          onTrouble: (error) => {
+            stop.abort()
+            resolve(error)
+          },
+        },
+        stop.signal,
+      )
+    })
+    expect(trouble).toMatchObject({
+      code: 'BROKER_UNREACHABLE',
+      message: expect.stringContaining('packets of more than') as string,
+    })
+    expect(connected.at(-1) ?? false).toBe(false)
+    expect(taken).toBeLessThan(64_000_000)
+    await new Promise((resolve) => flood.close(resolve))
+  },
+)

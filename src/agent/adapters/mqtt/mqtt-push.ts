@@ -6,6 +6,7 @@
 import { getCACertificates } from 'node:tls'
 import { connect, type IClientOptions, type MqttClient } from 'mqtt'
 import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
+import { PacketMeter } from '../../../protocol/mqtt-framing.ts'
 import { deviceTopic, policyTopic, presence, presenceTopic } from '../../../protocol/push.ts'
 import type { CodedError } from '../../../protocol/errors.ts'
 import { backoff, type BackoffLimits } from '../../app/link/backoff.ts'
@@ -42,6 +43,9 @@ export const MQTT_DEFAULTS = {
 
 /** No hint is anywhere near this long; a longer message is cut to nothing, and so counted as malformed. */
 const MESSAGE_BYTES_MAX = 8 * 1024
+
+/** Longest packet that is waited for; a broker that begins a longer one is left before it is held in memory. */
+const PACKET_BYTES_MAX = 64 * 1024
 
 /** Messages of the broker that may be under way at the same time. */
 const RECEIVE_MAX = 16
@@ -101,12 +105,21 @@ function holdConnection(
       resolve({ versionRefused, lastedMs: 0 })
       return
     }
+    const meter = new PacketMeter(PACKET_BYTES_MAX)
+    let isFlooded = false
+    client.stream.on('data', (chunk: Buffer) => {
+      if (isFlooded || meter.take(chunk)) return
+      isFlooded = true
+      trouble = brokerFailure(url, FLOODED)
+      client.stream.destroy()
+    })
     const leave = (): void => void sayGoodbye(client, deviceId)
     signal.addEventListener('abort', leave, { once: true })
 
     client.on('connect', () => {
       const topics = [deviceTopic(deviceId), ...instanceIds.map(policyTopic)]
       client.subscribe(topics, { qos: 1 }, (error, _granted, packet) => {
+        if (isFlooded) return
         const granted = packet?.granted ?? []
         const refused = topics.filter((_topic, index) => Number(granted[index] ?? REFUSED) >= REFUSED)
         if (refused.length > 0) trouble = granted.length > 0 ? topicsRefused(url, refused) : brokerFailure(url, error)
@@ -131,13 +144,16 @@ function holdConnection(
       signal.removeEventListener('abort', leave)
       client.end(true)
       if (usefulSince !== null) onConnection(false)
-      else if (!versionRefused && !signal.aborted) onTrouble(trouble ?? brokerFailure(url, CLOSED))
+      if (isFlooded || (usefulSince === null && !versionRefused && !signal.aborted)) {
+        onTrouble(trouble ?? brokerFailure(url, CLOSED))
+      }
       resolve({ versionRefused, lastedMs: usefulSince === null ? 0 : now() - usefulSince })
     })
   })
 }
 
 const CLOSED = new Error('it ends the connection without a word')
+const FLOODED = new Error(`it sends packets of more than ${PACKET_BYTES_MAX} bytes`)
 
 /** Undefined for an address that no MQTT client understands. */
 function connectOrNot(
