@@ -1,15 +1,7 @@
 /** Sessions in SQL. The line items that pay a live session stand in rows of their own, so that they can be looked up. */
 import { sql as expression } from 'kysely'
-import { decimal, formatDecimal } from '../../../core/amount.ts'
-import type { Variables } from '../../../core/formula-rate.ts'
-import {
-  type HeldItem,
-  type IntervalCharge,
-  type Session,
-  type SessionState,
-  hasEnded,
-  nextDue,
-} from '../../../core/session.ts'
+import { type Session, type SessionState, hasEnded, nextDue } from '../../../core/session.ts'
+import { type StoredCharge, chargeOf, storedCharge } from '../../../core/stored-charge.ts'
 import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import type { SessionReader, Transaction } from '../../app/store.ts'
 import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
@@ -174,64 +166,4 @@ function sessionOf(row: Row<'sessions'>): Session {
     lastAccessRequest: Number(row.last_access_request),
     since: Number(row.since),
   }
-}
-
-interface StoredCharge {
-  readonly from: number
-  readonly until: number
-  readonly items: readonly {
-    readonly name: string
-    readonly version: string
-    /** Decimal text. */
-    readonly count: string
-    /** Decimal text by name. */
-    readonly variables?: Readonly<Record<string, string>>
-    readonly metaData: string | null
-    readonly parts: readonly {
-      readonly lineItemId: string
-      readonly accounts: readonly string[]
-      /** Micro-tokens as text. */
-      readonly charged: string
-    }[]
-  }[]
-}
-
-function storedCharge({ from, until, items }: IntervalCharge): StoredCharge {
-  return {
-    from,
-    until,
-    items: items.map(({ item, parts }) => ({
-      name: item.name,
-      version: item.version,
-      count: formatDecimal(item.count),
-      ...(item.variables === undefined ? {} : { variables: variablesToText(item.variables) }),
-      metaData: item.metaData,
-      parts: parts.map(({ lineItemId, accounts, charged }) => ({ lineItemId, accounts, charged: String(charged) })),
-    })),
-  }
-}
-
-function chargeOf({ from, until, items }: StoredCharge): IntervalCharge {
-  return {
-    from,
-    until,
-    items: items.map(({ name, version, count, variables, metaData, parts }): HeldItem => ({
-      item: {
-        name,
-        version,
-        count: decimal(count),
-        ...(variables === undefined ? {} : { variables: variablesOf(variables) }),
-        metaData,
-      },
-      parts: parts.map(({ lineItemId, accounts, charged }) => ({ lineItemId, accounts, charged: BigInt(charged) })),
-    })),
-  }
-}
-
-function variablesToText(variables: Variables): Readonly<Record<string, string>> {
-  return Object.fromEntries([...variables].map(([name, value]) => [name, formatDecimal(value)]))
-}
-
-function variablesOf(texts: Readonly<Record<string, string>>): Variables {
-  return new Map(Object.entries(texts).map(([name, text]) => [name, decimal(text)]))
 }
