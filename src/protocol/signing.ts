@@ -61,6 +61,12 @@ export function namedKey(document: string): string | undefined {
   }
 }
 
+/** The text of a document, unverified: for one that was verified before, or is shown only. Undefined when it is no JWS. */
+export function unverifiedText(document: string): string | undefined {
+  const payload = document.split('.')[1]
+  return payload === undefined ? undefined : Buffer.from(payload, 'base64url').toString('utf8')
+}
+
 /**
  * The signed text, or undefined when the signature, the algorithm or the kind is wrong. Never throws on a bad document:
  * refusing it is an expected outcome.

@@ -3,7 +3,6 @@
  * of it, the rules of that revision and the facts of that moment. The replay uses the same engine and must give the ledger
  * entry back to the byte; anything else is said, never smoothed over. Nothing in here reads the present state of the device.
  */
-import { Buffer } from 'node:buffer'
 import { type AccountId, type Posting, parseAccount } from '../../core/account.ts'
 import { type Micro, decimal, formatDecimal, formatMicro } from '../../core/amount.ts'
 import { type CompiledPolicy, compilePolicy } from '../../core/compile.ts'
@@ -24,6 +23,7 @@ import { type EntryBodyWire, entryBody } from '../../protocol/edge/sync.ts'
 import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import type { KeptDecision, KeptRefusal } from '../../protocol/local/decision.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
+import { unverifiedText } from '../../protocol/signing.ts'
 import { accessResponse } from '../../protocol/service/access-request.ts'
 import { accessEntryText } from './entry-text.ts'
 import { type Facts, parseFacts } from './facts.ts'
@@ -120,7 +120,7 @@ export async function explain(kept: KeptDecision): Promise<Explanation> {
   if (facts === undefined) return impossible('The facts of this decision are not kept on this device.')
   if (kept.rules === null) return impossible(`Revision ${raw.policyRevision} of the rules is kept no more.`)
   const opened = await (await trustOf(kept.trustedKeys)).open('policy', kept.rules)
-  const parsed = policyDocument.safeParse(payloadOf(kept.rules))
+  const parsed = policyDocument.safeParse(parseJson(unverifiedText(kept.rules) ?? ''))
   if (!parsed.success) return impossible(`The kept rules cannot be read: ${firstProblem(parsed.error, 'policy')}.`)
 
   const compiled = compilePolicy(policyOf(parsed.data))
@@ -147,11 +147,6 @@ export async function explain(kept: KeptDecision): Promise<Explanation> {
         ? null
         : JSON.stringify(accessResponse(facts.apiVersion, raw.correlationId, request, decision)),
   }
-}
-
-/** Of a compact JWS, as it stands there; undefined for what is none. */
-function payloadOf(document: string): unknown {
-  return parseJson(Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8'))
 }
 
 /** A key that cannot be read is one that nothing was signed by. */

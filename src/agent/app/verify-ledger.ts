@@ -12,7 +12,7 @@ import {
 import { firstProblem } from '../../protocol/errors.ts'
 import type { LedgerBundle } from '../../protocol/local/ledger-bundle.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
-import { CHAIN_START, entryHash, sha256 } from '../../protocol/signing.ts'
+import { CHAIN_START, entryHash, sha256, unverifiedText } from '../../protocol/signing.ts'
 import { Trust } from './link/trust.ts'
 
 export interface Finding {
@@ -97,7 +97,7 @@ const nameOf = ({ incarnation, seq }: Pick<SegmentRow, 'incarnation' | 'seq'>): 
 function readSegments({ segments, deviceId }: LedgerBundle, find: Find): readonly ReadSegment[] {
   return segments.flatMap((row): ReadSegment[] => {
     const where = nameOf(row)
-    const text = payloadOf(row.document)
+    const text = unverifiedText(row.document)
     const parsed = segmentForm.safeParse(text === undefined ? undefined : parseJson(text))
     if (text === undefined || !parsed.success) {
       find(
@@ -295,9 +295,4 @@ async function checkGrants({ state, deviceId, accounts }: LedgerBundle, trust: T
 async function answerOf(document: string, trust: Trust): Promise<SyncAnswer | undefined> {
   const opened = await trust.open('sync-answer', document)
   return opened === undefined ? undefined : syncAnswer.safeParse(parseJson(opened.text)).data
-}
-
-function payloadOf(document: string): string | undefined {
-  const part = document.split('.')[1]
-  return part === undefined ? undefined : Buffer.from(part, 'base64url').toString('utf8')
 }

@@ -7,6 +7,7 @@ import { stat, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
+import { unverifiedText } from '../../../protocol/signing.ts'
 import type { Identity, Rescue } from '../../app/journal.ts'
 import { APPLICATION_ID } from './open-database.ts'
 import { withStillCopy } from './still-copy.ts'
@@ -120,8 +121,8 @@ function policiesOf(database: Database.Database): InspectedDatabase['policies'] 
     .all() as { instanceId: string; revision: number; confirmedAt: number; document: string }[]
   return rows.map(({ document, ...row }) => {
     try {
-      const payload = Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8')
-      const { issuedAt, usableForMs } = JSON.parse(payload) as { issuedAt?: unknown; usableForMs?: unknown }
+      const text = unverifiedText(document) ?? ''
+      const { issuedAt, usableForMs } = JSON.parse(text) as { issuedAt?: unknown; usableForMs?: unknown }
       return { ...row, issuedAt: numberOf(issuedAt), usableForMs: numberOf(usableForMs) }
     } catch {
       return { ...row, issuedAt: null, usableForMs: null }

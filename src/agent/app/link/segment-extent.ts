@@ -1,6 +1,6 @@
 /** What a sealed segment holds, read back from its own bytes: the same before and after a restart. */
-import { base64url } from 'jose'
 import { z } from 'zod'
+import { unverifiedText } from '../../../protocol/signing.ts'
 import type { ReportedCounter, SealedSegment } from '../journal.ts'
 
 const payload = z.object({
@@ -42,5 +42,5 @@ export function extentOf({ document }: Pick<SealedSegment, 'document'>): Segment
 }
 
 function payloadOf(document: string): unknown {
-  return JSON.parse(new TextDecoder().decode(base64url.decode(document.split('.')[1] ?? '')))
+  return JSON.parse(unverifiedText(document) ?? '')
 }
