@@ -58,6 +58,7 @@ export function journalThread(parts: ThreadParts): StartThread {
       }
       // The database outlives the process: what is closed is only the way to it.
       const answer = call.call === 'close' ? ({ ok: true, value: undefined } as const) : desk.answerTo(call)
+      desk.answered()
       parts.onTaken(call, answer)
       if (mishap === 'DIES_AFTER') {
         parts.die()

@@ -20,6 +20,7 @@ export const sameThread: StartThread = ({ path, limits, later }, events) => {
       setImmediate(() => {
         events.onAnswer(structuredClone(desk.answerTo(sent)))
         if (sent.call === 'close') events.onEnd()
+        else desk.answered()
       })
     },
     terminate: () => setImmediate(() => events.onEnd()),

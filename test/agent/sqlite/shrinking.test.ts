@@ -104,10 +104,23 @@ describe('housekeeping', () => {
     database.close()
   })
 
-  it('that meets a failing disk is heard of by the next call, and by every one after it', () => {
+  it('folds a long log after the answer to a call, which does not wait for it', () => {
+    const { database, desk } = withFreePages(1_000, () => true)
+    const log = () => database.prepare('PRAGMA wal_checkpoint(NOOP)').get() as { log: bigint; checkpointed: bigint }
+    expect(desk.answerTo({ call: 'saveClock', stamp: STAMP })).toMatchObject({ ok: true })
+    expect(log().checkpointed).toBe(0n)
+    desk.answered()
+    expect(log().checkpointed).toBe(log().log)
+    database.close()
+  })
+
+  it.each([
+    ['in a moment without calls', (desk: JournalDesk) => desk.tidy()],
+    ['after a call', (desk: JournalDesk) => desk.answered()],
+  ])('that meets a failing disk %s is heard of by the next call, and by every one after it', (_when, work) => {
     const { database, desk } = withFreePages(1_000, () => true)
     database.close()
-    expect(desk.tidy()).toBe(false)
+    expect(work(desk)).not.toBe(true)
     for (let call = 0; call < 2; call += 1)
       expect(desk.answerTo({ call: 'recent', limit: 1 })).toMatchObject({ ok: false })
   })

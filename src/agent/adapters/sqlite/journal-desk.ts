@@ -40,20 +40,31 @@ export class JournalDesk {
     }
   }
 
+  /** What is due after a call, when it has been answered. Never throws, as {@link JournalDesk.tidy}. */
+  answered(): void {
+    this.#unasked((store) => store.foldLogWhenDue())
+  }
+
   /**
    * A small piece of housekeeping, for a moment without calls. False when there is nothing (more) to do. Never throws: a
    * failure is as final as one in a commit, and is what every later call is answered with.
    */
   tidy(): boolean {
-    const store = this.#store
-    if (store === undefined || this.#failed !== undefined) return false
+    let isMore = false
+    this.#unasked((store) => {
+      isMore = store.shrink()
+      if (!isMore && !store.hasSlack) store.hasSlack = this.#slack.fill()
+    })
+    return isMore
+  }
+
+  #unasked(work: (store: JournalStore) => void): void {
+    if (this.#store === undefined || this.#failed !== undefined) return
     try {
-      if (store.shrink()) return true
-      if (!store.hasSlack) store.hasSlack = this.#slack.fill()
+      work(this.#store)
     } catch (error) {
       this.#failed = { error }
     }
-    return false
   }
 
   #take(call: JournalCall): unknown {

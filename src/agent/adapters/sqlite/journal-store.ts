@@ -451,7 +451,7 @@ export class JournalStore {
       const over = free - kept
       if (over > 0n) {
         this.#database.pragma(`incremental_vacuum(${over < SHRINK_PAGES ? over : SHRINK_PAGES})`)
-        this.#checkpointWhenDue()
+        this.foldLogWhenDue()
         // A file that was made without the means to shrink stays as large as it is; its free pages are used again.
         if ((this.#statements.freePages.get() as bigint) < free) return true
       }
@@ -527,15 +527,12 @@ export class JournalStore {
   }
 
   #run<T>(work: () => T): T {
-    let result: T
     try {
-      result = this.#transaction.immediate(work) as T
+      return this.#transaction.immediate(work) as T
     } catch (error) {
       this.#slots = this.#readSlots()
       throw error
     }
-    this.#checkpointWhenDue()
-    return result
   }
 
   /** For what must also succeed on a full disk: it is let into the slack that entries may not touch. */
@@ -548,7 +545,8 @@ export class JournalStore {
     }
   }
 
-  #checkpointWhenDue(): void {
+  /** To be called after each transaction, when its outcome has been told: nobody needs to wait for it. */
+  foldLogWhenDue(): void {
     const [, frames] = this.#statements.checkpointSize.get() as readonly bigint[]
     if (frames !== undefined && frames >= CHECKPOINT_FRAMES) this.foldLog()
   }

@@ -31,5 +31,8 @@ port.on('message', (call: JournalCall) => {
   if (call.call === 'close') {
     housekeeping.stop()
     port.close()
-  } else housekeeping.answered()
+    return
+  }
+  desk.answered()
+  housekeeping.answered()
 })
