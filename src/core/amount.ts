@@ -54,8 +54,8 @@ export function decimal(source: string | number): Decimal {
   return value
 }
 
-export function decimalRatio(value: Decimal): Ratio {
-  return ratio(value.digits, 10n ** BigInt(value.scale))
+export function decimalRatio({ digits, scale }: Decimal): Ratio {
+  return scale === 0 ? { num: digits, den: 1n } : ratio(digits, 10n ** BigInt(scale))
 }
 
 /** `num / den` in lowest terms. Throws RangeError for a zero denominator. */
