@@ -34,7 +34,7 @@ export function healthy(changes: Partial<DoctorFacts> = {}): DoctorFacts {
     timeZone: { name: 'Europe/Berlin', rules: true },
     configuration: {
       file: '/etc/tallygate/agent.toml',
-      process: null,
+      choice: { why: 'NONE', isNamed: false, process: null, others: [] },
       otherSocket: null,
       problem: null,
       files: [file('/etc/tallygate/agent.toml', { mode: 0o644 })],
@@ -72,7 +72,7 @@ export function healthy(changes: Partial<DoctorFacts> = {}): DoctorFacts {
         clock: { now: NOW, earliest: NOW - 500, latest: NOW + 500 },
       }),
     ),
-    agents: [{ pid: 812, command: '/usr/bin/tallygate agent' }],
+    agents: [{ pid: 812, user: 'tallygate', command: '/usr/bin/tallygate agent' }],
     memory: { total: 4 * GIB, available: 2 * GIB, limit: null, used: null },
     cloud: endpoint('https://cloud.example'),
     broker: endpoint('mqtts://cloud.example:8883', { port: 8883 }),

@@ -25,6 +25,36 @@ const disk = base.fileSystem as Exclude<DoctorFacts['fileSystem'], { code: strin
 /** Per check: what is spoilt, and what it comes to. */
 const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, level: Level])[] = [
   ['configuration', { configuration: { ...base.configuration, problem } }, 'fail'],
+  [
+    'asked-agent',
+    {
+      configuration: {
+        ...base.configuration,
+        choice: {
+          ...{ why: 'SEVERAL', isNamed: false, process: null },
+          others: [
+            { pid: 7, user: 'ada', socket: { path: '/run/one.sock' } },
+            { pid: 8, user: 'ada', socket: { path: '/run/two.sock' } },
+          ],
+        },
+      },
+    },
+    'warn',
+  ],
+  [
+    'asked-agent',
+    {
+      ...noAgent,
+      configuration: {
+        ...base.configuration,
+        choice: {
+          ...{ why: 'NONE', isNamed: false, process: null },
+          others: [{ pid: 7, user: 'ada', socket: 'NOT_TRUSTED' }],
+        },
+      },
+    },
+    'warn',
+  ],
   ['configuration', { configuration: { ...base.configuration, otherSocket: '/run/tallygate/agent.sock' } }, 'warn'],
   [
     'configuration-files',
@@ -48,7 +78,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, 
   ['agent', noAgent, 'fail'],
   ['agent', { agent: { code: 'CALLER_NOT_ALLOWED', message: 'not you' } }, 'warn'],
   ['agent-version', { version: '0.2.0' }, 'warn'],
-  ['single-agent', { agents: [1, 2].map((pid) => ({ pid, command: 'tallygate agent' })) }, 'warn'],
+  ['single-agent', { agents: [1, 2].map((pid) => ({ pid, user: 'ada', command: 'tallygate agent' })) }, 'warn'],
   ['socket', { ...noAgent, isListened: false }, 'warn'],
   ['socket', { socket: file('/run/agent.sock') }, 'fail'],
   ['socket', { socket: file('/run/agent.sock', { kind: 'none' }) }, 'fail'],

@@ -18,8 +18,9 @@ export function command(io: Io): Command {
   return withSocketFlag(new Command('doctor'))
     .description(
       'Checks everything that the agent of this device rests on, whether it runs or not, and says for each what was seen and what ' +
-        'to do. Files are looked for where the settings of the agent that runs say, its environment and flags included, else where ' +
-        'those of this machine do (/etc/tallygate/agent.toml, TALLYGATE_AGENT_*). ' +
+        'to do. The first line says which agent is asked, and why: the one that --socket names, or TALLYGATE_AGENT_* in the ' +
+        'environment, or else the only one that runs as the service, as root or as this user, with its environment and flags; ' +
+        'with none or several of these, the one of the settings of this machine (/etc/tallygate/agent.toml). ' +
         'Exit code 0: all is well, 1: warnings, 2: failures.',
     )
     .option('--fix', 'also mend what is safe: permissions, a left-over socket, the reserve file, the write-ahead log')

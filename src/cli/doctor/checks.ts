@@ -10,6 +10,7 @@ import { ERRORS, type ErrorCode } from '../../protocol/errors.ts'
 import type { AgentStatus } from '../../protocol/local/status.ts'
 import type { DoctorFacts, EndpointFacts, FileFacts, Problem } from './facts.ts'
 import { isProblem } from './facts.ts'
+import type { Choice, ChoiceWhy, OtherAgent } from './sources.ts'
 
 export type Level = 'ok' | 'warn' | 'fail' | 'skip'
 
@@ -64,16 +65,63 @@ function remedyOf(code: string | null): string | undefined {
   return code !== null && Object.hasOwn(ERRORS, code) ? ERRORS[code as ErrorCode].remedy : undefined
 }
 
+/** Whose settings count, and why. */
+const WHY: Readonly<Record<ChoiceWhy, (choice: Choice) => string>> = {
+  SOCKET: ({ process }) => `what process ${processName(process)} was started with, which listens there`,
+  ENVIRONMENT: () => 'the environment of this command (TALLYGATE_AGENT_...)',
+  ONLY: ({ process, others }) => {
+    const believed = others.length === 0 ? '' : ' and whose settings this user may take'
+    return `what process ${processName(process)} was started with, the only agent that runs${believed}`
+  },
+  NONE: ({ others }) => {
+    const believed = others.length === 0 ? 'is seen to run' : 'runs whose settings this user may take'
+    return `the settings of this machine, as no agent ${believed}`
+  },
+  SEVERAL: () => 'the settings of this machine, as several agents run',
+}
+
+function processName(process: Choice['process']): string {
+  return process === null ? '' : `${process.pid} of ${process.user}`
+}
+
+const UNKNOWN_SOCKET = {
+  NOT_READABLE: 'runs, and this user may not see how it was started',
+  NOT_TRUSTED: 'runs, and is neither of this user nor of the service',
+  SETTINGS_WRONG: 'runs, with settings that cannot be used',
+}
+
+function describeOther({ pid, user, socket }: OtherAgent): string {
+  return `process ${pid} of ${user} ${typeof socket === 'string' ? UNKNOWN_SOCKET[socket] : `listens on ${socket.path}`}`
+}
+
 const NOT_ENROLLED = 'the device is not enrolled, so it knows no cloud yet'
 
 export const CHECKS: readonly Check[] = [
   {
+    name: 'asked-agent',
+    run: ({ configuration: { choice }, socket, agent }) => {
+      const { isNamed, why, others } = choice
+      const place = isNamed ? `${socket.path}, named by --socket` : socket.path
+      const evidence = [`${place}: by ${WHY[why](choice)}`, ...others.map(describeOther)].join('; ')
+      const settings = 'name its settings (TALLYGATE_AGENT_CONFIG, TALLYGATE_AGENT_STATE_DIRECTORY)'
+      if (why === 'SEVERAL') {
+        return warn(evidence, `Say which one is meant: ${isNamed ? '' : 'its --socket, or '}${settings}.`)
+      }
+      const [only] = others
+      // The one that answers where the settings of this machine say is the one that is meant.
+      return why === 'NONE' && only !== undefined && isProblem(agent)
+        ? warn(evidence, `If that one is meant, run doctor as ${only.user}, or ${settings}.`)
+        : ok(evidence)
+    },
+  },
+  {
     name: 'configuration',
-    run: ({ configuration: { file, process, otherSocket, problem }, settings, socket }) => {
+    run: ({ configuration: { file, choice, otherSocket, problem }, settings, socket }) => {
       if (problem !== null)
         return fail(`${problem.code}: ${problem.message}`, 'Correct it; docs/configuration.md lists every setting.')
       const named = file === null ? 'no settings file' : `${file} is valid, with no unknown key`
-      const whose = process === null ? 'the environment' : `environment and flags of process ${process}`
+      const { process } = choice
+      const whose = process === null ? 'the environment' : `environment and flags of process ${process.pid}`
       const where = `${named}; with ${whose}, the state is in ${settings.state.directory}`
       if (otherSocket === null) return ok(where)
       return warn(
@@ -142,11 +190,17 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'single-agent',
-    run: ({ agents }) =>
+    run: ({ agent, agents }) =>
       agents.length <= 1
-        ? ok(agents.length === 0 ? 'no agent runs' : `process ${agents[0]?.pid ?? 0}`)
+        ? ok(
+            agents.length === 0
+              ? isProblem(agent)
+                ? 'no agent runs'
+                : 'one answers, whose process this user does not see'
+              : `process ${agents[0]?.pid ?? 0} of ${agents[0]?.user ?? ''}`,
+          )
         : warn(
-            `${agents.length} agents run: ${agents.map(({ pid, command }) => `${pid} (${command})`).join(', ')}`,
+            `${agents.length} agents run: ${agents.map(({ pid, user, command }) => `${pid} of ${user} (${command})`).join(', ')}`,
             'Stop all but one, unless each has a state directory, a socket and an enrollment of its own.',
           ),
   },

@@ -6,6 +6,7 @@ import type { InspectedDatabase } from '../../agent/adapters/sqlite/inspect-data
 import type { Verification } from '../../agent/app/verify-ledger.ts'
 import type { AgentSettings } from '../../agent/settings.ts'
 import type { AgentStatus } from '../../protocol/local/status.ts'
+import type { Choice } from './sources.ts'
 
 export interface Problem {
   readonly code: string
@@ -62,8 +63,8 @@ export interface DoctorFacts {
   readonly timeZone: { readonly name: string; readonly rules: boolean }
   readonly configuration: {
     readonly file: string | null
-    /** The agent whose environment and flags count as well; null: those of this command. */
-    readonly process: number | null
+    /** Which agent is asked, and why that one. */
+    readonly choice: Choice
     /** The socket that they name, where another one is asked; null: it is the same. */
     readonly otherSocket: string | null
     readonly problem: Problem | null
@@ -90,7 +91,7 @@ export interface DoctorFacts {
   readonly isListened: boolean | null
   readonly agent: AgentStatus | Problem
   /** Of all processes that run an agent. */
-  readonly agents: readonly { readonly pid: number; readonly command: string }[]
+  readonly agents: readonly { readonly pid: number; readonly user: string; readonly command: string }[]
   readonly memory: {
     readonly total: number | null
     readonly available: number | null

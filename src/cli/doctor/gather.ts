@@ -2,7 +2,7 @@
  * Gathers what the checks look at: from the files, the system, the agent's socket, a copy of the database and the network. It
  * changes nothing, works with the agent running or not, and whatever cannot be had is told as a fact of its own.
  */
-import { constants, statSync, readFileSync, readdirSync, accessSync, existsSync } from 'node:fs'
+import { constants, statSync, readFileSync, accessSync, existsSync } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { dirname, join, resolve } from 'node:path'
@@ -28,7 +28,8 @@ import { namedOptions } from '../../settings/option.ts'
 import { softwareVersion } from '../software-version.ts'
 import type { Io } from '../io.ts'
 import { lookAtEndpoint } from './endpoint.ts'
-import { type SettingsSources, sourcesOf } from './sources.ts'
+import { runningAgents } from './running-agents.ts'
+import { choose } from './sources.ts'
 import { type DoctorFacts, type FileFacts, type FileSystemFacts, type Problem, isProblem } from './facts.ts'
 
 export interface GatherOptions {
@@ -45,7 +46,7 @@ const AGENT_PATIENCE_MS = 5_000
 
 export async function gather(io: Io, { socket: named, network }: GatherOptions): Promise<DoctorFacts> {
   const agents = runningAgents()
-  const { settings, configuration } = configurationOf(io, sourcesOf(io, agents, named), named)
+  const { settings, configuration } = configurationOf(io, choose(io, agents, named), named)
   const { directory } = settings.state
   const databasePath = join(directory, 'journal.db')
   const socketPath = named ?? settings.socket.path
@@ -89,8 +90,8 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     socket: fileOf(socketPath),
     isListened,
     agent,
-    agents,
-    memory: memoryOf(configuration.process ?? agents[0]?.pid ?? null),
+    agents: agents.map(({ pid, user, command }) => ({ pid, user, command })),
+    memory: memoryOf(configuration.choice.process?.pid ?? agents[0]?.pid ?? null),
     cloud,
     broker,
     signIn: isReached && identity !== null ? await signIn(io, identity, keys, extraCa, inspected.policies[0]) : null,
@@ -99,7 +100,7 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
 
 function configurationOf(
   io: Io,
-  { file, env, flags, process }: SettingsSources,
+  { sources: { file, env, flags }, choice }: ReturnType<typeof choose>,
   socket: string | undefined,
 ): {
   readonly settings: AgentSettings
@@ -126,7 +127,7 @@ function configurationOf(
   const isOther = socket !== undefined && resolve(socket) !== resolve(settings.socket.path)
   return {
     settings,
-    configuration: { file, process, otherSocket: isOther ? settings.socket.path : null, problem, files },
+    configuration: { file, choice, otherSocket: isOther ? settings.socket.path : null, problem, files },
   }
 }
 
@@ -252,31 +253,6 @@ async function askAgent(path: string): Promise<DoctorFacts['agent']> {
   } catch (error) {
     return problemOf(error)
   }
-}
-
-/** Processes of this machine that run `tallygate agent`. */
-function runningAgents(): DoctorFacts['agents'] {
-  let names: readonly string[]
-  try {
-    names = readdirSync('/proc').filter((name) => /^\d+$/.test(name))
-  } catch {
-    return []
-  }
-  return names.flatMap((name) => {
-    const words = (textOf(`/proc/${name}/cmdline`) ?? '').split('\0')
-    const at = words.findIndex((word) => /(^|\/)tallygate(\.js)?$/.test(word))
-    return at >= 0 && at <= 8 && words[at + 1] === 'agent'
-      ? [
-          {
-            pid: Number(name),
-            command: words
-              .slice(at, at + 4)
-              .join(' ')
-              .trimEnd(),
-          },
-        ]
-      : []
-  })
 }
 
 function memoryOf(pid: number | null): DoctorFacts['memory'] {

@@ -1,61 +1,101 @@
 /**
- * Which settings the checks go by: where the agent that is meant runs, those that its process was started with; else those that
- * an agent would take which is started here. Flags are taken from processes of this user alone: what somebody else
- * starts under the name of an agent must not lead this command to files of its choice.
+ * Which agent the checks ask, and by which settings: where one is named, that one; else the only one that runs and may be believed,
+ * by what its process was started with; else the one that an agent would be which is started here. The choice says of itself
+ * how it was made.
  */
-import { readFileSync, readlinkSync, statSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
 import { loadSettings } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
 import type { Io } from '../io.ts'
 import { settingsFile } from '../service-settings.ts'
-import type { DoctorFacts } from './facts.ts'
+import type { RunningAgent, StartedWith } from './running-agents.ts'
 
 export interface SettingsSources {
   readonly file: string | null
   readonly env: Io['env']
   readonly flags: Readonly<Record<string, string>>
-  /** Whose they are; null: of this command. */
-  readonly process: number | null
 }
 
+/**
+ * `SOCKET`: the process that listens where `--socket` says. `ENVIRONMENT`: the environment of this command names it. `ONLY`: no other
+ * agent runs that this user may believe. `NONE`: none does. `SEVERAL`: several do.
+ */
+export type ChoiceWhy = 'SOCKET' | 'ENVIRONMENT' | 'ONLY' | 'NONE' | 'SEVERAL'
+
+export interface Choice {
+  readonly why: ChoiceWhy
+  /** By `--socket`. */
+  readonly isNamed: boolean
+  /** Whose settings count; null: those of this command, or of this machine. */
+  readonly process: { readonly pid: number; readonly user: string } | null
+  /** The other agents that run. */
+  readonly others: readonly OtherAgent[]
+}
+
+export interface OtherAgent {
+  readonly pid: number
+  readonly user: string
+  /** Where it listens, or why that is not known. */
+  readonly socket: { readonly path: string } | 'NOT_READABLE' | 'NOT_TRUSTED' | 'SETTINGS_WRONG'
+}
+
+type World = Pick<Io, 'env' | 'readText'>
+
 /** @param socket of the agent that is meant; undefined: the one of the settings */
-export function sourcesOf(io: Io, agents: DoctorFacts['agents'], socket: string | undefined): SettingsSources {
-  const own = { file: settingsFile(agentOptions, io), env: io.env, flags: {}, process: null }
-  const started = agents.map(({ pid }) => startedWith(io, pid))
+export function choose(
+  io: World,
+  agents: readonly RunningAgent[],
+  socket: string | undefined,
+): { readonly sources: SettingsSources; readonly choice: Choice } {
+  const known = agents.map((agent) => ({
+    agent,
+    sources: typeof agent.started === 'string' ? null : startedWith(io, agent.started),
+  }))
+  const othersThan = (pid: number | null): readonly OtherAgent[] =>
+    known
+      .filter(({ agent }) => agent.pid !== pid)
+      .map(({ agent: { pid, user, started }, sources }) => {
+        if (typeof started === 'string') return { pid, user, socket: started }
+        const path = sources === null ? null : socketOf(io, sources)
+        return { pid, user, socket: path === null ? 'SETTINGS_WRONG' : { path } }
+      })
+  const machine = (why: ChoiceWhy) => ({
+    sources: { file: settingsFile(agentOptions, io), env: io.env, flags: {} },
+    choice: { why, isNamed: socket !== undefined, process: null, others: othersThan(null) },
+  })
+  const ofProcess = (why: ChoiceWhy, { pid, user }: RunningAgent, sources: SettingsSources) => ({
+    sources,
+    choice: { why, isNamed: socket !== undefined, process: { pid, user }, others: othersThan(pid) },
+  })
+  const believed = known.flatMap(({ agent, sources }) => (sources === null ? [] : [{ agent, sources }]))
   if (socket !== undefined) {
-    const meant = started.filter((each) => socketOf(io, each) === resolve(socket))
-    if (meant.length === 1 && meant[0] !== undefined) return meant[0]
+    const meant = believed.filter(({ sources }) => socketOf(io, sources) === resolve(socket))
+    if (meant.length === 1 && meant[0] !== undefined) return ofProcess('SOCKET', meant[0].agent, meant[0].sources)
   }
   // Who says it in the environment means it.
-  if (Object.keys(io.env).some((name) => name.startsWith(PREFIX))) return own
-  const [only, ...others] = started
-  return only === undefined || others.length > 0 ? own : only
+  if (Object.keys(io.env).some((name) => name.startsWith(PREFIX))) return machine('ENVIRONMENT')
+  const [only, ...others] = believed
+  if (only === undefined) return machine('NONE')
+  return others.length > 0 ? machine('SEVERAL') : ofProcess('ONLY', only.agent, only.sources)
 }
 
 const PREFIX = `${agentOptions.envPrefix}_`
 
-function startedWith(io: Io, pid: number): SettingsSources {
-  const given = partsOf(`/proc/${pid}/environ`).filter((each) => each.startsWith(PREFIX))
+function startedWith(io: World, { environment, words, folder }: StartedWith): SettingsSources {
+  const given = environment.filter((each) => each.startsWith(PREFIX))
   const pairs = given.map((each) => [each.slice(0, each.indexOf('=')), each.slice(each.indexOf('=') + 1)])
-  const env = { ...io.env, ...(Object.fromEntries(pairs) as Record<string, string>) }
-  const { config = null, ...flags } = isOwn(pid) ? flagsOf(pid) : {}
-  return { file: config ?? settingsFile(agentOptions, { env }), env, flags, process: pid }
+  const own = Object.entries(io.env).filter(([name]) => !name.startsWith(PREFIX))
+  const env = Object.fromEntries([...own, ...pairs]) as Io['env']
+  const { config = null, ...flags } = flagsOf(words, folder)
+  return { file: config ?? settingsFile(agentOptions, { env }), env, flags }
 }
 
-/** The flags of the command line `tallygate agent ...` of a process; paths from where it runs. */
-function flagsOf(pid: number): Readonly<Record<string, string>> {
+/** The flags of the command line `tallygate agent ...`; paths from where it runs. */
+function flagsOf(words: readonly string[], folder: string): Readonly<Record<string, string>> {
   const known = new Map(namedOptions(agentOptions).map(({ flag, option }) => [flag, option.takes.includes('path')]))
   known.set('config', true)
-  let folder: string
-  try {
-    folder = readlinkSync(`/proc/${pid}/cwd`)
-  } catch {
-    return {}
-  }
   const flags: Record<string, string> = {}
-  const words = partsOf(`/proc/${pid}/cmdline`)
   for (let at = 0; at < words.length; at += 1) {
     const [, flag = '', inOne] = /^--([a-z-]+)(?:=(.*))?$/s.exec(words[at] ?? '') ?? []
     const isPath = known.get(flag)
@@ -66,7 +106,7 @@ function flagsOf(pid: number): Readonly<Record<string, string>> {
   return flags
 }
 
-function socketOf(io: Io, { file, env, flags }: SettingsSources): string | null {
+function socketOf(io: World, { file, env, flags }: SettingsSources): string | null {
   let settings: AgentSettings
   try {
     settings = loadSettings(agentOptions, { file, env, flags, readText: io.readText })
@@ -74,20 +114,4 @@ function socketOf(io: Io, { file, env, flags }: SettingsSources): string | null 
     return null
   }
   return resolve(settings.socket.path)
-}
-
-function isOwn(pid: number): boolean {
-  try {
-    return statSync(`/proc/${pid}`).uid === process.getuid?.()
-  } catch {
-    return false
-  }
-}
-
-function partsOf(path: string): readonly string[] {
-  try {
-    return readFileSync(path, 'utf8').split('\0')
-  } catch {
-    return []
-  }
 }

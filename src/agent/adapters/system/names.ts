@@ -6,17 +6,24 @@ export function systemNames(passwd = '/etc/passwd', group = '/etc/group'): Names
   return { user: (name) => idIn(passwd, name), group: (name) => idIn(group, name) }
 }
 
+/** The name of a user, where it has one. */
+export function userOf(uid: number, passwd = '/etc/passwd'): string | undefined {
+  return linesOf(passwd).find(([, , id]) => id === String(uid))?.[0]
+}
+
 /** In both files the name is the first field of a line and the number the third. */
 function idIn(path: string, name: string): number | undefined {
+  for (const [found, , id = ''] of linesOf(path)) if (found === name && /^\d+$/.test(id)) return Number(id)
+  return undefined
+}
+
+/** Fields of each line. */
+function linesOf(path: string): readonly (readonly string[])[] {
   let text: string
   try {
     text = readFileSync(path, 'utf8')
   } catch {
-    return undefined
+    return []
   }
-  for (const line of text.split('\n')) {
-    const [found, , id = ''] = line.split(':')
-    if (found === name && /^\d+$/.test(id)) return Number(id)
-  }
-  return undefined
+  return text.split('\n').map((line) => line.split(':'))
 }
