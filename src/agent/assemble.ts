@@ -29,6 +29,7 @@ import { UseOverTime } from './app/use-over-time.ts'
 import { WatchedJournal } from './app/watched-journal.ts'
 import { Wear } from './app/wear.ts'
 import type { KeptDecision } from '../protocol/local/decision.ts'
+import type { LastBackup } from '../protocol/local/last-backup.ts'
 import type { ReloadNotice } from '../settings/reload.ts'
 import type { AgentSettings } from './settings.ts'
 
@@ -53,6 +54,8 @@ export interface AgentParts {
   readonly cloud: (tokens: DeviceTokens) => Cloud
   /** Bytes that this process has sent to storage since its start. Absent, or null: the system does not tell. */
   readonly written?: () => number | null
+  /** Of the ledger; absent: none is known. */
+  readonly lastBackup?: () => LastBackup | null
   /** Null: no push. */
   readonly push: Push | null
   /** Users and groups of this system, and the user that the agent runs as. */
@@ -194,6 +197,8 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     rescues: snapshot.rescues ?? [],
     wear,
     reloadNotice: parts.reloadNotice ?? (() => null),
+    lastBackup: parts.lastBackup ?? (() => null),
+    backupMaxAgeMs: () => settings.backup.maxAge,
   }
   return {
     clock,

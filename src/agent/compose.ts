@@ -22,6 +22,7 @@ import { systemNames } from './adapters/system/names.ts'
 import { openPeerCredentials } from './adapters/system/peer-credentials.ts'
 import { readDoor } from './adapters/status-http/read-door.ts'
 import { type StatusServer, openStatus } from './adapters/status-http/server.ts'
+import { readLastBackup } from './adapters/system/last-backup.ts'
 import { lookAtMachine, writtenBytes } from './adapters/system/machine.ts'
 import { systemRandomness } from './adapters/system/randomness.ts'
 import { TmpfsLog } from './adapters/tmpfs/volatile-log.ts'
@@ -192,6 +193,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     }),
     cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
     written: writtenBytes,
+    lastBackup: () => readLastBackup(settings.state.directory),
     push: pushOf(settings, overrides, extraCa),
     version,
     log,

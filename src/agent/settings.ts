@@ -67,6 +67,15 @@ const options = {
       max: 1_000_000,
     }),
   },
+  backup: {
+    maxAge: duration({
+      reloadable: true,
+      help: 'How old the last backup by tallygate backup may be before status and doctor warn; 0: none is expected.',
+      default: '0',
+      min: '0',
+      max: '366d',
+    }),
+  },
   durability: choice(['durable', 'reserved'], {
     help: 'When an answer leaves: after the commit of its charge, or at once within a block that is reserved ahead, of which a power cut may count too much as used.',
     default: 'durable',

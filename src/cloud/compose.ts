@@ -29,6 +29,7 @@ import { openPostgresStore } from './adapters/postgres/store.ts'
 import { claimStore } from './adapters/sqlite/claim-store.ts'
 import { openSqliteStore } from './adapters/sqlite/store.ts'
 import { makeDurableDirectory } from './adapters/system/durable-directory.ts'
+import { readLastBackup } from './adapters/system/last-backup.ts'
 import { systemTimers } from './adapters/system/timers.ts'
 import { Authenticator } from './app/authenticate.ts'
 import { takeNextKey } from './app/edge/change-device-key.ts'
@@ -134,6 +135,8 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     version: softwareVersion(),
     totals: () => unwatched.read((reader) => reader.totals.totals()),
     totalsTimeoutMs: TOTALS_TIMEOUT_MS,
+    // Of PostgreSQL, whoever runs it makes the backups.
+    lastBackupAt: () => (settings.db === null ? (readLastBackup(directory)?.at ?? null) : null),
   })
   const store = watchStore(unwatched, metrics, () => performance.now())
   const administrationKeyFile = join(directory, 'administration-key.pem')

@@ -96,6 +96,12 @@ export const ERRORS = catalogue({
     http: 500,
     retry: 'no',
   },
+  BACKUP_OVERDUE: {
+    meaning: 'The last backup of the ledger is older than backup.max_age, or none is known.',
+    remedy: 'Run tallygate backup, by a timer for instance, or change backup.max_age. Nothing is refused meanwhile.',
+    http: 500,
+    retry: 'no',
+  },
   CURSOR_UNKNOWN: {
     meaning: 'The cursor is not one that this service has given, or it is of a database that has since been replaced.',
     remedy: 'Use the cursor of the export before, of the same twin; without one, everything is exported again.',

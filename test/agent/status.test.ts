@@ -6,6 +6,7 @@ import { agentStatus } from '../cli/agent-status.ts'
 function conditionsOf(
   hold: ReturnType<typeof agentStatus>['hold'],
   conditions: readonly (readonly [subject: string, code: string])[],
+  changes: Partial<StatusParts> = {},
 ): readonly string[] {
   const { accounts: _, ...link } = agentStatus({ hold })
   const health = conditions.map(([subject, code]) => ({ subject, code, message: '', since: 1, facts: {} }))
@@ -19,6 +20,9 @@ function conditionsOf(
     rescues: [],
     wear: { reading: () => null, condition: () => null },
     reloadNotice: () => null,
+    lastBackup: () => null,
+    backupMaxAgeMs: () => 0,
+    ...changes,
   } as unknown as StatusParts
   return statusOf(parts).conditions.map(({ subject, code }) => `${subject}: ${code}`)
 }
@@ -44,4 +48,20 @@ it('a device that is held back is told so once, without what follows from it', (
 
 it('a session alone that is locked is told', () => {
   expect(conditionsOf(null, [['session i', 'SESSION_LOCKED']])).toEqual(['session i: SESSION_LOCKED'])
+})
+
+it('a backup that is expected, and is too old or was never made, is a condition', () => {
+  const since = (at: number | null, maxAge: number) =>
+    conditionsOf(null, [], {
+      lastBackup: () => (at === null ? null : { at, file: '/media/usb/press-4.db' }),
+      backupMaxAgeMs: () => maxAge,
+      clock: { reading: () => ({ now: 1_000, earliest: 1_000, latest: null }) },
+    })
+  expect(since(null, 0)).toEqual([])
+  expect(since(1, 0)).toEqual([])
+  expect(since(900, 100)).toEqual([])
+  expect(since(899, 100)).toEqual(['backup: BACKUP_OVERDUE'])
+  expect(since(null, 100)).toEqual(['backup: BACKUP_OVERDUE'])
+  // A clock that was set back makes no backup too old.
+  expect(since(5_000, 100)).toEqual([])
 })

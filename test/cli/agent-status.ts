@@ -45,6 +45,7 @@ export function agentStatus(changes: Partial<AgentStatusWire> = {}): AgentStatus
       perDay: 314_572_800,
       budgetPerDay: null,
     },
+    backup: null,
     conditions: [],
     ...changes,
   }

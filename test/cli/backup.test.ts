@@ -8,6 +8,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import type { Agent } from '../../src/agent/compose.ts'
 import { HttpClient } from '../../src/client/http.ts'
 import { accessResponseBody } from '../../src/protocol/service/access-request.ts'
+import { LAST_BACKUP_FILE } from '../../src/protocol/local/last-backup.ts'
 import type { AgentStatus } from '../../src/protocol/local/status.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { Application } from '../agent/site.ts'
@@ -121,6 +122,8 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     expect((await made).stdout).toMatch(/holds the ledger up to entry \d+ of incarnation 1; it is whole/)
     expect(statSync(file).mode & 0o077).toBe(0)
     expect(asked).toBeGreaterThan(0)
+    expect((await ready(agent)).backup).toMatchObject({ at: expect.closeTo(Date.now(), -5) as number, file })
+    expect(statSync(join(site.state, LAST_BACKUP_FILE)).mode & 0o077).toBe(0)
     expect(await tallygate('verify', '--db', file)).toMatchObject({ code: 0 })
 
     await site.spend(agent, 7)
@@ -237,6 +240,9 @@ describe('a backup of a twin', { timeout: 90_000 }, () => {
     expect(itself.stderr).toMatch(/^tallygate: USAGE: /)
     const made = await tallygate('cloud', 'backup', file, '--store-path', store)
     expect(made).toMatchObject({ code: 0, stderr: '' })
+    const metrics = await (await fetch(site.twin.cloud.metricsAddress)).text()
+    const at = /^tallygate_last_backup_timestamp_seconds (\S+)$/m.exec(metrics)?.[1]
+    expect(Number(at)).toBeCloseTo(Date.now() / 1_000, -2)
     const copy = new Database(file, { readonly: true })
     expect(copy.pragma('integrity_check', { simple: true })).toBe('ok')
     copy.close()

@@ -64,6 +64,8 @@ export function healthy(changes: Partial<DoctorFacts> = {}): DoctorFacts {
       rescues: [],
     },
     verification: { findings: [], checked: { entries: 12, chained: 12, segments: 2, receipts: 1, accounts: 1 } },
+    backup: { at: NOW - DAY, file: '/media/usb/press-4.db' },
+    isBackupThere: true,
     socket: file('/run/tallygate/agent.sock', { kind: 'socket', mode: 0o660 }),
     isListened: true,
     agent: parsedStatus.parse(

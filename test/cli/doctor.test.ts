@@ -114,6 +114,8 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, 
     'fail',
   ],
   ['hash-chain', { verification: problem }, 'warn'],
+  ['backup', { settings: settings({ 'backup-max-age': '12h' }) }, 'warn'],
+  ['backup', { backup: null, settings: settings({ 'backup-max-age': '7d' }) }, 'warn'],
   ['schema', { inspected: { ...base.inspected, schema: 9 } }, 'fail'],
   ['write-ahead-log', { log: file('wal', { size: 900_000_000 }) }, 'warn'],
   [

@@ -21,6 +21,7 @@ test('it says in words how the agent is', async () => {
     'spending  from what is at hand, for 24 hours more without the cloud',
     'answers   after their charge is on the disk',
     'storage   50.0 MiB written since the start, 300.0 MiB a day, 9216 bytes for a decision',
+    'backup    none is known',
     `rules     revision 7 of instance ${instanceId}, revision 8 exists`,
     '',
     'TOKENS OF  AT HAND  CHARGED  NOTE',

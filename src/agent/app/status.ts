@@ -1,5 +1,6 @@
 /** How the agent is, gathered from its parts without changing anything: what a technician and the command line see. */
 import { overdraftLeft } from '../../core/grant.ts'
+import type { LastBackup } from '../../protocol/local/last-backup.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { ReloadNotice } from '../../settings/reload.ts'
 import type { Clock } from './clock.ts'
@@ -21,6 +22,9 @@ export interface StatusParts {
   readonly rescues: readonly Rescue[]
   readonly wear: Pick<Wear, 'reading' | 'condition'>
   readonly reloadNotice: () => ReloadNotice | null
+  readonly lastBackup: () => LastBackup | null
+  /** How old it may be, ms; 0: nobody expects one. */
+  readonly backupMaxAgeMs: () => number
 }
 
 /** Stands for as long as the damaged file is there: somebody should look at it. */
@@ -39,6 +43,26 @@ function isSaidByHold(
   return code === 'SESSION_LOCKED' || code === 'DEVICE_LOCKED' || code === 'DEVICE_TERMINATED'
 }
 
+/** A backup that is expected and is not there, or is too old. */
+function overdueOf(
+  backup: LastBackup | null,
+  maxAgeMs: number,
+  now: number,
+  startedAt: number,
+): AgentStatusWire['conditions'][number] | null {
+  if (maxAgeMs === 0 || (backup !== null && now - backup.at <= maxAgeMs)) return null
+  const message =
+    backup === null
+      ? 'No backup of the ledger was made by tallygate backup.'
+      : `The last backup of the ledger was made at ${new Date(backup.at).toISOString()}: ${backup.file}.`
+  return {
+    subject: 'backup',
+    code: 'BACKUP_OVERDUE',
+    message,
+    since: backup === null ? startedAt : backup.at + maxAgeMs,
+  }
+}
+
 export function statusOf({
   version,
   startedAt,
@@ -49,15 +73,20 @@ export function statusOf({
   rescues,
   wear,
   reloadNotice,
+  lastBackup,
+  backupMaxAgeMs,
 }: StatusParts): AgentStatusWire {
   const { deviceId, incarnation, fenced, key, hold, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
   const grant = ledger.grant()
   const recording = journal.condition()
   const notice = reloadNotice()
   const reload = notice === null ? null : { subject: 'settings', ...notice }
+  const { now } = clock.reading()
+  const backup = lastBackup()
+  const overdue = overdueOf(backup, backupMaxAgeMs(), now, startedAt)
   const conditions = [
     ...rest.conditions.filter((condition) => !isSaidByHold(condition, hold)),
-    ...[recording, wear.condition(), reload].filter((condition) => condition !== null),
+    ...[recording, wear.condition(), reload, overdue].filter((condition) => condition !== null),
     ...rescues.map(conditionOf),
   ]
   return {
@@ -100,6 +129,7 @@ export function statusOf({
       overdraft: String(overdraftLeft(held, held.overdraft ?? 0n)),
     })),
     storage: wear.reading(),
+    backup,
     conditions: conditions
       .toSorted((a, b) => a.since - b.since)
       .map(({ subject, code, message, since }) => ({ subject, code, message, since })),

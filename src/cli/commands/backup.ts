@@ -6,6 +6,7 @@ import { ERRORS } from '../../protocol/errors.ts'
 import { agentDatabase } from '../agent-database.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
+import { noteBackup } from '../note-backup.ts'
 import { refuseItself } from '../refuse-itself.ts'
 
 interface BackupFlags {
@@ -40,6 +41,8 @@ export function command(io: Io): Command {
         ? `${file} holds the ledger up to entry ${state.lastEntry} of incarnation ${state.incarnation}; it is whole.`
         : `${file} is a faithful copy of a ledger that is not whole: tallygate verify --db ${file} says what is wrong.`
       io.stdout.write(`${flags.json === true ? jsonLine({ ...said, findings }) : plain}\n`)
+      const unnoted = isWhole ? noteBackup(database, file, io.now()) : null
+      if (unnoted !== null) io.stderr.write(`${unnoted}\n`)
       if (!isWhole) io.exitWith(ERRORS.DATABASE_CORRUPT.exit)
     })
 }

@@ -4,6 +4,7 @@ import { Command } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Io } from '../io.ts'
+import { noteBackup } from '../note-backup.ts'
 import { refuseItself } from '../refuse-itself.ts'
 import { serviceCommand, settingsOf } from '../service-settings.ts'
 
@@ -42,6 +43,8 @@ function backupCommand(service: Command, io: Io): Command {
       const database = join(store.path, 'twin.db')
       refuseItself(database, file)
       backUpStore(database, file)
+      const unnoted = noteBackup(database, file, io.now())
+      if (unnoted !== null) io.stderr.write(`${unnoted}\n`)
       io.stdout.write(
         `${file} holds the database; the keys are the files *.pem and, where it is there, signing-keys.json in ${store.path}.\n`,
       )

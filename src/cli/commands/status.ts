@@ -117,6 +117,7 @@ function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: numb
     ['spending', spending(status)],
     ['answers', status.durability === 'durable' ? 'after their charge is on the disk' : 'from blocks reserved ahead'],
     ...(status.storage === null ? [] : [['storage', written(status.storage)]]),
+    ['backup', status.backup === null ? 'none is known' : `${ago(status.backup.at)}, ${status.backup.file}`],
     ...status.policies.map(({ instanceId, applied, newest }) => [
       'rules',
       `revision ${applied} of instance ${instanceId}${newest > applied ? `, revision ${newest} exists` : ''}`,

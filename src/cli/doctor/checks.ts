@@ -381,6 +381,24 @@ export const CHECKS: readonly Check[] = [
     },
   },
   {
+    name: 'backup',
+    run: ({ backup, isBackupThere, settings, now }) => {
+      const { maxAge } = settings.backup
+      const remedy = 'Run tallygate backup <file>, by a timer for instance.'
+      if (backup === null) {
+        return maxAge === 0
+          ? skip('none is known, and none is expected (backup.max_age)')
+          : warn(`none is known; backup.max_age is ${roughly(maxAge)}`, remedy)
+      }
+      const age = Math.max(0, now - backup.at)
+      const there = isBackupThere ? '' : ', where it is not to be seen at the moment'
+      const evidence = `the last one was made ${roughly(age)} ago: ${backup.file}${there}`
+      return maxAge > 0 && age > maxAge
+        ? warn(`${evidence}; backup.max_age is ${roughly(maxAge)}`, remedy)
+        : ok(evidence)
+    },
+  },
+  {
     name: 'schema',
     run: ({ inspected: { schema, knownSchema } }) => {
       if (schema === null) return skip('there is no ledger that can be read')

@@ -5,6 +5,7 @@
 import type { InspectedDatabase } from '../../agent/adapters/sqlite/inspect-database.ts'
 import type { Verification } from '../../agent/app/verify-ledger.ts'
 import type { AgentSettings } from '../../agent/settings.ts'
+import type { LastBackup } from '../../protocol/local/last-backup.ts'
 import type { AgentStatus } from '../../protocol/local/status.ts'
 import type { Choice } from './sources.ts'
 
@@ -86,6 +87,10 @@ export interface DoctorFacts {
   readonly log: FileFacts
   readonly inspected: InspectedDatabase
   readonly verification: Verification | Problem
+  /** The last one that was noted beside the database; null: none is known. */
+  readonly backup: LastBackup | null
+  /** Whether its file is where it was put. */
+  readonly isBackupThere: boolean
   readonly socket: FileFacts
   /** Whether somebody listens behind the socket: the agent, or a service manager for it. Null: it cannot be said. */
   readonly isListened: boolean | null

@@ -25,6 +25,7 @@ import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { loadSettings } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
+import { readLastBackup } from '../../agent/adapters/system/last-backup.ts'
 import { softwareVersion } from '../software-version.ts'
 import type { Io } from '../io.ts'
 import { lookAtEndpoint } from './endpoint.ts'
@@ -57,6 +58,8 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     fileSystemOf(directory),
     settings.durability === 'reserved' ? fileSystemOf(settings.reserve.directory) : null,
   ])
+  // This user may not see into the directory; the agent does.
+  const backup = isProblem(agent) ? readLastBackup(directory) : agent.backup
   const keys = await keysOf(settings)
   const key = keyOf(keyFilesOf(settings).path, keys)
   const { identity } = inspected
@@ -87,6 +90,8 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     log: fileOf(`${databasePath}-wal`),
     inspected,
     verification,
+    backup,
+    isBackupThere: backup !== null && fileOf(backup.file).kind !== 'none',
     socket: fileOf(socketPath),
     isListened,
     agent,

@@ -5,6 +5,7 @@
 import { z } from 'zod'
 import { deviceHold } from '../edge/device-hold.ts'
 import { accountId } from '../edge/sync.ts'
+import { lastBackup } from './last-backup.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
 /** What is written to storage, and what that comes to. Bytes. */
@@ -82,6 +83,8 @@ export const agentStatus = z.strictObject({
   ),
   /** Null where the system does not tell. */
   storage: storageWear.nullable(),
+  /** The last good one by `tallygate backup`; null: none is known. */
+  backup: lastBackup.nullable(),
   /** What a technician should know, oldest first. */
   conditions: z.array(z.strictObject({ subject: z.string(), code: z.string(), message: z.string(), since: instant })),
 })

@@ -208,7 +208,12 @@ describe('a watched store', () => {
 describe('a scrape', () => {
   it('goes without the totals of a store that does not answer, and says so', async () => {
     const totals = Promise.withResolvers<never>()
-    const metrics = new Metrics({ version: '1', totals: () => totals.promise, totalsTimeoutMs: 1 })
+    const metrics = new Metrics({
+      version: '1',
+      totals: () => totals.promise,
+      totalsTimeoutMs: 1,
+      lastBackupAt: () => null,
+    })
     const families = parsePrometheusText(await metrics.text())
     expect(valueOf(families, 'tallygate_store_totals_up')).toBe(0)
     expect(families.get('tallygate_sessions')?.samples).toEqual([])

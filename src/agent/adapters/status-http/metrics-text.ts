@@ -87,6 +87,7 @@ export function metricsText({ status, machine, verdict, clock }: DeviceReportWir
   gauge('disk_free_bytes', 'Free space on the disk of the state.', machine.diskFree)
   gauge('ledger_size_bytes', 'Size of the ledger.', machine.ledgerSize)
   gauge('memory_pss_bytes', 'Memory of the agent, its proportional set size.', machine.memoryOfAgent)
+  gauge('last_backup_timestamp_seconds', 'When the last good backup was made.', seconds(status.backup?.at ?? null))
   const { storage } = status
   counter('storage_written_bytes_total', 'Bytes sent to storage since the start.', storage?.written ?? null)
   gauge('storage_written_bytes_per_decision', 'Of the last day, for each entry.', storage?.perDecision ?? null)

@@ -131,10 +131,15 @@ function ledgerOf({ status, clock, machine }: DeviceReportWire): Html {
       'Memory',
       `agent ${sizeOf(machine.memoryOfAgent)}, ${sizeOf(machine.memoryFree)} free of ${sizeOf(machine.memoryTotal)}`,
     ],
+    ['Backup', backupOf(status)],
     ['Key', keyOf(status)],
     ['Running', `version ${version}, for ${inWords(Math.max(0, status.clock.now - startedAt))}`],
   ]
   return section('ledger', 'Ledger and device', factsOf('ledger', facts))
+}
+
+function backupOf({ backup, clock: { now } }: DeviceReportWire['status']): string {
+  return backup === null ? 'none is known' : `${inWords(Math.max(0, now - backup.at))} ago, ${backup.file}`
 }
 
 /** To be compared with what `tallygate devices show` has of it. */

@@ -17,6 +17,8 @@ export interface MetricsParts {
   readonly version: string
   /** Asked at each scrape. */
   readonly totals: () => Promise<Totals>
+  /** When the last good backup was made, POSIX ms, asked at each scrape; null: none is known. */
+  readonly lastBackupAt: () => number | null
   /** Longest that a scrape waits for the totals, ms: it answers without them then. */
   readonly totalsTimeoutMs: number
 }
@@ -47,6 +49,7 @@ export class Metrics implements StoreWatcher {
   readonly #tokensOnDevices: Gauge
   readonly #totalsUp: Gauge
   readonly #reloaded: Gauge
+  readonly #lastBackup: Gauge
   #looking: Promise<void> | undefined
 
   constructor(parts: MetricsParts) {
@@ -100,6 +103,7 @@ export class Metrics implements StoreWatcher {
     this.#totalsUp = gauge('store_totals_up', 'Whether the store told its totals for this scrape.')
     this.#reloaded = gauge('config_last_reload_successful', 'Whether the last reload of the settings succeeded.')
     this.#reloaded.set(1)
+    this.#lastBackup = gauge('last_backup_timestamp_seconds', 'When the last good backup of the store was made.')
     gauge('build_info', 'The software that runs; always 1.', 'version', 'node').set(
       { version: parts.version, node: process.versions.node },
       1,
@@ -114,6 +118,9 @@ export class Metrics implements StoreWatcher {
   /** The text of a scrape. Totals that the store does not tell in time are left out of it. */
   async text(): Promise<string> {
     await this.#look()
+    const backupAt = this.#parts.lastBackupAt()
+    if (backupAt === null) this.#lastBackup.remove()
+    else this.#lastBackup.set(backupAt / 1_000)
     return this.#registry.metrics()
   }
 

@@ -1,0 +1,20 @@
+/** The last backup of the twin's store, as the command that made it has noted beside the database. */
+import { lstatSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import {
+  LAST_BACKUP_BYTES_MAX,
+  LAST_BACKUP_FILE,
+  type LastBackup,
+  parseLastBackup,
+} from '../../../protocol/local/last-backup.ts'
+
+/** Null: none is known. */
+export function readLastBackup(directory: string): LastBackup | null {
+  const path = join(directory, LAST_BACKUP_FILE)
+  try {
+    const found = lstatSync(path)
+    return found.isFile() && found.size <= LAST_BACKUP_BYTES_MAX ? parseLastBackup(readFileSync(path, 'utf8')) : null
+  } catch {
+    return null
+  }
+}
