@@ -109,7 +109,7 @@ describe('enrolling', () => {
     const client = await EdgeClient.join(twin, instanceId)
     await twin.call('POST', `${EDGE}/devices/${client.id}/revoke`)
     const token = await enrollmentToken(twin, instanceId)
-    expect(codeOf(await enroll(token, { publicKey: client.keys.jwk }))).toEqual([403, 'ENROLLMENT_REFUSED'])
+    expect(codeOf(await enroll(token, { publicKey: client.keys.jwk }))).toEqual([403, 'DEVICE_REVOKED'])
   })
 
   it('takes no other token, and no key that is none', async () => {

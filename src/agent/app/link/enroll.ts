@@ -25,7 +25,7 @@ const REFUSALS: ReadonlySet<ErrorCode> = new Set([
 /**
  * The identity that the cloud gave to this key, with the trusted keys that the token pins.
  *
- * @throws CodedError ENROLLMENT_REFUSED (do not try this token again), TRUST_MISMATCH, CLOUD_UNREACHABLE
+ * @throws CodedError ENROLLMENT_REFUSED (do not try this token again), DEVICE_REVOKED, TRUST_MISMATCH, CLOUD_UNREACHABLE
  */
 export async function enroll(
   cloud: Pick<Cloud, 'enroll'>,

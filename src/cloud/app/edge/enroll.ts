@@ -13,6 +13,7 @@ import { ENROLLMENT_TOKEN_TYPE } from './issue-enrollment-token.ts'
 import type { KeyRing } from './key-ring.ts'
 import { TOKEN_SKEW_S } from './limits.ts'
 import type { Device, EnrollmentRecord } from './records.ts'
+import { requireTrusted } from './require-trusted.ts'
 import type { Addresses } from './terms.ts'
 
 export interface Enroll {
@@ -25,7 +26,7 @@ export interface Enroll {
 
 /**
  * @param token the bearer token of the request
- * @throws CodedError TOKEN_INVALID, BAD_REQUEST for an unusable key, ENROLLMENT_REFUSED
+ * @throws CodedError TOKEN_INVALID, BAD_REQUEST for an unusable key, ENROLLMENT_REFUSED, DEVICE_REVOKED for a key that was
  */
 export async function enroll(
   { store, keys, addresses, now, newId }: Enroll,
@@ -93,7 +94,7 @@ async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promis
   if (known?.state === 'PAST') throw refused('The key of this device was replaced by another one.')
   const locked = known === undefined ? undefined : await tx.edge.devices.lock(known.device.id)
   if (locked !== undefined) {
-    if (locked.revokedAt !== null) throw refused('The key of this device was revoked: it needs a new key pair.')
+    requireTrusted(locked)
     // What it holds of its other instances stays its own: late segments may still name them.
     const instanceIds = [...new Set([...locked.instanceIds, ...instances])].sort()
     const device = { ...locked, instanceIds, name: newcomer.name ?? locked.name, hold: holdAfter(locked, token) }
