@@ -29,15 +29,31 @@ test('the page on status codes has every outcome with its codes', () => {
   }
 })
 
-test('every file that a page links to is there', () => {
-  const pagesOnDisk = globSync('docs/**/*.md', { cwd: root })
+/** As GitHub names a heading in a link. */
+const anchorOf = (heading: string): string =>
+  heading
+    .toLowerCase()
+    .replaceAll(/[^\p{L}\p{N}\s_-]/gu, '')
+    .trim()
+    .replaceAll(' ', '-')
+
+const anchorsIn = (text: string): ReadonlySet<string> =>
+  new Set([...text.matchAll(/^#+ +(.+)$/gm)].map(([, heading = '']) => anchorOf(heading)))
+
+test('every file and every heading that a page links to is there', () => {
+  const pagesOnDisk = globSync(['*.md', 'docs/**/*.md'], { cwd: root })
   const links = pagesOnDisk.flatMap((page) =>
-    [...written(page).matchAll(/\]\(([^)#:]+)(#[^)]*)?\)/g)].map(([, link]) => `${page}: ${link!}`),
+    [...written(page).matchAll(/\]\(([^)#:]*)(?:#([^)]*))?\)/g)].map(([, path = '', anchor]) => ({
+      page,
+      path,
+      anchor,
+    })),
   )
-  const broken = links.filter((link) => {
-    const [page, target] = link.split(': ') as [string, string]
-    return !existsSync(new URL(target, new URL(page, root)))
+  const broken = links.filter(({ page, path, anchor }) => {
+    const target = path === '' ? new URL(page, root) : new URL(path, new URL(page, root))
+    if (!existsSync(target)) return true
+    return anchor !== undefined && !anchorsIn(readFileSync(target, 'utf8')).has(anchor)
   })
-  expect(links.length).toBeGreaterThan(3)
+  expect(links.length).toBeGreaterThan(50)
   expect(broken).toEqual([])
 })

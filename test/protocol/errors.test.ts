@@ -1,0 +1,12 @@
+import { globSync, readFileSync } from 'node:fs'
+import { expect, it } from 'vitest'
+import { ERRORS } from '../../src/protocol/errors.ts'
+
+const root = new URL('../../', import.meta.url)
+
+it('the catalogue has no code that nothing raises', () => {
+  const files = globSync(['src/**/*.ts', 'bin/*.js'], { cwd: root, exclude: ['src/protocol/errors.ts'] })
+  const words = files.flatMap((path) => readFileSync(new URL(path, root), 'utf8').match(/\b[A-Z][A-Z_]+\b/g) ?? [])
+  const raised = new Set<string>(words)
+  expect(Object.keys(ERRORS).filter((code) => !raised.has(code))).toEqual([])
+})
