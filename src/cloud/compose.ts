@@ -9,6 +9,7 @@ import { createSecureContext } from 'node:tls'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { CodedError } from '../protocol/errors.ts'
+import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { thumbprint } from '../protocol/signing.ts'
 import { registerEdge } from './adapters/http/edge-routes.ts'
@@ -426,14 +427,7 @@ async function listen<T>(start: () => Promise<T>, host: string, port: number): P
   try {
     return await start()
   } catch (cause) {
-    const { code } = cause as NodeJS.ErrnoException
-    if (code === 'EADDRINUSE') {
-      throw new CodedError('ADDRESS_IN_USE', `Another process listens on ${host}:${port}.`, { cause })
-    }
-    if (code === 'EACCES' || code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND') {
-      throw new CodedError('ADDRESS_NOT_PERMITTED', `${host}:${port} cannot be listened on.`, { cause })
-    }
-    throw cause
+    throw listenFailure(cause, `${host}:${port}`)
   }
 }
 

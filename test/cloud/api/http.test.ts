@@ -500,6 +500,10 @@ describe('the server', () => {
     await expect(second).rejects.toMatchObject({ code: 'ADDRESS_IN_USE' })
     const elsewhere = openTwin((settings) => ({ ...settings, http: { ...settings.http, host: '192.0.2.1' } }))
     await expect(elsewhere).rejects.toMatchObject({ code: 'ADDRESS_NOT_PERMITTED' })
+    for (const area of ['http', 'push'] as const) {
+      const nowhere = openTwin((settings) => ({ ...settings, [area]: { ...settings[area], host: 'no/../host' } }))
+      await expect(nowhere, area).rejects.toMatchObject({ code: 'ADDRESS_NOT_PERMITTED' })
+    }
   })
 
   it('logs neither tokens nor keys nor what requesters say of themselves', async () => {

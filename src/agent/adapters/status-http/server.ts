@@ -8,6 +8,7 @@ import { createServer as createTls } from 'node:https'
 import { type AddressInfo, isIPv6 } from 'node:net'
 import { Server as TlsServer, type SecureContextOptions, type TLSSocket } from 'node:tls'
 import { CodedError } from '../../../protocol/errors.ts'
+import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { type DoorOptions, requireReader, requireSafe } from './door.ts'
 import { metricsText } from './metrics-text.ts'
@@ -59,7 +60,7 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
     if (isForCertifiedOnly(door) && !socket.authorized) socket.destroy()
   })
   await new Promise<void>((resolve, reject) => {
-    server.once('error', (cause: NodeJS.ErrnoException) => reject(addressError(cause, host, port)))
+    server.once('error', (cause) => reject(listenFailure(cause, `${host}:${port}`) as Error))
     server.listen({ host, port }, resolve)
   })
   server.removeAllListeners('error').on('error', options.onFault)
@@ -172,14 +173,4 @@ function send({ method }: IncomingMessage, response: ServerResponse, { status, t
     ...headers,
   })
   response.end(method === 'HEAD' ? undefined : body)
-}
-
-function addressError(cause: NodeJS.ErrnoException, host: string, port: number): Error {
-  const { code } = cause
-  if (code === 'EADDRINUSE')
-    return new CodedError('ADDRESS_IN_USE', `Another process listens on ${host}:${port}.`, { cause })
-  if (code === 'EACCES' || code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND') {
-    return new CodedError('ADDRESS_NOT_PERMITTED', `${host}:${port} cannot be listened on.`, { cause })
-  }
-  return cause
 }

@@ -7,6 +7,7 @@ import { Duplex } from 'node:stream'
 import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
 import { Aedes, type Client } from 'aedes'
 import { CodedError } from '../../../protocol/errors.ts'
+import { listenFailure } from '../../../protocol/listen-failure.ts'
 import type { Broker } from '../../app/edge/publish-hints.ts'
 import { type SignedIn, mayPublish, maySubscribe } from './device-rights.ts'
 import { PacketLimit } from './packet-limit.ts'
@@ -152,14 +153,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
 
 async function listen(server: Server, { host, port }: EmbeddedBrokerOptions): Promise<number> {
   await new Promise<void>((resolve, reject) => {
-    server.once('error', (cause: NodeJS.ErrnoException) => {
-      const place = `${host}:${port}`
-      if (cause.code === 'EADDRINUSE') {
-        reject(new CodedError('ADDRESS_IN_USE', `Another process listens on ${place} (push).`, { cause }))
-      } else if (cause.code === 'EACCES' || cause.code === 'EADDRNOTAVAIL' || cause.code === 'ENOTFOUND') {
-        reject(new CodedError('ADDRESS_NOT_PERMITTED', `${place} cannot be listened on (push).`, { cause }))
-      } else reject(cause)
-    })
+    server.once('error', (cause) => reject(listenFailure(cause, `${host}:${port} (push)`) as Error))
     server.listen({ host, port }, resolve)
   })
   const address = server.address()
