@@ -24,6 +24,17 @@ async function openSite(change: Parameters<Twin['lineItem']>[1] = {}): Promise<S
 
 const until = (what: () => unknown): Promise<void> => expect.poll(what, { timeout: 10_000, interval: 20 }).toBeTruthy()
 
+/** A request waits for so much of the account that the device charges, until the round that it causes is over. */
+async function ask(device: TestDevice, atLeast: bigint): Promise<void> {
+  const asked = device.link.requestGrant([{ account: device.charged.account, atLeast, wanted: 0n }], 5_000)
+  await until(async () => {
+    device.time.advance(60)
+    await device.settle()
+    return !device.link.status().rounds.running
+  })
+  await asked
+}
+
 test('a device enrolls at the twin, spends what it was granted, and the twin shows what was used', async () => {
   const { device, used } = await openSite()
   await device.start()
@@ -58,23 +69,14 @@ test('a request that needs more than the device holds gets it from the pool, unt
   const { device, used } = await openSite()
   await device.start()
   await device.settle()
-  const ask = async (atLeast: bigint): Promise<void> => {
-    const asked = device.link.requestGrant([{ account: device.charged.account, atLeast, wanted: 0n }], 5_000)
-    await until(async () => {
-      device.time.advance(60)
-      await device.settle()
-      return !device.link.status().rounds.running
-    })
-    await asked
-  }
-  await ask(90_000_000n)
+  await ask(device, 90_000_000n)
   expect(await device.charge(90_000_000n)).toBe('GRANTED')
-  await ask(20_000_000n)
+  await ask(device, 20_000_000n)
   expect(await device.charge(20_000_000n)).toBe('REFUSED')
   expect(await device.charge(device.left)).toBe('GRANTED')
   await device.sync()
   expect(await used()).toBe(100)
-  await ask(1n)
+  await ask(device, 1n)
   expect(device.ledger.roomAt(device.clock.reading())(device.charged.account)).toEqual({ left: 0n, shortage: 'POOL' })
 })
 
@@ -131,23 +133,14 @@ test('an allowed overdraft is a part of what devices are granted, and no device 
   })
   await device.start()
   await device.settle()
-  const ask = async (atLeast: bigint): Promise<void> => {
-    const asked = device.link.requestGrant([{ account: device.charged.account, atLeast, wanted: 0n }], 5_000)
-    await until(async () => {
-      device.time.advance(60)
-      await device.settle()
-      return !device.link.status().rounds.running
-    })
-    await asked
-  }
-  await ask(16_000_000n)
+  await ask(device, 16_000_000n)
   expect(device.left).toBe(15_000_000n)
   expect(device.disk.accounts.get(device.charged.account)?.overdraft).toBe(5_000_000n)
   expect(await device.charge(16_000_000n)).toBe('REFUSED')
   expect(await device.charge(15_000_000n)).toBe('GRANTED')
   await device.sync()
   expect(await used()).toBe(15)
-  await ask(1n)
+  await ask(device, 1n)
   expect(device.disk.accounts.get(device.charged.account)?.overdraft ?? 0n).toBe(0n)
   expect(device.ledger.roomAt(device.clock.reading())(device.charged.account)).toEqual({ left: 0n, shortage: 'POOL' })
 })
