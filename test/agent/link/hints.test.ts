@@ -218,8 +218,13 @@ test('a revoked key is one fault: what the broker refuses with it is neither sho
   await device.pass(30_000)
   expect(device.conditions).toEqual(['revocation: DEVICE_REVOKED'])
   push.order?.onTrouble(new CodedError('BROKER_REFUSED', 'bad user name or password'))
+  push.order?.onTrouble(new CodedError('BROKER_UNREACHABLE', 'it is away'))
+  // Before the next round could take it away again.
+  expect(device.conditions).toEqual(['revocation: DEVICE_REVOKED'])
   await device.pass(60_000)
   expect(device.conditions).toEqual(['revocation: DEVICE_REVOKED'])
+  const codes = device.logged.flatMap(({ fields: { code } }) => (typeof code === 'string' ? [code] : []))
+  expect(codes).toEqual(['DEVICE_REVOKED'])
   device.cloud.revoked = false
   await device.sync()
   expect(device.conditions).toEqual([])
