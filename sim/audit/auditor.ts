@@ -105,7 +105,7 @@ interface EntryText {
 /** Looks at the twin that only compare sums, between two whole ones. */
 const LOOKS_SKIPPED_MAX = 20
 
-/** How late an entry may be written after it was decided, ms. */
+/** How late an entry may be written after it was decided, ms, while its board is awake. */
 const WRITE_MS = 10_000
 
 /** Time that a power cut may hide from the age of a grant, ms. */
@@ -626,14 +626,15 @@ export class Auditor {
     this.#look('TIME')
     const now = this.#now()
     if (earliest > now) throw new Violation('TIME', `${machine.name} takes ${earliest} for past at ${now}`)
-    if (latest !== null && latest < now - WRITE_MS) {
+    const slept = machine.sleptWithin(WRITE_MS)
+    if (latest !== null && latest < now - WRITE_MS - slept) {
       throw new Violation('TIME', `${machine.name} takes ${latest} for the latest possible time at ${now}`)
     }
     const grant = this.#grants.get(machine.name)
     // What goes back is not spent, and essential items outlive the grant.
     const spends = postings.some(({ account }) => this.#arrearsCap(lineOf(account)) === 0n)
     if (!grant || kind === 'refund' || !spends) return
-    const age = machine.onFor - grant.takenAtOn
+    const age = machine.onFor - slept - grant.takenAtOn
     const most = grant.lifetimeMs * 1.001 + WRITE_MS + grant.powerCuts * HIDDEN_BY_A_CUT_MS
     if (age <= most) return
     throw new Violation('TIME', `${machine.name} spends by a grant of ${grant.lifetimeMs} ms that is ${age} ms old`)

@@ -47,6 +47,7 @@ function whole(journal: Journal): Journal {
     seal: (...args) => journal.seal(...args),
     acknowledge: (...args) => journal.acknowledge(...args),
     sealed: (...args) => journal.sealed(...args),
+    sealedEarlier: (...args) => journal.sealedEarlier(...args),
     fence: () => journal.fence(),
     attach: (...args) => journal.attach(...args),
     saveIdentity: (...args) => journal.saveIdentity(...args),

@@ -80,6 +80,8 @@ export class Machine {
   #isOn = true
   #isAsleep = false
   #asleepSince = 0
+  /** The last time that it woke, and how long it had slept by then, ms. */
+  #woke = { at: -Infinity, sleptMs: 0 }
   /** Since the boot, up to the last time that it woke, ms. */
   #slept = 0
   #cancelWake: () => void = () => undefined
@@ -182,12 +184,18 @@ export class Machine {
     this.#cancelWake = scheduler.at(scheduler.now + ms, () => this.#wake())
   }
 
+  /** How long it slept, where it woke within the last `ms`: what it had begun before, it ends only then. */
+  sleptWithin(ms: number): number {
+    return this.parts.scheduler.now - this.#woke.at <= ms ? this.#woke.sleptMs : 0
+  }
+
   /** Since the boot, ms. */
   #sleptFor(): number {
     return this.#slept + (this.#isAsleep ? this.parts.scheduler.now - this.#asleepSince : 0)
   }
 
   #wake(): void {
+    this.#woke = { at: this.parts.scheduler.now, sleptMs: this.parts.scheduler.now - this.#asleepSince }
     this.#slept = this.#sleptFor()
     this.#cancelWake()
     this.#isAsleep = false

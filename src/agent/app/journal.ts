@@ -211,6 +211,12 @@ export interface SealedSegment {
   readonly answer: string | null
 }
 
+/** Where a segment stands among all that the device has sealed. */
+export interface SegmentPlace {
+  readonly incarnation: number
+  readonly seq: number
+}
+
 /** The cloud's signed answer to a segment, as received: the receipt for it. */
 export interface StoredAnswer {
   readonly document: string
@@ -280,6 +286,8 @@ export interface Journal {
   ): Promise<void>
   /** A sealed segment of the current incarnation, acknowledged or not; null when it was never sealed or is forgotten. */
   sealed(seq: number): Promise<SealedSegment | null>
+  /** The next acknowledged segment of an incarnation before the current one that is still kept; null when there is none. */
+  sealedEarlier(after: SegmentPlace): Promise<SealedSegment | null>
   /** Signed answers of the cloud that together prove what the current incarnation was granted; of what is kept, the newest. */
   proofs(): Promise<readonly string[]>
   /** Marks the current incarnation as fenced; spending has already stopped in memory. */

@@ -15,6 +15,7 @@ import type {
   PendingEntry,
   SealedSegment,
   SealOrder,
+  SegmentPlace,
   Snapshot,
   StoredAnswer,
   StoredClock,
@@ -60,6 +61,8 @@ export class Disk {
   sessions = new Map<string, StoredSession & { readonly unsealed: boolean }>()
   entries: { readonly body: string; readonly hash: string }[] = []
   segments: KeptSegment[] = []
+  /** Acknowledged ones of earlier incarnations. */
+  earlierSegments: KeptSegment[] = []
   acknowledged = 0
   /** Of earlier incarnations, what the cloud does not have. */
   arrears: Owed[] = []
@@ -309,6 +312,14 @@ export class MemoryJournal implements Journal {
     return this.disk.segments.find((segment) => segment.seq === seq) ?? null
   }
 
+  async sealedEarlier(after: SegmentPlace): Promise<SealedSegment | null> {
+    const kept = this.disk.earlierSegments.find(
+      ({ incarnation, seq }) =>
+        incarnation > after.incarnation || (incarnation === after.incarnation && seq > after.seq),
+    )
+    return kept ?? null
+  }
+
   async proofs(): Promise<readonly string[]> {
     return this.disk.segments.flatMap(({ answer }) => (answer === null ? [] : [answer]))
   }
@@ -333,6 +344,7 @@ export class MemoryJournal implements Journal {
         })
       }
       for (const [id, session] of disk.sessions) disk.sessions.set(id, { ...session, unsealed: true })
+      disk.earlierSegments.push(...disk.segments.filter(({ seq }) => seq <= disk.acknowledged))
       Object.assign(disk, {
         incarnation,
         fenced: false,

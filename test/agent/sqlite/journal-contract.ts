@@ -209,6 +209,34 @@ export function journalContract(name: string, make: () => TestJournals): void {
       expect(await journal.sealed(next.seq)).toEqual({ ...next, answer: null })
     })
 
+    it('keeps what earlier incarnations had acknowledged, in order, and nothing else of them', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 100n })
+      const acknowledged = []
+      for (const incarnation of [2, 4, 5]) {
+        for (let n = 0; n < 2; n += 1) {
+          const sealed = await journal.seal(SEAL)
+          await journal.acknowledge(sealed.seq, null, null, { document: `answer ${sealed.seq}`, retainUntil: BEGIN })
+          acknowledged.push({ ...sealed, answer: `answer ${sealed.seq}` })
+        }
+        // Sent, but given up with its incarnation: its entries go up as arrears.
+        if (incarnation === 4) await journal.seal(SEAL)
+        await journal.attach(incarnation)
+      }
+      const own = await journal.seal(SEAL)
+      await journal.acknowledge(own.seq, null, null)
+      journal = await journals.reopen(journal)
+      const found = []
+      let next = await journal.sealedEarlier({ incarnation: 0, seq: 0 })
+      for (; next !== null; next = await journal.sealedEarlier(next)) found.push(next)
+      // The first one brought the grant.
+      expect(found.slice(1)).toMatchObject(acknowledged)
+      expect(await journal.sealedEarlier({ incarnation: 1, seq: Number.MAX_SAFE_INTEGER })).toMatchObject({
+        ...acknowledged[2],
+      })
+    })
+
     it('begins a new incarnation with nothing but its number', async () => {
       const journals = make()
       let journal = await journals.open()

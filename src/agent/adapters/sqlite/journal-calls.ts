@@ -14,6 +14,7 @@ import type {
   RecordedEntry,
   Reservation,
   SealOrder,
+  SegmentPlace,
   StoredAnswer,
   StoredGrant,
   StoredPolicy,
@@ -98,6 +99,7 @@ export type JournalCall =
       readonly now: number
     }
   | { readonly call: 'sealed'; readonly seq: number }
+  | { readonly call: 'sealedEarlier'; readonly after: SegmentPlace }
   | { readonly call: 'proofs' }
   | { readonly call: 'fence' }
   | { readonly call: 'attach'; readonly incarnation: number; readonly now: number }

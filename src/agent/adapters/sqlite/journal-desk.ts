@@ -83,6 +83,8 @@ export class JournalDesk {
         return store.read()
       case 'sealed':
         return store.sealed(call.seq)
+      case 'sealedEarlier':
+        return store.sealedEarlier(call.after)
       case 'proofs':
         return store.proofs()
       case 'prepareSeal':

@@ -173,6 +173,10 @@ function prepareStatements(database: Database.Database) {
     segment: database.prepare(
       'SELECT * FROM segment JOIN segment_document USING (id) WHERE incarnation = ? AND seq = ?',
     ),
+    segmentEarlier: database.prepare(
+      `SELECT * FROM segment JOIN segment_document USING (id)
+         WHERE incarnation < ? AND (incarnation, seq) > (?, ?) AND state = 'ACKNOWLEDGED' ORDER BY incarnation, seq LIMIT 1`,
+    ),
     segmentInFlight: database.prepare(
       "SELECT * FROM segment JOIN segment_document USING (id) WHERE state = 'UNACKNOWLEDGED'",
     ),

@@ -20,6 +20,7 @@ import type {
   LastAnswer,
   SealOrder,
   SealedSegment,
+  SegmentPlace,
   Snapshot,
   StoredAnswer,
   StoredGrant,
@@ -313,6 +314,12 @@ export class JournalStore {
 
   sealed(seq: number): SealedSegment | null {
     const row = this.#statements.segment.get(this.#state().incarnation, seq) as SegmentRow | undefined
+    return row === undefined ? null : segmentOf(row)
+  }
+
+  sealedEarlier({ incarnation, seq }: SegmentPlace): SealedSegment | null {
+    const current = this.#state().incarnation
+    const row = this.#statements.segmentEarlier.get(current, incarnation, seq) as SegmentRow | undefined
     return row === undefined ? null : segmentOf(row)
   }
 

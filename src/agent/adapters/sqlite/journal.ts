@@ -19,6 +19,7 @@ import type {
   Reservation,
   SealOrder,
   SealedSegment,
+  SegmentPlace,
   Snapshot,
   StoredAnswer,
   StoredGrant,
@@ -170,6 +171,10 @@ class SqliteJournal implements Journal {
 
   sealed(seq: number): Promise<SealedSegment | null> {
     return this.#call({ call: 'sealed', seq }) as Promise<SealedSegment | null>
+  }
+
+  sealedEarlier(after: SegmentPlace): Promise<SealedSegment | null> {
+    return this.#call({ call: 'sealedEarlier', after }) as Promise<SealedSegment | null>
   }
 
   proofs(): Promise<readonly string[]> {

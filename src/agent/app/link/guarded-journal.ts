@@ -17,6 +17,7 @@ export function guardJournal(journal: LinkJournal): LinkJournal {
   return {
     seal: guard(async (order) => journal.seal(order)),
     sealed: guard(async (seq) => journal.sealed(seq)),
+    sealedEarlier: guard(async (after) => journal.sealedEarlier(after)),
     proofs: guard(async () => journal.proofs()),
     acknowledge: guard(async (seq, grant, confirmation, answer) =>
       journal.acknowledge(seq, grant, confirmation, answer),

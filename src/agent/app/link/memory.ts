@@ -5,7 +5,7 @@
 import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
 import type { LinkState } from '../../../core/plan.ts'
-import type { Identity, SealedSegment, Snapshot } from '../journal.ts'
+import type { Identity, SealedSegment, SegmentPlace, Snapshot } from '../journal.ts'
 import type { PublicJwk } from '../../../protocol/signing.ts'
 import { extentOf } from './segment-extent.ts'
 import { NO_SESSION, type Session, keptSession } from './session.ts'
@@ -71,6 +71,8 @@ export interface LinkMemory {
   grantTerm: number
   /** The cloud has lost this acknowledged segment and all after it; null when it has not. */
   resendFrom: number | null
+  /** It has lost segments: of earlier incarnations those behind this one are still to be sent again; null when none are. */
+  earlier: SegmentPlace | null
   /** It has lost segments that this device no longer keeps: the chain cannot be made whole. */
   lost: boolean
   /** The segment that the cloud cannot read, how often it has said so, and the boot-time reading of the first time, ms. */
@@ -122,6 +124,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
     arrears: snapshot.arrears,
     grantTerm: snapshot.grant?.term ?? 0,
     resendFrom: null,
+    earlier: null,
     lost: false,
     refused: null,
     proofs: [],
@@ -181,6 +184,7 @@ export function takeIncarnation(memory: LinkMemory, incarnation: number, lastEnt
   memory.lastAcknowledgedEntry = 0
   memory.grantTerm = 0
   memory.resendFrom = null
+  memory.earlier = null
   memory.lost = false
   memory.refused = null
   memory.proofs = []

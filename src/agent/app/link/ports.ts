@@ -14,7 +14,7 @@ import type { Confirmation, GrantedAccount, Journal, ReportedCounter, StoredGran
 /** What the link does with the journal; it never appends entries. */
 export type LinkJournal = Pick<
   Journal,
-  'seal' | 'sealed' | 'proofs' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy'
+  'seal' | 'sealed' | 'sealedEarlier' | 'proofs' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy'
 >
 
 /** What came with an acknowledged segment, as the journal has just stored it. */

@@ -6,7 +6,7 @@ import type { Want } from '../../../core/grant.ts'
 import type { Step } from '../../../core/plan.ts'
 import { RULES_SHOWN_MAX, SEGMENT_ACCOUNTS_MAX, type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import type { SealedSegment, StoredAnswer } from '../journal.ts'
+import type { SealedSegment, SegmentPlace, StoredAnswer } from '../journal.ts'
 import { policySubject } from './fetch-policy.ts'
 import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from './limits.ts'
 import { judgeAnswer, type Judgement, newerGrant } from './judge-answer.ts'
@@ -76,7 +76,12 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   const said = await call(context, () =>
     cloud.sync(identity, { segment: sent.document, nonce, ...proofsWith(context, sent) }, signal),
   ).catch(async (error: unknown) => {
-    if (!isUnreadable(error) || !hasHadEnough(context, sent)) throw error
+    if (!isUnreadable(error)) throw error
+    if (isEarlier(context, sent)) {
+      memory.earlier = endOf(sent)
+      return
+    }
+    if (!hasHadEnough(context, sent)) throw error
     await abandonRejected(context, sent, error.message)
   })
   if (said === undefined) return 'PLAN_AGAIN'
@@ -84,6 +89,11 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   const believed = await believe(context, 'sync-answer', said.answer, syncAnswer)
   const now = await believeTime(context, said, nonce)
   const { incarnation, seq, hash } = sent
+  if (isEarlier(context, sent)) {
+    memory.earlier = afterEarlier(believed, sent)
+    clock.learn({ time: now, sentAt, receivedAt })
+    return 'PLAN_AGAIN'
+  }
   const judgement = judgeAnswer(believed, { deviceId: identity.deviceId, incarnation, seq, hash }, memory.lastSeq)
   if (judgement.kind === 'FOREIGN') {
     throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another segment.', {
@@ -96,15 +106,22 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
 }
 
 /** What was answered before is shown again: the cloud has forgotten it. */
-function proofsWith({ memory }: StepContext, { seq, answer, document }: SealedSegment): { readonly proofs?: string[] } {
-  const again = answer === null ? [] : [answer]
-  const { shown } = proofsBeside(document, seq === memory.unacknowledged?.seq ? memory.proofs : again)
+function proofsWith(context: StepContext, sent: SealedSegment): { readonly proofs?: string[] } {
+  const { memory } = context
+  const again = sent.answer === null ? [] : [sent.answer]
+  const isNews = !isEarlier(context, sent) && sent.seq === memory.unacknowledged?.seq
+  const { shown } = proofsBeside(sent.document, isNews ? memory.proofs : again)
   return shown.length === 0 ? {} : { proofs: shown }
 }
 
 async function nextToSend({ journal, memory, health, log }: StepContext): Promise<SealedSegment> {
   const { unacknowledged, resendFrom } = memory
   if (unacknowledged === null) throw new Error('invariant: a segment to send is there')
+  if (memory.earlier !== null) {
+    const earlier = await journal.sealedEarlier(memory.earlier)
+    if (earlier !== null) return earlier
+    memory.earlier = null
+  }
   if (resendFrom === null || resendFrom >= unacknowledged.seq) return unacknowledged
   const kept = await journal.sealed(resendFrom)
   if (kept !== null) return kept
@@ -119,6 +136,42 @@ async function nextToSend({ journal, memory, health, log }: StepContext): Promis
   memory.lost = true
   memory.resendFrom = null
   return unacknowledged
+}
+
+/** It was acknowledged in an incarnation before the current one: whatever becomes of it, nothing changes here. */
+function isEarlier({ memory }: StepContext, { incarnation }: SegmentPlace): boolean {
+  return incarnation < memory.incarnation
+}
+
+/** Behind all segments of its incarnation. */
+function endOf({ incarnation }: SegmentPlace): SegmentPlace {
+  return { incarnation, seq: Number.MAX_SAFE_INTEGER }
+}
+
+/**
+ * Behind what the cloud has by its answer. Where something is missing that is not kept here, or another writer was faster, the
+ * rest of that incarnation is of no use.
+ *
+ * @throws CodedError ANSWER_UNEXPECTED for the answer to another segment
+ */
+function afterEarlier(answer: SyncAnswer, sent: SealedSegment): SegmentPlace {
+  const { incarnation, seq } = sent
+  if (answer.incarnation !== incarnation) {
+    throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another segment.', {
+      facts: { seq, outcome: answer.outcome },
+    })
+  }
+  switch (answer.outcome) {
+    case 'MERGED':
+      return { incarnation, seq }
+    case 'KNOWN':
+      return { incarnation, seq: Math.max(seq, answer.seq) }
+    case 'FENCED':
+      return answer.forked ? endOf(sent) : { incarnation, seq }
+    case 'BEHIND':
+    case 'REJECTED':
+      return endOf(sent)
+  }
 }
 
 /** An answer as it came, and when. */
@@ -151,6 +204,8 @@ async function take(
     const { resendFrom } = judgement
     const resent = memory.resendFrom !== null
     memory.resendFrom = resent ? null : resendFrom
+    // What it has lost of this incarnation it has lost of those before as well, if they were not over by then.
+    if (!resent) memory.earlier = { incarnation: 0, seq: 0 }
     if (resent) {
       throw new CodedError('CLOUD_BEHIND', 'The cloud does not take the segments that it has lost.', {
         facts: { resendFrom },
