@@ -45,8 +45,8 @@ interface Caps {
 interface HeldGrant {
   readonly takenAtOn: number
   readonly lifetimeMs: number
-  /** Each of them may lose a minute of the time that the device was on. */
-  powerCuts: number
+  /** Time that the device was on and cannot know of: before a power cut up to a minute, and the sleep that it ended, ms. */
+  hiddenMs: number
 }
 
 interface AccountRow {
@@ -148,10 +148,6 @@ export class Auditor {
   setCaps(lineItemId: string, caps: Omit<Caps, 'lineHistory'>): void {
     const history = this.#caps.get(lineItemId)?.lineHistory ?? []
     this.#caps.set(lineItemId, { ...caps, lineHistory: [...history, caps.line] })
-    const highest = this.#highestCaps.get(lineItemId)
-    if (caps.line === null || highest === undefined || (highest !== null && caps.line > highest)) {
-      this.#highestCaps.set(lineItemId, caps.line)
-    }
   }
 
   capsOf(lineItemId: string): Omit<Caps, 'lineHistory'> | undefined {
@@ -243,11 +239,18 @@ export class Auditor {
     gone.defaultSafeIntegers(true)
     try {
       const rows = gone.prepare('SELECT * FROM device_accounts').all() as DeviceAccountRow[]
+      replace(this.#grantedBefore, new Map(rows.map((row) => [nameOf(row), row.granted])))
+      this.#restoredAt = this.#now()
+      this.#waited.clear()
       const kept = new Map(
         (query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]).map((row) => [nameOf(row), row]),
       )
       for (const row of rows) {
         const known = kept.get(nameOf(row))
+        if (told && known !== undefined) {
+          const owners = this.#waited.get(row.account) ?? new Set()
+          this.#waited.set(row.account, owners.add(`${row.device_id} ${row.incarnation}`))
+        }
         const forgotten = outOf(row) - (known === undefined ? 0n : outOf(known))
         if (forgotten > 0n) this.#exposure.add(nameOf(row), forgotten)
         // Who has drawn on the account before is waited for; grants are known again before returns are.
@@ -359,7 +362,7 @@ export class Auditor {
 
   powerCut(machine: Machine): void {
     const grant = this.#grants.get(machine.name)
-    if (grant) grant.powerCuts += 1
+    if (grant) grant.hiddenMs += HIDDEN_BY_A_CUT_MS + machine.sleptWithin(0)
     for (const entry of this.#volatileOf(machine)) {
       // What nobody has heard of never happened; for the rest a burn must follow that is no less.
       for (const { account, amount } of entry.acknowledged ? entry.postings : []) {
@@ -489,6 +492,7 @@ export class Auditor {
     const held = query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]
     const isLearning = learns(database)
     this.#checkAccounts(accounts, held, isLearning)
+    this.#checkLearned(database, held)
     for (const row of held) {
       this.#checkSpent(row, isLearning)
       this.#expectReleased(row)
@@ -635,7 +639,7 @@ export class Auditor {
     const spends = postings.some(({ account }) => this.#arrearsCap(lineOf(account)) === 0n)
     if (!grant || kind === 'refund' || !spends) return
     const age = machine.onFor - slept - grant.takenAtOn
-    const most = grant.lifetimeMs * 1.001 + WRITE_MS + grant.powerCuts * HIDDEN_BY_A_CUT_MS
+    const most = grant.lifetimeMs * 1.001 + WRITE_MS + grant.hiddenMs
     if (age <= most) return
     throw new Violation('TIME', `${machine.name} spends by a grant of ${grant.lifetimeMs} ms that is ${age} ms old`)
   }
@@ -645,7 +649,7 @@ export class Auditor {
     const { database } = machine.parts.disk
     const { deviceId, incarnation } = ownerOf(database)
     if (deviceId === null || grant === null) return
-    this.#grants.set(machine.name, { takenAtOn: machine.onFor, lifetimeMs: grant.lifetimeMs, powerCuts: 0 })
+    this.#grants.set(machine.name, { takenAtOn: machine.onFor, lifetimeMs: grant.lifetimeMs, hiddenMs: 0 })
     const name = `${deviceId} ${incarnation} ${seq}`
     const again = this.#answered.has(name)
     this.#answered.add(name)
@@ -741,29 +745,49 @@ export class Auditor {
       if (total > allowed + exposed && !this.#everUnlimited.has(id)) {
         throw new Violation('I1', `${total} of ${id} are out, of ${allowed} in force and ${exposed} exposed`)
       }
-      this.#checkLearned(account, total, isLearning)
       this.#inForce.set(id, target > total ? target : total)
     }
   }
 
-  /** Once a restored twin has heard of everybody, no more is out of a pool than it ever had: it has sold nothing twice. */
-  #checkLearned({ id, charged }: AccountRow, total: bigint, isLearning: boolean): void {
-    if (!this.#wasRestored || !id.startsWith('line/') || this.#everUnlimited.has(id)) return
-    const more = charged - (this.#chargedBefore.get(id) ?? charged)
-    this.#chargedBefore.set(id, charged)
-    // The twin's own charges go on while it learns.
-    if (isLearning) this.#chargedUnknowing.add(id, more > 0n ? more : 0n)
-    const highest = this.#highestCaps.get(lineOf(id))
-    if (isLearning || highest === undefined || highest === null) return
-    const exposed = this.#exposure.get(id) + this.#chargedUnknowing.get(id)
-    if (total <= highest + exposed) return
-    throw new Violation('I1', `${total} of ${id} are out after all were heard of, of ${highest} and ${exposed} exposed`)
+  /**
+   * A restored twin grants nothing that it may have granted to somebody already: nothing new of an account until everybody has
+   * been heard of who could draw on it by the backup.
+   */
+  #checkLearned(database: Sqlite.Database, held: readonly DeviceAccountRow[]): void {
+    if (this.#waited.size === 0 || this.#someCannotTell()) return
+    const open = query(
+      database,
+      `SELECT device_id || ' ' || number FROM incarnations WHERE status <> 'CLOSED' AND settled_at IS NULL AND NOT EXISTS (
+           SELECT 1 FROM segments WHERE segments.device_id = incarnations.device_id AND incarnation = number AND received_at >= ?)`,
+    )
+    const unheard = new Set(open.pluck().all(this.#restoredAt) as string[])
+    for (const row of held) {
+      const { device_id, incarnation, account, granted, unlimited } = row
+      if (granted <= (this.#grantedBefore.get(nameOf(row)) ?? 0n) || unlimited === 1n) continue
+      if (this.#everUnlimited.has(account) || this.#arrearsCap(lineOf(account)) > 0n) continue
+      this.#look('I1')
+      for (const owner of this.#waited.get(account) ?? []) {
+        if (owner === `${device_id} ${incarnation}` || !unheard.has(owner)) continue
+        throw new Violation(
+          'I1',
+          `${granted} of ${nameOf(row)} are granted, but ${owner} was not heard of since the restore`,
+        )
+      }
+    }
   }
 
-  readonly #chargedBefore = new Map<string, bigint>()
-  readonly #chargedUnknowing = new Books()
-  /** The highest cap that each line item ever had; null: without limit. */
-  readonly #highestCaps = new Map<string, bigint | null>()
+  /** Somebody was wiped, copied, set back or held back, or has not kept what was delivered. */
+  #someCannotTell(): boolean {
+    return (
+      this.#forgetful.size + this.#suspects.size + this.#wereFull.size + this.#revoked.size + this.#terminated.size > 0
+    )
+  }
+
+  /** Of a twin that knows that it was restored: who could draw on each account by the backup. */
+  readonly #waited = new Map<string, Set<string>>()
+  /** What was granted before the restore, whether the backup knows of it or not. */
+  readonly #grantedBefore = new Map<string, bigint>()
+  #restoredAt = 0
 
   /** The cap that the administrator has set. */
   #target({ id, cap_target }: AccountRow): bigint | null {

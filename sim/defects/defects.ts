@@ -11,6 +11,8 @@ export interface Defect {
   readonly load?: Pick<PlanOptions, 'devices' | 'hours' | 'requests'>
   /** Faults without which it cannot show. */
   readonly always?: readonly FaultKind[]
+  /** Faults that would excuse it. */
+  readonly without?: readonly FaultKind[]
   /** Made anew for each device. */
   readonly device?: () => Partial<DeviceDefects>
   readonly twin?: () => Partial<TwinDefects>

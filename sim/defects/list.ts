@@ -499,6 +499,7 @@ export const DEFECTS: readonly Defect[] = [
     name: 'grants-while-learning',
     is: 'a twin that was restored from a backup goes on granting what it may have granted to somebody already',
     always: ['twin-restore', 'partition'],
+    without: ['clone', 'restore', 'wipe', 'disk-full', 'revoke', 'hold'],
     load: { devices: 3, hours: 2, requests: 60 },
     twin: () => ({
       transaction: (tx) => ({
@@ -544,8 +545,13 @@ export function defectNamed(name: string | null): Defect | null {
   return found
 }
 
-/** With the faults that a defect needs to show. */
+/** With the faults that a defect needs to show, and without those that would excuse it. */
 export function withNeeds(options: PlanOptions, name: string | null): PlanOptions {
-  const { always = [], load } = defectNamed(name) ?? {}
-  return { ...options, ...load, always: [...(options.always ?? []), ...always] }
+  const { always = [], without = [], load } = defectNamed(name) ?? {}
+  return {
+    ...options,
+    ...load,
+    always: [...(options.always ?? []), ...always],
+    without: [...(options.without ?? []), ...without],
+  }
 }

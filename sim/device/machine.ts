@@ -195,7 +195,8 @@ export class Machine {
   }
 
   #wake(): void {
-    this.#woke = { at: this.parts.scheduler.now, sleptMs: this.parts.scheduler.now - this.#asleepSince }
+    const { now } = this.parts.scheduler
+    if (this.#isAsleep) this.#woke = { at: now, sleptMs: now - this.#asleepSince }
     this.#slept = this.#sleptFor()
     this.#cancelWake()
     this.#isAsleep = false

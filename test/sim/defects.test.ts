@@ -23,7 +23,6 @@ const KNOWN: Readonly<Record<string, number>> = {
   'release-at-expiry': 4,
   'claw-back': 6,
   'grants-at-attach': 7,
-  'grants-while-learning': 83,
 }
 
 const found: string[] = []
