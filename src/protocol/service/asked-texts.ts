@@ -2,7 +2,7 @@
  * What the texts about a decision repeat of its request: who asked, and for what. An application asks for the same again
  * and again, and a device keeps what it was asked; so this is put together once for each request.
  */
-import { type Decimal, formatDecimal } from '../../core/amount.ts'
+import { formatDecimal } from '../../core/amount.ts'
 import type { AccessRequest, RequestedItem } from '../../core/decision.ts'
 import type { Variables } from '../../core/formula-rate.ts'
 import { exactNumber } from '../wire.ts'
@@ -23,6 +23,7 @@ export interface AskedItemTexts {
 
 const known = new WeakMap<AccessRequest, AskedTexts>()
 
+/** One element for each requested item, in their order. The same for as long as the request is the same object. */
 export function askedTexts(request: AccessRequest): AskedTexts {
   let texts = known.get(request)
   if (texts === undefined) {
@@ -40,8 +41,7 @@ function itemTexts({ name, version, count, variables }: RequestedItem): AskedIte
 }
 
 function variableTexts(variables: Variables): Record<string, string> {
-  const texts = [...variables].map(([name, value]: [string, Decimal]) => [name, formatDecimal(value)] as const)
-  return Object.fromEntries(texts)
+  return Object.fromEntries([...variables].map(([name, value]) => [name, formatDecimal(value)]))
 }
 
 function open(object: object): string {
