@@ -61,7 +61,7 @@ const options = {
       max: '1TiB',
     }),
     answersMax: integer({
-      help: 'Application sessions whose last answer is kept for a retry; the one that was idle longest goes first.',
+      help: 'Application sessions of each caller whose last answer is kept for a retry; the one of its own that was idle longest goes first.',
       default: 10_000,
       min: 1,
       max: 1_000_000,

@@ -60,4 +60,15 @@ describe('the last answers', () => {
     expect(answers.begin(place('c', 1))).toMatchObject({ kind: 'REPEAT' })
     expect(answers.begin(place('b', 1))).toMatchObject({ kind: 'NEW' })
   })
+
+  it.each(['settled', 'read from the disk'])('of one caller never make way for those of another one, %s', (how) => {
+    const quiet = [answer('uid:1000 till', 1), answer('till', 1)]
+    const loud = Array.from({ length: 50 }, (_, index) => answer(`uid:1001 name-${index}`, 1))
+    const answers = new LastAnswers(how === 'settled' ? quiet : [...quiet, ...loud], 2)
+    if (how === 'settled') for (const one of loud) answers.settle(one)
+    expect(answers.begin(place('uid:1000 till', 1))).toEqual({ kind: 'REPEAT', answer: quiet[0] })
+    expect(answers.begin(place('till', 1))).toEqual({ kind: 'REPEAT', answer: quiet[1] })
+    expect(answers.begin(place('uid:1001 name-48', 1))).toMatchObject({ kind: 'REPEAT' })
+    expect(answers.begin(place('uid:1001 name-47', 1))).toMatchObject({ kind: 'NEW' })
+  })
 })

@@ -1,10 +1,11 @@
 /**
  * What makes an application's retry harmless: the last answer of each application session, kept for as long as it is
- * among the most recently used. An application counts its requests up and has one at a time under way in a session; the
+ * among the most recently used ones of its caller. An application counts its requests up and has one at a time under way in a session; the
  * same number again gets the same answer, also when the first one is still being decided.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { LastAnswer } from './journal.ts'
+import { RecentOfEach } from './recent-of-each.ts'
 
 /** Which request of which application session this is. */
 export interface Place {
@@ -29,14 +30,12 @@ interface OpenClaim extends Claim {
 }
 
 export class LastAnswers {
-  readonly #max: number
-  /** Least recently used first. */
-  readonly #answers = new Map<string, LastAnswer>()
+  readonly #answers: RecentOfEach<LastAnswer>
   readonly #open = new Map<string, OpenClaim>()
 
   /** @param stored least recently used first */
-  constructor(stored: readonly LastAnswer[], max: number) {
-    this.#max = max
+  constructor(stored: readonly LastAnswer[], perCallerMax: number) {
+    this.#answers = new RecentOfEach(perCallerMax)
     for (const answer of stored) this.#keep(answer)
   }
 
@@ -84,10 +83,7 @@ export class LastAnswers {
   }
 
   #keep(answer: LastAnswer): void {
-    this.#answers.delete(answer.session)
+    this.#answers.makeRoom(answer.session)
     this.#answers.set(answer.session, answer)
-    if (this.#answers.size <= this.#max) return
-    const [oldest] = this.#answers.keys()
-    if (oldest !== undefined) this.#answers.delete(oldest)
   }
 }

@@ -402,6 +402,34 @@ describe('what is kept', () => {
     ])
   })
 
+  it('of the last answers is as much for each caller, whatever the others name, over restarts', async () => {
+    const directory = temporaryDirectory()
+    const answer = (session: string) => ({
+      lastAnswer: { session, n: 1, requestHash: 'h', answer: '{}', policyRevision: 1 },
+    })
+    const limits = { answersMax: 2 }
+    let journal = await journalIn(directory, { limits })
+    await attach(journal, {})
+    await journal.append([entry(1, [], answer('uid:1000 till'))], STAMP)
+    for (let n = 2; n <= 6; n += 1) {
+      if (n === 4) {
+        await journal.close()
+        journal = await journalIn(directory, { limits })
+      }
+      await journal.append([entry(n, [], answer(`uid:1001 name-${n}`))], STAMP)
+    }
+    await journal.append([entry(7, [], answer('uid:1000 kiosk'))], STAMP)
+    await journal.close()
+    journal = await journalIn(directory, { limits })
+    const { lastAnswers } = await journal.read()
+    expect(lastAnswers.map(({ session }) => session)).toEqual([
+      'uid:1000 till',
+      'uid:1001 name-5',
+      'uid:1001 name-6',
+      'uid:1000 kiosk',
+    ])
+  })
+
   it('of acknowledged entries is the most recent thousand', async () => {
     const journal = await journalIn(temporaryDirectory())
     await attach(journal, {})

@@ -3,6 +3,7 @@
  * another one: who knows a name of somebody else gets none of its answers, and takes none of its numbers.
  */
 import { CodedError } from '../../../protocol/errors.ts'
+import { applicationSession } from '../../app/application-session.ts'
 
 export interface Repetition {
   /** The caller and the name that it chose. */
@@ -33,5 +34,5 @@ export function repetitionOf(
   if (typeof number !== 'string' || !REQUEST_NUMBER.test(number)) {
     throw new CodedError('BAD_REQUEST', 'x-tallygate-request: a whole number from 1, with x-tallygate-session')
   }
-  return { session: owner === null ? session : `${owner} ${session}`, n: Number(number) }
+  return { session: applicationSession(owner, session), n: Number(number) }
 }

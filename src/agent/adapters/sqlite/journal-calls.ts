@@ -30,6 +30,7 @@ export interface JournalLimits {
   readonly retentionMs: number
   /** Acknowledged segments that are kept take at most this much, whatever their age. */
   readonly retainedBytesMax: number
+  /** Application sessions of each caller whose last answer is kept. */
   readonly answersMax: number
   /** Acknowledged entries that are kept all the same, the newest ones, with what they were decided by. */
   readonly recentEntries: number

@@ -26,6 +26,7 @@ import type {
   StoredGrant,
   StoredPolicy,
 } from '../../app/journal.ts'
+import { RecentOfEach } from '../../app/recent-of-each.ts'
 import type { AccountMove, Batch, FoundEntry, JournalLimits, PreparedSeal } from './journal-calls.ts'
 import {
   type AccountRow,
@@ -91,8 +92,8 @@ export class JournalStore {
   /** Sets the limit of the database to what entries may take; the other one, to what the last deliveries may take, too. */
   readonly #allowPages: Database.Statement
   readonly #allowPagesAndSlack: Database.Statement
-  /** Slot of each application session, least recently used first. */
-  #slots: Map<string, number>
+  /** Slot of each application session; those that are taken have no gap between them. */
+  #slots: RecentOfEach<number>
   #plan: SealPlan | null = null
   /** What the cloud said of revisions that are still to be fetched. */
   readonly #confirmedAhead = new Map<string, { readonly revision: number; readonly time: number }>()
@@ -488,9 +489,11 @@ export class JournalStore {
     return text === undefined ? null : (JSON.parse(text) as Identity)
   }
 
-  #readSlots(): Map<string, number> {
+  #readSlots(): RecentOfEach<number> {
+    const slots = new RecentOfEach<number>(this.#limits.answersMax)
     const rows = this.#statements.slots.all() as { session: string; slot: bigint }[]
-    return new Map(rows.map(({ session, slot }) => [session, Number(slot)]))
+    for (const { session, slot } of rows) slots.set(session, Number(slot))
+    return slots
   }
 
   #move({ account, used, refunded, returned, burned, allowance }: AccountMove): void {
@@ -518,19 +521,10 @@ export class JournalStore {
 
   #storeAnswer(answer: LastAnswer, entryId: bigint): void {
     const { session, n, requestHash, status = 200, policyRevision } = answer
-    const slot = this.#slots.get(session) ?? this.#freeSlot()
+    const slot = this.#slots.get(session) ?? this.#slots.makeRoom(session) ?? this.#slots.size
     // Claimed at once, so that the same batch does not give it away again; read back when the transaction fails.
-    this.#slots.delete(session)
     this.#slots.set(session, slot)
     this.#statements.storeAnswer.run(slot, session, n, requestHash, answer.answer, status, policyRevision, entryId)
-  }
-
-  #freeSlot(): number {
-    if (this.#slots.size < this.#limits.answersMax) return this.#slots.size
-    const [oldest] = this.#slots
-    if (oldest === undefined) throw new Error('invariant: there is at least one slot')
-    this.#slots.delete(oldest[0])
-    return oldest[1]
   }
 
   #run<T>(work: () => T): T {

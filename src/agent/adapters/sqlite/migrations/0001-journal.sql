@@ -144,7 +144,7 @@ CREATE INDEX segment_by_age ON segment (state, since);
 
 CREATE UNIQUE INDEX segment_in_flight ON segment (state) WHERE state = 'UNACKNOWLEDGED';
 
--- A fixed number of slots; the least recently used one is taken over.
+-- Slots without gaps: a caller that has its share of them takes over its own least recently used one.
 CREATE TABLE answer (
   slot INTEGER NOT NULL PRIMARY KEY,
   session TEXT NOT NULL,
