@@ -110,6 +110,12 @@ export interface AnswerRow {
   policy_revision: bigint
 }
 
+/** Of better-sqlite3's what is used here: its own type is in a namespace that the declarations of a build cannot name. */
+interface Statement extends Pick<Database.Statement, 'all' | 'get' | 'iterate' | 'run'> {
+  pluck(): this
+  raw(): this
+}
+
 export type JournalStatements = ReturnType<typeof prepareStatements>
 
 /** By connection: whoever works with it next finds them prepared. */
@@ -121,7 +127,7 @@ export function statementsOf(database: Database.Database): JournalStatements {
   return statements
 }
 
-function prepareStatements(database: Database.Database) {
+function prepareStatements(database: { prepare(sql: string): Statement }) {
   return {
     state: database.prepare('SELECT * FROM state'),
     identity: database.prepare('SELECT document FROM identity').pluck(),
