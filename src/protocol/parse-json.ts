@@ -6,6 +6,20 @@
 /** Objects and lists in each other: deeper than any document of the APIs; shallow enough for every recursive function. */
 export const JSON_DEPTH_MAX = 64
 
+const strictUtf8 = new TextDecoder('utf-8', { fatal: true })
+
+/**
+ * The text of a JSON body as it came over HTTP; undefined where it is not well-formed UTF-8. One byte order mark before it is no
+ * part of it: RFC 8259 forbids to send one, and allows to ignore one.
+ */
+export function jsonText(bytes: Uint8Array): string | undefined {
+  try {
+    return strictUtf8.decode(bytes)
+  } catch {
+    return undefined
+  }
+}
+
 /** Undefined for what is no JSON, or nests deeper than {@link JSON_DEPTH_MAX}: no schema of a document accepts it. */
 export function parseJson(text: string): unknown {
   let value: unknown

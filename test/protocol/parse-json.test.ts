@@ -1,8 +1,21 @@
 import { describe, expect, it } from 'vitest'
-import { JSON_DEPTH_MAX, isTooDeep, parseJson } from '../../src/protocol/parse-json.ts'
+import { JSON_DEPTH_MAX, isTooDeep, jsonText, parseJson } from '../../src/protocol/parse-json.ts'
 
 const nested = (levels: number, inside = ''): string =>
   `${'[{"a":'.repeat(levels / 2)}[${inside}]${'}]'.repeat(levels / 2)}`
+
+describe('the text of a JSON body', () => {
+  it('is what stands there without one byte order mark before it, and with every other one', () => {
+    expect(jsonText(Buffer.from('\uFEFF{"a":"\uFEFF"}'))).toBe('{"a":"\uFEFF"}')
+    expect(jsonText(Buffer.from('\uFEFF\uFEFF{}'))).toBe('\uFEFF{}')
+    expect(jsonText(Buffer.from(''))).toBe('')
+  })
+
+  it('is undefined for what is not UTF-8, UTF-16 with its mark included', () => {
+    expect(jsonText(Buffer.from([0x22, 0xff, 0x22]))).toBeUndefined()
+    expect(jsonText(Buffer.from([0xff, 0xfe, 0x7b, 0x00, 0x7d, 0x00]))).toBeUndefined()
+  })
+})
 
 describe('JSON of somebody else', () => {
   it('is read as it stands', () => {

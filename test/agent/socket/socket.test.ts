@@ -268,6 +268,19 @@ describe('the socket', () => {
     expect(await behind.raw(bytes, 'BAD_JSON')).toMatch(/^HTTP\/1.1 400 /)
   })
 
+  it('skips one byte order mark before a body, and takes no other, in either lane', async () => {
+    const behind = new Behind()
+    await behind.open()
+    for (const headers of [{}, { 'transfer-encoding': 'chunked' }]) {
+      const marked = await behind.post(`\uFEFF${JSON.stringify(accessBody(1))}`, { headers })
+      expect(marked).toMatchObject({ status: 200 })
+      expect(behind.calls.pop()).toMatchObject({ text: JSON.stringify(accessBody(1)), body: accessBody(1) })
+      for (const body of [`\uFEFF\uFEFF${JSON.stringify(accessBody(1))}`, '\uFEFF', '{\uFEFF}']) {
+        expect(await behind.post(body, { headers })).toMatchObject({ status: 400, body: { code: 'BAD_JSON' } })
+      }
+    }
+  })
+
   it('keeps the connection for the next request, also after a body that it did not read', async () => {
     const behind = new Behind()
     await behind.open()

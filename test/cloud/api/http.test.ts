@@ -219,6 +219,16 @@ describe('the server', () => {
     })
   })
 
+  it('skips one byte order mark before a body, and takes no other', async () => {
+    await using twin = await openTwin()
+    const raw = '{"shortName":"s","accountId":"a"}'
+    expect(await twin.call('POST', INSTANCES, { raw: `\uFEFF${raw}` })).toMatchObject({ status: 201 })
+    for (const odd of [`\uFEFF\uFEFF${raw}`, '\uFEFF', '{\uFEFF}']) {
+      const { status, body } = await twin.call('POST', INSTANCES, { raw: odd })
+      expect([odd, status, pick(body, 'code')]).toEqual([odd, 400, 'BAD_JSON'])
+    }
+  })
+
   it('refuses a body of another type, or of none', async () => {
     await using twin = await openTwin()
     for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'application/xml', 'nonsense']) {

@@ -2,10 +2,9 @@
  * The body of one request as JSON: declared as such, within the limit, UTF-8, and not nested beyond what everybody who
  * will read it takes.
  */
-import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { CodedError } from '../../../protocol/errors.ts'
-import { JSON_DEPTH_MAX, isTooDeep } from '../../../protocol/parse-json.ts'
+import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../../../protocol/parse-json.ts'
 
 export interface JsonBody {
   readonly text: string
@@ -69,8 +68,8 @@ function isJsonType(type: string): boolean {
 
 /** BAD_JSON, or BAD_REQUEST for what nests too deep. */
 export function parseBody(bytes: Buffer): JsonBody | CodedError {
-  if (!isUtf8(bytes)) return new CodedError('BAD_JSON', 'the body is not UTF-8')
-  const text = bytes.toString('utf8')
+  const text = jsonText(bytes)
+  if (text === undefined) return new CodedError('BAD_JSON', 'the body is not UTF-8')
   let value: unknown
   try {
     value = JSON.parse(text)
