@@ -9,6 +9,7 @@ import type { Names } from './app/callers/who.ts'
 import { Clock, type TimeSource } from './app/clock.ts'
 import type { ReserveParts } from './app/commits.ts'
 import type { Journal, Snapshot } from './app/journal.ts'
+import { logDamaged } from './app/damaged-ledger.ts'
 import { LastAnswers } from './app/last-answers.ts'
 import { Ledger } from './app/ledger.ts'
 import type { Cloud } from './app/link/cloud.ts'
@@ -96,6 +97,7 @@ const CLOCK_EVERY_MS = 60_000
 export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> {
   const { settings, journal, keys, time, timers, randomness, log, onFatal, version } = parts
   const found = await journal.read()
+  logDamaged(log, found.rescues ?? [])
   const clock = new Clock(time, found.clock)
   const snapshot = (await recover(parts, clock, found)) ? await journal.read() : found
   const policies = new PolicyBoard()

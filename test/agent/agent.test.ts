@@ -1,5 +1,5 @@
 // The agent as a whole, over its socket, with its database, and with a cloud that answers in memory.
-import { existsSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { billed } from '../../src/core/grant.ts'
@@ -79,6 +79,36 @@ describe('the agent', () => {
     // What could not start has let go of what it held.
     const socket = { 'state-directory': elsewhere, 'socket-path': join(site.directory, 'other.sock') }
     await (await site.start(socket)).stop()
+  })
+
+  it('says in one line of its log which ledger it has put aside where, and what to do, until the file is taken away', async () => {
+    const site = await Site.make()
+    site.isOnline = false
+    const told = () => {
+      const lines = site.log.splice(0).map((line) => JSON.parse(line) as Record<string, unknown>)
+      return lines.filter((line) => line['code'] === 'DATABASE_CORRUPT')
+    }
+    mkdirSync(site.stateDirectory, { recursive: true })
+    writeFileSync(join(site.stateDirectory, 'journal.db'), 'a diary, and no ledger\n'.repeat(1_000))
+    for (const start of ['the first', 'another']) {
+      const agent = await site.start()
+      const [line, ...more] = told()
+      expect([start, more]).toEqual([start, []])
+      const file = String(line?.['file'])
+      expect(file).toContain(`${join(site.stateDirectory, 'journal.db')}.damaged-`)
+      expect(line).toMatchObject({ level: 40, lostEntries: null })
+      expect(line?.['remedy']).toMatch(/moved away/)
+      expect(readFileSync(file, 'utf8')).toContain('a diary')
+      expect(await new Application(agent).status()).toMatchObject({
+        conditions: expect.arrayContaining([
+          expect.objectContaining({ code: 'DATABASE_CORRUPT', message: expect.stringContaining(file) }),
+        ]),
+      })
+      await agent.stop()
+      if (start === 'another') rmSync(file)
+    }
+    await site.start()
+    expect(told()).toEqual([])
   })
 
   it('starts where the cloud is out of reach and it belongs to none yet, and says so', async () => {

@@ -23,6 +23,8 @@ export class Site {
   cloud!: FakeCloud
   #token = ''
   isOnline = true
+  /** Lines of the agents that were started. */
+  readonly log: string[] = []
 
   /** @param cap of the pool, micro-tokens */
   static async make(cap = 1_000_000_000n): Promise<Site> {
@@ -63,7 +65,7 @@ export class Site {
 
   async start(flags: Readonly<Record<string, string>> = {}): Promise<Agent> {
     const agent = await composeAgent(this.settings(flags), {
-      log: pino({ level: 'silent' }),
+      log: pino({ level: 'info' }, { write: (line) => void this.log.push(line) }),
       push: null,
       exchange: async (request) => {
         if (!this.isOnline) throw new CodedError('CLOUD_UNREACHABLE', 'the line is cut')

@@ -4,6 +4,7 @@ import type { LastBackup } from '../../protocol/local/last-backup.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { ReloadNotice } from '../../settings/reload.ts'
 import type { Clock } from './clock.ts'
+import { conditionOf } from './damaged-ledger.ts'
 import type { Rescue } from './journal.ts'
 import type { Ledger } from './ledger.ts'
 import { HOLD } from './link/step.ts'
@@ -25,13 +26,6 @@ export interface StatusParts {
   readonly lastBackup: () => LastBackup | null
   /** How old it may be, ms; 0: nobody expects one. */
   readonly backupMaxAgeMs: () => number
-}
-
-/** Stands for as long as the damaged file is there: somebody should look at it. */
-function conditionOf({ at, file, salvagedEntries, lostEntries }: Rescue): AgentStatusWire['conditions'][number] {
-  const lost = lostEntries === null ? 'what else it held is not known' : `${lostEntries} could not be read`
-  const message = `The ledger was damaged and is kept as ${file}: ${salvagedEntries} undelivered entries were salvaged, ${lost}.`
-  return { subject: 'damaged ledger', code: 'DATABASE_CORRUPT', message, since: at }
 }
 
 /** A device that is held back is told so once: what follows from it would look like something else to mend. */
