@@ -99,11 +99,9 @@ describe('the agent', () => {
       expect(line).toMatchObject({ level: 40, lostEntries: null })
       expect(line?.['remedy']).toMatch(/moved away/)
       expect(readFileSync(file, 'utf8')).toContain('a diary')
-      expect(await new Application(agent).status()).toMatchObject({
-        conditions: expect.arrayContaining([
-          expect.objectContaining({ code: 'DATABASE_CORRUPT', message: expect.stringContaining(file) }),
-        ]),
-      })
+      const { conditions } = await new Application(agent).status()
+      const shown = conditions.filter((condition) => condition.code === 'DATABASE_CORRUPT')
+      expect(shown.map(({ message }) => message.includes(file))).toEqual([true])
       await agent.stop()
       if (start === 'another') rmSync(file)
     }
