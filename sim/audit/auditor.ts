@@ -464,7 +464,7 @@ export class Auditor {
     this.#forgetCuts(machine)
   }
 
-  /** What a restored twin asks for again a disk that was full has not kept: the rest comes as arrears, and says so. */
+  /** What a restored twin asks for again a disk that was full has not kept: the rest comes as a remnant, and says so. */
   #hasLostSegments(deviceId: string): boolean {
     if (!this.#wasRestored) return false
     return [...this.#entries.values()].some((entry) => entry.deviceId === deviceId && this.#wereFull.has(entry.machine))
@@ -875,7 +875,7 @@ export class Auditor {
     ).all() as { device_id: string; incarnation: bigint; what: string; problem: string | null }[]
     for (const { device_id, incarnation, what, problem } of alarms) {
       if (this.#suspects.has(device_id)) continue
-      if (what === 'ARREARS' && problem === null && this.#hasLostSegments(device_id)) continue
+      if (what === 'REMNANT' && problem === null && this.#hasLostSegments(device_id)) continue
       const why = problem === null ? '' : ` (${problem})`
       throw new Violation(
         'I6',

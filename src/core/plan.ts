@@ -62,7 +62,7 @@ export interface LinkState {
   readonly incarnation: number
   /**
    * `FENCED`: no longer current in the cloud, which waits for what is left. `CLOSED`: it waits for nothing more.
-   * `ABANDONED`: its chain cannot go on; what the cloud does not have goes up as arrears of the next incarnation.
+   * `ABANDONED`: its chain cannot go on; what the cloud does not have goes up as its remnant, with the next one.
    */
   readonly fence: 'NONE' | 'FENCED' | 'CLOSED' | 'ABANDONED'
   /** A sealed segment is not acknowledged. */

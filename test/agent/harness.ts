@@ -152,7 +152,7 @@ export function snapshotWith(changes: Partial<Snapshot> = {}): Snapshot {
     openBlocks: new Map(),
     burned: new Map(),
     lastSealedEntry: 0,
-    arrears: 0,
+    remnants: 0,
     lastAnswers: [],
     sessions: [],
     unacknowledged: null,

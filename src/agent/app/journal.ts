@@ -150,8 +150,8 @@ export interface Snapshot {
   readonly openBlocks: ReadonlyMap<AccountId, Micro>
   /** Of `used`, what was burned by power cuts in this incarnation; accounts that burned nothing are not named. */
   readonly burned: ReadonlyMap<AccountId, Micro>
-  /** Entries of earlier incarnations that the cloud does not have yet. */
-  readonly arrears: number
+  /** Entries of earlier incarnations that the cloud does not have yet: how many all remnants hold. */
+  readonly remnants: number
   readonly lastAnswers: readonly LastAnswer[]
   readonly sessions: readonly StoredSession[]
   /** The sealed segment that is not acknowledged, if any. */
@@ -294,7 +294,8 @@ export interface Journal {
   fence(): Promise<void>
   /**
    * Begins a new incarnation, above all before it, with all counters 0. A segment that is still unacknowledged stays as
-   * evidence and is sent no more; entries that the cloud does not have go up as arrears, with the next segments.
+   * evidence and is sent no more; entries that the cloud does not have go up as the remnant of their
+   * incarnation, with the next segments.
    */
   attach(incarnation: number): Promise<void>
   saveIdentity(identity: Identity): Promise<void>

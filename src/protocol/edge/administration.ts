@@ -146,14 +146,14 @@ export type OrderedSessionWire = z.input<typeof orderedSession>
 
 /**
  * `GET .../edge/api/v1/devices/{deviceId}/evidence`: segments that were not merged, and those that brought entries of a
- * forked or refused incarnation as arrears, newest first.
+ * forked or refused incarnation as its remnant, newest first.
  */
 export const deviceEvidence = z
   .strictObject({
     evidence: z.array(
       z.strictObject({
         incarnation: z.int().min(1),
-        kind: z.enum(['FORK', 'REJECTED', 'ARREARS']),
+        kind: z.enum(['FORK', 'REJECTED', 'REMNANT']),
         seq: z.int().min(1),
         hash: hashText,
         /** Of the merged segment that it contradicts. */

@@ -70,10 +70,10 @@ const entryRange = z.strictObject({
 })
 
 /**
- * Entries of an earlier incarnation that its own chain could not deliver, because it was forked or refused: their numbers
+ * The remnant of an earlier incarnation: entries that its own chain could not deliver, because it was forked or refused: their numbers
  * and their chain are those of that incarnation. Each is billed once, by its chained hash, whoever delivers it.
  */
-const arrears = z.strictObject({
+const remnant = z.strictObject({
   incarnation: z.int().min(1),
   entries: entryRange,
   /** Nothing of that incarnation is left behind this. */
@@ -100,8 +100,8 @@ export const segment = z.strictObject({
   /** Ledger entries `first` .. `first + bodies.length - 1`, each the JSON text of an {@link entryBody}. */
   entries: entryRange,
   /** While there are any, a segment carries these and no entries of its own. */
-  arrears: arrears.nullable(),
-  /** Entries recorded after the last one in here, and other arrears: still to come. */
+  remnant: remnant.nullable(),
+  /** Entries recorded after the last one in here, and other remnants: still to come. */
   backlog: z.int().min(0),
   wants: z
     .array(z.strictObject({ account: accountId, atLeast: microText, wanted: microText }))
@@ -277,7 +277,7 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
   }),
   /**
    * The segment with this hash does not add up and was kept as evidence; nothing of it counts, and the incarnation earns
-   * nothing more. What it holds may be delivered as arrears of the next incarnation.
+   * nothing more. What it holds may be delivered as a remnant, with segments of the next incarnation.
    */
   z.strictObject({ outcome: z.literal('REJECTED'), ...common, hash: hashText, problem: z.string().max(1000) }),
 ])

@@ -364,7 +364,7 @@ export class FakeCloud {
 
   /** The bodies of the entries that nobody has reported before. */
   #bill({ number }: Incarnation, segment: Segment): z.output<typeof entryBody>[] {
-    if (segment.arrears !== null) this.#billRange(segment.arrears.incarnation, segment.arrears.entries)
+    if (segment.remnant !== null) this.#billRange(segment.remnant.incarnation, segment.remnant.entries)
     return this.#billRange(number, segment.entries)
   }
 

@@ -107,7 +107,7 @@ export function heldSuite(name: string, settings: () => Promise<SettingsChange>)
       expect(device.told.charged).toBe(6n * TOKEN)
     })
 
-    it('delivers what a copy of it had recorded as arrears, after it has enrolled again', async () => {
+    it('delivers what a copy of it had recorded as the remnant of its incarnation, after it has enrolled again', async () => {
       const site = await openSite()
       const { device, order, pass } = await join(site)
       expect(await device.charge(1n * TOKEN)).toBe('GRANTED')

@@ -27,7 +27,7 @@ import type {
 interface KeptSegment extends SealedSegment {
   readonly first: number
   readonly last: number
-  readonly arrears: number
+  readonly remnant: number
 }
 
 /** One line of everything that ever became durable, over all incarnations. */
@@ -39,7 +39,7 @@ export interface DurableEntry {
   readonly postings: PendingEntry['postings']
 }
 
-interface Owed {
+interface Remnant {
   readonly incarnation: number
   readonly first: number
   readonly previousHash: string
@@ -65,7 +65,7 @@ export class Disk {
   earlierSegments: KeptSegment[] = []
   acknowledged = 0
   /** Of earlier incarnations, what the cloud does not have. */
-  arrears: Owed[] = []
+  remnants: Remnant[] = []
   clock: StoredClock | null = null
   /** Everything that was ever recorded; an acknowledged answer to an application stands in here. */
   readonly history: DurableEntry[] = []
@@ -151,7 +151,7 @@ export class MemoryJournal implements Journal {
       openBlocks: new Map(),
       burned: new Map(),
       lastSealedEntry: last?.last ?? 0,
-      arrears: disk.arrears.reduce((sum, { entries }) => sum + entries.length, 0),
+      remnants: disk.remnants.reduce((sum, { entries }) => sum + entries.length, 0),
       lastAnswers: [],
       sessions: [...disk.sessions.values()].map(({ unsealed: _, ...session }) => session),
       unacknowledged: last !== undefined && last.seq > disk.acknowledged ? last : null,
@@ -196,9 +196,9 @@ export class MemoryJournal implements Journal {
         disk.changed.add(account)
       }
       const first = (before?.last ?? 0) + 1
-      const [owed] = disk.arrears
+      const [owed] = disk.remnants
       const late = owed?.entries.slice(0, disk.segmentEntriesMax) ?? []
-      const lateLeft = disk.arrears.reduce((sum, { entries }) => sum + entries.length, 0) - late.length
+      const lateLeft = disk.remnants.reduce((sum, { entries }) => sum + entries.length, 0) - late.length
       const bodies = owed === undefined ? disk.entries.slice(first - 1, first - 1 + disk.segmentEntriesMax) : []
       const last = first - 1 + bodies.length
       const backlog = disk.entries.length - last + lateLeft
@@ -218,7 +218,7 @@ export class MemoryJournal implements Journal {
           head: disk.entries[last - 1]?.hash ?? CHAIN_START,
           bodies: bodies.map(({ body }) => body),
         },
-        arrears:
+        remnant:
           owed === undefined
             ? null
             : {
@@ -254,7 +254,7 @@ export class MemoryJournal implements Journal {
         answer: null as string | null,
         first,
         last,
-        arrears: late.length,
+        remnant: late.length,
       }
       disk.segments.push(sealed)
       for (const [id, session] of disk.sessions) disk.sessions.set(id, { ...session, unsealed: false })
@@ -278,16 +278,16 @@ export class MemoryJournal implements Journal {
       const sealed = disk.segments.at(-1)
       if (sealed !== undefined)
         disk.segments[disk.segments.length - 1] = { ...sealed, answer: answer?.document ?? null }
-      const taken = disk.segments.at(-1)?.arrears ?? 0
-      const [owed] = disk.arrears
+      const taken = disk.segments.at(-1)?.remnant ?? 0
+      const [owed] = disk.remnants
       if (owed !== undefined && taken > 0) {
-        disk.arrears[0] = {
+        disk.remnants[0] = {
           ...owed,
           first: owed.first + taken,
           previousHash: owed.entries[taken - 1]?.hash ?? '',
           entries: owed.entries.slice(taken),
         }
-        if (taken === owed.entries.length) disk.arrears.shift()
+        if (taken === owed.entries.length) disk.remnants.shift()
       }
       if (grant !== null) {
         if (disk.grant !== null && grant.term <= disk.grant.term) throw new Error('invariant: terms rise')
@@ -336,7 +336,7 @@ export class MemoryJournal implements Journal {
       if (incarnation <= disk.incarnation) throw new Error('invariant: incarnations rise')
       const done = disk.segments.findLast(({ seq }) => seq <= disk.acknowledged)?.last ?? 0
       if (done < disk.entries.length) {
-        disk.arrears.push({
+        disk.remnants.push({
           incarnation: disk.incarnation,
           first: done + 1,
           previousHash: disk.entries[done - 1]?.hash ?? CHAIN_START,

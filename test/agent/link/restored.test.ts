@@ -73,7 +73,7 @@ test('a device stops spending as soon as it hears that the cloud knows more than
   expect(await device.charge(1n)).toBe('REFUSED')
 })
 
-test('what a restored device has not delivered goes up as arrears, in as many segments as it takes', async () => {
+test('what a restored device has not delivered goes up as a remnant, in as many segments as it takes', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   await device.sync()
@@ -90,15 +90,15 @@ test('what a restored device has not delivered goes up as arrears, in as many se
   await calmDown(device)
   expect(device.link.status()).toMatchObject({ incarnation: 2, fenced: false, backlog: 0 })
   expect(device.cloud.billedOn(ACCOUNT)).toBe(3_070_000n)
-  expect(device.disk.arrears).toEqual([])
+  expect(device.disk.remnants).toEqual([])
   const incarnations = device.cloud.received.map(({ document }) => payloadOf(document) as SegmentWire)
-  expect(incarnations.filter(({ arrears }) => arrears !== null).length).toBeGreaterThan(1)
-  for (const { arrears, entries } of incarnations) {
-    if (arrears !== null) expect([arrears.incarnation, entries.bodies]).toEqual([1, []])
+  expect(incarnations.filter(({ remnant }) => remnant !== null).length).toBeGreaterThan(1)
+  for (const { remnant, entries } of incarnations) {
+    if (remnant !== null) expect([remnant.incarnation, entries.bodies]).toEqual([1, []])
   }
 })
 
-test('a process that ends at any commit on the way delivers each arrear exactly once', async () => {
+test('a process that ends at any commit on the way delivers each entry of a remnant exactly once', async () => {
   for (let commit = 1; commit <= 8; commit += 1) {
     const device = await TestDevice.running()
     await device.charge(1_000_000n)
@@ -114,7 +114,7 @@ test('a process that ends at any commit on the way delivers each arrear exactly 
     await device.sync()
     await calmDown(device)
     expect(device.cloud.billedOn(ACCOUNT)).toBe(3_030_000n)
-    expect(device.disk.arrears).toEqual([])
+    expect(device.disk.remnants).toEqual([])
   }
 })
 

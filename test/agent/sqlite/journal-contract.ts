@@ -152,7 +152,7 @@ export function journalContract(name: string, make: () => TestJournals): void {
       expect((await journal.read()).accounts.get(A)).toMatchObject({ granted: 75n, used: 75n, unlimited: false })
     })
 
-    it('keeps what the cloud does not have as arrears of the next incarnations, until it is acknowledged', async () => {
+    it('keeps what the cloud does not have as the remnant of its incarnation, until it is acknowledged', async () => {
       const journals = make()
       let journal = await journals.open()
       await attach(journal, { [A]: 100n })
@@ -170,15 +170,15 @@ export function journalContract(name: string, make: () => TestJournals): void {
       // Sealed or not: what is not acknowledged is owed.
       await journal.attach(2)
       journal = await journals.reopen(journal)
-      expect(await journal.read()).toMatchObject({ incarnation: 2, arrears: 3, lastEntry: 0, unacknowledged: null })
-      const arrears = {
+      expect(await journal.read()).toMatchObject({ incarnation: 2, remnants: 3, lastEntry: 0, unacknowledged: null })
+      const remnant = {
         incarnation: 1,
         entries: { first: 2, previousHash: heads[1], head: heads[4], bodies: bodies.slice(1).map(({ body }) => body) },
         last: true,
       }
       const none = { first: 1, previousHash: CHAIN_START, head: CHAIN_START, bodies: [] }
       expect(segmentOf((await journal.seal(SEAL)).document)).toMatchObject({
-        arrears,
+        remnant,
         entries: none,
         seq: 1,
         backlog: 0,
@@ -187,14 +187,14 @@ export function journalContract(name: string, make: () => TestJournals): void {
       await journal.fence()
       await journal.attach(3)
       await grant(journal, 1, { [A]: 10n })
-      expect((await journal.read()).arrears).toBe(0)
+      expect((await journal.read()).remnants).toBe(0)
       await journal.append([entry(1, [{ account: A, amount: 1n }])], STAMP)
       await journal.seal(SEAL)
       await journal.attach(4)
       journal = await journals.reopen(journal)
-      expect((await journal.read()).arrears).toBe(1)
+      expect((await journal.read()).remnants).toBe(1)
       const last = await journal.seal({ ...SEAL, final: true })
-      expect(segmentOf(last.document)).toMatchObject({ arrears: { incarnation: 3, last: true }, final: true })
+      expect(segmentOf(last.document)).toMatchObject({ remnant: { incarnation: 3, last: true }, final: true })
     })
 
     it('keeps the receipt of a segment, and the segment for as long as the receipt says', async () => {
@@ -220,7 +220,7 @@ export function journalContract(name: string, make: () => TestJournals): void {
           await journal.acknowledge(sealed.seq, null, null, { document: `answer ${sealed.seq}`, retainUntil: BEGIN })
           acknowledged.push({ ...sealed, answer: `answer ${sealed.seq}` })
         }
-        // Sent, but given up with its incarnation: its entries go up as arrears.
+        // Sent, but given up with its incarnation: its entries go up as its remnant.
         if (incarnation === 4) await journal.seal(SEAL)
         await journal.attach(incarnation)
       }

@@ -53,12 +53,12 @@ async function delivered(journal: Journal): Promise<readonly string[]> {
   const bodies: string[] = []
   for (;;) {
     const { document, seq } = await journal.seal(SEAL)
-    const { arrears, entries, counters } = payloadOf(document) as SegmentWire
+    const { remnant, entries, counters } = payloadOf(document) as SegmentWire
     expect([entries.bodies, counters]).toEqual([[], []])
     await journal.acknowledge(seq, null, null)
-    if (arrears === null) return bodies
-    expect(arrears.incarnation).toBe(1)
-    bodies.push(...arrears.entries.bodies)
+    if (remnant === null) return bodies
+    expect(remnant.incarnation).toBe(1)
+    bodies.push(...remnant.entries.bodies)
   }
 }
 

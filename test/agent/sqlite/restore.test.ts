@@ -17,15 +17,15 @@ async function backedUp() {
   return { ...device, file }
 }
 
-async function arrearsIn(directory: string): Promise<number | undefined> {
+async function remnantsIn(directory: string): Promise<number | undefined> {
   const journal = await journalIn(directory)
-  const { arrears } = await journal.read()
+  const { remnants } = await journal.read()
   await journal.close()
-  return arrears
+  return remnants
 }
 
 describe('a backup that takes the place of a ledger', () => {
-  it('may itself have arrears', async () => {
+  it('may itself have a remnant', async () => {
     const { directory, journal, path } = await deviceWithBacklog()
     await journal.fence()
     await journal.attach(9)
@@ -34,28 +34,28 @@ describe('a backup that takes the place of a ledger', () => {
     await backUpLedger(path, file)
     const other = temporaryDirectory()
     expect(await restoreLedger(file, join(other, 'journal.db'), BEGIN)).toMatchObject({ undelivered: 40 })
-    expect(await arrearsIn(other)).toBe(40)
+    expect(await remnantsIn(other)).toBe(40)
   })
 
   it('keeps what the ledger owed also when it is restored twice', async () => {
     const { directory, file, path } = await backedUp()
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
-    expect(await arrearsIn(directory)).toBe(100)
+    expect(await remnantsIn(directory)).toBe(100)
   })
 
   it('keeps what a damaged ledger still gives, as a rescue would', async () => {
     const { directory, file, path } = await backedUp()
     damage(path)
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100, lost: 0 })
-    expect(await arrearsIn(directory)).toBe(100)
+    expect(await remnantsIn(directory)).toBe(100)
   })
 
   it('says what neither a damaged ledger nor the backup gives', async () => {
     const { directory, file, path } = await backedUp()
     damage(path, 'entry')
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: 60 })
-    expect(await arrearsIn(directory)).toBe(40)
+    expect(await remnantsIn(directory)).toBe(40)
     writeFileSync(path, 'no database '.repeat(2_000))
     expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: null })
   })
@@ -73,7 +73,7 @@ describe('a backup that takes the place of a ledger', () => {
     expect(existsSync(`${path}.rescued`)).toBe(false)
     // The one that was damaged is beside it, not over the one that had its name.
     expect(readdirSync(directory).filter((name) => name.startsWith('journal.db.damaged-'))).toHaveLength(1)
-    expect(await arrearsIn(directory)).toBe(40)
+    expect(await remnantsIn(directory)).toBe(40)
   })
 
   it('waits until the blocks of the ledger are closed, but may itself have some', async () => {
@@ -83,7 +83,7 @@ describe('a backup that takes the place of a ledger', () => {
     await backUpLedger(path, file)
     await journal.close()
     await expect(restoreLedger(file, path, BEGIN)).rejects.toMatchObject({ code: 'BLOCK_OPEN' })
-    expect(await arrearsIn(directory)).toBe(0)
+    expect(await remnantsIn(directory)).toBe(0)
     const again = await journalIn(directory)
     expect((await again.read()).openBlocks.get(A)).toBe(5_000n)
     await again.appendReserved([], [{ account: A, usedUpTo: 180n }], STAMP, false)

@@ -148,10 +148,10 @@ describe('a device whose service is ended', () => {
     const old = copy.copy()
     await copy.attach()
     expect(await shown()).toMatchObject({ incarnation: 2, status: 'FENCED' })
-    const arrears = await copy.sealAs({ ...copy.payload([want(client.line(), 50n * TOKENS)]), arrears: old.arrears() })
-    const taken = await copy.twin.sync(client.id, arrears.document)
+    const remnant = await copy.sealAs({ ...copy.payload([want(client.line(), 50n * TOKENS)]), remnant: old.remnant() })
+    const taken = await copy.twin.sync(client.id, remnant.document)
     expect(taken).toMatchObject({ taken: true })
-    copy.state = { ...copy.state, seq: 1, hash: arrears.hash }
+    copy.state = { ...copy.state, seq: 1, hash: remnant.hash }
     expect(await copy.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
     expect((await shown()).outstanding).toEqual([
       { account: client.line(), unreported: 35n * TOKENS, billed: 15n * TOKENS },

@@ -121,7 +121,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       inArrears(one.device, 40n)
       const old = one.device.copy()
       await one.device.attach()
-      const branch = await one.device.sealAs({ ...one.device.payload(), arrears: old.arrears(2, 2) })
+      const branch = await one.device.sealAs({ ...one.device.payload(), remnant: old.remnant(2, 2) })
       expect(await twin.sync(one.device.id, branch.document)).toMatchObject({ taken: true })
       expect(await twin.pool(scarce)).toMatchObject({ billedByDevices: 140n })
       // Beyond what the policy allows it is a forgotten grant like any other.
@@ -168,8 +168,8 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 0n })
       const old = device.copy()
       await device.attach()
-      const arrears = await device.sealAs({ ...device.payload(), arrears: old.arrears() })
-      expect(await twin.sync(device.id, arrears.document)).toMatchObject({ taken: true })
+      const remnant = await device.sealAs({ ...device.payload(), remnant: old.remnant() })
+      expect(await twin.sync(device.id, remnant.document)).toMatchObject({ taken: true })
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
     })
 

@@ -118,7 +118,7 @@ export function settleSuite(name: string, open: () => Promise<Twin>): void {
         expect(await device.sync([want(LINE, 10n)])).toMatchObject({ outcome: 'MERGED' })
       })
 
-      it('is corrected by what a copy, or arrears, bring against it', async () => {
+      it('is corrected by what a copy, or a remnant, brings against it', async () => {
         const device = await silent()
         const copy = device.copy()
         await device.sync()

@@ -753,13 +753,13 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       })
     })
 
-    describe('arrears', () => {
-      /** The next incarnation of a device, and a way to send arrears with it. */
+    describe('the remnant', () => {
+      /** The next incarnation of a device, and a way to send a remnant with it. */
       async function successor(old: TestDevice) {
         const next = old.copy()
         await next.attach()
-        const deliver = async (arrears: SegmentWire['arrears']) => {
-          const sealed = await next.sealAs({ ...next.payload([want(LINE, 10n)]), arrears })
+        const deliver = async (remnant: SegmentWire['remnant']) => {
+          const sealed = await next.sealAs({ ...next.payload([want(LINE, 10n)]), remnant })
           Object.assign(next.state, { unacknowledged: sealed, seq: sealed.seq, hash: sealed.hash })
           const taken = await twin.sync(next.id, sealed.document)
           if (!taken.taken) throw new Error(taken.problem)
@@ -768,7 +768,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         return { next, deliver }
       }
 
-      it('of a restored device are billed against its old incarnation, beside what the other history spent', async () => {
+      it('of a restored device is billed against its old incarnation, beside what the other history spent', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
         device.charge(charge(20n))
@@ -779,7 +779,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         restored.charge(charge(70n))
         const { deliver } = await successor(restored)
         // The first entry was acknowledged before the backup was taken: it is known by its hash, and billed no second time.
-        expect(await deliver(restored.arrears())).toMatchObject({ outcome: 'MERGED', incarnation: 2 })
+        expect(await deliver(restored.remnant())).toMatchObject({ outcome: 'MERGED', incarnation: 2 })
         expect(await twin.pool(LINE)).toMatchObject({ billedByDevices: 150n, grantedOut: 160n, capInForce: 1_000n })
         const records = await twin.store.read((reader) => reader.edge.deviceAccounts.ofDevice(device.id))
         expect(records).toMatchObject([
@@ -793,46 +793,46 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
           [2, true],
         ])
         expect((await usage())[0]).toMatchObject({ tokens: 70n, source: { incarnation: 1, entry: 2 } })
-        expect(await evidence(device)).toMatchObject([{ kind: 'ARREARS', incarnation: 1, problem: null }])
+        expect(await evidence(device)).toMatchObject([{ kind: 'REMNANT', incarnation: 1, problem: null }])
       })
 
-      it('are billed once, however often, by whomever and in whatever parts they come', async () => {
+      it('is billed once, however often, by whomever and in whatever parts it comes', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
         for (const amount of [1n, 2n, 4n, 8n]) device.charge(charge(amount))
         const third = device.copy()
         const one = await successor(device)
-        await one.deliver(device.arrears(1, 2))
-        await one.deliver(device.arrears(2, 4))
+        await one.deliver(device.remnant(1, 2))
+        await one.deliver(device.remnant(2, 4))
         const two = await successor(third)
         third.charge(charge(16n))
-        await two.deliver(third.arrears(1, 5))
-        await two.deliver(device.arrears())
+        await two.deliver(third.remnant(1, 5))
+        await two.deliver(device.remnant())
         expect((await twin.pool(LINE)).billedByDevices).toBe(31n)
         expect((await usage()).map(({ tokens }) => tokens)).toEqual([16n, 8n, 4n, 2n, 1n])
       })
 
-      it('become part of the chain when it comes to them as well', async () => {
+      it('becomes part of the chain when that comes to the same entries as well', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
         for (const amount of [1n, 2n]) device.charge(charge(amount))
         const { deliver } = await successor(device)
-        await deliver(device.arrears(1, 1))
+        await deliver(device.remnant(1, 1))
         expect(await device.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
         expect((await twin.pool(LINE)).billedByDevices).toBe(3n)
         const records = await twin.store.read((reader) => reader.edge.deviceAccounts.ofDevice(device.id))
         expect(records[0]).toMatchObject({ used: 3n, branchUsed: 0n, returned: 97n })
       })
 
-      it('never refuse the segment that brings them: what does not add up is kept as evidence, unbilled', async () => {
+      it('never refuses the segment that brings it: what does not add up is kept as evidence, unbilled', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
         for (const amount of [1n, 2n]) device.charge(charge(amount))
         const { deliver } = await successor(device)
-        const whole = device.arrears()
+        const whole = device.remnant()
         const broken = { ...whole, entries: { ...whole.entries, head: 'a'.repeat(64) } }
         expect(await deliver(broken)).toMatchObject({ outcome: 'MERGED' })
-        const unreadable = { ...device.arrears(1, 1) }
+        const unreadable = { ...device.remnant(1, 1) }
         const bodies = ['{"n":1}']
         const head = entryHash(CHAIN_START, '{"n":1}')
         const strange = { ...unreadable, entries: { first: 1, previousHash: CHAIN_START, head, bodies } }
@@ -845,19 +845,19 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect((await twin.pool(LINE)).billedByDevices).toBe(3n)
       })
 
-      it('of incarnations that are not before this one count for nothing', async () => {
+      it('of an incarnation that is not before this one counts for nothing', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
         device.charge(charge(5n))
         const { deliver } = await successor(device)
-        await deliver({ ...device.arrears(), incarnation: 2 })
-        await deliver({ ...device.arrears(), incarnation: 9 })
+        await deliver({ ...device.remnant(), incarnation: 2 })
+        await deliver({ ...device.remnant(), incarnation: 9 })
         expect((await twin.pool(LINE)).billedByDevices).toBe(0n)
       })
     })
 
     describe('a segment that was refused', () => {
-      it('gets a signed answer, and its entries are billed as arrears of the next incarnation', async () => {
+      it('gets a signed answer, and its entries are billed as a remnant, with the next incarnation', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
         device.charge(charge(5n))
@@ -873,7 +873,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         })
         const old = device.copy()
         await device.attach()
-        const again = await device.sealAs({ ...device.payload(), arrears: old.arrears() })
+        const again = await device.sealAs({ ...device.payload(), remnant: old.remnant() })
         expect(await twin.sync(device.id, again.document)).toMatchObject({ taken: true })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 5n })
       })

@@ -271,7 +271,7 @@ export class TestDevice {
         head: entries.reduce((head, { body }) => entryHash(head, body), state.entryHead),
         bodies: entries.map(({ body }) => body),
       },
-      arrears: null,
+      remnant: null,
       backlog: unsealed.length - entries.length,
       wants: wants.map(({ account, atLeast, wanted }) => ({
         account,
@@ -284,7 +284,7 @@ export class TestDevice {
   }
 
   /** Entries `first` to `last` of this incarnation, as another one delivers them. */
-  arrears(first = 1, last = this.state.lastEntry): NonNullable<SegmentWire['arrears']> {
+  remnant(first = 1, last = this.state.lastEntry): NonNullable<SegmentWire['remnant']> {
     const chain = (until: number): string =>
       this.state.entries.filter(({ n }) => n < until).reduce((head, { body }) => entryHash(head, body), CHAIN_START)
     return {

@@ -67,7 +67,7 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
 export interface Restored {
   /** Where the ledger from before is kept; null: there was none. */
   readonly replaced: string | null
-  /** Entries that go up as arrears. */
+  /** Entries that go up as remnants. */
   readonly undelivered: number
   /** Entries that the ledger from before owed and that neither it nor the backup gives; null: nobody knows. */
   readonly lost: number | null

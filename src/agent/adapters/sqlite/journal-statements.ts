@@ -52,7 +52,7 @@ export interface AccountRow {
   sealed_returned: bigint
 }
 
-export interface ArrearsRow {
+export interface RemnantRow {
   incarnation: bigint
   entry_base: bigint
   acked_entry: bigint
@@ -133,7 +133,9 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     identity: database.prepare('SELECT document FROM identity').pluck(),
     policies: database.prepare('SELECT instance_id, revision, document, confirmed_at FROM policy ORDER BY instance_id'),
     highestIncarnation: database
-      .prepare('SELECT max(incarnation) FROM (SELECT incarnation FROM state UNION ALL SELECT incarnation FROM arrears)')
+      .prepare(
+        'SELECT max(incarnation) FROM (SELECT incarnation FROM state UNION ALL SELECT incarnation FROM remnants)',
+      )
       .pluck(),
     rescues: database.prepare('SELECT * FROM rescue ORDER BY at'),
     accounts: database.prepare('SELECT * FROM account'),
@@ -147,18 +149,20 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
       'SELECT session, n, request_hash, body, status, policy_revision FROM answer ORDER BY entry_id, slot',
     ),
     slots: database.prepare('SELECT session, slot FROM answer ORDER BY entry_id, slot'),
-    nextArrears: database.prepare('SELECT * FROM arrears WHERE sealed_entry < last_entry ORDER BY incarnation LIMIT 1'),
-    firstArrears: database.prepare('SELECT * FROM arrears ORDER BY incarnation LIMIT 1'),
-    allArrears: database.prepare('SELECT * FROM arrears'),
+    nextRemnant: database.prepare(
+      'SELECT * FROM remnants WHERE sealed_entry < last_entry ORDER BY incarnation LIMIT 1',
+    ),
+    firstRemnant: database.prepare('SELECT * FROM remnants ORDER BY incarnation LIMIT 1'),
+    allRemnants: database.prepare('SELECT * FROM remnants'),
     entriesBetween: database.prepare('SELECT n, body FROM entry WHERE id > ? AND id <= ? ORDER BY id'),
-    arrearsLeft: database.prepare('SELECT coalesce(sum(last_entry - acked_entry), 0) FROM arrears').pluck(),
-    arrearsUnsealed: database.prepare('SELECT coalesce(sum(last_entry - sealed_entry), 0) FROM arrears').pluck(),
-    sealArrears: database.prepare('UPDATE arrears SET sealed_entry = ?, sealed_head = ? WHERE incarnation = ?'),
-    ackArrears: database.prepare('UPDATE arrears SET acked_entry = sealed_entry, acked_head = sealed_head'),
-    unsealArrears: database.prepare('UPDATE arrears SET sealed_entry = acked_entry, sealed_head = acked_head'),
-    deleteArrears: database.prepare('DELETE FROM arrears WHERE acked_entry = last_entry'),
-    insertArrears: database.prepare(
-      `INSERT INTO arrears (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry,
+    remnantsLeft: database.prepare('SELECT coalesce(sum(last_entry - acked_entry), 0) FROM remnants').pluck(),
+    remnantsUnsealed: database.prepare('SELECT coalesce(sum(last_entry - sealed_entry), 0) FROM remnants').pluck(),
+    sealRemnant: database.prepare('UPDATE remnants SET sealed_entry = ?, sealed_head = ? WHERE incarnation = ?'),
+    ackRemnants: database.prepare('UPDATE remnants SET acked_entry = sealed_entry, acked_head = sealed_head'),
+    unsealRemnants: database.prepare('UPDATE remnants SET sealed_entry = acked_entry, sealed_head = acked_head'),
+    deleteRemnants: database.prepare('DELETE FROM remnants WHERE acked_entry = last_entry'),
+    insertRemnant: database.prepare(
+      `INSERT INTO remnants (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry,
            last_head)
          SELECT incarnation, entry_base, acked_entry, acked_head, acked_entry, acked_head, last_entry, entry_head
            FROM state`,

@@ -31,7 +31,7 @@ import type { AccountMove, Batch, FoundEntry, JournalLimits, PreparedSeal } from
 import {
   type AccountRow,
   type AnswerRow,
-  type ArrearsRow,
+  type RemnantRow,
   type EntryRow,
   type JournalStatements,
   type PolicyRow,
@@ -142,7 +142,7 @@ export class JournalStore {
       openBlocks,
       burned,
       lastSealedEntry: Number(state.sealed_entry),
-      arrears: Number(this.#statements.arrearsLeft.get()),
+      remnants: Number(this.#statements.remnantsLeft.get()),
       lastAnswers: (this.#statements.answers.all() as AnswerRow[]).map(answerOf),
       sessions: (this.#statements.sessions.all() as SessionRow[]).map(({ ended, since, ...texts }) => ({
         ...texts,
@@ -171,9 +171,9 @@ export class JournalStore {
     const state = this.#state()
     const head = this.#chainOver(state.entry_base, state.sealed_entry, state.last_entry, state.sealed_head)
     if (head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
-    for (const row of this.#statements.allArrears.all() as ArrearsRow[]) {
+    for (const row of this.#statements.allRemnants.all() as RemnantRow[]) {
       const last = this.#chainOver(row.entry_base, row.sealed_entry, row.last_entry, row.sealed_head)
-      if (last !== row.last_head) throw new Error('invariant: the arrears on disk fit their chain')
+      if (last !== row.last_head) throw new Error('invariant: the remnants on disk fit their chains')
     }
   }
 
@@ -261,9 +261,9 @@ export class JournalStore {
       this.#statements.insertDocument.run(lastInsertRowid, document)
       for (const id of plan.sessionIds) changedOne(this.#statements.sealSession.run(id))
       this.#statements.sealed.run(lastEntry, head, seq, hash)
-      if (plan.arrears !== null) {
-        const { incarnation: earlier, sealedEntry, head: sealedHead } = plan.arrears
-        changedOne(this.#statements.sealArrears.run(sealedEntry, sealedHead, earlier))
+      if (plan.remnant !== null) {
+        const { incarnation: earlier, sealedEntry, head: sealedHead } = plan.remnant
+        changedOne(this.#statements.sealRemnant.run(sealedEntry, sealedHead, earlier))
       }
     })
     this.#plan = null
@@ -288,8 +288,8 @@ export class JournalStore {
         }
         this.#statements.endSegment.run('ACKNOWLEDGED', now)
         this.#statements.acked.run()
-        this.#statements.ackArrears.run()
-        this.#statements.deleteArrears.run()
+        this.#statements.ackRemnants.run()
+        this.#statements.deleteRemnants.run()
         this.#statements.settleAboveGrant.run()
       }
       if (grant !== null && (state.grant_term === null || grant.term > Number(state.grant_term))) {
@@ -341,8 +341,8 @@ export class JournalStore {
       const state = this.#state()
       if (incarnation <= Number(state.incarnation)) throw new Error('invariant: incarnations rise')
       this.#statements.endSegment.run('ABANDONED', now)
-      this.#statements.unsealArrears.run()
-      if (state.acked_entry < state.last_entry) this.#statements.insertArrears.run()
+      this.#statements.unsealRemnants.run()
+      if (state.acked_entry < state.last_entry) this.#statements.insertRemnant.run()
       this.#statements.deleteAccounts.run()
       // What the incarnation before has told may have gone the way of a fork.
       this.#statements.unsealSessions.run()
@@ -413,7 +413,7 @@ export class JournalStore {
   #prune(now: number): void {
     this.#runWithSlack(() => {
       const { entry_base, last_entry, acked_entry } = this.#state()
-      const owed = this.#statements.firstArrears.get() as ArrearsRow | undefined
+      const owed = this.#statements.firstRemnant.get() as RemnantRow | undefined
       // Nothing behind the first entry that the cloud does not have is forgotten, whatever incarnation it is of.
       const delivered = owed === undefined ? entry_base + acked_entry : owed.entry_base + owed.acked_entry
       const inUse = this.#pagesInUse()

@@ -19,7 +19,7 @@ import { SEGMENT_SESSIONS_MAX, type SessionSnapshot } from '../../../protocol/ed
 import { entryHash, sha256 } from '../../../protocol/signing.ts'
 import { counterBytesMax } from '../../app/counter-bytes.ts'
 import type { Identity, SealOrder } from '../../app/journal.ts'
-import type { AccountRow, ArrearsRow, JournalStatements, StateRow } from './journal-statements.ts'
+import type { AccountRow, RemnantRow, JournalStatements, StateRow } from './journal-statements.ts'
 import { segmentWants } from './segment-wants.ts'
 
 /** What is made durable when the signed segment is stored. */
@@ -33,7 +33,7 @@ export interface SealPlan {
   readonly counters: ReadonlyMap<AccountId, SealedCounters>
   readonly returns: SealOrder['returns']
   readonly sessionIds: readonly string[]
-  readonly arrears: { readonly incarnation: bigint; readonly sealedEntry: bigint; readonly head: string } | null
+  readonly remnant: { readonly incarnation: bigint; readonly sealedEntry: bigint; readonly head: string } | null
 }
 
 interface SealedCounters {
@@ -51,15 +51,15 @@ interface PlannedSegment {
 /** Reads only. What the segment says is fixed from here on, whatever is appended before it is stored. */
 export function planSegment(statements: JournalStatements, identity: Identity, order: SealOrder): PlannedSegment {
   const state = statements.state.get() as StateRow
-  const arrears = arrearsIn(statements)
-  const entries = sealable(statements, state, order, arrears === null)
+  const remnant = remnantIn(statements)
+  const entries = sealable(statements, state, order, remnant === null)
   let head = state.sealed_head
   for (const body of entries.bodies) head = entryHash(head, body)
   const lastEntry = Number(state.sealed_entry) + entries.bodies.length
   const isComplete = lastEntry === Number(state.last_entry)
   if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
-  const arrearsLeft = arrears?.left ?? 0
-  const final = order.final && isComplete && entries.isAllTold && arrearsLeft === 0
+  const remnantsLeft = remnant?.left ?? 0
+  const final = order.final && isComplete && entries.isAllTold && remnantsLeft === 0
 
   const seq = Number(state.last_seq) + 1
   const incarnation = Number(state.incarnation)
@@ -84,8 +84,8 @@ export function planSegment(statements: JournalStatements, identity: Identity, o
       head,
       bodies: [...entries.bodies],
     },
-    arrears: arrears?.wire ?? null,
-    backlog: Number(state.last_entry) - lastEntry + arrearsLeft,
+    remnant: remnant?.wire ?? null,
+    backlog: Number(state.last_entry) - lastEntry + remnantsLeft,
     wants: [],
     policies: [...order.policies],
     sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
@@ -104,7 +104,7 @@ export function planSegment(statements: JournalStatements, identity: Identity, o
     counters: entries.counters,
     returns: order.returns,
     sessionIds: sessions.map(({ id }) => id),
-    arrears: arrears?.plan ?? null,
+    remnant: remnant?.plan ?? null,
   }
   return { text, plan }
 }
@@ -151,14 +151,14 @@ function sealable(
   }
 }
 
-/** The next entries of an earlier incarnation; they go first, and by themselves. */
-function arrearsIn(statements: JournalStatements): {
-  readonly wire: NonNullable<SegmentWire['arrears']>
-  readonly plan: NonNullable<SealPlan['arrears']>
+/** The next entries of the first remnant; they go first, and by themselves. */
+function remnantIn(statements: JournalStatements): {
+  readonly wire: NonNullable<SegmentWire['remnant']>
+  readonly plan: NonNullable<SealPlan['remnant']>
   /** Entries of it and of others that this segment leaves behind. */
   readonly left: number
 } | null {
-  const row = statements.nextArrears.get() as ArrearsRow | undefined
+  const row = statements.nextRemnant.get() as RemnantRow | undefined
   if (row === undefined) return null
   const { incarnation, entry_base, sealed_entry, sealed_head, last_entry } = row
   const most =
@@ -176,7 +176,7 @@ function arrearsIn(statements: JournalStatements): {
       last: sealedEntry === last_entry,
     },
     plan: { incarnation, sealedEntry, head },
-    left: Number(statements.arrearsUnsealed.get()) - bodies.length,
+    left: Number(statements.remnantsUnsealed.get()) - bodies.length,
   }
 }
 

@@ -244,7 +244,7 @@ export function salvageOf(database: Database.Database): Salvage {
     ])
     if (last > acked) undelivered.push(undeliveredOf(known, bodies))
   }
-  for (const row of attempt(() => database.prepare('SELECT * FROM arrears').all() as ArrearsRow[]) ?? []) {
+  for (const row of attempt(() => database.prepare('SELECT * FROM remnants').all() as RemnantRow[]) ?? []) {
     const bodies = chained(database, row, [
       [Number(row.last_entry), row.last_head],
       [Number(row.sealed_entry), row.sealed_head],
@@ -286,7 +286,7 @@ interface ChainRow {
   readonly last_entry: bigint
 }
 
-interface ArrearsRow extends ChainRow {
+interface RemnantRow extends ChainRow {
   readonly last_head: string
 }
 
@@ -336,7 +336,7 @@ function chained(
 }
 
 /**
- * What is undelivered goes up as arrears of the incarnation that comes next.
+ * What is undelivered goes up as remnants, with the incarnation that comes next.
  *
  * @param damage what the technician shall look at; null: nothing was wrong
  */
@@ -359,8 +359,8 @@ export function fill(
       )
       for (const row of sessions) session.run(row.id, row.ended, row.since, row.document, row.snapshot)
       const entry = database.prepare('INSERT INTO entry (id, n, body) VALUES (?, ?, ?)')
-      const arrears = database.prepare(
-        `INSERT INTO arrears (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry, last_head)
+      const remnant = database.prepare(
+        `INSERT INTO remnants (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry, last_head)
            VALUES (:incarnation, :base, :acked, :head, :acked, :head, :last, :lastHead)`,
       )
       let id = 0
@@ -373,7 +373,7 @@ export function fill(
           entry.run((id += 1), (n += 1), body)
           lastHead = entryHash(lastHead, body)
         }
-        arrears.run({ incarnation, base, acked: ackedEntry, head: ackedHead, last: n, lastHead })
+        remnant.run({ incarnation, base, acked: ackedEntry, head: ackedHead, last: n, lastHead })
       }
       database.prepare('UPDATE state SET entry_base = ?').run(id)
       if (damage === null) return

@@ -199,7 +199,7 @@ class CloudLink implements Link {
       connected: memory.contact === 'UP',
       lastContactAt: memory.lastContactAt,
       lastSyncAt: memory.lastSyncAt,
-      backlog: memory.arrears + Math.max(0, this.#parts.ledger.lastEntry() - memory.lastAcknowledgedEntry),
+      backlog: memory.remnants + Math.max(0, this.#parts.ledger.lastEntry() - memory.lastAcknowledgedEntry),
       unacknowledgedSeq: memory.unacknowledged?.seq ?? null,
       policies: [...memory.policies].map(([instanceId, { applied, newest }]) => ({ instanceId, applied, newest })),
       sessions: [...memory.sessions].map(

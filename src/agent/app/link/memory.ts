@@ -65,8 +65,8 @@ export interface LinkMemory {
   lastSealedEntry: number
   /** Last entry that the cloud has acknowledged in this incarnation. */
   lastAcknowledgedEntry: number
-  /** Entries of earlier incarnations that the cloud does not have yet. */
-  arrears: number
+  /** Entries of earlier incarnations that the cloud does not have yet: how many all remnants hold. */
+  remnants: number
   /** Of the last grant taken in this incarnation; 0 for none. */
   grantTerm: number
   /** The cloud has lost this acknowledged segment and all after it; null when it has not. */
@@ -121,7 +121,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
     lastSealedEntry: snapshot.lastSealedEntry,
     lastAcknowledgedEntry:
       snapshot.unacknowledged === null ? snapshot.lastSealedEntry : extentOf(snapshot.unacknowledged).firstEntry - 1,
-    arrears: snapshot.arrears,
+    remnants: snapshot.remnants,
     grantTerm: snapshot.grant?.term ?? 0,
     resendFrom: null,
     earlier: null,
@@ -173,7 +173,7 @@ export async function takeIdentity(memory: LinkMemory, identity: Identity): Prom
  * @param lastEntry of the one before
  */
 export function takeIncarnation(memory: LinkMemory, incarnation: number, lastEntry: number): void {
-  memory.arrears += lastEntry - memory.lastAcknowledgedEntry
+  memory.remnants += lastEntry - memory.lastAcknowledgedEntry
   memory.attachNonce = null
   memory.incarnation = incarnation
   memory.highestIncarnation = incarnation

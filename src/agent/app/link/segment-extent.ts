@@ -5,7 +5,7 @@ import type { ReportedCounter, SealedSegment } from '../journal.ts'
 
 const payload = z.object({
   entries: z.object({ first: z.int(), bodies: z.array(z.string()) }),
-  arrears: z.object({ entries: z.object({ bodies: z.array(z.string()) }) }).nullable(),
+  remnant: z.object({ entries: z.object({ bodies: z.array(z.string()) }) }).nullable(),
   backlog: z.int(),
 })
 
@@ -13,8 +13,8 @@ export interface SegmentExtent {
   readonly firstEntry: number
   /** `firstEntry - 1` when it holds none. */
   readonly lastEntry: number
-  /** Entries of an earlier incarnation in it. */
-  readonly arrears: number
+  /** Entries of the remnant of an earlier incarnation in it. */
+  readonly remnant: number
   /** Entries behind the last one that it had no place for. */
   readonly backlog: number
 }
@@ -32,11 +32,11 @@ export function spentBy({ document }: Pick<SealedSegment, 'document'>): readonly
 
 /** Throws for a document that is no segment: the journal has made it. */
 export function extentOf({ document }: Pick<SealedSegment, 'document'>): SegmentExtent {
-  const { entries, arrears, backlog } = payload.parse(payloadOf(document))
+  const { entries, remnant, backlog } = payload.parse(payloadOf(document))
   return {
     firstEntry: entries.first,
     lastEntry: entries.first + entries.bodies.length - 1,
-    arrears: arrears?.entries.bodies.length ?? 0,
+    remnant: remnant?.entries.bodies.length ?? 0,
     backlog,
   }
 }

@@ -299,7 +299,7 @@ function forget({ memory, ledger }: StepContext, sent: SealedSegment): void {
   if (ledger.owes()) ledger.settleAboveGrant(spentBy(sent))
   memory.unacknowledged = null
   memory.lastAcknowledgedEntry = memory.lastSealedEntry
-  memory.arrears -= extentOf(sent).arrears
+  memory.remnants -= extentOf(sent).remnant
   if (sent.final && memory.fence === 'FENCED') memory.fence = 'CLOSED'
 }
 
@@ -323,8 +323,8 @@ function hasHadEnough({ clock, ledger, memory }: StepContext, { seq, hash }: Sea
 }
 
 /**
- * What the segment holds goes up as arrears of the next incarnation: sent again, it would be refused again. What of it the
- * cloud cannot read as arrears either, it keeps as evidence.
+ * What the segment holds goes up as the remnant of this incarnation: sent again as it is, it would be refused again. What of
+ * it the cloud cannot read in a remnant either, it keeps as evidence.
  */
 async function abandonRejected(context: StepContext, { seq }: SealedSegment, problem: string): Promise<void> {
   const { journal, ledger, memory, health, log } = context
@@ -356,7 +356,7 @@ async function stopSpending(
   }
   if (closed) memory.fence = 'CLOSED'
   if (forked) {
-    // Its chain belongs to the other history: what the cloud does not have of this one goes up as arrears.
+    // Its chain belongs to the other history: what the cloud does not have of this one goes up as its remnant.
     memory.fence = 'ABANDONED'
     const message = 'The cloud knows another history of this device: it was copied, or its state was restored.'
     health.raise('device', new CodedError('DEVICE_FORKED', message, { facts: { incarnation: memory.incarnation } }))

@@ -6,7 +6,7 @@
 import { fenced } from './attach.ts'
 import { billBranch } from './bill-branch.ts'
 import type { Incarnation, MergedSegment } from './records.ts'
-import { takeArrears } from './take-arrears.ts'
+import { takeRemnant } from './take-remnant.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 
 /** @param recorded the merged segment with the same seq, if there is one */
@@ -29,7 +29,7 @@ export async function keepFork(taking: Taking, recorded: MergedSegment | undefin
   const { received, entries } = segment
   const isChained = received.entryHead === (received.entryHashes.at(-1) ?? received.entriesPreviousHash)
   await billBranch(taking, incarnation, isChained ? entries : [])
-  await takeArrears(taking)
+  await takeRemnant(taking)
   await tx.edge.devices.save({ ...device, lastSyncAt: now })
   const answer = await signAnswer(deps, {
     outcome: 'FENCED',

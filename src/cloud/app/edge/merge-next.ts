@@ -20,7 +20,7 @@ import { type DeviceAccountRecord, type Incarnation, type ReleaseAsk, newDeviceA
 import { reject } from './reject.ts'
 import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
 import { takeAsks, withoutComfort } from './share-scarce.ts'
-import { takeArrears } from './take-arrears.ts'
+import { takeRemnant } from './take-remnant.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 import { writePresumptions } from './write-presumptions.ts'
 import { writeUsage } from './write-usage.ts'
@@ -40,7 +40,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     ? await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
     : await tx.edge.deviceAccounts.get(device.id, incarnation.number, named)
 
-  await takeArrears(taking)
+  await takeRemnant(taking)
   const caps = await arrearsCaps(tx, device.instanceIds)
   const merge = mergeSegment(incarnation, known, received, new Set(device.instanceIds), {
     returns: grants,
@@ -149,7 +149,7 @@ async function splitEntries({ tx, incarnation, segment }: Taking): Promise<{
 }> {
   const { entries } = segment
   const [first, last] = [entries[0]?.n, entries.at(-1)?.n]
-  // Only a second writer, or the arrears of a later incarnation, can have brought them: neither while this one is active.
+  // Only a second writer, or a later incarnation as the remnant of this one, can have brought them: neither while it is active.
   if (incarnation.status === 'ACTIVE' || first === undefined || last === undefined) return { fresh: entries, known: [] }
   const reported = await tx.edge.entries.hashes(incarnation.deviceId, incarnation.number, first, last)
   return {

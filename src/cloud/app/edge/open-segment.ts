@@ -27,7 +27,7 @@ export interface OpenedSegment {
   readonly document: string
   readonly received: ReceivedSegment
   readonly entries: readonly OpenedEntry[]
-  readonly arrears: OpenedArrears | null
+  readonly remnant: OpenedRemnant | null
   readonly wants: Segment['wants']
   readonly clock: Segment['clock']
   readonly backlog: number
@@ -35,8 +35,8 @@ export interface OpenedSegment {
   readonly sessions: Segment['sessions']
 }
 
-/** Entries of an earlier incarnation. Nothing of them can make the segment unreadable. */
-export interface OpenedArrears {
+/** The remnant of an earlier incarnation. Nothing of it can make the segment unreadable. */
+export interface OpenedRemnant {
   readonly incarnation: number
   /** The hashes go from the one before the first entry to the head that the device names. */
   readonly isChained: boolean
@@ -92,7 +92,7 @@ export async function openSegment(
         entryHashes: entries.map((entry) => entry.hash),
       },
       entries,
-      arrears: data.arrears === null ? null : openArrears(data.arrears),
+      remnant: data.remnant === null ? null : openRemnant(data.remnant),
       wants: data.wants,
       clock: data.clock,
       backlog: data.backlog,
@@ -102,7 +102,7 @@ export async function openSegment(
   }
 }
 
-function openArrears({ incarnation, entries: range }: NonNullable<Segment['arrears']>): OpenedArrears {
+function openRemnant({ incarnation, entries: range }: NonNullable<Segment['remnant']>): OpenedRemnant {
   const entries: OpenedEntry[] = []
   let hash = range.previousHash
   for (const [index, text] of range.bodies.entries()) {

@@ -130,11 +130,11 @@ export interface MergedSegment {
   readonly receivedAt: number
 }
 
-/** A segment that was not merged, or that brought arrears of an earlier incarnation, as the device signed it. */
+/** A segment that was not merged, or that brought the remnant of an earlier incarnation, as the device signed it. */
 export interface Evidence {
   readonly deviceId: string
   readonly incarnation: number
-  readonly kind: 'FORK' | 'REJECTED' | 'ARREARS'
+  readonly kind: 'FORK' | 'REJECTED' | 'REMNANT'
   readonly seq: number
   readonly hash: string
   /** Hash of the merged segment with the same seq, where there is one. */

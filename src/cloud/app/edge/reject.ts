@@ -1,7 +1,7 @@
 /**
  * A segment of the right writer that does not add up: somebody has altered the device's database, or its software is faulty.
- * The refusal is signed, so that the device begins anew and delivers its entries as arrears, where each counts for itself:
- * what does not add up once never will.
+ * The refusal is signed, so that the device begins anew and delivers its entries as a remnant, where each counts for
+ * itself: what does not add up once never will.
  */
 import { fenced } from './attach.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'

@@ -66,9 +66,9 @@ CREATE TABLE account (
   CONSTRAINT never_overspent CHECK (metered = 1 OR max(used, reserved) - refunded + returned <= granted + allowance)
 ) STRICT, WITHOUT ROWID;
 
--- Entries of earlier incarnations that the cloud does not have, because their chain was forked or refused: they go up with
+-- Remnants: entries of earlier incarnations that the cloud does not have, because their chain was forked or refused: they go up with
 -- the segments of the current one, and a row goes when all of its entries have been acknowledged.
-CREATE TABLE arrears (
+CREATE TABLE remnants (
   incarnation INTEGER NOT NULL PRIMARY KEY,
   -- Id of the entry before the first one of that incarnation.
   entry_base INTEGER NOT NULL,

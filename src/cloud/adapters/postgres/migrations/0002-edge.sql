@@ -105,7 +105,7 @@ CREATE TABLE evidence (
   device_id TEXT COLLATE "C" NOT NULL,
   incarnation BIGINT NOT NULL,
   hash TEXT COLLATE "C" NOT NULL,
-  kind TEXT NOT NULL CHECK (kind IN ('FORK', 'REJECTED', 'ARREARS')),
+  kind TEXT NOT NULL CHECK (kind IN ('FORK', 'REJECTED', 'REMNANT')),
   seq BIGINT NOT NULL,
   recorded_hash TEXT,
   recorded_document TEXT,

@@ -104,7 +104,7 @@ CREATE TABLE evidence (
   device_id TEXT NOT NULL,
   incarnation INTEGER NOT NULL,
   hash TEXT NOT NULL,
-  kind TEXT NOT NULL CHECK (kind IN ('FORK', 'REJECTED', 'ARREARS')),
+  kind TEXT NOT NULL CHECK (kind IN ('FORK', 'REJECTED', 'REMNANT')),
   seq INTEGER NOT NULL,
   recorded_hash TEXT,
   recorded_document TEXT,

@@ -1,20 +1,20 @@
 /**
- * Arrears: entries of an earlier incarnation that its own chain could not deliver. They are billed against that incarnation
- * and shown with the segment that brought them. They never refuse the segment: what cannot be billed is kept as evidence, so
- * that a device always gets rid of them.
+ * The remnant of an earlier incarnation: entries that its own chain could not deliver. They are billed against that
+ * incarnation and shown with the segment that brought them. They never refuse the segment: what cannot be billed is kept as
+ * evidence, so that a device always gets rid of them.
  */
 import { newIncarnation } from './attach.ts'
 import { billBranch } from './bill-branch.ts'
-import type { OpenedArrears } from './open-segment.ts'
+import type { OpenedRemnant } from './open-segment.ts'
 import type { Incarnation } from './records.ts'
 import type { Taking } from './taking.ts'
 
-export async function takeArrears(taking: Taking): Promise<void> {
-  const { arrears } = taking.segment
-  if (arrears === null || arrears.incarnation >= taking.incarnation.number) return
-  const old = await earlier(taking, arrears.incarnation)
-  const billed = await billBranch(taking, old, arrears.isChained ? arrears.entries : [])
-  await keepEvidence(taking, old, arrears, billed)
+export async function takeRemnant(taking: Taking): Promise<void> {
+  const { remnant } = taking.segment
+  if (remnant === null || remnant.incarnation >= taking.incarnation.number) return
+  const old = await earlier(taking, remnant.incarnation)
+  const billed = await billBranch(taking, old, remnant.isChained ? remnant.entries : [])
+  await keepEvidence(taking, old, remnant, billed)
 }
 
 /** A twin that was restored from a backup may not know it. */
@@ -35,7 +35,7 @@ async function earlier({ tx, device, now }: Taking, number: number): Promise<Inc
 async function keepEvidence(
   { tx, segment, now }: Taking,
   old: Incarnation,
-  { isChained, entries, unreadable }: OpenedArrears,
+  { isChained, entries, unreadable }: OpenedRemnant,
   billed: boolean,
 ): Promise<void> {
   if (entries.length + unreadable === 0) return
@@ -49,7 +49,7 @@ async function keepEvidence(
   await tx.edge.evidence.keep({
     deviceId: old.deviceId,
     incarnation: old.number,
-    kind: 'ARREARS',
+    kind: 'REMNANT',
     seq: segment.header.seq,
     hash: segment.header.hash,
     recordedHash: null,

@@ -5,13 +5,13 @@ import { A, damage, deviceWithBacklog } from './damaged.ts'
 
 async function rescued(directory: string) {
   const journal = await journalIn(directory)
-  const { arrears, rescues } = await journal.read()
+  const { remnants, rescues } = await journal.read()
   await journal.close()
   const counts = (rescues ?? []).map(({ salvagedEntries, lostEntries }) => ({ salvagedEntries, lostEntries }))
-  return { arrears, counts }
+  return { remnants, counts }
 }
 
-describe('arrears of a damaged journal', () => {
+describe('remnants of a damaged journal', () => {
   it('are salvaged, though no segment holds any of them', async () => {
     const { directory, journal, path } = await deviceWithBacklog()
     await journal.fence()
@@ -22,7 +22,7 @@ describe('arrears of a damaged journal', () => {
     )
     await journal.close()
     damage(path)
-    expect(await rescued(directory)).toEqual({ arrears: 45, counts: [{ salvagedEntries: 45, lostEntries: 0 }] })
+    expect(await rescued(directory)).toEqual({ remnants: 45, counts: [{ salvagedEntries: 45, lostEntries: 0 }] })
   })
 
   it('are salvaged again when the journal that a rescue made is damaged too', async () => {
@@ -31,7 +31,7 @@ describe('arrears of a damaged journal', () => {
     for (let times = 0; times < 3; times += 1) {
       damage(path)
       // Each rescue is one of its own journal.
-      expect(await rescued(directory)).toEqual({ arrears: 40, counts: [{ salvagedEntries: 40, lostEntries: 0 }] })
+      expect(await rescued(directory)).toEqual({ remnants: 40, counts: [{ salvagedEntries: 40, lostEntries: 0 }] })
     }
   })
 
@@ -40,6 +40,6 @@ describe('arrears of a damaged journal', () => {
     await journal.appendReserved([], [{ account: A, usedUpTo: 5_000n }], STAMP, false)
     await journal.close()
     damage(path)
-    expect(await rescued(directory)).toEqual({ arrears: 40, counts: [{ salvagedEntries: 40, lostEntries: null }] })
+    expect(await rescued(directory)).toEqual({ remnants: 40, counts: [{ salvagedEntries: 40, lostEntries: null }] })
   })
 })
