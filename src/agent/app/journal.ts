@@ -294,8 +294,8 @@ export interface Journal {
   fence(): Promise<void>
   /**
    * Begins a new incarnation, above all before it, with all counters 0. A segment that is still unacknowledged stays as
-   * evidence and is sent no more; entries that the cloud does not have go up as the remnant of their
-   * incarnation, with the next segments.
+   * evidence and is sent no more; entries that the cloud does not have go up as the remnant of their incarnation,
+   * with the next segments.
    */
   attach(incarnation: number): Promise<void>
   saveIdentity(identity: Identity): Promise<void>

@@ -70,8 +70,8 @@ const entryRange = z.strictObject({
 })
 
 /**
- * The remnant of an earlier incarnation: entries that its own chain could not deliver, because it was forked or refused: their numbers
- * and their chain are those of that incarnation. Each is billed once, by its chained hash, whoever delivers it.
+ * The remnant of an earlier incarnation: entries that its own chain could not deliver, because it was forked or refused. Their
+ * numbers and their chain are those of that incarnation. Each is billed once, by its chained hash, whoever delivers it.
  */
 const remnant = z.strictObject({
   incarnation: z.int().min(1),

@@ -220,7 +220,7 @@ export function journalContract(name: string, make: () => TestJournals): void {
           await journal.acknowledge(sealed.seq, null, null, { document: `answer ${sealed.seq}`, retainUntil: BEGIN })
           acknowledged.push({ ...sealed, answer: `answer ${sealed.seq}` })
         }
-        // Sent, but given up with its incarnation: its entries go up as its remnant.
+        // Sent, but given up with its incarnation: its entries go up as a remnant.
         if (incarnation === 4) await journal.seal(SEAL)
         await journal.attach(incarnation)
       }

@@ -66,7 +66,7 @@ CREATE TABLE account (
   CONSTRAINT never_overspent CHECK (metered = 1 OR max(used, reserved) - refunded + returned <= granted + allowance)
 ) STRICT, WITHOUT ROWID;
 
--- Remnants: entries of earlier incarnations that the cloud does not have, because their chain was forked or refused: they go up with
+-- Entries of earlier incarnations that the cloud does not have, because their chain was forked or refused: they go up with
 -- the segments of the current one, and a row goes when all of its entries have been acknowledged.
 CREATE TABLE remnants (
   incarnation INTEGER NOT NULL PRIMARY KEY,
