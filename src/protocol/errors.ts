@@ -57,6 +57,12 @@ export const ERRORS = catalogue({
     http: 431,
     retry: 'no',
   },
+  EXPECTATION_UNKNOWN: {
+    meaning: 'The header Expect asks for something that the service does not know.',
+    remedy: 'Leave the header away, or send 100-continue.',
+    http: 417,
+    retry: 'no',
+  },
   REQUEST_TOO_SLOW: {
     meaning: 'The request did not arrive in the time that it may take.',
     remedy: 'Send it again over a faster connection, or raise the limit in the configuration.',

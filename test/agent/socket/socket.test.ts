@@ -350,11 +350,130 @@ describe('the socket', () => {
     expect(await behind.get('/livez')).toMatchObject({ status: 200 })
   })
 
+  describe('answers with a code and a reason', () => {
+    const post = `POST ${PATH} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n`
+    const live = 'GET /livez HTTP/1.1\r\n'
+    it.each([
+      ['a request that names no host', `${post}\r\n{}`, 400, 'BAD_REQUEST', 'Host'],
+      ['a request that names no host and says nothing', `${live}\r\n`, 400, 'BAD_REQUEST', 'Host'],
+      [
+        'an expectation that it does not know',
+        `${post}Host: x\r\nExpect: tea\r\n\r\n{}`,
+        417,
+        'EXPECTATION_UNKNOWN',
+        'tea',
+      ],
+      ['a wish for a tunnel', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 404, 'NOT_FOUND', 'CONNECT'],
+      ['a method that HTTP does not have', 'BREW / HTTP/1.1\r\nHost: x\r\n\r\n', 400, 'BAD_REQUEST', 'HTTP'],
+      ['HTTP/2', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', 400, 'BAD_REQUEST', 'HTTP'],
+      ['headers without end', `${live}X: ${'x'.repeat(20_000)}`, 431, 'HEADERS_TOO_LARGE', 'KiB'],
+    ])('%s', async (_what, bytes, status, code, named) => {
+      const behind = new Behind()
+      await behind.open()
+      const [head = '', body = ''] = (await behind.raw(bytes, '"}')).split('\r\n\r\n')
+      expect(head).toMatch(new RegExp(`^HTTP/1.1 ${status} `))
+      expect(head).toMatch(/^Content-Type: application\/json\r?$/m)
+      expect(head).toMatch(new RegExp(`^Content-Length: ${Buffer.byteLength(body)}\r?$`, 'm'))
+      const told = JSON.parse(body) as { message: string; code: string }
+      expect([Object.keys(told), told.code]).toEqual([['message', 'code'], code])
+      expect(told.message).toContain(named)
+      expect(behind.calls).toEqual([])
+    })
+
+    it.each(['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 'no HTTP\r\n\r\n'])(
+      '%j after an answer that is still to come, which goes first',
+      async (odd) => {
+        const behind = new Behind()
+        const gate = Promise.withResolvers<AccessAnswer>()
+        behind.answer = () => gate.promise
+        await behind.open()
+        const socket = connect(behind.path)
+        socket.write(`${post}Host: x\r\n\r\n{}${odd}`)
+        await expect.poll(() => behind.calls.length).toBe(1)
+        expect(await behind.get('/livez')).toMatchObject({ status: 200 })
+        gate.resolve(ANSWER)
+        const received = await read(socket)
+        expect(received.match(/HTTP\/1.1 \d+|granted|"code":"[A-Z_]+"/g)).toEqual([
+          'HTTP/1.1 200',
+          'granted',
+          odd.startsWith('CONNECT') ? 'HTTP/1.1 404' : 'HTTP/1.1 400',
+          odd.startsWith('CONNECT') ? '"code":"NOT_FOUND"' : '"code":"BAD_REQUEST"',
+        ])
+      },
+    )
+  })
+
+  it.each(['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 'no HTTP\r\n\r\n'])(
+    'says what is wrong with %j also after an answer that has gone, and closes whatever the client does',
+    async (odd) => {
+      const behind = new Behind()
+      await behind.open()
+      const socket = connect({ path: behind.path, allowHalfOpen: true })
+      onTestFinished(() => void socket.destroy())
+      socket.on('error', () => undefined)
+      const received: string[] = []
+      socket.on('data', (chunk) => received.push(String(chunk)))
+      socket.write('GET /livez HTTP/1.1\r\nHost: x\r\n\r\n')
+      await expect.poll(() => received.join('')).toContain('live')
+      const ended = once(socket, 'end')
+      socket.write(`${odd}and more`)
+      await ended
+      expect(received.join('').match(/"code":"[A-Z_]+"/g)).toHaveLength(1)
+      // A half of it that stays open would hold one of the connections that the agent takes.
+      await expect
+        .poll(() => {
+          socket.write('x')
+          return socket.destroyed
+        })
+        .toBe(true)
+    },
+  )
+
+  it('lives through a client that asks for a tunnel and is gone before its answers', async () => {
+    const behind = new Behind()
+    const gate = Promise.withResolvers<AccessAnswer>()
+    behind.answer = () => gate.promise
+    const server = await behind.open()
+    const head = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}`
+    const socket = connect(behind.path)
+    socket.write(`${head}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`)
+    await expect.poll(() => behind.calls.length).toBe(1)
+    socket.destroy()
+    await once(socket, 'close')
+    expect(await behind.get('/livez')).toMatchObject({ status: 200 })
+    gate.resolve(ANSWER)
+    expect(await behind.get('/livez')).toMatchObject({ status: 200 })
+    await server.stop(5_000)
+    expect(behind.faults).toEqual([])
+  })
+
+  it('stays with HTTP/1.1 when another protocol is offered, and answers what is asked', async () => {
+    const behind = new Behind()
+    await behind.open()
+    const offers = { connection: 'Upgrade, HTTP2-Settings', upgrade: 'h2c', 'http2-settings': 'AAA' }
+    expect(await behind.post(accessBody(1), { headers: offers })).toMatchObject({
+      status: 200,
+      body: { granted: true },
+    })
+    const socket = `GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n`
+    expect(await behind.raw(socket, 'live')).toMatch(/^HTTP\/1.1 200 /)
+  })
+
+  it('takes an HTTP/1.0 request without a host, and 100-continue', async () => {
+    const behind = new Behind()
+    await behind.open()
+    expect(await behind.raw('GET /livez HTTP/1.0\r\n\r\n')).toMatch(/^HTTP\/1.1 200 /)
+    const expecting = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n{}`
+    expect(await behind.raw(expecting, 'granted')).toMatch(/^HTTP\/1.1 100 Continue\r\n\r\nHTTP\/1.1 200 /)
+  })
+
   it('gives up on a request that does not arrive in time', async () => {
     const behind = new Behind()
     await behind.open({ requestTimeoutMs: 50 })
     const begun = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{`
-    expect(await behind.raw(begun)).toMatch(/^HTTP\/1.1 408 /)
+    const answer = await behind.raw(begun)
+    expect(answer).toMatch(/^HTTP\/1.1 408 [^]*\r\nRetry-After: 1\r\n/)
+    expect(answer).toContain('REQUEST_TOO_SLOW')
     expect(behind.calls).toEqual([])
   })
 

@@ -4,12 +4,12 @@
  * pipelined or malformed, goes with all its bytes to Node's server, and the connection stays there. So nothing is
  * understood twice, and no state of a half-read message is kept in here.
  */
-import { STATUS_CODES } from 'node:http'
 import type { Socket } from 'node:net'
 import type { CodedError } from '../../../protocol/errors.ts'
 import { type QuickHead, quickHead } from './quick-head.ts'
 import type { Reply } from './reply.ts'
 import { KnownBodies } from './known-bodies.ts'
+import { replyText } from './reply-text.ts'
 import { type JsonBody, headerRefusal } from './request-body.ts'
 
 export interface QuickLaneOptions {
@@ -143,7 +143,7 @@ class Connection {
     const socket = this.#socket
     this.#isBusy = false
     const isLast = this.#hasEnded || this.#options.isStopping()
-    socket.write(textOf(reply, isLast, this.#options.keepAliveMs))
+    socket.write(replyText(reply, isLast ? null : this.#options.keepAliveMs))
     if (isLast) socket.end()
     else if (this.#early !== null) this.#handOver(this.#early)
   }
@@ -170,14 +170,4 @@ class Connection {
   }
 
   readonly #onClose = (): void => this.#onLeft(this)
-}
-
-function textOf({ status, headers, body }: Reply, isLast: boolean, keepAliveMs: number): string {
-  let text = `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n`
-  for (let index = 0; index < headers.length; index += 2)
-    text += `${headers[index] ?? ''}: ${headers[index + 1] ?? ''}\r\n`
-  text += isLast
-    ? 'Connection: close\r\n'
-    : `Connection: keep-alive\r\nKeep-Alive: timeout=${Math.floor(keepAliveMs / 1000)}\r\n`
-  return `${text}\r\n${body}`
 }

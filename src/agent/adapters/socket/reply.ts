@@ -40,6 +40,6 @@ function retryAfter({ facts: { retryAfterMs } }: CodedError): number {
   return typeof retryAfterMs === 'number' ? Math.max(RETRY_AFTER_S, Math.ceil(retryAfterMs / 1000)) : RETRY_AFTER_S
 }
 
-export function refusalBody({ code, message }: Pick<CodedError, 'code' | 'message'>): string {
+function refusalBody({ code, message }: Pick<CodedError, 'code' | 'message'>): string {
   return JSON.stringify({ message, code })
 }

@@ -4,7 +4,7 @@
  * outcomes into answers. Nothing that a peer sends ends the process. Every connection begins in the quick lane, and goes
  * over to Node's server with the first request that is not plain.
  */
-import { type IncomingMessage, STATUS_CODES, type Server, type ServerResponse, createServer } from 'node:http'
+import { type IncomingMessage, type Server, type ServerResponse, createServer } from 'node:http'
 import { Server as NetServer, type Socket } from 'node:net'
 import type { z } from 'zod'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -15,10 +15,12 @@ import type { AccessAnswer, AccessCall } from '../../app/access.ts'
 import { type Caller, callerName } from '../../app/callers/caller.ts'
 import type { Callers, Hold, Ring } from '../../app/callers/callers.ts'
 import { claimPath } from './claim-path.ts'
+import { NO_TUNNEL, brokenRefusal, expectationRefusal, hostRefusal } from './odd-requests.ts'
 import type { QuickHead } from './quick-head.ts'
 import { QuickLane } from './quick-lane.ts'
 import { repetitionOf } from './repetition.ts'
-import { type Reply, granted, plain, refusalBody, refused, traced } from './reply.ts'
+import { type Reply, granted, plain, refused, traced } from './reply.ts'
+import { replyText } from './reply-text.ts'
 import { type JsonBody, readJson } from './request-body.ts'
 import { type Route, route } from './routes.ts'
 import { type SessionDesk, type SessionTarget, answerSession, takesBody } from './session-requests.ts'
@@ -98,6 +100,12 @@ class Door implements SocketServer {
   readonly #callers = new WeakMap<Socket, Caller>()
   /** Open connections, by what their caller is called. */
   readonly #connected = new Map<string, number>()
+  /** The response to the last request that was read from each connection. */
+  readonly #responses = new WeakMap<Socket, ServerResponse>()
+  /** Responses to requests whose bodies are still being read. */
+  readonly #reading = new WeakSet<ServerResponse>()
+  /** Connections from which nothing more is read: their last answer is on its way. */
+  readonly #ending = new WeakSet<Socket>()
   #waiting = 0
   #isStopping = false
   /** Takes what comes over the connections that are there, although it stops. */
@@ -113,12 +121,16 @@ class Door implements SocketServer {
       headersTimeout: options.requestTimeoutMs,
       keepAliveTimeout: KEEP_ALIVE_MS,
       connectionsCheckingInterval: Math.min(options.requestTimeoutMs, 5_000),
+      // Node would refuse it without a body.
+      requireHostHeader: false,
     })
     this.#server.maxConnections = options.connectionsMax
     // Who sends no more after a request still waits for its answer, as nc and socat do: it is charged, so it is told.
     Object.assign(this.#server, { httpAllowHalfOpen: true })
     this.#server.on('request', this.#take)
-    this.#server.on('clientError', answerBrokenRequest)
+    this.#server.on('checkExpectation', this.#refuseExpectation)
+    this.#server.on('connect', (_request: IncomingMessage, socket: Socket) => this.#answerLast(socket, NO_TUNNEL))
+    this.#server.on('clientError', this.#giveUp)
     this.#server.on('timeout', (socket: Socket) => {
       if (!this.#bound.has(socket)) socket.destroy()
     })
@@ -212,27 +224,24 @@ class Door implements SocketServer {
 
   /** One request that Node's server has read the head of. */
   readonly #take = (request: IncomingMessage, response: ServerResponse): void => {
-    response.sendDate = false
-    const answer = (reply: Reply): void => {
-      if (this.#isStopping) response.shouldKeepAlive = false
-      // A client that is told for how long it may be silent closes the connection then, and its session with it.
-      else if (this.#bound.has(request.socket)) response.setHeader('Connection', 'keep-alive')
-      send(response, reply)
-    }
+    const answer = this.#answerOf(request, response)
     if (this.#isStopping && !this.#isHandingOver) {
       answer(STOPPING)
+      return
+    }
+    const refusal = hostRefusal(request)
+    if (refusal !== null) {
+      answer(refusal)
       return
     }
     const target = route(request.method ?? '', request.url ?? '')
     switch (target.to) {
       case 'access':
-        readJson(request, this.#options.bodyBytesMax, (body) =>
-          this.#access(target, request.headers, body, answer, request.socket),
-        )
+        this.#readBody(request, response, (body) => this.#access(target, request.headers, body, answer, request.socket))
         break
       case 'session':
         if (takesBody(target)) {
-          readJson(request, this.#options.bodyBytesMax, (body) => this.#session(target, request, body, answer))
+          this.#readBody(request, response, (body) => this.#session(target, request, body, answer))
         } else this.#session(target, request, null, answer)
         break
       case 'status':
@@ -256,6 +265,57 @@ class Door implements SocketServer {
       case 'nowhere':
         answer(NOWHERE)
     }
+  }
+
+  readonly #refuseExpectation = (request: IncomingMessage, response: ServerResponse): void => {
+    this.#answerOf(request, response)(expectationRefusal(request))
+  }
+
+  /** How a request is answered that Node's server has read the head of. */
+  #answerOf(request: IncomingMessage, response: ServerResponse): Answer {
+    response.sendDate = false
+    this.#responses.set(request.socket, response)
+    return (reply) => {
+      if (this.#isStopping) response.shouldKeepAlive = false
+      // A client that is told for how long it may be silent closes the connection then, and its session with it.
+      else if (this.#bound.has(request.socket)) response.setHeader('Connection', 'keep-alive')
+      send(response, reply)
+    }
+  }
+
+  #readBody(request: IncomingMessage, response: ServerResponse, done: (body: JsonBody | CodedError) => void): void {
+    this.#reading.add(response)
+    readJson(request, this.#options.bodyBytesMax, (body) => {
+      if (this.#reading.delete(response)) done(body)
+    })
+  }
+
+  /** What the HTTP parser gives up on. */
+  readonly #giveUp = (error: NodeJS.ErrnoException, socket: Socket): void => {
+    if (error.code === 'ECONNRESET') socket.destroy()
+    else this.#answerLast(socket, brokenRefusal(error.code))
+  }
+
+  /**
+   * Ends a connection with an answer to what came last. A request before it may still be decided, and its client would take
+   * this answer for that one's, and ask and be charged again: that one goes first.
+   */
+  #answerLast(socket: Socket, reply: Reply): void {
+    if (this.#ending.has(socket)) return
+    this.#ending.add(socket)
+    // After a CONNECT nobody else listens, and a stop would wait for a client that leaves its half open.
+    socket.on('error', () => socket.destroy())
+    const end = (): void => {
+      if (socket.writable) socket.write(replyText(reply, null))
+      socket.destroySoon()
+    }
+    const last = this.#responses.get(socket)
+    if (last === undefined || last.closed) end()
+    else if (!last.req.complete && this.#reading.delete(last)) {
+      // What is wrong is its own body.
+      last.shouldKeepAlive = false
+      send(last, reply)
+    } else last.once('close', end)
   }
 
   /** One access request that the quick lane has read. */
@@ -503,20 +563,4 @@ function send(response: ServerResponse, reply: Reply): void {
   const type = reply.type ?? 'application/json'
   response.writeHead(status, ['Content-Type', type, 'Content-Length', length, ...headers])
   response.end(body)
-}
-
-/** What the HTTP parser gives up on. */
-function answerBrokenRequest(error: NodeJS.ErrnoException, socket: Socket): void {
-  if (error.code === 'ECONNRESET' || !socket.writable) {
-    socket.destroy()
-    return
-  }
-  const status = error.code === 'HPE_HEADER_OVERFLOW' ? 431 : error.code === 'ERR_HTTP_REQUEST_TIMEOUT' ? 408 : 400
-  const reason = STATUS_CODES[status] ?? ''
-  const message = `this is not an HTTP request that the agent takes: ${reason}`
-  const body = refusalBody({ code: 'BAD_REQUEST', message })
-  socket.end(
-    `HTTP/1.1 ${status} ${reason}\r\nConnection: close\r\nContent-Type: application/json\r\n` +
-      `Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`,
-  )
 }
