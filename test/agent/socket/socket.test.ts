@@ -459,6 +459,19 @@ describe('the socket', () => {
     expect(await behind.raw(socket, 'live')).toMatch(/^HTTP\/1.1 200 /)
   })
 
+  it('never takes the answer to a request for that to one which came right behind an offer, and which it did not read', async () => {
+    const behind = new Behind()
+    await behind.open()
+    const post = `POST ${PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n`
+    const socket = connect(behind.path)
+    onTestFinished(() => void socket.destroy())
+    socket.on('error', () => undefined)
+    socket.write(`${post}Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n{}${post}\r\n[]`)
+    const received = await read(socket)
+    expect(received.match(/HTTP\/1.1 \d+|Connection: [a-z-]+/g)).toEqual(['HTTP/1.1 200', 'Connection: close'])
+    expect(behind.calls).toHaveLength(1)
+  })
+
   it('takes an HTTP/1.0 request without a host, and 100-continue', async () => {
     const behind = new Behind()
     await behind.open()

@@ -279,6 +279,8 @@ class Door implements SocketServer {
       if (this.#isStopping) response.shouldKeepAlive = false
       // A client that is told for how long it may be silent closes the connection then, and its session with it.
       else if (this.#bound.has(request.socket)) response.setHeader('Connection', 'keep-alive')
+      // Node drops what came right behind such a request: its client may not take the next answer for that one's.
+      else if (request.headers.upgrade !== undefined) response.shouldKeepAlive = false
       send(response, reply)
     }
   }
