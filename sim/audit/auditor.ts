@@ -239,7 +239,11 @@ export class Auditor {
     gone.defaultSafeIntegers(true)
     try {
       const rows = gone.prepare('SELECT * FROM device_accounts').all() as DeviceAccountRow[]
-      replace(this.#grantedBefore, new Map(rows.map((row) => [nameOf(row), row.granted])))
+      // Restored twice, the twin that is gone may itself not have learned yet what an earlier one had granted.
+      for (const row of rows) {
+        const before = this.#grantedBefore.get(nameOf(row)) ?? 0n
+        this.#grantedBefore.set(nameOf(row), row.granted > before ? row.granted : before)
+      }
       this.#restoredAt = this.#now()
       this.#waited.clear()
       const kept = new Map(
@@ -785,7 +789,7 @@ export class Auditor {
 
   /** Of a twin that knows that it was restored: who could draw on each account by the backup. */
   readonly #waited = new Map<string, Set<string>>()
-  /** What was granted before the restore, whether the backup knows of it or not. */
+  /** What was granted before a restore, whether the backup knows of it or not. */
   readonly #grantedBefore = new Map<string, bigint>()
   #restoredAt = 0
 
