@@ -24,8 +24,6 @@ const PAUSE_MS_MAX = 5_000
  * @throws CodedError of the last attempt, or STOPPING
  */
 export async function awaitDatabase<T>(open: () => Promise<T>, { waitMs, signal, log }: AwaitDatabase): Promise<T> {
-  const stopping = (): CodedError =>
-    new CodedError('STOPPING', 'The twin was asked to stop while it waited for its database.')
   let attempts = 0
   const attempt = async (): Promise<T> => {
     attempts += 1
@@ -50,6 +48,7 @@ export async function awaitDatabase<T>(open: () => Promise<T>, { waitMs, signal,
     if (attempts > 1) log.info({ attempts }, 'the database answers')
     return opened
   } catch (error) {
-    throw signal.aborted ? stopping() : error
+    if (!signal.aborted) throw error
+    throw new CodedError('STOPPING', 'The twin was asked to stop while it waited for its database.')
   }
 }
