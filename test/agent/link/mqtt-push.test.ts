@@ -3,6 +3,7 @@ import type { AddressInfo } from 'node:net'
 import { Aedes } from 'aedes'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { createMqttPush, MQTT_DEFAULTS } from '../../../src/agent/adapters/mqtt/mqtt-push.ts'
+import type { Push } from '../../../src/agent/app/link/push.ts'
 import { deviceTopic, policyTopic } from '../../../src/protocol/push.ts'
 import type { CodedError } from '../../../src/protocol/errors.ts'
 import { pushContract } from './mqtt-push.contract.ts'
@@ -30,19 +31,23 @@ afterAll(async () => {
   await new Promise((resolve) => server.close(resolve))
 })
 
+/** One for which no time passes between attempts. */
+const newPush = (): Push =>
+  createMqttPush({
+    ...MQTT_DEFAULTS,
+    extraCa: null,
+    pause: async () => undefined,
+    fraction: () => 0,
+    now: () => 0,
+  })
+
 pushContract(() => url)
 
 test('the device signs in by its id and a token, also where the broker speaks only the older protocol', async () => {
   const stop = new AbortController()
   logins.length = 0
   await new Promise<void>((resolve) => {
-    const push = createMqttPush({
-      extraCa: null,
-      ...MQTT_DEFAULTS,
-      pause: async () => undefined,
-      fraction: () => 0,
-      now: () => 0,
-    })
+    const push = newPush()
     const order = {
       url,
       deviceId: 'device-7',
@@ -61,13 +66,7 @@ test('a broker that keeps one topic to itself is told of, and the other topics a
   denied.add(policyTopic('instance-9'))
   const stop = new AbortController()
   const told: string[] = []
-  const push = createMqttPush({
-    ...MQTT_DEFAULTS,
-    extraCa: null,
-    pause: async () => undefined,
-    fraction: () => 0,
-    now: () => 0,
-  })
+  const push = newPush()
   const heard = await new Promise<string>((resolve) => {
     const order = {
       url,
@@ -116,13 +115,7 @@ test.each([4, 5])(
       })
     })
     await new Promise<void>((resolve) => flood.listen(0, '127.0.0.1', resolve))
-    const push = createMqttPush({
-      ...MQTT_DEFAULTS,
-      extraCa: null,
-      pause: async () => undefined,
-      fraction: () => 0,
-      now: () => 0,
-    })
+    const push = newPush()
     const connected: boolean[] = []
     const trouble = await new Promise<CodedError>((resolve) => {
       void push.run(

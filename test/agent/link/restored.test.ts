@@ -21,6 +21,16 @@ function backupOf({ cloud }: TestDevice): () => void {
   }
 }
 
+/** The cloud merges three segments, and is put back to before them. */
+async function loseThreeSegments(device: TestDevice): Promise<void> {
+  const restore = backupOf(device)
+  for (let i = 0; i < 3; i += 1) {
+    await device.charge(1_000_000n)
+    await device.sync()
+  }
+  restore()
+}
+
 test('a device that was restored from a backup is not locked out, and the technician hears of it', async () => {
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
@@ -149,12 +159,7 @@ test('a cloud that was restored from a backup gets the segments that it has lost
   const device = await TestDevice.running()
   await device.charge(1_000_000n)
   await device.sync()
-  const restore = backupOf(device)
-  for (let i = 0; i < 3; i += 1) {
-    await device.charge(1_000_000n)
-    await device.sync()
-  }
-  restore()
+  await loseThreeSegments(device)
   await device.charge(1_000_000n)
   await device.sync()
   expect(device.link.status()).toMatchObject({ backlog: 0, unacknowledgedSeq: null })
@@ -164,12 +169,7 @@ test('a cloud that was restored from a backup gets the segments that it has lost
 
 test('what the cloud has lost goes up with its own answers, and it enters its grants again', async () => {
   const device = await TestDevice.running()
-  const restore = backupOf(device)
-  for (let i = 0; i < 3; i += 1) {
-    await device.charge(1_000_000n)
-    await device.sync()
-  }
-  restore()
+  await loseThreeSegments(device)
   const before = device.cloud.proofs.length
   await device.charge(1_000_000n)
   await device.sync()
@@ -185,12 +185,7 @@ test('what the cloud has lost goes up with its own answers, and it enters its gr
 
 test('segments that neither side has any more are named; the device shows its grants, begins anew and goes on', async () => {
   const device = await TestDevice.running()
-  const restore = backupOf(device)
-  for (let i = 0; i < 3; i += 1) {
-    await device.charge(1_000_000n)
-    await device.sync()
-  }
-  restore()
+  await loseThreeSegments(device)
   device.disk.segments = device.disk.segments.filter(({ seq }) => seq !== 3)
   await device.charge(1_000_000n)
   await calmDown(device)
@@ -203,12 +198,7 @@ test('segments that neither side has any more are named; the device shows its gr
 
 test('proofs that are long are shown with as many segments as it takes, each of which the cloud takes', async () => {
   const device = await TestDevice.running()
-  const restore = backupOf(device)
-  for (let i = 0; i < 3; i += 1) {
-    await device.charge(1_000_000n)
-    await device.sync()
-  }
-  restore()
+  await loseThreeSegments(device)
   device.disk.segments = device.disk.segments.filter(({ seq }) => seq !== 3)
   const proofs = Array.from({ length: 50 }, (_, n) => String(n).padEnd(1_000_000, 'p'))
   device.journal.proofs = async () => proofs
