@@ -19,6 +19,7 @@ import type { LinkOptions } from './app/link/limits.ts'
 import { type Link, createLink } from './app/link/link.ts'
 import type { LinkLog, Randomness, Timers } from './app/link/ports.ts'
 import type { Push } from './app/link/push.ts'
+import { LocalDecisions } from './app/local-decisions.ts'
 import { PolicyBoard } from './app/policy-board.ts'
 import { ReadinessProbe } from './app/readiness.ts'
 import { Refusals } from './app/refusals.ts'
@@ -142,16 +143,23 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
   })
   const lastAnswers = new LastAnswers(snapshot.lastAnswers, settings.state.answersMax)
   const callers = new Callers(settings.callers, parts.names, parts.ownUid, () => clock.sinceBoot())
+  const decisions = new LocalDecisions({
+    ledger,
+    policies,
+    clock,
+    topUps: link,
+    get topUpDeadlineMs() {
+      return settings.grants.topUpDeadline
+    },
+  })
   const sessions = new Sessions(
     {
       ledger,
       policies,
+      topUps: link,
+      decisions,
       lastAnswers,
       clock,
-      topUps: link,
-      get topUpDeadlineMs() {
-        return settings.grants.topUpDeadline
-      },
       get liveMax() {
         return settings.sessions.liveMax
       },
@@ -166,13 +174,8 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
   )
   const access = new Access({
     ledger,
-    policies,
+    decisions,
     lastAnswers,
-    clock,
-    topUps: link,
-    get topUpDeadlineMs() {
-      return settings.grants.topUpDeadline
-    },
     keepsFacts: settings.explain.decisions > 0,
     newId: parts.newId,
   })

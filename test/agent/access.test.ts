@@ -5,6 +5,7 @@ import { Clock } from '../../src/agent/app/clock.ts'
 import type { PendingEntry } from '../../src/agent/app/journal.ts'
 import { LastAnswers } from '../../src/agent/app/last-answers.ts'
 import { Ledger } from '../../src/agent/app/ledger.ts'
+import { LocalDecisions } from '../../src/agent/app/local-decisions.ts'
 import { PolicyBoard, type PolicyInForce } from '../../src/agent/app/policy-board.ts'
 import { limitAccount, lineAccount } from '../../src/core/account.ts'
 import type { Want } from '../../src/core/grant.ts'
@@ -53,10 +54,9 @@ class Device {
       },
       snapshot,
     )
-    this.access = new Access({
+    const decisions = new LocalDecisions({
       ledger: this.ledger,
       policies: this.board,
-      lastAnswers: new LastAnswers([], 10),
       clock: this.clock,
       topUps: {
         requestGrant: async (wants, deadlineMs) => {
@@ -70,6 +70,11 @@ class Device {
         }),
       },
       topUpDeadlineMs: 2_000,
+    })
+    this.access = new Access({
+      ledger: this.ledger,
+      decisions,
+      lastAnswers: new LastAnswers([], 10),
       keepsFacts: true,
       newId: () => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`,
     })

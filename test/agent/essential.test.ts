@@ -6,6 +6,7 @@ import { expect, it, onTestFinished } from 'vitest'
 import { createExchange, EXCHANGE_DEFAULTS } from '../../src/agent/adapters/cloud-http/exchange.ts'
 import { type Agent, composeAgent } from '../../src/agent/compose.ts'
 import { agentOptions } from '../../src/agent/settings.ts'
+import { type AgentClient, type Session, connect } from '../../src/client/agent-client.ts'
 import { HttpClient } from '../../src/client/http.ts'
 import { lineAccount } from '../../src/core/account.ts'
 import { room } from '../../src/core/grant.ts'
@@ -82,10 +83,13 @@ class Line {
 
 class Application {
   readonly #client: HttpClient
+  readonly #sessions: AgentClient
   readonly #line: Line
 
   constructor(line: Line, agent: Agent) {
     this.#line = line
+    this.#sessions = connect({ socket: agent.socketPath })
+    onTestFinished(() => this.#sessions[Symbol.dispose]())
     this.#client = new HttpClient({ address: `unix:${agent.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
     onTestFinished(() => this.#client[Symbol.dispose]())
   }
@@ -96,6 +100,10 @@ class Application {
       { method: 'POST', path: `/v1.0/instances/${this.#line.instanceId}/access-request`, body },
       accessResponseBody,
     )
+  }
+
+  openSession(): Promise<Session> {
+    return this.#sessions.openSession({ instanceId: this.#line.instanceId })
   }
 
   status(): Promise<AgentStatus> {
@@ -158,6 +166,34 @@ it('goes on above its grant up to the cap while the cloud is out of reach, and s
   expect(code(await application.ask(Number(room(anew!) / 1_000_000n) + 50))).toBe('101')
   expect(code(await application.ask(1))).not.toBe('101')
 }, 90_000)
+
+it('a session above its grant is delivered and billed in full, with what it gave back', async () => {
+  const line = await Line.open()
+  await line.setPolicy({ policy: 'essential', arrearsCap: '50000000' })
+  const application = new Application(line, await line.start())
+  await application.until(({ accounts }) => accounts.some((held) => room(held) > 0n))
+  line.isOnline = false
+  await application.until(({ connected }) => !connected)
+
+  const left = Number(room((await application.counters())!) / 1_000_000n)
+  const session = await application.openSession()
+  const print = (count: number) => session.request({ type: 'user', value: 'ada' }, [{ item: 'print', count }])
+  expect((await print(left + 51)).granted).toBe(false)
+  expect((await print(left + 40)).granted).toBe(true)
+  expect(code(await application.ask(11))).not.toBe('101')
+  expect(code(await application.ask(10))).toBe('101')
+  await session.close()
+  const { used, refunded, granted } = (await application.counters())!
+  expect(refunded).toBeGreaterThan(0n)
+  expect(used).toBeGreaterThan(granted)
+
+  line.isOnline = true
+  await application.until(({ connected, backlog }) => connected && backlog === 0)
+  const billed = Number(used - refunded) / 1_000_000
+  await expect.poll(() => line.twin.used(line.instanceId, 'ACT-1'), { timeout: 10_000 }).toBe(billed)
+  const records = await line.twin.usage(line.instanceId)
+  expect(records.reduce((sum, { tokens }) => sum + tokens, 0n)).toBe(used - refunded)
+}, 60_000)
 
 it('is refused like any other when its policy says so, as it does unless told otherwise', async () => {
   const line = await Line.open()

@@ -18,12 +18,7 @@
  *   9 CALLER_LIMITED               the caller's budget holds what is charged
  *  10 NOT_RECORDED                 the ledger has taken the entry
  */
-import { decide } from '../../core/decide.ts'
-import type { AccountId, Posting } from '../../core/account.ts'
-import type { Micro } from '../../core/amount.ts'
-import type { AccessRequest, Caveat, ClockReading, Decision, RefusalReason, RoomOf } from '../../core/decision.ts'
-import type { Policy } from '../../core/policy.ts'
-import { type Want, sumPostings } from '../../core/grant.ts'
+import type { AccessRequest, Caveat } from '../../core/decision.ts'
 import type { AccessRequestBody } from '../../protocol/service/access-request.ts'
 import { accessResponseText } from '../../protocol/service/access-response-text.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
@@ -31,13 +26,12 @@ import { sha256 } from '../../protocol/signing.ts'
 import type { Durability } from './commits.ts'
 import type { Hold } from './callers/callers.ts'
 import { accessEntryText } from './entry-text.ts'
-import { RoomsSeen, factsText } from './facts.ts'
+import { factsText } from './facts.ts'
 import type { LastAnswer } from './journal.ts'
 import type { Claim, LastAnswers } from './last-answers.ts'
 import type { Ledger } from './ledger.ts'
-import type { PolicyBoard, PolicyInForce } from './policy-board.ts'
+import { type Attempt, type LocalDecisions, tokensOf } from './local-decisions.ts'
 import { type ReadBody, RequestBodies } from './request-bodies.ts'
-import { type RulesParts, requireRules } from './require-rules.ts'
 
 export interface AccessCall {
   readonly apiVersion: ApiVersion
@@ -61,31 +55,15 @@ export interface AccessAnswer {
   readonly durability: Durability
 }
 
-/** What a request needs of the link to the cloud. */
-type TopUps = RulesParts['topUps'] & {
-  /** Never rejects; resolves at once when the cloud is out of reach. */
-  requestGrant(wants: readonly Want[], deadlineMs: number): Promise<void>
-}
-
 export interface AccessParts {
-  readonly ledger: Pick<
-    Ledger,
-    'standing' | 'roomAt' | 'roomAboveGrant' | 'allowancesOf' | 'aboveGrant' | 'lastEntry' | 'record' | 'durability'
-  >
-  readonly policies: Pick<PolicyBoard, 'get' | 'hold' | 'isStale'>
+  readonly ledger: Pick<Ledger, 'lastEntry' | 'record' | 'durability'>
+  readonly decisions: Pick<LocalDecisions, 'decide'>
   readonly lastAnswers: LastAnswers
-  readonly clock: { reading(): ClockReading; sinceBoot(): number }
-  readonly topUps: TopUps
-  /** How long a request may wait for a top-up, ms. */
-  readonly topUpDeadlineMs: number
   /** Whether what decisions are made by is kept, so that they can be explained. */
   readonly keepsFacts: boolean
   /** A fresh UUID. */
   readonly newId: () => string
 }
-
-/** Rounds with the cloud that one request may wait for: the second is for what only the first brought into sight. */
-export const TOP_UPS_MAX = 2
 
 const NO_CAVEATS: readonly Caveat[] = []
 
@@ -130,67 +108,19 @@ export class Access {
     }
   }
 
-  /** Decides, and where a top-up can help waits for it and decides again. */
   #decide(call: AccessCall, { body, request }: ReadBody, claim: Claim | null): Promise<AccessAnswer> {
-    const attempt = this.#attempt(call, request)
-    const wants = wantsOf(attempt.decision)
-    if (wants.length === 0) return this.#record(call, body, this.#unlessOffline(call, attempt, false), claim)
-    return this.#topUpAndDecide(call, body, attempt, wants, claim)
-  }
-
-  async #topUpAndDecide(
-    call: AccessCall,
-    body: AccessRequestBody,
-    first: Attempt,
-    lacking: readonly Want[],
-    claim: Claim | null,
-  ): Promise<AccessAnswer> {
-    const { clock, topUps, topUpDeadlineMs } = this.#parts
-    const until = clock.sinceBoot() + topUpDeadlineMs
-    let attempt = first
-    let wants = lacking
-    for (let done = 0; done < TOP_UPS_MAX && wants.length > 0; done += 1) {
-      const patienceMs = until - clock.sinceBoot()
-      if (patienceMs <= 0) break
-      await topUps.requestGrant(wants, patienceMs)
-      attempt = this.#attempt(call, attempt.request)
-      wants = wantsOf(attempt.decision)
-    }
-    const isUnanswered = clock.sinceBoot() >= until
-    return this.#record(call, body, this.#unlessOffline(call, attempt, isUnanswered), claim)
-  }
-
-  /**
-   * Where the cloud cannot be asked, the offline policy of essential line items has the last word on tokens that fall short.
-   *
-   * @param isUnanswered the cloud was asked, and has not answered in time
-   */
-  #unlessOffline(call: AccessCall, attempt: Attempt, isUnanswered: boolean): Attempt {
-    const { ledger, topUps } = this.#parts
-    const { policy } = attempt.policy.compiled
-    if (!isShort(attempt.decision) || !isAnyEssential(policy)) return attempt
-    if (!isUnanswered && topUps.status().connected) return attempt
-    return this.#attempt(call, attempt.request, (reading) => ledger.roomAboveGrant(reading, policy))
-  }
-
-  #attempt(
-    call: AccessCall,
-    request: AccessRequest,
-    roomAt: (reading: ClockReading) => RoomOf = (reading) => this.#parts.ledger.roomAt(reading),
-  ): Attempt {
-    const { clock } = this.#parts
-    const reading = clock.reading()
-    const policy = requireRules(this.#parts, call.instanceId, reading)
-    const seen = new RoomsSeen(roomAt(reading))
-    const decision = decide(policy.compiled, request, reading, seen.of, 'BEST_EFFORT')
-    return { request, policy, reading, seen, decision }
+    const { instanceId } = call
+    return this.#parts.decisions.decide({ instanceId, request, mode: 'BEST_EFFORT' }, (attempt) =>
+      this.#record(call, body, request, attempt, claim),
+    )
   }
 
   /** Entry, charge and answer in one synchronous block; the answer leaves when the entry is durable. */
   #record(
     call: AccessCall,
     body: AccessRequestBody,
-    { request, policy, reading, seen, decision }: Attempt,
+    request: AccessRequest,
+    { policy, reading, seen, decision, above, allowances }: Attempt,
     claim: Claim | null,
   ): Promise<AccessAnswer> {
     const { ledger, lastAnswers, keepsFacts, newId } = this.#parts
@@ -202,8 +132,6 @@ export class Access {
     const metaData = body.requestedItems.map((item) => item.metaData)
     const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision }
     const { postings } = decision
-    const above = decision.caveats.includes('ESSENTIAL_OFFLINE') ? aboveGrantOf(ledger, postings) : NOTHING
-    const allowances = above.size === 0 ? NOTHING : allowancesOf(ledger, postings, above, policy)
     const text = accessEntryText(entry, above)
     const facts = keepsFacts ? factsText(call.apiVersion, seen, request.requester.dictionary) : null
     const { hold } = call
@@ -223,70 +151,6 @@ export class Access {
   }
 }
 
-/** What a decision charges, over all its items. */
-export function tokensOf({ items }: Pick<Decision, 'items'>): Micro {
-  return items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
-}
-
-const NOTHING: ReadonlyMap<AccountId, Micro> = new Map()
-
-function aboveGrantOf(ledger: Pick<Ledger, 'aboveGrant'>, postings: readonly Posting[]): ReadonlyMap<AccountId, Micro> {
-  const above = postings.map((posting) => [posting.account, ledger.aboveGrant(posting)] as const)
-  return new Map(above.filter(([, amount]) => amount > 0n))
-}
-
-function allowancesOf(
-  ledger: Pick<Ledger, 'allowancesOf'>,
-  postings: readonly Posting[],
-  above: ReadonlyMap<AccountId, Micro>,
-  { compiled }: PolicyInForce,
-): ReadonlyMap<AccountId, Micro> {
-  const borrowing = postings.filter(({ account }) => above.has(account))
-  return ledger.allowancesOf(borrowing, compiled.policy)
-}
-
-const SHORT: ReadonlySet<string> = new Set<RefusalReason>([
-  'INSUFFICIENT_TOKENS',
-  'ALLOCATION_EXHAUSTED',
-  'CONSUMPTION_LIMIT_REACHED',
-  'GRANT_EXHAUSTED',
-  'GRANT_EXPIRED',
-])
-
-/** Something was refused because tokens were missing. */
-function isShort({ items }: Decision): boolean {
-  return items.some((item) => item.outcome === 'REFUSED' && SHORT.has(item.reason))
-}
-
-function isAnyEssential({ lineItems }: Policy): boolean {
-  return lineItems.some(({ offline }) => offline?.policy === 'essential')
-}
-
-/** One look at the rules and the balances; what it saw holds until something is awaited. */
-interface Attempt {
-  readonly request: AccessRequest
-  readonly policy: PolicyInForce
-  readonly reading: ClockReading
-  readonly seen: RoomsSeen
-  readonly decision: Decision
-}
-
 function lastAnswerOf({ session, n, requestHash }: Claim, answer: string, policyRevision: number): LastAnswer {
   return { session, n, requestHash, answer, policyRevision }
-}
-
-const NO_WANTS: readonly Want[] = []
-
-/** What the accounts that fell short would have to hold for all of the request; empty where a top-up cannot help. */
-export function wantsOf({ items, postings }: Decision): readonly Want[] {
-  let short: Map<string, bigint> | undefined
-  for (const item of items) {
-    if (item.outcome !== 'REFUSED' || (item.reason !== 'GRANT_EXHAUSTED' && item.reason !== 'GRANT_EXPIRED')) continue
-    short ??= sumPostings(postings)
-    for (const { account, needed } of item.obstacles) {
-      if (account !== undefined && needed !== undefined) short.set(account, (short.get(account) ?? 0n) + needed)
-    }
-  }
-  if (short === undefined) return NO_WANTS
-  return [...short].map(([account, atLeast]) => ({ account, atLeast, wanted: atLeast }))
 }

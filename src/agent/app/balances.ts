@@ -44,13 +44,17 @@ export class Balances {
     }
   }
 
-  /** What core may draw on while the grant is in force. */
-  roomOf(account: AccountId): Room {
+  /**
+   * What core may draw on while the grant is in force.
+   *
+   * @param refund what the account gets back together with the charge
+   */
+  roomOf(account: AccountId, refund = 0n): Room {
     const held = this.#held.get(account)
     if (held === undefined) return NOTHING_GRANTED
     // Metered only, up to what a counter holds: the bound is beyond use, and keeps an absurd count from passing it.
     if (held.unlimited) return { left: MICRO_MAX - held.used, shortage: 'POOL' }
-    const left = room(held)
+    const left = room(held) + refund
     return { left: left > 0n ? left : 0n, shortage: held.exhausted ? 'POOL' : 'GRANT' }
   }
 
@@ -68,11 +72,15 @@ export class Balances {
     return this.#held
   }
 
-  /** How much of an account was used above what is granted. */
-  arrearsOf(account: AccountId): Micro {
+  /**
+   * How much of an account was used above what is granted.
+   *
+   * @param refund what the account gets back before more of it is used
+   */
+  arrearsOf(account: AccountId, refund = 0n): Micro {
     const held = this.#held.get(account)
     if (held === undefined || held.unlimited) return 0n
-    const left = room(held)
+    const left = room(held) + refund
     return left < 0n ? -left : 0n
   }
 

@@ -64,6 +64,9 @@ export interface LedgerParts {
 /** Whether anything can be recorded: the device has an incarnation, and it is neither fenced nor being closed. */
 export type Standing = 'ATTACHED' | 'NOT_ATTACHED' | 'FROZEN' | 'BROKEN'
 
+/** By account, what is given back to it. */
+type Refund = ReadonlyMap<AccountId, Micro>
+
 export class Ledger {
   readonly #parts: LedgerParts
   readonly #balances: Balances
@@ -135,40 +138,46 @@ export class Ledger {
     return this.#grant === null ? null : { ...this.#grant, agedMs: this.#age(this.#parts.clock.sinceBoot()) }
   }
 
-  /** What core may draw on at this moment; holds until something is recorded or the caller awaits. */
-  roomAt(reading: ClockReading): RoomOf {
-    return this.hasExpired(reading) ? this.#roomExpired : this.#room
+  /**
+   * What core may draw on at this moment; holds until something is recorded or the caller awaits. An expired grant gives
+   * nothing, whatever is refunded.
+   *
+   * @param refund by account, what is recorded as given back together with the charge
+   */
+  roomAt(reading: ClockReading, refund: Refund = NO_REFUND): RoomOf {
+    if (this.hasExpired(reading)) return this.#roomExpired
+    return refund.size === 0 ? this.#room : (account) => this.#balances.roomOf(account, refund.get(account))
   }
 
   /**
    * The same, for a device that cannot ask the cloud: accounts of essential line items may be spent beyond the grant, up
    * to the cap of their line item. Its pool counts over all periods together.
    */
-  roomAboveGrant(reading: ClockReading, policy: Policy): RoomOf {
-    const roomOf = this.roomAt(reading)
+  roomAboveGrant(reading: ClockReading, policy: Policy, refund: Refund = NO_REFUND): RoomOf {
+    const roomOf = this.roomAt(reading, refund)
     const caps = arrearsCapsOf(policy)
     return (account) => {
       const room = roomOf(account)
       const cap = this.#capOf(account, policy.instanceId, caps)
       if (cap === 0n) return room
       // What is held beyond its time is spent before anything is owed.
-      const held = this.#balances.roomOf(account).left
+      const held = this.#balances.roomOf(account, refund.get(account)).left
       const beyond = held === 'UNLIMITED' || room.left === 'UNLIMITED' ? 0n : held - room.left
-      const owed = this.#arrearsWith(account)
+      const owed = this.#arrearsWith(account, refund)
       return { ...room, arrears: beyond + (cap > owed ? cap - owed : 0n) }
     }
   }
 
   /** How far accounts of essential line items may be used above their grants. */
-  allowancesOf(postings: readonly Posting[], policy: Policy): ReadonlyMap<AccountId, Micro> {
+  allowancesOf(accounts: Iterable<AccountId>, policy: Policy): ReadonlyMap<AccountId, Micro> {
     const caps = arrearsCapsOf(policy)
-    const allowed = postings.map(({ account }) => [account, this.#capOf(account, policy.instanceId, caps)] as const)
+    const allowed = [...accounts].map((account) => [account, this.#capOf(account, policy.instanceId, caps)] as const)
     return new Map(allowed.filter(([, cap]) => cap > 0n))
   }
 
-  /** How much of a charge the grant does not hold. */
-  aboveGrant({ account, amount }: Posting): Micro {
-    const held = this.#balances.roomOf(account).left
+  /** How much of a charge the grant does not hold, with what is refunded together with it. */
+  aboveGrant({ account, amount }: Posting, refund: Refund = NO_REFUND): Micro {
+    const held = this.#balances.roomOf(account, refund.get(account)).left
     if (held === 'UNLIMITED' || amount <= held) return 0n
     return amount - held
   }
@@ -190,14 +199,14 @@ export class Ledger {
   }
 
   /** Of the account, and where it is the pool of a line item of its other periods too. */
-  #arrearsWith(account: AccountId): Micro {
+  #arrearsWith(account: AccountId, refund: Refund): Micro {
     const own = parseAccount(account)
-    if (own?.kind !== 'line') return this.#balances.arrearsOf(account)
+    if (own?.kind !== 'line') return this.#balances.arrearsOf(account, refund.get(account))
     let sum = 0n
     for (const [other] of this.#balances.all()) {
       const parsed = parseAccount(other)
       const isSame = parsed?.kind === 'line' && parsed.lineItemId === own.lineItemId
-      if (isSame && parsed.instanceId === own.instanceId) sum += this.#balances.arrearsOf(other)
+      if (isSame && parsed.instanceId === own.instanceId) sum += this.#balances.arrearsOf(other, refund.get(other))
     }
     return sum
   }
@@ -270,7 +279,7 @@ export class Ledger {
     const postings = [...spent].map(([account, amount]) => ({ account, amount }))
     let low = false
     try {
-      low = postings.length > 0 && this.#charge(postings)
+      low = postings.length > 0 && this.#charge(postings, allowancesIn(entries))
     } catch (error) {
       // Nothing of it is recorded: what it would have given back is in nobody's hand.
       this.#balances.unrefund(atOnce)
@@ -461,6 +470,17 @@ export class Ledger {
   }
 }
 
+/** The widest of each account. */
+function allowancesIn(entries: readonly PendingEntry[]): ReadonlyMap<AccountId, Micro> {
+  const widest = new Map<AccountId, Micro>()
+  for (const { allowances = [] } of entries) {
+    for (const [account, allowance] of allowances) {
+      if (allowance > (widest.get(account) ?? 0n)) widest.set(account, allowance)
+    }
+  }
+  return widest
+}
+
 /** Per line item that is essential. */
 function arrearsCapsOf({ lineItems }: Policy): ReadonlyMap<string, Micro> {
   const caps = new Map<string, Micro>()
@@ -469,6 +489,7 @@ function arrearsCapsOf({ lineItems }: Policy): ReadonlyMap<string, Micro> {
 }
 
 const NOTHING: readonly Posting[] = []
+const NO_REFUND: Refund = new Map()
 
 function* postingsOf(entries: readonly PendingEntry[], moves: PendingEntry['moves']): Generator<Posting> {
   for (const entry of entries) if (entry.moves === moves) yield* entry.postings

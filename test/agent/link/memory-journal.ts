@@ -141,7 +141,7 @@ export class MemoryJournal implements Journal {
       accounts: new Map(
         [...disk.accounts].map(([id, held]) => {
           const spent = held.used - held.refunded + held.returned
-          return [id, spent > held.granted ? { ...held, granted: spent } : held]
+          return [id, held.unlimited && spent > held.granted ? { ...held, granted: spent } : held]
         }),
       ),
       grant: disk.grant,
@@ -164,13 +164,15 @@ export class MemoryJournal implements Journal {
   append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void> {
     return this.#commit(async () => {
       const { disk } = this
-      for (const { n, body, moves, postings, session } of entries) {
+      for (const { n, body, moves, postings, allowances, session } of entries) {
         if (n !== disk.entries.length + 1) throw new Error('invariant: entries are numbered without gaps')
         disk.entries.push({ body, hash: entryHash(disk.entries.at(-1)?.hash ?? CHAIN_START, body) })
         const counter = moves === 'refunded' ? 'refunded' : 'used'
         for (const { account, amount } of postings) {
           const before = disk.accounts.get(account) ?? NOTHING
-          disk.accounts.set(account, { ...before, [counter]: before[counter] + amount })
+          const after = { ...before, [counter]: before[counter] + amount }
+          const allowance = allowances?.get(account) ?? 0n
+          disk.accounts.set(account, allowance > (before.allowance ?? 0n) ? { ...after, allowance } : after)
           disk.changed.add(account)
         }
         disk.history.push({ incarnation: disk.incarnation, n, body, moves, postings })

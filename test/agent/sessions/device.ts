@@ -3,25 +3,39 @@
 import { generateKeyPairSync } from 'node:crypto'
 import { importJWK } from 'jose'
 import { expect } from 'vitest'
+import { Access } from '../../../src/agent/app/access.ts'
 import { Clock } from '../../../src/agent/app/clock.ts'
 import { LastAnswers } from '../../../src/agent/app/last-answers.ts'
 import { Ledger } from '../../../src/agent/app/ledger.ts'
-import { PolicyBoard } from '../../../src/agent/app/policy-board.ts'
+import { LocalDecisions } from '../../../src/agent/app/local-decisions.ts'
+import { PolicyBoard, type PolicyInForce } from '../../../src/agent/app/policy-board.ts'
 import { type SessionAnswer, Sessions } from '../../../src/agent/app/sessions/sessions.ts'
 import { type AccountId, lineAccount } from '../../../src/core/account.ts'
 import type { Want } from '../../../src/core/grant.ts'
 import { type EntryBody, entryBody } from '../../../src/protocol/edge/sync.ts'
 import { sessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
-import { requestOf, sessionAccessRequestBody } from '../../../src/protocol/service/access-request.ts'
-import { grantedAccount, policyInForce } from '../harness.ts'
+import {
+  accessResponseBody,
+  requestOf,
+  sessionAccessRequestBody,
+} from '../../../src/protocol/service/access-request.ts'
+import { accessBody, grantedAccount, policyInForce } from '../harness.ts'
 import { INSTANCE } from '../link/fake-cloud.ts'
 import { FakeTime } from '../link/fake-time.ts'
 import { Disk, MemoryJournal } from '../link/memory-journal.ts'
+import { policyWith } from '../link/policies.ts'
 
 export const LINE = lineAccount(INSTANCE, 'line-1', 0)
 export const MINUTE = 60_000
 export const HOUR = 60 * MINUTE
 const TOKEN = 1_000_000n
+
+/** Rules by which `print` costs one token, of a line item that may owe so much while the cloud cannot be asked. */
+export async function essentialRules(revision: number, cap: bigint): Promise<PolicyInForce> {
+  const offline = { policy: 'essential' as const, arrearsCap: String(cap) }
+  const { lineItems } = policyWith(revision)
+  return policyInForce(revision, { lineItems: lineItems.map((item) => ({ ...item, offline })) })
+}
 
 const anybody = (): void => undefined
 
@@ -32,6 +46,7 @@ export class SessionDevice {
   clock!: Clock
   ledger!: Ledger
   sessions!: Sessions
+  access!: Access
   board = new PolicyBoard()
   readonly fatal: unknown[] = []
   /** What happens at a broken invariant, besides its being noted. */
@@ -39,6 +54,7 @@ export class SessionDevice {
   readonly asked: (readonly Want[])[] = []
   /** What the cloud does while a request waits for it. */
   cloud: (wants: readonly Want[]) => Promise<void> = async () => undefined
+  connected = true
   liveMax = 100
   #term = 0
   #ids = 0
@@ -83,25 +99,25 @@ export class SessionDevice {
       },
       snapshot,
     )
+    const topUps = {
+      requestGrant: async (wants: readonly Want[]) => {
+        this.asked.push(wants)
+        await this.cloud(wants)
+      },
+      status: () => ({ deviceId: 'device', connected: this.connected, policies: [{ instanceId: INSTANCE }] }),
+    }
+    const lastAnswers = new LastAnswers([], 10)
+    const { ledger, clock, board: policies } = this
+    const decisions = new LocalDecisions({ ledger, clock, policies, topUps, topUpDeadlineMs: 2_000 })
+    const newId = (): string => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`
+    this.access = new Access({ ledger, decisions, lastAnswers, keepsFacts: true, newId })
     this.sessions = new Sessions(
       {
-        ledger: this.ledger,
-        policies: this.board,
-        lastAnswers: new LastAnswers([], 10),
-        clock: this.clock,
-        topUps: {
-          requestGrant: async (wants) => {
-            this.asked.push(wants)
-            await this.cloud(wants)
-          },
-          status: () => ({ deviceId: 'device', connected: true, policies: [{ instanceId: INSTANCE }] }),
-        },
-        topUpDeadlineMs: 2_000,
+        ...{ ledger, clock, policies, topUps, decisions, lastAnswers, newId },
         keepsFacts: true,
         liveMax: this.liveMax,
         timers: this.time,
         onCharged: () => undefined,
-        newId: () => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`,
         log: { warn: () => undefined },
         onFatal: (error) => this.#broken(error),
       },
@@ -170,27 +186,39 @@ export class SessionDevice {
   }
 
   /** Asks for so many prints; 0 for an empty list. */
-  async request(
+  async request(...asked: Parameters<SessionDevice['ask']>): Promise<number | string> {
+    return outcome(await this.ask(...asked))
+  }
+
+  /** As {@link SessionDevice.request}, with all of the answer. */
+  ask(
     sessionId: string,
     count: number,
     { rollbackOnDeny = true, item = 'print' }: { rollbackOnDeny?: boolean; item?: string } = {},
-  ): Promise<number | string> {
+  ): Promise<SessionAnswer> {
     const body = sessionAccessRequestBody['v1.1'].parse({
       requester: { type: 'user', value: 'ada', dictionary: { a: 'b' } },
       rollbackOnDeny,
       requestedItems: count === 0 ? [] : [{ item, count, metaData: { job: 7 } }],
     })
-    return outcome(
-      await this.sessions.request({
-        apiVersion: 'v1.1',
-        sessionId,
-        request: requestOf(body),
-        metaData: body.requestedItems.map(({ metaData }) => metaData),
-        rollbackOnDeny,
-        belongs: anybody,
-        repeat: null,
-      }),
-    )
+    return this.sessions.request({
+      apiVersion: 'v1.1',
+      sessionId,
+      request: requestOf(body),
+      metaData: body.requestedItems.map(({ metaData }) => metaData),
+      rollbackOnDeny,
+      belongs: anybody,
+      repeat: null,
+    })
+  }
+
+  /** Asks for so many prints outside of any session. Returns the tokens that were charged. */
+  async oneOff(count: number): Promise<number> {
+    const body = accessBody(count)
+    const call = { instanceId: INSTANCE, text: JSON.stringify(body), body, repeat: null }
+    const { body: answer } = await this.access.request({ apiVersion: 'v1.1', ...call })
+    const { requestedItems } = accessResponseBody.parse(JSON.parse(answer))
+    return requestedItems.reduce((sum, { totalTokensCharged }) => sum + totalTokensCharged, 0)
   }
 
   async heartbeat(id: string): Promise<number | string> {

@@ -4,10 +4,9 @@
  * entries, in one transaction before anybody hears of it; operations on one session wait for each other, and time gets its
  * due first. Its clock is the earlier end of what is known of the time: turning the wall clock changes nothing in it.
  */
+import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
-import { decide } from '../../../core/decide.ts'
-import type { AccessRequest, Caveat, ClockReading, Decision, RoomOf } from '../../../core/decision.ts'
-import type { Want } from '../../../core/grant.ts'
+import type { AccessRequest, Caveat, ClockReading, Decision } from '../../../core/decision.ts'
 import {
   type HeldItem,
   type Session,
@@ -23,37 +22,31 @@ import {
   step,
   unused,
 } from '../../../core/session.ts'
+import { sumPostings } from '../../../core/grant.ts'
 import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import { accessResponse } from '../../../protocol/service/access-request.ts'
 import { DENIED_STATUS } from '../../../protocol/service/sessions.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
-import { TOP_UPS_MAX, tokensOf, wantsOf } from '../access.ts'
 import type { Hold } from '../callers/callers.ts'
 import { accessEntryText } from '../entry-text.ts'
-import { RoomsSeen, factsText } from '../facts.ts'
+import { factsText } from '../facts.ts'
 import type { LastAnswer, PendingEntry, StoredSession } from '../journal.ts'
 import type { Claim, LastAnswers } from '../last-answers.ts'
 import type { Ledger } from '../ledger.ts'
-import type { PolicyBoard, PolicyInForce } from '../policy-board.ts'
+import { type Attempt, type LocalDecisions, tokensOf } from '../local-decisions.ts'
+import type { PolicyBoard } from '../policy-board.ts'
 import { type RulesParts, requireRules, requireStanding } from '../require-rules.ts'
 import { type KeptSession, keptSession, storedSession } from './kept-session.ts'
 import { type SessionEntry, refundEntryText, refundPostings, refundable, sessionEntryText } from './session-entries.ts'
 
 export interface SessionsParts {
-  readonly ledger: Pick<
-    Ledger,
-    'standing' | 'roomAt' | 'hasExpired' | 'lastEntry' | 'incarnation' | 'grant' | 'recordTogether'
-  >
+  readonly ledger: Pick<Ledger, 'standing' | 'lastEntry' | 'incarnation' | 'grant' | 'recordTogether'>
   readonly policies: Pick<PolicyBoard, 'get' | 'hold' | 'isStale'>
+  readonly topUps: RulesParts['topUps']
+  readonly decisions: Pick<LocalDecisions, 'decide'>
   readonly lastAnswers: LastAnswers
-  readonly clock: { reading(): ClockReading; sinceBoot(): number }
-  readonly topUps: RulesParts['topUps'] & {
-    /** Never rejects; resolves at once when the cloud is out of reach. */
-    requestGrant(wants: readonly Want[], deadlineMs: number): Promise<void>
-  }
-  /** How long a request may wait for a top-up, ms. */
-  readonly topUpDeadlineMs: number
+  readonly clock: { reading(): ClockReading }
   /** Sessions that are live at a time; more are refused. */
   readonly liveMax: number
   /** Whether what decisions are made by is kept, so that they can be explained. */
@@ -124,6 +117,7 @@ const TRY_AGAIN_MS = 1_000
 const ENDED_MAX = 1_000
 
 const NO_CAVEATS: readonly Caveat[] = []
+const NO_REFUND: ReadonlyMap<AccountId, Micro> = new Map()
 
 interface Slot {
   /** As it stands in the journal. */
@@ -137,14 +131,9 @@ interface Slot {
 /** One change: entries without their numbers, and the session after them. */
 interface Change {
   readonly next: KeptSession
-  readonly entries: readonly ((n: number) => Pick<PendingEntry, 'body' | 'moves' | 'postings' | 'facts'>)[]
-}
-
-interface Attempt {
-  readonly policy: PolicyInForce
-  readonly reading: ClockReading
-  readonly seen: RoomsSeen
-  readonly decision: Decision
+  readonly entries: readonly ((
+    n: number,
+  ) => Pick<PendingEntry, 'body' | 'moves' | 'postings' | 'allowances' | 'facts'>)[]
 }
 
 /** What was asked and decided, as the entry of it tells. */
@@ -153,8 +142,7 @@ interface Asked {
   readonly apiVersion: ApiVersion | null
   readonly request: AccessRequest
   readonly metaData: RequestOrder['metaData']
-  readonly seen: RoomsSeen
-  readonly decision: Decision
+  readonly attempt: Attempt
 }
 
 export class Sessions {
@@ -399,8 +387,9 @@ export class Sessions {
     order: RequestOrder,
     correlationId: string,
     claim: Claim | null,
-    { policy, reading, seen, decision }: Attempt,
+    attempt: Attempt,
   ): Promise<SessionAnswer> {
+    const { policy, reading, decision } = attempt
     const { apiVersion, request } = order
     const { latest } = slot
     if (!isLive(latest.session)) return { operable: false, session: latest.session }
@@ -409,7 +398,7 @@ export class Sessions {
     const event: SessionEvent = granted
       ? { kind: 'GRANTED', requester: request.requester, items: held(order, decision), intervalMs }
       : { kind: 'REFUSED', then: order.rollbackOnDeny ? 'KEEP' : 'END' }
-    const asked: Asked = { apiVersion, request, metaData: order.metaData, seen, decision }
+    const asked: Asked = { apiVersion, request, metaData: order.metaData, attempt }
     const change = this.#changeBy({ ...latest, policyRevision }, event, reading, correlationId, asked)
     const status = granted ? 200 : DENIED_STATUS
     const body = JSON.stringify(accessResponse(apiVersion, correlationId, request, decision))
@@ -461,8 +450,9 @@ export class Sessions {
     slot: Slot,
     requester: AccessRequest['requester'],
     items: readonly SessionItem[],
-    { policy, reading, seen, decision }: Attempt,
+    attempt: Attempt,
   ): Promise<void> {
+    const { policy, reading, decision } = attempt
     const { latest } = slot
     if (due(latest.session, reading.earliest) !== 'RENEWAL') return
     const granted = decision.items.every(({ outcome }) => outcome === 'GRANTED')
@@ -472,7 +462,7 @@ export class Sessions {
     const metaData = items.map(({ metaData: text }) => {
       return text === null ? undefined : (JSON.parse(text) as Readonly<Record<string, unknown>>)
     })
-    const asked: Asked = { apiVersion: null, request: { requester, items }, metaData, seen, decision }
+    const asked: Asked = { apiVersion: null, request: { requester, items }, metaData, attempt }
     const event: SessionEvent = granted ? { kind: 'RENEWED', items: held(asked, decision) } : { kind: 'NOT_RENEWED' }
     const before = { ...latest, policyRevision: policy.document.revision }
     await this.#commit(slot, this.#changeBy(before, event, reading, this.#parts.newId(), asked), null)
@@ -480,46 +470,20 @@ export class Sessions {
   }
 
   /**
-   * Decides, after a top-up where one can help.
-   *
-   * @param take records what was decided, in the same synchronous block: other sessions charge the same accounts, and what
-   *   the attempt saw of them holds until something is awaited
+   * @param refunds a granted request gives back the rest of the running interval, and may spend it
+   * @param take records what was decided, in the same synchronous block
    */
-  async #decide<T>(
-    slot: Slot,
-    request: AccessRequest,
-    refunds: boolean,
-    take: (attempt: Attempt) => Promise<T>,
-  ): Promise<T> {
-    const { clock, topUps, topUpDeadlineMs } = this.#parts
-    const until = clock.sinceBoot() + topUpDeadlineMs
-    for (let done = 0; ; done += 1) {
-      const attempt = this.#attempt(slot.latest, request, refunds)
-      const wants = wantsOf(attempt.decision)
-      const patienceMs = until - clock.sinceBoot()
-      if (wants.length === 0 || done >= TOP_UPS_MAX || patienceMs <= 0) return take(attempt)
-      await topUps.requestGrant(wants, patienceMs)
-    }
+  #decide<T>(slot: Slot, request: AccessRequest, refunds: boolean, take: (attempt: Attempt) => Promise<T>): Promise<T> {
+    const { instanceId } = slot.latest.session
+    const refundAt = (reading: ClockReading): ReadonlyMap<AccountId, Micro> =>
+      refunds ? this.#restOf(slot.latest, reading) : NO_REFUND
+    return this.#parts.decisions.decide({ instanceId, request, mode: 'ALL_OR_NOTHING', refundAt }, take)
   }
 
-  #attempt(kept: KeptSession, request: AccessRequest, refunds: boolean): Attempt {
-    const { clock, ledger } = this.#parts
-    const reading = clock.reading()
-    const policy = requireRules(this.#parts, kept.session.instanceId, reading)
-    const back = refunds && this.#isRefundable(kept) ? unused(kept.session, reading.earliest) : []
-    const seen = new RoomsSeen(this.#roomAfter(ledger.roomAt(reading), back, reading))
-    const decision = decide(policy.compiled, request, reading, seen.of, 'ALL_OR_NOTHING')
-    return { policy, reading, seen, decision }
-  }
-
-  /** What there is once the rest of the running interval has come back; an expired grant gives nothing all the same. */
-  #roomAfter(room: RoomOf, back: readonly HeldItem[], reading: ClockReading): RoomOf {
-    if (back.length === 0 || this.#parts.ledger.hasExpired(reading)) return room
-    const amounts = new Map(refundPostings(refundable(back)).map(({ account, amount }) => [account, amount]))
-    return (account) => {
-      const { left, shortage } = room(account)
-      return { left: left === 'UNLIMITED' ? left : left + (amounts.get(account) ?? 0n), shortage }
-    }
+  /** By account, what the rest of the running interval gives back. */
+  #restOf(kept: KeptSession, { earliest }: ClockReading): ReadonlyMap<AccountId, Micro> {
+    if (!this.#isRefundable(kept)) return NO_REFUND
+    return sumPostings(refundPostings(refundable(unused(kept.session, earliest))))
   }
 
   /** The accounts that were charged are those of the incarnation that is still open. */
@@ -557,24 +521,19 @@ export class Sessions {
       }))
     }
     if (asked !== undefined) {
-      const { apiVersion, request, metaData, seen, decision } = asked
+      const { apiVersion, request, metaData } = asked
+      const { seen, decision, above, allowances } = asked.attempt
       const { instanceId } = kept.session
       const { policyRevision } = kept
       const session = { id: kept.session.id, event: event.kind }
       entries.push((n) => ({
-        body: accessEntryText({
-          n,
-          reading,
-          instanceId,
-          policyRevision,
-          correlationId,
-          request,
-          metaData,
-          decision,
-          session,
-        }),
+        body: accessEntryText(
+          { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision, session },
+          above,
+        ),
         moves: 'used',
         postings: decision.postings,
+        allowances,
         ...(this.#parts.keepsFacts ? { facts: factsText(apiVersion, seen, request.requester.dictionary) } : {}),
       }))
     }

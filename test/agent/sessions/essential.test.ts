@@ -1,0 +1,158 @@
+// Sessions on an essential line item while the cloud cannot be asked: charges above the grant up to the cap, and what is
+// refunded of them.
+import { expect, it } from 'vitest'
+import { room } from '../../../src/core/grant.ts'
+import { LINE, MINUTE, SessionDevice, essentialRules } from './device.ts'
+
+/** Offline, with so many tokens granted and a cap of 50 above them. */
+async function offline(tokens: number): Promise<SessionDevice> {
+  const device = await SessionDevice.make(tokens)
+  device.board.put(await essentialRules(2, 50_000_000n))
+  device.connected = false
+  return device
+}
+
+/** Tokens that are charged beyond the grant, as the disk has it. */
+function owed({ disk }: SessionDevice): number {
+  const held = disk.accounts.get(LINE)
+  return held === undefined ? 0 : Number(-room(held)) / 1_000_000
+}
+
+/** What the entries say was above the grant, by event, in tokens. */
+function above(device: SessionDevice): readonly (readonly [string, number])[] {
+  return device
+    .entries()
+    .flatMap(({ session, postings }) =>
+      postings
+        .filter(({ aboveGrant }) => aboveGrant !== undefined)
+        .map(({ aboveGrant = 0n }) => [session?.event ?? 'one-off', Number(aboveGrant) / 1_000_000] as const),
+    )
+}
+
+it('a session is charged and renewed above the grant up to the cap, and ends where the cap does', async () => {
+  const device = await offline(30)
+  const id = await device.open()
+  expect(await device.request(id, 40)).toBe(200)
+  expect(owed(device)).toBe(10)
+  await device.pass(61 * MINUTE)
+  expect(device.session(id).state).toBe('ACTIVE')
+  expect(owed(device)).toBe(50)
+  await device.heartbeat(id)
+  await device.pass(60 * MINUTE)
+  expect(device.session(id).state).toBe('TERMINATED')
+  expect(device.billed()).toBe(80)
+  expect(above(device)).toEqual([
+    ['GRANTED', 10],
+    ['RENEWED', 40],
+  ])
+})
+
+it('the answer to a session request that was paid above the grant says so', async () => {
+  const device = await offline(30)
+  const id = await device.open()
+  const inGrant = await device.ask(id, 30)
+  const aboveGrant = await device.ask(id, 31)
+  expect([inGrant, aboveGrant].map((answer) => answer.operable && answer.caveats)).toEqual([[], ['ESSENTIAL_OFFLINE']])
+})
+
+it('what a session gives back is taken from what it owes first, and only the rest can be spent', async () => {
+  const device = await offline(10)
+  const id = await device.open()
+  await device.request(id, 30)
+  expect(owed(device)).toBe(20)
+  const { from } = device.session(id).charge ?? { from: 0 }
+  await device.pass(30 * MINUTE + from - device.clock.reading().earliest)
+  // 15 come back: 5 are owed then, and 45 may be.
+  expect(await device.request(id, 46)).toBe(403)
+  expect(owed(device)).toBe(20)
+  expect(await device.request(id, 45)).toBe(200)
+  expect(owed(device)).toBeCloseTo(50, 1)
+  expect(above(device).at(-1)).toEqual(['GRANTED', 45])
+  expect(await device.request(id, 0)).toBe(200)
+  expect(owed(device)).toBeCloseTo(5, 1)
+  expect(device.billed()).toBeCloseTo(15, 1)
+})
+
+it('while tokens are owed, a session that is connected spends what it gives back only beyond them', async () => {
+  const device = await offline(10)
+  const id = await device.open()
+  await device.request(id, 30)
+  device.connected = true
+  // 30 come back of which 20 are owed.
+  expect(await device.request(id, 11)).toBe(403)
+  expect(await device.request(id, 10)).toBe(200)
+  expect(owed(device)).toBe(0)
+  expect(above(device)).toEqual([['GRANTED', 20]])
+})
+
+it('a restart makes the cap no wider', async () => {
+  const device = await offline(10)
+  const id = await device.open()
+  await device.request(id, 30)
+  await device.restart()
+  expect(await device.oneOff(31)).toBe(0)
+  expect(await device.oneOff(30)).toBe(30)
+  expect(await device.oneOff(1)).toBe(0)
+  expect(owed(device)).toBe(50)
+  await device.restart(MINUTE)
+  expect(await device.close(id)).toBe(204)
+  expect(owed(device)).toBeLessThan(21)
+})
+
+it('the cap is one for sessions and one-off requests together', async () => {
+  const device = await offline(10)
+  const [one, other] = [await device.open(), await device.open()]
+  expect(await device.request(one, 30)).toBe(200)
+  expect(await device.oneOff(20)).toBe(20)
+  expect(await device.request(other, 11)).toBe(403)
+  expect(await device.request(other, 10)).toBe(200)
+  expect(await device.oneOff(1)).toBe(0)
+  expect(owed(device)).toBe(50)
+  await device.close(one)
+  expect(await device.oneOff(31)).toBe(0)
+  expect(await device.oneOff(30)).toBe(30)
+  expect(owed(device)).toBe(50)
+})
+
+it('while the cloud answers, its word counts; one that does not answer in time counts as out of reach', async () => {
+  const device = await offline(10)
+  device.connected = true
+  const id = await device.open()
+  expect(await device.request(id, 30)).toBe(403)
+  device.cloud = async () => device.time.advance(2_000)
+  expect(await device.request(id, 30)).toBe(200)
+  expect(owed(device)).toBe(20)
+  device.connected = false
+  device.cloud = () => device.grant(100_000_000n)
+  expect(await device.request(id, 40)).toBe(200)
+  expect(above(device)).toEqual([['GRANTED', 20]])
+})
+
+it('a fence gives back what the rest of the interval owes, and the next incarnation charges on', async () => {
+  const device = await offline(10)
+  const id = await device.open()
+  await device.request(id, 30)
+  await device.pass(30 * MINUTE)
+  await device.ledger.freeze()
+  expect(device.billed()).toBeCloseTo(15, 1)
+  expect(owed(device)).toBeCloseTo(5, 1)
+  Object.assign(device.disk, { incarnation: 2, accounts: new Map(), grant: null, entries: [] })
+  device.ledger.begin(2)
+  await device.pass(5_000)
+  expect(device.session(id).state).toBe('ACTIVE')
+  expect(device.billed()).toBe(30)
+  expect(owed(device)).toBe(30)
+  expect(await device.oneOff(20)).toBe(20)
+  expect(await device.oneOff(1)).toBe(0)
+})
+
+it('a disk that takes nothing leaves nothing owed', async () => {
+  const device = await offline(10)
+  const id = await device.open()
+  await device.request(id, 30)
+  device.journal.refusals = 1
+  await expect(device.request(id, 50)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+  expect(owed(device)).toBe(20)
+  expect(await device.oneOff(31)).toBe(0)
+  expect(await device.oneOff(30)).toBe(30)
+})
