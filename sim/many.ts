@@ -1,7 +1,7 @@
 /** Runs many seeds, on several threads, and hands over each result as it comes. */
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
-import type { PlanOptions } from './plan.ts'
+import type { PlanOptions } from './draw/plan.ts'
 import type { RunResult } from './run.ts'
 
 export interface Order {

@@ -1,7 +1,7 @@
 /** Runs seeds on a thread of its own, one at a time. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { defectNamed, withNeeds } from './defects/list.ts'
-import { type PlanOptions, drawPlan } from './plan.ts'
+import { type PlanOptions, drawPlan } from './draw/plan.ts'
 import { run } from './run.ts'
 import { signAtOnce } from './world/signatures.ts'
 

@@ -1,5 +1,6 @@
 /** Deliberate defects, each by its name: a simulator that finds none of them would prove nothing. */
-import type { FaultKind, PlanOptions } from '../plan.ts'
+import type { FaultKind } from '../draw/faults.ts'
+import type { PlanOptions } from '../draw/plan.ts'
 import type { DeviceDefects } from './device-defects.ts'
 import type { TwinDefects } from './twin-defects.ts'
 

@@ -104,7 +104,7 @@ export class Application {
     onOutcome(tokens > 0n ? 'granted' : 'refused')
     const key = repeat === null ? null : `${machine.name} ${repeat.session} ${repeat.n}`
     try {
-      auditor.acknowledged(key, correlationId, tokens, machine)
+      auditor.entries.acknowledged(key, correlationId, tokens, machine)
     } catch (violation) {
       machine.parts.onViolation(violation as never)
     }

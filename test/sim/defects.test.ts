@@ -2,7 +2,7 @@
 // plans are drawn in another way since, within a few others.
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { DEFECTS, defectNamed, withNeeds } from '../../sim/defects/list.ts'
-import { type PlanOptions, drawPlan } from '../../sim/plan.ts'
+import { type PlanOptions, drawPlan } from '../../sim/draw/plan.ts'
 import { type RunResult, run } from '../../sim/run.ts'
 import { signAtOnce } from '../../sim/world/signatures.ts'
 

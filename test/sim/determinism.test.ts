@@ -1,7 +1,7 @@
 // The same seed does the same: in one process after another, and beside another that runs on a thread of its own.
 import { expect, test } from 'vitest'
 import { runMany } from '../../sim/many.ts'
-import type { PlanOptions } from '../../sim/plan.ts'
+import type { PlanOptions } from '../../sim/draw/plan.ts'
 
 const OPTIONS: PlanOptions = { devices: 3, hours: 2, requests: 12 }
 

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
 import { runMany } from '../../sim/many.ts'
-import type { PlanOptions } from '../../sim/plan.ts'
+import type { PlanOptions } from '../../sim/draw/plan.ts'
 
 /** More for a longer look. */
 const SEEDS = Number(process.env['TALLYGATE_TEST_SEEDS'] ?? 300)

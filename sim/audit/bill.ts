@@ -1,0 +1,160 @@
+/** The bill: every entry of a device is billed once, charges of the twin and presumptions are lines of it, and its sums fit. */
+import type Sqlite from 'better-sqlite3'
+import { Books } from './books.ts'
+import type { Facts } from './facts.ts'
+import { query } from './query.ts'
+import { type AccountRow, type DeviceAccountRow, type UsageRow, lineOf, nameOf } from './records.ts'
+import { Violation } from './violation.ts'
+
+export class BillAudit {
+  readonly #facts: Facts
+
+  constructor(facts: Facts) {
+    this.#facts = facts
+  }
+
+  #usageSeen = 0n
+
+  readonly #direct = new Map<string, { readonly tokens: bigint; billed: bigint }>()
+
+  readonly #billedByLine = new Books()
+
+  /** Billed before the answer came back. */
+  readonly #early = new Books()
+
+  /** Billed without evidence, by device, incarnation and line item. */
+  readonly #presumptions = new Books()
+
+  /** The twin has answered a request of its own. */
+  charged(correlationId: string, tokens: bigint): void {
+    this.#direct.set(correlationId, { tokens, billed: 0n })
+  }
+
+  /** What of a request the bill already holds. */
+  settleDirect(correlationId: string): void {
+    const direct = this.#direct.get(correlationId)
+    if (direct !== undefined) direct.billed += this.#early.get(correlationId)
+  }
+
+  /** The bill of another database: what the twin has charged itself and this one does not know is gone. */
+  readAgain(database: Sqlite.Database): void {
+    this.#billedByLine.clear()
+    this.#presumptions.clear()
+    this.#usageSeen = 0n
+    for (const direct of this.#direct.values()) direct.billed = 0n
+    this.#early.clear()
+    this.readUsage(database)
+    for (const [id, { tokens, billed }] of this.#direct) if (tokens !== billed) this.#direct.delete(id)
+  }
+
+  readUsage(database: Sqlite.Database): void {
+    const rows = query(database, 'SELECT * FROM usage WHERE seq > ? ORDER BY seq').all(this.#usageSeen) as UsageRow[]
+    for (const row of rows) {
+      const { seq, correlation_id: id, activation_id: line, tokens, source } = row
+      this.#usageSeen = seq
+      if (line !== null) this.#billedByLine.add(`${source === 'device' ? 'device' : 'twin'} ${line}`, tokens)
+      if (source !== 'device') {
+        const direct = this.#direct.get(id)
+        if (direct !== undefined) direct.billed += tokens
+        else if (source === 'one-off') this.#early.add(id, tokens)
+        continue
+      }
+      if (row.operation === 'SETTLEMENT') {
+        this.#presumptions.add(`${row.device_id} ${row.incarnation} ${line}`, tokens)
+        continue
+      }
+      this.#facts.look('I4')
+      const entry = this.#facts.entries.get(id)
+      if (entry === undefined) throw new Violation('I3', `${tokens} are billed for ${id}, which no device has recorded`)
+      entry.billedTokens += tokens
+      entry.billedLines += 1
+      if (entry.billedLines > entry.lines) {
+        throw new Violation(
+          'I4',
+          `entry ${entry.n} of ${entry.machine} (incarnation ${entry.incarnation}, ${entry.tokens}) is billed again: ` +
+            `${entry.billedTokens} in ${entry.billedLines} of ${entry.lines} lines`,
+        )
+      }
+    }
+  }
+
+  /** Presumptions are lines of the bill; once an incarnation is settled as used, no less than was used counts as used. */
+  checkPresumed(database: Sqlite.Database, held: readonly DeviceAccountRow[]): void {
+    const settled = new Set(
+      (
+        query(
+          database,
+          "SELECT device_id || ' ' || number FROM incarnations WHERE settlement = 'CHARGED' AND settled_at IS NOT NULL",
+        )
+          .pluck()
+          .all() as string[]
+      ).filter((name) => !this.#facts.suspects.has(name.split(' ')[0] ?? '')),
+    )
+    const presumed = new Books()
+    for (const row of held) {
+      const owner = `${row.device_id} ${row.incarnation}`
+      if (row.account.startsWith('line/')) presumed.add(`${owner} ${lineOf(row.account)}`, row.presumed)
+      if (!settled.has(owner) || row.unlimited === 1n || this.#facts.everUnlimited.has(row.account)) continue
+      this.#facts.look('I3')
+      const counts = row.used - row.refunded + row.branch_used + row.presumed
+      const spent = this.#facts.spent.get(nameOf(row))
+      if (counts >= spent - this.#facts.arrearsCap(lineOf(row.account)) - this.#facts.exposure.get(nameOf(row)))
+        continue
+      throw new Violation(
+        'I3',
+        `${counts} of ${nameOf(row)} count as used after its settlement, but ${spent} were spent`,
+      )
+    }
+    for (const [name, billed] of this.#presumptions.entries()) {
+      this.#facts.look('I3')
+      const sum = presumed.get(name)
+      if (billed !== sum) throw new Violation('I3', `${sum} of ${name} are presumed, but ${billed} billed as such`)
+    }
+  }
+
+  /** The sums of the pools are the sums of the bill. */
+  #compareTotals(database: Sqlite.Database): void {
+    const rows = query(database, "SELECT * FROM accounts WHERE id LIKE 'line/%'").all() as AccountRow[]
+    const [byTwin, byDevices] = [new Books(), new Books()]
+    for (const { id, charged, billed_by_devices } of rows) {
+      const line = decodeURIComponent(id.split('/')[2] ?? '')
+      byTwin.add(line, charged)
+      byDevices.add(line, billed_by_devices)
+    }
+    for (const [side, totals] of [
+      ['twin', byTwin],
+      ['device', byDevices],
+    ] as const) {
+      for (const [line, total] of totals.entries()) {
+        this.#facts.look('I3')
+        const billed = this.#billedByLine.get(`${side} ${line}`)
+        if (billed !== total)
+          throw new Violation('I3', `the bill of ${line} has ${billed} by the ${side}, the pool ${total}`)
+      }
+    }
+  }
+
+  /** When everything is at rest. */
+  checkAtRest(database: Sqlite.Database): void {
+    for (const entry of this.#facts.entries.values()) {
+      this.#facts.look('I3')
+      // What two writers of one chain have recorded is billed as far as it reaches the twin.
+      if (this.#facts.suspects.has(entry.deviceId)) continue
+      if (entry.mayBeLost || (entry.billedTokens === entry.tokens && entry.billedLines === entry.lines)) continue
+      // A disk that was full keeps nothing that is delivered.
+      if (entry.isForgotten && this.#facts.wereFull.has(entry.machine)) continue
+      const told = entry.acknowledged ? 'acknowledged' : 'recorded'
+      throw new Violation(
+        'I3',
+        `entry ${entry.n} of ${entry.machine} (incarnation ${entry.incarnation}) is ${told} with ${entry.tokens}, ` +
+          `but billed with ${entry.billedTokens} in ${entry.billedLines} of ${entry.lines} lines`,
+      )
+    }
+    for (const [correlationId, { tokens, billed }] of this.#direct) {
+      if (tokens !== billed) {
+        throw new Violation('I3', `the twin has charged ${tokens} by ${correlationId}, but billed ${billed}`)
+      }
+    }
+    this.#compareTotals(database)
+  }
+}

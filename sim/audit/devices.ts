@@ -1,0 +1,170 @@
+/** The disks of devices: what is spent on each is covered by its grants; and what their owners do with them. */
+import type Sqlite from 'better-sqlite3'
+import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
+import type { Machine } from '../device/machine.ts'
+import { Books } from './books.ts'
+import type { EntryAudit } from './entries.ts'
+import type { Facts } from './facts.ts'
+import { query } from './query.ts'
+import { type DeviceAccountRow, type EntryText, lineOf, ownerOf } from './records.ts'
+import type { TimeAudit } from './time.ts'
+import { Violation } from './violation.ts'
+
+export class DeviceAudit {
+  readonly #facts: Facts
+  readonly #entries: EntryAudit
+  readonly #time: TimeAudit
+
+  constructor(facts: Facts, entries: EntryAudit, time: TimeAudit) {
+    this.#facts = facts
+    this.#entries = entries
+    this.#time = time
+  }
+
+  revoked(deviceId: string): void {
+    for (const entry of this.#facts.entries.values()) if (entry.deviceId === deviceId) entry.mayBeLost = true
+    this.#facts.revoked.add(deviceId)
+  }
+
+  /** A call of a device's journal had its effect. @param twin its database */
+  taken(machine: Machine, call: JournalCall, answer: JournalAnswer, twin: Sqlite.Database): void {
+    if (!answer.ok) return
+    switch (call.call) {
+      case 'append':
+        this.#entries.appended(machine, call.batch.bodies, twin)
+        break
+      case 'acknowledge':
+        this.#time.acknowledgedBy(machine, call)
+        break
+      case 'attach':
+        this.#facts.grants.set(machine.name, null)
+        // What an incarnation had delivered before it was closed nobody asks for once the next one has begun.
+        for (const entry of this.#facts.entries.values()) {
+          if (entry.machine === machine.name && entry.isForgotten) entry.mayBeLost = true
+        }
+        break
+      case 'storeSeal':
+        break
+      default:
+        return
+    }
+    this.#facts.look('I5')
+    this.#checkOver(machine, true)
+  }
+
+  /** What a device has spent above its grants: of essential items, as far as they allow it, and never by a block. */
+  #checkOver(machine: Machine, isNew: boolean): void {
+    const { database } = machine.parts.disk
+    const rows = query(
+      database,
+      `SELECT id, granted, used - refunded + returned AS spent, max(used, reserved) - used AS ahead FROM account
+           WHERE metered = 0 AND max(used, reserved) - refunded + returned > granted`,
+    ).all() as { id: string; granted: bigint; spent: bigint; ahead: bigint }[]
+    const owner = ownerOf(database)
+    const overBefore = this.#over.get(machine.name)
+    const over = new Map<string, bigint>()
+    const overOfLine = new Books()
+    for (const { id, granted, spent, ahead } of rows) {
+      const cap = this.#facts.arrearsCap(lineOf(id))
+      const above = spent - granted
+      const sum = id.startsWith('line/') ? overOfLine.add(lineOf(id), above) : above
+      if (ahead > 0n || sum > cap) {
+        throw new Violation(
+          'I5',
+          `${machine.name} has spent ${spent} of ${id} and ${ahead} ahead, of ${granted} granted and ${cap} in arrears`,
+        )
+      }
+      const name = `${owner.deviceId} ${owner.incarnation} ${id}`
+      over.set(name, above)
+      const more = above - (overBefore?.get(name) ?? 0n)
+      // It is owed to the pool, which has to make room for it.
+      if (isNew && more > 0n) this.#facts.exposure.add(id, more)
+    }
+    this.#over.set(machine.name, over)
+  }
+
+  /** Above the grants, by machine, then by device, incarnation and account. */
+  readonly #over = new Map<string, ReadonlyMap<string, bigint>>()
+
+  /** The owner wipes the disk: what was not delivered is gone, and what it holds stays held. */
+  wiped(machine: Machine): void {
+    this.#facts.lost(machine, () => true)
+    this.#entries.forgetCuts(machine)
+    this.#facts.grants.set(machine.name, null)
+    this.#facts.forgetful.add(machine.name)
+  }
+
+  /** A disk comes into a second pair of hands: as a copy, or as an old state of itself. Called when it has. */
+  duplicated(machine: Machine, from: Machine): void {
+    const { database } = machine.parts.disk
+    const { deviceId, incarnation } = ownerOf(database)
+    if (deviceId === null) {
+      // A key in two hands: whoever enrolls with it is the same device.
+      this.#nameless.add(machine).add(from)
+      return
+    }
+    this.#facts.suspects.add(deviceId)
+    const rows = query(database, 'SELECT * FROM account').all() as DeviceAccountRow[]
+    for (const row of rows as (DeviceAccountRow & { id: string })[]) {
+      const room = row.granted - row.returned - row.used + row.refunded
+      if (room > 0n) this.#facts.expose(deviceId, incarnation, row.id, room)
+    }
+    this.#facts.copies.set(deviceId, (this.#facts.copies.get(deviceId) ?? 1n) + 1n)
+    this.#checkOver(machine, false)
+    this.#facts.grants.set(machine.name, null)
+    this.#facts.forgetful.add(machine.name)
+    if (machine !== from) return
+    this.#entries.forgetCuts(machine)
+    const kept = new Set(query(database, 'SELECT body FROM entry').pluck().all() as string[])
+    const ids = new Set([...kept].map((body) => (JSON.parse(body) as EntryText).correlationId))
+    this.#facts.lost(machine, (entry) => !ids.has(entry.correlationId))
+  }
+
+  /** Machines that were copied while they were nobody. */
+  readonly #nameless = new Set<Machine>()
+
+  nameSuspects(): void {
+    for (const { parts } of this.#nameless) {
+      const { deviceId } = ownerOf(parts.disk.database)
+      if (deviceId !== null) this.#facts.suspects.add(deviceId)
+    }
+  }
+
+  /** The owner throws a machine away. */
+  discarded(machine: Machine): void {
+    this.#facts.lost(machine, () => true)
+    this.#entries.forgetCuts(machine)
+  }
+
+  /** What the twin has granted to a device has reached it. */
+  compareGrants(database: Sqlite.Database, machine: Machine): void {
+    const journal = machine.parts.disk.database
+    const { deviceId, incarnation } = ownerOf(journal)
+    // One that is not served any more cannot ask.
+    if (deviceId === null || this.#facts.revoked.has(deviceId) || this.#facts.terminated.has(deviceId)) return
+    const here = new Map(
+      (
+        query(journal, 'SELECT id, granted, metered FROM account').all() as {
+          id: string
+          granted: bigint
+          metered: bigint
+        }[]
+      ).map((row) => [row.id, row]),
+    )
+    const there = query(
+      database,
+      'SELECT account, granted FROM device_accounts WHERE device_id = ? AND incarnation = ?',
+    ).all(deviceId, incarnation) as { account: string; granted: bigint }[]
+    for (const { account, granted } of there) {
+      this.#facts.look('LIVENESS')
+      const row = here.get(account)
+      if (row?.metered === 1n || this.#facts.everUnlimited.has(account)) continue
+      if ((row?.granted ?? 0n) !== granted) {
+        throw new Violation(
+          'LIVENESS',
+          `${granted} of ${account} were granted to ${machine.name}, which knows of ${row?.granted ?? 0n}`,
+        )
+      }
+    }
+  }
+}

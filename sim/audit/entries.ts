@@ -1,0 +1,189 @@
+/** Entries of devices, in the volatile log or on the disk: each is recorded once, and what was acknowledged stays. */
+import type Sqlite from 'better-sqlite3'
+import type { Machine } from '../device/machine.ts'
+import { Books } from './books.ts'
+import type { Facts } from './facts.ts'
+import type { PoolAudit } from './pools.ts'
+import { query } from './query.ts'
+import { type DeviceAccountRow, type Entry, type EntryText, learns, lineOf, ownerOf } from './records.ts'
+import type { TimeAudit } from './time.ts'
+import { Violation } from './violation.ts'
+
+/** Time that a power cut may hide from the age of a grant, ms. */
+const HIDDEN_BY_A_CUT_MS = 90_000
+
+export class EntryAudit {
+  readonly #facts: Facts
+  readonly #pools: PoolAudit
+  readonly #time: TimeAudit
+
+  constructor(facts: Facts, pools: PoolAudit, time: TimeAudit) {
+    this.#facts = facts
+    this.#pools = pools
+    this.#time = time
+  }
+
+  /** An application was told. @param tokens what it was told that it was charged, micro-tokens */
+  acknowledged(key: string | null, correlationId: string, tokens: bigint, machine: Machine): void {
+    this.#facts.look('I3')
+    const entry = this.#facts.entries.get(correlationId)
+    if (entry === undefined) {
+      throw new Violation('I3', `${machine.name} has acknowledged ${tokens} that are on no disk (${correlationId})`)
+    }
+    if (entry.tokens !== tokens) {
+      throw new Violation('I3', `${machine.name} has acknowledged ${tokens}, but recorded ${entry.tokens}`)
+    }
+    entry.acknowledged = true
+    if (key === null) return
+    const charge = this.#facts.charges.get(key)
+    if (tokens > 0n && charge?.correlationId !== correlationId && charge?.machine === machine.name) {
+      throw new Violation('I4', `${key} was charged as ${charge.correlationId} and acknowledged as ${correlationId}`)
+    }
+  }
+
+  /** Entries are in the volatile log of a device: they may be answered. @param twin its database */
+  logged(machine: Machine, bodies: readonly string[], twin: Sqlite.Database): void {
+    const { database } = machine.parts.disk
+    const { deviceId, incarnation } = ownerOf(database)
+    if (deviceId === null) throw new Error('an entry belongs to a device')
+    for (const text of bodies) this.#enter(machine, JSON.parse(text) as EntryText, deviceId, incarnation, true, twin)
+  }
+
+  appended(machine: Machine, bodies: readonly string[], twin: Sqlite.Database): void {
+    const { deviceId, incarnation } = ownerOf(machine.parts.disk.database)
+    if (deviceId === null) throw new Error('an entry belongs to a device')
+    for (const text of bodies) {
+      const body = JSON.parse(text) as EntryText
+      const known = this.#facts.entries.get(body.correlationId)
+      if (known === undefined) this.#enter(machine, body, deviceId, incarnation, false, twin)
+      else known.volatile = false
+      if (body.kind === 'burn') this.#burned(machine, body, deviceId, incarnation)
+    }
+  }
+
+  #enter(
+    machine: Machine,
+    body: EntryText,
+    deviceId: string,
+    incarnation: number,
+    volatile: boolean,
+    twin: Sqlite.Database,
+  ): void {
+    const { correlationId, kind, n, items } = body
+    const sign = kind === 'refund' ? -1n : 1n
+    const postings = body.postings.map(({ account, amount }) => ({ account, amount: sign * BigInt(amount) }))
+    const ofLines = postings.filter(({ account }) => account.startsWith('line/'))
+    const burn = kind === 'burn'
+    const tokens = burn
+      ? ofLines.reduce((sum, { amount }) => sum + amount, 0n)
+      : sign * items.reduce((sum, { total }) => sum + BigInt(total), 0n)
+    if (!burn) this.#time.checkTime(machine, body)
+    this.#facts.entries.set(correlationId, {
+      correlationId,
+      machine: machine.name,
+      deviceId,
+      incarnation,
+      n,
+      tokens,
+      lines: burn ? ofLines.length : items.reduce((sum, { parts }) => sum + Math.max(1, parts.length), 0),
+      billedTokens: 0n,
+      billedLines: 0,
+      acknowledged: false,
+      volatile,
+      postings,
+      isForgotten: false,
+      mayBeLost: this.#facts.revoked.has(deviceId),
+    })
+    for (const { account, amount } of postings) {
+      this.#facts.spent.add(`${deviceId} ${incarnation} ${account}`, amount)
+      const sql = 'SELECT * FROM device_accounts WHERE device_id = ? AND incarnation = ? AND account = ?'
+      const row = query(twin, sql).get(deviceId, incarnation, account) as DeviceAccountRow | undefined
+      if (row !== undefined) this.#pools.checkSpent(row, learns(twin))
+      else if (
+        !this.#facts.everUnlimited.has(account) &&
+        this.#facts.arrearsCap(lineOf(account)) === 0n &&
+        this.#facts.exposure.get(`${deviceId} ${incarnation} ${account}`) === 0n
+      )
+        throw new Violation('I2', `${amount} of ${account} were spent, which nobody has granted`)
+    }
+    const key = items[0]?.metaData?.key
+    if (key !== undefined && tokens > 0n) this.#chargeOnce(machine, key, correlationId)
+  }
+
+  /** A burn takes the place of what the power cut has taken out of the volatile log, and is never less. */
+  #burned(machine: Machine, { postings }: EntryText, deviceId: string, incarnation: number): void {
+    this.#facts.look('I3')
+    for (const { account, amount } of postings) {
+      const name = `${machine.name} ${deviceId} ${incarnation} ${account}`
+      const lost = this.#takenByCuts.get(name)
+      if (BigInt(amount) < lost) {
+        throw new Violation(
+          'I3',
+          `${machine.name} has burned ${amount} of ${account}, but has lost ${lost} to power cuts`,
+        )
+      }
+      this.#takenByCuts.add(name, -lost)
+    }
+  }
+
+  /** A request of an application session leads to one charge, however often it is sent. */
+  #chargeOnce(machine: Machine, key: string, correlationId: string): void {
+    this.#facts.look('I4')
+    const before = this.#facts.charges.get(key)
+    this.#facts.charges.set(key, { correlationId, machine: machine.name })
+    if (before === undefined || this.#facts.forgetful.has(machine.name)) return
+    throw new Violation('I4', `${key} of ${machine.name} was charged twice: ${before.correlationId}, ${correlationId}`)
+  }
+
+  powerCut(machine: Machine): void {
+    const grant = this.#facts.grants.get(machine.name)
+    if (grant) grant.hiddenMs += HIDDEN_BY_A_CUT_MS + machine.sleptWithin(0)
+    for (const entry of this.#volatileOf(machine)) {
+      // What nobody has heard of never happened; for the rest a burn must follow that is no less.
+      for (const { account, amount } of entry.acknowledged ? entry.postings : []) {
+        this.#takenByCuts.add(`${machine.name} ${entry.deviceId} ${entry.incarnation} ${account}`, amount)
+      }
+      this.#forget(entry)
+    }
+  }
+
+  /** Entries in the volatile log of a device, from this number on, have never happened: nobody may have heard of them. */
+  retracted(machine: Machine, from: number): void {
+    this.#facts.look('I3')
+    for (const entry of this.#volatileOf(machine)) {
+      if (entry.n < from) continue
+      if (entry.acknowledged) {
+        throw new Violation('I3', `entry ${entry.n} of ${machine.name} is taken back with ${entry.tokens} acknowledged`)
+      }
+      this.#forget(entry)
+    }
+  }
+
+  #forget({ correlationId, deviceId, incarnation, postings }: Entry): void {
+    for (const { account, amount } of postings) this.#facts.spent.add(`${deviceId} ${incarnation} ${account}`, -amount)
+    this.#facts.entries.delete(correlationId)
+    const key = [...this.#facts.charges].find(([, charge]) => charge.correlationId === correlationId)?.[0]
+    if (key !== undefined) this.#facts.charges.delete(key)
+  }
+
+  #volatileOf(machine: Machine): readonly Entry[] {
+    return [...this.#facts.entries.values()].filter((entry) => entry.volatile && entry.machine === machine.name)
+  }
+
+  /** What a power cut has taken, and nothing has been burned for yet, by machine, device, incarnation and account. */
+  readonly #takenByCuts = new Books()
+
+  forgetCuts(machine: Machine): void {
+    for (const [name, amount] of this.#takenByCuts.entries()) {
+      if (name.startsWith(`${machine.name} `)) this.#takenByCuts.add(name, -amount)
+    }
+  }
+
+  /** When everything is at rest. */
+  checkAtRest(): void {
+    for (const [name, amount] of this.#takenByCuts.entries()) {
+      if (amount > 0n && !this.#facts.revoked.has(name.split(' ')[1] ?? ''))
+        throw new Violation('I3', `${amount} of ${name} were lost to a power cut`)
+    }
+  }
+}

@@ -1,0 +1,65 @@
+/** What the checks of the auditor share: the books that it keeps itself, and what it hears of the owner's and the administrator's doings. */
+import { Books } from './books.ts'
+import type { Caps, Entry, HeldGrant } from './records.ts'
+import type { Invariant } from './violation.ts'
+
+export class Facts {
+  readonly now: () => number
+  /** How often each promise was looked at. */
+  readonly looks = new Map<Invariant, number>()
+  readonly entries = new Map<string, Entry>()
+  /** By application session and number: the charge that it led to. */
+  readonly charges = new Map<string, { readonly correlationId: string; readonly machine: string }>()
+  /** Spent by device, incarnation and account, all writers together. */
+  readonly spent = new Books()
+  /** How much more than granted can be spent, because of copies, restores and what the twin has forgotten. */
+  readonly exposure = new Books()
+  readonly caps = new Map<string, Caps>()
+  /** The cap in force of each account, by the auditor's own rule. */
+  readonly inForce = new Map<string, bigint>()
+  readonly everUnlimited = new Set<string>()
+  /** The highest that was ever allowed, by line item, micro-tokens. */
+  readonly arrearsCaps = new Map<string, bigint>()
+  readonly grants = new Map<string, HeldGrant | null>()
+  /** Devices whose owner has copied or restored them. */
+  readonly suspects = new Set<string>()
+  /** How many hands a device is in, each of which may have arrears of its own. */
+  readonly copies = new Map<string, bigint>()
+  /** Machines whose memory of an application's last answers was lost or put back. */
+  readonly forgetful = new Set<string>()
+  readonly wereFull = new Set<string>()
+  readonly revoked = new Set<string>()
+  readonly terminated = new Set<string>()
+  /** The twin was put back to a backup. */
+  wasRestored = false
+  restoredAt = 0
+  /** Granted, but not known to a restored twin until all who have drawn on the account before have been heard of. */
+  readonly forgotten = new Books()
+  /** Of a twin that knows that it was restored: who could draw on each account by the backup. */
+  readonly waited = new Map<string, Set<string>>()
+  /** What was granted before a restore, whether the backup knows of it or not. */
+  readonly grantedBefore = new Map<string, bigint>()
+
+  constructor(now: () => number) {
+    this.now = now
+  }
+
+  arrearsCap(lineItemId: string): bigint {
+    return this.arrearsCaps.get(lineItemId) ?? 0n
+  }
+
+  expose(deviceId: string, incarnation: number, account: string, amount: bigint): void {
+    this.exposure.add(`${deviceId} ${incarnation} ${account}`, amount)
+    this.exposure.add(account, amount)
+  }
+
+  lost(machine: { readonly name: string }, which: (entry: Entry) => boolean): void {
+    for (const entry of this.entries.values()) {
+      if (entry.machine === machine.name && which(entry)) entry.mayBeLost = true
+    }
+  }
+
+  look(invariant: Invariant): void {
+    this.looks.set(invariant, (this.looks.get(invariant) ?? 0) + 1)
+  }
+}

@@ -1,0 +1,144 @@
+/** What is out of a pool is at most the cap in force, and no incarnation spends more than it was granted. */
+import type Sqlite from 'better-sqlite3'
+import { Books } from './books.ts'
+import type { Facts } from './facts.ts'
+import { query } from './query.ts'
+import { type AccountRow, type Caps, type DeviceAccountRow, lineOf, nameOf } from './records.ts'
+import { Violation } from './violation.ts'
+
+export class PoolAudit {
+  readonly #facts: Facts
+
+  constructor(facts: Facts) {
+    this.#facts = facts
+  }
+
+  /** The administrator has changed what a line item may give. */
+  setCaps(lineItemId: string, caps: Omit<Caps, 'lineHistory'>): void {
+    const history = this.#facts.caps.get(lineItemId)?.lineHistory ?? []
+    this.#facts.caps.set(lineItemId, { ...caps, lineHistory: [...history, caps.line] })
+  }
+
+  /** What each device may spend above its grants while it cannot ask, micro-tokens: the highest that was ever allowed counts. */
+  setArrearsCap(lineItemId: string, cap: bigint): void {
+    if (cap > this.#facts.arrearsCap(lineItemId)) this.#facts.arrearsCaps.set(lineItemId, cap)
+  }
+
+  checkAccounts(accounts: readonly AccountRow[], held: readonly DeviceAccountRow[], isLearning: boolean): void {
+    const out = new Books()
+    const billed = new Books()
+    for (const row of held) {
+      const spent = row.used - row.refunded + row.branch_used
+      const given = row.granted - row.returned - row.released
+      out.add(row.account, given > spent ? given : spent)
+      billed.add(row.account, spent + row.presumed)
+    }
+    for (const account of accounts) {
+      this.#facts.look('I1')
+      const { id, charged } = account
+      if (out.get(id) !== account.granted_out) {
+        throw new Violation('I1', `${out.get(id)} of ${id} are on devices, but the pool says ${account.granted_out}`)
+      }
+      if (billed.get(id) !== account.billed_by_devices) {
+        throw new Violation(
+          'I1',
+          `${billed.get(id)} of ${id} are billed, but the pool says ${account.billed_by_devices}`,
+        )
+      }
+      const total = charged + out.get(id)
+      const target = this.#target(account)
+      if (target === null) {
+        this.#facts.everUnlimited.add(id)
+        this.#facts.inForce.delete(id)
+        continue
+      }
+      const before = this.#facts.inForce.get(id) ?? target
+      const allowed = before > target ? before : target
+      const exposed = this.#facts.exposure.get(id) + (isLearning ? this.#facts.forgotten.get(id) : 0n)
+      if (total > allowed + exposed && !this.#facts.everUnlimited.has(id)) {
+        throw new Violation('I1', `${total} of ${id} are out, of ${allowed} in force and ${exposed} exposed`)
+      }
+      this.#facts.inForce.set(id, target > total ? target : total)
+    }
+  }
+
+  /** The cap that the administrator has set. */
+  #target({ id, cap_target }: AccountRow): bigint | null {
+    const [kind, , line = '', third = ''] = id.split('/').map(decodeURIComponent)
+    const caps = this.#facts.caps.get(line)
+    if (caps === undefined) throw new Violation('I1', `nobody has set up the line item of ${id}`)
+    const { lineHistory } = caps
+    let target: bigint | null = caps.line
+    if (kind === 'action') target = caps.allocations.get(third) ?? 0n
+    if (kind === 'limit') target = caps.limit ?? 0n
+    if (target === cap_target) return target
+    if (kind === 'line' && lineHistory.includes(cap_target)) return cap_target
+    throw new Violation('I1', `the cap of ${id} is ${String(cap_target)}, but was set to ${String(target)}`)
+  }
+
+  /**
+   * A restored twin grants nothing that it may have granted to somebody already: nothing new of an account until everybody has
+   * been heard of who could draw on it by the backup.
+   */
+  checkLearned(database: Sqlite.Database, held: readonly DeviceAccountRow[]): void {
+    if (this.#facts.waited.size === 0 || this.#someCannotTell()) return
+    const open = query(
+      database,
+      `SELECT device_id || ' ' || number FROM incarnations WHERE status <> 'CLOSED' AND settled_at IS NULL AND NOT EXISTS (
+           SELECT 1 FROM segments WHERE segments.device_id = incarnations.device_id AND incarnation = number AND received_at >= ?)`,
+    )
+    const unheard = new Set(open.pluck().all(this.#facts.restoredAt) as string[])
+    for (const row of held) {
+      const { device_id, incarnation, account, granted, unlimited } = row
+      if (granted <= (this.#facts.grantedBefore.get(nameOf(row)) ?? 0n) || unlimited === 1n) continue
+      if (this.#facts.everUnlimited.has(account) || this.#facts.arrearsCap(lineOf(account)) > 0n) continue
+      this.#facts.look('I1')
+      for (const owner of this.#facts.waited.get(account) ?? []) {
+        if (owner === `${device_id} ${incarnation}` || !unheard.has(owner)) continue
+        throw new Violation(
+          'I1',
+          `${granted} of ${nameOf(row)} are granted, but ${owner} was not heard of since the restore`,
+        )
+      }
+    }
+  }
+
+  /** Somebody was wiped, copied, set back or held back, or has not kept what was delivered. */
+  #someCannotTell(): boolean {
+    return (
+      this.#facts.forgetful.size +
+        this.#facts.suspects.size +
+        this.#facts.wereFull.size +
+        this.#facts.revoked.size +
+        this.#facts.terminated.size >
+      0
+    )
+  }
+
+  /** By all writers together, of what the twin has granted to this incarnation. */
+  checkSpent(row: DeviceAccountRow, isLearning: boolean): void {
+    const { device_id, incarnation, account, granted, returned, unlimited } = row
+    this.#facts.look('I2')
+    if (unlimited === 1n || this.#facts.everUnlimited.has(account)) return
+    const name = `${device_id} ${incarnation} ${account}`
+    const spent = this.#facts.spent.get(name)
+    const exposed = this.#facts.exposure.get(name) + (isLearning ? this.#facts.forgotten.get(name) : 0n)
+    const arrears = this.#facts.arrearsCap(lineOf(account)) * (this.#facts.copies.get(device_id) ?? 1n)
+    if (spent <= granted - returned + exposed + arrears) return
+    throw new Violation(
+      'I2',
+      `${spent} were spent by ${name}, of ${granted - returned} granted, ${exposed} exposed and ${arrears} in arrears`,
+    )
+  }
+
+  /** What was released without evidence may turn out to be spent. */
+  expectReleased(row: DeviceAccountRow): void {
+    const name = nameOf(row)
+    const more = row.released - (this.#released.get(name) ?? 0n)
+    if (more <= 0n) return
+    this.#released.set(name, row.released)
+    this.#facts.exposure.add(row.account, more)
+  }
+
+  readonly #released = new Map<string, bigint>()
+}

@@ -1,0 +1,159 @@
+/** What the auditor reads and remembers: rows of both databases, entries of devices, rules. */
+import type Sqlite from 'better-sqlite3'
+import { query } from './query.ts'
+
+/** One entry that is on a disk, or was. */
+export interface Entry {
+  readonly correlationId: string
+  readonly machine: string
+  readonly deviceId: string
+  readonly incarnation: number
+  readonly n: number
+  readonly tokens: bigint
+  /** Lines of the bill that it makes. */
+  readonly lines: number
+  billedTokens: bigint
+  billedLines: number
+  acknowledged: boolean
+  /** It stands in the volatile log and not on the disk: a power cut may take it, and burns at least as much for it. */
+  volatile: boolean
+  readonly postings: readonly { readonly account: string; readonly amount: bigint }[]
+  /** The twin has billed it, and has forgotten that. */
+  isForgotten: boolean
+  /** Its owner has lost it, or taken from the device the means to deliver it. */
+  mayBeLost: boolean
+}
+
+export interface Caps {
+  /** Micro-tokens; null: metered only. */
+  line: bigint | null
+  /** Every cap that it ever had: periods that are over keep theirs. */
+  readonly lineHistory: (bigint | null)[]
+  allocations: ReadonlyMap<string, bigint>
+  limit: bigint | null
+}
+
+/** What the auditor knows of the grant that a device holds. */
+export interface HeldGrant {
+  readonly takenAtOn: number
+  readonly lifetimeMs: number
+  /** Time that the device was on and cannot know of: before a power cut up to a minute, and the sleep that it ended, ms. */
+  hiddenMs: number
+}
+
+export interface AccountRow {
+  id: string
+  charged: bigint
+  granted_out: bigint
+  billed_by_devices: bigint
+  cap_target: bigint | null
+  cap_in_force: bigint | null
+}
+
+export interface DeviceAccountRow {
+  device_id: string
+  incarnation: bigint
+  account: string
+  granted: bigint
+  used: bigint
+  refunded: bigint
+  returned: bigint
+  branch_used: bigint
+  presumed: bigint
+  released: bigint
+  unlimited: bigint
+}
+
+/** What the auditor knows of the rules at one moment. */
+export interface RulesKnown {
+  readonly caps: ReadonlyMap<string, Caps>
+  readonly inForce: ReadonlyMap<string, bigint>
+  readonly revoked: ReadonlySet<string>
+  readonly terminated: ReadonlySet<string>
+}
+
+export interface UsageRow {
+  seq: bigint
+  correlation_id: string
+  activation_id: string | null
+  tokens: bigint
+  source: string
+  operation: string
+  device_id: string | null
+  incarnation: bigint | null
+}
+
+export interface EntryText {
+  correlationId: string
+  n: number
+  kind: string
+  at: number
+  earliest: number
+  latest: number | null
+  items: { total: string; parts: unknown[]; metaData?: { key?: string } }[]
+  postings: { account: string; amount: string }[]
+}
+
+/** A restored twin has not heard of everybody yet. */
+export function learns(database: Sqlite.Database): boolean {
+  return query(database, 'SELECT 1 FROM learning').get() !== undefined
+}
+
+/** The line item of an account. */
+export function lineOf(account: string): string {
+  const known = lines.get(account)
+  if (known !== undefined) return known
+  const line = decodeURIComponent(account.split('/')[2] ?? '')
+  if (lines.size >= REMEMBERED_MAX) lines.clear()
+  lines.set(account, line)
+  return line
+}
+
+/** Names that are taken apart once. */
+const lines = new Map<string, string>()
+const deviceIds = new Map<string, string>()
+const REMEMBERED_MAX = 1_000
+
+export function nameOf({ device_id, incarnation, account }: DeviceAccountRow): string {
+  return `${device_id} ${incarnation} ${account}`
+}
+
+/** What a device may have of an account, spent or not. */
+export function outOf({ granted, returned }: DeviceAccountRow): bigint {
+  return granted - returned
+}
+
+export function replace<K, V>(map: Map<K, V>, by: ReadonlyMap<K, V>): void {
+  map.clear()
+  for (const [key, value] of by) map.set(key, value)
+}
+
+/** Who a disk belongs to. */
+export function ownerOf(database: Sqlite.Database): { readonly deviceId: string | null; readonly incarnation: number } {
+  const identity = query(database, 'SELECT document FROM identity').pluck().get() as string | undefined
+  const incarnation = query(database, 'SELECT incarnation FROM state').pluck().get() as bigint
+  return { deviceId: identity === undefined ? null : deviceIdOf(identity), incarnation: Number(incarnation) }
+}
+
+function deviceIdOf(identity: string): string {
+  const known = deviceIds.get(identity)
+  if (known !== undefined) return known
+  const { deviceId } = JSON.parse(identity) as { deviceId: string }
+  if (deviceIds.size >= REMEMBERED_MAX) deviceIds.clear()
+  deviceIds.set(identity, deviceId)
+  return deviceId
+}
+
+/** Sums over what the promises are about: as long as they are the same, hardly anything can have become wrong. */
+export function fingerprintOf(database: Sqlite.Database): string {
+  return query(
+    database,
+    `SELECT (SELECT count(*) || ' ' || total(charged) || ' ' || total(granted_out) || ' ' || total(billed_by_devices) || ' ' ||
+         total(cap_target) FROM accounts) || ' ' ||
+       (SELECT count(*) || ' ' || total(granted) || ' ' || total(used) || ' ' || total(refunded) || ' ' || total(returned) || ' ' ||
+         total(branch_used) || ' ' || total(presumed) || ' ' || total(released) FROM device_accounts) || ' ' ||
+       (SELECT count(*) FROM evidence) || ' ' || (SELECT count(*) || ' ' || count(fenced_at) FROM incarnations)`,
+  )
+    .pluck()
+    .get() as string
+}

@@ -1,0 +1,251 @@
+/** Deliberate defects of the twin: rules that it leaves out at a seam. */
+import type { Pool, UsageRecord } from '../../src/cloud/app/records.ts'
+import type { EntryBodyWire } from '../../src/protocol/edge/sync.ts'
+import { openImage } from '../twin/twin-database.ts'
+import type { Defect } from './defects.ts'
+import { payloadOf } from './payload.ts'
+
+/** Pools that seem to have fifty tokens more. */
+const FIFTY = 50_000_000n
+
+function generous<K>(pools: ReadonlyMap<K, Pool>): ReadonlyMap<K, Pool> {
+  return new Map(
+    [...pools].map(([id, pool]) => [
+      id,
+      { ...pool, capTarget: pool.capTarget === null ? null : pool.capTarget + FIFTY },
+    ]),
+  )
+}
+
+function honest(pool: Pool): Pool {
+  return {
+    ...pool,
+    capTarget: pool.capTarget === null || pool.capTarget < FIFTY ? pool.capTarget : pool.capTarget - FIFTY,
+  }
+}
+
+/** The lines of the bill that an entry makes, once more. */
+function againOf(text: string, deviceId: string, incarnation: number, now: number): UsageRecord[] {
+  const body = JSON.parse(text) as EntryBodyWire
+  return body.items.flatMap(({ item, version, outcome, parts }) =>
+    parts.map(({ lineItemId, charged }): UsageRecord => ({
+      correlationId: body.correlationId,
+      usageTime: body.at,
+      writeTime: now,
+      requesterType: body.requester.type,
+      requesterValue: body.requester.value,
+      accountId: 'customer',
+      instanceId: body.instanceId,
+      activationId: lineItemId,
+      quantity: null,
+      used: null,
+      item,
+      version,
+      count: { digits: 1n, scale: 0 },
+      operation: 'REQUEST',
+      status: outcome,
+      tokens: BigInt(charged),
+      source: { kind: 'device', deviceId, incarnation, entry: body.n },
+      metaData: null,
+    })),
+  )
+}
+
+export const TWIN_DEFECTS: readonly Defect[] = [
+  {
+    name: 'acknowledge-before-commit',
+    is: 'the twin answers before its commit is flushed: a crash takes the last ones',
+    always: ['twin-down', 'twin-death'],
+    twin: () => {
+      const images: Buffer[] = []
+      return {
+        onCommit: (database) => {
+          images.push(database.serialize())
+          images.splice(0, images.length - 4)
+        },
+        onTwinEnd: (database) => {
+          const [oldest] = images
+          images.length = 0
+          if (oldest === undefined) return database
+          database.close()
+          return openImage(oldest)
+        },
+      }
+    },
+  },
+  {
+    name: 'dedupe-expires',
+    is: 'the twin forgets after ten minutes what it has billed: a late repetition is billed again',
+    always: ['weather'],
+    twin: () => ({
+      sync: (work) => async (deps, device, document, proofs) => {
+        const { incarnation, seq } = payloadOf(document) as { incarnation: number; seq: number }
+        const recorded = await deps.store.transaction((tx) => tx.edge.segments.get(device.id, incarnation, seq))
+        const taken = await work(deps, device, document, proofs)
+        if (recorded !== undefined && deps.now() - recorded.receivedAt > 600_000) {
+          await deps.store.transaction(async (tx) => {
+            const { entries } = payloadOf(document) as { entries: { bodies: string[] } }
+            for (const body of entries.bodies) await tx.usage.append(againOf(body, device.id, incarnation, deps.now()))
+          })
+        }
+        return taken
+      },
+    }),
+  },
+  {
+    name: 'release-at-expiry',
+    is: 'the twin takes back what a device holds when its grant has expired, whatever the device has done with it',
+    always: ['partition'],
+    twin: () => ({
+      begin: (twin, every) => {
+        every(60_000, () =>
+          twin.store.transaction(async (tx) => {
+            for (const device of await tx.edge.devices.list(null, 0, 100)) {
+              if (device.lastSyncAt === null || twin.now() - device.lastSyncAt < 30 * 60_000) continue
+              const records = await tx.edge.deviceAccounts.ofIncarnation(device.id, device.incarnation)
+              for (const record of records.values()) {
+                const held = record.granted - record.returned - record.used + record.refunded
+                const [pool] = [...(await tx.accounts.lock([record.account])).values()]
+                if (held <= 0n || record.unlimited || pool === undefined || pool.grantedOut < held) continue
+                await tx.edge.deviceAccounts.save([{ ...record, returned: record.returned + held }])
+                await tx.accounts.save([{ ...pool, grantedOut: pool.grantedOut - held }])
+              }
+            }
+            return false
+          }),
+        )
+      },
+    }),
+  },
+  {
+    name: 'claw-back',
+    is: 'when a cap is lowered, the twin takes back at once what devices hold above it',
+    always: ['quantity', 'partition'],
+    twin: () => ({
+      begin: (twin, every) => {
+        every(5_000, () =>
+          twin.store.transaction(async (tx) => {
+            for (const device of await tx.edge.devices.list(null, 0, 100)) {
+              const records = await tx.edge.deviceAccounts.ofIncarnation(device.id, device.incarnation)
+              for (const record of records.values()) {
+                const [pool] = [...(await tx.accounts.lock([record.account])).values()]
+                if (pool === undefined || pool.capTarget === null || record.unlimited) continue
+                const above = pool.charged + pool.grantedOut - pool.capTarget
+                const held = record.granted - record.returned - record.used + record.refunded
+                const taken = above < held ? above : held
+                if (taken <= 0n) continue
+                await tx.edge.deviceAccounts.save([{ ...record, returned: record.returned + taken }])
+                const out = pool.charged + pool.grantedOut - taken
+                const capInForce = pool.capTarget > out ? pool.capTarget : out
+                await tx.accounts.save([{ ...pool, grantedOut: pool.grantedOut - taken, capInForce }])
+              }
+            }
+            return false
+          }),
+        )
+      },
+    }),
+  },
+  {
+    name: 'no-fence-at-attach',
+    is: 'an attach leaves the incarnation before it able to earn grants',
+    always: ['wipe'],
+    twin: () => ({
+      transaction: (tx, database) => {
+        database.exec('DROP INDEX IF EXISTS incarnations_one_active')
+        const incarnations = {
+          ...tx.edge.incarnations,
+          save: (incarnation: Parameters<typeof tx.edge.incarnations.save>[0]) =>
+            tx.edge.incarnations.save(
+              incarnation.fenceReason === 'SUPERSEDED' && incarnation.status === 'FENCED'
+                ? { ...incarnation, status: 'ACTIVE', fencedAt: null, fenceReason: null }
+                : incarnation,
+            ),
+        }
+        return { ...tx, edge: { ...tx.edge, incarnations } }
+      },
+    }),
+  },
+  {
+    name: 'grants-at-attach',
+    is: 'an attach grants tokens, of which a device never hears when its answer is lost',
+    always: ['wipe'],
+    twin: () => ({
+      attach: (work) => async (deps, deviceId, request) => {
+        const answer = await work(deps, deviceId, request)
+        await deps.store.transaction(async (tx) => {
+          const device = await tx.edge.devices.lock(deviceId)
+          const [before] = (await tx.edge.deviceAccounts.ofDevice(deviceId)).filter(({ unlimited }) => !unlimited)
+          if (device === undefined || before === undefined) return
+          const [pool] = [...(await tx.accounts.lock([before.account])).values()]
+          if (pool === undefined || pool.capTarget === null) return
+          if (pool.charged + pool.grantedOut + 1_000_000n > pool.capTarget) return
+          const { incarnation } = device
+          const zero = { used: 0n, refunded: 0n, returned: 0n, branchUsed: 0n }
+          await tx.edge.deviceAccounts.save([{ ...before, ...zero, incarnation, granted: 1_000_000n }])
+          await tx.accounts.save([{ ...pool, grantedOut: pool.grantedOut + 1_000_000n }])
+        })
+        return answer
+      },
+    }),
+  },
+  {
+    name: 'grant-beyond-the-pool',
+    is: 'a grant is not compared with what the pool has left',
+    always: ['quantity'],
+    twin: () => ({
+      transaction: (tx, database) => {
+        database.pragma('ignore_check_constraints = ON')
+        return {
+          ...tx,
+          accounts: {
+            ...tx.accounts,
+            lock: async (accounts) => generous(await tx.accounts.lock(accounts)),
+            open: async (wanted) => generous(await tx.accounts.open(wanted)),
+            save: (pools) => tx.accounts.save(pools.map(honest)),
+          },
+        }
+      },
+    }),
+  },
+  {
+    name: 'grants-while-learning',
+    is: 'a twin that was restored from a backup goes on granting what it may have granted to somebody already',
+    always: ['twin-restore', 'partition'],
+    without: ['clone', 'restore', 'wipe', 'disk-full', 'revoke', 'hold'],
+    load: { devices: 3, hours: 2, requests: 60 },
+    twin: () => ({
+      transaction: (tx) => ({
+        ...tx,
+        edge: { ...tx.edge, learning: { ...tx.edge.learning, blocked: async () => new Set<string>() } },
+      }),
+    }),
+  },
+  {
+    name: 'bill-branches-again',
+    is: 'entries that two copies have in common are billed for both',
+    always: ['clone', 'restore'],
+    twin: () => ({
+      transaction: (tx, database) => {
+        database.exec('DROP INDEX IF EXISTS entries_one_chain')
+        return {
+          ...tx,
+          edge: {
+            ...tx.edge,
+            entries: {
+              ...tx.edge.entries,
+              hashes: async () => new Set<string>(),
+              append: (entries) =>
+                tx.edge.entries.append(
+                  entries.map((entry) => ({
+                    ...entry,
+                    hash: `${entry.hash.slice(0, 56)}${entry.seq.toString(16).padStart(8, '0')}`,
+                  })),
+                ),
+            },
+          },
+        }
+      },
+    }),
+  },
+]

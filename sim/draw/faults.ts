@@ -1,0 +1,187 @@
+/** Each kind of fault and change, and how one of it is drawn. */
+import type { Mishap } from '../device/journal-thread.ts'
+import { HOUR, type Happening, ITEMS, MINUTE, type PlannedRequest } from '../plan.ts'
+import { CALM, type Weather } from '../world/network.ts'
+import type { Random } from '../world/random.ts'
+
+export type Draw = (random: Random, within: Within) => Happening
+
+export interface Within {
+  readonly devices: number
+  readonly lineItems: number
+  readonly faultsMs: number
+}
+
+const someDevice = (random: Random, { devices }: Within): number => random.whole(0, devices - 1)
+const mishaps: readonly Mishap[] = ['DIES_BEFORE', 'DIES_AFTER']
+const flushMishaps: readonly Mishap[] = ['FLUSH_FAILS_BEFORE', 'FLUSH_FAILS_AFTER']
+const downMs = (random: Random): number => random.spread(500, 30 * MINUTE)
+
+/** Each kind of fault, and how to draw one of it. */
+export const faults = {
+  kill: (random, within) => ({ kind: 'kill', device: someDevice(random, within), downMs: downMs(random) }),
+  'power-cut': (random, within) => ({ kind: 'power-cut', device: someDevice(random, within), downMs: downMs(random) }),
+  stop: (random, within) => ({ kind: 'stop', device: someDevice(random, within), downMs: downMs(random) }),
+  'death-at-write': (random, within) => ({
+    kind: 'trap',
+    device: someDevice(random, within),
+    skip: random.whole(0, 12),
+    mishap: random.pick(mishaps),
+    power: random.chance(0.5),
+    downMs: downMs(random),
+  }),
+  'death-after-answer': (random, within) => ({
+    kind: 'death-after-answer',
+    device: someDevice(random, within),
+    answers: random.whole(1, 4),
+    afterMs: random.whole(0, 4),
+    power: random.chance(0.6),
+    downMs: downMs(random),
+  }),
+  'failed-flush': (random, within) => ({
+    kind: 'trap',
+    device: someDevice(random, within),
+    skip: random.whole(0, 12),
+    mishap: random.pick(flushMishaps),
+    power: false,
+    downMs: downMs(random),
+  }),
+  'disk-full': (random, within) => ({
+    kind: 'disk-full',
+    device: someDevice(random, within),
+    forMs: random.spread(MINUTE, 2 * HOUR),
+  }),
+  'slow-disk': (random, within) => ({
+    kind: 'slow-disk',
+    device: someDevice(random, within),
+    forMs: random.spread(MINUTE, 2 * HOUR),
+  }),
+  weather: (random, within) => ({
+    kind: 'weather',
+    device: someDevice(random, within),
+    forMs: random.spread(MINUTE, within.faultsMs),
+    weather: drawWeather(random),
+  }),
+  partition: (random, within) => {
+    const up = random.chance(0.6)
+    return {
+      kind: 'partition',
+      device: someDevice(random, within),
+      forMs: random.spread(MINUTE, within.faultsMs),
+      up,
+      down: !up || random.chance(0.6),
+    }
+  },
+  'clock-step': (random, within) => ({
+    kind: 'clock-step',
+    device: someDevice(random, within),
+    ms: (random.chance(0.5) ? -1 : 1) * random.spread(MINUTE, 20_000 * HOUR),
+  }),
+  suspend: (random, within) => ({
+    kind: 'suspend',
+    device: someDevice(random, within),
+    forMs: random.spread(MINUTE, 3 * HOUR),
+  }),
+  snapshot: (random, within) => ({ kind: 'snapshot', device: someDevice(random, within) }),
+  restore: (random, within) => ({ kind: 'restore', device: someDevice(random, within) }),
+  clone: (random, within) => ({ kind: 'clone', device: someDevice(random, within) }),
+  wipe: (random, within) => ({ kind: 'wipe', device: someDevice(random, within) }),
+  revoke: (random, within) => ({ kind: 'revoke', device: someDevice(random, within) }),
+  release: (random, within) => ({ kind: 'release', device: someDevice(random, within) }),
+  'twin-down': (random) => ({ kind: 'twin-down', forMs: random.spread(MINUTE, 2 * HOUR) }),
+  'twin-death': (random) => ({
+    kind: 'twin-trap',
+    skip: random.whole(0, 30),
+    when: random.pick(['BEFORE', 'AFTER'] as const),
+    downMs: random.spread(1_000, 20 * MINUTE),
+  }),
+  quantity: (random, within) => ({
+    kind: 'quantity',
+    lineItem: random.whole(0, within.lineItems - 1),
+    quantity: random.spread(5, 2_000),
+  }),
+  allocation: (random, within) => ({
+    kind: 'allocation',
+    lineItem: random.whole(0, within.lineItems - 1),
+    allocation: random.chance(0.2) ? null : random.spread(2, 500),
+  }),
+  limit: (random, within) => ({
+    kind: 'limit',
+    lineItem: random.whole(0, within.lineItems - 1),
+    limit: random.chance(0.3) ? null : random.spread(3, 200),
+  }),
+  end: (random, within) => ({
+    kind: 'end',
+    lineItem: random.whole(0, within.lineItems - 1),
+    inMs: random.spread(10 * MINUTE, 200 * HOUR),
+  }),
+  state: (random, within) => ({
+    kind: 'state',
+    lineItem: random.whole(0, within.lineItems - 1),
+    state: random.pick(['DEPLOYED', 'INACTIVE'] as const),
+  }),
+  rates: (random) => ({ kind: 'rates', inMs: random.spread(1_000, 6 * HOUR), factor: random.pick([0.5, 0.999, 2, 3]) }),
+  'cloud-request': (random) => ({ kind: 'cloud-request', ...drawRequest(random, -1) }),
+  'cloud-session': (random) => ({
+    kind: 'cloud-session',
+    slot: random.whole(0, 3),
+    close: random.chance(0.2),
+    ...drawRequest(random, -1),
+  }),
+  'arrears-cap': (random, within) => ({
+    kind: 'arrears-cap',
+    lineItem: random.whole(0, within.lineItems - 1),
+    cap: random.chance(0.3) ? 0 : random.spread(1, 100),
+  }),
+  hold: (random, within) => ({
+    kind: 'hold',
+    device: someDevice(random, within),
+    order: random.chance(0.08) ? 'TERMINATE' : random.pick(['LOCK', 'UNLOCK'] as const),
+  }),
+  'twin-restore': (random) =>
+    random.chance(0.5) ? { kind: 'twin-backup' } : { kind: 'twin-restore', downMs: random.spread(MINUTE, 20 * MINUTE) },
+  'device-session': (random, within) => ({
+    kind: 'device-session',
+    device: someDevice(random, within),
+    slot: random.whole(0, 1),
+    order: random.pick(['REQUEST', 'REQUEST', 'REQUEST', 'HEARTBEAT', 'HEARTBEAT', 'HALT', 'CLOSE'] as const),
+    ...drawRequest(random, -1),
+  }),
+  'rotate-key': (random, within) => ({
+    kind: 'rotate-key',
+    device: someDevice(random, within),
+    by: random.pick(['TECHNICIAN', 'ADMINISTRATOR'] as const),
+  }),
+  'twin-restore-untold': (random) =>
+    random.chance(0.5)
+      ? { kind: 'twin-backup' }
+      : { kind: 'twin-restore', downMs: random.spread(MINUTE, 20 * MINUTE), untold: true },
+} satisfies Record<string, Draw>
+
+export type FaultKind = keyof typeof faults
+
+export const FAULT_KINDS = Object.keys(faults) as FaultKind[]
+
+export function drawRequest(random: Random, device: number): PlannedRequest {
+  return {
+    item: random.pick(ITEMS),
+    count: random.chance(0.1) ? random.whole(10, 60) : random.whole(1, 5),
+    requester: random.chance(0.5) ? 'ada' : `user-${device}`,
+    gold: random.chance(0.4),
+  }
+}
+
+function drawWeather(random: Random): Weather {
+  const some = (most: number): number => (random.chance(0.5) ? random.fraction() * most : 0)
+  return {
+    ...CALM,
+    requestsLost: some(0.5),
+    answersLost: some(0.7),
+    repeated: some(0.5),
+    delayMax: random.spread(20, 5_000),
+    late: some(0.3),
+    lateMax: random.spread(10_000, 2 * HOUR),
+    oldAnswers: some(0.4),
+    broken: some(0.3),
+  }
+}

@@ -1,0 +1,93 @@
+/** Draws what a seed does: the load of each device, then which kinds of faults there are, then when each of them happens. */
+import { HOUR, type Plan, type PlannedEvent } from '../plan.ts'
+import { Random } from '../world/random.ts'
+import { type Draw, FAULT_KINDS, type FaultKind, type Within, drawRequest, faults } from './faults.ts'
+import { drawSite } from './site.ts'
+
+export interface PlanOptions {
+  readonly devices: number
+  /** Virtual hours with faults. */
+  readonly hours: number
+  /** Requests of each device. */
+  readonly requests: number
+  /** Kinds of faults that are never drawn. */
+  readonly without?: readonly FaultKind[]
+  /** Kinds of faults that are always drawn. */
+  readonly always?: readonly FaultKind[]
+}
+
+export const DEFAULT_OPTIONS: PlanOptions = { devices: 5, hours: 4, requests: 30 }
+
+/** How many of a kind a seed may have, per ten device-hours. */
+const often: Partial<Record<FaultKind, number>> = {
+  'cloud-request': 20,
+  'cloud-session': 12,
+  'death-at-write': 6,
+  'death-after-answer': 6,
+  'device-session': 20,
+}
+const rare: ReadonlySet<FaultKind> = new Set([
+  'revoke',
+  'wipe',
+  'clone',
+  'restore',
+  'end',
+  'twin-restore',
+  'twin-restore-untold',
+])
+
+/** Drawn from a stream of their own: a seed that does not have them is what it is without them. */
+const apart: ReadonlySet<FaultKind> = new Set(['twin-restore-untold'])
+
+/** Drawn by order only. */
+const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
+
+export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
+  const random = new Random(`plan ${seed}`)
+  const faultsMs = options.hours * HOUR
+  const site = drawSite(random.stream('site'), options.devices)
+  const within: Within = { devices: site.devices, lineItems: site.lineItems.length, faultsMs }
+  const events: PlannedEvent[] = []
+
+  const load = random.stream('load')
+  for (let device = 0; device < site.devices; device += 1) {
+    // Devices differ: some are busy, some are nearly idle.
+    const requests = Math.max(1, Math.round(options.requests * load.pick([0.1, 0.5, 1, 1, 2])))
+    const inBursts = load.chance(0.6)
+    // Blocks are reserved only for accounts that are spent from in a hurry.
+    const gapMax = load.pick([30, 500])
+    let request = drawRequest(load, device)
+    for (let n = 0, at = 0; n < requests; n += 1) {
+      const sameBurst = inBursts && load.chance(0.85)
+      at = sameBurst ? at + load.whole(0, gapMax) : load.whole(0, faultsMs)
+      if (!sameBurst || load.chance(0.2)) request = drawRequest(load, device)
+      const session = load.chance(0.5) ? load.whole(0, 2) : null
+      events.push({ at: at % faultsMs, what: { kind: 'request', device, session, ...request } })
+    }
+  }
+
+  const swarm = random.stream('swarm')
+  const chosen = FAULT_KINDS.filter((kind) => {
+    const likely = rare.has(kind) ? 0.25 : 0.5
+    const drawn = apart.has(kind)
+      ? random.stream(`swarm ${kind}`).chance(0.15)
+      : !ordered.has(kind) && swarm.chance(likely)
+    if (options.without?.includes(kind) === true) return false
+    return drawn || options.always?.includes(kind) === true
+  })
+  for (const kind of chosen) {
+    const stream = random.stream(kind)
+    const most = rare.has(kind) ? 3 : Math.max(2, ((often[kind] ?? 3) * site.devices * options.hours) / 10)
+    const count = Math.round(stream.spread(1, most))
+    const draw: Draw = faults[kind]
+    for (let n = 0; n < count; n += 1) events.push({ at: stream.whole(0, faultsMs), what: draw(stream, within) })
+  }
+  // A restore needs something to restore.
+  if (chosen.includes('restore') && !chosen.includes('snapshot')) {
+    const stream = random.stream('snapshots')
+    for (let device = 0; device < site.devices; device += 1) {
+      events.push({ at: stream.whole(0, faultsMs / 2), what: { kind: 'snapshot', device } })
+    }
+  }
+  return { seed, site, faultsMs, events: events.toSorted((a, b) => a.at - b.at) }
+}

@@ -1,0 +1,41 @@
+/** How a site is drawn: its rules, its terms and its devices. */
+import { BEGIN, HOUR, type LineItemPlan, MINUTE, type SitePlan } from '../plan.ts'
+import type { Random } from '../world/random.ts'
+
+export function drawSite(random: Random, devices: number): SitePlan {
+  const terms = random.stream('terms')
+  const scarce = random.chance(0.5)
+  const lineItems = Array.from({ length: random.whole(1, 3) }, (_, index): LineItemPlan => ({
+    id: `ACT-${index + 1}`,
+    quantity: scarce ? random.spread(5, 150) : random.spread(100, 5_000),
+    overdraft: random.chance(0.08) ? 'UNLIMITED' : random.chance(0.3) ? random.whole(1, 20) : 0,
+    daily: random.chance(0.35),
+    // The day of a line item turns during the run.
+    startsAt: BEGIN - random.whole(20, 23) * HOUR,
+    endsAt: BEGIN + (30 + index) * 24 * HOUR,
+    goldAllocation: random.chance(0.5) ? random.spread(3, 200) : null,
+    limit: random.chance(0.3) ? random.spread(5, 100) : null,
+    arrearsCap: terms.chance(0.25) ? terms.spread(1, 100) : 0,
+  }))
+  return {
+    devices,
+    lineItems,
+    grantLifetimeMs: random.spread(20 * MINUTE, 7 * 24 * HOUR),
+    grantHorizonMs: random.spread(10 * MINUTE, 24 * HOUR),
+    policyUsableMs: random.spread(2 * HOUR, 30 * 24 * HOUR),
+    syncEveryMs: random.spread(3 * MINUTE, 20 * MINUTE),
+    startingGrant: random.spread(1, 100),
+    batch: random.spread(1, 100),
+    backoffMaxMs: random.spread(20_000, 5 * MINUTE),
+    returnOnStop: random.chance(0.4),
+    undecidedClock: random.pick(['allow', 'refuse'] as const),
+    noRtc: Array.from({ length: devices }, () => random.chance(0.3)),
+    driftPpm: Array.from({ length: devices }, () => (random.chance(0.5) ? random.whole(-150, 150) : 0)),
+    reserved: Array.from({ length: devices }, () => random.chance(0.4)),
+    blockMax: random.spread(1, 50),
+    settleAfterMs: terms.chance(0.4) ? terms.spread(20 * MINUTE, 4 * HOUR) : 30 * 24 * HOUR,
+    settleAs: terms.chance(0.7) ? 'CHARGED' : 'RELEASED',
+    sessionIntervalMs: terms.spread(10 * MINUTE, HOUR),
+    wallErrorMs: Array.from({ length: devices }, () => (random.chance(0.3) ? random.whole(-40, 40) * HOUR : 0)),
+  }
+}

@@ -1,0 +1,58 @@
+/** Backups of the twin, and what it means to put one in the place of its database. */
+import { type RulesKnown, ownerOf } from '../audit/records.ts'
+import type { Devices } from './devices.ts'
+import type { Load } from './load.ts'
+import type { Rules, RulesMade } from './rules.ts'
+import type { Stage } from './stage.ts'
+
+/** A backup of the twin, with the rules and sessions that it knows. */
+interface Backup {
+  readonly image: Buffer
+  readonly made: RulesMade
+  readonly sessions: ReadonlyMap<number, string>
+  readonly known: RulesKnown
+}
+
+export class Backups {
+  readonly #stage: Stage
+  readonly #devices: Devices
+  readonly #rules: Rules
+  readonly #load: Load
+  #backup: Backup | null = null
+  /** When the twin was last put back to a backup. */
+  restoredAt: number | null = null
+
+  constructor(stage: Stage, devices: Devices, rules: Rules, load: Load) {
+    this.#stage = stage
+    this.#devices = devices
+    this.#rules = rules
+    this.#load = load
+  }
+
+  /** Only of a twin that knows all devices: one that it does not know could not even sign in again. */
+  make(): void {
+    const owners = this.#devices.hands.map(([machine]) => machine && ownerOf(machine.parts.disk.database).deviceId)
+    if (owners.includes(null)) return
+    this.#stage.fault('twin-backup')
+    this.#backup = {
+      image: this.#stage.twin.backup(),
+      made: this.#rules.made(),
+      sessions: new Map(this.#load.sessions),
+      known: this.#stage.auditor.rulesKnown(),
+    }
+  }
+
+  restore(downMs: number, told: boolean): void {
+    const { auditor, twin, time } = this.#stage
+    if (this.#backup === null) return
+    const { image, made, sessions, known } = this.#backup
+    this.#stage.fault(told ? 'twin-restore' : 'twin-restore, untold')
+    this.restoredAt = time.now
+    const before = twin.backup()
+    this.#rules.putBack(made)
+    this.#load.sessions.clear()
+    for (const [slot, id] of sessions) this.#load.sessions.set(slot, id)
+    twin.restore(image, downMs, told)
+    auditor.twinRestored(before, twin.database, known, this.#devices.machines, told)
+  }
+}

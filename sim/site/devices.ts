@@ -1,0 +1,277 @@
+/** The devices of a site with their owner and their administrator: what befalls them, and the copies that are made of them. */
+import { releaseDevice, revokeDevice, rotateDeviceKey } from '../../src/cloud/app/edge/devices.ts'
+import { holdDevice } from '../../src/cloud/app/edge/hold-device.ts'
+import { agentOptions, type AgentSettings } from '../../src/agent/settings.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import { loadSettings } from '../../src/settings/load.ts'
+import { Secret } from '../../src/settings/option.ts'
+import { ownerOf } from '../audit/records.ts'
+import { Violation, wordsOf } from '../audit/violation.ts'
+import { SOUND_DEVICE } from '../defects/device-defects.ts'
+import { Disk } from '../device/disk.ts'
+import { MachineKeys } from '../device/machine-keys.ts'
+import { Machine } from '../device/machine.ts'
+import type { Happening, Plan } from '../plan.ts'
+import { Network } from '../world/network.ts'
+import type { Stage } from './stage.ts'
+
+type OfDevices =
+  | 'kill'
+  | 'power-cut'
+  | 'stop'
+  | 'trap'
+  | 'death-after-answer'
+  | 'disk-full'
+  | 'slow-disk'
+  | 'suspend'
+  | 'weather'
+  | 'partition'
+  | 'clock-step'
+  | 'snapshot'
+  | 'restore'
+  | 'clone'
+  | 'wipe'
+  | 'revoke'
+  | 'release'
+  | 'rotate-key'
+  | 'hold'
+
+let settingsOfAll: AgentSettings | undefined
+
+export class Devices {
+  readonly #stage: Stage
+  readonly machines: Machine[] = []
+  /** Machines by the device of the plan: the first, and its copies. */
+  readonly hands: Machine[][] = []
+  readonly #snapshots = new Map<number, Buffer>()
+  decisions = 0
+  syncs = 0
+  /** There are no more faults to count. */
+  isCalm = false
+
+  constructor(stage: Stage) {
+    this.#stage = stage
+  }
+
+  /** Puts up the next device of the plan. */
+  add(token: string): void {
+    const device = this.hands.length
+    const machine = this.#machine(`dev-${device}`, device, new Disk(), token)
+    this.hands.push([machine])
+    machine.start()
+  }
+
+  close(): void {
+    for (const { parts } of this.machines) parts.disk.close()
+  }
+
+  happen(what: Extract<Happening, { kind: OfDevices }>): void {
+    switch (what.kind) {
+      case 'kill':
+        this.first(what.device).kill(what.downMs)
+        break
+      case 'power-cut':
+        this.first(what.device).cutPower(what.downMs)
+        break
+      case 'stop':
+        this.first(what.device).stop(what.downMs)
+        break
+      case 'trap':
+        this.first(what.device).traps.push({ ...what })
+        return
+      case 'death-after-answer':
+        this.first(what.device).afterAnswer = { ...what }
+        return
+      case 'disk-full':
+        this.#stage.auditor.facts.wereFull.add(this.first(what.device).name)
+        this.#forATime(what.forMs, this.first(what.device), (machine, on) => {
+          machine.parts.disk.full = on
+        })
+        break
+      case 'slow-disk':
+        this.#forATime(what.forMs, this.first(what.device), (machine, on) => {
+          machine.diskLatencyMax = on ? 2_000 : 2
+        })
+        break
+      case 'suspend':
+        this.first(what.device).suspend(what.forMs)
+        break
+      case 'weather':
+        this.#forATime(what.forMs, this.first(what.device), ({ parts: { network } }, on) => {
+          if (on) network.weather = what.weather
+          else network.heal()
+        })
+        break
+      case 'partition':
+        this.#forATime(what.forMs, this.first(what.device), ({ parts: { network } }, on) => {
+          network.cutUp = on && what.up
+          network.cutDown = on && what.down
+        })
+        break
+      case 'clock-step':
+        this.first(what.device).stepClock(what.ms)
+        break
+      case 'snapshot':
+        this.#snapshots.set(what.device, this.first(what.device).parts.disk.image())
+        break
+      case 'restore':
+        if (!this.#restore(what.device)) return
+        break
+      case 'clone':
+        this.#clone(what.device)
+        break
+      case 'wipe': {
+        const machine = this.first(what.device)
+        this.#stage.auditor.devices.wiped(machine)
+        machine.kill(5_000)
+        machine.parts.disk.wipe()
+        break
+      }
+      case 'revoke':
+      case 'release': {
+        const { deviceId } = ownerOf(this.first(what.device).parts.disk.database)
+        if (deviceId === null) return
+        this.#stage.byTwin(async (twin) => {
+          this.#stage.fault(what.kind)
+          await (what.kind === 'revoke' ? revokeDevice : releaseDevice)(twin, deviceId, 'administrator')
+          if (what.kind === 'revoke') this.#stage.auditor.devices.revoked(deviceId)
+        })
+        return
+      }
+      case 'rotate-key': {
+        const machine = this.first(what.device)
+        const { deviceId } = ownerOf(machine.parts.disk.database)
+        if (deviceId === null) return
+        if (what.by === 'TECHNICIAN') {
+          // Whoever is stopping, or cannot write, says so.
+          machine.agent?.link.rotateKey().catch((error: unknown) => {
+            if (!(error instanceof CodedError)) machine.parts.onViolation(new Violation('ASSERTION', wordsOf(error)))
+          })
+          break
+        }
+        this.#stage.byTwin(async (twin) => {
+          this.#stage.fault(what.kind)
+          await rotateDeviceKey(twin, deviceId, 'administrator')
+        })
+        return
+      }
+      case 'hold':
+        this.hold(what.device, what.order)
+        return
+    }
+    this.#stage.fault(what.kind)
+  }
+
+  #machine(name: string, device: number, disk: Disk, token: string): Machine {
+    const { site } = this.#stage.plan
+    const random = this.#stage.random.stream(name)
+    const note = (what: string): void => this.#stage.trace.note(name, what)
+    const onFault = (kind: string): void => this.#stage.fault(kind)
+    const machine = new Machine({
+      name,
+      scheduler: this.#stage.time,
+      random,
+      settings: settingsFor(this.#stage.plan, device, token),
+      keys: new MachineKeys(`device ${device}`),
+      disk,
+      network: new Network({
+        scheduler: this.#stage.time,
+        random: random.stream('network'),
+        deliver: (request) => this.#stage.twin.answer(request),
+        note,
+        onFault,
+      }),
+      defects: { ...SOUND_DEVICE, ...this.#stage.defect?.device?.() },
+      note,
+      onTaken: (taker, call, answer) => {
+        this.#stage.trace.note(
+          name,
+          `${call.call} ${answer.ok ? 'done' : (answer.failure.code ?? answer.failure.message)}`,
+        )
+        if (answer.ok && call.call === 'append') this.decisions += call.batch.bodies.length
+        if (answer.ok && call.call === 'acknowledge') this.syncs += 1
+        this.#stage.judge(() => this.#stage.auditor.devices.taken(taker, call, answer, this.#stage.twin.database))
+      },
+      onLogged: (logger, entries) =>
+        this.#stage.judge(() =>
+          this.#stage.auditor.entries.logged(
+            logger,
+            entries.map(({ body }) => body),
+            this.#stage.twin.database,
+          ),
+        ),
+      onRetracted: (logger, from) => this.#stage.judge(() => this.#stage.auditor.entries.retracted(logger, from)),
+      onPowerCut: (cut) => this.#stage.auditor.entries.powerCut(cut),
+      onViolation: (violation) => this.#stage.violate(violation),
+      onFault,
+    })
+    machine.noRtc = site.noRtc[device] ?? false
+    machine.driftPpm = site.driftPpm[device] ?? 0
+    machine.stepClock(site.wallErrorMs[device] ?? 0)
+    this.machines.push(machine)
+    return machine
+  }
+
+  first(device: number): Machine {
+    const machine = this.hands[device]?.[0]
+    if (machine === undefined) throw new Error('the plan names a device of the site')
+    return machine
+  }
+
+  #forATime(ms: number, machine: Machine, set: (machine: Machine, on: boolean) => void): void {
+    set(machine, true)
+    this.#stage.time.at(this.#stage.time.now + ms, () => set(machine, false))
+  }
+
+  #restore(device: number): boolean {
+    const image = this.#snapshots.get(device)
+    if (image === undefined) return false
+    const machine = this.first(device)
+    machine.kill(5_000)
+    machine.parts.disk.put(image)
+    this.#stage.auditor.devices.duplicated(machine, machine)
+    return true
+  }
+
+  #clone(device: number): void {
+    const original = this.first(device)
+    const hands = this.hands[device] ?? []
+    if (hands.length > 2) return
+    const token = original.parts.settings.enrollment.token?.reveal() ?? ''
+    const copy = this.#machine(
+      `dev-${device}${'abc'[hands.length] ?? ''}`,
+      device,
+      new Disk(original.parts.disk.image()),
+      token,
+    )
+    hands.push(copy)
+    this.#stage.auditor.devices.duplicated(copy, original)
+    // The disk of a copy begins in a board that is switched on with it.
+    copy.cutPower(1_000)
+  }
+
+  hold(device: number, order: 'LOCK' | 'UNLOCK' | 'TERMINATE'): void {
+    const { deviceId } = ownerOf(this.first(device).parts.disk.database)
+    if (deviceId === null) return
+    this.#stage.byTwin(async (twin) => {
+      const { store, now } = twin
+      const sessions = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
+      if (!this.isCalm) this.#stage.fault(order.toLowerCase())
+      if (order === 'TERMINATE') this.#stage.auditor.facts.terminated.add(deviceId)
+      await holdDevice({ store, sessions, now }, deviceId, order, 'administrator')
+    })
+  }
+}
+
+function settingsFor({ site }: Plan, device: number, token: string): AgentSettings {
+  settingsOfAll ??= loadSettings(agentOptions, { file: null, env: {}, flags: {}, readText: () => '' })
+  const { sync, grants, reserve } = settingsOfAll
+  return {
+    ...settingsOfAll,
+    durability: site.reserved[device] === true ? 'reserved' : 'durable',
+    reserve: { ...reserve, blockMax: site.blockMax },
+    enrollment: { token: new Secret(token) },
+    sync: { ...sync, interval: site.syncEveryMs, batch: site.batch, backoffMax: site.backoffMaxMs },
+    grants: { ...grants, starting: site.startingGrant, returnOnStop: site.returnOnStop },
+  }
+}

@@ -1,0 +1,204 @@
+/** What is asked for: by applications on devices and of their agents' sessions, and by clients of the twin. */
+import { closeSession, openSession, requestInSession } from '../../src/cloud/app/session-life.ts'
+import { parseDecimal } from '../../src/core/amount.ts'
+import type { AccessRequest } from '../../src/core/decision.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import { Violation } from '../audit/violation.ts'
+import { Application } from '../device/application.ts'
+import type { Machine } from '../device/machine.ts'
+import type { Happening, PlannedRequest } from '../plan.ts'
+import type { TwinProcess } from '../twin/twin-process.ts'
+import type { Devices } from './devices.ts'
+import type { Rules } from './rules.ts'
+import type { Stage } from './stage.ts'
+
+type OfLoad = 'request' | 'cloud-request' | 'cloud-session' | 'device-session'
+
+export class Load {
+  readonly #stage: Stage
+  readonly #devices: Devices
+  readonly #rules: Rules
+  readonly #applications = new Map<string, Application>()
+  /** Sessions at the twin, by slot. */
+  readonly sessions = new Map<number, string>()
+  /** Sessions on the devices, by device and slot. */
+  readonly #deviceSessions = new Map<string, string>()
+  #turn = 0
+
+  constructor(stage: Stage, devices: Devices, rules: Rules) {
+    this.#stage = stage
+    this.#devices = devices
+    this.#rules = rules
+  }
+
+  happen(what: Extract<Happening, { kind: OfLoad }>): void {
+    switch (what.kind) {
+      case 'request':
+        this.#request(what)
+        return
+      case 'cloud-request':
+        this.#stage.byTwin((twin) => this.#cloudRequest(twin, what))
+        return
+      case 'cloud-session':
+        this.#stage.byTwin((twin) => this.#cloudSession(twin, what))
+        return
+      case 'device-session':
+        this.#deviceSession(what)
+        return
+    }
+  }
+
+  #request(what: Extract<Happening, { kind: 'request' }>): void {
+    const hands = (this.#devices.hands[what.device] ?? []).filter(({ isRetired }) => !isRetired)
+    this.#turn += 1
+    const machine = hands[this.#turn % Math.max(1, hands.length)]
+    if (machine === undefined) return
+    const name = `${machine.name} ${what.session ?? 'none'}`
+    let application = this.#applications.get(name)
+    if (application === undefined) {
+      application = new Application({
+        scheduler: this.#stage.time,
+        random: this.#stage.random.stream(name),
+        auditor: this.#stage.auditor,
+        machine,
+        instanceId: this.#rules.instanceId,
+        session: what.session === null ? null : `app-${what.session}`,
+        onOutcome: (outcome) => this.#stage.outcome(outcome),
+      })
+      this.#applications.set(name, application)
+    }
+    application.request(what)
+  }
+
+  #deviceSession(what: Extract<Happening, { kind: 'device-session' }>): void {
+    const machine = this.#devices.first(what.device)
+    const sessions = machine.sessions()
+    if (sessions === undefined) return
+    const name = `${machine.name} ${what.slot}`
+    const belongs = (): void => undefined
+    const begin = async (): Promise<string> => {
+      const opened = await sessions.open({
+        instanceId: this.#rules.instanceId,
+        owner: null,
+        bound: false,
+        repeat: null,
+      })
+      if (!opened.operable) throw new Error('a session that was just opened takes requests')
+      const { sessionId: id } = JSON.parse(opened.body) as { readonly sessionId: string }
+      this.#deviceSessions.set(name, id)
+      return id
+    }
+    const ask = async (): Promise<string> => {
+      const sessionId = this.#deviceSessions.get(name) ?? (await begin())
+      if (what.order === 'CLOSE') {
+        this.#deviceSessions.delete(name)
+        await sessions.close(sessionId, belongs, null)
+        return 'closed'
+      }
+      if (what.order === 'HEARTBEAT') {
+        const { operable } = await sessions.heartbeat(sessionId, belongs)
+        return operable ? 'kept alive' : 'over'
+      }
+      const request = what.order === 'HALT' ? { ...requestOf(what), items: [] } : requestOf(what)
+      const answer = await sessions.request({
+        apiVersion: 'v1.1',
+        sessionId,
+        request,
+        metaData: request.items.map(() => undefined),
+        rollbackOnDeny: what.count % 2 === 0,
+        belongs,
+        repeat: null,
+      })
+      if (!answer.operable) {
+        this.#deviceSessions.delete(name)
+        return 'over'
+      }
+      // The answer to a halt names the refund.
+      if (what.order === 'REQUEST') this.#heardInSession(machine, answer.body)
+      return 'asked'
+    }
+    const process = machine.agent
+    ask().then(
+      (outcome) => this.#stage.outcome(`session on the device: ${outcome}`),
+      (error: unknown) => {
+        if (!(error instanceof CodedError)) {
+          if (machine.agent === process)
+            this.#stage.violate(new Violation('ASSERTION', `a session fails: ${String(error)}`))
+          return
+        }
+        if (error.code === 'NOT_FOUND') this.#deviceSessions.delete(name)
+        this.#stage.outcome(`session on the device: ${error.code}`)
+      },
+    )
+  }
+
+  /** An application in a session was told. */
+  #heardInSession(machine: Machine, body: string): void {
+    const { correlationId, requestedItems } = JSON.parse(body) as {
+      readonly correlationId: string
+      readonly requestedItems: readonly { readonly totalTokensCharged: number }[]
+    }
+    const tokens = requestedItems.reduce(
+      (sum, { totalTokensCharged }) => sum + BigInt(Math.round(totalTokensCharged * 1_000_000)),
+      0n,
+    )
+    this.#stage.judge(() => this.#stage.auditor.entries.acknowledged(null, correlationId, tokens, machine))
+  }
+
+  async #cloudRequest({ desk, newId, now }: TwinProcess, what: PlannedRequest): Promise<void> {
+    const correlationId = newId()
+    const order = { instanceId: this.#rules.instanceId, correlationId, request: requestOf(what), metaData: [null] }
+    const decision = await desk.request(order, now())
+    const tokens = decision.items.reduce(
+      (sum, item) =>
+        sum + (item.outcome === 'GRANTED' ? item.parts.reduce((all, { charged }) => all + charged, 0n) : 0n),
+      0n,
+    )
+    this.#stage.outcome(tokens > 0n ? 'granted by the twin' : 'refused by the twin')
+    this.#stage.auditor.bill.charged(correlationId, tokens)
+    this.#stage.auditor.bill.settleDirect(correlationId)
+  }
+
+  async #cloudSession(
+    twin: TwinProcess,
+    { slot, close, ...what }: Extract<Happening, { kind: 'cloud-session' }>,
+  ): Promise<void> {
+    const parts = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
+    const now = twin.now()
+    const sessionId = this.sessions.get(slot)
+    if (sessionId === undefined) {
+      const { id } = await openSession(
+        parts,
+        { instanceId: this.#rules.instanceId, deviceId: null, opening: null },
+        now,
+      )
+      this.sessions.set(slot, id)
+      return
+    }
+    const belongs = (): void => undefined
+    this.sessions.delete(slot)
+    if (close) {
+      await closeSession(parts, sessionId, belongs, now)
+      return
+    }
+    const order = {
+      sessionId,
+      correlationId: twin.newId(),
+      request: requestOf(what),
+      metaData: [null],
+      rollbackOnDeny: true,
+    }
+    const answer = await requestInSession(parts, order, belongs, now)
+    if (answer.operable) this.sessions.set(slot, sessionId)
+    this.#stage.outcome('asked in a session of the twin')
+  }
+}
+
+function requestOf({ item, count, requester, gold }: PlannedRequest): AccessRequest {
+  const decimal = parseDecimal(count)
+  if (decimal === undefined) throw new Error('a count is a decimal')
+  return {
+    requester: { type: 'user', value: requester, dictionary: gold ? { tier: 'gold' } : {} },
+    items: [{ name: item, version: '', count: decimal }],
+  }
+}

@@ -1,0 +1,107 @@
+/** The end of a run: the faults stop, and within a while every device is attached, connected and up to date. */
+import { query } from '../audit/query.ts'
+import { ownerOf } from '../audit/records.ts'
+import { Violation } from '../audit/violation.ts'
+import type { Machine } from '../device/machine.ts'
+import { CALM_MS } from '../plan.ts'
+import type { Backups } from './backups.ts'
+import type { Devices } from './devices.ts'
+import type { Rules } from './rules.ts'
+import type { Stage } from './stage.ts'
+
+/** How long a moment may be awaited in which no device is in the middle of a sync. */
+const PATIENCE_MS = 15 * 60_000
+
+/** Rest that lasts so long is rest, ms. */
+const REST_MS = 5 * 60_000
+
+const LOOK_EVERY_MS = 60_000
+
+export class Rest {
+  readonly #stage: Stage
+  readonly #devices: Devices
+  readonly #rules: Rules
+  readonly #backups: Backups
+
+  constructor(stage: Stage, devices: Devices, rules: Rules, backups: Backups) {
+    this.#stage = stage
+    this.#devices = devices
+    this.#rules = rules
+    this.#backups = backups
+  }
+
+  #hasFailed(): boolean {
+    return this.#stage.violation !== null
+  }
+
+  /** The faults stop: copies are put away, and everything must come to rest. */
+  async come(): Promise<void> {
+    if (this.#hasFailed()) return
+    this.#stage.trace.note('plan', 'the faults stop')
+    this.#devices.isCalm = true
+    this.#stage.twin.calmDown()
+    for (const machine of this.#devices.machines) machine.calmDown()
+    for (let device = 0; device < this.#devices.hands.length; device += 1) this.#devices.hold(device, 'UNLOCK')
+    const copies = this.#devices.hands.flatMap(([, ...hands]) => hands)
+    if (copies.length > 0) {
+      // Two machines with one identity fence each other for as long as both run.
+      await this.#stage.until(this.#stage.time.now + CALM_MS)
+      for (const copy of copies) {
+        copy.retire()
+        this.#stage.auditor.devices.discarded(copy)
+      }
+    }
+    // After that, they may have to wait for the hour in which they may not attach any more.
+    const end = this.#stage.time.now + CALM_MS + (copies.length > 0 ? 60 * 60_000 : 0)
+    const machines = this.#devices.hands.flatMap(([machine]) => (machine === undefined ? [] : [machine]))
+    const restless = (): string | undefined =>
+      machines.map((one) => this.#restlessness(one)).find((why) => why !== null) ?? undefined
+    // A copy of the last message may be late: rest that has lasted a while is rest.
+    for (let atRest = 0; !this.#hasFailed() && atRest < REST_MS && this.#stage.time.now < end;) {
+      await this.#stage.until(Math.min(end, this.#stage.time.now + LOOK_EVERY_MS))
+      if (!this.#rules.hasEnteredAgain && machines.some(isDisbelieved)) this.#rules.enterAgain()
+      atRest = restless() === undefined ? atRest + LOOK_EVERY_MS : 0
+    }
+    // One of them may be in the middle of a sync.
+    while (!this.#hasFailed() && restless() !== undefined && this.#stage.time.next <= end + PATIENCE_MS) {
+      await this.#stage.step()
+    }
+    if (this.#hasFailed()) return
+    const why = restless()
+    if (why === undefined) this.#stage.judge(() => this.#stage.auditor.checkAtRest(this.#stage.twin.database, machines))
+    else this.#stage.violate(new Violation('LIVENESS', why))
+  }
+
+  /** What keeps a device from being at rest; null when nothing does. */
+  #restlessness(machine: Machine): string | null {
+    const { deviceId } = ownerOf(machine.parts.disk.database)
+    if (deviceId !== null && this.#stage.auditor.facts.revoked.has(deviceId)) return null
+    const isTerminated = deviceId !== null && this.#stage.auditor.facts.terminated.has(deviceId)
+    const status = machine.agent?.link.status()
+    if (status === undefined) return `the agent of ${machine.name} does not run`
+    const { backlog, unacknowledgedSeq, fenced, incarnation, connected, policies, conditions } = status
+    const behind = policies.filter(({ applied, newest }) => applied === 0 || applied !== newest)
+    const owes = backlog > 0 || unacknowledgedSeq !== null
+    if (!isTerminated && this.#backups.restoredAt !== null && !this.#hasSynced(deviceId, this.#backups.restoredAt)) {
+      return `${machine.name} has not synced since the twin was restored`
+    }
+    const isDown = !isTerminated && (fenced || incarnation === 0 || !connected || behind.length > 0)
+    if (owes || isDown) {
+      const state = { backlog, unacknowledgedSeq, fenced, incarnation, connected, behind, conditions }
+      return `${machine.name} does not come to rest: ${JSON.stringify(state)}`
+    }
+    return null
+  }
+
+  /** A restored twin does not know what a device has to tell again before it speaks. */
+  #hasSynced(deviceId: string | null, since: number): boolean {
+    const row = query(this.#stage.twin.database, 'SELECT last_sync_at FROM devices WHERE id = ?').get(deviceId) as
+      { last_sync_at: bigint | null } | undefined
+    return Number(row?.last_sync_at ?? -1) >= since
+  }
+}
+
+/** A restored twin waits for its administrator. */
+function isDisbelieved({ agent }: Machine): boolean {
+  return agent?.link.status().conditions.some(({ code }) => code === 'GRANTS_FORGOTTEN') === true
+}

@@ -1,0 +1,131 @@
+/** What all parts of a run share: time, chance, the twin, the auditor, and the counts of what has happened. */
+import { Auditor } from '../audit/auditor.ts'
+import { Violation } from '../audit/violation.ts'
+import type { Defect } from '../defects/defects.ts'
+import { SOUND_TWIN } from '../defects/twin-defects.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import { BEGIN, type Plan } from '../plan.ts'
+import { Twin } from '../twin/twin.ts'
+import type { TwinProcess } from '../twin/twin-process.ts'
+import { Random } from '../world/random.ts'
+import { VirtualTime, rest } from '../world/scheduler.ts'
+import { keyPair } from '../world/signatures.ts'
+import { Trace } from '../world/trace.ts'
+
+/** Micro-tokens of a whole token. */
+export const MICRO = 1_000_000n
+
+export class Stage {
+  readonly plan: Plan
+  readonly time = new VirtualTime(BEGIN)
+  readonly random: Random
+  readonly trace: Trace
+  readonly auditor = new Auditor(() => this.time.now)
+  readonly twin: Twin
+  readonly defect: Defect | null
+  readonly faults = new Map<string, number>()
+  readonly outcomes = new Map<string, number>()
+  violation: Violation | null = null
+  violatedAt = 0
+  steps = 0
+  #dirty = false
+
+  constructor(plan: Plan, keepTrace: boolean, defect: Defect | null) {
+    this.plan = plan
+    this.defect = defect
+    this.random = new Random(`run ${plan.seed}`)
+    this.trace = new Trace(() => this.time.now, keepTrace)
+    const { site } = plan
+    const { grantLifetimeMs, grantHorizonMs, policyUsableMs, syncEveryMs, undecidedClock } = site
+    this.twin = new Twin({
+      scheduler: this.time,
+      random: this.random.stream('twin'),
+      key: keyPair('twin'),
+      terms: {
+        grantLifetimeMs,
+        grantHorizonMs,
+        policyUsableMs,
+        syncEveryMs,
+        receiptMarginMs: 7 * 86_400_000,
+        attachesMax: 12,
+        sessionIntervalMs: site.sessionIntervalMs,
+      },
+      settlement: { afterMs: site.settleAfterMs, as: site.settleAs },
+      undecidedClock,
+      defects: { ...SOUND_TWIN, ...defect?.twin?.() },
+      note: (what) => this.trace.note('twin', what),
+      onCommit: () => {
+        this.#dirty = true
+      },
+      onViolation: (violation) => this.violate(violation),
+      onFault: (kind) => this.fault(kind),
+    })
+  }
+
+  async until(end: number): Promise<void> {
+    while (this.violation === null && this.time.next <= end) await this.step()
+    this.time.pass(end)
+  }
+
+  async step(): Promise<void> {
+    this.time.step()
+    await this.settle()
+  }
+
+  /** Everything that was set off comes to rest, and the auditor looks. */
+  async settle(): Promise<void> {
+    this.steps += 1
+    await rest(() => this.twin.busy)
+    if (!this.#dirty || this.violation !== null) return
+    this.#dirty = false
+    this.judge(() => this.auditor.check(this.twin.database))
+  }
+
+  judge(look: () => void): void {
+    try {
+      look()
+    } catch (error) {
+      if (!(error instanceof Violation)) throw error
+      this.violate(error)
+    }
+  }
+
+  violate(violation: Violation): void {
+    if (this.violation !== null) return
+    this.violation = violation
+    this.violatedAt = this.time.now
+    this.trace.note('auditor', `${violation.invariant}: ${violation.message}`)
+  }
+
+  /** Something that the twin does by itself, or an administrator at it; nothing while it is down. */
+  byTwin(work: (twin: TwinProcess) => Promise<void>): void {
+    const { process: twin } = this.twin
+    if (twin === null) return
+    this.twin
+      .run(twin, () => work(twin))
+      .catch((error: unknown) => {
+        if (!(error instanceof CodedError)) throw error
+        this.trace.note('twin', `refuses ${error.code}`)
+      })
+  }
+
+  /** Counts a fault, or a change of the rules. */
+  fault(name: string): void {
+    count(this.faults, name)
+  }
+
+  /** Counts what becomes true later, while there are faults. */
+  faultIn(name: string, inMs: number): void {
+    const at = this.time.now + inMs
+    if (at < BEGIN + this.plan.faultsMs) this.time.at(at, () => this.fault(name))
+  }
+
+  /** Counts what an application has heard. */
+  outcome(name: string): void {
+    count(this.outcomes, name)
+  }
+}
+
+function count(counts: Map<string, number>, name: string): void {
+  counts.set(name, (counts.get(name) ?? 0) + 1)
+}
