@@ -5,7 +5,7 @@
  */
 import type { HttpAnswer, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
 import { ALONE, type Sql } from '../../src/cloud/adapters/sql/sql.ts'
-import { readerOf, transactionOf } from '../../src/cloud/adapters/sql/transaction.ts'
+import { readerOf, runWork } from '../../src/cloud/adapters/sql/transaction.ts'
 import type { Database } from '../../src/cloud/adapters/sqlite/database.ts'
 import { inOneHand } from '../../src/cloud/adapters/sqlite/dialect.ts'
 import { GroupCommit } from '../../src/cloud/adapters/sqlite/group-commit.ts'
@@ -19,7 +19,7 @@ import { Policies } from '../../src/cloud/app/load-policy.ts'
 import { carryOnCalendar } from '../../src/cloud/app/raise-policy.ts'
 import { AccessDesk } from '../../src/cloud/app/request-access.ts'
 import { sweepNextSession } from '../../src/cloud/app/session-life.ts'
-import type { Store } from '../../src/cloud/app/store.ts'
+import type { Store, Transaction } from '../../src/cloud/app/store.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { Violation, wordsOf } from '../audit/violation.ts'
 import { query } from '../audit/query.ts'
@@ -224,9 +224,9 @@ export class Twin {
       transaction: (work) =>
         counted(() => {
           const written = { outbox: false }
-          const tx = transactionOf(sql, () => (written.outbox = true))
+          const run = (tx: Transaction) => work(this.parts.defects.transaction(tx, database))
           return commits.run(
-            () => work(this.parts.defects.transaction(tx, database)),
+            () => runWork(sql, run, () => (written.outbox = true)),
             () => written.outbox,
           )
         }),

@@ -4,12 +4,12 @@
  * a decision rests on are locked before they are read (`lock`, `open`, `hold`), and always in one order, so that no two
  * transactions wait for each other in a circle:
  *
- *   1 a device (its incarnations, entries and accounts are written under its lock)
+ *   1 a device (its incarnations, entries and what it holds of accounts are written under its lock)
  *   2 sessions, by id
  *   3 the rules: of all instances, then of each, by id; shared or alone from the start, never first one and then the other
  *   4 accounts: those of line items first, then by id. What is wanted later and stands before what is locked is not waited
- *     for: where it is in use, the transaction starts over
- *   5 whatever is only inserted: usage records, the outbox, documents
+ *     for: where it is in use, the transaction starts over. Release requests are written under the lock of their account
+ *   5 whatever is only inserted: the outbox, documents, and last of all usage records, whose table an export locks
  */
 import type { AccountId } from '../../core/account.ts'
 import type { Action } from '../../core/policy.ts'
@@ -109,6 +109,7 @@ export interface Transaction extends Reader {
     save(pools: readonly Pool[]): Promise<void>
   }
   readonly usage: UsageReader & {
+    /** Written when the work of the transaction is done, which does not read them. */
     append(records: readonly UsageRecord[]): Promise<void>
     /** Up to where no record is still to come: each one written after this has a higher position. 0: there is none. */
     settled(): Promise<bigint>

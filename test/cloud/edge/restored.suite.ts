@@ -1,9 +1,11 @@
 // A twin that was restored from a backup: what it has forgotten comes back with proofs, and nothing is sold twice meanwhile.
+import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/account.ts'
 import { accountLedger } from '../../../src/cloud/app/edge/account-ledger.ts'
 import { beginLearning, endLearning, overrideLearning, showLearning } from '../../../src/cloud/app/edge/learning.ts'
 import { showAudit } from '../../../src/cloud/app/edge/devices.ts'
+import { openSession } from '../../../src/cloud/app/session-life.ts'
 import { exportUsage } from '../../../src/cloud/app/export-usage.ts'
 import { setOfflinePolicy } from '../../../src/cloud/app/edge/offline-policy.ts'
 import type { SyncAnswerWire } from '../../../src/protocol/edge/sync.ts'
@@ -79,6 +81,17 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect((await send(device, last)).answer).toMatchObject({ outcome: 'MERGED', seq: 4 })
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 220n, billedByDevices: 120n })
       expect(device.room(LINE)).toBe(100n)
+    })
+
+    it('takes proofs of a device that keeps a session open', async () => {
+      const device = await TestDevice.join(twin)
+      const parts = { store: twin.store, policies: twin.policies, newId: randomUUID, sessionIntervalMs: null }
+      const { id } = await openSession(parts, { instanceId: INSTANCE, deviceId: device.id, opening: null }, twin.time)
+      const sealed = await device.seal([want(LINE, 100n)])
+      const document = await forgottenAnswer(device, sealed, 100n)
+      await send(device, sealed, [document])
+      expect(await twin.store.read((reader) => reader.sessions.get(id))).toMatchObject({ state: 'IDLE' })
+      expect(twin.heartbeats).toEqual([device.id])
     })
 
     it('enters them again although the pool was sold meanwhile: the cap in force follows, nothing more is granted', async () => {

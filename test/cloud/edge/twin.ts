@@ -22,6 +22,7 @@ import { raisePolicy } from '../../../src/cloud/app/raise-policy.ts'
 import type { LineItemRecord, Pool } from '../../../src/cloud/app/records.ts'
 import type { Store } from '../../../src/cloud/app/store.ts'
 import { publicJwk, thumbprint } from '../../../src/protocol/signing.ts'
+import { watchLockOrder } from '../watch-lock-order.ts'
 
 export const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
 export const START = 1_790_000_000_000
@@ -55,7 +56,7 @@ export class Twin implements AsyncDisposable {
   readonly #cleanUp: () => Promise<void>
 
   private constructor(store: Store, keys: KeyRing, cleanUp: () => Promise<void>) {
-    this.store = store
+    this.store = watchLockOrder(store)
     this.keys = keys
     this.policies = new Policies({ max: 10, undecidedClock: 'allow' })
     this.#cleanUp = cleanUp
@@ -134,7 +135,7 @@ export class Twin implements AsyncDisposable {
       if ((await tx.lineItems.get(instanceId, id)) === undefined) await tx.lineItems.insert(record)
       else await tx.lineItems.update(record)
       await tx.actions.replace(instanceId, id, order.actions ?? [])
-      const pools = await tx.accounts.ofLineItem(instanceId, id)
+      const pools = await tx.accounts.lock((await tx.accounts.ofLineItem(instanceId, id)).map(({ account }) => account))
       const capped = {
         id,
         quantity: order.quantity,
@@ -142,7 +143,7 @@ export class Twin implements AsyncDisposable {
         consumptionLimit: null,
         actions: order.actions ?? [],
       }
-      await tx.accounts.save(pools.map((pool) => retarget(pool, capOf(pool.account, capped))))
+      await tx.accounts.save([...pools.values()].map((pool) => retarget(pool, capOf(pool.account, capped))))
       await raisePolicy(tx, revision, this.time)
     })
   }

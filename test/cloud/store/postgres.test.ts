@@ -1,5 +1,6 @@
 import { inspect } from 'node:util'
 import { Kysely, sql } from 'kysely'
+import pg from 'pg'
 import { afterAll, afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { lineAccount } from '../../../src/core/account.ts'
 import { newSession } from '../../../src/core/session.ts'
@@ -82,25 +83,37 @@ describe('on PostgreSQL', () => {
     return store
   }
 
+  const exported = async (store: Store, upTo: bigint) => {
+    const range = { after: 0n, upTo, instanceId: null, from: null, to: null, limit: 9 }
+    return (await store.read((reader) => reader.usage.range(range))).map(({ record }) => record)
+  }
+
   it('an export waits for a record that another node is about to commit at a lower position', async () => {
-    const [writer, other, exporter] = [await node(), await node(), await node({}, named())]
-    const [written, gate] = [newGate(), newGate()]
-    const slow = writer.transaction(async (tx) => {
-      await tx.usage.append([usage(1)])
-      await answered(tx)
-      written.resolve(undefined)
-      await gate.promise
-    })
-    await written.promise
+    const [other, exporter] = [await node(), await node({}, named())]
+    await other.transaction((tx) => tx.usage.append([usage(1)]))
+    const writer = new pg.Client({ connectionString: schema.url })
+    await writer.connect()
+    const columns = `SELECT string_agg(column_name, ',') AS names FROM information_schema.columns
+      WHERE table_schema = current_schema() AND table_name = 'usage' AND column_name <> 'seq'`
+    const { names } = (await writer.query<{ names: string }>(columns)).rows[0]!
+    await writer.query(`BEGIN; INSERT INTO usage (${names}) SELECT ${names} FROM usage`)
     await other.transaction((tx) => tx.usage.append([usage(2)]))
     const settled = exporter.transaction((tx) => tx.usage.settled())
     await waiting(1)
-    gate.resolve(undefined)
-    await slow
-    const upTo = await settled
-    const range = { after: 0n, upTo, instanceId: null, from: null, to: null, limit: 9 }
-    const read = await exporter.read((reader) => reader.usage.range(range))
-    expect(read.map(({ record }) => record)).toEqual([usage(1), usage(2)])
+    await writer.query('COMMIT')
+    await writer.end()
+    expect(await exported(exporter, await settled)).toEqual([usage(1), usage(1), usage(2)])
+  })
+
+  it('an export does not wait for a transaction that has usage to write and still takes locks', async () => {
+    const [writer, exporter] = [await node(), await node()]
+    await writer.transaction(async (tx) => {
+      await tx.usage.append([usage(1)])
+      await answered(tx)
+      expect(await exported(exporter, await exporter.transaction((other) => other.usage.settled()))).toEqual([])
+    })
+    const upTo = await exporter.transaction((tx) => tx.usage.settled())
+    expect(await exported(exporter, upTo)).toEqual([usage(1)])
   })
 
   const charged = async (store: Store): Promise<bigint | undefined> =>
@@ -372,7 +385,7 @@ describe('on PostgreSQL', () => {
     it('in the middle of a transaction has changed nothing, and the work is run again', async () => {
       const store = await node({}, proxy.url)
       const work = count()
-      proxy.failAt('for update', 'LOSE_ANSWER')
+      proxy.failAt('for no key update', 'LOSE_ANSWER')
       expect(await store.transaction(work)).toBe(2)
       expect(await charged(store)).toBe(1n)
     })
@@ -457,7 +470,7 @@ describe('on PostgreSQL', () => {
     it('is noticed in the middle of a transaction too, whose work is run again', async () => {
       const store = await node({ answerTimeoutMs: 2_000 }, proxy.url)
       const work = count()
-      proxy.failAt('for update', 'NO_ANSWER')
+      proxy.failAt('for no key update', 'NO_ANSWER')
       expect(await store.transaction(work)).toBe(2)
       expect(await charged(store)).toBe(1n)
     })

@@ -9,7 +9,7 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { Store } from '../../app/store.ts'
 import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
-import { readerOf, transactionOf } from '../sql/transaction.ts'
+import { readerOf, runWork } from '../sql/transaction.ts'
 import { databaseAddress } from './address.ts'
 import { prepareDatabase } from './database.ts'
 import { PoolDialect, aheadOn } from './dialect.ts'
@@ -56,7 +56,7 @@ export async function openPostgresStore(options: PostgresStoreOptions): Promise<
         try {
           return await database.transaction().execute(async (db) => {
             const sql = { db, lockRows: true, rules: ruleLocks(db, schema), ahead: aheadOn(db) }
-            const result = await work(transactionOf(sql, () => (written.outbox = true)))
+            const result = await runWork(sql, work, () => (written.outbox = true))
             done.result = result
             return result
           })

@@ -175,7 +175,7 @@ function locking(db: Sql['db'], accounts: readonly AccountId[], how: Locking) {
   const locked = listed
     .orderBy(statement<boolean>`id NOT LIKE 'line/%'`)
     .orderBy('id')
-    .forUpdate()
+    .forNoKeyUpdate()
   return how === 'WAIT' ? locked : locked.noWait()
 }
 

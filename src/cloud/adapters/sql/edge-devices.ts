@@ -104,7 +104,7 @@ export function deviceTransaction(sql: Sql): EdgeTransaction['devices'] {
     ...deviceReader(sql),
     async lock(id) {
       const query = db.selectFrom('devices').selectAll().where('id', '=', id)
-      const row = await (lockRows ? query.forUpdate() : query).executeTakeFirst()
+      const row = await (lockRows ? query.forNoKeyUpdate() : query).executeTakeFirst()
       return row === undefined ? undefined : withInstances(sql, row)
     },
     async insert(device) {

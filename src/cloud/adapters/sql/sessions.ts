@@ -109,7 +109,7 @@ export function sessionTransaction(sql: Sql): Transaction['sessions'] {
     },
     async lock(id) {
       const query = db.selectFrom('sessions').selectAll().where('id', '=', id)
-      const row = await (lockRows ? query.forUpdate() : query).executeTakeFirst()
+      const row = await (lockRows ? query.forNoKeyUpdate() : query).executeTakeFirst()
       return row === undefined ? undefined : sessionOf(row)
     },
     async lockDue(now) {
@@ -119,7 +119,7 @@ export function sessionTransaction(sql: Sql): Transaction['sessions'] {
         .where('next_due', '<=', BigInt(now))
         .orderBy('next_due')
         .limit(1)
-      const row = await (lockRows ? query.forUpdate().skipLocked() : query).executeTakeFirst()
+      const row = await (lockRows ? query.forNoKeyUpdate().skipLocked() : query).executeTakeFirst()
       return row === undefined ? undefined : sessionOf(row)
     },
     async save(session) {

@@ -36,10 +36,19 @@ export function readerOf(sql: Sql): Reader {
   }
 }
 
-/** @param outboxWritten called when the transaction writes to the outbox */
-export function transactionOf(sql: Sql, outboxWritten: () => void): Transaction {
+/**
+ * Runs the work of one transaction, up to its commit.
+ *
+ * @param outboxWritten called when the transaction writes to the outbox
+ */
+export async function runWork<T>(
+  sql: Sql,
+  work: (tx: Transaction) => Promise<T>,
+  outboxWritten: () => void,
+): Promise<T> {
   const { accounts, lockAhead } = accountTransaction(sql)
-  return {
+  const { usage, write } = usageTransaction(sql)
+  const result = await work({
     instances: instanceTransaction(sql),
     lineItems: lineItemTransaction(sql),
     actions: actionTransaction(sql),
@@ -49,11 +58,13 @@ export function transactionOf(sql: Sql, outboxWritten: () => void): Transaction 
     keys: keyTransaction(sql),
     configuration: configurationTransaction(sql),
     accounts,
-    usage: usageTransaction(sql),
+    usage,
     policyRevisions: policyRevisionTransaction(sql, lockAhead),
     sessions: sessionTransaction(sql),
     outbox: outboxTransaction(sql, outboxWritten),
     edge: edgeTransaction(sql),
     totals: totalsReader(sql),
-  }
+  })
+  await write()
+  return result
 }

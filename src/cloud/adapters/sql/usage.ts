@@ -40,10 +40,16 @@ export function usageReader({ db }: Sql): UsageReader {
   }
 }
 
-export function usageTransaction(sql: Sql): Transaction['usage'] {
+/** @returns the noun, and how to write what was appended: as the last thing of the transaction, when it has every other lock */
+export function usageTransaction(sql: Sql): {
+  readonly usage: Transaction['usage']
+  readonly write: () => Promise<void>
+} {
   const { db } = sql
+  const appended: UsageRecord[] = []
   const settled = async (): Promise<bigint> => {
-    // Whoever writes a record holds the table against this lock from before it takes its position until its commit.
+    // A transaction that writes a record holds the table against this lock from before the record has its position until
+    // its commit. It takes no other lock in between, so this one never waits in a circle.
     if (sql.lockRows) await statement`LOCK TABLE usage IN SHARE MODE`.execute(db)
     const newest = await db.selectFrom('usage').select('seq').orderBy('seq', 'desc').limit(1).executeTakeFirst()
     const passed = await db
@@ -53,7 +59,7 @@ export function usageTransaction(sql: Sql): Transaction['usage'] {
     const [record, gap] = [newest?.seq ?? 0n, passed.position ?? 0n]
     return record > gap ? record : gap
   }
-  return {
+  const usage: Transaction['usage'] = {
     ...usageReader(sql),
     settled,
     async passForgotten(position) {
@@ -71,10 +77,16 @@ export function usageTransaction(sql: Sql): Transaction['usage'] {
       }
     },
     async append(records) {
-      for (let at = 0; at < records.length;) {
-        const count = largestPart(records.length - at)
-        const parameters = records.slice(at, at + count).flatMap((record) => Object.values(rowOf(record)))
-        await sql.db.executeQuery({ ...insertOf(sql, count), parameters })
+      appended.push(...records)
+    },
+  }
+  return {
+    usage,
+    async write() {
+      for (let at = 0; at < appended.length;) {
+        const count = largestPart(appended.length - at)
+        const parameters = appended.slice(at, at + count).flatMap((record) => Object.values(rowOf(record)))
+        await db.executeQuery({ ...insertOf(sql, count), parameters })
         at += count
       }
     },

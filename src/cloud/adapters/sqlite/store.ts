@@ -8,7 +8,7 @@ import { Kysely } from 'kysely'
 import type { Store } from '../../app/store.ts'
 import { ALONE } from '../sql/sql.ts'
 import type { Tables } from '../sql/tables.ts'
-import { readerOf, transactionOf } from '../sql/transaction.ts'
+import { readerOf, runWork } from '../sql/transaction.ts'
 import { coded, openDatabase, openReader } from './database.ts'
 import { SingleConnectionDialect, inOneHand } from './dialect.ts'
 import { GroupCommit } from './group-commit.ts'
@@ -48,12 +48,9 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
     transaction: (work) =>
       guard(async () => {
         const written = { outbox: false }
-        const tx = transactionOf(
-          { db: writer, lockRows: false, rules: ALONE, ahead: null },
-          () => (written.outbox = true),
-        )
+        const sql = { db: writer, lockRows: false, rules: ALONE, ahead: null }
         const result = await commits.run(
-          () => work(tx),
+          () => runWork(sql, work, () => (written.outbox = true)),
           // It may have raised a policy's revision, by which nobody may decide before it is committed: what is kept in
           // memory of a revision must never outlive it.
           () => written.outbox,

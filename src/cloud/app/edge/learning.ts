@@ -20,7 +20,8 @@ export async function beginLearning(store: Pick<Store, 'read' | 'transaction'>, 
   for (let offset = 0; ; offset += INSTANCES_PER_ROUND) {
     const instances = await store.read((reader) => reader.instances.list(offset, INSTANCES_PER_ROUND))
     await store.transaction(async (tx) => {
-      for (const { id } of instances) {
+      // By id, as every transaction that locks the rules of several instances.
+      for (const id of instances.map((instance) => instance.id).sort()) {
         await passForgottenRevisions(tx, id, now)
         await tx.edge.learning.begin(id, await learnsFrom(tx, now))
       }

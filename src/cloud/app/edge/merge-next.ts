@@ -10,7 +10,7 @@ import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../records.ts'
 import type { Reader } from '../store.ts'
-import { disconnectUntold, lockSessions, ordersFor, takeSessions } from './device-sessions.ts'
+import { disconnectUntold, ordersFor, takeSessions } from './device-sessions.ts'
 import { giveGrant, mustRelease, usefulWants } from './give-grant.ts'
 import { grantableAt } from './grants.ts'
 import { arrearsCaps } from './offline-policy.ts'
@@ -29,7 +29,6 @@ import { writeUsage } from './write-usage.ts'
 export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken> {
   const { deps, tx, device, incarnation, segment, now } = taking
   const { received } = segment
-  const sessions = await lockSessions(tx, device, segment)
   const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
   // A segment that was answered before the twin was restored has had its grant: its answer comes again.
   const goesOn = grants && !segment.final && taking.proof === null
@@ -59,9 +58,12 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     const reported = { ...before, ...after, branchUsed: before.branchUsed - (branchUsed.get(account) ?? 0n) }
     return { before, after: settled(reported, incarnation.settlement) }
   })
+  // A release request is written under the lock of its account, so its account is locked before the request is settled.
+  const requested = goesOn ? await tx.edge.releases.of(device.id) : []
   const before = await openPools(tx, rules, [
     ...moves.map((move) => move.after.account),
     ...wants.map((want) => want.account),
+    ...requested.map((release) => release.account),
   ])
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(taking, 'AMOUNT_BEYOND_BELIEF', {})
@@ -103,7 +105,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const releasing = goesOn && (await mustRelease(taking))
   const after = new Map(moves.map((move) => [move.after.account, move.after]))
   const held = (account: AccountId): DeviceAccountRecord => after.get(account) ?? record(account)
-  const asks = goesOn ? await takeAsks(taking) : { asked: [], open: [] }
+  const asks = goesOn ? await takeAsks(taking, before) : { asked: [], open: [] }
   const grant = goesOn
     ? await giveGrant(taking, { rules, grantable, wants: withoutComfort(wants, asks.asked), pools, held, releasing })
     : null
@@ -130,7 +132,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
       : {}),
     releaseAsked: grants ? device.releaseAsked && releasing : device.releaseAsked,
   })
-  await deps.heartbeat(tx, device, now, sessions)
+  await deps.heartbeat(tx, device, now, taking.sessions)
   return { taken: true, answer }
 }
 

@@ -15,13 +15,18 @@ import type { Taking } from './taking.ts'
 
 /**
  * What the device was asked for, and what of it is still open after the merge, as much as one answer takes: what it has given
- * back is settled.
+ * back is settled. A request that was written since its account could have been locked waits for the next segment.
+ *
+ * @param locked accounts that this transaction has locked
  */
-export async function takeAsks({ tx, device, incarnation }: Taking): Promise<{
+export async function takeAsks(
+  { tx, device, incarnation }: Taking,
+  locked: ReadonlyMap<AccountId, Pool>,
+): Promise<{
   readonly asked: readonly ReleaseAsk[]
   readonly open: readonly ReleaseAsk[]
 }> {
-  const asks = await tx.edge.releases.of(device.id)
+  const asks = (await tx.edge.releases.of(device.id)).filter(({ account }) => locked.has(account))
   if (asks.length === 0) return { asked: [], open: [] }
   const accounts = asks.map(({ account }) => account)
   const records = await tx.edge.deviceAccounts.get(device.id, incarnation.number, accounts)

@@ -7,6 +7,7 @@ import { type Verdict, receive } from '../../../core/receive.ts'
 import { namedKey } from '../../../protocol/signing.ts'
 import type { Transaction } from '../store.ts'
 import { fenceCurrent, newIncarnation } from './attach.ts'
+import { lockSessions } from './device-sessions.ts'
 import { keepFork } from './keep-fork.ts'
 import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
 import { mergeNext } from './merge-next.ts'
@@ -83,6 +84,8 @@ async function take(
   { proofs, rules }: { readonly proofs: readonly Proof[]; readonly rules: readonly ShownRules[] },
   now: number,
 ): Promise<Judged> {
+  // Proofs of what was forgotten may lock rules and accounts: sessions stand before both in the order of locks.
+  const sessions = await lockSessions(tx, device, segment)
   const known = await tx.edge.incarnations.get(device.id, segment.incarnation)
   const learned =
     known === undefined ? await learn(tx, device, segment.incarnation, now) : { device, incarnation: known }
@@ -102,6 +105,7 @@ async function take(
     deps,
     tx,
     segment,
+    sessions,
     proof: proofOf(segment, proofs),
     now,
     device: learned.device,

@@ -28,6 +28,8 @@ export interface Taking {
   readonly device: Device
   readonly incarnation: Incarnation
   readonly segment: OpenedSegment
+  /** Ids of the sessions that this transaction has locked: it touches no others. */
+  readonly sessions: ReadonlySet<string>
   /** The answer that the twin gave to this segment before it was restored from a backup; null for none. */
   readonly proof: Proof | null
   readonly now: number
