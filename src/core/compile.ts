@@ -118,7 +118,11 @@ function chargeOrder(a: LineItem, b: LineItem): number {
 
 /** The period that holds an instant; undefined when none does. */
 export function periodAt(periods: readonly Period[], now: number): Period | undefined {
-  return periods.find(({ from, until }) => (from === null || from <= now) && (until === null || now < until))
+  return periods.find((period) => isIn(period, now))
+}
+
+export function isIn({ from, until }: Period, now: number): boolean {
+  return (from === null || from <= now) && (until === null || now < until)
 }
 
 interface CompiledLineItem {

@@ -4,7 +4,7 @@
  */
 import { wholeTokens } from '../../core/amount.ts'
 import type { LineItemBody } from '../../protocol/service/line-items.ts'
-import { PERIOD_GAP, changedCalendar, currentPeriod } from './calendar.ts'
+import { changedCalendar, newCalendar, unlistedPeriod } from './calendar.ts'
 import { lockRules, raisePolicy } from './raise-policy.ts'
 import type { Calendar, LineItemRecord } from './records.ts'
 import { retargetAccounts } from './retarget-accounts.ts'
@@ -24,7 +24,7 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     const isNew = stored?.deleted !== null
     const problem = stateProblem(isNew ? undefined : stored, body)
     if (problem !== undefined) return { outcome: 'REFUSED', problems: [problem] }
-    const record = recordOf(instanceId, body, stored, now)
+    const record = recordOf(instanceId, body, stored, revision.raisedAt, now)
     if (stored === undefined) await tx.lineItems.insert(record)
     else await tx.lineItems.update(record)
     await retargetAccounts(tx, record, now)
@@ -48,6 +48,7 @@ function recordOf(
   instanceId: string,
   body: LineItemBody,
   stored: LineItemRecord | undefined,
+  listedAt: number,
   now: number,
 ): LineItemRecord {
   const { attributes } = body
@@ -63,16 +64,21 @@ function recordOf(
     overdraftType: attributes.overdraftType ?? null,
     overdraftLimit: attributes.overdraftLimit === undefined ? null : wholeTokens(attributes.overdraftLimit),
     resetFrequency: attributes.resetFrequency ?? null,
-    calendar: calendarOf(body, stored, now),
+    calendar: calendarOf(body, stored, listedAt, now),
     created: stored?.deleted !== null ? now : stored.created,
     modified: now,
     deleted: null,
   }
 }
 
-function calendarOf({ start, attributes }: LineItemBody, stored: LineItemRecord | undefined, now: number): Calendar {
+function calendarOf(
+  { start, attributes }: LineItemBody,
+  stored: LineItemRecord | undefined,
+  listedAt: number,
+  now: number,
+): Calendar {
   const frequency = attributes.resetFrequency ?? 'NONE'
-  if (stored?.deleted === null) return changedCalendar(stored, frequency, start, now)
-  const first = stored === undefined ? 0 : currentPeriod(stored.calendar, stored.start, now) + PERIOD_GAP
-  return { frequency, first, firstAt: Math.max(now, start) }
+  if (stored === undefined) return newCalendar(frequency, start, now)
+  if (stored.deleted === null) return changedCalendar(stored, frequency, start, now, listedAt)
+  return newCalendar(frequency, start, now, unlistedPeriod(stored.calendar, stored.start, listedAt))
 }

@@ -16,10 +16,10 @@ export async function changeRules<T>(
   tx: Transaction,
   instanceId: string,
   now: number,
-  change: () => Promise<T>,
+  change: (before: PolicyRevision) => Promise<T>,
 ): Promise<T> {
   const revision = await lockRules(tx, instanceId)
-  const result = await change()
+  const result = await change(revision)
   await raisePolicy(tx, revision, now)
   return result
 }

@@ -18,13 +18,15 @@ export interface Instance {
 export type ResetFrequency = 'NONE' | 'DAILY' | 'WEEKLY' | 'MONTHLY' | 'YEARLY'
 
 /**
- * Where the numbering of a line item's periods stands: the period that holds `firstAt` has the number `first` and
- * reaches back without end. A number, once used, never means another span of time, so neither does its account.
+ * How a line item's periods are numbered: the period that holds `firstAt` has the number `first` and reaches back without
+ * end, the one after it has the number `next`, and each later one the number after that. Devices may hold older calendars of the
+ * line item. A number that is in several of them names the one period in which the calendar was changed.
  */
 export interface Calendar {
   readonly frequency: ResetFrequency
   readonly first: number
   readonly firstAt: number
+  readonly next: number
 }
 
 export interface LineItemRecord {

@@ -1,6 +1,6 @@
-/** Brings the caps of a line item's accounts in line with its rules. Periods that are over keep theirs. */
+/** Brings the caps of a line item's accounts in line with its rules. Periods that are over, or not in its calendar, keep theirs. */
 import { parseAccount } from '../../core/account.ts'
-import { currentPeriod } from './calendar.ts'
+import { currentPeriod, isToCome } from './calendar.ts'
 import { lineItemOf } from './line-item-terms.ts'
 import { capOf, retarget } from './pool.ts'
 import type { LineItemRecord, Pool } from './records.ts'
@@ -8,13 +8,14 @@ import type { Transaction } from './store.ts'
 
 /** Reads what the transaction has written of the line item so far. */
 export async function retargetAccounts(tx: Transaction, record: LineItemRecord, now: number): Promise<void> {
-  const { instanceId, id } = record
+  const { instanceId, id, calendar, start } = record
   const actions = await tx.actions.of(instanceId, id)
   const lineItem = lineItemOf(record, actions, await tx.consumptionLimits.get(instanceId, id), 0n, now)
-  const period = currentPeriod(record.calendar, record.start, now)
+  const period = currentPeriod(calendar, start, now)
   await retargetPools(tx, await tx.accounts.ofLineItem(instanceId, id), ({ account }) => {
     const parsed = parseAccount(account)
-    return parsed?.kind === 'line' && parsed.period < period ? 'KEEP' : capOf(account, lineItem)
+    const keeps = parsed?.kind === 'line' && parsed.period !== period && !isToCome(calendar, start, parsed.period, now)
+    return keeps ? 'KEEP' : capOf(account, lineItem)
   })
 }
 

@@ -3,8 +3,9 @@
  * when a limit is set; another amount alone keeps them. Source: docs/decisions/periods.md.
  */
 import type { Micro } from '../../core/amount.ts'
+import { periodAt } from '../../core/compile.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { PERIOD_GAP, limitPeriods } from './calendar.ts'
+import { limitPeriods, unlistedLimitPeriod } from './calendar.ts'
 import { changeRules } from './raise-policy.ts'
 import type { ConsumptionLimitRecord } from './records.ts'
 import { retargetAccounts } from './retarget-accounts.ts'
@@ -43,7 +44,7 @@ export async function setConsumptionLimit(
 ): Promise<ConsumptionLimitTerms> {
   if (terms.nextReset <= now) throw new CodedError('BAD_REQUEST', 'body.nextReset: must be in the future')
   return store.transaction((tx) =>
-    changeRules(tx, instanceId, now, async () => {
+    changeRules(tx, instanceId, now, async ({ raisedAt }) => {
       const record = await requireLineItem(tx, instanceId, lineItemId)
       const stored = await tx.consumptionLimits.get(instanceId, lineItemId)
       const continues =
@@ -54,7 +55,12 @@ export async function setConsumptionLimit(
       await tx.consumptionLimits.save(
         continues
           ? { ...stored, limit: terms.limit }
-          : { instanceId, lineItemId, ...terms, first: stored === undefined ? 0 : current(stored, now) + PERIOD_GAP },
+          : {
+              instanceId,
+              lineItemId,
+              ...terms,
+              first: stored === undefined ? 0 : unlistedLimitPeriod(stored, raisedAt),
+            },
       )
       await retargetAccounts(tx, record, now)
       return terms
@@ -83,15 +89,5 @@ export async function removeConsumptionLimit(
 }
 
 function nextReset(record: ConsumptionLimitRecord, now: number): number {
-  return periodOf(record, now)?.until ?? record.nextReset
-}
-
-function current(record: ConsumptionLimitRecord, now: number): number {
-  return periodOf(record, now)?.index ?? record.first
-}
-
-function periodOf(record: ConsumptionLimitRecord, now: number) {
-  return limitPeriods(record, now).periods.find(
-    ({ from, until }) => (from === null || from <= now) && (until === null || now < until),
-  )
+  return periodAt(limitPeriods(record, now).periods, now)?.until ?? record.nextReset
 }

@@ -124,7 +124,7 @@ export class Twin implements AsyncDisposable {
       overdraftType: overdraft === 'UNLIMITED' ? 'Unlimited' : 'Number',
       overdraftLimit: overdraft === 'UNLIMITED' ? null : overdraft,
       resetFrequency: null,
-      calendar: { frequency: 'NONE', first: 0, firstAt: START - DAY },
+      calendar: { frequency: 'NONE', first: 0, firstAt: START - DAY, next: 1 },
       created: START,
       modified: START,
       deleted: null,

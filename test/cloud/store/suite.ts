@@ -63,7 +63,7 @@ const lineItem = (id: string, change: Partial<LineItemRecord> = {}): LineItemRec
   overdraftType: null,
   overdraftLimit: null,
   resetFrequency: null,
-  calendar: { frequency: 'NONE', first: 0, firstAt: 10 },
+  calendar: { frequency: 'NONE', first: 0, firstAt: 10, next: 1 },
   created: 1,
   modified: 1,
   deleted: null,
@@ -227,7 +227,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
           overdraftType: 'Number',
           overdraftLimit: 0n,
           resetFrequency: 'MONTHLY',
-          calendar: { frequency: 'MONTHLY', first: 1_000, firstAt: 99 },
+          calendar: { frequency: 'MONTHLY', first: 1_000, firstAt: 99, next: 2_000 },
           elastic: false,
         })
         await store.transaction((tx) => tx.lineItems.insert(stored))

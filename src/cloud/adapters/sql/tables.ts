@@ -37,6 +37,7 @@ export interface Tables extends EdgeTables {
     calendar_frequency: string
     calendar_first: bigint
     calendar_first_at: bigint
+    calendar_next: bigint
     created: bigint
     modified: bigint
     deleted: bigint | null

@@ -4,7 +4,7 @@
  */
 import { type AccountId, type ParsedAccount, parseAccount } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
-import { periodAt } from '../../../core/compile.ts'
+import { isIn } from '../../../core/compile.ts'
 import { type Want, room, sizeGrant } from '../../../core/grant.ts'
 import { type LineItem, type Period, type Policy, TOLERANCE_MS } from '../../../core/policy.ts'
 import type { Grant } from '../../../protocol/edge/sync.ts'
@@ -50,8 +50,8 @@ function toleranceOf(policy: Policy | undefined): number {
 }
 
 function currentOrNext(periods: readonly Period[], index: number, now: number): boolean {
-  const current = periodAt(periods, now)
-  return current !== undefined && (index === current.index || index === current.index + 1)
+  const current = periods.findIndex((period) => isIn(period, now))
+  return current !== -1 && periods.slice(current, current + 2).some((period) => period.index === index)
 }
 
 /**

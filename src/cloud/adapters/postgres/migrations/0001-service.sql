@@ -40,6 +40,7 @@ CREATE TABLE line_items (
   calendar_frequency TEXT NOT NULL,
   calendar_first BIGINT NOT NULL,
   calendar_first_at BIGINT NOT NULL,
+  calendar_next BIGINT NOT NULL,
   created BIGINT NOT NULL,
   modified BIGINT NOT NULL,
   deleted BIGINT,

@@ -39,6 +39,7 @@ CREATE TABLE line_items (
   calendar_frequency TEXT NOT NULL,
   calendar_first INTEGER NOT NULL,
   calendar_first_at INTEGER NOT NULL,
+  calendar_next INTEGER NOT NULL,
   created INTEGER NOT NULL,
   modified INTEGER NOT NULL,
   deleted INTEGER,
