@@ -62,9 +62,10 @@ export interface LinkState {
   readonly incarnation: number
   /**
    * `FENCED`: no longer current in the cloud, which waits for what is left. `CLOSED`: it waits for nothing more.
-   * `ABANDONED`: its chain cannot go on; what the cloud does not have goes up as its remnant, with the next one.
+   * `ABANDONED`: its segments cannot go on; what the cloud does not have goes up as its remnant, with the next one. `FORKED`: so
+   * it does here, because another writer has continued its chain.
    */
-  readonly fence: 'NONE' | 'FENCED' | 'CLOSED' | 'ABANDONED'
+  readonly fence: 'NONE' | 'FENCED' | 'CLOSED' | 'ABANDONED' | 'FORKED'
   /** A sealed segment is not acknowledged. */
   readonly unacknowledged: boolean
   /** Entries that no segment holds yet. */
@@ -104,7 +105,7 @@ export interface LinkState {
  * |----------------------------------------------------|-----------------------------------------|
  * | not enrolled                                       | enroll only, if there is a token        |
  * | another key is wanted, ready, taken, or unknown     | prepare-, announce-, replace-key, show-links only |
- * | no incarnation, or one that is abandoned           | attach only                             |
+ * | no incarnation, or one that is abandoned or forked | attach only                             |
  * | a closed incarnation with nothing left             | attach only                             |
  * | an instance has no policy                          | fetch-policy                            |
  * | a segment is not acknowledged                      | send-segment                            |
@@ -118,7 +119,7 @@ export function plan(state: LinkState): readonly Step[] {
   if (state.enrollment !== 'DONE') return state.enrollment === 'POSSIBLE' ? [{ kind: 'enroll' }] : []
   const key = keyStep(state.key)
   if (key !== undefined) return [key]
-  if (state.incarnation === 0 || state.fence === 'ABANDONED') return [{ kind: 'attach' }]
+  if (state.incarnation === 0 || state.fence === 'ABANDONED' || state.fence === 'FORKED') return [{ kind: 'attach' }]
   if (state.fence === 'CLOSED' && !state.unacknowledged && state.unsealed === 0) return [{ kind: 'attach' }]
 
   const wanted = state.policies.filter(({ tried }) => !tried)

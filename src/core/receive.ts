@@ -19,6 +19,8 @@ export interface IncarnationState {
   readonly lastEntry: number
   /** Hash of the last merged entry; the chain start before the first. */
   readonly entryHead: string
+  /** A later incarnation of the device has delivered entries of this one, or has said that there are no more. */
+  readonly carriedOn: boolean
 }
 
 export interface SegmentHeader {
@@ -40,30 +42,91 @@ export type Verdict =
   | { readonly kind: 'FORK' }
 
 /**
- * What a segment is. Rows are tried from the top.
+ * What a segment is. Rows are tried from the top. A later incarnation may have delivered the entries of a segment that the
+ * device gave up, and that arrives late all the same.
  *
- * | seq        | hash, previousHash                  | status         | verdict          |
- * |------------|-------------------------------------|----------------|------------------|
- * | = last     | hash is the one on record           | any            | REPEAT           |
- * | < last     | hash is the one on record           | any            | KNOWN            |
- * | <= last    | another hash                        | any            | FORK             |
- * | > last     | any                                 | CLOSED         | FORK             |
- * | > last + 1 | any                                 | ACTIVE, FENCED | BEHIND           |
- * | = last + 1 | previousHash is not the last hash   | ACTIVE, FENCED | FORK             |
- * | = last + 1 | previousHash is the last hash       | ACTIVE         | MERGE, grants    |
- * | = last + 1 | previousHash is the last hash       | FENCED         | MERGE, no grants |
+ * | seq        | hash, previousHash                | entries     | status               | verdict          |
+ * |------------|-----------------------------------|-------------|----------------------|------------------|
+ * | = last     | hash is the one on record         | any         | any                  | REPEAT           |
+ * | < last     | hash is the one on record         | any         | any                  | KNOWN            |
+ * | <= last    | another hash                      | any         | any                  | FORK             |
+ * | = last + 1 | previousHash is the last hash     | all known   | CLOSED by a later one | MERGE, no grants |
+ * | > last     | any                               | any         | CLOSED               | FORK             |
+ * | > last + 1 | any                               | any         | ACTIVE, FENCED       | BEHIND           |
+ * | = last + 1 | previousHash is not the last hash | any         | ACTIVE, FENCED       | FORK             |
+ * | = last + 1 | previousHash is the last hash     | contradict  | ACTIVE, FENCED       | FORK             |
+ * | = last + 1 | previousHash is the last hash     | other       | ACTIVE               | MERGE, grants    |
+ * | = last + 1 | previousHash is the last hash     | other       | FENCED               | MERGE, no grants |
  *
  * @param recordedHash hash of the merged segment with the same seq; null where there is none
+ * @param entries how the entries of the segment fit the merged chain
  */
-export function receive(state: IncarnationState, segment: SegmentHeader, recordedHash: string | null): Verdict {
+export function receive(
+  state: IncarnationState,
+  segment: SegmentHeader,
+  recordedHash: string | null,
+  entries: ChainFit,
+): Verdict {
   if (segment.seq <= state.lastSeq) {
     if (segment.hash !== recordedHash) return { kind: 'FORK' }
     return { kind: segment.seq === state.lastSeq ? 'REPEAT' : 'KNOWN' }
   }
-  if (state.status === 'CLOSED') return { kind: 'FORK' }
+  const isNext = segment.seq === state.lastSeq + 1 && segment.previousHash === state.lastHash
+  if (state.status === 'CLOSED') {
+    const isLate = isNext && state.carriedOn && entries.kind === 'CONTINUES' && entries.fresh === 0
+    return isLate ? { kind: 'MERGE', grants: false } : { kind: 'FORK' }
+  }
   if (segment.seq > state.lastSeq + 1) return { kind: 'BEHIND' }
-  if (segment.previousHash !== state.lastHash) return { kind: 'FORK' }
+  if (!isNext || entries.kind === 'CONTRADICTS') return { kind: 'FORK' }
   return { kind: 'MERGE', grants: state.status === 'ACTIVE' }
+}
+
+/** How a range of entries fits the merged chain of its incarnation. */
+export type ChainFit =
+  /** The first `known` of them are in the chain; the `fresh` ones after these continue it. */
+  | { readonly kind: 'CONTINUES'; readonly known: number; readonly fresh: number }
+  /** They begin behind its end, or after another end than it has. */
+  | { readonly kind: 'DETACHED' }
+  /** The chain has other content under the same numbers: two writers. */
+  | { readonly kind: 'CONTRADICTS' }
+
+export type EntryRange = Pick<ReceivedSegment, 'firstEntry' | 'entriesPreviousHash' | 'entryHashes'>
+
+/** Number of the last entry of a range; the one before its first where it is empty. */
+export function lastOf({ firstEntry, entryHashes }: EntryRange): number {
+  return firstEntry + entryHashes.length - 1
+}
+
+/**
+ * A hash covers everything before it, so one comparison decides: at the end of the chain, or where the range ends before it.
+ *
+ * @param recorded hash of the merged entry with the number of the last one of the range; needed where the chain is longer
+ */
+export function fitChain(
+  { lastEntry, entryHead }: Pick<IncarnationState, 'lastEntry' | 'entryHead'>,
+  range: EntryRange,
+  recorded: string | undefined,
+): ChainFit {
+  const { firstEntry, entriesPreviousHash, entryHashes } = range
+  if (firstEntry > lastEntry + 1) return { kind: 'DETACHED' }
+  const n = Math.min(lastOf(range), lastEntry)
+  const known = n - firstEntry + 1
+  const claimed = known === 0 ? entriesPreviousHash : entryHashes[known - 1]
+  if (claimed === (n === lastEntry ? entryHead : recorded)) {
+    return { kind: 'CONTINUES', known, fresh: entryHashes.length - known }
+  }
+  return { kind: firstEntry > lastEntry ? 'DETACHED' : 'CONTRADICTS' }
+}
+
+/** Without the first `known` entries, which the chain has. */
+export function withoutKnown(segment: ReceivedSegment, known: number): ReceivedSegment {
+  return {
+    ...segment,
+    firstEntry: segment.firstEntry + known,
+    entriesPreviousHash: known === 0 ? segment.entriesPreviousHash : (segment.entryHashes[known - 1] ?? ''),
+    entries: segment.entries.slice(known),
+    entryHashes: segment.entryHashes.slice(known),
+  }
 }
 
 /** What the cloud knows of one account on one incarnation. */

@@ -585,6 +585,13 @@ export const ERRORS = catalogue({
     http: 409,
     retry: 'no',
   },
+  USAGE_UNBILLED: {
+    meaning:
+      'The cloud did not bill some entries of this device: they do not add up, or use more than the device can have held.',
+    remedy: 'An administrator finds the entries and the reason in the evidence for this device in the cloud.',
+    http: 409,
+    retry: 'no',
+  },
   ATTACH_TOO_OFTEN: {
     meaning: 'The device has begun anew too often in a short time: probably two devices have one identity.',
     remedy: 'Look for a second device with the same state; the device tries again by itself.',

@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { actionAccount, lineAccount } from '../../src/core/account.ts'
 import { NO_COUNTERS, billed, room } from '../../src/core/grant.ts'
 import {
+  type ChainFit,
   type DeviceAccount,
   type IncarnationState,
   type MergeTerms,
@@ -11,6 +12,7 @@ import {
   type ReceivedSegment,
   type Verdict,
   entryProblem,
+  fitChain,
   mergeSegment,
   movement,
   receive,
@@ -22,9 +24,22 @@ const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const ACTION = actionAccount(INSTANCE, 'ACT-1', 'a')
 const instances = new Set([INSTANCE])
 
-const active: IncarnationState = { status: 'ACTIVE', lastSeq: 7, lastHash: 'h7', lastEntry: 20, entryHead: 'e20' }
+const active: IncarnationState = {
+  status: 'ACTIVE',
+  lastSeq: 7,
+  lastHash: 'h7',
+  lastEntry: 20,
+  entryHead: 'e20',
+  carriedOn: false,
+}
 const fenced: IncarnationState = { ...active, status: 'FENCED' }
 const closed: IncarnationState = { ...active, status: 'CLOSED' }
+const carriedOn: IncarnationState = { ...fenced, carriedOn: true }
+const closedLater: IncarnationState = { ...closed, carriedOn: true }
+const news: ChainFit = { kind: 'CONTINUES', known: 0, fresh: 1 }
+const nothingNew: ChainFit = { kind: 'CONTINUES', known: 1, fresh: 0 }
+const detached: ChainFit = { kind: 'DETACHED' }
+const contradiction: ChainFit = { kind: 'CONTRADICTS' }
 
 describe('what a segment is', () => {
   const next = { seq: 8, hash: 'h8', previousHash: 'h7' }
@@ -55,7 +70,55 @@ describe('what a segment is', () => {
     ['and so is anything long after it', closed, { ...next, seq: 12 }, null, { kind: 'FORK' }],
   ]
   it.each(cases)('%s', (_name, state, header, recorded, verdict) => {
-    expect(receive(state, header, recorded)).toEqual(verdict)
+    expect(receive(state, header, recorded, news)).toEqual(verdict)
+  })
+
+  const late: [string, IncarnationState, Parameters<typeof receive>[1], ChainFit, Verdict][] = [
+    ['is merged while more may come', carriedOn, next, nothingNew, { kind: 'MERGE', grants: false }],
+    ['is merged without effect after that', closedLater, next, nothingNew, { kind: 'MERGE', grants: false }],
+    ['is a fork when it has entries behind the end', closedLater, next, news, { kind: 'FORK' }],
+    ['is a fork when its entries are others', closedLater, next, contradiction, { kind: 'FORK' }],
+    ['is a fork when its entries are others, while more may come', carriedOn, next, contradiction, { kind: 'FORK' }],
+    ['is a fork when nobody has carried the incarnation on', closed, next, nothingNew, { kind: 'FORK' }],
+    ['is a fork when it is not the next one', closedLater, { ...next, seq: 9 }, nothingNew, { kind: 'FORK' }],
+    ['is a fork after another history', closedLater, { ...next, previousHash: 'x' }, nothingNew, { kind: 'FORK' }],
+    [
+      'is for the merge to judge when its entries do not follow',
+      fenced,
+      next,
+      detached,
+      { kind: 'MERGE', grants: false },
+    ],
+  ]
+  it.each(late)(
+    'a segment whose entries a later incarnation may have delivered %s',
+    (_name, state, header, fit, verdict) => {
+      expect(receive(state, header, null, fit)).toEqual(verdict)
+    },
+  )
+})
+
+describe('how entries fit the merged chain', () => {
+  const range = (firstEntry: number, entriesPreviousHash: string, ...entryHashes: string[]) => ({
+    firstEntry,
+    entriesPreviousHash,
+    entryHashes,
+  })
+  const cases: [string, Parameters<typeof fitChain>[1], string | undefined, ChainFit][] = [
+    ['follow its end', range(21, 'e20', 'e21', 'e22'), undefined, { kind: 'CONTINUES', known: 0, fresh: 2 }],
+    ['are none, at its end', range(21, 'e20'), undefined, { kind: 'CONTINUES', known: 0, fresh: 0 }],
+    ['overlap its end', range(20, 'e19', 'e20', 'e21'), undefined, { kind: 'CONTINUES', known: 1, fresh: 1 }],
+    ['are its last ones', range(19, 'e18', 'e19', 'e20'), undefined, { kind: 'CONTINUES', known: 2, fresh: 0 }],
+    ['are some from its middle', range(4, 'e3', 'e4', 'e5'), 'e5', { kind: 'CONTINUES', known: 2, fresh: 0 }],
+    ['are none, in its middle', range(4, 'e3'), 'e3', { kind: 'CONTINUES', known: 0, fresh: 0 }],
+    ['leave a gap', range(22, 'e21', 'e22'), undefined, { kind: 'DETACHED' }],
+    ['follow another end', range(21, 'x20', 'x21'), undefined, { kind: 'DETACHED' }],
+    ['differ at its end', range(20, 'e19', 'x20', 'x21'), undefined, { kind: 'CONTRADICTS' }],
+    ['differ in its middle', range(4, 'e3', 'x4'), 'e4', { kind: 'CONTRADICTS' }],
+    ['are of numbers that are not on record', range(4, 'e3', 'e4'), undefined, { kind: 'CONTRADICTS' }],
+  ]
+  it.each(cases)('when they %s', (_name, entries, recorded, fit) => {
+    expect(fitChain(active, entries, recorded)).toEqual(fit)
   })
 })
 

@@ -296,8 +296,11 @@ export interface Journal {
    * Begins a new incarnation, above all before it, with all counters 0. A segment that is still unacknowledged stays as
    * evidence and is sent no more; entries that the cloud does not have go up as the remnant of their incarnation,
    * with the next segments.
+   *
+   * @param isWhole nobody else has written in the incarnation before, and nothing of it was lost: the cloud is told when it
+   *   has all of it, even if it has already. Absent: false
    */
-  attach(incarnation: number): Promise<void>
+  attach(incarnation: number, isWhole?: boolean): Promise<void>
   saveIdentity(identity: Identity): Promise<void>
   savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): Promise<void>
   /** Keeps the clock and the grant's age, for an agent that writes nothing else. */

@@ -10,7 +10,8 @@ import type { Pool } from './records.ts'
 
 /** A pool that nobody has drawn on. @param cap null: metered only */
 export function newPool(account: AccountId, cap: Micro | null): Pool {
-  return { account, charged: 0n, grantedOut: 0n, billedByDevices: 0n, capTarget: cap, capInForce: cap }
+  const spent = { charged: 0n, grantedOut: 0n, billedByDevices: 0n }
+  return { account, ...spent, capTarget: cap, capInForce: cap, capHighest: cap ?? 0n }
 }
 
 /** What the cloud can still charge or grant, >= 0n. Without a cap: what a 64-bit counter still holds. */
@@ -64,7 +65,8 @@ export function bill(pool: Pool, amount: Micro): Pool {
 
 /** Another cap; in force at once when it is above what is out. @param cap null: metered only */
 export function retarget(pool: Pool, cap: Micro | null): Pool {
-  return follow({ ...pool, capTarget: cap })
+  const capHighest = cap !== null && cap > pool.capHighest ? cap : pool.capHighest
+  return follow({ ...pool, capTarget: cap, capHighest })
 }
 
 function follow(pool: Pool): Pool {

@@ -117,6 +117,8 @@ export interface Pool {
   readonly capTarget: Micro | null
   /** Above the target only by what was out when the target was lowered. */
   readonly capInForce: Micro | null
+  /** The highest target so far, where there was one: devices can have spent by any of them. */
+  readonly capHighest: Micro
 }
 
 /** Columns of the usage record. Source: documentation on usage data. */

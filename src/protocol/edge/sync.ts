@@ -71,13 +71,17 @@ const entryRange = z.strictObject({
 
 /**
  * The remnant of an earlier incarnation: entries that its own chain could not deliver, because it was forked or refused. Their
- * numbers and their chain are those of that incarnation. Each is billed once, by its chained hash, whoever delivers it.
+ * numbers and their chain are those of that incarnation. Each is billed once, by its chained hash, whoever delivers it. There
+ * may be none, when the device has only to say that there are no more.
  */
 const remnant = z.strictObject({
   incarnation: z.int().min(1),
   entries: entryRange,
-  /** Nothing of that incarnation is left behind this. */
-  last: z.boolean(),
+  /**
+   * Everything that was recorded in that incarnation is delivered with this: if nobody else has written in it, the cloud closes it
+   * exactly. False also for what a restored device has left of it.
+   */
+  final: z.boolean(),
 })
 
 /** Payload of the JWS of kind `segment`, signed by the device key. */
@@ -234,6 +238,12 @@ const receipt = z.strictObject({
 
 const common = { deviceId: uuid, incarnation: z.int().min(1) }
 
+/**
+ * So many entries that came with the segment, of an earlier incarnation or of a fork, are not billed: the cloud keeps them as
+ * evidence. Left out when there are none.
+ */
+const unbilled = z.int().min(1).optional()
+
 /** Payload of the JWS of kind `sync-answer`, signed by the cloud. */
 export const syncAnswer = z.discriminatedUnion('outcome', [
   /** The segment is merged: everything in it is billed. */
@@ -255,6 +265,7 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     /** The device should come again within this time. */
     nextSyncMs: z.int().min(0),
     time: instant,
+    unbilled,
   }),
   /** A segment at or below what is known, not the last one: nothing changed. `seq` is what the cloud knows. */
   z.strictObject({ outcome: z.literal('KNOWN'), ...common, seq: z.int().min(0) }),
@@ -274,6 +285,7 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     closed: z.boolean(),
     /** Of the segment that this answers, when it was merged. */
     receipt: receipt.nullable(),
+    unbilled,
   }),
   /**
    * The segment with this hash does not add up and was kept as evidence; nothing of it counts, and the incarnation earns

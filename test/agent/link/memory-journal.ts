@@ -27,7 +27,8 @@ import type {
 interface KeptSegment extends SealedSegment {
   readonly first: number
   readonly last: number
-  readonly remnant: number
+  /** Entries of an earlier incarnation in it; null where it brings none. */
+  readonly remnant: number | null
 }
 
 /** One line of everything that ever became durable, over all incarnations. */
@@ -41,6 +42,7 @@ export interface DurableEntry {
 
 interface Remnant {
   readonly incarnation: number
+  readonly isWhole: boolean
   readonly first: number
   readonly previousHash: string
   readonly entries: readonly { readonly body: string; readonly hash: string }[]
@@ -204,7 +206,8 @@ export class MemoryJournal implements Journal {
       const bodies = owed === undefined ? disk.entries.slice(first - 1, first - 1 + disk.segmentEntriesMax) : []
       const last = first - 1 + bodies.length
       const backlog = disk.entries.length - last + lateLeft
-      const final = order.final && backlog === 0
+      const isLastOwed = disk.remnants.length <= 1 && late.length === (owed?.entries.length ?? 0)
+      const final = order.final && backlog === 0 && isLastOwed
       const payload: SegmentWire = {
         deviceId: disk.identity?.deviceId ?? '',
         incarnation: disk.incarnation,
@@ -228,10 +231,10 @@ export class MemoryJournal implements Journal {
                 entries: {
                   first: owed.first,
                   previousHash: owed.previousHash,
-                  head: late.at(-1)?.hash ?? '',
+                  head: late.at(-1)?.hash ?? owed.previousHash,
                   bodies: late.map(({ body }) => body),
                 },
-                last: late.length === owed.entries.length,
+                final: owed.isWhole && late.length === owed.entries.length,
               },
         backlog,
         wants: order.wants.map(({ account, atLeast, wanted }) => ({
@@ -256,7 +259,7 @@ export class MemoryJournal implements Journal {
         answer: null as string | null,
         first,
         last,
-        remnant: late.length,
+        remnant: owed === undefined ? null : late.length,
       }
       disk.segments.push(sealed)
       for (const [id, session] of disk.sessions) disk.sessions.set(id, { ...session, unsealed: false })
@@ -280,9 +283,9 @@ export class MemoryJournal implements Journal {
       const sealed = disk.segments.at(-1)
       if (sealed !== undefined)
         disk.segments[disk.segments.length - 1] = { ...sealed, answer: answer?.document ?? null }
-      const taken = disk.segments.at(-1)?.remnant ?? 0
+      const taken = disk.segments.at(-1)?.remnant
       const [owed] = disk.remnants
-      if (owed !== undefined && taken > 0) {
+      if (owed !== undefined && taken !== null && taken !== undefined) {
         disk.remnants[0] = {
           ...owed,
           first: owed.first + taken,
@@ -332,13 +335,14 @@ export class MemoryJournal implements Journal {
     })
   }
 
-  attach(incarnation: number): Promise<void> {
+  attach(incarnation: number, isWhole = false): Promise<void> {
     return this.#commit(async () => {
       const { disk } = this
       if (incarnation <= disk.incarnation) throw new Error('invariant: incarnations rise')
       const done = disk.segments.findLast(({ seq }) => seq <= disk.acknowledged)?.last ?? 0
-      if (done < disk.entries.length) {
+      if (isWhole || done < disk.entries.length) {
         disk.remnants.push({
+          isWhole,
           incarnation: disk.incarnation,
           first: done + 1,
           previousHash: disk.entries[done - 1]?.hash ?? CHAIN_START,

@@ -174,7 +174,7 @@ export function journalContract(name: string, make: () => TestJournals): void {
       const remnant = {
         incarnation: 1,
         entries: { first: 2, previousHash: heads[1], head: heads[4], bodies: bodies.slice(1).map(({ body }) => body) },
-        last: true,
+        final: false,
       }
       const none = { first: 1, previousHash: CHAIN_START, head: CHAIN_START, bodies: [] }
       expect(segmentOf((await journal.seal(SEAL)).document)).toMatchObject({
@@ -194,7 +194,34 @@ export function journalContract(name: string, make: () => TestJournals): void {
       journal = await journals.reopen(journal)
       expect((await journal.read()).remnants).toBe(1)
       const last = await journal.seal({ ...SEAL, final: true })
-      expect(segmentOf(last.document)).toMatchObject({ remnant: { incarnation: 3, last: true }, final: true })
+      expect(segmentOf(last.document)).toMatchObject({ remnant: { incarnation: 3, final: false }, final: true })
+    })
+
+    it('says with the end of an incarnation that nothing is missing, also where no entries are left, until it is acknowledged', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 100n })
+      const bodies = [1, 2].map((n) => entry(n, [{ account: A, amount: 1n }]))
+      await journal.append(bodies, STAMP)
+      await journal.acknowledge((await journal.seal(SEAL)).seq, null, null)
+      await journal.fence()
+      await journal.attach(2, true)
+      journal = await journals.reopen(journal)
+      expect(await journal.read()).toMatchObject({ incarnation: 2, remnants: 0 })
+      const head = bodies.reduce((before, { body }) => entryHash(before, body), CHAIN_START)
+      const remnant = { incarnation: 1, entries: { first: 3, previousHash: head, head, bodies: [] }, final: true }
+      expect(segmentOf((await journal.seal(SEAL)).document)).toMatchObject({ remnant })
+      await journal.fence()
+      await journal.attach(3, true)
+      journal = await journals.reopen(journal)
+      // That of the second incarnation is still to follow: what brings the first is not the last segment.
+      const first = await journal.seal({ ...SEAL, final: true })
+      expect(segmentOf(first.document)).toMatchObject({ remnant, final: false })
+      await journal.acknowledge(first.seq, null, null)
+      const second = await journal.seal({ ...SEAL, final: true })
+      expect(segmentOf(second.document)).toMatchObject({ remnant: { incarnation: 2, final: true }, final: true })
+      await journal.acknowledge(second.seq, null, null)
+      expect(segmentOf((await journal.seal(SEAL)).document)).toMatchObject({ remnant: null })
     })
 
     it('keeps the receipt of a segment, and the segment for as long as the receipt says', async () => {

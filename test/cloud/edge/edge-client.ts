@@ -49,7 +49,7 @@ export class EdgeClient {
       attach: async (_id, nonce, above) => (await client.attach(nonce, above)).answer,
       sync: async (_id, document) => {
         const reply = await client.post('sync', { segment: document, nonce: randomUUID() })
-        if (reply.status === 200) return { taken: true, answer: signedAnswer.parse(reply.body).answer }
+        if (reply.status === 200) return { taken: true, answer: signedAnswer.parse(reply.body).answer, unbilled: null }
         return { taken: false, problem: reply.text }
       },
     }

@@ -8,6 +8,7 @@ import { restoredSuite } from './restored.suite.ts'
 import { scarceSuite } from './scarce.suite.ts'
 import { settleSuite } from './settle.suite.ts'
 import { syncSuite } from './sync.suite.ts'
+import { undeliveredSuite } from './undelivered.suite.ts'
 import { TestDevice, newDeviceKeys, want } from './test-device.ts'
 import { DAY, INSTANCE, Twin } from './twin.ts'
 
@@ -28,6 +29,7 @@ const openTwin = async () => {
 }
 
 syncSuite('segments, over PostgreSQL', openTwin)
+undeliveredSuite('undelivered entries, over PostgreSQL', openTwin)
 scarceSuite('scarcity, over PostgreSQL', openTwin)
 restoredSuite('a restored twin, over PostgreSQL', openTwin)
 settleSuite('silence, over PostgreSQL', openTwin)

@@ -6,6 +6,7 @@ import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
 import { CHAIN_START, entryHash } from '../../../src/protocol/signing.ts'
 import { releaseDevice, revokeDevice } from '../../../src/cloud/app/edge/devices.ts'
 import { DAY, INSTANCE, START, type Twin } from './twin.ts'
+import { successorOf } from './successor.ts'
 import { TestDevice, assertSegment, newDeviceKeys, want } from './test-device.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
@@ -754,18 +755,9 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('the remnant', () => {
-      /** The next incarnation of a device, and a way to send a remnant with it. */
       async function successor(old: TestDevice) {
-        const next = old.copy()
-        await next.attach()
-        const deliver = async (remnant: SegmentWire['remnant']) => {
-          const sealed = await next.sealAs({ ...next.payload([want(LINE, 10n)]), remnant })
-          Object.assign(next.state, { unacknowledged: sealed, seq: sealed.seq, hash: sealed.hash })
-          const taken = await twin.sync(next.id, sealed.document)
-          if (!taken.taken) throw new Error(taken.problem)
-          return next.accept(taken.answer)
-        }
-        return { next, deliver }
+        const { deliver } = await successorOf(old)
+        return { deliver: (remnant: SegmentWire['remnant']) => deliver(remnant, [want(LINE, 10n)]) }
       }
 
       it('of a restored device is billed against its old incarnation, beside what the other history spent', async () => {
@@ -839,20 +831,24 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await deliver(strange)).toMatchObject({ outcome: 'MERGED' })
         expect((await twin.pool(LINE)).billedByDevices).toBe(0n)
         const problems = (await evidence(device)).map(({ problem }) => problem)
-        expect(problems).toContain('the chain of these entries is broken: they are not billed')
-        expect(problems).toContain('1 entries cannot be read: they are not billed')
+        expect(problems.toSorted()).toEqual([
+          'Not billed: 1 entries (they cannot be read).',
+          'Not billed: 2 entries (their hash chain is broken).',
+        ])
         await deliver(whole)
         expect((await twin.pool(LINE)).billedByDevices).toBe(3n)
       })
 
-      it('of an incarnation that is not before this one counts for nothing', async () => {
+      it('of an incarnation that is not before this one is kept as evidence, unbilled', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
         device.charge(charge(5n))
         const { deliver } = await successor(device)
-        await deliver({ ...device.remnant(), incarnation: 2 })
-        await deliver({ ...device.remnant(), incarnation: 9 })
+        expect(await deliver({ ...device.remnant(), incarnation: 2 })).toMatchObject({ unbilled: 1 })
+        expect(await deliver({ ...device.remnant(), incarnation: 9 })).toMatchObject({ unbilled: 1 })
         expect((await twin.pool(LINE)).billedByDevices).toBe(0n)
+        const problem = 'Not billed: 1 entries (they name an incarnation that is not before the one that brings them).'
+        expect(await evidence(device)).toMatchObject([{ problem }, { problem }])
       })
     })
 

@@ -283,8 +283,12 @@ export class TestDevice {
     }
   }
 
-  /** Entries `first` to `last` of this incarnation, as another one delivers them. */
-  remnant(first = 1, last = this.state.lastEntry): NonNullable<SegmentWire['remnant']> {
+  /**
+   * Entries `first` to `last` of this incarnation, as another one delivers them.
+   *
+   * @param isWhole nothing of it was lost: the last of them say so
+   */
+  remnant(first = 1, last = this.state.lastEntry, isWhole = false): NonNullable<SegmentWire['remnant']> {
     const chain = (until: number): string =>
       this.state.entries.filter(({ n }) => n < until).reduce((head, { body }) => entryHash(head, body), CHAIN_START)
     return {
@@ -295,7 +299,7 @@ export class TestDevice {
         head: chain(last + 1),
         bodies: this.state.entries.filter(({ n }) => n >= first && n <= last).map(({ body }) => body),
       },
-      last: last === this.state.lastEntry,
+      final: isWhole && last === this.state.lastEntry,
     }
   }
 

@@ -103,7 +103,7 @@ export type JournalCall =
   | { readonly call: 'sealedEarlier'; readonly after: SegmentPlace }
   | { readonly call: 'proofs' }
   | { readonly call: 'fence' }
-  | { readonly call: 'attach'; readonly incarnation: number; readonly now: number }
+  | { readonly call: 'attach'; readonly incarnation: number; readonly isWhole: boolean; readonly now: number }
   | { readonly call: 'saveIdentity'; readonly identity: Identity }
   | {
       readonly call: 'savePolicy'

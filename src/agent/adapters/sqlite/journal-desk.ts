@@ -136,7 +136,7 @@ export class JournalDesk {
         return
       }
       case 'attach': {
-        store.attach(call.incarnation, call.now)
+        store.attach(call.incarnation, call.isWhole, call.now)
         return
       }
       case 'saveIdentity': {

@@ -60,6 +60,8 @@ export interface RemnantRow {
   sealed_head: string
   last_entry: bigint
   last_head: string
+  whole: bigint
+  end_sealed: bigint
 }
 
 export interface SegmentRow {
@@ -149,22 +151,26 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
       'SELECT session, n, request_hash, body, status, policy_revision FROM answer ORDER BY entry_id, slot',
     ),
     slots: database.prepare('SELECT session, slot FROM answer ORDER BY entry_id, slot'),
-    nextRemnant: database.prepare(
-      'SELECT * FROM remnants WHERE sealed_entry < last_entry ORDER BY incarnation LIMIT 1',
-    ),
+    nextRemnant: database.prepare('SELECT * FROM remnants WHERE end_sealed = 0 ORDER BY incarnation LIMIT 1'),
     firstRemnant: database.prepare('SELECT * FROM remnants ORDER BY incarnation LIMIT 1'),
     allRemnants: database.prepare('SELECT * FROM remnants'),
     entriesBetween: database.prepare('SELECT n, body FROM entry WHERE id > ? AND id <= ? ORDER BY id'),
     remnantsLeft: database.prepare('SELECT coalesce(sum(last_entry - acked_entry), 0) FROM remnants').pluck(),
     remnantsUnsealed: database.prepare('SELECT coalesce(sum(last_entry - sealed_entry), 0) FROM remnants').pluck(),
-    sealRemnant: database.prepare('UPDATE remnants SET sealed_entry = ?, sealed_head = ? WHERE incarnation = ?'),
+    remnantEndsUnsealed: database.prepare('SELECT count(*) FROM remnants WHERE end_sealed = 0').pluck(),
+    sealRemnant: database.prepare(
+      `UPDATE remnants SET sealed_entry = :entry, sealed_head = :head, end_sealed = :entry = last_entry
+         WHERE incarnation = :incarnation`,
+    ),
     ackRemnants: database.prepare('UPDATE remnants SET acked_entry = sealed_entry, acked_head = sealed_head'),
-    unsealRemnants: database.prepare('UPDATE remnants SET sealed_entry = acked_entry, sealed_head = acked_head'),
-    deleteRemnants: database.prepare('DELETE FROM remnants WHERE acked_entry = last_entry'),
+    unsealRemnants: database.prepare(
+      'UPDATE remnants SET sealed_entry = acked_entry, sealed_head = acked_head, end_sealed = 0',
+    ),
+    deleteRemnants: database.prepare('DELETE FROM remnants WHERE end_sealed = 1'),
     insertRemnant: database.prepare(
       `INSERT INTO remnants (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry,
-           last_head)
-         SELECT incarnation, entry_base, acked_entry, acked_head, acked_entry, acked_head, last_entry, entry_head
+           last_head, whole, end_sealed)
+         SELECT incarnation, entry_base, acked_entry, acked_head, acked_entry, acked_head, last_entry, entry_head, ?, 0
            FROM state`,
     ),
     proveAccount: database.prepare(

@@ -263,7 +263,7 @@ export class JournalStore {
       this.#statements.sealed.run(lastEntry, head, seq, hash)
       if (plan.remnant !== null) {
         const { incarnation: earlier, sealedEntry, head: sealedHead } = plan.remnant
-        changedOne(this.#statements.sealRemnant.run(sealedEntry, sealedHead, earlier))
+        changedOne(this.#statements.sealRemnant.run({ entry: sealedEntry, head: sealedHead, incarnation: earlier }))
       }
     })
     this.#plan = null
@@ -336,13 +336,13 @@ export class JournalStore {
     })
   }
 
-  attach(incarnation: number, now: number): void {
+  attach(incarnation: number, isWhole: boolean, now: number): void {
     this.#runWithSlack(() => {
       const state = this.#state()
       if (incarnation <= Number(state.incarnation)) throw new Error('invariant: incarnations rise')
       this.#statements.endSegment.run('ABANDONED', now)
       this.#statements.unsealRemnants.run()
-      if (state.acked_entry < state.last_entry) this.#statements.insertRemnant.run()
+      if (isWhole || state.acked_entry < state.last_entry) this.#statements.insertRemnant.run(isWhole ? 1 : 0)
       this.#statements.deleteAccounts.run()
       // What the incarnation before has told may have gone the way of a fork.
       this.#statements.unsealSessions.run()

@@ -185,8 +185,8 @@ class SqliteJournal implements Journal {
     await this.#call({ call: 'fence' })
   }
 
-  async attach(incarnation: number): Promise<void> {
-    await this.#call({ call: 'attach', incarnation, now: this.#options.now() })
+  async attach(incarnation: number, isWhole = false): Promise<void> {
+    await this.#call({ call: 'attach', incarnation, isWhole, now: this.#options.now() })
   }
 
   async saveIdentity(identity: Identity): Promise<void> {

@@ -58,8 +58,7 @@ export function planSegment(statements: JournalStatements, identity: Identity, o
   const lastEntry = Number(state.sealed_entry) + entries.bodies.length
   const isComplete = lastEntry === Number(state.last_entry)
   if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
-  const remnantsLeft = remnant?.left ?? 0
-  const final = order.final && isComplete && entries.isAllTold && remnantsLeft === 0
+  const final = order.final && isComplete && entries.isAllTold && remnant?.isMoreToFollow !== true
 
   const seq = Number(state.last_seq) + 1
   const incarnation = Number(state.incarnation)
@@ -85,7 +84,7 @@ export function planSegment(statements: JournalStatements, identity: Identity, o
       bodies: [...entries.bodies],
     },
     remnant: remnant?.wire ?? null,
-    backlog: Number(state.last_entry) - lastEntry + remnantsLeft,
+    backlog: Number(state.last_entry) - lastEntry + (remnant?.left ?? 0),
     wants: [],
     policies: [...order.policies],
     sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
@@ -157,10 +156,12 @@ function remnantIn(statements: JournalStatements): {
   readonly plan: NonNullable<SealPlan['remnant']>
   /** Entries of it and of others that this segment leaves behind. */
   readonly left: number
+  /** It leaves some behind, or has not told the end of all. */
+  readonly isMoreToFollow: boolean
 } | null {
   const row = statements.nextRemnant.get() as RemnantRow | undefined
   if (row === undefined) return null
-  const { incarnation, entry_base, sealed_entry, sealed_head, last_entry } = row
+  const { incarnation, entry_base, sealed_entry, sealed_head, last_entry, whole } = row
   const most =
     last_entry - sealed_entry < BigInt(SEGMENT_ENTRIES_MAX) ? Number(last_entry - sealed_entry) : SEGMENT_ENTRIES_MAX
   const unsealed = statements.unsealed.all(entry_base + sealed_entry, most) as string[]
@@ -168,15 +169,18 @@ function remnantIn(statements: JournalStatements): {
   let head = sealed_head
   for (const body of bodies) head = entryHash(head, body)
   const sealedEntry = sealed_entry + BigInt(bodies.length)
-  if (bodies.length === 0) throw new Error('invariant: entries that are not delivered are kept')
+  if (bodies.length === 0 && most > 0) throw new Error('invariant: entries that are not delivered are kept')
+  const isEnd = sealedEntry === last_entry
+  const endsUnsealed = Number(statements.remnantEndsUnsealed.get())
   return {
     wire: {
       incarnation: Number(incarnation),
       entries: { first: Number(sealed_entry) + 1, previousHash: sealed_head, head, bodies },
-      last: sealedEntry === last_entry,
+      final: isEnd && whole === 1n,
     },
     plan: { incarnation, sealedEntry, head },
     left: Number(statements.remnantsUnsealed.get()) - bodies.length,
+    isMoreToFollow: endsUnsealed > (isEnd ? 1 : 0),
   }
 }
 

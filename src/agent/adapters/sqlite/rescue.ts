@@ -28,6 +28,8 @@ interface Undelivered {
   /** Those that can be read; fewer than there were up to `lastEntry` where some cannot. */
   readonly bodies: readonly string[]
   readonly lastEntry: number
+  /** Everything that was recorded in that incarnation is in `bodies` or acknowledged. */
+  readonly isWhole: boolean
 }
 
 export interface Salvage {
@@ -242,14 +244,15 @@ export function salvageOf(database: Database.Database): Salvage {
       [last, known.entry_head],
       [Number(known.sealed_entry), known.sealed_head],
     ])
-    if (last > acked) undelivered.push(undeliveredOf(known, bodies))
+    // A ledger that is damaged, or a backup, need not hold what was recorded last.
+    if (last > acked) undelivered.push(undeliveredOf(known, bodies, false))
   }
   for (const row of attempt(() => database.prepare('SELECT * FROM remnants').all() as RemnantRow[]) ?? []) {
     const bodies = chained(database, row, [
       [Number(row.last_entry), row.last_head],
       [Number(row.sealed_entry), row.sealed_head],
     ])
-    undelivered.push(undeliveredOf(row, bodies))
+    undelivered.push(undeliveredOf(row, bodies, row.whole === 1n))
   }
   const lost = known === null ? null : lostOf(undelivered)
   const openBlocks = attempt(
@@ -288,19 +291,22 @@ interface ChainRow {
 
 interface RemnantRow extends ChainRow {
   readonly last_head: string
+  readonly whole: bigint
 }
 
 interface StateRow extends ChainRow {
   readonly entry_head: string
 }
 
-function undeliveredOf(row: ChainRow, bodies: readonly string[]): Undelivered {
+function undeliveredOf(row: ChainRow, bodies: readonly string[], wasWhole: boolean): Undelivered {
+  const [ackedEntry, lastEntry] = [Number(row.acked_entry), Number(row.last_entry)]
   return {
     incarnation: Number(row.incarnation),
-    ackedEntry: Number(row.acked_entry),
+    ackedEntry,
     ackedHead: row.acked_head,
     bodies,
-    lastEntry: Number(row.last_entry),
+    lastEntry,
+    isWhole: wasWhole && ackedEntry + bodies.length === lastEntry,
   }
 }
 
@@ -360,12 +366,13 @@ export function fill(
       for (const row of sessions) session.run(row.id, row.ended, row.since, row.document, row.snapshot)
       const entry = database.prepare('INSERT INTO entry (id, n, body) VALUES (?, ?, ?)')
       const remnant = database.prepare(
-        `INSERT INTO remnants (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry, last_head)
-           VALUES (:incarnation, :base, :acked, :head, :acked, :head, :last, :lastHead)`,
+        `INSERT INTO remnants (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry, last_head,
+             whole, end_sealed)
+           VALUES (:incarnation, :base, :acked, :head, :acked, :head, :last, :lastHead, :whole, 0)`,
       )
       let id = 0
-      for (const { incarnation, ackedEntry, ackedHead, bodies } of undelivered) {
-        if (bodies.length === 0) continue
+      for (const { incarnation, ackedEntry, ackedHead, bodies, isWhole } of undelivered) {
+        if (bodies.length === 0 && !isWhole) continue
         const base = id - ackedEntry
         let n = ackedEntry
         let lastHead = ackedHead
@@ -373,7 +380,15 @@ export function fill(
           entry.run((id += 1), (n += 1), body)
           lastHead = entryHash(lastHead, body)
         }
-        remnant.run({ incarnation, base, acked: ackedEntry, head: ackedHead, last: n, lastHead })
+        remnant.run({
+          incarnation,
+          base,
+          acked: ackedEntry,
+          head: ackedHead,
+          last: n,
+          lastHead,
+          whole: isWhole ? 1 : 0,
+        })
       }
       database.prepare('UPDATE state SET entry_base = ?').run(id)
       if (damage === null) return

@@ -30,7 +30,7 @@ export async function attach(context: StepContext): Promise<StepResult> {
   }
   // The time is signed for the nonce: an answer to a repeated attach may be as old as the first attempt.
   if (!repeated) clock.learn({ time: now, sentAt, receivedAt })
-  await journal.attach(incarnation)
+  await journal.attach(incarnation, memory.fence === 'ABANDONED')
   takeIncarnation(memory, incarnation, ledger.lastEntry())
   ledger.begin(incarnation)
   log.info({ incarnation }, 'attached')

@@ -50,7 +50,7 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
 /** A device that is nobody yet, or whose service was ended, once it has delivered what it owes. */
 function mayEnroll({ identity, fence }: LinkMemory): boolean {
   if (identity === null) return true
-  return identity.hold?.state === 'TERMINATED' && (fence === 'CLOSED' || fence === 'ABANDONED')
+  return identity.hold?.state === 'TERMINATED' && fence !== 'NONE' && fence !== 'FENCED'
 }
 
 /** What the planner sees. */

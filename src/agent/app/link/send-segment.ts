@@ -101,8 +101,18 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
     })
   }
   clock.learn({ time: now, sentAt, receivedAt })
+  noteUnbilled(context, believed, sent)
   await take(context, sent, judgement, { document: said.answer, receipt: receiptOf(believed), now })
   return 'PLAN_AGAIN'
+}
+
+/** The cloud has taken them in as evidence: sent again, they would be no more than that. It is said until the next start. */
+function noteUnbilled({ health, log }: StepContext, answer: SyncAnswer, { seq }: SealedSegment): void {
+  const entries = answer.outcome === 'MERGED' || answer.outcome === 'FENCED' ? answer.unbilled : undefined
+  if (entries === undefined) return
+  const message = `The cloud keeps ${entries} entries of an earlier incarnation as evidence and does not bill them.`
+  const error = new CodedError('USAGE_UNBILLED', message, { facts: { entries, seq } })
+  if (health.raise('undelivered entries', error)) log.warn({ code: error.code, ...error.facts }, error.message)
 }
 
 /** What was answered before is shown again: the cloud has forgotten it. */
@@ -357,7 +367,7 @@ async function stopSpending(
   if (closed) memory.fence = 'CLOSED'
   if (forked) {
     // Its chain belongs to the other history: what the cloud does not have of this one goes up as its remnant.
-    memory.fence = 'ABANDONED'
+    memory.fence = 'FORKED'
     const message = 'The cloud knows another history of this device: it was copied, or its state was restored.'
     health.raise('device', new CodedError('DEVICE_FORKED', message, { facts: { incarnation: memory.incarnation } }))
   }

@@ -190,6 +190,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
           if (taken.answer !== undefined) return { status: 200, body: await said(device.id, nonce, taken.answer) }
           throw new CodedError('SEGMENT_REJECTED', taken.problem, { facts })
         }
+        if (taken.unbilled !== null) log.warn({ deviceId: device.id, ...taken.unbilled }, 'entries are not billed')
         return { status: 200, body: await said(device.id, nonce, taken.answer) }
       },
     }),

@@ -118,6 +118,7 @@ export function accountTransaction(sql: Sql): {
               billed_by_devices: excluded.ref('excluded.billed_by_devices'),
               cap_target: excluded.ref('excluded.cap_target'),
               cap_in_force: excluded.ref('excluded.cap_in_force'),
+              cap_highest: excluded.ref('excluded.cap_highest'),
             })),
           )
           .execute()
@@ -191,6 +192,7 @@ function rowOf(pool: Pool): Row<'accounts'> {
     billed_by_devices: pool.billedByDevices,
     cap_target: pool.capTarget,
     cap_in_force: pool.capInForce,
+    cap_highest: pool.capHighest,
   }
 }
 
@@ -202,5 +204,6 @@ export function poolOf(row: Row<'accounts'>): Pool {
     billedByDevices: row.billed_by_devices,
     capTarget: row.cap_target,
     capInForce: row.cap_in_force,
+    capHighest: row.cap_highest,
   }
 }

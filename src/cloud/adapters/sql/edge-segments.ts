@@ -104,6 +104,17 @@ export function entryReader({ db }: Sql): EdgeReader['entries'] {
         .execute()
       return new Set(rows.map(({ hash }) => hash))
     },
+    async hashInChain(deviceId, incarnation, n) {
+      const row = await db
+        .selectFrom('entries')
+        .select('hash')
+        .where('device_id', '=', deviceId)
+        .where('incarnation', '=', BigInt(incarnation))
+        .where('n', '=', BigInt(n))
+        .where('branch', '=', 0n)
+        .executeTakeFirst()
+      return row?.hash
+    },
     async of(deviceId, incarnation) {
       const rows = await db
         .selectFrom('entries')

@@ -69,6 +69,7 @@ export interface EdgeTables {
     forked: bigint
     rejected: bigint
     grants_forgotten: bigint
+    carried_on: bigint
     last_seq: bigint
     last_hash: string
     last_entry: bigint

@@ -100,6 +100,7 @@ export interface Tables extends EdgeTables {
     billed_by_devices: bigint
     cap_target: bigint | null
     cap_in_force: bigint | null
+    cap_highest: bigint
   }
   forgotten_usage: {
     backup_end: bigint

@@ -100,6 +100,7 @@ export function newIncarnation(deviceId: string, number: number, createdAt: numb
     forked: false,
     rejected: false,
     grantsForgotten: false,
+    carriedOn: false,
     lastSeq: 0,
     lastHash: CHAIN_START,
     lastEntry: 0,

@@ -1,82 +1,135 @@
 /**
- * Entries that the merged chain of their incarnation does not hold: of a second writer, or of a chain that was refused. What
- * they charge is billed as a branch of that incarnation, each entry once by its chained hash, whoever delivers it and how
- * often. Refunds in them are not: what they give back may have been given back already.
+ * Entries that cannot become part of the merged chain of their incarnation: of a second writer, or behind entries that are
+ * missing or do not add up. What they charge is billed as a branch of that incarnation, each entry once by its chained hash,
+ * whoever delivers it and how often. Refunds in them are not: what they give back may have been given back already.
  */
 import { type AccountId, parseAccount } from '../../../core/account.ts'
-import type { Micro } from '../../../core/amount.ts'
-import { sumPostings } from '../../../core/grant.ts'
+import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
 import { entryProblem } from '../../../core/receive.ts'
-import type { Reader } from '../store.ts'
-import { type AccountMove, beyondBelief, movePools } from './move.ts'
+import type { Pool } from '../records.ts'
+import { type AccountMove, movePools } from './move.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import type { OpenedEntry } from './open-segment.ts'
-import { type DeviceAccountRecord, type Incarnation, newDeviceAccount, settled } from './records.ts'
-import { holdRules, openPools } from './rules-in-force.ts'
+import { type IsPlausible, plausibleBy } from './plausible.ts'
+import {
+  type DeviceAccountRecord,
+  type Incarnation,
+  heldOn,
+  newDeviceAccount,
+  overspentOn,
+  settled,
+} from './records.ts'
+import { type RulesInForce, openPools } from './rules-in-force.ts'
 import { type Taking, ownerOf } from './taking.ts'
+import type { BranchUnbilled } from './unbilled.ts'
 import { writePresumptions } from './write-presumptions.ts'
 import { writeUsage } from './write-usage.ts'
 
-/** @returns false when the numbers are beyond belief, or an entry that charges does not add up: that much is not billed */
 export async function billBranch(
-  taking: Pick<Taking, 'deps' | 'tx' | 'device' | 'segment' | 'now'>,
+  taking: Pick<Taking, 'tx' | 'device' | 'segment' | 'now'>,
+  rules: RulesInForce,
   incarnation: Incarnation,
   entries: readonly OpenedEntry[],
-): Promise<boolean> {
-  const { deps, tx, device, segment, now } = taking
+): Promise<BranchUnbilled> {
+  const { tx, device, segment, now } = taking
   const charging = entries.filter(({ body }) => body.kind !== 'refund' && body.kind !== 'session')
   const instances = new Set(device.instanceIds)
-  const sound = charging.filter(({ n, body }) => body.n === n && entryProblem(body, instances) === undefined)
-  const complete = sound.length === charging.length
+  const isSound = ({ n, body }: OpenedEntry): boolean => body.n === n && entryProblem(body, instances) === undefined
+  const sound = charging.filter(isSound)
+  const unsound = charging.length - sound.length
   const [first, last] = [sound[0]?.n ?? 0, sound.at(-1)?.n ?? 0]
   const known = await tx.edge.entries.hashes(device.id, incarnation.number, first, last)
   const fresh = sound.filter(({ hash }) => !known.has(hash))
-  if (fresh.length === 0) return complete
+  if (fresh.length === 0) return { unsound, implausible: 0, accounts: new Set() }
 
-  const spent = new Map<string, bigint>()
-  for (const { body } of fresh) {
-    for (const { account, amount } of body.postings) spent.set(account, (spent.get(account) ?? 0n) + amount)
-  }
-  const records = await tx.edge.deviceAccounts.get(device.id, incarnation.number, [...spent.keys()])
-  const arrears = await arrearsIn(tx, device.instanceIds, fresh)
-  const moves = [...spent].map(([account, amount]): AccountMove => {
-    const before: DeviceAccountRecord = records.get(account) ?? newDeviceAccount(device.id, incarnation.number, account)
-    const branch = { branchUsed: before.branchUsed + amount, arrears: before.arrears + (arrears.get(account) ?? 0n) }
-    return { before, after: settled({ ...before, ...branch }, incarnation.settlement) }
-  })
-  const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
-  const before = await openPools(tx, rules, spent.keys())
+  const named = new Set(fresh.flatMap(({ body }) => body.postings.map(({ account }) => account)))
+  const before = await openPools(tx, rules, named)
+  const tally = new BranchTally(
+    incarnation,
+    await tx.edge.deviceAccounts.get(device.id, incarnation.number, [...named]),
+    before,
+    await arrearsCaps(tx, device.instanceIds),
+    await plausibleBy(tx, rules, named),
+  )
+  const billed = fresh.filter(({ body }) => tally.take(body.postings))
+  const moves = tally.moves()
   const moved = movePools(before, moves)
-  // Made-up numbers must not use up what other devices need: the evidence stays, the bill does not follow it.
-  if (moved === undefined || (await beyondBelief(tx, rules, moved, moves)).size > 0) return false
+  if (moved === undefined) throw new Error('invariant: what is plausible fits a counter')
   await tx.accounts.save([...moved.values()])
   await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
   await tx.edge.entries.append(
-    fresh.map(({ n, hash, text }) => {
+    billed.map(({ n, hash, text }) => {
       return { ...ownerOf(incarnation), n, hash, seq: segment.header.seq, branch: true, body: text }
     }),
   )
-  await writeUsage({ tx, incarnation, now }, fresh, before)
+  await writeUsage({ tx, incarnation, now }, billed, before)
   await writePresumptions({ tx, incarnation, now }, moves, moved)
-  return complete
+  return { unsound, implausible: fresh.length - billed.length, accounts: tally.doubted }
 }
 
-/** What the entries say was spent above the grants, as far as the offline policy allows it: once for what comes together. */
-async function arrearsIn(
-  reader: Reader,
-  instanceIds: readonly string[],
-  entries: readonly OpenedEntry[],
-): Promise<ReadonlyMap<AccountId, Micro>> {
-  const above = sumPostings(
-    entries.flatMap(({ body }) =>
-      body.postings.map(({ account, aboveGrant = 0n }) => ({ account, amount: aboveGrant })),
-    ),
-  )
-  const caps = await arrearsCaps(reader, instanceIds)
-  for (const [account, amount] of above) {
-    const parsed = parseAccount(account)
-    const cap = (parsed && caps.get(`${parsed.instanceId}/${parsed.lineItemId}`)) ?? 0n
-    if (amount > cap) above.set(account, cap)
+/** What a branch charges, entry by entry: one that goes beyond what is plausible does not take the others with it. */
+class BranchTally {
+  /** Accounts of which more was used than can have been. */
+  readonly doubted = new Set<AccountId>()
+  readonly #incarnation: Incarnation
+  readonly #records: ReadonlyMap<AccountId, DeviceAccountRecord>
+  readonly #pools: ReadonlyMap<AccountId, Pool>
+  readonly #arrearsCaps: ReadonlyMap<string, Micro>
+  readonly #isPlausible: IsPlausible
+  #spent = new Map<AccountId, Spent>()
+
+  constructor(
+    incarnation: Incarnation,
+    records: ReadonlyMap<AccountId, DeviceAccountRecord>,
+    pools: ReadonlyMap<AccountId, Pool>,
+    caps: ReadonlyMap<string, Micro>,
+    isPlausible: IsPlausible,
+  ) {
+    this.#incarnation = incarnation
+    this.#records = records
+    this.#pools = pools
+    this.#arrearsCaps = caps
+    this.#isPlausible = isPlausible
   }
-  return above
+
+  /** False, and nothing counts, when an account cannot have given it. */
+  take(postings: OpenedEntry['body']['postings']): boolean {
+    const spent = new Map(this.#spent)
+    for (const { account, amount, aboveGrant = 0n } of postings) {
+      const before = spent.get(account) ?? { amount: 0n, aboveGrant: 0n }
+      spent.set(account, { amount: before.amount + amount, aboveGrant: before.aboveGrant + aboveGrant })
+    }
+    const doubted = postings.find(({ account }) => !this.#isBelieved(account, spent.get(account)))
+    if (doubted === undefined) this.#spent = spent
+    else this.doubted.add(doubted.account)
+    return doubted === undefined
+  }
+
+  moves(): readonly AccountMove[] {
+    return [...this.#spent].map(([account, spent]) => this.#moveOf(account, spent))
+  }
+
+  #isBelieved(account: AccountId, spent: Spent | undefined): boolean {
+    const pool = this.#pools.get(account)
+    if (pool === undefined || spent === undefined) throw new Error('invariant: the pool of a branch was opened')
+    const move = this.#moveOf(account, spent)
+    const grantedOut = pool.grantedOut + heldOn(move.after) - heldOn(move.before)
+    if (pool.charged + grantedOut > MICRO_MAX) return false
+    return this.#isPlausible(move, { ...pool, grantedOut }, overspentOn(move.after) - overspentOn(move.before))
+  }
+
+  /** What the entries say was spent above the grants counts as far as the offline policy allows it, once for all of them. */
+  #moveOf(account: AccountId, { amount, aboveGrant }: Spent): AccountMove {
+    const { deviceId, number, settlement } = this.#incarnation
+    const before = this.#records.get(account) ?? newDeviceAccount(deviceId, number, account)
+    const parsed = parseAccount(account)
+    const cap = (parsed && this.#arrearsCaps.get(`${parsed.instanceId}/${parsed.lineItemId}`)) ?? 0n
+    const arrears = before.arrears + (aboveGrant < cap ? aboveGrant : cap)
+    return { before, after: settled({ ...before, branchUsed: before.branchUsed + amount, arrears }, settlement) }
+  }
+}
+
+interface Spent {
+  readonly amount: Micro
+  readonly aboveGrant: Micro
 }

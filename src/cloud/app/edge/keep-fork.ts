@@ -6,13 +6,23 @@
 import { fenced } from './attach.ts'
 import { billBranch } from './bill-branch.ts'
 import type { Incarnation, MergedSegment } from './records.ts'
+import { holdRules } from './rules-in-force.ts'
 import { takeRemnant } from './take-remnant.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
+import { together, toldOf, unbilledOf } from './unbilled.ts'
 
 /** @param recorded the merged segment with the same seq, if there is one */
 export async function keepFork(taking: Taking, recorded: MergedSegment | undefined): Promise<Taken> {
   const { deps, tx, device, incarnation, segment, now } = taking
   const last = recorded ?? (await tx.edge.segments.get(device.id, incarnation.number, incarnation.lastSeq))
+  const after: Incarnation = { ...fenced(incarnation, 'FORKED', now), forked: true, quietSince: now }
+  await tx.edge.incarnations.save(after)
+  const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
+  const { received, entries } = segment
+  const isChained = received.entryHead === (received.entryHashes.at(-1) ?? received.entriesPreviousHash)
+  const unbilled = isChained
+    ? unbilledOf({ branch: await billBranch(taking, rules, after, entries) })
+    : unbilledOf({ broken: entries.length })
   await tx.edge.evidence.keep({
     ...ownerOf(incarnation),
     kind: 'FORK',
@@ -20,16 +30,11 @@ export async function keepFork(taking: Taking, recorded: MergedSegment | undefin
     hash: segment.header.hash,
     recordedHash: last?.hash ?? null,
     recordedDocument: last?.document ?? null,
-    problem: null,
+    problem: unbilled?.problem ?? null,
     document: segment.document,
     receivedAt: now,
   })
-  const after: Incarnation = { ...fenced(incarnation, 'FORKED', now), forked: true, quietSince: now }
-  await tx.edge.incarnations.save(after)
-  const { received, entries } = segment
-  const isChained = received.entryHead === (received.entryHashes.at(-1) ?? received.entriesPreviousHash)
-  await billBranch(taking, incarnation, isChained ? entries : [])
-  await takeRemnant(taking)
+  const all = together(unbilled, await takeRemnant(taking, rules))
   await tx.edge.devices.save({ ...device, lastSyncAt: now })
   const answer = await signAnswer(deps, {
     outcome: 'FENCED',
@@ -39,6 +44,7 @@ export async function keepFork(taking: Taking, recorded: MergedSegment | undefin
     forked: true,
     closed: segment.final,
     receipt: null,
+    ...toldOf(all),
   })
-  return { taken: true, answer }
+  return { taken: true, answer, unbilled: all }
 }

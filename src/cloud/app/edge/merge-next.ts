@@ -2,28 +2,24 @@
  * The next segment of an incarnation: its counters and entries become part of the bill, and a current incarnation gets its
  * grant. A segment that does not add up changes no balance: it is kept as evidence, and its incarnation earns nothing more.
  */
-import type { AccountId } from '../../../core/account.ts'
-import { sumPostings } from '../../../core/grant.ts'
-import { mergeSegment } from '../../../core/receive.ts'
+import { type AccountId, parseAccount } from '../../../core/account.ts'
+import { type Merge, lastOf, mergeSegment, withoutKnown } from '../../../core/receive.ts'
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
-import { CodedError } from '../../../protocol/errors.ts'
-import type { Pool } from '../records.ts'
-import type { Reader } from '../store.ts'
 import { disconnectUntold, ordersFor, takeSessions } from './device-sessions.ts'
 import { giveGrant, mustRelease, usefulWants } from './give-grant.ts'
 import { grantableAt } from './grants.ts'
 import { arrearsCaps } from './offline-policy.ts'
-import { type AccountMove, beyondBelief, movePools } from './move.ts'
-import type { OpenedEntry, OpenedSegment } from './open-segment.ts'
-import { type DeviceAccountRecord, type Incarnation, type ReleaseAsk, newDeviceAccount, settled } from './records.ts'
+import { movePools } from './move.ts'
+import type { OpenedSegment } from './open-segment.ts'
+import { type DeviceAccountRecord, type Incarnation, type ReleaseAsk, newDeviceAccount } from './records.ts'
 import { reject } from './reject.ts'
 import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
 import { takeAsks, withoutComfort } from './share-scarce.ts'
 import { takeRemnant } from './take-remnant.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
-import { writePresumptions } from './write-presumptions.ts'
-import { writeUsage } from './write-usage.ts'
+import { type Unbilled, toldOf } from './unbilled.ts'
+import { movesOf, requirePlausible, splitEntries, writeMerge } from './write-merge.ts'
 
 /** @param grants the incarnation is the current one: it can earn grants and return tokens */
 export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken> {
@@ -39,27 +35,21 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     ? await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
     : await tx.edge.deviceAccounts.get(device.id, incarnation.number, named)
 
-  await takeRemnant(taking)
-  const caps = await arrearsCaps(tx, device.instanceIds)
-  const merge = mergeSegment(incarnation, known, received, new Set(device.instanceIds), {
-    returns: grants,
-    closes: segment.final && !incarnation.forked,
-    grantsForgotten: incarnation.grantsForgotten,
-    arrearsCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
-  })
+  // A release request is written under the lock of its account, so its account is locked before the request is settled.
+  const requested = goesOn ? await tx.edge.releases.of(device.id) : []
+  const later = [...named.filter((account) => isServed(account, device)), ...requested.map(({ account }) => account)]
+  const unbilled = await takeRemnant(taking, rules, later)
+  const merge = await mergeInto(taking, known, grants)
   if (!merge.merged) return reject(taking, merge.problem, { account: merge.account, n: merge.n })
 
   const record = (account: AccountId): DeviceAccountRecord =>
     known.get(account) ?? newDeviceAccount(device.id, incarnation.number, account)
-  const { fresh, known: ofBranch } = await splitEntries(taking)
-  const branchUsed = sumPostings(ofBranch.flatMap(({ body }) => body.postings))
-  const moves = merge.changes.map(({ account, after }): AccountMove => {
-    const before = record(account)
-    const reported = { ...before, ...after, branchUsed: before.branchUsed - (branchUsed.get(account) ?? 0n) }
-    return { before, after: settled(reported, incarnation.settlement) }
-  })
-  // A release request is written under the lock of its account, so its account is locked before the request is settled.
-  const requested = goesOn ? await tx.edge.releases.of(device.id) : []
+  const split = await splitEntries(
+    taking,
+    incarnation,
+    segment.entries.filter(({ n }) => n > incarnation.lastEntry),
+  )
+  const moves = movesOf(incarnation, known, merge.changes, split)
   const before = await openPools(tx, rules, [
     ...moves.map((move) => move.after.account),
     ...wants.map((want) => want.account),
@@ -67,29 +57,13 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   ])
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(taking, 'AMOUNT_BEYOND_BELIEF', {})
-  if (incarnation.grantsForgotten) await requireBelievable(tx, rules, moves, moved)
-
+  if (incarnation.grantsForgotten) await requirePlausible(taking, rules, moves, moved)
   const pools = new Map([...before, ...moved])
-  await tx.accounts.save([...moved.values()])
-  await tx.edge.deviceAccounts.save(moves.map((move) => move.after))
-  await tx.edge.entries.append(
-    fresh.map(({ n, hash, text }) => {
-      return { ...ownerOf(incarnation), n, hash, seq: segment.header.seq, branch: false, body: text }
-    }),
-  )
-  // What was billed as a branch is part of the chain from here on: the counters have it, and its lines are written.
-  await tx.edge.entries.adopt(
-    device.id,
-    incarnation.number,
-    ofBranch.map(({ hash }) => hash),
-    segment.header.seq,
-  )
-  await writeUsage(taking, fresh, before)
-  await writePresumptions(taking, moves, moved)
+  await writeMerge(taking, incarnation, split, moves, before, moved)
 
   const next: Incarnation = {
     ...incarnation,
-    status: segment.final ? 'CLOSED' : incarnation.status,
+    status: segment.final && lastOf(received) >= incarnation.lastEntry ? 'CLOSED' : incarnation.status,
     lastSeq: segment.header.seq,
     lastHash: segment.header.hash,
     lastEntry: merge.lastEntry,
@@ -111,7 +85,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     : null
   const answer =
     taking.proof?.document ??
-    (await signAnswer(deps, answerTo(taking, next, rules, grant, releasing, orders, asks.open)))
+    (await signAnswer(deps, answerTo(taking, next, unbilled, rules, grant, releasing, orders, asks.open)))
 
   await tx.edge.incarnations.save({ ...next, term: grant?.term ?? incarnation.term })
   await tx.edge.segments.append({
@@ -133,7 +107,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     releaseAsked: grants ? device.releaseAsked && releasing : device.releaseAsked,
   })
   await deps.heartbeat(tx, device, now, taking.sessions)
-  return { taken: true, answer }
+  return { taken: true, answer, unbilled }
 }
 
 /**
@@ -144,42 +118,32 @@ function receivedAt({ proof, now }: Taking): number {
   return proof?.answer.outcome === 'MERGED' ? Math.min(proof.answer.time, now) : now
 }
 
-/** The entries that nobody has reported yet, and those that a second writer has: they are billed, as a branch, already. */
-async function splitEntries({ tx, incarnation, segment }: Taking): Promise<{
-  readonly fresh: readonly OpenedEntry[]
-  readonly known: readonly OpenedEntry[]
-}> {
-  const { entries } = segment
-  const [first, last] = [entries[0]?.n, entries.at(-1)?.n]
-  // Only a second writer, or a later incarnation as the remnant of this one, can have brought them: neither while it is active.
-  if (incarnation.status === 'ACTIVE' || first === undefined || last === undefined) return { fresh: entries, known: [] }
-  const reported = await tx.edge.entries.hashes(incarnation.deviceId, incarnation.number, first, last)
-  return {
-    fresh: entries.filter(({ hash }) => !reported.has(hash)),
-    known: entries.filter(({ hash }) => reported.has(hash)),
-  }
-}
-
-/** @throws CodedError GRANTS_FORGOTTEN when the device says that it was granted what the rules of now never allowed */
-async function requireBelievable(
-  reader: Reader,
-  rules: RulesInForce,
-  moves: readonly AccountMove[],
-  pools: ReadonlyMap<AccountId, Pool>,
-): Promise<void> {
-  const doubted = await beyondBelief(reader, rules, pools, moves)
-  for (const { before, after } of moves) {
-    const forgotten = after.granted - before.granted - (after.arrears - before.arrears)
-    if (after.unlimited || forgotten === 0n || !doubted.has(after.account)) continue
-    throw new CodedError('GRANTS_FORGOTTEN', `More of ${after.account} was used than it can have held.`, {
-      facts: { account: after.account, deviceId: after.deviceId },
-    })
-  }
+/**
+ * A segment that was given up may come after a later incarnation has delivered its entries, and more: then it says nothing
+ * that is not known.
+ */
+async function mergeInto(
+  { tx, device, incarnation, segment, fit }: Taking,
+  known: ReadonlyMap<AccountId, DeviceAccountRecord>,
+  grants: boolean,
+): Promise<Merge> {
+  const { received } = segment
+  const { status, lastEntry, entryHead } = incarnation
+  if (status === 'CLOSED' || lastOf(received) < lastEntry) return { merged: true, changes: [], lastEntry, entryHead }
+  const caps = await arrearsCaps(tx, device.instanceIds)
+  const news = fit.kind === 'CONTINUES' ? withoutKnown(received, fit.known) : received
+  return mergeSegment(incarnation, known, news, new Set(device.instanceIds), {
+    returns: grants,
+    closes: segment.final && !incarnation.forked,
+    grantsForgotten: incarnation.grantsForgotten,
+    arrearsCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
+  })
 }
 
 function answerTo(
   { deps, device, incarnation, segment, now }: Taking,
   next: Incarnation,
+  unbilled: Unbilled | null,
   rules: RulesInForce,
   grant: Grant | null,
   releasing: boolean,
@@ -191,11 +155,16 @@ function answerTo(
     incarnation: incarnation.number,
     seq: next.lastSeq,
     hash: next.lastHash,
-    entries: { from: incarnation.lastEntry + 1, to: next.lastEntry, head: next.entryHead },
+    entries: {
+      from: segment.received.firstEntry,
+      to: lastOf(segment.received),
+      head: segment.received.entryHead,
+    },
     retainUntil: now + deps.terms.receiptMarginMs,
   }
   if (grant === null) {
-    return { outcome: 'FENCED', ...merged, forked: incarnation.forked, closed: segment.final, receipt }
+    const { forked, status } = next
+    return { outcome: 'FENCED', ...merged, forked, closed: status === 'CLOSED', receipt, ...toldOf(unbilled) }
   }
   return {
     outcome: 'MERGED',
@@ -216,7 +185,13 @@ function answerTo(
     ...(device.replaceKey === device.thumbprint ? { replaceKey: device.replaceKey } : {}),
     nextSyncMs: deps.terms.syncEveryMs,
     time: now,
+    ...toldOf(unbilled),
   }
+}
+
+function isServed(account: AccountId, { instanceIds }: Taking['device']): boolean {
+  const parsed = parseAccount(account)
+  return parsed !== undefined && instanceIds.includes(parsed.instanceId)
 }
 
 /** What a device says of instances that are not its own is nobody's business. */

@@ -38,11 +38,17 @@ export interface OpenedSegment {
 /** The remnant of an earlier incarnation. Nothing of it can make the segment unreadable. */
 export interface OpenedRemnant {
   readonly incarnation: number
+  /** Number of the first entry, and the hash before it, as the device claims. */
+  readonly first: number
+  readonly previousHash: string
   /** The hashes go from the one before the first entry to the head that the device names. */
   readonly isChained: boolean
+  /** How many there are. */
+  readonly count: number
   /** Those that can be read. */
   readonly entries: readonly OpenedEntry[]
-  readonly unreadable: number
+  /** With these the device has delivered everything that it recorded in that incarnation. */
+  readonly final: boolean
 }
 
 export type Opening =
@@ -102,7 +108,7 @@ export async function openSegment(
   }
 }
 
-function openRemnant({ incarnation, entries: range }: NonNullable<Segment['remnant']>): OpenedRemnant {
+function openRemnant({ incarnation, entries: range, final }: NonNullable<Segment['remnant']>): OpenedRemnant {
   const entries: OpenedEntry[] = []
   let hash = range.previousHash
   for (const [index, text] of range.bodies.entries()) {
@@ -110,7 +116,8 @@ function openRemnant({ incarnation, entries: range }: NonNullable<Segment['remna
     const body = readEntry(text, 'entry')
     if (typeof body !== 'string') entries.push({ n: range.first + index, hash, text, body })
   }
-  return { incarnation, isChained: hash === range.head, entries, unreadable: range.bodies.length - entries.length }
+  const { first, previousHash, head, bodies } = range
+  return { incarnation, first, previousHash, isChained: hash === head, count: bodies.length, entries, final }
 }
 
 /** Or what is wrong with it. */

@@ -196,6 +196,12 @@ export function heldOn(record: DeviceAccountRecord): Micro {
   return out > spent ? out : spent
 }
 
+/** How much more is known to be spent than was granted: by copies, or by the offline policy. */
+export function overspentOn(record: DeviceAccountRecord): Micro {
+  const above = spentOn(record) - (record.granted - record.returned)
+  return above > 0n ? above : 0n
+}
+
 /** What is out and not accounted for: what the device may have spent without saying so. */
 export function unaccountedOn(record: DeviceAccountRecord): Micro {
   const open = record.granted - record.returned - spentOn(record)

@@ -63,6 +63,8 @@ export interface EdgeReader {
   readonly entries: {
     /** Hashes of the entries with these numbers, of all writers. */
     hashes(deviceId: string, incarnation: number, first: number, last: number): Promise<ReadonlySet<string>>
+    /** Hash of the entry with this number in the merged chain; undefined where there is none. */
+    hashInChain(deviceId: string, incarnation: number, n: number): Promise<string | undefined>
     of(deviceId: string, incarnation: number): Promise<readonly LedgerEntry[]>
   }
   readonly deviceAccounts: {

@@ -8,6 +8,7 @@ import { namedKey } from '../../../protocol/signing.ts'
 import type { Transaction } from '../store.ts'
 import { fenceCurrent, newIncarnation } from './attach.ts'
 import { lockSessions } from './device-sessions.ts'
+import { fitOf } from './fit-of.ts'
 import { keepFork } from './keep-fork.ts'
 import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
 import { mergeNext } from './merge-next.ts'
@@ -105,6 +106,7 @@ async function take(
     deps,
     tx,
     segment,
+    fit: await fitOf(tx, incarnation, segment.received),
     sessions,
     proof: proofOf(segment, proofs),
     now,
@@ -112,7 +114,7 @@ async function take(
     incarnation,
   }
   const recorded = await tx.edge.segments.get(device.id, incarnation.number, segment.header.seq)
-  const verdict = receive(incarnation, segment.header, recorded?.hash ?? null)
+  const verdict = receive(incarnation, segment.header, recorded?.hash ?? null, taking.fit)
   const taken = await follow(taking, verdict, recorded)
   return { verdict: taken.taken ? verdict.kind : 'REJECTED', taken, restored }
 }
@@ -123,7 +125,7 @@ async function follow(taking: Taking, verdict: Verdict, recorded: MergedSegment 
     case 'MERGE':
       return mergeNext(taking, verdict.grants)
     case 'REPEAT':
-      return { taken: true, answer: storedAnswer(recorded) }
+      return { taken: true, answer: storedAnswer(recorded), unbilled: null }
     case 'KNOWN':
       return told(taking, 'KNOWN')
     case 'BEHIND':
@@ -151,6 +153,7 @@ function storedAnswer(last: MergedSegment | undefined): string {
 async function told({ deps, incarnation }: Taking, outcome: 'KNOWN' | 'BEHIND'): Promise<Taken> {
   return {
     taken: true,
+    unbilled: null,
     answer: await signAnswer(deps, { outcome, ...ownerOf(incarnation), seq: incarnation.lastSeq }),
   }
 }

@@ -1,24 +1,69 @@
 /**
- * The remnant of an earlier incarnation: entries that its own chain could not deliver. They are billed against that
- * incarnation and shown with the segment that brought them. They never refuse the segment: what cannot be billed is kept as
- * evidence, so that a device always gets rid of them.
+ * The remnant of an earlier incarnation: entries that its own chain could not deliver. Where that incarnation has one writer,
+ * and the entries continue its chain, they become part of it, refunds included, and the last of them closes it exactly. Other
+ * entries are billed as a branch. What cannot be billed is kept as evidence and does not refuse the segment that brings it,
+ * so that a device always gets rid of it.
  */
+import type { AccountId } from '../../../core/account.ts'
+import { sumPostings } from '../../../core/grant.ts'
+import {
+  type ChainFit,
+  type ReceivedSegment,
+  entryProblem,
+  lastOf,
+  mergeSegment,
+  withoutKnown,
+} from '../../../core/receive.ts'
 import { newIncarnation } from './attach.ts'
 import { billBranch } from './bill-branch.ts'
-import type { OpenedRemnant } from './open-segment.ts'
-import type { Incarnation } from './records.ts'
+import { fitOf } from './fit-of.ts'
+import { movePools } from './move.ts'
+import { arrearsCaps } from './offline-policy.ts'
+import type { OpenedEntry, OpenedRemnant } from './open-segment.ts'
+import type { DeviceAccountRecord, Incarnation } from './records.ts'
+import { type RulesInForce, openPools } from './rules-in-force.ts'
 import type { Taking } from './taking.ts'
+import { type Unbilled, unbilledOf } from './unbilled.ts'
+import { movesOf, requirePlausible, splitEntries, writeMerge } from './write-merge.ts'
 
-export async function takeRemnant(taking: Taking): Promise<void> {
-  const { remnant } = taking.segment
-  if (remnant === null || remnant.incarnation >= taking.incarnation.number) return
-  const old = await earlier(taking, remnant.incarnation)
-  const billed = await billBranch(taking, old, remnant.isChained ? remnant.entries : [])
-  await keepEvidence(taking, old, remnant, billed)
+type Context = Pick<Taking, 'tx' | 'device' | 'incarnation' | 'segment' | 'now'>
+
+/**
+ * @param also accounts that the transaction locks afterwards: all are locked in one order
+ * @throws CodedError GRANTS_FORGOTTEN
+ */
+export async function takeRemnant(
+  context: Context,
+  rules: RulesInForce,
+  also: readonly AccountId[] = [],
+): Promise<Unbilled | null> {
+  const { tx, device, incarnation, segment } = context
+  const { remnant } = segment
+  if (remnant === null) return null
+  const { count, entries } = remnant
+  if (remnant.incarnation >= incarnation.number) {
+    return keepEvidence(context, incarnation, count, unbilledOf({ misplaced: count }))
+  }
+  const known = await earlier(context, remnant.incarnation)
+  if (!remnant.isChained) return keepEvidence(context, known, count, unbilledOf({ broken: count }))
+  const sound = soundStart(remnant, new Set(device.instanceIds))
+  const range = rangeOf(remnant, sound)
+  const fit = await fitOf(tx, known, range)
+  const old = await noteFork(context, known, fit)
+  await openPools(tx, rules, [...sound.flatMap(({ body }) => body.postings.map(({ account }) => account)), ...also])
+  const isMerged =
+    !old.forked &&
+    fit.kind === 'CONTINUES' &&
+    (await continueChain(context, rules, old, sound, withoutKnown(range, fit.known)))
+  const others = isMerged ? entries.slice(sound.length) : entries
+  const unreadable = count - entries.length
+  if (others.length + unreadable === 0) return null
+  const branch = await billBranch(context, rules, old, others)
+  return keepEvidence(context, old, others.length + unreadable, unbilledOf({ unreadable, branch }))
 }
 
 /** A twin that was restored from a backup may not know it. */
-async function earlier({ tx, device, now }: Taking, number: number): Promise<Incarnation> {
+async function earlier({ tx, device, now }: Context, number: number): Promise<Incarnation> {
   const known = await tx.edge.incarnations.get(device.id, number)
   if (known !== undefined) return known
   const learned: Incarnation = {
@@ -32,30 +77,118 @@ async function earlier({ tx, device, now }: Taking, number: number): Promise<Inc
   return learned
 }
 
-async function keepEvidence(
-  { tx, segment, now }: Taking,
+/** The entries up to the first that cannot be read or does not add up: what that one moved is not known, and what follows builds on it. */
+function soundStart({ first, entries }: OpenedRemnant, instances: ReadonlySet<string>): readonly OpenedEntry[] {
+  const end = entries.findIndex(
+    ({ n, body }, index) => n !== first + index || body.n !== n || entryProblem(body, instances) !== undefined,
+  )
+  return end === -1 ? entries : entries.slice(0, end)
+}
+
+/** As a segment would bring them; the counters follow from the entries. */
+function rangeOf({ first, previousHash }: OpenedRemnant, sound: readonly OpenedEntry[]): ReceivedSegment {
+  return {
+    counters: [],
+    firstEntry: first,
+    entriesPreviousHash: previousHash,
+    entryHead: sound.at(-1)?.hash ?? previousHash,
+    entries: sound.map(({ body }) => body),
+    entryHashes: sound.map(({ hash }) => hash),
+  }
+}
+
+/** Entries that contradict the chain, or follow its end after it was closed, are of a second writer. */
+async function noteFork({ tx }: Context, old: Incarnation, fit: ChainFit): Promise<Incarnation> {
+  const isOld = fit.kind === 'CONTINUES' && fit.fresh === 0
+  if (old.forked || (fit.kind !== 'CONTRADICTS' && (old.status !== 'CLOSED' || isOld))) return old
+  const forked = { ...old, forked: true }
+  await tx.edge.incarnations.save(forked)
+  return forked
+}
+
+/**
+ * @param sound all entries that add up, the known ones included
+ * @param range those that the chain does not have
+ * @returns false when together they do not add up with what is known of the accounts
+ */
+async function continueChain(
+  context: Context,
+  rules: RulesInForce,
   old: Incarnation,
-  { isChained, entries, unreadable }: OpenedRemnant,
-  billed: boolean,
-): Promise<void> {
-  if (entries.length + unreadable === 0) return
-  const problem = !isChained
-    ? 'the chain of these entries is broken: they are not billed'
-    : unreadable > 0
-      ? `${unreadable} entries cannot be read: they are not billed`
-      : billed
-        ? null
-        : 'not all of these entries are billed: they do not add up, or are beyond belief'
+  sound: readonly OpenedEntry[],
+  range: ReceivedSegment,
+): Promise<boolean> {
+  const { tx, device, segment, now } = context
+  const isAll = segment.remnant?.final === true && sound.length === segment.remnant.count
+  const closes = isAll && old.status !== 'CLOSED' && lastOf(range) >= old.lastEntry
+  if (range.entries.length === 0 && !closes) return true
+  const accounts = range.entries.flatMap(({ postings }) => postings.map(({ account }) => account))
+  const records = closes
+    ? await tx.edge.deviceAccounts.ofIncarnation(device.id, old.number)
+    : await tx.edge.deviceAccounts.get(device.id, old.number, accounts)
+  const caps = await arrearsCaps(tx, device.instanceIds)
+  const counted = { ...range, counters: countersAfter(range, records) }
+  const merge = mergeSegment(old, records, counted, new Set(device.instanceIds), {
+    returns: false,
+    closes,
+    grantsForgotten: old.grantsForgotten,
+    arrearsCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
+  })
+  if (!merge.merged) return false
+  const split = await splitEntries(context, old, sound.slice(sound.length - range.entries.length))
+  const moves = movesOf(old, records, merge.changes, split)
+  const before = await openPools(
+    tx,
+    rules,
+    moves.map(({ after }) => after.account),
+  )
+  const moved = movePools(before, moves)
+  if (moved === undefined) return false
+  if (old.grantsForgotten) await requirePlausible(context, rules, moves, moved)
+  await writeMerge(context, old, split, moves, before, moved)
+  const { lastEntry, entryHead } = merge
+  const status = closes ? 'CLOSED' : old.status
+  await tx.edge.incarnations.save({ ...old, status, lastEntry, entryHead, carriedOn: true, quietSince: now })
+  return true
+}
+
+/** The counters that the entries lead to. */
+function countersAfter(
+  { entries }: ReceivedSegment,
+  records: ReadonlyMap<AccountId, DeviceAccountRecord>,
+): ReceivedSegment['counters'] {
+  const used = sumPostings(entries.flatMap(({ kind, postings }) => (kind === 'refund' ? [] : postings)))
+  const refunded = sumPostings(entries.flatMap(({ kind, postings }) => (kind === 'refund' ? postings : [])))
+  return [...new Set([...used.keys(), ...refunded.keys()])].map((account) => {
+    const record = records.get(account)
+    return {
+      account,
+      used: (record?.used ?? 0n) + (used.get(account) ?? 0n),
+      refunded: (record?.refunded ?? 0n) + (refunded.get(account) ?? 0n),
+      returned: record?.returned ?? 0n,
+    }
+  })
+}
+
+/** @param count of the entries that are not part of the chain */
+async function keepEvidence(
+  { tx, segment, now }: Context,
+  { deviceId, number }: Incarnation,
+  count: number,
+  unbilled: Unbilled | null,
+): Promise<Unbilled | null> {
+  if (count === 0) return null
   await tx.edge.evidence.keep({
-    deviceId: old.deviceId,
-    incarnation: old.number,
+    deviceId,
+    incarnation: number,
     kind: 'REMNANT',
     seq: segment.header.seq,
     hash: segment.header.hash,
     recordedHash: null,
     recordedDocument: null,
-    problem,
+    problem: unbilled?.problem ?? null,
     document: segment.document,
     receivedAt: now,
   })
+  return unbilled
 }

@@ -1,4 +1,5 @@
 /** A segment on its way through one transaction, and how it is answered. */
+import type { ChainFit } from '../../../core/receive.ts'
 import type { SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import { signDocument } from '../../../protocol/signing.ts'
 import type { Policies } from '../load-policy.ts'
@@ -8,6 +9,7 @@ import type { OpenedSegment } from './open-segment.ts'
 import type { Device, Incarnation } from './records.ts'
 import type { Proof } from './open-proofs.ts'
 import type { EdgeTerms } from './terms.ts'
+import type { Unbilled } from './unbilled.ts'
 
 /** What taking in a segment needs. */
 export interface Sync {
@@ -28,6 +30,8 @@ export interface Taking {
   readonly device: Device
   readonly incarnation: Incarnation
   readonly segment: OpenedSegment
+  /** How its entries fit the chain of the incarnation. */
+  readonly fit: ChainFit
   /** Ids of the sessions that this transaction has locked: it touches no others. */
   readonly sessions: ReadonlySet<string>
   /** The answer that the twin gave to this segment before it was restored from a backup; null for none. */
@@ -36,8 +40,8 @@ export interface Taking {
 }
 
 export type Taken =
-  /** The signed answer. */
-  | { readonly taken: true; readonly answer: string }
+  /** The signed answer, and what of the segment is not billed. */
+  | { readonly taken: true; readonly answer: string; readonly unbilled: Unbilled | null }
   /**
    * In words for whoever looks after the device. It does not add up: `answer` is the signed refusal, and the device goes on
    * with the next incarnation. It is malformed or not signed by the device: there is no answer, because software of another

@@ -67,7 +67,7 @@ CREATE TABLE account (
 ) STRICT, WITHOUT ROWID;
 
 -- Entries of earlier incarnations that the cloud does not have, because their chain was forked or refused: they go up with
--- the segments of the current one, and a row goes when all of its entries have been acknowledged.
+-- the segments of the current one, and a row goes when a segment with its end has been acknowledged.
 CREATE TABLE remnants (
   incarnation INTEGER NOT NULL PRIMARY KEY,
   -- Id of the entry before the first one of that incarnation.
@@ -78,7 +78,11 @@ CREATE TABLE remnants (
   sealed_head TEXT NOT NULL,
   last_entry INTEGER NOT NULL CHECK (sealed_entry <= last_entry),
   -- Head of the chain over all of them: what a reader of a damaged journal can prove them by.
-  last_head TEXT NOT NULL
+  last_head TEXT NOT NULL,
+  -- Everything that was recorded in that incarnation is here or acknowledged: its end says so. There may be nothing else to say.
+  whole INTEGER NOT NULL CHECK (whole IN (0, 1)),
+  -- A segment holds its end.
+  end_sealed INTEGER NOT NULL CHECK (end_sealed IN (0, sealed_entry = last_entry))
 ) STRICT;
 
 -- Journals before this one that could not be used, and what could be read of each.

@@ -125,6 +125,8 @@ CREATE TABLE accounts (
   billed_by_devices BIGINT NOT NULL CHECK (billed_by_devices >= 0),
   cap_target BIGINT CHECK (cap_target >= 0),
   cap_in_force BIGINT CHECK (cap_in_force >= 0),
+  -- The highest cap_target so far: devices can have spent by any of them.
+  cap_highest BIGINT NOT NULL CHECK (cap_highest >= 0 AND (cap_target IS NULL OR cap_target <= cap_highest)),
   -- Never oversold: what is out is at most the cap in force. NULL: metered only.
   CHECK (charged + granted_out <= cap_in_force)
 );

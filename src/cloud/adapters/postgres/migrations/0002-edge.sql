@@ -73,6 +73,7 @@ CREATE TABLE incarnations (
   forked BIGINT NOT NULL,
   rejected BIGINT NOT NULL,
   grants_forgotten BIGINT NOT NULL,
+  carried_on BIGINT NOT NULL,
   last_seq BIGINT NOT NULL,
   last_hash TEXT NOT NULL,
   last_entry BIGINT NOT NULL,

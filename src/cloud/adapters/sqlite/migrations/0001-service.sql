@@ -124,6 +124,8 @@ CREATE TABLE accounts (
   billed_by_devices INTEGER NOT NULL CHECK (billed_by_devices >= 0),
   cap_target INTEGER CHECK (cap_target >= 0),
   cap_in_force INTEGER CHECK (cap_in_force >= 0),
+  -- The highest cap_target so far: devices can have spent by any of them.
+  cap_highest INTEGER NOT NULL CHECK (cap_highest >= 0 AND (cap_target IS NULL OR cap_target <= cap_highest)),
   -- Never oversold: what is out is at most the cap in force. NULL: metered only.
   CHECK (charged + granted_out <= cap_in_force)
 ) STRICT, WITHOUT ROWID;

@@ -72,6 +72,7 @@ CREATE TABLE incarnations (
   forked INTEGER NOT NULL,
   rejected INTEGER NOT NULL,
   grants_forgotten INTEGER NOT NULL,
+  carried_on INTEGER NOT NULL,
   last_seq INTEGER NOT NULL,
   last_hash TEXT NOT NULL,
   last_entry INTEGER NOT NULL,

@@ -1,0 +1,103 @@
+/** Entries that become part of the merged chain of their incarnation: what they change, and how that is written. */
+import type { AccountId } from '../../../core/account.ts'
+import { sumPostings } from '../../../core/grant.ts'
+import type { AccountChange } from '../../../core/receive.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Pool } from '../records.ts'
+import type { AccountMove } from './move.ts'
+import type { OpenedEntry } from './open-segment.ts'
+import { plausibleBy } from './plausible.ts'
+import { type DeviceAccountRecord, type Incarnation, newDeviceAccount, settled } from './records.ts'
+import type { RulesInForce } from './rules-in-force.ts'
+import { type Taking, ownerOf } from './taking.ts'
+import { writePresumptions } from './write-presumptions.ts'
+import { writeUsage } from './write-usage.ts'
+
+/** The entries that the chain does not have yet. */
+export interface SplitEntries {
+  readonly fresh: readonly OpenedEntry[]
+  /** Billed already, as a branch. */
+  readonly ofBranch: readonly OpenedEntry[]
+}
+
+export async function splitEntries(
+  { tx }: Pick<Taking, 'tx'>,
+  incarnation: Incarnation,
+  entries: readonly OpenedEntry[],
+): Promise<SplitEntries> {
+  const [first, last] = [entries[0]?.n, entries.at(-1)?.n]
+  // Only a second writer, or a later incarnation, can have brought them: neither while it is active.
+  if (incarnation.status === 'ACTIVE' || first === undefined || last === undefined) {
+    return { fresh: entries, ofBranch: [] }
+  }
+  const reported = await tx.edge.entries.hashes(incarnation.deviceId, incarnation.number, first, last)
+  return {
+    fresh: entries.filter(({ hash }) => !reported.has(hash)),
+    ofBranch: entries.filter(({ hash }) => reported.has(hash)),
+  }
+}
+
+/** @param records what is known of the accounts of the incarnation */
+export function movesOf(
+  incarnation: Incarnation,
+  records: ReadonlyMap<AccountId, DeviceAccountRecord>,
+  changes: readonly AccountChange[],
+  { ofBranch }: SplitEntries,
+): readonly AccountMove[] {
+  const adopted = sumPostings(ofBranch.flatMap(({ body }) => body.postings))
+  return changes.map(({ account, after }): AccountMove => {
+    const before = records.get(account) ?? newDeviceAccount(incarnation.deviceId, incarnation.number, account)
+    const reported = { ...before, ...after, branchUsed: before.branchUsed - (adopted.get(account) ?? 0n) }
+    return { before, after: settled(reported, incarnation.settlement) }
+  })
+}
+
+/**
+ * What a device says that it was granted, and this cloud has forgotten, waits until the rules allow it.
+ *
+ * @param pools after the moves
+ * @throws CodedError GRANTS_FORGOTTEN
+ */
+export async function requirePlausible(
+  { tx }: Pick<Taking, 'tx'>,
+  rules: RulesInForce,
+  moves: readonly AccountMove[],
+  pools: ReadonlyMap<AccountId, Pool>,
+): Promise<void> {
+  const isPlausible = await plausibleBy(tx, rules, pools.keys())
+  for (const move of moves) {
+    const { before, after } = move
+    const pool = pools.get(after.account)
+    const forgotten = after.granted - before.granted - (after.arrears - before.arrears)
+    if (pool === undefined || isPlausible(move, pool, forgotten)) continue
+    throw new CodedError('GRANTS_FORGOTTEN', `More of ${after.account} was used than it can have held.`, {
+      facts: { account: after.account, deviceId: after.deviceId },
+    })
+  }
+}
+
+/**
+ * @param incarnation as it was before
+ * @param before pools before the moves
+ * @param moved pools after them
+ */
+export async function writeMerge(
+  { tx, segment, now }: Pick<Taking, 'tx' | 'segment' | 'now'>,
+  incarnation: Incarnation,
+  { fresh, ofBranch }: SplitEntries,
+  moves: readonly AccountMove[],
+  before: ReadonlyMap<AccountId, Pool>,
+  moved: ReadonlyMap<AccountId, Pool>,
+): Promise<void> {
+  const { seq } = segment.header
+  await tx.accounts.save([...moved.values()])
+  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
+  await tx.edge.entries.append(
+    fresh.map(({ n, hash, text }) => ({ ...ownerOf(incarnation), n, hash, seq, branch: false, body: text })),
+  )
+  // What was billed as a branch is part of the chain from here on: the counters have it, and its lines are written.
+  const adopted = ofBranch.map(({ hash }) => hash)
+  await tx.edge.entries.adopt(incarnation.deviceId, incarnation.number, adopted, seq)
+  await writeUsage({ tx, incarnation, now }, fresh, before)
+  await writePresumptions({ tx, incarnation, now }, moves, moved)
+}
