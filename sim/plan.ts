@@ -15,14 +15,25 @@ export const HOUR = 60 * MINUTE
 /** After the faults, so long may it take until everything is at rest. */
 export const CALM_MS = 45 * MINUTE
 
+export type Frequency = 'NONE' | 'DAILY' | 'WEEKLY' | 'MONTHLY' | 'YEARLY'
+
+/** Whom a line item serves: all requesters, only those with the gold tier, or only those without it. */
+export type Audience = 'ALL' | 'GOLD' | 'NOT_GOLD'
+
 export interface LineItemPlan {
   readonly id: string
+  /** Index of its instance. */
+  readonly instance: number
+  readonly state: 'DEPLOYED' | 'INACTIVE' | 'OBSOLETE' | 'DELETED'
   /** Whole tokens. */
   readonly quantity: number
   readonly overdraft: number | 'UNLIMITED'
-  readonly daily: boolean
+  readonly frequency: Frequency
   readonly startsAt: number
   readonly endsAt: number
+  /** Of its rate tables; null: those without a series. */
+  readonly series: string | null
+  readonly audience: Audience
   /** Whole tokens that the action for gold requesters may take; null: there is only the default action. */
   readonly goldAllocation: number | null
   /** Whole tokens per requester and day; null: none. */
@@ -33,6 +44,8 @@ export interface LineItemPlan {
 
 export interface SitePlan {
   readonly devices: number
+  /** Each device serves all of them. */
+  readonly instances: number
   readonly lineItems: readonly LineItemPlan[]
   readonly grantLifetimeMs: number
   readonly grantHorizonMs: number
@@ -54,11 +67,16 @@ export interface SitePlan {
   /** Silence after which what a device holds is settled. */
   readonly settleAfterMs: number
   readonly settleAs: 'CHARGED' | 'RELEASED'
-  /** Of sessions, at the twin and on the devices. */
-  readonly sessionIntervalMs: number
+  /** Of sessions, at the twin and on the devices; null: `session.charge.period` counts. */
+  readonly sessionIntervalMs: number | null
+  /** How long devices keep delivered usage for a twin that is restored, and how long the twin asks them to. */
+  readonly retentionMs: number
+  readonly receiptMarginMs: number
 }
 
 export interface PlannedRequest {
+  /** Absent: the first. */
+  readonly instance?: number
   readonly item: string
   readonly count: number
   readonly requester: string
@@ -111,7 +129,23 @@ export type Happening =
   | { readonly kind: 'limit'; readonly lineItem: number; readonly limit: number | null }
   | { readonly kind: 'end'; readonly lineItem: number; readonly inMs: number }
   | { readonly kind: 'state'; readonly lineItem: number; readonly state: 'DEPLOYED' | 'INACTIVE' }
-  | { readonly kind: 'rates'; readonly inMs: number; readonly factor: number }
+  | {
+      readonly kind: 'rates'
+      readonly inMs: number
+      readonly factor: number
+      readonly series?: string | null
+      readonly areFormulas?: boolean
+    }
+  | { readonly kind: 'overdraft'; readonly lineItem: number; readonly overdraft: number | 'UNLIMITED' }
+  | { readonly kind: 'frequency'; readonly lineItem: number; readonly frequency: Frequency }
+  | { readonly kind: 'series'; readonly lineItem: number; readonly series: string | null }
+  | { readonly kind: 'audience'; readonly lineItem: number; readonly audience: Audience }
+  | { readonly kind: 'obsolete'; readonly lineItem: number; readonly deleteInMs: number; readonly mapInMs: number }
+  | {
+      readonly kind: 'configuration'
+      readonly name: 'timezone.tolerant' | 'session.charge.period'
+      readonly value: string
+    }
   | { readonly kind: 'arrears-cap'; readonly lineItem: number; readonly cap: number }
   | { readonly kind: 'hold'; readonly device: number; readonly order: 'LOCK' | 'UNLOCK' | 'TERMINATE' }
   | { readonly kind: 'twin-backup' }
@@ -120,7 +154,9 @@ export type Happening =
       readonly kind: 'device-session'
       readonly device: number
       readonly slot: number
-      readonly order: 'REQUEST' | 'HEARTBEAT' | 'HALT' | 'CLOSE'
+      readonly order: 'REQUEST' | 'HEARTBEAT' | 'HALT' | 'CLOSE' | 'DISCONNECT'
+      /** It ends with the connection of its application. */
+      readonly isBound?: boolean
     } & PlannedRequest)
 
 export interface PlannedEvent {

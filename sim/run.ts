@@ -100,7 +100,7 @@ class World {
     for (let device = 0; device < this.#stage.plan.site.devices; device += 1) {
       const { token } = await issueEnrollmentToken(
         { ...twin, addresses },
-        { instanceIds: [this.#rules.instanceId], lifetimeMs: 365 * 86_400_000 },
+        { instanceIds: [...this.#rules.instanceIds], lifetimeMs: 365 * 86_400_000 },
       )
       this.#devices.add(token)
     }
@@ -123,6 +123,12 @@ class World {
       case 'allocation':
       case 'limit':
       case 'rates':
+      case 'overdraft':
+      case 'frequency':
+      case 'series':
+      case 'audience':
+      case 'obsolete':
+      case 'configuration':
       case 'arrears-cap':
         this.#rules.happen(what)
         return

@@ -156,6 +156,53 @@ export const faults = {
     random.chance(0.5)
       ? { kind: 'twin-backup' }
       : { kind: 'twin-restore', downMs: random.spread(MINUTE, 20 * MINUTE), untold: true },
+  overdraft: (random, within) => ({
+    kind: 'overdraft',
+    lineItem: random.whole(0, within.lineItems - 1),
+    overdraft: random.chance(0.4) ? 'UNLIMITED' : random.chance(0.5) ? 0 : random.whole(1, 100),
+  }),
+  frequency: (random, within) => ({
+    kind: 'frequency',
+    lineItem: random.whole(0, within.lineItems - 1),
+    frequency: random.pick(['NONE', 'DAILY', 'DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY'] as const),
+  }),
+  series: (random, within) =>
+    random.chance(0.4)
+      ? {
+          kind: 'series',
+          lineItem: random.whole(0, within.lineItems - 1),
+          series: random.pick([null, 'S'] as const),
+        }
+      : {
+          kind: 'rates',
+          inMs: random.spread(1_000, 6 * HOUR),
+          factor: random.pick([0.5, 0.999, 2, 3]),
+          series: random.pick([null, 'S'] as const),
+          areFormulas: random.chance(0.6),
+        },
+  audience: (random, within) => ({
+    kind: 'audience',
+    lineItem: random.whole(0, within.lineItems - 1),
+    audience: random.pick(['ALL', 'ALL', 'GOLD', 'NOT_GOLD'] as const),
+  }),
+  obsolete: (random, within) => ({
+    kind: 'obsolete',
+    lineItem: random.whole(0, within.lineItems - 1),
+    deleteInMs: random.spread(MINUTE, 2 * HOUR),
+    mapInMs: random.spread(MINUTE, 2 * HOUR),
+  }),
+  configuration: (random) =>
+    random.chance(0.5)
+      ? { kind: 'configuration', name: 'timezone.tolerant', value: String(random.chance(0.5)) }
+      : { kind: 'configuration', name: 'session.charge.period', value: `PT${random.whole(10, 90)}M` },
+  'bound-session': (random, within) => ({
+    kind: 'device-session',
+    device: someDevice(random, within),
+    slot: random.whole(2, 3),
+    order: random.pick(['REQUEST', 'REQUEST', 'REQUEST', 'HEARTBEAT', 'HALT', 'DISCONNECT'] as const),
+    isBound: true,
+    ...drawRequest(random, -1),
+  }),
 } satisfies Record<string, Draw>
 
 export type FaultKind = keyof typeof faults

@@ -1,5 +1,5 @@
 /** Draws what a seed does: the load of each device, then which kinds of faults there are, then when each of them happens. */
-import { HOUR, type Plan, type PlannedEvent } from '../plan.ts'
+import { HOUR, MINUTE, type Plan, type PlannedEvent } from '../plan.ts'
 import { Random } from '../world/random.ts'
 import { type Draw, FAULT_KINDS, type FaultKind, type Within, drawRequest, faults } from './faults.ts'
 import { drawSite } from './site.ts'
@@ -25,6 +25,7 @@ const often: Partial<Record<FaultKind, number>> = {
   'death-at-write': 6,
   'death-after-answer': 6,
   'device-session': 20,
+  'bound-session': 12,
 }
 const rare: ReadonlySet<FaultKind> = new Set([
   'revoke',
@@ -34,10 +35,21 @@ const rare: ReadonlySet<FaultKind> = new Set([
   'end',
   'twin-restore',
   'twin-restore-untold',
+  'obsolete',
+  'configuration',
 ])
 
-/** Drawn from a stream of their own: a seed that does not have them is what it is without them. */
-const apart: ReadonlySet<FaultKind> = new Set(['twin-restore-untold'])
+/** Drawn from a stream of their own: a seed that does not have them is what it is without them. How likely each is. */
+const apart: Partial<Record<FaultKind, number>> = {
+  'twin-restore-untold': 0.15,
+  overdraft: 0.35,
+  frequency: 0.25,
+  series: 0.25,
+  audience: 0.25,
+  obsolete: 0.2,
+  configuration: 0.25,
+  'bound-session': 0.25,
+}
 
 /** Drawn by order only. */
 const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
@@ -69,9 +81,11 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
   const swarm = random.stream('swarm')
   const chosen = FAULT_KINDS.filter((kind) => {
     const likely = rare.has(kind) ? 0.25 : 0.5
-    const drawn = apart.has(kind)
-      ? random.stream(`swarm ${kind}`).chance(0.15)
-      : !ordered.has(kind) && swarm.chance(likely)
+    const ownChance = apart[kind]
+    const drawn =
+      ownChance === undefined
+        ? !ordered.has(kind) && swarm.chance(likely)
+        : random.stream(`swarm ${kind}`).chance(ownChance)
     if (options.without?.includes(kind) === true) return false
     return drawn || options.always?.includes(kind) === true
   })
@@ -89,5 +103,30 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
       events.push({ at: stream.whole(0, faultsMs / 2), what: { kind: 'snapshot', device } })
     }
   }
-  return { seed, site, faultsMs, events: events.toSorted((a, b) => a.at - b.at) }
+  drawTwinRestore(random.stream('twin restored'), chosen, faultsMs, events)
+  const places = random.stream('instances')
+  const placed = site.instances === 1 ? events : events.map((event) => inInstance(event, places, site.instances))
+  return { seed, site, faultsMs, events: placed.toSorted((a, b) => a.at - b.at) }
+}
+
+/** A seed whose twin is restored has at least one backup and one restore after it. */
+function drawTwinRestore(random: Random, chosen: readonly FaultKind[], faultsMs: number, events: PlannedEvent[]): void {
+  const kinds = (['twin-restore', 'twin-restore-untold'] as const).filter((kind) => chosen.includes(kind))
+  if (kinds.length === 0) return
+  const backUpAt = random.whole(faultsMs / 10, faultsMs / 2)
+  events.push({ at: backUpAt, what: { kind: 'twin-backup' } })
+  const untold = random.pick(kinds) === 'twin-restore-untold'
+  const what = {
+    kind: 'twin-restore',
+    downMs: random.spread(MINUTE, 20 * MINUTE),
+    ...(untold ? { untold } : {}),
+  } as const
+  events.push({ at: random.whole(backUpAt, faultsMs), what })
+}
+
+/** Requests go to any of the instances. */
+function inInstance(event: PlannedEvent, random: Random, instances: number): PlannedEvent {
+  const { what } = event
+  if (!('requester' in what)) return event
+  return { ...event, what: { ...what, instance: random.whole(0, instances - 1) } }
 }

@@ -4,12 +4,20 @@ import type { Random } from '../world/random.ts'
 
 export function drawSite(random: Random, devices: number): SitePlan {
   const terms = random.stream('terms')
+  const more = random.stream('more')
+  const instances = more.chance(0.3) ? 2 : 1
   const scarce = random.chance(0.5)
   const lineItems = Array.from({ length: random.whole(1, 3) }, (_, index): LineItemPlan => ({
     id: `ACT-${index + 1}`,
+    instance: index % instances,
+    state: 'DEPLOYED',
+    series: more.chance(0.2) ? 'S' : null,
+    audience: more.pick(['ALL', 'ALL', 'ALL', 'ALL', 'GOLD', 'NOT_GOLD'] as const),
     quantity: scarce ? random.spread(5, 150) : random.spread(100, 5_000),
     overdraft: random.chance(0.08) ? 'UNLIMITED' : random.chance(0.3) ? random.whole(1, 20) : 0,
-    daily: random.chance(0.35),
+    frequency: random.chance(0.35)
+      ? 'DAILY'
+      : more.pick(['NONE', 'NONE', 'NONE', 'WEEKLY', 'MONTHLY', 'YEARLY'] as const),
     // The day of a line item turns during the run.
     startsAt: BEGIN - random.whole(20, 23) * HOUR,
     endsAt: BEGIN + (30 + index) * 24 * HOUR,
@@ -19,6 +27,7 @@ export function drawSite(random: Random, devices: number): SitePlan {
   }))
   return {
     devices,
+    instances,
     lineItems,
     grantLifetimeMs: random.spread(20 * MINUTE, 7 * 24 * HOUR),
     grantHorizonMs: random.spread(10 * MINUTE, 24 * HOUR),
@@ -35,7 +44,9 @@ export function drawSite(random: Random, devices: number): SitePlan {
     blockMax: random.spread(1, 50),
     settleAfterMs: terms.chance(0.4) ? terms.spread(20 * MINUTE, 4 * HOUR) : 30 * 24 * HOUR,
     settleAs: terms.chance(0.7) ? 'CHARGED' : 'RELEASED',
-    sessionIntervalMs: terms.spread(10 * MINUTE, HOUR),
+    sessionIntervalMs: [terms.spread(10 * MINUTE, HOUR), null][more.chance(0.3) ? 1 : 0] ?? null,
+    retentionMs: more.chance(0.2) ? more.spread(HOUR, 4 * HOUR) : 7 * 24 * HOUR,
+    receiptMarginMs: more.chance(0.2) ? more.spread(10 * MINUTE, 4 * HOUR) : 7 * 24 * HOUR,
     wallErrorMs: Array.from({ length: devices }, () => (random.chance(0.3) ? random.whole(-40, 40) * HOUR : 0)),
   }
 }

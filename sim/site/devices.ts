@@ -265,9 +265,10 @@ export class Devices {
 
 function settingsFor({ site }: Plan, device: number, token: string): AgentSettings {
   settingsOfAll ??= loadSettings(agentOptions, { file: null, env: {}, flags: {}, readText: () => '' })
-  const { sync, grants, reserve } = settingsOfAll
+  const { sync, grants, reserve, state } = settingsOfAll
   return {
     ...settingsOfAll,
+    state: { ...state, retention: site.retentionMs },
     durability: site.reserved[device] === true ? 'reserved' : 'durable',
     reserve: { ...reserve, blockMax: site.blockMax },
     enrollment: { token: new Secret(token) },

@@ -53,7 +53,7 @@ export class Load {
     this.#turn += 1
     const machine = hands[this.#turn % Math.max(1, hands.length)]
     if (machine === undefined) return
-    const name = `${machine.name} ${what.session ?? 'none'}`
+    const name = `${machine.name} ${what.instance ?? 0} ${what.session ?? 'none'}`
     let application = this.#applications.get(name)
     if (application === undefined) {
       application = new Application({
@@ -61,8 +61,8 @@ export class Load {
         random: this.#stage.random.stream(name),
         auditor: this.#stage.auditor,
         machine,
-        instanceId: this.#rules.instanceId,
-        session: what.session === null ? null : `app-${what.session}`,
+        instanceId: this.#rules.instanceId(what.instance),
+        session: what.session === null ? null : `app-${what.instance ?? 0}-${what.session}`,
         onOutcome: (outcome) => this.#stage.outcome(outcome),
       })
       this.#applications.set(name, application)
@@ -78,9 +78,9 @@ export class Load {
     const belongs = (): void => undefined
     const begin = async (): Promise<string> => {
       const opened = await sessions.open({
-        instanceId: this.#rules.instanceId,
+        instanceId: this.#rules.instanceId(what.instance),
         owner: null,
-        bound: false,
+        bound: what.isBound === true,
         repeat: null,
       })
       if (!opened.operable) throw new Error('a session that was just opened takes requests')
@@ -94,6 +94,12 @@ export class Load {
         this.#deviceSessions.delete(name)
         await sessions.close(sessionId, belongs, null)
         return 'closed'
+      }
+      if (what.order === 'DISCONNECT') {
+        this.#deviceSessions.delete(name)
+        sessions.connectionClosed(sessionId)
+        this.#stage.fault('connection of a session closed')
+        return 'left'
       }
       if (what.order === 'HEARTBEAT') {
         const { operable } = await sessions.heartbeat(sessionId, belongs)
@@ -147,7 +153,12 @@ export class Load {
 
   async #cloudRequest({ desk, newId, now }: TwinProcess, what: PlannedRequest): Promise<void> {
     const correlationId = newId()
-    const order = { instanceId: this.#rules.instanceId, correlationId, request: requestOf(what), metaData: [null] }
+    const order = {
+      instanceId: this.#rules.instanceId(what.instance),
+      correlationId,
+      request: requestOf(what),
+      metaData: [null],
+    }
     const decision = await desk.request(order, now())
     const tokens = decision.items.reduce(
       (sum, item) =>
@@ -169,7 +180,7 @@ export class Load {
     if (sessionId === undefined) {
       const { id } = await openSession(
         parts,
-        { instanceId: this.#rules.instanceId, deviceId: null, opening: null },
+        { instanceId: this.#rules.instanceId(what.instance), deviceId: null, opening: null },
         now,
       )
       this.sessions.set(slot, id)

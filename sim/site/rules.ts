@@ -2,38 +2,46 @@
  * The rules of access as an administrator makes and changes them at the twin, and what the auditor must expect of them. A
  * twin that dies, or is put back to a backup, knows no more of them.
  */
+import { changeConfiguration } from '../../src/cloud/app/change-configuration.ts'
 import { createConditions } from '../../src/cloud/app/change-conditions.ts'
-import { replaceActions } from '../../src/cloud/app/change-actions.ts'
 import { createInstance } from '../../src/cloud/app/create-instance.ts'
-import { createRateTable } from '../../src/cloud/app/change-rate-tables.ts'
 import { setOfflinePolicy } from '../../src/cloud/app/edge/offline-policy.ts'
-import { mapLineItem } from '../../src/cloud/app/map-line-item.ts'
-import { removeConsumptionLimit, setConsumptionLimit } from '../../src/cloud/app/set-consumption-limit.ts'
-import { parseDecimal } from '../../src/core/amount.ts'
-import { CodedError } from '../../src/protocol/errors.ts'
 import { query } from '../audit/query.ts'
-import { BEGIN, type Happening, ITEMS, type LineItemPlan, RATES } from '../plan.ts'
+import { BEGIN, HOUR, type Happening, type LineItemPlan } from '../plan.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
-import { MICRO, type Stage } from './stage.ts'
+import { type InstanceMade, MICRO, hasAllocation, map, setActions, setLimit, setRates } from './rule-calls.ts'
+import type { Stage } from './stage.ts'
 
 type RulePart = 'line' | 'actions' | 'limit' | 'arrears'
-type State = 'DEPLOYED' | 'INACTIVE'
-type Changing = 'quantity' | 'end' | 'state' | 'allocation' | 'limit' | 'rates' | 'arrears-cap'
+
+const PARTS: readonly RulePart[] = ['line', 'actions', 'limit', 'arrears']
+
+type Changing =
+  | 'quantity'
+  | 'overdraft'
+  | 'frequency'
+  | 'series'
+  | 'audience'
+  | 'end'
+  | 'state'
+  | 'obsolete'
+  | 'allocation'
+  | 'limit'
+  | 'rates'
+  | 'arrears-cap'
+  | 'configuration'
 
 /** The rules at one moment. */
 export interface RulesMade {
   readonly lineItems: readonly LineItemPlan[]
-  readonly states: readonly State[]
   readonly actionIds: readonly (string | null)[]
 }
 
 export class Rules {
   readonly #stage: Stage
   #lineItems: LineItemPlan[]
-  #states: State[]
   #actionIds: (string | null)[] = []
-  #conditionId = ''
-  #instanceId = ''
+  readonly #instances: InstanceMade[] = []
   #rateVersions = 0
   /** Every rule that a line item ever had, the first one too. */
   readonly #versions: (readonly LineItemPlan[] | undefined)[] = []
@@ -43,128 +51,195 @@ export class Rules {
   constructor(stage: Stage) {
     this.#stage = stage
     this.#lineItems = [...stage.plan.site.lineItems]
-    this.#states = this.#lineItems.map(() => 'DEPLOYED')
   }
 
-  get instanceId(): string {
-    return this.#instanceId
+  get instanceIds(): readonly string[] {
+    return this.#instances.map(({ id }) => id)
+  }
+
+  instanceId(index = 0): string {
+    return this.#instance(index).id
   }
 
   /** The rules with which the site begins. */
   async setUp(twin: TwinProcess): Promise<void> {
     const { store, newId, now } = twin
-    this.#instanceId = newId()
-    await createInstance(store, { id: this.#instanceId, shortName: 'site', accountId: 'customer' }, now())
-    const [condition] = await createConditions(
-      store,
-      this.#instanceId,
-      [{ operator: 'IN', property: 'tier', values: ['gold'] }],
-      newId,
-      now(),
-    )
-    this.#conditionId = condition?.id ?? ''
-    await this.#setRates(twin, 1, -3_600_000)
-    for (let index = 0; index < this.#lineItems.length; index += 1) {
-      await this.#mapLineItem(twin, index)
-      await this.#setActions(twin, index)
-      await this.#setLimit(twin, index)
-      if (this.#item(index).arrearsCap > 0) await this.#setArrearsCap(twin, index)
+    for (let index = 0; index < this.#stage.plan.site.instances; index += 1) {
+      const id = newId()
+      await createInstance(store, { id, shortName: `site-${index}`, accountId: 'customer' }, now())
+      const gold = { operator: 'IN' as const, property: 'tier', values: ['gold'] }
+      const others = { operator: 'NOT' as const, condition: gold }
+      const [goldMade, othersMade] = await createConditions(store, id, [gold, others], newId, now())
+      this.#instances.push({ id, goldId: goldMade?.id ?? '', othersId: othersMade?.id ?? '' })
     }
-    for (const { daily, startsAt } of this.#lineItems) {
-      if (daily) this.#stage.faultIn('period began', startsAt + 86_400_000 - BEGIN)
+    await setRates(twin, 'v1', { factor: 1, inMs: -HOUR })
+    await setRates(twin, 'v1', { factor: 1.5, inMs: -HOUR, series: 'S', areFormulas: true })
+    for (const [index, item] of this.#lineItems.entries()) {
+      for (const part of PARTS) if (part !== 'arrears' || item.arrearsCap > 0) await this.#make(twin, index, part)
+      if (item.frequency === 'DAILY') this.#stage.faultIn('period began', item.startsAt + 24 * HOUR - BEGIN)
     }
   }
 
   made(): RulesMade {
-    return { lineItems: [...this.#lineItems], states: [...this.#states], actionIds: [...this.#actionIds] }
+    return { lineItems: [...this.#lineItems], actionIds: [...this.#actionIds] }
   }
 
   /** The twin has been put back to a backup that knows these. */
-  putBack({ lineItems, states, actionIds }: RulesMade): void {
+  putBack({ lineItems, actionIds }: RulesMade): void {
     this.#lineItems = [...lineItems]
-    this.#states = [...states]
     this.#actionIds = [...actionIds]
   }
 
   happen(what: Extract<Happening, { kind: Changing }>): void {
     switch (what.kind) {
       case 'quantity':
-        this.#change(what.lineItem, { quantity: what.quantity }, 'line')
+        this.#change(what.lineItem, 'quantity', 'line', { quantity: what.quantity })
+        return
+      case 'overdraft':
+        this.#change(what.lineItem, this.#overdraftChange(what), 'line', { overdraft: what.overdraft })
+        return
+      case 'frequency':
+        this.#change(what.lineItem, 'reset frequency', 'line', { frequency: what.frequency })
+        return
+      case 'series':
+        this.#change(what.lineItem, 'series', 'line', { series: what.series })
+        return
+      case 'audience':
+        this.#change(what.lineItem, 'DENY', 'actions', { audience: what.audience })
         return
       case 'end':
-        this.#change(what.lineItem, { endsAt: this.#stage.time.now + what.inMs }, 'line')
+        this.#change(what.lineItem, 'end', 'line', { endsAt: this.#stage.time.now + what.inMs })
         this.#stage.faultIn('line item ended', what.inMs)
         return
       case 'state':
-        this.#change(what.lineItem, {}, 'line', what.state)
+        this.#change(what.lineItem, 'state', 'line', { state: what.state })
+        return
+      case 'obsolete':
+        this.#obsolete(what)
         return
       case 'allocation':
-        this.#change(what.lineItem, { goldAllocation: what.allocation }, 'actions')
+        this.#change(what.lineItem, 'allocation', 'actions', { goldAllocation: what.allocation })
         return
       case 'limit':
-        this.#change(what.lineItem, { limit: what.limit }, 'limit')
-        return
-      case 'rates':
-        this.#stage.byTwin((twin) => this.#setRates(twin, what.factor, what.inMs))
-        this.#stage.faultIn('rates took effect', what.inMs)
+        this.#change(what.lineItem, 'limit', 'limit', { limit: what.limit })
         return
       case 'arrears-cap':
-        this.#change(what.lineItem, { arrearsCap: what.cap }, 'arrears')
+        this.#change(what.lineItem, 'arrears cap', 'arrears', { arrearsCap: what.cap })
+        return
+      case 'rates':
+        this.#rates(what)
+        return
+      case 'configuration':
+        this.#stage.byTwin(async ({ store, now }) => {
+          this.#stage.fault(what.name)
+          await changeConfiguration(store, [what], 'administrator', now())
+        })
         return
     }
   }
 
+  #rates(what: Extract<Happening, { kind: 'rates' }>): void {
+    this.#stage.byTwin(async (twin) => {
+      this.#rateVersions += 1
+      await setRates(twin, `w${this.#rateVersions}`, what)
+    })
+    this.#stage.faultIn(what.areFormulas === true ? 'formulas took effect' : 'rates took effect', what.inMs)
+  }
+
+  #overdraftChange({ lineItem, overdraft }: Extract<Happening, { kind: 'overdraft' }>): string {
+    const before = this.#item(lineItem).overdraft
+    if (before === overdraft) return 'overdraft'
+    if (overdraft === 'UNLIMITED') return 'overdraft becomes unlimited'
+    return before === 'UNLIMITED' ? 'unlimited overdraft withdrawn' : 'overdraft'
+  }
+
+  /** Made obsolete, deleted after a while, and mapped again after another. */
+  #obsolete({ lineItem, deleteInMs, mapInMs }: Extract<Happening, { kind: 'obsolete' }>): void {
+    const { time } = this.#stage
+    this.#change(lineItem, 'OBSOLETE', 'line', { state: 'OBSOLETE' })
+    time.at(time.now + deleteInMs, () => {
+      this.#change(lineItem, 'deleted', 'line', { state: 'DELETED' }, 'OBSOLETE')
+    })
+    time.at(time.now + deleteInMs + mapInMs, () => {
+      for (const part of PARTS) {
+        const from = part === 'line' ? 'DELETED' : 'DEPLOYED'
+        this.#change(lineItem, part === 'line' ? 'mapped again' : null, part, { state: 'DEPLOYED' }, from)
+      }
+    })
+  }
+
+  /**
+   * @param name counted as; null: it belongs to a change that counts already
+   * @param from state that the line item must be in; otherwise one that is still served
+   */
   #change(
     index: number,
+    name: string | null,
+    part: RulePart,
     changes: Partial<LineItemPlan>,
-    what: RulePart,
-    state: State = this.#states[index] ?? 'DEPLOYED',
+    from?: LineItemPlan['state'],
   ): void {
     this.#stage.byTwin(async (twin) => {
-      this.#stage.fault('rule changed')
-      await this.#enter(twin, index, { ...this.#item(index), ...changes }, what, state)
+      const item = this.#item(index)
+      const isServed = item.state === 'DEPLOYED' || item.state === 'INACTIVE'
+      if (from === undefined ? !isServed : item.state !== from) return
+      if (name !== null) this.#stage.fault(`changed: ${name}`)
+      await this.#enter(twin, index, { ...item, ...changes }, part)
     })
   }
 
   /** Known before it is done: a twin that dies after its commit cannot say so. One that dies before it has changed nothing. */
-  async #enter(twin: TwinProcess, index: number, item: LineItemPlan, what: RulePart, state: State): Promise<void> {
+  async #enter(twin: TwinProcess, index: number, item: LineItemPlan, part: RulePart): Promise<void> {
     const before = this.#item(index)
-    const known = {
-      caps: this.#stage.auditor.facts.caps.get(item.id),
-      state: this.#states[index],
-      revision: this.#revision(),
-    }
+    const revision = this.#revision(index)
+    const caps = this.#stage.auditor.facts.caps.get(item.id)
     this.#lineItems[index] = item
-    this.#states[index] = state
     const versions = this.#versions[index] ?? [before]
     this.#versions[index] = [...versions, item]
     try {
-      if (what === 'line') await this.#mapLineItem(twin, index)
-      else if (what === 'actions') await this.#setActions(twin, index)
-      else if (what === 'limit') await this.#setLimit(twin, index)
-      else await this.#setArrearsCap(twin, index)
+      await this.#make(twin, index, part)
     } finally {
-      if (!twin.alive && this.#revision() === known.revision) {
+      if (!twin.alive && this.#revision(index) === revision) {
         this.#lineItems[index] = before
-        this.#states[index] = known.state ?? 'DEPLOYED'
         this.#versions[index] = versions
-        if (known.caps !== undefined) this.#stage.auditor.pools.setCaps(item.id, known.caps)
-      } else if (!twin.alive && what === 'actions') this.#readActions(index)
+        if (caps !== undefined) this.#stage.auditor.pools.setCaps(item.id, caps)
+      } else if (!twin.alive && part === 'actions') this.#readActions(index)
+    }
+  }
+
+  /** Makes one part of a line item's rules what it should be. */
+  async #make(twin: TwinProcess, index: number, part: RulePart): Promise<void> {
+    const item = this.#item(index)
+    const instance = this.#instance(item.instance)
+    if (item.state === 'DELETED') this.#actionIds[index] = null
+    if (part !== 'arrears') this.#setCaps(index)
+    if (part === 'line') await map(twin, instance, item)
+    else if (part === 'limit') await setLimit(twin, instance, item)
+    else if (part === 'actions') {
+      const actionId = hasAllocation(item) ? (this.#actionIds[index] ?? null) : null
+      this.#actionIds[index] = await setActions(twin, instance, item, actionId)
+      this.#setCaps(index)
+    } else {
+      const cap = BigInt(item.arrearsCap) * MICRO
+      this.#stage.auditor.pools.setArrearsCap(item.id, cap)
+      await setOfflinePolicy(twin, instance.id, item.id, cap)
     }
   }
 
   /** The answer that would have named the action is lost. */
   #readActions(index: number): void {
-    const { id, goldAllocation } = this.#item(index)
+    const item = this.#item(index)
     const sql = 'SELECT id FROM actions WHERE line_item_id = ? AND allocation IS NOT NULL'
-    const made = query(this.#stage.twin.database, sql).pluck().get(id) as string | undefined
-    this.#actionIds[index] = goldAllocation === null ? null : (made ?? null)
+    const made = query(this.#stage.twin.database, sql).pluck().get(item.id) as string | undefined
+    this.#actionIds[index] = hasAllocation(item) ? (made ?? null) : null
     this.#setCaps(index)
   }
 
-  /** Of the rules, as it stands in the twin's database. */
-  #revision(): unknown {
-    return query(this.#stage.twin.database, 'SELECT revision FROM policy_revisions').pluck().get()
+  /** Of the rules of a line item's instance, as it stands in the twin's database. */
+  #revision(index: number): unknown {
+    const { id } = this.#instance(this.#item(index).instance)
+    const sql = 'SELECT revision FROM policy_revisions WHERE instance_id = ?'
+    return query(this.#stage.twin.database, sql).pluck().get(id)
   }
 
   /** What devices were allowed since the backup, where the restored twin cannot believe in what they used. */
@@ -172,93 +247,10 @@ export class Rules {
     this.hasEnteredAgain = true
     this.#stage.trace.note('plan', 'an administrator enters again what the twin has forgotten')
     for (const [index, item] of this.#lineItems.entries()) {
+      if (item.state === 'DELETED') continue
       const highest = [item, ...(this.#versions[index] ?? [])].reduce(mostOf)
-      for (const what of ['line', 'actions', 'limit', 'arrears'] as const) {
-        this.#stage.byTwin((twin) => this.#enter(twin, index, highest, what, this.#states[index] ?? 'DEPLOYED'))
-      }
+      for (const part of PARTS) this.#stage.byTwin((twin) => this.#enter(twin, index, highest, part))
     }
-  }
-
-  async #mapLineItem({ store, now }: TwinProcess, index: number): Promise<void> {
-    const item = this.#item(index)
-    this.#setCaps(index)
-    await mapLineItem(
-      store,
-      this.#instanceId,
-      {
-        activationId: item.id,
-        state: this.#states[index] ?? 'DEPLOYED',
-        quantity: item.quantity,
-        start: item.startsAt,
-        end: item.endsAt,
-        attributes: {
-          elastic: true,
-          ...(item.overdraft === 0 ? {} : { overdraftType: item.overdraft === 'UNLIMITED' ? 'Unlimited' : 'Number' }),
-          ...(typeof item.overdraft === 'number' && item.overdraft > 0 ? { overdraftLimit: item.overdraft } : {}),
-          ...(item.daily ? { resetFrequency: 'DAILY' } : {}),
-        },
-      },
-      now(),
-    )
-  }
-
-  async #setActions({ store, newId, now }: TwinProcess, index: number): Promise<void> {
-    const { id, goldAllocation } = this.#item(index)
-    const place = { instanceId: this.#instanceId, lineItemId: id }
-    const actionId = this.#actionIds[index] ?? null
-    const gold = {
-      ...(actionId === null || goldAllocation === null ? {} : { id: actionId }),
-      conditionId: this.#conditionId,
-      action: 'ALLOW' as const,
-      allocation: BigInt(goldAllocation ?? 0) * MICRO,
-    }
-    const everybody = { action: 'ALLOW' as const }
-    const made = await replaceActions(
-      store,
-      place,
-      goldAllocation === null ? [everybody] : [gold, everybody],
-      newId,
-      now(),
-    )
-    this.#actionIds[index] = goldAllocation === null ? null : (made[0]?.action.id ?? null)
-    this.#setCaps(index)
-  }
-
-  async #setLimit({ store, now }: TwinProcess, index: number): Promise<void> {
-    const { id, limit } = this.#item(index)
-    this.#setCaps(index)
-    if (limit === null) {
-      await removeConsumptionLimit(store, this.#instanceId, id, now()).catch((error: unknown) => {
-        if (!(error instanceof CodedError) || error.code !== 'NOT_FOUND') throw error
-      })
-      return
-    }
-    const nextReset = BEGIN + 2 * 3_600_000
-    const days = Math.max(0, Math.ceil((now() + 1 - nextReset) / 86_400_000))
-    await setConsumptionLimit(
-      store,
-      this.#instanceId,
-      id,
-      { limit: BigInt(limit) * MICRO, frequency: 'DAILY', nextReset: nextReset + days * 86_400_000 },
-      now(),
-    )
-  }
-
-  async #setArrearsCap({ store, now }: TwinProcess, index: number): Promise<void> {
-    const { id, arrearsCap } = this.#item(index)
-    const cap = BigInt(arrearsCap) * MICRO
-    this.#stage.auditor.pools.setArrearsCap(id, cap)
-    await setOfflinePolicy({ store, now }, this.#instanceId, id, cap)
-  }
-
-  async #setRates({ store, now }: TwinProcess, factor: number, inMs: number): Promise<void> {
-    this.#rateVersions += 1
-    const items = ITEMS.map((name) => {
-      const rate = parseDecimal(Number((RATES[name] * factor).toFixed(6)))
-      if (rate === undefined) throw new Error('a rate is a decimal')
-      return { name, version: '', rate }
-    })
-    await createRateTable(store, { version: `v${this.#rateVersions}`, effectiveFrom: now() + inMs, items }, now())
   }
 
   #item(index: number): LineItemPlan {
@@ -267,16 +259,24 @@ export class Rules {
     return item
   }
 
+  #instance(index: number): InstanceMade {
+    const instance = this.#instances[index]
+    if (instance === undefined) throw new Error('the plan names an instance of the site')
+    return instance
+  }
+
   /** What the auditor must expect of the caps of a line item. */
   #setCaps(index: number): void {
-    const { id, quantity, overdraft, goldAllocation, limit } = this.#item(index)
+    const item = this.#item(index)
+    const { id, quantity, overdraft, goldAllocation, limit } = item
+    const isGone = item.state === 'DELETED'
     const actionId = this.#actionIds[index] ?? null
+    const line = overdraft === 'UNLIMITED' ? null : BigInt(quantity + overdraft) * MICRO
+    const hasGold = actionId !== null && hasAllocation(item)
     this.#stage.auditor.pools.setCaps(id, {
-      line: overdraft === 'UNLIMITED' ? null : BigInt(quantity + overdraft) * MICRO,
-      allocations: new Map(
-        actionId === null || goldAllocation === null ? [] : [[actionId, BigInt(goldAllocation) * MICRO]],
-      ),
-      limit: limit === null ? null : BigInt(limit) * MICRO,
+      line: isGone ? 0n : line,
+      allocations: new Map(hasGold ? [[actionId, BigInt(goldAllocation ?? 0) * MICRO]] : []),
+      limit: limit === null || isGone ? null : BigInt(limit) * MICRO,
     })
   }
 }

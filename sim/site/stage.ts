@@ -12,9 +12,6 @@ import { VirtualTime, rest } from '../world/scheduler.ts'
 import { keyPair } from '../world/signatures.ts'
 import { Trace } from '../world/trace.ts'
 
-/** Micro-tokens of a whole token. */
-export const MICRO = 1_000_000n
-
 export class Stage {
   readonly plan: Plan
   readonly time = new VirtualTime(BEGIN)
@@ -46,7 +43,7 @@ export class Stage {
         grantHorizonMs,
         policyUsableMs,
         syncEveryMs,
-        receiptMarginMs: 7 * 86_400_000,
+        receiptMarginMs: site.receiptMarginMs,
         attachesMax: 12,
         sessionIntervalMs: site.sessionIntervalMs,
       },

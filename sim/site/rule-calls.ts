@@ -1,0 +1,111 @@
+/** An administrator's calls of the twin: one use case of the product for each part of a line item's rules. */
+import { replaceActions } from '../../src/cloud/app/change-actions.ts'
+import { createRateTable } from '../../src/cloud/app/change-rate-tables.ts'
+import { deleteLineItem } from '../../src/cloud/app/delete-line-item.ts'
+import { mapLineItem } from '../../src/cloud/app/map-line-item.ts'
+import { removeConsumptionLimit, setConsumptionLimit } from '../../src/cloud/app/set-consumption-limit.ts'
+import { parseDecimal } from '../../src/core/amount.ts'
+import type { RatedItem } from '../../src/core/policy.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import { BEGIN, HOUR, type Happening, ITEMS, type LineItemPlan, RATES } from '../plan.ts'
+import type { TwinProcess } from '../twin/twin-process.ts'
+
+/** Micro-tokens of a whole token. */
+export const MICRO = 1_000_000n
+
+const DAY = 24 * HOUR
+
+/** An instance with the conditions that its gold requesters meet, and all others. */
+export interface InstanceMade {
+  readonly id: string
+  readonly goldId: string
+  readonly othersId: string
+}
+
+export async function map({ store, now }: TwinProcess, instance: InstanceMade, item: LineItemPlan): Promise<void> {
+  const { id, state, quantity, startsAt, endsAt, overdraft, frequency, series } = item
+  if (state === 'DELETED') {
+    await deleteLineItem(store, instance.id, id, now())
+    return
+  }
+  const attributes = {
+    elastic: true,
+    ...(overdraft === 0
+      ? {}
+      : { overdraftType: overdraft === 'UNLIMITED' ? ('Unlimited' as const) : ('Number' as const) }),
+    ...(typeof overdraft === 'number' && overdraft > 0 ? { overdraftLimit: overdraft } : {}),
+    ...(frequency === 'NONE' ? {} : { resetFrequency: frequency }),
+    ...(series === null ? {} : { rateTableSeries: series }),
+  }
+  const body = { activationId: id, state, quantity, start: startsAt, end: endsAt, attributes }
+  const mapped = await mapLineItem(store, instance.id, body, now())
+  if (mapped.outcome === 'REFUSED') throw new Error(`the plan asks for what is refused: ${mapped.problems.join(', ')}`)
+}
+
+/** @param actionId of the action that has an allocation, where there is one. Returns its id after the call */
+export async function setActions(
+  { store, newId, now }: TwinProcess,
+  instance: InstanceMade,
+  item: LineItemPlan,
+  actionId: string | null,
+): Promise<string | null> {
+  const { id, audience, goldAllocation } = item
+  const { goldId, othersId } = instance
+  const allow = { action: 'ALLOW' as const }
+  const deny = { action: 'DENY' as const }
+  const hasGold = hasAllocation(item)
+  const gold = {
+    ...(actionId === null ? {} : { id: actionId }),
+    ...allow,
+    conditionId: goldId,
+    allocation: BigInt(goldAllocation ?? 0) * MICRO,
+  }
+  const first = audience === 'NOT_GOLD' ? [{ ...deny, conditionId: goldId }] : hasGold ? [gold] : []
+  const goldOnly = hasGold ? [deny] : [{ ...deny, conditionId: othersId }, allow]
+  const inputs = [...first, ...(audience === 'GOLD' ? goldOnly : [allow])]
+  const made = await replaceActions(store, { instanceId: instance.id, lineItemId: id }, inputs, newId, now())
+  return hasGold ? (made[0]?.action.id ?? null) : null
+}
+
+/** Gold requesters draw on an allocation of their own. */
+export function hasAllocation({ audience, goldAllocation }: LineItemPlan): boolean {
+  return audience !== 'NOT_GOLD' && goldAllocation !== null
+}
+
+export async function setLimit(
+  { store, now }: TwinProcess,
+  instance: InstanceMade,
+  { id, limit }: LineItemPlan,
+): Promise<void> {
+  if (limit === null) {
+    await removeConsumptionLimit(store, instance.id, id, now()).catch((error: unknown) => {
+      if (!(error instanceof CodedError) || error.code !== 'NOT_FOUND') throw error
+    })
+    return
+  }
+  const firstReset = BEGIN + 2 * HOUR
+  const days = Math.max(0, Math.ceil((now() + 1 - firstReset) / DAY))
+  const nextReset = firstReset + days * DAY
+  const terms = { limit: BigInt(limit) * MICRO, frequency: 'DAILY' as const, nextReset }
+  await setConsumptionLimit(store, instance.id, id, terms, now())
+}
+
+export type Rates = Pick<Extract<Happening, { kind: 'rates' }>, 'factor' | 'inMs' | 'series' | 'areFormulas'>
+
+export async function setRates(
+  { store, now }: TwinProcess,
+  version: string,
+  { factor, inMs, series = null, areFormulas = false }: Rates,
+): Promise<void> {
+  const items = ITEMS.map((name): RatedItem => {
+    if (areFormulas) return { name, version: '', formula: `ROUND(MAX(${RATES[name]} * ${factor}, 0.01) / 3, 3)` }
+    const rate = parseDecimal(Number((RATES[name] * factor).toFixed(6)))
+    if (rate === undefined) throw new Error('a rate is a decimal')
+    return { name, version: '', rate }
+  })
+  await createRateTable(
+    store,
+    { version, effectiveFrom: now() + inMs, items, ...(series === null ? {} : { series }) },
+    now(),
+  )
+}
