@@ -42,6 +42,14 @@ export interface LineItemPlan {
   readonly arrearsCap: number
 }
 
+/** What becomes of change notifications. Probabilities are per message, times in ms. */
+export interface PushWeather {
+  readonly lost: number
+  readonly doubled: number
+  readonly late: number
+  readonly lateMax: number
+}
+
 export interface SitePlan {
   readonly devices: number
   /** Each device serves all of them. */
@@ -72,6 +80,10 @@ export interface SitePlan {
   /** How long devices keep delivered usage for a twin that is restored, and how long the twin asks them to. */
   readonly retentionMs: number
   readonly receiptMarginMs: number
+  /** Processes of the twin. */
+  readonly nodes: number
+  /** Null: there is no push. */
+  readonly push: PushWeather | null
 }
 
 export interface PlannedRequest {
@@ -117,7 +129,9 @@ export type Happening =
   | { readonly kind: 'clock-step'; readonly device: number; readonly ms: number }
   | { readonly kind: 'snapshot' | 'restore' | 'clone' | 'wipe' | 'revoke' | 'release'; readonly device: number }
   | { readonly kind: 'rotate-key'; readonly device: number; readonly by: 'TECHNICIAN' | 'ADMINISTRATOR' }
-  | { readonly kind: 'twin-down'; readonly forMs: number }
+  | { readonly kind: 'twin-down' | 'node-down'; readonly forMs: number }
+  /** Its wall clock jumps, and is put right after a while. */
+  | { readonly kind: 'twin-clock'; readonly ms: number; readonly forMs: number }
   | {
       readonly kind: 'twin-trap'
       readonly skip: number

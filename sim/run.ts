@@ -99,7 +99,7 @@ class World {
     await this.#rules.setUp(twin)
     for (let device = 0; device < this.#stage.plan.site.devices; device += 1) {
       const { token } = await issueEnrollmentToken(
-        { ...twin, addresses },
+        { ...twin, addresses: addresses(false) },
         { instanceIds: [...this.#rules.instanceIds], lifetimeMs: 365 * 86_400_000 },
       )
       this.#devices.add(token)
@@ -135,6 +135,12 @@ class World {
       case 'twin-down':
         twin.down(what.forMs)
         this.#stage.fault(what.kind)
+        return
+      case 'node-down':
+        if (twin.downOne(what.forMs)) this.#stage.fault(what.kind)
+        return
+      case 'twin-clock':
+        this.#stage.stepTwinClock(what.ms, what.forMs)
         return
       case 'twin-trap':
         twin.traps.push({ ...what })

@@ -32,6 +32,8 @@ export class Facts {
   readonly terminated = new Set<string>()
   /** The twin was put back to a backup. */
   wasRestored = false
+  /** Devices learn the time from a twin whose clock was wrong. */
+  twinClockWrong = false
   restoredAt = 0
   /** Granted, but not known to a restored twin until all who have drawn on the account before have been heard of. */
   readonly forgotten = new Books()

@@ -16,6 +16,7 @@ import { CodedError } from '../../src/protocol/errors.ts'
 import { signDocument } from '../../src/protocol/signing.ts'
 import { Violation, wordsOf } from '../audit/violation.ts'
 import type { DeviceDefects } from '../defects/device-defects.ts'
+import type { Broker } from '../world/broker.ts'
 import type { Network } from '../world/network.ts'
 import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
@@ -43,6 +44,8 @@ export interface MachineParts {
   readonly keys: MachineKeys
   readonly disk: Disk
   readonly network: Network
+  /** Null: there is no push. */
+  readonly broker: Broker | null
   readonly defects: DeviceDefects
   readonly note: (what: string) => void
   readonly onTaken: (machine: Machine, call: JournalCall, answer: JournalAnswer) => void
@@ -352,7 +355,7 @@ class Process {
 
   async start(): Promise<void> {
     const machine = this.#machine
-    const { scheduler, random, settings, keys, disk, network, defects, note, onTaken } = machine.parts
+    const { scheduler, random, settings, keys, disk, network, broker, defects, note, onTaken } = machine.parts
     const alive = (): boolean => this.alive
     const fail = (error: unknown): void => machine.fail(this, error)
     note('the agent starts')
@@ -416,7 +419,11 @@ class Process {
           pause: (ms) => new Promise((resolve) => void machine.after(this, ms, resolve)),
           fraction: () => random.fraction(),
         }),
-      push: null,
+      push:
+        broker?.pushFor({
+          isCut: () => network.cutUp || network.cutDown,
+          after: (ms, call) => machine.after(this, ms, call),
+        }) ?? null,
       version: 'simulated',
       log: {
         info: (fields, message) => note(`${message} ${JSON.stringify(fields)}`),

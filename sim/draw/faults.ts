@@ -203,6 +203,12 @@ export const faults = {
     isBound: true,
     ...drawRequest(random, -1),
   }),
+  'node-down': (random) => ({ kind: 'node-down', forMs: random.spread(MINUTE, 2 * HOUR) }),
+  'twin-clock': (random) => ({
+    kind: 'twin-clock',
+    ms: (random.chance(0.4) ? -1 : 1) * random.spread(MINUTE, 2_000 * HOUR),
+    forMs: random.spread(MINUTE, 3 * HOUR),
+  }),
 } satisfies Record<string, Draw>
 
 export type FaultKind = keyof typeof faults

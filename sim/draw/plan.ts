@@ -37,6 +37,7 @@ const rare: ReadonlySet<FaultKind> = new Set([
   'twin-restore-untold',
   'obsolete',
   'configuration',
+  'twin-clock',
 ])
 
 /** Drawn from a stream of their own: a seed that does not have them is what it is without them. How likely each is. */
@@ -49,6 +50,8 @@ const apart: Partial<Record<FaultKind, number>> = {
   obsolete: 0.2,
   configuration: 0.25,
   'bound-session': 0.25,
+  'node-down': 0.5,
+  'twin-clock': 0.12,
 }
 
 /** Drawn by order only. */

@@ -1,5 +1,5 @@
 /** How a site is drawn: its rules, its terms and its devices. */
-import { BEGIN, HOUR, type LineItemPlan, MINUTE, type SitePlan } from '../plan.ts'
+import { BEGIN, HOUR, type LineItemPlan, MINUTE, type PushWeather, type SitePlan } from '../plan.ts'
 import type { Random } from '../world/random.ts'
 
 export function drawSite(random: Random, devices: number): SitePlan {
@@ -48,5 +48,12 @@ export function drawSite(random: Random, devices: number): SitePlan {
     retentionMs: more.chance(0.2) ? more.spread(HOUR, 4 * HOUR) : 7 * 24 * HOUR,
     receiptMarginMs: more.chance(0.2) ? more.spread(10 * MINUTE, 4 * HOUR) : 7 * 24 * HOUR,
     wallErrorMs: Array.from({ length: devices }, () => (random.chance(0.3) ? random.whole(-40, 40) * HOUR : 0)),
+    nodes: more.chance(0.25) ? 2 : 1,
+    push: more.chance(0.5) ? drawPush(more.stream('push')) : null,
   }
+}
+
+function drawPush(random: Random): PushWeather {
+  const some = (most: number): number => (random.chance(0.5) ? random.fraction() * most : 0)
+  return { lost: some(0.8), doubled: some(0.5), late: some(0.5), lateMax: random.spread(10_000, 2 * HOUR) }
 }

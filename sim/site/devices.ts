@@ -181,6 +181,7 @@ export class Devices {
         note,
         onFault,
       }),
+      broker: this.#stage.broker,
       defects: { ...SOUND_DEVICE, ...this.#stage.defect?.device?.() },
       note,
       onTaken: (taker, call, answer) => {

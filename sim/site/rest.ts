@@ -4,6 +4,7 @@ import { ownerOf } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
 import type { Machine } from '../device/machine.ts'
 import { CALM_MS } from '../plan.ts'
+import { CALM_PUSH } from '../world/broker.ts'
 import type { Backups } from './backups.ts'
 import type { Devices } from './devices.ts'
 import type { Rules } from './rules.ts'
@@ -40,6 +41,7 @@ export class Rest {
     this.#stage.trace.note('plan', 'the faults stop')
     this.#devices.isCalm = true
     this.#stage.twin.calmDown()
+    if (this.#stage.broker !== null) this.#stage.broker.weather = CALM_PUSH
     for (const machine of this.#devices.machines) machine.calmDown()
     for (let device = 0; device < this.#devices.hands.length; device += 1) this.#devices.hold(device, 'UNLOCK')
     const copies = this.#devices.hands.flatMap(([, ...hands]) => hands)

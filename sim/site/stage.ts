@@ -7,6 +7,7 @@ import { CodedError } from '../../src/protocol/errors.ts'
 import { BEGIN, type Plan } from '../plan.ts'
 import { Twin } from '../twin/twin.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
+import { Broker } from '../world/broker.ts'
 import { Random } from '../world/random.ts'
 import { VirtualTime, rest } from '../world/scheduler.ts'
 import { keyPair } from '../world/signatures.ts'
@@ -19,6 +20,8 @@ export class Stage {
   readonly trace: Trace
   readonly auditor = new Auditor(() => this.time.now)
   readonly twin: Twin
+  /** Null: there is no push. */
+  readonly broker: Broker | null
   readonly defect: Defect | null
   readonly faults = new Map<string, number>()
   readonly outcomes = new Map<string, number>()
@@ -33,6 +36,17 @@ export class Stage {
     this.random = new Random(`run ${plan.seed}`)
     this.trace = new Trace(() => this.time.now, keepTrace)
     const { site } = plan
+    this.broker =
+      site.push === null
+        ? null
+        : new Broker(
+            {
+              scheduler: this.time,
+              random: this.random.stream('push'),
+              onFault: (kind) => this.fault(kind),
+            },
+            site.push,
+          )
     const { grantLifetimeMs, grantHorizonMs, policyUsableMs, syncEveryMs, undecidedClock } = site
     this.twin = new Twin({
       scheduler: this.time,
@@ -49,6 +63,8 @@ export class Stage {
       },
       settlement: { afterMs: site.settleAfterMs, as: site.settleAs },
       undecidedClock,
+      nodes: site.nodes,
+      broker: this.broker,
       defects: { ...SOUND_TWIN, ...defect?.twin?.() },
       note: (what) => this.trace.note('twin', what),
       onCommit: () => {
@@ -92,6 +108,16 @@ export class Stage {
     this.violation = violation
     this.violatedAt = this.time.now
     this.trace.note('auditor', `${violation.invariant}: ${violation.message}`)
+  }
+
+  /** The clock of the twin jumps, and is put right after a while. */
+  stepTwinClock(ms: number, forMs: number): void {
+    const { twin, time } = this
+    const days = Math.abs(ms) > 30 * 86_400_000 ? ', more than 30 days' : ''
+    this.fault(`clock of the twin jumps ${ms < 0 ? 'backwards' : 'forwards'}${days}`)
+    this.auditor.facts.twinClockWrong = true
+    twin.stepClock(ms)
+    time.at(time.now + forMs, () => twin.setClockRight())
   }
 
   /** Something that the twin does by itself, or an administrator at it; nothing while it is down. */

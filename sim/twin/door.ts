@@ -20,12 +20,18 @@ import type { TwinProcess } from './twin-process.ts'
 const EDGE_URL = 'https://twin.example/edge/api/v1'
 const SERVICE_URL = 'https://twin.example/api'
 
-export const addresses = () => ({ edge: EDGE_URL, service: SERVICE_URL, push: null })
+export const PUSH_URL = 'mqtts://twin.example'
 
-export async function answerAtTheDoor(twin: TwinProcess, request: HttpRequest): Promise<HttpAnswer> {
+export const addresses = (hasPush: boolean) => () => ({
+  edge: EDGE_URL,
+  service: SERVICE_URL,
+  push: hasPush ? PUSH_URL : null,
+})
+
+export async function answerAtTheDoor(twin: TwinProcess, request: HttpRequest, hasPush: boolean): Promise<HttpAnswer> {
   const date = new Date(twin.now()).toUTCString()
   try {
-    const answer = await route(twin, request)
+    const answer = await route(twin, request, hasPush)
     return { ...answer, headers: { date, ...answer.headers } }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error
@@ -36,13 +42,13 @@ export async function answerAtTheDoor(twin: TwinProcess, request: HttpRequest): 
   }
 }
 
-async function route(twin: TwinProcess, request: HttpRequest): Promise<HttpAnswer> {
+async function route(twin: TwinProcess, request: HttpRequest, hasPush: boolean): Promise<HttpAnswer> {
   const { method, url, headers } = request
   const path = new URL(url).pathname
   const body: unknown = request.body === null ? null : JSON.parse(request.body)
   if (path === '/edge/api/v1/enrollments') {
     const token = (headers['authorization'] ?? '').replace('Bearer ', '')
-    return json(200, await enroll({ ...twin, addresses }, token, enrollmentRequest.parse(body)))
+    return json(200, await enroll({ ...twin, addresses: addresses(hasPush) }, token, enrollmentRequest.parse(body)))
   }
 
   const links = /^\/edge\/api\/v1\/devices\/([^/]+)\/keys\/links$/.exec(path)?.[1]

@@ -1,7 +1,6 @@
 /**
- * The twin as a process over a database that outlives it. The use cases, the SQL and the shared commits are the product's;
- * simulated is that the process may die before or after a commit, that it is down for a time, and that somebody puts an old
- * backup in the place of its database.
+ * The twin as one or two nodes over a database that outlives them. Simulated is that a node may die before or after a commit,
+ * that it is down for a time, that its clock is wrong, and that somebody puts an old backup in the place of its database.
  */
 import type { HttpAnswer, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
 import { ALONE, type Sql } from '../../src/cloud/adapters/sql/sql.ts'
@@ -9,25 +8,11 @@ import { readerOf, runWork } from '../../src/cloud/adapters/sql/transaction.ts'
 import type { Database } from '../../src/cloud/adapters/sqlite/database.ts'
 import { inOneHand } from '../../src/cloud/adapters/sqlite/dialect.ts'
 import { GroupCommit } from '../../src/cloud/adapters/sqlite/group-commit.ts'
-import { Authenticator } from '../../src/cloud/app/authenticate.ts'
-import { takeNextKey } from '../../src/cloud/app/edge/change-device-key.ts'
-import { beginLearning, endLearning } from '../../src/cloud/app/edge/learning.ts'
-import type { Settlement } from '../../src/cloud/app/edge/records.ts'
-import { settleNextSilent } from '../../src/cloud/app/edge/settle-silent.ts'
-import type { EdgeTerms } from '../../src/cloud/app/edge/terms.ts'
-import { Policies } from '../../src/cloud/app/load-policy.ts'
-import { carryOnCalendar } from '../../src/cloud/app/raise-policy.ts'
-import { AccessDesk } from '../../src/cloud/app/request-access.ts'
-import { sweepNextSession } from '../../src/cloud/app/session-life.ts'
 import type { Store, Transaction } from '../../src/cloud/app/store.ts'
-import { CodedError } from '../../src/protocol/errors.ts'
-import { Violation, wordsOf } from '../audit/violation.ts'
 import { query } from '../audit/query.ts'
-import type { TwinDefects } from '../defects/twin-defects.ts'
 import type { Random } from '../world/random.ts'
-import type { Scheduler } from '../world/scheduler.ts'
-import type { KeyPair } from '../world/signatures.ts'
 import { answerAtTheDoor } from './door.ts'
+import { Dead, type NodeParts, TwinNode } from './node.ts'
 import type { TwinProcess } from './twin-process.ts'
 import { emptyTwin, openImage } from './twin-database.ts'
 
@@ -38,49 +23,45 @@ export interface CommitTrap {
   readonly downMs: number
 }
 
-export interface TwinParts {
-  readonly scheduler: Scheduler
-  readonly random: Random
-  readonly key: KeyPair
-  readonly terms: EdgeTerms
-  readonly undecidedClock: 'allow' | 'refuse'
-  readonly settlement: { readonly afterMs: number; readonly as: Settlement }
-  readonly defects: TwinDefects
+export interface TwinParts extends Omit<NodeParts, 'name' | 'now'> {
+  readonly nodes: number
   readonly note: (what: string) => void
   readonly onCommit: () => void
-  readonly onViolation: (violation: Violation) => void
-  readonly onFault: (kind: string) => void
 }
-
-const SWEEP_EVERY_MS = 60_000
-const SETTLE_EVERY_MS = 240_000
-const CALENDARS_EVERY_MS = 180_000
-
-/** The simulated machine has no event loop whose turn could bring more. */
-const atOnce = (call: () => void): void => call()
-
-class Dead extends Error {}
 
 export class Twin {
   readonly parts: TwinParts
   database: Database
   traps: CommitTrap[] = []
-  #process: (TwinProcess & { alive: boolean }) | null = null
+  readonly #nodes: readonly TwinNode[]
+  readonly #balancer: Random
   #pending = 0
+  #lastTurn: Promise<unknown> = Promise.resolve()
+  readonly #listeners = new Set<() => void>()
+  /** By how much its wall clock is wrong, ms. */
+  #wallError = 0
   /** The next start is told that its database comes from a backup. */
   #isRestored = false
-  /** What it does before it listens. */
-  #ready: Promise<unknown> = Promise.resolve()
-  #cancelStart: () => void = () => undefined
 
   constructor(parts: TwinParts) {
     this.parts = parts
     this.database = openImage(emptyTwin())
-    this.start()
+    this.#balancer = parts.random.stream('balancer')
+    const now = (): number => this.now
+    this.#nodes = Array.from({ length: parts.nodes }, (_, index) => {
+      return new TwinNode({ ...parts, name: `node ${index}`, now })
+    })
+    for (const node of this.#nodes) this.#start(node)
   }
 
+  /** What its clock shows. */
+  get now(): number {
+    return this.parts.scheduler.now + this.#wallError
+  }
+
+  /** Of a node that serves; null: none does. */
   get process(): TwinProcess | null {
-    return this.#process
+    return this.#someNode()?.process ?? null
   }
 
   /** Something of it is under way that needs no event. */
@@ -88,51 +69,50 @@ export class Twin {
     return this.#pending > 0
   }
 
-  start(): void {
-    if (this.#process !== null) return
+  stepClock(ms: number): void {
+    this.#wallError += ms
+  }
+
+  setClockRight(): void {
+    this.#wallError = 0
+  }
+
+  #someNode(): TwinNode | undefined {
+    const serving = this.#nodes.filter(({ process }) => process !== null)
+    return serving.length > 1 ? this.#balancer.pick(serving) : serving[0]
+  }
+
+  #start(node: TwinNode): void {
+    if (node.process !== null) return
     this.parts.note('the twin starts')
-    const { scheduler, random, key, terms, undecidedClock, settlement, defects } = this.parts
-    const alive = (): boolean => process.alive
-    const store = defects.store(this.#store(alive), this.database)
-    const policies = new Policies({ max: 10, undecidedClock })
-    const process: TwinProcess & { alive: boolean } = {
-      alive: true,
-      store,
-      policies,
-      desk: new AccessDesk(store, policies, atOnce),
-      authenticator: new Authenticator(store, atOnce, (deviceId, used) =>
-        takeNextKey({ store, now: () => scheduler.now, onKeyReplaced: () => undefined }, deviceId, used),
-      ),
-      keys: {
-        signer: key.signer,
-        trusted: [{ keyId: key.signer.keyId, jwk: key.publicJwk, publicKey: key.publicKey }],
-      },
-      terms,
-      defects,
-      now: () => scheduler.now,
-      newId: () => random.uuid(),
-    }
-    this.#process = process
-    this.#repeat(process, SWEEP_EVERY_MS, () =>
-      sweepNextSession({ ...process, sessionIntervalMs: terms.sessionIntervalMs }, scheduler.now),
-    )
-    this.#repeat(process, SETTLE_EVERY_MS, async () => {
-      const settled = await settleNextSilent({ ...process, ...settlement })
-      if (settled) this.parts.onFault(`settled as ${settlement.as.toLowerCase()}`)
-      return settled
-    })
-    this.#repeat(process, SETTLE_EVERY_MS, () => endLearning(store))
-    this.#ready = this.#isRestored ? this.run(process, () => beginLearning(store, scheduler.now)) : Promise.resolve()
+    const { defects } = this.parts
+    const isRestored = this.#isRestored
     this.#isRestored = false
-    this.#repeat(process, CALENDARS_EVERY_MS, () => store.transaction((tx) => carryOnCalendar(tx, scheduler.now)))
-    defects.begin(process, (ms, work) => this.#repeat(process, ms, work))
+    node.start((alive) => defects.store(this.#store(node, alive), this.database), isRestored)
   }
 
   down(ms: number): void {
-    this.#end()
-    const { scheduler } = this.parts
-    this.#cancelStart()
-    this.#cancelStart = scheduler.at(scheduler.now + ms, () => this.start())
+    for (const node of this.#nodes) this.#downNode(node, ms)
+  }
+
+  /** One of the nodes goes down; where there is only one, nothing happens. */
+  downOne(ms: number): boolean {
+    const node = this.#nodes.length > 1 ? this.#someNode() : undefined
+    if (node !== undefined) this.#downNode(node, ms)
+    return node !== undefined
+  }
+
+  #downNode(node: TwinNode, ms: number): void {
+    this.#end(node)
+    node.startIn(ms, () => this.#start(node))
+  }
+
+  #end(node: TwinNode): void {
+    if (!node.end()) return
+    if (this.#nodes.every(({ process }) => process === null)) {
+      this.#listeners.clear()
+      this.database = this.parts.defects.onTwinEnd(this.database)
+    }
   }
 
   backup(): Buffer {
@@ -141,7 +121,7 @@ export class Twin {
 
   /** Somebody puts a backup in the place of the database, and says so when he starts the twin again, or does not. */
   restore(image: Buffer, downMs: number, told: boolean): void {
-    this.#end()
+    for (const node of this.#nodes) this.#end(node)
     this.database.close()
     this.database = openImage(image)
     this.#isRestored = told
@@ -150,60 +130,34 @@ export class Twin {
   }
 
   close(): void {
-    this.#end()
-    this.#cancelStart()
+    for (const node of this.#nodes) this.#end(node)
     this.database.close()
   }
 
   calmDown(): void {
     this.traps = []
-    this.#cancelStart()
-    this.start()
+    this.setClockRight()
+    for (const node of this.#nodes) {
+      node.startIn(0, () => undefined)
+      this.#start(node)
+    }
   }
 
   /** Undefined: it is down, or went down before it could answer. */
   async answer(request: HttpRequest): Promise<HttpAnswer | undefined> {
-    const process = this.#process
-    if (process === null) return undefined
-    await this.#ready
-    return this.run(process, () => answerAtTheDoor(process, request))
+    const node = this.#someNode()
+    const process = node?.process ?? null
+    if (node === undefined || process === null) return undefined
+    return node.served(process, () => answerAtTheDoor(process, request, this.parts.broker !== null))
   }
 
-  /** Something that only this life of the twin can finish. */
+  /** Something that only this life of a node can finish. */
   async run<T>(process: TwinProcess, work: () => Promise<T>): Promise<T | undefined> {
-    try {
-      const result = await work()
-      return process.alive ? result : undefined
-    } catch (error) {
-      if (!process.alive || error instanceof Dead) return undefined
-      if (error instanceof CodedError) throw error
-      this.parts.onViolation(new Violation('ASSERTION', `the twin fails: ${wordsOf(error)}`))
-      return undefined
-    }
+    const node = this.#nodes.find((each) => each.process === process)
+    return node?.run(process, work)
   }
 
-  #end(): void {
-    if (this.#process === null) return
-    this.#process.alive = false
-    this.#process = null
-    this.database = this.parts.defects.onTwinEnd(this.database)
-  }
-
-  #repeat(process: TwinProcess, ms: number, next: () => Promise<boolean>): void {
-    const { scheduler } = this.parts
-    const round = async (): Promise<void> => {
-      for (let done = 0; done < 100 && process.alive && (await next()); done += 1) continue
-    }
-    const again = (): void => {
-      scheduler.at(scheduler.now + ms, () => {
-        if (!process.alive) return
-        void this.run(process, round).then(again)
-      })
-    }
-    again()
-  }
-
-  #store(alive: () => boolean): Store {
+  #store(node: TwinNode, alive: () => boolean): Store {
     const { database } = this
     const sql: Sql = {
       db: inOneHand(database),
@@ -211,24 +165,26 @@ export class Twin {
       rules: ALONE,
       ahead: null,
     }
-    const commits = new GroupCommit(this.#guarded(database, alive), () => 0)
+    const commits = new GroupCommit(this.#guarded(node, database, alive), () => 0)
     const counted = async <T>(work: () => Promise<T>): Promise<T> => {
       this.#pending += 1
       try {
-        return await work()
+        return await (this.#nodes.length === 1 ? work() : this.#inTurn(work))
       } finally {
         this.#pending -= 1
       }
     }
     return {
       transaction: (work) =>
-        counted(() => {
+        counted(async () => {
           const written = { outbox: false }
           const run = (tx: Transaction) => work(this.parts.defects.transaction(tx, database))
-          return commits.run(
+          const result = await commits.run(
             () => runWork(sql, run, () => (written.outbox = true)),
             () => written.outbox,
           )
+          if (written.outbox) for (const listener of this.#listeners) listener()
+          return result
         }),
       read: (work) =>
         counted(() =>
@@ -237,13 +193,29 @@ export class Twin {
             () => false,
           ),
         ),
-      onOutbox: () => () => undefined,
+      onOutbox: (listener) => {
+        this.#listeners.add(listener)
+        return () => this.#listeners.delete(listener)
+      },
       close: () => commits.idle(),
     }
   }
 
-  /** The database as one life of the twin reaches it. */
-  #guarded(database: Database, alive: () => boolean): Database {
+  /** Of several nodes one writes at a time: each of their transactions has a commit of its own. */
+  async #inTurn<T>(work: () => Promise<T>): Promise<T> {
+    const before = this.#lastTurn
+    const turn = Promise.withResolvers<undefined>()
+    this.#lastTurn = turn.promise
+    await before
+    try {
+      return await work()
+    } finally {
+      turn.resolve(undefined)
+    }
+  }
+
+  /** The database as one life of a node reaches it. */
+  #guarded(node: TwinNode, database: Database, alive: () => boolean): Database {
     const commit = (): void => {
       const [trap] = this.traps
       const due = trap?.skip === 0
@@ -254,14 +226,14 @@ export class Twin {
         this.parts.note(`the twin dies ${trap.when} a commit`)
       }
       if (due && trap.when === 'BEFORE') {
-        this.down(trap.downMs)
+        this.#downNode(node, trap.downMs)
         throw new Dead('before the commit')
       }
       perform(database, 'COMMIT')
       this.parts.defects.onCommit(database)
       this.parts.onCommit()
       if (due) {
-        this.down(trap.downMs)
+        this.#downNode(node, trap.downMs)
         throw new Dead('after the commit')
       }
     }

@@ -1,0 +1,186 @@
+/**
+ * One node of the twin: what a process of it runs, over a store that it shares with the other nodes. The use cases, the SQL
+ * and the shared commits are the product's; simulated is that the process may die before or after a commit.
+ */
+import { Authenticator } from '../../src/cloud/app/authenticate.ts'
+import { takeNextKey } from '../../src/cloud/app/edge/change-device-key.ts'
+import { beginLearning, endLearning } from '../../src/cloud/app/edge/learning.ts'
+import { HintPublisher } from '../../src/cloud/app/edge/publish-hints.ts'
+import type { Settlement } from '../../src/cloud/app/edge/records.ts'
+import { settleNextSilent } from '../../src/cloud/app/edge/settle-silent.ts'
+import type { EdgeTerms } from '../../src/cloud/app/edge/terms.ts'
+import { Policies } from '../../src/cloud/app/load-policy.ts'
+import { carryOnCalendar } from '../../src/cloud/app/raise-policy.ts'
+import { AccessDesk } from '../../src/cloud/app/request-access.ts'
+import { sweepNextSession } from '../../src/cloud/app/session-life.ts'
+import type { Store } from '../../src/cloud/app/store.ts'
+import { CodedError } from '../../src/protocol/errors.ts'
+import { Violation, wordsOf } from '../audit/violation.ts'
+import type { TwinDefects } from '../defects/twin-defects.ts'
+import type { Broker } from '../world/broker.ts'
+import type { Random } from '../world/random.ts'
+import type { Scheduler } from '../world/scheduler.ts'
+import type { KeyPair } from '../world/signatures.ts'
+import type { TwinProcess } from './twin-process.ts'
+
+export interface NodeParts {
+  readonly name: string
+  readonly scheduler: Scheduler
+  readonly random: Random
+  readonly key: KeyPair
+  readonly terms: EdgeTerms
+  readonly undecidedClock: 'allow' | 'refuse'
+  readonly settlement: { readonly afterMs: number; readonly as: Settlement }
+  readonly defects: TwinDefects
+  /** Null: there is no push. */
+  readonly broker: Broker | null
+  readonly now: () => number
+  readonly onViolation: (violation: Violation) => void
+  readonly onFault: (kind: string) => void
+}
+
+const SWEEP_EVERY_MS = 60_000
+const SETTLE_EVERY_MS = 240_000
+const CALENDARS_EVERY_MS = 180_000
+const HINTS_EVERY_MS = 60_000
+
+/** The simulated machine has no event loop whose turn could bring more. */
+const atOnce = (call: () => void): void => call()
+
+/** What a process is told when it does something after its end. */
+export class Dead extends Error {}
+
+export class TwinNode {
+  readonly #parts: NodeParts
+  #process: (TwinProcess & { alive: boolean }) | null = null
+  /** What it does before it listens. */
+  #ready: Promise<unknown> = Promise.resolve()
+  #cancelStart: () => void = () => undefined
+
+  constructor(parts: NodeParts) {
+    this.#parts = parts
+  }
+
+  get process(): TwinProcess | null {
+    return this.#process
+  }
+
+  /**
+   * @param open the store, as this life of the node reaches it
+   * @param isRestored the start is told that the database comes from a backup
+   */
+  start(open: (alive: () => boolean) => Store, isRestored: boolean): void {
+    const { random, key, terms, undecidedClock, defects, now } = this.#parts
+    const store = open(() => process.alive)
+    const policies = new Policies({ max: 10, undecidedClock })
+    const process: TwinProcess & { alive: boolean } = {
+      alive: true,
+      store,
+      policies,
+      desk: new AccessDesk(store, policies, atOnce),
+      authenticator: new Authenticator(store, atOnce, (deviceId, used) =>
+        takeNextKey({ store, now, onKeyReplaced: () => undefined }, deviceId, used),
+      ),
+      keys: {
+        signer: key.signer,
+        trusted: [{ keyId: key.signer.keyId, jwk: key.publicJwk, publicKey: key.publicKey }],
+      },
+      terms,
+      defects,
+      now,
+      newId: () => random.uuid(),
+    }
+    this.#process = process
+    this.#ready = isRestored ? this.run(process, () => beginLearning(store, now())) : Promise.resolve()
+    this.#work(process)
+    this.#publish(process)
+  }
+
+  /** What a node does by itself, again and again. */
+  #work(process: TwinProcess): void {
+    const { terms, settlement, defects, now, onFault } = this.#parts
+    const { store } = process
+    this.#repeat(process, SWEEP_EVERY_MS, () =>
+      sweepNextSession({ ...process, sessionIntervalMs: terms.sessionIntervalMs }, now()),
+    )
+    this.#repeat(process, SETTLE_EVERY_MS, async () => {
+      const settled = await settleNextSilent({ ...process, ...settlement })
+      if (settled) onFault(`settled as ${settlement.as.toLowerCase()}`)
+      return settled
+    })
+    this.#repeat(process, SETTLE_EVERY_MS, () => endLearning(store))
+    this.#repeat(process, CALENDARS_EVERY_MS, () => store.transaction((tx) => carryOnCalendar(tx, now())))
+    defects.begin(process, (ms, work) => this.#repeat(process, ms, work))
+  }
+
+  /** Change notifications go from the outbox to the broker. */
+  #publish(process: TwinProcess): void {
+    const { broker, now } = this.#parts
+    if (broker === null) return
+    const publisher = new HintPublisher({
+      store: process.store,
+      broker,
+      now,
+      timers: {
+        every: (ms, call) => {
+          this.#repeat(process, ms, async () => {
+            await call()
+            return false
+          })
+          return () => undefined
+        },
+      },
+      log: { warn: () => undefined },
+      lookEveryMs: HINTS_EVERY_MS,
+    })
+    publisher.start()
+  }
+
+  end(): boolean {
+    this.#cancelStart()
+    if (this.#process === null) return false
+    this.#process.alive = false
+    this.#process = null
+    return true
+  }
+
+  /** @param start called unless it ends again before */
+  startIn(ms: number, start: () => void): void {
+    const { scheduler } = this.#parts
+    this.#cancelStart()
+    this.#cancelStart = scheduler.at(scheduler.now + ms, start)
+  }
+
+  /** When the process serves. */
+  async served<T>(process: TwinProcess, work: () => Promise<T>): Promise<T | undefined> {
+    await this.#ready
+    return this.run(process, work)
+  }
+
+  /** Something that only this life of the node can finish. */
+  async run<T>(process: TwinProcess, work: () => Promise<T>): Promise<T | undefined> {
+    try {
+      const result = await work()
+      return process.alive ? result : undefined
+    } catch (error) {
+      if (!process.alive || error instanceof Dead) return undefined
+      if (error instanceof CodedError) throw error
+      this.#parts.onViolation(new Violation('ASSERTION', `the twin fails: ${wordsOf(error)}`))
+      return undefined
+    }
+  }
+
+  #repeat(process: TwinProcess, ms: number, next: () => Promise<boolean>): void {
+    const { scheduler } = this.#parts
+    const round = async (): Promise<void> => {
+      for (let done = 0; done < 100 && process.alive && (await next()); done += 1) continue
+    }
+    const again = (): void => {
+      scheduler.at(scheduler.now + ms, () => {
+        if (!process.alive) return
+        void this.run(process, round).then(again)
+      })
+    }
+    again()
+  }
+}

@@ -1,0 +1,107 @@
+/**
+ * The broker of change notifications and the ways from it to the devices: messages are lost, late and doubled, and a device
+ * that cannot be reached has no connection.
+ */
+import type { Push, PushOrder } from '../../src/agent/app/link/push.ts'
+import type { PushMessage } from '../../src/cloud/app/edge/publish-hints.ts'
+import { deviceTopic, policyTopic } from '../../src/protocol/push.ts'
+import type { PushWeather } from '../plan.ts'
+import type { Random } from './random.ts'
+import type { Scheduler } from './scheduler.ts'
+
+export interface BrokerParts {
+  readonly scheduler: Scheduler
+  readonly random: Random
+  readonly onFault: (kind: string) => void
+}
+
+/** How a device is reached at the moment. */
+interface Way {
+  readonly isCut: () => boolean
+  /** Calls later, unless the process is gone by then. */
+  readonly after: (ms: number, call: () => void) => () => void
+}
+
+interface Connection extends PushOrder, Way {}
+
+export const CALM_PUSH: PushWeather = { lost: 0, doubled: 0, late: 0, lateMax: 0 }
+
+/** How long it takes to connect, ms, and to find out that there is no connection any more. */
+const CONNECT_MS = 1_000
+const KEEP_ALIVE_MS = 60_000
+
+export class Broker {
+  weather: PushWeather
+  readonly #parts: BrokerParts
+  readonly #retained = new Map<string, PushMessage>()
+  readonly #connections = new Set<Connection>()
+
+  constructor(parts: BrokerParts, weather: PushWeather) {
+    this.#parts = parts
+    this.weather = weather
+  }
+
+  async publish(message: PushMessage): Promise<void> {
+    if (message.retain) this.#retained.set(message.topic, message)
+    for (const connection of this.#connections) {
+      if (topicsOf(connection).includes(message.topic)) this.#send(connection, message)
+    }
+  }
+
+  /** The push connection of one device. */
+  pushFor(way: Way): Push {
+    return {
+      run: (order, signal) =>
+        new Promise((resolve) => {
+          const connection: Connection = { ...order, ...way }
+          let cancel = (): void => undefined
+          const look = (): void => {
+            if (signal.aborted) return
+            const isConnected = this.#connections.has(connection)
+            if (way.isCut() && isConnected) {
+              this.#connections.delete(connection)
+              order.onConnection(false)
+            } else if (!way.isCut() && !isConnected) this.#connect(connection)
+            cancel = way.after(KEEP_ALIVE_MS, look)
+          }
+          cancel = way.after(CONNECT_MS, look)
+          signal.addEventListener('abort', () => {
+            cancel()
+            this.#connections.delete(connection)
+            resolve()
+          })
+        }),
+    }
+  }
+
+  #connect(connection: Connection): void {
+    this.#connections.add(connection)
+    connection.onConnection(true)
+    for (const topic of topicsOf(connection)) {
+      const message = this.#retained.get(topic)
+      if (message !== undefined) this.#send(connection, message)
+    }
+  }
+
+  #send(connection: Connection, { topic, payload }: PushMessage): void {
+    const { random, onFault } = this.#parts
+    const { lost, doubled, late, lateMax } = this.weather
+    if (connection.isCut() || random.chance(lost)) {
+      onFault('push message lost')
+      return
+    }
+    const copies = random.chance(doubled) ? 2 : 1
+    if (copies > 1) onFault('push message doubled')
+    for (let copy = 0; copy < copies; copy += 1) {
+      const isLate = random.chance(late)
+      if (isLate) onFault('push message late')
+      connection.after(isLate ? random.spread(1_000, lateMax) : random.whole(5, 60), () =>
+        connection.onMessage(topic, payload),
+      )
+    }
+  }
+}
+
+function topicsOf({ deviceId, instanceIds }: PushOrder): readonly string[] {
+  return [deviceTopic(deviceId), ...instanceIds.map(policyTopic)]
+}
