@@ -9,6 +9,9 @@ import type { Weather } from './world/network.ts'
 /** POSIX ms at which every run begins. */
 export const BEGIN = Date.UTC(2026, 2, 2, 6)
 
+/** What of a disk cannot be read any more. */
+export type Damage = 'FILE' | 'ENTRY' | 'COUNTERS'
+
 export const MINUTE = 60_000
 export const HOUR = 60 * MINUTE
 
@@ -126,6 +129,16 @@ export type Happening =
       readonly up: boolean
       readonly down: boolean
     }
+  | { readonly kind: 'refused-segments' | 'newer-twin'; readonly device: number; readonly forMs: number }
+  | { readonly kind: 'damage'; readonly device: number; readonly damage: Damage }
+  /** More requests than one delivery holds entries. Those of many requesters are of as many accounts. */
+  | ({
+      readonly kind: 'crowd'
+      readonly device: number
+      readonly requests: number
+      readonly requesters: number
+    } & PlannedRequest)
+  | { readonly kind: 'recovery-overridden' }
   | { readonly kind: 'clock-step'; readonly device: number; readonly ms: number }
   | { readonly kind: 'snapshot' | 'restore' | 'clone' | 'wipe' | 'revoke' | 'release'; readonly device: number }
   | { readonly kind: 'rotate-key'; readonly device: number; readonly by: 'TECHNICIAN' | 'ADMINISTRATOR' }

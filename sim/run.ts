@@ -112,6 +112,7 @@ class World {
     if (!QUIET.has(what.kind)) trace.note('plan', JSON.stringify(what))
     switch (what.kind) {
       case 'request':
+      case 'crowd':
       case 'cloud-request':
       case 'cloud-session':
       case 'device-session':
@@ -141,6 +142,9 @@ class World {
         return
       case 'twin-clock':
         this.#stage.stepTwinClock(what.ms, what.forMs)
+        return
+      case 'recovery-overridden':
+        this.#backups.overrideRecovery()
         return
       case 'twin-trap':
         twin.traps.push({ ...what })

@@ -49,6 +49,7 @@ export class AlarmAudit {
 
   /** What a restored twin asks for again a disk that was full has not kept: the rest comes as a remnant, and says so. */
   #hasLostSegments(deviceId: string): boolean {
+    if (this.#facts.damaged.has(deviceId)) return true
     if (!this.#facts.wasRestored) return false
     return [...this.#facts.entries.values()].some(
       (entry) => entry.deviceId === deviceId && this.#facts.wereFull.has(entry.machine),

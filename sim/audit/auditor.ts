@@ -50,6 +50,14 @@ export class Auditor {
     this.#restores.twinRestored(...args)
   }
 
+  /** What the twin has forgotten of grants it may grant again from now on. */
+  recoveryOverridden(): void {
+    const { waited, forgotten, exposure } = this.facts
+    waited.clear()
+    for (const [name, amount] of forgotten.entries()) exposure.add(name, amount)
+    forgotten.clear()
+  }
+
   rulesKnown(): RulesKnown {
     const { caps, inForce, revoked, terminated } = this.facts
     return {

@@ -130,6 +130,22 @@ export class DeviceAudit {
     }
   }
 
+  /** A part of a disk could not be read any more; on it is what was salvaged. */
+  damaged(machine: Machine): void {
+    const { database } = machine.parts.disk
+    for (const { deviceId, machine: name } of this.#facts.entries.values()) {
+      if (name === machine.name) this.#facts.damaged.add(deviceId)
+    }
+    const kept = new Set(
+      (query(database, 'SELECT body FROM entry').pluck().all() as string[]).map(
+        (body) => (JSON.parse(body) as EntryText).correlationId,
+      ),
+    )
+    this.#facts.lost(machine, ({ correlationId, volatile }) => !volatile && !kept.has(correlationId))
+    this.#facts.grants.set(machine.name, null)
+    this.#facts.forgetful.add(machine.name)
+  }
+
   /** The owner throws a machine away. */
   discarded(machine: Machine): void {
     this.#facts.lost(machine, () => true)

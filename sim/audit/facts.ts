@@ -28,6 +28,8 @@ export class Facts {
   /** Machines whose memory of an application's last answers was lost or put back. */
   readonly forgetful = new Set<string>()
   readonly wereFull = new Set<string>()
+  /** Devices whose ledger was damaged. */
+  readonly damaged = new Set<string>()
   readonly revoked = new Set<string>()
   readonly terminated = new Set<string>()
   /** The twin was put back to a backup. */

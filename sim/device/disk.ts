@@ -3,11 +3,14 @@
  * commit is one step: what the power cuts off is either wholly there or not at all, and in the order of the commits, as the
  * write-ahead log gives it. It can be full, and a flush can fail.
  */
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
+import type { JournalLimits } from '../../src/agent/adapters/sqlite/journal-calls.ts'
 import { openDatabase } from '../../src/agent/adapters/sqlite/open-database.ts'
+import { openOrRescue } from '../../src/agent/adapters/sqlite/rescue.ts'
+import type { Damage } from '../plan.ts'
 
 /** The journal's file as it is made, to begin every device with. */
 let empty: Buffer | undefined
@@ -53,6 +56,28 @@ export class Disk {
     this.slack = true
   }
 
+  /**
+   * Some of it cannot be read any more, and the product puts in its place what it can salvage.
+   *
+   * @returns false where there is nothing that could be damaged in this way
+   */
+  damage(damage: Damage, limits: JournalLimits): boolean {
+    const folder = mkdtempSync(join(tmpdir(), 'tallygate-sim-'))
+    try {
+      const path = join(folder, 'journal.db')
+      writeFileSync(path, this.image())
+      if (!spoil(path, damage)) return false
+      openOrRescue(path, limits, [], () => 0).close()
+      const salvaged = new Database(path)
+      salvaged.pragma('journal_mode = DELETE')
+      this.put(salvaged.serialize())
+      salvaged.close()
+      return true
+    } finally {
+      rmSync(folder, { recursive: true, force: true })
+    }
+  }
+
   close(): void {
     this.database.close()
   }
@@ -61,5 +86,25 @@ export class Disk {
     this.database = new Database(image)
     this.database.defaultSafeIntegers(true)
     this.database.pragma('foreign_keys = ON')
+  }
+}
+
+function spoil(path: string, damage: Damage): boolean {
+  if (damage === 'FILE') {
+    writeFileSync(path, 'what stood here cannot be read any more')
+    return true
+  }
+  const database = new Database(path)
+  try {
+    if (damage === 'COUNTERS') {
+      database.exec('DROP TABLE account')
+      return true
+    }
+    // In the middle of those that were not delivered.
+    const sql = `DELETE FROM entry WHERE id = (
+      SELECT entry_base + acked_entry + (last_entry - acked_entry + 1) / 2 FROM state WHERE last_entry > acked_entry)`
+    return database.prepare(sql).run().changes > 0
+  } finally {
+    database.close()
   }
 }

@@ -4,7 +4,7 @@
  * come only time, timers, randomness, the thread of the journal and the way to the twin.
  */
 import { createCloudHttp } from '../../src/agent/adapters/cloud-http/cloud-http.ts'
-import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
+import type { JournalAnswer, JournalCall, JournalLimits } from '../../src/agent/adapters/sqlite/journal-calls.ts'
 import { openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
 import type { AccessAnswer, AccessCall } from '../../src/agent/app/access.ts'
 import type { TimeSource } from '../../src/agent/app/clock.ts'
@@ -364,15 +364,7 @@ class Process {
     const journal = await openJournal(
       {
         path: `${machine.name}.db`,
-        limits: {
-          pagesMax: 100_000,
-          slackPages: 1_000,
-          retentionMs: settings.state.retention,
-          retainedBytesMax: settings.state.retainedMax,
-          answersMax: settings.state.answersMax,
-          recentEntries: settings.explain.decisions,
-          pastRulesBytesMax: settings.explain.rulesMax,
-        },
+        limits: journalLimits(settings),
         sign: (payload) => signDocument('segment', payload, keys.current.signer),
         now: () => late.now?.() ?? time.wall(),
         onBroken: fail,
@@ -474,5 +466,17 @@ class Process {
     }
     await agent.link.stop()
     await this.#journal?.close()
+  }
+}
+
+export function journalLimits({ state, explain }: AgentSettings): JournalLimits {
+  return {
+    pagesMax: 100_000,
+    slackPages: 1_000,
+    retentionMs: state.retention,
+    retainedBytesMax: state.retainedMax,
+    answersMax: state.answersMax,
+    recentEntries: explain.decisions,
+    pastRulesBytesMax: explain.rulesMax,
   }
 }

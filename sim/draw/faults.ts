@@ -203,6 +203,33 @@ export const faults = {
     isBound: true,
     ...drawRequest(random, -1),
   }),
+  'refused-segments': (random, within) => ({
+    kind: 'refused-segments',
+    device: someDevice(random, within),
+    forMs: random.spread(MINUTE, 4 * HOUR),
+  }),
+  'newer-twin': (random, within) => ({
+    kind: 'newer-twin',
+    device: someDevice(random, within),
+    forMs: random.spread(MINUTE, 4 * HOUR),
+  }),
+  damage: (random, within) => ({
+    kind: 'damage',
+    device: someDevice(random, within),
+    damage: random.pick(['FILE', 'ENTRY', 'ENTRY', 'COUNTERS', 'COUNTERS'] as const),
+  }),
+  crowd: (random, within) => {
+    const isLong = random.chance(0.6)
+    return {
+      kind: 'crowd',
+      device: someDevice(random, within),
+      requests: isLong ? random.whole(1_050, 1_300) : random.whole(100, 400),
+      requesters: isLong ? random.whole(1, 3) : random.whole(50, 300),
+      ...drawRequest(random, -1),
+      count: 1,
+    }
+  },
+  'recovery-overridden': () => ({ kind: 'recovery-overridden' }),
   'node-down': (random) => ({ kind: 'node-down', forMs: random.spread(MINUTE, 2 * HOUR) }),
   'twin-clock': (random) => ({
     kind: 'twin-clock',

@@ -38,6 +38,11 @@ const rare: ReadonlySet<FaultKind> = new Set([
   'obsolete',
   'configuration',
   'twin-clock',
+  'refused-segments',
+  'newer-twin',
+  'damage',
+  'crowd',
+  'recovery-overridden',
 ])
 
 /** Drawn from a stream of their own: a seed that does not have them is what it is without them. How likely each is. */
@@ -51,7 +56,12 @@ const apart: Partial<Record<FaultKind, number>> = {
   configuration: 0.25,
   'bound-session': 0.25,
   'node-down': 0.5,
-  'twin-clock': 0.12,
+  'refused-segments': 0,
+  'newer-twin': 0.2,
+  damage: 0.12,
+  crowd: 0.04,
+  'recovery-overridden': 0.15,
+  'twin-clock': 0,
 }
 
 /** Drawn by order only. */
@@ -94,7 +104,8 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
   })
   for (const kind of chosen) {
     const stream = random.stream(kind)
-    const most = rare.has(kind) ? 3 : Math.max(2, ((often[kind] ?? 3) * site.devices * options.hours) / 10)
+    const most =
+      kind === 'crowd' ? 1 : rare.has(kind) ? 3 : Math.max(2, ((often[kind] ?? 3) * site.devices * options.hours) / 10)
     const count = Math.round(stream.spread(1, most))
     const draw: Draw = faults[kind]
     for (let n = 0; n < count; n += 1) events.push({ at: stream.whole(0, faultsMs), what: draw(stream, within) })
@@ -124,7 +135,12 @@ function drawTwinRestore(random: Random, chosen: readonly FaultKind[], faultsMs:
     downMs: random.spread(MINUTE, 20 * MINUTE),
     ...(untold ? { untold } : {}),
   } as const
-  events.push({ at: random.whole(backUpAt, faultsMs), what })
+  const at = random.whole(backUpAt, faultsMs)
+  events.push({ at, what })
+  // While it lasts.
+  if (!chosen.includes('recovery-overridden')) return
+  const overriddenAt = at + what.downMs + random.spread(1_000, 20 * MINUTE)
+  events.push({ at: Math.min(overriddenAt, faultsMs), what: { kind: 'recovery-overridden' } })
 }
 
 /** Requests go to any of the instances. */

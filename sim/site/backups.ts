@@ -1,4 +1,5 @@
 /** Backups of the twin, and what it means to put one in the place of its database. */
+import { overrideLearning, showLearning } from '../../src/cloud/app/edge/learning.ts'
 import { type RulesKnown, ownerOf } from '../audit/records.ts'
 import type { Devices } from './devices.ts'
 import type { Load } from './load.ts'
@@ -40,6 +41,19 @@ export class Backups {
       sessions: new Map(this.#load.sessions),
       known: this.#stage.auditor.rulesKnown(),
     }
+  }
+
+  /** An administrator ends the recovery of a restored twin before all devices have been heard of. */
+  overrideRecovery(): void {
+    this.#stage.byTwin(async ({ store }) => {
+      for (const instanceId of this.#rules.instanceIds) {
+        const { since } = await showLearning({ store }, instanceId)
+        if (since === null) continue
+        this.#stage.fault('recovery overridden')
+        this.#stage.auditor.recoveryOverridden()
+        await overrideLearning({ store }, instanceId)
+      }
+    })
   }
 
   restore(downMs: number, told: boolean): void {

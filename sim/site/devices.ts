@@ -10,8 +10,8 @@ import { Violation, wordsOf } from '../audit/violation.ts'
 import { SOUND_DEVICE } from '../defects/device-defects.ts'
 import { Disk } from '../device/disk.ts'
 import { MachineKeys } from '../device/machine-keys.ts'
-import { Machine } from '../device/machine.ts'
-import type { Happening, Plan } from '../plan.ts'
+import { Machine, journalLimits } from '../device/machine.ts'
+import type { Damage, Happening, Plan } from '../plan.ts'
 import { Network } from '../world/network.ts'
 import type { Stage } from './stage.ts'
 
@@ -27,6 +27,9 @@ type OfDevices =
   | 'weather'
   | 'partition'
   | 'clock-step'
+  | 'refused-segments'
+  | 'newer-twin'
+  | 'damage'
   | 'snapshot'
   | 'restore'
   | 'clone'
@@ -108,6 +111,19 @@ export class Devices {
           network.cutDown = on && what.down
         })
         break
+      case 'refused-segments':
+        this.#forATime(what.forMs, this.first(what.device), ({ parts: { network } }, on) => {
+          network.refusesSegments = on
+        })
+        break
+      case 'newer-twin':
+        this.#forATime(what.forMs, this.first(what.device), ({ parts: { network } }, on) => {
+          network.isTwinNewer = on
+        })
+        break
+      case 'damage':
+        this.#damage(what.device, what.damage)
+        return
       case 'clock-step':
         this.first(what.device).stepClock(what.ms)
         break
@@ -232,6 +248,15 @@ export class Devices {
     machine.parts.disk.put(image)
     this.#stage.auditor.devices.duplicated(machine, machine)
     return true
+  }
+
+  #damage(device: number, damage: Damage): void {
+    const machine = this.first(device)
+    const { disk, settings } = machine.parts
+    machine.kill(5_000)
+    if (!disk.damage(damage, journalLimits(settings))) return
+    this.#stage.fault(`ledger damaged: ${damage.toLowerCase()}`)
+    this.#stage.auditor.devices.damaged(machine)
   }
 
   #clone(device: number): void {

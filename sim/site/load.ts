@@ -12,7 +12,7 @@ import type { Devices } from './devices.ts'
 import type { Rules } from './rules.ts'
 import type { Stage } from './stage.ts'
 
-type OfLoad = 'request' | 'cloud-request' | 'cloud-session' | 'device-session'
+type OfLoad = 'crowd' | 'request' | 'cloud-request' | 'cloud-session' | 'device-session'
 
 export class Load {
   readonly #stage: Stage
@@ -36,6 +36,9 @@ export class Load {
       case 'request':
         this.#request(what)
         return
+      case 'crowd':
+        this.#crowd(what)
+        return
       case 'cloud-request':
         this.#stage.byTwin((twin) => this.#cloudRequest(twin, what))
         return
@@ -45,6 +48,16 @@ export class Load {
       case 'device-session':
         this.#deviceSession(what)
         return
+    }
+  }
+
+  /** Requests that wait for no answer of the one before. */
+  #crowd({ requests, requesters, device, ...request }: Extract<Happening, { kind: 'crowd' }>): void {
+    const { time } = this.#stage
+    this.#stage.fault(requests > 1_000 ? 'more than 1,000 requests at once' : 'many requesters at once')
+    for (let n = 0; n < requests; n += 1) {
+      const requester = requesters === 1 ? request.requester : `crowd-${n % requesters}`
+      time.at(time.now + n, () => this.#request({ ...request, kind: 'request', device, session: null, requester }))
     }
   }
 

@@ -43,12 +43,22 @@ export interface NetworkParts {
   readonly onFault: (kind: string) => void
 }
 
+const REFUSAL: HttpAnswer = {
+  status: 422,
+  headers: {},
+  body: JSON.stringify({ message: 'The segment cannot be read.', code: 'SEGMENT_REJECTED' }),
+}
+
 export class Network {
   readonly #parts: NetworkParts
   weather: Weather = CALM
   /** Cut, per direction. */
   cutUp = false
   cutDown = false
+  /** A twin of an older version, or something on the way to it, cannot read what this device sends. */
+  refusesSegments = false
+  /** The answers are those of a newer version: they say more than this device knows. */
+  isTwinNewer = false
   /** Answers that somebody has kept, by what was asked. */
   readonly #kept = new Map<string, HttpAnswer[]>()
 
@@ -60,6 +70,8 @@ export class Network {
     this.weather = CALM
     this.cutUp = false
     this.cutDown = false
+    this.refusesSegments = false
+    this.isTwinNewer = false
   }
 
   /** For one process: what arrives after its end reaches nobody. @param alive whether it still runs */
@@ -113,8 +125,13 @@ export class Network {
         onFault('request cut off')
         return
       }
+      if (this.refusesSegments && what.endsWith('/sync')) {
+        onFault('segment refused with 422')
+        this.#sendBack(what, REFUSAL, answered)
+        return
+      }
       void deliver(request).then((answer) => {
-        if (answer !== undefined) this.#sendBack(what, answer, answered)
+        if (answer !== undefined) this.#sendBack(what, this.isTwinNewer ? newer(answer) : answer, answered)
       })
     })
   }
@@ -150,4 +167,11 @@ export class Network {
 /** With what differs between two devices or sessions. */
 function pathOf({ url }: Pick<HttpRequest, 'url'>): string {
   return new URL(url).pathname
+}
+
+/** What a later version may add to an answer. */
+function newer(answer: HttpAnswer): HttpAnswer {
+  if (answer.status !== 200 || !answer.body.startsWith('{')) return answer
+  const body = JSON.parse(answer.body) as Record<string, unknown>
+  return { ...answer, body: JSON.stringify({ ...body, ofALaterVersion: { known: false } }) }
 }
