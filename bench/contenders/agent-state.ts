@@ -58,6 +58,7 @@ export async function prepareAgentState(directory: string): Promise<void> {
     bootId: time.bootId,
     clock: { now, earliest: now, latest: now },
     wants: [],
+    needs: [],
     policies: [{ instanceId: policy.instanceId, revision: policy.revision }],
     returns: [],
     final: false,

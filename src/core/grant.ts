@@ -63,33 +63,14 @@ export function charge(counters: Counters, amount: Micro): Counters {
   return { ...counters, used: counters.used + amount }
 }
 
-/** What one account of one device asks for. */
+/** What a device would like to hold of one account in advance: burn rate x horizon. 0n: it only asks what the pool has. */
 export interface Want {
   readonly account: AccountId
-  /** Needed at once for a request that waits, or 0n. */
-  readonly atLeast: Micro
-  /** Burn rate x horizon: what would be comfortable. */
   readonly wanted: Micro
 }
 
-/**
- * How much to add to a device's grant, in micro-tokens.
- *
- * The device gets what tops its room up to what it wants, at most a fair share of what is left (so that one device never
- * holds the pool), but always what a waiting request needs when the pool still has it.
- *
- * @param free what the pool can still give: cap - charged directly - outstanding on all devices
- * @param devices how many live devices draw on the pool, this one included
- */
-export function sizeGrant(want: Want, roomNow: Micro, free: Micro, devices: number): Micro {
-  if (free <= 0n) return 0n
-  const lacking = (target: Micro): Micro => (target > roomNow ? target - roomNow : 0n)
-  const fair = free / BigInt(Math.max(1, devices))
-  const comfortable = lacking(want.wanted) < fair ? lacking(want.wanted) : fair
-  const needed = lacking(want.atLeast)
-  const size = comfortable > needed ? comfortable : needed
-  return size < free ? size : free
-}
+/** What one waiting request would charge to each account: all of it, or none of it is of use. */
+export type Need = readonly Posting[]
 
 /** Sums postings by account, dropping nothing; the order is that of first mention. */
 export function sumPostings(postings: Iterable<Posting>): Map<AccountId, Micro> {

@@ -9,9 +9,10 @@
  *
  * Source: interface, Sessions; documentation on states, intervals and heartbeats.
  */
-import { type AccountId, parseAccount } from './account.ts'
+import type { AccountId } from './account.ts'
 import { type Decimal, type Micro, ratio, roundHalfEven } from './amount.ts'
 import type { Decision, RequestedItem, Requester } from './decision.ts'
+import { payingAccounts } from './needs.ts'
 
 /**
  * IDLE and ACTIVE are live. LOCKED: an administrator has stopped it for now; FAILED: a charge met an internal error;
@@ -262,7 +263,7 @@ export function unused({ charge }: Session, now: number): readonly HeldItem[] {
 
 /** What a granted decision took, item by item, with the accounts behind each part. */
 export function heldItems(items: readonly SessionItem[], decision: Decision): readonly HeldItem[] {
-  const touched = decision.postings.map(({ account }) => ({ account, parsed: parseAccount(account) }))
+  const accountsOf = payingAccounts(decision)
   return items.map((item, index): HeldItem => {
     const outcome = decision.items[index]
     if (outcome?.outcome !== 'GRANTED') throw new Error('invariant: every item of a granted session request is granted')
@@ -270,16 +271,7 @@ export function heldItems(items: readonly SessionItem[], decision: Decision): re
       item,
       parts: outcome.parts
         .filter(({ charged }) => charged > 0n)
-        .map(({ lineItemId, actionId, charged }) => ({
-          lineItemId,
-          charged,
-          accounts: touched
-            .filter(
-              ({ parsed }) =>
-                parsed?.lineItemId === lineItemId && (parsed.kind !== 'action' || parsed.actionId === actionId),
-            )
-            .map(({ account }) => account),
-        })),
+        .map((part) => ({ lineItemId: part.lineItemId, charged: part.charged, accounts: accountsOf(part) })),
     }
   })
 }

@@ -5,10 +5,9 @@ import { Clock } from '../../src/agent/app/clock.ts'
 import type { PendingEntry } from '../../src/agent/app/journal.ts'
 import { LastAnswers } from '../../src/agent/app/last-answers.ts'
 import { Ledger } from '../../src/agent/app/ledger.ts'
-import { LocalDecisions } from '../../src/agent/app/local-decisions.ts'
+import { type CloudWord, LocalDecisions, type TopUpRequest } from '../../src/agent/app/local-decisions.ts'
 import { PolicyBoard, type PolicyInForce } from '../../src/agent/app/policy-board.ts'
 import { limitAccount, lineAccount } from '../../src/core/account.ts'
-import type { Want } from '../../src/core/grant.ts'
 import { entryBody } from '../../src/protocol/edge/sync.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { accessResponseBody, type AccessResponse } from '../../src/protocol/service/access-request.ts'
@@ -25,9 +24,11 @@ class Device {
   readonly clock = new Clock(this.time, null)
   readonly board = new PolicyBoard()
   readonly recorded: PendingEntry[] = []
-  readonly asked: (readonly Want[])[] = []
+  readonly asked: TopUpRequest[] = []
   /** What the cloud does while a request waits for it. */
-  cloud: (wants: readonly Want[], deadlineMs: number) => Promise<void> = async () => undefined
+  cloud: (request: TopUpRequest, deadlineMs: number) => Promise<void> = async () => undefined
+  /** What it says then that the pools could still give; of the others nothing. */
+  word: CloudWord = new Map()
   deviceId: string | null = 'device'
   served = [INSTANCE]
   diskIsFull = false
@@ -59,9 +60,12 @@ class Device {
       policies: this.board,
       clock: this.clock,
       topUps: {
-        requestGrant: async (wants, deadlineMs) => {
-          this.asked.push(wants)
-          await this.cloud(wants, deadlineMs)
+        requestGrant: async (request, deadlineMs) => {
+          if (!this.connected) return null
+          this.asked.push(request)
+          const begun = this.time.sinceBoot()
+          await this.cloud(request, deadlineMs)
+          return this.time.sinceBoot() - begun < deadlineMs ? this.word : null
         },
         status: () => ({
           deviceId: this.deviceId,
@@ -249,21 +253,51 @@ describe('the ladder', () => {
 })
 
 describe('a request that the grant of the device does not hold', () => {
+  const items = (...counts: number[]) => ({
+    requester: { type: 'user', value: 'ada' },
+    requestedItems: counts.map((count) => ({ item: 'print', count })),
+  })
+  const needOf = (amount: bigint, account = LINE) => [{ account, amount }]
+
   it('asks the cloud at once for what it needs, and is decided by what comes', async () => {
     const device = await ready(5_000_000n)
     device.cloud = async () => device.grant(20_000_000n)
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['101'])
-    expect(device.asked).toEqual([[{ account: LINE, atLeast: 12_000_000n, wanted: 12_000_000n }]])
+    expect(device.asked).toEqual([{ needs: [needOf(12_000_000n)], accounts: [LINE] }])
     expect(device.recorded).toHaveLength(1)
   })
 
-  it('asks for all of its items together, those that fit included', async () => {
+  it('asks for each of its items by itself, those that fit included, so that the pool pays those that it can', async () => {
     const device = await ready(5_000_000n)
-    device.cloud = async () => device.grant(20_000_000n)
-    const items = [3, 4, 5].map((count) => ({ item: 'print', count }))
-    const answer = await device.ask({ requester: { type: 'user', value: 'ada' }, requestedItems: items })
-    expect(statusOf(answer)).toEqual(['101', '101', '101'])
-    expect(device.asked).toEqual([[{ account: LINE, atLeast: 12_000_000n, wanted: 12_000_000n }]])
+    device.cloud = async () => device.grant(8_000_000n)
+    device.word = new Map([[LINE, 2_000_000n]])
+    expect(statusOf(await device.ask(items(3, 5, 4)))).toEqual(['101', '101', '202'])
+    expect(device.asked).toEqual([
+      { needs: [needOf(3_000_000n), needOf(5_000_000n), needOf(4_000_000n)], accounts: [LINE] },
+    ])
+  })
+
+  it('asks a second time for exactly what the pools together can pay', async () => {
+    const { lineItems } = policyWith(1)
+    const [first] = lineItems
+    const second = { ...first!, id: 'line-2', endsAt: first!.endsAt + 1 }
+    const device = await ready(0n, await policyInForce(1, { lineItems: [first!, second] }))
+    const other = lineAccount(INSTANCE, 'line-2', 0)
+    device.word = new Map([
+      [LINE, 7_000_000n],
+      [other, 90_000_000n],
+    ])
+    device.cloud = async ({ needs }) => {
+      if (needs.flat().length === 1) return
+      device.grant(7_000_000n)
+      device.grant(3_000_000n, other)
+    }
+    expect(statusOf(await device.ask(accessBody(10)))).toEqual(['101'])
+    expect(device.asked).toEqual([
+      { needs: [needOf(10_000_000n)], accounts: [LINE, other] },
+      { needs: [[...needOf(7_000_000n), ...needOf(3_000_000n, other)]], accounts: [LINE, other] },
+    ])
+    expect(device.lastEntry?.postings).toEqual([...needOf(7_000_000n), ...needOf(3_000_000n, other)])
   })
 
   it('asks for every account that is too small, the limit of the requester too', async () => {
@@ -271,24 +305,35 @@ describe('a request that the grant of the device does not hold', () => {
     const consumptionLimit = { limit: '50000000', periods: [{ index: 0, from: null, until: null }] }
     const device = await ready(0n, await policyInForce(1, { lineItems: [{ ...lineItems[0]!, consumptionLimit }] }))
     const limit = limitAccount(INSTANCE, 'line-1', { type: 'user', value: 'ada' }, 0)
-    expect(statusOf(await device.ask(accessBody(2)))).toEqual(['208'])
-    expect(device.asked[0]?.map(({ account, atLeast }) => [account, atLeast])).toEqual([
-      [LINE, 2_000_000n],
-      [limit, 2_000_000n],
+    device.word = new Map([[LINE, 50_000_000n]])
+    expect(statusOf(await device.ask(accessBody(2), { apiVersion: 'v1.1' }))).toEqual(['2005'])
+    expect(device.asked).toEqual([
+      { needs: [[...needOf(2_000_000n), ...needOf(2_000_000n, limit)]], accounts: [LINE, limit] },
     ])
+    expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'CONSUMPTION_LIMIT_REACHED' }], postings: [] })
   })
 
-  it('is refused as such when the cloud brings nothing, and does not ask for ever', async () => {
+  it('is refused by the word of the cloud when the pool cannot pay it, and does not ask again', async () => {
     const device = await ready(5_000_000n)
+    device.word = new Map([[LINE, 6_000_000n]])
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['202'])
+    expect(device.asked).toHaveLength(1)
+    expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'INSUFFICIENT_TOKENS' }], postings: [] })
+  })
+
+  it('is refused as short of a grant where others take what the pool had, again and again', async () => {
+    const device = await ready(5_000_000n)
+    device.word = new Map([[LINE, 100_000_000n]])
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
-    expect(device.asked).toHaveLength(2)
+    expect(device.asked).toHaveLength(3)
     expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
   })
 
   it('waits for the cloud no longer than the deadline', async () => {
     const device = await ready(5_000_000n)
     const deadlines: number[] = []
-    device.cloud = async (_wants, deadlineMs) => {
+    device.word = new Map([[LINE, 100_000_000n]])
+    device.cloud = async (_request, deadlineMs) => {
       deadlines.push(deadlineMs)
       device.time.advance(1_500)
     }
@@ -299,18 +344,39 @@ describe('a request that the grant of the device does not hold', () => {
     expect(device.asked).toHaveLength(3)
   })
 
-  it('does not ask when the cloud has said that the pool itself is used up', async () => {
+  it('asks also where the cloud has said before that the pool is used up: only its word of now counts', async () => {
     const device = new Device()
     device.board.put(await policyInForce(1))
     device.grant(5_000_000n, LINE, true)
     expect(statusOf(await device.ask(accessBody(12)))).toEqual(['202'])
+    expect(device.asked).toHaveLength(1)
+    device.cloud = async () => device.grant(12_000_000n)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['101'])
+  })
+
+  it('is refused by what the cloud has said before where it cannot be asked', async () => {
+    const device = new Device()
+    device.connected = false
+    device.board.put(await policyInForce(1))
+    device.grant(5_000_000n, LINE, true)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['202'])
+    device.grant(5_000_000n, LINE, false)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
     expect(device.asked).toEqual([])
   })
 
-  it('asks when the grant has expired, and is refused as such otherwise', async () => {
+  it('does not ask for what no pool can ever hold', async () => {
+    const device = await ready(5_000_000n)
+    expect(statusOf(await device.ask(accessBody(1e15)))).toEqual(['202'])
+    expect(device.asked).toEqual([])
+  })
+
+  it('asks when the grant has expired, and is refused as such where the cloud cannot be asked', async () => {
     const device = await ready()
     device.time.advance(86_400_001)
+    device.connected = false
     expect(statusOf(await device.ask(accessBody(1)))).toEqual(['209'])
+    device.connected = true
     device.cloud = async () => device.grant(100_000_000n)
     expect(statusOf(await device.ask(accessBody(1)))).toEqual(['101'])
   })

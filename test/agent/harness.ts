@@ -118,6 +118,7 @@ export const SEAL: SealOrder = {
   bootId: 'boot-1',
   clock: { now: BEGIN, earliest: BEGIN, latest: null },
   wants: [],
+  needs: [],
   policies: [],
   returns: [],
   final: false,

@@ -48,7 +48,7 @@ async function exchange(journal: Journal, key: CloudKey, granted: bigint): Promi
     term: seq,
     lifetimeMs: 1_000,
     expiresAt: BEGIN + 1_000,
-    accounts: [{ account: LINE, granted: String(granted), exhausted: false, unlimited: false }],
+    accounts: [{ account: LINE, granted: String(granted), exhausted: false, available: '0', unlimited: false }],
   }
   const answer: SyncAnswerWire = {
     outcome: 'MERGED',
@@ -66,7 +66,7 @@ async function exchange(journal: Journal, key: CloudKey, granted: bigint): Promi
     time: BEGIN,
   }
   const document = await signDocument('sync-answer', JSON.stringify(answer), key.signer)
-  const accounts = [{ account: LINE, granted, exhausted: false, unlimited: false }]
+  const accounts = [{ account: LINE, granted, exhausted: false, available: '0', unlimited: false }]
   await journal.acknowledge(seq, { ...grant, agedMs: 0, accounts }, null, { document, retainUntil: BEGIN })
 }
 

@@ -148,15 +148,11 @@ function watchedEdge(edge: Transaction['edge'], locks: Locks): Transaction['edge
         await edge.deviceAccounts.save(records)
       },
     },
-    releases: {
-      ...edge.releases,
-      async ask(deviceId, account, keep, askedAt, askedBefore) {
-        locks.require('accounts', [account])
-        return edge.releases.ask(deviceId, account, keep, askedAt, askedBefore)
-      },
-      async remove(deviceId, accounts) {
-        requireAccounts(deviceId, accounts)
-        await edge.releases.remove(deviceId, accounts)
+    shortages: {
+      ...edge.shortages,
+      async save(shortage) {
+        locks.require('accounts', [shortage.account])
+        await edge.shortages.save(shortage)
       },
     },
   }

@@ -10,7 +10,6 @@ import {
   merge,
   outstanding,
   room,
-  sizeGrant,
   sumPostings,
 } from '../../src/core/grant.ts'
 
@@ -21,7 +20,6 @@ const counters: fc.Arbitrary<Counters> = fc.record({
   refunded: amount,
   returned: amount,
 })
-const least = (a: bigint, b: bigint) => (a < b ? a : b)
 const most = (a: bigint, b: bigint) => (a > b ? a : b)
 
 describe('counters', () => {
@@ -111,85 +109,6 @@ describe('counters', () => {
         }
         expect(charge(some, size)).toEqual({ ...some, used: some.used + size })
         expect(room(charge(some, size))).toBe(room(some) - size)
-      }),
-    )
-  })
-})
-
-interface Question {
-  readonly atLeast: bigint
-  readonly wanted: bigint
-  readonly roomNow: bigint
-  readonly free: bigint
-  readonly devices: number
-}
-
-describe('the size of a grant', () => {
-  const question: fc.Arbitrary<Question> = fc.record({
-    atLeast: amount,
-    wanted: amount,
-    roomNow: amount,
-    free: fc.bigInt({ min: -5n, max: 60n }),
-    devices: fc.integer({ min: 0, max: 6 }),
-  })
-  const sizeOf = ({ atLeast, wanted, roomNow, free, devices }: Question) =>
-    sizeGrant({ account: 'line/i/A/0', atLeast, wanted }, roomNow, free, devices)
-
-  test.each<[string, Partial<Question>, bigint]>([
-    ['tops the room up to what is wanted', { wanted: 30n, roomNow: 10n, free: 100n }, 20n],
-    ['gives no more than a fair share', { wanted: 60n, free: 100n, devices: 4 }, 25n],
-    [
-      'counts the room that the device has only against its own want',
-      { wanted: 60n, roomNow: 50n, free: 100n, devices: 20 },
-      5n,
-    ],
-    [
-      'gives what a waiting request needs beyond the fair share',
-      { atLeast: 60n, wanted: 10n, free: 100n, devices: 4 },
-      60n,
-    ],
-    ['gives what is left when the request needs more', { atLeast: 60n, free: 40n, devices: 4 }, 40n],
-    ['gives nothing of an empty pool', { atLeast: 60n, wanted: 60n, free: 0n }, 0n],
-    ['gives nothing of an overdrawn pool', { atLeast: 60n, wanted: 60n, free: -5n }, 0n],
-    ['gives nothing to a device that has enough', { atLeast: 5n, wanted: 10n, roomNow: 10n, free: 100n }, 0n],
-    ['takes no device as one', { wanted: 60n, free: 100n, devices: 0 }, 60n],
-    ['rounds a fair share down', { wanted: 60n, free: 11n, devices: 3 }, 3n],
-  ])('%s', (_what, some, wanted) => {
-    expect(sizeOf({ atLeast: 0n, wanted: 0n, roomNow: 0n, free: 0n, devices: 1, ...some })).toBe(wanted)
-  })
-
-  test('never below nothing, never beyond the pool, and never beyond what the device lacks', () => {
-    fc.assert(
-      fc.property(question, (asked) => {
-        const size = sizeOf(asked)
-        expect(size >= 0n && size <= most(asked.free, 0n)).toBe(true)
-        expect(size <= most(most(asked.atLeast, asked.wanted) - asked.roomNow, 0n)).toBe(true)
-      }),
-    )
-  })
-
-  test('a request that waits is served whenever the pool holds what it lacks', () => {
-    fc.assert(
-      fc.property(question, (asked) => {
-        const lacking = most(asked.atLeast - asked.roomNow, 0n)
-        expect(sizeOf(asked) >= least(lacking, most(asked.free, 0n))).toBe(true)
-      }),
-    )
-  })
-
-  test('beyond what a waiting request needs, one device takes at most its share', () => {
-    fc.assert(
-      fc.property(question, (asked) => {
-        const share = most(asked.free, 0n) / BigInt(Math.max(1, asked.devices))
-        expect(sizeOf(asked) <= most(share, asked.atLeast - asked.roomNow)).toBe(true)
-      }),
-    )
-  })
-
-  test('more in the pool never makes a smaller grant', () => {
-    fc.assert(
-      fc.property(question, amount, (asked, more) => {
-        expect(sizeOf({ ...asked, free: asked.free + more }) >= sizeOf(asked)).toBe(true)
       }),
     )
   })

@@ -25,6 +25,10 @@ export class RoomsSeen {
     return room
   }
 
+  accounts(): Iterable<AccountId> {
+    return this.#rooms.keys()
+  }
+
   rooms(): Iterable<Room> {
     return this.#rooms.values()
   }

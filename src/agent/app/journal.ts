@@ -5,7 +5,7 @@
  */
 import type { AccountId, Posting } from '../../core/account.ts'
 import type { Micro } from '../../core/amount.ts'
-import type { Counters, Want } from '../../core/grant.ts'
+import type { Counters, Need, Want } from '../../core/grant.ts'
 import type { DeviceHold } from '../../protocol/edge/device-hold.ts'
 import type { KeyLink } from '../../protocol/edge/device-key.ts'
 import type { EntryBodyWire, SegmentWire } from '../../protocol/edge/sync.ts'
@@ -230,6 +230,7 @@ export interface SealOrder {
   readonly bootId: string
   readonly clock: SegmentWire['clock']
   readonly wants: readonly Want[]
+  readonly needs: readonly Need[]
   readonly policies: SegmentWire['policies']
   /** Accounts whose room is given up, with the amount: raises `returned` in the same transaction. */
   readonly returns: readonly Posting[]

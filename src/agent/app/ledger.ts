@@ -33,9 +33,6 @@ import type { PolicyInForce } from './policy-board.ts'
 /** Accounts whose room is given up at once, and what their counters take; more follow with the next segment. */
 const RETURNS_MAX = { accounts: SEGMENT_ACCOUNTS_MAX / 2, bytes: SEGMENT_COUNTERS_BYTES_MAX / 2 }
 
-/** How long a device that was asked to give back wants no more of an account than it uses, ms. */
-const SCARCE_MS = 60 * 60_000
-
 export interface LedgerParts {
   readonly journal: Pick<Journal, 'append' | 'saveClock'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number; stored(): StoredClock }
@@ -72,8 +69,9 @@ export class Ledger {
   readonly #balances: Balances
   /** Of the accounts that were charged within the last day. */
   readonly #burnRates = new Map<AccountId, BurnRate>()
-  /** Accounts that others were short of: readings of the boot-time clock until which nothing is wanted in advance. */
-  readonly #scarceUntil = new Map<AccountId, number>()
+  /** Balances at the start of the process, and the reading of the boot-time clock of that moment. */
+  readonly #heldAtStart = new Map<AccountId, Micro>()
+  readonly #startedAt: number
   #incarnation: number
   #frozen: boolean
   #broken = false
@@ -87,6 +85,8 @@ export class Ledger {
   constructor(parts: LedgerParts, snapshot: Snapshot) {
     this.#parts = parts
     this.#balances = new Balances(snapshot.accounts)
+    for (const [account, held] of this.#balances.all()) this.#heldAtStart.set(account, room(held))
+    this.#startedAt = parts.clock.sinceBoot()
     this.#incarnation = snapshot.incarnation
     this.#frozen = snapshot.fenced
     this.#grant = snapshot.grant
@@ -294,26 +294,41 @@ export class Ledger {
     await Promise.all(recorded)
   }
 
-  /** Top-ups: accounts below half of what would be comfortable. Waiting requests ask for themselves. */
+  /** Top-ups: accounts below half of their target balance. Waiting requests ask for themselves. */
   wants(): readonly Want[] {
+    const wants: Want[] = []
+    for (const [account, wanted] of this.#targets()) {
+      if (wants.length >= SEGMENT_ACCOUNTS_MAX) break
+      const held = this.#balances.get(account)
+      if (held?.unlimited === true) continue
+      const left = held === undefined ? 0n : room(held)
+      if (2n * left < wanted) wants.push({ account, wanted })
+    }
+    return wants
+  }
+
+  /** Accounts that may still be charged, and of which the cloud has said that the pool has nothing left. */
+  exhaustedAccounts(): readonly AccountId[] {
+    return [...this.#targets().keys()].filter((account) => this.#balances.get(account)?.exhausted === true)
+  }
+
+  /**
+   * What the device would like to hold of each account that it may come to charge: what it would use within the horizon, at
+   * least the starting grant. Limits of single requesters count from their first charge on.
+   */
+  #targets(): ReadonlyMap<AccountId, Micro> {
     const reading = this.#parts.clock.reading()
     const sinceBoot = this.#parts.clock.sinceBoot()
-    const wants = new Map<AccountId, Want>()
-    const consider = (account: AccountId, horizonMs: number): void => {
-      if (wants.size >= SEGMENT_ACCOUNTS_MAX || wants.has(account)) return
-      const held = this.#balances.get(account)
-      if (held?.unlimited === true) return
-      const burnt = this.#burnRates.get(account)?.over(horizonMs, sinceBoot) ?? 0n
-      const least = sinceBoot < (this.#scarceUntil.get(account) ?? -Infinity) ? 0n : this.#parts.startingGrant
-      const wanted = burnt > least ? burnt : least
-      const left = held === undefined ? 0n : room(held)
-      if (2n * left < wanted) wants.set(account, { account, atLeast: 0n, wanted })
-    }
+    const targets = new Map<AccountId, Micro>()
+    const targetOf = (account: AccountId, horizonMs: number): Micro =>
+      greater(this.#burnRates.get(account)?.over(horizonMs, sinceBoot) ?? 0n, this.#parts.startingGrant)
     const horizons = new Map<string, { readonly horizonMs: number; readonly policy: Policy }>()
     for (const { document, compiled } of this.#parts.policies.all()) {
       const horizonMs = document.grantHorizonMs
       horizons.set(document.instanceId, { horizonMs, policy: compiled.policy })
-      for (const account of accountsInSight(compiled.policy, reading, horizonMs)) consider(account, horizonMs)
+      for (const account of accountsInSight(compiled.policy, reading, horizonMs)) {
+        targets.set(account, targetOf(account, horizonMs))
+      }
     }
     for (const [account, rate] of this.#burnRates) {
       if (rate.isIdle(sinceBoot)) {
@@ -325,9 +340,11 @@ export class Ledger {
       const known = horizons.get(parsed.instanceId)
       const limit = known?.policy.lineItems.find(({ id }) => id === parsed.lineItemId)?.consumptionLimit
       if (known === undefined || limit === undefined || limit === null) continue
-      if (periodAt(limit.periods, reading.now)?.index === parsed.period) consider(account, known.horizonMs)
+      if (periodAt(limit.periods, reading.now)?.index === parsed.period) {
+        targets.set(account, targetOf(account, known.horizonMs))
+      }
     }
-    return [...wants.values()]
+    return targets
   }
 
   /**
@@ -369,31 +386,59 @@ export class Ledger {
   }
 
   /**
-   * Others need what this device holds of these accounts: gives up what it can spare. It keeps what it would use within the
-   * horizon, and never more than the figure beside each account; for a while it asks for no more of them than it uses.
+   * Gives up what the device can spare. Of accounts that others need it keeps what it would use within the horizon, and never
+   * more than the figure beside each. Of the other accounts it gives up what is above twice the target balance, down to that:
+   * tokens that a request left behind, or that are not used any more.
+   *
+   * @param needed by waiting requests: none of it is given up
    */
-  giveUpSpare(keeps: ReadonlyMap<AccountId, Micro>): readonly Posting[] {
+  giveUpSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): readonly Posting[] {
     const sinceBoot = this.#parts.clock.sinceBoot()
-    for (const account of keeps.keys()) this.#scarceUntil.set(account, sinceBoot + SCARCE_MS)
-    const returns = this.#balances.giveUpAbove(this.#needed(keeps, sinceBoot), RETURNS_MAX)
+    const keeps = new Map(this.#keptOf(recalled, sinceBoot))
+    for (const [account, target] of this.#surplusAbove(needed)) if (!keeps.has(account)) keeps.set(account, target)
+    for (const [account, amount] of needed) {
+      const keep = keeps.get(account)
+      if (keep !== undefined) keeps.set(account, keep + amount)
+    }
+    const returns = this.#balances.giveUpAbove(keeps, RETURNS_MAX)
     this.#commits.shorten(returns.map(({ account }) => account))
     return returns
   }
 
-  /** Whether {@link Ledger.giveUpSpare} would give up anything. */
-  holdsSpare(keeps: ReadonlyMap<AccountId, Micro>): boolean {
-    for (const [account, keep] of this.#needed(keeps, this.#parts.clock.sinceBoot())) {
+  /** Whether {@link Ledger.giveUpSpare} would give up anything that others need. */
+  holdsSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean {
+    for (const [account, keep] of this.#keptOf(recalled, this.#parts.clock.sinceBoot())) {
       const held = this.#balances.get(account)
-      if (held !== undefined && !held.unlimited && room(held) > keep) return true
+      if (held !== undefined && !held.unlimited && room(held) > keep + (needed.get(account) ?? 0n)) return true
     }
     return false
   }
 
-  #needed(keeps: ReadonlyMap<AccountId, Micro>, sinceBoot: number): ReadonlyMap<AccountId, Micro> {
+  /** Target balances of the accounts that hold far more than that, and more than waiting requests need. */
+  #surplusAbove(needed: ReadonlyMap<AccountId, Micro>): ReadonlyMap<AccountId, Micro> {
+    const above = new Map<AccountId, Micro>()
+    const instances = new Map<string, number>()
+    for (const { document } of this.#parts.policies.all()) instances.set(document.instanceId, document.grantHorizonMs)
+    // Without a bound of the clock it is not known which accounts can still be charged.
+    if (this.#parts.clock.reading().latest === null) return above
+    const sinceBoot = this.#parts.clock.sinceBoot()
+    const targets = this.#targets()
+    for (const [account, held] of this.#balances.all()) {
+      const horizonMs = instances.get(parseAccount(account)?.instanceId ?? '')
+      if (held.unlimited || horizonMs === undefined) continue
+      // What it held at the start was sized by use that this process has not seen.
+      const isKnown = sinceBoot - this.#startedAt >= horizonMs
+      const target = greater(targets.get(account) ?? 0n, isKnown ? 0n : (this.#heldAtStart.get(account) ?? 0n))
+      if (room(held) > 2n * target + (needed.get(account) ?? 0n)) above.set(account, target)
+    }
+    return above
+  }
+
+  #keptOf(recalled: ReadonlyMap<AccountId, Micro>, sinceBoot: number): ReadonlyMap<AccountId, Micro> {
     const horizons = new Map<string, number>()
     for (const { document } of this.#parts.policies.all()) horizons.set(document.instanceId, document.grantHorizonMs)
     return new Map(
-      [...keeps].map(([account, keep]) => {
+      [...recalled].map(([account, keep]) => {
         const horizonMs = horizons.get(parseAccount(account)?.instanceId ?? '') ?? 0
         const used = this.#burnRates.get(account)?.over(horizonMs, sinceBoot) ?? 0n
         return [account, used < keep ? used : keep]
@@ -425,7 +470,7 @@ export class Ledger {
     this.#lastEntry = 0
     this.#balances.clear()
     this.#commits.begin()
-    this.#scarceUntil.clear()
+    this.#heldAtStart.clear()
   }
 
   /** What each transaction keeps besides its own. */
@@ -490,6 +535,10 @@ function arrearsCapsOf({ lineItems }: Policy): ReadonlyMap<string, Micro> {
 
 const NOTHING: readonly Posting[] = []
 const NO_REFUND: Refund = new Map()
+
+function greater(a: Micro, b: Micro): Micro {
+  return a > b ? a : b
+}
 
 function* postingsOf(entries: readonly PendingEntry[], moves: PendingEntry['moves']): Generator<Posting> {
   for (const entry of entries) if (entry.moves === moves) yield* entry.postings

@@ -1,25 +1,41 @@
 /**
  * Decides a request on the balances of the device: one-off requests, session requests and automatic charges of sessions all
- * come through here. Where the grant falls short and the cloud can be asked, a top-up is waited for; where the cloud cannot
- * be asked, the offline policy of essential line items counts as well.
+ * come through here. What the device holds decides first. Where that falls short, the cloud is asked, and then the pool
+ * decides: the request is granted when the cloud has given the tokens, and refused for want of tokens only by what the cloud
+ * has said since the request came. Where the cloud cannot be asked, the offline policy of essential line items counts as well.
  */
 import type { AccountId, Posting } from '../../core/account.ts'
-import type { Micro } from '../../core/amount.ts'
+import { MICRO_MAX, type Micro } from '../../core/amount.ts'
 import { type Mode, decide } from '../../core/decide.ts'
 import type { AccessRequest, ClockReading, Decision, RefusalReason, RoomOf } from '../../core/decision.ts'
-import { type Want, sumPostings } from '../../core/grant.ts'
+import type { Need } from '../../core/grant.ts'
+import { needsOf } from '../../core/needs.ts'
 import type { Policy } from '../../core/policy.ts'
 import { RoomsSeen } from './facts.ts'
 import type { Ledger } from './ledger.ts'
 import type { PolicyInForce } from './policy-board.ts'
 import { type RulesParts, requireRules } from './require-rules.ts'
 
+/** What a waiting request asks of the cloud. */
+export interface TopUpRequest {
+  /** Each is given as a whole or not at all. */
+  readonly needs: readonly Need[]
+  /** Accounts that could pay: the cloud says how much their pools have. */
+  readonly accounts: readonly AccountId[]
+}
+
+/** What the pools of accounts could still give when the cloud answered. */
+export type CloudWord = ReadonlyMap<AccountId, Micro>
+
 export interface LocalDecisionsParts extends RulesParts {
   readonly ledger: Pick<Ledger, 'standing' | 'roomAt' | 'roomAboveGrant' | 'allowancesOf' | 'aboveGrant'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly topUps: RulesParts['topUps'] & {
-    /** Never rejects; resolves at once when the cloud is out of reach. */
-    requestGrant(wants: readonly Want[], deadlineMs: number): Promise<void>
+    /**
+     * Resolves with the word of the cloud when a round that carried the request has ended, or with null when there is none:
+     * the cloud is out of reach, or has not answered in time. Never rejects.
+     */
+    requestGrant(request: TopUpRequest, deadlineMs: number): Promise<CloudWord | null>
   }
   /** How long a request may wait for a top-up, ms. */
   readonly topUpDeadlineMs: number
@@ -46,8 +62,13 @@ export interface Attempt {
   readonly allowances: ReadonlyMap<AccountId, Micro>
 }
 
-/** Rounds with the cloud that one request may wait for: the second is for what only the first brought into sight. */
-const TOP_UPS_MAX = 2
+/** Rounds with the cloud that one request may wait for: what the first one brings to light, others may take meanwhile. */
+const TOP_UPS_MAX = 3
+
+/** How an attempt sees the accounts. */
+type View = (held: RoomOf) => RoomOf
+
+const asHeld: View = (held) => held
 
 const NOTHING: ReadonlyMap<AccountId, Micro> = new Map()
 
@@ -59,57 +80,53 @@ export class LocalDecisions {
   }
 
   /**
-   * Rejects or throws with the codes of {@link requireRules}, and as `take` does. Without a top-up nothing is awaited: an
-   * async function would cost a good part of a decision.
+   * Rejects or throws with the codes of {@link requireRules}, and as `take` does. Where the device holds enough nothing is awaited:
+   * an async function would cost a good part of a decision.
    *
    * @param take records what was decided, in the same synchronous block: others charge the same accounts
    */
   decide<T>(question: Question, take: (attempt: Attempt) => Promise<T>): Promise<T> {
-    const attempt = this.#attempt(question, false)
-    const wants = wantsOf(attempt.decision)
-    if (wants.length === 0) return take(this.#unlessOffline(question, attempt, false))
-    return this.#topUpAndDecide(question, attempt, wants, take)
+    const attempt = this.#attempt(question)
+    return isShort(attempt.decision) ? this.#decideWithCloud(question, take) : take(attempt)
   }
 
-  async #topUpAndDecide<T>(
-    question: Question,
-    first: Attempt,
-    lacking: readonly Want[],
-    take: (attempt: Attempt) => Promise<T>,
-  ): Promise<T> {
+  async #decideWithCloud<T>(question: Question, take: (attempt: Attempt) => Promise<T>): Promise<T> {
     const { clock, topUps, topUpDeadlineMs } = this.#parts
     const until = clock.sinceBoot() + topUpDeadlineMs
-    let attempt = first
-    let wants = lacking
-    for (let done = 0; done < TOP_UPS_MAX && wants.length > 0; done += 1) {
+    const word = new Map<AccountId, Micro>()
+    for (let rounds = 0; ; rounds += 1) {
+      const alone = this.#attempt(question)
+      if (!isShort(alone.decision)) return take(alone)
+      const pooled = this.#attempt(question, withPool(word))
+      if (this.#holdsAll(question, pooled)) return take(pooled)
       const patienceMs = until - clock.sinceBoot()
-      if (patienceMs <= 0) break
-      await topUps.requestGrant(wants, patienceMs)
-      attempt = this.#attempt(question, false)
-      wants = wantsOf(attempt.decision)
+      if (patienceMs <= 0) return take(this.#offline(question, alone))
+      // Others were faster, again and again.
+      if (rounds >= TOP_UPS_MAX) return take(alone)
+      const accounts = [...new Set([...alone.seen.accounts(), ...pooled.seen.accounts()])]
+      const needs = beyond(refundOf(question, pooled.reading), needsOf(pooled.decision, question.mode))
+      const answer = await topUps.requestGrant({ needs, accounts }, patienceMs)
+      if (answer === null) return take(this.#offline(question, this.#attempt(question)))
+      // An account that the cloud does not speak of is one of which it grants nothing.
+      for (const account of accounts) word.set(account, answer.get(account) ?? 0n)
     }
-    const isUnanswered = clock.sinceBoot() >= until
-    return take(this.#unlessOffline(question, attempt, isUnanswered))
   }
 
-  /**
-   * Where the cloud cannot be asked, the offline policy of essential line items has the last word on tokens that fall short.
-   *
-   * @param isUnanswered the cloud was asked, and has not answered in time
-   */
-  #unlessOffline(question: Question, attempt: Attempt, isUnanswered: boolean): Attempt {
+  /** The cloud has not said whether the pool can pay: the offline policy of essential line items has the last word. */
+  #offline(question: Question, attempt: Attempt): Attempt {
     if (!isShort(attempt.decision) || !isAnyEssential(attempt.policy.compiled.policy)) return attempt
-    if (!isUnanswered && this.#parts.topUps.status().connected) return attempt
-    return this.#attempt(question, true)
+    return this.#attempt(question, 'ABOVE_GRANT')
   }
 
-  #attempt({ instanceId, request, mode, refundAt }: Question, aboveGrant: boolean): Attempt {
+  #attempt(question: Question, view: View | 'ABOVE_GRANT' = asHeld): Attempt {
     const { clock, ledger } = this.#parts
+    const { instanceId, request, mode } = question
     const reading = clock.reading()
     const policy = requireRules(this.#parts, instanceId, reading)
     const rules = policy.compiled.policy
-    const refund = refundAt === undefined ? NOTHING : refundAt(reading)
-    const roomOf: RoomOf = aboveGrant ? ledger.roomAboveGrant(reading, rules, refund) : ledger.roomAt(reading, refund)
+    const refund = refundOf(question, reading)
+    const roomOf: RoomOf =
+      view === 'ABOVE_GRANT' ? ledger.roomAboveGrant(reading, rules, refund) : view(ledger.roomAt(reading, refund))
     const seen = new RoomsSeen(roomOf)
     const decision = decide(policy.compiled, request, reading, seen.of, mode)
     const above = decision.caveats.includes('ESSENTIAL_OFFLINE')
@@ -118,6 +135,38 @@ export class LocalDecisions {
     const allowances = above.size === 0 ? NOTHING : ledger.allowancesOf(above.keys(), rules)
     return { policy, reading, seen, decision, above, allowances }
   }
+
+  /** Whether all that the attempt charges is on the device. */
+  #holdsAll(question: Question, { reading, decision }: Attempt): boolean {
+    const held = this.#parts.ledger.roomAt(reading, refundOf(question, reading))
+    return decision.postings.every(({ account, amount }) => {
+      const { left } = held(account)
+      return left === 'UNLIMITED' || left >= amount
+    })
+  }
+}
+
+function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<AccountId, Micro> {
+  return refundAt === undefined ? NOTHING : refundAt(reading)
+}
+
+/** As if the device held what the pools can give as well; a pool of which nothing is known yet can give everything. */
+function withPool(word: CloudWord): View {
+  return (held) => (account) => {
+    const room = held(account)
+    if (room.left === 'UNLIMITED') return room
+    const left = room.left + (word.get(account) ?? MICRO_MAX)
+    return { left: left < MICRO_MAX ? left : MICRO_MAX, shortage: 'POOL' }
+  }
+}
+
+/** What is needed besides the refund. */
+function beyond(refund: ReadonlyMap<AccountId, Micro>, needs: readonly Need[]): readonly Need[] {
+  if (refund.size === 0) return needs
+  return needs
+    .map((need) => need.map(({ account, amount }) => ({ account, amount: amount - (refund.get(account) ?? 0n) })))
+    .map((need) => need.filter(({ amount }) => amount > 0n))
+    .filter((need) => need.length > 0)
 }
 
 /** What a decision charges, over all its items. */
@@ -149,20 +198,4 @@ function isShort({ items }: Decision): boolean {
 
 function isAnyEssential({ lineItems }: Policy): boolean {
   return lineItems.some(({ offline }) => offline?.policy === 'essential')
-}
-
-const NO_WANTS: readonly Want[] = []
-
-/** What the accounts that fell short would have to hold for all of the request; empty where a top-up cannot help. */
-function wantsOf({ items, postings }: Decision): readonly Want[] {
-  let short: Map<string, bigint> | undefined
-  for (const item of items) {
-    if (item.outcome !== 'REFUSED' || (item.reason !== 'GRANT_EXHAUSTED' && item.reason !== 'GRANT_EXPIRED')) continue
-    short ??= sumPostings(postings)
-    for (const { account, needed } of item.obstacles) {
-      if (account !== undefined && needed !== undefined) short.set(account, (short.get(account) ?? 0n) + needed)
-    }
-  }
-  if (short === undefined) return NO_WANTS
-  return [...short].map(([account, atLeast]) => ({ account, atLeast, wanted: atLeast }))
 }

@@ -4,6 +4,7 @@
  * serves all decisions at its revision. Only policies of committed revisions are kept.
  */
 import type { AccountId } from '../../core/account.ts'
+import type { Micro } from '../../core/amount.ts'
 import { type CompiledPolicy, compilePolicy } from '../../core/compile.ts'
 import type { LineItem, Policy, RateTable } from '../../core/policy.ts'
 import { lineItemOf } from './line-item-terms.ts'
@@ -20,6 +21,8 @@ export interface LoadedPolicy {
   readonly policy: Policy
   readonly compiled: CompiledPolicy
   readonly lineItems: ReadonlyMap<string, LineItem>
+  /** Tokens that devices are never granted, by line item, micro-tokens. */
+  readonly cloudReserves: ReadonlyMap<string, Micro>
 }
 
 /** A superseded rate table stays in the policy for this time: a device may decide for an instant that is past. */
@@ -101,6 +104,7 @@ export class Policies {
     const policy = await assemblePolicy(reader, revision, this.#options.undecidedClock)
     const instance = await reader.instances.get(revision.instanceId)
     if (instance === undefined) throw new Error('invariant: a policy has an instance')
+    const reserves = await reader.edge.cloudReserves.list(revision.instanceId)
     return {
       revision: revision.revision,
       calendarDue: revision.calendarDue,
@@ -108,6 +112,7 @@ export class Policies {
       policy,
       compiled: compilePolicy(policy),
       lineItems: new Map(policy.lineItems.map((lineItem) => [lineItem.id, lineItem])),
+      cloudReserves: new Map(reserves.map(({ lineItemId, tokens }) => [lineItemId, tokens])),
     }
   }
 }

@@ -20,6 +20,16 @@ export function free(pool: Pool): Micro {
   return left > 0n ? left : 0n
 }
 
+/**
+ * What devices can still be granted, >= 0n: they are never granted into what is reserved for the cloud, of which what the cloud
+ * has charged is a part.
+ */
+export function freeForDevices(pool: Pool, reserved: Micro): Micro {
+  const kept = reserved > pool.charged ? reserved - pool.charged : 0n
+  const left = free(pool)
+  return left > kept ? left - kept : 0n
+}
+
 /** What counts as used: charged here and billed by devices. */
 export function used(pool: Pool): Micro {
   return pool.charged + pool.billedByDevices

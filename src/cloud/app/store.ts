@@ -8,7 +8,7 @@
  *   2 sessions, by id
  *   3 the rules: of all instances, then of each, by id; shared or alone from the start, never first one and then the other
  *   4 accounts: those of line items first, then by id. What is wanted later and stands before what is locked is not waited
- *     for: where it is in use, the transaction starts over. Release requests are written under the lock of their account
+ *     for: where it is in use, the transaction starts over. Shortages are written under the lock of their account
  *   5 whatever is only inserted: the outbox, documents, and last of all usage records, whose table an export locks
  */
 import type { AccountId } from '../../core/account.ts'

@@ -24,13 +24,18 @@ export const SEGMENT_BYTES_MAX = 6_150_000
 export const SEGMENT_ENTRIES_BYTES_MAX = 2_000_000
 export const SEGMENT_COUNTERS_BYTES_MAX = 1_500_000
 export const SEGMENT_SESSIONS_BYTES_MAX = 1_000_000
-export const SEGMENT_WANTS_BYTES_MAX = 1_500_000
+export const SEGMENT_WANTS_BYTES_MAX = 1_000_000
+export const SEGMENT_NEEDS_BYTES_MAX = 500_000
 
 /** Most text of the entries of one segment, in UTF-16 units; one entry may be larger than this by itself. */
 export const SEGMENT_TEXT_MAX = 1_000_000
 
 /** Most accounts that one segment may name in its counters, and in its wants. */
 export const SEGMENT_ACCOUNTS_MAX = 20_000
+
+/** Most waiting requests that one segment may ask for, and most accounts that one of them may charge. */
+export const SEGMENT_NEEDS_MAX = 1_000
+export const NEED_ACCOUNTS_MAX = 1_500
 
 /**
  * Body of a sync after decompression, bytes: a full segment and the answer to it, shown again, have place in it. No answer is
@@ -107,9 +112,20 @@ export const segment = z.strictObject({
   remnant: remnant.nullable(),
   /** Entries recorded after the last one in here, and other remnants: still to come. */
   backlog: z.int().min(0),
-  wants: z
-    .array(z.strictObject({ account: accountId, atLeast: microText, wanted: microText }))
-    .max(SEGMENT_ACCOUNTS_MAX),
+  /** What the device would like to hold in advance; "0" only asks how much the pool has. */
+  wants: z.array(z.strictObject({ account: accountId, wanted: microText })).max(SEGMENT_ACCOUNTS_MAX),
+  /**
+   * What waiting requests would charge, in the order in which they came. Each gets what its accounts lack from all of them
+   * or from none.
+   */
+  needs: z
+    .array(
+      z
+        .array(z.strictObject({ account: accountId, amount: microText }))
+        .min(1)
+        .max(NEED_ACCOUNTS_MAX),
+    )
+    .max(SEGMENT_NEEDS_MAX),
   /** Revision in force on the device, per instance; 0 for none. */
   policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })).max(1000),
   /** Sessions that changed since the segment before, each as it stands. */
@@ -203,6 +219,8 @@ const grant = z.strictObject({
       granted: microText,
       /** The pool has nothing left to grant beyond this: a shortage on the device is a shortage of the pool. */
       exhausted: z.boolean(),
+      /** How much more the pool could have given to a waiting request at this moment. */
+      available: microText,
       /** Not counted down: overdraft without limit, metered only. */
       unlimited: z.boolean(),
       /**

@@ -25,8 +25,9 @@ async function openSite(change: Parameters<Twin['lineItem']>[1] = {}): Promise<S
 const until = (what: () => unknown): Promise<void> => expect.poll(what, { timeout: 10_000, interval: 20 }).toBeTruthy()
 
 /** A request waits for so much of the account that the device charges, until the round that it causes is over. */
-async function ask(device: TestDevice, atLeast: bigint): Promise<void> {
-  const asked = device.link.requestGrant([{ account: device.charged.account, atLeast, wanted: 0n }], 5_000)
+async function ask(device: TestDevice, amount: bigint): Promise<void> {
+  const { account } = device.charged
+  const asked = device.link.requestGrant({ needs: [[{ account, amount }]], accounts: [account] }, 5_000)
   await until(async () => {
     device.time.advance(60)
     await device.settle()
@@ -134,6 +135,8 @@ test('an allowed overdraft is a part of what devices are granted, and no device 
   await device.start()
   await device.settle()
   await ask(device, 16_000_000n)
+  expect(device.left).toBe(10_000_000n)
+  await ask(device, 15_000_000n)
   expect(device.left).toBe(15_000_000n)
   expect(device.disk.accounts.get(device.charged.account)?.overdraft).toBe(5_000_000n)
   expect(await device.charge(16_000_000n)).toBe('REFUSED')

@@ -4,6 +4,8 @@ import { generateKeyPairSync } from 'node:crypto'
 import { compactVerify, importJWK, jwtVerify, SignJWT, decodeJwt } from 'jose'
 import type { z } from 'zod'
 import type { HttpAnswer, HttpExchange, HttpRequest } from '../../../src/agent/adapters/cloud-http/exchange.ts'
+import { MICRO_MAX } from '../../../src/core/amount.ts'
+import { sizeGrants } from '../../../src/core/fair-share.ts'
 import { attachRequest } from '../../../src/protocol/edge/attach.ts'
 import { enrollmentRequest } from '../../../src/protocol/edge/enrollment.ts'
 import { policyDocument, type PolicyDocumentWire } from '../../../src/protocol/edge/policy-document.ts'
@@ -385,19 +387,22 @@ export class FakeCloud {
 
   #grant(incarnation: Incarnation, segment: Segment): Extract<SyncAnswerWire, { outcome: 'MERGED' }>['grant'] {
     incarnation.term += 1
-    const accounts = segment.wants.map(({ account, atLeast, wanted }) => {
+    const asked = [...new Set([...segment.wants, ...segment.needs.flat()].map(({ account }) => account))]
+    const freeOf = (account: string) => (this.caps.get(account) ?? 0n) - this.outOn(account)
+    const supplies = new Map(
+      asked.map((account) => {
+        const { granted, returned, used, refunded } = this.#holding(incarnation, account)
+        const free = freeOf(account)
+        return [account, { room: granted - returned - used + refunded, free, spare: free, share: MICRO_MAX }]
+      }),
+    )
+    const sizes = sizeGrants(segment.needs, segment.wants, (account) => supplies.get(account))
+    const accounts = asked.map((account) => {
       const held = this.#holding(incarnation, account)
-      const room = held.granted - held.returned - held.used + held.refunded
-      const target = wanted > atLeast ? wanted : atLeast
-      const lacking = target > room ? target - room : 0n
-      const free = (this.caps.get(account) ?? 0n) - this.outOn(account)
-      held.granted += lacking < free ? lacking : free
-      return {
-        account,
-        granted: String(held.granted),
-        exhausted: (this.caps.get(account) ?? 0n) === this.outOn(account),
-        unlimited: false,
-      }
+      held.granted += sizes.granted.get(account) ?? 0n
+      const free = freeOf(account)
+      const exhausted = free === 0n
+      return { account, granted: String(held.granted), exhausted, available: String(free), unlimited: false }
     })
     const lifetimeMs = this.grantLifetimeMs
     return { term: incarnation.term, lifetimeMs, expiresAt: this.#now() + lifetimeMs, accounts }

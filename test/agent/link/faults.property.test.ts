@@ -63,10 +63,9 @@ async function make(device: TestDevice, move: Move): Promise<void> {
     case 'pass':
       return device.pass(move.ms)
     case 'request': {
-      const wants = [
-        { account: 'line/64d2028c-ae87-4069-a624-66089d957ef9/line-1/0', atLeast: move.amount, wanted: 0n },
-      ]
-      const answered = device.link.requestGrant(wants, 2_000)
+      const account = 'line/64d2028c-ae87-4069-a624-66089d957ef9/line-1/0'
+      const request = { needs: [[{ account, amount: move.amount }]], accounts: [account] }
+      const answered = device.link.requestGrant(request, 2_000)
       await device.pass(2_000)
       if (device.fatal.length === 0) await answered
       return

@@ -237,11 +237,8 @@ export class MemoryJournal implements Journal {
                 final: owed.isWhole && late.length === owed.entries.length,
               },
         backlog,
-        wants: order.wants.map(({ account, atLeast, wanted }) => ({
-          account,
-          atLeast: String(atLeast),
-          wanted: String(wanted),
-        })),
+        wants: order.wants.map(({ account, wanted }) => ({ account, wanted: String(wanted) })),
+        needs: order.needs.map((need) => need.map(({ account, amount }) => ({ account, amount: String(amount) }))),
         policies: [...order.policies],
         sessions: [...disk.sessions.values()]
           .filter(({ unsealed }) => unsealed)

@@ -3,7 +3,7 @@ import { MICRO_MAX } from '../../../src/core/amount.ts'
 import { audit, calmDown } from './audit.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
 
-const need = (atLeast: bigint) => [{ account: ACCOUNT, atLeast, wanted: 0n }]
+const need = (amount: bigint) => ({ needs: [[{ account: ACCOUNT, amount }]], accounts: [ACCOUNT] })
 
 test('a request that needs more than there is gets it from a cloud that answers', async () => {
   const device = await TestDevice.running()
@@ -23,21 +23,22 @@ test('requests that wait together get what they need together', async () => {
   expect(device.left >= 70_000_000n).toBe(true)
 })
 
-test('requests for more than a counter holds, alone or together, get what there is and do not stop the link', async () => {
+test('requests for more than the pool has move nothing, and leave what they would take to those behind them', async () => {
   const device = await TestDevice.running()
-  const asked = [MICRO_MAX, MICRO_MAX + 1n, 7n].map((amount) => device.link.requestGrant(need(amount), 2_000))
+  const asked = [MICRO_MAX, MICRO_MAX, 70_000_000n].map((amount) => device.link.requestGrant(need(amount), 2_000))
   await device.pass(100)
-  await Promise.all(asked)
+  const cap = device.cloud.caps.get(ACCOUNT) ?? 0n
+  expect(await Promise.all(asked)).toEqual(asked.map(() => new Map([[ACCOUNT, cap - 70_000_000n]])))
   expect(device.conditions).toEqual([])
   expect(device.link.status().unacknowledgedSeq).toBeNull()
-  expect(device.left).toBe(device.cloud.caps.get(ACCOUNT))
+  expect(device.left).toBe(70_000_000n)
   await calmDown(device)
   audit(device)
 })
 
 test('a request that comes during a round is carried by it or by the one after', async () => {
   const device = await TestDevice.running()
-  let late: Promise<void> | undefined
+  let late: Promise<unknown> | undefined
   device.network.intercept = (request) => {
     late ??= device.link.requestGrant(need(60_000_000n), 2_000)
     return device.cloud.exchange(request)

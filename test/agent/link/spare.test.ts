@@ -1,19 +1,62 @@
 import { expect, test } from 'vitest'
 import { audit } from './audit.ts'
-import { ACCOUNT, STARTING_GRANT, TestDevice } from './test-device.ts'
+import { ACCOUNT, CAP, STARTING_GRANT, TestDevice } from './test-device.ts'
 
 const HOUR = 3_600_000
+const needOf = (amount: bigint) => ({ needs: [[{ account: ACCOUNT, amount }]], accounts: [ACCOUNT] })
 
-test('an idle device that others need tokens of gives back all of them at once, and asks for none in advance', async () => {
+test('an idle device that others need tokens of gives back all of them at once, and takes up some when there are any', async () => {
   const device = await TestDevice.running()
   expect(device.left).toBe(STARTING_GRANT)
   device.cloud.releases = [{ account: ACCOUNT, keep: '4000000' }]
+  device.cloud.caps.set(ACCOUNT, 0n)
   await device.sync()
   expect(device.left).toBe(0n)
   expect(device.cloud.outOn(ACCOUNT)).toBe(0n)
-  await device.pass(HOUR / 2)
-  expect(device.left).toBe(0n)
-  await device.pass(HOUR)
+  device.cloud.caps.set(ACCOUNT, CAP)
+  await device.sync()
+  expect(device.left).toBe(STARTING_GRANT)
+  audit(device)
+})
+
+test('tokens that no request used go back with the next sync, down to the target balance', async () => {
+  const device = await TestDevice.running()
+  const asked = device.link.requestGrant(needOf(90_000_000n), 2_000)
+  await device.pass(100)
+  await asked
+  expect(device.left).toBe(90_000_000n)
+  await device.sync()
+  expect(device.left).toBe(STARTING_GRANT)
+  expect(device.cloud.outOn(ACCOUNT)).toBe(STARTING_GRANT)
+  audit(device)
+})
+
+test('nothing goes back of what a request waits for, and nothing up to twice the target balance', async () => {
+  const device = await TestDevice.running()
+  const needs = [30_000_000n, 90_000_000n].map((amount) => device.link.requestGrant(needOf(amount), 2_000))
+  await device.pass(100)
+  await Promise.all(needs)
+  // In the same round the tokens stay until the requests have looked at them.
+  expect(device.left).toBe(120_000_000n)
+  expect(await device.charge(100_000_000n)).toBe('GRANTED')
+  // 100 tokens in the first hour are 2,400 in a day.
+  await device.sync()
+  expect(device.left).toBe(CAP - 100_000_000n)
+  audit(device)
+})
+
+test('what a device used before a restart stays with it for a day, because it is not known how fast it was used', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  const { left } = device
+  expect(left).toBeGreaterThan(2n * STARTING_GRANT)
+  await device.restart()
+  await device.settle()
+  await device.sync()
+  expect(device.left).toBe(left)
+  await device.pass(25 * HOUR)
+  await device.sync()
   expect(device.left).toBe(STARTING_GRANT)
   audit(device)
 })

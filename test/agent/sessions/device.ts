@@ -7,11 +7,10 @@ import { Access } from '../../../src/agent/app/access.ts'
 import { Clock } from '../../../src/agent/app/clock.ts'
 import { LastAnswers } from '../../../src/agent/app/last-answers.ts'
 import { Ledger } from '../../../src/agent/app/ledger.ts'
-import { LocalDecisions } from '../../../src/agent/app/local-decisions.ts'
+import { LocalDecisions, type TopUpRequest } from '../../../src/agent/app/local-decisions.ts'
 import { PolicyBoard, type PolicyInForce } from '../../../src/agent/app/policy-board.ts'
 import { type SessionAnswer, Sessions } from '../../../src/agent/app/sessions/sessions.ts'
 import { type AccountId, lineAccount } from '../../../src/core/account.ts'
-import type { Want } from '../../../src/core/grant.ts'
 import { type EntryBody, entryBody } from '../../../src/protocol/edge/sync.ts'
 import { sessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
 import {
@@ -51,9 +50,9 @@ export class SessionDevice {
   readonly fatal: unknown[] = []
   /** What happens at a broken invariant, besides its being noted. */
   onFatal: () => void = () => undefined
-  readonly asked: (readonly Want[])[] = []
+  readonly asked: TopUpRequest[] = []
   /** What the cloud does while a request waits for it. */
-  cloud: (wants: readonly Want[]) => Promise<void> = async () => undefined
+  cloud: (request: TopUpRequest) => Promise<void> = async () => undefined
   connected = true
   liveMax = 100
   #term = 0
@@ -100,9 +99,12 @@ export class SessionDevice {
       snapshot,
     )
     const topUps = {
-      requestGrant: async (wants: readonly Want[]) => {
-        this.asked.push(wants)
-        await this.cloud(wants)
+      requestGrant: async (request: TopUpRequest, deadlineMs: number) => {
+        if (!this.connected) return null
+        this.asked.push(request)
+        const begun = this.time.sinceBoot()
+        await this.cloud(request)
+        return this.time.sinceBoot() - begun < deadlineMs ? new Map() : null
       },
       status: () => ({ deviceId: 'device', connected: this.connected, policies: [{ instanceId: INSTANCE }] }),
     }

@@ -122,7 +122,6 @@ it('while the cloud answers, its word counts; one that does not answer in time c
   device.cloud = async () => device.time.advance(2_000)
   expect(await device.request(id, 30)).toBe(200)
   expect(owed(device)).toBe(20)
-  device.connected = false
   device.cloud = () => device.grant(100_000_000n)
   expect(await device.request(id, 40)).toBe(200)
   expect(above(device)).toEqual([['GRANTED', 20]])

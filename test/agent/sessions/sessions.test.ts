@@ -96,10 +96,10 @@ describe('a session on the device', () => {
     await device.request(id, 8)
     await device.pass(61 * MINUTE)
     expect(device.session(id).state).toBe('TERMINATED')
-    expect(device.asked).toHaveLength(2)
+    expect(device.asked).toHaveLength(1)
     expect(await device.heartbeat(id)).toBe('TERMINATED')
     expect(device.billed()).toBe(8)
-    expect(device.entries().at(-1)).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
+    expect(device.entries().at(-1)).toMatchObject({ items: [{ outcome: 'INSUFFICIENT_TOKENS' }], postings: [] })
   })
 
   it('is charged from a top-up that comes in time', async () => {

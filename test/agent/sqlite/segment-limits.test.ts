@@ -8,6 +8,7 @@ import {
   SEGMENT_COUNTERS_BYTES_MAX,
   SEGMENT_ENTRIES_BYTES_MAX,
   SEGMENT_SESSIONS_BYTES_MAX,
+  SEGMENT_NEEDS_BYTES_MAX,
   SEGMENT_WANTS_BYTES_MAX,
   SYNC_BODY_BYTES_MAX,
   type Segment,
@@ -30,18 +31,23 @@ function readByTwin(document: string): Segment {
 it('a want above what a counter holds is sealed as one for all that there is', async () => {
   const journal = await journalIn(temporaryDirectory())
   await attach(journal, {})
-  const wants = [{ account: accountOf(1), atLeast: MICRO_MAX + 1n, wanted: 3n * MICRO_MAX }]
-  const read = readByTwin((await journal.seal({ ...SEAL, wants })).document)
-  expect(read.wants).toEqual([{ account: accountOf(1), atLeast: MICRO_MAX, wanted: MICRO_MAX }])
+  const wants = [{ account: accountOf(1), wanted: 3n * MICRO_MAX }]
+  const needs = [[{ account: accountOf(1), amount: MICRO_MAX + 1n }]]
+  const read = readByTwin((await journal.seal({ ...SEAL, wants, needs })).document)
+  expect(read.wants).toEqual([{ account: accountOf(1), wanted: MICRO_MAX }])
+  expect(read.needs).toEqual([[{ account: accountOf(1), amount: MICRO_MAX }]])
 })
 
-it('of more wants than a segment takes the first go with it, those of waiting requests', async () => {
+it('of more top-up requests than a segment takes the first go with it, and those of waiting requests have a place of their own', async () => {
   const journal = await journalIn(temporaryDirectory())
   await attach(journal, {})
   const wants = Array.from({ length: SEGMENT_ACCOUNTS_MAX }, (_, n) => {
-    return { account: accountOf(n), atLeast: 0n, wanted: 10_000_000n }
+    return { account: accountOf(n), wanted: 10_000_000n }
   })
-  const read = readByTwin((await journal.seal({ ...SEAL, wants })).document)
+  const needs = wants.map(({ account }) => [{ account, amount: 5n }])
+  const read = readByTwin((await journal.seal({ ...SEAL, wants, needs })).document)
+  expect(read.needs.length).toBeGreaterThan(300)
+  expect(read.needs).toEqual(needs.slice(0, read.needs.length))
   expect(read.wants.length).toBeGreaterThan(500)
   expect(read.wants).toEqual(wants.slice(0, read.wants.length))
 })
@@ -104,6 +110,7 @@ it('a segment that is full in every part fits the body of a sync', () => {
     SEGMENT_ENTRIES_BYTES_MAX,
     SEGMENT_COUNTERS_BYTES_MAX,
     SEGMENT_SESSIONS_BYTES_MAX,
+    SEGMENT_NEEDS_BYTES_MAX,
     SEGMENT_WANTS_BYTES_MAX,
   ]
   expect(parts.reduce((sum, bytes) => sum + bytes, 0)).toBeLessThan(SEGMENT_BYTES_MAX)

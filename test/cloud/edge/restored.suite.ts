@@ -42,7 +42,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
           term: at + sealed.seq,
           lifetimeMs: DAY,
           expiresAt: at + DAY,
-          accounts: [{ account: LINE, granted: String(granted), exhausted: false, unlimited: false }],
+          accounts: [{ account: LINE, granted: String(granted), exhausted: false, available: '0', unlimited: false }],
         },
         policies: [],
         directives: [],

@@ -1,11 +1,10 @@
 // The next incarnation of a device, which delivers what an earlier one could not.
 import type { SegmentWire, SyncAnswer } from '../../../src/protocol/edge/sync.ts'
-import type { Want } from '../../../src/core/grant.ts'
-import type { TestDevice } from './test-device.ts'
+import type { Asked, TestDevice } from './test-device.ts'
 
 export interface Successor {
   readonly next: TestDevice
-  deliver(remnant: SegmentWire['remnant'], wants?: readonly Want[]): Promise<SyncAnswer>
+  deliver(remnant: SegmentWire['remnant'], wants?: readonly Asked[]): Promise<SyncAnswer>
 }
 
 export async function successorOf(old: TestDevice): Promise<Successor> {

@@ -233,7 +233,7 @@ export class TestDevice {
   }
 
   /** The segment that is on its way, or the next one. */
-  async seal(wants: readonly Want[] = [], final = false, entriesMax = Infinity): Promise<Sealed> {
+  async seal(wants: readonly Asked[] = [], final = false, entriesMax = Infinity): Promise<Sealed> {
     if (this.state.unacknowledged !== null) return this.state.unacknowledged
     const payload = this.payload(wants, final, entriesMax)
     const sealed = await this.sealAs(payload)
@@ -247,7 +247,7 @@ export class TestDevice {
   }
 
   /** What the next segment would say; the final one says everything. */
-  payload(wants: readonly Want[] = [], final = false, entriesMax = Infinity): SegmentWire {
+  payload(wants: readonly Asked[] = [], final = false, entriesMax = Infinity): SegmentWire {
     const { state } = this
     const unsealed = state.entries.filter(({ n }) => n > state.sealedEntry)
     const entries = final ? unsealed : unsealed.slice(0, entriesMax)
@@ -273,11 +273,10 @@ export class TestDevice {
       },
       remnant: null,
       backlog: unsealed.length - entries.length,
-      wants: wants.map(({ account, atLeast, wanted }) => ({
-        account,
-        atLeast: String(atLeast),
-        wanted: String(wanted),
-      })),
+      wants: wants.map(({ account, wanted }) => ({ account, wanted: String(wanted) })),
+      needs: wants
+        .filter(({ atLeast }) => atLeast > 0n)
+        .map(({ account, atLeast }) => [{ account, amount: String(atLeast) }]),
       policies: [{ instanceId: this.instanceId, revision: 1 }],
       final,
     }
@@ -319,7 +318,7 @@ export class TestDevice {
   }
 
   /** Seals, sends and takes the answer. */
-  async sync(wants: readonly Want[] = [], final = false): Promise<SyncAnswer> {
+  async sync(wants: readonly Asked[] = [], final = false): Promise<SyncAnswer> {
     const sealed = await this.seal(wants, final)
     const taken = await this.twin.sync(this.id, sealed.document)
     if (!taken.taken) throw new Error(taken.problem)
@@ -383,7 +382,12 @@ export class TestDevice {
   }
 }
 
-export const want = (account: string, wanted: bigint, atLeast = 0n): Want => ({ account, wanted, atLeast })
+/** What it asks for of one account: to hold in advance, and for a request that waits. */
+export interface Asked extends Want {
+  readonly atLeast: bigint
+}
+
+export const want = (account: string, wanted: bigint, atLeast = 0n): Asked => ({ account, wanted, atLeast })
 
 /** So that a change of the wire form is noticed here, not in a rejection. */
 export function assertSegment(payload: SegmentWire): void {

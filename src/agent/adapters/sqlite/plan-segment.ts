@@ -20,7 +20,7 @@ import { entryHash, sha256 } from '../../../protocol/signing.ts'
 import { counterBytesMax } from '../../app/counter-bytes.ts'
 import type { Identity, SealOrder } from '../../app/journal.ts'
 import type { AccountRow, RemnantRow, JournalStatements, StateRow } from './journal-statements.ts'
-import { segmentWants } from './segment-wants.ts'
+import { segmentTopUps } from './segment-wants.ts'
 
 /** What is made durable when the signed segment is stored. */
 export interface SealPlan {
@@ -63,7 +63,7 @@ export function planSegment(statements: JournalStatements, identity: Identity, o
   const seq = Number(state.last_seq) + 1
   const incarnation = Number(state.incarnation)
   const sessions = unsealedSessions(statements)
-  const withoutWants: SegmentWire = {
+  const withoutTopUps: SegmentWire = {
     deviceId: identity.deviceId,
     incarnation,
     seq,
@@ -86,12 +86,13 @@ export function planSegment(statements: JournalStatements, identity: Identity, o
     remnant: remnant?.wire ?? null,
     backlog: Number(state.last_entry) - lastEntry + (remnant?.left ?? 0),
     wants: [],
+    needs: [],
     policies: [...order.policies],
     sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
     final,
   }
-  const bytesLeft = SEGMENT_BYTES_MAX - Buffer.byteLength(JSON.stringify(withoutWants))
-  const text = JSON.stringify({ ...withoutWants, wants: segmentWants(order.wants, bytesLeft) } satisfies SegmentWire)
+  const bytesLeft = SEGMENT_BYTES_MAX - Buffer.byteLength(JSON.stringify(withoutTopUps))
+  const text = JSON.stringify({ ...withoutTopUps, ...segmentTopUps(order, bytesLeft) } satisfies SegmentWire)
   const hash = sha256(text)
   const plan = {
     incarnation,

@@ -3,10 +3,10 @@
  * or a waiting request, and carries no data from one round to the next but what is durable. It never decides an access
  * request, and the access path never waits for it, except in {@link Link.requestGrant} for as long as it says.
  */
-import type { Want } from '../../../core/grant.ts'
 import type { DeviceHold } from '../../../protocol/edge/device-hold.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Snapshot } from '../journal.ts'
+import type { CloudWord, TopUpRequest } from '../local-decisions.ts'
 import type { DeviceTokens } from './device-token.ts'
 import { guardJournal } from './guarded-journal.ts'
 import { Health, type HealthCondition, PUSH, REVOCATION } from './health.ts'
@@ -34,11 +34,11 @@ export interface Link {
   /** Asks for a round. During a round it causes exactly one more, however often it is called. */
   wake(reason: WakeReason): void
   /**
-   * Asks the cloud for what a waiting request needs. Resolves when a round that carried the wants has ended, whether it
-   * brought anything or not, or after `deadlineMs`, or at once when the cloud is known to be out of reach. Never rejects:
-   * the caller decides again by what the ledger then holds.
+   * Asks the cloud for what a waiting request needs. Resolves with what the cloud has answered when a round that carried the
+   * request has ended, whether it brought anything or not; with null after `deadlineMs`, or at once when the cloud is known
+   * to be out of reach. Never rejects: the caller decides again by what the ledger then holds.
    */
-  requestGrant(wants: readonly Want[], deadlineMs: number): Promise<void>
+  requestGrant(request: TopUpRequest, deadlineMs: number): Promise<CloudWord | null>
   status(): LinkStatus
   /**
    * Has the device replace its key, as soon as the cloud can be reached. Resolves when the order would survive a power cut;
@@ -164,13 +164,13 @@ class CloudLink implements Link {
     this.#rounds.wake(reason)
   }
 
-  async requestGrant(wants: readonly Want[], deadlineMs: number): Promise<void> {
+  async requestGrant(request: TopUpRequest, deadlineMs: number): Promise<CloudWord | null> {
     const { contact, identity } = this.#memory
     const hopeless = identity === null || contact === 'DOWN' || this.#rounds.waiting
-    if (hopeless || this.#broken || this.#stopped !== null || this.#waiting.full) return
-    const waited = this.#waiting.wait(wants, deadlineMs)
-    this.#rounds.wake('request')
-    await waited
+    if (hopeless || this.#broken || this.#stopped !== null || this.#waiting.full) return null
+    const waited = this.#waiting.wait(request, deadlineMs)
+    if (this.#waiting.asking) this.#rounds.wake('request')
+    return waited
   }
 
   async rotateKey(): Promise<RotationStanding> {

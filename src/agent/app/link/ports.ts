@@ -29,6 +29,8 @@ export interface LinkLedger {
   lastEntry(): number
   /** Top-ups: accounts at or below low water, and what would be comfortable. Waiting requests come by `requestGrant`. */
   wants(): readonly Want[]
+  /** Accounts of which the cloud has said that the pool has nothing left: it is asked whether that still holds. */
+  exhaustedAccounts(): readonly AccountId[]
   /** Resolves when what was answered before stands in the journal, or when the journal does not take it. */
   flushed(): Promise<void>
   /**
@@ -41,10 +43,15 @@ export interface LinkLedger {
    * much; empty when there is none.
    */
   giveUpRoom(): readonly Posting[]
-  /** Gives up what others need and this device can spare; it keeps at most the figure beside each account. */
-  giveUpSpare(keeps: ReadonlyMap<AccountId, Micro>): readonly Posting[]
-  /** Whether there is anything to spare. */
-  holdsSpare(keeps: ReadonlyMap<AccountId, Micro>): boolean
+  /**
+   * Gives up what others need and this device can spare, at most the figure beside each account is kept; and of other
+   * accounts what is far above the target balance.
+   *
+   * @param needed by waiting requests: none of it is given up
+   */
+  giveUpSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): readonly Posting[]
+  /** Whether there is anything to spare that others need. */
+  holdsSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean
   /** Undoes {@link LinkLedger.giveUpRoom} when the journal did not take it. */
   takeBackRoom(returns: readonly Posting[]): void
   /** Something is used above its grant. */

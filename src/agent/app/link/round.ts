@@ -67,7 +67,7 @@ function stateOf(context: StepContext, token: string | null): LinkState {
     moreToSend: memory.moreToSend,
     wanting: !memory.wantsCarried && (waiting.asking || ledger.wants().length > 0),
     releasing: memory.releasing,
-    sparing: memory.keeps.size > 0 && ledger.holdsSpare(memory.keeps),
+    sparing: memory.keeps.size > 0 && ledger.holdsSpare(memory.keeps, waiting.needed()),
     looking: memory.looking,
     policies: [...memory.policies].map(([instanceId, { applied, newest, tried }]) => ({
       instanceId,

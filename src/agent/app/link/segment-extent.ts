@@ -7,6 +7,7 @@ const payload = z.object({
   entries: z.object({ first: z.int(), bodies: z.array(z.string()) }),
   remnant: z.object({ entries: z.object({ bodies: z.array(z.string()) }) }).nullable(),
   backlog: z.int(),
+  needs: z.array(z.unknown()),
 })
 
 export interface SegmentExtent {
@@ -17,6 +18,8 @@ export interface SegmentExtent {
   readonly remnant: number
   /** Entries behind the last one that it had no place for. */
   readonly backlog: number
+  /** How many waiting requests it asks for. */
+  readonly needs: number
 }
 
 const counters = z.object({
@@ -32,12 +35,13 @@ export function spentBy({ document }: Pick<SealedSegment, 'document'>): readonly
 
 /** Throws for a document that is no segment: the journal has made it. */
 export function extentOf({ document }: Pick<SealedSegment, 'document'>): SegmentExtent {
-  const { entries, remnant, backlog } = payload.parse(payloadOf(document))
+  const { entries, remnant, backlog, needs } = payload.parse(payloadOf(document))
   return {
     firstEntry: entries.first,
     lastEntry: entries.first + entries.bodies.length - 1,
     remnant: remnant?.entries.bodies.length ?? 0,
     backlog,
+    needs: needs.length,
   }
 }
 

@@ -2,9 +2,17 @@
  * Segments up, grants down. A segment is durable before its first byte leaves and is sent byte for byte until it is
  * acknowledged; a grant is durable before its first token can be spent. At most one segment is on its way.
  */
-import type { Want } from '../../../core/grant.ts'
+import type { AccountId } from '../../../core/account.ts'
+import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
+import type { Need, Want } from '../../../core/grant.ts'
 import type { Step } from '../../../core/plan.ts'
-import { RULES_SHOWN_MAX, SEGMENT_ACCOUNTS_MAX, type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
+import {
+  type Grant,
+  RULES_SHOWN_MAX,
+  SEGMENT_ACCOUNTS_MAX,
+  type SyncAnswer,
+  syncAnswer,
+} from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { SealedSegment, SegmentPlace, StoredAnswer } from '../journal.ts'
 import { policySubject } from './fetch-policy.ts'
@@ -16,7 +24,6 @@ import { proofsBeside } from './proofs.ts'
 import { extentOf, spentBy } from './segment-extent.ts'
 import { nextSession } from './session.ts'
 import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
-import { addUp } from './waiting-requests.ts'
 
 /** An answer that is older than this, ms, is a stored one: its news may be out of date. */
 const FRESH_MS = 60_000
@@ -32,23 +39,30 @@ export async function sealAndSend(
   const { journal, ledger, clock, randomness, memory, waiting } = context
   // A segment holds what the journal has.
   await ledger.flushed()
-  const returns = step.final ? [] : step.release ? ledger.giveUpRoom() : ledger.giveUpSpare(memory.keeps)
+  const returns = step.final
+    ? []
+    : step.release
+      ? ledger.giveUpRoom()
+      : ledger.giveUpSpare(memory.keeps, waiting.needed())
   if (step.release && returns.length === 0) {
     memory.releasing = false
     return 'PLAN_AGAIN'
   }
-  const wants = step.final ? [] : wantsOf(context, step.release)
-  // Between here and the call of the journal nothing may wait: who asks later is not in the segment.
-  if (!step.final) {
-    waiting.carry()
-    memory.wantsCarried = true
-  }
+  // Between here and the call of the journal nothing may wait: a request that comes later is not in the segment.
+  const topUps = step.final
+    ? NO_TOP_UPS
+    : topUpsOf(
+        context,
+        returns.map(({ account }) => account),
+        step.release,
+      )
+  if (!step.final) memory.wantsCarried = true
   const sealed = await journal
     .seal({
       salt: randomness.token(),
       bootId: clock.bootId,
       clock: clock.reading(),
-      wants,
+      ...topUps,
       policies: [...memory.policies].map(([instanceId, { applied }]) => ({ instanceId, revision: applied })),
       returns,
       final: step.final,
@@ -57,7 +71,9 @@ export async function sealAndSend(
       ledger.takeBackRoom(returns)
       throw error
     })
-  const { lastEntry, backlog } = extentOf(sealed)
+  const { lastEntry, backlog, needs } = extentOf(sealed)
+  // There was no place for all of them: what the cloud answers is not about those that were left out.
+  if (needs < topUps.needs.length) waiting.letAllGo()
   memory.keeps = new Map()
   memory.unacknowledged = sealed
   memory.lastSeq = sealed.seq
@@ -270,9 +286,10 @@ async function merged(
   const confirmation = { time: answer.time, policies: answer.policies }
   await journal.acknowledge(sent.seq, grant, confirmation, { document, retainUntil: receipt })
   forget(context, sent)
-  if (grant !== null) {
+  if (news !== null && grant !== null) {
     memory.grantTerm = grant.term
     ledger.applyGrant(grant)
+    if (memory.wantsCarried) context.waiting.hear(availableIn(news))
   }
   if (answer.sessions.length > 0) context.takeOrders(answer.sessions)
   board.confirm(confirmation)
@@ -404,13 +421,32 @@ function showRules({ memory }: StepContext, held: PolicyMemory): void {
   memory.lookAgain = true
 }
 
-/** What the segment asks for: the needs of waiting requests first, then comfort as far as there is place. */
-function wantsOf({ ledger, memory, waiting }: StepContext, releasing: boolean): readonly Want[] {
-  const needs = waiting.wants()
-  // What is given back with the same segment is not asked for with it.
-  const comfort = ledger.wants().filter(({ account }) => !memory.keeps.has(account))
-  const wants = releasing ? needs.map((want) => ({ ...want, wanted: want.atLeast })) : addUp([...needs, ...comfort])
-  return wants.slice(0, SEGMENT_ACCOUNTS_MAX)
+interface TopUps {
+  readonly wants: readonly Want[]
+  readonly needs: readonly Need[]
+}
+
+const NO_TOP_UPS: TopUps = { wants: [], needs: [] }
+
+/**
+ * What the segment asks for: the needs of waiting requests, how much there is of the accounts that they could use, and what the
+ * device would like to hold in advance. It asks for nothing in advance of what it gives back with the same segment.
+ */
+function topUpsOf(
+  { ledger, memory, waiting }: StepContext,
+  returned: readonly AccountId[],
+  isReleasing: boolean,
+): TopUps {
+  const { needs, accounts } = waiting.carry()
+  const wants = new Map([...accounts].map((account): [AccountId, Want] => [account, { account, wanted: 0n }]))
+  const givenBack = new Set([...returned, ...memory.keeps.keys()])
+  for (const want of isReleasing ? [] : ledger.wants()) if (!givenBack.has(want.account)) wants.set(want.account, want)
+  for (const account of ledger.exhaustedAccounts()) if (!wants.has(account)) wants.set(account, { account, wanted: 0n })
+  return { needs, wants: [...wants.values()].slice(0, SEGMENT_ACCOUNTS_MAX) }
+}
+
+function availableIn({ accounts }: Pick<Grant, 'accounts'>): ReadonlyMap<AccountId, Micro> {
+  return new Map(accounts.map(({ account, unlimited, available }) => [account, unlimited ? MICRO_MAX : available]))
 }
 
 function raise({ health, log }: StepContext, error: CodedError, subject = SUBJECT): void {

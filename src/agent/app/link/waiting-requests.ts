@@ -1,19 +1,24 @@
 /**
- * Access requests that wait for tokens. What they need goes into the next segment; each of them is let go when a round
- * that carried its needs has ended, when a round failed, or when its patience ends, whichever is first.
+ * Access requests that wait for tokens. What they need goes into the next segment, and each of them is let go with what the
+ * cloud has answered to it; or without an answer, when a round failed or its patience ends.
  */
 import type { AccountId } from '../../../core/account.ts'
 import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
-import type { Want } from '../../../core/grant.ts'
+import type { Need } from '../../../core/grant.ts'
+import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../../protocol/edge/sync.ts'
+import type { CloudWord, TopUpRequest } from '../local-decisions.ts'
 import type { Timers } from './ports.ts'
 
-interface Waiting {
-  readonly wants: readonly Want[]
+interface Waiting extends TopUpRequest {
+  readonly needBytes: number
   carried: boolean
+  /** What the cloud has answered to the segment that carried it. */
+  word: CloudWord | null
   readonly letGo: () => void
 }
 
 export class WaitingRequests {
+  /** In the order in which they came. */
   readonly #waiting = new Set<Waiting>()
   readonly #timers: Timers
   readonly #most: number
@@ -27,16 +32,21 @@ export class WaitingRequests {
     return this.#waiting.size >= this.#most
   }
 
-  /** Resolves when the request should look at the ledger again. */
-  wait(wants: readonly Want[], patienceMs: number): Promise<void> {
+  /** Resolves when the request should look at the ledger again. Null: the cloud has not answered. */
+  wait({ needs, accounts }: TopUpRequest, patienceMs: number): Promise<CloudWord | null> {
+    const needBytes = bytesOf(needs)
+    // No segment takes it.
+    if (needs.length > SEGMENT_NEEDS_MAX || needBytes > SEGMENT_NEEDS_BYTES_MAX) return Promise.resolve(null)
+    if (needs.some(({ length }) => length > NEED_ACCOUNTS_MAX)) return Promise.resolve(null)
     return new Promise((resolve) => {
       const waiting: Waiting = {
-        wants,
+        ...{ needs, accounts, needBytes },
         carried: false,
+        word: null,
         letGo: () => {
           cancel()
           this.#waiting.delete(waiting)
-          resolve()
+          resolve(waiting.word)
         },
       }
       const cancel = this.#timers.after(patienceMs, waiting.letGo)
@@ -44,21 +54,40 @@ export class WaitingRequests {
     })
   }
 
-  /** Whether somebody needs something that no segment has carried. */
+  /** Whether a request has not been carried by a segment yet. */
   get asking(): boolean {
     for (const { carried } of this.#waiting) if (!carried) return true
     return false
   }
 
-  /** What those who are not carried yet need together: requests that wait for the same account need its sum. */
-  wants(): readonly Want[] {
-    const uncarried = [...this.#waiting].filter(({ carried }) => !carried)
-    return addUp(uncarried.flatMap(({ wants }) => wants))
+  /** Those that the next segment carries: as many as it takes, in the order in which they came. */
+  carry(): { readonly needs: readonly Need[]; readonly accounts: ReadonlySet<AccountId> } {
+    const needs: Need[] = []
+    const accounts = new Set<AccountId>()
+    let bytes = 0
+    for (const waiting of this.#waiting) {
+      if (waiting.carried) continue
+      bytes += waiting.needBytes
+      if (needs.length + waiting.needs.length > SEGMENT_NEEDS_MAX || bytes > SEGMENT_NEEDS_BYTES_MAX) break
+      waiting.carried = true
+      needs.push(...waiting.needs)
+      for (const account of waiting.accounts) accounts.add(account)
+    }
+    return { needs, accounts }
   }
 
-  /** A segment holds what {@link WaitingRequests.wants} has just said. */
-  carry(): void {
-    for (const waiting of this.#waiting) waiting.carried = true
+  /** How much of each account the waiting requests need together: nothing of it is given back while they wait. */
+  needed(): ReadonlyMap<AccountId, Micro> {
+    const sums = new Map<AccountId, Micro>()
+    for (const { needs } of this.#waiting) {
+      for (const { account, amount } of needs.flat()) sums.set(account, countable((sums.get(account) ?? 0n) + amount))
+    }
+    return sums
+  }
+
+  /** The cloud has answered to the segment that carried those that have not heard of it yet. */
+  hear(word: CloudWord): void {
+    for (const waiting of this.#waiting) if (waiting.carried) waiting.word ??= word
   }
 
   /** The round has ended well. */
@@ -72,18 +101,11 @@ export class WaitingRequests {
   }
 }
 
-/** One want per account: needs at once add up, comfort does not. None is above what a counter can hold. */
-export function addUp(wants: Iterable<Want>): readonly Want[] {
-  const byAccount = new Map<AccountId, Want>()
-  for (const { account, atLeast, wanted } of wants) {
-    const before = byAccount.get(account)
-    byAccount.set(account, {
-      account,
-      atLeast: countable((before?.atLeast ?? 0n) + atLeast),
-      wanted: countable(before !== undefined && before.wanted > wanted ? before.wanted : wanted),
-    })
-  }
-  return [...byAccount.values()]
+function bytesOf(needs: readonly Need[]): number {
+  let bytes = 0
+  // An account's name, an amount of up to 19 digits, and the JSON around them.
+  for (const need of needs) for (const { account } of need) bytes += Buffer.byteLength(JSON.stringify(account)) + 50
+  return bytes + 3 * needs.length
 }
 
 /** No account ever has more than that: to ask for more is to ask for all that there is. */

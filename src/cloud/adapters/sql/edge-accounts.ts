@@ -79,7 +79,7 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
       }
       return sums
     },
-    async roomOfOthers(account, deviceId, limit) {
+    async roomOfOthers(account, except, heardSince, limit) {
       const left = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
       const rows = await db
         .selectFrom('device_accounts')
@@ -90,9 +90,10 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
         )
         .select(['device_accounts.device_id', left.as('room')])
         .where('device_accounts.account', '=', account)
-        .where('device_accounts.device_id', '<>', deviceId)
+        .where('device_accounts.device_id', '<>', except)
         .where('device_accounts.unlimited', '=', 0n)
         .where('incarnations.status', '=', 'ACTIVE')
+        .where('incarnations.quiet_since', '>', BigInt(heardSince))
         .where(left, '>', 0n)
         .orderBy('room', 'desc')
         .orderBy('device_accounts.device_id')

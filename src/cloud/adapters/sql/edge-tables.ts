@@ -122,11 +122,15 @@ export interface EdgeTables {
     released: bigint
     unlimited: bigint
   }
-  release_asks: {
-    device_id: string
+  shortages: {
     account: string
-    keep: bigint
-    asked_at: bigint
+    who: string
+    lacking: bigint
+    enough: bigint
+    keep: bigint | null
+    at: bigint
+    recalled_at: bigint | null
+    notified_at: bigint | null
   }
   session_orders: {
     device_id: string
@@ -139,6 +143,11 @@ export interface EdgeTables {
     line_item_id: string
     arrears_cap: bigint
     arrears_cap_max: bigint
+  }
+  cloud_reserves: {
+    instance_id: string
+    line_item_id: string
+    tokens: bigint
   }
   learning: {
     instance_id: string

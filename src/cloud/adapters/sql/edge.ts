@@ -1,5 +1,6 @@
 /** The edge part's records in SQL, put together from their nouns. */
 import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
+import { cloudReserveReader, cloudReserveTransaction } from './edge-cloud-reserves.ts'
 import { auditReader, auditTransaction } from './edge-audit.ts'
 import { deviceReader, deviceTransaction, enrollmentReader, enrollmentTransaction } from './edge-devices.ts'
 import { deviceAccountReader, deviceAccountTransaction, poolsOf } from './edge-accounts.ts'
@@ -17,7 +18,7 @@ import {
 import { signingKeyReader, signingKeyTransaction } from './edge-signing-key.ts'
 import { learningReader, learningTransaction } from './edge-learning.ts'
 import { sessionOrderTransaction } from './edge-session-orders.ts'
-import { releaseReader, releaseTransaction } from './edge-releases.ts'
+import { shortageReader, shortageTransaction } from './edge-shortages.ts'
 import type { Sql } from './sql.ts'
 
 export function edgeReader(sql: Sql): EdgeReader {
@@ -29,10 +30,11 @@ export function edgeReader(sql: Sql): EdgeReader {
     evidence: evidenceReader(sql),
     entries: entryReader(sql),
     deviceAccounts: deviceAccountReader(sql),
-    releases: releaseReader(sql),
+    shortages: shortageReader(sql),
     learning: learningReader(sql),
     pools: poolsOf(sql),
     offlinePolicies: offlinePolicyReader(sql),
+    cloudReserves: cloudReserveReader(sql),
     policyDocuments: policyDocumentReader(sql),
     audit: auditReader(sql),
     signingKey: signingKeyReader(sql),
@@ -48,11 +50,12 @@ export function edgeTransaction(sql: Sql): EdgeTransaction {
     evidence: evidenceTransaction(sql),
     entries: entryTransaction(sql),
     deviceAccounts: deviceAccountTransaction(sql),
-    releases: releaseTransaction(sql),
+    shortages: shortageTransaction(sql),
     sessionOrders: sessionOrderTransaction(sql),
     learning: learningTransaction(sql),
     pools: poolsOf(sql),
     offlinePolicies: offlinePolicyTransaction(sql),
+    cloudReserves: cloudReserveTransaction(sql),
     policyDocuments: policyDocumentTransaction(sql),
     audit: auditTransaction(sql),
     signingKey: signingKeyTransaction(sql),

@@ -4,23 +4,38 @@
  * nothing is granted.
  */
 import { type AccountId, parseAccount } from '../../../core/account.ts'
-import { type Want, room } from '../../../core/grant.ts'
+import type { Micro } from '../../../core/amount.ts'
+import { type Need, type Want, room, sumPostings } from '../../../core/grant.ts'
 import type { Grant } from '../../../protocol/edge/sync.ts'
+import { freeForDevices } from '../pool.ts'
 import type { Pool } from '../records.ts'
-import { type Grantable, type Granting, grantWants, lastUsableAt, quantityOf } from './grants.ts'
-import type { DeviceAccountRecord } from './records.ts'
-import type { RulesInForce } from './rules-in-force.ts'
-import { type Shortage, askOthers } from './share-scarce.ts'
+import type { Transaction } from '../store.ts'
+import {
+  type AskedAccount,
+  type Grantable,
+  type Granting,
+  fairShare,
+  grantAsked,
+  lastUsableAt,
+  quantityOf,
+} from './grants.ts'
+import type { DeviceAccountRecord, Shortage } from './records.ts'
+import { type RulesInForce, reservedOf } from './rules-in-force.ts'
+import { noteLack, noteServed, scarceSince, spareFor } from './share-scarce.ts'
 import { type Taking, ownerOf } from './taking.ts'
 
-/** Wants that can be met at all, each account once. */
-export function usefulWants(wants: readonly Want[], grantable: Grantable): readonly Want[] {
-  const byAccount = new Map<AccountId, Want>()
-  for (const want of wants) {
-    if (want.wanted === 0n && want.atLeast === 0n) continue
-    if (!byAccount.has(want.account) && grantable(want.account) !== undefined) byAccount.set(want.account, want)
-  }
-  return [...byAccount.values()]
+/** What a segment asks for. */
+export interface TopUps {
+  readonly wants: readonly Want[]
+  readonly needs: readonly Need[]
+}
+
+export const NO_TOP_UPS: TopUps = { wants: [], needs: [] }
+
+/** The accounts of what is asked for that can be granted at all. */
+export function accountsOf({ wants, needs }: TopUps, grantable: Grantable): readonly AccountId[] {
+  const named = [...wants, ...needs.flat()].map(({ account }) => account)
+  return [...new Set(named)].filter((account) => grantable(account) !== undefined)
 }
 
 /** Whether the device shall give back what it holds: an administrator asked for it, or a cap was lowered. */
@@ -34,79 +49,140 @@ interface Giving {
   readonly rules: RulesInForce
   /** By these rules. */
   readonly grantable: Grantable
-  readonly wants: readonly Want[]
+  readonly topUps: TopUps
   /** After the merge, as is what is held of them. */
   readonly pools: ReadonlyMap<AccountId, Pool>
   readonly held: (account: AccountId) => DeviceAccountRecord
+  /** Accounts that the segment reports use of. */
+  readonly inUse: ReadonlySet<AccountId>
   readonly releasing: boolean
 }
 
-/** The signed part of the answer; pools, accounts and asks are written. */
-export async function giveGrant(
-  taking: Taking,
-  { rules, grantable, wants, pools, held, releasing }: Giving,
-): Promise<Grant> {
-  const { deps, tx, device, incarnation, now } = taking
+/** The signed part of the answer; pools, accounts and shortages are written. */
+export async function giveGrant(taking: Taking, giving: Giving): Promise<Grant> {
+  const { deps, tx, incarnation, now } = taking
   const { terms } = deps
-  const others = new Map<string, number>()
-  for (const instanceId of rules.keys()) {
-    others.set(instanceId, await tx.edge.devices.countLive(instanceId, now - terms.grantHorizonMs, device.id))
-  }
-  const devicesOn = (account: AccountId): number => (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1
-  const forgotten = await forgottenOf(taking, rules, wants)
-  const granting = grantWants(
-    wants,
-    pools,
-    held,
-    devicesOn,
-    (account) => quantityOf(account, grantable),
-    (account) => releasing || forgotten.has(account),
-  )
+  const { rules, grantable, topUps, releasing } = giving
+  const known = await knownShortages(tx, accountsOf(topUps, grantable), now)
+  const asked = await askedAccounts(taking, giving, known)
+  const granting = grantAsked(asked, topUps.needs, topUps.wants, (account) => quantityOf(account, grantable))
   await tx.accounts.save([...granting.pools.values()])
   await tx.edge.deviceAccounts.save(granting.accounts)
-  if (!releasing) await askOthers(taking, shortagesAfter(taking, wants, pools, held, granting), devicesOn)
+  if (!releasing) await noteShortages(taking, giving, asked, granting, known)
   const lifetimeMs = Math.max(0, Math.min(terms.grantLifetimeMs, (lastUsableAt(rules) ?? Infinity) - now))
   return {
     // Rises with time, so that a twin restored from a backup goes on above every term that it has forgotten.
     term: Math.max(incarnation.term + 1, now),
     lifetimeMs,
     expiresAt: now + lifetimeMs,
-    accounts: granting.granted,
+    accounts: granting.wire,
   }
 }
 
-/** Accounts of which a restored twin grants nothing: somebody may hold more of them than it remembers. */
+type Known = ReadonlyMap<AccountId, readonly Shortage[]>
+
+async function knownShortages(tx: Transaction, accounts: readonly AccountId[], now: number): Promise<Known> {
+  if (accounts.length === 0) return new Map()
+  return Map.groupBy(await tx.edge.shortages.of(accounts, scarceSince(now)), ({ account }) => account)
+}
+
+async function askedAccounts(
+  taking: Taking,
+  { rules, grantable, topUps, pools, held, inUse, releasing }: Giving,
+  known: Known,
+): Promise<ReadonlyMap<AccountId, AskedAccount>> {
+  const { deps, tx, device, now } = taking
+  const others = new Map<string, number>()
+  for (const instanceId of rules.keys()) {
+    const since = now - deps.terms.grantHorizonMs
+    others.set(instanceId, await tx.edge.devices.countLive(instanceId, since, device.id))
+  }
+  const accounts = accountsOf(topUps, grantable)
+  const forgotten = await forgottenOf(taking, rules, accounts)
+  const wanted = new Map(topUps.wants.map((want) => [want.account, want.wanted]))
+  const asked = new Map<AccountId, AskedAccount>()
+  for (const account of accounts) {
+    const pool = pools.get(account)
+    if (pool === undefined) throw new Error('invariant: the pool of an account that is asked for was opened')
+    const reserved = reservedOf(account, rules)
+    const share = fairShare(pool, reserved, (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1)
+    const asking = { who: device.id, isInUse: inUse.has(account), wanted: wanted.get(account) ?? 0n, share }
+    const spare = spareFor(asking, freeForDevices(pool, reserved), known.get(account) ?? [], now, deps.terms)
+    const isWithheld = releasing || forgotten.has(account)
+    asked.set(account, { account, pool, held: held(account), reserved, share, spare, isWithheld })
+  }
+  return asked
+}
+
+/** Accounts of which a restored twin grants nothing: someone may hold more of them than it remembers. */
 async function forgottenOf(
   { tx, incarnation }: Taking,
   rules: RulesInForce,
-  wants: readonly Want[],
+  asked: readonly AccountId[],
 ): Promise<ReadonlySet<AccountId>> {
   const forgotten = new Set<AccountId>()
   for (const instanceId of rules.keys()) {
     const since = await tx.edge.learning.since(instanceId)
     if (since === undefined) continue
-    const accounts = wants.map(({ account }) => account).filter((id) => parseAccount(id)?.instanceId === instanceId)
+    const accounts = asked.filter((id) => parseAccount(id)?.instanceId === instanceId)
     for (const account of await tx.edge.learning.blocked(accounts, since, ownerOf(incarnation))) forgotten.add(account)
   }
   return forgotten
 }
 
-/** What is still lacking of the wants after the grant. */
-function shortagesAfter(
-  { segment }: Taking,
-  wants: readonly Want[],
-  pools: ReadonlyMap<AccountId, Pool>,
-  held: (account: AccountId) => DeviceAccountRecord,
+/** Of each account, what the device still lacks after the grant, or that it lacks nothing any more. */
+async function noteShortages(
+  { deps, tx, device, now }: Taking,
+  { topUps, inUse }: Giving,
+  asked: ReadonlyMap<AccountId, AskedAccount>,
   granting: Granting,
-): readonly Shortage[] {
-  const granted = new Map(granting.accounts.map((record) => [record.account, record]))
-  const counted = new Set(segment.received.counters.map(({ account }) => account))
-  return wants.flatMap((want): Shortage[] => {
-    const { account } = want
-    const record = granted.get(account) ?? held(account)
-    const pool = granting.pools.get(account) ?? pools.get(account)
-    const has = room(record)
-    if (pool === undefined || (has >= want.atLeast && has >= want.wanted)) return []
-    return [{ want, pool, record, inUse: counted.has(account) }]
-  })
+  knownBy: Known,
+): Promise<void> {
+  const wanted = new Map(topUps.wants.map((want) => [want.account, want.wanted]))
+  for (const { account, pool: before, held, reserved, share } of asked.values()) {
+    if (before.capTarget === null) continue
+    const pool = granting.pools.get(account) ?? before
+    const known = knownBy.get(account) ?? []
+    const usable = freeForDevices(pool, reserved)
+    const own = room(held) + (granting.granted.get(account) ?? 0n)
+    const most = usable + pool.grantedOut - pool.billedByDevices - own
+    const needed = lackingOf(account, granting.unmet, own - (granting.spoken.get(account) ?? 0n), usable, most)
+    const target = least(wanted.get(account) ?? 0n, share)
+    const inAdvance = target > own ? target - own : 0n
+    const lack = { pool, who: device.id, deviceId: device.id, usable, share, own, known }
+    if (needed > 0n) {
+      const recalled = needed > usable ? needed - usable : 0n
+      await noteLack(tx, { ...lack, lacking: needed, recalled }, now, deps.terms)
+    } else if (inAdvance > 0n) {
+      await noteLack(tx, { ...lack, lacking: 0n, recalled: inUse.has(account) ? inAdvance : 0n }, now, deps.terms)
+    } else {
+      const served = known.find(({ who }) => who === device.id)
+      if (served !== undefined) await noteServed(tx, served, now)
+    }
+  }
+}
+
+/**
+ * How many free tokens of an account the unmet requests need together, as far as there can be so many. Where there cannot for
+ * any of them, what the smallest needs.
+ *
+ * @param left balance that no served request will charge
+ * @param usable the free tokens
+ * @param most the free tokens and all that other devices can return
+ */
+function lackingOf(account: AccountId, unmet: readonly Need[], left: Micro, usable: Micro, most: Micro): Micro {
+  let lacking = 0n
+  let smallest: Micro | undefined
+  for (const need of unmet) {
+    const amount = sumPostings(need).get(account) ?? 0n
+    // Another account is the one that cannot pay it.
+    if (amount - left <= usable) continue
+    if (lacking + amount - left <= most) lacking += amount - left
+    else if (smallest === undefined || amount - left < smallest) smallest = amount - left
+  }
+  return lacking > 0n ? lacking : (smallest ?? 0n)
+}
+
+function least(a: Micro, b: Micro): Micro {
+  return a < b ? a : b
 }

@@ -3,12 +3,13 @@
  * signed part. Never more than a pool has free, never for an account that the rules in force do not have.
  */
 import { type AccountId, type ParsedAccount, parseAccount } from '../../../core/account.ts'
-import type { Micro } from '../../../core/amount.ts'
+import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
 import { isIn } from '../../../core/compile.ts'
-import { type Want, room, sizeGrant } from '../../../core/grant.ts'
+import { type GrantSizes, sizeGrants } from '../../../core/fair-share.ts'
+import { type Need, type Want, room } from '../../../core/grant.ts'
 import { type LineItem, type Period, type Policy, TOLERANCE_MS } from '../../../core/policy.ts'
 import type { Grant } from '../../../protocol/edge/sync.ts'
-import { free, grantOut } from '../pool.ts'
+import { freeForDevices, grantOut } from '../pool.ts'
 import type { Pool } from '../records.ts'
 import type { DeviceAccountRecord } from './records.ts'
 import type { RulesInForce } from './rules-in-force.ts'
@@ -73,61 +74,83 @@ export function lastUsableAt(rules: RulesInForce): number | null {
   return last
 }
 
-export interface Granting {
+/** One account that a device asks for, as it stands when the grant is sized. */
+export interface AskedAccount {
+  readonly account: AccountId
+  /** After the merge. */
+  readonly pool: Pool
+  /** What the device has of it, after the merge. */
+  readonly held: DeviceAccountRecord
+  /** Of the pool, what is kept for the cloud. */
+  readonly reserved: Micro
+  /** What one device may have in advance at most. */
+  readonly share: Micro
+  /** What of the pool may be granted in advance. */
+  readonly spare: Micro
+  /** Nothing of it is granted: the device is asked to give back, or the cloud has forgotten who holds what. */
+  readonly isWithheld: boolean
+}
+
+export interface Granting extends GrantSizes {
   readonly pools: ReadonlyMap<AccountId, Pool>
   readonly accounts: readonly DeviceAccountRecord[]
-  readonly granted: Grant['accounts']
+  /** The signed part. */
+  readonly wire: Grant['accounts']
+}
+
+/** The fair share of each device: all that is not spent, what devices hold included. */
+export function fairShare(pool: Pool, reserved: Micro, devices: number): Micro {
+  const unspent = freeForDevices(pool, reserved) + pool.grantedOut - pool.billedByDevices
+  return unspent > 0n ? unspent / BigInt(Math.max(1, devices)) : 0n
 }
 
 /**
- * Grants as much of each want as is right.
+ * Grants what is right of each account.
  *
- * @param wants of accounts that are grantable, each once
- * @param pools of these accounts, after the merge
- * @param held what the device holds of them, after the merge
- * @param devicesOn how many live devices draw on the account, this one included
+ * @param asked every account of the needs and the wants that is grantable
  * @param quantity of a line item's pool, micro-tokens; undefined for an account that knows no overdraft
- * @param withheld accounts of which it gets nothing: it is asked to give back, or the twin has forgotten who holds what
  */
-export function grantWants(
+export function grantAsked(
+  asked: ReadonlyMap<AccountId, AskedAccount>,
+  needs: readonly Need[],
   wants: readonly Want[],
-  pools: ReadonlyMap<AccountId, Pool>,
-  held: (account: AccountId) => DeviceAccountRecord,
-  devicesOn: (account: AccountId) => number,
   quantity: (account: AccountId) => Micro | undefined,
-  withheld: (account: AccountId) => boolean,
 ): Granting {
-  const after = new Map<AccountId, Pool>()
+  const sizes = sizeGrants(needs, wants, (account) => {
+    const found = asked.get(account)
+    if (found === undefined || found.isWithheld) return undefined
+    const { pool, held, reserved, share, spare } = found
+    if (pool.capTarget === null) return 'UNLIMITED'
+    return { room: room(held), free: freeForDevices(pool, reserved), spare, share }
+  })
+  const pools = new Map<AccountId, Pool>()
   const accounts: DeviceAccountRecord[] = []
-  const granted: Grant['accounts'] = []
-  for (const want of wants) {
-    const { account } = want
-    const pool = pools.get(account)
-    if (pool === undefined) throw new Error('invariant: the pool of a want was opened')
-    const record = held(account)
+  const wire: Grant['accounts'] = []
+  for (const { account, pool, held, reserved, isWithheld } of asked.values()) {
     if (pool.capTarget === null) {
-      if (!record.unlimited) accounts.push({ ...record, unlimited: true })
-      granted.push({ account, granted: record.granted, exhausted: false, unlimited: true })
+      if (!held.unlimited) accounts.push({ ...held, unlimited: true })
+      wire.push({ account, granted: held.granted, exhausted: false, available: MICRO_MAX, unlimited: true })
       continue
     }
-    const withhold = withheld(account)
-    const size = withhold ? 0n : sizeGrant(want, room(record), free(pool), devicesOn(account))
+    const size = sizes.granted.get(account) ?? 0n
     const drawn = grantOut(pool, size)
-    const topped = { ...record, granted: record.granted + size }
+    const topped = { ...held, granted: held.granted + size }
     if (size > 0n) {
-      after.set(account, drawn)
+      pools.set(account, drawn)
       accounts.push(topped)
     }
     const overdraft = overdraftIn(room(topped), drawn, quantity(account))
-    granted.push({
+    const left = freeForDevices(drawn, reserved)
+    wire.push({
       account,
       granted: topped.granted,
-      exhausted: !withhold && free(drawn) === 0n,
+      exhausted: !isWithheld && left === 0n,
+      available: isWithheld ? 0n : left,
       unlimited: false,
       ...(overdraft > 0n ? { overdraft } : {}),
     })
   }
-  return { pools: after, accounts, granted }
+  return { ...sizes, pools, accounts, wire }
 }
 
 /**

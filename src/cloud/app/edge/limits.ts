@@ -22,8 +22,11 @@ export const DEVICES_PAGE_MAX = 1_000
 /** How far beyond the last known one an incarnation may be that a restored twin learns of. */
 export const INCARNATIONS_FORGOTTEN_MAX = 1_000_000
 
-/** Devices that are asked at a time to give back what another one needs. */
-export const RELEASES_ASKED_MAX = 32
+/** Devices that are notified at a time that tokens are recalled from them, those that hold most first. */
+export const RECALLS_NOTIFIED_MAX = 32
+
+/** Devices that are notified at a time that a pool has tokens for them again. */
+export const SERVABLE_NOTIFIED_MAX = 32
 
 /** Incarnations that are named at a time when somebody asks what a restored twin waits for. */
 export const LEARNING_SHOWN_MAX = 100

@@ -7,15 +7,15 @@ import { type Merge, lastOf, mergeSegment, withoutKnown } from '../../../core/re
 import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
 import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import { disconnectUntold, ordersFor, takeSessions } from './device-sessions.ts'
-import { giveGrant, mustRelease, usefulWants } from './give-grant.ts'
+import { NO_TOP_UPS, accountsOf, giveGrant, mustRelease } from './give-grant.ts'
 import { grantableAt } from './grants.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import { movePools } from './move.ts'
 import type { OpenedSegment } from './open-segment.ts'
-import { type DeviceAccountRecord, type Incarnation, type ReleaseAsk, newDeviceAccount } from './records.ts'
+import { type DeviceAccountRecord, type Incarnation, type Recall, newDeviceAccount } from './records.ts'
 import { reject } from './reject.ts'
 import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
-import { takeAsks, withoutComfort } from './share-scarce.ts'
+import { recallsFrom } from './share-scarce.ts'
 import { takeRemnant } from './take-remnant.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 import { type Unbilled, toldOf } from './unbilled.ts'
@@ -29,16 +29,18 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   // A segment that was answered before the twin was restored has had its grant: its answer comes again.
   const goesOn = grants && !segment.final && taking.proof === null
   const grantable = grantableAt(rules, now)
-  const wants = goesOn && device.hold === null ? usefulWants(segment.wants, grantable) : []
-  const named = [...received.counters.map(({ account }) => account), ...wants.map(({ account }) => account)]
+  const topUps = goesOn && device.hold === null ? segment.topUps : NO_TOP_UPS
+  const asked = accountsOf(topUps, grantable)
+  const named = [...received.counters.map(({ account }) => account), ...asked]
   const known = segment.final
     ? await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
     : await tx.edge.deviceAccounts.get(device.id, incarnation.number, named)
 
-  // A release request is written under the lock of its account, so its account is locked before the request is settled.
-  const requested = goesOn ? await tx.edge.releases.of(device.id) : []
-  const later = [...named.filter((account) => isServed(account, device)), ...requested.map(({ account }) => account)]
-  const unbilled = await takeRemnant(taking, rules, later)
+  const unbilled = await takeRemnant(
+    taking,
+    rules,
+    named.filter((account) => isServed(account, device)),
+  )
   const merge = await mergeInto(taking, known, grants)
   if (!merge.merged) return reject(taking, merge.problem, { account: merge.account, n: merge.n })
 
@@ -50,11 +52,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     segment.entries.filter(({ n }) => n > incarnation.lastEntry),
   )
   const moves = movesOf(incarnation, known, merge.changes, split)
-  const before = await openPools(tx, rules, [
-    ...moves.map((move) => move.after.account),
-    ...wants.map((want) => want.account),
-    ...requested.map((release) => release.account),
-  ])
+  const before = await openPools(tx, rules, [...moves.map((move) => move.after.account), ...asked])
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(taking, 'AMOUNT_BEYOND_BELIEF', {})
   if (incarnation.grantsForgotten) await requirePlausible(taking, rules, moves, moved)
@@ -79,13 +77,14 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const releasing = goesOn && (await mustRelease(taking))
   const after = new Map(moves.map((move) => [move.after.account, move.after]))
   const held = (account: AccountId): DeviceAccountRecord => after.get(account) ?? record(account)
-  const asks = goesOn ? await takeAsks(taking, before) : { asked: [], open: [] }
-  const grant = goesOn
-    ? await giveGrant(taking, { rules, grantable, wants: withoutComfort(wants, asks.asked), pools, held, releasing })
-    : null
+  const inUse = new Set(
+    moves.flatMap(({ before: known, after: { account, used } }) => (used > known.used ? account : [])),
+  )
+  const grant = goesOn ? await giveGrant(taking, { rules, grantable, topUps, pools, held, inUse, releasing }) : null
+  const recalls = goesOn ? await recallsFrom(taking) : []
   const answer =
     taking.proof?.document ??
-    (await signAnswer(deps, answerTo(taking, next, unbilled, rules, grant, releasing, orders, asks.open)))
+    (await signAnswer(deps, answerTo(taking, next, unbilled, rules, grant, releasing, orders, recalls)))
 
   await tx.edge.incarnations.save({ ...next, term: grant?.term ?? incarnation.term })
   await tx.edge.segments.append({
@@ -148,7 +147,7 @@ function answerTo(
   grant: Grant | null,
   releasing: boolean,
   orders: SessionOrder[],
-  asks: readonly ReleaseAsk[],
+  recalls: readonly Recall[],
 ): SyncAnswerWire {
   const merged = { ...ownerOf(incarnation), seq: next.lastSeq, hash: next.lastHash }
   const receipt = {
@@ -172,15 +171,16 @@ function answerTo(
     receipt,
     grant: {
       ...grant,
-      accounts: grant.accounts.map(({ granted, overdraft, ...account }) => ({
+      accounts: grant.accounts.map(({ granted, available, overdraft, ...account }) => ({
         ...account,
         granted: String(granted),
+        available: String(available),
         ...(overdraft === undefined ? {} : { overdraft: String(overdraft) }),
       })),
     },
     policies: [...rules].map(([instanceId, { revision }]) => ({ instanceId, revision })),
     directives: releasing ? ['release'] : [],
-    releases: asks.map(({ account, keep }) => ({ account, keep: String(keep) })),
+    releases: recalls.map(({ account, keep }) => ({ account, keep: String(keep) })),
     sessions: orders,
     ...(device.replaceKey === device.thumbprint ? { replaceKey: device.replaceKey } : {}),
     nextSyncMs: deps.terms.syncEveryMs,

@@ -28,7 +28,7 @@ export interface OpenedSegment {
   readonly received: ReceivedSegment
   readonly entries: readonly OpenedEntry[]
   readonly remnant: OpenedRemnant | null
-  readonly wants: Segment['wants']
+  readonly topUps: Pick<Segment, 'wants' | 'needs'>
   readonly clock: Segment['clock']
   readonly backlog: number
   readonly policies: Segment['policies']
@@ -99,7 +99,7 @@ export async function openSegment(
       },
       entries,
       remnant: data.remnant === null ? null : openRemnant(data.remnant),
-      wants: data.wants,
+      topUps: { wants: data.wants, needs: data.needs },
       clock: data.clock,
       backlog: data.backlog,
       policies: data.policies,

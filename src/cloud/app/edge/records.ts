@@ -217,11 +217,33 @@ export function settled(record: DeviceAccountRecord, settlement: Settlement | nu
     : { ...record, presumed: 0n, released: open }
 }
 
+/** Who of the cloud itself is short of tokens: its clients, its sessions that are soon due, or what is reserved for it. */
+export const CLOUD_CLIENTS = 'cloud/clients'
+export const CLOUD_RENEWALS = 'cloud/renewals'
+export const CLOUD_RESERVE = 'cloud/reserve'
+
+/** Someone got less of an account than it needed, or than it wanted to hold in advance. */
+export interface Shortage {
+  readonly account: AccountId
+  /** Id of a device, or one of the names above. */
+  readonly who: string
+  /** So many tokens it needs; 0n: it only wanted to hold some in advance, or has got what it needed since. */
+  readonly lacking: Micro
+  /** From so many free tokens of the pool on it can be served. */
+  readonly enough: Micro
+  /** What other devices may keep of the account; null: nothing is recalled from them. */
+  readonly keep: Micro | null
+  readonly at: number
+  /** When devices were last notified that tokens are recalled; null: never. */
+  readonly recalledAt: number | null
+  /** When it was last notified that there are tokens again; null: never. */
+  readonly notifiedAt: number | null
+}
+
 /** Others need what the device holds of the account beyond `keep`. */
-export interface ReleaseAsk {
+export interface Recall {
   readonly account: AccountId
   readonly keep: Micro
-  readonly askedAt: number
 }
 
 /** A used enrollment token. */
@@ -241,4 +263,12 @@ export interface OfflinePolicyRecord {
   readonly arrearsCap: Micro
   /** The highest that any revision of the rules has had: a device may decide by an old one until it syncs. */
   readonly arrearsCapMax: Micro
+}
+
+/** Tokens of a line item, in each period, that devices are never granted: they are kept for the cloud's own clients. */
+export interface CloudReserve {
+  readonly instanceId: string
+  readonly lineItemId: string
+  /** 0n: none. */
+  readonly tokens: Micro
 }

@@ -1,5 +1,6 @@
 /** The rules of a device's instances as they stand in a transaction, and the pools that they give caps to. */
 import { type AccountId, parseAccount } from '../../../core/account.ts'
+import type { Micro } from '../../../core/amount.ts'
 import type { LoadedPolicy, Policies } from '../load-policy.ts'
 import { capOf } from '../pool.ts'
 import type { Pool } from '../records.ts'
@@ -21,6 +22,13 @@ export async function holdRules(
     if (loaded !== undefined) rules.set(instanceId, loaded)
   }
   return rules
+}
+
+/** What of an account is kept for the cloud itself: of the pool of a line item, as its rules say. */
+export function reservedOf(account: AccountId, rules: RulesInForce): Micro {
+  const parsed = parseAccount(account)
+  if (parsed?.kind !== 'line') return 0n
+  return rules.get(parsed.instanceId)?.cloudReserves.get(parsed.lineItemId) ?? 0n
 }
 
 /** Locks the pools of these accounts; one that nobody has drawn on gets the cap of the rules, or none of any. */

@@ -1,99 +1,143 @@
 /**
- * A pool that has nothing left while devices hold rights that they may not need: those are asked, with their next answer and
- * by a hint to come at once, to give back what they can spare. Each may keep its fair share, and is asked once in a sync
- * interval at most. Nothing is taken from a device that has not given it back.
+ * A pool that has nothing left while devices hold tokens that they may not need. Whoever falls short of what it needs is noted
+ * with its account: devices that hold more than the level of the note return the rest with their next sync, and get a change
+ * notification to come at once; meanwhile nothing that is needed is granted to others in advance. Nothing is taken from a
+ * device that has not returned it. Source: docs/decisions/fair-sharing.md.
  */
-import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
-import { type Want, room } from '../../../core/grant.ts'
+import { recallLevel } from '../../../core/fair-share.ts'
 import { RELEASES_MAX } from '../../../protocol/edge/sync.ts'
+import { free } from '../pool.ts'
 import type { Hint, Pool } from '../records.ts'
 import type { Transaction } from '../store.ts'
-import { RELEASES_ASKED_MAX } from './limits.ts'
-import type { DeviceAccountRecord, ReleaseAsk } from './records.ts'
+import { RECALLS_NOTIFIED_MAX } from './limits.ts'
+import type { Recall, Shortage } from './records.ts'
 import type { Taking } from './taking.ts'
+import type { EdgeTerms } from './terms.ts'
+
+/** After a shortage, so long a device that does not use the account gets less of it in advance, ms. */
+const SCARCE_MS = 60 * 60_000
+
+/** Shortest time between two notifications of devices for one shortage, ms. */
+const RECALL_AGAIN_MS = 1_000
+
+/** Sync intervals for which a shortage holds tokens back and recalls others: one to return them, one to ask again. */
+const SHORT_FOR_SYNCS = 2
+
+/** Sync intervals after which a device that was not heard of cannot be counted on to return anything. */
+const SILENT_AFTER_SYNCS = 3
+
+type Terms = Pick<EdgeTerms, 'syncEveryMs'>
+
+/** Shortages of before this say nothing any more. */
+export function scarceSince(now: number): number {
+  return now - SCARCE_MS
+}
+
+/** What others recall from the device, as much as one answer takes. */
+export async function recallsFrom({ tx, device, incarnation, now, deps }: Taking): Promise<readonly Recall[]> {
+  const since = shortSince(now, deps.terms)
+  return tx.edge.shortages.recallsFrom(device.id, incarnation.number, since, RELEASES_MAX)
+}
+
+interface Asking {
+  readonly who: string
+  /** It spends of the account. */
+  readonly isInUse: boolean
+  readonly wanted: Micro
+  readonly share: Micro
+}
 
 /**
- * What the device was asked for, and what of it is still open after the merge, as much as one answer takes: what it has given
- * back is settled. A request that was written since its account could have been locked waits for the next segment.
+ * What of the free tokens can be granted in advance. What others lack is theirs. A device that does not use an account of which
+ * others were short lately gets something only where everyone could have as much.
  *
- * @param locked accounts that this transaction has locked
+ * @param usable the free tokens that this device could be granted
  */
-export async function takeAsks(
-  { tx, device, incarnation }: Taking,
-  locked: ReadonlyMap<AccountId, Pool>,
-): Promise<{
-  readonly asked: readonly ReleaseAsk[]
-  readonly open: readonly ReleaseAsk[]
-}> {
-  const asks = (await tx.edge.releases.of(device.id)).filter(({ account }) => locked.has(account))
-  if (asks.length === 0) return { asked: [], open: [] }
-  const accounts = asks.map(({ account }) => account)
-  const records = await tx.edge.deviceAccounts.get(device.id, incarnation.number, accounts)
-  const open = asks.filter(({ account, keep }) => {
-    const record = records.get(account)
-    return record !== undefined && !record.unlimited && room(record) > keep
-  })
-  const done = asks.filter((ask) => !open.includes(ask)).map(({ account }) => account)
-  await tx.edge.releases.remove(device.id, done)
-  return { asked: asks, open: open.slice(0, RELEASES_MAX) }
+export function spareFor(
+  { who, isInUse, wanted, share }: Asking,
+  usable: Micro,
+  known: readonly Shortage[],
+  now: number,
+  terms: Terms,
+): Micro {
+  const others = known.filter((shortage) => shortage.who !== who)
+  const isScarce = others.some(({ recalledAt }) => recalledAt !== null && recalledAt > scarceSince(now))
+  if (isScarce && !isInUse && share < wanted) return 0n
+  return usable - heldBack(others, now, terms)
 }
 
-/** What a device that is asked for tokens, or has just given them back, gets of them: what a waiting request needs, and no comfort. */
-export function withoutComfort(wants: readonly Want[], asks: readonly ReleaseAsk[]): readonly Want[] {
-  const asked = new Set(asks.map(({ account }) => account))
-  return wants.map((want) => (asked.has(want.account) ? { ...want, wanted: want.atLeast } : want))
-}
-
-export interface Shortage {
-  readonly want: Want
-  /** After the grant. */
+export interface Lack {
   readonly pool: Pool
-  readonly record: DeviceAccountRecord
-  /** The segment reports use of the account: its wish for more is not that of an idle device. */
-  readonly inUse: boolean
+  readonly who: string
+  /** Null: the cloud itself. */
+  readonly deviceId: string | null
+  /** So many free tokens are needed; 0n: they were only wanted in advance. */
+  readonly lacking: Micro
+  /** So many are worth recalling from others. */
+  readonly recalled: Micro
+  /** The free tokens that it may have. */
+  readonly usable: Micro
+  readonly share: Micro
+  /** Balance of the device. */
+  readonly own: Micro
+  /** Of the account, since {@link scarceSince}. */
+  readonly known: readonly Shortage[]
 }
 
-/**
- * Asks other devices for what this one lacks. Comfort is worth asking for only to a device that uses the account, and only
- * up to a fair share of all that is not spent.
- *
- * @param devices how many live devices draw on the account, this one included
- */
-export async function askOthers(
-  { tx, device, now, deps }: Taking,
-  shortages: readonly Shortage[],
-  devices: (account: AccountId) => number,
-): Promise<void> {
-  const asked = new Set<string>()
-  for (const { want, pool, record, inUse } of shortages) {
-    if (pool.capTarget === null || pool.charged + pool.grantedOut < pool.capTarget) continue
-    const { account } = want
-    const others = await tx.edge.deviceAccounts.roomOfOthers(account, device.id, RELEASES_ASKED_MAX)
-    const own = room(record)
-    const unspent = others.reduce((sum, other) => sum + other.room, own)
-    const share = unspent / BigInt(Math.max(1, devices(account)))
-    const comfortable = inUse && want.wanted > own && own < share ? share - own : 0n
-    const needed = want.atLeast > own ? want.atLeast - own : 0n
-    await ask(tx, others, account, share, needed > comfortable ? needed : comfortable)
+/** Notes what is lacking, and notifies the devices that can return it. The account is locked. */
+export async function noteLack(tx: Transaction, lack: Lack, now: number, terms: Terms): Promise<void> {
+  const { pool, who, deviceId, lacking, recalled, usable, share, own, known } = lack
+  const { account } = pool
+  const before = known.find((shortage) => shortage.who === who)
+  const recoverable = pool.grantedOut - pool.billedByDevices - own
+  const isRecalled = recalled > 0n && recoverable > 0n && lacking <= usable + recoverable
+  const enough = free(pool) - usable + (lacking > 0n ? lacking : 1n)
+  const noted = { account, who, lacking, enough, at: now, notifiedAt: before?.notifiedAt ?? null }
+  if (!isRecalled) {
+    // Only who is to be notified one day: that need not be written with every sync.
+    if (before?.enough === enough && before.keep === null && before.at > now - SCARCE_MS / 2) return
+    await tx.edge.shortages.save({ ...noted, keep: null, recalledAt: before?.recalledAt ?? null })
+    return
   }
-  const hints = [...asked].map((deviceId): Hint => ({ kind: 'device', deviceId, reason: 'sync' }))
+  const heardSince = now - SILENT_AFTER_SYNCS * terms.syncEveryMs
+  const others = await tx.edge.deviceAccounts.roomOfOthers(account, deviceId ?? '', heardSince, RECALLS_NOTIFIED_MAX)
+  const missing =
+    recalled +
+    heldBack(
+      known.filter((shortage) => shortage.who !== who),
+      now,
+      terms,
+    )
+  const rooms = others.map(({ room }) => room)
+  const keep = lacking > 0n ? recallLevel(rooms, share, missing) : share
+  const againMs = lacking > 0n ? RECALL_AGAIN_MS : terms.syncEveryMs
+  const notifiedLast = before?.recalledAt ?? null
+  const isNews = notifiedLast === null || notifiedLast <= now - againMs
+  await tx.edge.shortages.save({ ...noted, keep, recalledAt: isNews ? now : notifiedLast })
+  if (!isNews) return
+  const hints: Hint[] = []
+  let hoped = 0n
+  for (const other of others) {
+    if (hoped >= missing || other.room <= keep) break
+    hints.push({ kind: 'device', deviceId: other.deviceId, reason: 'sync' })
+    hoped += other.room - keep
+  }
   if (hints.length > 0) await tx.outbox.append(hints, now)
+}
 
-  /** As many as it takes if each of them spared all that it has: only they know what they need. */
-  async function ask(
-    within: Transaction,
-    others: readonly { readonly deviceId: string; readonly room: Micro }[],
-    account: AccountId,
-    keep: Micro,
-    lacking: Micro,
-  ): Promise<void> {
-    let hoped = 0n
-    for (const other of others) {
-      if (hoped >= lacking) return
-      const fresh = await within.edge.releases.ask(other.deviceId, account, keep, now, now - deps.terms.syncEveryMs)
-      if (fresh) asked.add(other.deviceId)
-      hoped += other.room > keep ? other.room - keep : 0n
-    }
-  }
+/** What was lacking is there: nothing is recalled for it any more. The account is locked. */
+export async function noteServed(tx: Transaction, before: Shortage, now: number): Promise<void> {
+  if (before.lacking === 0n && before.keep === null) return
+  await tx.edge.shortages.save({ ...before, lacking: 0n, keep: null, notifiedAt: now })
+}
+
+/** What those that are short, and that others return tokens for, need of the free ones. */
+function heldBack(shortages: readonly Shortage[], now: number, terms: Terms): Micro {
+  const since = shortSince(now, terms)
+  return shortages.reduce((sum, { keep, lacking, at }) => (keep !== null && at > since ? sum + lacking : sum), 0n)
+}
+
+function shortSince(now: number, { syncEveryMs }: Terms): number {
+  return now - SHORT_FOR_SYNCS * syncEveryMs
 }

@@ -8,6 +8,7 @@ import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import type { Pool } from '../records.ts'
 import type {
   AuditRecord,
+  CloudReserve,
   Device,
   DeviceAccountRecord,
   DeviceKey,
@@ -18,7 +19,8 @@ import type {
   LedgerEntry,
   MergedSegment,
   OfflinePolicyRecord,
-  ReleaseAsk,
+  Recall,
+  Shortage,
 } from './records.ts'
 
 /** Reads of the edge part. */
@@ -87,10 +89,11 @@ export interface EdgeReader {
     >
     /** What was spent in arrears, of all incarnations of all devices; accounts of which nothing is known are left out. */
     arrearsOf(accounts: Iterable<AccountId>): Promise<ReadonlyMap<AccountId, Micro>>
-    /** Room on active incarnations of other devices, the most first. */
+    /** Room on active incarnations that were heard of since, the most first; the device named is left out. */
     roomOfOthers(
       account: AccountId,
-      deviceId: string,
+      except: string,
+      heardSince: number,
       limit: number,
     ): Promise<readonly { readonly deviceId: string; readonly room: Micro }[]>
     /** Whether the incarnation can still spend something of an account that is counted down. */
@@ -98,9 +101,11 @@ export interface EdgeReader {
     /** Whether it can still spend something of an account whose cap was lowered below what is out. */
     hasRoomAboveCap(deviceId: string, incarnation: number): Promise<boolean>
   }
-  readonly releases: {
-    /** What the device is asked to give back, in the order of the accounts. */
-    of(deviceId: string): Promise<readonly ReleaseAsk[]>
+  readonly shortages: {
+    /** Of these accounts, later than the instant. */
+    of(accounts: readonly AccountId[], since: number): Promise<readonly Shortage[]>
+    /** What others recall from the incarnation, for shortages later than the instant that are not over yet. */
+    recallsFrom(deviceId: string, incarnation: number, since: number, limit: number): Promise<readonly Recall[]>
   }
   readonly learning: {
     /** Since when the twin is learning what it has forgotten of the instance; undefined when it is not. */
@@ -125,6 +130,10 @@ export interface EdgeReader {
   pools(instanceId: string): Promise<readonly Pool[]>
   readonly offlinePolicies: {
     list(instanceId: string): Promise<readonly OfflinePolicyRecord[]>
+  }
+  readonly cloudReserves: {
+    /** Of the instance or (null) of all. */
+    list(instanceId: string | null): Promise<readonly CloudReserve[]>
   }
   readonly policyDocuments: {
     get(instanceId: string, revision: number): Promise<string | undefined>
@@ -177,10 +186,16 @@ export interface EdgeTransaction extends EdgeReader {
   readonly deviceAccounts: EdgeReader['deviceAccounts'] & {
     save(records: readonly DeviceAccountRecord[]): Promise<void>
   }
-  readonly releases: EdgeReader['releases'] & {
-    /** False when the device was asked after the instant `askedBefore`: it is not asked again so soon. */
-    ask(deviceId: string, account: AccountId, keep: Micro, askedAt: number, askedBefore: number): Promise<boolean>
-    remove(deviceId: string, accounts: readonly AccountId[]): Promise<void>
+  readonly shortages: EdgeReader['shortages'] & {
+    /** Inserts it, or replaces the one of the same account and name. Under the lock of the account. */
+    save(shortage: Shortage): Promise<void>
+    /**
+     * Devices that were short, later than `since`, of a pool that has tokens for them again, and that were not notified since
+     * then, nor later than `notifiedBefore`. They count as notified at `now`.
+     */
+    takeServable(now: number, since: number, notifiedBefore: number, limit: number): Promise<readonly string[]>
+    /** Removes some of those from before the instant. */
+    forget(before: number, limit: number): Promise<void>
   }
   /** What an administrator wants of sessions that their device has not told of. Under the lock of the device. */
   readonly sessionOrders: {
@@ -194,6 +209,9 @@ export interface EdgeTransaction extends EdgeReader {
   }
   readonly offlinePolicies: EdgeReader['offlinePolicies'] & {
     save(record: OfflinePolicyRecord): Promise<void>
+  }
+  readonly cloudReserves: EdgeReader['cloudReserves'] & {
+    save(reserve: CloudReserve): Promise<void>
   }
   readonly learning: EdgeReader['learning'] & {
     /** While the twin is learning already, everybody has to be heard of again from the instant on. */

@@ -153,15 +153,26 @@ CREATE TABLE device_accounts (
 
 CREATE INDEX device_accounts_by_account ON device_accounts (account);
 
--- What devices are asked to give back because others need it; a row goes when the device has done so.
-CREATE TABLE release_asks (
-  device_id TEXT COLLATE "C" NOT NULL REFERENCES devices (id),
+-- Who got less of an account than it needed, or than it wanted to hold in advance. Written under the lock of the account.
+CREATE TABLE shortages (
   account TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
-  -- So much of its room the device may keep.
-  keep BIGINT NOT NULL CHECK (keep >= 0),
-  asked_at BIGINT NOT NULL,
-  PRIMARY KEY (device_id, account)
+  -- Id of a device, or what of the cloud itself is short: 'cloud/...'.
+  who TEXT COLLATE "C" NOT NULL,
+  -- So many tokens are needed; 0: they were only wanted in advance, or are there by now.
+  lacking BIGINT NOT NULL CHECK (lacking >= 0),
+  -- From so many free tokens of the pool on it can be served.
+  enough BIGINT NOT NULL,
+  -- What other devices may keep; NULL: nothing is recalled from them.
+  keep BIGINT CHECK (keep >= 0),
+  at BIGINT NOT NULL,
+  -- When others were last notified that tokens are recalled.
+  recalled_at BIGINT,
+  -- When it was last notified that there are tokens again.
+  notified_at BIGINT,
+  PRIMARY KEY (account, who)
 );
+
+CREATE INDEX shortages_by_time ON shortages (at);
 
 -- What an administrator wants of sessions that their device has not told of; a row goes when it has.
 CREATE TABLE session_orders (
@@ -179,6 +190,14 @@ CREATE TABLE offline_policies (
   arrears_cap BIGINT NOT NULL CHECK (arrears_cap >= 0),
   -- The highest that any revision of the rules has had.
   arrears_cap_max BIGINT NOT NULL CHECK (arrears_cap_max >= arrears_cap),
+  PRIMARY KEY (instance_id, line_item_id)
+);
+
+-- Tokens of a line item, in each period, that devices are never granted; no row, or 0: none.
+CREATE TABLE cloud_reserves (
+  instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
+  line_item_id TEXT COLLATE "C" NOT NULL,
+  tokens BIGINT NOT NULL CHECK (tokens >= 0),
   PRIMARY KEY (instance_id, line_item_id)
 );
 

@@ -1,0 +1,137 @@
+/** Who is short of what, in SQL. Rows that another transaction is at are passed over where no account is locked. */
+import { sql as expression } from 'kysely'
+import { parseAccount } from '../../../core/account.ts'
+import type { Shortage } from '../../app/edge/records.ts'
+import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
+import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+/** What is free of the pool; null: it is not counted down. */
+const FREE = expression<bigint>`accounts.cap_target - accounts.charged - accounts.granted_out`
+const ROOM = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
+
+export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
+  return {
+    async of(accounts, since) {
+      const found: Shortage[] = []
+      for (const some of chunks([...new Set(accounts)])) {
+        const rows = await db
+          .selectFrom('shortages')
+          .selectAll()
+          .where('account', 'in', some)
+          .where('at', '>', BigInt(since))
+          .orderBy('account')
+          .orderBy('who')
+          .execute()
+        found.push(...rows.map(shortageOf))
+      }
+      return found
+    },
+    async recallsFrom(deviceId, incarnation, since, limit) {
+      const rows = await db
+        .selectFrom('device_accounts')
+        .innerJoin('shortages', 'shortages.account', 'device_accounts.account')
+        .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+        .select(['device_accounts.account', expression<bigint>`min(shortages.keep)`.as('keep')])
+        .where('device_accounts.device_id', '=', deviceId)
+        .where('device_accounts.incarnation', '=', BigInt(incarnation))
+        .where('device_accounts.unlimited', '=', 0n)
+        .where(expression<boolean>`${ROOM} > shortages.keep`)
+        .where('shortages.who', '<>', deviceId)
+        .where('shortages.at', '>', BigInt(since))
+        .where(expression<boolean>`${FREE} < shortages.enough`)
+        .groupBy('device_accounts.account')
+        .orderBy('device_accounts.account')
+        .limit(limit)
+        .execute()
+      return rows
+    },
+  }
+}
+
+export function shortageTransaction(sql: Sql): EdgeTransaction['shortages'] {
+  const { db, lockRows } = sql
+  return {
+    ...shortageReader(sql),
+    async save(shortage) {
+      const parsed = parseAccount(shortage.account)
+      if (parsed === undefined) throw new Error('invariant: an account id is one that core made')
+      const columns = {
+        lacking: shortage.lacking,
+        enough: shortage.enough,
+        keep: shortage.keep,
+        at: BigInt(shortage.at),
+        recalled_at: toBigint(shortage.recalledAt),
+        notified_at: toBigint(shortage.notifiedAt),
+      }
+      await db
+        .insertInto('shortages')
+        .values({ account: shortage.account, who: shortage.who, ...columns })
+        .onConflict((conflict) => conflict.columns(['account', 'who']).doUpdateSet(columns))
+        .execute()
+    },
+    async takeServable(now, since, notifiedBefore, limit) {
+      const query = db
+        .selectFrom('shortages')
+        .innerJoin('accounts', 'accounts.id', 'shortages.account')
+        .innerJoin('devices', 'devices.id', 'shortages.who')
+        .select(['shortages.account', 'shortages.who'])
+        .where('shortages.at', '>', BigInt(since))
+        .where((where) =>
+          where.or([
+            where('shortages.notified_at', 'is', null),
+            where.and([
+              where('shortages.notified_at', '<=', BigInt(notifiedBefore)),
+              where('shortages.notified_at', '<', where.ref('shortages.at')),
+            ]),
+          ]),
+        )
+        .where((where) =>
+          where.or([where('accounts.cap_target', 'is', null), expression<boolean>`${FREE} >= shortages.enough`]),
+        )
+        .where((where) =>
+          where.not(
+            where.exists(
+              where
+                .selectFrom('learning')
+                .select('learning.since')
+                .whereRef('learning.instance_id', '=', 'accounts.instance_id'),
+            ),
+          ),
+        )
+        .orderBy('shortages.at')
+        .orderBy('shortages.who')
+        .limit(limit)
+      const rows = await (lockRows ? query.forNoKeyUpdate('shortages').skipLocked() : query).execute()
+      for (const { account, who } of rows) {
+        await db
+          .updateTable('shortages')
+          .set({ notified_at: BigInt(now) })
+          .where('account', '=', account)
+          .where('who', '=', who)
+          .execute()
+      }
+      return [...new Set(rows.map(({ who }) => who))]
+    },
+    async forget(before, limit) {
+      const query = db.selectFrom('shortages').select(['account', 'who']).where('at', '<', BigInt(before)).limit(limit)
+      const rows = await (lockRows ? query.forUpdate().skipLocked() : query).execute()
+      for (const { account, who } of rows) {
+        await db.deleteFrom('shortages').where('account', '=', account).where('who', '=', who).execute()
+      }
+    },
+  }
+}
+
+function shortageOf(row: Row<'shortages'>): Shortage {
+  return {
+    account: row.account,
+    who: row.who,
+    lacking: row.lacking,
+    enough: row.enough,
+    keep: row.keep,
+    at: Number(row.at),
+    recalledAt: toNumber(row.recalled_at),
+    notifiedAt: toNumber(row.notified_at),
+  }
+}

@@ -1,0 +1,33 @@
+/** What a decision takes from which account, item by item: a decision itself only names the sums. */
+import { type AccountId, type Posting, parseAccount } from './account.ts'
+import type { Mode } from './decide.ts'
+import type { Decision, Part } from './decision.ts'
+import type { Need } from './grant.ts'
+
+/** Finds the accounts that a part of the decision was charged to. */
+export function payingAccounts({ postings }: Decision): (part: Part) => readonly AccountId[] {
+  const touched = postings.map(({ account }) => ({ account, parsed: parseAccount(account) }))
+  return ({ lineItemId, actionId }) =>
+    touched
+      .filter(
+        ({ parsed }) => parsed?.lineItemId === lineItemId && (parsed.kind !== 'action' || parsed.actionId === actionId),
+      )
+      .map(({ account }) => account)
+}
+
+/**
+ * What would have to be there for the decision: each item by itself where items are granted one by one, all of them together
+ * otherwise. In the order in which they are charged.
+ */
+export function needsOf(decision: Decision, mode: Mode): readonly Need[] {
+  if (decision.postings.length === 0) return []
+  if (mode === 'ALL_OR_NOTHING') return [decision.postings]
+  const accountsOf = payingAccounts(decision)
+  return decision.items.flatMap((item): Need[] => {
+    if (item.outcome !== 'GRANTED') return []
+    const need = item.parts.flatMap((part): Posting[] =>
+      part.charged > 0n ? accountsOf(part).map((account) => ({ account, amount: part.charged })) : [],
+    )
+    return need.length > 0 ? [need] : []
+  })
+}
