@@ -115,10 +115,11 @@ export default {
     },
     {
       name: 'product-knows-no-scaffold',
-      comment: 'src imports no tests, benchmarks, crash tools, simulator, scripts or conformance checks.',
+      comment:
+        'src imports no tests, benchmarks, crash tools, simulator, mutation testing, scripts or conformance checks.',
       severity: 'error',
       from: { path: '^src/' },
-      to: { path: '^(test|bench|sim|crash|scripts|packaging|conformance)/' },
+      to: { path: '^(test|bench|sim|crash|mutation|scripts|packaging|conformance)/' },
     },
     {
       name: 'product-needs-no-dev-packages',

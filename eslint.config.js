@@ -12,6 +12,7 @@ const forPeople = [
   'bench/**',
   'sim/main.ts',
   'crash/**',
+  'mutation/**',
   'bin/**',
 ]
 

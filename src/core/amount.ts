@@ -109,7 +109,3 @@ export function formatDecimal({ digits, scale }: Decimal): string {
 }
 
 const ZERO = 0x30
-
-export function minMicro(first: Micro, ...rest: readonly Micro[]): Micro {
-  return rest.reduce((least, amount) => (amount < least ? amount : least), first)
-}

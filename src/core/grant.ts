@@ -43,24 +43,9 @@ export function billed(counters: Counters): Micro {
 
 /** True when no honest device could have these counters: negative, or more spent and returned than granted. */
 export function impossible(counters: Counters): boolean {
-  const { granted, used, refunded, returned } = counters
-  return used < 0n || refunded < 0n || returned < 0n || granted < 0n || refunded > used || room(counters) < 0n
-}
-
-/** Each counter at its greatest: what both sides know when they merge what they have heard. */
-export function merge(a: Counters, b: Counters): Counters {
-  return {
-    granted: a.granted > b.granted ? a.granted : b.granted,
-    used: a.used > b.used ? a.used : b.used,
-    refunded: a.refunded > b.refunded ? a.refunded : b.refunded,
-    returned: a.returned > b.returned ? a.returned : b.returned,
-  }
-}
-
-/** Counters after the charges of one ledger entry. Throws when the room does not hold them: it was checked before. */
-export function charge(counters: Counters, amount: Micro): Counters {
-  if (amount <= 0n || amount > room(counters)) throw new Error('invariant: a charge fits the room')
-  return { ...counters, used: counters.used + amount }
+  const { used, refunded, returned } = counters
+  // With these, neither use nor grant can be negative.
+  return refunded < 0n || refunded > used || returned < 0n || room(counters) < 0n
 }
 
 /** What a device would like to hold of one account in advance: burn rate x horizon. 0n: it only asks what the pool has. */

@@ -25,4 +25,21 @@ describe('the burn rate', () => {
     rate.add(7n, 1_000 * HOUR)
     expect(rate.over(24 * HOUR, 1_000 * HOUR)).toBe(7n)
   })
+
+  it.each([
+    ['within the first hour counts as over an hour', 30 * 60_000, 1_000n],
+    ['counts from the beginning', 2 * HOUR, 500n],
+    ['counts at most over a day', 24 * HOUR - 1, 41n],
+  ])('%s', (_name, at, expected) => {
+    const rate = new BurnRate(0)
+    rate.add(1_000n, 0)
+    expect(rate.over(HOUR, at)).toBe(expected)
+  })
+
+  it('is idle when nothing was charged for a day', () => {
+    const rate = new BurnRate(0)
+    expect(rate.isIdle(0)).toBe(true)
+    rate.add(1n, HOUR)
+    expect([rate.isIdle(HOUR), rate.isIdle(24 * HOUR), rate.isIdle(25 * HOUR)]).toEqual([false, false, true])
+  })
 })

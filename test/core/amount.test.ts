@@ -7,7 +7,6 @@ import {
   decimalRatio,
   formatDecimal,
   formatMicro,
-  minMicro,
   parseDecimal,
   ratio,
   roundHalfEven,
@@ -194,15 +193,5 @@ describe('micro-tokens', () => {
   test('whole tokens are a million each', () => {
     expect(wholeTokens(3)).toBe(3_000_000n)
     expect(wholeTokens(9_007_199_254_740_993n)).toBe(9_007_199_254_740_993_000_000n)
-  })
-
-  test('the least of several amounts is found wherever it stands', () => {
-    fc.assert(
-      fc.property(fc.array(fc.bigInt(), { minLength: 1 }), (amounts) => {
-        const [first = 0n, ...rest] = amounts
-        const least = amounts.toSorted((a, b) => (a < b ? -1 : a > b ? 1 : 0))[0]
-        expect(minMicro(first, ...rest)).toBe(least)
-      }),
-    )
   })
 })

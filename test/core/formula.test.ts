@@ -219,9 +219,10 @@ test('a formula that is written out and read again is the same formula', () => {
 })
 
 test('the rate of a formula is the one that an evaluator written apart from it finds', () => {
-  let rates = 0
+  let [rates, formulas] = [0, 0]
   fc.assert(
     fc.property(formula, number, number, number, ({ text }, price, quantity, proto) => {
+      formulas += 1
       const read = parseFormula(text)
       if ('problem' in read) return
       const variables = new Map([
@@ -235,7 +236,7 @@ test('the rate of a formula is the one that an evaluator written apart from it f
     }),
     { numRuns: 5_000 },
   )
-  expect(rates).toBeGreaterThan(500)
+  expect(rates).toBeGreaterThan(formulas / 10)
 })
 
 test('no text makes the parser throw, and every problem has a place in it', () => {

@@ -5,10 +5,9 @@ import {
   type Counters,
   NO_COUNTERS,
   billed,
-  charge,
   impossible,
-  merge,
   outstanding,
+  overdraftLeft,
   room,
   sumPostings,
 } from '../../src/core/grant.ts'
@@ -35,7 +34,7 @@ describe('counters', () => {
             free += size
             given += size
           } else if (what === 'use' && size > 0n && size <= free) {
-            known = charge(known, size)
+            known = { ...known, used: known.used + size }
             free -= size
             spent += size
           } else if (what === 'refund' && size <= spent) {
@@ -82,36 +81,17 @@ describe('counters', () => {
   test('all that is granted may be used, refunded and used again', () => {
     expect(impossible({ granted: 5n, used: 8n, refunded: 3n, returned: 0n })).toBe(false)
   })
+})
 
-  test('merging takes the greatest of each: in any order, any grouping, and as often as one likes', () => {
-    fc.assert(
-      fc.property(counters, counters, counters, (a, b, c) => {
-        expect(merge(a, b)).toEqual(merge(b, a))
-        expect(merge(merge(a, b), c)).toEqual(merge(a, merge(b, c)))
-        expect(merge(a, a)).toEqual(a)
-        expect(merge(a, NO_COUNTERS)).toEqual(a)
-        expect(merge(a, b)).toEqual({
-          granted: most(a.granted, b.granted),
-          used: most(a.used, b.used),
-          refunded: most(a.refunded, b.refunded),
-          returned: most(a.returned, b.returned),
-        })
-      }),
-    )
-  })
-
-  test('a charge moves what is used and nothing else, and one that does not fit the room breaks off', () => {
-    fc.assert(
-      fc.property(counters, fc.bigInt({ min: -3n, max: 40n }), (some, size) => {
-        if (size <= 0n || size > room(some)) {
-          expect(() => charge(some, size)).toThrow(/invariant/)
-          return
-        }
-        expect(charge(some, size)).toEqual({ ...some, used: some.used + size })
-        expect(room(charge(some, size))).toBe(room(some) - size)
-      }),
-    )
-  })
+test.each([
+  ['all of it while what is left is more', 30n, 10n, 10n],
+  ['all of it while what is left is as much', 10n, 10n, 10n],
+  ['what is left when that is less', 9n, 10n, 9n],
+  ['nothing when nothing is left', 0n, 10n, 0n],
+  ['nothing when more was spent than granted', -4n, 10n, 0n],
+  ['nothing where nothing is overdraft', 30n, 0n, 0n],
+])('of overdraft there is left %s', (_name, left, overdraft, expected) => {
+  expect(overdraftLeft({ granted: left + 50n, used: 60n, refunded: 20n, returned: 10n }, overdraft)).toBe(expected)
 })
 
 describe('sums of postings', () => {

@@ -416,3 +416,108 @@ describe('one entry by itself', () => {
 it('moves the totals of an account by what is held and what is billed', () => {
   expect(movement(NO_COUNTERS, account(100n, 30n, 10n, 50n))).toEqual({ held: 50n, billed: 20n })
 })
+
+describe('what a segment changes', () => {
+  const merged = (
+    accounts: ReadonlyMap<string, DeviceAccount>,
+    segment: ReceivedSegment,
+    terms: Partial<MergeTerms> = {},
+    state = active,
+  ) => mergeSegment(state, accounts, segment, instances, { ...open, ...terms })
+  const changed = (merge: ReturnType<typeof merged>) => (merge.merged ? merge.changes.map(({ after }) => after) : merge)
+
+  it('is nothing where it says what is known', () => {
+    const segment = { ...empty, counters: counters(10n, 3n, 2n) }
+    expect(changed(merged(known(account(100n, 10n, 3n, 2n)), segment))).toEqual([])
+    expect(changed(merged(known(account(12n, 10n, 0n, 2n)), empty, { closes: true }))).toEqual([])
+  })
+
+  it('is a grant that follows what was spent before, though no counter moves', () => {
+    const segment = { ...empty, counters: [{ account: LINE, used: 15n, refunded: 0n, returned: 0n }] }
+    const before = new Map([[LINE, account(10n, 15n)]])
+    expect(changed(merged(before, segment, { arrearsCapOf: () => 5n }))).toEqual([
+      { ...account(15n, 15n), arrears: 5n },
+    ])
+  })
+
+  it('is nothing of an empty one, whatever entry it would begin with', () => {
+    expect(merged(known(account(10n)), { ...empty, firstEntry: 99 }).merged).toBe(true)
+  })
+
+  it.each<[string, DeviceAccount, bigint, bigint, bigint, bigint]>([
+    ['what was refunded', account(10n, 20n), 70n, 10n, 0n, 60n],
+    ['what was returned', account(10n, 20n, 10n, 5n), 70n, 10n, 5n, 65n],
+    ['no use that it holds already', account(100n, 20n), 70n, 0n, 0n, 100n],
+    ['use that it holds exactly', account(70n, 20n), 70n, 0n, 0n, 70n],
+  ])('is a metered grant that follows use less %s', (_name, before, used, refunded, returned, granted) => {
+    const counter = { account: LINE, used, refunded, returned }
+    const entries = [
+      { ...onLine(used - before.used), postings: [{ account: LINE, amount: used - before.used }] },
+      ...(refunded > before.refunded
+        ? [
+            {
+              ...onLine(refunded - before.refunded),
+              n: 22,
+              kind: 'refund' as const,
+              postings: [{ account: LINE, amount: refunded - before.refunded }],
+            },
+          ]
+        : []),
+    ]
+    const entryHashes = entries.map(({ n }) => `e${n}`)
+    const segment = { ...empty, counters: [counter], entries, entryHashes, entryHead: entryHashes.at(-1)! }
+    const merge = merged(new Map([[LINE, { ...before, unlimited: true }]]), segment)
+    expect(merge.merged && merge.changes[0]?.after.granted).toBe(granted)
+  })
+
+  it('is judged by a cap for each line item, and for each other account by itself', () => {
+    const other = lineAccount(INSTANCE, 'ACT-2', 0)
+    const accounts = [ACTION, LINE, other]
+    const segment = {
+      ...empty,
+      counters: accounts.map((name) => ({ account: name, used: 15n, refunded: 0n, returned: 0n })),
+    }
+    const before = new Map(accounts.map((name) => [name, account(10n, 15n)]))
+    const merge = merged(before, segment, { arrearsCapOf: () => 5n })
+    expect(merge.merged && merge.changes.map((change) => change.after.arrears)).toEqual([5n, 5n, 5n])
+  })
+
+  it.each<[string, ReceivedSegment, object]>([
+    ['refunds that fall', { ...empty, counters: counters(10n, 2n) }, { problem: 'COUNTER_FELL', account: LINE }],
+    [
+      'refunds that no entry gives',
+      { ...empty, counters: counters(10n, 4n) },
+      { problem: 'COUNTERS_DO_NOT_FIT_ENTRIES', account: LINE },
+    ],
+    [
+      'a gap before the entries',
+      { ...withEntry({ ...onLine(5n), n: 22 }, counters(15n, 3n)), firstEntry: 22 },
+      { problem: 'ENTRY_NUMBER_WRONG', n: 22 },
+    ],
+    [
+      'an entry of an instance that the device does not serve',
+      withEntry({ ...onLine(5n), instanceId: OTHER }, counters(15n, 3n)),
+      { problem: 'INSTANCE_NOT_SERVED', n: 21 },
+    ],
+  ])('is nothing with %s, and the refusal says where', (_name, segment, problem) => {
+    expect(merged(known(account(100n, 10n, 3n)), segment)).toEqual({ merged: false, ...problem })
+  })
+})
+
+it.each<[string, Partial<ReceivedEntry>, string | undefined]>([
+  ['that moves nothing is in order', { items: [], postings: [] }, undefined],
+  ['has no items', { postings: [] }, 'ENTRY_DOES_NOT_ADD_UP'],
+  ['has no postings', { items: [] }, 'ENTRY_DOES_NOT_ADD_UP'],
+])('a change of a session %s', (_name, changes, problem) => {
+  expect(entryProblem({ ...onLine(5n), kind: 'session', ...changes }, instances)).toBe(problem)
+})
+
+it('an entry that posts to no account at all is refused', () => {
+  const postings = [{ account: 'no account', amount: 5n }]
+  expect(entryProblem({ ...onLine(5n), postings }, instances)).toBe('ACCOUNT_UNKNOWN')
+})
+
+it('only what has changed moves the totals of an account', () => {
+  const [before, after] = [account(100n, 30n, 10n, 50n), account(120n, 50n, 10n, 60n)]
+  expect(movement(before, after)).toEqual({ held: 10n, billed: 20n })
+})

@@ -180,6 +180,23 @@ describe('a session whose charge must be given back, for what it was taken from 
     expect(late.charge).toMatchObject({ from: at + 3 * HOUR, until: at + 4 * HOUR })
   })
 
+  it('owes no heartbeat until it is charged again, and has half an interval for it from then on', () => {
+    const at = START + 1.25 * HOUR
+    const waiting = step(renewed, { kind: 'SUSPENDED' }, at).session
+    expect(waiting.heartbeatDue).toBeNull()
+    expect(due(waiting, START + 10 * HOUR)).toBe('RENEWAL')
+    const resumed = step(waiting, { kind: 'RENEWED', items: held(700n) }, START + 1.4 * HOUR).session
+    expect(resumed.heartbeatDue).toBe(START + 1.9 * HOUR)
+    expect(due(resumed, START + 1.5 * HOUR)).toBeNull()
+  })
+
+  it('is charged for no time before or after its interval, however late it hears of it', () => {
+    const early = step(active, { kind: 'SUSPENDED' }, START - HOUR)
+    expect([early.session.charge?.from, amounts(early.refund)]).toEqual([START, [600n]])
+    const late = step(active, { kind: 'SUSPENDED' }, START + 5 * HOUR)
+    expect([late.session.charge?.from, amounts(late.refund)]).toEqual([START + HOUR, [0n]])
+  })
+
   it('changes nothing for one that is IDLE', () => {
     expect(step(idle, { kind: 'SUSPENDED' }, at)).toEqual({ session: idle, refund: [] })
   })

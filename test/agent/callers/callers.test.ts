@@ -100,6 +100,35 @@ describe('what a caller is held to', () => {
     expect(rules.holdOfOwner(null)).toBeNull()
   })
 
+  it('is what new settings say as soon as they are in force, and what was left where they say the same', () => {
+    const rules = callers({ limits: '* = 10 tokens/h, 8 connections' })
+    const limitsOf = (limits: string) => ({ use: '*', observe: '*', administer: 'uid:0', limits })
+    rules.holdOf(anna)?.spend(4_000_000n)
+    rules.prepare({ ...limitsOf('* = 10 tokens/h, 8 connections'), observe: 'uid:0' })()
+    expect(() => rules.holdOf(anna)?.spend(7_000_000n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    expect(rules.isIn(anna, 'observe')).toBe(false)
+
+    const apply = rules.prepare(limitsOf('* = 1 tokens/h, 2 connections'))
+    rules.holdOf(anna)?.spend(2_000_000n)
+    apply()
+    expect(rules.holdOf(anna)?.connectionsMax).toBe(2)
+    expect(() => rules.holdOf(anna)?.spend(2_000_000n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    expect(() => rules.prepare(limitsOf('* = many tokens/h'))).toThrow(
+      expect.objectContaining({ code: 'CONFIG_INVALID' }),
+    )
+    expect(rules.holdOf(anna)?.connectionsMax).toBe(2)
+  })
+
+  it('forgets the caller that it met first when there are too many', () => {
+    const rules = callers({ limits: '* = 1 tokens/h' })
+    const by = (uid: number) => rules.holdOf({ uid, gids: [], pid: 1 })!
+    for (let uid = 1; uid <= 10_000; uid += 1) by(uid).spend(1_000_000n)
+    expect(() => by(1).spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    by(10_001)
+    expect(() => by(2).spend(1n)).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
+    by(1).spend(1_000_000n)
+  })
+
   it('is nothing where no entry names the caller', () => {
     expect(callers({}).holdOf(anna)).toBeNull()
     expect(callers({ limits: 'uid:5 = 1 requests/s' }).holdOf(anna)).toBeNull()
@@ -139,6 +168,64 @@ describe('an allowance', () => {
         },
       ),
     )
+  })
+})
+
+describe('an allowance that is asked at an exact moment', () => {
+  it.each<[string, (bucket: Bucket) => unknown, unknown]>([
+    ['gives all that it holds, and no more', (bucket) => [bucket.take(10n, 0), bucket.take(1n, 0)], [true, false]],
+    ['refuses more than it can ever hold', (bucket) => bucket.take(11n, 1_000_000), false],
+    ['holds no more after a long time', (bucket) => [bucket.take(10n, 5_000), bucket.take(1n, 5_000)], [true, false]],
+    ['takes nothing where it refuses', (bucket) => [bucket.take(11n, 0), bucket.take(10n, 0)], [false, true]],
+    [
+      'fills with the time',
+      (bucket) => [bucket.take(10n, 0), bucket.take(5n, 499), bucket.take(5n, 500)],
+      [true, false, true],
+    ],
+    [
+      'holds what was given back',
+      (bucket) => [bucket.take(10n, 0), bucket.give(3n), bucket.take(3n, 0)],
+      [true, undefined, true],
+    ],
+    [
+      'holds no more than its capacity when given back',
+      (bucket) => [bucket.give(3n), bucket.take(11n, 0)],
+      [undefined, false],
+    ],
+    [
+      'owes beyond what it holds',
+      (bucket) => [bucket.owe(15n, 0), bucket.take(1n, 500), bucket.take(1n, 600)],
+      [undefined, false, true],
+    ],
+    [
+      'fills before it owes',
+      (bucket) => [bucket.take(10n, 0), bucket.owe(5n, 1_000), bucket.take(5n, 1_000)],
+      [true, undefined, true],
+    ],
+    ['is there at once where it holds enough', (bucket) => bucket.waitFor(10n, 0), 0],
+    [
+      'says how long to wait, to the next whole millisecond',
+      (bucket) => [bucket.take(10n, 0), bucket.waitFor(1n, 0)],
+      [true, 100],
+    ],
+    ['counts the time that has passed', (bucket) => [bucket.take(10n, 0), bucket.waitFor(1n, 40)], [true, 60]],
+    [
+      'takes no notice of a clock that goes back',
+      (bucket) => [bucket.take(10n, 900), bucket.take(1n, 0)],
+      [true, false],
+    ],
+    [
+      'loses nothing to fractions of a millisecond',
+      (bucket) => [bucket.take(10n, 0.9), bucket.take(1n, 99.9), bucket.take(1n, 100)],
+      [true, false, true],
+    ],
+  ])('%s', (_name, ask, expected) => {
+    expect(ask(new Bucket(10n, 1_000, 0))).toEqual(expected)
+  })
+
+  it('that holds nothing never gives, and names no time', () => {
+    const bucket = new Bucket(0n, 1_000, 0)
+    expect([bucket.take(1n, 10_000), bucket.waitFor(1n, 10_000)]).toEqual([false, 0])
   })
 })
 
