@@ -10,6 +10,7 @@ export default defineConfig({
   test: {
     include: [...areaNamed(process.env['TALLYGATE_MUTATION_AREA']).tests],
     environment: 'node',
+    env: { TALLYGATE_TEST_SAME_THREAD: '1' },
     testTimeout: 30_000,
     restoreMocks: true,
     unstubEnvs: true,

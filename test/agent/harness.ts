@@ -23,6 +23,7 @@ import { policyDocument, policyOf } from '../../src/protocol/edge/policy-documen
 import { BEGIN } from './link/fake-time.ts'
 import { DEVICE, INSTANCE, makeCloudKey } from './link/fake-cloud.ts'
 import { policyWith } from './link/policies.ts'
+import { sameThread } from './same-thread.ts'
 import { CHAIN_START } from '../../src/protocol/signing.ts'
 
 /** A directory that is removed when the test is over. */
@@ -42,11 +43,14 @@ const LIMITS: JournalLimits = {
   pastRulesBytesMax: 1_000_000,
 }
 
+/** Mutation testing sees only what runs in the thread of the test. */
+const THREAD = process.env['TALLYGATE_TEST_SAME_THREAD'] === '1' ? sameThread : undefined
+
 /** The journal of a directory, closed when the test is over. What is sealed carries no real signature. */
 export async function journalIn(
   directory: string,
   changes: Partial<Omit<JournalOptions, 'limits'>> & { readonly limits?: Partial<JournalLimits> } = {},
-  thread?: StartThread,
+  thread: StartThread | undefined = THREAD,
 ): Promise<Journal> {
   const options: JournalOptions = {
     path: join(directory, 'journal.db'),
