@@ -81,6 +81,33 @@ describe('the clock', () => {
     }
   })
 
+  it('knows at once what the signed time and its round trip say, to the millisecond', () => {
+    const machine = new Machine()
+    const clock = new Clock(machine, null)
+    const receivedAt = machine.sinceBoot()
+    clock.learn({ time: BEGIN, sentAt: receivedAt - 1_000_000, receivedAt })
+    // 11 ms for each reading of a clock that shows steps of 10, and 200 ppm of the round trip.
+    expect(clock.reading()).toMatchObject({ earliest: BEGIN - 11, latest: BEGIN + 1_000_000 + 2 * 11 + 201 })
+    expect([clock.bootId, clock.wall()]).toEqual([machine.bootId, machine.wall()])
+  })
+
+  it('loses nothing of what it knows to a signed time that says less', () => {
+    const machine = new Machine()
+    const clock = new Clock(machine, null)
+    hearTime(machine, clock, 10)
+    const before = clock.reading()
+    const receivedAt = machine.sinceBoot()
+    clock.learn({ time: before.earliest - 5_000, sentAt: receivedAt - 20_000, receivedAt })
+    expect(clock.reading()).toEqual(before)
+  })
+
+  it('begins anew where the same boot shows less time than was stored', () => {
+    const machine = new Machine()
+    const stored = { bootId: machine.bootId, sinceBoot: machine.sinceBoot() + 10, earliest: BEGIN, latest: BEGIN + 5 }
+    expect(new Clock(machine, stored).reading().latest).toBeNull()
+    expect(new Clock(machine, { ...stored, sinceBoot: machine.sinceBoot() }).reading().latest).toBe(BEGIN + 5)
+  })
+
   it('goes on exactly after a restart in the same boot', () => {
     const machine = new Machine()
     const clock = new Clock(machine, null)

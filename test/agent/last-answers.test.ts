@@ -1,4 +1,6 @@
 import { describe, expect, it } from 'vitest'
+import { applicationSession, ownerOf } from '../../src/agent/app/application-session.ts'
+import { RecentOfEach } from '../../src/agent/app/recent-of-each.ts'
 import { LastAnswers } from '../../src/agent/app/last-answers.ts'
 
 const answer = (session: string, n: number, requestHash = `h${n}`) => ({
@@ -70,5 +72,31 @@ describe('the last answers', () => {
     expect(answers.begin(place('till', 1))).toEqual({ kind: 'REPEAT', answer: quiet[1] })
     expect(answers.begin(place('uid:1001 name-48', 1))).toMatchObject({ kind: 'REPEAT' })
     expect(answers.begin(place('uid:1001 name-47', 1))).toMatchObject({ kind: 'NEW' })
+  })
+})
+
+describe('an application session', () => {
+  it('is named by its caller and by itself, or by itself where callers are not told apart', () => {
+    expect(applicationSession('uid:1000', 'till')).toBe('uid:1000 till')
+    expect(applicationSession(null, 'till')).toBe('till')
+    expect([ownerOf('uid:1000 till'), ownerOf('till'), ownerOf('')]).toEqual(['uid:1000', '', ''])
+  })
+
+  it('is counted as long as it is among the recent ones of its caller', () => {
+    const recent = new RecentOfEach<number>(2)
+    const use = (session: string, value: number): number | undefined => {
+      const gone = recent.makeRoom(session)
+      recent.set(session, value)
+      return gone
+    }
+    expect(['a x', 'a y', 'b x', 'a x', 'a z', 'b y'].map(use)).toEqual([
+      undefined,
+      undefined,
+      undefined,
+      undefined,
+      1,
+      undefined,
+    ])
+    expect([recent.size, recent.get('a x'), recent.get('a y'), recent.get('b x')]).toEqual([4, 3, undefined, 2])
   })
 })

@@ -1,7 +1,14 @@
 /** Account ids: different counters never share one, and what can be read back is exactly what was made. */
 import fc from '../support/fast-check.ts'
 import { describe, expect, test } from 'vitest'
-import { actionAccount, fitsEncoded, limitAccount, lineAccount, parseAccount } from '../../src/core/account.ts'
+import {
+  actionAccount,
+  fitsEncoded,
+  isLimitAccount,
+  limitAccount,
+  lineAccount,
+  parseAccount,
+} from '../../src/core/account.ts'
 
 const part = fc.oneof(
   fc.constantFrom('', 'a', '/', 'a/b', '%2F', '%', '..', ' ', 'ü', '\u{1F600}', '0', '__proto__', "'()*!~"),
@@ -107,4 +114,36 @@ test('texts fit by their length in percent-encoding, whatever characters they ar
       expect(fitsEncoded(max, one, two)).toBe(length <= max)
     }),
   )
+})
+
+test.each([
+  [9, ['a'], true],
+  [8, ['a'], true],
+  [1, ['a'], true],
+  [0, ['a'], false],
+  [0, [], true],
+  [3, ['%'], true],
+  [2, ['%'], false],
+  [9, ['\u20AC'], true],
+  [8, ['\u20AC'], false],
+  [10, ['\u20AC', 'a'], true],
+  [9, ['\u20AC', 'a'], false],
+  [2, ['ab'], true],
+  [1, ['ab'], false],
+])('into %d characters of an id fit %j: %s', (max, texts, fits) => {
+  expect(fitsEncoded(max, ...texts)).toBe(fits)
+})
+
+test('text that is not well-formed fits nothing that is too short for any text of its length', () => {
+  expect(fitsEncoded(8, '\uD800')).toBe(false)
+  expect(fitsEncoded(17, 'a', '\uD800')).toBe(false)
+})
+
+test('the id of the limit of a requester is told from those of pools and allocations', () => {
+  const ids = [
+    limitAccount('i', 'A', { type: 'user', value: 'x' }, 0),
+    lineAccount('i', 'limit', 0),
+    actionAccount('i', 'A', 'limit'),
+  ]
+  expect([...ids, 'limits/i'].map(isLimitAccount)).toEqual([true, false, false, false])
 })

@@ -55,6 +55,20 @@ describe('a formula gives the rate that a spreadsheet would', () => {
     ['ROUND(-2.5, 0) + 3', '0'],
     ['ROUND(1250, -2)', '1300'],
     ['\t( 1\r\n)', '1'],
+    ['ABS(3.5)', '3.5'],
+    ['MIN(1/3, 0.5) * 3', '1'],
+    ['MAX(1/2, 1/3)', '0.5'],
+    ['MAX(1/3, 1/2)', '0.5'],
+    ['1 / (0 - 4) * -2', '0.5'],
+    ['(0 - 2) ^ -2', '0.25'],
+    ['(0 - 2) ^ -1 + 1', '0.5'],
+    ['ROUND(0, 2)', '0'],
+    ['ROUND(-1250, -2) + 2000', '700'],
+    ['1 ^ 64 + 1 ^ -64', '2'],
+    ['ROUND(1.5, 20) + ROUND(5, -1)', '11.5'],
+    // Large parts on the way are no harm as long as their lowest terms are small.
+    ['99999 ^ 9 / 99999 ^ 8 / 99999', '1'],
+    ['(1 / 99999 ^ 9) * 99999 ^ 9', '1'],
   ])('%s is %s', (text, value) => {
     expect(rateOf(text)).toBe(value)
   })
@@ -75,6 +89,12 @@ describe('what cannot be a rate is a failure with a name', () => {
     ['1 ^ 65', 'FORMULA_UNDEFINED'],
     ['ROUND(1, 0.5)', 'FORMULA_UNDEFINED'],
     ['ROUND(1, 21)', 'FORMULA_UNDEFINED'],
+    ['ROUND(1, -21)', 'FORMULA_UNDEFINED'],
+    ['1 ^ -65', 'FORMULA_UNDEFINED'],
+    ['1 + 1 / 0', 'FORMULA_DIVIDES_BY_ZERO'],
+    ['1 / 0 + price', 'FORMULA_DIVIDES_BY_ZERO'],
+    ['ABS(0 - 99999 ^ 64)', 'FORMULA_OVERFLOWS'],
+    ['(0 - 99999) ^ 63', 'FORMULA_OVERFLOWS'],
     ['1 - 2', 'FORMULA_IS_NEGATIVE'],
     ['-0.0000001', 'FORMULA_IS_NEGATIVE'],
     ['9223372036854.775808', 'FORMULA_OVERFLOWS'],
@@ -126,6 +146,24 @@ describe('a formula that is none is refused with the place of the mistake', () =
     expect(parseFormula(text)).toMatchObject({ position, problem: expect.any(String) as string })
   })
 
+  test.each([
+    ['1'.repeat(FORMULA_LENGTH_MAX + 1), 'a formula has at most 1000 characters'],
+    ['1 ; 2', 'this character has no meaning in a formula'],
+    ['1 2', 'an operator or the end is expected here'],
+    ['('.repeat(FORMULA_DEPTH_MAX + 1), 'a formula nests at most 32 deep'],
+    ['1'.repeat(31), 'a number has at most 30 digits'],
+    ['1 +', 'a number, a variable, a function or "(" is expected here'],
+    ['foo(1)', 'there is no function of this name'],
+    ['a'.repeat(65), 'a variable is named by up to 64 letters, digits and "_"'],
+    ['max + 1', 'MAX is a function: its arguments are missing'],
+    ['ABS(1, 2)', 'ABS takes one argument'],
+    ['SUM(1)', 'SUM takes two arguments'],
+    [`1${'+1'.repeat(FORMULA_NODES_MAX / 2)}`, 'a formula has at most 128 parts'],
+    ['(1 , 2', '")" or an operator is expected here'],
+  ])('and says what it is: %j', (text, problem) => {
+    expect(parseFormula(text)).toHaveProperty('problem', problem)
+  })
+
   test('its length, its depth and the number of its parts have bounds, which are themselves allowed', () => {
     expect(parseFormula(`1${' '.repeat(FORMULA_LENGTH_MAX - 1)}`)).toHaveProperty('expression')
     expect(parseFormula(`1${' '.repeat(FORMULA_LENGTH_MAX)}`)).toMatchObject({ position: FORMULA_LENGTH_MAX + 1 })
@@ -140,6 +178,8 @@ describe('a formula that is none is refused with the place of the mistake', () =
 
 test('only what a formula can name is the name of a variable', () => {
   expect(['Price', '_a1', '__proto__'].map(variableName)).toEqual(['price', '_a1', '__proto__'])
+  expect(variableName('a'.repeat(64))).toBe('a'.repeat(64))
+  expect(parseFormula('1'.repeat(30))).toHaveProperty('expression')
   // The Kelvin sign is a K in lower case only where letters beyond ASCII are changed too.
   for (const text of ['', '1a', 'a b', 'a.b', 'ä', '\u212A', 'a'.repeat(65)]) expect(variableName(text)).toBeUndefined()
 })

@@ -54,6 +54,49 @@ test('a device that is nobody yet enrolls, or waits for a token, and does nothin
   expect(words({ ...rest, enrollment: 'IMPOSSIBLE' })).toEqual([])
 })
 
+test.each([
+  ['REPLACE', 'replace-key'],
+  ['PREPARE', 'prepare-key'],
+  ['ANNOUNCE', 'announce-key'],
+  ['SHOW', 'show-links'],
+] as const)('a key that is to %s comes before everything but the enrollment', (key, step) => {
+  expect(words({ key, incarnation: 0, unacknowledged: true, looking: true })).toEqual([step])
+})
+
+test.each(['ABANDONED', 'FORKED'] as const)(
+  'an incarnation that is %s is followed by the next one at once',
+  (fence) => {
+    expect(words({ fence, unacknowledged: true, unsealed: 7, looking: true })).toEqual(['attach'])
+  },
+)
+
+test('each instance without rules has them fetched once a round, before the segment; newer ones after it', () => {
+  const policies = [
+    { ...policy, instanceId: 'none', applied: 0, newest: 0 },
+    { ...policy, instanceId: 'tried', applied: 0, tried: true },
+    { ...policy, instanceId: 'old', applied: 3, newest: 4 },
+    { ...policy, instanceId: 'new', applied: 4, newest: 4 },
+  ]
+  const steps = plan({ ...IDLE, policies, looking: true })
+  expect(steps.map((step) => ('instanceId' in step ? step.instanceId : step.kind))).toEqual([
+    'none',
+    'seal-and-send',
+    'old',
+  ])
+})
+
+test.each<[string, Partial<SessionState>, boolean]>([
+  ['was heard of and checked lately', { aliveAt: 1_000, checkedAt: 1_000 }, false],
+  ['was silent for almost too long', { aliveAt: 4_000_000 - 599_999, checkedAt: 4_000_000 }, false],
+  ['was silent for too long', { aliveAt: 4_000_000 - 600_000, checkedAt: 4_000_000 }, true],
+  ['was checked almost too long ago', { aliveAt: 4_000_000, checkedAt: 4_000_000 - 3_599_999 }, false],
+  ['was checked too long ago', { aliveAt: 4_000_000, checkedAt: 4_000_000 - 3_600_000 }, true],
+])('a session that %s', (_when, changes, isDue) => {
+  const now = changes.aliveAt === 1_000 ? 1_001 : 4_000_000
+  const state = { now, syncedAt: now, sessions: [{ ...session, ...changes }] }
+  expect(words(state)).toEqual(isDue ? ['heartbeat'] : [])
+})
+
 test('without an incarnation there is nothing but the attach', () => {
   expect(words({ incarnation: 0, looking: true, policies: [{ ...policy, applied: 0 }] })).toEqual(['attach'])
 })

@@ -1,5 +1,5 @@
 import fc from '../support/fast-check.ts'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, test } from 'vitest'
 import { actionAccount, lineAccount, limitAccount } from '../../src/core/account.ts'
 import { decimal } from '../../src/core/amount.ts'
 import type { Decision } from '../../src/core/decision.ts'
@@ -11,7 +11,9 @@ import {
   type SessionState,
   chargedUntil,
   due,
+  hasEnded,
   heldItems,
+  isLive,
   newSession,
   nextDue,
   step,
@@ -197,6 +199,11 @@ describe('a session whose charge must be given back, for what it was taken from 
     expect([late.session.charge?.from, amounts(late.refund)]).toEqual([START + HOUR, [0n]])
   })
 
+  it('keeps its items, which cost nothing any more', () => {
+    const [item] = active.charge?.items ?? []
+    expect(suspended.charge).toEqual({ from: at, until: at, items: [{ item: item?.item, parts: [] }] })
+  })
+
   it('changes nothing for one that is IDLE', () => {
     expect(step(idle, { kind: 'SUSPENDED' }, at)).toEqual({ session: idle, refund: [] })
   })
@@ -268,4 +275,47 @@ describe('what comes back', () => {
       },
     ])
   })
+})
+
+test.each<[SessionState, boolean, boolean]>([
+  ['IDLE', true, false],
+  ['ACTIVE', true, false],
+  ['LOCKED', false, false],
+  ['TERMINATED', false, true],
+  ['FAILED', false, true],
+  ['DISCONNECTED', false, true],
+])('a session that is %s is live: %s, and has ended: %s', (state, live, ended) => {
+  expect([isLive({ state }), hasEnded({ state })]).toEqual([live, ended])
+})
+
+test('a session is in its state since it came into it', () => {
+  expect(active.since).toBe(START)
+  const resting = step(active, { kind: 'HALTED' }, START + 5).session
+  const again = step(resting, granted(), START + 9).session
+  expect([resting.since, again.since]).toEqual([START + 5, START + 9])
+  expect(step(again, granted(), START + 20).session.since).toBe(START + 9)
+})
+
+test('what is held names the accounts of its line item and of the action that allowed it, and nothing that was free', () => {
+  const pool = lineAccount('i', 'L', 0)
+  const [own, other] = [actionAccount('i', 'L', 'a'), actionAccount('i', 'L', 'b')]
+  const decision: Decision = {
+    items: [
+      {
+        outcome: 'GRANTED',
+        total: 5n,
+        parts: [
+          { lineItemId: 'L', rate: decimal(1), actionId: 'a', charged: 5n },
+          { lineItemId: 'M', rate: decimal(0), actionId: null, charged: 0n },
+        ],
+      },
+    ],
+    postings: [pool, own, other, 'no account', lineAccount('i', 'M', 0)].map((account) => ({ account, amount: 5n })),
+    caveats: [],
+  }
+  const item = { name: 'A', version: '', count: decimal(1), metaData: null }
+  expect(heldItems([item], decision)[0]?.parts).toEqual([{ lineItemId: 'L', charged: 5n, accounts: [pool, own] }])
+  const refused: Decision = { items: [{ outcome: 'NOT_CHARGED' }], postings: [], caveats: [] }
+  expect(() => heldItems([item], refused)).toThrow('invariant')
+  expect(() => heldItems([item, item], decision)).toThrow('invariant')
 })

@@ -31,6 +31,10 @@ describe('a ring', () => {
     ['group:plant', [true, false]],
     ['gid:50, uid:1001', [true, true]],
     ['gid:4', [false, false]],
+    ['gid:1001', [false, true]],
+    ['gid:1000', [true, false]],
+    ['uid:50', [false, false]],
+    ['group:plant , uid:7', [true, false]],
   ])('of %s lets in whom it names', (use, expected) => {
     const rules = callers({ use })
     expect([rules.isIn(anna, 'use'), rules.isIn(bob, 'use')]).toEqual(expected)
@@ -46,14 +50,33 @@ describe('a ring', () => {
       expect.objectContaining({ code: 'CALLER_NOT_ALLOWED' }),
     )
     callers({ observe: 'user:anna' }).require(anna, 'observe')
+    expect(() => callers({ administer: 'uid:0' }).require(bob, 'administer')).toThrow(
+      expect.objectContaining({ facts: { uid: 1_001, pid: 8, ring: 'administer' } }),
+    )
   })
 
-  it.each(['', 'anna', 'user:', 'user:nobody-here', 'uid:x', 'uid:1;uid:2', 'group:50x', 'user:anna,'])(
-    'is a mistake of the operator when it reads %j',
-    (use) => {
-      expect(() => callers({ use })).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID' }))
-    },
-  )
+  it.each(['use', 'observe', 'administer'] as const)('says which list of an operator is wrong: %s', (list) => {
+    const wrong = (text: string) => () => callers({ [list]: text })
+    expect(wrong('uid:x')).toThrow(`callers.${list}: uid:x is no number of a user or group.`)
+    expect(wrong('anna')).toThrow(`callers.${list}: "anna" is none of *, user:NAME, uid:N, group:NAME, gid:N.`)
+    expect(wrong('group:nobody')).toThrow(`callers.${list}: this system has no group nobody.`)
+  })
+
+  it.each([
+    '',
+    'anna',
+    'user:',
+    'uid:1x',
+    'uid:x1',
+    'uid:12345678901',
+    'user:nobody-here',
+    'uid:x',
+    'uid:1;uid:2',
+    'group:50x',
+    'user:anna,',
+  ])('is a mistake of the operator when it reads %j', (use) => {
+    expect(() => callers({ use })).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID' }))
+  })
 })
 
 describe('what a caller is held to', () => {
@@ -63,7 +86,12 @@ describe('what a caller is held to', () => {
     const rules = callers({ limits }, () => now)
     const hold = rules.holdOf(anna)!
     const ask = () => hold.request({ type: 'machine', value: 'press-4' })
-    expect(() => hold.request({ type: 'machine', value: 'press-5' })).toThrow(/press-4 only/)
+    for (const wrong of [
+      { type: 'machine', value: 'press-5' },
+      { type: 'user', value: 'press-4' },
+    ]) {
+      expect(() => hold.request(wrong)).toThrow(expect.objectContaining({ code: 'CALLER_NOT_ALLOWED' }))
+    }
     ask()
     ask()
     expect(ask).toThrow(expect.objectContaining({ code: 'CALLER_LIMITED' }))
@@ -78,6 +106,8 @@ describe('what a caller is held to', () => {
     rules.holdOf(bob)?.request({ type: 'any', value: 'body' })
     expect(() => rules.holdOf(bob)?.request({ type: 'any', value: 'body' })).toThrow()
     rules.holdOf(bob)?.spend(10n ** 15n)
+    rules.holdOf(bob)?.unspend(1n)
+    rules.holdOf(bob)?.charged(1n)
   })
 
   it('is a number of sessions at a time, each of which is a request when it is opened', () => {
@@ -88,11 +118,16 @@ describe('what a caller is held to', () => {
     hold.open(0)
     expect(() => hold.open(0)).toThrow(/2 requests per second/)
     expect(() => rules.holdOf(bob)?.open(0)).toThrow(/0 sessions at a time/)
+    const free = callers({ limits: '* = 5 tokens/h' }).holdOf(anna)!
+    expect(() => free.open(1_000)).not.toThrow()
+    expect(free.connectionsMax).toBeNull()
   })
 
   it('counts what is charged without being asked for, and what came to nothing not at all', () => {
     const rules = callers({ limits: '* = 10 tokens/h' })
     const hold = rules.holdOf(anna)!
+    hold.spend(10_000_000n)
+    hold.unspend(10_000_000n)
     hold.spend(10_000_000n)
     hold.unspend(10_000_000n)
     rules.holdOfOwner('uid:1000')?.charged(15_000_000n)
@@ -142,9 +177,21 @@ describe('what a caller is held to', () => {
     '= 1 requests/s',
     '* = 1 requests/s = x',
     '* = as x',
+    '* = 5 tokens/h and more',
+    '* = about 5 tokens/h',
+    '* = 5 sessions, , 5 connections',
   ])('is a mistake of the operator when it reads %j', (limits) => {
     expect(() => callers({ limits })).toThrow(expect.objectContaining({ code: 'CONFIG_INVALID' }))
   })
+})
+
+it('a limit that cannot be read is shown beside one that can', () => {
+  expect(() => callers({ limits: '* = 5 tokens/h; user:anna = 5 ' })).toThrow(
+    'callers.limits: "user:anna = 5" does not read like "user:hmi = 500 tokens/h, 20 requests/s, 8 connections, 10 sessions, as machine:press-4".',
+  )
+  expect(() => callers({ limits: 'user:nobody = 5 tokens/h' })).toThrow(
+    'callers.limits: this system has no user nobody.',
+  )
 })
 
 describe('an allowance', () => {
@@ -184,8 +231,8 @@ describe('an allowance that is asked at an exact moment', () => {
     ],
     [
       'holds what was given back',
-      (bucket) => [bucket.take(10n, 0), bucket.give(3n), bucket.take(3n, 0)],
-      [true, undefined, true],
+      (bucket) => [bucket.take(10n, 0), bucket.give(3n), bucket.take(4n, 0), bucket.take(3n, 0)],
+      [true, undefined, false, true],
     ],
     [
       'holds no more than its capacity when given back',
@@ -199,8 +246,8 @@ describe('an allowance that is asked at an exact moment', () => {
     ],
     [
       'fills before it owes',
-      (bucket) => [bucket.take(10n, 0), bucket.owe(5n, 1_000), bucket.take(5n, 1_000)],
-      [true, undefined, true],
+      (bucket) => [bucket.owe(5n, 1_000), bucket.take(6n, 1_000), bucket.take(5n, 1_000)],
+      [undefined, false, true],
     ],
     ['is there at once where it holds enough', (bucket) => bucket.waitFor(10n, 0), 0],
     [
