@@ -19,7 +19,6 @@ const counters: fc.Arbitrary<Counters> = fc.record({
   refunded: amount,
   returned: amount,
 })
-const most = (a: bigint, b: bigint) => (a > b ? a : b)
 
 describe('counters', () => {
   test('a device that only does what it may always has counters that add up', () => {

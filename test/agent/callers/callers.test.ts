@@ -218,56 +218,42 @@ describe('an allowance', () => {
   })
 })
 
+type Ask = readonly ['take' | 'owe' | 'wait for', amount: bigint, at: number] | readonly ['give', amount: bigint]
+
+/** What each step answers, of those that answer. */
+function answersOf(bucket: Bucket, asks: readonly Ask[]): readonly (boolean | number)[] {
+  return asks.flatMap((ask): (boolean | number)[] => {
+    if (ask[0] === 'take') return [bucket.take(ask[1], ask[2])]
+    if (ask[0] === 'wait for') return [bucket.waitFor(ask[1], ask[2])]
+    if (ask[0] === 'owe') bucket.owe(ask[1], ask[2])
+    else bucket.give(ask[1])
+    return []
+  })
+}
+
 describe('an allowance that is asked at an exact moment', () => {
-  it.each<[string, (bucket: Bucket) => unknown, unknown]>([
-    ['gives all that it holds, and no more', (bucket) => [bucket.take(10n, 0), bucket.take(1n, 0)], [true, false]],
-    ['refuses more than it can ever hold', (bucket) => bucket.take(11n, 1_000_000), false],
-    ['holds no more after a long time', (bucket) => [bucket.take(10n, 5_000), bucket.take(1n, 5_000)], [true, false]],
-    ['takes nothing where it refuses', (bucket) => [bucket.take(11n, 0), bucket.take(10n, 0)], [false, true]],
-    [
-      'fills with the time',
-      (bucket) => [bucket.take(10n, 0), bucket.take(5n, 499), bucket.take(5n, 500)],
-      [true, false, true],
-    ],
-    [
-      'holds what was given back',
-      (bucket) => [bucket.take(10n, 0), bucket.give(3n), bucket.take(4n, 0), bucket.take(3n, 0)],
-      [true, undefined, false, true],
-    ],
-    [
-      'holds no more than its capacity when given back',
-      (bucket) => [bucket.give(3n), bucket.take(11n, 0)],
-      [undefined, false],
-    ],
-    [
-      'owes beyond what it holds',
-      (bucket) => [bucket.owe(15n, 0), bucket.take(1n, 500), bucket.take(1n, 600)],
-      [undefined, false, true],
-    ],
-    [
-      'fills before it owes',
-      (bucket) => [bucket.owe(5n, 1_000), bucket.take(6n, 1_000), bucket.take(5n, 1_000)],
-      [undefined, false, true],
-    ],
-    ['is there at once where it holds enough', (bucket) => bucket.waitFor(10n, 0), 0],
-    [
-      'says how long to wait, to the next whole millisecond',
-      (bucket) => [bucket.take(10n, 0), bucket.waitFor(1n, 0)],
-      [true, 100],
-    ],
-    ['counts the time that has passed', (bucket) => [bucket.take(10n, 0), bucket.waitFor(1n, 40)], [true, 60]],
-    [
-      'takes no notice of a clock that goes back',
-      (bucket) => [bucket.take(10n, 900), bucket.take(1n, 0)],
-      [true, false],
-    ],
+  const take = (amount: bigint, at = 0): Ask => ['take', amount, at]
+  it.each<[string, readonly Ask[], readonly (boolean | number)[]]>([
+    ['gives all that it holds, and no more', [take(10n), take(1n)], [true, false]],
+    ['refuses more than it can ever hold', [take(11n, 1_000_000)], [false]],
+    ['holds no more after a long time', [take(10n, 5_000), take(1n, 5_000)], [true, false]],
+    ['takes nothing where it refuses', [take(11n), take(10n)], [false, true]],
+    ['fills with the time', [take(10n), take(5n, 499), take(5n, 500)], [true, false, true]],
+    ['holds what was given back', [take(10n), ['give', 3n], take(4n), take(3n)], [true, false, true]],
+    ['holds no more than its capacity when given back', [['give', 3n], take(11n)], [false]],
+    ['owes beyond what it holds', [['owe', 15n, 0], take(1n, 500), take(1n, 600)], [false, true]],
+    ['fills before it owes', [['owe', 5n, 1_000], take(6n, 1_000), take(5n, 1_000)], [false, true]],
+    ['is there at once where it holds enough', [['wait for', 10n, 0]], [0]],
+    ['says how long to wait, to the next whole millisecond', [take(10n), ['wait for', 1n, 0]], [true, 100]],
+    ['counts the time that has passed', [take(10n), ['wait for', 1n, 40]], [true, 60]],
+    ['takes no notice of a clock that goes back', [take(10n, 900), take(1n)], [true, false]],
     [
       'loses nothing to fractions of a millisecond',
-      (bucket) => [bucket.take(10n, 0.9), bucket.take(1n, 99.9), bucket.take(1n, 100)],
+      [take(10n, 0.9), take(1n, 99.9), take(1n, 100)],
       [true, false, true],
     ],
-  ])('%s', (_name, ask, expected) => {
-    expect(ask(new Bucket(10n, 1_000, 0))).toEqual(expected)
+  ])('%s', (_name, asks, expected) => {
+    expect(answersOf(new Bucket(10n, 1_000, 0), asks)).toEqual(expected)
   })
 
   it('that holds nothing never gives, and names no time', () => {
