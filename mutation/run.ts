@@ -1,11 +1,11 @@
 // `npm run mutation`: runs Stryker on each area, or on those that are named, and writes docs/mutation-testing.md.
+import { spawnSync } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
-import { Stryker } from '@stryker-mutator/core'
 import { format, resolveConfig } from 'prettier'
 import { AREAS, type Area, areaNamed } from './areas.ts'
 import { page } from './page.ts'
-import { percent, reportPath, scoreOf } from './report.ts'
+import { percent, scoreOf } from './report.ts'
 
 const PAGE = 'docs/mutation-testing.md'
 
@@ -23,34 +23,23 @@ const { values, positionals } = parseArgs({
   },
 })
 
-async function test(area: Area): Promise<void> {
-  process.env['TALLYGATE_MUTATION_AREA'] = area.name
-  const isPart = values.file.length > 0
-  const directory = `.tallygate/mutation/${isPart ? 'part' : area.name}`
-  await new Stryker({
-    mutate: [...(isPart ? values.file : area.mutate)],
-    testRunner: 'vitest',
-    vitest: { configFile: 'mutation/vitest.config.ts', related: false, pool: 'threads' },
-    plugins: [import.meta.resolve('@stryker-mutator/vitest-runner'), './mutation/ignore-error-text.ts'],
-    ignorers: ['error-text'],
-    coverageAnalysis: 'perTest',
-    // A mutant in a constant of a module would need every test of the area.
-    ignoreStatic: true,
-    incremental: !isPart,
-    incrementalFile: `${directory}/incremental.json`,
-    force: values.force,
-    reporters: isPart ? ['json', 'clear-text'] : ['json', 'progress-append-only'],
-    clearTextReporter: { allowColor: false, logTests: false, reportTests: false, reportScoreTable: false },
-    jsonReporter: { fileName: isPart ? `${directory}/report.json` : reportPath(area) },
-    tempDirName: '.tallygate/stryker',
-    ignorePatterns: ['.tallygate', 'dist'],
-    concurrency: Number(values.concurrency),
-    timeoutMS: 5_000,
-  }).runMutationTest()
+function test(area: Area): void {
+  const { status, error } = spawnSync('stryker', ['run', 'mutation/stryker.config.ts'], {
+    stdio: 'inherit',
+    env: {
+      ...process.env,
+      TALLYGATE_MUTATION_AREA: area.name,
+      TALLYGATE_MUTATION_CONCURRENCY: values.concurrency,
+      TALLYGATE_MUTATION_FILES: values.file.join(','),
+      TALLYGATE_MUTATION_FORCE: values.force ? '1' : '0',
+    },
+  })
+  if (error !== undefined) throw error
+  if (status !== 0) process.exit(status ?? 1)
 }
 
 const areas = positionals.length === 0 ? AREAS : positionals.map(areaNamed)
-if (!values['page-only']) for (const area of areas) await test(area)
+if (!values['page-only']) for (const area of areas) test(area)
 if (values.file.length === 0) {
   const scores = AREAS.flatMap((area) => scoreOf(area) ?? [])
   await writeFile(PAGE, await format(page(scores), { ...(await resolveConfig(PAGE)), filepath: PAGE }))
