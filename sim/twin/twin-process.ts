@@ -17,5 +17,6 @@ export interface TwinProcess {
   readonly terms: EdgeTerms
   readonly defects: Pick<TwinDefects, 'attach' | 'sync'>
   readonly now: () => number
+  readonly trustsClock: () => boolean
   readonly newId: () => string
 }

@@ -32,13 +32,15 @@ import { openSqliteStore } from './adapters/sqlite/store.ts'
 import { makeDurableDirectory } from './adapters/system/durable-directory.ts'
 import { readLastBackup } from './adapters/system/last-backup.ts'
 import { systemTimers } from './adapters/system/timers.ts'
+import { bootClock } from './adapters/system/boot-clock.ts'
 import { Authenticator } from './app/authenticate.ts'
+import { CLOCK_LOOK_EVERY_MS, ClockGuard, type Clocks, type PausedBy } from './app/clock-guard.ts'
 import { takeNextKey } from './app/edge/change-device-key.ts'
 import { claimSigningKey } from './app/edge/claim-signing-key.ts'
 import { type KeyRing, LiveKeyRing } from './app/edge/key-ring.ts'
 import { registerFirstKey } from './app/first-administration-key.ts'
 import { beginLearning, endLearning } from './app/edge/learning.ts'
-import { settleNextSilent } from './app/edge/settle-silent.ts'
+import { type SettleSilent, settleNextSilent } from './app/edge/settle-silent.ts'
 import { Policies } from './app/load-policy.ts'
 import { carryOnCalendar, changeSharedRules } from './app/raise-policy.ts'
 import { type Timers, repeat } from './app/repeat.ts'
@@ -54,6 +56,8 @@ export interface Overrides {
   readonly log?: Logger
   /** POSIX ms. */
   readonly now?: () => number
+  /** Default: `now`, where that is given, or the machine's. */
+  readonly boot?: Omit<Clocks, 'now'>
   readonly newId?: () => string
   readonly timers?: Timers
   /** Hears of answers that their operation does not declare, where the settings ask to check. Default: the log. */
@@ -138,8 +142,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     totalsTimeoutMs: TOTALS_TIMEOUT_MS,
     // Of PostgreSQL, whoever runs it makes the backups.
     lastBackupAt: () => (settings.db === null ? (readLastBackup(directory)?.at ?? null) : null),
+    paused: () => paused(),
   })
   const store = watchStore(unwatched, metrics, () => performance.now())
+  const boot = overrides.boot ?? (overrides.now === undefined ? bootClock() : { bootId: '', sinceBoot: now })
+  const clock = new ClockGuard({ store, clocks: { now, ...boot }, log, settleAfterMs: () => settings.edge.settleAfter })
+  const trustsClock = (): boolean => clock.isTrusted()
+  await clock.look()
   const administrationKeyFile = join(directory, 'administration-key.pem')
   await giveFirstKey(store, administrationKeyFile, log, now())
 
@@ -175,7 +184,11 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     onWrongAnswer: settings.http.checkAnswers ? (overrides.onWrongAnswer ?? (() => undefined)) : null,
   })
   countRequests(http, metrics)
-  registerHealth(http, () => store.read((reader) => reader.keys.countAdministration()))
+  registerHealth(
+    http,
+    () => store.read((reader) => reader.keys.countAdministration()),
+    () => paused(),
+  )
   const { trialInterval } = settings.sessions
   const sessionIntervalMs = trialInterval === 0 ? null : trialInterval
   const service = {
@@ -186,12 +199,37 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     keyDelayMs: settings.keys.delay,
     tenantId: settings.usage.tenantId,
     sessionIntervalMs,
+    trustsClock,
   }
   const serviceOperations = watchDecisions(serviceRoutes(service), (version, code) => metrics.decision(version, code))
   const slots = new Slots(settings.http.requestsPerKeyMax)
   registerRoutes(http, prefix, { authenticator, slots, now }, serviceOperations)
   const terms = termsOf(settings.edge, sessionIntervalMs)
   const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
+  let isSettlementPaused = false
+  const settlement: SettleSilent = {
+    store,
+    policies,
+    now,
+    get afterMs() {
+      return settings.edge.settleAfter
+    },
+    get as() {
+      return settings.edge.settleAs === 'charge' ? 'CHARGED' : 'RELEASED'
+    },
+    get percentMax() {
+      return settings.edge.settlePercentMax
+    },
+    onPaused: (paused) => {
+      if (paused && !isSettlementPaused)
+        log.warn({ code: 'SETTLEMENT_TOO_LARGE' }, 'settlement waits for an administrator')
+      isSettlementPaused = paused
+    },
+  }
+  const paused = (): readonly PausedBy[] => [
+    ...(clock.doubt === null ? [] : [clock.doubt.code]),
+    ...(isSettlementPaused ? (['SETTLEMENT_TOO_LARGE'] as const) : []),
+  ]
   const edgeOperations = registerEdge(http, prefix, {
     version: softwareVersion(),
     store,
@@ -216,6 +254,8 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
       log.warn({ code: 'STORE_RESTORED', deviceId, instances }, 'the store comes from a backup: the twin is learning')
     },
     sessions: service,
+    trustsClock,
+    sweeps: { clock, settlement },
   })
 
   registerDocs(http, prefix, { service: serviceOperations, edge: edgeOperations })
@@ -236,17 +276,15 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     clearInterval(reap)
   })
 
-  const sweep = (): Promise<boolean> => sweepNextSession({ store, policies, newId, sessionIntervalMs }, now())
+  const sweep = (): Promise<boolean> => sweepNextSession(service, now())
   const carryOn = (): Promise<boolean> => store.transaction((tx) => carryOnCalendar(tx, now()))
-  const settle = (): Promise<boolean> =>
-    settleNextSilent({
-      store,
-      policies,
-      now,
-      afterMs: settings.edge.settleAfter,
-      as: settings.edge.settleAs === 'charge' ? 'CHARGED' : 'RELEASED',
-    })
+  const settle = async (): Promise<boolean> => trustsClock() && settleNextSilent(settlement)
+  const look = async (): Promise<false> => {
+    await clock.look()
+    return false
+  }
   for (const repetition of [
+    repeat(timers, CLOCK_LOOK_EVERY_MS, look, log, 'the clocks were not compared'),
     repeat(timers, SETTLE_EVERY_MS, () => endLearning(store), log, 'learning was not ended'),
     repeat(timers, SETTLE_EVERY_MS, settle, log, 'a silent device was not settled'),
     repeat(timers, settings.sessions.sweepEvery, sweep, log, 'a session was not moved on'),

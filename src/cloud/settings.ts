@@ -190,6 +190,13 @@ const options = {
       help: 'How it is settled: "charge" counts it as used until the device says otherwise; "release" gives it back to the pool, at the risk that the device has used it: then more may be used than was sold.',
       default: 'charge',
     }),
+    settlePercentMax: integer({
+      reloadable: true,
+      help: 'Percent of the devices that may be settled within 24 hours, at least one; when more are due, settlement waits until an administrator confirms it. 100: no limit.',
+      default: 25,
+      min: 1,
+      max: 100,
+    }),
     attachesMax: integer({
       reloadable: true,
       help: 'How often a device may attach within an hour: two devices with one identity fence each other with each attach.',

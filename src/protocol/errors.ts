@@ -606,6 +606,44 @@ export const ERRORS = catalogue({
     http: 409,
     retry: 'later',
   },
+  CLOCK_JUMPED: {
+    meaning:
+      'The wall clock of a twin has jumped by more than 5 minutes against the time since boot. Its sweeps are paused.',
+    remedy:
+      'Set the clock right; the sweeps go on by themselves. If the clock is right now, run `tallygate sweeps confirm clock`.',
+    http: 503,
+    retry: 'later',
+  },
+  CLOCK_BEHIND_RECORD: {
+    meaning: 'The wall clock of a twin that was started is before the newest time in its store. Its sweeps are paused.',
+    remedy:
+      'Set the clock right; the sweeps go on by themselves. If the clock is right now, run `tallygate sweeps confirm clock`.',
+    http: 503,
+    retry: 'later',
+  },
+  CLOCK_AHEAD_OF_RECORD: {
+    meaning:
+      'The wall clock of a twin that was started is more than 7 days, or half of edge.settle_after, after the newest time in its store. Its sweeps are paused.',
+    remedy:
+      'If the twin was off for so long, or its store comes from an old backup, run `tallygate sweeps confirm clock`. Otherwise set the clock right and start the twin again.',
+    http: 503,
+    retry: 'later',
+  },
+  CLOCK_DIFFERS_FROM_DATABASE: {
+    meaning:
+      'The wall clocks of a twin and of its database differ by more than 5 minutes. The sweeps of this twin are paused.',
+    remedy: 'Set both clocks right, for example by NTP; the sweeps go on by themselves.',
+    http: 503,
+    retry: 'later',
+  },
+  SETTLEMENT_TOO_LARGE: {
+    meaning:
+      'More devices have been silent for so long that they are to be settled than edge.settle_percent_max allows. None of them is settled.',
+    remedy:
+      'Find out why so many devices are silent. To settle those that are due now, run `tallygate sweeps confirm settlement`.',
+    http: 503,
+    retry: 'later',
+  },
   CLOUD_BEHIND: {
     meaning: 'The cloud has forgotten segments that it had acknowledged: it was restored from a backup.',
     remedy: 'The device sends them again; what it has not kept must be recovered from the backups of the cloud.',

@@ -85,6 +85,9 @@ export class Twin implements AsyncDisposable {
   #clientKey = ''
   /** POSIX ms. Tests set it. */
   now = START
+  /** How far the wall clock of the twin, and of who calls it, is ahead of the time that has passed, ms. */
+  clockAheadMs = 0
+  bootId = 'first'
 
   constructor(directory: string, settings: CloudSettings, log: Logger) {
     this.directory = directory
@@ -97,6 +100,10 @@ export class Twin implements AsyncDisposable {
     return this.#wrongAnswers
   }
 
+  get wall(): number {
+    return this.now + this.clockAheadMs
+  }
+
   get cloud(): Cloud {
     if (this.#cloud === undefined) throw new Error('the twin is not running')
     return this.#cloud
@@ -106,7 +113,8 @@ export class Twin implements AsyncDisposable {
   async start(change: SettingsChange = (settings) => settings): Promise<void> {
     this.#timers = new HandTimers()
     this.#cloud = await startCloud(change(this.settings), {
-      now: () => this.now,
+      now: () => this.wall,
+      boot: { bootId: this.bootId, sinceBoot: () => this.now },
       timers: this.#timers,
       log: this.#log,
       onWrongAnswer: (error) => this.#wrongAnswers.push(error),
@@ -141,7 +149,7 @@ export class Twin implements AsyncDisposable {
       privateKey: this.#administrationKey,
       instanceIds: [],
       issuer: 'tests',
-      now: this.now,
+      now: this.wall,
       lifetimeMs: HOUR,
     })
   }
@@ -161,7 +169,7 @@ export class Twin implements AsyncDisposable {
       keyId: 'client',
       instanceIds,
       issuer: 'tests',
-      now: this.now,
+      now: this.wall,
       lifetimeMs: HOUR,
     })
   }

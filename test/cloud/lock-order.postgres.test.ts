@@ -84,6 +84,7 @@ describe('two nodes that lock whatever there is to lock', () => {
       policies: node.policies,
       newId: randomUUID,
       sessionIntervalMs: 3_600_000,
+      trustsClock: () => true,
     })
     const inSession = async (node: Twin, who: number): Promise<void> => {
       const parts = partsOf(node)
@@ -109,6 +110,7 @@ describe('two nodes that lock whatever there is to lock', () => {
                 now: () => time,
                 terms: node.terms,
                 policies: node.policies,
+                trustsClock: () => true,
                 heartbeat: (tx, { id: deviceId }, at, locked) => heartbeatOfDevice(tx, deviceId, at, locked),
               },
               await node.device(id),

@@ -15,7 +15,13 @@ const text = (path: string): string => readFileSync(new URL(`../../deploy/${path
 /** Names of all series, those of histograms included. */
 async function told(): Promise<ReadonlySet<string>> {
   const totals = async () => ({ sessions: new Map(), outbox: 0, tokensOnDevices: 0n }) as never
-  const cloud = await new Metrics({ version: '1', totals, totalsTimeoutMs: 1_000, lastBackupAt: () => 1 }).text()
+  const cloud = await new Metrics({
+    version: '1',
+    totals,
+    totalsTimeoutMs: 1_000,
+    lastBackupAt: () => 1,
+    paused: () => [],
+  }).text()
   const agent = metricsText(reportWith(), { ready: true, checks: [] })
   const series = new Set<string>()
   for (const [name, { type }] of [...parsePrometheusText(cloud), ...parsePrometheusText(agent)]) {

@@ -17,6 +17,9 @@ const PERIODS_AHEAD: Readonly<Record<Frequency, number>> = { DAILY: 62, WEEKLY: 
 
 const DAY_MS = 86_400_000
 
+/** So far back from its issue a policy lists periods at least: the one before the current. */
+export const LISTED_BACK_MS = DAY_MS
+
 /** The instant `steps` whole periods after the anchor. */
 export function boundary(frequency: Frequency, anchor: number, steps: number): number {
   switch (frequency) {

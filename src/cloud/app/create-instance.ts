@@ -11,7 +11,13 @@ export async function createInstance(
     const defaultInstance = (await tx.instances.defaultOf(order.accountId)) === undefined
     const instance: Instance = { ...order, defaultInstance, created: now, modified: now }
     await tx.instances.insert(instance)
-    await tx.policyRevisions.insert({ instanceId: order.id, revision: 1, raisedAt: now, calendarDue: null })
+    await tx.policyRevisions.insert({
+      instanceId: order.id,
+      revision: 1,
+      raisedAt: now,
+      listedAt: now,
+      calendarDue: null,
+    })
     await tx.outbox.append([{ kind: 'policy', instanceId: order.id, revision: 1 }], now)
     return instance
   })

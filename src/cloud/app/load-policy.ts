@@ -8,7 +8,7 @@ import type { Micro } from '../../core/amount.ts'
 import { type CompiledPolicy, compilePolicy } from '../../core/compile.ts'
 import type { LineItem, Policy, RateTable } from '../../core/policy.ts'
 import { lineItemOf } from './line-item-terms.ts'
-import { raisePolicy } from './raise-policy.ts'
+import { mustBeRaised, raisePolicy } from './raise-policy.ts'
 import type { PolicyRevision, RateTableRecord } from './records.ts'
 import type { Reader, Transaction } from './store.ts'
 
@@ -16,6 +16,7 @@ export interface LoadedPolicy {
   readonly revision: number
   /** When its calendars must be carried on; null: never. */
   readonly calendarDue: number | null
+  readonly raisedAt: number
   /** The customer account that owns the instance. */
   readonly accountId: string
   readonly policy: Policy
@@ -61,13 +62,13 @@ export class Policies {
     // Found out before anything is locked: of two that share the rules and both want them alone, neither could go on.
     const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
     if (known === undefined) return undefined
-    if (!isDue(known, now)) {
+    if (!mustBeRaised(known, now)) {
       const held = await tx.policyRevisions.hold(instanceId, [...likely])
       return held === undefined ? undefined : this.at(tx, held)
     }
     const locked = await tx.policyRevisions.lock(instanceId)
     if (locked === undefined) return undefined
-    if (!isDue(locked, now)) return this.at(tx, locked)
+    if (!mustBeRaised(locked, now)) return this.at(tx, locked)
     const loaded = await this.#load(tx, await raisePolicy(tx, locked, now))
     const mine = this.#raised.get(tx) ?? new Map<string, LoadedPolicy>()
     this.#raised.set(tx, mine.set(instanceId, loaded))
@@ -108,6 +109,7 @@ export class Policies {
     return {
       revision: revision.revision,
       calendarDue: revision.calendarDue,
+      raisedAt: revision.raisedAt,
       accountId: instance.accountId,
       policy,
       compiled: compilePolicy(policy),
@@ -115,10 +117,6 @@ export class Policies {
       cloudReserves: new Map(reserves.map(({ lineItemId, tokens }) => [lineItemId, tokens])),
     }
   }
-}
-
-function isDue({ calendarDue }: Pick<PolicyRevision, 'calendarDue'>, now: number): boolean {
-  return calendarDue !== null && calendarDue <= now
 }
 
 async function assemblePolicy(

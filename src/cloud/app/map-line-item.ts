@@ -24,7 +24,7 @@ export async function mapLineItem(store: Store, instanceId: string, body: LineIt
     const isNew = stored?.deleted !== null
     const problem = stateProblem(isNew ? undefined : stored, body)
     if (problem !== undefined) return { outcome: 'REFUSED', problems: [problem] }
-    const record = recordOf(instanceId, body, stored, revision.raisedAt, now)
+    const record = recordOf(instanceId, body, stored, revision.listedAt, now)
     if (stored === undefined) await tx.lineItems.insert(record)
     else await tx.lineItems.update(record)
     await retargetAccounts(tx, record, now)

@@ -4,7 +4,7 @@
  */
 import { TOLERANCE_MS } from '../../core/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
-import { limitPeriods, lineItemPeriods } from './calendar.ts'
+import { LISTED_BACK_MS, limitPeriods, lineItemPeriods } from './calendar.ts'
 import type { ConsumptionLimitRecord, LineItemRecord, PolicyRevision } from './records.ts'
 import type { Transaction } from './store.ts'
 
@@ -64,13 +64,14 @@ export async function passForgottenRevisions(
 /** The revision must be locked, and what it stands for written. */
 export async function raisePolicy(tx: Transaction, before: PolicyRevision, now: number): Promise<PolicyRevision> {
   const { instanceId } = before
-  const raisedAt = Math.max(now, before.raisedAt)
+  const raisedAt = isAhead(before, now) ? now : Math.max(now, before.raisedAt)
   const lineItems = await tx.lineItems.list(instanceId)
   const limits = await tx.consumptionLimits.list(instanceId)
   const raised: PolicyRevision = {
     instanceId,
     revision: before.revision + 1,
     raisedAt,
+    listedAt: Math.max(before.listedAt, raisedAt),
     calendarDue: calendarDue(lineItems, limits, raisedAt),
   }
   await tx.policyRevisions.save(raised)
@@ -79,15 +80,27 @@ export async function raisePolicy(tx: Transaction, before: PolicyRevision, now: 
 }
 
 /**
- * Raises the revision of one instance whose listed periods are half over. Returns whether there was one: call again until
+ * Raises the revision of one instance whose listed periods are half over, or lie ahead. Returns whether there was one: call again until
  * there is none.
  */
 export async function carryOnCalendar(tx: Transaction, now: number): Promise<boolean> {
-  const [instanceId] = await tx.policyRevisions.calendarDue(now, 1)
+  const [instanceId] = await tx.policyRevisions.calendarDue(now, now + LISTED_BACK_MS, 1)
   if (instanceId === undefined) return false
   const revision = await lockRules(tx, instanceId)
-  if (revision.calendarDue !== null && revision.calendarDue <= now) await raisePolicy(tx, revision, now)
+  if (mustBeRaised(revision, now)) await raisePolicy(tx, revision, now)
   return true
+}
+
+/**
+ * Whether the calendars of a policy must be carried on, or were listed by a clock that was ahead: then they may not reach back
+ * to the present, nor the rate tables.
+ */
+export function mustBeRaised(revision: Pick<PolicyRevision, 'calendarDue' | 'raisedAt'>, now: number): boolean {
+  return (revision.calendarDue !== null && revision.calendarDue <= now) || isAhead(revision, now)
+}
+
+function isAhead({ raisedAt }: Pick<PolicyRevision, 'raisedAt'>, now: number): boolean {
+  return now < raisedAt - LISTED_BACK_MS
 }
 
 /** When the calendars in the policy of an instance must be carried on, for a policy issued at `at`; null: never. */

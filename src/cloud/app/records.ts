@@ -171,7 +171,10 @@ export type UsageSource =
 export interface PolicyRevision {
   readonly instanceId: string
   readonly revision: number
+  /** When the rules were raised last: their calendars are listed from there. */
   readonly raisedAt: number
+  /** The latest instant from which calendars were ever listed: their numbers are taken. Later than `raisedAt` where the clock went back. */
+  readonly listedAt: number
   /** When the calendar in the policy must be carried on, which raises the revision; null: never. */
   readonly calendarDue: number | null
 }

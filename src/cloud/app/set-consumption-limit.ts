@@ -44,7 +44,7 @@ export async function setConsumptionLimit(
 ): Promise<ConsumptionLimitTerms> {
   if (terms.nextReset <= now) throw new CodedError('BAD_REQUEST', 'body.nextReset: must be in the future')
   return store.transaction((tx) =>
-    changeRules(tx, instanceId, now, async ({ raisedAt }) => {
+    changeRules(tx, instanceId, now, async ({ listedAt }) => {
       const record = await requireLineItem(tx, instanceId, lineItemId)
       const stored = await tx.consumptionLimits.get(instanceId, lineItemId)
       const continues =
@@ -59,7 +59,7 @@ export async function setConsumptionLimit(
               instanceId,
               lineItemId,
               ...terms,
-              first: stored === undefined ? 0 : unlistedLimitPeriod(stored, raisedAt),
+              first: stored === undefined ? 0 : unlistedLimitPeriod(stored, listedAt),
             },
       )
       await retargetAccounts(tx, record, now)

@@ -15,6 +15,7 @@ import type { AccountId } from '../../core/account.ts'
 import type { Action } from '../../core/policy.ts'
 import type { Session } from '../../core/session.ts'
 import type { SessionOrder } from '../../protocol/edge/sessions.ts'
+import type { ClockRecord } from './clock-guard.ts'
 import type { EdgeReader, EdgeTransaction } from './edge/store.ts'
 import type {
   ConditionNode,
@@ -63,6 +64,7 @@ export interface Reader {
   readonly policyRevisions: PolicyRevisionReader
   readonly sessions: SessionReader
   readonly edge: EdgeReader
+  readonly sweeps: SweepReader
   readonly totals: TotalsReader
 }
 
@@ -129,7 +131,7 @@ export interface Transaction extends Reader {
     lock(instanceId: string): Promise<PolicyRevision | undefined>
     /** Takes the right to change the rules of all instances: for changes of what all of them share. */
     lockAll(): Promise<void>
-    /** Raises each revision by one, after `lockAll`. `raisedAt` becomes `now` where that is later. */
+    /** Raises each revision by one, after `lockAll`. `raisedAt` and `listedAt` become `now` where that is later. */
     raiseAll(now: number): Promise<void>
     /** Revision 1 of an instance. */
     insert(revision: PolicyRevision): Promise<void>
@@ -164,6 +166,20 @@ export interface Transaction extends Reader {
     remove(ids: readonly bigint[]): Promise<void>
   }
   readonly edge: EdgeTransaction
+  readonly sweeps: SweepReader & {
+    /** The clock of the database, POSIX ms; null where it is that of this process. */
+    databaseTime(): Promise<number | null>
+    noteClock(record: ClockRecord): Promise<void>
+    /** Incarnations that were silent since before this instant may be settled, however many they are. */
+    confirmSettlement(quietBefore: number): Promise<void>
+  }
+}
+
+export interface SweepReader {
+  /** Undefined before a node has first looked at its clock. */
+  clockRecord(): Promise<ClockRecord | undefined>
+  /** Null: nothing was confirmed. */
+  settlementConfirmed(): Promise<number | null>
 }
 
 export interface InstanceReader {
@@ -260,8 +276,8 @@ export interface NumberedUsage {
 
 export interface PolicyRevisionReader {
   get(instanceId: string): Promise<PolicyRevision | undefined>
-  /** Instances whose calendar must be carried on. */
-  calendarDue(now: number, limit: number): Promise<readonly string[]>
+  /** Instances whose calendar must be carried on, and those whose policy was raised after the other instant. */
+  calendarDue(now: number, raisedAfter: number, limit: number): Promise<readonly string[]>
 }
 
 export interface SessionReader {

@@ -90,6 +90,33 @@ export const deviceList = z
   .meta({ id: 'DeviceList', description: '`next` is 0 on the last page.' })
 export type DeviceListWire = z.input<typeof deviceList>
 
+/** What pauses work of the twin that cannot be undone; null: nothing does. `aheadMs`: the wall clock less the time that was expected. */
+const clockDoubt = z
+  .strictObject({
+    code: z.enum(['CLOCK_JUMPED', 'CLOCK_BEHIND_RECORD', 'CLOCK_AHEAD_OF_RECORD', 'CLOCK_DIFFERS_FROM_DATABASE']),
+    aheadMs: z.int(),
+  })
+  .meta({ id: 'ClockDoubt' })
+
+const settlementState = z.strictObject({
+  /** More devices are due than may be settled without an administrator. */
+  paused: z.boolean(),
+  /** Devices that have been silent for so long that they would be settled. */
+  due: z.int().min(0),
+  /** Devices settled within the last 24 hours. */
+  settled: z.int().min(0),
+  /** Devices that may be settled within 24 hours, at most. */
+  allowed: z.int().min(0),
+})
+export type SettlementStateWire = z.input<typeof settlementState>
+
+/** `GET .../edge/api/v1/sweeps`: what this node knows of its clock, and how settlement stands. */
+export const sweepState = z
+  .strictObject({ now: instant, clock: clockDoubt.nullable(), settlement: settlementState })
+  .meta({ id: 'SweepState' })
+export type SweepState = z.infer<typeof sweepState>
+export type SweepStateWire = z.input<typeof sweepState>
+
 /** `GET .../edge/api/v1/audit?deviceId=&before=&size=`: newest first; `next` null means no more. */
 export const auditList = z
   .strictObject({
@@ -113,6 +140,8 @@ export const auditList = z
           'UNLOCK_SESSION',
           'TERMINATE_SESSION',
           'NOTICE_RESTORE',
+          'CONFIRM_CLOCK',
+          'CONFIRM_SETTLEMENT',
         ]),
         deviceId: uuid.nullable(),
         sessionId: uuid.nullable(),

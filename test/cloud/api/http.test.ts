@@ -424,7 +424,11 @@ describe('the server', () => {
       tls: null,
       onWrongAnswer: null,
     })
-    registerHealth(server.http, async () => undefined)
+    registerHealth(
+      server.http,
+      async () => undefined,
+      () => [],
+    )
     expect((await server.http.inject('/readyz')).statusCode).toBe(200)
     server.stopAccepting()
     const refused = await server.http.inject('/readyz')
@@ -445,7 +449,11 @@ describe('the server', () => {
       onWrongAnswer: null,
     })
     let code: ErrorCode = 'DATABASE_UNREACHABLE'
-    registerHealth(http, () => Promise.reject(new CodedError(code, 'postgres://user@db.internal/x: /var/lib/x')))
+    registerHealth(
+      http,
+      () => Promise.reject(new CodedError(code, 'postgres://user@db.internal/x: /var/lib/x')),
+      () => [],
+    )
     for (const each of ['DATABASE_REFUSED', 'DATABASE_CORRUPT', 'NOT_RECORDED', 'STATE_UNWRITABLE'] as const) {
       code = each
       const { body, statusCode } = await http.inject('/readyz')
@@ -466,7 +474,11 @@ describe('the server', () => {
       onWrongAnswer: null,
     }
     const { http } = createServer(options)
-    registerHealth(http, () => Promise.reject(new Error('the disk is gone')))
+    registerHealth(
+      http,
+      () => Promise.reject(new Error('the disk is gone')),
+      () => [],
+    )
     const answer = await http.inject('/readyz')
     expect([answer.statusCode, answer.body.includes('disk')]).toEqual([500, false])
     expect((await http.inject('/healthz')).statusCode).toBe(200)

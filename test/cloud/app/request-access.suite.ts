@@ -383,7 +383,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
                 if (limited) await limit(id, whole)
                 const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
                 const desk = new AccessDesk(store, policies, setImmediate)
-                const parts = { store, policies, newId: randomUUID, sessionIntervalMs: null }
+                const parts = { store, policies, newId: randomUUID, sessionIntervalMs: null, trustsClock: () => true }
                 await Promise.all(
                   list.map(async ({ counts: [count = '1', ...more], inSession }, who) => {
                     const order = orderOf(id, { who: who % 2, count, more }, rate)

@@ -69,7 +69,7 @@ export class EdgeClient {
   }
 
   async token(change: TokenChange = {}): Promise<string> {
-    const { now } = this.twin
+    const now = this.twin.wall
     const signer = change.signer ?? this.keys.signer
     const cnf = { jwk: { kid: change.kid ?? this.keys.signer.keyId, kty: change.kty ?? 'CLIENT' } }
     return new SignJWT({ cnf, aud: [...(change.audience ?? [this.instanceId])] })

@@ -85,7 +85,13 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
 
     it('takes proofs of a device that keeps a session open', async () => {
       const device = await TestDevice.join(twin)
-      const parts = { store: twin.store, policies: twin.policies, newId: randomUUID, sessionIntervalMs: null }
+      const parts = {
+        store: twin.store,
+        policies: twin.policies,
+        newId: randomUUID,
+        sessionIntervalMs: null,
+        trustsClock: () => true,
+      }
       const { id } = await openSession(parts, { instanceId: INSTANCE, deviceId: device.id, opening: null }, twin.time)
       const sealed = await device.seal([want(LINE, 100n)])
       const document = await forgottenAnswer(device, sealed, 100n)

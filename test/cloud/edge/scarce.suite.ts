@@ -1,7 +1,7 @@
 // A pool that has run dry while devices hold what they do not need, for every store.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../src/core/account.ts'
-import { INSTANCE, type Twin } from './twin.ts'
+import { DAY, INSTANCE, type Twin } from './twin.ts'
 import { TestDevice, want } from './test-device.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
@@ -144,6 +144,18 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
       twin.time += 3_600_000
       await rich.sync([want(LINE, 40n)])
       expect(rich.room(LINE)).toBe(33n)
+    })
+
+    it('notifies again when the shortage before was noted by a clock far ahead', async () => {
+      const [needy, rich] = await devicesWith(0n, 100n)
+      twin.time += 31 * DAY
+      await rich.sync()
+      await needy.sync([want(LINE, 0n, 10n)])
+      twin.time -= 31 * DAY
+      await rich.sync()
+      await hints()
+      await needy.sync([want(LINE, 0n, 10n)])
+      expect(await hints()).toHaveLength(1)
     })
 
     it('notifies nobody twice at a time, and nobody for what an idle device would like to hold', async () => {

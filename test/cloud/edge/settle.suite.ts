@@ -2,6 +2,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { actionAccount, lineAccount } from '../../../src/core/account.ts'
 import { accountLedger } from '../../../src/cloud/app/edge/account-ledger.ts'
+import { confirmSettlement, showSettlement } from '../../../src/cloud/app/edge/settle-silent.ts'
 import { DAY, INSTANCE, type Twin } from './twin.ts'
 import { TestDevice, want } from './test-device.ts'
 
@@ -39,6 +40,84 @@ export function settleSuite(name: string, open: () => Promise<Twin>): void {
       if (unreported > 0n) device.charge(charge(unreported))
       return device
     }
+
+    describe('many silent devices', () => {
+      const percentMax = 25
+      const settle = () => twin.settle('CHARGED', 30 * DAY, percentMax)
+      const settledOf = async (devices: readonly TestDevice[]) => {
+        const found = await Promise.all(devices.map((device) => incarnation(device)))
+        return found.filter((each) => each?.settledAt !== null).length
+      }
+      const show = () => showSettlement(twin.settlement('CHARGED', 30 * DAY, percentMax))
+
+      async function fleet(size: number): Promise<TestDevice[]> {
+        const devices: TestDevice[] = []
+        for (let n = 0; n < size; n += 1) {
+          const device = await TestDevice.join(twin)
+          await device.sync([want(LINE, 10n)])
+          devices.push(device)
+        }
+        return devices
+      }
+
+      it('are not settled when they are more than an allowed share, until an administrator confirms it', async () => {
+        const devices = await fleet(8)
+        twin.time += 31 * DAY
+        expect(await settle()).toBe(1)
+        expect(await settledOf(devices)).toBe(0)
+        expect(await show()).toEqual({ paused: true, due: 8, settled: 0, allowed: 2 })
+
+        await confirmSettlement(twin.settlement(), 'administrator')
+        await settle()
+        expect(await settledOf(devices)).toBe(8)
+        expect(await show()).toEqual({ paused: false, due: 0, settled: 8, allowed: 2 })
+        const { records } = await twin.store.read((reader) => reader.edge.audit.list(null, null, 9))
+        expect(records).toMatchObject([{ action: 'CONFIRM_SETTLEMENT', by: 'administrator', at: twin.time }])
+      })
+
+      it('are confirmed as they are due: those that fall silent later need another confirmation', async () => {
+        const gone = await fleet(4)
+        twin.time += DAY
+        const later = await fleet(4)
+        twin.time += 30 * DAY
+        await confirmSettlement(twin.settlement(), 'administrator')
+        await settle()
+        expect([await settledOf(gone), await settledOf(later)]).toEqual([4, 0])
+        twin.time += DAY
+        await settle()
+        expect(await settledOf(later)).toBe(0)
+        expect(await show()).toMatchObject({ paused: true, due: 4 })
+      })
+
+      it('are settled up to the allowed share a day, and one in any case', async () => {
+        const devices = await fleet(8)
+        twin.time += 31 * DAY
+        const [one, two, three, ...others] = devices
+        for (const device of others) await device.sync()
+        await three?.sync()
+        await settle()
+        expect(await settledOf([one!, two!])).toBe(2)
+        twin.time += 30 * DAY - 1
+        for (const device of others) await device.sync()
+        twin.time += 2
+        await settle()
+        expect(await settledOf([three!])).toBe(1)
+        expect(await settledOf(devices)).toBe(3)
+      })
+
+      it('of a small fleet are one at a time', async () => {
+        const [device] = await fleet(1)
+        twin.time += 31 * DAY
+        await settle()
+        expect(await settledOf([device!])).toBe(1)
+        const [one, two] = await fleet(2)
+        twin.time += 29 * DAY
+        await one?.sync()
+        twin.time += 2 * DAY
+        await settle()
+        expect(await settledOf([one!, two!])).toBe(1)
+      })
+    })
 
     describe('a silent device, settled as used', () => {
       it('is fenced, and what it holds counts as used and is shown as presumed', async () => {

@@ -220,6 +220,7 @@ class Simulation {
         now: this.twin.now,
         terms: this.twin.terms,
         policies: this.twin.policies,
+        trustsClock: () => true,
         heartbeat: async () => {
           throw new Error('the power fails')
         },

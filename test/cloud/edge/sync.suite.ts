@@ -315,6 +315,17 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
     })
 
     describe('attaching', () => {
+      it('is not refused for attaches that a clock far ahead has recorded', async () => {
+        twin.terms = { ...twin.terms, attachesMax: 2 }
+        const device = await TestDevice.join(twin)
+        twin.time += 31 * DAY
+        await device.attach()
+        await device.attach()
+        twin.time -= 31 * DAY
+        await device.attach()
+        await expect(device.attach()).rejects.toMatchObject({ code: 'ATTACH_TOO_OFTEN' })
+      })
+
       it('is refused for a while when it happens too often, and the same attempt is answered all the same', async () => {
         twin.terms = { ...twin.terms, attachesMax: 2 }
         const device = await TestDevice.join(twin)

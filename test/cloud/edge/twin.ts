@@ -12,7 +12,7 @@ import { issueEnrollmentToken } from '../../../src/cloud/app/edge/issue-enrollme
 import type { KeyRing } from '../../../src/cloud/app/edge/key-ring.ts'
 import type { Device, Settlement } from '../../../src/cloud/app/edge/records.ts'
 import { holdRules, openPools } from '../../../src/cloud/app/edge/rules-in-force.ts'
-import { settleNextSilent } from '../../../src/cloud/app/edge/settle-silent.ts'
+import { type SettleSilent, settleNextSilent } from '../../../src/cloud/app/edge/settle-silent.ts'
 import { sync } from '../../../src/cloud/app/edge/sync.ts'
 import type { Taken } from '../../../src/cloud/app/edge/taking.ts'
 import type { EdgeTerms } from '../../../src/cloud/app/edge/terms.ts'
@@ -105,7 +105,13 @@ export class Twin implements AsyncDisposable {
         created: START,
         modified: START,
       })
-      await tx.policyRevisions.insert({ instanceId: id, revision: 1, raisedAt: START, calendarDue: null })
+      await tx.policyRevisions.insert({
+        instanceId: id,
+        revision: 1,
+        raisedAt: START,
+        listedAt: START,
+        calendarDue: null,
+      })
     })
   }
 
@@ -187,6 +193,7 @@ export class Twin implements AsyncDisposable {
         now: this.now,
         terms: this.terms,
         policies: this.policies,
+        trustsClock: () => true,
         heartbeat: async (_tx, device) => {
           this.heartbeats.push(device.id)
         },
@@ -200,11 +207,15 @@ export class Twin implements AsyncDisposable {
     )
   }
 
-  /** Settles all that have been silent for so long; how many looks it took. */
-  async settle(as: Settlement = 'CHARGED', afterMs = 30 * DAY): Promise<number> {
+  settlement(as: Settlement = 'CHARGED', afterMs = 30 * DAY, percentMax = 100): SettleSilent {
     const { store, policies, now } = this
+    return { store, policies, now, afterMs, as, percentMax }
+  }
+
+  /** Settles all that have been silent for so long; how many looks it took. */
+  async settle(...terms: Parameters<Twin['settlement']>): Promise<number> {
     let looks = 1
-    while (await settleNextSilent({ store, policies, now, afterMs, as })) looks += 1
+    while (await settleNextSilent(this.settlement(...terms))) looks += 1
     return looks
   }
 

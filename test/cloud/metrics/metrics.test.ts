@@ -151,7 +151,11 @@ describe('the syncs of devices', () => {
     const send = async (document: string) => {
       const known = await store.read((reader) => reader.edge.devices.get(device.id))
       if (known === undefined) throw new Error('the device is known')
-      return sync({ ...parts, onVerdict: (verdict) => verdicts.push(verdict) }, known, document)
+      return sync(
+        { ...parts, trustsClock: () => true, onVerdict: (verdict) => verdicts.push(verdict) },
+        known,
+        document,
+      )
     }
     const { document } = await device.seal()
     await send(document)
@@ -213,6 +217,7 @@ describe('a scrape', () => {
       totals: () => totals.promise,
       totalsTimeoutMs: 1,
       lastBackupAt: () => null,
+      paused: () => [],
     })
     const families = parsePrometheusText(await metrics.text())
     expect(valueOf(families, 'tallygate_store_totals_up')).toBe(0)

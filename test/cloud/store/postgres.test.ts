@@ -116,6 +116,18 @@ describe('on PostgreSQL', () => {
     expect(await exported(exporter, upTo)).toEqual([usage(1)])
   })
 
+  it('tells the clock of the database, whatever that of the node is', async () => {
+    const store = await node()
+    const [row] = await runSql<{ at: string }>(schema.url, `SELECT extract(epoch FROM clock_timestamp()) * 1000 AS at`)
+    const told = await store.transaction((tx) => tx.sweeps.databaseTime())
+    const [later] = await runSql<{ at: string }>(
+      schema.url,
+      `SELECT extract(epoch FROM clock_timestamp()) * 1000 AS at`,
+    )
+    expect(told).toBeGreaterThanOrEqual(Number(row?.at) - 1)
+    expect(told).toBeLessThanOrEqual(Number(later?.at) + 1)
+  })
+
   const charged = async (store: Store): Promise<bigint | undefined> =>
     (await store.read((reader) => reader.accounts.get([ACCOUNT]))).get(ACCOUNT)?.charged
 
@@ -256,7 +268,7 @@ describe('on PostgreSQL', () => {
       const making = nodes[0].transaction(async (tx) => {
         const instance = { id: 'new', shortName: 's', accountId: 'customer', defaultInstance: false }
         await tx.instances.insert({ ...instance, created: 1, modified: 1 })
-        await tx.policyRevisions.insert({ instanceId: 'new', revision: 1, raisedAt: 1, calendarDue: null })
+        await tx.policyRevisions.insert({ instanceId: 'new', revision: 1, raisedAt: 1, listedAt: 1, calendarDue: null })
         await answered(tx)
         made.resolve(undefined)
         await gate.promise

@@ -100,7 +100,13 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       store = await open()
       await store.transaction(async (tx) => {
         await tx.instances.insert(instance(INSTANCE))
-        await tx.policyRevisions.insert({ instanceId: INSTANCE, revision: 1, raisedAt: 5, calendarDue: null })
+        await tx.policyRevisions.insert({
+          instanceId: INSTANCE,
+          revision: 1,
+          raisedAt: 5,
+          listedAt: 5,
+          calendarDue: null,
+        })
       })
     })
     afterEach(() => store.close())
@@ -516,7 +522,7 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
 
     describe('policy revisions', () => {
       it('are held, locked and saved', async () => {
-        const raised = { instanceId: INSTANCE, revision: 2, raisedAt: 8, calendarDue: 100 }
+        const raised = { instanceId: INSTANCE, revision: 2, raisedAt: 8, listedAt: 9, calendarDue: 100 }
         await store.transaction(async (tx) => {
           expect(await tx.policyRevisions.hold(INSTANCE)).toMatchObject({ revision: 1 })
           expect(await tx.policyRevisions.lock(INSTANCE)).toMatchObject({ revision: 1 })
@@ -525,8 +531,10 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         })
         await store.read(async (reader) => {
           expect(await reader.policyRevisions.get(INSTANCE)).toEqual(raised)
-          expect(await reader.policyRevisions.calendarDue(99, 10)).toEqual([])
-          expect(await reader.policyRevisions.calendarDue(100, 10)).toEqual([INSTANCE])
+          expect(await reader.policyRevisions.calendarDue(99, 99, 10)).toEqual([])
+          expect(await reader.policyRevisions.calendarDue(100, 99, 10)).toEqual([INSTANCE])
+          expect(await reader.policyRevisions.calendarDue(1, 7, 10)).toEqual([INSTANCE])
+          expect(await reader.policyRevisions.calendarDue(1, 8, 10)).toEqual([])
         })
       })
 
@@ -556,8 +564,8 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
         let heard = 0
         store.onOutbox(() => (heard += 1))
         const others = [
-          { instanceId: 'a', revision: 7, raisedAt: 10, calendarDue: 100 },
-          { instanceId: 'b', revision: 1, raisedAt: 90, calendarDue: null },
+          { instanceId: 'a', revision: 7, raisedAt: 10, listedAt: 60, calendarDue: 100 },
+          { instanceId: 'b', revision: 1, raisedAt: 90, listedAt: 90, calendarDue: null },
         ]
         await store.transaction(async (tx) => {
           for (const each of others) {
@@ -790,7 +798,31 @@ export function storeSuite(name: string, open: () => Promise<Store>): void {
       expect((await store.read((reader) => reader.accounts.get([account]))).get(account)?.charged).toBe(2n)
     })
 
+    describe('what sweeps go by', () => {
+      it('is one record of the clock and one confirmation, the last of each', async () => {
+        const record = (at: number) => ({ at, sinceBoot: at - 3, bootId: `boot ${at}` })
+        const read = () =>
+          store.read(async ({ sweeps }) => [await sweeps.clockRecord(), await sweeps.settlementConfirmed()])
+        expect(await read()).toEqual([undefined, null])
+        for (const at of [9, 5]) {
+          await store.transaction(async ({ sweeps }) => {
+            await sweeps.noteClock(record(at))
+            await sweeps.confirmSettlement(at)
+          })
+        }
+        expect(await read()).toEqual([record(5), 5])
+      })
+    })
+
     describe('the outbox', () => {
+      it('gives out messages again that were claimed by a clock far ahead', async () => {
+        await store.transaction((tx) => tx.outbox.append([{ kind: 'device', deviceId: 'one', reason: 'sync' }], 5))
+        const claim = (now: number) => store.transaction((tx) => tx.outbox.claim(9, now, now + 100))
+        expect(await claim(1_000_000)).toHaveLength(1)
+        expect(await claim(10)).toHaveLength(1)
+        expect(await claim(10)).toHaveLength(0)
+      })
+
       const policy = (revision: number) => ({ kind: 'policy', instanceId: INSTANCE, revision }) as const
 
       it('gives out a message to one claimant at a time, until it is removed', async () => {

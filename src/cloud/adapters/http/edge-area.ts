@@ -139,6 +139,12 @@ export function edgeErrors({ errors = [], gzip = false }: EdgeRoute): readonly E
   return gzip ? ['MEDIA_TYPE_NOT_SUPPORTED', ...errors] : errors
 }
 
+/** Id of the administration key that an order came with, for the audit. */
+export function keyOf({ principal }: Pick<EdgeCall<unknown, unknown, unknown>, 'principal'>): string {
+  if (principal === null) throw new Error('invariant: an order comes with the token of an administrator')
+  return principal.keyId
+}
+
 function requireAccess(access: EdgeAccess, principal: Principal, params: unknown): void {
   if (access === 'ADMINISTRATION') {
     requireKind(principal, 'ADMINISTRATION')

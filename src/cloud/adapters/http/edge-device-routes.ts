@@ -24,7 +24,7 @@ import { type HoldDevice, holdDevice } from '../../app/edge/hold-device.ts'
 import { DEVICES_PAGE, DEVICES_PAGE_MAX, EDGE_BODY_BYTES_MAX } from '../../app/edge/limits.ts'
 import { orderSession } from '../../app/edge/order-session.ts'
 import { holdSession } from '../../app/hold-session.ts'
-import { type EdgeCall, type EdgeRoute, edgeRoute, inDevice } from './edge-area.ts'
+import { type EdgeRoute, edgeRoute, inDevice, keyOf } from './edge-area.ts'
 import { instanceId } from './routes.ts'
 
 export type DeviceParts = ViewDevices &
@@ -216,9 +216,4 @@ export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
       },
     }),
   ]
-}
-
-function keyOf({ principal }: Pick<EdgeCall<unknown, unknown, unknown>, 'principal'>): string {
-  if (principal === null) throw new Error('invariant: an order comes with the token of an administrator')
-  return principal.keyId
 }

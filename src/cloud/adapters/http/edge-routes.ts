@@ -39,6 +39,7 @@ import { signTime } from '../../app/edge/sign-time.ts'
 import { type WatchedSync, sync } from '../../app/edge/sync.ts'
 import type { Store } from '../../app/store.ts'
 import { type DeviceParts, deviceRoutes } from './edge-device-routes.ts'
+import { type SweepParts, sweepRoutes } from './edge-sweep-routes.ts'
 import { type EdgeRoute, edgeRoute, inDevice, registerEdgeRoutes } from './edge-area.ts'
 import type { Slots } from './slots.ts'
 import { inInstance, requireInstanceOf } from './routes.ts'
@@ -56,6 +57,7 @@ export type EdgeParts = IssueEnrollmentToken &
     readonly slots: Slots
     /** Of this software. */
     readonly version: string
+    readonly sweeps: SweepParts
   }
 
 const inOfflinePolicy = inInstance.extend({ lineItemId: z.string().min(1).max(256) })
@@ -231,6 +233,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       },
     }),
     ...deviceRoutes(parts),
+    ...sweepRoutes(parts),
     edgeRoute({
       method: 'GET',
       path: '/devices/:deviceId/evidence',

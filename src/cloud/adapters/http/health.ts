@@ -4,13 +4,21 @@ import { z } from 'zod'
 import { answerError, sendJson } from './answer-error.ts'
 import { declaredAnswers } from './operation.ts'
 
-/** @param check rejects when the service cannot do its work */
-export function registerHealth(http: FastifyInstance, check: () => Promise<unknown>): void {
+/**
+ * @param check rejects when the service cannot do its work
+ * @param conditions codes of what an administrator should look at, while the service does its work
+ */
+export function registerHealth(
+  http: FastifyInstance,
+  check: () => Promise<unknown>,
+  conditions: () => readonly string[],
+): void {
   http.get('/healthz', promise('ok'), (_request, reply) => sendJson(reply, 200, { status: 'ok' }))
   http.get('/readyz', promise('ready'), async (request, reply) => {
     try {
       await check()
-      sendJson(reply, 200, { status: 'ready' })
+      const codes = conditions()
+      sendJson(reply, 200, { status: 'ready', ...(codes.length === 0 ? {} : { conditions: codes }) })
     } catch (error) {
       answerError(error, request, reply)
     }
@@ -19,6 +27,9 @@ export function registerHealth(http: FastifyInstance, check: () => Promise<unkno
 }
 
 function promise(status: string) {
-  const form = { description: 'It is.', body: z.strictObject({ status: z.literal(status) }) }
+  const form = {
+    description: 'It is.',
+    body: z.strictObject({ status: z.literal(status), conditions: z.array(z.string()).optional() }),
+  }
   return { exposeHeadRoute: true, config: { answers: declaredAnswers('GET', { 200: form }, []) } }
 }

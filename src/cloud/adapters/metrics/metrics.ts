@@ -7,6 +7,7 @@ import { Counter, Gauge, Histogram, Registry } from 'prom-client'
 import { MICRO_PER_TOKEN, type Micro } from '../../../core/amount.ts'
 import type { SessionState } from '../../../core/session.ts'
 import { type ApiVersion, ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
+import { PAUSED_BY, type PausedBy } from '../../app/clock-guard.ts'
 import type { SyncVerdict } from '../../app/edge/sync.ts'
 import type { UsageRecord } from '../../app/records.ts'
 import type { Totals } from '../../app/totals.ts'
@@ -19,6 +20,8 @@ export interface MetricsParts {
   readonly totals: () => Promise<Totals>
   /** When the last good backup was made, POSIX ms, asked at each scrape; null: none is known. */
   readonly lastBackupAt: () => number | null
+  /** What pauses sweeps, asked at each scrape. */
+  readonly paused: () => readonly PausedBy[]
   /** Longest that a scrape waits for the totals, ms: it answers without them then. */
   readonly totalsTimeoutMs: number
 }
@@ -50,6 +53,7 @@ export class Metrics implements StoreWatcher {
   readonly #totalsUp: Gauge
   readonly #reloaded: Gauge
   readonly #lastBackup: Gauge
+  readonly #paused: Gauge<'code'>
   #looking: Promise<void> | undefined
 
   constructor(parts: MetricsParts) {
@@ -104,6 +108,7 @@ export class Metrics implements StoreWatcher {
     this.#reloaded = gauge('config_last_reload_successful', 'Whether the last reload of the settings succeeded.')
     this.#reloaded.set(1)
     this.#lastBackup = gauge('last_backup_timestamp_seconds', 'When the last good backup of the store was made.')
+    this.#paused = gauge('sweeps_paused', 'Whether work that cannot be undone waits, by what pauses it.', 'code')
     gauge('build_info', 'The software that runs; always 1.', 'version', 'node').set(
       { version: parts.version, node: process.versions.node },
       1,
@@ -121,6 +126,8 @@ export class Metrics implements StoreWatcher {
     const backupAt = this.#parts.lastBackupAt()
     if (backupAt === null) this.#lastBackup.remove()
     else this.#lastBackup.set(backupAt / 1_000)
+    const paused = this.#parts.paused()
+    for (const code of PAUSED_BY) this.#paused.set({ code }, paused.includes(code) ? 1 : 0)
     return this.#registry.metrics()
   }
 

@@ -25,12 +25,13 @@ export function deviceReader(sql: Sql): EdgeReader['devices'] {
         state: stateOf(device, thumbprint),
       }
     },
-    async keysSince(deviceId, since) {
+    async keysBetween(deviceId, since, until) {
       const { count } = await db
         .selectFrom('device_keys')
         .select(({ fn }) => fn.countAll<bigint>().as('count'))
         .where('device_id', '=', deviceId)
         .where('registered_at', '>', BigInt(since))
+        .where('registered_at', '<=', BigInt(until))
         .executeTakeFirstOrThrow()
       return Number(count)
     },

@@ -6,6 +6,34 @@ import { type Sql, toBigint, toFlag, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 export function incarnationReader({ db }: Sql): EdgeReader['incarnations'] {
+  const unsettledIncarnations = () =>
+    db.selectFrom('incarnations').where('settled_at', 'is', null).where('status', '<>', 'CLOSED')
+  /** Quiet since before the instant, with something that can be settled. */
+  const silent = (before: number) =>
+    unsettledIncarnations()
+      .select(['device_id', 'number', 'quiet_since'])
+      .where('quiet_since', '<', BigInt(before))
+      .where((or) =>
+        or.or([
+          or('status', '=', 'FENCED'),
+          or.exists(
+            or
+              .selectFrom('device_accounts')
+              .select('device_accounts.account')
+              .whereRef('device_accounts.device_id', '=', 'incarnations.device_id')
+              .whereRef('device_accounts.incarnation', '=', 'incarnations.number')
+              .where(
+                expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded + device_accounts.branch_used`,
+              ),
+          ),
+        ]),
+      )
+      // Whom a restored twin remembers as silent it may have heard, and granted to, after the backup.
+      .where((where) =>
+        where.not(
+          where.exists(where.selectFrom('last_restore').select('last_restore.slot').where('at', '>=', BigInt(before))),
+        ),
+      )
   return {
     async get(deviceId, number) {
       const row = await db
@@ -37,39 +65,22 @@ export function incarnationReader({ db }: Sql): EdgeReader['incarnations'] {
       return rows.map(({ created_at }) => Number(created_at))
     },
     async nextSilent(before) {
-      const row = await db
+      const row = await silent(before).orderBy('quiet_since').limit(1).executeTakeFirst()
+      return row === undefined
+        ? undefined
+        : { deviceId: row.device_id, number: Number(row.number), quietSince: Number(row.quiet_since) }
+    },
+    async settlementLoad(before, settledSince) {
+      const count = expression<bigint>`count(DISTINCT device_id)`.as('count')
+      const due = await db.selectFrom(silent(before).as('due')).select(count).executeTakeFirstOrThrow()
+      const unsettled = await unsettledIncarnations().select(count).executeTakeFirstOrThrow()
+      const settled = await db
         .selectFrom('incarnations')
-        .select(['device_id', 'number'])
-        .where('settled_at', 'is', null)
-        .where('status', '<>', 'CLOSED')
-        .where('quiet_since', '<', BigInt(before))
-        .where((or) =>
-          or.or([
-            or('status', '=', 'FENCED'),
-            or.exists(
-              or
-                .selectFrom('device_accounts')
-                .select('device_accounts.account')
-                .whereRef('device_accounts.device_id', '=', 'incarnations.device_id')
-                .whereRef('device_accounts.incarnation', '=', 'incarnations.number')
-                .where(
-                  expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded + device_accounts.branch_used`,
-                ),
-            ),
-          ]),
-        )
-        // Whom a restored twin remembers as silent it may have heard, and granted to, after the backup.
-        .where((where) =>
-          where.not(
-            where.exists(
-              where.selectFrom('last_restore').select('last_restore.slot').where('at', '>=', BigInt(before)),
-            ),
-          ),
-        )
-        .orderBy('quiet_since')
-        .limit(1)
-        .executeTakeFirst()
-      return row === undefined ? undefined : { deviceId: row.device_id, number: Number(row.number) }
+        .select(count)
+        .where('settled_at', 'is not', null)
+        .where('settled_at', '>', BigInt(settledSince))
+        .executeTakeFirstOrThrow()
+      return { due: Number(due.count), unsettled: Number(unsettled.count), settled: Number(settled.count) }
     },
   }
 }

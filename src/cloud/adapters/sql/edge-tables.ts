@@ -157,6 +157,16 @@ export interface EdgeTables {
     slot: bigint
     at: bigint
   }
+  clock_record: {
+    slot: bigint
+    at: bigint
+    since_boot: bigint
+    boot_id: string
+  }
+  settlement_confirmed: {
+    slot: bigint
+    quiet_before: bigint
+  }
   policy_documents: {
     instance_id: string
     revision: bigint

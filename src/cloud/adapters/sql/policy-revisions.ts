@@ -15,11 +15,11 @@ export function policyRevisionReader({ db }: Sql): PolicyRevisionReader {
         .executeTakeFirst()
       return row === undefined ? undefined : revisionOf(row)
     },
-    async calendarDue(now, limit) {
+    async calendarDue(now, raisedAfter, limit) {
       const rows = await db
         .selectFrom('policy_revisions')
         .select('instance_id')
-        .where('calendar_due', '<=', BigInt(now))
+        .where(({ eb, or }) => or([eb('calendar_due', '<=', BigInt(now)), eb('raised_at', '>', BigInt(raisedAfter))]))
         .orderBy('calendar_due')
         .limit(limit)
         .execute()
@@ -53,6 +53,7 @@ export function policyRevisionTransaction(
         .set((expression) => ({
           revision: expression('revision', '+', 1n),
           raised_at: expression.case().when('raised_at', '<', at).then(at).else(expression.ref('raised_at')).end(),
+          listed_at: expression.case().when('listed_at', '<', at).then(at).else(expression.ref('listed_at')).end(),
         }))
         .execute()
     },
@@ -77,6 +78,7 @@ function columnsOf(revision: PolicyRevision) {
   return {
     revision: BigInt(revision.revision),
     raised_at: BigInt(revision.raisedAt),
+    listed_at: BigInt(revision.listedAt),
     calendar_due: toBigint(revision.calendarDue),
   }
 }
@@ -86,6 +88,7 @@ function revisionOf(row: Row<'policy_revisions'>): PolicyRevision {
     instanceId: row.instance_id,
     revision: Number(row.revision),
     raisedAt: Number(row.raised_at),
+    listedAt: Number(row.listed_at),
     calendarDue: toNumber(row.calendar_due),
   }
 }

@@ -19,6 +19,7 @@ export interface Tables extends EdgeTables {
     instance_id: string
     revision: bigint
     raised_at: bigint
+    listed_at: bigint
     calendar_due: bigint | null
   }
   line_items: {

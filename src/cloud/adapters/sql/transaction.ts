@@ -14,6 +14,7 @@ import { policyRevisionReader, policyRevisionTransaction } from './policy-revisi
 import { rateTableReader, rateTableTransaction } from './rate-tables.ts'
 import { sessionReader, sessionTransaction } from './sessions.ts'
 import type { Sql } from './sql.ts'
+import { sweepReader, sweepTransaction } from './sweeps.ts'
 import { totalsReader } from './totals.ts'
 import { usageReader, usageTransaction } from './usage.ts'
 
@@ -32,6 +33,7 @@ export function readerOf(sql: Sql): Reader {
     policyRevisions: policyRevisionReader(sql),
     sessions: sessionReader(sql),
     edge: edgeReader(sql),
+    sweeps: sweepReader(sql),
     totals: totalsReader(sql),
   }
 }
@@ -63,6 +65,7 @@ export async function runWork<T>(
     sessions: sessionTransaction(sql),
     outbox: outboxTransaction(sql, outboxWritten),
     edge: edgeTransaction(sql),
+    sweeps: sweepTransaction(sql),
     totals: totalsReader(sql),
   })
   await write()

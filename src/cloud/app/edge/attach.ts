@@ -70,7 +70,9 @@ async function requireOwing(tx: Transaction, device: Device): Promise<void> {
 
 /** Two copies of a device that both live would make a row with each sync, for ever: each may only go on so often. */
 async function refuseTooMany(tx: Transaction, deviceId: string, most: number, now: number): Promise<void> {
-  const recent = await tx.edge.incarnations.attachedSince(deviceId, now - ATTACH_WINDOW_MS)
+  const since = await tx.edge.incarnations.attachedSince(deviceId, now - ATTACH_WINDOW_MS)
+  // An instant that is to come was written when the clock was ahead: it must not lock the device out until then.
+  const recent = since.filter((at) => at <= now)
   const next = recent.at(-most)
   if (next === undefined) return
   const retryAfterMs = Math.max(1, next + ATTACH_WINDOW_MS - now)

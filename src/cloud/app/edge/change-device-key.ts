@@ -116,7 +116,7 @@ async function replace(tx: Transaction, device: Device, { publicKey, thumbprint:
 
 /** @throws CodedError DEVICE_KEY_REFUSED for a key that is or was one of this or another device, or one too many */
 async function register(tx: Transaction, deviceId: string, keys: readonly DeviceKey[], at: number): Promise<void> {
-  const recent = await tx.edge.devices.keysSince(deviceId, at - KEYS_WINDOW_MS)
+  const recent = await tx.edge.devices.keysBetween(deviceId, at - KEYS_WINDOW_MS, at)
   if (recent + keys.length > KEYS_PER_HOUR_MAX) throw refused(`This device had ${recent} keys within an hour.`)
   for (const key of keys) {
     if (await tx.edge.devices.registerKey(deviceId, key, at)) continue

@@ -30,14 +30,17 @@ export async function lockSessions(
 /**
  * Takes in what the current incarnation of a device says of its sessions. An id that another keeper has, and an instance
  * that the device does not serve, are nobody's business and change nothing.
+ *
+ * @param trustsClock orders may be forgotten because they are old
  */
 export async function takeSessions(
   tx: Transaction,
   device: Device,
   snapshots: readonly SessionSnapshot[],
   now: number,
+  trustsClock: boolean,
 ): Promise<void> {
-  let hasForgotten = false
+  let hasForgotten = !trustsClock
   for (const snapshot of snapshots) {
     const instanceId = snapshot.instanceId.toLowerCase()
     if (!device.instanceIds.includes(instanceId)) continue

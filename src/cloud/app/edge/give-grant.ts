@@ -83,7 +83,10 @@ type Known = ReadonlyMap<AccountId, readonly Shortage[]>
 
 async function knownShortages(tx: Transaction, accounts: readonly AccountId[], now: number): Promise<Known> {
   if (accounts.length === 0) return new Map()
-  return Map.groupBy(await tx.edge.shortages.of(accounts, scarceSince(now)), ({ account }) => account)
+  const found = await tx.edge.shortages.of(accounts, scarceSince(now))
+  // One from an instant that is to come was noted when the clock was ahead: it would be recent until then.
+  const past = found.filter(({ at }) => at <= now)
+  return Map.groupBy(past, ({ account }) => account)
 }
 
 async function askedAccounts(

@@ -71,7 +71,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   // What another incarnation still has to say is not how the sessions of the current one stand.
   if (incarnation.number === device.incarnation) {
     if (segment.header.seq === 1) await disconnectUntold(tx, device.id, segment.sessions, now)
-    await takeSessions(tx, device, segment.sessions, now)
+    await takeSessions(tx, device, segment.sessions, now, deps.trustsClock())
   }
   const orders = goesOn ? await ordersFor(tx, device.id) : []
   const releasing = goesOn && (await mustRelease(taking))

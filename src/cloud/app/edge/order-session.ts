@@ -33,14 +33,18 @@ export async function orderSession(parts: SessionParts, asked: OrderSession, now
 }
 
 /** False when the session has become known meanwhile. */
-async function note({ store }: SessionParts, { deviceId, id, order, by }: OrderSession, now: number): Promise<boolean> {
+async function note(
+  { store, trustsClock }: SessionParts,
+  { deviceId, id, order, by }: OrderSession,
+  now: number,
+): Promise<boolean> {
   return store.transaction(async (tx) => {
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
     if (device.revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked.`)
     // Sessions of the device are taken in under its lock.
     if ((await tx.sessions.get(id)) !== undefined) return false
-    await tx.edge.sessionOrders.forget(deviceId, now - SESSION_REST_MS)
+    if (trustsClock()) await tx.edge.sessionOrders.forget(deviceId, now - SESSION_REST_MS)
     await tx.edge.sessionOrders.note(deviceId, id, order, now)
     if ((await tx.edge.sessionOrders.count(deviceId)) > SESSION_ORDERS_MAX) {
       const most = `${SESSION_ORDERS_MAX} orders wait for sessions that the device ${deviceId} has not told of`

@@ -76,6 +76,8 @@ export type AuditedAction =
   | 'UNLOCK_SESSION'
   | 'TERMINATE_SESSION'
   | 'NOTICE_RESTORE'
+  | 'CONFIRM_CLOCK'
+  | 'CONFIRM_SETTLEMENT'
 
 /** Who did what: written in the transaction that does it. */
 export interface AuditRecord {

@@ -6,7 +6,8 @@
  * backup may have been granted something since.
  */
 import type { Policies } from '../load-policy.ts'
-import type { Store, Transaction } from '../store.ts'
+import type { SettlementStateWire } from '../../../protocol/edge/administration.ts'
+import type { Reader, Store, Transaction } from '../store.ts'
 import { fenced } from './attach.ts'
 import { type AccountMove, movePools } from './move.ts'
 import { type Incarnation, type Settlement, settled } from './records.ts'
@@ -14,28 +15,92 @@ import { holdRules, openPools } from './rules-in-force.ts'
 import { writePresumptions } from './write-presumptions.ts'
 
 export interface SettleSilent {
-  readonly store: Pick<Store, 'transaction'>
+  readonly store: Pick<Store, 'read' | 'transaction'>
   readonly policies: Pick<Policies, 'hold'>
   readonly now: () => number
   /** How long an incarnation may be silent, ms. */
   readonly afterMs: number
   readonly as: Settlement
+  /** Percent of the devices that may be settled within {@link SETTLEMENT_WINDOW_MS} without an administrator. */
+  readonly percentMax: number
+  /** Told of each look: whether more devices are due than may be settled, and settlement waits for an administrator. */
+  readonly onPaused?: (paused: boolean) => void
 }
+
+/** Settlements are counted over this time, ms. */
+export const SETTLEMENT_WINDOW_MS = 24 * 60 * 60_000
 
 /** Settles one, all of it in one transaction; false when none is due. Any number of nodes may look at the same time. */
 export async function settleNextSilent(parts: SettleSilent): Promise<boolean> {
   const now = parts.now()
   const before = now - parts.afterMs
-  return parts.store.transaction(async (tx) => {
+  const outcome = await parts.store.transaction(async (tx): Promise<'NONE_DUE' | 'SETTLED' | 'PAUSED'> => {
     const due = await tx.edge.incarnations.nextSilent(before)
-    if (due === undefined) return false
+    if (due === undefined) return 'NONE_DUE'
+    if (await needsConfirmation(tx, due.quietSince, parts, now)) return 'PAUSED'
     await tx.edge.devices.lock(due.deviceId)
     const incarnation = await tx.edge.incarnations.get(due.deviceId, due.number)
     // Another node may have been faster, or the device has spoken.
-    if (incarnation?.settledAt !== null) return true
-    if (incarnation.status === 'CLOSED' || incarnation.quietSince >= before) return true
+    if (incarnation?.settledAt !== null) return 'SETTLED'
+    if (incarnation.status === 'CLOSED' || incarnation.quietSince >= before) return 'SETTLED'
     await settle(parts, tx, incarnation, now)
-    return true
+    return 'SETTLED'
+  })
+  parts.onPaused?.(outcome === 'PAUSED')
+  return outcome === 'SETTLED'
+}
+
+/**
+ * Many devices that fall silent at once are more likely to be cut off, or judged by a wrong clock, than gone: an administrator
+ * decides about them.
+ */
+async function needsConfirmation(
+  reader: Reader,
+  quietSince: number,
+  { afterMs, percentMax }: Pick<SettleSilent, 'afterMs' | 'percentMax'>,
+  now: number,
+): Promise<boolean> {
+  const confirmed = await reader.sweeps.settlementConfirmed()
+  if (confirmed !== null && quietSince < confirmed) return false
+  const { due, settled, allowed } = await settlementLoad(reader, afterMs, percentMax, now)
+  return due + settled > allowed
+}
+
+async function settlementLoad(reader: Reader, afterMs: number, percentMax: number, now: number) {
+  const load = await reader.edge.incarnations.settlementLoad(now - afterMs, now - SETTLEMENT_WINDOW_MS)
+  const { due, unsettled, settled } = load
+  return { due, settled, allowed: Math.max(1, Math.floor(((unsettled + settled) * percentMax) / 100)) }
+}
+
+/** How many devices wait for an administrator, and why. */
+export async function showSettlement({
+  store,
+  now,
+  afterMs,
+  percentMax,
+}: Pick<SettleSilent, 'store' | 'now' | 'afterMs' | 'percentMax'>): Promise<SettlementStateWire> {
+  const at = now()
+  return store.read(async (reader) => {
+    const load = await settlementLoad(reader, afterMs, percentMax, at)
+    const next = await reader.edge.incarnations.nextSilent(at - afterMs)
+    const paused = next !== undefined && (await needsConfirmation(reader, next.quietSince, { afterMs, percentMax }, at))
+    return { paused, ...load }
+  })
+}
+
+/**
+ * An administrator lets every device be settled that is due now, however many they are.
+ *
+ * @param by id of the administration key
+ */
+export async function confirmSettlement(
+  { store, now, afterMs }: Pick<SettleSilent, 'store' | 'now' | 'afterMs'>,
+  by: string,
+): Promise<void> {
+  const at = now()
+  await store.transaction(async (tx) => {
+    await tx.sweeps.confirmSettlement(at - afterMs)
+    await tx.edge.audit.append({ at, by, action: 'CONFIRM_SETTLEMENT', deviceId: null, sessionId: null })
   })
 }
 

@@ -29,8 +29,8 @@ export interface EdgeReader {
     get(id: string): Promise<Device | undefined>
     /** Whose key it is, was, or shall be. */
     withKey(thumbprint: string): Promise<KnownDeviceKey | undefined>
-    /** Keys of the device that were registered later than the instant. */
-    keysSince(deviceId: string, since: number): Promise<number>
+    /** Keys of the device that were registered later than one instant, and not later than the other. */
+    keysBetween(deviceId: string, since: number, until: number): Promise<number>
     /** Of one instance or (null) of all, in the order of enrollment, from position `offset` on. */
     list(instanceId: string | null, offset: number, limit: number): Promise<readonly Device[]>
     /** Devices of the instance that are not revoked and have synced since the instant; the one named is left out. */
@@ -50,7 +50,9 @@ export interface EdgeReader {
      * The one that has been silent for the longest time, since before the instant: neither closed nor settled, and, unless it
      * is fenced, with something that is not accounted for. None when the twin was restored since then.
      */
-    nextSilent(before: number): Promise<{ readonly deviceId: string; readonly number: number } | undefined>
+    nextSilent(before: number): Promise<SilentIncarnation | undefined>
+    /** Devices with something to settle that are silent since before the instant, and those settled after another one. */
+    settlementLoad(before: number, settledSince: number): Promise<SettlementLoad>
     /** When the device attached, later than the instant, in ascending order. */
     attachedSince(deviceId: string, since: number): Promise<readonly number[]>
   }
@@ -150,6 +152,20 @@ export interface EdgeReader {
     /** Thumbprint of the key that signs for all nodes; undefined before the first node has started. */
     get(): Promise<string | undefined>
   }
+}
+
+export interface SilentIncarnation {
+  readonly deviceId: string
+  readonly number: number
+  readonly quietSince: number
+}
+
+/** Numbers of devices. */
+export interface SettlementLoad {
+  readonly due: number
+  /** With an incarnation that is neither closed nor settled, those that are due included. */
+  readonly unsettled: number
+  readonly settled: number
 }
 
 /** Writes of the edge part. */

@@ -17,6 +17,8 @@ export interface Sync {
   readonly keys: KeyRing
   /** POSIX ms. */
   readonly now: () => number
+  /** Whether what is old may be dropped: false while the clock is in doubt. */
+  readonly trustsClock: () => boolean
   readonly terms: EdgeTerms
   readonly policies: Pick<Policies, 'hold'>
   /** A sync counts as a heartbeat of the sessions that the device has opened. */

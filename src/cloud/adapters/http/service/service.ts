@@ -23,6 +23,7 @@ export interface ServiceParts {
   readonly keyDelayMs: number
   readonly tenantId: string
   readonly sessionIntervalMs: number | null
+  readonly trustsClock: () => boolean
 }
 
 export function serviceRoutes({
@@ -33,6 +34,7 @@ export function serviceRoutes({
   keyDelayMs,
   tenantId,
   sessionIntervalMs,
+  trustsClock,
 }: ServiceParts): readonly Route[] {
   return [
     ...instanceRoutes(store, newId),
@@ -44,7 +46,7 @@ export function serviceRoutes({
     ...configurationRoutes(store),
     ...keyRoutes(store, keyDelayMs),
     ...accessRequestRoutes(desk, newId),
-    ...sessionRoutes({ store, policies, newId, sessionIntervalMs }),
+    ...sessionRoutes({ store, policies, newId, sessionIntervalMs, trustsClock }),
     ...usageRoutes(store, tenantId),
   ]
 }

@@ -19,6 +19,7 @@ CREATE TABLE policy_revisions (
   instance_id TEXT COLLATE "C" NOT NULL PRIMARY KEY REFERENCES instances (id),
   revision BIGINT NOT NULL,
   raised_at BIGINT NOT NULL,
+  listed_at BIGINT NOT NULL,
   calendar_due BIGINT
 );
 

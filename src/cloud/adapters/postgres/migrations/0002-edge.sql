@@ -86,6 +86,7 @@ CREATE TABLE incarnations (
 
 CREATE UNIQUE INDEX incarnations_by_nonce ON incarnations (device_id, nonce) WHERE nonce IS NOT NULL;
 CREATE INDEX incarnations_silent ON incarnations (quiet_since) WHERE settled_at IS NULL AND status <> 'CLOSED';
+CREATE INDEX incarnations_settled ON incarnations (settled_at) WHERE settled_at IS NOT NULL;
 CREATE UNIQUE INDEX incarnations_one_active ON incarnations (device_id) WHERE status = 'ACTIVE';
 
 CREATE TABLE segments (
@@ -241,3 +242,18 @@ CREATE TABLE audit (
 );
 
 CREATE INDEX audit_by_device ON audit (device_id, seq);
+
+-- When a node last trusted its wall clock; one row at most. A node whose clock does not fit it pauses its sweeps.
+CREATE TABLE clock_record (
+  slot BIGINT NOT NULL PRIMARY KEY CHECK (slot = 1),
+  at BIGINT NOT NULL,
+  -- Time since boot, ms, and which boot.
+  since_boot BIGINT NOT NULL,
+  boot_id TEXT COLLATE "C" NOT NULL
+);
+
+-- An administrator has confirmed the settlement of every incarnation that was silent since before this instant; one row at most.
+CREATE TABLE settlement_confirmed (
+  slot BIGINT NOT NULL PRIMARY KEY CHECK (slot = 1),
+  quiet_before BIGINT NOT NULL
+);

@@ -18,6 +18,7 @@ CREATE TABLE policy_revisions (
   instance_id TEXT NOT NULL PRIMARY KEY REFERENCES instances (id),
   revision INTEGER NOT NULL,
   raised_at INTEGER NOT NULL,
+  listed_at INTEGER NOT NULL,
   calendar_due INTEGER
 ) STRICT;
 

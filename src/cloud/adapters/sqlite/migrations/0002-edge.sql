@@ -85,6 +85,7 @@ CREATE TABLE incarnations (
 
 CREATE UNIQUE INDEX incarnations_by_nonce ON incarnations (device_id, nonce) WHERE nonce IS NOT NULL;
 CREATE INDEX incarnations_silent ON incarnations (quiet_since) WHERE settled_at IS NULL AND status <> 'CLOSED';
+CREATE INDEX incarnations_settled ON incarnations (settled_at) WHERE settled_at IS NOT NULL;
 CREATE UNIQUE INDEX incarnations_one_active ON incarnations (device_id) WHERE status = 'ACTIVE';
 
 CREATE TABLE segments (
@@ -240,3 +241,18 @@ CREATE TABLE audit (
 ) STRICT;
 
 CREATE INDEX audit_by_device ON audit (device_id, seq);
+
+-- When a node last trusted its wall clock; one row at most. A node whose clock does not fit it pauses its sweeps.
+CREATE TABLE clock_record (
+  slot INTEGER PRIMARY KEY CHECK (slot = 1),
+  at INTEGER NOT NULL,
+  -- Time since boot, ms, and which boot.
+  since_boot INTEGER NOT NULL,
+  boot_id TEXT NOT NULL
+) STRICT;
+
+-- An administrator has confirmed the settlement of every incarnation that was silent since before this instant; one row at most.
+CREATE TABLE settlement_confirmed (
+  slot INTEGER PRIMARY KEY CHECK (slot = 1),
+  quiet_before INTEGER NOT NULL
+) STRICT;

@@ -1,0 +1,21 @@
+/** The time since boot, suspend included, which Node's own monotonic clock leaves out. */
+import { readFileSync } from 'node:fs'
+import { randomUUID } from 'node:crypto'
+import type { Clocks } from '../../app/clock-guard.ts'
+
+/** On a system without /proc: the time since the process started, which tells nothing about the time before. */
+export function bootClock(): Omit<Clocks, 'now'> {
+  try {
+    const bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
+    uptime()
+    return { bootId, sinceBoot: uptime }
+  } catch {
+    return { bootId: randomUUID(), sinceBoot: () => Math.round(performance.now()) }
+  }
+}
+
+function uptime(): number {
+  const ms = Math.round(Number.parseFloat(readFileSync('/proc/uptime', 'latin1')) * 1_000)
+  if (!Number.isSafeInteger(ms)) throw new Error('/proc/uptime does not begin with a number')
+  return ms
+}
