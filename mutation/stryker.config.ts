@@ -25,5 +25,7 @@ export default {
   tempDirName: '.tallygate/stryker',
   ignorePatterns: ['.tallygate', 'dist'],
   concurrency: Number(env['TALLYGATE_MUTATION_CONCURRENCY'] ?? 1),
-  timeoutMS: 5_000,
+  // A busy machine must not take a slow test for a mutant that never ends.
+  timeoutMS: 20_000,
+  timeoutFactor: 3,
 }

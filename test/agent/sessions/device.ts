@@ -55,6 +55,9 @@ export class SessionDevice {
   cloud: (request: TopUpRequest) => Promise<void> = async () => undefined
   connected = true
   liveMax = 100
+  /** Automatic charges, by the owner of the session. */
+  readonly charged: [string | null, bigint][] = []
+  readonly warned: Record<string, unknown>[] = []
   #term = 0
   #ids = 0
 
@@ -119,8 +122,8 @@ export class SessionDevice {
         keepsFacts: true,
         liveMax: this.liveMax,
         timers: this.time,
-        onCharged: () => undefined,
-        log: { warn: () => undefined },
+        onCharged: (owner, tokens) => void this.charged.push([owner, tokens]),
+        log: { warn: (fields, message) => void this.warned.push({ ...fields, message }) },
         onFatal: (error) => this.#broken(error),
       },
       snapshot.sessions,
