@@ -37,7 +37,7 @@ const DECIMAL = /^(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d{1,4}))?$/
  * Returns undefined for anything that is not a finite decimal of reasonable size.
  */
 export function parseDecimal(source: string | number): Decimal | undefined {
-  const match = DECIMAL.exec(typeof source === 'number' ? String(source) : source)
+  const match = DECIMAL.exec(String(source))
   if (match === null) return undefined
   const [, sign, whole = '', fraction = '', exponentText = '0'] = match
   const exponent = Number(exponentText)
@@ -66,10 +66,11 @@ export function ratio(num: bigint, den: bigint): Ratio {
   return { num: (sign * num) / divisor, den: (sign * den) / divisor }
 }
 
+/** Of two numbers of which one is not zero. */
 function greatestCommonDivisor(a: bigint, b: bigint): bigint {
   let [x, y] = [a < 0n ? -a : a, b < 0n ? -b : b]
   while (y !== 0n) [x, y] = [y, x % y]
-  return x === 0n ? 1n : x
+  return x
 }
 
 /** The integer nearest to `num / den`, ties to the even one. `den > 0n`. */

@@ -2,7 +2,7 @@
 import { describe, expect, test } from 'vitest'
 import { decimal } from '../../src/core/amount.ts'
 import { compilePolicy, danglingConditions, isIn, periodAt } from '../../src/core/compile.ts'
-import { type ClockReading, exactly } from '../../src/core/decision.ts'
+import { type ClockReading, OBSTACLES_MAX, exactly } from '../../src/core/decision.ts'
 import type { Action, LineItem, Policy } from '../../src/core/policy.ts'
 
 const item: LineItem = {
@@ -112,6 +112,17 @@ describe('a line item that cannot be used', () => {
       { lineItemId: 'other', why: 'SERIES_DOES_NOT_RATE_ITEM' },
     ])
   })
+})
+
+test('line items of all series together are named up to a limit', () => {
+  const lineItems = Array.from({ length: 20 }, (_, index) => {
+    return { id: `l${index}`, endsAt: 1, rateTableSeries: index < 10 ? '' : 'none' }
+  })
+  const { obstacles } = view(policyOf(lineItems), exactly(500))
+  expect(obstacles.map(({ why }) => why)).toEqual([
+    ...Array<string>(10).fill('ENDED'),
+    ...Array<string>(OBSTACLES_MAX - 10).fill('SERIES_HAS_NO_TABLE'),
+  ])
 })
 
 test('of two rates for one item in a table the first counts', () => {

@@ -177,6 +177,12 @@ describe('beyond the grants', () => {
     expect(item).toHaveProperty('obstacles.length', 1)
   })
 
+  it('a refusal names no account that holds exactly what is needed', () => {
+    const [item] = decided([{ left: 10, allocation: { left: 5 } }], ['10']).items
+    expect(item).toMatchObject({ obstacles: [{ why: 'ALLOCATION_TOO_SMALL', needed: 10n, left: 5n }] })
+    expect(item).toHaveProperty('obstacles.length', 1)
+  })
+
   it('is granted exactly what grants and arrears hold together, grants first', () => {
     const line = fc.record({ left: fc.nat(20), arrears: fc.nat(20) })
     fc.assert(
