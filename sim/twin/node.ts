@@ -2,6 +2,7 @@
  * One node of the twin: what a process of it runs, over a store that it shares with the other nodes. The use cases, the SQL
  * and the shared commits are the product's; simulated is that the process may die before or after a commit.
  */
+import { CloudShortages } from '../../src/cloud/app/cloud-shortages.ts'
 import { Authenticator } from '../../src/cloud/app/authenticate.ts'
 import { CLOCK_LOOK_EVERY_MS, ClockGuard } from '../../src/cloud/app/clock-guard.ts'
 import { takeNextKey } from '../../src/cloud/app/edge/change-device-key.ts'
@@ -9,6 +10,7 @@ import { beginLearning, endLearning } from '../../src/cloud/app/edge/learning.ts
 import { HintPublisher } from '../../src/cloud/app/edge/publish-hints.ts'
 import type { Settlement } from '../../src/cloud/app/edge/records.ts'
 import { settleNextSilent } from '../../src/cloud/app/edge/settle-silent.ts'
+import { notifyServable, recallForCloud } from '../../src/cloud/app/edge/watch-shortages.ts'
 import type { EdgeTerms } from '../../src/cloud/app/edge/terms.ts'
 import { Policies } from '../../src/cloud/app/load-policy.ts'
 import { carryOnCalendar } from '../../src/cloud/app/raise-policy.ts'
@@ -44,6 +46,8 @@ const SWEEP_EVERY_MS = 60_000
 const SETTLE_EVERY_MS = 240_000
 const CALENDARS_EVERY_MS = 180_000
 const HINTS_EVERY_MS = 60_000
+const NOTIFY_EVERY_MS = 10_000
+const RECALL_EVERY_MS = 60_000
 
 /** The simulated machine has no event loop whose turn could bring more. */
 const atOnce = (call: () => void): void => call()
@@ -80,11 +84,13 @@ export class TwinNode {
       log: { warn: ({ code }) => onFault(`the clock of the twin: ${String(code)}`), info: () => undefined },
       settleAfterMs: () => settlement.afterMs,
     })
+    const shortages = new CloudShortages(terms)
     const process: TwinProcess & { alive: boolean } = {
       alive: true,
       store,
       policies,
-      desk: new AccessDesk(store, policies, atOnce),
+      desk: new AccessDesk(store, policies, shortages, atOnce),
+      shortages,
       authenticator: new Authenticator(store, atOnce, (deviceId, used) =>
         takeNextKey({ store, now, onKeyReplaced: () => undefined }, deviceId, used),
       ),
@@ -125,6 +131,8 @@ export class TwinNode {
       return false
     })
     this.#repeat(process, SETTLE_EVERY_MS, () => endLearning(store))
+    this.#repeat(process, NOTIFY_EVERY_MS, () => notifyServable(process))
+    this.#repeat(process, RECALL_EVERY_MS, () => recallForCloud(process))
     this.#repeat(process, CALENDARS_EVERY_MS, () => store.transaction((tx) => carryOnCalendar(tx, now())))
     defects.begin(process, (ms, work) => this.#repeat(process, ms, work))
   }

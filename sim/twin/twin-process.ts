@@ -1,5 +1,6 @@
 /** One life of the twin, as what works in it sees it. */
 import type { Authenticator } from '../../src/cloud/app/authenticate.ts'
+import type { CloudShortages } from '../../src/cloud/app/cloud-shortages.ts'
 import type { KeyRing } from '../../src/cloud/app/edge/key-ring.ts'
 import type { EdgeTerms } from '../../src/cloud/app/edge/terms.ts'
 import type { Policies } from '../../src/cloud/app/load-policy.ts'
@@ -12,6 +13,7 @@ export interface TwinProcess {
   readonly store: Store
   readonly policies: Policies
   readonly desk: AccessDesk
+  readonly shortages: CloudShortages
   readonly authenticator: Authenticator
   readonly keys: KeyRing
   readonly terms: EdgeTerms

@@ -119,13 +119,14 @@ async function audit(flags: AuditFlags, io: Io): Promise<void> {
     flags.json === true
       ? records.map(jsonLine)
       : columns([
-          ['AT', 'BY', 'ORDER', 'DEVICE', 'SESSION'],
-          ...records.map(({ at, by, action, deviceId, sessionId }) => [
+          ['AT', 'BY', 'ORDER', 'DEVICE', 'SESSION', 'LINE ITEM'],
+          ...records.map(({ at, by, action, deviceId, sessionId, lineItem }) => [
             new Date(at).toISOString(),
             by,
             action.toLowerCase().replaceAll('_', ' '),
             deviceId ?? '',
             sessionId ?? '',
+            lineItem === null ? '' : `${lineItem.lineItemId}: ${formatMicro(lineItem.tokens)} tokens`,
           ]),
         ])
   writeLines(io.stdout, lines)

@@ -33,6 +33,7 @@ import { makeDurableDirectory } from './adapters/system/durable-directory.ts'
 import { readLastBackup } from './adapters/system/last-backup.ts'
 import { systemTimers } from './adapters/system/timers.ts'
 import { bootClock } from './adapters/system/boot-clock.ts'
+import { CloudShortages } from './app/cloud-shortages.ts'
 import { Authenticator } from './app/authenticate.ts'
 import { CLOCK_LOOK_EVERY_MS, ClockGuard, type Clocks, type PausedBy } from './app/clock-guard.ts'
 import { takeNextKey } from './app/edge/change-device-key.ts'
@@ -41,6 +42,7 @@ import { type KeyRing, LiveKeyRing } from './app/edge/key-ring.ts'
 import { registerFirstKey } from './app/first-administration-key.ts'
 import { beginLearning, endLearning } from './app/edge/learning.ts'
 import { type SettleSilent, settleNextSilent } from './app/edge/settle-silent.ts'
+import { notifyServable, recallForCloud } from './app/edge/watch-shortages.ts'
 import { Policies } from './app/load-policy.ts'
 import { carryOnCalendar, changeSharedRules } from './app/raise-policy.ts'
 import { type Timers, repeat } from './app/repeat.ts'
@@ -94,6 +96,12 @@ const TOTALS_TIMEOUT_MS = 2_000
 
 /** How often to look for calendars that must be carried on; they are good for weeks. */
 const CALENDARS_EVERY_MS = 60_000
+
+/** How often to look for devices that were short of a pool that has tokens again, ms. */
+const NOTIFY_EVERY_MS = 1_000
+
+/** How often to look for what the cloud itself will need, ms. */
+const RECALL_EVERY_MS = 30_000
 
 /** How often to look for devices that have been silent for so long that they are settled. */
 const SETTLE_EVERY_MS = 60_000
@@ -191,10 +199,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   )
   const { trialInterval } = settings.sessions
   const sessionIntervalMs = trialInterval === 0 ? null : trialInterval
+  const terms = termsOf(settings.edge, sessionIntervalMs)
+  const shortages = new CloudShortages(terms)
   const service = {
     store,
     policies,
-    desk: new AccessDesk(store, policies, setImmediate),
+    shortages,
+    desk: new AccessDesk(store, policies, shortages, setImmediate),
     newId,
     keyDelayMs: settings.keys.delay,
     tenantId: settings.usage.tenantId,
@@ -204,7 +215,6 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const serviceOperations = watchDecisions(serviceRoutes(service), (version, code) => metrics.decision(version, code))
   const slots = new Slots(settings.http.requestsPerKeyMax)
   registerRoutes(http, prefix, { authenticator, slots, now }, serviceOperations)
-  const terms = termsOf(settings.edge, sessionIntervalMs)
   const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
   let isSettlementPaused = false
   const settlement: SettleSilent = {
@@ -277,6 +287,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   })
 
   const sweep = (): Promise<boolean> => sweepNextSession(service, now())
+  const sharing = { store, policies, now, terms }
   const carryOn = (): Promise<boolean> => store.transaction((tx) => carryOnCalendar(tx, now()))
   const settle = async (): Promise<boolean> => trustsClock() && settleNextSilent(settlement)
   const look = async (): Promise<false> => {
@@ -287,6 +298,8 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     repeat(timers, CLOCK_LOOK_EVERY_MS, look, log, 'the clocks were not compared'),
     repeat(timers, SETTLE_EVERY_MS, () => endLearning(store), log, 'learning was not ended'),
     repeat(timers, SETTLE_EVERY_MS, settle, log, 'a silent device was not settled'),
+    repeat(timers, NOTIFY_EVERY_MS, () => notifyServable(sharing), log, 'devices were not notified of tokens'),
+    repeat(timers, RECALL_EVERY_MS, () => recallForCloud(sharing), log, 'tokens were not recalled for the cloud'),
     repeat(timers, settings.sessions.sweepEvery, sweep, log, 'a session was not moved on'),
     repeat(timers, CALENDARS_EVERY_MS, carryOn, log, 'a calendar was not carried on'),
   ]) {

@@ -1,7 +1,7 @@
-/** What a decision takes from which account, item by item: a decision itself only names the sums. */
+/** What a decision takes from which account, item by item, and whether tokens were missing. */
 import { type AccountId, type Posting, parseAccount } from './account.ts'
 import type { Mode } from './decide.ts'
-import type { Decision, Part } from './decision.ts'
+import type { Decision, Part, RefusalReason } from './decision.ts'
 import type { Need } from './grant.ts'
 
 /** Finds the accounts that a part of the decision was charged to. */
@@ -30,4 +30,22 @@ export function needsOf(decision: Decision, mode: Mode): readonly Need[] {
     )
     return need.length > 0 ? [need] : []
   })
+}
+
+const SHORT: ReadonlySet<string> = new Set<RefusalReason>([
+  'INSUFFICIENT_TOKENS',
+  'ALLOCATION_EXHAUSTED',
+  'CONSUMPTION_LIMIT_REACHED',
+  'GRANT_EXHAUSTED',
+  'GRANT_EXPIRED',
+])
+
+/** Whether the item was refused because tokens were missing. */
+export function isShortItem(item: Decision['items'][number]): boolean {
+  return item.outcome === 'REFUSED' && SHORT.has(item.reason)
+}
+
+/** Whether something was refused because tokens were missing. */
+export function isShort({ items }: Decision): boolean {
+  return items.some(isShortItem)
 }

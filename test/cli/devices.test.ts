@@ -183,13 +183,37 @@ test('a device that there is not has a code of its own', async () => {
 })
 
 test('the audit says who did what', async () => {
-  const record = { at: 1_800_000_000_000, by: 'key-1', action: 'LOCK_DEVICE', deviceId: one.id, sessionId: null }
-  const answer = { body: { records: [record], next: null } }
+  const lock = { action: 'LOCK_DEVICE', deviceId: one.id, lineItem: null }
+  const lineItem = { instanceId: one.instanceIds[0], lineItemId: 'ACT-1', tokens: '2500000' }
+  const reserve = { action: 'SET_CLOUD_RESERVE', deviceId: null, lineItem }
+  const common = { at: 1_800_000_000_000, by: 'key-1', sessionId: null }
+  const records = [lock, reserve].map((record) => ({ ...common, ...record }))
+  const answer = { body: { records, next: null } }
   await using twin = await fakeService('tcp', { [`GET /dm/edge/api/v1/audit?size=5&deviceId=${one.id}`]: answer })
   const { out } = await devices(twin.address, 'audit', '--device', one.id, '--limit', '5')
   expect(out.split('\n')).toEqual([
-    'AT                        BY     ORDER        DEVICE                                SESSION',
-    `2027-01-15T08:00:00.000Z  key-1  lock device  ${one.id}`,
+    'AT                        BY     ORDER              DEVICE                                SESSION  LINE ITEM',
+    `2027-01-15T08:00:00.000Z  key-1  lock device        ${one.id}`,
+    `2027-01-15T08:00:00.000Z  key-1  set cloud reserve  ${' '.repeat(36)}           ACT-1: 2.5 tokens`,
     '',
   ])
+})
+
+test('the reserve of the cloud is set and shown in tokens', async () => {
+  const path = `/dm/edge/api/v1/instances/${instanceId}/line-items/ACT-1/cloud-reserve`
+  const state = (tokens: string, onDevices: string) => {
+    return { body: { instanceId, lineItemId: 'ACT-1', tokens, onDevices } }
+  }
+  await using twin = await fakeService('tcp', {
+    [`PUT ${path}`]: state('2500000', '1000000'),
+    [`GET ${path}`]: state('2500000', '0'),
+  })
+  const reserve = (...args: string[]) =>
+    devices(twin.address, 'cloud-reserve', '--instance', instanceId, '--line-item', 'ACT-1', ...args)
+  expect((await reserve('--tokens', '2.5')).out).toBe(
+    '2.5 tokens are kept for the cloud; devices still hold 1 of them\n',
+  )
+  expect(twin.asked.map(({ body }) => body)).toEqual([{ tokens: '2500000' }])
+  expect((await reserve()).out).toBe('2.5 tokens are kept for the cloud\n')
+  expect((await reserve('--tokens', '-1')).err).toMatch(/--tokens takes a number of tokens, 0 or more/)
 })

@@ -18,6 +18,7 @@ import { PostgresSchema } from '../support/postgres-schema.ts'
 import { postgres } from '../support/servers.ts'
 import { TestDevice, want } from './edge/test-device.ts'
 import { DAY, INSTANCE, START, Twin } from './edge/twin.ts'
+import { cloudShortages } from './shortages.ts'
 
 const ITEMS = ['A', 'B', 'C']
 const ROUNDS = 12
@@ -68,7 +69,9 @@ describe('two nodes that lock whatever there is to lock', () => {
       requester: { type: 'user', value: `user ${who}`, dictionary: {} },
       items: Array.from({ length: 2 }, () => ({ name: 'P', version: '', count: decimal(count) })),
     })
-    const desks = new Map(nodes.map((node) => [node, new AccessDesk(node.store, node.policies, setImmediate)]))
+    const desks = new Map(
+      nodes.map((node) => [node, new AccessDesk(node.store, node.policies, cloudShortages(), setImmediate)]),
+    )
     const oneOff = async (node: Twin, who: number): Promise<void> => {
       const order = {
         instanceId: INSTANCE,
@@ -82,6 +85,7 @@ describe('two nodes that lock whatever there is to lock', () => {
     const partsOf = (node: Twin) => ({
       store: node.store,
       policies: node.policies,
+      shortages: cloudShortages(),
       newId: randomUUID,
       sessionIntervalMs: 3_600_000,
       trustsClock: () => true,

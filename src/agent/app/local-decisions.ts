@@ -7,9 +7,9 @@
 import type { AccountId, Posting } from '../../core/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/amount.ts'
 import { type Mode, decide } from '../../core/decide.ts'
-import type { AccessRequest, ClockReading, Decision, RefusalReason, RoomOf } from '../../core/decision.ts'
+import type { AccessRequest, ClockReading, Decision, RoomOf } from '../../core/decision.ts'
 import type { Need } from '../../core/grant.ts'
-import { needsOf } from '../../core/needs.ts'
+import { isShort, needsOf } from '../../core/needs.ts'
 import type { Policy } from '../../core/policy.ts'
 import { RoomsSeen } from './facts.ts'
 import type { Ledger } from './ledger.ts'
@@ -181,19 +181,6 @@ function aboveGrantOf(
 ): ReadonlyMap<AccountId, Micro> {
   const above = postings.map((posting) => [posting.account, ledger.aboveGrant(posting, refund)] as const)
   return new Map(above.filter(([, amount]) => amount > 0n))
-}
-
-const SHORT: ReadonlySet<string> = new Set<RefusalReason>([
-  'INSUFFICIENT_TOKENS',
-  'ALLOCATION_EXHAUSTED',
-  'CONSUMPTION_LIMIT_REACHED',
-  'GRANT_EXHAUSTED',
-  'GRANT_EXPIRED',
-])
-
-/** Something was refused because tokens were missing. */
-function isShort({ items }: Decision): boolean {
-  return items.some((item) => item.outcome === 'REFUSED' && SHORT.has(item.reason))
 }
 
 function isAnyEssential({ lineItems }: Policy): boolean {

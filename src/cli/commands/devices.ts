@@ -2,7 +2,12 @@
 import { mkdirSync } from 'node:fs'
 import { Command } from 'commander'
 import { formatMicro, parseDecimal, toMicro } from '../../core/amount.ts'
-import { deviceList, type DeviceState, offlinePolicyState } from '../../protocol/edge/administration.ts'
+import {
+  cloudReserveState,
+  deviceList,
+  type DeviceState,
+  offlinePolicyState,
+} from '../../protocol/edge/administration.ts'
 import { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
@@ -39,6 +44,12 @@ interface OfflinePolicyFlags extends AdministratorFlags {
   readonly refuse?: true
 }
 
+interface CloudReserveFlags extends AdministratorFlags {
+  readonly instance: string
+  readonly lineItem: string
+  readonly tokens?: string
+}
+
 export function command(io: Io): Command {
   const devices = new Command('devices').description('What an administrator does about devices.')
   withAdministratorFlags(devices.command('enrollment-token'))
@@ -70,6 +81,12 @@ export function command(io: Io): Command {
     .option('--essential <tokens>', 'go on, up to so many tokens above the grant of each device')
     .option('--refuse', 'refuse, which is what they do unless told otherwise')
     .action((flags: OfflinePolicyFlags) => offlinePolicy(flags, io))
+  withAdministratorFlags(devices.command('cloud-reserve'))
+    .description("Sets or shows how many tokens of a line item are kept for the cloud's own clients, in each period.")
+    .requiredOption('--instance <uuid>', 'instance of the line item', uuidArgument)
+    .requiredOption('--line-item <id>', 'activation id of the line item')
+    .option('--tokens <tokens>', 'never grant devices so many tokens; 0 keeps none')
+    .action((flags: CloudReserveFlags) => cloudReserve(flags, io))
   addDeviceOrders(devices, io)
   return examples(devices, [
     'TWIN=(--url https://twin.example/dynamicmonetization --admin-key administration-key.pem)',
@@ -77,6 +94,7 @@ export function command(io: Io): Command {
     'tallygate devices list "${TWIN[@]}"',
     'tallygate devices lock 90419aa8-8fd5-4577-9429-87d34a3a137a "${TWIN[@]}"',
     'tallygate devices show 90419aa8-8fd5-4577-9429-87d34a3a137a "${TWIN[@]}" --json',
+    'tallygate devices cloud-reserve "${TWIN[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 --line-item ACT-1 --tokens 500',
     'tallygate devices audit "${TWIN[@]}" --limit 10',
   ])
 }
@@ -107,6 +125,24 @@ async function offlinePolicy(flags: OfflinePolicyFlags, io: Io): Promise<void> {
       ? 'refuse: devices spend what they were granted\n'
       : `essential: ${each}; together at most ${formatMicro(state.exposure)} beyond the pool\n`,
   )
+}
+
+async function cloudReserve(flags: CloudReserveFlags, io: Io): Promise<void> {
+  const amount = flags.tokens === undefined ? undefined : parseDecimal(flags.tokens)
+  const tokens = amount === undefined ? undefined : toMicro(amount)
+  if (flags.tokens !== undefined && (tokens === undefined || tokens < 0n)) {
+    throw new CodedError('USAGE', '--tokens takes a number of tokens, 0 or more')
+  }
+  using client = await administrator(flags, io)
+  const item = encodeURIComponent(flags.lineItem)
+  const path = `/edge/api/v1/instances/${flags.instance}/line-items/${item}/cloud-reserve`
+  const call =
+    tokens === undefined
+      ? ({ method: 'GET', path } as const)
+      : ({ method: 'PUT', path, body: { tokens: String(tokens) } } as const)
+  const state = await client.json(call, cloudReserveState)
+  const recalled = state.onDevices > 0n ? `; devices still hold ${formatMicro(state.onDevices)} of them` : ''
+  io.stdout.write(`${formatMicro(state.tokens)} tokens are kept for the cloud${recalled}\n`)
 }
 
 async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<void> {

@@ -96,13 +96,14 @@ export async function decideOverPools(
   readonly decision: Decision
   readonly before: ReadonlyMap<AccountId, Pool>
   readonly changed: readonly Pool[]
+  readonly after: ReadonlyMap<AccountId, Pool>
 }> {
   const settle = (decision: Decision, before: ReadonlyMap<AccountId, Pool>) => ({ decision, before })
-  const { outcomes, changed } = await decideInTurn(tx, loaded, [{ request, mode, now, settle }], { refunded })
+  const { outcomes, changed, after } = await decideInTurn(tx, loaded, [{ request, mode, now, settle }], { refunded })
   const [outcome] = outcomes
   if (outcome === undefined) throw new Error('invariant: one outcome for each order')
   if (outcome.status === 'rejected') throw outcome.reason
-  return { ...outcome.value, changed }
+  return { ...outcome.value, changed, after }
 }
 
 /**

@@ -22,6 +22,7 @@ export async function deleteLineItem(store: Store, instanceId: string, id: strin
       const offline = (await tx.edge.offlinePolicies.list(instanceId)).find(({ lineItemId }) => lineItemId === id)
       // The highest cap stays: devices may still report what they spent by it.
       if (offline !== undefined) await tx.edge.offlinePolicies.save({ ...offline, arrearsCap: 0n })
+      await tx.edge.cloudReserves.save({ instanceId, lineItemId: id, tokens: 0n })
       await tx.lineItems.update({ ...record, deleted: now, modified: now })
       await closeAccounts(tx, record)
     }),

@@ -30,6 +30,12 @@ export function freeForDevices(pool: Pool, reserved: Micro): Micro {
   return left > kept ? left - kept : 0n
 }
 
+/** What devices hold and have not spent, as far as they have reported: what they could return. */
+export function recoverable(pool: Pool): Micro {
+  const unspent = pool.grantedOut - pool.billedByDevices
+  return unspent > 0n ? unspent : 0n
+}
+
 /** What counts as used: charged here and billed by devices. */
 export function used(pool: Pool): Micro {
   return pool.charged + pool.billedByDevices

@@ -7,6 +7,7 @@
 import type { AccountId } from '../../core/account.ts'
 import type { AccessRequest, Decision } from '../../core/decision.ts'
 import { CodedError } from '../../protocol/errors.ts'
+import type { CloudShortages } from './cloud-shortages.ts'
 import { type PoolOrder, decideInTurn, likelyAccounts } from './decide-over-pools.ts'
 import { Desk, type Soon } from './desk.ts'
 import type { LoadedPolicy, Policies } from './load-policy.ts'
@@ -49,12 +50,14 @@ interface InstanceDesk {
 export class AccessDesk {
   readonly #store: Pick<Store, 'transaction'>
   readonly #policies: Policies
+  readonly #shortages: CloudShortages
   readonly #soon: Soon
   readonly #desks = new Map<string, InstanceDesk>()
 
-  constructor(store: Pick<Store, 'transaction'>, policies: Policies, soon: Soon) {
+  constructor(store: Pick<Store, 'transaction'>, policies: Policies, shortages: CloudShortages, soon: Soon) {
     this.#store = store
     this.#policies = policies
+    this.#shortages = shortages
     this.#soon = soon
   }
 
@@ -124,6 +127,12 @@ export class AccessDesk {
       await tx.usage.append(
         outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? outcome.value.records : [])),
       )
+      const decided = placed.flatMap(({ order: { request } }, index) => {
+        const outcome = outcomes[index]
+        if (outcome?.status !== 'fulfilled') return []
+        return [{ request, mode: 'BEST_EFFORT', decision: outcome.value.decision } as const]
+      })
+      await this.#shortages.note(tx, loaded, decided, after, latest)
       return { outcomes, after }
     })
     if (decided === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)

@@ -21,6 +21,7 @@ import {
 import { CodedError } from '../../protocol/errors.ts'
 import { requireNotHeld } from './edge/device-hold.ts'
 import { chargeIntervalMs } from './change-configuration.ts'
+import type { CloudShortages } from './cloud-shortages.ts'
 import { decideOverPools, refundPools } from './decide-over-pools.ts'
 import type { LoadedPolicy, Policies } from './load-policy.ts'
 import type { Pool } from './records.ts'
@@ -32,6 +33,7 @@ import { type ChargeHeader, usageOfDecision, usageOfRefund } from './usage-of-re
 export interface SessionParts {
   readonly store: Store
   readonly policies: Policies
+  readonly shortages: CloudShortages
   readonly newId: () => string
   /** Length of the intervals, ms; null: as the tenant's configuration says. */
   readonly sessionIntervalMs: number | null
@@ -178,6 +180,8 @@ export async function requestInSession(
     const loaded = await holdPolicy(parts, tx, session, now)
     const outcome = await decideOverPools(tx, loaded, request, 'ALL_OR_NOTHING', now, unused(session, now))
     const { decision } = outcome
+    const decided = { request, mode: 'ALL_OR_NOTHING', decision } as const
+    await parts.shortages.note(tx, loaded, [decided], outcome.after, now)
     const header = headerOf('REQUEST', order.correlationId, request, session, now)
     if (!decision.items.every((item) => item.outcome === 'GRANTED')) {
       const records = usageOfDecision(header, loaded, request, order.metaData, decision, new Map())
@@ -269,6 +273,7 @@ async function renew(parts: SessionParts, tx: Transaction, session: Session, now
   const loaded = await holdPolicy(parts, tx, session, now)
   const outcome = await decideOverPools(tx, loaded, request, 'ALL_OR_NOTHING', now)
   const { decision } = outcome
+  await parts.shortages.note(tx, loaded, [{ request, mode: 'ALL_OR_NOTHING', decision }], outcome.after, now)
   const granted = decision.items.every((item) => item.outcome === 'GRANTED')
   const next = step(
     session,

@@ -301,6 +301,8 @@ export interface SessionReader {
   keptBy(
     deviceId: string,
   ): Promise<readonly { readonly session: Session; readonly wanted: SessionOrder['order'] | null }[]>
+  /** Those of the cloud itself that are charged automatically up to the instant, those that are due first. */
+  renewedBy(until: number, limit: number): Promise<readonly Session[]>
   /** Whether a live session holds a charge on the line item. */
   holds(instanceId: string, lineItemId: string): Promise<boolean>
 }

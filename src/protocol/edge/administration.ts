@@ -142,9 +142,12 @@ export const auditList = z
           'NOTICE_RESTORE',
           'CONFIRM_CLOCK',
           'CONFIRM_SETTLEMENT',
+          'SET_CLOUD_RESERVE',
         ]),
         deviceId: uuid.nullable(),
         sessionId: uuid.nullable(),
+        /** Of SET_CLOUD_RESERVE: the line item, and the tokens that are kept of it from then on. */
+        lineItem: z.strictObject({ instanceId: uuid, lineItemId: z.string(), tokens: microText }).nullable(),
       }),
     ),
     next: z.string().nullable(),
@@ -278,6 +281,21 @@ export const offlinePolicyState = z.strictObject({
   exposure: microText,
 })
 export type OfflinePolicyStateWire = z.input<typeof offlinePolicyState>
+
+/** `PUT .../edge/api/v1/instances/{instanceId}/line-items/{lineItemId}/cloud-reserve`. "0": nothing is reserved. */
+export const cloudReserveOrder = z.strictObject({ tokens: microText })
+
+/** How many tokens of a line item, in each period, devices are never granted. */
+export const cloudReserveState = z
+  .strictObject({
+    instanceId: uuid,
+    lineItemId: z.string(),
+    tokens: microText,
+    /** Of these, what devices hold at this moment; it is recalled from them. */
+    onDevices: microText,
+  })
+  .meta({ id: 'CloudReserve' })
+export type CloudReserveStateWire = z.input<typeof cloudReserveState>
 
 /**
  * `GET .../edge/api/v1/instances/{instanceId}/learning`, and the answer to `POST .../learning/end`: whether the twin, restored

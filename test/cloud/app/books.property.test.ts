@@ -31,6 +31,7 @@ import { parseAccount } from '../../../src/core/account.ts'
 import { decimal, wholeTokens } from '../../../src/core/amount.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import fc from '../../support/fast-check.ts'
+import { cloudShortages } from '../shortages.ts'
 
 const NOON = Date.UTC(2026, 0, 31, 12)
 const HOUR = 3_600_000
@@ -139,8 +140,15 @@ class Books {
     const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
     this.#store = store
     this.#atOnce = atOnce
-    this.#parts = { store, policies, newId: randomUUID, sessionIntervalMs: HOUR, trustsClock: () => true }
-    this.#desk = new AccessDesk(store, policies, setImmediate)
+    this.#parts = {
+      store,
+      policies,
+      shortages: cloudShortages(),
+      newId: randomUUID,
+      sessionIntervalMs: HOUR,
+      trustsClock: () => true,
+    }
+    this.#desk = new AccessDesk(store, policies, cloudShortages(), setImmediate)
   }
 
   async open(): Promise<void> {

@@ -10,6 +10,7 @@ import { PostgresSchema } from '../../support/postgres-schema.ts'
 import { postgres } from '../../support/servers.ts'
 import { PostgresProxy } from '../store/postgres-proxy.ts'
 import { requestAccessSuite } from './request-access.suite.ts'
+import { cloudShortages } from '../shortages.ts'
 
 const server = postgres()
 let schema: PostgresSchema | undefined
@@ -52,7 +53,12 @@ describe('a batch whose connection to PostgreSQL is lost', () => {
       await createInstance(store, { id: INSTANCE, shortName: 's', accountId: 'a' }, NOW)
       const lineItem = { activationId: 'A', state: 'DEPLOYED' as const, quantity: 1_000, start: NOW - 1, end: NOW + 1 }
       await mapLineItem(store, INSTANCE, { ...lineItem, attributes: { elastic: true } }, NOW)
-      const desk = new AccessDesk(store, new Policies({ max: 1, undecidedClock: 'refuse' }), setImmediate)
+      const desk = new AccessDesk(
+        store,
+        new Policies({ max: 1, undecidedClock: 'refuse' }),
+        cloudShortages(),
+        setImmediate,
+      )
       const ask = (correlationId: string) =>
         desk.request(
           {

@@ -15,6 +15,7 @@ import { closeSession, openSession, requestInSession } from '../../../src/cloud/
 import type { Store, Transaction } from '../../../src/cloud/app/store.ts'
 import type { LineItemBody } from '../../../src/protocol/service/line-items.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
+import { cloudShortages } from '../shortages.ts'
 
 const NOW = Date.UTC(2026, 4, 6)
 const DAY = 86_400_000
@@ -52,7 +53,7 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
     })
 
     const deskOver = (over: Pick<Store, 'transaction'> = store): AccessDesk =>
-      new AccessDesk(over, new Policies({ max: 10, undecidedClock: 'refuse' }), setImmediate)
+      new AccessDesk(over, new Policies({ max: 10, undecidedClock: 'refuse' }), cloudShortages(), setImmediate)
 
     /** Line items A and B of some tokens, with a limit for each requester on the first. */
     const newInstance = async (quantities = [20, 10], change: Partial<LineItemBody['attributes']> = {}) => {
@@ -382,8 +383,15 @@ export function requestAccessSuite(name: string, open: () => Promise<Store>): vo
                 const id = await newInstance([quantity, 1], { ...attributes, rateTableSeries: rate })
                 if (limited) await limit(id, whole)
                 const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
-                const desk = new AccessDesk(store, policies, setImmediate)
-                const parts = { store, policies, newId: randomUUID, sessionIntervalMs: null, trustsClock: () => true }
+                const desk = new AccessDesk(store, policies, cloudShortages(), setImmediate)
+                const parts = {
+                  store,
+                  policies,
+                  shortages: cloudShortages(),
+                  newId: randomUUID,
+                  sessionIntervalMs: null,
+                  trustsClock: () => true,
+                }
                 await Promise.all(
                   list.map(async ({ counts: [count = '1', ...more], inSession }, who) => {
                     const order = orderOf(id, { who: who % 2, count, more }, rate)

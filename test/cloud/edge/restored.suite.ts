@@ -12,6 +12,7 @@ import type { SyncAnswerWire } from '../../../src/protocol/edge/sync.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 import { DAY, INSTANCE, type Twin } from './twin.ts'
 import { type Sealed, TestDevice, want } from './test-device.ts'
+import { cloudShortages } from '../shortages.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
 const HOUR = DAY / 24
@@ -88,6 +89,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       const parts = {
         store: twin.store,
         policies: twin.policies,
+        shortages: cloudShortages(),
         newId: randomUUID,
         sessionIntervalMs: null,
         trustsClock: () => true,

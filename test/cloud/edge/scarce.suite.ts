@@ -170,6 +170,108 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
       expect(await hints()).toHaveLength(1)
     })
 
+    describe('a device that was short', () => {
+      const notified = async () => {
+        await twin.notifyServable()
+        return (await hints()).flatMap(({ hint }) => (hint.kind === 'device' ? [hint.deviceId] : []))
+      }
+
+      it('is notified once when another device has returned what it needs', async () => {
+        const [needy, rich] = await devicesWith(0n, 100n)
+        await needy.sync([want(LINE, 0n, 40n)])
+        await hints()
+        expect(await notified()).toEqual([])
+        rich.giveBack(LINE, 61n)
+        await rich.sync()
+        expect(await notified()).toEqual([])
+        rich.giveBack(LINE, 60n)
+        await rich.sync()
+        expect(await notified()).toEqual([needy.id])
+        expect(await notified()).toEqual([])
+        await needy.sync([want(LINE, 0n, 40n)])
+        expect(needy.room(LINE)).toBe(40n)
+        twin.time += twin.terms.syncEveryMs
+        rich.giveBack(LINE)
+        await rich.sync()
+        expect(await notified()).toEqual([])
+      })
+
+      it('is notified when an administrator raises the quantity, also of what no recall could have brought', async () => {
+        const [needy, rich] = await devicesWith(0n, 100n)
+        await needy.sync([want(LINE, 0n, 150n)])
+        await rich.sync([want(LINE, 0n, 200n)])
+        await hints()
+        expect(await notified()).toEqual([])
+        await twin.setLineItem('ACT-1', { quantity: 250n })
+        await hints()
+        expect(await notified()).toEqual([needy.id, rich.id].sort())
+        await twin.setLineItem('ACT-1', { quantity: 250n, overdraft: 'UNLIMITED' })
+      })
+
+      it('is notified when the cloud refunds, and when a silent device is settled as released', async () => {
+        const [needy, rich] = await devicesWith(0n, 60n)
+        await twin.chargeDirectly(LINE, 40n)
+        await needy.sync([want(LINE, 0n, 30n)])
+        await hints()
+        await twin.refundDirectly(LINE, 30n)
+        expect(await notified()).toEqual([needy.id])
+        twin.time += 31 * 86_400_000
+        await needy.sync([want(LINE, 0n, 50n)])
+        await hints()
+        expect(await notified()).toEqual([])
+        await twin.settle('RELEASED')
+        expect(await notified()).toEqual([needy.id])
+        expect(rich.room(LINE)).toBe(60n)
+      })
+
+      it('is notified although it only wanted to hold some in advance', async () => {
+        const [idle, rich] = await devicesWith(0n, 100n)
+        await idle.sync([want(LINE, 10n)])
+        expect(await notified()).toEqual([])
+        rich.giveBack(LINE, 50n)
+        await rich.sync()
+        expect(await notified()).toEqual([idle.id])
+      })
+
+      it('is notified again, at most once in a sync interval, where others were faster', async () => {
+        const [needy, rich, third] = await devicesWith(0n, 100n, 0n)
+        for (let round = 0; round < 3; round += 1) {
+          await needy.sync([want(LINE, 0n, 40n)])
+          await hints()
+          rich.giveBack(LINE, 60n)
+          await rich.sync()
+          expect(await notified()).toEqual(round === 0 || round === 2 ? [needy.id] : [])
+          await third.sync([want(LINE, 0n, 40n)])
+          await needy.sync([want(LINE, 0n, 40n)])
+          expect(needy.room(LINE)).toBe(0n)
+          third.giveBack(LINE)
+          await third.sync()
+          await rich.sync([want(LINE, 0n, 100n)])
+          await hints()
+          if (round === 1) twin.time += twin.terms.syncEveryMs
+        }
+      })
+    })
+
+    it('recalls what is reserved for the cloud, and no more than there is', async () => {
+      const [one, other] = await devicesWith(60n, 40n)
+      await twin.reserve('ACT-1', 30n)
+      await twin.recallForCloud()
+      expect([await recallsFrom(one), await recallsFrom(other)]).toEqual([
+        [{ account: LINE, keep: 35n }],
+        [{ account: LINE, keep: 35n }],
+      ])
+      await obey(one, false)
+      await obey(other, false)
+      expect(await recallsFrom(one)).toEqual([])
+      await twin.reserve('ACT-1', 1_000n)
+      await twin.recallForCloud()
+      expect([await recallsFrom(one), await recallsFrom(other)]).toEqual([
+        [{ account: LINE, keep: 0n }],
+        [{ account: LINE, keep: 0n }],
+      ])
+    })
+
     it('comes to rest within an hour: devices that all want more than there is do not pass it on and on', async () => {
       const devices = await devicesWith(50n, 50n, 0n, 0n)
       let moved = 0

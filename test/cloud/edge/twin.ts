@@ -7,6 +7,7 @@ import { exportJWK, generateKeyPair } from 'jose'
 import type { Action } from '../../../src/core/policy.ts'
 import { openSqliteStore } from '../../../src/cloud/adapters/sqlite/store.ts'
 import { attach } from '../../../src/cloud/app/edge/attach.ts'
+import { setCloudReserve } from '../../../src/cloud/app/edge/cloud-reserve.ts'
 import { enroll } from '../../../src/cloud/app/edge/enroll.ts'
 import { issueEnrollmentToken } from '../../../src/cloud/app/edge/issue-enrollment-token.ts'
 import type { KeyRing } from '../../../src/cloud/app/edge/key-ring.ts'
@@ -14,10 +15,11 @@ import type { Device, Settlement } from '../../../src/cloud/app/edge/records.ts'
 import { holdRules, openPools } from '../../../src/cloud/app/edge/rules-in-force.ts'
 import { type SettleSilent, settleNextSilent } from '../../../src/cloud/app/edge/settle-silent.ts'
 import { sync } from '../../../src/cloud/app/edge/sync.ts'
+import { notifyServable, recallForCloud } from '../../../src/cloud/app/edge/watch-shortages.ts'
 import type { Taken } from '../../../src/cloud/app/edge/taking.ts'
 import type { EdgeTerms } from '../../../src/cloud/app/edge/terms.ts'
 import { Policies } from '../../../src/cloud/app/load-policy.ts'
-import { capOf, charge, free, retarget } from '../../../src/cloud/app/pool.ts'
+import { capOf, charge, free, refund, retarget } from '../../../src/cloud/app/pool.ts'
 import { raisePolicy } from '../../../src/cloud/app/raise-policy.ts'
 import type { LineItemRecord, Pool } from '../../../src/cloud/app/records.ts'
 import type { Store } from '../../../src/cloud/app/store.ts'
@@ -219,6 +221,21 @@ export class Twin implements AsyncDisposable {
     return looks
   }
 
+  /** Notifies devices that were short of tokens that are there again. */
+  async notifyServable(): Promise<void> {
+    await notifyServable(this.#watching)
+  }
+
+  /** Recalls what the cloud itself will need. */
+  async recallForCloud(): Promise<void> {
+    await recallForCloud(this.#watching)
+  }
+
+  get #watching() {
+    const { store, policies, now, terms } = this
+    return { store, policies, now, terms }
+  }
+
   async pool(account: string): Promise<Pool> {
     const pools = await this.store.read((reader) => reader.accounts.get([account]))
     const pool = pools.get(account)
@@ -235,6 +252,18 @@ export class Twin implements AsyncDisposable {
       await tx.accounts.save([charge(pool, amount)])
       return true
     })
+  }
+
+  /** What the cloud itself refunds. */
+  async refundDirectly(account: string, amount: bigint): Promise<void> {
+    await this.store.transaction(async (tx) => {
+      const pool = (await tx.accounts.lock([account])).get(account)
+      if (pool !== undefined) await tx.accounts.save([refund(pool, amount)])
+    })
+  }
+
+  async reserve(lineItemId: string, tokens: bigint): Promise<void> {
+    await setCloudReserve(this.#watching, { instanceId: INSTANCE, lineItemId, tokens }, 'administrator')
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -6,6 +6,8 @@ import type { FastifyInstance } from 'fastify'
 import { z } from 'zod'
 import {
   accountLedger as accountLedgerForm,
+  cloudReserveOrder,
+  cloudReserveState,
   deviceEvidence,
   learningState,
   offlinePolicyOrder,
@@ -27,6 +29,7 @@ import type { Authenticator } from '../../app/authenticate.ts'
 import { accountLedger } from '../../app/edge/account-ledger.ts'
 import { type Attach, attach } from '../../app/edge/attach.ts'
 import { requireNamed } from '../../app/edge/authenticate-device.ts'
+import { type CloudReserves, setCloudReserve, showCloudReserve } from '../../app/edge/cloud-reserve.ts'
 import { type ChangeDeviceKey, announceKey, showLinks } from '../../app/edge/change-device-key.ts'
 import { showEvidence } from '../../app/edge/devices.ts'
 import { type Enroll, enroll, requireEnrollmentToken } from '../../app/edge/enroll.ts'
@@ -40,7 +43,7 @@ import { type WatchedSync, sync } from '../../app/edge/sync.ts'
 import type { Store } from '../../app/store.ts'
 import { type DeviceParts, deviceRoutes } from './edge-device-routes.ts'
 import { type SweepParts, sweepRoutes } from './edge-sweep-routes.ts'
-import { type EdgeRoute, edgeRoute, inDevice, registerEdgeRoutes } from './edge-area.ts'
+import { type EdgeRoute, edgeRoute, inDevice, keyOf, registerEdgeRoutes } from './edge-area.ts'
 import type { Slots } from './slots.ts'
 import { inInstance, requireInstanceOf } from './routes.ts'
 
@@ -51,6 +54,7 @@ export type EdgeParts = IssueEnrollmentToken &
   WatchedSync &
   PolicyDocuments &
   ChangeDeviceKey &
+  CloudReserves &
   DeviceParts & {
     readonly store: Store
     readonly authenticator: Authenticator
@@ -60,7 +64,7 @@ export type EdgeParts = IssueEnrollmentToken &
     readonly sweeps: SweepParts
   }
 
-const inOfflinePolicy = inInstance.extend({ lineItemId: z.string().min(1).max(256) })
+const inLineItem = inInstance.extend({ lineItemId: z.string().min(1).max(256) })
 
 /** Returns what it has registered. */
 export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeParts): readonly EdgeRoute[] {
@@ -250,7 +254,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       method: 'GET',
       path: '/instances/:instanceId/line-items/:lineItemId/offline-policy',
       access: 'ADMINISTRATION',
-      params: inOfflinePolicy,
+      params: inLineItem,
       id: 'showOfflinePolicy',
       tag: 'Administration',
       summary: 'Show what devices do with a line item when they cannot ask',
@@ -265,7 +269,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       path: '/instances/:instanceId/line-items/:lineItemId/offline-policy',
       access: 'ADMINISTRATION',
       ...small,
-      params: inOfflinePolicy,
+      params: inLineItem,
       body: offlinePolicyOrder,
       id: 'setOfflinePolicy',
       tag: 'Administration',
@@ -278,6 +282,40 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       handle: async ({ params, body }) => {
         const cap = body.policy === 'essential' ? body.arrearsCap : 0n
         return { status: 200, body: await setOfflinePolicy(parts, params.instanceId, params.lineItemId, cap) }
+      },
+    }),
+    edgeRoute({
+      method: 'GET',
+      path: '/instances/:instanceId/line-items/:lineItemId/cloud-reserve',
+      access: 'ADMINISTRATION',
+      params: inLineItem,
+      id: 'showCloudReserve',
+      tag: 'Administration',
+      summary: 'Show how many tokens of a line item are kept for the cloud',
+      answers: { 200: { description: 'The reserve.', body: cloudReserveState } },
+      errors: ['NOT_FOUND'],
+      handle: async ({ params }) => {
+        return { status: 200, body: await showCloudReserve(parts, params.instanceId, params.lineItemId) }
+      },
+    }),
+    edgeRoute({
+      method: 'PUT',
+      path: '/instances/:instanceId/line-items/:lineItemId/cloud-reserve',
+      access: 'ADMINISTRATION',
+      ...small,
+      params: inLineItem,
+      body: cloudReserveOrder,
+      id: 'setCloudReserve',
+      tag: 'Administration',
+      summary: 'Say how many tokens of a line item are kept for the cloud',
+      description:
+        'In each period, devices are never granted these tokens; what they hold of them is recalled. What the cloud charges counts towards the reserve.',
+      example: { tokens: '50000000' },
+      answers: { 200: { description: 'The reserve.', body: cloudReserveState } },
+      errors: ['NOT_FOUND'],
+      handle: async (call) => {
+        const order = { ...call.params, tokens: call.body.tokens }
+        return { status: 200, body: await setCloudReserve(parts, order, keyOf(call)) }
       },
     }),
     edgeRoute({

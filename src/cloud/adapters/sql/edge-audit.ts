@@ -2,6 +2,7 @@
 import type { AuditRecord } from '../../app/edge/records.ts'
 import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
 import type { Sql } from './sql.ts'
+import type { Row } from './tables.ts'
 
 export function auditReader({ db }: Sql): EdgeReader['audit'] {
   return {
@@ -21,6 +22,7 @@ export function auditReader({ db }: Sql): EdgeReader['audit'] {
           action: row.action as AuditRecord['action'],
           deviceId: row.device_id,
           sessionId: row.session_id,
+          ...lineItemOf(row),
         })),
         next: rows.length > limit ? (shown.at(-1)?.seq ?? null) : null,
       }
@@ -31,9 +33,21 @@ export function auditReader({ db }: Sql): EdgeReader['audit'] {
 export function auditTransaction(sql: Sql): EdgeTransaction['audit'] {
   return {
     ...auditReader(sql),
-    async append({ at, by, action, deviceId, sessionId }) {
-      const row = { at: BigInt(at), key_id: by, action, device_id: deviceId, session_id: sessionId }
-      await sql.db.insertInto('audit').values(row).execute()
+    async append({ at, by, action, deviceId, sessionId, lineItem }) {
+      await sql.db
+        .insertInto('audit')
+        .values({
+          ...{ at: BigInt(at), key_id: by, action, device_id: deviceId, session_id: sessionId },
+          instance_id: lineItem?.instanceId ?? null,
+          line_item_id: lineItem?.lineItemId ?? null,
+          tokens: lineItem?.tokens ?? null,
+        })
+        .execute()
     },
   }
+}
+
+function lineItemOf({ instance_id, line_item_id, tokens }: Row<'audit'>): Pick<AuditRecord, 'lineItem'> {
+  if (instance_id === null || line_item_id === null || tokens === null) return {}
+  return { lineItem: { instanceId: instance_id, lineItemId: line_item_id, tokens } }
 }

@@ -46,6 +46,7 @@ export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
         .execute()
       return rows
     },
+    servable: (since, notifiedBefore, limit) => servable(db, since, notifiedBefore, limit).execute(),
   }
 }
 
@@ -71,37 +72,7 @@ export function shortageTransaction(sql: Sql): EdgeTransaction['shortages'] {
         .execute()
     },
     async takeServable(now, since, notifiedBefore, limit) {
-      const query = db
-        .selectFrom('shortages')
-        .innerJoin('accounts', 'accounts.id', 'shortages.account')
-        .innerJoin('devices', 'devices.id', 'shortages.who')
-        .select(['shortages.account', 'shortages.who'])
-        .where('shortages.at', '>', BigInt(since))
-        .where((where) =>
-          where.or([
-            where('shortages.notified_at', 'is', null),
-            where.and([
-              where('shortages.notified_at', '<=', BigInt(notifiedBefore)),
-              where('shortages.notified_at', '<', where.ref('shortages.at')),
-            ]),
-          ]),
-        )
-        .where((where) =>
-          where.or([where('accounts.cap_target', 'is', null), expression<boolean>`${FREE} >= shortages.enough`]),
-        )
-        .where((where) =>
-          where.not(
-            where.exists(
-              where
-                .selectFrom('learning')
-                .select('learning.since')
-                .whereRef('learning.instance_id', '=', 'accounts.instance_id'),
-            ),
-          ),
-        )
-        .orderBy('shortages.at')
-        .orderBy('shortages.who')
-        .limit(limit)
+      const query = servable(db, since, notifiedBefore, limit)
       const rows = await (lockRows ? query.forNoKeyUpdate('shortages').skipLocked() : query).execute()
       for (const { account, who } of rows) {
         await db
@@ -121,6 +92,41 @@ export function shortageTransaction(sql: Sql): EdgeTransaction['shortages'] {
       }
     },
   }
+}
+
+/** Nothing is granted of an account of which a restored cloud still waits to hear. */
+function servable(db: Sql['db'], since: number, notifiedBefore: number, limit: number) {
+  return db
+    .selectFrom('shortages')
+    .innerJoin('accounts', 'accounts.id', 'shortages.account')
+    .innerJoin('devices', 'devices.id', 'shortages.who')
+    .select(['shortages.account', 'shortages.who'])
+    .where('shortages.at', '>', BigInt(since))
+    .where((where) =>
+      where.or([
+        where('shortages.notified_at', 'is', null),
+        where.and([
+          where('shortages.notified_at', '<=', BigInt(notifiedBefore)),
+          where('shortages.notified_at', '<', where.ref('shortages.at')),
+        ]),
+      ]),
+    )
+    .where((where) =>
+      where.or([where('accounts.cap_target', 'is', null), expression<boolean>`${FREE} >= shortages.enough`]),
+    )
+    .where((where) =>
+      where.not(
+        where.exists(
+          where
+            .selectFrom('learning')
+            .select('learning.since')
+            .whereRef('learning.instance_id', '=', 'accounts.instance_id'),
+        ),
+      ),
+    )
+    .orderBy('shortages.at')
+    .orderBy('shortages.who')
+    .limit(limit)
 }
 
 function shortageOf(row: Row<'shortages'>): Shortage {

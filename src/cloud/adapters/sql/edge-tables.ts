@@ -34,6 +34,9 @@ export interface EdgeTables {
     action: string
     device_id: string | null
     session_id: string | null
+    instance_id: string | null
+    line_item_id: string | null
+    tokens: bigint | null
   }
   device_keys: {
     thumbprint: string

@@ -63,6 +63,17 @@ export function sessionReader({ db }: Sql): SessionReader {
         .execute()
       return rows.map((row) => ({ session: sessionOf(row), wanted: row.wanted as SessionOrder['order'] | null }))
     },
+    async renewedBy(until, limit) {
+      const rows = await db
+        .selectFrom('sessions')
+        .selectAll()
+        .where('next_due', '<=', BigInt(until))
+        .where('state', '=', 'ACTIVE')
+        .orderBy('next_due')
+        .limit(limit)
+        .execute()
+      return rows.map(sessionOf).filter(({ charge }) => charge !== null && charge.until <= until)
+    },
     async holds(instanceId, lineItemId) {
       const row = await db
         .selectFrom('session_holds')

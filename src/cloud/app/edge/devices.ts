@@ -124,7 +124,11 @@ export async function showAudit(
   limit: number,
 ): Promise<AuditListWire> {
   const { records, next } = await store.read((reader) => reader.edge.audit.list(deviceId, before, limit))
-  return { records: [...records], next: next === null ? null : String(next) }
+  const lines = records.map(({ lineItem, ...record }) => ({
+    ...record,
+    lineItem: lineItem === undefined ? null : { ...lineItem, tokens: String(lineItem.tokens) },
+  }))
+  return { records: lines, next: next === null ? null : String(next) }
 }
 
 /** @throws CodedError NOT_FOUND */

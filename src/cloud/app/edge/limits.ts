@@ -28,6 +28,12 @@ export const RECALLS_NOTIFIED_MAX = 32
 /** Devices that are notified at a time that a pool has tokens for them again. */
 export const SERVABLE_NOTIFIED_MAX = 32
 
+/** Sessions of the cloud whose next charge is looked at ahead of time, those that are due first. */
+export const RENEWALS_WATCHED_MAX = 1_000
+
+/** Old shortages that are removed at a time. */
+export const SHORTAGES_FORGOTTEN_MAX = 1_000
+
 /** Incarnations that are named at a time when somebody asks what a restored twin waits for. */
 export const LEARNING_SHOWN_MAX = 100
 

@@ -78,6 +78,7 @@ export type AuditedAction =
   | 'NOTICE_RESTORE'
   | 'CONFIRM_CLOCK'
   | 'CONFIRM_SETTLEMENT'
+  | 'SET_CLOUD_RESERVE'
 
 /** Who did what: written in the transaction that does it. */
 export interface AuditRecord {
@@ -88,6 +89,8 @@ export interface AuditRecord {
   readonly action: AuditedAction
   readonly deviceId: string | null
   readonly sessionId: string | null
+  /** Of `SET_CLOUD_RESERVE`. Absent: it is about none. */
+  readonly lineItem?: CloudReserve
 }
 
 export type FenceReason = 'SUPERSEDED' | 'FORKED' | 'REJECTED' | 'REVOKED' | 'SILENT' | 'TERMINATED'

@@ -134,8 +134,12 @@ export async function noteServed(tx: Transaction, before: Shortage, now: number)
 
 /** What those that are short, and that others return tokens for, need of the free ones. */
 function heldBack(shortages: readonly Shortage[], now: number, terms: Terms): Micro {
-  const since = shortSince(now, terms)
-  return shortages.reduce((sum, { keep, lacking, at }) => (keep !== null && at > since ? sum + lacking : sum), 0n)
+  return shortages.reduce((sum, each) => (isShortNow(each, now, terms) ? sum + each.lacking : sum), 0n)
+}
+
+/** Whether tokens are recalled for it, and wait for it. */
+export function isShortNow({ keep, at }: Shortage, now: number, terms: Terms): boolean {
+  return keep !== null && at > shortSince(now, terms)
 }
 
 function shortSince(now: number, { syncEveryMs }: Terms): number {

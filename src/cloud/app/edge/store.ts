@@ -108,6 +108,15 @@ export interface EdgeReader {
     of(accounts: readonly AccountId[], since: number): Promise<readonly Shortage[]>
     /** What others recall from the incarnation, for shortages later than the instant that are not over yet. */
     recallsFrom(deviceId: string, incarnation: number, since: number, limit: number): Promise<readonly Recall[]>
+    /**
+     * Devices that were short, later than `since`, of a pool that has tokens for them again, and that were not notified since
+     * then, nor later than `notifiedBefore`.
+     */
+    servable(
+      since: number,
+      notifiedBefore: number,
+      limit: number,
+    ): Promise<readonly { readonly account: AccountId; readonly who: string }[]>
   }
   readonly learning: {
     /** Since when the twin is learning what it has forgotten of the instance; undefined when it is not. */
@@ -205,10 +214,7 @@ export interface EdgeTransaction extends EdgeReader {
   readonly shortages: EdgeReader['shortages'] & {
     /** Inserts it, or replaces the one of the same account and name. Under the lock of the account. */
     save(shortage: Shortage): Promise<void>
-    /**
-     * Devices that were short, later than `since`, of a pool that has tokens for them again, and that were not notified since
-     * then, nor later than `notifiedBefore`. They count as notified at `now`.
-     */
+    /** Ids of some of the devices that are `servable`; they count as notified at `now`. */
     takeServable(now: number, since: number, notifiedBefore: number, limit: number): Promise<readonly string[]>
     /** Removes some of those from before the instant. */
     forget(before: number, limit: number): Promise<void>

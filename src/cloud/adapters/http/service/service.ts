@@ -1,4 +1,5 @@
 /** Every operation of the service API. */
+import type { CloudShortages } from '../../../app/cloud-shortages.ts'
 import type { Policies } from '../../../app/load-policy.ts'
 import type { AccessDesk } from '../../../app/request-access.ts'
 import type { Store } from '../../../app/store.ts'
@@ -19,6 +20,7 @@ export interface ServiceParts {
   readonly store: Store
   readonly policies: Policies
   readonly desk: AccessDesk
+  readonly shortages: CloudShortages
   readonly newId: () => string
   readonly keyDelayMs: number
   readonly tenantId: string
@@ -30,6 +32,7 @@ export function serviceRoutes({
   store,
   policies,
   desk,
+  shortages,
   newId,
   keyDelayMs,
   tenantId,
@@ -46,7 +49,7 @@ export function serviceRoutes({
     ...configurationRoutes(store),
     ...keyRoutes(store, keyDelayMs),
     ...accessRequestRoutes(desk, newId),
-    ...sessionRoutes({ store, policies, newId, sessionIntervalMs, trustsClock }),
+    ...sessionRoutes({ store, policies, shortages, newId, sessionIntervalMs, trustsClock }),
     ...usageRoutes(store, tenantId),
   ]
 }

@@ -238,7 +238,11 @@ CREATE TABLE audit (
   key_id TEXT COLLATE "C" NOT NULL,
   action TEXT NOT NULL,
   device_id TEXT COLLATE "C",
-  session_id TEXT COLLATE "C"
+  session_id TEXT COLLATE "C",
+  -- Of an order about a line item.
+  instance_id TEXT COLLATE "C",
+  line_item_id TEXT COLLATE "C",
+  tokens BIGINT
 );
 
 CREATE INDEX audit_by_device ON audit (device_id, seq);

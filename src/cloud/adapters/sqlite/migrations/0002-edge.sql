@@ -237,7 +237,11 @@ CREATE TABLE audit (
   key_id TEXT NOT NULL,
   action TEXT NOT NULL,
   device_id TEXT,
-  session_id TEXT
+  session_id TEXT,
+  -- Of an order about a line item.
+  instance_id TEXT,
+  line_item_id TEXT,
+  tokens INTEGER
 ) STRICT;
 
 CREATE INDEX audit_by_device ON audit (device_id, seq);
