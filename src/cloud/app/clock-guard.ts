@@ -13,6 +13,7 @@
  * Each also ends when an administrator confirms the clock, and when another node that trusts its own clock has the same time. The
  * record is written by every node that trusts its clock, once in a round.
  */
+import type { ClockRecord } from './records.ts'
 import type { Store } from './store.ts'
 
 export interface Clocks {
@@ -21,14 +22,6 @@ export interface Clocks {
   /** Time since boot, suspend included, ms. */
   readonly sinceBoot: () => number
   /** Another text after each boot. */
-  readonly bootId: string
-}
-
-/** When the wall clock of a node was last trusted. */
-export interface ClockRecord {
-  /** POSIX ms. */
-  readonly at: number
-  readonly sinceBoot: number
   readonly bootId: string
 }
 
@@ -50,10 +43,10 @@ export interface ClockDoubt {
 }
 
 /** A step up to this size is taken as a correction of the clock, ms. */
-export const CLOCK_STEP_MAX_MS = 5 * 60_000
+const CLOCK_STEP_MAX_MS = 5 * 60_000
 
 /** After a boot, a twin may have been off for so long without a doubt about the clock, ms. */
-export const CLOCK_GAP_MAX_MS = 7 * 24 * 60 * 60_000
+const CLOCK_GAP_MAX_MS = 7 * 24 * 60 * 60_000
 
 /** How often {@link ClockGuard.look} is called, ms. */
 export const CLOCK_LOOK_EVERY_MS = 60_000

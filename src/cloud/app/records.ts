@@ -189,3 +189,11 @@ export interface OutboxMessage {
   readonly id: bigint
   readonly hint: Hint
 }
+
+/** When the wall clock of a node was last trusted. */
+export interface ClockRecord {
+  /** POSIX ms. */
+  readonly at: number
+  readonly sinceBoot: number
+  readonly bootId: string
+}

@@ -15,9 +15,9 @@ import type { AccountId } from '../../core/account.ts'
 import type { Action } from '../../core/policy.ts'
 import type { Session } from '../../core/session.ts'
 import type { SessionOrder } from '../../protocol/edge/sessions.ts'
-import type { ClockRecord } from './clock-guard.ts'
 import type { EdgeReader, EdgeTransaction } from './edge/store.ts'
 import type {
+  ClockRecord,
   ConditionNode,
   ConfigurationValue,
   ConsumptionLimitRecord,

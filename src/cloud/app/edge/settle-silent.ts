@@ -28,7 +28,7 @@ export interface SettleSilent {
 }
 
 /** Settlements are counted over this time, ms. */
-export const SETTLEMENT_WINDOW_MS = 24 * 60 * 60_000
+const SETTLEMENT_WINDOW_MS = 24 * 60 * 60_000
 
 /** Settles one, all of it in one transaction; false when none is due. Any number of nodes may look at the same time. */
 export async function settleNextSilent(parts: SettleSilent): Promise<boolean> {
