@@ -143,10 +143,17 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   const ending = new Ending(log)
   const onFatal = (error: unknown): void => ending.fail(error)
 
+  const volatileLog = new TmpfsLog({
+    directory: settings.reserve.directory,
+    name: `ledger-${sha256(resolve(settings.state.directory)).slice(0, 16)}`,
+    bootId: time.bootId,
+  })
+  const leftLog = volatileLog.left()
   // The journal is opened first: it makes the state directory, and keeps a second agent away from it.
   const journal = await openJournal({
     path: join(settings.state.directory, 'journal.db'),
     later: [ownKeyFile(settings)],
+    left: leftLog === undefined ? null : { log: leftLog, bootId: time.bootId },
     limits: {
       pagesMax: Math.floor(settings.state.ledgerMax / PAGE_BYTES),
       slackPages: Math.floor(settings.state.slack / PAGE_BYTES),
@@ -186,11 +193,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     names: systemNames(),
     ownUid: process.getuid?.() ?? 0,
     soon: setImmediate,
-    volatileLog: new TmpfsLog({
-      directory: settings.reserve.directory,
-      name: `ledger-${sha256(resolve(settings.state.directory)).slice(0, 16)}`,
-      bootId: time.bootId,
-    }),
+    volatileLog,
     cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
     written: writtenBytes,
     lastBackup: () => readLastBackup(settings.state.directory),

@@ -6,11 +6,11 @@ import { openOrRescue } from '../../src/agent/adapters/sqlite/rescue.ts'
 import { Slack } from '../../src/agent/adapters/sqlite/slack.ts'
 import { BEGIN } from './link/fake-time.ts'
 
-export const sameThread: StartThread = ({ path, limits, later }, events) => {
+export const sameThread: StartThread = ({ path, limits, later, left }, events) => {
   const slackPath = `${path}-slack`
   const desk = new JournalDesk({
     path,
-    open: () => openOrRescue(path, limits, [...later, slackPath], () => BEGIN),
+    open: () => openOrRescue(path, limits, [...later, slackPath], () => BEGIN, left),
     slack: new Slack(slackPath, limits.slackPages),
   })
   return {

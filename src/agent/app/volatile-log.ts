@@ -36,6 +36,12 @@ export interface LeftLog {
   readonly entries: readonly PendingEntry[]
 }
 
+/** What an earlier process left, and which boot this is. */
+export interface BootLog {
+  readonly log: LeftLog
+  readonly bootId: string
+}
+
 /**
  * The entries of the log that the journal does not have, in order; undefined when the log does not fit the journal, so that
  * nothing can be said of what was spent since.

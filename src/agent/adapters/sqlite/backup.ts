@@ -22,7 +22,8 @@ import { CodedError } from '../../../protocol/errors.ts'
 import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
 import { flushDirectoryOf, openDatabase } from './open-database.ts'
 import { readLedger, readLedgerCopy } from './read-ledger.ts'
-import { type Salvage, fill, finishRescue, lostOf, salvageOf, salvaged } from './rescue.ts'
+import { fill, finishRescue } from './rescue.ts'
+import { type Salvage, lostOf, salvageOf, salvaged } from './salvage.ts'
 import { scratchAt } from '../system/scratch.ts'
 import { copyStill } from './still-copy.ts'
 
@@ -212,6 +213,7 @@ function merged(backup: Salvage, before: Salvage | null): Salvage {
     undelivered,
     lost: before.lost === null ? null : lostOf(undelivered),
     hasOpenBlocks: before.hasOpenBlocks,
+    answers: before.answers,
   }
 }
 

@@ -20,6 +20,7 @@ import type {
   StoredPolicy,
   StoredSession,
 } from '../../app/journal.ts'
+import type { BootLog } from '../../app/volatile-log.ts'
 
 /** Sizes in pages of 4 KiB and in bytes. */
 export interface JournalLimits {
@@ -84,6 +85,8 @@ export interface WorkerOrder {
   readonly limits: JournalLimits
   /** Files that are made only after the journal holds something. */
   readonly later: readonly string[]
+  /** What an earlier process had answered and not brought to the journal; null: nothing. */
+  readonly left: BootLog | null
 }
 
 export type JournalCall =

@@ -8,11 +8,11 @@ import { Slack } from './slack.ts'
 
 if (parentPort === null) throw new Error('invariant: this module runs as a worker')
 const port = parentPort
-const { path, limits, later } = workerData as WorkerOrder
+const { path, limits, later, left } = workerData as WorkerOrder
 const slackPath = `${path}-slack`
 const desk = new JournalDesk({
   path,
-  open: () => openOrRescue(path, limits, [...later, slackPath], Date.now),
+  open: () => openOrRescue(path, limits, [...later, slackPath], Date.now, left),
   slack: new Slack(slackPath, limits.slackPages),
 })
 const housekeeping = new Housekeeping({

@@ -26,6 +26,7 @@ import type {
   StoredPolicy,
   StoredSession,
 } from '../../app/journal.ts'
+import type { BootLog } from '../../app/volatile-log.ts'
 import type {
   AccountMove,
   Batch,
@@ -43,6 +44,8 @@ export interface JournalOptions {
   readonly limits: JournalLimits
   /** Files that are made only after the journal holds something: beside one of them, an empty database was damaged. */
   readonly later?: readonly string[]
+  /** The volatile log of an earlier process: a damaged journal is continued by it. */
+  readonly left?: BootLog | null
   /** Signs the payload of a segment with the device key: the document as it is sent. */
   readonly sign: (payload: string) => Promise<string>
   /** POSIX ms, to date what is kept for a time. */
@@ -109,11 +112,11 @@ class SqliteJournal implements Journal {
 
   constructor(options: JournalOptions, start: StartThread) {
     this.#options = options
-    const { path, limits, later = [] } = options
+    const { path, limits, later = [], left = null } = options
     const ended = Promise.withResolvers<undefined>()
     this.#ended = ended.promise
     this.#thread = start(
-      { path, limits, later },
+      { path, limits, later, left },
       {
         onAnswer: (answer) => this.#answer(answer),
         onError: (cause) => this.#break(new Error('the journal thread failed', { cause })),

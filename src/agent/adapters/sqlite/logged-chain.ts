@@ -1,0 +1,35 @@
+/**
+ * What the volatile log of an earlier process of this boot adds to a damaged ledger: entries that were answered, behind a
+ * point of the hash chain that the journal had reached.
+ */
+import { entryHash } from '../../../protocol/signing.ts'
+import type { PendingEntry } from '../../app/journal.ts'
+import type { Anchor, LeftLog } from '../../app/volatile-log.ts'
+
+export interface LoggedChain {
+  readonly incarnation: number
+  readonly anchor: Anchor
+  /** Those behind the anchor, by number, without a gap. */
+  readonly entries: ReadonlyMap<number, PendingEntry>
+  /** Of the chain from the anchor on, by number. */
+  readonly heads: ReadonlyMap<number, string>
+  readonly lastEntry: number
+}
+
+/** Null for a log of another boot, or one whose entries do not follow each other: nothing in it can be relied upon. */
+export function loggedChain(left: LeftLog | null, bootId: string): LoggedChain | null {
+  const anchor = left?.anchors.at(-1)
+  if (left?.bootId !== bootId || anchor === undefined) return null
+  const entries = new Map<number, PendingEntry>()
+  const heads = new Map([[anchor.n, anchor.head]])
+  let { n, head } = anchor
+  for (const entry of left.entries) {
+    if (entry.n <= anchor.n) continue
+    if (entry.n !== n + 1) return null
+    n = entry.n
+    head = entryHash(head, entry.body)
+    entries.set(n, entry)
+    heads.set(n, head)
+  }
+  return { incarnation: left.incarnation, anchor, entries, heads, lastEntry: n }
+}
