@@ -9,6 +9,7 @@ import { BEGIN, type Happening, type Plan } from './plan.ts'
 import { Backups } from './site/backups.ts'
 import { Devices } from './site/devices.ts'
 import { Load } from './site/load.ts'
+import { Probes } from './site/probes.ts'
 import { Rest } from './site/rest.ts'
 import { Rules } from './site/rules.ts'
 import { Stage } from './site/stage.ts'
@@ -55,6 +56,7 @@ class World {
   readonly #load: Load
   readonly #backups: Backups
   readonly #rest: Rest
+  readonly #probes: Probes
   #happened = 0
 
   constructor(plan: Plan, { keepTrace = false, defect = null }: RunOptions) {
@@ -64,6 +66,7 @@ class World {
     this.#load = new Load(this.#stage, this.#devices, this.#rules)
     this.#backups = new Backups(this.#stage, this.#devices, this.#rules, this.#load)
     this.#rest = new Rest(this.#stage, this.#devices, this.#rules, this.#backups)
+    this.#probes = new Probes(this.#stage, this.#devices, this.#rules, this.#load)
   }
 
   async run(): Promise<RunResult> {
@@ -82,6 +85,7 @@ class World {
       }
       await this.#stage.until(BEGIN + plan.faultsMs)
       await this.#rest.come()
+      if (this.#stage.violation === null) await this.#probes.run()
     } finally {
       process.off('unhandledRejection', unhandled)
     }

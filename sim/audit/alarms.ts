@@ -51,6 +51,8 @@ export class AlarmAudit {
   #hasLostSegments(deviceId: string): boolean {
     if (this.#facts.damaged.has(deviceId)) return true
     if (!this.#facts.wasRestored) return false
+    // By a clock that jumps, what was delivered is older than it has to be kept.
+    if (this.#facts.isRetentionShort || this.#facts.twinClockWrong) return true
     return [...this.#facts.entries.values()].some(
       (entry) => entry.deviceId === deviceId && this.#facts.wereFull.has(entry.machine),
     )

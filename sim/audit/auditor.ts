@@ -12,9 +12,11 @@ import { DeviceAudit } from './devices.ts'
 import { EntryAudit } from './entries.ts'
 import { Facts } from './facts.ts'
 import { PoolAudit } from './pools.ts'
+import { PublishedAudit } from './published.ts'
 import { changesOf, query } from './query.ts'
 import { type AccountRow, type DeviceAccountRow, type RulesKnown, fingerprintOf, learns } from './records.ts'
 import { RestoreAudit } from './restores.ts'
+import { SettledAudit } from './settled.ts'
 import { TimeAudit } from './time.ts'
 
 /** Looks at the twin that only compare sums, between two whole ones. */
@@ -26,6 +28,8 @@ export class Auditor {
   readonly bill: BillAudit
   readonly entries: EntryAudit
   readonly devices: DeviceAudit
+  readonly published: PublishedAudit
+  readonly settled: SettledAudit
   readonly #restores: RestoreAudit
   readonly #alarms: AlarmAudit
   /** What the twin had written at the last look. */
@@ -33,12 +37,14 @@ export class Auditor {
   #fingerprint = ''
   #skipped = 0
 
-  constructor(now: () => number) {
+  constructor(now: () => number, settleAfterMs: number) {
     this.facts = new Facts(now)
-    const time = new TimeAudit(this.facts)
+    this.published = new PublishedAudit(this.facts)
+    this.settled = new SettledAudit(this.facts, settleAfterMs)
+    const time = new TimeAudit(this.facts, this.settled)
     this.pools = new PoolAudit(this.facts)
     this.bill = new BillAudit(this.facts)
-    this.entries = new EntryAudit(this.facts, this.pools, time)
+    this.entries = new EntryAudit(this.facts, this.pools, time, this.published)
     this.devices = new DeviceAudit(this.facts, this.entries, time)
     this.#restores = new RestoreAudit(this.facts, this.bill)
     this.#alarms = new AlarmAudit(this.facts)
@@ -47,6 +53,8 @@ export class Auditor {
   /** Somebody has put a backup in the place of the twin's database. @param before image of the one that is gone */
   twinRestored(...args: Parameters<RestoreAudit['twinRestored']>): void {
     this.#changes = null
+    this.published.forget()
+    this.settled.forget()
     this.#restores.twinRestored(...args)
   }
 
@@ -95,6 +103,7 @@ export class Auditor {
     }
     this.bill.checkPresumed(database, held)
     this.#alarms.checkAlarms(database)
+    this.settled.check(database)
   }
 
   /** When everything is at rest. */
@@ -103,6 +112,7 @@ export class Auditor {
     this.#checkAll(database)
     this.bill.checkAtRest(database)
     this.entries.checkAtRest()
+    this.settled.checkAtRest(database)
     for (const machine of machines) this.devices.compareGrants(database, machine)
   }
 }

@@ -57,15 +57,24 @@ export class DeviceAudit {
     const { database } = machine.parts.disk
     const rows = query(
       database,
-      `SELECT id, granted, used - refunded + returned AS spent, max(used, reserved) - used AS ahead FROM account
-           WHERE metered = 0 AND max(used, reserved) - refunded + returned > granted`,
-    ).all() as { id: string; granted: bigint; spent: bigint; ahead: bigint }[]
+      `SELECT id, metered, granted, used - refunded + returned AS spent, max(used, reserved) - used AS ahead FROM account
+           WHERE max(used, reserved) - refunded + returned > granted`,
+    ).all() as { id: string; metered: bigint; granted: bigint; spent: bigint; ahead: bigint }[]
     const owner = ownerOf(database)
     const overBefore = this.#over.get(machine.name)
     const over = new Map<string, bigint>()
     const overOfLine = new Books()
-    for (const { id, granted, spent, ahead } of rows) {
+    for (const { id, metered, granted, spent, ahead } of rows) {
       const cap = this.#facts.arrearsCap(lineOf(id))
+      const name = `${owner.deviceId} ${owner.incarnation} ${id}`
+      const unlimited = this.#facts.spentUnlimited.get(name)
+      if (metered === 1n || unlimited > 0n) {
+        if (spent <= granted + unlimited + cap) continue
+        throw new Violation(
+          'I5',
+          `${machine.name} has spent ${spent} of ${id}, of ${granted} granted and ${unlimited} while nothing limited it`,
+        )
+      }
       const above = spent - granted
       const sum = id.startsWith('line/') ? overOfLine.add(lineOf(id), above) : above
       if (ahead > 0n || sum > cap) {
@@ -74,7 +83,6 @@ export class DeviceAudit {
           `${machine.name} has spent ${spent} of ${id} and ${ahead} ahead, of ${granted} granted and ${cap} in arrears`,
         )
       }
-      const name = `${owner.deviceId} ${owner.incarnation} ${id}`
       over.set(name, above)
       const more = above - (overBefore?.get(name) ?? 0n)
       // It is owed to the pool, which has to make room for it.

@@ -4,6 +4,7 @@ import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
 import type { Facts } from './facts.ts'
 import type { PoolAudit } from './pools.ts'
+import type { PublishedAudit } from './published.ts'
 import { query } from './query.ts'
 import { type DeviceAccountRow, type Entry, type EntryText, learns, lineOf, ownerOf } from './records.ts'
 import type { TimeAudit } from './time.ts'
@@ -16,11 +17,13 @@ export class EntryAudit {
   readonly #facts: Facts
   readonly #pools: PoolAudit
   readonly #time: TimeAudit
+  readonly #published: PublishedAudit
 
-  constructor(facts: Facts, pools: PoolAudit, time: TimeAudit) {
+  constructor(facts: Facts, pools: PoolAudit, time: TimeAudit, published: PublishedAudit) {
     this.#facts = facts
     this.#pools = pools
     this.#time = time
+    this.#published = published
   }
 
   /** An application was told. @param tokens what it was told that it was charged, micro-tokens */
@@ -94,8 +97,17 @@ export class EntryAudit {
       isForgotten: false,
       mayBeLost: this.#facts.revoked.has(deviceId),
     })
+    const isUnlimited = (account: string): boolean =>
+      burn
+        ? this.#facts.everUnlimited.has(account)
+        : account.startsWith('line/') &&
+          this.#published.isUnlimited(body.instanceId, body.policyRevision, lineOf(account))
     for (const { account, amount } of postings) {
       this.#facts.spent.add(`${deviceId} ${incarnation} ${account}`, amount)
+      if (isUnlimited(account)) {
+        this.#facts.spentUnlimited.add(account, amount)
+        this.#facts.spentUnlimited.add(`${deviceId} ${incarnation} ${account}`, amount)
+      }
       const sql = 'SELECT * FROM device_accounts WHERE device_id = ? AND incarnation = ? AND account = ?'
       const row = query(twin, sql).get(deviceId, incarnation, account) as DeviceAccountRow | undefined
       if (row !== undefined) this.#pools.checkSpent(row, learns(twin))

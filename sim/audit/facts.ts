@@ -18,6 +18,8 @@ export class Facts {
   /** The cap in force of each account, by the auditor's own rule. */
   readonly inForce = new Map<string, bigint>()
   readonly everUnlimited = new Set<string>()
+  /** Spent while nothing limited it, by account, and by device, incarnation and account. */
+  readonly spentUnlimited = new Books()
   /** The highest that was ever allowed, by line item, micro-tokens. */
   readonly arrearsCaps = new Map<string, bigint>()
   readonly grants = new Map<string, HeldGrant | null>()
@@ -36,6 +38,8 @@ export class Facts {
   wasRestored = false
   /** Devices learn the time from a twin whose clock was wrong. */
   twinClockWrong = false
+  /** Devices keep what they have delivered for less than a run. */
+  isRetentionShort = false
   restoredAt = 0
   /** Granted, but not known to a restored twin until all who have drawn on the account before have been heard of. */
   readonly forgotten = new Books()

@@ -49,17 +49,23 @@ export class PoolAudit {
       const target = this.#target(account)
       if (target === null) {
         this.#facts.everUnlimited.add(id)
-        this.#facts.inForce.delete(id)
+        this.#facts.inForce.set(id, total)
         continue
       }
       const before = this.#facts.inForce.get(id) ?? target
       const allowed = before > target ? before : target
       const exposed = this.#facts.exposure.get(id) + (isLearning ? this.#facts.forgotten.get(id) : 0n)
-      if (total > allowed + exposed && !this.#facts.everUnlimited.has(id)) {
+      const unlimited = this.#facts.spentUnlimited.get(id)
+      if (total > allowed + exposed + unlimited && !this.#isVague(id)) {
         throw new Violation('I1', `${total} of ${id} are out, of ${allowed} in force and ${exposed} exposed`)
       }
       this.#facts.inForce.set(id, target > total ? target : total)
     }
+  }
+
+  /** It had no limit at times, and a restored twin has forgotten when. */
+  #isVague(account: string): boolean {
+    return this.#facts.wasRestored && this.#facts.everUnlimited.has(account)
   }
 
   /** The cap that the administrator has set. */
@@ -117,14 +123,15 @@ export class PoolAudit {
 
   /** By all writers together, of what the twin has granted to this incarnation. */
   checkSpent(row: DeviceAccountRow, isLearning: boolean): void {
-    const { device_id, incarnation, account, granted, returned, unlimited } = row
+    const { device_id, incarnation, account, granted, returned } = row
     this.#facts.look('I2')
-    if (unlimited === 1n || this.#facts.everUnlimited.has(account)) return
+    if (this.#isVague(account)) return
     const name = `${device_id} ${incarnation} ${account}`
     const spent = this.#facts.spent.get(name)
     const exposed = this.#facts.exposure.get(name) + (isLearning ? this.#facts.forgotten.get(name) : 0n)
     const arrears = this.#facts.arrearsCap(lineOf(account)) * (this.#facts.copies.get(device_id) ?? 1n)
-    if (spent <= granted - returned + exposed + arrears) return
+    const unlimited = this.#facts.spentUnlimited.get(name)
+    if (spent <= granted - returned + exposed + arrears + unlimited) return
     throw new Violation(
       'I2',
       `${spent} were spent by ${name}, of ${granted - returned} granted, ${exposed} exposed and ${arrears} in arrears`,

@@ -87,6 +87,8 @@ export interface EntryText {
   correlationId: string
   n: number
   kind: string
+  instanceId: string
+  policyRevision: number
   at: number
   earliest: number
   latest: number | null

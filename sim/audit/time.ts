@@ -3,6 +3,7 @@ import type { JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.
 import type { Machine } from '../device/machine.ts'
 import type { Facts } from './facts.ts'
 import { type EntryText, lineOf, ownerOf } from './records.ts'
+import type { SettledAudit } from './settled.ts'
 import { Violation } from './violation.ts'
 
 /** How late an entry may be written after it was decided, ms, while its board is awake. */
@@ -10,9 +11,11 @@ const WRITE_MS = 10_000
 
 export class TimeAudit {
   readonly #facts: Facts
+  readonly #settled: SettledAudit
 
-  constructor(facts: Facts) {
+  constructor(facts: Facts, settled: SettledAudit) {
     this.#facts = facts
+    this.#settled = settled
   }
 
   checkTime(machine: Machine, { kind, earliest, latest, postings }: EntryText): void {
@@ -39,6 +42,7 @@ export class TimeAudit {
     const { seq, grant } = call
     const { database } = machine.parts.disk
     const { deviceId, incarnation } = ownerOf(database)
+    if (deviceId !== null) this.#settled.heard(deviceId, incarnation)
     if (deviceId === null || grant === null) return
     this.#facts.grants.set(machine.name, { takenAtOn: machine.onFor, lifetimeMs: grant.lifetimeMs, hiddenMs: 0 })
     const name = `${deviceId} ${incarnation} ${seq}`

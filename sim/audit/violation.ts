@@ -16,6 +16,8 @@ export type Invariant =
   | 'TIME'
   /** When the faults stop, everything comes to rest. */
   | 'LIVENESS'
+  /** While the cloud can be reached, nobody is refused what the pool can pay. */
+  | 'REFUSAL'
   /** No assertion of the product itself fails. */
   | 'ASSERTION'
 

@@ -56,12 +56,12 @@ const apart: Partial<Record<FaultKind, number>> = {
   configuration: 0.25,
   'bound-session': 0.25,
   'node-down': 0.5,
-  'refused-segments': 0,
+  'refused-segments': 0.2,
   'newer-twin': 0.2,
   damage: 0.12,
   crowd: 0.04,
   'recovery-overridden': 0.15,
-  'twin-clock': 0,
+  'twin-clock': 0.12,
 }
 
 /** Drawn by order only. */

@@ -1,4 +1,5 @@
 /** The devices of a site with their owner and their administrator: what befalls them, and the copies that are made of them. */
+import type { HttpAnswer, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
 import { releaseDevice, revokeDevice, rotateDeviceKey } from '../../src/cloud/app/edge/devices.ts'
 import { holdDevice } from '../../src/cloud/app/edge/hold-device.ts'
 import { agentOptions, type AgentSettings } from '../../src/agent/settings.ts'
@@ -193,7 +194,7 @@ export class Devices {
       network: new Network({
         scheduler: this.#stage.time,
         random: random.stream('network'),
-        deliver: (request) => this.#stage.twin.answer(request),
+        deliver: (request) => this.#answered(request),
         note,
         onFault,
       }),
@@ -227,6 +228,14 @@ export class Devices {
     machine.stepClock(site.wallErrorMs[device] ?? 0)
     this.machines.push(machine)
     return machine
+  }
+
+  async #answered(request: HttpRequest): Promise<HttpAnswer | undefined> {
+    const answer = await this.#stage.twin.answer(request)
+    if (answer?.status === 200 && request.url.endsWith('/policy')) {
+      this.#stage.judge(() => this.#stage.auditor.published.see(answer.body))
+    }
+    return answer
   }
 
   first(device: number): Machine {

@@ -40,7 +40,9 @@ export class Load {
         this.#crowd(what)
         return
       case 'cloud-request':
-        this.#stage.byTwin((twin) => this.#cloudRequest(twin, what))
+        this.#stage.byTwin(async (twin) => {
+          await this.#cloudRequest(twin, what)
+        })
         return
       case 'cloud-session':
         this.#stage.byTwin((twin) => this.#cloudSession(twin, what))
@@ -164,7 +166,33 @@ export class Load {
     this.#stage.judge(() => this.#stage.auditor.entries.acknowledged(null, correlationId, tokens, machine))
   }
 
-  async #cloudRequest({ desk, newId, now }: TwinProcess, what: PlannedRequest): Promise<void> {
+  /** A client of the twin that asks one at a time. */
+  twinClient(): { readonly name: string; readonly ask: (what: PlannedRequest) => Promise<string | undefined> } {
+    const ask = async (what: PlannedRequest): Promise<string | undefined> => {
+      const { process } = this.#stage.twin
+      return process === null ? undefined : this.#stage.twin.run(process, () => this.#cloudRequest(process, what))
+    }
+    return { name: 'the twin', ask }
+  }
+
+  /** An application on a device that asks one at a time. */
+  clientOf(machine: Machine): ReturnType<Load['twinClient']> {
+    const ask = async (what: PlannedRequest): Promise<string | undefined> => {
+      const { item, count, requester, gold } = what
+      const dictionary = gold ? { dictionary: { tier: 'gold' } } : {}
+      const body = { requester: { type: 'user', value: requester, ...dictionary }, requestedItems: [{ item, count }] }
+      const instanceId = this.#rules.instanceId(what.instance)
+      const call = { apiVersion: 'v1.1', instanceId, text: JSON.stringify(body), body, repeat: null } as const
+      const answer = await machine.request(call)
+      if (answer === undefined) return undefined
+      const said = JSON.parse(answer.body) as { readonly requestedItems: readonly { status: { code: string } }[] }
+      this.#heardInSession(machine, answer.body)
+      return said.requestedItems[0]?.status.code
+    }
+    return { name: machine.name, ask }
+  }
+
+  async #cloudRequest({ desk, newId, now }: TwinProcess, what: PlannedRequest): Promise<string> {
     const correlationId = newId()
     const order = {
       instanceId: this.#rules.instanceId(what.instance),
@@ -181,6 +209,8 @@ export class Load {
     this.#stage.outcome(tokens > 0n ? 'granted by the twin' : 'refused by the twin')
     this.#stage.auditor.bill.charged(correlationId, tokens)
     this.#stage.auditor.bill.settleDirect(correlationId)
+    const [first] = decision.items
+    return first?.outcome === 'REFUSED' ? first.reason : (first?.outcome ?? '')
   }
 
   async #cloudSession(

@@ -80,6 +80,17 @@ export class Rules {
     }
   }
 
+  get lineItems(): readonly LineItemPlan[] {
+    return this.#lineItems
+  }
+
+  /** The administrator raises the quantity of a line item. */
+  async raise(index: number, tokens: number): Promise<void> {
+    const item = this.#item(index)
+    this.#stage.byTwin((twin) => this.#enter(twin, index, { ...item, quantity: item.quantity + tokens }, 'line'))
+    await this.#stage.settle()
+  }
+
   made(): RulesMade {
     return { lineItems: [...this.#lineItems], actionIds: [...this.#actionIds] }
   }

@@ -4,7 +4,7 @@ import { Violation } from '../audit/violation.ts'
 import type { Defect } from '../defects/defects.ts'
 import { SOUND_TWIN } from '../defects/twin-defects.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
-import { BEGIN, type Plan } from '../plan.ts'
+import { BEGIN, HOUR, type Plan } from '../plan.ts'
 import { Twin } from '../twin/twin.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 import { Broker } from '../world/broker.ts'
@@ -18,7 +18,7 @@ export class Stage {
   readonly time = new VirtualTime(BEGIN)
   readonly random: Random
   readonly trace: Trace
-  readonly auditor = new Auditor(() => this.time.now)
+  readonly auditor: Auditor
   readonly twin: Twin
   /** Null: there is no push. */
   readonly broker: Broker | null
@@ -36,6 +36,8 @@ export class Stage {
     this.random = new Random(`run ${plan.seed}`)
     this.trace = new Trace(() => this.time.now, keepTrace)
     const { site } = plan
+    this.auditor = new Auditor(() => this.time.now, site.settleAfterMs)
+    this.auditor.facts.isRetentionShort = Math.min(site.retentionMs, site.receiptMarginMs) < 7 * 24 * HOUR
     this.broker =
       site.push === null
         ? null

@@ -1,0 +1,91 @@
+/**
+ * The rules that devices were given, as they travelled: which line items have no limit at which revision, and that the number
+ * of a period never stands for another time than it did.
+ */
+import { base64url } from 'jose'
+import type { Facts } from './facts.ts'
+import { Violation } from './violation.ts'
+
+interface PeriodText {
+  readonly index: number
+  readonly from: number | null
+  readonly until: number | null
+}
+
+interface DocumentText {
+  readonly instanceId: string
+  readonly revision: number
+  readonly lineItems: readonly {
+    readonly id: string
+    readonly overdraft: string
+    readonly periods: readonly PeriodText[]
+  }[]
+}
+
+/** What all windows that were ever given for one period have in common. */
+interface Window {
+  from: number
+  until: number
+}
+
+export class PublishedAudit {
+  readonly #facts: Facts
+  readonly #seen = new Set<string>()
+  /** By instance and revision: line items whose overdraft has no limit. */
+  readonly #unlimited = new Map<string, ReadonlySet<string>>()
+  /** The periods of each line item by the newest rules. */
+  readonly #newest = new Map<string, { readonly revision: number; readonly periods: readonly PeriodText[] }>()
+  readonly #windows = new Map<string, Window>()
+
+  constructor(facts: Facts) {
+    this.#facts = facts
+  }
+
+  /** @param signed rules of an instance, as the twin answers them */
+  see(signed: string): void {
+    if (this.#seen.has(signed)) return
+    this.#seen.add(signed)
+    const text = new TextDecoder().decode(base64url.decode(signed.split('.')[1] ?? ''))
+    const { instanceId, revision, lineItems } = JSON.parse(text) as DocumentText
+    const unlimited = lineItems.filter(({ overdraft }) => overdraft === 'UNLIMITED').map(({ id }) => id)
+    const name = `${instanceId} ${revision}`
+    // A restored twin that was not told may give a number twice.
+    this.#unlimited.set(name, new Set([...(this.#unlimited.get(name) ?? []), ...unlimited]))
+    for (const { id, periods } of lineItems) {
+      if (revision >= (this.#newest.get(id)?.revision ?? 0)) this.#newest.set(id, { revision, periods })
+      for (const period of periods) this.#seePeriod(id, period)
+    }
+  }
+
+  #seePeriod(lineItemId: string, { index, from, until }: PeriodText): void {
+    this.#facts.look('I3')
+    const name = `${lineItemId} ${index}`
+    const window = this.#windows.get(name) ?? { from: -Infinity, until: Infinity }
+    window.from = Math.max(window.from, from ?? -Infinity)
+    window.until = Math.min(window.until, until ?? Infinity)
+    this.#windows.set(name, window)
+    if (window.from < window.until) return
+    throw new Violation(
+      'I3',
+      `period ${index} of ${lineItemId} was to end by ${window.until}, and now begins ${window.from}`,
+    )
+  }
+
+  /** By the rules that the entry was decided by, nothing limits the line item. */
+  isUnlimited(instanceId: string, revision: number, lineItemId: string): boolean {
+    return this.#unlimited.get(`${instanceId} ${revision}`)?.has(lineItemId) === true
+  }
+
+  /** The period that an instant belongs to by the newest rules; undefined where no rules have named it. */
+  periodAt(lineItemId: string, instant: number): number | undefined {
+    return this.#newest
+      .get(lineItemId)
+      ?.periods.find(({ from, until }) => (from ?? -Infinity) <= instant && instant < (until ?? Infinity))?.index
+  }
+
+  /** A restored twin makes its rules anew, without those that it has forgotten. */
+  forget(): void {
+    this.#windows.clear()
+    this.#newest.clear()
+  }
+}

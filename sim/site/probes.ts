@@ -1,0 +1,155 @@
+/**
+ * When everything is at rest, clients ask once more, on every device and at the twin: while the cloud can be reached, nobody is
+ * refused what the pool can pay. What the auditor compares are the rows of the pools, and nothing that the product says.
+ */
+import { query } from '../audit/query.ts'
+import { type AccountRow, type DeviceAccountRow, learns, ownerOf } from '../audit/records.ts'
+import { Violation } from '../audit/violation.ts'
+import type { Machine } from '../device/machine.ts'
+import { HOUR, type LineItemPlan, type PlannedRequest } from '../plan.ts'
+import type { Devices } from './devices.ts'
+import type { Load } from './load.ts'
+import { MICRO } from './rule-calls.ts'
+import type { Rules } from './rules.ts'
+import type { Stage } from './stage.ts'
+
+/** How long an answer may take, ms. */
+const ANSWER_MS = 5_000
+
+const AGAIN_MS = 30_000
+
+/** Beyond the sync interval: what others return travels in two messages, ms. */
+const RETURN_MS = 2 * 60_000
+
+/** Micro-tokens that one small request costs at most, whatever rates are in effect. */
+const SMALL = MICRO
+
+/** Whole tokens by which the administrator raises a quantity. */
+const RAISED = 100
+
+type Asker = { readonly name: string; readonly ask: (request: PlannedRequest) => Promise<string | undefined> }
+
+export class Probes {
+  readonly #stage: Stage
+  readonly #devices: Devices
+  readonly #rules: Rules
+  readonly #load: Load
+  #asked = 0
+
+  constructor(stage: Stage, devices: Devices, rules: Rules, load: Load) {
+    this.#stage = stage
+    this.#devices = devices
+    this.#rules = rules
+    this.#load = load
+  }
+
+  async run(): Promise<void> {
+    const { twin, auditor } = this.#stage
+    if (auditor.facts.twinClockWrong || learns(twin.database)) return
+    const machines = this.#devices.hands.flatMap(([machine]) =>
+      machine !== undefined && this.#isServed(machine) ? [machine] : [],
+    )
+    const index = this.#rules.lineItems.findIndex((item) => this.#canProbe(item))
+    const item = this.#rules.lineItems[index]
+    if (item === undefined || machines.length === 0) return
+    const client = this.#load.twinClient()
+    const askers: readonly Asker[] = [client, ...machines.map((machine) => this.#load.clientOf(machine))]
+    const patienceMs = this.#stage.plan.site.syncEveryMs + RETURN_MS
+    await this.#allGranted('what the pool and the devices have', item, askers, patienceMs)
+    await this.#rules.raise(index, RAISED)
+    if (this.#free(item) >= SMALL * BigInt(askers.length)) {
+      await this.#allGranted('a raised quantity', item, askers, 0)
+    }
+    const [, greedy] = askers
+    if (greedy !== undefined) await this.#ask(greedy, { ...this.#request(item), item: 'Copy', count: 1_000_000 })
+    await this.#allGranted('what a refused request leaves', item, askers, patienceMs)
+  }
+
+  /** Every asker is granted a small request in time, where the tokens are enough for all of them. */
+  async #allGranted(of: string, item: LineItemPlan, askers: readonly Asker[], patienceMs: number): Promise<void> {
+    const { auditor, time } = this.#stage
+    for (const asker of askers) {
+      if (this.#hasFailed() || this.#unspent(item) < 4n * SMALL * BigInt(askers.length)) return
+      auditor.facts.look('REFUSAL')
+      const end = time.now + patienceMs
+      let outcome = await this.#ask(asker, this.#request(item))
+      while (isShort(outcome) && time.now < end && !this.#hasFailed()) {
+        await this.#stage.until(time.now + AGAIN_MS)
+        outcome = await this.#ask(asker, this.#request(item))
+      }
+      this.#stage.outcome(`probe of ${of}: ${outcome}`)
+      if (!isShort(outcome)) continue
+      const state = `${this.#free(item)} free and ${this.#unspent(item)} unspent of ${item.id}`
+      this.#stage.violate(new Violation('REFUSAL', `${asker.name} is refused ${of}: ${outcome}, with ${state}`))
+    }
+  }
+
+  #hasFailed(): boolean {
+    return this.#stage.violation !== null
+  }
+
+  async #ask(asker: Asker, request: PlannedRequest): Promise<string> {
+    let outcome = 'no answer'
+    asker.ask(request).then(
+      (said) => (outcome = said ?? 'nobody listens'),
+      (error: unknown) => (outcome = String(error)),
+    )
+    await this.#stage.until(this.#stage.time.now + ANSWER_MS)
+    return outcome
+  }
+
+  #request(item: LineItemPlan): PlannedRequest {
+    this.#asked += 1
+    const requester = `probe-${this.#asked}`
+    return { instance: item.instance, item: 'Scan', count: 1, requester, gold: item.audience === 'GOLD' }
+  }
+
+  /** A line item that serves by itself whoever asks, for as long as it is asked. */
+  #canProbe({ id, state, audience, goldAllocation, limit, startsAt, endsAt, overdraft }: LineItemPlan): boolean {
+    const { now } = this.#stage.time
+    if (state !== 'DEPLOYED' || overdraft === 'UNLIMITED' || startsAt > now || endsAt < now + 12 * HOUR) return false
+    if (audience === 'GOLD' && goldAllocation !== null) return false
+    if (limit !== null && BigInt(limit) * MICRO < SMALL) return false
+    const { auditor } = this.#stage
+    const period = auditor.published.periodAt(id, now)
+    return period !== undefined && period === auditor.published.periodAt(id, now + 3 * HOUR)
+  }
+
+  #isServed({ agent, parts }: Machine): boolean {
+    const { deviceId } = ownerOf(parts.disk.database)
+    const { revoked, terminated } = this.#stage.auditor.facts
+    return agent !== null && deviceId !== null && !revoked.has(deviceId) && !terminated.has(deviceId)
+  }
+
+  #account(item: LineItemPlan): string {
+    const { published } = this.#stage.auditor
+    const period = published.periodAt(item.id, this.#stage.time.now) ?? 0
+    return `line/${this.#rules.instanceId(item.instance)}/${item.id}/${period}`
+  }
+
+  #free(item: LineItemPlan): bigint {
+    const sql = 'SELECT * FROM accounts WHERE id = ?'
+    const row = query(this.#stage.twin.database, sql).get(this.#account(item)) as AccountRow | undefined
+    if (row === undefined) return 0n
+    return (row.cap_target ?? 0n) - row.charged - row.granted_out
+  }
+
+  /** Free in the pool, or with devices that are there to return it. */
+  #unspent(item: LineItemPlan): bigint {
+    const sql = `SELECT device_accounts.* FROM device_accounts JOIN incarnations USING (device_id)
+      WHERE number = incarnation AND status = 'ACTIVE' AND account = ?`
+    const rows = query(this.#stage.twin.database, sql).all(this.#account(item)) as DeviceAccountRow[]
+    const { revoked, terminated } = this.#stage.auditor.facts
+    return rows
+      .filter(({ device_id: id }) => !revoked.has(id) && !terminated.has(id))
+      .map(({ granted, returned, used, refunded }) => granted - returned - used + refunded)
+      .reduce((sum, held) => sum + (held > 0n ? held : 0n), this.#free(item))
+  }
+}
+
+function isShort(outcome: string): boolean {
+  return SHORT.has(outcome)
+}
+
+/** Codes of a request that was refused for want of tokens. */
+const SHORT: ReadonlySet<string> = new Set(['2002', '2008', '2009', 'INSUFFICIENT_TOKENS'])
