@@ -137,6 +137,22 @@ describe('the clock', () => {
     expect(now).toBe(earliest)
   })
 
+  it('after a reboot takes a wall clock that is later for its estimate, until it hears from the cloud', () => {
+    const machine = new Machine()
+    const clock = new Clock(machine, null)
+    hearTime(machine, clock, 100)
+    const stored = clock.stored()
+    machine.reboot(5 * HOUR)
+    machine.wallError = 30 * 24 * HOUR
+    const rebooted = new Clock(machine, stored)
+    expect(rebooted.reading()).toMatchObject({ now: machine.wall(), latest: null })
+    expect(rebooted.reading().earliest).toBeLessThanOrEqual(machine.truth)
+    hearTime(machine, rebooted, 100)
+    const { now, latest } = rebooted.reading()
+    expect(Math.abs(now - machine.truth)).toBeLessThan(1_000)
+    expect(latest).toBeLessThan(machine.wall())
+  })
+
   it('is bounded by what an instant may be, whatever the wall clock shows', () => {
     const machine = new Machine()
     machine.wallError = Number.MAX_SAFE_INTEGER / 2

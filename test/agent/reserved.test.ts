@@ -219,6 +219,22 @@ describe('a device that spends ahead of its disk', () => {
     expect(await device.used(A)).toBe(device.told.answered.get(A))
   })
 
+  it('answers the charge of a session after a commit, so that a power cut leaves session and charge together', async () => {
+    const device = await prepared()
+    await warm(device)
+    const session = { id: 'one', ended: false, since: 1, document: '{"charged":10}', snapshot: '{}' }
+    const charge = entry(device.ledger.lastEntry() + 1, [{ account: A, amount: 10n }])
+    const before = await device.used(A)
+    expect(await device.ledger.record({ ...charge, session })).toBe('durable')
+    const directory = device.copy()
+    rmSync(join(directory, 'run'), { recursive: true })
+    const after = await Process.on(directory, rebooted(device.time))
+    expect((await after.journal.read()).sessions).toMatchObject([session])
+    expect(await after.used(A)).toBeGreaterThanOrEqual(before + 10n)
+    // A charge beside it is answered ahead of the disk again.
+    expect(await device.charge({ [A]: 10n })).toBe('reserved')
+  })
+
   it('makes longer blocks for an account that is spent faster, up to the most that may be burned', async () => {
     const device = await prepared()
     await warm(device)
