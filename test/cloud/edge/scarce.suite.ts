@@ -26,7 +26,7 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
     const recallsFrom = ({ id, state }: TestDevice) =>
       twin.store.read((reader) => {
         const since = twin.time - 2 * twin.terms.syncEveryMs
-        return reader.edge.shortages.recallsFrom(id, state.incarnation, since, 10)
+        return reader.edge.shortages.recallsFrom(id, state.incarnation, { since, until: twin.time }, 10)
       })
 
     async function devicesWith<T extends readonly bigint[]>(...rooms: T): Promise<{ [K in keyof T]: TestDevice }> {
@@ -152,6 +152,7 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
       await rich.sync()
       await needy.sync([want(LINE, 0n, 10n)])
       twin.time -= 31 * DAY
+      expect(await recallsFrom(rich)).toEqual([])
       await rich.sync()
       await hints()
       await needy.sync([want(LINE, 0n, 10n)])

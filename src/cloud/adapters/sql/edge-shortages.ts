@@ -27,7 +27,7 @@ export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
       }
       return found
     },
-    async recallsFrom(deviceId, incarnation, since, limit) {
+    async recallsFrom(deviceId, incarnation, { since, until }, limit) {
       const rows = await db
         .selectFrom('device_accounts')
         .innerJoin('shortages', 'shortages.account', 'device_accounts.account')
@@ -39,6 +39,7 @@ export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
         .where(expression<boolean>`${ROOM} > shortages.keep`)
         .where('shortages.who', '<>', deviceId)
         .where('shortages.at', '>', BigInt(since))
+        .where('shortages.at', '<=', BigInt(until))
         .where(expression<boolean>`${FREE} < shortages.enough`)
         .groupBy('device_accounts.account')
         .orderBy('device_accounts.account')

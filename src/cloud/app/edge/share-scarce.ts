@@ -37,7 +37,7 @@ export function scarceSince(now: number): number {
 /** What others recall from the device, as much as one answer takes. */
 export async function recallsFrom({ tx, device, incarnation, now, deps }: Taking): Promise<readonly Recall[]> {
   const since = shortSince(now, deps.terms)
-  return tx.edge.shortages.recallsFrom(device.id, incarnation.number, since, RELEASES_MAX)
+  return tx.edge.shortages.recallsFrom(device.id, incarnation.number, { since, until: now }, RELEASES_MAX)
 }
 
 interface Asking {

@@ -107,7 +107,12 @@ export interface EdgeReader {
     /** Of these accounts, later than the instant. */
     of(accounts: readonly AccountId[], since: number): Promise<readonly Shortage[]>
     /** What others recall from the incarnation, for shortages later than the instant that are not over yet. */
-    recallsFrom(deviceId: string, incarnation: number, since: number, limit: number): Promise<readonly Recall[]>
+    recallsFrom(
+      deviceId: string,
+      incarnation: number,
+      noted: { readonly since: number; readonly until: number },
+      limit: number,
+    ): Promise<readonly Recall[]>
     /**
      * Devices that were short, later than `since`, of a pool that has tokens for them again, and that were not notified since
      * then, nor later than `notifiedBefore`.
