@@ -149,6 +149,7 @@ export type Happening =
       readonly kind: 'twin-trap'
       readonly skip: number
       readonly when: 'BEFORE' | 'AFTER'
+      readonly power: boolean
       readonly downMs: number
     }
   | { readonly kind: 'quantity'; readonly lineItem: number; readonly quantity: number }

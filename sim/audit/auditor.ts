@@ -14,7 +14,7 @@ import { Facts } from './facts.ts'
 import { PoolAudit } from './pools.ts'
 import { PublishedAudit } from './published.ts'
 import { changesOf, query } from './query.ts'
-import { type AccountRow, type DeviceAccountRow, type RulesKnown, fingerprintOf, learns } from './records.ts'
+import { type AccountRow, type DeviceAccountRow, type RulesKnown, fingerprintOf } from './records.ts'
 import { RestoreAudit } from './restores.ts'
 import { SettledAudit } from './settled.ts'
 import { TimeAudit } from './time.ts'
@@ -46,7 +46,7 @@ export class Auditor {
     this.bill = new BillAudit(this.facts)
     this.entries = new EntryAudit(this.facts, this.pools, time, this.published)
     this.devices = new DeviceAudit(this.facts, this.entries, time)
-    this.#restores = new RestoreAudit(this.facts, this.bill)
+    this.#restores = new RestoreAudit(this.facts, this.bill, this.pools)
     this.#alarms = new AlarmAudit(this.facts)
   }
 
@@ -58,12 +58,9 @@ export class Auditor {
     this.#restores.twinRestored(...args)
   }
 
-  /** What the twin has forgotten of grants it may grant again from now on. */
-  recoveryOverridden(): void {
-    const { waited, forgotten, exposure } = this.facts
-    waited.clear()
-    for (const [name, amount] of forgotten.entries()) exposure.add(name, amount)
-    forgotten.clear()
+  /** An administrator ends a recovery. @param atRisk what may be sold twice from then on, at most, by account */
+  recoveryOverridden(atRisk: ReadonlyMap<string, bigint>): void {
+    for (const [account, amount] of atRisk) this.facts.exposure.add(account, amount)
   }
 
   rulesKnown(): RulesKnown {
@@ -94,11 +91,9 @@ export class Auditor {
     this.devices.nameSuspects()
     const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
     const held = query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]
-    const isLearning = learns(database)
-    this.pools.checkAccounts(accounts, held, isLearning)
-    this.pools.checkLearned(database, held)
+    this.pools.checkAccounts(accounts, held)
     for (const row of held) {
-      this.pools.checkSpent(row, isLearning)
+      this.pools.checkSpent(row)
       this.pools.expectReleased(row)
     }
     this.bill.checkPresumed(database, held)

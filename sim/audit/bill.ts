@@ -3,7 +3,7 @@ import type Sqlite from 'better-sqlite3'
 import { Books } from './books.ts'
 import type { Facts } from './facts.ts'
 import { query } from './query.ts'
-import { type AccountRow, type DeviceAccountRow, type UsageRow, lineOf, nameOf } from './records.ts'
+import { type AccountRow, type DeviceAccountRow, type UsageRow, lineOf, nameOf, outOf } from './records.ts'
 import { Violation } from './violation.ts'
 
 export class BillAudit {
@@ -98,8 +98,9 @@ export class BillAudit {
       this.#facts.look('I3')
       const counts = row.used - row.refunded + row.branch_used + row.presumed
       const spent = this.#facts.spent.get(nameOf(row))
-      if (counts >= spent - this.#facts.arrearsCap(lineOf(row.account)) - this.#facts.exposure.get(nameOf(row)))
-        continue
+      const forgotten = outOf(this.#facts.inTruth(row)) - outOf(row)
+      const excused = this.#facts.exposure.get(nameOf(row)) + (forgotten > 0n ? forgotten : 0n)
+      if (counts >= spent - this.#facts.arrearsCap(lineOf(row.account)) - excused) continue
       throw new Violation(
         'I3',
         `${counts} of ${nameOf(row)} count as used after its settlement, but ${spent} were spent`,

@@ -17,6 +17,10 @@ export class Books {
     this.#sums.clear()
   }
 
+  names(): Iterable<string> {
+    return this.#sums.keys()
+  }
+
   entries(): Iterable<readonly [string, bigint]> {
     return this.#sums
   }

@@ -6,7 +6,7 @@ import type { Facts } from './facts.ts'
 import type { PoolAudit } from './pools.ts'
 import type { PublishedAudit } from './published.ts'
 import { query } from './query.ts'
-import { type DeviceAccountRow, type Entry, type EntryText, learns, lineOf, ownerOf } from './records.ts'
+import { type DeviceAccountRow, type Entry, type EntryText, lineOf, ownerOf } from './records.ts'
 import type { TimeAudit } from './time.ts'
 import { Violation } from './violation.ts'
 
@@ -110,11 +110,12 @@ export class EntryAudit {
       }
       const sql = 'SELECT * FROM device_accounts WHERE device_id = ? AND incarnation = ? AND account = ?'
       const row = query(twin, sql).get(deviceId, incarnation, account) as DeviceAccountRow | undefined
-      if (row !== undefined) this.#pools.checkSpent(row, learns(twin))
+      if (row !== undefined) this.#pools.checkSpent(row)
       else if (
         !this.#facts.everUnlimited.has(account) &&
         this.#facts.arrearsCap(lineOf(account)) === 0n &&
-        this.#facts.exposure.get(`${deviceId} ${incarnation} ${account}`) === 0n
+        this.#facts.exposure.get(`${deviceId} ${incarnation} ${account}`) === 0n &&
+        !this.#facts.heldBefore.has(`${deviceId} ${incarnation} ${account}`)
       )
         throw new Violation('I2', `${amount} of ${account} were spent, which nobody has granted`)
     }

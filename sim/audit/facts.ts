@@ -1,6 +1,6 @@
 /** What the checks of the auditor share: the books that it keeps itself, and what it hears of the owner's and the administrator's doings. */
 import { Books } from './books.ts'
-import type { Caps, Entry, HeldGrant } from './records.ts'
+import { type Caps, type DeviceAccountRow, type Entry, type HeldGrant, nameOf } from './records.ts'
 import type { Invariant } from './violation.ts'
 
 export class Facts {
@@ -40,13 +40,10 @@ export class Facts {
   twinClockWrong = false
   /** Devices keep what they have delivered for less than a run. */
   isRetentionShort = false
-  restoredAt = 0
-  /** Granted, but not known to a restored twin until all who have drawn on the account before have been heard of. */
-  readonly forgotten = new Books()
-  /** Of a twin that knows that it was restored: who could draw on each account by the backup. */
-  readonly waited = new Map<string, Set<string>>()
-  /** What was granted before a restore, whether the backup knows of it or not. */
-  readonly grantedBefore = new Map<string, bigint>()
+  /** What each incarnation held when the twin was last put back, whatever the backup knows of it, by name. */
+  readonly heldBefore = new Map<string, DeviceAccountRow>()
+  /** What the twin has sold itself and every backup since has forgotten, by account. */
+  readonly soldBefore = new Books()
 
   constructor(now: () => number) {
     this.now = now
@@ -61,6 +58,18 @@ export class Facts {
     this.exposure.add(account, amount)
   }
 
+  /** What the row would say if the twin had never been put back. */
+  inTruth(row: DeviceAccountRow): DeviceAccountRow {
+    const before = this.heldBefore.get(nameOf(row))
+    if (before === undefined) return row
+    return {
+      ...row,
+      granted: most(row.granted, before.granted),
+      returned: most(row.returned, before.returned),
+      released: most(row.released, before.released),
+    }
+  }
+
   lost(machine: { readonly name: string }, which: (entry: Entry) => boolean): void {
     for (const entry of this.entries.values()) {
       if (entry.machine === machine.name && which(entry)) entry.mayBeLost = true
@@ -70,4 +79,8 @@ export class Facts {
   look(invariant: Invariant): void {
     this.looks.set(invariant, (this.looks.get(invariant) ?? 0) + 1)
   }
+}
+
+function most(one: bigint, other: bigint): bigint {
+  return one > other ? one : other
 }

@@ -1,8 +1,6 @@
 /** What is out of a pool is at most the cap in force, and no incarnation spends more than it was granted. */
-import type Sqlite from 'better-sqlite3'
 import { Books } from './books.ts'
 import type { Facts } from './facts.ts'
-import { query } from './query.ts'
 import { type AccountRow, type Caps, type DeviceAccountRow, lineOf, nameOf } from './records.ts'
 import { Violation } from './violation.ts'
 
@@ -24,7 +22,8 @@ export class PoolAudit {
     if (cap > this.#facts.arrearsCap(lineItemId)) this.#facts.arrearsCaps.set(lineItemId, cap)
   }
 
-  checkAccounts(accounts: readonly AccountRow[], held: readonly DeviceAccountRow[], isLearning: boolean): void {
+  checkAccounts(accounts: readonly AccountRow[], held: readonly DeviceAccountRow[]): void {
+    const truth = this.outInTruth(held)
     const out = new Books()
     const billed = new Books()
     for (const row of held) {
@@ -35,7 +34,7 @@ export class PoolAudit {
     }
     for (const account of accounts) {
       this.#facts.look('I1')
-      const { id, charged } = account
+      const { id } = account
       if (out.get(id) !== account.granted_out) {
         throw new Violation('I1', `${out.get(id)} of ${id} are on devices, but the pool says ${account.granted_out}`)
       }
@@ -45,7 +44,7 @@ export class PoolAudit {
           `${billed.get(id)} of ${id} are billed, but the pool says ${account.billed_by_devices}`,
         )
       }
-      const total = charged + out.get(id)
+      const total = this.#totalInTruth(account, truth)
       const target = this.#target(account)
       if (target === null) {
         this.#facts.everUnlimited.add(id)
@@ -54,7 +53,7 @@ export class PoolAudit {
       }
       const before = this.#facts.inForce.get(id) ?? target
       const allowed = before > target ? before : target
-      const exposed = this.#facts.exposure.get(id) + (isLearning ? this.#facts.forgotten.get(id) : 0n)
+      const exposed = this.#facts.exposure.get(id)
       const unlimited = this.#facts.spentUnlimited.get(id)
       if (total > allowed + exposed + unlimited && !this.#isVague(id)) {
         throw new Violation('I1', `${total} of ${id} are out, of ${allowed} in force and ${exposed} exposed`)
@@ -66,6 +65,34 @@ export class PoolAudit {
   /** It had no limit at times, and a restored twin has forgotten when. */
   #isVague(account: string): boolean {
     return this.#facts.wasRestored && this.#facts.everUnlimited.has(account)
+  }
+
+  /** What devices hold of each account, or have spent, whether a twin that was put back knows it or not. */
+  outInTruth(held: readonly DeviceAccountRow[]): Books {
+    const rows = new Map([...this.#facts.heldBefore, ...held.map((row) => [nameOf(row), row] as const)])
+    const out = new Books()
+    for (const row of rows.values()) {
+      const { account, granted, returned, released } = this.#facts.inTruth(row)
+      const spent = row.used - row.refunded + row.branch_used
+      const given = granted - returned - released
+      out.add(account, given > spent ? given : spent)
+    }
+    return out
+  }
+
+  #totalInTruth({ id, charged }: Pick<AccountRow, 'id' | 'charged'>, out: Books): bigint {
+    return charged + this.#facts.soldBefore.get(id) + out.get(id)
+  }
+
+  /** The twin was put back: what is out by then is not taken from anybody. */
+  keepInForce(accounts: readonly AccountRow[], held: readonly DeviceAccountRow[]): void {
+    const out = this.outInTruth(held)
+    const charged = new Map(accounts.map((account) => [account.id, account.charged]))
+    for (const id of new Set([...charged.keys(), ...out.names(), ...this.#facts.soldBefore.names()])) {
+      const total = this.#totalInTruth({ id, charged: charged.get(id) ?? 0n }, out)
+      const known = this.#facts.inForce.get(id)
+      if (known === undefined || total > known) this.#facts.inForce.set(id, total)
+    }
   }
 
   /** The cap that the administrator has set. */
@@ -82,53 +109,14 @@ export class PoolAudit {
     throw new Violation('I1', `the cap of ${id} is ${String(cap_target)}, but was set to ${String(target)}`)
   }
 
-  /**
-   * A restored twin grants nothing that it may have granted to somebody already: nothing new of an account until everybody has
-   * been heard of who could draw on it by the backup.
-   */
-  checkLearned(database: Sqlite.Database, held: readonly DeviceAccountRow[]): void {
-    if (this.#facts.waited.size === 0 || this.#someCannotTell()) return
-    const open = query(
-      database,
-      `SELECT device_id || ' ' || number FROM incarnations WHERE status <> 'CLOSED' AND settled_at IS NULL AND NOT EXISTS (
-           SELECT 1 FROM segments WHERE segments.device_id = incarnations.device_id AND incarnation = number AND received_at >= ?)`,
-    )
-    const unheard = new Set(open.pluck().all(this.#facts.restoredAt) as string[])
-    for (const row of held) {
-      const { device_id, incarnation, account, granted, unlimited } = row
-      if (granted <= (this.#facts.grantedBefore.get(nameOf(row)) ?? 0n) || unlimited === 1n) continue
-      if (this.#facts.everUnlimited.has(account) || this.#facts.arrearsCap(lineOf(account)) > 0n) continue
-      this.#facts.look('I1')
-      for (const owner of this.#facts.waited.get(account) ?? []) {
-        if (owner === `${device_id} ${incarnation}` || !unheard.has(owner)) continue
-        throw new Violation(
-          'I1',
-          `${granted} of ${nameOf(row)} are granted, but ${owner} was not heard of since the restore`,
-        )
-      }
-    }
-  }
-
-  /** Somebody was wiped, copied, set back or held back, or has not kept what was delivered. */
-  #someCannotTell(): boolean {
-    return (
-      this.#facts.forgetful.size +
-        this.#facts.suspects.size +
-        this.#facts.wereFull.size +
-        this.#facts.revoked.size +
-        this.#facts.terminated.size >
-      0
-    )
-  }
-
   /** By all writers together, of what the twin has granted to this incarnation. */
-  checkSpent(row: DeviceAccountRow, isLearning: boolean): void {
-    const { device_id, incarnation, account, granted, returned } = row
+  checkSpent(row: DeviceAccountRow): void {
+    const { device_id, incarnation, account, granted, returned } = this.#facts.inTruth(row)
     this.#facts.look('I2')
     if (this.#isVague(account)) return
     const name = `${device_id} ${incarnation} ${account}`
     const spent = this.#facts.spent.get(name)
-    const exposed = this.#facts.exposure.get(name) + (isLearning ? this.#facts.forgotten.get(name) : 0n)
+    const exposed = this.#facts.exposure.get(name)
     const arrears = this.#facts.arrearsCap(lineOf(account)) * (this.#facts.copies.get(device_id) ?? 1n)
     const unlimited = this.#facts.spentUnlimited.get(name)
     if (spent <= granted - returned + exposed + arrears + unlimited) return

@@ -46,6 +46,8 @@ export interface AccountRow {
   charged: bigint
   granted_out: bigint
   billed_by_devices: bigint
+  /** Sold before the twin was put back, by what it says itself. */
+  withheld: bigint
   cap_target: bigint | null
   cap_in_force: bigint | null
 }
@@ -96,9 +98,10 @@ export interface EntryText {
   postings: { account: string; amount: string }[]
 }
 
-/** A restored twin has not heard of everybody yet. */
-export function learns(database: Sqlite.Database): boolean {
-  return query(database, 'SELECT 1 FROM learning').get() !== undefined
+/** A twin that was put back does not know how much it had sold. */
+export function sellsNothing(database: Sqlite.Database): boolean {
+  const sql = 'SELECT 1 FROM recoveries WHERE ended_at IS NULL AND unproven IS NOT NULL'
+  return query(database, sql).get() !== undefined
 }
 
 /** The line item of an account. */

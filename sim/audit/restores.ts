@@ -3,40 +3,36 @@ import Sqlite from 'better-sqlite3'
 import type { Machine } from '../device/machine.ts'
 import type { BillAudit } from './bill.ts'
 import type { Facts } from './facts.ts'
+import type { PoolAudit } from './pools.ts'
 import { query } from './query.ts'
-import { type DeviceAccountRow, type RulesKnown, nameOf, outOf, ownerOf, replace } from './records.ts'
+import { type AccountRow, type DeviceAccountRow, type RulesKnown, nameOf, ownerOf, replace } from './records.ts'
 
 export class RestoreAudit {
   readonly #facts: Facts
   readonly #bill: BillAudit
+  readonly #pools: PoolAudit
 
-  constructor(facts: Facts, bill: BillAudit) {
+  constructor(facts: Facts, bill: BillAudit, pools: PoolAudit) {
     this.#facts = facts
     this.#bill = bill
+    this.#pools = pools
   }
 
   /**
-   * Somebody has put a backup in the place of the twin's database. What it has forgotten of grants can be granted again,
-   * as far as nobody shows them; what it has forgotten of the bill has to come again, but for its own charges, and for
-   * incarnations that ended before the device's current one.
+   * Somebody has put a backup in the place of the twin's database. What it has forgotten of sales and grants is not sold again;
+   * what it has forgotten of the bill has to come again, but for its own charges, and for incarnations that ended before the
+   * device's current one.
    *
    * @param before image of the database that is gone
-   * @param told the twin learns from the start; otherwise what it has forgotten can be granted again before a device has shown it
    */
-  twinRestored(
-    before: Buffer,
-    database: Sqlite.Database,
-    rules: RulesKnown,
-    machines: readonly Machine[],
-    told: boolean,
-  ): void {
+  twinRestored(before: Buffer, database: Sqlite.Database, rules: RulesKnown, machines: readonly Machine[]): void {
     this.#facts.wasRestored = true
     replace(this.#facts.caps, rules.caps)
     replace(this.#facts.inForce, rules.inForce)
     for (const deviceId of this.#facts.revoked) if (!rules.revoked.has(deviceId)) this.#facts.revoked.delete(deviceId)
     for (const deviceId of this.#facts.terminated)
       if (!rules.terminated.has(deviceId)) this.#facts.terminated.delete(deviceId)
-    this.#exposeForgotten(before, database, told)
+    this.#rememberForgotten(before, database)
     for (const entry of this.#facts.entries.values()) {
       entry.isForgotten ||= entry.billedLines > 0
       entry.billedTokens = 0n
@@ -55,37 +51,21 @@ export class RestoreAudit {
     }
   }
 
-  #exposeForgotten(before: Buffer, database: Sqlite.Database, told: boolean): void {
+  #rememberForgotten(before: Buffer, database: Sqlite.Database): void {
     const gone = new Sqlite(before)
     gone.defaultSafeIntegers(true)
     try {
-      const rows = gone.prepare('SELECT * FROM device_accounts').all() as DeviceAccountRow[]
-      // Restored twice, the twin that is gone may itself not have learned yet what an earlier one had granted.
-      for (const row of rows) {
-        const before = this.#facts.grantedBefore.get(nameOf(row)) ?? 0n
-        this.#facts.grantedBefore.set(nameOf(row), row.granted > before ? row.granted : before)
+      // Put back twice, the twin that is gone may itself not have known yet what an earlier one had granted.
+      for (const row of gone.prepare('SELECT * FROM device_accounts').all() as DeviceAccountRow[]) {
+        this.#facts.heldBefore.set(nameOf(row), this.#facts.inTruth(row))
       }
-      this.#facts.restoredAt = this.#facts.now()
-      this.#facts.waited.clear()
-      const kept = new Map(
-        (query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]).map((row) => [nameOf(row), row]),
-      )
-      for (const row of rows) {
-        const known = kept.get(nameOf(row))
-        if (told && known !== undefined) {
-          const owners = this.#facts.waited.get(row.account) ?? new Set()
-          this.#facts.waited.set(row.account, owners.add(`${row.device_id} ${row.incarnation}`))
-        }
-        const forgotten = outOf(row) - (known === undefined ? 0n : outOf(known))
-        if (forgotten > 0n) this.#facts.exposure.add(nameOf(row), forgotten)
-        // Who has drawn on the account before is waited for; grants are known again before returns are.
-        const granted = row.granted - (known?.granted ?? 0n)
-        if (granted > 0n) {
-          const waits = told ? this.#facts.forgotten : this.#facts.exposure
-          waits.add(nameOf(row), granted)
-          ;(known === undefined ? this.#facts.exposure : waits).add(row.account, granted)
-        }
+      const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
+      const charged = new Map(accounts.map((account) => [account.id, account.charged]))
+      for (const account of gone.prepare('SELECT * FROM accounts').all() as AccountRow[]) {
+        const lost = account.charged - (charged.get(account.id) ?? 0n)
+        if (lost > 0n) this.#facts.soldBefore.add(account.id, lost)
       }
+      this.#pools.keepInForce(accounts, query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[])
     } finally {
       gone.close()
     }

@@ -17,6 +17,10 @@ function generous<K>(pools: ReadonlyMap<K, Pool>): ReadonlyMap<K, Pool> {
   )
 }
 
+function withNothingWithheld<K>(pools: ReadonlyMap<K, Pool>): ReadonlyMap<K, Pool> {
+  return new Map([...pools].map(([id, pool]) => [id, { ...pool, withheld: 0n }]))
+}
+
 function honest(pool: Pool): Pool {
   return {
     ...pool,
@@ -209,15 +213,19 @@ export const TWIN_DEFECTS: readonly Defect[] = [
     }),
   },
   {
-    name: 'grants-while-learning',
-    is: 'a twin that was restored from a backup goes on granting what it may have granted to somebody already',
-    always: ['twin-restore', 'partition'],
-    without: ['clone', 'restore', 'wipe', 'disk-full', 'revoke', 'hold'],
+    name: 'sells-what-is-withheld',
+    is: 'a twin that was restored from a backup sells again what its sales mark has counted',
+    always: ['twin-restore', 'cloud-request'],
+    without: ['clone', 'restore', 'wipe'],
     load: { devices: 3, hours: 2, requests: 60 },
     twin: () => ({
       transaction: (tx) => ({
         ...tx,
-        edge: { ...tx.edge, learning: { ...tx.edge.learning, blocked: async () => new Set<string>() } },
+        accounts: {
+          ...tx.accounts,
+          lock: async (accounts) => withNothingWithheld(await tx.accounts.lock(accounts)),
+          open: async (wanted) => withNothingWithheld(await tx.accounts.open(wanted)),
+        },
       }),
     }),
   },

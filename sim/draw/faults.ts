@@ -94,6 +94,7 @@ export const faults = {
     skip: random.whole(0, 30),
     when: random.pick(['BEFORE', 'AFTER'] as const),
     downMs: random.spread(1_000, 20 * MINUTE),
+    power: random.chance(0.4),
   }),
   quantity: (random, within) => ({
     kind: 'quantity',

@@ -1,5 +1,5 @@
 /** Backups of the twin, and what it means to put one in the place of its database. */
-import { overrideLearning, showLearning } from '../../src/cloud/app/edge/learning.ts'
+import { overrideRecovery, showRecovery } from '../../src/cloud/app/recovery/recovery.ts'
 import { type RulesKnown, ownerOf } from '../audit/records.ts'
 import type { Devices } from './devices.ts'
 import type { Load } from './load.ts'
@@ -13,6 +13,9 @@ interface Backup {
   readonly sessions: ReadonlyMap<number, string>
   readonly known: RulesKnown
 }
+
+/** Nothing is proven: anything may be sold twice, micro-tokens. */
+const UNKNOWN = 10n ** 15n
 
 export class Backups {
   readonly #stage: Stage
@@ -43,15 +46,17 @@ export class Backups {
     }
   }
 
-  /** An administrator ends the recovery of a restored twin before all devices have been heard of. */
+  /** An administrator ends the recovery of a restored twin, whatever is still withheld. */
   overrideRecovery(): void {
-    this.#stage.byTwin(async ({ store }) => {
+    this.#stage.byTwin(async ({ store, now }) => {
       for (const instanceId of this.#rules.instanceIds) {
-        const { since } = await showLearning({ store }, instanceId)
-        if (since === null) continue
+        const { since, unproven, accounts } = await showRecovery({ store }, instanceId)
+        if (since === null && accounts.length === 0) continue
         this.#stage.fault('recovery overridden')
-        this.#stage.auditor.recoveryOverridden()
-        await overrideLearning({ store }, instanceId)
+        this.#stage.auditor.recoveryOverridden(
+          new Map(accounts.map((each) => [each.account, unproven === null ? BigInt(each.atRisk) : UNKNOWN])),
+        )
+        await overrideRecovery({ store, now }, instanceId, 'administrator')
       }
     })
   }
@@ -67,6 +72,6 @@ export class Backups {
     this.#load.sessions.clear()
     for (const [slot, id] of sessions) this.#load.sessions.set(slot, id)
     twin.restore(image, downMs, told)
-    auditor.twinRestored(before, twin.database, known, this.#devices.machines, told)
+    auditor.twinRestored(before, twin.database, known, this.#devices.machines)
   }
 }

@@ -3,7 +3,7 @@
  * refused what the pool can pay. What the auditor compares are the rows of the pools, and nothing that the product says.
  */
 import { query } from '../audit/query.ts'
-import { type AccountRow, type DeviceAccountRow, learns, ownerOf } from '../audit/records.ts'
+import { type AccountRow, type DeviceAccountRow, ownerOf, sellsNothing } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
 import type { Machine } from '../device/machine.ts'
 import { HOUR, type LineItemPlan, type PlannedRequest } from '../plan.ts'
@@ -45,7 +45,7 @@ export class Probes {
 
   async run(): Promise<void> {
     const { twin, auditor } = this.#stage
-    if (auditor.facts.twinClockWrong || learns(twin.database)) return
+    if (auditor.facts.twinClockWrong || sellsNothing(twin.database)) return
     const machines = this.#devices.hands.flatMap(([machine]) =>
       machine !== undefined && this.#isServed(machine) ? [machine] : [],
     )
@@ -131,7 +131,7 @@ export class Probes {
     const sql = 'SELECT * FROM accounts WHERE id = ?'
     const row = query(this.#stage.twin.database, sql).get(this.#account(item)) as AccountRow | undefined
     if (row === undefined) return 0n
-    return (row.cap_target ?? 0n) - row.charged - row.granted_out
+    return (row.cap_target ?? 0n) - row.withheld - row.charged - row.granted_out
   }
 
   /** Free in the pool, or with devices that are there to return it. */
@@ -152,4 +152,4 @@ function isShort(outcome: string): boolean {
 }
 
 /** Codes of a request that was refused for want of tokens. */
-const SHORT: ReadonlySet<string> = new Set(['2002', '2008', '2009', 'INSUFFICIENT_TOKENS'])
+const SHORT: ReadonlySet<string> = new Set(['2002', '2008', '2009', '2011', 'INSUFFICIENT_TOKENS'])

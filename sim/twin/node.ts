@@ -6,7 +6,6 @@ import { CloudShortages } from '../../src/cloud/app/cloud-shortages.ts'
 import { Authenticator } from '../../src/cloud/app/authenticate.ts'
 import { CLOCK_LOOK_EVERY_MS, ClockGuard } from '../../src/cloud/app/clock-guard.ts'
 import { takeNextKey } from '../../src/cloud/app/edge/change-device-key.ts'
-import { beginLearning, endLearning } from '../../src/cloud/app/edge/learning.ts'
 import { HintPublisher } from '../../src/cloud/app/edge/publish-hints.ts'
 import type { Settlement } from '../../src/cloud/app/edge/records.ts'
 import { settleNextSilent } from '../../src/cloud/app/edge/settle-silent.ts'
@@ -14,6 +13,8 @@ import { notifyServable, recallForCloud } from '../../src/cloud/app/edge/watch-s
 import type { EdgeTerms } from '../../src/cloud/app/edge/terms.ts'
 import { Policies } from '../../src/cloud/app/load-policy.ts'
 import { carryOnCalendar } from '../../src/cloud/app/raise-policy.ts'
+import { endRecoveries } from '../../src/cloud/app/recovery/recovery.ts'
+import { Sales } from '../../src/cloud/app/recovery/sales.ts'
 import { AccessDesk } from '../../src/cloud/app/request-access.ts'
 import { sweepNextSession } from '../../src/cloud/app/session-life.ts'
 import type { Store } from '../../src/cloud/app/store.ts'
@@ -24,6 +25,7 @@ import type { Broker } from '../world/broker.ts'
 import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import type { KeyPair } from '../world/signatures.ts'
+import { MarkDisk } from './mark-disk.ts'
 import type { TwinProcess } from './twin-process.ts'
 
 export interface NodeParts {
@@ -35,15 +37,22 @@ export interface NodeParts {
   readonly undecidedClock: 'allow' | 'refuse'
   readonly settlement: { readonly afterMs: number; readonly as: Settlement }
   readonly defects: TwinDefects
+  /** How many there are. */
+  readonly nodes: number
   /** Null: there is no push. */
   readonly broker: Broker | null
   readonly now: () => number
+  readonly note: (what: string) => void
   readonly onViolation: (violation: Violation) => void
   readonly onFault: (kind: string) => void
 }
 
 const SWEEP_EVERY_MS = 60_000
 const SETTLE_EVERY_MS = 240_000
+/** Less often than the product, so that a power cut takes more. */
+const MARK_EVERY_MS = 60_000
+/** Less often than the product, so that a run has fewer events. */
+const TURN_EVERY_MS = 20_000
 const CALENDARS_EVERY_MS = 180_000
 const HINTS_EVERY_MS = 60_000
 const NOTIFY_EVERY_MS = 10_000
@@ -57,6 +66,7 @@ export class Dead extends Error {}
 
 export class TwinNode {
   readonly #parts: NodeParts
+  readonly #mark = new MarkDisk()
   #process: (TwinProcess & { alive: boolean }) | null = null
   /** What it does before it listens. */
   #ready: Promise<unknown> = Promise.resolve()
@@ -76,8 +86,9 @@ export class TwinNode {
    */
   start(open: (alive: () => boolean) => Store, isRestored: boolean): void {
     const { scheduler, random, key, terms, undecidedClock, settlement, defects, now, onFault } = this.#parts
-    const store = open(() => process.alive)
     const policies = new Policies({ max: 10, undecidedClock })
+    const sales = this.#sales(open, () => process.alive, policies, isRestored)
+    const { store } = sales
     const clock = new ClockGuard({
       store,
       clocks: { now, sinceBoot: () => scheduler.now, bootId: 'twin' },
@@ -106,11 +117,36 @@ export class TwinNode {
     }
     this.#process = process
     this.#ready = this.run(process, async () => {
+      await sales.start()
       await clock.look()
-      if (isRestored) await beginLearning(store, now())
     })
+    this.#repeat(process, MARK_EVERY_MS, () => sales.flush())
+    if (this.#parts.nodes > 1) this.#repeat(process, TURN_EVERY_MS, () => sales.turn())
     this.#work(process, clock)
     this.#publish(process)
+  }
+
+  #sales(open: (alive: () => boolean) => Store, alive: () => boolean, policies: Policies, restored: boolean): Sales {
+    const { scheduler, random, nodes, now, note, onViolation } = this.#parts
+    return new Sales({
+      store: open(alive),
+      file: this.#mark.file(() => {
+        if (!alive()) throw new Dead('it is down')
+      }),
+      policies,
+      shared: nodes > 1,
+      restored,
+      now,
+      newId: () => random.uuid(),
+      pause: (ms) => new Promise((resolve) => scheduler.at(scheduler.now + ms, () => resolve(undefined))),
+      onRecovery: (reason) => note(`recovery begins: ${reason}`),
+      onBroken: (error) => onViolation(new Violation('ASSERTION', wordsOf(error))),
+    })
+  }
+
+  /** What was not flushed is lost. */
+  powerCut(): void {
+    this.#mark.powerCut()
   }
 
   /** What a node does by itself, again and again. */
@@ -130,7 +166,7 @@ export class TwinNode {
       await clock.look()
       return false
     })
-    this.#repeat(process, SETTLE_EVERY_MS, () => endLearning(store))
+    this.#repeat(process, SETTLE_EVERY_MS, () => endRecoveries(store, now()))
     this.#repeat(process, NOTIFY_EVERY_MS, () => notifyServable(process))
     this.#repeat(process, RECALL_EVERY_MS, () => recallForCloud(process))
     this.#repeat(process, CALENDARS_EVERY_MS, () => store.transaction((tx) => carryOnCalendar(tx, now())))

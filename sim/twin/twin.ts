@@ -20,12 +20,12 @@ export interface CommitTrap {
   /** Commits that pass before it. */
   skip: number
   readonly when: 'BEFORE' | 'AFTER'
+  /** What was not flushed is lost. */
+  readonly power: boolean
   readonly downMs: number
 }
 
 export interface TwinParts extends Omit<NodeParts, 'name' | 'now'> {
-  readonly nodes: number
-  readonly note: (what: string) => void
   readonly onCommit: () => void
 }
 
@@ -223,9 +223,10 @@ export class Twin {
       if (due) {
         this.traps.shift()
         this.parts.onFault('twin killed at a commit')
-        this.parts.note(`the twin dies ${trap.when} a commit`)
+        this.parts.note(`the twin dies ${trap.when} a commit${trap.power ? ', and its power with it' : ''}`)
       }
       if (due && trap.when === 'BEFORE') {
+        if (trap.power) node.powerCut()
         this.#downNode(node, trap.downMs)
         throw new Dead('before the commit')
       }
@@ -233,6 +234,7 @@ export class Twin {
       this.parts.defects.onCommit(database)
       this.parts.onCommit()
       if (due) {
+        if (trap.power) node.powerCut()
         this.#downNode(node, trap.downMs)
         throw new Dead('after the commit')
       }

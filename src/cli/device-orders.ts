@@ -59,7 +59,7 @@ export function addDeviceOrders(devices: Command, io: Io): void {
     (deviceId: string, flags: OrderFlags) => order(deviceId, 'revoke', flags, io),
   )
   withAdministratorFlags(devices.command('audit'))
-    .description('Lists who ordered what of devices and sessions, newest first.')
+    .description('Lists who ordered what of devices and sessions, and restores that were noticed, newest first.')
     .option('--device <uuid>', 'only of this device', uuidArgument)
     .option('--limit <n>', 'how many, at most', limitArgument, 100)
     .option('--json', 'for programs: one JSON document for each line')
@@ -119,14 +119,14 @@ async function audit(flags: AuditFlags, io: Io): Promise<void> {
     flags.json === true
       ? records.map(jsonLine)
       : columns([
-          ['AT', 'BY', 'ORDER', 'DEVICE', 'SESSION', 'LINE ITEM'],
-          ...records.map(({ at, by, action, deviceId, sessionId, lineItem }) => [
+          ['AT', 'BY', 'ORDER', 'DEVICE', 'SESSION', 'DETAIL'],
+          ...records.map(({ at, by, action, deviceId, sessionId, lineItem, detail }) => [
             new Date(at).toISOString(),
             by,
             action.toLowerCase().replaceAll('_', ' '),
             deviceId ?? '',
             sessionId ?? '',
-            lineItem === null ? '' : `${lineItem.lineItemId}: ${formatMicro(lineItem.tokens)} tokens`,
+            lineItem === null ? (detail ?? '') : `${lineItem.lineItemId}: ${formatMicro(lineItem.tokens)} tokens`,
           ]),
         ])
   writeLines(io.stdout, lines)

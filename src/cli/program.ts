@@ -21,6 +21,7 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   keys: ['list, add and delete authorization keys of the twin', () => import('./commands/keys.ts')],
   devices: ['list devices, let a new one in, lock, drain or end one', () => import('./commands/devices.ts')],
   sweeps: ['show or confirm what pauses work of the twin', () => import('./commands/sweeps.ts')],
+  recovery: ['see and end the recovery of a restored twin', () => import('./commands/recovery.ts')],
   usage: ['export usage records, for billing', () => import('./commands/usage.ts')],
   status: ['show how the agent of this device is', () => import('./commands/status.ts')],
   'rotate-key': ['have this device replace its key', () => import('./commands/rotate-key.ts')],

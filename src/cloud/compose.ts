@@ -5,6 +5,7 @@
 import { createPublicKey, randomUUID } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as pause } from 'node:timers/promises'
 import { createSecureContext } from 'node:tls'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
@@ -31,6 +32,7 @@ import { claimStore } from './adapters/sqlite/claim-store.ts'
 import { openSqliteStore } from './adapters/sqlite/store.ts'
 import { makeDurableDirectory } from './adapters/system/durable-directory.ts'
 import { readLastBackup } from './adapters/system/last-backup.ts'
+import { openMarkFile } from './adapters/system/mark-file.ts'
 import { systemTimers } from './adapters/system/timers.ts'
 import { bootClock } from './adapters/system/boot-clock.ts'
 import { CloudShortages } from './app/cloud-shortages.ts'
@@ -40,11 +42,12 @@ import { takeNextKey } from './app/edge/change-device-key.ts'
 import { claimSigningKey } from './app/edge/claim-signing-key.ts'
 import { type KeyRing, LiveKeyRing } from './app/edge/key-ring.ts'
 import { registerFirstKey } from './app/first-administration-key.ts'
-import { beginLearning, endLearning } from './app/edge/learning.ts'
 import { type SettleSilent, settleNextSilent } from './app/edge/settle-silent.ts'
 import { notifyServable, recallForCloud } from './app/edge/watch-shortages.ts'
 import { Policies } from './app/load-policy.ts'
 import { carryOnCalendar, changeSharedRules } from './app/raise-policy.ts'
+import { endRecoveries } from './app/recovery/recovery.ts'
+import { Sales, TURN_EVERY_MS } from './app/recovery/sales.ts'
 import { type Timers, repeat } from './app/repeat.ts'
 import { AccessDesk } from './app/request-access.ts'
 import { heartbeatOfDevice, sweepNextSession } from './app/session-life.ts'
@@ -106,6 +109,9 @@ const RECALL_EVERY_MS = 30_000
 /** How often to look for devices that have been silent for so long that they are settled. */
 const SETTLE_EVERY_MS = 60_000
 
+/** How often what was sold is made to survive a power cut. */
+const MARK_EVERY_MS = 1_000
+
 /** @throws CodedError when the store, a key, the certificate or the address cannot be used */
 export async function startCloud(first: CloudSettings, overrides: Overrides = {}): Promise<Cloud> {
   await using started = new AsyncDisposableStack()
@@ -142,32 +148,51 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const directory = settings.store.path
   makeDirectory(directory)
   if (settings.db === null) started.defer(claimStore(join(directory, 'twin.lock')))
-  const unwatched = await openStore(settings, log, (error) => fail(error), overrides.stop)
-  started.defer(() => unwatched.close())
+  const database = await openStore(settings, log, (error) => fail(error), overrides.stop)
+  started.defer(() => database.close())
+  const administrationKeyFile = join(directory, 'administration-key.pem')
+  await giveFirstKey(database, administrationKeyFile, log, now())
+  const signingKeyFile = join(directory, 'signing-key.pem')
+  const openKeys = () => openSigningKey(signingKeyFile, database, settings.keys.replaceSigning, now())
+  const keys = new LiveKeyRing(await openKeys())
+
+  const policies = new Policies({ max: settings.policy.cacheMax, undecidedClock: settings.policy.undecidedClock })
+  const markFile = openMarkFile(join(directory, 'sales.mark'))
+  started.defer(() => markFile.close())
+  const sales = new Sales({
+    store: database,
+    file: markFile,
+    policies,
+    shared: settings.db !== null,
+    restored: settings.store.restored,
+    now,
+    newId,
+    pause,
+    onRecovery: (reason) =>
+      log.warn({ code: 'STORE_RESTORED', reason }, 'the store comes from a backup: recovery begins'),
+    onBroken: (error) => fail(error),
+  })
+  // Before the first client comes: nothing may be sold that the backup has forgotten.
+  await sales.start()
+  started.defer(() => sales.close())
+
   const metrics = new Metrics({
     version: softwareVersion(),
-    totals: () => unwatched.read((reader) => reader.totals.totals()),
+    totals: () => database.read((reader) => reader.totals.totals()),
     totalsTimeoutMs: TOTALS_TIMEOUT_MS,
     // Of PostgreSQL, whoever runs it makes the backups.
     lastBackupAt: () => (settings.db === null ? (readLastBackup(directory)?.at ?? null) : null),
     paused: () => paused(),
   })
-  const store = watchStore(unwatched, metrics, () => performance.now())
+  const store = watchStore(sales.store, metrics, () => performance.now())
   const boot = overrides.boot ?? (overrides.now === undefined ? bootClock() : { bootId: '', sinceBoot: now })
   const clock = new ClockGuard({ store, clocks: { now, ...boot }, log, settleAfterMs: () => settings.edge.settleAfter })
   const trustsClock = (): boolean => clock.isTrusted()
   await clock.look()
-  const administrationKeyFile = join(directory, 'administration-key.pem')
-  await giveFirstKey(store, administrationKeyFile, log, now())
-
-  const policies = new Policies({ max: settings.policy.cacheMax, undecidedClock: settings.policy.undecidedClock })
   const onKeyReplaced = (deviceId: string): void => push.drop(deviceId)
   const authenticator = new Authenticator(store, setImmediate, (deviceId, used) =>
     takeNextKey({ store, now, onKeyReplaced }, deviceId, used),
   )
-  const signingKeyFile = join(directory, 'signing-key.pem')
-  const openKeys = () => openSigningKey(signingKeyFile, store, settings.keys.replaceSigning, now())
-  const keys = new LiveKeyRing(await openKeys())
   const reloadKeys = async (): Promise<void> => {
     try {
       if (!keys.replace(await openKeys())) return
@@ -261,7 +286,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     onKeyReplaced,
     onVerdict: (verdict) => metrics.sync(verdict),
     onRestored: (deviceId, instances) => {
-      log.warn({ code: 'STORE_RESTORED', deviceId, instances }, 'the store comes from a backup: the twin is learning')
+      log.warn({ code: 'STORE_RESTORED', deviceId, instances }, 'the store comes from a backup: recovery begins')
     },
     sessions: service,
     trustsClock,
@@ -272,8 +297,6 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
 
   const metricsOrigin = await openMetrics(settings.metrics, http, metrics, log, started)
 
-  // Before the first device comes: nobody may be granted what the backup has forgotten.
-  if (settings.store.restored) await beginLearning(store, now())
   const { host, port } = settings.http
   const origin = await listen(() => http.listen({ host, port }), host, port)
   started.defer(async () => {
@@ -296,7 +319,11 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   }
   for (const repetition of [
     repeat(timers, CLOCK_LOOK_EVERY_MS, look, log, 'the clocks were not compared'),
-    repeat(timers, SETTLE_EVERY_MS, () => endLearning(store), log, 'learning was not ended'),
+    repeat(timers, MARK_EVERY_MS, () => sales.flush(), log, 'the sales mark was not flushed'),
+    ...(settings.db === null
+      ? []
+      : [repeat(timers, TURN_EVERY_MS, () => sales.turn(), log, 'the sales mark was not compared')]),
+    repeat(timers, SETTLE_EVERY_MS, () => endRecoveries(store, now()), log, 'a recovery was not ended'),
     repeat(timers, SETTLE_EVERY_MS, settle, log, 'a silent device was not settled'),
     repeat(timers, NOTIFY_EVERY_MS, () => notifyServable(sharing), log, 'devices were not notified of tokens'),
     repeat(timers, RECALL_EVERY_MS, () => recallForCloud(sharing), log, 'tokens were not recalled for the cloud'),

@@ -97,7 +97,7 @@ const options = {
       default: '/var/lib/tallygate/cloud',
     }),
     restored: toggle({
-      help: 'The store comes from a backup: grant nothing of an account until every device that can hold tokens of it was heard of. For the first start after a restore.',
+      help: 'The database comes from a backup: begin a recovery, also where the sales mark does not show it. For the first start after a restore.',
       default: false,
     }),
     check: toggle({

@@ -317,10 +317,11 @@ function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, reado
   return [reason, obstacles]
 }
 
-/** A shortage that the cloud could mend outranks one of the pool, and an expired grant one that is used up. */
+/** A shortage that can end outranks one of the pool, and an expired grant one that is used up. */
 function localReason(reason: RefusalReason, shortage: Room['shortage']): RefusalReason {
   if (shortage === 'GRANT_EXPIRED' || reason === 'GRANT_EXPIRED') return 'GRANT_EXPIRED'
-  return shortage === 'GRANT' ? 'GRANT_EXHAUSTED' : reason
+  if (shortage === 'GRANT' || reason === 'GRANT_EXHAUSTED') return 'GRANT_EXHAUSTED'
+  return shortage === 'RECOVERY' ? 'POOL_IN_RECOVERY' : reason
 }
 
 function obstacle(candidate: Candidate, action: Action | null, why: Obstacle['why']): Obstacle {

@@ -44,12 +44,15 @@ export function exactly(now: number): ClockReading {
 }
 
 /**
- * What an account can still give, and what it means when that is not enough: the pool itself is used up (only the cloud,
- * or its signed word, can say so), this device's grant is, or the grant has expired.
+ * Why an account cannot give more: the pool itself is used up (only the cloud, or its signed word, can say so), this device's
+ * grant is, the grant has expired, or the cloud was restored from a backup and withholds what may have been sold before.
  */
+export type Shortage = 'POOL' | 'GRANT' | 'GRANT_EXPIRED' | 'RECOVERY'
+
+/** What an account can still give, and what it means when that is not enough. */
 export interface Room {
   readonly left: Micro | 'UNLIMITED'
-  readonly shortage: 'POOL' | 'GRANT' | 'GRANT_EXPIRED'
+  readonly shortage: Shortage
   /** What may be spent beyond `left` by the offline policy of the line item, once nothing else can pay. Absent: nothing. */
   readonly arrears?: Micro
 }
@@ -58,8 +61,9 @@ export interface Room {
 export type RoomOf = (account: AccountId) => Room
 
 /**
- * Why an item was refused, in the order of the ladder: the first rung that fails names the reason. The last two take the
- * place of a capacity rung where a device's grant, and not the pool, is what ran out.
+ * Why an item was refused, in the order of the ladder: the first rung that fails names the reason. The last three take the
+ * place of a capacity rung where a device's grant, and not the pool, is what ran out, or where the pool may hold enough and
+ * the cloud, restored from a backup, does not know it.
  */
 export type RefusalReason =
   | 'ITEM_NOT_RATED'
@@ -72,6 +76,7 @@ export type RefusalReason =
   | 'CONSUMPTION_LIMIT_REACHED'
   | 'GRANT_EXHAUSTED'
   | 'GRANT_EXPIRED'
+  | 'POOL_IN_RECOVERY'
 
 /** The share of one charge that one line item pays. */
 export interface Part {

@@ -600,9 +600,9 @@ export const ERRORS = catalogue({
   },
   STORE_RESTORED: {
     meaning:
-      'A device has shown what the twin itself has signed and does not know: its store comes from a backup, and nobody has said so.',
+      'The database of the twin comes from a backup: its sales mark has counted more, or is missing, or a device has shown what the twin has signed and does not know.',
     remedy:
-      'The twin learns what it has forgotten by itself. What it granted before this device came may have been sold twice; say `--store-restored true` when a backup is put back.',
+      'The twin recovers by itself and sells only what is certain to be unsold. `tallygate recovery show <instance>` says what it waits for; `tallygate recovery end <instance>` ends it at the risk that it shows.',
     http: 409,
     retry: 'later',
   },

@@ -1,6 +1,6 @@
 // Backups of a device and of a twin, as an operator makes and restores them, between a real agent and a real twin.
 import { execFile } from 'node:child_process'
-import { cpSync, existsSync, globSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import Database from 'better-sqlite3'
@@ -14,7 +14,8 @@ import { temporaryDirectory } from '../agent/harness.ts'
 import { Application } from '../agent/site.ts'
 import { startAgent } from '../agent/start-agent.ts'
 import { ALWAYS, type Twin, openTwin, pick } from '../cloud/harness.ts'
-import { PostgresSchema, runSql } from '../support/postgres-schema.ts'
+import { PostgresSchema } from '../support/postgres-schema.ts'
+import { PG_DUMP, backUpSchema } from '../support/schema-backup.ts'
 import { postgres } from '../support/servers.ts'
 
 const BIN = new URL('../../bin/tallygate.js', import.meta.url).pathname
@@ -256,7 +257,7 @@ describe('a backup of a twin', { timeout: 90_000 }, () => {
     cpSync(file, join(store, 'twin.db'))
     await site.startTwin(true)
     expect(await site.used()).toBe(5)
-    const { body } = await site.twin.call('GET', `/edge/api/v1/instances/${site.instanceId}/learning`)
+    const { body } = await site.twin.call('GET', `/edge/api/v1/instances/${site.instanceId}/recovery`)
     expect(pick(body, 'since')).not.toBeNull()
     await site.spend(agent, 1)
     await expect.poll(() => site.used(), { timeout: 20_000 }).toBe(13)
@@ -265,26 +266,22 @@ describe('a backup of a twin', { timeout: 90_000 }, () => {
 
   describe('in PostgreSQL', () => {
     const server = postgres()
-    const pgDump = globSync('/usr/lib/postgresql/*/bin/pg_dump').sort().at(-1)
-
     it('is made by pg_dump while it works, and restored loses nothing and bills nothing twice', async (context) => {
-      if (pgDump === undefined) return context.skip('pg_dump is not where Debian puts it')
+      if (PG_DUMP === undefined) return context.skip('pg_dump is not where Debian puts it')
       const schema = await PostgresSchema.create(server.url)
       onTestFinished(() => schema[Symbol.asyncDispose]())
-      const name = new URL(schema.url).searchParams.get('options')?.split('=')[1] ?? ''
       const site = await Site.make(schema.url)
       const agent = await site.start()
       await ready(agent)
       await site.spend(agent, 5)
       await delivered(agent)
-      const dump = await promisify(execFile)(pgDump, ['--inserts', '--no-owner', `--schema=${name}`, server.url])
+      const putBack = await backUpSchema(server.url, schema.url)
 
       await site.spend(agent, 7)
       await delivered(agent)
       expect(await site.used()).toBe(12)
       await site.twin.stop()
-      await runSql(server.url, `DROP SCHEMA ${name} CASCADE`)
-      await runSql(server.url, dump.stdout.replaceAll(/^\\.*$/gm, ''))
+      await putBack()
       await site.startTwin(true)
       expect(await site.used()).toBe(5)
       await site.spend(agent, 1)

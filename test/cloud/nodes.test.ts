@@ -6,9 +6,10 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { makeAccessToken } from '../../src/client/access-token.ts'
 import { PostgresSchema, runSql } from '../support/postgres-schema.ts'
+import { PG_DUMP, backUpSchema } from '../support/schema-backup.ts'
 import { postgres } from '../support/servers.ts'
 import { TwinProcess } from './twin-process.ts'
-import { newKeyPair, text } from './harness.ts'
+import { newKeyPair, pick, text } from './harness.ts'
 
 /** What one request charges: not a whole token, so that a sum by floating point would be off. */
 const RATE = 0.1
@@ -231,6 +232,68 @@ describe('two nodes over one PostgreSQL', () => {
     expect(third.complaints).toEqual([])
   })
 
+  /** One client of a node asks for one print after another until it is refused; how many it got, and why not more. */
+  const sellAll = async (node: TwinProcess, most = Infinity): Promise<{ sold: number; refused: string }> => {
+    for (let sold = 0; ; sold += 1) {
+      if (sold === most) return { sold, refused: '' }
+      const { body } = await call(node, 'POST', `/elastic/api/v1.1/instances/${instance}/access-request`, {
+        requester: { type: 'user', value: 'LisaBarry' },
+        requestedItems: [{ item: 'Print', count: 1 }],
+      })
+      const code = text(body, 'requestedItems', 0, 'status', 'code')
+      if (code !== '1001') return { sold, refused: code }
+    }
+  }
+
+  const recovery = async (node: TwinProcess) =>
+    (await call(node, 'GET', `/edge/api/v1/instances/${instance}/recovery`)).body
+
+  it.skipIf(PG_DUMP === undefined)(
+    'sell nothing after a restore until each has shown what it had sold',
+    { timeout: 120_000 },
+    async () => {
+      await hotLineItem(5)
+      await sellAll(nodes[0], 3)
+      const putBack = await backUpSchema(server.url, schema.url)
+      // Only the second one sells after the backup; the first one does not know of it.
+      expect(await sellAll(nodes[1], 40)).toMatchObject({ sold: 40 })
+      await until(async () => (await turns()).every((turn) => turn > 3))
+      for (const node of nodes) await node.end('SIGKILL')
+      await putBack()
+      nodes[0] = await startNode('first')
+      expect(await sellAll(nodes[0])).toEqual({ sold: 0, refused: '2011' })
+      expect(await recovery(nodes[0])).toMatchObject({ unproven: 'NODE' })
+      nodes[1] = await startNode('second')
+      await until(async () => pick(await recovery(nodes[0]), 'unproven') === null)
+      expect((await sellAll(nodes[0], 3)).sold + (await sellAll(nodes[1])).sold).toBe(7)
+      expect(await sellAll(nodes[0])).toEqual({ sold: 0, refused: '2011' })
+    },
+  )
+
+  const turns = async (): Promise<readonly number[]> => {
+    const rows = await runSql<{ turn: number }>(schema.url, 'SELECT turn::int AS turn FROM sales_marks')
+    return rows.map(({ turn }) => turn)
+  }
+
+  it(
+    'take in a node that has no sales mark while one of them works, and not without',
+    { timeout: 120_000 },
+    async () => {
+      await hotLineItem(5)
+      await sellAll(nodes[1], 10)
+      await nodes[0].end('SIGTERM')
+      await rm(join(directory, 'first', 'sales.mark'))
+      nodes[0] = await startNode('first')
+      expect(nodes[0].complaints).toEqual([])
+      expect(await sellAll(nodes[0], 1)).toMatchObject({ sold: 1 })
+      for (const node of nodes) await node.end('SIGTERM')
+      await rm(join(directory, 'second', 'sales.mark'))
+      nodes[1] = await startNode('second')
+      expect(await sellAll(nodes[1])).toEqual({ sold: 0, refused: '2011' })
+      expect(await recovery(nodes[1])).toMatchObject({ unproven: 'MARK' })
+    },
+  )
+
   it('go on with a session that the other one has begun, and end it once', { timeout: 120_000 }, async () => {
     await hotLineItem(1_000)
     const opened = await call(nodes[0], 'POST', '/api/v1.1/sessions', { instanceId: instance })
@@ -254,9 +317,9 @@ describe('two nodes over one PostgreSQL', () => {
   })
 })
 
-async function until(condition: () => boolean): Promise<void> {
+async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
   const deadline = performance.now() + 60_000
-  while (!condition()) {
+  while (!(await condition())) {
     if (performance.now() > deadline) throw new Error('the condition was not met in time')
     await new Promise((resolve) => setTimeout(resolve, 5))
   }

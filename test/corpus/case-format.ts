@@ -120,6 +120,7 @@ const statuses = [
   'CONSUMPTION_LIMIT_REACHED',
   'GRANT_EXHAUSTED',
   'GRANT_EXPIRED',
+  'POOL_IN_RECOVERY',
 ] as const satisfies readonly ItemStatus[]
 
 const wantedItem = z.union([

@@ -43,7 +43,8 @@ export interface Facts {
 }
 
 const VERSION_MARK = { 'v1.0': '0', 'v1.1': '1' } as const
-const SHORTAGE_MARK = { POOL: 'P', GRANT: 'G', GRANT_EXPIRED: 'X' } as const
+const SHORTAGE_MARK = { POOL: 'P', GRANT: 'G', GRANT_EXPIRED: 'X', RECOVERY: 'R' } as const
+const SHORTAGES = { P: 'POOL', G: 'GRANT', X: 'GRANT_EXPIRED', R: 'RECOVERY' } as const
 const NOBODY = '-'
 const UNLIMITED = '*'
 
@@ -60,7 +61,7 @@ export function factsText(apiVersion: ApiVersion | null, seen: RoomsSeen, dictio
 }
 
 const TEXT = /^([01-]);([^;]*);(.*)$/s
-const ROOM = /^(\*|\d{1,19})([PGX])(?:\+(\d{1,19}))?$/
+const ROOM = /^(\*|\d{1,19})([PGXR])(?:\+(\d{1,19}))?$/
 
 /** Undefined for a text that {@link factsText} did not make. */
 export function parseFacts(text: string): Facts | undefined {
@@ -74,7 +75,7 @@ export function parseFacts(text: string): Facts | undefined {
     const [, left = '', letter, arrears] = parts
     rooms.push({
       left: left === UNLIMITED ? 'UNLIMITED' : BigInt(left),
-      shortage: letter === 'P' ? 'POOL' : letter === 'G' ? 'GRANT' : 'GRANT_EXPIRED',
+      shortage: SHORTAGES[letter as keyof typeof SHORTAGES],
       ...(arrears === undefined ? {} : { arrears: BigInt(arrears) }),
     })
   }

@@ -7,7 +7,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { type AccountId, parseAccount } from '../../core/account.ts'
 import { MICRO_MAX } from '../../core/amount.ts'
 import { decide, type Mode } from '../../core/decide.ts'
-import { type AccessRequest, type Decision, exactly } from '../../core/decision.ts'
+import { type AccessRequest, type Decision, type Room, exactly } from '../../core/decision.ts'
 import type { HeldItem } from '../../core/session.ts'
 import type { LoadedPolicy } from './load-policy.ts'
 import { capOf, charge, free, newPool, refund } from './pool.ts'
@@ -158,7 +158,7 @@ interface Turn<T> {
 
 /** @param roomOfUnknown what an account that is not among the pools is supposed to hold */
 function takeTurns<T>(
-  { compiled }: LoadedPolicy,
+  { compiled, unproven }: LoadedPolicy,
   orders: readonly PoolOrder<T>[],
   pools: ReadonlyMap<AccountId, Pool>,
   roomOfUnknown: bigint,
@@ -176,9 +176,12 @@ function takeTurns<T>(
     const roomOf = (account: AccountId) => {
       asked.add(account)
       const pool = after.get(account)
-      if (pool === undefined) unknown.add(account)
-      else before.set(account, pool)
-      return { left: pool === undefined ? roomOfUnknown : free(pool), shortage: 'POOL' } as const
+      if (pool === undefined) {
+        unknown.add(account)
+        return { left: roomOfUnknown, shortage: 'POOL' } as const
+      }
+      before.set(account, pool)
+      return roomOfPool(pool, unproven)
     }
     const decision = decide(compiled, request, exactly(now), roomOf, mode)
     const known = decision.postings.flatMap(({ account, amount }) => {
@@ -205,6 +208,13 @@ function takeTurns<T>(
     }
   })
   return { outcomes, after, charged, drawnForNothing, asked, unknown }
+}
+
+/** @param unproven a restored twin does not know how much of it was sold */
+function roomOfPool(pool: Pool, unproven: boolean): Room {
+  if (pool.capTarget === null) return { left: free(pool), shortage: 'POOL' }
+  if (unproven) return { left: 0n, shortage: 'RECOVERY' }
+  return { left: free(pool), shortage: pool.withheld > 0n ? 'RECOVERY' : 'POOL' }
 }
 
 /** Those that grant an item without a charge. */
@@ -243,7 +253,8 @@ function refundsByAccount(refunded: readonly HeldItem[]): ReadonlyMap<AccountId,
   return back
 }
 
-function capIn({ lineItems }: LoadedPolicy, account: AccountId): Pool['capTarget'] {
+/** The cap of an account that is not there yet. */
+export function capIn({ lineItems }: Pick<LoadedPolicy, 'lineItems'>, account: AccountId): Pool['capTarget'] {
   const lineItem = lineItems.get(parseAccount(account)?.lineItemId ?? '')
   return lineItem === undefined ? 0n : capOf(account, lineItem)
 }

@@ -24,6 +24,8 @@ export interface LoadedPolicy {
   readonly lineItems: ReadonlyMap<string, LineItem>
   /** Tokens that devices are never granted, by line item, micro-tokens. */
   readonly cloudReserves: ReadonlyMap<string, Micro>
+  /** The twin was restored from a backup and does not know how much it had sold: nothing that is limited is sold. */
+  readonly unproven: boolean
 }
 
 /** A superseded rate table stays in the policy for this time: a device may decide for an instant that is past. */
@@ -105,6 +107,7 @@ export class Policies {
     const policy = await assemblePolicy(reader, revision, this.#options.undecidedClock)
     const instance = await reader.instances.get(revision.instanceId)
     if (instance === undefined) throw new Error('invariant: a policy has an instance')
+    const recovery = await reader.edge.recoveries.get(revision.instanceId)
     const reserves = await reader.edge.cloudReserves.list(revision.instanceId)
     return {
       revision: revision.revision,
@@ -115,6 +118,7 @@ export class Policies {
       compiled: compilePolicy(policy),
       lineItems: new Map(policy.lineItems.map((lineItem) => [lineItem.id, lineItem])),
       cloudReserves: new Map(reserves.map(({ lineItemId, tokens }) => [lineItemId, tokens])),
+      unproven: recovery?.endedAt === null && recovery.unproven !== null,
     }
   }
 }

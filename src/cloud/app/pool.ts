@@ -10,13 +10,14 @@ import type { Pool } from './records.ts'
 
 /** A pool that nobody has drawn on. @param cap null: metered only */
 export function newPool(account: AccountId, cap: Micro | null): Pool {
-  const spent = { charged: 0n, grantedOut: 0n, billedByDevices: 0n }
+  const spent = { charged: 0n, grantedOut: 0n, billedByDevices: 0n, sold: 0n, withheld: 0n }
   return { account, ...spent, capTarget: cap, capInForce: cap, capHighest: cap ?? 0n }
 }
 
 /** What the cloud can still charge or grant, >= 0n. Without a cap: what a 64-bit counter still holds. */
 export function free(pool: Pool): Micro {
-  const left = (pool.capTarget ?? MICRO_MAX) - pool.charged - pool.grantedOut
+  const cap = pool.capTarget === null ? MICRO_MAX : pool.capTarget - pool.withheld
+  const left = cap - pool.charged - pool.grantedOut
   return left > 0n ? left : 0n
 }
 
@@ -43,7 +44,7 @@ export function used(pool: Pool): Micro {
 
 export function charge(pool: Pool, amount: Micro): Pool {
   if (amount < 0n || amount > free(pool)) throw new Error('invariant: a charge fits what is free')
-  return { ...pool, charged: pool.charged + amount }
+  return { ...pool, charged: pool.charged + amount, sold: counted(pool.sold, amount) }
 }
 
 export function refund(pool: Pool, amount: Micro): Pool {
@@ -54,7 +55,7 @@ export function refund(pool: Pool, amount: Micro): Pool {
 /** Hands tokens to a device. */
 export function grantOut(pool: Pool, amount: Micro): Pool {
   if (amount < 0n || amount > free(pool)) throw new Error('invariant: a grant fits what is free')
-  return { ...pool, grantedOut: pool.grantedOut + amount }
+  return { ...pool, grantedOut: pool.grantedOut + amount, sold: counted(pool.sold, amount) }
 }
 
 /** Tokens that a device returned, or that were settled. */
@@ -74,6 +75,28 @@ export function overrun(pool: Pool, amount: Micro): Pool {
   return follow({ ...pool, grantedOut: pool.grantedOut + amount })
 }
 
+/**
+ * More was sold than the store knows of, because it comes from a backup: the difference is withheld until something accounts
+ * for it.
+ *
+ * @param sold what can have been sold of the account until now, at most
+ */
+export function withhold(pool: Pool, sold: Micro): Pool {
+  const lost = sold - pool.sold
+  return lost <= 0n ? pool : { ...pool, sold, withheld: counted(pool.withheld, lost) }
+}
+
+/** A device has shown that so much was granted to it after the backup: that is on record again. */
+export function accountFor(pool: Pool, amount: Micro): Pool {
+  if (amount < 0n) throw new Error('invariant: what a device was granted is no negative amount')
+  return { ...pool, withheld: pool.withheld > amount ? pool.withheld - amount : 0n }
+}
+
+/** An administrator takes the risk that what is withheld was used. */
+export function release(pool: Pool): Pool {
+  return { ...pool, withheld: 0n }
+}
+
 /** A device's report of what it used less what it refunded since its last one; negative when it refunded more. */
 export function bill(pool: Pool, amount: Micro): Pool {
   return { ...pool, billedByDevices: pool.billedByDevices + amount }
@@ -83,6 +106,10 @@ export function bill(pool: Pool, amount: Micro): Pool {
 export function retarget(pool: Pool, cap: Micro | null): Pool {
   const capHighest = cap !== null && cap > pool.capHighest ? cap : pool.capHighest
   return follow({ ...pool, capTarget: cap, capHighest })
+}
+
+function counted(total: Micro, amount: Micro): Micro {
+  return amount > MICRO_MAX - total ? MICRO_MAX : total + amount
 }
 
 function follow(pool: Pool): Pool {

@@ -113,6 +113,10 @@ export interface Pool {
   readonly grantedOut: Micro
   /** Sum of used less refunded over all device incarnations, as reported. */
   readonly billedByDevices: Micro
+  /** All that was ever charged or granted here; refunds and returns leave it as it is. Stops at the largest counter. */
+  readonly sold: Micro
+  /** Sold or granted after the backup from which the twin was restored, as far as nothing else on record accounts for it. */
+  readonly withheld: Micro
   /** Null: metered only. */
   readonly capTarget: Micro | null
   /** Above the target only by what was out when the target was lowered. */

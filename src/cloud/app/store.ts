@@ -131,8 +131,10 @@ export interface Transaction extends Reader {
     lock(instanceId: string): Promise<PolicyRevision | undefined>
     /** Takes the right to change the rules of all instances: for changes of what all of them share. */
     lockAll(): Promise<void>
-    /** Raises each revision by one, after `lockAll`. `raisedAt` and `listedAt` become `now` where that is later. */
-    raiseAll(now: number): Promise<void>
+    /**
+     * Raises each revision by one, or above `beyond`, after `lockAll`. `raisedAt` and `listedAt` become `now` where that is later.
+     */
+    raiseAll(now: number, beyond?: number): Promise<void>
     /** Revision 1 of an instance. */
     insert(revision: PolicyRevision): Promise<void>
     /** Of an instance that this transaction has locked. */

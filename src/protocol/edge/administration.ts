@@ -125,7 +125,7 @@ export const auditList = z
         at: instant,
         /**
          * Id of the administration key; of REPLACE_DEVICE_KEY the thumbprint of the key that the device had before; of NOTICE_RESTORE
-         * `twin`: the device has shown what the twin has signed and does not know.
+         * `twin`: the device has shown what the twin has signed and does not know, or the sales mark what the database has forgotten.
          */
         by: z.string(),
         action: z.enum([
@@ -143,11 +143,14 @@ export const auditList = z
           'CONFIRM_CLOCK',
           'CONFIRM_SETTLEMENT',
           'SET_CLOUD_RESERVE',
+          'END_RECOVERY',
         ]),
         deviceId: uuid.nullable(),
         sessionId: uuid.nullable(),
         /** Of SET_CLOUD_RESERVE: the line item, and the tokens that are kept of it from then on. */
         lineItem: z.strictObject({ instanceId: uuid, lineItemId: z.string(), tokens: microText }).nullable(),
+        /** Why NOTICE_RESTORE, where no device has shown it; of END_RECOVERY, as JSON, the instance and what may be sold twice. */
+        detail: z.string().nullable(),
       }),
     ),
     next: z.string().nullable(),
@@ -224,6 +227,8 @@ export const accountLedger = z
         billedByDevices: microText,
         /** Of `billedByDevices`, what is presumed. */
         presumed: microText,
+        /** Sold before a restore from a backup, and not accounted for: nothing of it is sold. */
+        withheld: microText,
         /** Spent by devices above their grants, by the offline policy of the line item: the pool made room for it. */
         arrears: microText,
         /**
@@ -298,17 +303,29 @@ export const cloudReserveState = z
 export type CloudReserveStateWire = z.input<typeof cloudReserveState>
 
 /**
- * `GET .../edge/api/v1/instances/{instanceId}/learning`, and the answer to `POST .../learning/end`: whether the twin, restored
- * from a backup, is still learning what it has granted.
+ * `GET .../edge/api/v1/instances/{instanceId}/recovery`: how far a cloud is that was restored from a backup. The answer to
+ * `POST .../recovery/end` is the state before, with what may be sold twice from then on.
  */
-export const learningState = z
+export const recoveryState = z
   .strictObject({
-    /** Null: it is not, and grants as usual. */
+    /** Null: none is under way. */
     since: instant.nullable(),
-    /** Nothing is granted of the accounts in which these can hold rights, until they sync, or are settled. Up to 100. */
+    /**
+     * Null: what may have been sold is withheld from each account, and the rest is sold. Else nothing is sold: `NODE` until
+     * another node has shown its sales mark, `MARK` until an administrator ends the recovery.
+     */
+    unproven: z.enum(['MARK', 'NODE']).nullable(),
+    /** Devices that have to be heard from; `incarnation` is null for one that has never attached. Up to 100. */
     waitingFor: z.array(
-      z.strictObject({ deviceId: uuid, incarnation: z.int().min(1), status: z.enum(['ACTIVE', 'FENCED', 'CLOSED']) }),
+      z.strictObject({
+        deviceId: uuid,
+        incarnation: z.int().min(1).nullable(),
+        status: z.enum(['ACTIVE', 'FENCED', 'CLOSED']).nullable(),
+      }),
     ),
+    /** What may be sold twice when an administrator ends the recovery, at most, and what is sold meanwhile. Up to 100. */
+    accounts: z.array(z.strictObject({ account: z.string(), atRisk: microText, free: microText })),
   })
-  .meta({ id: 'LearningState' })
-export type LearningStateWire = z.input<typeof learningState>
+  .meta({ id: 'RecoveryState' })
+export type RecoveryState = z.output<typeof recoveryState>
+export type RecoveryStateWire = z.input<typeof recoveryState>

@@ -26,5 +26,11 @@ export const ITEM_STATUS: Readonly<Record<ItemStatus, { 'v1.0': string; 'v1.1': 
     description: 'Tokens granted to this device used up; retry online',
   },
   GRANT_EXPIRED: { 'v1.0': '209', 'v1.1': '2009', description: 'Grant of this device expired; retry online' },
+  POOL_IN_RECOVERY: {
+    'v1.0': '211',
+    'v1.1': '2011',
+    description:
+      'Tokens withheld: the cloud was restored from a backup and may have sold them before; an administrator can end the recovery',
+  },
   CLOCK_UNDECIDED: { 'v1.0': '210', 'v1.1': '2010', description: 'Clock not trusted and policy refuses; retry online' },
 }

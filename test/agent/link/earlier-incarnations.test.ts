@@ -91,7 +91,7 @@ async function books() {
 
 /** What the twin still waits for, as a restored one. */
 async function waitingFor(): Promise<readonly unknown[]> {
-  const { body } = await twin.call('GET', `/edge/api/v1/instances/${instanceId}/learning`)
+  const { body } = await twin.call('GET', `/edge/api/v1/instances/${instanceId}/recovery`)
   return (body as { readonly waitingFor: readonly unknown[] }).waitingFor
 }
 

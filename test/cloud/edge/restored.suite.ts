@@ -3,15 +3,22 @@ import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/account.ts'
 import { accountLedger } from '../../../src/cloud/app/edge/account-ledger.ts'
-import { beginLearning, endLearning, overrideLearning, showLearning } from '../../../src/cloud/app/edge/learning.ts'
-import { showAudit } from '../../../src/cloud/app/edge/devices.ts'
+import { revokeDevice, showAudit } from '../../../src/cloud/app/edge/devices.ts'
+import { AccessDesk } from '../../../src/cloud/app/request-access.ts'
+import { decimal } from '../../../src/core/amount.ts'
 import { openSession } from '../../../src/cloud/app/session-life.ts'
 import { exportUsage } from '../../../src/cloud/app/export-usage.ts'
 import { setOfflinePolicy } from '../../../src/cloud/app/edge/offline-policy.ts'
 import type { SyncAnswerWire } from '../../../src/protocol/edge/sync.ts'
+import {
+  beginRecovery,
+  endRecoveries,
+  overrideRecovery,
+  showRecovery,
+} from '../../../src/cloud/app/recovery/recovery.ts'
 import { signDocument } from '../../../src/protocol/signing.ts'
 import { DAY, INSTANCE, type Twin } from './twin.ts'
-import { type Sealed, TestDevice, want } from './test-device.ts'
+import { type Sealed, TestDevice, newDeviceKeys, want } from './test-device.ts'
 import { cloudShortages } from '../shortages.ts'
 
 const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
@@ -28,7 +35,20 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
     afterEach(async () => twin[Symbol.asyncDispose]())
 
     const charge = (amount: bigint) => ({ lineItemId: 'ACT-1', accounts: [LINE], amount })
-    const learning = () => showLearning({ store: twin.store }, INSTANCE)
+    const recovery = () => showRecovery({ store: twin.store }, INSTANCE)
+    const override = () => overrideRecovery(twin, INSTANCE, 'admin')
+
+    /** @param sold of the line item, until the twin was restored */
+    const restore = (sold: bigint, unproven: 'MARK' | 'NODE' | null = null) =>
+      twin.store.transaction((tx) =>
+        beginRecovery(
+          tx,
+          twin.policies,
+          { sold: new Map([[LINE, sold]]), unproven, position: 0n, until: 0, reason: 'a test' },
+          twin.time,
+        ),
+      )
+    const endThose = () => endRecoveries(twin.store, twin.time)
 
     /** What the twin answered before it was restored: it has signed it, and does not remember. */
     async function forgottenAnswer(device: TestDevice, sealed: Sealed, granted: bigint): Promise<string> {
@@ -79,6 +99,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
         expect((await send(device, sealed, [answer])).document).toBe(answer)
       }
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 180n, billedByDevices: 80n })
+      await override()
       expect((await send(device, last)).answer).toMatchObject({ outcome: 'MERGED', seq: 4 })
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 220n, billedByDevices: 120n })
       expect(device.room(LINE)).toBe(100n)
@@ -177,7 +198,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       const forged = document.slice(0, -8) + 'AAAAAAAA'
       await send(device, await device.seal(), [document, forged, 'nothing', ''])
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n })
-      expect(await learning()).toEqual({ since: null, waitingFor: [] })
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
     })
 
     it('learns of a grant of which it has lost the segment, and holds it back', async () => {
@@ -194,24 +215,123 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
     })
 
-    it('grants nothing of an account until all who can hold rights in it have synced', async () => {
-      const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
-      await one.sync([want(LINE, 10n)])
-      await two.sync([want(LINE, 10n)])
-      twin.time += 1_000
-      await beginLearning(twin.store, twin.time)
-      const waiting = (await learning()).waitingFor.map(({ deviceId }) => deviceId)
-      expect(waiting.sort()).toEqual([one.id, two.id].sort())
-      expect(await one.sync([want(LINE, 0n, 50n)])).toMatchObject({
-        grant: { accounts: [{ account: LINE, granted: 10n, exhausted: false }] },
+    describe('does not sell what its sales mark has counted', () => {
+      it('but the rest, and what devices account for stays sold', async () => {
+        const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+        await one.sync([want(LINE, 10n)])
+        await two.sync([want(LINE, 10n)])
+        const sealed = await two.seal([want(LINE, 460n)])
+        const answer = await forgottenAnswer(two, sealed, 460n)
+        twin.time += 1_000
+        // Devices have had 450 more, and clients of the twin 100.
+        await restore(570n)
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 20n, sold: 570n, withheld: 550n })
+        // 430 are left for certain.
+        await one.sync([want(LINE, 0n, 440n)])
+        expect(one.room(LINE)).toBe(440n)
+        expect(await twin.chargeDirectly(LINE, 1n)).toBe(false)
+        await endThose()
+        expect(await recovery()).toMatchObject({
+          since: twin.time,
+          unproven: null,
+          waitingFor: [{ deviceId: two.id, incarnation: 1, status: 'ACTIVE' }],
+          accounts: [{ account: LINE, atRisk: '550', free: '0' }],
+        })
+        await send(two, sealed, [answer])
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 900n, withheld: 100n })
+        await two.sync()
+        await endThose()
+        expect(await recovery()).toMatchObject({ since: null, waitingFor: [], accounts: [{ atRisk: '100' }] })
+        expect(await twin.chargeDirectly(LINE, 1n)).toBe(false)
       })
-      await endLearning(twin.store)
-      expect(await learning()).toMatchObject({ since: twin.time, waitingFor: [{ deviceId: two.id, status: 'ACTIVE' }] })
-      await two.sync()
-      await one.sync([want(LINE, 0n, 50n)])
-      expect(one.room(LINE)).toBe(50n)
-      await endLearning(twin.store)
-      expect(await learning()).toEqual({ since: null, waitingFor: [] })
+
+      it('until an administrator ends the recovery, who is shown what may be sold twice', async () => {
+        const device = await TestDevice.join(twin)
+        await restore(550n)
+        expect(await override()).toMatchObject({
+          since: twin.time,
+          accounts: [{ account: LINE, atRisk: '550', free: '450' }],
+        })
+        expect(await recovery()).toMatchObject({ since: null, accounts: [] })
+        const { records } = await showAudit({ store: twin.store }, null, null, 10)
+        expect(records).toMatchObject([
+          { action: 'END_RECOVERY', by: 'admin' },
+          { action: 'NOTICE_RESTORE', by: 'twin' },
+        ])
+        expect(JSON.parse(records[0]?.detail ?? '')).toMatchObject({
+          instanceId: INSTANCE,
+          exposure: [{ atRisk: '550' }],
+        })
+        await device.sync([want(LINE, 0n, 1_000n)])
+        expect(device.room(LINE)).toBe(1_000n)
+      })
+
+      it('twice when the same backup is restored twice', async () => {
+        await restore(550n)
+        await restore(550n)
+        expect(await twin.pool(LINE)).toMatchObject({ sold: 550n, withheld: 550n })
+        expect(await twin.chargeDirectly(LINE, 450n)).toBe(true)
+        expect(await twin.chargeDirectly(LINE, 1n)).toBe(false)
+      })
+    })
+
+    describe('without a sales mark', () => {
+      const request = (): Promise<{ readonly items: readonly { readonly outcome: string }[] }> =>
+        new AccessDesk(twin.store, twin.policies, cloudShortages(), setImmediate).request(
+          {
+            instanceId: INSTANCE,
+            correlationId: randomUUID(),
+            request: {
+              requester: { type: 'user', value: 'ada', dictionary: {} },
+              items: [{ name: 'Print', version: '', count: decimal(1) }],
+            },
+            metaData: [null],
+          },
+          twin.time,
+        )
+
+      it('sells nothing to devices and clients, also with no device to wait for, until an administrator ends it', async () => {
+        await twin.setRates({ Print: 0.0001 })
+        await restore(0n, 'MARK')
+        await endThose()
+        expect((await request()).items).toMatchObject([{ outcome: 'REFUSED', reason: 'POOL_IN_RECOVERY' }])
+        const device = await TestDevice.join(twin)
+        expect(await device.sync([want(LINE, 0n, 1n)])).toMatchObject({
+          grant: { accounts: [{ account: LINE, granted: 0n, exhausted: false }] },
+        })
+        await endThose()
+        expect(await recovery()).toMatchObject({ unproven: 'MARK', waitingFor: [] })
+        await override()
+        expect((await request()).items).toMatchObject([{ outcome: 'GRANTED' }])
+        await device.sync([want(LINE, 0n, 1n)])
+        expect(device.room(LINE)).toBe(1n)
+      })
+
+      it('sells what has no limit', async () => {
+        await twin.setRates({ Print: 0.0001 })
+        await twin.setLineItem('ACT-1', { quantity: 0n, overdraft: 'UNLIMITED' })
+        await restore(0n, 'MARK')
+        expect((await request()).items).toMatchObject([{ outcome: 'GRANTED' }])
+      })
+    })
+
+    it('waits for every device that is enrolled, and neither for revoked nor for terminated ones', async () => {
+      const attached = await TestDevice.join(twin)
+      const [revoked, terminated] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      const { deviceId } = await twin.enroll(await twin.enrollmentToken(), (await newDeviceKeys()).jwk)
+      await revokeDevice(twin, revoked.id, 'admin')
+      await twin.store.transaction(async (tx) => {
+        const device = await tx.edge.devices.lock(terminated.id)
+        if (device === undefined) throw new Error('it was enrolled')
+        const hold = { state: 'TERMINATED', since: twin.time, by: 'admin' } as const
+        await tx.edge.devices.save({ ...device, hold })
+      })
+      await restore(0n)
+      const { waitingFor } = await recovery()
+      expect(waitingFor.toSorted((a, b) => Number(b.incarnation) - Number(a.incarnation))).toEqual([
+        { deviceId: attached.id, incarnation: 1, status: 'ACTIVE' },
+        { deviceId, incarnation: null, status: null },
+      ])
     })
 
     it.each([
@@ -224,18 +344,18 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       const sealed = await device.seal([want(LINE, 0n, 900n)])
       const answer = await forgottenAnswer(device, sealed, 900n)
       twin.time += age - HOUR
-      await beginLearning(twin.store, twin.time)
+      await restore(1_000n)
       const start = async () => {
         await twin.settle('CHARGED', afterMs)
-        await endLearning(twin.store)
+        await endThose()
       }
       await start()
       await other.sync([want(LINE, 0n, 900n)])
       expect(device.room(LINE)).toBe(900n)
       expect(other.room(LINE)).toBe(0n)
-      expect(await learning()).toMatchObject({ waitingFor: [{ deviceId: device.id, status: 'ACTIVE' }] })
+      expect(await recovery()).toMatchObject({ waitingFor: [{ deviceId: device.id, status: 'ACTIVE' }] })
       // Nor is anybody fenced for a silence that the backup only remembers when an administrator ends it.
-      await overrideLearning({ store: twin.store }, INSTANCE)
+      await override()
       await start()
       await send(device, sealed, [answer])
       expect((await device.sync()).outcome).toBe('MERGED')
@@ -245,13 +365,13 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       const device = await TestDevice.join(twin)
       await device.sync([want(LINE, 100n)])
       twin.time += 100 * DAY
-      await beginLearning(twin.store, twin.time)
+      await restore(0n)
       twin.time += 30 * DAY
       expect(await twin.settle()).toBe(1)
       twin.time += 1
       expect(await twin.settle()).toBe(2)
-      await endLearning(twin.store)
-      expect(await learning()).toEqual({ since: null, waitingFor: [] })
+      await endThose()
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
     })
 
     it('counts silence from the first proof of what it has forgotten, when nobody told it', async () => {
@@ -263,10 +383,10 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       await send(device, sealed, [answer])
       twin.time += 1
       expect(await twin.settle()).toBe(1)
-      expect(await learning()).toMatchObject({ since: twin.time - 1 })
+      expect(await recovery()).toMatchObject({ since: twin.time - 1 })
     })
 
-    it('hears of all devices again when the backup was made while it was learning', async () => {
+    it('waits for all devices again when the backup was made during a recovery', async () => {
       await twin.setLineItem('ACT-2', { quantity: 1_000n })
       const other = lineAccount(INSTANCE, 'ACT-2', 0)
       const [one, silent, three] = [
@@ -277,18 +397,19 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       await one.sync([want(LINE, 10n)])
       await silent.sync([want(other, 10n)])
       twin.time += 1_000
-      await beginLearning(twin.store, twin.time)
+      await restore(10n)
       twin.time += 1_000
       await one.sync([want(LINE, 10n)])
-      await endLearning(twin.store)
+      await endThose()
       // The backup is made here: it has forgotten what follows.
       twin.time += 1_000
       const sealed = await one.seal([want(LINE, 900n)])
       const answer = await forgottenAnswer(one, sealed, 900n)
       twin.time += 60_000
-      await beginLearning(twin.store, twin.time)
+      await restore(900n)
       await three.sync([want(LINE, 900n)])
-      expect(three.room(LINE)).toBe(0n)
+      expect(three.room(LINE)).toBeLessThanOrEqual(100n)
+      expect((await recovery()).waitingFor.map(({ deviceId }) => deviceId)).toContain(one.id)
       await send(one, sealed, [answer])
       expect((await twin.pool(LINE)).grantedOut).toBeLessThanOrEqual(1_000n)
     })
@@ -314,7 +435,8 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
         const { next: backupEnd } = await exported(null)
         // The job had three more lines, which are not in the backup.
         const cursor = backupEnd + 3n
-        await beginLearning(twin.store, (twin.time += 1_000))
+        twin.time += 1_000
+        await restore(0n)
         const atOnce = await exported(backupEnd)
         expect(atOnce.lines).toEqual([])
         for (const times of [1, 2, 3]) {
@@ -330,7 +452,8 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
         expect((await exported(next)).lines).toEqual([])
         for (const line of lines) expect(BigInt(line['cursor'] as string)).toBeGreaterThan(cursor)
         // The same backup again, a second later.
-        await beginLearning(twin.store, (twin.time += 1_000))
+        twin.time += 1_000
+        await restore(0n)
         await use(device, 1)
         await expect(exported(next + 1n)).rejects.toMatchObject({ code: 'USAGE_FORGOTTEN' })
         expect((await exported(next)).lines).toHaveLength(1)
@@ -343,7 +466,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       for (const quantity of [900n, 800n, 700n]) await twin.setLineItem('ACT-1', { quantity })
       const newest = (await revision()) ?? 0
       expect(newest).toBe((known ?? 0) + 3)
-      await beginLearning(twin.store, twin.time)
+      await restore(0n)
       expect(await revision()).toBeGreaterThan(Math.max(newest, twin.time))
     })
 
@@ -361,14 +484,14 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       twin.time += 60_000
       // A segment that is ahead says so without proof: a stolen key could stop all grants with it.
       await send(two, await two.seal())
-      expect(await learning()).toEqual({ since: null, waitingFor: [] })
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
       expect([await revision(), twin.restored]).toEqual([known, []])
 
       const [first, second] = shown
       if (first === undefined || second === undefined) throw new Error('there are two')
       await send(one, first.sealed, [first.answer])
       expect(twin.restored).toEqual([{ deviceId: one.id, instanceIds: [INSTANCE] }])
-      expect(await learning()).toMatchObject({ since: twin.time })
+      expect(await recovery()).toMatchObject({ since: twin.time })
       expect(await revision()).toBeGreaterThan(twin.time)
       twin.time += 1_000
       await three.sync([want(LINE, 0n, 100n)])
@@ -393,7 +516,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(twin.restored).toEqual([{ deviceId: device.id, instanceIds: [INSTANCE] }])
       const next = await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE))
       expect(next?.revision).toBeGreaterThan(twin.time)
-      // Also on a host whose clock is behind, and while it is learning.
+      // Also on a host whose clock is behind, and during a recovery.
       const ahead = twin.time + DAY
       twin.time += 1
       await send(device, await device.seal(), [await rules(ahead)])
@@ -406,15 +529,15 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       await two.sync([want(LINE, 10n)])
       const before = twin.time
       twin.time -= 60_000
-      await beginLearning(twin.store, twin.time)
-      expect(await learning()).toMatchObject({ since: before + 1, waitingFor: [{}, {}] })
-      await one.sync([want(LINE, 0n, 50n)])
-      expect(one.room(LINE)).toBe(10n)
+      await restore(20n)
+      expect(await recovery()).toMatchObject({ since: before + 1, waitingFor: [{}, {}] })
+      await one.sync()
+      expect(await recovery()).toMatchObject({ waitingFor: [{}, {}] })
       twin.time = before + 1
       await one.sync()
       await two.sync()
-      await endLearning(twin.store)
-      expect(await learning()).toEqual({ since: null, waitingFor: [] })
+      await endThose()
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
     })
 
     it('waits for a device that has begun to show what was forgotten until it has shown all of it', async () => {
@@ -426,41 +549,36 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
         segments.push({ sealed, answer: await forgottenAnswer(one, sealed, granted) })
       }
       twin.time += 1_000
-      await beginLearning(twin.store, twin.time)
+      await restore(910n)
       const [first, second] = segments
       if (first === undefined || second === undefined) throw new Error('there are two')
       twin.time += 1_000
       await send(one, first.sealed, [first.answer])
-      await two.sync([want(LINE, 0n, 500n)])
-      await endLearning(twin.store)
-      expect(two.room(LINE)).toBe(10n)
-      expect(await learning()).toMatchObject({ waitingFor: [{ deviceId: one.id }] })
+      await two.sync([want(LINE, 0n, 100n)])
+      await endThose()
+      expect(two.room(LINE)).toBe(100n)
+      expect(await recovery()).toMatchObject({ waitingFor: [{ deviceId: one.id }] })
       await send(one, second.sealed, [second.answer])
       await one.sync()
-      await endLearning(twin.store)
-      expect(await learning()).toEqual({ since: null, waitingFor: [] })
+      await endThose()
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
     })
 
-    it('does not wait for those that are settled, and an administrator can end it', async () => {
+    it('does not wait for those that are settled', async () => {
       const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
       await one.sync([want(LINE, 10n)])
       await two.sync([want(LINE, 10n)])
       twin.time += 1
-      await beginLearning(twin.store, twin.time)
+      await restore(20n)
       twin.time += 31 * DAY
       await one.sync()
+      expect(await recovery()).toMatchObject({ waitingFor: [{ deviceId: two.id }] })
       await twin.settle()
-      await one.sync([want(LINE, 0n, 50n)])
-      expect(one.room(LINE)).toBe(50n)
-      const three = await TestDevice.join(twin)
-      await three.sync([want(LINE, 10n)])
-      await beginLearning(twin.store, (twin.time += 10))
-      expect(await overrideLearning({ store: twin.store }, INSTANCE)).toEqual({ since: null, waitingFor: [] })
-      await one.sync([want(LINE, 0n, 60n)])
-      expect(one.room(LINE)).toBe(60n)
+      await endThose()
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
     })
 
-    it('begins to learn by itself with the first proof of what it does not know', async () => {
+    it('begins a recovery with the first proof of what it does not know, in which it sells nothing', async () => {
       const device = await TestDevice.join(twin)
       const other = await TestDevice.join(twin)
       await other.sync([want(LINE, 10n)])
@@ -468,7 +586,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       const document = await forgottenAnswer(device, sealed, 100n)
       twin.time += 1_000
       await send(device, sealed, [document])
-      const { since, waitingFor } = await learning()
+      const { since, waitingFor } = await recovery()
       expect(since).toBe(twin.time)
       // The device has more to say, or says with its next segment that it has not.
       expect(waitingFor.map(({ deviceId }) => deviceId).sort()).toEqual([device.id, other.id].sort())

@@ -4,6 +4,7 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { exportJWK, generateKeyPair } from 'jose'
+import { decimal } from '../../../src/core/amount.ts'
 import type { Action } from '../../../src/core/policy.ts'
 import { openSqliteStore } from '../../../src/cloud/adapters/sqlite/store.ts'
 import { attach } from '../../../src/cloud/app/edge/attach.ts'
@@ -23,6 +24,7 @@ import { capOf, charge, free, refund, retarget } from '../../../src/cloud/app/po
 import { raisePolicy } from '../../../src/cloud/app/raise-policy.ts'
 import type { LineItemRecord, Pool } from '../../../src/cloud/app/records.ts'
 import type { Store } from '../../../src/cloud/app/store.ts'
+import { createRateTable } from '../../../src/cloud/app/change-rate-tables.ts'
 import { publicJwk, thumbprint } from '../../../src/protocol/signing.ts'
 import { watchLockOrder } from '../watch-lock-order.ts'
 
@@ -154,6 +156,12 @@ export class Twin implements AsyncDisposable {
       await tx.accounts.save([...pools.values()].map((pool) => retarget(pool, capOf(pool.account, capped))))
       await raisePolicy(tx, revision, this.time)
     })
+  }
+
+  /** A rate table in effect, without series. */
+  async setRates(items: Readonly<Record<string, number>>): Promise<void> {
+    const rated = Object.entries(items).map(([name, rate]) => ({ name, version: '', rate: decimal(rate) }))
+    await createRateTable(this.store, { version: '1', effectiveFrom: START - DAY, items: rated }, this.time)
   }
 
   async enrollmentToken(instanceIds: string[] = [INSTANCE]): Promise<string> {

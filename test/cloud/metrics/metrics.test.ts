@@ -25,6 +25,8 @@ describe('the metrics of the twin', () => {
     const instance = await twin.instance()
     await twin.lineItem(instance, { quantity: 100 })
     await twin.rates({ Print: 3, Scan: 0.5 })
+    // What was changed is published before anything is counted.
+    await twin.tick()
     const before = await scrape(twin)
     await twin.access(instance, { Print: 10, Unrated: 1 })
     await twin.access(instance, { Print: 30 })

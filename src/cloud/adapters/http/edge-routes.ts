@@ -9,9 +9,9 @@ import {
   cloudReserveOrder,
   cloudReserveState,
   deviceEvidence,
-  learningState,
   offlinePolicyOrder,
   offlinePolicyState,
+  recoveryState,
 } from '../../../protocol/edge/administration.ts'
 import { attachRequest } from '../../../protocol/edge/attach.ts'
 import {
@@ -37,9 +37,9 @@ import { type IssueEnrollmentToken, issueEnrollmentToken } from '../../app/edge/
 import { EDGE_BODY_BYTES_MAX } from '../../app/edge/limits.ts'
 import { setOfflinePolicy, showOfflinePolicy } from '../../app/edge/offline-policy.ts'
 import { type PolicyDocuments, signedPolicy } from '../../app/edge/policy-document.ts'
-import { overrideLearning, showLearning } from '../../app/edge/learning.ts'
 import { signTime } from '../../app/edge/sign-time.ts'
 import { type WatchedSync, sync } from '../../app/edge/sync.ts'
+import { overrideRecovery, showRecovery } from '../../app/recovery/recovery.ts'
 import type { Store } from '../../app/store.ts'
 import { type DeviceParts, deviceRoutes } from './edge-device-routes.ts'
 import { type SweepParts, sweepRoutes } from './edge-sweep-routes.ts'
@@ -332,28 +332,31 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
     }),
     edgeRoute({
       method: 'GET',
-      path: '/instances/:instanceId/learning',
+      path: '/instances/:instanceId/recovery',
       access: 'ADMINISTRATION',
       params: inInstance,
-      id: 'showLearning',
+      id: 'showRecovery',
       tag: 'Administration',
-      summary: 'Show what a twin that was restored from a backup still has to hear of',
-      answers: { 200: { description: 'Since when, and of whom.', body: learningState } },
+      summary: 'Show how far the recovery after a restore from a backup is',
+      answers: { 200: { description: 'What it waits for, and what is withheld.', body: recoveryState } },
       errors: ['NOT_FOUND'],
-      handle: async ({ params }) => ({ status: 200, body: await showLearning(parts, params.instanceId) }),
+      handle: async ({ params }) => ({ status: 200, body: await showRecovery(parts, params.instanceId) }),
     }),
     edgeRoute({
       method: 'POST',
-      path: '/instances/:instanceId/learning/end',
+      path: '/instances/:instanceId/recovery/end',
       access: 'ADMINISTRATION',
       ...small,
       params: inInstance,
-      id: 'endLearning',
+      id: 'endRecovery',
       tag: 'Administration',
-      summary: 'Grant again before all devices were heard of, at the risk of selling twice',
-      answers: { 200: { description: 'The twin grants as usual.', body: learningState } },
+      summary: 'Sell what is withheld since a restore from a backup, at the risk of selling it twice',
+      answers: { 200: { description: 'The state before, with what may now be sold twice.', body: recoveryState } },
       errors: ['NOT_FOUND'],
-      handle: async ({ params }) => ({ status: 200, body: await overrideLearning(parts, params.instanceId) }),
+      handle: async (call) => ({
+        status: 200,
+        body: await overrideRecovery(parts, call.params.instanceId, keyOf(call)),
+      }),
     }),
   ]
 }

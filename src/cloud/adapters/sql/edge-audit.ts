@@ -23,6 +23,7 @@ export function auditReader({ db }: Sql): EdgeReader['audit'] {
           deviceId: row.device_id,
           sessionId: row.session_id,
           ...lineItemOf(row),
+          detail: row.detail,
         })),
         next: rows.length > limit ? (shown.at(-1)?.seq ?? null) : null,
       }
@@ -33,7 +34,7 @@ export function auditReader({ db }: Sql): EdgeReader['audit'] {
 export function auditTransaction(sql: Sql): EdgeTransaction['audit'] {
   return {
     ...auditReader(sql),
-    async append({ at, by, action, deviceId, sessionId, lineItem }) {
+    async append({ at, by, action, deviceId, sessionId, lineItem, detail = null }) {
       await sql.db
         .insertInto('audit')
         .values({
@@ -41,6 +42,7 @@ export function auditTransaction(sql: Sql): EdgeTransaction['audit'] {
           instance_id: lineItem?.instanceId ?? null,
           line_item_id: lineItem?.lineItemId ?? null,
           tokens: lineItem?.tokens ?? null,
+          detail,
         })
         .execute()
     },

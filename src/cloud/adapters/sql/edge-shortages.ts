@@ -7,7 +7,7 @@ import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
 /** What is free of the pool; null: it is not counted down. */
-const FREE = expression<bigint>`accounts.cap_target - accounts.charged - accounts.granted_out`
+const FREE = expression<bigint>`accounts.cap_target - accounts.withheld - accounts.charged - accounts.granted_out`
 const ROOM = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
 
 export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
@@ -119,9 +119,11 @@ function servable(db: Sql['db'], since: number, notifiedBefore: number, limit: n
       where.not(
         where.exists(
           where
-            .selectFrom('learning')
-            .select('learning.since')
-            .whereRef('learning.instance_id', '=', 'accounts.instance_id'),
+            .selectFrom('recoveries')
+            .select('recoveries.since')
+            .whereRef('recoveries.instance_id', '=', 'accounts.instance_id')
+            .where('recoveries.ended_at', 'is', null)
+            .where('recoveries.unproven', 'is not', null),
         ),
       ),
     )

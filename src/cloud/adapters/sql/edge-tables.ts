@@ -37,6 +37,7 @@ export interface EdgeTables {
     instance_id: string | null
     line_item_id: string | null
     tokens: bigint | null
+    detail: string | null
   }
   device_keys: {
     thumbprint: string
@@ -152,9 +153,19 @@ export interface EdgeTables {
     line_item_id: string
     tokens: bigint
   }
-  learning: {
+  recoveries: {
     instance_id: string
     since: bigint
+    unproven: 'MARK' | 'NODE' | null
+    ended_at: bigint | null
+    ended_by: string | null
+  }
+  sales_marks: {
+    id: string
+    turn: bigint
+    seen_at: bigint
+    awaited: bigint
+    accepted: bigint
   }
   last_restore: {
     slot: bigint

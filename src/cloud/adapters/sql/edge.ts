@@ -16,9 +16,10 @@ import {
   segmentTransaction,
 } from './edge-segments.ts'
 import { signingKeyReader, signingKeyTransaction } from './edge-signing-key.ts'
-import { learningReader, learningTransaction } from './edge-learning.ts'
+import { recoveryReader, recoveryTransaction } from './edge-recoveries.ts'
 import { sessionOrderTransaction } from './edge-session-orders.ts'
 import { shortageReader, shortageTransaction } from './edge-shortages.ts'
+import { salesMarkReader, salesMarkTransaction } from './sales-marks.ts'
 import type { Sql } from './sql.ts'
 
 export function edgeReader(sql: Sql): EdgeReader {
@@ -31,7 +32,8 @@ export function edgeReader(sql: Sql): EdgeReader {
     entries: entryReader(sql),
     deviceAccounts: deviceAccountReader(sql),
     shortages: shortageReader(sql),
-    learning: learningReader(sql),
+    recoveries: recoveryReader(sql),
+    salesMarks: salesMarkReader(sql),
     pools: poolsOf(sql),
     offlinePolicies: offlinePolicyReader(sql),
     cloudReserves: cloudReserveReader(sql),
@@ -52,7 +54,8 @@ export function edgeTransaction(sql: Sql): EdgeTransaction {
     deviceAccounts: deviceAccountTransaction(sql),
     shortages: shortageTransaction(sql),
     sessionOrders: sessionOrderTransaction(sql),
-    learning: learningTransaction(sql),
+    recoveries: recoveryTransaction(sql),
+    salesMarks: salesMarkTransaction(sql),
     pools: poolsOf(sql),
     offlinePolicies: offlinePolicyTransaction(sql),
     cloudReserves: cloudReserveTransaction(sql),

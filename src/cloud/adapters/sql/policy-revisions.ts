@@ -46,12 +46,16 @@ export function policyRevisionTransaction(
       return reader.get(instanceId)
     },
     lockAll: () => rules.lockAll(),
-    async raiseAll(now) {
-      const at = BigInt(now)
+    async raiseAll(now, beyond = 0) {
+      const [at, least] = [BigInt(now), BigInt(beyond)]
       await db
         .updateTable('policy_revisions')
         .set((expression) => ({
-          revision: expression('revision', '+', 1n),
+          revision: expression(
+            expression.case().when('revision', '<', least).then(least).else(expression.ref('revision')).end(),
+            '+',
+            1n,
+          ),
           raised_at: expression.case().when('raised_at', '<', at).then(at).else(expression.ref('raised_at')).end(),
           listed_at: expression.case().when('listed_at', '<', at).then(at).else(expression.ref('listed_at')).end(),
         }))

@@ -99,6 +99,8 @@ export interface Tables extends EdgeTables {
     charged: bigint
     granted_out: bigint
     billed_by_devices: bigint
+    sold: bigint
+    withheld: bigint
     cap_target: bigint | null
     cap_in_force: bigint | null
     cap_highest: bigint

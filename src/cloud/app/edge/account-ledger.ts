@@ -26,6 +26,7 @@ export async function accountLedger(
         charged: String(pool.charged),
         grantedOut: String(pool.grantedOut),
         billedByDevices: String(pool.billedByDevices),
+        withheld: String(pool.withheld),
         presumed: String(sumOf(onDevices.get(pool.account), ({ record }) => record.presumed)),
         arrears: String(sumOf(onDevices.get(pool.account), ({ record }) => record.arrears)),
         exposure: {

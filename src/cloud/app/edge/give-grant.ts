@@ -1,7 +1,7 @@
 /**
  * Gives a device its grant: what is sized in `grants.ts` goes into the pools and the accounts of the device, in the
- * transaction of the merge, and other devices are asked for what it still lacks. Of what a restored twin may have forgotten
- * nothing is granted.
+ * transaction of the merge, and other devices are asked for what it still lacks. A restored twin grants nothing while it does
+ * not know how much was sold.
  */
 import { type AccountId, parseAccount } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
@@ -22,7 +22,7 @@ import {
 import type { DeviceAccountRecord, Shortage } from './records.ts'
 import { type RulesInForce, reservedOf } from './rules-in-force.ts'
 import { noteLack, noteServed, scarceSince, spareFor } from './share-scarce.ts'
-import { type Taking, ownerOf } from './taking.ts'
+import type { Taking } from './taking.ts'
 
 /** What a segment asks for. */
 export interface TopUps {
@@ -101,7 +101,6 @@ async function askedAccounts(
     others.set(instanceId, await tx.edge.devices.countLive(instanceId, since, device.id))
   }
   const accounts = accountsOf(topUps, grantable)
-  const forgotten = await forgottenOf(taking, rules, accounts)
   const wanted = new Map(topUps.wants.map((want) => [want.account, want.wanted]))
   const asked = new Map<AccountId, AskedAccount>()
   for (const account of accounts) {
@@ -111,26 +110,10 @@ async function askedAccounts(
     const share = fairShare(pool, reserved, (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1)
     const asking = { who: device.id, isInUse: inUse.has(account), wanted: wanted.get(account) ?? 0n, share }
     const spare = spareFor(asking, freeForDevices(pool, reserved), known.get(account) ?? [], now, deps.terms)
-    const isWithheld = releasing || forgotten.has(account)
+    const isWithheld = releasing || rules.get(parseAccount(account)?.instanceId ?? '')?.unproven === true
     asked.set(account, { account, pool, held: held(account), reserved, share, spare, isWithheld })
   }
   return asked
-}
-
-/** Accounts of which a restored twin grants nothing: someone may hold more of them than it remembers. */
-async function forgottenOf(
-  { tx, incarnation }: Taking,
-  rules: RulesInForce,
-  asked: readonly AccountId[],
-): Promise<ReadonlySet<AccountId>> {
-  const forgotten = new Set<AccountId>()
-  for (const instanceId of rules.keys()) {
-    const since = await tx.edge.learning.since(instanceId)
-    if (since === undefined) continue
-    const accounts = asked.filter((id) => parseAccount(id)?.instanceId === instanceId)
-    for (const account of await tx.edge.learning.blocked(accounts, since, ownerOf(incarnation))) forgotten.add(account)
-  }
-  return forgotten
 }
 
 /** Of each account, what the device still lacks after the grant, or that it lacks nothing any more. */

@@ -87,7 +87,7 @@ export interface AskedAccount {
   readonly share: Micro
   /** What of the pool may be granted in advance. */
   readonly spare: Micro
-  /** Nothing of it is granted: the device is asked to give back, or the cloud has forgotten who holds what. */
+  /** Nothing of it is granted: the device is asked to give back, or a restored cloud does not know how much was sold. */
   readonly isWithheld: boolean
 }
 
@@ -144,7 +144,7 @@ export function grantAsked(
     wire.push({
       account,
       granted: topped.granted,
-      exhausted: !isWithheld && left === 0n,
+      exhausted: !isWithheld && left === 0n && drawn.withheld === 0n,
       available: isWithheld ? 0n : left,
       unlimited: false,
       ...(overdraft > 0n ? { overdraft } : {}),

@@ -34,8 +34,8 @@ export const RENEWALS_WATCHED_MAX = 1_000
 /** Old shortages that are removed at a time. */
 export const SHORTAGES_FORGOTTEN_MAX = 1_000
 
-/** Incarnations that are named at a time when somebody asks what a restored twin waits for. */
-export const LEARNING_SHOWN_MAX = 100
+/** Incarnations, and accounts, that are named when an administrator asks how far the recovery is. */
+export const RECOVERY_SHOWN_MAX = 100
 
 /** Hints that one round of publishing takes from the outbox. */
 export const HINTS_PER_ROUND = 100

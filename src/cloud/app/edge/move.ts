@@ -3,8 +3,8 @@
  * change of a device's counters goes through here, so that the totals of a pool stay the sums over its devices.
  */
 import type { AccountId } from '../../../core/account.ts'
-import { MICRO_MAX } from '../../../core/amount.ts'
-import { bill, overrun, takeBack } from '../pool.ts'
+import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
+import { accountFor, bill, overrun, takeBack } from '../pool.ts'
 import type { Pool } from '../records.ts'
 import { type DeviceAccountRecord, billedOn, heldOn } from './records.ts'
 
@@ -25,8 +25,14 @@ export function movePools(
     if (billedOn(after) > heldOn(after)) throw new Error('invariant: what is billed, or presumed, is held')
     const held = heldOn(after) - heldOn(before)
     if (held > MICRO_MAX - pool.charged - pool.grantedOut) return undefined
-    const drawn = held > 0n ? overrun(pool, held) : takeBack(pool, -held)
+    const drawn = accountFor(held > 0n ? overrun(pool, held) : takeBack(pool, -held), shownAgain(before, after))
     moved.set(after.account, bill(drawn, billedOn(after) - billedOn(before)))
   }
   return moved
+}
+
+/** What the incarnation turns out to have been granted before the twin was restored: only then is a grant not the cloud's own. */
+function shownAgain(before: DeviceAccountRecord, after: DeviceAccountRecord): Micro {
+  const shown = after.granted - before.granted - (after.arrears - before.arrears)
+  return after.unlimited || shown < 0n ? 0n : shown
 }

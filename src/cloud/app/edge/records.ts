@@ -79,18 +79,59 @@ export type AuditedAction =
   | 'CONFIRM_CLOCK'
   | 'CONFIRM_SETTLEMENT'
   | 'SET_CLOUD_RESERVE'
+  | 'END_RECOVERY'
 
 /** Who did what: written in the transaction that does it. */
 export interface AuditRecord {
   /** POSIX ms. */
   readonly at: number
-  /** Id of the administration key; of `REPLACE_DEVICE_KEY` that of the device's own key from before; of `NOTICE_RESTORE` `twin`. */
+  /**
+   * Id of the administration key; of `REPLACE_DEVICE_KEY` that of the device's own key from before; of `NOTICE_RESTORE` `twin`.
+   */
   readonly by: string
   readonly action: AuditedAction
   readonly deviceId: string | null
   readonly sessionId: string | null
   /** Of `SET_CLOUD_RESERVE`. Absent: it is about none. */
   readonly lineItem?: CloudReserve
+  /** What it was about, where that is no device or session; null: nothing more. */
+  readonly detail: string | null
+}
+
+/** The twin was restored from a backup, and does not know all that was sold and granted in the instance. */
+export interface Recovery {
+  readonly instanceId: string
+  /** Devices have to be heard from since then. */
+  readonly since: number
+  /**
+   * Why the twin does not know how much was sold, so that it sells nothing: `NODE` until another node has shown its sales
+   * mark, `MARK` until an administrator ends the recovery. Null: what may have been sold is withheld from each account, and
+   * the rest is sold.
+   */
+  readonly unproven: 'MARK' | 'NODE' | null
+  /** Null: under way. */
+  readonly endedAt: number | null
+  /** Id of an administration key, or `twin`. */
+  readonly endedBy: string | null
+}
+
+export interface AwaitedDevice {
+  readonly deviceId: string
+  /** Null: it has never attached. */
+  readonly incarnation: number | null
+  readonly status: Incarnation['status'] | null
+}
+
+/** What the database knows of the sales mark of a node. */
+export interface SalesMarkRecord {
+  readonly id: string
+  /** Counted up in the file and here: where the two differ, one of them is older than the other. */
+  readonly turn: number
+  readonly seenAt: number
+  /** Recovery waits for what it shows. */
+  readonly awaited: boolean
+  /** It was there before the database had anything to lose, or a node that has its own mark has accepted it. */
+  readonly accepted: boolean
 }
 
 export type FenceReason = 'SUPERSEDED' | 'FORKED' | 'REJECTED' | 'REVOKED' | 'SILENT' | 'TERMINATED'

@@ -8,6 +8,7 @@ import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import type { Pool } from '../records.ts'
 import type {
   AuditRecord,
+  AwaitedDevice,
   CloudReserve,
   Device,
   DeviceAccountRecord,
@@ -20,6 +21,8 @@ import type {
   MergedSegment,
   OfflinePolicyRecord,
   Recall,
+  Recovery,
+  SalesMarkRecord,
   Shortage,
 } from './records.ts'
 
@@ -123,24 +126,19 @@ export interface EdgeReader {
       limit: number,
     ): Promise<readonly { readonly account: AccountId; readonly who: string }[]>
   }
-  readonly learning: {
-    /** Since when the twin is learning what it has forgotten of the instance; undefined when it is not. */
-    since(instanceId: string): Promise<number | undefined>
-    all(): Promise<readonly { readonly instanceId: string; readonly since: number }[]>
-    /** Of these accounts, those in which another incarnation can hold rights that was not heard of since. */
-    blocked(
-      accounts: readonly AccountId[],
-      since: number,
-      except: { readonly deviceId: string; readonly incarnation: number },
-    ): Promise<ReadonlySet<AccountId>>
-    /** Incarnations that can hold rights in the instance and were not heard of since. */
-    waitingFor(
-      instanceId: string,
-      since: number,
-      limit: number,
-    ): Promise<
-      readonly { readonly deviceId: string; readonly incarnation: number; readonly status: Incarnation['status'] }[]
-    >
+  readonly recoveries: {
+    /** The newest one, under way or ended. */
+    get(instanceId: string): Promise<Recovery | undefined>
+    underWay(): Promise<readonly Recovery[]>
+    /**
+     * Devices of the instance that are neither revoked nor terminated and have not been heard from since: each of their
+     * incarnations that is neither closed nor settled, and those that have never attached.
+     */
+    waitingFor(instanceId: string, since: number, limit: number): Promise<readonly AwaitedDevice[]>
+  }
+  readonly salesMarks: {
+    /** In the order of their ids. */
+    list(): Promise<readonly SalesMarkRecord[]>
   }
   /** All pools of the instance, in the order of their ids. */
   pools(instanceId: string): Promise<readonly Pool[]>
@@ -240,12 +238,26 @@ export interface EdgeTransaction extends EdgeReader {
   readonly cloudReserves: EdgeReader['cloudReserves'] & {
     save(reserve: CloudReserve): Promise<void>
   }
-  readonly learning: EdgeReader['learning'] & {
-    /** While the twin is learning already, everybody has to be heard of again from the instant on. */
-    begin(instanceId: string, since: number): Promise<void>
+  readonly recoveries: EdgeReader['recoveries'] & {
+    /** While one is under way already, all devices have to be heard from again. */
+    begin(instanceId: string, since: number, unproven: Recovery['unproven']): Promise<void>
+    /** Of every instance that there is. */
+    beginAll(since: number, unproven: Recovery['unproven']): Promise<void>
+    /** Where it waited for the sales marks of other nodes, all of them have been shown. */
+    proveAll(): Promise<void>
+    end(instanceId: string, at: number, by: string): Promise<void>
     /** The twin has heard that it was restored. Silence of devices from before says nothing: they may have been heard of. */
     restored(at: number): Promise<void>
-    end(instanceId: string): Promise<void>
+  }
+  readonly salesMarks: EdgeReader['salesMarks'] & {
+    /** Inserts or replaces it. */
+    save(mark: SalesMarkRecord): Promise<void>
+    /** False when the database does not have this turn: it is older or newer than the file. */
+    turn(id: string, from: number, seenAt: number): Promise<boolean>
+    /** Those of nodes that were not seen since the instant; none that a recovery waits for. */
+    forget(before: number): Promise<void>
+    /** A node that has its own mark takes the nodes that have come since into the company. */
+    acceptAll(): Promise<void>
   }
   readonly policyDocuments: EdgeReader['policyDocuments'] & {
     /** Keeps the first document of a revision and forgets those of older ones. */
@@ -253,7 +265,7 @@ export interface EdgeTransaction extends EdgeReader {
     removeAll(): Promise<void>
   }
   readonly audit: EdgeReader['audit'] & {
-    append(record: AuditRecord): Promise<void>
+    append(record: Omit<AuditRecord, 'detail'> & { readonly detail?: string }): Promise<void>
   }
   readonly signingKey: EdgeReader['signingKey'] & {
     /** Takes the place of the one that is registered. Under the lock of the keys. */

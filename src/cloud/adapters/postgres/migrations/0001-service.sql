@@ -124,6 +124,10 @@ CREATE TABLE accounts (
   charged BIGINT NOT NULL CHECK (charged >= 0),
   granted_out BIGINT NOT NULL CHECK (granted_out >= 0),
   billed_by_devices BIGINT NOT NULL CHECK (billed_by_devices >= 0),
+  -- All that was ever charged or granted: compared with the sales mark, a file beside the database.
+  sold BIGINT NOT NULL CHECK (sold >= 0),
+  -- Sold after the backup from which the database was restored, and not accounted for.
+  withheld BIGINT NOT NULL CHECK (withheld >= 0),
   cap_target BIGINT CHECK (cap_target >= 0),
   cap_in_force BIGINT CHECK (cap_in_force >= 0),
   -- The highest cap_target so far: devices can have spent by any of them.

@@ -202,11 +202,30 @@ CREATE TABLE cloud_reserves (
   PRIMARY KEY (instance_id, line_item_id)
 );
 
--- Instances whose devices may know of grants that the twin has forgotten, because it was restored from a backup: until it
--- has heard of all that can hold rights in an account, nothing more is granted of it.
-CREATE TABLE learning (
+-- Post-restore recovery of an instance: the database comes from a backup, and may not know all that was sold and granted.
+CREATE TABLE recoveries (
   instance_id TEXT COLLATE "C" NOT NULL PRIMARY KEY REFERENCES instances (id),
-  since BIGINT NOT NULL
+  -- Devices must have been heard from since then.
+  since BIGINT NOT NULL,
+  -- Why it is not known how much was sold, so that nothing is: 'MARK' until an administrator ends the recovery, 'NODE' until
+  -- another node has shown its sales mark. NULL: what may have been sold is withheld from each account, and the rest is sold.
+  unproven TEXT CHECK (unproven IN ('MARK', 'NODE')),
+  -- NULL: under way.
+  ended_at BIGINT,
+  -- Id of an administration key, or 'twin'.
+  ended_by TEXT
+);
+
+-- The sales mark of each node: a file outside the database, which a restore of the database leaves as it is.
+CREATE TABLE sales_marks (
+  id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+  -- Counted up in the file and here: where the two differ, one of them is older than the other.
+  turn BIGINT NOT NULL,
+  seen_at BIGINT NOT NULL,
+  -- Recovery waits for what this mark shows.
+  awaited BIGINT NOT NULL,
+  -- It was there before the database had anything to lose, or a node that has its own mark has accepted it.
+  accepted BIGINT NOT NULL
 );
 
 -- When the twin heard last that it was restored from a backup; one row at most. Of what happened before it knows a part only.
@@ -242,7 +261,9 @@ CREATE TABLE audit (
   -- Of an order about a line item.
   instance_id TEXT COLLATE "C",
   line_item_id TEXT COLLATE "C",
-  tokens BIGINT
+  tokens BIGINT,
+  -- What it was about, where that is no device or session.
+  detail TEXT
 );
 
 CREATE INDEX audit_by_device ON audit (device_id, seq);

@@ -123,6 +123,10 @@ CREATE TABLE accounts (
   charged INTEGER NOT NULL CHECK (charged >= 0),
   granted_out INTEGER NOT NULL CHECK (granted_out >= 0),
   billed_by_devices INTEGER NOT NULL CHECK (billed_by_devices >= 0),
+  -- All that was ever charged or granted: compared with the sales mark, a file beside the database.
+  sold INTEGER NOT NULL CHECK (sold >= 0),
+  -- Sold after the backup from which the database was restored, and not accounted for.
+  withheld INTEGER NOT NULL CHECK (withheld >= 0),
   cap_target INTEGER CHECK (cap_target >= 0),
   cap_in_force INTEGER CHECK (cap_in_force >= 0),
   -- The highest cap_target so far: devices can have spent by any of them.

@@ -201,11 +201,30 @@ CREATE TABLE cloud_reserves (
   PRIMARY KEY (instance_id, line_item_id)
 ) STRICT;
 
--- Instances whose devices may know of grants that the twin has forgotten, because it was restored from a backup: until it
--- has heard of all that can hold rights in an account, nothing more is granted of it.
-CREATE TABLE learning (
+-- Post-restore recovery of an instance: the database comes from a backup, and may not know all that was sold and granted.
+CREATE TABLE recoveries (
   instance_id TEXT NOT NULL PRIMARY KEY REFERENCES instances (id),
-  since INTEGER NOT NULL
+  -- Devices must have been heard from since then.
+  since INTEGER NOT NULL,
+  -- Why it is not known how much was sold, so that nothing is: 'MARK' until an administrator ends the recovery, 'NODE' until
+  -- another node has shown its sales mark. NULL: what may have been sold is withheld from each account, and the rest is sold.
+  unproven TEXT CHECK (unproven IN ('MARK', 'NODE')),
+  -- NULL: under way.
+  ended_at INTEGER,
+  -- Id of an administration key, or 'twin'.
+  ended_by TEXT
+) STRICT, WITHOUT ROWID;
+
+-- The sales mark of each node: a file outside the database, which a restore of the database leaves as it is.
+CREATE TABLE sales_marks (
+  id TEXT NOT NULL PRIMARY KEY,
+  -- Counted up in the file and here: where the two differ, one of them is older than the other.
+  turn INTEGER NOT NULL,
+  seen_at INTEGER NOT NULL,
+  -- Recovery waits for what this mark shows.
+  awaited INTEGER NOT NULL,
+  -- It was there before the database had anything to lose, or a node that has its own mark has accepted it.
+  accepted INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- When the twin heard last that it was restored from a backup; one row at most. Of what happened before it knows a part only.
@@ -241,7 +260,9 @@ CREATE TABLE audit (
   -- Of an order about a line item.
   instance_id TEXT,
   line_item_id TEXT,
-  tokens INTEGER
+  tokens INTEGER,
+  -- What it was about, where that is no device or session.
+  detail TEXT
 ) STRICT;
 
 CREATE INDEX audit_by_device ON audit (device_id, seq);

@@ -1,0 +1,44 @@
+/**
+ * The file of the twin's sales mark: it outlives the twin's process and a restore of the database. What was not flushed is lost
+ * to a power cut.
+ */
+import type { MarkFile } from '../../src/cloud/app/recovery/mark-file.ts'
+
+export class MarkDisk {
+  #written: string[] | null = null
+  #flushed: string[] | null = null
+  #boots = 0
+
+  /** As one life of the twin reaches it. @param requireAlive throws when that is over */
+  file(requireAlive: () => void): MarkFile {
+    const slots = (): string[] => {
+      requireAlive()
+      if (this.#written === null) throw new Error('a mark is begun before it is written')
+      return this.#written
+    }
+    const flush = (): void => {
+      this.#flushed = [...slots()]
+    }
+    return {
+      bootId: String(this.#boots),
+      read: () =>
+        this.#written === null ? 'MISSING' : Array.from(this.#written, (text: string | undefined) => text ?? ''),
+      begin: () => {
+        requireAlive()
+        this.#written = []
+        flush()
+      },
+      write: (slot, text) => {
+        slots()[slot] = text
+      },
+      flush,
+      flushLater: async () => flush(),
+      place: () => 'the only one',
+    }
+  }
+
+  powerCut(): void {
+    this.#boots += 1
+    this.#written = this.#flushed === null ? null : [...this.#flushed]
+  }
+}
