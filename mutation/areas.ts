@@ -48,7 +48,7 @@ export const AREAS: readonly Area[] = [
     title: 'Agent: sessions',
     target: 80,
     mutate: agent('sessions/*'),
-    tests: tests('agent/sessions/{sessions,essential,same-moment,sessions.property}'),
+    tests: tests('agent/sessions/{sessions,bookkeeping,essential,same-moment,sessions.property}'),
   },
   {
     name: 'agent-link',

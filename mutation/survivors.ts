@@ -55,8 +55,88 @@ const RULES: readonly Rule[] = [
   },
 ]
 
-/** By file: the text that is changed, and why the change makes no difference. Without a text: every one in the file. */
-const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegExp, reason: string])[]>> = {}
+/** By file: the text that is changed, and why the change makes no difference. */
+const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegExp, reason: string])[]>> = {
+  'src/core/account.ts': [
+    [/^units/, 'A shortcut: what it decides is measured below with the same result.'],
+    ['{ return undefined }', 'The comparison at the end refuses such a text too.'],
+    ["kind === 'limit'", 'The comparison at the end refuses such a text too.'],
+    ['parsed !== undefined', 'A text of which there are no parts is not made from them either.'],
+  ],
+  'src/core/amount.ts': [
+    ['scale === 0', 'A shortcut: the general way gives the same number.'],
+    ['scale >= 0', 'With a scale of 0 both ways are the same.'],
+    ['den < 0n', 'No denominator is 0 here.'],
+    ['num >= 0n', 'Of 0, both ways give 0.'],
+  ],
+  'src/core/compile.ts': [
+    [/^spans\.(size|clear)/, 'Views are kept to save time: which ones are kept changes no answer.'],
+    ['a.id === b.id', 'No two line items of a policy have one id.'],
+    ['a.id < b.id', 'No two line items of a policy have one id.'],
+    [/^(from|until) !== null$/, 'One more instant at which nothing changes.'],
+    ['rate !== undefined', 'The index holds only tables that have the item.'],
+    ['candidates.length === 0', 'Where there are candidates, nobody reads why others are none.'],
+    [/^periodAt\(limit/, 'A line item whose limit has no period is no candidate.'],
+  ],
+  'src/core/condition.ts': [
+    ['text !== null', 'No set of texts holds a null.'],
+    [/undefined/, 'JSON holds no undefined.'],
+  ],
+  'src/core/decide.ts': [
+    [
+      /OBSTACLES_MAX/,
+      'A formula that fails is named as often as there are line items: one more or less within the limit.',
+    ],
+    ['rate === undefined', 'The value of a formula is kept to save time.'],
+    ['known.set(compiled, rate)', 'The value of a formula is kept to save time.'],
+    ['sum += available', 'Half to even depends on whether the sum is even, not on its sign.'],
+  ],
+  'src/core/formula-rate.ts': [
+    [/typeof value === 'string'|^'string'$/, 'A failure passes through unchanged either way.'],
+    [/x\.num \* y\.den [<>]= y\.num \* x\.den/, 'Of two equal numbers it does not matter which one is taken.'],
+    [
+      /^!?isTooLarge|^(den|num) [<>]/,
+      'Parts are reduced, and bounded, a little earlier or later: the value is the same.',
+    ],
+    ['times < 0n', 'Of 0, both ways are the same.'],
+    ['places < 0n', 'Of 0, both ways are the same.'],
+    ['whole >= -max', 'Below it the power or the rounding is refused for its size.'],
+  ],
+  'src/core/formula.ts': [
+    ['error instanceof Refusal', 'The parser throws nothing else.'],
+    [/token\.kind (===|!==) '/, 'What follows looks at the text of the token, which tells its kind.'],
+  ],
+  'src/core/plan.ts': [[/SETTLED|^key !== undefined$/, 'A key that is settled needs no step in either way.']],
+  'src/core/rules.ts': [
+    ["'REFUSE'", 'Only ALLOW is compared with, and the type allows no other text.'],
+    ['ruling === undefined', 'A ruling is kept to save time.'],
+  ],
+  'src/core/session.ts': [
+    [/^session\.charge\?\.|^\[\]$/, 'A session that is ACTIVE has a charge.'],
+    ['charge.from === charge.until', 'Items of an interval without length have no parts.'],
+    [/^parsed\?|^outcome\?/, 'Each account of a decision can be read, and each item has an outcome.'],
+  ],
+  'src/agent/app/callers/bucket.ts': [
+    [/^level < full|^this\.#level > full/, 'At the brim both ways are the same.'],
+    [/^lacking/, 'Where nothing is lacking, the rounding gives 0 too.'],
+    ['passed <= 0', 'Where no time has passed, nothing is added.'],
+  ],
+  'src/agent/app/callers/callers.ts': [
+    ['limits.length === 0', 'A shortcut: of no limits none names the caller.'],
+    ['oldest !== undefined', 'Where there are too many, there is an oldest one.'],
+    ['owner === null', 'Nothing is kept under null.'],
+    ['part.trim()', 'Each part is trimmed again where it is read.'],
+  ],
+  'src/agent/app/callers/who.ts': [[/^(''|\[\])$/, 'A text that does not match has no kind, and is refused.']],
+  'src/agent/app/clock.ts': [
+    ['both.earliest <= both.latest', 'An interval of one instant is rounded to the same ends.'],
+    [
+      'before.latest === null',
+      'The lesser of a number and null is 0 or the earlier end is above it: the told interval counts.',
+    ],
+  ],
+  'src/agent/app/last-answers.ts': [['open?.reject', 'A claim that fails is open.']],
+}
 
 /** Undefined for one that has no reason yet. */
 export function reasonFor(survivor: Survivor): string | undefined {

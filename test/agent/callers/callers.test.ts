@@ -13,9 +13,9 @@ import { type CallerSettings, Callers } from '../../../src/agent/app/callers/cal
 
 const OWN = 990
 const anna: Caller = { uid: 1_000, gids: [1_000, 50], pid: 7 }
-const bob: Caller = { uid: 1_001, gids: [1_001], pid: 8 }
+const bob: Caller = { uid: 1_001, gids: [2_001], pid: 8 }
 const names = {
-  user: (name: string) => ({ anna: 1_000 })[name],
+  user: (name: string) => ({ anna: 1_000, bob: 1_001 })[name],
   group: (name: string) => ({ plant: 50 })[name],
 }
 
@@ -31,7 +31,9 @@ describe('a ring', () => {
     ['group:plant', [true, false]],
     ['gid:50, uid:1001', [true, true]],
     ['gid:4', [false, false]],
-    ['gid:1001', [false, true]],
+    ['gid:1001', [false, false]],
+    ['gid:2001', [false, true]],
+    ['user:bob', [false, true]],
     ['gid:1000', [true, false]],
     ['uid:50', [false, false]],
     ['group:plant , uid:7', [true, false]],
@@ -86,6 +88,7 @@ describe('what a caller is held to', () => {
     const rules = callers({ limits }, () => now)
     const hold = rules.holdOf(anna)!
     const ask = () => hold.request({ type: 'machine', value: 'press-4' })
+    expect(() => hold.request({ type: 'machine', value: 'press-5' })).toThrow('requester machine:press-4 only')
     for (const wrong of [
       { type: 'machine', value: 'press-5' },
       { type: 'user', value: 'press-4' },
@@ -246,6 +249,8 @@ describe('an allowance that is asked at an exact moment', () => {
     ['is there at once where it holds enough', [['wait for', 10n, 0]], [0]],
     ['says how long to wait, to the next whole millisecond', [take(10n), ['wait for', 1n, 0]], [true, 100]],
     ['counts the time that has passed', [take(10n), ['wait for', 1n, 40]], [true, 60]],
+    ['is there at once where it holds more', [['wait for', 5n, 0]], [0]],
+    ['loses nothing to a clock that goes back', [take(1n, 900), take(9n)], [true, true]],
     ['takes no notice of a clock that goes back', [take(10n, 900), take(1n)], [true, false]],
     [
       'loses nothing to fractions of a millisecond',
