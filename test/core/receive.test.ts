@@ -16,6 +16,7 @@ import {
   mergeSegment,
   movement,
   receive,
+  withoutKnown,
 } from '../../src/core/receive.ts'
 
 const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
@@ -521,3 +522,20 @@ it('only what has changed moves the totals of an account', () => {
   const [before, after] = [account(100n, 30n, 10n, 50n), account(120n, 50n, 10n, 60n)]
   expect(movement(before, after)).toEqual({ held: 10n, billed: 20n })
 })
+
+it.each([
+  [0, 21, 'e20', ['a', 'b', 'c']],
+  [1, 22, 'e21', ['b', 'c']],
+  [2, 23, 'e22', ['c']],
+  [3, 24, 'e23', []],
+])(
+  'without its first %d entries, which are known, a segment begins with the one after them',
+  (count, first, previous, ids) => {
+    const entries = ['a', 'b', 'c'].map((id, index) => ({ ...onLine(1n), n: 21 + index, instanceId: id }))
+    const segment = { ...empty, entries, entryHashes: ['e21', 'e22', 'e23'], entryHead: 'e23' }
+    const rest = withoutKnown(segment, count)
+    expect([rest.firstEntry, rest.entriesPreviousHash, rest.entryHead]).toEqual([first, previous, 'e23'])
+    expect(rest.entries.map(({ instanceId }) => instanceId)).toEqual(ids)
+    expect(rest.entryHashes).toEqual(['e21', 'e22', 'e23'].slice(count))
+  },
+)

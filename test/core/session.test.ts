@@ -201,7 +201,11 @@ describe('a session whose charge must be given back, for what it was taken from 
 
   it('keeps its items, which cost nothing any more', () => {
     const [item] = active.charge?.items ?? []
-    expect(suspended.charge).toEqual({ from: at, until: at, items: [{ item: item?.item, parts: [] }] })
+    expect(step(active, { kind: 'SUSPENDED' }, at).session.charge).toEqual({
+      from: at,
+      until: at,
+      items: [{ item: item?.item, parts: [] }],
+    })
   })
 
   it('changes nothing for one that is IDLE', () => {
