@@ -64,6 +64,8 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['parsed !== undefined', 'A text of which there are no parts is not made from them either.'],
   ],
   'src/core/amount.ts': [
+    [/^BigInt/, 'A number divided by 1 or -1 is the number times it.'],
+    [/^'0'$/, 'An exponent without text is 0 too.'],
     ['scale === 0', 'A shortcut: the general way gives the same number.'],
     ['scale >= 0', 'With a scale of 0 both ways are the same.'],
     ['den < 0n', 'No denominator is 0 here.'],
@@ -84,6 +86,13 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
   ],
   'src/core/decide.ts': [
     [
+      /hasArrears|UNLIMITED' (&&|\|\|) reach|^reach |^left !== 'UNLIMITED'$/,
+      'A line item without arrears adds nothing when it is tried again.',
+    ],
+    [/least === |farthest === /, 'Where one of both has no limit, nothing has been refused before.'],
+    ["left === 'UNLIMITED'", 'What has no limit is never less than what is needed.'],
+    ["'UNLIMITED'", 'What has no limit is never less than what is needed.'],
+    [
       /OBSTACLES_MAX/,
       'A formula that fails is named as often as there are line items: one more or less within the limit.',
     ],
@@ -92,6 +101,10 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['sum += available', 'Half to even depends on whether the sum is even, not on its sign.'],
   ],
   'src/core/formula-rate.ts': [
+    ['x.num < 0n', 'Zero has no sign.'],
+    [/^num (<|>=) 0n$/, 'Zero has no sign.'],
+    ['num / den', 'What is not whole, or is too large, is refused either way.'],
+    ["'FORMULA_OVERFLOWS'", 'What is too large is refused as a rate as well.'],
     [/typeof value === 'string'|^'string'$/, 'A failure passes through unchanged either way.'],
     [/x\.num \* y\.den [<>]= y\.num \* x\.den/, 'Of two equal numbers it does not matter which one is taken.'],
     [
@@ -106,7 +119,26 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['error instanceof Refusal', 'The parser throws nothing else.'],
     [/token\.kind (===|!==) '/, 'What follows looks at the text of the token, which tells its kind.'],
   ],
-  'src/core/plan.ts': [[/SETTLED|^key !== undefined$/, 'A key that is settled needs no step in either way.']],
+  'src/core/in-words.ts': [
+    [/^\[?'/, 'A constant of the module, which is made before any test runs.'],
+    ['bytes < 1', 'One byte is in the first unit either way.'],
+  ],
+  'src/core/receive.ts': [
+    ['missing <= 0n', 'Where nothing is missing, nothing is added.'],
+    ['spent > granted', 'Where it is the same, it stays the same.'],
+    [/^a\.(granted|unlimited|arrears)/, 'It moves only with a counter that is compared as well.'],
+    ['firstEntry > lastEntry + 1', 'What begins behind the end cannot continue it either: the hashes differ.'],
+    [/CONTINUES/, 'Only what continues the chain has fresh entries.'],
+  ],
+  'src/core/grant.ts': [['left <= 0n', 'Of 0, both ways give 0.']],
+  'src/core/fair-share.ts': [
+    ['amount > 0n', 'Adding 0 changes nothing.'],
+    ['room > level', 'A device at the level gives back 0.'],
+  ],
+  'src/core/plan.ts': [
+    ['applied !== 0', 'Revisions count from 1, and one that is missing is fetched before.'],
+    [/SETTLED|^key !== undefined$/, 'A key that is settled needs no step in either way.'],
+  ],
   'src/core/rules.ts': [
     ["'REFUSE'", 'Only ALLOW is compared with, and the type allows no other text.'],
     ['ruling === undefined', 'A ruling is kept to save time.'],
