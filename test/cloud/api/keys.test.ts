@@ -127,4 +127,34 @@ describe('authorization keys', () => {
     await twin.advance(10 * MINUTE)
     expect(await isGood(second)).toBe(false)
   })
+
+  it('verify one at a time, whatever is replaced before it has begun or after', async () => {
+    await using twin = await openTwin((settings) => ({ ...settings, keys: { ...settings.keys, delay: 10 * MINUTE } }))
+    const pairs = [newKeyPair(), newKeyPair(), newKeyPair(), newKeyPair()]
+    const put = async (index: number): Promise<void> => {
+      const body = [{ id: 'k', publicKey: pairs[index]?.publicPem }]
+      expect((await twin.call('PUT', '/api/v1.1/administration-keys', { body })).status).toBe(200)
+    }
+    const good = async (): Promise<readonly number[]> => {
+      const answers = await Promise.all(
+        pairs.map(async (pair) => works(twin, await tokenOf(twin, pair.privatePem, 'k'))),
+      )
+      return answers.flatMap((isGood, index) => (isGood ? [index] : []))
+    }
+    await put(0)
+    await twin.advance(10 * MINUTE)
+    await put(1)
+    await twin.advance(10 * MINUTE)
+    // The one before it verifies until the third begins, and the first never again.
+    await put(2)
+    expect(await good()).toEqual([1])
+    await twin.advance(5 * MINUTE)
+    // The third is replaced before it has begun: it never does.
+    await put(3)
+    expect(await good()).toEqual([1])
+    await twin.advance(5 * MINUTE)
+    expect(await good()).toEqual([1])
+    await twin.advance(5 * MINUTE)
+    expect(await good()).toEqual([3])
+  })
 })
