@@ -1,0 +1,62 @@
+// The recovery of a restored twin, as an administrator sees and ends it.
+import { generateKeyPairSync } from 'node:crypto'
+import { expect, test } from 'vitest'
+import type { RecoveryStateWire } from '../../src/protocol/edge/administration.ts'
+import { instanceId } from './agent-status.ts'
+import { fakeService } from './fake-service.ts'
+import { tallygate } from './outside.ts'
+
+const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+const readText = () => privateKey.export({ format: 'pem', type: 'pkcs8' })
+const path = `/dm/edge/api/v1/instances/${instanceId}/recovery`
+const deviceId = '0c1d8a1e-0000-4000-8000-000000000001'
+
+async function run(what: 'show' | 'end', body: RecoveryStateWire, ...args: string[]): Promise<readonly string[]> {
+  await using twin = await fakeService('tcp', { [`GET ${path}`]: { body }, [`POST ${path}/end`]: { body } })
+  const { code, out, err } = await tallygate(
+    ['recovery', what, instanceId, ...args, '--url', twin.address, '--admin-key', '/admin.pem'],
+    { readText },
+  )
+  expect({ code, err }).toEqual({ code: 0, err: '' })
+  return out.split('\n')
+}
+
+const none: RecoveryStateWire = { since: null, unproven: null, waitingFor: [], accounts: [] }
+const underWay: RecoveryStateWire = {
+  since: 1_800_000_000_000,
+  unproven: null,
+  waitingFor: [
+    { deviceId, incarnation: 2, status: 'ACTIVE' },
+    { deviceId, incarnation: null, status: null },
+  ],
+  accounts: [{ account: 'line/1', atRisk: '550000000', free: '450000000' }],
+}
+
+test('is shown with what it waits for, what is withheld and what is sold meanwhile', async () => {
+  expect(await run('show', underWay)).toEqual([
+    'recovery     since 2027-01-15T08:00:00.000Z',
+    'sold         what is certain to be unsold',
+    'waiting for  2 devices',
+    `  ${deviceId}  incarnation 2, active`,
+    `  ${deviceId}  never attached`,
+    '',
+    'ACCOUNT  WITHHELD  FREE',
+    'line/1   550       450',
+    '',
+  ])
+  expect((await run('show', { ...underWay, unproven: 'MARK' })).join('\n')).toContain('nothing is sold until you end')
+  expect((await run('show', { ...underWay, unproven: 'NODE' })).join('\n')).toContain('every node of the twin')
+  expect(await run('show', none)).toEqual(['No recovery.', ''])
+  expect(JSON.parse((await run('show', underWay, '--json'))[0] ?? '')).toEqual(underWay)
+})
+
+test('is ended with what may have been sold before', async () => {
+  expect(await run('end', underWay)).toEqual([
+    'The recovery has ended. What is sold from now on may have been sold before the restore:',
+    '',
+    'ACCOUNT  AT RISK  FREE',
+    'line/1   550      450',
+    '',
+  ])
+  expect(await run('end', none)).toEqual(['There was nothing to end.', ''])
+})
