@@ -15,6 +15,11 @@ const MICRO_SCALE = 6
 /** The largest amount that every store can hold in a signed 64-bit integer: about 9.2 * 10^12 tokens. */
 export const MICRO_MAX: Micro = 2n ** 63n - 1n
 
+/** No account ever has more than {@link MICRO_MAX}: to need more is to need all that there can be. */
+export function countable(amount: Micro): Micro {
+  return amount < MICRO_MAX ? amount : MICRO_MAX
+}
+
 /** An exact decimal: `digits * 10^-scale`, scale >= 0. Two decimals of equal value may differ in scale. */
 export interface Decimal {
   readonly digits: bigint

@@ -1,6 +1,7 @@
 // A pool that has run dry while devices hold what they do not need, for every store.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { lineAccount } from '../../../src/core/account.ts'
+import { MICRO_MAX } from '../../../src/core/amount.ts'
 import { DAY, INSTANCE, type Twin } from './twin.ts'
 import { TestDevice, want } from './test-device.ts'
 
@@ -84,6 +85,35 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
       expect(await hints()).toEqual([])
       await other.sync([want(LINE, 0n, 100n)])
       expect(other.room(LINE)).toBe(100n)
+    })
+
+    it('takes in requests for more than any pool can ever have', async () => {
+      await twin.reserve('ACT-1', 10n)
+      const [other, greedy, greedier] = await devicesWith(60n, 0n, 0n)
+      const most = { account: LINE, amount: String(MICRO_MAX) }
+      for (const [device, needs] of [
+        [greedy, [[most]]],
+        [greedier, [[most, most]]],
+      ] as const) {
+        const { document } = await device.sealAs({ ...device.payload([]), needs: needs.map((need) => [...need]) })
+        const taken = await twin.sync(device.id, document)
+        if (!taken.taken) throw new Error(taken.problem)
+        expect(await device.accept(taken.answer)).toMatchObject({
+          grant: { accounts: [{ account: LINE, granted: 0n, available: 30n }] },
+        })
+      }
+      expect(await recallsFrom(other)).toEqual([])
+    })
+
+    it('grants no more over time than a counter holds, however often it is given back', async () => {
+      await twin.setLineItem('ACT-2', { quantity: MICRO_MAX })
+      const line = lineAccount(INSTANCE, 'ACT-2', 0)
+      const [device] = await devicesWith(0n)
+      await device.sync([want(line, MICRO_MAX - 5n)])
+      expect(device.room(line)).toBe(MICRO_MAX - 5n)
+      device.giveBack(line, 0n)
+      await device.sync([want(line, 10n)])
+      expect(device.room(line)).toBe(5n)
     })
 
     it('serves the waiting requests that it can, in their order, and says what is left', async () => {

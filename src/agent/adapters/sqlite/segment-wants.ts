@@ -4,7 +4,7 @@
  * out.
  */
 import { ACCOUNT_ID_MAX } from '../../../core/account.ts'
-import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
+import { countable } from '../../../core/amount.ts'
 import type { Need, Want } from '../../../core/grant.ts'
 import {
   SEGMENT_ACCOUNTS_MAX,
@@ -24,14 +24,14 @@ export function segmentTopUps(
   bytesLeft: number,
 ): Pick<SegmentWire, 'needs' | 'wants'> {
   const writtenNeeds = upTo(
-    needs.map((need) => need.map(({ account, amount }) => ({ account, amount: countable(amount) }))),
+    needs.map((need) => need.map(({ account, amount }) => ({ account, amount: String(countable(amount)) }))),
     { count: SEGMENT_NEEDS_MAX, bytes: Math.min(bytesLeft, SEGMENT_NEEDS_BYTES_MAX) },
   )
   const taken = Buffer.byteLength(JSON.stringify(writtenNeeds))
   const writtenWants = upTo(
     wants
       .filter(({ account }) => account.length <= ACCOUNT_ID_MAX)
-      .map(({ account, wanted }) => ({ account, wanted: countable(wanted) })),
+      .map(({ account, wanted }) => ({ account, wanted: String(countable(wanted)) })),
     { count: SEGMENT_ACCOUNTS_MAX, bytes: Math.min(bytesLeft - taken, SEGMENT_WANTS_BYTES_MAX) },
   )
   return { needs: writtenNeeds, wants: writtenWants }
@@ -46,8 +46,4 @@ function upTo<T>(all: readonly T[], most: { readonly count: number; readonly byt
     written.push(each)
   }
   return written
-}
-
-function countable(amount: Micro): string {
-  return String(amount < MICRO_MAX ? amount : MICRO_MAX)
 }

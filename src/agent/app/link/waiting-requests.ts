@@ -3,7 +3,7 @@
  * cloud has answered to it; or without an answer, when a round failed or its patience ends.
  */
 import type { AccountId } from '../../../core/account.ts'
-import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
+import { type Micro, countable } from '../../../core/amount.ts'
 import type { Need } from '../../../core/grant.ts'
 import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../../protocol/edge/sync.ts'
 import type { CloudWord, TopUpRequest } from '../local-decisions.ts'
@@ -106,9 +106,4 @@ function bytesOf(needs: readonly Need[]): number {
   // An account's name, an amount of up to 19 digits, and the JSON around them.
   for (const need of needs) for (const { account } of need) bytes += Buffer.byteLength(JSON.stringify(account)) + 50
   return bytes + 3 * needs.length
-}
-
-/** No account ever has more than that: to ask for more is to ask for all that there is. */
-function countable(amount: Micro): Micro {
-  return amount < MICRO_MAX ? amount : MICRO_MAX
 }

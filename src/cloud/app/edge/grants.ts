@@ -121,7 +121,10 @@ export function grantAsked(
     if (found === undefined || found.isWithheld) return undefined
     const { pool, held, reserved, share, spare } = found
     if (pool.capTarget === null) return 'UNLIMITED'
-    return { room: room(held), free: freeForDevices(pool, reserved), spare, share }
+    const free = freeForDevices(pool, reserved)
+    // What is granted is counted over all time.
+    const countable = MICRO_MAX - held.granted
+    return { room: room(held), free: free < countable ? free : countable, spare, share }
   })
   const pools = new Map<AccountId, Pool>()
   const accounts: DeviceAccountRecord[] = []

@@ -4,7 +4,7 @@
  * notification to come at once; meanwhile nothing that is needed is granted to others in advance. Nothing is taken from a
  * device that has not returned it. Source: docs/decisions/fair-sharing.md.
  */
-import type { Micro } from '../../../core/amount.ts'
+import { type Micro, countable } from '../../../core/amount.ts'
 import { recallLevel } from '../../../core/fair-share.ts'
 import { RELEASES_MAX } from '../../../protocol/edge/sync.ts'
 import { free } from '../pool.ts'
@@ -92,8 +92,8 @@ export async function noteLack(tx: Transaction, lack: Lack, now: number, terms: 
   const before = known.find((shortage) => shortage.who === who)
   const recoverable = pool.grantedOut - pool.billedByDevices - own
   const isRecalled = recalled > 0n && recoverable > 0n && lacking <= usable + recoverable
-  const enough = free(pool) - usable + (lacking > 0n ? lacking : 1n)
-  const noted = { account, who, lacking, enough, at: now, notifiedAt: before?.notifiedAt ?? null }
+  const enough = countable(free(pool) - usable + (lacking > 0n ? lacking : 1n))
+  const noted = { account, who, lacking: countable(lacking), enough, at: now, notifiedAt: before?.notifiedAt ?? null }
   if (!isRecalled) {
     // Only who is to be notified one day: that need not be written with every sync.
     if (before?.enough === enough && before.keep === null && before.at > now - SCARCE_MS / 2) return
