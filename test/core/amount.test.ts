@@ -195,3 +195,16 @@ describe('micro-tokens', () => {
     expect(wholeTokens(9_007_199_254_740_993n)).toBe(9_007_199_254_740_993_000_000n)
   })
 })
+
+test.each([
+  ['1'.repeat(80), true],
+  ['1'.repeat(81), false],
+  [`1.${'1'.repeat(79)}`, true],
+  [`1.${'1'.repeat(80)}`, false],
+  ['1e40', true],
+  ['1e41', false],
+  ['1e-40', true],
+  ['1e-41', false],
+])('%s is a decimal of reasonable size: %s', (text, isOne) => {
+  expect(parseDecimal(text) !== undefined).toBe(isOne)
+})

@@ -149,3 +149,14 @@ describe('the level down to which others return tokens', () => {
     )
   })
 })
+
+test('nothing is given in advance of what may not be granted, is not counted down, or is not lacking', () => {
+  const supplies = { [A]: supply({ room: 5n, free: 100n }), [B]: 'UNLIMITED' as const }
+  const wants: [string, bigint][] = [
+    [L, 10n],
+    [B, 10n],
+    [A, 5n],
+  ]
+  expect([...sizes(supplies, [], wants).granted]).toEqual([])
+  expect([...sizes(supplies, [], [...wants, [A, 6n]]).granted]).toEqual([[A, 1n]])
+})

@@ -172,6 +172,8 @@ describe('a formula that is none is refused with the place of the mistake', () =
     expect(parseFormula(nested(FORMULA_DEPTH_MAX))).toMatchObject({ position: FORMULA_DEPTH_MAX + 1 })
     const sum = (numbers: number) => Array<string>(numbers).fill('1').join('+')
     expect(parseFormula(sum(FORMULA_NODES_MAX / 2))).toHaveProperty('expression')
+    expect(parseFormula(`-${sum(FORMULA_NODES_MAX / 2)}`)).toHaveProperty('expression')
+    expect(parseFormula(`--${sum(FORMULA_NODES_MAX / 2)}`)).toHaveProperty('problem')
     expect(parseFormula(sum(FORMULA_NODES_MAX / 2 + 1))).toHaveProperty('problem')
   })
 })

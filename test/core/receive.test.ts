@@ -507,6 +507,7 @@ describe('what a segment changes', () => {
 
 it.each<[string, Partial<ReceivedEntry>, string | undefined]>([
   ['that moves nothing is in order', { items: [], postings: [] }, undefined],
+  ['moves no tokens, whatever adds up', {}, 'ENTRY_DOES_NOT_ADD_UP'],
   ['has no items', { postings: [] }, 'ENTRY_DOES_NOT_ADD_UP'],
   ['has no postings', { items: [] }, 'ENTRY_DOES_NOT_ADD_UP'],
 ])('a change of a session %s', (_name, changes, problem) => {
