@@ -76,7 +76,7 @@ class BranchTally {
   readonly #pools: ReadonlyMap<AccountId, Pool>
   readonly #arrearsCaps: ReadonlyMap<string, Micro>
   readonly #isPlausible: IsPlausible
-  #spent = new Map<AccountId, Spent>()
+  readonly #spent = new Map<AccountId, Spent>()
 
   constructor(
     incarnation: Incarnation,
@@ -94,13 +94,13 @@ class BranchTally {
 
   /** False, and nothing counts, when an account cannot have given it. */
   take(postings: OpenedEntry['body']['postings']): boolean {
-    const spent = new Map(this.#spent)
+    const spent = new Map<AccountId, Spent>()
     for (const { account, amount, aboveGrant = 0n } of postings) {
-      const before = spent.get(account) ?? { amount: 0n, aboveGrant: 0n }
+      const before = spent.get(account) ?? this.#spent.get(account) ?? { amount: 0n, aboveGrant: 0n }
       spent.set(account, { amount: before.amount + amount, aboveGrant: before.aboveGrant + aboveGrant })
     }
     const doubted = postings.find(({ account }) => !this.#isBelieved(account, spent.get(account)))
-    if (doubted === undefined) this.#spent = spent
+    if (doubted === undefined) for (const [account, each] of spent) this.#spent.set(account, each)
     else this.doubted.add(doubted.account)
     return doubted === undefined
   }
