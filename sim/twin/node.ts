@@ -91,7 +91,7 @@ export class TwinNode {
     const { store } = sales
     const clock = new ClockGuard({
       store,
-      clocks: { now, sinceBoot: () => scheduler.now, bootId: 'twin' },
+      clocks: { now, sinceBoot: () => scheduler.now, bootId: 'twin', comparesDatabase: false },
       log: { warn: ({ code }) => onFault(`the clock of the twin: ${String(code)}`), info: () => undefined },
       settleAfterMs: () => settlement.afterMs,
     })

@@ -62,7 +62,7 @@ export interface Overrides {
   /** POSIX ms. */
   readonly now?: () => number
   /** Default: `now`, where that is given, or the machine's. */
-  readonly boot?: Omit<Clocks, 'now'>
+  readonly boot?: Pick<Clocks, 'sinceBoot' | 'bootId'>
   readonly newId?: () => string
   readonly timers?: Timers
   /** Hears of answers that their operation does not declare, where the settings ask to check. Default: the log. */
@@ -185,8 +185,10 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     paused: () => paused(),
   })
   const store = watchStore(sales.store, metrics, () => performance.now())
-  const boot = overrides.boot ?? (overrides.now === undefined ? bootClock() : { bootId: '', sinceBoot: now })
-  const clock = new ClockGuard({ store, clocks: { now, ...boot }, log, settleAfterMs: () => settings.edge.settleAfter })
+  const comparesDatabase = overrides.now === undefined
+  const boot = overrides.boot ?? (comparesDatabase ? bootClock() : { bootId: '', sinceBoot: now })
+  const clocks: Clocks = { now, ...boot, comparesDatabase }
+  const clock = new ClockGuard({ store, clocks, log, settleAfterMs: () => settings.edge.settleAfter })
   const trustsClock = (): boolean => clock.isTrusted()
   await clock.look()
   const onKeyReplaced = (deviceId: string): void => push.drop(deviceId)

@@ -31,6 +31,7 @@ class Machine {
         now: () => START + this.passed + this.aheadMs,
         sinceBoot: () => this.passed - this.#bootedAt,
         bootId: this.bootId,
+        comparesDatabase: true,
       },
       log: { warn: (fields) => this.logged.push(fields), info: () => this.logged.push('trusted') },
       settleAfterMs: () => 30 * DAY,

@@ -4,7 +4,7 @@ import { randomUUID } from 'node:crypto'
 import type { Clocks } from '../../app/clock-guard.ts'
 
 /** On a system without /proc: the time since the process started, which tells nothing about the time before. */
-export function bootClock(): Omit<Clocks, 'now'> {
+export function bootClock(): Pick<Clocks, 'sinceBoot' | 'bootId'> {
   try {
     const bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
     uptime()
