@@ -76,6 +76,18 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
       expect(needy.room(LINE)).toBe(40n)
     })
 
+    it('goes on recalling while the device syncs without its request, and recalls everything after a sync interval', async () => {
+      const [needy, rich] = await devicesWith(20n, 80n)
+      await needy.sync([want(LINE, 0n, 40n)])
+      await needy.sync([want(LINE, 10n)])
+      expect(await recallsFrom(rich)).toEqual([{ account: LINE, keep: 50n }])
+      for (let n = 0; n < 2; n += 1) {
+        twin.time += twin.terms.syncEveryMs / 2
+        await needy.sync([want(LINE, 0n, 40n)])
+      }
+      expect(await recallsFrom(rich)).toEqual([{ account: LINE, keep: 0n }])
+    })
+
     it('recalls nothing for a request that all tokens together could not pay, and moves nothing for it', async () => {
       const [greedy, other] = await devicesWith(0n, 60n)
       const answer = await greedy.sync([want(LINE, 0n, 101n)])

@@ -2,17 +2,8 @@
  * Segments up, grants down. A segment is durable before its first byte leaves and is sent byte for byte until it is
  * acknowledged; a grant is durable before its first token can be spent. At most one segment is on its way.
  */
-import type { AccountId } from '../../../core/account.ts'
-import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
-import type { Need, Want } from '../../../core/grant.ts'
 import type { Step } from '../../../core/plan.ts'
-import {
-  type Grant,
-  RULES_SHOWN_MAX,
-  SEGMENT_ACCOUNTS_MAX,
-  type SyncAnswer,
-  syncAnswer,
-} from '../../../protocol/edge/sync.ts'
+import { RULES_SHOWN_MAX, type SyncAnswer, syncAnswer } from '../../../protocol/edge/sync.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { SealedSegment, SegmentPlace, StoredAnswer } from '../journal.ts'
 import { policySubject } from './fetch-policy.ts'
@@ -24,6 +15,7 @@ import { proofsBeside } from './proofs.ts'
 import { extentOf, spentBy } from './segment-extent.ts'
 import { nextSession } from './session.ts'
 import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
+import { NO_TOP_UPS, topUpsOf, wordOf } from './top-ups.ts'
 
 /** An answer that is older than this, ms, is a stored one: its news may be out of date. */
 const FRESH_MS = 60_000
@@ -48,14 +40,11 @@ export async function sealAndSend(
     memory.releasing = false
     return 'PLAN_AGAIN'
   }
+  const returned = returns.map(({ account }) => account)
   // Between here and the call of the journal nothing may wait: a request that comes later is not in the segment.
   const topUps = step.final
     ? NO_TOP_UPS
-    : topUpsOf(
-        context,
-        returns.map(({ account }) => account),
-        step.release,
-      )
+    : topUpsOf(ledger, waiting.carry(), new Set([...returned, ...memory.keeps.keys()]), step.release)
   if (!step.final) memory.wantsCarried = true
   const sealed = await journal
     .seal({
@@ -289,7 +278,7 @@ async function merged(
   if (news !== null && grant !== null) {
     memory.grantTerm = grant.term
     ledger.applyGrant(grant)
-    if (memory.wantsCarried) context.waiting.hear(availableIn(news))
+    if (memory.wantsCarried) context.waiting.hear(wordOf(news))
   }
   if (answer.sessions.length > 0) context.takeOrders(answer.sessions)
   board.confirm(confirmation)
@@ -419,34 +408,6 @@ function showRules({ memory }: StepContext, held: PolicyMemory): void {
   held.shown = true
   memory.proofs = [...memory.proofs, held.document]
   memory.lookAgain = true
-}
-
-interface TopUps {
-  readonly wants: readonly Want[]
-  readonly needs: readonly Need[]
-}
-
-const NO_TOP_UPS: TopUps = { wants: [], needs: [] }
-
-/**
- * What the segment asks for: the needs of waiting requests, how much there is of the accounts that they could use, and what the
- * device would like to hold in advance. It asks for nothing in advance of what it gives back with the same segment.
- */
-function topUpsOf(
-  { ledger, memory, waiting }: StepContext,
-  returned: readonly AccountId[],
-  isReleasing: boolean,
-): TopUps {
-  const { needs, accounts } = waiting.carry()
-  const wants = new Map([...accounts].map((account): [AccountId, Want] => [account, { account, wanted: 0n }]))
-  const givenBack = new Set([...returned, ...memory.keeps.keys()])
-  for (const want of isReleasing ? [] : ledger.wants()) if (!givenBack.has(want.account)) wants.set(want.account, want)
-  for (const account of ledger.exhaustedAccounts()) if (!wants.has(account)) wants.set(account, { account, wanted: 0n })
-  return { needs, wants: [...wants.values()].slice(0, SEGMENT_ACCOUNTS_MAX) }
-}
-
-function availableIn({ accounts }: Pick<Grant, 'accounts'>): ReadonlyMap<AccountId, Micro> {
-  return new Map(accounts.map(({ account, unlimited, available }) => [account, unlimited ? MICRO_MAX : available]))
 }
 
 function raise({ health, log }: StepContext, error: CodedError, subject = SUBJECT): void {

@@ -132,6 +132,7 @@ export interface EdgeTables {
     lacking: bigint
     enough: bigint
     keep: bigint | null
+    since: bigint
     at: bigint
     recalled_at: bigint | null
     notified_at: bigint | null

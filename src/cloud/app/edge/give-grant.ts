@@ -19,10 +19,12 @@ import {
   lastUsableAt,
   quantityOf,
 } from './grants.ts'
-import type { DeviceAccountRecord, Shortage } from './records.ts'
+import type { Device, DeviceAccountRecord, Incarnation, Shortage } from './records.ts'
 import { type RulesInForce, reservedOf } from './rules-in-force.ts'
-import { noteLack, noteServed, scarceSince, spareFor } from './share-scarce.ts'
+import { type ShortageTransaction, isShortNow, noteLack, noteServed, scarceSince, spareFor } from './share-scarce.ts'
+import type { EdgeTransaction } from './store.ts'
 import type { Taking } from './taking.ts'
+import type { EdgeTerms } from './terms.ts'
 
 /** What a segment asks for. */
 export interface TopUps {
@@ -58,8 +60,23 @@ interface Giving {
   readonly releasing: boolean
 }
 
+/** What a grant needs of a segment on its way. */
+export interface GrantContext {
+  readonly deps: { readonly terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs' | 'grantLifetimeMs'> }
+  readonly tx: ShortageTransaction & {
+    readonly accounts: Pick<Transaction['accounts'], 'save'>
+    readonly edge: {
+      readonly devices: Pick<EdgeTransaction['devices'], 'countLive'>
+      readonly deviceAccounts: Pick<EdgeTransaction['deviceAccounts'], 'save'>
+    }
+  }
+  readonly device: Pick<Device, 'id'>
+  readonly incarnation: Pick<Incarnation, 'deviceId' | 'number' | 'term'>
+  readonly now: number
+}
+
 /** The signed part of the answer; pools, accounts and shortages are written. */
-export async function giveGrant(taking: Taking, giving: Giving): Promise<Grant> {
+export async function giveGrant(taking: GrantContext, giving: Giving): Promise<Grant> {
   const { deps, tx, incarnation, now } = taking
   const { terms } = deps
   const { rules, grantable, topUps, releasing } = giving
@@ -81,7 +98,7 @@ export async function giveGrant(taking: Taking, giving: Giving): Promise<Grant> 
 
 type Known = ReadonlyMap<AccountId, readonly Shortage[]>
 
-async function knownShortages(tx: Transaction, accounts: readonly AccountId[], now: number): Promise<Known> {
+async function knownShortages(tx: ShortageTransaction, accounts: readonly AccountId[], now: number): Promise<Known> {
   if (accounts.length === 0) return new Map()
   const found = await tx.edge.shortages.of(accounts, scarceSince(now))
   // One from an instant that is to come was noted when the clock was ahead: it would be recent until then.
@@ -90,7 +107,7 @@ async function knownShortages(tx: Transaction, accounts: readonly AccountId[], n
 }
 
 async function askedAccounts(
-  taking: Taking,
+  taking: GrantContext,
   { rules, grantable, topUps, pools, held, inUse, releasing }: Giving,
   known: Known,
 ): Promise<ReadonlyMap<AccountId, AskedAccount>> {
@@ -118,17 +135,22 @@ async function askedAccounts(
 
 /** Of each account, what the device still lacks after the grant, or that it lacks nothing any more. */
 async function noteShortages(
-  { deps, tx, device, now }: Taking,
+  { deps, tx, device, now }: GrantContext,
   { topUps, inUse }: Giving,
   asked: ReadonlyMap<AccountId, AskedAccount>,
   granting: Granting,
   knownBy: Known,
 ): Promise<void> {
   const wanted = new Map(topUps.wants.map((want) => [want.account, want.wanted]))
+  const waitedFor = new Set(topUps.needs.flat().map(({ account }) => account))
   for (const { account, pool: before, held, reserved, share } of asked.values()) {
     if (before.capTarget === null) continue
     const pool = granting.pools.get(account) ?? before
     const known = knownBy.get(account) ?? []
+    const noted = known.find(({ who }) => who === device.id)
+    // A client that was refused asks again: a sync without its request does not mean that it was served.
+    const isStillShort = noted !== undefined && noted.lacking > 0n && isShortNow(noted, now, deps.terms)
+    if (isStillShort && !waitedFor.has(account)) continue
     const usable = freeForDevices(pool, reserved)
     const own = room(held) + (granting.granted.get(account) ?? 0n)
     const most = usable + pool.grantedOut - pool.billedByDevices - own
@@ -141,9 +163,8 @@ async function noteShortages(
       await noteLack(tx, { ...lack, lacking: needed, recalled }, now, deps.terms)
     } else if (inAdvance > 0n) {
       await noteLack(tx, { ...lack, lacking: 0n, recalled: inUse.has(account) ? inAdvance : 0n }, now, deps.terms)
-    } else {
-      const served = known.find(({ who }) => who === device.id)
-      if (served !== undefined) await noteServed(tx, served, now)
+    } else if (noted !== undefined) {
+      await noteServed(tx, noted, now)
     }
   }
 }

@@ -279,6 +279,9 @@ export interface Shortage {
   readonly enough: Micro
   /** What other devices may keep of the account; null: nothing is recalled from them. */
   readonly keep: Micro | null
+  /** When it began to lack what it needs. */
+  readonly since: number
+  /** When it was last noted. */
   readonly at: number
   /** When devices were last notified that tokens are recalled; null: never. */
   readonly recalledAt: number | null

@@ -10,6 +10,7 @@ import { RELEASES_MAX } from '../../../protocol/edge/sync.ts'
 import { free } from '../pool.ts'
 import type { Hint, Pool } from '../records.ts'
 import type { Transaction } from '../store.ts'
+import type { EdgeTransaction } from './store.ts'
 import { RECALLS_NOTIFIED_MAX } from './limits.ts'
 import type { Recall, Shortage } from './records.ts'
 import type { Taking } from './taking.ts'
@@ -28,6 +29,15 @@ const SHORT_FOR_SYNCS = 2
 const SILENT_AFTER_SYNCS = 3
 
 type Terms = Pick<EdgeTerms, 'syncEveryMs'>
+
+/** What of a transaction notes shortages. */
+export interface ShortageTransaction {
+  readonly outbox: Pick<Transaction['outbox'], 'append'>
+  readonly edge: {
+    readonly shortages: Pick<EdgeTransaction['shortages'], 'of' | 'save'>
+    readonly deviceAccounts: Pick<EdgeTransaction['deviceAccounts'], 'roomOfOthers'>
+  }
+}
 
 /** Shortages of before this say nothing any more. */
 export function scarceSince(now: number): number {
@@ -86,14 +96,17 @@ export interface Lack {
 }
 
 /** Notes what is lacking, and notifies the devices that can return it. The account is locked. */
-export async function noteLack(tx: Transaction, lack: Lack, now: number, terms: Terms): Promise<void> {
+export async function noteLack(tx: ShortageTransaction, lack: Lack, now: number, terms: Terms): Promise<void> {
   const { pool, who, deviceId, lacking, recalled, usable, share, own, known } = lack
   const { account } = pool
   const before = known.find((shortage) => shortage.who === who)
   const recoverable = pool.grantedOut - pool.billedByDevices - own
   const isRecalled = recalled > 0n && recoverable > 0n && lacking <= usable + recoverable
   const enough = countable(free(pool) - usable + (lacking > 0n ? lacking : 1n))
-  const noted = { account, who, lacking: countable(lacking), enough, at: now, notifiedAt: before?.notifiedAt ?? null }
+  const isSame = before !== undefined && before.lacking > 0n && lacking > 0n && isShortNow(before, now, terms)
+  const since = isSame ? before.since : now
+  const notifiedAt = before?.notifiedAt ?? null
+  const noted = { account, who, lacking: countable(lacking), enough, since, at: now, notifiedAt }
   if (!isRecalled) {
     // Only who is to be notified one day: that need not be written with every sync.
     if (before?.enough === enough && before.keep === null && before.at > now - SCARCE_MS / 2) return
@@ -110,7 +123,9 @@ export async function noteLack(tx: Transaction, lack: Lack, now: number, terms: 
       terms,
     )
   const rooms = others.map(({ room }) => room)
-  const keep = lacking > 0n ? recallLevel(rooms, share, missing) : share
+  // What others have returned by now was not enough, because they had spent more than was known: they return everything.
+  const isLate = now - since >= terms.syncEveryMs
+  const keep = lacking === 0n ? share : isLate ? 0n : recallLevel(rooms, share, missing)
   const againMs = lacking > 0n ? RECALL_AGAIN_MS : terms.syncEveryMs
   const notifiedLast = before?.recalledAt ?? null
   const isNews = notifiedLast === null || notifiedLast <= now - againMs
@@ -127,7 +142,7 @@ export async function noteLack(tx: Transaction, lack: Lack, now: number, terms: 
 }
 
 /** What was lacking is there: nothing is recalled for it any more. The account is locked. */
-export async function noteServed(tx: Transaction, before: Shortage, now: number): Promise<void> {
+export async function noteServed(tx: ShortageTransaction, before: Shortage, now: number): Promise<void> {
   if (before.lacking === 0n && before.keep === null) return
   await tx.edge.shortages.save({ ...before, lacking: 0n, keep: null, notifiedAt: now })
 }

@@ -57,7 +57,7 @@ export type Taken =
     }
 
 /** What names an incarnation in rows and answers. */
-export function ownerOf({ deviceId, number }: Incarnation): {
+export function ownerOf({ deviceId, number }: Pick<Incarnation, 'deviceId' | 'number'>): {
   readonly deviceId: string
   readonly incarnation: number
 } {

@@ -165,6 +165,8 @@ CREATE TABLE shortages (
   enough BIGINT NOT NULL,
   -- What other devices may keep; NULL: nothing is recalled from them.
   keep BIGINT CHECK (keep >= 0),
+  -- When it began to lack what it needs, and when that was last noted.
+  since BIGINT NOT NULL,
   at BIGINT NOT NULL,
   -- When others were last notified that tokens are recalled.
   recalled_at BIGINT,

@@ -164,6 +164,8 @@ CREATE TABLE shortages (
   enough INTEGER NOT NULL,
   -- What other devices may keep; NULL: nothing is recalled from them.
   keep INTEGER CHECK (keep >= 0),
+  -- When it began to lack what it needs, and when that was last noted.
+  since INTEGER NOT NULL,
   at INTEGER NOT NULL,
   -- When others were last notified that tokens are recalled.
   recalled_at INTEGER,

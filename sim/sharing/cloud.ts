@@ -1,0 +1,150 @@
+/** The cloud of a shared pool: the product's merge of counters into a pool, its grants and its recalls, over tables in memory. */
+import type { AccountId } from '../../src/core/account.ts'
+import type { CompiledPolicy } from '../../src/core/compile.ts'
+import { type Need, type Want, room } from '../../src/core/grant.ts'
+import type { Policy } from '../../src/core/policy.ts'
+import type { Grant } from '../../src/protocol/edge/sync.ts'
+import { type GrantContext, giveGrant } from '../../src/cloud/app/edge/give-grant.ts'
+import { grantableAt } from '../../src/cloud/app/edge/grants.ts'
+import { movePools } from '../../src/cloud/app/edge/move.ts'
+import {
+  type DeviceAccountRecord,
+  type Recall,
+  type Shortage,
+  newDeviceAccount,
+} from '../../src/cloud/app/edge/records.ts'
+import { isShortNow } from '../../src/cloud/app/edge/share-scarce.ts'
+import type { LoadedPolicy } from '../../src/cloud/app/load-policy.ts'
+import { free, newPool, retarget } from '../../src/cloud/app/pool.ts'
+import type { Pool } from '../../src/cloud/app/records.ts'
+import { ACCOUNT, INSTANCE, type SharingSite } from './site.ts'
+
+/** What a segment says of the one account. */
+export interface Report {
+  readonly used: bigint
+  readonly refunded: bigint
+  readonly returned: bigint
+  readonly wants: readonly Want[]
+  readonly needs: readonly Need[]
+}
+
+const GRANT_LIFETIME_MS = 7 * 86_400_000
+
+export class SharedCloud {
+  pool: Pool
+  readonly #site: SharingSite
+  readonly #rules: ReadonlyMap<string, LoadedPolicy>
+  readonly #notify: (deviceId: string) => void
+  readonly #records = new Map<string, DeviceAccountRecord>()
+  readonly #lastSyncAt = new Map<string, number>()
+  readonly #shortages = new Map<string, Shortage>()
+
+  constructor(site: SharingSite, policy: Policy, compiled: CompiledPolicy, notify: (deviceId: string) => void) {
+    this.#site = site
+    this.#notify = notify
+    const lineItems = new Map(policy.lineItems.map((each) => [each.id, each]))
+    const loaded = { revision: 1, calendarDue: null, raisedAt: 0, accountId: 'customer', policy, compiled, lineItems }
+    this.#rules = new Map([[INSTANCE, { ...loaded, cloudReserves: new Map(), unproven: false }]])
+    this.pool = newPool(ACCOUNT, policy.lineItems[0]?.quantity ?? 0n)
+  }
+
+  get free(): bigint {
+    return free(this.pool)
+  }
+
+  recordOf(deviceId: string): DeviceAccountRecord {
+    return this.#records.get(deviceId) ?? newDeviceAccount(deviceId, 1, ACCOUNT)
+  }
+
+  async sync(
+    deviceId: string,
+    report: Report,
+  ): Promise<{ readonly grant: Grant; readonly recalls: readonly Recall[] }> {
+    const { now } = this.#site
+    const before = this.recordOf(deviceId)
+    const { used, refunded, returned, wants, needs } = report
+    const after = { ...before, used, refunded, returned }
+    const moved = movePools(new Map([[ACCOUNT, this.pool]]), [{ before, after }])
+    this.pool = moved?.get(ACCOUNT) ?? this.pool
+    this.#records.set(deviceId, after)
+    this.#lastSyncAt.set(deviceId, now)
+    const grant = await giveGrant(this.#contextOf(deviceId), {
+      rules: this.#rules,
+      grantable: grantableAt(this.#rules, now),
+      topUps: { wants, needs },
+      pools: new Map([[ACCOUNT, this.pool]]),
+      held: () => this.recordOf(deviceId),
+      inUse: new Set(used > before.used ? [ACCOUNT] : []),
+      releasing: false,
+    })
+    return { grant, recalls: this.#recallsFrom(deviceId) }
+  }
+
+  /** An administrator raises the quantity. */
+  raise(by: bigint): void {
+    this.pool = retarget(this.pool, (this.pool.capTarget ?? 0n) + by)
+  }
+
+  /** As the background work does: devices that were short of what is there again are notified. */
+  notifyServable(): void {
+    const { now, options } = this.#site
+    for (const [who, shortage] of this.#shortages) {
+      const { notifiedAt, at, enough } = shortage
+      const isDue = notifiedAt === null || (notifiedAt <= now - options.syncEveryMs && notifiedAt < at)
+      if (!isDue || this.free < enough) continue
+      this.#shortages.set(who, { ...shortage, notifiedAt: now })
+      this.#notify(who)
+    }
+  }
+
+  #contextOf(deviceId: string): GrantContext {
+    const { now, options } = this.#site
+    return {
+      deps: { terms: { ...options, grantHorizonMs: options.horizonMs, grantLifetimeMs: GRANT_LIFETIME_MS } },
+      device: { id: deviceId },
+      incarnation: { deviceId, number: 1, term: 0 },
+      now,
+      tx: {
+        accounts: { save: async (pools) => void (this.pool = pools[0] ?? this.pool) },
+        outbox: {
+          append: async (hints) => {
+            for (const hint of hints) if (hint.kind === 'device') this.#notify(hint.deviceId)
+          },
+        },
+        edge: {
+          devices: {
+            countLive: async (_instance, since, except) =>
+              [...this.#lastSyncAt].filter(([id, at]) => id !== except && at >= since).length,
+          },
+          deviceAccounts: {
+            save: async (records) => {
+              for (const record of records) this.#records.set(record.deviceId, record)
+            },
+            roomOfOthers: async (_account, except, heardSince, limit) =>
+              [...this.#records.values()]
+                .filter((record) => record.deviceId !== except && room(record) > 0n)
+                .filter((record) => (this.#lastSyncAt.get(record.deviceId) ?? 0) > heardSince)
+                .map((record) => ({ deviceId: record.deviceId, room: room(record) }))
+                .toSorted((a, b) => (a.room < b.room ? 1 : -1))
+                .slice(0, limit),
+          },
+          shortages: {
+            of: async (_accounts: readonly AccountId[], since) =>
+              [...this.#shortages.values()].filter(({ at }) => at > since),
+            save: async (shortage) => void this.#shortages.set(shortage.who, shortage),
+          },
+        },
+      },
+    }
+  }
+
+  #recallsFrom(deviceId: string): readonly Recall[] {
+    const { now, options } = this.#site
+    const keeps = [...this.#shortages.values()]
+      .filter((shortage) => shortage.who !== deviceId && isShortNow(shortage, now, options))
+      .filter(({ enough }) => this.free < enough)
+      .flatMap(({ keep }) => (keep !== null && room(this.recordOf(deviceId)) > keep ? [keep] : []))
+    if (keeps.length === 0) return []
+    return [{ account: ACCOUNT, keep: keeps.reduce((least, keep) => (keep < least ? keep : least)) }]
+  }
+}

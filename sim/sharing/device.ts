@@ -1,0 +1,212 @@
+/** A device on a shared pool: the product's ledger and decisions, and rounds with the cloud that take no time. */
+import type { AccountId } from '../../src/core/account.ts'
+import { type Micro, decimal } from '../../src/core/amount.ts'
+import type { CompiledPolicy } from '../../src/core/compile.ts'
+import { type ClockReading, exactly } from '../../src/core/decision.ts'
+import { sumPostings } from '../../src/core/grant.ts'
+import { Ledger } from '../../src/agent/app/ledger.ts'
+import { topUpsOf, wordOf } from '../../src/agent/app/link/top-ups.ts'
+import { type CloudWord, LocalDecisions, type TopUpRequest } from '../../src/agent/app/local-decisions.ts'
+import { PolicyBoard } from '../../src/agent/app/policy-board.ts'
+import { CHAIN_START } from '../../src/protocol/signing.ts'
+import type { Random } from '../world/random.ts'
+import { ACCOUNT, BEGIN, INSTANCE, type SharingSite, TOKEN } from './site.ts'
+
+export interface DeviceHabits {
+  readonly name: string
+  /** Tokens of one request; 0: it asks for nothing. */
+  readonly tokens: number
+  /** Between two requests on average, ms. */
+  readonly everyMs: number
+  /** Between a refused request and the same once more, ms. */
+  readonly retryMs: number
+  /** Times at which it is cut off from the cloud, ms from the beginning. */
+  readonly offline?: readonly { readonly from: number; readonly until: number }[]
+}
+
+export class SharingDevice {
+  readonly name: string
+  readonly habits: DeviceHabits
+  readonly counts = { granted: 0, refused: 0 }
+  /** The longest time that one request was refused although the pool could pay all that was short, ms. */
+  longestWaitMs = 0
+  /** What it is refused at this moment. */
+  short: Micro = 0n
+  readonly #site: SharingSite
+  readonly #random: Random
+  readonly #ledger: Ledger
+  readonly #decisions: LocalDecisions
+  #refusedSince: number | null = null
+  #recalled: ReadonlyMap<AccountId, Micro> = new Map()
+  #round: Promise<unknown> = Promise.resolve()
+
+  constructor(site: SharingSite, habits: DeviceHabits, compiled: CompiledPolicy, random: Random) {
+    this.#site = site
+    this.habits = habits
+    this.name = habits.name
+    this.#random = random
+    const board = new PolicyBoard()
+    const { horizonMs: grantHorizonMs, starting } = site.options
+    const { policy } = compiled
+    board.put({
+      document: {
+        ...policy,
+        format: 1,
+        lineItems: [],
+        conditions: [],
+        rateTables: [],
+        issuedAt: BEGIN,
+        usableForMs: 365 * 86_400_000,
+        grantHorizonMs,
+        sessionIntervalMs: 3_600_000,
+        trustedKeys: [],
+      },
+      compiled,
+    })
+    const clock = {
+      reading: (): ClockReading => exactly(site.now),
+      sinceBoot: () => site.now - BEGIN,
+      stored: () => ({ bootId: 'boot', sinceBoot: site.now - BEGIN, earliest: site.now, latest: site.now }),
+    }
+    this.#ledger = new Ledger(
+      {
+        journal: { append: async () => undefined, saveClock: async () => undefined },
+        clock,
+        policies: board,
+        startingGrant: BigInt(starting) * TOKEN,
+        reserve: null,
+        soon: (call) => call(),
+        now: () => site.now,
+        timers: { after: (ms, call) => site.after(ms, call) },
+        batchEntries: 1_000_000,
+        onNeed: () => void site.after(0, () => this.sync()),
+        onFatal: (error) => {
+          throw error
+        },
+      },
+      NEW_LEDGER,
+    )
+    this.#decisions = new LocalDecisions({
+      ledger: this.#ledger,
+      policies: board,
+      clock,
+      topUps: {
+        requestGrant: (request) => (this.isConnected ? this.#rounds(request) : Promise.resolve(null)),
+        status: () => ({ deviceId: this.name, connected: this.isConnected, policies: [{ instanceId: INSTANCE }] }),
+      },
+      topUpDeadlineMs: 2_000,
+    })
+  }
+
+  get isConnected(): boolean {
+    const at = this.#site.now - BEGIN
+    return !(this.habits.offline ?? []).some(({ from, until }) => at >= from && at < until)
+  }
+
+  get balance(): Micro {
+    const { left } = this.#ledger.roomAt(exactly(this.#site.now))(ACCOUNT)
+    return left === 'UNLIMITED' ? 0n : left
+  }
+
+  begin(): void {
+    const { syncEveryMs } = this.#site.options
+    this.#site.after(this.#random.whole(0, 1_000), () => this.#syncAgain(syncEveryMs))
+    if (this.habits.tokens > 0) this.#askLater()
+  }
+
+  async notified(): Promise<void> {
+    if (this.isConnected) await this.sync()
+  }
+
+  async sync(): Promise<void> {
+    if (this.isConnected) await this.#rounds({ needs: [], accounts: [] })
+  }
+
+  async #syncAgain(everyMs: number): Promise<void> {
+    await this.sync()
+    this.#site.after(everyMs * (1 - this.#random.fraction() / 4), () => this.#syncAgain(everyMs))
+  }
+
+  #askLater(): void {
+    const { everyMs } = this.habits
+    this.#site.after(everyMs * (0.5 + this.#random.fraction()), () => this.#ask())
+  }
+
+  async #ask(): Promise<void> {
+    const { tokens, retryMs } = this.habits
+    const request = {
+      requester: { type: 'user', value: this.name, dictionary: {} },
+      items: [{ name: 'use', version: '', count: decimal(String(tokens)) }],
+    }
+    const isGranted = await this.#decisions.decide(
+      { instanceId: INSTANCE, request, mode: 'BEST_EFFORT' },
+      async ({ decision }) => {
+        const n = this.#ledger.lastEntry() + 1
+        const granted = decision.items.every(({ outcome }) => outcome === 'GRANTED')
+        await this.#ledger.record({ n, body: '{}', moves: 'used', postings: decision.postings, lastAnswer: null })
+        return granted
+      },
+    )
+    this.#note(isGranted)
+    if (isGranted) this.#askLater()
+    else this.#site.after(retryMs, () => this.#ask())
+  }
+
+  /** How long it is refused counts only while the pool could pay it, and all others that are refused. */
+  #note(isGranted: boolean): void {
+    const { now } = this.#site
+    if (this.#refusedSince !== null) this.longestWaitMs = Math.max(this.longestWaitMs, now - this.#refusedSince)
+    this.counts[isGranted ? 'granted' : 'refused'] += 1
+    this.short = isGranted ? 0n : BigInt(this.habits.tokens) * TOKEN
+    const isOwed = !isGranted && this.isConnected && this.#site.canPayAll && this.short <= this.#site.most
+    this.#refusedSince = isOwed ? (this.#refusedSince ?? now) : null
+  }
+
+  /** One after another, as the link runs them. */
+  #rounds(request: TopUpRequest): Promise<CloudWord> {
+    const next = this.#round.then(() => this.#run(request, sumPostings(request.needs.flat())))
+    this.#round = next
+    return next
+  }
+
+  /** @param needed by the request that waits: nothing of it goes back */
+  async #run(request: TopUpRequest, needed: ReadonlyMap<AccountId, Micro>): Promise<CloudWord> {
+    const returns = this.#ledger.giveUpSpare(this.#recalled, needed)
+    const givenBack = new Set([...returns.map(({ account }) => account), ...this.#recalled.keys()])
+    this.#recalled = new Map()
+    const topUps = topUpsOf(this.#ledger, request, givenBack, false)
+    const held = new Map(this.#ledger.accounts()).get(ACCOUNT)
+    const { used = 0n, refunded = 0n, returned = 0n } = held ?? {}
+    const { grant, recalls } = await this.#site.cloud.sync(this.name, { used, refunded, returned, ...topUps })
+    this.#ledger.applyGrant({ ...grant, term: this.#nextTerm(), agedMs: 0 })
+    this.#recalled = new Map(recalls.map(({ account, keep }) => [account, keep]))
+    if (this.#ledger.holdsSpare(this.#recalled, needed)) await this.#run({ needs: [], accounts: [] }, needed)
+    return wordOf(grant)
+  }
+
+  #term = 0
+  #nextTerm(): number {
+    return (this.#term += 1)
+  }
+}
+
+const NEW_LEDGER: ConstructorParameters<typeof Ledger>[1] = {
+  identity: null,
+  incarnation: 1,
+  fenced: false,
+  accounts: new Map(),
+  grant: null,
+  policies: [],
+  lastEntry: 0,
+  entryHead: CHAIN_START,
+  openBlocks: new Map(),
+  burned: new Map(),
+  lastSealedEntry: 0,
+  remnants: 0,
+  lastAnswers: [],
+  sessions: [],
+  unacknowledged: null,
+  lastSeq: 0,
+  highestIncarnation: 1,
+  clock: null,
+}

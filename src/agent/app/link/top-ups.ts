@@ -1,0 +1,46 @@
+/** What a segment asks for, and what the grant in its answer says about it. */
+import type { AccountId } from '../../../core/account.ts'
+import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
+import type { Need, Want } from '../../../core/grant.ts'
+import { type Grant, SEGMENT_ACCOUNTS_MAX } from '../../../protocol/edge/sync.ts'
+import type { CloudWord } from '../local-decisions.ts'
+import type { LinkLedger } from './ports.ts'
+
+export interface TopUps {
+  readonly wants: readonly Want[]
+  readonly needs: readonly Need[]
+}
+
+export const NO_TOP_UPS: TopUps = { wants: [], needs: [] }
+
+/** What waiting requests bring: what they need, and the accounts that could pay. */
+interface Carried {
+  readonly needs: readonly Need[]
+  readonly accounts: Iterable<AccountId>
+}
+
+/**
+ * The needs of waiting requests, how much there is of the accounts that they could use, and what the device would like to hold
+ * in advance. Nothing in advance of an account that is given back.
+ */
+export function topUpsOf(
+  ledger: Pick<LinkLedger, 'wants' | 'exhaustedAccounts'>,
+  { needs, accounts }: Carried,
+  givenBack: ReadonlySet<AccountId>,
+  isReleasing: boolean,
+): TopUps {
+  const wants = new Map([...accounts].map((account): [AccountId, Want] => [account, { account, wanted: 0n }]))
+  for (const want of isReleasing ? [] : ledger.wants()) if (!givenBack.has(want.account)) wants.set(want.account, want)
+  for (const account of ledger.exhaustedAccounts()) if (!wants.has(account)) wants.set(account, { account, wanted: 0n })
+  return { needs, wants: [...wants.values()].slice(0, SEGMENT_ACCOUNTS_MAX) }
+}
+
+/** How much the pools could still have given. */
+export function wordOf({ accounts }: Pick<Grant, 'accounts'>): CloudWord {
+  return new Map(
+    accounts.map(({ account, unlimited, available }): [AccountId, Micro] => [
+      account,
+      unlimited ? MICRO_MAX : available,
+    ]),
+  )
+}
