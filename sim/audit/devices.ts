@@ -1,6 +1,7 @@
 /** The disks of devices: what is spent on each is covered by its grants; and what their owners do with them. */
 import type Sqlite from 'better-sqlite3'
 import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
+import type { Damage } from '../plan.ts'
 import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
 import type { EntryAudit } from './entries.ts'
@@ -139,7 +140,7 @@ export class DeviceAudit {
   }
 
   /** A part of a disk could not be read any more; on it is what was salvaged. */
-  damaged(machine: Machine): void {
+  damaged(machine: Machine, damage: Damage): void {
     const { database } = machine.parts.disk
     for (const { deviceId, machine: name } of this.#facts.entries.values()) {
       if (name === machine.name) this.#facts.damaged.add(deviceId)
@@ -149,7 +150,15 @@ export class DeviceAudit {
         (body) => (JSON.parse(body) as EntryText).correlationId,
       ),
     )
-    this.#facts.lost(machine, ({ correlationId, volatile }) => !volatile && !kept.has(correlationId))
+    for (const entry of this.#facts.entries.values()) {
+      if (entry.machine !== machine.name || !entry.volatile) continue
+      this.#facts.look('I3')
+      if (kept.has(entry.correlationId)) entry.volatile = false
+      else if (damage === 'COUNTERS' && entry.acknowledged) {
+        throw new Violation('I3', `entry ${entry.n} of ${machine.name} was in the volatile log, and is not salvaged`)
+      }
+    }
+    this.#facts.lost(machine, ({ correlationId }) => !kept.has(correlationId))
     this.#facts.grants.set(machine.name, null)
     this.#facts.forgetful.add(machine.name)
   }

@@ -9,6 +9,7 @@ import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import type { JournalLimits } from '../../src/agent/adapters/sqlite/journal-calls.ts'
 import { openDatabase } from '../../src/agent/adapters/sqlite/open-database.ts'
+import type { LeftLog } from '../../src/agent/app/volatile-log.ts'
 import { openOrRescue } from '../../src/agent/adapters/sqlite/rescue.ts'
 import type { Damage } from '../plan.ts'
 
@@ -59,15 +60,17 @@ export class Disk {
   /**
    * Some of it cannot be read any more, and the product puts in its place what it can salvage.
    *
+   * @param left the volatile log that the process before it left on this boot
    * @returns false where there is nothing that could be damaged in this way
    */
-  damage(damage: Damage, limits: JournalLimits): boolean {
+  damage(damage: Damage, limits: JournalLimits, left: LeftLog | undefined): boolean {
     const folder = mkdtempSync(join(tmpdir(), 'tallygate-sim-'))
     try {
       const path = join(folder, 'journal.db')
       writeFileSync(path, this.image())
       if (!spoil(path, damage)) return false
-      openOrRescue(path, limits, [], () => 0).close()
+      const log = left === undefined ? null : { log: left, bootId: left.bootId }
+      openOrRescue(path, limits, [], () => 0, log).close()
       const salvaged = new Database(path)
       salvaged.pragma('journal_mode = DELETE')
       this.put(salvaged.serialize())

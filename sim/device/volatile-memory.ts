@@ -20,6 +20,18 @@ export class VolatileMemory {
     return this.#left?.parts.some(({ entries }) => entries.some(({ postings }) => postings.length > 0)) ?? false
   }
 
+  /** What a process that starts now finds. */
+  left(): LeftLog | undefined {
+    if (this.#left === null) return undefined
+    const { parts, incarnation, bootId } = this.#left
+    return {
+      bootId,
+      incarnation,
+      anchors: parts.flatMap(({ anchors }) => anchors),
+      entries: parts.flatMap(({ entries }) => entries),
+    }
+  }
+
   /** The power is off. */
   clear(): void {
     this.#left = null
@@ -44,16 +56,7 @@ export class VolatileMemory {
       return part
     }
     return {
-      left: () => {
-        if (this.#left === null) return undefined
-        const { parts, incarnation, bootId: boot } = this.#left
-        return {
-          bootId: boot,
-          incarnation,
-          anchors: parts.flatMap(({ anchors }) => anchors),
-          entries: parts.flatMap(({ entries }) => entries),
-        }
-      },
+      left: () => this.left(),
       begin: (incarnation, anchor) => {
         if (alive()) this.#left = { bootId, incarnation, parts: [{ anchors: [anchor], entries: [] }] }
       },

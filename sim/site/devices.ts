@@ -263,9 +263,9 @@ export class Devices {
     const machine = this.first(device)
     const { disk, settings } = machine.parts
     machine.kill(5_000)
-    if (!disk.damage(damage, journalLimits(settings))) return
+    if (!disk.damage(damage, journalLimits(settings), machine.parts.defects.left(machine.memory.left()))) return
     this.#stage.fault(`ledger damaged: ${damage.toLowerCase()}`)
-    this.#stage.auditor.devices.damaged(machine)
+    this.#stage.judge(() => this.#stage.auditor.devices.damaged(machine, damage))
   }
 
   #clone(device: number): void {
