@@ -21,6 +21,8 @@ export interface DeviceDefects {
   onPowerCut(disk: Disk): void
   /** The volatile log that a start finds. */
   left(left: LeftLog | undefined): LeftLog | undefined
+  /** The volatile log that a damaged ledger is salvaged with. */
+  salvages(left: LeftLog | undefined): LeftLog | undefined
   /** How much of the time that a board slept its boot-time clock does not see, ms. */
   unseen(sleptFor: number): number
 }
@@ -32,5 +34,6 @@ export const SOUND_DEVICE: DeviceDefects = {
   onProcessEnd: () => undefined,
   onPowerCut: () => undefined,
   left: (left) => left,
+  salvages: (left) => left,
   unseen: () => 0,
 }

@@ -5,9 +5,10 @@
 import type { PlanOptions } from '../draw/plan.ts'
 import type { Defect } from './defects.ts'
 import { DEVICE_DEFECTS } from './of-device.ts'
+import { TOKEN_DEFECTS } from './of-tokens.ts'
 import { TWIN_DEFECTS } from './of-twin.ts'
 
-export const DEFECTS: readonly Defect[] = [...DEVICE_DEFECTS, ...TWIN_DEFECTS]
+export const DEFECTS: readonly Defect[] = [...DEVICE_DEFECTS, ...TWIN_DEFECTS, ...TOKEN_DEFECTS]
 
 /** @throws Error for a name that there is not; null gives null */
 export function defectNamed(name: string | null): Defect | null {

@@ -32,7 +32,7 @@ function beforeSeal({ database }: Disk): BeforeSeal {
 }
 
 /** A journal as an object of functions, some of which a defect replaces. */
-function whole(journal: Journal): Journal {
+export function whole(journal: Journal): Journal {
   return {
     read: () => journal.read(),
     append: (...args) => journal.append(...args),

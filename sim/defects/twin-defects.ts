@@ -14,6 +14,8 @@ export interface TwinDefects {
     twin: { readonly store: Store; readonly now: () => number },
     every: (ms: number, work: () => Promise<boolean>) => void,
   ): void
+  /** Whether the twin relies on its clock. */
+  trustsClock(trusted: boolean): boolean
   onCommit(database: Database): void
   /** The process is gone; the database that the next one finds. */
   onTwinEnd(database: Database): Database
@@ -25,6 +27,7 @@ export const SOUND_TWIN: TwinDefects = {
   attach: (work) => work,
   sync: (work) => work,
   begin: () => undefined,
+  trustsClock: (trusted) => trusted,
   onCommit: () => undefined,
   onTwinEnd: (database) => database,
 }

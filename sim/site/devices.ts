@@ -263,7 +263,7 @@ export class Devices {
     const machine = this.first(device)
     const { disk, settings } = machine.parts
     machine.kill(5_000)
-    if (!disk.damage(damage, journalLimits(settings), machine.parts.defects.left(machine.memory.left()))) return
+    if (!disk.damage(damage, journalLimits(settings), machine.parts.defects.salvages(machine.memory.left()))) return
     this.#stage.fault(`ledger damaged: ${damage.toLowerCase()}`)
     this.#stage.judge(() => this.#stage.auditor.devices.damaged(machine, damage))
   }
