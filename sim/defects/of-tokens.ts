@@ -12,15 +12,15 @@ interface LineItemText {
   readonly overdraft: string
 }
 
-/** The bill without what devices report of incarnations that are over, as far as `drops` says. */
-function billingLess(tx: Transaction, drops: (record: UsageRecord) => boolean): Transaction {
+/** The bill without what devices report of incarnations that are over. */
+function billingLess(tx: Transaction): Transaction {
   const append = async (records: readonly UsageRecord[]): Promise<void> => {
     const kept: UsageRecord[] = []
     for (const record of records) {
       const { source } = record
       const device = source.kind === 'device' ? await tx.edge.devices.get(source.deviceId) : undefined
       const isLate = source.kind === 'device' && device !== undefined && source.incarnation < device.incarnation
-      if (!isLate || !drops(record)) kept.push(record)
+      if (!isLate) kept.push(record)
     }
     await tx.usage.append(kept)
   }
@@ -53,13 +53,7 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
     name: 'late-delivery-not-billed',
     is: 'what an incarnation that is over delivers late is acknowledged and not billed',
     always: ['wipe', 'weather'],
-    twin: () => ({ transaction: (tx) => billingLess(tx, () => true) }),
-  },
-  {
-    name: 'late-refund-unpaid',
-    is: 'refunds of an incarnation that is over are acknowledged and not paid',
-    always: ['device-session', 'bound-session', 'weather', 'refused-segments'],
-    twin: () => ({ transaction: (tx) => billingLess(tx, ({ tokens }) => tokens < 0n) }),
+    twin: () => ({ transaction: (tx) => billingLess(tx) }),
   },
   {
     name: 'period-number-again',

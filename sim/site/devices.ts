@@ -47,6 +47,7 @@ export class Devices {
   readonly machines: Machine[] = []
   /** Machines by the device of the plan: the first, and its copies. */
   readonly hands: Machine[][] = []
+  readonly #damagedWhenAhead = new Set<number>()
   readonly #snapshots = new Map<number, Buffer>()
   decisions = 0
   syncs = 0
@@ -210,14 +211,17 @@ export class Devices {
         if (answer.ok && call.call === 'acknowledge') this.syncs += 1
         this.#stage.judge(() => this.#stage.auditor.devices.taken(taker, call, answer, this.#stage.twin.database))
       },
-      onLogged: (logger, entries) =>
+      onLogged: (logger, entries) => {
         this.#stage.judge(() =>
           this.#stage.auditor.entries.logged(
             logger,
             entries.map(({ body }) => body),
             this.#stage.twin.database,
           ),
-        ),
+        )
+        if (!logger.memory.isAhead || logger !== this.first(device) || !this.#damagedWhenAhead.delete(device)) return
+        this.#stage.time.at(this.#stage.time.now + 1, () => this.#damage(device, 'COUNTERS'))
+      },
       onRetracted: (logger, from) => this.#stage.judge(() => this.#stage.auditor.entries.retracted(logger, from)),
       onPowerCut: (cut) => this.#stage.auditor.entries.powerCut(cut),
       onViolation: (violation) => this.#stage.violate(violation),
@@ -259,9 +263,14 @@ export class Devices {
     return true
   }
 
+  /** Of a device that answers ahead of its disk, the counters go when something was answered that is on no disk. */
   #damage(device: number, damage: Damage): void {
     const machine = this.first(device)
     const { disk, settings } = machine.parts
+    if (damage === 'COUNTERS' && settings.durability === 'reserved' && !machine.memory.isAhead) {
+      this.#damagedWhenAhead.add(device)
+      return
+    }
     machine.kill(5_000)
     if (!disk.damage(damage, journalLimits(settings), machine.parts.defects.salvages(machine.memory.left()))) return
     this.#stage.fault(`ledger damaged: ${damage.toLowerCase()}`)

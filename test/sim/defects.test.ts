@@ -23,6 +23,12 @@ const KNOWN: Readonly<Record<string, number>> = {
   'release-at-expiry': 4,
   'claw-back': 6,
   'grants-at-attach': 7,
+  'late-delivery-not-billed': 2,
+  'period-number-again': 2,
+  'returns-nothing': 6,
+  'asks-for-nothing': 15,
+  'recalls-nothing': 23,
+  'salvage-without-log': 49,
 }
 
 const found: string[] = []
