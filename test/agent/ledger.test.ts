@@ -538,6 +538,47 @@ describe('whatever happens to the ledger', () => {
   })
 })
 
+describe('what is above twice the target balance', () => {
+  const learn = (test: TestLedger): void => {
+    const sinceBoot = test.time.sinceBoot()
+    test.clock.learn({ time: test.time.truth(), sentAt: sinceBoot, receivedAt: sinceBoot })
+  }
+
+  it('is given up down to the target, but for what waiting requests need', async () => {
+    const test = new TestLedger()
+    test.board.put(await policyInForce(1))
+    learn(test)
+    test.grant({ [A]: 900n })
+    expect(test.ledger.giveUpSpare(new Map(), new Map([[A, 700n]]))).toEqual([])
+    expect(test.ledger.giveUpSpare(new Map(), new Map([[A, 500n]]))).toEqual([{ account: A, amount: 300n }])
+    expect(test.left(A)).toBe(600n)
+    expect(test.ledger.giveUpSpare(new Map(), new Map())).toEqual([{ account: A, amount: 500n }])
+    test.grant({ [A]: 900n }, 2)
+    expect(test.left(A)).toBe(100n)
+    test.grant({ [A]: 1_000n }, 3)
+    expect(test.ledger.giveUpSpare(new Map(), new Map())).toEqual([])
+  })
+
+  it('is kept while nothing bounds the clock, because it is not known which accounts can be charged', async () => {
+    const test = new TestLedger()
+    test.board.put(await policyInForce(1))
+    test.grant({ [A]: 900n })
+    expect(test.clock.reading().latest).toBeNull()
+    expect(test.ledger.giveUpSpare(new Map(), new Map())).toEqual([])
+    learn(test)
+    expect(test.ledger.giveUpSpare(new Map(), new Map())).toEqual([{ account: A, amount: 800n }])
+  })
+
+  it('is all of an account that can be charged no more', async () => {
+    const test = new TestLedger()
+    test.board.put(await policyInForce(1))
+    learn(test)
+    const past = lineAccount(INSTANCE, 'line-1', 7)
+    test.grant({ [past]: 3n })
+    expect(test.ledger.giveUpSpare(new Map(), new Map())).toEqual([{ account: past, amount: 3n }])
+  })
+})
+
 describe('all room', () => {
   it('is given up in as many parts as segments take of it', () => {
     const device = new TestLedger()

@@ -393,6 +393,21 @@ describe('a device that spends ahead of its disk', () => {
     }
   })
 
+  it('gives up what others recall, also what was reserved, and a power cut burns none of it', async () => {
+    const device = await prepared({ [A]: 10_000n, [B]: 10_000n })
+    await warm(device)
+    await device.charge({ [A]: 5n })
+    const returns = device.ledger.giveUpSpare(new Map([[A, 0n]]), new Map())
+    expect(returns.map(({ account }) => account)).toEqual([A])
+    await device.journal.seal({ ...SEAL, returns })
+    await device.ledger.flushed()
+    const after = await Process.on(device.copy(), rebooted(device.time))
+    const { accounts } = await after.journal.read()
+    expect(accounts.get(A)).toMatchObject({ used: device.told.answered.get(A), granted: 10_000n })
+    expect(accounts.get(A)!.used + accounts.get(A)!.returned).toBe(10_000n)
+    await after.journal.close()
+  })
+
   it('does not spend by an old block what was given up while its block was on the way, and granted anew', async () => {
     const device = await prepared({ [A]: 10_000n, [B]: 10_000n })
     await warm(device)

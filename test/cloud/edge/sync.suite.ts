@@ -1,5 +1,6 @@
 // What the twin does with segments, for every store.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { changeConfiguration } from '../../../src/cloud/app/change-configuration.ts'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/account.ts'
 import type { Action } from '../../../src/core/policy.ts'
 import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
@@ -204,6 +205,26 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         await twin.setLineItem('ACT-1', { quantity: 1_000n, end: START + 1_000 })
         const device = await TestDevice.join(twin)
         expect(await device.sync()).toMatchObject({ grant: { lifetimeMs: 1_000, expiresAt: START + 1_000 } })
+      })
+
+      it('goes on for 12 hours after the end where the tenant tolerates time zones, and no longer', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 1_000n, end: START + 1_000 })
+        await changeConfiguration(twin.store, [{ name: 'timezone.tolerant', value: 'true' }], 'admin', START)
+        const device = await TestDevice.join(twin)
+        twin.time = START + 1_000 + DAY / 2
+        await device.sync([want(LINE, 10n)])
+        expect(device.room(LINE)).toBe(10n)
+        twin.time += 1
+        await device.sync([want(LINE, 20n)])
+        expect(device.room(LINE)).toBe(10n)
+      })
+
+      it('is not for a line item that has ended', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 1_000n, end: START + 1_000 })
+        const device = await TestDevice.join(twin)
+        twin.time = START + 1_001
+        await device.sync([want(LINE, 10n)])
+        expect(device.room(LINE)).toBe(0n)
       })
 
       it('lasts as long as the operator says', async () => {
