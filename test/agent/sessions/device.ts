@@ -146,14 +146,14 @@ export class SessionDevice {
   }
 
   /** More tokens, cumulatively, durable before they can be spent. */
-  async grant(granted: bigint, account: AccountId = LINE): Promise<void> {
+  async grant(granted: bigint, account: AccountId = LINE, exhausted = false): Promise<void> {
     const more = (this.ledger.grant() === null ? 0n : (this.disk.accounts.get(account)?.granted ?? 0n)) + granted
     const grant = {
       term: (this.#term += 1),
       lifetimeMs: 365 * 24 * HOUR,
       expiresAt: this.time.truth() + 365 * 24 * HOUR,
       agedMs: 0,
-      accounts: [grantedAccount(account, more)],
+      accounts: [{ ...grantedAccount(account, more), exhausted }],
     }
     const held = this.disk.accounts.get(account)
     const nothing = { used: 0n, refunded: 0n, returned: 0n, exhausted: false, unlimited: false }

@@ -112,6 +112,17 @@ describe('a session on the device', () => {
     expect(device.billed()).toBe(16)
   })
 
+  it('goes on although the cloud has said that the pool is used up, when it has tokens again by now', async () => {
+    const device = await SessionDevice.make(1)
+    await device.grant(9_000_000n, undefined, true)
+    const id = await device.open()
+    await device.request(id, 8)
+    device.cloud = () => device.grant(100_000_000n)
+    await device.pass(61 * MINUTE)
+    expect(device.session(id).state).toBe('ACTIVE')
+    expect(device.billed()).toBe(16)
+  })
+
   it('that sends no heartbeat after an automatic charge ends within half an interval, with all of that charge back', async () => {
     const device = await SessionDevice.make()
     const id = await device.open()
