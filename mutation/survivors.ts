@@ -116,6 +116,8 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['whole >= -max', 'Below it the power or the rounding is refused for its size.'],
   ],
   'src/core/formula.ts': [
+    ["''", 'No sign, number or name has this text.'],
+    ["'END'", 'What follows looks at the text of the token, which tells its kind.'],
     ['error instanceof Refusal', 'The parser throws nothing else.'],
     [/token\.kind (===|!==) '/, 'What follows looks at the text of the token, which tells its kind.'],
   ],

@@ -3,6 +3,7 @@ import { describe, expect, test } from 'vitest'
 import { decimal } from '../../src/core/amount.ts'
 import { compilePolicy, danglingConditions, isIn, periodAt } from '../../src/core/compile.ts'
 import { type ClockReading, OBSTACLES_MAX, exactly } from '../../src/core/decision.ts'
+import { formulaRate } from '../../src/core/formula-rate.ts'
 import type { Action, LineItem, Policy } from '../../src/core/policy.ts'
 
 const item: LineItem = {
@@ -134,7 +135,8 @@ test('of two rates for one item in a table the first counts', () => {
 test('a formula that cannot be read has no rate', () => {
   const items = [{ name: 'print', version: '', formula: '1 +' }]
   const policy = policyOf([{}], { rateTables: [{ series: '', version: '1', effectiveFrom: 0, items }] })
-  expect(view(policy, exactly(500)).candidates[0]?.rate).toMatchObject({ kind: 'FORMULA' })
+  const rate = view(policy, exactly(500)).candidates[0]?.rate
+  expect(rate?.kind === 'FORMULA' && formulaRate(rate.expression)).toBe('FORMULA_DIVIDES_BY_ZERO')
 })
 
 test('a clock that goes back and forth over many changes always gets the rules of its instant', () => {

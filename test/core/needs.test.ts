@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { actionAccount, limitAccount, lineAccount } from '../../src/core/account.ts'
 import { decimal } from '../../src/core/amount.ts'
 import type { Decision, ItemOutcome, Part } from '../../src/core/decision.ts'
-import { needsOf, payingAccounts } from '../../src/core/needs.ts'
+import { isShort, needsOf, payingAccounts } from '../../src/core/needs.ts'
 
 const [pool, other] = [lineAccount('i', 'L', 0), lineAccount('i', 'M', 0)]
 const [allocation, foreign] = [actionAccount('i', 'L', 'a'), actionAccount('i', 'L', 'b')]
@@ -50,4 +50,14 @@ it('a part is paid by its line item, the action that allowed it and the limit of
   expect(accountsOf(part('L', 1n, 'b'))).toEqual([pool, foreign, limit])
   expect(accountsOf(part('L', 1n))).toEqual([pool, limit])
   expect(accountsOf(part('N', 1n))).toEqual([])
+})
+
+it.each<[string, readonly ItemOutcome[], boolean]>([
+  ['an item that lacked tokens', [granted(), { outcome: 'REFUSED', reason: 'GRANT_EXHAUSTED', obstacles: [] }], true],
+  ['an item that the rules deny', [{ outcome: 'REFUSED', reason: 'DENIED_BY_RULE', obstacles: [] }], false],
+  ['granted items', [granted(), granted()], false],
+  ['items that others made fail', [{ outcome: 'NOT_CHARGED' }], false],
+  ['no items', [], false],
+])('a decision with %s is short of tokens: %s', (_name, items, isIt) => {
+  expect(isShort(decided(...items))).toBe(isIt)
 })
