@@ -5,6 +5,7 @@ import type { Hold } from '../../../src/agent/app/callers/callers.ts'
 import { SESSION_REST_MS } from '../../../src/core/session.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { requestOf, sessionAccessRequestBody } from '../../../src/protocol/service/access-request.ts'
+import { policyInForce } from '../harness.ts'
 import { INSTANCE } from '../link/fake-cloud.ts'
 import { HOUR, MINUTE, SessionDevice } from './device.ts'
 
@@ -200,4 +201,142 @@ it('sessions that are stopped do nothing more by themselves', async () => {
   await device.settle()
   expect([device.billed(), device.session(id).state]).toEqual([3, 'ACTIVE'])
   await device.sessions.settled()
+})
+
+/** A request for several items, with what the application wants to be told again. */
+function requestItems(
+  device: SessionDevice,
+  sessionId: string,
+  requestedItems: readonly { readonly item: string; readonly count: number; readonly metaData?: object }[],
+  n: number | null = null,
+) {
+  const body = sessionAccessRequestBody['v1.1'].parse({
+    requester: { type: 'user', value: 'ada', dictionary: { site: 'x' } },
+    rollbackOnDeny: true,
+    requestedItems,
+  })
+  return device.sessions.request({
+    apiVersion: 'v1.1',
+    sessionId,
+    request: requestOf(body),
+    metaData: body.requestedItems.map(({ metaData }) => metaData),
+    rollbackOnDeny: true,
+    belongs: () => undefined,
+    repeat: n === null ? null : { session: 'app', n, requestHash: `hash ${n}` },
+  })
+}
+
+describe('a request for several items', () => {
+  it('is granted as a whole or not at all', async () => {
+    const device = await SessionDevice.make(10)
+    const id = await device.open()
+    const both = (first: number, second: number) =>
+      requestItems(device, id, [
+        { item: 'print', count: first },
+        { item: 'print', count: second },
+      ])
+    expect(await both(6, 5)).toMatchObject({ status: 403 })
+    expect(await both(11, 1)).toMatchObject({ status: 403 })
+    expect(
+      await requestItems(device, id, [
+        { item: 'print', count: 1 },
+        { item: 'scan', count: 1 },
+      ]),
+    ).toMatchObject({
+      status: 403,
+    })
+    expect([device.billed(), device.session(id).state]).toEqual([0, 'IDLE'])
+    expect(await both(6, 4)).toMatchObject({ status: 200 })
+    expect(device.billed()).toBe(10)
+  })
+
+  it('is renewed as a whole or not at all', async () => {
+    const device = await SessionDevice.make(19)
+    const id = await device.open()
+    await requestItems(device, id, [
+      { item: 'print', count: 6 },
+      { item: 'print', count: 4 },
+    ])
+    await device.pass(61 * MINUTE)
+    expect([device.billed(), device.session(id).state]).toEqual([10, 'TERMINATED'])
+    expect(
+      device
+        .entries()
+        .at(-1)
+        ?.items.map(({ outcome }) => outcome),
+    ).toEqual(['NOT_CHARGED', 'INSUFFICIENT_TOKENS'])
+  })
+
+  it('carries what the application said of each item on to its automatic charges and refunds', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    await requestItems(device, id, [
+      { item: 'print', count: 2, metaData: { job: 7 } },
+      { item: 'print', count: 1 },
+    ])
+    await device.pass(61 * MINUTE)
+    await device.close(id)
+    const told = device.entries().flatMap(({ session, items }) => {
+      return items.length === 0 ? [] : [[session?.event, ...items.map(({ metaData }) => metaData)]]
+    })
+    expect(told).toEqual([
+      ['GRANTED', { job: 7 }, undefined],
+      ['RENEWED', { job: 7 }, undefined],
+      ['CLOSED', { job: 7 }, undefined],
+    ])
+  })
+
+  it('is shown to the cloud with its requester, its interval and the line items that paid', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    const snapshot = () => JSON.parse(device.disk.sessions.get(id)?.snapshot ?? '') as Record<string, unknown>
+    expect(snapshot()).toMatchObject({ requester: null, charge: null })
+    await requestItems(device, id, [{ item: 'print', count: 2 }])
+    const { from, until } = device.session(id).charge!
+    expect(snapshot()).toMatchObject({
+      requester: { type: 'user', value: 'ada' },
+      charge: { from, until, items: [{ item: 'print', version: '', count: '2', lineItemIds: ['line-1'] }] },
+    })
+  })
+})
+
+it('a request that could not be recorded may be sent again under its number', async () => {
+  const device = await SessionDevice.make()
+  const id = await device.open()
+  device.journal.refusals = 1
+  const ask = () => requestItems(device, id, [{ item: 'print', count: 2 }], 1)
+  await expect(ask()).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+  expect(await ask()).toMatchObject({ status: 200 })
+  expect(await ask()).toMatchObject({ status: 200 })
+  expect(device.billed()).toBe(2)
+})
+
+it('a session whose rules may not be used any more ends at its next charge', async () => {
+  const device = await SessionDevice.make()
+  device.board.put(await policyInForce(2, { usableForMs: 30 * MINUTE }))
+  const id = await device.open()
+  await device.request(id, 3)
+  await device.pass(61 * MINUTE)
+  expect([device.billed(), device.session(id).state, device.log().at(-1)]).toEqual([
+    3,
+    'TERMINATED',
+    'session NOT_RENEWED',
+  ])
+  await expect(device.open()).rejects.toMatchObject({ code: 'POLICY_STALE' })
+})
+
+it('what was paid in an incarnation that is over is not spent again in the next one', async () => {
+  const device = await SessionDevice.make()
+  const id = await device.open()
+  await device.request(id, 6)
+  device.journal.refusals = 1
+  await device.ledger.freeze()
+  await device.settle()
+  expect(device.warned).toMatchObject([{ sessionId: id, code: 'NOT_RECORDED' }])
+  Object.assign(device.disk, { incarnation: 2, accounts: new Map(), grant: null, entries: [] })
+  device.ledger.begin(2)
+  await device.grant(10_000_000n)
+  expect(await device.request(id, 11)).toBe(403)
+  expect(await device.request(id, 10)).toBe(200)
+  expect([device.billed(1), device.billed(2)]).toEqual([6, 10])
 })
