@@ -61,6 +61,7 @@ export async function prepareAgentState(directory: string): Promise<void> {
     needs: [],
     policies: [{ instanceId: policy.instanceId, revision: policy.revision }],
     returns: [],
+    grant: null,
     final: false,
   })
   const accounts = ACCOUNTS.map((account) => ({ account, granted: FUNDS, exhausted: false, unlimited: false }))

@@ -58,18 +58,18 @@ export class DeviceAudit {
     const { database } = machine.parts.disk
     const rows = query(
       database,
-      `SELECT id, metered, granted, used - refunded + returned AS spent, max(used, reserved) - used AS ahead FROM account
+      `SELECT id, unlimited, granted, used - refunded + returned AS spent, max(used, reserved) - used AS ahead FROM account
            WHERE max(used, reserved) - refunded + returned > granted`,
-    ).all() as { id: string; metered: bigint; granted: bigint; spent: bigint; ahead: bigint }[]
+    ).all() as { id: string; unlimited: bigint; granted: bigint; spent: bigint; ahead: bigint }[]
     const owner = ownerOf(database)
     const overBefore = this.#over.get(machine.name)
     const over = new Map<string, bigint>()
     const overOfLine = new Books()
-    for (const { id, metered, granted, spent, ahead } of rows) {
+    for (const { id, unlimited: isUnlimited, granted, spent, ahead } of rows) {
       const cap = this.#facts.arrearsCap(lineOf(id))
       const name = `${owner.deviceId} ${owner.incarnation} ${id}`
       const unlimited = this.#facts.spentUnlimited.get(name)
-      if (metered === 1n || unlimited > 0n) {
+      if (isUnlimited === 1n || unlimited > 0n) {
         if (spent <= granted + unlimited + cap) continue
         throw new Violation(
           'I5',
@@ -176,13 +176,9 @@ export class DeviceAudit {
     // One that is not served any more cannot ask.
     if (deviceId === null || this.#facts.revoked.has(deviceId) || this.#facts.terminated.has(deviceId)) return
     const here = new Map(
-      (
-        query(journal, 'SELECT id, granted, metered FROM account').all() as {
-          id: string
-          granted: bigint
-          metered: bigint
-        }[]
-      ).map((row) => [row.id, row]),
+      (query(journal, 'SELECT id, granted FROM account').all() as { id: string; granted: bigint }[]).map(
+        ({ id, granted }) => [id, granted],
+      ),
     )
     const there = query(
       database,
@@ -190,12 +186,11 @@ export class DeviceAudit {
     ).all(deviceId, incarnation) as { account: string; granted: bigint }[]
     for (const { account, granted } of there) {
       this.#facts.look('LIVENESS')
-      const row = here.get(account)
-      if (row?.metered === 1n || this.#facts.everUnlimited.has(account)) continue
-      if ((row?.granted ?? 0n) !== granted) {
+      const known = here.get(account) ?? 0n
+      if (known !== granted) {
         throw new Violation(
           'LIVENESS',
-          `${granted} of ${account} were granted to ${machine.name}, which knows of ${row?.granted ?? 0n}`,
+          `${granted} of ${account} were granted to ${machine.name}, which knows of ${known}`,
         )
       }
     }

@@ -43,6 +43,7 @@ export function whole(journal: Journal): Journal {
     sealedEarlier: (...args) => journal.sealedEarlier(...args),
     fence: () => journal.fence(),
     attach: (...args) => journal.attach(...args),
+    limit: (...args) => journal.limit(...args),
     saveIdentity: (...args) => journal.saveIdentity(...args),
     savePolicy: (...args) => journal.savePolicy(...args),
     saveClock: (...args) => journal.saveClock(...args),

@@ -72,6 +72,7 @@ export class SharedCloud {
       rules: this.#rules,
       grantable: grantableAt(this.#rules, now),
       topUps: { wants, needs },
+      named: [],
       pools: new Map([[ACCOUNT, this.pool]]),
       held: () => this.recordOf(deviceId),
       inUse: new Set(used > before.used ? [ACCOUNT] : []),

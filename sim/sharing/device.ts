@@ -70,7 +70,7 @@ export class SharingDevice {
     }
     this.#ledger = new Ledger(
       {
-        journal: { append: async () => undefined, saveClock: async () => undefined },
+        journal: { append: async () => undefined, saveClock: async () => undefined, limit: async () => undefined },
         clock,
         policies: board,
         startingGrant: BigInt(starting) * TOKEN,

@@ -131,13 +131,18 @@ export function withoutKnown(segment: ReceivedSegment, known: number): ReceivedS
 
 /** What the cloud knows of one account on one incarnation. */
 export interface DeviceAccount extends Counters {
-  /** Metered, not counted down: was granted so at least once, so that use may be ahead of `granted`. */
+  /** Granted without limit when it was last granted. */
   readonly unlimited: boolean
+  /**
+   * Use may be ahead of `granted`: the account is unlimited, or has been, and the device may still report what it used before
+   * it heard of the limit.
+   */
+  readonly metered: boolean
   /** How much was spent above the grants by the offline policy of the line item, of all segments together. */
   readonly arrears: Micro
 }
 
-export const NO_DEVICE_ACCOUNT: DeviceAccount = { ...NO_COUNTERS, unlimited: false, arrears: 0n }
+export const NO_DEVICE_ACCOUNT: DeviceAccount = { ...NO_COUNTERS, unlimited: false, metered: false, arrears: 0n }
 
 /** One ledger entry, as far as the arithmetic needs it. */
 export interface ReceivedEntry {
@@ -178,6 +183,8 @@ export interface MergeTerms {
   readonly returns: boolean
   /** The last segment: everything not spent comes back, `R = G - U + F`. */
   readonly closes: boolean
+  /** Nothing that is still to come was decided before the device took its last grant: what that limits is no longer metered. */
+  readonly grantTaken: boolean
   /** The cloud has forgotten grants (it was restored): `granted` follows what was spent instead of contradicting it. */
   readonly grantsForgotten: boolean
   /**
@@ -264,10 +271,11 @@ export function mergeSegment(
   }
 
   const changes: AccountChange[] = []
-  for (const account of terms.closes ? new Set([...accounts.keys(), ...after.keys()]) : after.keys()) {
+  for (const account of new Set([...accounts.keys(), ...after.keys()])) {
     const before = accounts.get(account) ?? NO_DEVICE_ACCOUNT
     const reported = after.get(account) ?? before
-    const closed = terms.closes ? close(reported) : reported
+    const counted = terms.grantTaken ? { ...reported, metered: reported.unlimited } : reported
+    const closed = terms.closes ? close(counted) : counted
     if (!same(before, closed)) changes.push({ account, before, after: closed })
   }
   return {
@@ -375,9 +383,9 @@ class Arrears {
 
 /** What is only metered was granted as far as it was spent. */
 function followMeter(account: DeviceAccount): DeviceAccount {
-  const { granted, used, refunded, returned, unlimited } = account
+  const { granted, used, refunded, returned, metered } = account
   const spent = used - refunded + returned
-  return unlimited && spent > granted ? { ...account, granted: spent } : account
+  return metered && spent > granted ? { ...account, granted: spent } : account
 }
 
 function close(account: DeviceAccount): DeviceAccount {
@@ -391,6 +399,7 @@ function same(a: DeviceAccount, b: DeviceAccount): boolean {
     a.refunded === b.refunded &&
     a.returned === b.returned &&
     a.unlimited === b.unlimited &&
+    a.metered === b.metered &&
     a.arrears === b.arrears
   )
 }

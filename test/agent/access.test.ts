@@ -41,7 +41,11 @@ class Device {
     const snapshot = snapshotWith({ incarnation })
     this.ledger = new Ledger(
       {
-        journal: { append: async (entries) => this.#append(entries), saveClock: async () => undefined },
+        journal: {
+          append: async (entries) => this.#append(entries),
+          saveClock: async () => undefined,
+          limit: async () => undefined,
+        },
         clock: this.clock,
         policies: this.board,
         startingGrant: 0n,

@@ -182,21 +182,17 @@ describe('what is given up', () => {
 })
 
 describe('what was used above the grant', () => {
-  it('is settled as far as the cloud has heard of it, and only then may no more be used so', () => {
+  it('is settled when the grants hold it, and only then may no more be used so', () => {
     const held = balances({ granted: 10n, used: 14n, allowance: 20n })
-    held.settle(A, 12n)
+    held.grant([{ account: A, granted: 12n, exhausted: false, unlimited: false }])
+    held.settle()
     expect(held.get(A)).toMatchObject({ granted: 12n, allowance: 20n })
     expect(held.arrearsOf(A)).toBe(2n)
     held.charge(posting(18n))
     expect(() => held.charge(posting(1n))).toThrow(/invariant/)
-    held.settle(A, 32n)
+    held.grant([{ account: A, granted: 32n, exhausted: false, unlimited: false }])
+    held.settle()
     expect(held.get(A)).toMatchObject({ granted: 32n, allowance: 0n })
     expect(() => held.charge(posting(1n))).toThrow(/invariant/)
-  })
-
-  it('lowers no grant when it is settled', () => {
-    const held = balances({ granted: 10n, used: 4n, allowance: 20n })
-    held.settle(A, 4n)
-    expect(held.get(A)).toMatchObject({ granted: 10n, allowance: 0n })
   })
 })

@@ -125,6 +125,7 @@ export const SEAL: SealOrder = {
   needs: [],
   policies: [],
   returns: [],
+  grant: null,
   final: false,
 }
 

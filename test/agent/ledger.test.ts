@@ -32,6 +32,16 @@ class HeldJournal {
   async saveClock(): Promise<void> {
     throw new Error('the ledger leaves that to others')
   }
+
+  /** Accounts that are counted down again. */
+  readonly limited: string[] = []
+
+  refusesLimits = false
+
+  async limit(accounts: readonly string[]): Promise<void> {
+    if (this.refusesLimits) throw notRecorded()
+    this.limited.push(...accounts)
+  }
 }
 
 class TestLedger {
@@ -65,13 +75,22 @@ class TestLedger {
   }
 
   grant(amounts: Record<string, bigint>, term = 1, more: Partial<GrantedAccount> = {}): void {
-    this.ledger.applyGrant({
+    this.ledger.applyGrant(this.#granted(amounts, term, more))
+  }
+
+  /** As far as a grant goes before it is stored. */
+  prepare(amounts: Record<string, bigint>, term: number, more: Partial<GrantedAccount> = {}) {
+    return this.ledger.prepareGrant(this.#granted(amounts, term, more))
+  }
+
+  #granted(amounts: Record<string, bigint>, term: number, more: Partial<GrantedAccount>) {
+    return {
       term,
       lifetimeMs: DAY,
       expiresAt: this.time.truth() + DAY,
       agedMs: 0,
       accounts: Object.entries(amounts).map(([account, granted]) => ({ ...grantedAccount(account, granted), ...more })),
-    })
+    }
   }
 
   left(account: string): bigint | 'UNLIMITED' {
@@ -96,6 +115,14 @@ class TestLedger {
     batch.end(error)
     await new Promise((resolve) => setImmediate(resolve))
   }
+}
+
+const state = (test: TestLedger) => new Map(test.ledger.accounts()).get(A)
+
+/** Rules by which the overdraft of the line item is unlimited. */
+async function unlimitedRules(revision: number) {
+  const { lineItems } = policyWith(revision)
+  return policyInForce(revision, { lineItems: lineItems.map((item) => ({ ...item, overdraft: 'UNLIMITED' as const })) })
 }
 
 const notRecorded = (): CodedError => new CodedError('NOT_RECORDED', 'the disk is full')
@@ -260,15 +287,77 @@ describe('the ledger', () => {
     expect(new Map(test.ledger.accounts()).get(A)).toMatchObject({ used: 10n ** 15n, unlimited: true })
   })
 
-  it('has no room left, but goes on, when an account that spent without limit gets one', () => {
+  it('has no room left of an account that gets a limit, until what it used is granted, and more than that', async () => {
     const test = new TestLedger()
-    test.grant({ [A]: 0n }, 1, { unlimited: true })
+    test.board.put(await unlimitedRules(1))
+    test.grant({ [A]: 100n }, 1, { unlimited: true })
     void test.charge({ account: A, amount: 500n })
+    const limiting = test.prepare({ [A]: 200n }, 2)
+    // In memory at once; the grant waits until the journal has all that was decided before.
+    expect(test.left(A)).toBe(0n)
+    test.tick()
+    expect(test.journal.limited).toEqual([])
+    await test.endBatch()
+    await limiting
+    expect(test.journal.limited).toEqual([A])
     test.grant({ [A]: 200n }, 2)
     expect(test.left(A)).toBe(0n)
-    expect(new Map(test.ledger.accounts()).get(A)).toMatchObject({ granted: 500n, used: 500n, unlimited: false })
+    expect(state(test)).toMatchObject({ granted: 200n, used: 500n, unlimited: false, allowance: 400n })
     test.grant({ [A]: 510n }, 3)
+    test.ledger.settleAboveGrant()
     expect(test.left(A)).toBe(10n)
+    expect(state(test)).toMatchObject({ granted: 510n, allowance: 0n })
+  })
+
+  it('is limited by newer rules whatever it was granted, and asks for what it needs from then on', async () => {
+    const test = new TestLedger()
+    test.board.put(await unlimitedRules(1))
+    test.grant({ [A]: 100n }, 1, { unlimited: true })
+    expect(test.ledger.wants()).toEqual([])
+    const rules = await policyInForce(2)
+    await test.ledger.prepareRules(rules.compiled.policy)
+    test.board.put(rules)
+    expect([test.left(A), test.journal.limited, test.needs]).toEqual([100n, [A], [0]])
+    void test.charge({ account: A, amount: 80n })
+    expect(test.ledger.wants()).toMatchObject([{ account: A }])
+    expect(() => test.charge({ account: A, amount: 21n })).toThrow('fits the room')
+  })
+
+  it('is not unlimited by a grant where the rules in force have a limit, and asks again when they have none', async () => {
+    const test = new TestLedger()
+    test.board.put(await policyInForce(1))
+    const { accounts } = await test.prepare({ [A]: 1_000n }, 1, { unlimited: true })
+    expect(accounts).toMatchObject([{ account: A, unlimited: false }])
+    test.grant({ [A]: 1_000n }, 1)
+    expect(test.ledger.wants()).toEqual([])
+    test.board.put(await unlimitedRules(2))
+    expect(test.ledger.wants()).toMatchObject([{ account: A }])
+  })
+
+  it('goes on limited when the disk is full on the way to the limit, and takes the limit up with the next grant', async () => {
+    const test = new TestLedger()
+    test.board.put(await unlimitedRules(1))
+    test.grant({ [A]: 100n }, 1, { unlimited: true })
+    test.journal.refusesLimits = true
+    await expect(test.prepare({ [A]: 100n }, 2)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    expect(state(test)).toMatchObject({ unlimited: false })
+    test.journal.refusesLimits = false
+    await test.prepare({ [A]: 100n }, 2)
+    expect(test.journal.limited).toEqual([A])
+  })
+
+  it('says from which entry on all was decided by the newest grant, also when entries before it are lost', async () => {
+    const test = new TestLedger()
+    expect(test.ledger.takenGrant()).toBeNull()
+    test.grant({ [A]: 100n }, 1)
+    expect(test.ledger.takenGrant()).toEqual({ term: 1, lastEntry: 0 })
+    void test.charge({ account: A, amount: 1n })
+    void test.charge({ account: A, amount: 1n })
+    test.tick()
+    test.grant({ [A]: 100n }, 2)
+    expect(test.ledger.takenGrant()).toEqual({ term: 2, lastEntry: 2 })
+    await test.endBatch(notRecorded())
+    expect(test.ledger.takenGrant()).toEqual({ term: 2, lastEntry: 0 })
   })
 })
 

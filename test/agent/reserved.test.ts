@@ -431,6 +431,68 @@ describe('a device that spends ahead of its disk', () => {
     expect(await after.used(A)).toBeGreaterThanOrEqual(device.told.answered.get(A)!)
   })
 
+  it('has nothing reserved of an account that gets a limit, and loses nothing that was answered before, at any step', async () => {
+    const device = await prepared({ [A]: 10n, [B]: 10n ** 9n })
+    const terms = { lifetimeMs: 86_400_000, expiresAt: Number.MAX_SAFE_INTEGER, agedMs: 0 }
+    const account = { account: A, granted: 10n, exhausted: false }
+    const unlimited = { ...terms, term: 2, accounts: [{ ...account, unlimited: true }] }
+    await device.journal.acknowledge((await device.journal.seal(SEAL)).seq, unlimited, null)
+    device.ledger.applyGrant(unlimited)
+    await warm(device)
+    const { seq } = await device.journal.seal(SEAL)
+    // Answered ahead of the disk, and waiting for a commit: both are above the grant.
+    await device.charge({ [A]: 1n })
+    expect(device.answers.at(-1)).toBe('reserved')
+    void device.charge({ [A]: 5_000n })
+
+    const moments: { directory: string; told: Told }[] = []
+    const look = (): void => void moments.push({ directory: device.copy(), told: device.copyOfTold() })
+    device.onStep = look
+    look()
+    const limited = await device.ledger.prepareGrant({
+      ...terms,
+      term: 3,
+      accounts: [{ ...account, unlimited: false }],
+    })
+    look()
+    expect((await device.journal.read()).openBlocks.has(A)).toBe(false)
+    expect(() => device.charge({ [A]: 1n })).toThrow('fits the room')
+    await device.journal.acknowledge(seq, limited, null)
+    device.ledger.applyGrant(limited)
+    look()
+    device.onStep = () => undefined
+    expect(moments.length).toBeGreaterThan(4)
+    for (const { directory, told } of moments) {
+      const again = await Process.on(directory, device.time)
+      expect(await again.used(A)).toBeGreaterThanOrEqual(told.answered.get(A)!)
+      await again.journal.close()
+    }
+    const after = await Process.on(moments.at(-1)!.directory, rebooted(device.time))
+    expect((await after.journal.read()).burned.has(A)).toBe(false)
+    expect(await after.used(A)).toBe(device.told.answered.get(A))
+  })
+
+  it('takes no limit while the disk does not take what was answered, and does as soon as it has', async () => {
+    const device = await prepared({ [A]: 10n, [B]: 10n ** 9n })
+    const terms = { lifetimeMs: 86_400_000, expiresAt: Number.MAX_SAFE_INTEGER, agedMs: 0 }
+    const account = { account: A, granted: 10n, exhausted: false }
+    const unlimited = { ...terms, term: 2, accounts: [{ ...account, unlimited: true }] }
+    await device.journal.acknowledge((await device.journal.seal(SEAL)).seq, unlimited, null)
+    device.ledger.applyGrant(unlimited)
+    await warm(device)
+    await device.charge({ [A]: 1n })
+    device.journalFails = 'ALL'
+    const limit = () => device.ledger.prepareGrant({ ...terms, term: 3, accounts: [{ ...account, unlimited: false }] })
+    await expect(limit()).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    expect((await device.journal.read()).accounts.get(A)?.unlimited).toBe(true)
+    device.journalFails = 'NO'
+    await limit()
+    expect((await device.journal.read()).accounts.get(A)).toMatchObject({
+      unlimited: false,
+      allowance: device.told.answered.get(A)! - 10n,
+    })
+  })
+
   it('answers after commits while its log takes nothing, and says so', async () => {
     const device = await prepared()
     await warm(device)

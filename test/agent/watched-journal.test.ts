@@ -11,10 +11,14 @@ it('a journal that takes no entries is a condition with its beginning, until it 
     if (failure !== null) throw failure
   }
   const log = (_fields: unknown, message: string): void => void said.push(message)
-  const journal = new WatchedJournal({ append: write, saveClock: write, appendReserved: async () => '' }, () => now, {
-    info: log,
-    warn: log,
-  })
+  const journal = new WatchedJournal(
+    { append: write, saveClock: write, appendReserved: async () => '', limit: write },
+    () => now,
+    {
+      info: log,
+      warn: log,
+    },
+  )
   const append = () => journal.append([entry(1, [])], STAMP)
 
   await append()

@@ -39,7 +39,7 @@ async function record(journal: Journal, n: number, amount: bigint): Promise<void
 }
 
 /** A segment, and the receipt and grant that the cloud signs for it. */
-async function exchange(journal: Journal, key: CloudKey, granted: bigint): Promise<void> {
+async function exchange(journal: Journal, key: CloudKey, granted: bigint, unlimited = false): Promise<void> {
   const sealed = await journal.seal(SEAL)
   const { entries } = payloadOf(sealed.document) as Segment
   const { incarnation, seq, hash } = sealed
@@ -48,7 +48,7 @@ async function exchange(journal: Journal, key: CloudKey, granted: bigint): Promi
     term: seq,
     lifetimeMs: 1_000,
     expiresAt: BEGIN + 1_000,
-    accounts: [{ account: LINE, granted: String(granted), exhausted: false, available: '0', unlimited: false }],
+    accounts: [{ account: LINE, granted: String(granted), exhausted: false, available: '0', unlimited }],
   }
   const answer: SyncAnswerWire = {
     outcome: 'MERGED',
@@ -66,7 +66,7 @@ async function exchange(journal: Journal, key: CloudKey, granted: bigint): Promi
     time: BEGIN,
   }
   const document = await signDocument('sync-answer', JSON.stringify(answer), key.signer)
-  const accounts = [{ account: LINE, granted, exhausted: false, available: '0', unlimited: false }]
+  const accounts = [{ account: LINE, granted, exhausted: false, available: '0', unlimited }]
   await journal.acknowledge(seq, { ...grant, agedMs: 0, accounts }, null, { document, retainUntil: BEGIN })
 }
 
@@ -126,6 +126,30 @@ test('a ledger that is whole is said to be, while the agent runs on, and is left
   expect(out).toBe('The ledger is whole: 6 entries (6 chained), 4 segments, 3 receipts, 1 account.\n')
   const env = { TALLYGATE_AGENT_STATE_DIRECTORY: join(path, '..') }
   expect((await tallygate(['verify'], { env })).out).toBe(out)
+})
+
+test('an account that was unlimited is whole before it gets a limit, with it, and when the cloud has granted what was used', async () => {
+  const directory = temporaryDirectory()
+  const key = await makeCloudKey()
+  const journal = await journalIn(directory)
+  await journal.saveIdentity({ ...IDENTITY, trustedKeys: [JSON.stringify(key.jwk)] })
+  await journal.attach(1)
+  await exchange(journal, key, 10n, true)
+  await record(journal, 1, 500n)
+  const path = join(directory, 'journal.db')
+  expect(await verify('--db', path)).toMatchObject({ code: 0, findings: [] })
+  await journal.limit([LINE])
+  expect(await verify('--db', path)).toMatchObject({ code: 0, findings: [] })
+  await exchange(journal, key, 500n)
+  expect(await verify('--db', path)).toMatchObject({ code: 0, findings: [] })
+  await journal.close()
+  const database = new Database(path)
+  database.pragma('ignore_check_constraints = ON')
+  database.exec('UPDATE account SET granted = 501')
+  expect(kinds(await verify('--db', path))).toEqual([`${LINE}: GRANT`])
+  database.exec('UPDATE account SET granted = 499')
+  expect(kinds(await verify('--db', path))).toEqual([`${LINE}: OVERSPENT`])
+  database.close()
 })
 
 describe('a ledger that was altered', () => {

@@ -157,10 +157,11 @@ const account = (granted: bigint, used = 0n, refunded = 0n, returned = 0n): Devi
   refunded,
   returned,
   unlimited: false,
+  metered: false,
   arrears: 0n,
 })
 
-const open: MergeTerms = { returns: true, closes: false, grantsForgotten: false }
+const open: MergeTerms = { returns: true, closes: false, grantTaken: false, grantsForgotten: false }
 const counters = (used: bigint, refunded = 0n, returned = 0n): ReceivedSegment['counters'] =>
   [LINE, ACTION].map((name) => ({ account: name, used, refunded, returned }))
 const known = (value: DeviceAccount): ReadonlyMap<string, DeviceAccount> =>
@@ -224,9 +225,33 @@ describe('merging a segment', () => {
   })
 
   it('lets the grant follow the use of a metered account', () => {
-    const metered = { ...account(10n, 10n), unlimited: true }
+    const metered = { ...account(10n, 10n), unlimited: true, metered: true }
     const merge = mergeSegment(active, known(metered), withEntry(onLine(50n), counters(60n)), instances, open)
-    expect(merge.merged && merge.changes[0]?.after).toEqual({ ...account(60n, 60n), unlimited: true })
+    expect(merge.merged && merge.changes[0]?.after).toEqual({ ...account(60n, 60n), unlimited: true, metered: true })
+  })
+
+  it('follows the use of an account with a limit until the device has told all that it decided before it knew of it', () => {
+    const limited = { ...account(10n, 10n), metered: true }
+    const more = withEntry(onLine(50n), counters(60n))
+    const merged = (grantTaken: boolean) => {
+      const merge = mergeSegment(active, known(limited), more, instances, { ...open, grantTaken })
+      return merge.merged && merge.changes.map(({ after }) => after)
+    }
+    const after = account(60n, 60n)
+    expect(merged(false)).toEqual([
+      { ...after, metered: true },
+      { ...after, metered: true },
+    ])
+    expect(merged(true)).toEqual([after, after])
+  })
+
+  it('ends the meter of an account with a limit that the segment says nothing of, and of no other', () => {
+    const accounts = new Map([
+      [LINE, { ...account(10n), metered: true }],
+      [ACTION, { ...account(10n), unlimited: true, metered: true }],
+    ])
+    const merge = mergeSegment(active, accounts, empty, instances, { ...open, grantTaken: true })
+    expect(merge.merged && merge.changes.map(({ account: id, after }) => [id, after])).toEqual([[LINE, account(10n)]])
   })
 
   it('believes the use of a device whose grants this side has forgotten', () => {
@@ -276,7 +301,7 @@ describe('merging a segment', () => {
     const merge = mergeSegment(active, known(account(100n, 10n)), above, instances, terms)
     const settled = { ...account(105n, 105n), arrears: 4n }
     expect(merge.merged && merge.changes.map(({ after }) => after)).toEqual([settled, settled])
-    const unlimited = { ...account(100n, 10n), unlimited: true }
+    const unlimited = { ...account(100n, 10n), unlimited: true, metered: true }
     const metered = mergeSegment(active, known(unlimited), above, instances, terms)
     expect(metered.merged && metered.changes.map(({ after }) => after.arrears)).toEqual([0n, 0n])
   })
@@ -467,7 +492,7 @@ describe('what a segment changes', () => {
     ]
     const entryHashes = entries.map(({ n }) => `e${n}`)
     const segment = { ...empty, counters: [counter], entries, entryHashes, entryHead: entryHashes.at(-1)! }
-    const merge = merged(new Map([[LINE, { ...before, unlimited: true }]]), segment)
+    const merge = merged(new Map([[LINE, { ...before, unlimited: true, metered: true }]]), segment)
     expect(merge.merged && merge.changes[0]?.after.granted).toBe(granted)
   })
 

@@ -84,12 +84,9 @@ export class Balances {
     return left < 0n ? -left : 0n
   }
 
-  /** The cloud has heard that so much was spent of an account: what of it was above what is granted counts as granted. */
-  settle(account: AccountId, spent: Micro): void {
-    const held = this.#held.get(account)
-    if (held === undefined || (held.allowance ?? 0n) === 0n) return
-    if (spent > held.granted) held.granted = spent
-    if (room(held) >= 0n) held.allowance = 0n
+  /** Nothing more may be used above the grants of accounts whose use they hold. */
+  settle(): void {
+    for (const held of this.#held.values()) if (room(held) >= 0n) held.allowance = 0n
   }
 
   /**
@@ -148,7 +145,7 @@ export class Balances {
     let bytes = 0
     for (const [account, held] of this.#held) {
       const amount = room(held)
-      if (held.unlimited || amount <= 0n) continue
+      if (amount <= 0n) continue
       bytes += counterBytesMax(account)
       if (returns.length >= most.accounts || bytes > most.bytes) break
       held.returned += amount
@@ -163,7 +160,7 @@ export class Balances {
     let bytes = 0
     for (const [account, keep] of keeps) {
       const held = this.#held.get(account)
-      if (held === undefined || held.unlimited) continue
+      if (held === undefined) continue
       const amount = room(held) - keep
       if (amount <= 0n) continue
       bytes += counterBytesMax(account)
@@ -185,16 +182,35 @@ export class Balances {
     }
   }
 
+  /**
+   * These accounts are counted down from here on. What was used above their grants stays allowed: the cloud counts it as
+   * granted when it hears of it.
+   *
+   * @returns those that were unlimited
+   */
+  limit(accounts: Iterable<AccountId>): readonly AccountId[] {
+    const limited: AccountId[] = []
+    for (const account of accounts) {
+      const held = this.#held.get(account)
+      if (held?.unlimited !== true) continue
+      held.unlimited = false
+      held.lowAt = lowMark(held)
+      const above = -room(held)
+      if (above > (held.allowance ?? 0n)) held.allowance = above
+      limited.push(account)
+    }
+    return limited
+  }
+
   /** Grants are cumulative: a smaller figure than the one known is old and changes nothing. */
   grant(accounts: readonly GrantedAccount[]): void {
     for (const { account, granted, exhausted, unlimited, overdraft = 0n } of accounts) {
       const held = this.#held.get(account) ?? this.#open(account)
+      if (held.unlimited && !unlimited) throw new Error(`invariant: ${account} was limited before its grant is stored`)
       if (granted > held.granted) held.granted = granted
       held.exhausted = exhausted
       held.unlimited = unlimited
       held.overdraft = overdraft
-      // What was spent while there was no limit counts as granted: the cloud counts it so when it hears of it.
-      if (!unlimited && room(held) < -(held.allowance ?? 0n)) held.granted -= room(held)
       held.lowAt = lowMark(held)
     }
   }

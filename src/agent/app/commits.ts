@@ -122,7 +122,8 @@ export class Commits {
   #lastSizes: readonly [number, number] = [0, 0]
   /** Ends the wait for callers to come back; null while nobody waits. */
   #endPatience: (() => void) | null = null
-  #flushing: (() => void)[] = []
+  /** Those who wait until the journal has reached an entry, and whether it has is what they are told. */
+  #flushing: { readonly upTo: number; readonly tell: (reached: boolean) => void }[] = []
   #settled: (() => void)[] = []
 
   /** @param reached how far the journal is, with no block open */
@@ -159,9 +160,18 @@ export class Commits {
 
   /** Resolves when what was answered before stands in the journal, or when the journal does not take it. */
   async flushed(): Promise<void> {
-    if (this.#logged.length === 0 || this.#broken) return
-    await new Promise<void>((resolve) => {
-      this.#flushing.push(resolve)
+    await this.#reaches(this.#logged.at(-1))
+  }
+
+  /** Resolves when all that was decided before stands in the journal or was taken back; with false when the journal takes nothing. */
+  async drained(): Promise<boolean> {
+    return this.#reaches(this.#waiting.at(-1) ?? this.#underWay?.waiting.at(-1) ?? this.#logged.at(-1))
+  }
+
+  async #reaches(last: Decided | undefined): Promise<boolean> {
+    if (last === undefined || this.#broken) return !this.#broken
+    return new Promise((resolve) => {
+      this.#flushing.push({ upTo: last.entry.n, tell: resolve })
       this.#commit()
     })
   }
@@ -198,6 +208,17 @@ export class Commits {
   /** These accounts may not be charged beyond what is left of them now. */
   shorten(accounts: Iterable<AccountId>): void {
     for (const account of accounts) this.#blocks.lower(account, this.#parts.spendableOf(account))
+  }
+
+  /** Ends the blocks of these accounts: from here on each charge of them waits for its commit, until a new one is reserved. */
+  endBlocks(accounts: Iterable<AccountId>): void {
+    if (this.#parts.reserve === null) return
+    for (const account of accounts) {
+      this.#blocks.close(account)
+      this.#touched.delete(account)
+      this.#closing.add(account)
+    }
+    if (this.#closing.size > 0) this.#commit()
   }
 
   /** Nothing is spent any more until {@link Commits.begin}; who closes the incarnation in the journal closes its blocks. */
@@ -385,7 +406,8 @@ export class Commits {
       this.#rescue(reserve)
       return
     }
-    for (const tell of this.#flushing.splice(0)) tell()
+    const isTaken = this.#logged.length === 0 && !this.#broken
+    for (const { tell } of this.#flushing.splice(0)) tell(isTaken)
     if (isUndone) this.#wakeIn(MOVE_AFTER_MS)
     this.#tell()
   }
@@ -458,7 +480,11 @@ export class Commits {
   }
 
   #tell(): void {
-    if (this.#logged.length === 0) for (const tell of this.#flushing.splice(0)) tell()
+    const hasAll = this.isSettled
+    for (const waiting of this.#flushing.splice(0)) {
+      if (hasAll || waiting.upTo <= this.#reached.n) waiting.tell(true)
+      else this.#flushing.push(waiting)
+    }
     if (this.isSettled || this.#broken) for (const tell of this.#settled.splice(0)) tell()
   }
 

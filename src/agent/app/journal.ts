@@ -71,8 +71,12 @@ export interface StoredGrant {
 export interface AccountState extends Counters {
   /** The cloud's word that the pool has no more to grant. */
   readonly exhausted: boolean
+  /** Not counted down: granted without limit, which the rules in force allow. */
   readonly unlimited: boolean
-  /** What may be used above `granted` until the cloud has heard of it, by the offline policy. Absent: nothing. */
+  /**
+   * What may be used above `granted` until the cloud has heard of it: by the offline policy, or while it was unlimited. Absent:
+   * nothing.
+   */
   readonly allowance?: Micro
   /** At most so many tokens, the last of `granted`, are overdraft of the line item, by the cloud's word. Absent: none. */
   readonly overdraft?: Micro
@@ -224,6 +228,12 @@ export interface StoredAnswer {
   readonly retainUntil: number | null
 }
 
+/** The newest grant, and the last entry that was decided before it was taken. */
+export interface TakenGrant {
+  readonly term: number
+  readonly lastEntry: number
+}
+
 /** What only the caller knows about a segment to be sealed; entries, counters, seq and hashes come from the journal. */
 export interface SealOrder {
   readonly salt: string
@@ -234,13 +244,9 @@ export interface SealOrder {
   readonly policies: SegmentWire['policies']
   /** Accounts whose room is given up, with the amount: raises `returned` in the same transaction. */
   readonly returns: readonly Posting[]
+  /** Null: the incarnation has none. */
+  readonly grant: TakenGrant | null
   readonly final: boolean
-}
-
-/** What a segment says that was spent of an account: `U - F + R`. */
-export interface ReportedCounter {
-  readonly account: AccountId
-  readonly spent: Micro
 }
 
 export interface GrantedAccount {
@@ -302,6 +308,11 @@ export interface Journal {
    *   has all of it, even if it has already. Absent: false
    */
   attach(incarnation: number, isWhole?: boolean): Promise<void>
+  /**
+   * These accounts are counted down from here on. What was used above their grants stays allowed. A block that reaches beyond
+   * that is shortened.
+   */
+  limit(accounts: readonly AccountId[]): Promise<void>
   saveIdentity(identity: Identity): Promise<void>
   savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): Promise<void>
   /** Keeps the clock and the grant's age, for an agent that writes nothing else. */

@@ -22,10 +22,10 @@ import type {
   GrantedAccount,
   Journal,
   PendingEntry,
-  ReportedCounter,
   Snapshot,
   StoredClock,
   StoredGrant,
+  TakenGrant,
 } from './journal.ts'
 import type { Timers } from './link/ports.ts'
 import type { PolicyInForce } from './policy-board.ts'
@@ -34,7 +34,7 @@ import type { PolicyInForce } from './policy-board.ts'
 const RETURNS_MAX = { accounts: SEGMENT_ACCOUNTS_MAX / 2, bytes: SEGMENT_COUNTERS_BYTES_MAX / 2 }
 
 export interface LedgerParts {
-  readonly journal: Pick<Journal, 'append' | 'saveClock'>
+  readonly journal: Pick<Journal, 'append' | 'saveClock' | 'limit'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number; stored(): StoredClock }
   readonly policies: { all(): Iterable<PolicyInForce> }
   /** Wanted for each account that may be charged, however little it was: what a device has in hand before its first use. */
@@ -72,6 +72,8 @@ export class Ledger {
   /** Balances at the start of the process, and the reading of the boot-time clock of that moment. */
   readonly #heldAtStart = new Map<AccountId, Micro>()
   readonly #startedAt: number
+  /** Accounts that are counted down again, but not yet in the journal. */
+  readonly #limited = new Set<AccountId>()
   #incarnation: number
   #frozen: boolean
   #broken = false
@@ -79,6 +81,8 @@ export class Ledger {
   /** Reading of the boot-time clock to which the grant's age belongs. */
   #agedAt: number
   #lastEntry: number
+  /** The last entry that was decided before the grant was taken. */
+  #grantedAfter: number
   readonly #burned: ReadonlyMap<AccountId, Micro>
   readonly #commits: Commits
 
@@ -91,6 +95,7 @@ export class Ledger {
     this.#frozen = snapshot.fenced
     this.#grant = snapshot.grant
     this.#lastEntry = snapshot.lastEntry
+    this.#grantedAfter = snapshot.lastEntry
     this.#burned = snapshot.burned
     const { journal, reserve, soon, now, timers } = parts
     this.#commits = new Commits(
@@ -188,9 +193,9 @@ export class Ledger {
     return false
   }
 
-  /** The cloud has taken in a segment with these counters: what they say above the grants is settled. */
-  settleAboveGrant(counters: readonly ReportedCounter[]): void {
-    for (const { account, spent } of counters) this.#balances.settle(account, spent)
+  /** The cloud has heard of what was used above grants, and its grants hold it. */
+  settleAboveGrant(): void {
+    this.#balances.settle()
   }
 
   #capOf(account: AccountId, instanceId: string, caps: ReadonlyMap<string, Micro>): Micro {
@@ -302,7 +307,8 @@ export class Ledger {
       const held = this.#balances.get(account)
       if (held?.unlimited === true) continue
       const left = held === undefined ? 0n : room(held)
-      if (2n * left < wanted) wants.push({ account, wanted })
+      // What the rules do not limit is asked for until it is granted so, whatever is left of what was granted before.
+      if (2n * left < wanted || this.#isUnlimitedByRules(account)) wants.push({ account, wanted })
     }
     return wants
   }
@@ -409,7 +415,7 @@ export class Ledger {
   holdsSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean {
     for (const [account, keep] of this.#keptOf(recalled, this.#parts.clock.sinceBoot())) {
       const held = this.#balances.get(account)
-      if (held !== undefined && !held.unlimited && room(held) > keep + (needed.get(account) ?? 0n)) return true
+      if (held !== undefined && room(held) > keep + (needed.get(account) ?? 0n)) return true
     }
     return false
   }
@@ -451,11 +457,55 @@ export class Ledger {
     this.#balances.takeBack(returns)
   }
 
+  /**
+   * What the rules in force allow of a grant that is about to be stored. Accounts that have a limit by it are counted down from
+   * here on: in memory at once, and in the journal when it holds all that was decided before.
+   */
+  async prepareGrant<T extends { readonly accounts: readonly GrantedAccount[] }>(grant: T): Promise<T> {
+    const accounts = grant.accounts.map((each) => {
+      return each.unlimited && !this.#isUnlimitedByRules(each.account) ? { ...each, unlimited: false } : each
+    })
+    await this.#limit(accounts.filter(({ unlimited }) => !unlimited).map(({ account }) => account))
+    return { ...grant, accounts }
+  }
+
+  /** Rules that are about to come into force: whatever was granted before, what they limit is counted down from here on. */
+  async prepareRules(policy: Policy): Promise<void> {
+    const limited: AccountId[] = []
+    for (const [account, { unlimited }] of this.#balances.all()) {
+      const isOwn = unlimited && parseAccount(account)?.instanceId === policy.instanceId
+      if (isOwn && !isUnlimitedBy(policy, account)) limited.push(account)
+    }
+    await this.#limit(limited)
+  }
+
+  async #limit(accounts: readonly AccountId[]): Promise<void> {
+    for (const account of this.#balances.limit(accounts)) this.#limited.add(account)
+    if (this.#limited.size === 0) return
+    this.#commits.endBlocks(this.#limited)
+    if (!(await this.#commits.drained())) throw new CodedError('NOT_RECORDED', 'entries wait for the disk')
+    await this.#parts.journal.limit([...this.#limited])
+    this.#limited.clear()
+    // What was used is to be told, and what comes next to be granted.
+    this.#parts.onNeed()
+  }
+
+  #isUnlimitedByRules(account: AccountId): boolean {
+    for (const { compiled } of this.#parts.policies.all()) if (isUnlimitedBy(compiled.policy, account)) return true
+    return false
+  }
+
+  /** The newest grant, as the next segment tells of it. */
+  takenGrant(): TakenGrant | null {
+    return this.#grant === null ? null : { term: this.#grant.term, lastEntry: this.#grantedAfter }
+  }
+
   /** The grant is durable: its tokens may be spent. One of an earlier term changes nothing. */
   applyGrant(grant: StoredGrant & { readonly accounts: readonly GrantedAccount[] }): void {
     if (this.#grant !== null && grant.term <= this.#grant.term) return
     const { term, lifetimeMs, expiresAt, agedMs } = grant
     this.#grant = { term, lifetimeMs, expiresAt, agedMs }
+    this.#grantedAfter = this.#lastEntry
     this.#agedAt = this.#parts.clock.sinceBoot()
     this.#balances.grant(grant.accounts)
   }
@@ -469,6 +519,7 @@ export class Ledger {
     this.#grant = null
     this.#lastEntry = 0
     this.#balances.clear()
+    this.#limited.clear()
     this.#commits.begin()
     this.#heldAtStart.clear()
   }
@@ -512,6 +563,7 @@ export class Ledger {
       this.#balances.unrefund(atOnce)
     }
     this.#lastEntry -= decided.length
+    this.#grantedAfter = Math.min(this.#grantedAfter, this.#lastEntry)
   }
 }
 
@@ -531,6 +583,13 @@ function arrearsCapsOf({ lineItems }: Policy): ReadonlyMap<string, Micro> {
   const caps = new Map<string, Micro>()
   for (const { id, offline } of lineItems) if (offline?.policy === 'essential') caps.set(id, offline.arrearsCap)
   return caps
+}
+
+/** Only the pool of a line item can be without limit, never an allocation or a consumption limit. */
+function isUnlimitedBy({ instanceId, lineItems }: Policy, account: AccountId): boolean {
+  const parsed = parseAccount(account)
+  if (parsed?.kind !== 'line' || parsed.instanceId !== instanceId) return false
+  return lineItems.find(({ id }) => id === parsed.lineItemId)?.overdraft === 'UNLIMITED'
 }
 
 const NOTHING: readonly Posting[] = []

@@ -233,7 +233,7 @@ function checkCounters({ state, accounts, entries }: LedgerBundle, find: Find): 
     refunded,
     returned,
     allowance,
-    metered,
+    unlimited,
     sealedUsed,
     sealedRefunded,
   } of accounts) {
@@ -250,7 +250,7 @@ function checkCounters({ state, accounts, entries }: LedgerBundle, find: Find): 
     }
     const held = BigInt(granted) + BigInt(allowance) - BigInt(returned) - BigInt(used) + BigInt(refunded)
     const negative = [granted, used, refunded, returned, allowance].some((value) => value.startsWith('-'))
-    if (negative || (!metered && held < 0n)) find('OVERSPENT', account, `${used} used of ${granted} granted`)
+    if (negative || (!unlimited && held < 0n)) find('OVERSPENT', account, `${used} used of ${granted} granted`)
   }
   for (const account of late.keys()) {
     if (!known.has(account)) find('COUNTERS', account, 'entries charge it, and it is not counted')
@@ -276,7 +276,7 @@ function sumOf(entries: LedgerBundle['entries']): Map<string, { used: bigint; re
 /** No more is held than the cloud has signed for. */
 async function checkGrants({ state, deviceId, accounts }: LedgerBundle, trust: Trust, find: Find): Promise<void> {
   const answers = new Map<string, SyncAnswer | undefined>()
-  for (const { account, granted, metered, proof } of accounts) {
+  for (const { account, granted, proof } of accounts) {
     if (proof === null) continue
     if (!answers.has(proof)) answers.set(proof, await answerOf(proof, trust))
     const answer = answers.get(proof)
@@ -286,7 +286,7 @@ async function checkGrants({ state, deviceId, accounts }: LedgerBundle, trust: T
         : undefined
     if (proves === undefined)
       find('GRANT', account, 'what proves its grant is not signed by a pinned key, or not about it')
-    else if (!metered && !proves.unlimited && BigInt(granted) > proves.granted) {
+    else if (BigInt(granted) > proves.granted) {
       find('GRANT', account, `${granted} are entered as granted, ${proves.granted} were signed for`)
     }
   }

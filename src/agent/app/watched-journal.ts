@@ -2,6 +2,7 @@
  * The journal as the ledger uses it, with an eye on whether it takes anything: a device that can record nothing refuses
  * every request, and a technician should see why without waiting for one.
  */
+import type { AccountId } from '../../core/account.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { ClockStamp, Journal, PendingEntry } from './journal.ts'
 import type { HealthCondition } from './link/health.ts'
@@ -11,7 +12,7 @@ export interface WatchLog {
   info(fields: Record<string, unknown>, message: string): void
 }
 
-type Watched = Pick<Journal, 'append' | 'appendReserved' | 'saveClock'>
+type Watched = Pick<Journal, 'append' | 'appendReserved' | 'saveClock' | 'limit'>
 
 export class WatchedJournal implements Watched {
   readonly #journal: Watched
@@ -47,6 +48,10 @@ export class WatchedJournal implements Watched {
   /** The clock needs less room than an entry: that it was kept proves nothing. */
   saveClock(stamp: ClockStamp): Promise<void> {
     return this.#watch(this.#journal.saveClock(stamp))
+  }
+
+  limit(accounts: readonly AccountId[]): Promise<void> {
+    return this.#watch(this.#journal.limit(accounts))
   }
 
   async #watch<T>(writing: Promise<T>): Promise<T> {

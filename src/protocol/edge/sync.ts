@@ -112,6 +112,8 @@ export const segment = z.strictObject({
   remnant: remnant.nullable(),
   /** Entries recorded after the last one in here, and other remnants: still to come. */
   backlog: z.int().min(0),
+  /** Term of a grant: everything behind this segment was decided after the device had taken it. 0: nothing is said. */
+  grantTerm: z.int().min(0),
   /** What the device would like to hold in advance; "0" only asks how much the pool has. */
   wants: z.array(z.strictObject({ account: accountId, wanted: microText })).max(SEGMENT_ACCOUNTS_MAX),
   /**

@@ -37,10 +37,10 @@ export const ledgerBundle = z.strictObject({
       used: amount,
       refunded: amount,
       returned: amount,
-      /** What may be spent above the grant, by the offline policy of the line item. */
+      /** What may be spent above the grant until the cloud has heard of it. */
       allowance: amount,
-      /** Has been without limit: more may be spent than is granted. */
-      metered: z.boolean(),
+      /** Not counted down: more may be spent than is granted. */
+      unlimited: z.boolean(),
       /** As of the last entry that a segment holds. */
       sealedUsed: amount,
       sealedRefunded: amount,

@@ -140,12 +140,7 @@ export class MemoryJournal implements Journal {
       identity: disk.identity,
       incarnation: disk.incarnation,
       fenced: disk.fenced,
-      accounts: new Map(
-        [...disk.accounts].map(([id, held]) => {
-          const spent = held.used - held.refunded + held.returned
-          return [id, held.unlimited && spent > held.granted ? { ...held, granted: spent } : held]
-        }),
-      ),
+      accounts: new Map(disk.accounts),
       grant: disk.grant,
       policies: [...disk.policies.values()],
       lastEntry: disk.entries.length,
@@ -237,6 +232,7 @@ export class MemoryJournal implements Journal {
                 final: owed.isWhole && late.length === owed.entries.length,
               },
         backlog,
+        grantTerm: order.grant !== null && last >= order.grant.lastEntry ? order.grant.term : 0,
         wants: order.wants.map(({ account, wanted }) => ({ account, wanted: String(wanted) })),
         needs: order.needs.map((need) => need.map(({ account, amount }) => ({ account, amount: String(amount) }))),
         policies: [...order.policies],
@@ -301,6 +297,9 @@ export class MemoryJournal implements Journal {
           const beyond = overdraft > 0n ? { overdraft } : {}
           disk.accounts.set(account, { ...held, granted: more, exhausted, unlimited, ...beyond })
         }
+        for (const [account, { allowance = 0n, ...held }] of disk.accounts) {
+          if (allowance > 0n && room(held) >= 0n) disk.accounts.set(account, held)
+        }
       }
       for (const { instanceId, revision } of confirmation?.policies ?? []) {
         const policy = disk.policies.get(instanceId)
@@ -359,6 +358,17 @@ export class MemoryJournal implements Journal {
         segments: [],
         acknowledged: 0,
       })
+    })
+  }
+
+  limit(accounts: readonly AccountId[]): Promise<void> {
+    return this.#commit(async () => {
+      for (const account of accounts) {
+        const held = this.disk.accounts.get(account) ?? NOTHING
+        const above = -room(held)
+        const allowance = above > (held.allowance ?? 0n) ? above : (held.allowance ?? 0n)
+        this.disk.accounts.set(account, { ...held, unlimited: false, ...(allowance > 0n ? { allowance } : {}) })
+      }
     })
   }
 

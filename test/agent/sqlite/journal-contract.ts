@@ -1,7 +1,7 @@
 // What every journal promises, run by each implementation: order, exact counters, segments that never change, and a
 // restart that goes on exactly.
 import { describe, expect, it } from 'vitest'
-import type { Journal } from '../../../src/agent/app/journal.ts'
+import type { Journal, SealOrder } from '../../../src/agent/app/journal.ts'
 import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
 import { CHAIN_START, entryHash, sha256 } from '../../../src/protocol/signing.ts'
 import { BEGIN } from '../link/fake-time.ts'
@@ -135,7 +135,7 @@ export function journalContract(name: string, make: () => TestJournals): void {
       expect((await journal.read()).accounts.get(A)).not.toHaveProperty('overdraft')
     })
 
-    it('takes what was spent before an account got a limit, also when it is told of it afterwards', async () => {
+    it('keeps what was used above the grants of an account that gets a limit, until a grant holds it', async () => {
       const journals = make()
       let journal = await journals.open()
       await attach(journal, { [A]: 0n })
@@ -145,11 +145,35 @@ export function journalContract(name: string, make: () => TestJournals): void {
       await journal.acknowledge(sealed.seq, { ...terms, term: 2, accounts: [unlimited] }, null)
       await journal.append([entry(1, [{ account: A, amount: 70n }])], STAMP)
       sealed = await journal.seal(SEAL)
+      await journal.append([entry(2, [{ account: A, amount: 5n }])], STAMP)
+      await journal.limit([A])
       const limited = { ...unlimited, granted: 70n, unlimited: false }
       await journal.acknowledge(sealed.seq, { ...terms, term: 3, accounts: [limited] }, null)
-      await journal.append([entry(2, [{ account: A, amount: 5n }])], STAMP)
       journal = await journals.reopen(journal)
-      expect((await journal.read()).accounts.get(A)).toMatchObject({ granted: 75n, used: 75n, unlimited: false })
+      const state = { granted: 70n, used: 75n, unlimited: false }
+      expect((await journal.read()).accounts.get(A)).toMatchObject({ ...state, allowance: 75n })
+      sealed = await journal.seal(SEAL)
+      await journal.acknowledge(sealed.seq, { ...terms, term: 4, accounts: [{ ...limited, granted: 75n }] }, null)
+      journal = await journals.reopen(journal)
+      expect((await journal.read()).accounts.get(A)).toMatchObject({ ...state, granted: 75n })
+      expect((await journal.read()).accounts.get(A)).not.toHaveProperty('allowance')
+    })
+
+    it('says of a grant that nothing decided before it is still to come only with the last entry from before it', async () => {
+      const journals = make()
+      const journal = await journals.open()
+      await attach(journal, { [A]: 100n })
+      const amount = [{ account: A, amount: 1n }]
+      await journal.append([entry(1, amount)], STAMP)
+      const said = async (grant: SealOrder['grant']) => {
+        const sealed = await journal.seal({ ...SEAL, grant })
+        await journal.acknowledge(sealed.seq, null, null)
+        return segmentOf(sealed.document).grantTerm
+      }
+      expect(await said(null)).toBe(0)
+      expect(await said({ term: 7, lastEntry: 2 })).toBe(0)
+      await journal.append([entry(2, amount), entry(3, amount)], STAMP)
+      expect(await said({ term: 7, lastEntry: 2 })).toBe(7)
     })
 
     it('keeps what the cloud does not have as the remnant of its incarnation, until it is acknowledged', async () => {

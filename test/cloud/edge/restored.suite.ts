@@ -51,7 +51,12 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
     const endThose = () => endRecoveries(twin.store, twin.time)
 
     /** What the twin answered before it was restored: it has signed it, and does not remember. */
-    async function forgottenAnswer(device: TestDevice, sealed: Sealed, granted: bigint): Promise<string> {
+    async function forgottenAnswer(
+      device: TestDevice,
+      sealed: Sealed,
+      granted: bigint,
+      unlimited = false,
+    ): Promise<string> {
       const at = twin.time
       const about = { deviceId: device.id, incarnation: device.state.incarnation, seq: sealed.seq, hash: sealed.hash }
       const entries = { from: 1, to: device.state.sealedEntry, head: device.state.entryHead }
@@ -63,7 +68,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
           term: at + sealed.seq,
           lifetimeMs: DAY,
           expiresAt: at + DAY,
-          accounts: [{ account: LINE, granted: String(granted), exhausted: false, available: '0', unlimited: false }],
+          accounts: [{ account: LINE, granted: String(granted), exhausted: false, available: '0', unlimited }],
         },
         policies: [],
         directives: [],
@@ -103,6 +108,22 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect((await send(device, last)).answer).toMatchObject({ outcome: 'MERGED', seq: 4 })
       expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 220n, billedByDevices: 120n })
       expect(device.room(LINE)).toBe(100n)
+    })
+
+    it('bills what was used while it granted without limit, which it has forgotten, until the device knows of the limit', async () => {
+      const device = await TestDevice.join(twin)
+      const first = await device.seal([want(LINE, 100n)])
+      const answer = await forgottenAnswer(device, first, 0n, true)
+      expect(device.charge(charge(5_000n))).toBe(true)
+      const second = await device.seal()
+      expect(device.charge(charge(5_000n))).toBe(true)
+      expect((await send(device, second)).answer).toMatchObject({ outcome: 'BEHIND' })
+      await send(device, first, [answer])
+      expect((await send(device, second)).answer).toMatchObject({ outcome: 'MERGED', seq: 2 })
+      expect(device.state.unlimited.has(LINE)).toBe(false)
+      expect(await device.sync()).toMatchObject({ outcome: 'MERGED', seq: 3 })
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 10_000n, billedByDevices: 10_000n })
+      expect(device.counters(LINE)).toMatchObject({ granted: 10_000n, used: 10_000n })
     })
 
     it('takes proofs of a device that keeps a session open', async () => {

@@ -49,6 +49,15 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
       if (answer.releases.length > 0) await device.sync()
     }
 
+    it('recalls what a device holds that was unlimited before', async () => {
+      await twin.setLineItem('ACT-1', { quantity: 100n, overdraft: 'UNLIMITED' })
+      const [needy, rich] = await devicesWith(0n, 80n)
+      await twin.setLineItem('ACT-1', { quantity: 100n })
+      await rich.sync([want(LINE, 0n, 100n)])
+      await needy.sync([want(LINE, 0n, 40n)])
+      expect(await recallsFrom(rich)).toEqual([{ account: LINE, keep: 50n }])
+    })
+
     it('recalls from those who hold most what a waiting request needs, and notifies them at once', async () => {
       const [needy, rich, poor] = await devicesWith(0n, 80n, 20n)
       await needy.sync([want(LINE, 0n, 40n)])

@@ -152,6 +152,20 @@ export function settleSuite(name: string, open: () => Promise<Twin>): void {
         })
       })
 
+      it('leaves nothing that is neither billed nor free of what it held after it was unlimited', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 1_000n, overdraft: 'UNLIMITED' })
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge({ ...charge(50n), accounts: [LINE] })
+        await twin.setLineItem('ACT-1', { quantity: 1_000n })
+        await device.sync([want(LINE, 0n, 800n)])
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 850n, billedByDevices: 50n })
+        twin.time += 31 * DAY
+        await twin.settle()
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 850n, billedByDevices: 850n })
+        expect(await ledger()).toMatchObject({ presumed: '800', devices: [{ held: '850', billed: '850' }] })
+      })
+
       it('is settled once, however many nodes look and however often', async () => {
         await silent()
         await silent()

@@ -241,16 +241,56 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 5_000n, billedByDevices: 5_000n, capTarget: null })
       })
 
-      it('counts down again once the overdraft has a limit, and forgives what was used before the device knew', async () => {
+      it('counts down again once the overdraft has a limit, of which the device is told without asking', async () => {
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
         device.charge(charge(500n))
         await twin.setLineItem('ACT-1', { quantity: 1_000n })
-        await device.sync([want(LINE, 100n)])
+        await device.sync()
         expect(device.state.unlimited.has(LINE)).toBe(false)
+        expect(device.counters(LINE)).toMatchObject({ granted: 500n, used: 500n })
+        await device.sync([want(LINE, 100n)])
         expect(device.room(LINE)).toBe(100n)
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 500n })
+      })
+
+      it('counts as granted what was used before the device knew of the limit, however many segments tell of it', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        await twin.setLineItem('ACT-1', { quantity: 1_000n })
+        const early = await device.seal()
+        for (let n = 0; n < 3; n += 1) device.charge(charge(50n))
+        const answer = await twin.sync(device.id, early.document)
+        await device.accept(answer.taken ? answer.answer : '')
+        const metered = async () =>
+          (await twin.store.read((reader) => reader.edge.deviceAccounts.get(device.id, 1, [LINE]))).get(LINE)?.metered
+        for (const told of [50n, 100n, 150n]) {
+          expect(await metered()).toBe(true)
+          const sealed = await device.seal([], false, 1)
+          const taken = await twin.sync(device.id, sealed.document)
+          await device.accept(taken.taken ? taken.answer : '')
+          expect(device.counters(LINE).granted).toBe(told)
+        }
+        expect(await metered()).toBe(false)
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 150n, billedByDevices: 150n })
+      })
+
+      it('takes no more than is granted from a device that has taken the limit', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        await twin.setLineItem('ACT-1', { quantity: 1_000n })
+        await device.sync()
+        await device.sync()
+        device.state.unlimited.add(LINE)
+        device.charge(charge(50n))
+        const { document } = await device.seal()
+        expect(await twin.sync(device.id, document)).toMatchObject({
+          taken: false,
+          facts: { problem: 'MORE_SPENT_THAN_GRANTED' },
+        })
       })
 
       const action: Action = {
@@ -312,14 +352,18 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect((await twin.pool(LINE)).grantedOut).toBe(50n)
       })
 
-      it('is not asked for what is metered only', async () => {
+      it('is asked for what it was granted while there was a limit, and for nothing that is metered only', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
         await twin.setLineItem('ACT-1', { quantity: 10n, overdraft: 'UNLIMITED' })
         await device.sync([want(LINE, 100n)])
         await releaseDevice({ store: twin.store, now: twin.now }, device.id, 'key')
+        expect(await device.sync()).toMatchObject({ directives: ['release'] })
+        device.giveBack(LINE)
+        expect(device.charge(charge(500n))).toBe(true)
         expect(await device.sync()).toMatchObject({ directives: [] })
         expect(await twin.device(device.id)).toMatchObject({ releaseAsked: false })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 500n, billedByDevices: 500n })
       })
 
       it('is asked without anybody ordering it when a cap was lowered below what is out', async () => {

@@ -44,6 +44,8 @@ interface State {
   unlimited: Set<string>
   exhausted: Set<string>
   term: number
+  /** The last entry that was recorded before the newest grant came. */
+  grantedAfter: number
   /** With the counters as they were after each. */
   entries: { n: number; body: string; counters: Map<string, Counters> }[]
   lastEntry: number
@@ -65,6 +67,7 @@ const fresh = (incarnation: number): State => ({
   unlimited: new Set(),
   exhausted: new Set(),
   term: 0,
+  grantedAfter: 0,
   entries: [],
   lastEntry: 0,
   sealedEntry: 0,
@@ -273,6 +276,7 @@ export class TestDevice {
       },
       remnant: null,
       backlog: unsealed.length - entries.length,
+      grantTerm: state.sealedEntry + entries.length >= state.grantedAfter ? state.term : 0,
       wants: wants.map(({ account, wanted }) => ({ account, wanted: String(wanted) })),
       needs: wants
         .filter(({ atLeast }) => atLeast > 0n)
@@ -335,6 +339,7 @@ export class TestDevice {
       const { grant } = answer
       if (grant !== null && grant.term > state.term) {
         state.term = grant.term
+        state.grantedAfter = state.lastEntry
         for (const { account, granted, exhausted, unlimited } of grant.accounts) {
           state.counters.set(account, { ...this.counters(account), granted })
           if (unlimited) state.unlimited.add(account)

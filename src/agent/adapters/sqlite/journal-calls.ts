@@ -107,6 +107,7 @@ export type JournalCall =
   | { readonly call: 'proofs' }
   | { readonly call: 'fence' }
   | { readonly call: 'attach'; readonly incarnation: number; readonly isWhole: boolean; readonly now: number }
+  | { readonly call: 'limit'; readonly accounts: readonly AccountId[] }
   | { readonly call: 'saveIdentity'; readonly identity: Identity }
   | {
       readonly call: 'savePolicy'

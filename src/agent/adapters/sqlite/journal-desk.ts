@@ -139,6 +139,10 @@ export class JournalDesk {
         store.attach(call.incarnation, call.isWhole, call.now)
         return
       }
+      case 'limit': {
+        store.limit(call.accounts)
+        return
+      }
       case 'saveIdentity': {
         store.saveIdentity(call.identity)
         return
@@ -153,7 +157,7 @@ export class JournalDesk {
 
 type ControlCall = Extract<
   JournalCall,
-  { call: 'append' | 'storeSeal' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy' }
+  { call: 'append' | 'storeSeal' | 'acknowledge' | 'fence' | 'attach' | 'limit' | 'saveIdentity' | 'savePolicy' }
 >
 
 /** On a full disk the log may still be folded into the database, and then be written over. */

@@ -43,7 +43,6 @@ export interface AccountRow {
   exhausted: bigint
   unlimited: bigint
   overdraft: bigint
-  metered: bigint
   reserved: bigint
   allowance: bigint
   burned: bigint
@@ -235,30 +234,30 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     moveAccount: database.prepare(
       `UPDATE account SET used = used + ?, refunded = refunded + ?, returned = returned + ?, burned = burned + ?
          WHERE id = ?
-         RETURNING granted, used, refunded, returned, metered, allowance`,
+         RETURNING granted, used, refunded, returned, unlimited, allowance`,
     ),
     allow: database.prepare(
       `INSERT INTO account (id, allowance) VALUES (?, ?)
          ON CONFLICT (id) DO UPDATE SET allowance = max(allowance, excluded.allowance)`,
     ),
-    // The cloud has heard of the use that the segment tells of: it counts as granted, and the allowance starts anew.
+    // A block is use that may have been answered.
     settleAboveGrant: database.prepare(
-      `UPDATE account SET granted = max(granted, sealed_used - sealed_refunded + sealed_returned),
-         allowance = CASE
-           WHEN used - refunded + returned <= max(granted, sealed_used - sealed_refunded + sealed_returned) THEN 0
-           ELSE allowance END
-         WHERE allowance > 0`,
+      'UPDATE account SET allowance = 0 WHERE allowance > 0 AND max(used, reserved) - refunded + returned <= granted',
     ),
     reserve: database.prepare('UPDATE account SET reserved = ? WHERE id = ?'),
     // What is given up is no longer in the block; the use that is still on its way to the journal is below that.
     shorten: database.prepare(
-      'UPDATE account SET reserved = min(reserved, granted - returned + refunded - ?) WHERE id = ? AND metered = 0',
+      'UPDATE account SET reserved = min(reserved, granted - returned + refunded - ?) WHERE id = ? AND unlimited = 0',
+    ),
+    limit: database.prepare(
+      `UPDATE account SET unlimited = 0, allowance = max(allowance, used - refunded + returned - granted),
+         reserved = min(reserved, max(used, granted - returned + refunded)) WHERE id = ?`,
     ),
     closeBlocks: database.prepare('UPDATE account SET reserved = used WHERE reserved > used'),
     grantAccount: database.prepare(
-      `INSERT INTO account (id, granted, exhausted, unlimited, metered, overdraft) VALUES (?, ?, ?, ?, ?, ?)
+      `INSERT INTO account (id, granted, exhausted, unlimited, overdraft) VALUES (?, ?, ?, ?, ?)
          ON CONFLICT (id) DO UPDATE SET granted = max(granted, excluded.granted), exhausted = excluded.exhausted,
-           unlimited = excluded.unlimited, metered = max(metered, excluded.metered), overdraft = excluded.overdraft`,
+           unlimited = excluded.unlimited, overdraft = excluded.overdraft`,
     ),
     grant: database.prepare(
       'UPDATE state SET grant_term = ?, grant_lifetime_ms = ?, grant_expires_at = ?, grant_aged_ms = ?',

@@ -119,11 +119,11 @@ export class JournalStore {
       const flags = { exhausted: row.exhausted === 1n, unlimited: row.unlimited === 1n }
       const spent = used - refunded + returned
       const { allowance } = row
-      if (row.metered === 0n && spent > granted + allowance) throw new Error(`invariant: ${row.id} is overspent`)
+      if (row.unlimited === 0n && spent > granted + allowance) throw new Error(`invariant: ${row.id} is overspent`)
       if (row.reserved > used) openBlocks.set(row.id, row.reserved)
       if (row.burned > 0n) burned.set(row.id, row.burned)
       accounts.set(row.id, {
-        ...{ granted: row.metered === 1n && spent > granted ? spent : granted, used, refunded, returned, ...flags },
+        ...{ granted, used, refunded, returned, ...flags },
         ...(allowance > 0n ? { allowance } : {}),
         ...(row.overdraft > 0n ? { overdraft: row.overdraft } : {}),
       })
@@ -290,10 +290,10 @@ export class JournalStore {
         this.#statements.acked.run()
         this.#statements.ackRemnants.run()
         this.#statements.deleteRemnants.run()
-        this.#statements.settleAboveGrant.run()
       }
       if (grant !== null && (state.grant_term === null || grant.term > Number(state.grant_term))) {
         this.#grant(grant)
+        this.#statements.settleAboveGrant.run()
         if (answer !== null) {
           for (const { account } of grant.accounts) this.#statements.proveAccount.run(seq, state.incarnation, account)
         }
@@ -347,6 +347,12 @@ export class JournalStore {
       // What the incarnation before has told may have gone the way of a fork.
       this.#statements.unsealSessions.run()
       this.#statements.attach.run({ incarnation, base: state.entry_base + state.last_entry, start: CHAIN_START })
+    })
+  }
+
+  limit(accounts: readonly AccountId[]): void {
+    this.#runWithSlack(() => {
+      for (const account of accounts) changedOne(this.#statements.limit.run(account))
     })
   }
 
@@ -500,7 +506,7 @@ export class JournalStore {
     if (allowance > 0n) this.#statements.allow.run(account, allowance)
     const row = this.#statements.moveAccount.get(used, refunded, returned, burned, account) as AccountRow | undefined
     if (row === undefined) throw new Error(`invariant: ${account} is known`)
-    if (row.metered === 0n && row.used - row.refunded + row.returned > row.granted + row.allowance) {
+    if (row.unlimited === 0n && row.used - row.refunded + row.returned > row.granted + row.allowance) {
       throw new Error(`invariant: ${account} is never overspent`)
     }
   }
@@ -513,8 +519,7 @@ export class JournalStore {
     accounts,
   }: StoredGrant & { accounts: readonly GrantedAccount[] }): void {
     for (const { account, granted, exhausted, unlimited, overdraft = 0n } of accounts) {
-      const flag = unlimited ? 1 : 0
-      this.#statements.grantAccount.run(account, granted, exhausted ? 1 : 0, flag, flag, overdraft)
+      this.#statements.grantAccount.run(account, granted, exhausted ? 1 : 0, unlimited ? 1 : 0, overdraft)
     }
     this.#statements.grant.run(term, lifetimeMs, expiresAt, agedMs)
   }

@@ -192,6 +192,10 @@ class SqliteJournal implements Journal {
     await this.#call({ call: 'attach', incarnation, isWhole, now: this.#options.now() })
   }
 
+  async limit(accounts: readonly AccountId[]): Promise<void> {
+    await this.#call({ call: 'limit', accounts })
+  }
+
   async saveIdentity(identity: Identity): Promise<void> {
     await this.#call({ call: 'saveIdentity', identity })
   }

@@ -85,6 +85,7 @@ export function planSegment(statements: JournalStatements, identity: Identity, o
     },
     remnant: remnant?.wire ?? null,
     backlog: Number(state.last_entry) - lastEntry + (remnant?.left ?? 0),
+    grantTerm: order.grant !== null && lastEntry >= order.grant.lastEntry ? order.grant.term : 0,
     wants: [],
     needs: [],
     policies: [...order.policies],

@@ -140,12 +140,12 @@ function bundleOf(database: Database.Database): unknown {
       .prepare(
         `SELECT account.id AS account, CAST(granted AS TEXT) AS granted, CAST(used AS TEXT) AS used,
            CAST(refunded AS TEXT) AS refunded, CAST(returned AS TEXT) AS returned,
-           CAST(allowance AS TEXT) AS allowance, metered,
+           CAST(allowance AS TEXT) AS allowance, unlimited,
            CAST(sealed_used AS TEXT) AS sealedUsed, CAST(sealed_refunded AS TEXT) AS sealedRefunded, answer AS proof
          FROM account LEFT JOIN segment_document ON segment_document.id = account.proof ORDER BY account.id`,
       )
       .all()
-      .map((row) => ({ ...(row as object), metered: (row as { metered: unknown }).metered === 1 })),
+      .map((row) => ({ ...(row as object), unlimited: (row as { unlimited: unknown }).unlimited === 1 })),
     entries: database.prepare('SELECT id, n, body FROM entry ORDER BY id').all(),
     segments: database
       .prepare(

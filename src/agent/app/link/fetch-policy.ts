@@ -38,7 +38,7 @@ async function takeDocument(
   held: PolicyMemory,
   document: string,
 ): Promise<void> {
-  const { journal, board, memory, log } = context
+  const { journal, ledger, board, memory, log } = context
   if ((await memory.trust.open('policy', document)) === undefined) await learnKeys(context)
   const policy = await acceptPolicy(memory.trust, document, instanceId, held.floor)
   const { revision } = policy.document
@@ -50,6 +50,7 @@ async function takeDocument(
     .flatMap(([, { signedBy }]) => (signedBy === null ? [] : [signedBy]))
   const trustedKeys = await distinctKeys([...policy.document.trustedKeys, ...others])
   const trust = await Trust.of(trustedKeys)
+  await ledger.prepareRules(policy.compiled.policy)
   await journal.savePolicy({ instanceId, revision, document }, trustedKeys)
   memory.identity = { ...identity, trustedKeys }
   memory.trust = trust

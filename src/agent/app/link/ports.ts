@@ -7,9 +7,10 @@ import type { Micro } from '../../../core/amount.ts'
 import type { CompiledPolicy } from '../../../core/compile.ts'
 import type { ClockReading } from '../../../core/decision.ts'
 import type { Want } from '../../../core/grant.ts'
+import type { Policy } from '../../../core/policy.ts'
 import type { DeviceHold } from '../../../protocol/edge/device-hold.ts'
 import type { PolicyDocument } from '../../../protocol/edge/policy-document.ts'
-import type { Confirmation, GrantedAccount, Journal, ReportedCounter, StoredGrant } from '../journal.ts'
+import type { Confirmation, GrantedAccount, Journal, StoredGrant, TakenGrant } from '../journal.ts'
 
 /** What the link does with the journal; it never appends entries. */
 export type LinkJournal = Pick<
@@ -21,7 +22,7 @@ export type LinkJournal = Pick<
 export type AppliedGrant = StoredGrant & { readonly accounts: readonly GrantedAccount[] }
 
 /**
- * What the link does with the ledger in memory. Only {@link LinkLedger.flushed} and {@link LinkLedger.freeze} wait. A ledger
+ * What the link does with the ledger in memory. Only what returns a promise waits. A ledger
  * without an incarnation, or with a fenced one, is frozen from its beginning.
  */
 export interface LinkLedger {
@@ -56,8 +57,14 @@ export interface LinkLedger {
   takeBackRoom(returns: readonly Posting[]): void
   /** Something is used above its grant. */
   owes(): boolean
-  /** The cloud has taken in a segment with these counters: what they say above the grants is settled. */
-  settleAboveGrant(counters: readonly ReportedCounter[]): void
+  /** The cloud has heard of what was used above grants, and its grants hold it. */
+  settleAboveGrant(): void
+  /** What the rules in force allow of a grant that is about to be stored; what it limits is limited from here on, durably. */
+  prepareGrant(grant: AppliedGrant): Promise<AppliedGrant>
+  /** What these rules limit, which are about to come into force, is limited from here on, durably. */
+  prepareRules(policy: Policy): Promise<void>
+  /** The newest grant, and which entries were decided before it; null where there is none. */
+  takenGrant(): TakenGrant | null
   /** The grant is durable: its tokens may be spent. */
   applyGrant(grant: AppliedGrant): void
   /** A new incarnation stands in the journal: all counters 0, entries count from 1, recording may begin. */

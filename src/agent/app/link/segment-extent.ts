@@ -1,7 +1,7 @@
 /** What a sealed segment holds, read back from its own bytes: the same before and after a restart. */
 import { z } from 'zod'
 import { unverifiedText } from '../../../protocol/signing.ts'
-import type { ReportedCounter, SealedSegment } from '../journal.ts'
+import type { SealedSegment } from '../journal.ts'
 
 const payload = z.object({
   entries: z.object({ first: z.int(), bodies: z.array(z.string()) }),
@@ -20,17 +20,6 @@ export interface SegmentExtent {
   readonly backlog: number
   /** How many waiting requests it asks for. */
   readonly needs: number
-}
-
-const counters = z.object({
-  counters: z.array(z.object({ account: z.string(), used: z.string(), refunded: z.string(), returned: z.string() })),
-})
-
-/** What it says that was spent of each account that it names. */
-export function spentBy({ document }: Pick<SealedSegment, 'document'>): readonly ReportedCounter[] {
-  return counters.parse(payloadOf(document)).counters.map(({ account, used, refunded, returned }) => {
-    return { account, spent: BigInt(used) - BigInt(refunded) + BigInt(returned) }
-  })
 }
 
 /** Throws for a document that is no segment: the journal has made it. */

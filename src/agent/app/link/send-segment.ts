@@ -10,9 +10,8 @@ import { policySubject } from './fetch-policy.ts'
 import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from './limits.ts'
 import { judgeAnswer, type Judgement, newerGrant } from './judge-answer.ts'
 import { type PolicyMemory, identityOf } from './memory.ts'
-import type { AppliedGrant } from './ports.ts'
 import { proofsBeside } from './proofs.ts'
-import { extentOf, spentBy } from './segment-extent.ts'
+import { extentOf } from './segment-extent.ts'
 import { nextSession } from './session.ts'
 import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
 import { NO_TOP_UPS, topUpsOf, wordOf } from './top-ups.ts'
@@ -54,6 +53,7 @@ export async function sealAndSend(
       ...topUps,
       policies: [...memory.policies].map(([instanceId, { applied }]) => ({ instanceId, revision: applied })),
       returns,
+      grant: ledger.takenGrant(),
       final: step.final,
     })
     .catch((error: unknown) => {
@@ -271,13 +271,14 @@ async function merged(
 ): Promise<void> {
   const { journal, ledger, board, clock, memory, log } = context
   const news = newerGrant(answer.grant, memory.grantTerm)
-  const grant: AppliedGrant | null = news === null ? null : { ...news, agedMs: 0 }
+  const grant = news === null ? null : await ledger.prepareGrant({ ...news, agedMs: 0 })
   const confirmation = { time: answer.time, policies: answer.policies }
   await journal.acknowledge(sent.seq, grant, confirmation, { document, retainUntil: receipt })
   forget(context, sent)
   if (news !== null && grant !== null) {
     memory.grantTerm = grant.term
     ledger.applyGrant(grant)
+    ledger.settleAboveGrant()
     if (memory.wantsCarried) context.waiting.hear(wordOf(news))
   }
   if (answer.sessions.length > 0) context.takeOrders(answer.sessions)
@@ -311,8 +312,7 @@ async function acknowledge(context: StepContext, sent: SealedSegment, said: Said
 }
 
 /** The segment is acknowledged in the journal. */
-function forget({ memory, ledger }: StepContext, sent: SealedSegment): void {
-  if (ledger.owes()) ledger.settleAboveGrant(spentBy(sent))
+function forget({ memory }: StepContext, sent: SealedSegment): void {
   memory.unacknowledged = null
   memory.lastAcknowledgedEntry = memory.lastSealedEntry
   memory.remnants -= extentOf(sent).remnant

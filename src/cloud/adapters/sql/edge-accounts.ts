@@ -16,11 +16,9 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
       .where('device_accounts.device_id', '=', deviceId)
       .where('device_accounts.incarnation', '=', BigInt(incarnation))
   const withRoom = (deviceId: string, incarnation: number) =>
-    ofIncarnation(deviceId, incarnation)
-      .where('device_accounts.unlimited', '=', 0n)
-      .where(
-        expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`,
-      )
+    ofIncarnation(deviceId, incarnation).where(
+      expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`,
+    )
   return {
     async get(deviceId, incarnation, accounts) {
       const records = new Map<AccountId, DeviceAccountRecord>()
@@ -66,6 +64,16 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
         forked: row.forked === 1n,
       }))
     },
+    async limitedAgain(deviceId, incarnation, limit) {
+      const rows = await ofIncarnation(deviceId, incarnation)
+        .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+        .where('device_accounts.metered', '=', 1n)
+        .where('accounts.cap_target', 'is not', null)
+        .orderBy('device_accounts.account')
+        .limit(limit)
+        .execute()
+      return rows.map(recordOf)
+    },
     async arrearsOf(accounts) {
       const sums = new Map<AccountId, Micro>()
       for (const some of chunks([...accounts])) {
@@ -91,7 +99,6 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
         .select(['device_accounts.device_id', left.as('room')])
         .where('device_accounts.account', '=', account)
         .where('device_accounts.device_id', '<>', except)
-        .where('device_accounts.unlimited', '=', 0n)
         .where('incarnations.status', '=', 'ACTIVE')
         .where('incarnations.quiet_since', '>', BigInt(heardSince))
         .where(left, '>', 0n)
@@ -135,6 +142,7 @@ export function deviceAccountTransaction(sql: Sql): EdgeTransaction['deviceAccou
               presumed: excluded.ref('excluded.presumed'),
               released: excluded.ref('excluded.released'),
               unlimited: excluded.ref('excluded.unlimited'),
+              metered: excluded.ref('excluded.metered'),
             })),
           )
           .execute()
@@ -169,6 +177,7 @@ function rowOf(record: DeviceAccountRecord): Row<'device_accounts'> {
     presumed: record.presumed,
     released: record.released,
     unlimited: toFlag(record.unlimited),
+    metered: toFlag(record.metered),
   }
 }
 
@@ -186,5 +195,6 @@ function recordOf(row: Row<'device_accounts'>): DeviceAccountRecord {
     presumed: row.presumed,
     released: row.released,
     unlimited: row.unlimited === 1n,
+    metered: row.metered === 1n,
   }
 }

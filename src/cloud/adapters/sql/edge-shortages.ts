@@ -35,7 +35,6 @@ export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
         .select(['device_accounts.account', expression<bigint>`min(shortages.keep)`.as('keep')])
         .where('device_accounts.device_id', '=', deviceId)
         .where('device_accounts.incarnation', '=', BigInt(incarnation))
-        .where('device_accounts.unlimited', '=', 0n)
         .where(expression<boolean>`${ROOM} > shortages.keep`)
         .where('shortages.who', '<>', deviceId)
         .where('shortages.at', '>', BigInt(since))

@@ -125,6 +125,7 @@ export interface EdgeTables {
     presumed: bigint
     released: bigint
     unlimited: bigint
+    metered: bigint
   }
   shortages: {
     account: string

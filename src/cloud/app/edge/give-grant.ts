@@ -52,6 +52,8 @@ interface Giving {
   /** By these rules. */
   readonly grantable: Grantable
   readonly topUps: TopUps
+  /** Accounts that the grant names, asked for or not. */
+  readonly named: readonly AccountId[]
   /** After the merge, as is what is held of them. */
   readonly pools: ReadonlyMap<AccountId, Pool>
   readonly held: (account: AccountId) => DeviceAccountRecord
@@ -108,7 +110,7 @@ async function knownShortages(tx: ShortageTransaction, accounts: readonly Accoun
 
 async function askedAccounts(
   taking: GrantContext,
-  { rules, grantable, topUps, pools, held, inUse, releasing }: Giving,
+  { rules, grantable, topUps, named, pools, held, inUse, releasing }: Giving,
   known: Known,
 ): Promise<ReadonlyMap<AccountId, AskedAccount>> {
   const { deps, tx, device, now } = taking
@@ -117,12 +119,12 @@ async function askedAccounts(
     const since = now - deps.terms.grantHorizonMs
     others.set(instanceId, await tx.edge.devices.countLive(instanceId, since, device.id))
   }
-  const accounts = accountsOf(topUps, grantable)
+  const accounts = new Set([...accountsOf(topUps, grantable), ...named])
   const wanted = new Map(topUps.wants.map((want) => [want.account, want.wanted]))
   const asked = new Map<AccountId, AskedAccount>()
   for (const account of accounts) {
     const pool = pools.get(account)
-    if (pool === undefined) throw new Error('invariant: the pool of an account that is asked for was opened')
+    if (pool === undefined) throw new Error('invariant: the pool of an account that a grant names was opened')
     const reserved = reservedOf(account, rules)
     const share = fairShare(pool, reserved, (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1)
     const asking = { who: device.id, isInUse: inUse.has(account), wanted: wanted.get(account) ?? 0n, share }

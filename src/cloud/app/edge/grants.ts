@@ -131,17 +131,15 @@ export function grantAsked(
   const wire: Grant['accounts'] = []
   for (const { account, pool, held, reserved, isWithheld } of asked.values()) {
     if (pool.capTarget === null) {
-      if (!held.unlimited) accounts.push({ ...held, unlimited: true })
+      if (!held.unlimited) accounts.push({ ...held, unlimited: true, metered: true })
       wire.push({ account, granted: held.granted, exhausted: false, available: MICRO_MAX, unlimited: true })
       continue
     }
     const size = sizes.granted.get(account) ?? 0n
     const drawn = grantOut(pool, size)
-    const topped = { ...held, granted: held.granted + size }
-    if (size > 0n) {
-      pools.set(account, drawn)
-      accounts.push(topped)
-    }
+    const topped = { ...held, granted: held.granted + size, unlimited: false }
+    if (size > 0n) pools.set(account, drawn)
+    if (size > 0n || held.unlimited) accounts.push(topped)
     const overdraft = overdraftIn(room(topped), drawn, quantity(account))
     const left = freeForDevices(drawn, reserved)
     wire.push({

@@ -34,6 +34,9 @@ export const RENEWALS_WATCHED_MAX = 1_000
 /** Old shortages that are removed at a time. */
 export const SHORTAGES_FORGOTTEN_MAX = 1_000
 
+/** Accounts that have a limit again and are told to a device with one answer, at most. */
+export const LIMITED_AGAIN_MAX = 1_000
+
 /** Incarnations, and accounts, that are named when an administrator asks how far the recovery is. */
 export const RECOVERY_SHOWN_MAX = 100
 

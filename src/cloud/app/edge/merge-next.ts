@@ -9,8 +9,9 @@ import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
 import { disconnectUntold, ordersFor, takeSessions } from './device-sessions.ts'
 import { NO_TOP_UPS, accountsOf, giveGrant, mustRelease } from './give-grant.ts'
 import { grantableAt } from './grants.ts'
+import { LIMITED_AGAIN_MAX } from './limits.ts'
 import { arrearsCaps } from './offline-policy.ts'
-import { movePools } from './move.ts'
+import { type AccountMove, movePools } from './move.ts'
 import type { OpenedSegment } from './open-segment.ts'
 import { type DeviceAccountRecord, type Incarnation, type Recall, newDeviceAccount } from './records.ts'
 import { reject } from './reject.ts'
@@ -31,7 +32,10 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const grantable = grantableAt(rules, now)
   const topUps = goesOn && device.hold === null ? segment.topUps : NO_TOP_UPS
   const asked = accountsOf(topUps, grantable)
-  const named = [...received.counters.map(({ account }) => account), ...asked]
+  const limited = goesOn
+    ? await tx.edge.deviceAccounts.limitedAgain(device.id, incarnation.number, LIMITED_AGAIN_MAX)
+    : []
+  const named = [...[...received.counters, ...limited].map(({ account }) => account), ...asked]
   const known = segment.final
     ? await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
     : await tx.edge.deviceAccounts.get(device.id, incarnation.number, named)
@@ -52,7 +56,8 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     segment.entries.filter(({ n }) => n > incarnation.lastEntry),
   )
   const moves = movesOf(incarnation, known, merge.changes, split)
-  const before = await openPools(tx, rules, [...moves.map((move) => move.after.account), ...asked])
+  const told = accountsToTell(moves, limited)
+  const before = await openPools(tx, rules, [...moves.map((move) => move.after.account), ...asked, ...told])
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(taking, 'AMOUNT_BEYOND_BELIEF', {})
   if (incarnation.grantsForgotten) await requirePlausible(taking, rules, moves, moved)
@@ -80,7 +85,9 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const inUse = new Set(
     moves.flatMap(({ before: known, after: { account, used } }) => (used > known.used ? account : [])),
   )
-  const grant = goesOn ? await giveGrant(taking, { rules, grantable, topUps, pools, held, inUse, releasing }) : null
+  const grant = goesOn
+    ? await giveGrant(taking, { rules, grantable, topUps, named: told, pools, held, inUse, releasing })
+    : null
   const recalls = goesOn ? await recallsFrom(taking) : []
   const answer =
     taking.proof?.document ??
@@ -118,6 +125,16 @@ function receivedAt({ proof, now }: Taking): number {
 }
 
 /**
+ * Accounts of which the device has to hear, asked or not: what it used above its grants counts as granted by now, or what was
+ * unlimited has a limit.
+ */
+function accountsToTell(moves: readonly AccountMove[], limited: readonly DeviceAccountRecord[]): readonly AccountId[] {
+  const raised = moves.filter(({ before, after }) => after.granted > before.granted)
+  const news = [...raised.map(({ after }) => after), ...limited.filter(({ unlimited }) => unlimited)]
+  return news.map(({ account }) => account)
+}
+
+/**
  * A segment that was given up may come after a later incarnation has delivered its entries, and more: then it says nothing
  * that is not known.
  */
@@ -134,6 +151,7 @@ async function mergeInto(
   return mergeSegment(incarnation, known, news, new Set(device.instanceIds), {
     returns: grants,
     closes: segment.final && !incarnation.forked,
+    grantTaken: segment.grantTerm > 0 && segment.grantTerm >= incarnation.term,
     grantsForgotten: incarnation.grantsForgotten,
     arrearsCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
   })

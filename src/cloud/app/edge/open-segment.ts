@@ -31,6 +31,7 @@ export interface OpenedSegment {
   readonly topUps: Pick<Segment, 'wants' | 'needs'>
   readonly clock: Segment['clock']
   readonly backlog: number
+  readonly grantTerm: number
   readonly policies: Segment['policies']
   readonly sessions: Segment['sessions']
 }
@@ -102,6 +103,7 @@ export async function openSegment(
       topUps: { wants: data.wants, needs: data.needs },
       clock: data.clock,
       backlog: data.backlog,
+      grantTerm: data.grantTerm,
       policies: data.policies,
       sessions: data.sessions,
     },

@@ -26,7 +26,7 @@ export async function plausibleBy(
 ): Promise<IsPlausible> {
   const arrears = await reader.edge.deviceAccounts.arrearsOf(accounts)
   return ({ before, after }, { account, capTarget, capHighest, charged, grantedOut }, raised) => {
-    if (raised <= 0n || after.unlimited || capTarget === null || !isRuled(rules, account)) return true
+    if (raised <= 0n || before.metered || capTarget === null || !isRuled(rules, account)) return true
     const aboveAnyCap = (arrears.get(account) ?? 0n) + after.arrears - before.arrears
     return charged + grantedOut <= 2n * capHighest + aboveAnyCap
   }

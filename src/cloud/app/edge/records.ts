@@ -251,7 +251,7 @@ export function overspentOn(record: DeviceAccountRecord): Micro {
 /** What is out and not accounted for: what the device may have spent without saying so. */
 export function unaccountedOn(record: DeviceAccountRecord): Micro {
   const open = record.granted - record.returned - spentOn(record)
-  return record.unlimited || open < 0n ? 0n : open
+  return open < 0n ? 0n : open
 }
 
 /** The account of a settled incarnation, after whatever has become known of it: all that is still open is settled. */

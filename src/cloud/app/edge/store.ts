@@ -101,9 +101,11 @@ export interface EdgeReader {
       heardSince: number,
       limit: number,
     ): Promise<readonly { readonly deviceId: string; readonly room: Micro }[]>
-    /** Whether the incarnation can still spend something of an account that is counted down. */
+    /** Metered accounts of the incarnation that have a limit by the rules of now, in the order of their ids. */
+    limitedAgain(deviceId: string, incarnation: number, limit: number): Promise<readonly DeviceAccountRecord[]>
+    /** Whether the incarnation holds something that it has not spent. */
     hasRoom(deviceId: string, incarnation: number): Promise<boolean>
-    /** Whether it can still spend something of an account whose cap was lowered below what is out. */
+    /** Whether it holds something that it has not spent of an account whose cap was lowered below what is out. */
     hasRoomAboveCap(deviceId: string, incarnation: number): Promise<boolean>
   }
   readonly shortages: {

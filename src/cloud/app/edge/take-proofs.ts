@@ -39,9 +39,10 @@ export async function takeProofs(
   const moves = [...granted].flatMap(([account, proven]): AccountMove[] => {
     const before = known.get(account) ?? newDeviceAccount(device.id, incarnation.number, account)
     const unlimited = before.unlimited || proven.unlimited
-    if (proven.granted <= before.granted && unlimited === before.unlimited) return []
+    const metered = before.metered || proven.unlimited
+    if (proven.granted <= before.granted && unlimited === before.unlimited && metered === before.metered) return []
     const more = proven.granted > before.granted ? proven.granted : before.granted
-    return [{ before, after: settled({ ...before, granted: more, unlimited }, incarnation.settlement) }]
+    return [{ before, after: settled({ ...before, granted: more, unlimited, metered }, incarnation.settlement) }]
   })
   const rules = await holdRules(tx, policies, device.instanceIds, now)
   const pools = await openPools(

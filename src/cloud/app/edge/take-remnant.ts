@@ -131,6 +131,7 @@ async function continueChain(
   const merge = mergeSegment(old, records, counted, new Set(device.instanceIds), {
     returns: false,
     closes,
+    grantTaken: false,
     grantsForgotten: old.grantsForgotten,
     arrearsCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
   })

@@ -47,14 +47,14 @@ CREATE TABLE account (
   refunded INTEGER NOT NULL DEFAULT 0 CHECK (refunded BETWEEN 0 AND used),
   returned INTEGER NOT NULL DEFAULT 0 CHECK (returned >= 0),
   exhausted INTEGER NOT NULL DEFAULT 0 CHECK (exhausted IN (0, 1)),
+  -- Not counted down: granted without limit, which the rules in force allow.
   unlimited INTEGER NOT NULL DEFAULT 0 CHECK (unlimited IN (0, 1)),
   -- At most so many tokens, the last of granted, are overdraft of the line item.
   overdraft INTEGER NOT NULL DEFAULT 0 CHECK (overdraft BETWEEN 0 AND granted),
-  -- Has been without limit in this incarnation: more may have been spent than is granted by now.
-  metered INTEGER NOT NULL DEFAULT 0 CHECK (metered IN (unlimited, 1)),
   -- End of the block that may be spent without a flush, as a value of used; at or below it: no block.
   reserved INTEGER NOT NULL DEFAULT 0,
-  -- How far use may be above granted until the cloud has heard of it: of an essential line item, offline.
+  -- How far use may be above granted until the cloud has heard of it: of an essential line item, offline, or of one that was
+  -- unlimited.
   allowance INTEGER NOT NULL DEFAULT 0 CHECK (allowance >= 0),
   -- Of used: what power cuts may have cost at most.
   burned INTEGER NOT NULL DEFAULT 0 CHECK (burned BETWEEN 0 AND used),
@@ -63,7 +63,7 @@ CREATE TABLE account (
   sealed_returned INTEGER NOT NULL DEFAULT 0 CHECK (sealed_returned <= returned),
   -- The segment whose answer proves `granted`; it is kept for as long as the disk has place for it.
   proof INTEGER,
-  CONSTRAINT never_overspent CHECK (metered = 1 OR max(used, reserved) - refunded + returned <= granted + allowance)
+  CONSTRAINT never_overspent CHECK (unlimited = 1 OR max(used, reserved) - refunded + returned <= granted + allowance)
 ) STRICT, WITHOUT ROWID;
 
 -- Entries of earlier incarnations that the cloud does not have, because their chain was forked or refused: they go up with

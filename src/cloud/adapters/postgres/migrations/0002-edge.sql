@@ -145,7 +145,10 @@ CREATE TABLE device_accounts (
   arrears BIGINT NOT NULL CHECK (arrears >= 0),
   presumed BIGINT NOT NULL CHECK (presumed >= 0),
   released BIGINT NOT NULL CHECK (released >= 0),
-  unlimited BIGINT NOT NULL,
+  -- Granted without limit when it was last granted.
+  unlimited BIGINT NOT NULL CHECK (unlimited IN (0, 1)),
+  -- Is unlimited, or has been: the device may report what it used before it heard of the limit.
+  metered BIGINT NOT NULL CHECK (metered IN (unlimited, 1)),
   PRIMARY KEY (device_id, incarnation, account),
   FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number),
   -- More is never spent and returned than was granted.
@@ -153,6 +156,8 @@ CREATE TABLE device_accounts (
 );
 
 CREATE INDEX device_accounts_by_account ON device_accounts (account);
+
+CREATE INDEX device_accounts_metered ON device_accounts (device_id, incarnation) WHERE metered = 1;
 
 -- Who got less of an account than it needed, or than it wanted to hold in advance. Written under the lock of the account.
 CREATE TABLE shortages (

@@ -144,7 +144,10 @@ CREATE TABLE device_accounts (
   arrears INTEGER NOT NULL CHECK (arrears >= 0),
   presumed INTEGER NOT NULL CHECK (presumed >= 0),
   released INTEGER NOT NULL CHECK (released >= 0),
-  unlimited INTEGER NOT NULL,
+  -- Granted without limit when it was last granted.
+  unlimited INTEGER NOT NULL CHECK (unlimited IN (0, 1)),
+  -- Is unlimited, or has been: the device may report what it used before it heard of the limit.
+  metered INTEGER NOT NULL CHECK (metered IN (unlimited, 1)),
   PRIMARY KEY (device_id, incarnation, account),
   FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number),
   -- More is never spent and returned than was granted.
@@ -152,6 +155,8 @@ CREATE TABLE device_accounts (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX device_accounts_by_account ON device_accounts (account);
+
+CREATE INDEX device_accounts_metered ON device_accounts (device_id, incarnation) WHERE metered = 1;
 
 -- Who got less of an account than it needed, or than it wanted to hold in advance. Written under the lock of the account.
 CREATE TABLE shortages (
