@@ -3,14 +3,12 @@
  * anything runs, so that leaving events out of it is all that it takes to look for a shorter one. Which kinds of faults a
  * seed has at all, and how many of them, is drawn first: a run with every fault at once hides what two of them would show.
  */
+import type { Damage } from './device/disk.ts'
 import type { Mishap } from './device/journal-thread.ts'
 import type { Weather } from './world/network.ts'
 
 /** POSIX ms at which every run begins. */
 export const BEGIN = Date.UTC(2026, 2, 2, 6)
-
-/** What of a disk cannot be read any more. */
-export type Damage = 'FILE' | 'ENTRY' | 'COUNTERS'
 
 export const MINUTE = 60_000
 export const HOUR = 60 * MINUTE

@@ -1,7 +1,7 @@
 /** The disks of devices: what is spent on each is covered by its grants; and what their owners do with them. */
 import type Sqlite from 'better-sqlite3'
 import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
-import type { Damage } from '../plan.ts'
+import type { Damage } from '../device/disk.ts'
 import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
 import type { EntryAudit } from './entries.ts'

@@ -11,7 +11,9 @@ import type { JournalLimits } from '../../src/agent/adapters/sqlite/journal-call
 import { openDatabase } from '../../src/agent/adapters/sqlite/open-database.ts'
 import type { LeftLog } from '../../src/agent/app/volatile-log.ts'
 import { openOrRescue } from '../../src/agent/adapters/sqlite/rescue.ts'
-import type { Damage } from '../plan.ts'
+
+/** What of a disk cannot be read any more. */
+export type Damage = 'FILE' | 'ENTRY' | 'COUNTERS'
 
 /** The journal's file as it is made, to begin every device with. */
 let empty: Buffer | undefined

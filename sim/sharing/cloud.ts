@@ -17,7 +17,7 @@ import { isShortNow } from '../../src/cloud/app/edge/share-scarce.ts'
 import type { LoadedPolicy } from '../../src/cloud/app/load-policy.ts'
 import { free, newPool, retarget } from '../../src/cloud/app/pool.ts'
 import type { Pool } from '../../src/cloud/app/records.ts'
-import { ACCOUNT, INSTANCE, type SharingSite } from './site.ts'
+import { ACCOUNT, INSTANCE } from './pool.ts'
 
 /** What a segment says of the one account. */
 export interface Report {
@@ -30,16 +30,21 @@ export interface Report {
 
 const GRANT_LIFETIME_MS = 7 * 86_400_000
 
+interface Site {
+  readonly now: number
+  readonly options: { readonly syncEveryMs: number; readonly horizonMs: number }
+}
+
 export class SharedCloud {
   pool: Pool
-  readonly #site: SharingSite
+  readonly #site: Site
   readonly #rules: ReadonlyMap<string, LoadedPolicy>
   readonly #notify: (deviceId: string) => void
   readonly #records = new Map<string, DeviceAccountRecord>()
   readonly #lastSyncAt = new Map<string, number>()
   readonly #shortages = new Map<string, Shortage>()
 
-  constructor(site: SharingSite, policy: Policy, compiled: CompiledPolicy, notify: (deviceId: string) => void) {
+  constructor(site: Site, policy: Policy, compiled: CompiledPolicy, notify: (deviceId: string) => void) {
     this.#site = site
     this.#notify = notify
     const lineItems = new Map(policy.lineItems.map((each) => [each.id, each]))

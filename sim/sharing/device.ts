@@ -10,7 +10,8 @@ import { type CloudWord, LocalDecisions, type TopUpRequest } from '../../src/age
 import { PolicyBoard } from '../../src/agent/app/policy-board.ts'
 import { CHAIN_START } from '../../src/protocol/signing.ts'
 import type { Random } from '../world/random.ts'
-import { ACCOUNT, BEGIN, INSTANCE, type SharingSite, TOKEN } from './site.ts'
+import type { SharedCloud } from './cloud.ts'
+import { ACCOUNT, BEGIN, INSTANCE, TOKEN } from './pool.ts'
 
 export interface DeviceHabits {
   readonly name: string
@@ -24,6 +25,15 @@ export interface DeviceHabits {
   readonly offline?: readonly { readonly from: number; readonly until: number }[]
 }
 
+interface Site {
+  readonly now: number
+  readonly options: { readonly syncEveryMs: number; readonly horizonMs: number; readonly starting: number }
+  readonly cloud: Pick<SharedCloud, 'sync'>
+  readonly canPayAll: boolean
+  readonly most: bigint
+  after(ms: number, call: () => Promise<void> | void): () => void
+}
+
 export class SharingDevice {
   readonly name: string
   readonly habits: DeviceHabits
@@ -32,7 +42,7 @@ export class SharingDevice {
   longestWaitMs = 0
   /** What it is refused at this moment. */
   short: Micro = 0n
-  readonly #site: SharingSite
+  readonly #site: Site
   readonly #random: Random
   readonly #ledger: Ledger
   readonly #decisions: LocalDecisions
@@ -40,7 +50,7 @@ export class SharingDevice {
   #recalled: ReadonlyMap<AccountId, Micro> = new Map()
   #round: Promise<unknown> = Promise.resolve()
 
-  constructor(site: SharingSite, habits: DeviceHabits, compiled: CompiledPolicy, random: Random) {
+  constructor(site: Site, habits: DeviceHabits, compiled: CompiledPolicy, random: Random) {
     this.#site = site
     this.habits = habits
     this.name = habits.name

@@ -1,7 +1,8 @@
 /** Twenty devices of mixed appetite on one small pool, with their balances over time: `node sim/sharing/main.ts [seed]`. */
 import { formatMicro } from '../../src/core/amount.ts'
 import { type DeviceHabits } from './device.ts'
-import { SharingSite, TOKEN } from './site.ts'
+import { TOKEN } from './pool.ts'
+import { SharingSite } from './site.ts'
 
 const say = (line: string): void => void process.stdout.write(`${line}\n`)
 

@@ -4,20 +4,15 @@
  * arithmetic of the pool. There are no disks, signatures and faults: messages arrive at once, or not at all.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { lineAccount } from '../../src/core/account.ts'
 import { decimal } from '../../src/core/amount.ts'
 import { compilePolicy } from '../../src/core/compile.ts'
 import { room } from '../../src/core/grant.ts'
 import type { Policy } from '../../src/core/policy.ts'
 import { SharedCloud } from './cloud.ts'
 import { SharingDevice, type DeviceHabits } from './device.ts'
+import { BEGIN, INSTANCE, LINE_ITEM, TOKEN } from './pool.ts'
 import { Random } from '../world/random.ts'
 
-export const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
-export const LINE_ITEM = 'pool'
-export const ACCOUNT = lineAccount(INSTANCE, LINE_ITEM, 0)
-export const TOKEN = 1_000_000n
-export const BEGIN = Date.UTC(2026, 0, 5)
 const YEAR_MS = 365 * 86_400_000
 
 export interface SharingOptions {

@@ -20,7 +20,7 @@ import type { TwinProcess } from './twin-process.ts'
 const EDGE_URL = 'https://twin.example/edge/api/v1'
 const SERVICE_URL = 'https://twin.example/api'
 
-export const PUSH_URL = 'mqtts://twin.example'
+const PUSH_URL = 'mqtts://twin.example'
 
 export const addresses = (hasPush: boolean) => () => ({
   edge: EDGE_URL,

@@ -2,7 +2,8 @@
 // product's own ledger, decisions, grants and recalls.
 import { expect, test } from 'vitest'
 import type { DeviceHabits } from '../../sim/sharing/device.ts'
-import { SharingSite, TOKEN } from '../../sim/sharing/site.ts'
+import { TOKEN } from '../../sim/sharing/pool.ts'
+import { SharingSite } from '../../sim/sharing/site.ts'
 import fc from '../support/fast-check.ts'
 
 const MINUTE = 60_000

@@ -154,7 +154,7 @@ function doubtOf(
     .filter((each) => each?.bootId === reading.bootId && each.sinceBoot <= reading.sinceBoot)
     .sort((a, b) => (b?.sinceBoot ?? 0) - (a?.sinceBoot ?? 0))
   const aheadMs = record === undefined ? 0 : reading.at - record.at
-  if (before != null) {
+  if (before !== undefined && before !== null) {
     // Another machine that trusts its clock has the same time.
     if (record?.bootId !== reading.bootId && -CLOCK_STEP_MAX_MS <= aheadMs && aheadMs <= RECORD_FRESH_MS) return null
     return jump(before, reading)

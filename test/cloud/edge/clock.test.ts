@@ -16,7 +16,7 @@ afterEach(async () => twin[Symbol.asyncDispose]())
 const SWEEPS = '/edge/api/v1/sweeps'
 const sweeps = async () => (await twin.call('GET', SWEEPS)).body
 const confirm = (what: string) => twin.call('POST', `${SWEEPS}/${what}/confirm`)
-const ready = async () => (await fetch(new URL('/readyz', twin.cloud.address))).json() as Promise<unknown>
+const ready = async () => (await fetch(new URL('/readyz', twin.cloud.address))).json()
 const metric = async (code: string) => {
   const page = await (await fetch(twin.cloud.metricsAddress)).text()
   return new RegExp(`^tallygate_sweeps_paused\\{code="${code}"\\} (\\d)`, 'm').exec(page)?.[1]
@@ -69,6 +69,18 @@ describe('a clock that jumps by a month', () => {
     await confirm('clock')
     await twin.tick()
     expect(await incarnation()).toMatchObject({ status: 'FENCED', fenceReason: 'SILENT' })
+  })
+
+  it('counts what it hears while the clock is behind as heard at the present', async () => {
+    const { device } = await EdgeClient.join(twin, instanceId)
+    const line = lineAccount(instanceId, 'ACT-1', 0)
+    await device.sync([want(line, 0n, 5_000_000n)])
+    twin.clockAheadMs = -40 * DAY
+    await device.sync([want(line, 0n, 6_000_000n)])
+    await device.attach()
+    twin.clockAheadMs = 0
+    await twin.tick()
+    expect(await sweeps()).toMatchObject({ clock: null, settlement: { due: 0, settled: 0 } })
   })
 
   it('charges and ends no session that a client speaks to', async () => {

@@ -62,9 +62,9 @@ export function outboxTransaction({ db, lockRows }: Sql, written: () => void): T
       const query = db
         .selectFrom('outbox')
         .selectAll()
-        .where(({ eb, or }) =>
+        .where((eb) =>
           // Nobody claims for longer than this: such a claim was made when the clock was ahead.
-          or([eb('claimed_until', '<=', BigInt(now)), eb('claimed_until', '>', BigInt(2 * until - now))]),
+          eb.or([eb('claimed_until', '<=', BigInt(now)), eb('claimed_until', '>', BigInt(2 * until - now))]),
         )
         .orderBy('id')
         .limit(limit)

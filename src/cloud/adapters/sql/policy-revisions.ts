@@ -19,7 +19,7 @@ export function policyRevisionReader({ db }: Sql): PolicyRevisionReader {
       const rows = await db
         .selectFrom('policy_revisions')
         .select('instance_id')
-        .where(({ eb, or }) => or([eb('calendar_due', '<=', BigInt(now)), eb('raised_at', '>', BigInt(raisedAfter))]))
+        .where((eb) => eb.or([eb('calendar_due', '<=', BigInt(now)), eb('raised_at', '>', BigInt(raisedAfter))]))
         .orderBy('calendar_due')
         .limit(limit)
         .execute()

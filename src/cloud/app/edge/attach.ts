@@ -10,7 +10,7 @@ import type { Store, Transaction } from '../store.ts'
 import type { KeyRing } from './key-ring.ts'
 import { requireNotHeld } from './device-hold.ts'
 import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
-import type { Device, FenceReason, Incarnation } from './records.ts'
+import { type Device, type FenceReason, type Incarnation, heardAt } from './records.ts'
 import { ATTACH_WINDOW_MS, type EdgeTerms } from './terms.ts'
 import { requireTrusted } from './require-trusted.ts'
 
@@ -50,7 +50,8 @@ export async function attach(
     const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, incarnation: number }
     // The signature depends on nothing but its input: running it twice, as a transaction may, does no harm.
     const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
-    const made = { ...newIncarnation(deviceId, number, at), nonce: request.nonce, attachAnswer: answer }
+    const quietSince = Math.max(at, (await tx.sweeps.clockRecord())?.at ?? at)
+    const made = { ...newIncarnation(deviceId, number, at), quietSince, nonce: request.nonce, attachAnswer: answer }
     await tx.edge.incarnations.insert(isOver ? fenced(made, 'TERMINATED', at) : made)
     await tx.edge.devices.save({ ...device, incarnation: number, software: request.software, backlog: 0 })
     return answer
@@ -121,5 +122,5 @@ export async function fenceCurrent(tx: Transaction, device: Device, reason: Fenc
 
 export function fenced(incarnation: Incarnation, reason: FenceReason, now: number): Incarnation {
   if (incarnation.status !== 'ACTIVE') return incarnation
-  return { ...incarnation, status: 'FENCED', fencedAt: now, fenceReason: reason, quietSince: now }
+  return { ...incarnation, status: 'FENCED', fencedAt: now, fenceReason: reason, quietSince: heardAt(incarnation, now) }
 }

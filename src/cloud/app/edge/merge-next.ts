@@ -13,7 +13,7 @@ import { LIMITED_AGAIN_MAX } from './limits.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import { type AccountMove, movePools } from './move.ts'
 import type { OpenedSegment } from './open-segment.ts'
-import { type DeviceAccountRecord, type Incarnation, type Recall, newDeviceAccount } from './records.ts'
+import { type DeviceAccountRecord, type Incarnation, type Recall, heardAt, newDeviceAccount } from './records.ts'
 import { reject } from './reject.ts'
 import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
 import { recallsFrom } from './share-scarce.ts'
@@ -71,7 +71,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     lastHash: segment.header.hash,
     lastEntry: merge.lastEntry,
     entryHead: merge.entryHead,
-    quietSince: now,
+    quietSince: heardAt(incarnation, now),
   }
   // What another incarnation still has to say is not how the sessions of the current one stand.
   if (incarnation.number === device.incarnation) {

@@ -219,6 +219,11 @@ export interface DeviceAccountRecord extends DeviceAccount {
   readonly released: Micro
 }
 
+/** The instant of a sign of life. A clock that was behind for a while must not make a device look silent that was heard of. */
+export function heardAt({ quietSince }: Pick<Incarnation, 'quietSince'>, now: number): number {
+  return Math.max(quietSince, now)
+}
+
 export function newDeviceAccount(deviceId: string, incarnation: number, account: AccountId): DeviceAccountRecord {
   return { ...NO_DEVICE_ACCOUNT, deviceId, incarnation, account, branchUsed: 0n, presumed: 0n, released: 0n }
 }

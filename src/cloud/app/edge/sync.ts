@@ -13,7 +13,7 @@ import { keepFork } from './keep-fork.ts'
 import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
 import { mergeNext } from './merge-next.ts'
 import { type OpenedSegment, openSegment } from './open-segment.ts'
-import type { Device, Incarnation, MergedSegment } from './records.ts'
+import { type Device, type Incarnation, type MergedSegment, heardAt } from './records.ts'
 import { noticeRestore } from '../recovery/notice-restore.ts'
 import { type Proof, type ShownRules, openProofs, openRules } from './open-proofs.ts'
 import { takeProofs } from './take-proofs.ts'
@@ -129,7 +129,7 @@ async function follow(taking: Taking, verdict: Verdict, recorded: MergedSegment 
     case 'KNOWN':
       return told(taking, 'KNOWN')
     case 'BEHIND':
-      await tx.edge.incarnations.save({ ...incarnation, grantsForgotten: true, quietSince: now })
+      await tx.edge.incarnations.save({ ...incarnation, grantsForgotten: true, quietSince: heardAt(incarnation, now) })
       return told(taking, 'BEHIND')
     case 'FORK':
       return keepFork(taking, recorded)

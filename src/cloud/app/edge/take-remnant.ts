@@ -20,7 +20,7 @@ import { fitOf } from './fit-of.ts'
 import { movePools } from './move.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import type { OpenedEntry, OpenedRemnant } from './open-segment.ts'
-import type { DeviceAccountRecord, Incarnation } from './records.ts'
+import { type DeviceAccountRecord, type Incarnation, heardAt } from './records.ts'
 import { type RulesInForce, openPools } from './rules-in-force.ts'
 import type { Taking } from './taking.ts'
 import { type Unbilled, unbilledOf } from './unbilled.ts'
@@ -149,7 +149,14 @@ async function continueChain(
   await writeMerge(context, old, split, moves, before, moved)
   const { lastEntry, entryHead } = merge
   const status = closes ? 'CLOSED' : old.status
-  await tx.edge.incarnations.save({ ...old, status, lastEntry, entryHead, carriedOn: true, quietSince: now })
+  await tx.edge.incarnations.save({
+    ...old,
+    status,
+    lastEntry,
+    entryHead,
+    carriedOn: true,
+    quietSince: heardAt(old, now),
+  })
   return true
 }
 
