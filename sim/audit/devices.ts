@@ -101,6 +101,7 @@ export class DeviceAudit {
     this.#entries.forgetCuts(machine)
     this.#facts.grants.set(machine.name, null)
     this.#facts.forgetful.add(machine.name)
+    if (machine.parts.keys.wasReplaced) this.#facts.unproven.add(machine.name)
   }
 
   /** A disk comes into a second pair of hands: as a copy, or as an old state of itself. Called when it has. */

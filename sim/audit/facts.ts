@@ -29,6 +29,8 @@ export class Facts {
   readonly copies = new Map<string, bigint>()
   /** Machines whose memory of an application's last answers was lost or put back. */
   readonly forgetful = new Set<string>()
+  /** Machines that cannot prove any more which key theirs has replaced: a twin from before that does not know them. */
+  readonly unproven = new Set<string>()
   readonly wereFull = new Set<string>()
   /** Devices whose ledger was damaged. */
   readonly damaged = new Set<string>()

@@ -53,13 +53,22 @@ export class PoolAudit {
       }
       const before = this.#facts.inForce.get(id) ?? target
       const allowed = before > target ? before : target
-      const exposed = this.#facts.exposure.get(id)
+      const exposed = this.#facts.exposure.get(id) + this.#owedByDamaged(id, held)
       const unlimited = this.#facts.spentUnlimited.get(id)
       if (total > allowed + exposed + unlimited && !this.#isVague(id)) {
         throw new Violation('I1', `${total} of ${id} are out, of ${allowed} in force and ${exposed} exposed`)
       }
       this.#facts.inForce.set(id, target > total ? target : total)
     }
+  }
+
+  /** Use above the grants that a damaged ledger did not show before it was delivered, as far as the offline policy allows it. */
+  #owedByDamaged(id: string, held: readonly DeviceAccountRow[]): bigint {
+    const { damaged } = this.#facts
+    if (damaged.size === 0) return 0n
+    const cap = this.#facts.arrearsCap(lineOf(id))
+    const rows = held.filter(({ account, device_id }) => account === id && damaged.has(device_id))
+    return rows.reduce((sum, { arrears }) => sum + (arrears < cap ? arrears : cap), 0n)
   }
 
   /** It had no limit at times, and a restored twin has forgotten when. */

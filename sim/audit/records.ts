@@ -63,6 +63,7 @@ export interface DeviceAccountRow {
   branch_used: bigint
   presumed: bigint
   released: bigint
+  arrears: bigint
   unlimited: bigint
 }
 

@@ -13,6 +13,11 @@ export class MachineKeys implements DeviceKeys {
     this.current = keyPair(name)
   }
 
+  /** The first key of the device has been replaced. */
+  get wasReplaced(): boolean {
+    return this.current !== keyPair(this.#name)
+  }
+
   async prepare(): Promise<KeyPair> {
     this.next ??= keyPair(`${this.#name}, key ${(this.#made += 1)}`)
     return this.next

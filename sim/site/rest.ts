@@ -82,6 +82,17 @@ export class Rest {
     const status = machine.agent?.link.status()
     if (status === undefined) return `the agent of ${machine.name} does not run`
     const { backlog, unacknowledgedSeq, fenced, incarnation, connected, policies, conditions } = status
+    const { facts } = this.#stage.auditor
+    if (
+      deviceId !== null &&
+      facts.unproven.has(machine.name) &&
+      conditions.some(({ code }) => code === 'TOKEN_INVALID')
+    ) {
+      // To the twin that was restored it is a stranger, for good: an administrator enrolls it anew.
+      facts.revoked.add(deviceId)
+      facts.lost(machine, () => true)
+      return null
+    }
     const behind = policies.filter(({ applied, newest }) => applied === 0 || applied !== newest)
     const owes = backlog > 0 || unacknowledgedSeq !== null
     if (!isTerminated && this.#backups.restoredAt !== null && !this.#hasSynced(deviceId, this.#backups.restoredAt)) {

@@ -17,7 +17,7 @@ const KNOWN: Readonly<Record<string, number>> = {
   'return-not-durable': 3,
   'clock-without-suspend': 7,
   'burn-nothing': 36,
-  'stale-log': 49,
+  'stale-log': 96,
   'acknowledge-before-commit': 2,
   'dedupe-expires': 41,
   'release-at-expiry': 4,
