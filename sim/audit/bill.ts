@@ -60,7 +60,8 @@ export class BillAudit {
         continue
       }
       if (row.operation === 'SETTLEMENT') {
-        this.#presumptions.add(`${row.device_id} ${row.incarnation} ${line}`, tokens)
+        // The other ones stand for entries that both sides have lost: what is closed must be right with them.
+        if (row.status === 'PRESUMED') this.#presumptions.add(`${row.device_id} ${row.incarnation} ${line}`, tokens)
         continue
       }
       this.#facts.look('I4')
@@ -135,6 +136,22 @@ export class BillAudit {
     }
   }
 
+  /** What was used on an incarnation that is closed counts exactly. */
+  #compareClosed(database: Sqlite.Database): void {
+    const rows = query(
+      database,
+      `SELECT device_accounts.* FROM device_accounts JOIN incarnations
+         ON incarnations.device_id = device_accounts.device_id AND number = incarnation WHERE status = 'CLOSED'`,
+    ).all() as DeviceAccountRow[]
+    for (const row of rows) {
+      if (this.#facts.suspects.has(row.device_id)) continue
+      this.#facts.look('I3')
+      const [counts, spent] = [row.used - row.refunded + row.branch_used, this.#facts.spent.get(nameOf(row))]
+      if (counts === spent) continue
+      throw new Violation('I3', `${counts} of ${nameOf(row)} count as used, which is closed, but ${spent} were spent`)
+    }
+  }
+
   /** When everything is at rest. */
   checkAtRest(database: Sqlite.Database): void {
     for (const entry of this.#facts.entries.values()) {
@@ -157,5 +174,6 @@ export class BillAudit {
       }
     }
     this.#compareTotals(database)
+    this.#compareClosed(database)
   }
 }

@@ -104,8 +104,7 @@ export class EntryAudit {
           this.#published.isUnlimited(body.instanceId, body.policyRevision, lineOf(account))
     for (const { account, amount } of postings) {
       this.#facts.spent.add(`${deviceId} ${incarnation} ${account}`, amount)
-      // Refunds of one copy say nothing of what the other has spent.
-      if (amount > 0n && isUnlimited(account)) {
+      if (isUnlimited(account)) {
         this.#facts.spentUnlimited.add(account, amount)
         this.#facts.spentUnlimited.add(`${deviceId} ${incarnation} ${account}`, amount)
       }

@@ -82,6 +82,7 @@ export interface UsageRow {
   tokens: bigint
   source: string
   operation: string
+  status: string
   device_id: string | null
   incarnation: bigint | null
 }

@@ -43,20 +43,21 @@ export type Verdict =
 
 /**
  * What a segment is. Rows are tried from the top. A later incarnation may have delivered the entries of a segment that the
- * device gave up, and that arrives late all the same.
+ * device gave up, or that a restored cloud has lost, and that arrives late all the same.
  *
- * | seq        | hash, previousHash                | entries     | status               | verdict          |
- * |------------|-----------------------------------|-------------|----------------------|------------------|
- * | = last     | hash is the one on record         | any         | any                  | REPEAT           |
- * | < last     | hash is the one on record         | any         | any                  | KNOWN            |
- * | <= last    | another hash                      | any         | any                  | FORK             |
- * | = last + 1 | previousHash is the last hash     | all known   | CLOSED by a later one | MERGE, no grants |
- * | > last     | any                               | any         | CLOSED               | FORK             |
- * | > last + 1 | any                               | any         | ACTIVE, FENCED       | BEHIND           |
- * | = last + 1 | previousHash is not the last hash | any         | ACTIVE, FENCED       | FORK             |
- * | = last + 1 | previousHash is the last hash     | contradict  | ACTIVE, FENCED       | FORK             |
- * | = last + 1 | previousHash is the last hash     | other       | ACTIVE               | MERGE, grants    |
- * | = last + 1 | previousHash is the last hash     | other       | FENCED               | MERGE, no grants |
+ * | seq        | hash, previousHash                | entries     | status                | verdict          |
+ * |------------|-----------------------------------|-------------|-----------------------|------------------|
+ * | = last     | hash is the one on record         | any         | any                   | REPEAT           |
+ * | < last     | hash is the one on record         | any         | any                   | KNOWN            |
+ * | <= last    | another hash                      | any         | any                   | FORK             |
+ * | = last + 1 | previousHash is the last hash     | nothing new | CLOSED by a later one | MERGE, no grants |
+ * | > last + 1 | any                               | nothing new | CLOSED by a later one | BEHIND           |
+ * | > last     | any                               | any         | CLOSED                | FORK             |
+ * | > last + 1 | any                               | any         | ACTIVE, FENCED        | BEHIND           |
+ * | = last + 1 | previousHash is not the last hash | any         | ACTIVE, FENCED        | FORK             |
+ * | = last + 1 | previousHash is the last hash     | contradict  | ACTIVE, FENCED        | FORK             |
+ * | = last + 1 | previousHash is the last hash     | other       | ACTIVE                | MERGE, grants    |
+ * | = last + 1 | previousHash is the last hash     | other       | FENCED                | MERGE, no grants |
  *
  * @param recordedHash hash of the merged segment with the same seq; null where there is none
  * @param entries how the entries of the segment fit the merged chain
@@ -71,20 +72,28 @@ export function receive(
     if (segment.hash !== recordedHash) return { kind: 'FORK' }
     return { kind: segment.seq === state.lastSeq ? 'REPEAT' : 'KNOWN' }
   }
-  const isNext = segment.seq === state.lastSeq + 1 && segment.previousHash === state.lastHash
+  const isFar = segment.seq > state.lastSeq + 1
+  const follows = !isFar && segment.previousHash === state.lastHash
   if (state.status === 'CLOSED') {
-    const isLate = isNext && state.carriedOn && entries.kind === 'CONTINUES' && entries.fresh === 0
-    return isLate ? { kind: 'MERGE', grants: false } : { kind: 'FORK' }
+    if (!state.carriedOn || !saysNothingNew(entries)) return { kind: 'FORK' }
+    if (isFar) return { kind: 'BEHIND' }
+    return follows ? { kind: 'MERGE', grants: false } : { kind: 'FORK' }
   }
-  if (segment.seq > state.lastSeq + 1) return { kind: 'BEHIND' }
-  if (!isNext || entries.kind === 'CONTRADICTS') return { kind: 'FORK' }
+  if (isFar) return { kind: 'BEHIND' }
+  if (!follows || entries.kind === 'CONTRADICTS') return { kind: 'FORK' }
   return { kind: 'MERGE', grants: state.status === 'ACTIVE' }
+}
+
+function saysNothingNew(entries: ChainFit): boolean {
+  return entries.kind === 'LOST' || (entries.kind === 'CONTINUES' && entries.fresh === 0)
 }
 
 /** How a range of entries fits the merged chain of its incarnation. */
 export type ChainFit =
   /** The first `known` of them are in the chain; the `fresh` ones after these continue it. */
   | { readonly kind: 'CONTINUES'; readonly known: number; readonly fresh: number }
+  /** They end where the cloud has lost the entries of the chain: it cannot tell. */
+  | { readonly kind: 'LOST' }
   /** They begin behind its end, or after another end than it has. */
   | { readonly kind: 'DETACHED' }
   /** The chain has other content under the same numbers: two writers. */
@@ -100,7 +109,8 @@ export function lastOf({ firstEntry, entryHashes }: EntryRange): number {
 /**
  * A hash covers everything before it, so one comparison decides: at the end of the chain, or where the range ends before it.
  *
- * @param recorded hash of the merged entry with the number of the last one of the range; needed where the chain is longer
+ * @param recorded hash of the merged entry with the number of the last one of the range, where the chain is longer; undefined
+ *   where that entry was lost
  */
 export function fitChain(
   { lastEntry, entryHead }: Pick<IncarnationState, 'lastEntry' | 'entryHead'>,
@@ -112,9 +122,9 @@ export function fitChain(
   const n = Math.min(lastOf(range), lastEntry)
   const known = n - firstEntry + 1
   const claimed = known === 0 ? entriesPreviousHash : entryHashes[known - 1]
-  if (claimed === (n === lastEntry ? entryHead : recorded)) {
-    return { kind: 'CONTINUES', known, fresh: entryHashes.length - known }
-  }
+  const merged = n === lastEntry ? entryHead : recorded
+  if (claimed === merged) return { kind: 'CONTINUES', known, fresh: entryHashes.length - known }
+  if (merged === undefined) return { kind: 'LOST' }
   return { kind: firstEntry > lastEntry ? 'DETACHED' : 'CONTRADICTS' }
 }
 
@@ -207,7 +217,14 @@ export type Merge =
       readonly lastEntry: number
       readonly entryHead: string
     }
-  | { readonly merged: false; readonly problem: MergeProblem; readonly account?: AccountId; readonly n?: number }
+  | NotMerged
+
+export interface NotMerged {
+  readonly merged: false
+  readonly problem: MergeProblem
+  readonly account?: AccountId
+  readonly n?: number
+}
 
 /** Why a segment of the right writer does not add up. None of them happens to an honest device. */
 export type MergeProblem =
@@ -241,31 +258,8 @@ export function mergeSegment(
 
   const used = sumPostings(postingsOf(segment.entries, (kind) => kind !== 'refund'))
   const refunded = sumPostings(postingsOf(segment.entries, (kind) => kind === 'refund'))
-  const arrears = new Arrears(terms)
-  const after = new Map<AccountId, DeviceAccount>()
-  for (const counter of segment.counters) {
-    const { account } = counter
-    const parsed = parseAccount(account)
-    if (parsed === undefined) return { merged: false, problem: 'ACCOUNT_UNKNOWN', account }
-    if (!instances.has(parsed.instanceId)) return { merged: false, problem: 'INSTANCE_NOT_SERVED', account }
-    if (after.has(account)) return { merged: false, problem: 'ACCOUNT_NAMED_TWICE', account }
-    const before = accounts.get(account) ?? NO_DEVICE_ACCOUNT
-    if (counter.used < before.used || counter.refunded < before.refunded || counter.returned < before.returned) {
-      return { merged: false, problem: 'COUNTER_FELL', account }
-    }
-    if (
-      counter.used - before.used !== (used.get(account) ?? 0n) ||
-      counter.refunded - before.refunded !== (refunded.get(account) ?? 0n)
-    ) {
-      return { merged: false, problem: 'COUNTERS_DO_NOT_FIT_ENTRIES', account }
-    }
-    const { used: spent, refunded: givenBack, returned } = counter
-    const followed = followMeter({ ...before, used: spent, refunded: givenBack, returned })
-    const reported = arrears.cover(parsed, followed)
-    if (reported === undefined) return { merged: false, problem: 'MORE_ARREARS_THAN_ALLOWED', account }
-    if (impossible(reported)) return { merged: false, problem: 'MORE_SPENT_THAN_GRANTED', account }
-    after.set(account, terms.returns ? reported : { ...reported, returned: before.returned })
-  }
+  const after = mergeCounters(accounts, segment.counters, instances, terms, { used, refunded })
+  if (!(after instanceof Map)) return after
   for (const account of [...used.keys(), ...refunded.keys()]) {
     if (!after.has(account)) return { merged: false, problem: 'COUNTERS_DO_NOT_FIT_ENTRIES', account }
   }
@@ -286,6 +280,62 @@ export function mergeSegment(
   }
 }
 
+/**
+ * Counters after entries that the cloud has lost and the device no longer keeps, as the device tells them: no entries say by
+ * how much they rise.
+ */
+export function mergeTold(
+  accounts: ReadonlyMap<AccountId, DeviceAccount>,
+  counters: ReceivedSegment['counters'],
+  instances: ReadonlySet<string>,
+  terms: MergeTerms,
+): readonly AccountChange[] | NotMerged {
+  const after = mergeCounters(accounts, counters, instances, terms, null)
+  if (!(after instanceof Map)) return after
+  return [...after].map(([account, told]) => ({
+    account,
+    before: accounts.get(account) ?? NO_DEVICE_ACCOUNT,
+    after: told,
+  }))
+}
+
+/** @param rises what the entries say; null: the counters alone say it */
+function mergeCounters(
+  accounts: ReadonlyMap<AccountId, DeviceAccount>,
+  counters: ReceivedSegment['counters'],
+  instances: ReadonlySet<string>,
+  terms: MergeTerms,
+  rises: Readonly<Record<'used' | 'refunded', ReadonlyMap<AccountId, Micro>>> | null,
+): Map<AccountId, DeviceAccount> | NotMerged {
+  const arrears = new Arrears(terms)
+  const after = new Map<AccountId, DeviceAccount>()
+  for (const counter of counters) {
+    const { account } = counter
+    const parsed = parseAccount(account)
+    if (parsed === undefined) return { merged: false, problem: 'ACCOUNT_UNKNOWN', account }
+    if (!instances.has(parsed.instanceId)) return { merged: false, problem: 'INSTANCE_NOT_SERVED', account }
+    if (after.has(account)) return { merged: false, problem: 'ACCOUNT_NAMED_TWICE', account }
+    const before = accounts.get(account) ?? NO_DEVICE_ACCOUNT
+    if (counter.used < before.used || counter.refunded < before.refunded || counter.returned < before.returned) {
+      return { merged: false, problem: 'COUNTER_FELL', account }
+    }
+    if (
+      rises !== null &&
+      (counter.used - before.used !== (rises.used.get(account) ?? 0n) ||
+        counter.refunded - before.refunded !== (rises.refunded.get(account) ?? 0n))
+    ) {
+      return { merged: false, problem: 'COUNTERS_DO_NOT_FIT_ENTRIES', account }
+    }
+    const { used: spent, refunded: givenBack, returned } = counter
+    const followed = followMeter({ ...before, used: spent, refunded: givenBack, returned })
+    const reported = arrears.cover(parsed, followed)
+    if (reported === undefined) return { merged: false, problem: 'MORE_ARREARS_THAN_ALLOWED', account }
+    if (impossible(reported)) return { merged: false, problem: 'MORE_SPENT_THAN_GRANTED', account }
+    after.set(account, terms.returns ? reported : { ...reported, returned: before.returned })
+  }
+  return after
+}
+
 /** How the totals of an account move when a device's counters go from `before` to `after`. */
 export function movement(before: Counters, after: Counters): { readonly held: Micro; readonly billed: Micro } {
   return { held: outstanding(after) - outstanding(before), billed: billed(after) - billed(before) }
@@ -296,7 +346,7 @@ function checkEntries(
   state: IncarnationState,
   segment: ReceivedSegment,
   instances: ReadonlySet<string>,
-): Extract<Merge, { merged: false }> | undefined {
+): NotMerged | undefined {
   const { entries, entryHashes } = segment
   if (segment.entriesPreviousHash !== state.entryHead) return { merged: false, problem: 'ENTRY_CHAIN_BROKEN' }
   if (segment.entryHead !== (entryHashes.at(-1) ?? state.entryHead)) {

@@ -40,6 +40,7 @@ const closedLater: IncarnationState = { ...closed, carriedOn: true }
 const news: ChainFit = { kind: 'CONTINUES', known: 0, fresh: 1 }
 const nothingNew: ChainFit = { kind: 'CONTINUES', known: 1, fresh: 0 }
 const detached: ChainFit = { kind: 'DETACHED' }
+const lost: ChainFit = { kind: 'LOST' }
 const contradiction: ChainFit = { kind: 'CONTRADICTS' }
 
 describe('what a segment is', () => {
@@ -81,7 +82,9 @@ describe('what a segment is', () => {
     ['is a fork when its entries are others', closedLater, next, contradiction, { kind: 'FORK' }],
     ['is a fork when its entries are others, while more may come', carriedOn, next, contradiction, { kind: 'FORK' }],
     ['is a fork when nobody has carried the incarnation on', closed, next, nothingNew, { kind: 'FORK' }],
-    ['is a fork when it is not the next one', closedLater, { ...next, seq: 9 }, nothingNew, { kind: 'FORK' }],
+    ['is no fork when others before it were lost', closedLater, { ...next, seq: 9 }, nothingNew, { kind: 'BEHIND' }],
+    ['is no fork when it is one of those that were lost', closedLater, { ...next, seq: 9 }, lost, { kind: 'BEHIND' }],
+    ['is a fork when it has entries behind the end, and others before it were lost', closedLater, { ...next, seq: 9 }, news, { kind: 'FORK' }], // prettier-ignore
     ['is a fork after another history', closedLater, { ...next, previousHash: 'x' }, nothingNew, { kind: 'FORK' }],
     [
       'is for the merge to judge when its entries do not follow',
@@ -116,7 +119,7 @@ describe('how entries fit the merged chain', () => {
     ['follow another end', range(21, 'x20', 'x21'), undefined, { kind: 'DETACHED' }],
     ['differ at its end', range(20, 'e19', 'x20', 'x21'), undefined, { kind: 'CONTRADICTS' }],
     ['differ in its middle', range(4, 'e3', 'x4'), 'e4', { kind: 'CONTRADICTS' }],
-    ['are of numbers that are not on record', range(4, 'e3', 'e4'), undefined, { kind: 'CONTRADICTS' }],
+    ['are of numbers that were lost', range(4, 'e3', 'e4'), undefined, { kind: 'LOST' }],
   ]
   it.each(cases)('when they %s', (_name, entries, recorded, fit) => {
     expect(fitChain(active, entries, recorded)).toEqual(fit)

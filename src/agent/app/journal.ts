@@ -156,6 +156,8 @@ export interface Snapshot {
   readonly burned: ReadonlyMap<AccountId, Micro>
   /** Entries of earlier incarnations that the cloud does not have yet: how many all remnants hold. */
   readonly remnants: number
+  /** The cloud has lost segments of them, and has not been sent those that are kept. Absent: it has not. */
+  readonly resendsEarlier?: boolean
   readonly lastAnswers: readonly LastAnswer[]
   readonly sessions: readonly StoredSession[]
   /** The sealed segment that is not acknowledged, if any. */
@@ -234,6 +236,24 @@ export interface TakenGrant {
   readonly lastEntry: number
 }
 
+/** How far a chain of entries goes. */
+export interface ChainEnd {
+  /** Number of the last entry. */
+  readonly entry: number
+  /** Hash of it. */
+  readonly head: string
+}
+
+/** How an incarnation is left. */
+export interface Leaving {
+  /** Nobody else has written in it, and nothing of it was lost here: the cloud is told when it has all of it. */
+  readonly isWhole: boolean
+  /** How far the cloud has its entries, when it has lost segments that it had acknowledged; null: it has lost none. */
+  readonly cloudEnd: ChainEnd | null
+}
+
+export const NOTHING_TO_SAY: Leaving = { isWhole: false, cloudEnd: null }
+
 /** What only the caller knows about a segment to be sealed; entries, counters, seq and hashes come from the journal. */
 export interface SealOrder {
   readonly salt: string
@@ -304,10 +324,9 @@ export interface Journal {
    * evidence and is sent no more; entries that the cloud does not have go up as the remnant of their incarnation,
    * with the next segments.
    *
-   * @param isWhole nobody else has written in the incarnation before, and nothing of it was lost: the cloud is told when it
-   *   has all of it, even if it has already. Absent: false
+   * @param leaving the incarnation before. Absent: {@link NOTHING_TO_SAY}
    */
-  attach(incarnation: number, isWhole?: boolean): Promise<void>
+  attach(incarnation: number, leaving?: Leaving): Promise<void>
   /**
    * These accounts are counted down from here on. What was used above their grants stays allowed. A block that reaches beyond
    * that is shortened.

@@ -3,6 +3,7 @@
  * nonce; the device takes an answer only for the nonce that it holds in memory and an incarnation above all it ever had.
  */
 import { z } from 'zod'
+import { hashText } from '../signing.ts'
 import { uuid } from '../wire.ts'
 
 export const attachRequest = z
@@ -11,6 +12,8 @@ export const attachRequest = z
     bootId: z.string().max(64),
     /** The highest incarnation that this device ever had: a cloud that was restored from a backup may know of fewer. */
     above: z.int().min(0),
+    /** The last segment of that incarnation which the cloud has acknowledged; 0: none, or it is not the one that is left. */
+    acknowledged: z.int().min(0),
     /** Versions of the software, for the administrator. */
     software: z.string().max(64),
   })
@@ -21,4 +24,9 @@ export const attachAnswer = z.strictObject({
   deviceId: uuid,
   nonce: z.string(),
   incarnation: z.int().min(1),
+  /**
+   * How far the cloud has the incarnation that the device named as its highest: a cloud that was restored may have less than it
+   * acknowledged. Null: the device named none.
+   */
+  before: z.strictObject({ seq: z.int().min(0), lastEntry: z.int().min(0), entryHead: hashText }).nullable(),
 })

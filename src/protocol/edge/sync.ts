@@ -83,6 +83,18 @@ const remnant = z.strictObject({
   incarnation: z.int().min(1),
   entries: entryRange,
   /**
+   * The cloud has lost the entries before the first one, and the device no longer keeps them: what its counters were then. They come
+   * before the entries, `isLast` with the last of them. Left out where nothing is missing.
+   */
+  counted: z
+    .strictObject({
+      counters: z
+        .array(z.strictObject({ account: accountId, used: microText, refunded: microText }))
+        .max(SEGMENT_ACCOUNTS_MAX),
+      isLast: z.boolean(),
+    })
+    .optional(),
+  /**
    * Everything that was recorded in that incarnation is delivered with this: if nobody else has written in it, the cloud closes it
    * exactly. False also for what a restored device has left of it.
    */

@@ -6,7 +6,7 @@ import type { z } from 'zod'
 import type { HttpAnswer, HttpExchange, HttpRequest } from '../../../src/agent/adapters/cloud-http/exchange.ts'
 import { MICRO_MAX } from '../../../src/core/amount.ts'
 import { sizeGrants } from '../../../src/core/fair-share.ts'
-import { attachRequest } from '../../../src/protocol/edge/attach.ts'
+import { type attachAnswer, attachRequest } from '../../../src/protocol/edge/attach.ts'
 import { enrollmentRequest } from '../../../src/protocol/edge/enrollment.ts'
 import { policyDocument, type PolicyDocumentWire } from '../../../src/protocol/edge/policy-document.ts'
 import {
@@ -79,6 +79,12 @@ interface Session {
   readonly instanceId: string
   readonly opening: string
   state: 'IDLE' | 'LOCKED' | 'TERMINATED' | 'FAILED' | 'DISCONNECTED'
+}
+
+function howFar(incarnation: Incarnation | undefined): z.input<typeof attachAnswer>['before'] {
+  if (incarnation === undefined) return { seq: 0, lastEntry: 0, entryHead: CHAIN_START }
+  const { merged, lastEntry, entryHead } = incarnation
+  return { seq: merged.length, lastEntry, entryHead }
 }
 
 export class FakeCloud {
@@ -229,7 +235,7 @@ export class FakeCloud {
   }
 
   async #attach({ body }: HttpRequest): Promise<HttpAnswer> {
-    const { nonce } = attachRequest.parse(JSON.parse(body ?? ''))
+    const { nonce, above } = attachRequest.parse(JSON.parse(body ?? ''))
     let answer = this.#attachAnswers.get(nonce)
     if (answer === undefined) {
       const before = this.incarnations.get(this.incarnations.size)
@@ -245,7 +251,10 @@ export class FakeCloud {
         merged: [],
         holdings: new Map(),
       })
-      answer = await this.#sign('attach-answer', { deviceId: DEVICE, nonce, incarnation: number })
+      answer = await this.#sign('attach-answer', {
+        ...{ deviceId: DEVICE, nonce, incarnation: number },
+        before: above === 0 ? null : howFar(this.incarnations.get(above)),
+      })
       this.#attachAnswers.set(nonce, answer)
     }
     return json(200, { answer, time: await this.#time(nonce, answer) })
@@ -278,7 +287,9 @@ export class FakeCloud {
       return this.#answer({ outcome: 'KNOWN', ...about, seq: merged.length })
     }
     if (incarnation.status === 'CLOSED') return this.#fork(incarnation, segment)
-    if (segment.seq > merged.length + 1) return this.#answer({ outcome: 'BEHIND', ...about, seq: merged.length })
+    if (segment.seq > merged.length + 1) {
+      return this.#answer({ outcome: 'BEHIND', ...about, seq: merged.length })
+    }
     if (segment.previousHash !== (merged.at(-1)?.hash ?? CHAIN_START)) return this.#fork(incarnation, segment)
     return this.#merge(incarnation, segment, hash)
   }

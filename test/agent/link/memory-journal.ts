@@ -6,22 +6,23 @@ import { SEGMENT_ENTRIES_MAX, type SegmentWire } from '../../../src/protocol/edg
 import type { SessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { CHAIN_START, entryHash, sha256, signDocument, type Signer } from '../../../src/protocol/signing.ts'
-import type {
-  AccountState,
-  ClockStamp,
-  Confirmation,
-  Identity,
-  Journal,
-  PendingEntry,
-  SealedSegment,
-  SealOrder,
-  SegmentPlace,
-  Snapshot,
-  StoredAnswer,
-  StoredClock,
-  StoredGrant,
-  StoredPolicy,
-  StoredSession,
+import {
+  type AccountState,
+  type ClockStamp,
+  type Confirmation,
+  type Identity,
+  type Journal,
+  NOTHING_TO_SAY,
+  type PendingEntry,
+  type SealedSegment,
+  type SealOrder,
+  type SegmentPlace,
+  type Snapshot,
+  type StoredAnswer,
+  type StoredClock,
+  type StoredGrant,
+  type StoredPolicy,
+  type StoredSession,
 } from '../../../src/agent/app/journal.ts'
 
 interface KeptSegment extends SealedSegment {
@@ -68,6 +69,7 @@ export class Disk {
   acknowledged = 0
   /** Of earlier incarnations, what the cloud does not have. */
   remnants: Remnant[] = []
+  resendsEarlier = false
   clock: StoredClock | null = null
   /** Everything that was ever recorded; an acknowledged answer to an application stands in here. */
   readonly history: DurableEntry[] = []
@@ -148,6 +150,7 @@ export class MemoryJournal implements Journal {
       openBlocks: new Map(),
       burned: new Map(),
       lastSealedEntry: last?.last ?? 0,
+      resendsEarlier: disk.resendsEarlier,
       remnants: disk.remnants.reduce((sum, { entries }) => sum + entries.length, 0),
       lastAnswers: [],
       sessions: [...disk.sessions.values()].map(({ unsealed: _, ...session }) => session),
@@ -273,6 +276,7 @@ export class MemoryJournal implements Journal {
       const { disk } = this
       if (disk.segments.at(-1)?.seq !== seq) throw new Error('invariant: the last segment is acknowledged')
       disk.acknowledged = seq
+      disk.resendsEarlier = false
       const sealed = disk.segments.at(-1)
       if (sealed !== undefined)
         disk.segments[disk.segments.length - 1] = { ...sealed, answer: answer?.document ?? null }
@@ -331,11 +335,12 @@ export class MemoryJournal implements Journal {
     })
   }
 
-  attach(incarnation: number, isWhole = false): Promise<void> {
+  attach(incarnation: number, { isWhole, cloudEnd } = NOTHING_TO_SAY): Promise<void> {
     return this.#commit(async () => {
       const { disk } = this
       if (incarnation <= disk.incarnation) throw new Error('invariant: incarnations rise')
-      const done = disk.segments.findLast(({ seq }) => seq <= disk.acknowledged)?.last ?? 0
+      const acknowledged = disk.segments.findLast(({ seq }) => seq <= disk.acknowledged)?.last ?? 0
+      const done = Math.min(acknowledged, cloudEnd?.entry ?? acknowledged)
       if (isWhole || done < disk.entries.length) {
         disk.remnants.push({
           isWhole,
@@ -349,6 +354,7 @@ export class MemoryJournal implements Journal {
       disk.earlierSegments.push(...disk.segments.filter(({ seq }) => seq <= disk.acknowledged))
       Object.assign(disk, {
         incarnation,
+        resendsEarlier: cloudEnd !== null,
         fenced: false,
         accounts: new Map(),
         changed: new Set(),

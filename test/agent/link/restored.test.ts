@@ -1,7 +1,9 @@
 import { expect, test } from 'vitest'
 import { type SegmentWire, SYNC_BODY_BYTES_MAX } from '../../../src/protocol/edge/sync.ts'
 import { payloadOf } from '../harness.ts'
+import { REFUSED_FOR_MIN_MS } from '../../../src/agent/app/link/limits.ts'
 import { calmDown } from './audit.ts'
+import { json } from './fake-cloud.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
 
 /** What it takes to put the cloud back to this moment. */
@@ -193,6 +195,10 @@ test('segments that neither side has any more are named; the device shows its gr
   expect(device.link.status()).toMatchObject({ incarnation: 2, backlog: 0, unacknowledgedSeq: null, fenced: false })
   const { proofs } = device.cloud.proofs.findLast(({ seq }) => seq === 5) ?? { proofs: [] }
   expect(proofs.length).toBeGreaterThan(0)
+  // Their entries are still here: what the cloud has lost of them goes up once more, from where its chain ends.
+  const remnants = device.cloud.received.flatMap(({ document }) => (payloadOf(document) as SegmentWire).remnant ?? [])
+  expect(remnants).toMatchObject([{ incarnation: 1, entries: { first: 2 }, final: true }])
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(device.durable.charged)
   expect(await device.charge(1_000n)).toBe('GRANTED')
 })
 
@@ -213,4 +219,25 @@ test('proofs that are long are shown with as many segments as it takes, each of 
   const shown = device.cloud.proofs.flatMap((each) => each.proofs)
   expect(shown.filter((each) => each.length === 1_000_000)).toEqual(proofs)
   expect(Math.max(...bodies)).toBeLessThanOrEqual(SYNC_BODY_BYTES_MAX)
+})
+
+test('a chain that is given up before the cloud can say what it has lost: what is kept of that goes up again', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  await loseThreeSegments(device)
+  device.network.intercept = async (request) => {
+    const isUnread = request.url.endsWith('/sync') && device.link.status().incarnation === 1
+    return isUnread ? json(422, { code: 'SEGMENT_REJECTED', message: 'no' }) : device.cloud.exchange(request)
+  }
+  await device.charge(1_000_000n)
+  await device.pass(2 * REFUSED_FOR_MIN_MS)
+  expect(device.link.status()).toMatchObject({ incarnation: 2, fenced: false })
+  await calmDown(device)
+  const sent = device.cloud.received.map(({ document }) => payloadOf(document) as SegmentWire)
+  const places = sent.map(({ incarnation, seq }) => `${incarnation}/${seq}`)
+  expect(places.slice(0, places.indexOf('2/1') + 1)).toEqual(
+    ['1/1', '1/2', '1/3', '1/4', '1/5', '1/1', '1/3', '1/4', '1/5', '2/1'], // prettier-ignore
+  )
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(device.durable.charged)
 })

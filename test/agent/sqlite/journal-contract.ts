@@ -229,14 +229,14 @@ export function journalContract(name: string, make: () => TestJournals): void {
       await journal.append(bodies, STAMP)
       await journal.acknowledge((await journal.seal(SEAL)).seq, null, null)
       await journal.fence()
-      await journal.attach(2, true)
+      await journal.attach(2, { isWhole: true, cloudEnd: null })
       journal = await journals.reopen(journal)
       expect(await journal.read()).toMatchObject({ incarnation: 2, remnants: 0 })
       const head = bodies.reduce((before, { body }) => entryHash(before, body), CHAIN_START)
       const remnant = { incarnation: 1, entries: { first: 3, previousHash: head, head, bodies: [] }, final: true }
       expect(segmentOf((await journal.seal(SEAL)).document)).toMatchObject({ remnant })
       await journal.fence()
-      await journal.attach(3, true)
+      await journal.attach(3, { isWhole: true, cloudEnd: null })
       journal = await journals.reopen(journal)
       // That of the second incarnation is still to follow: what brings the first is not the last segment.
       const first = await journal.seal({ ...SEAL, final: true })
@@ -246,6 +246,27 @@ export function journalContract(name: string, make: () => TestJournals): void {
       expect(segmentOf(second.document)).toMatchObject({ remnant: { incarnation: 2, final: true }, final: true })
       await journal.acknowledge(second.seq, null, null)
       expect(segmentOf((await journal.seal(SEAL)).document)).toMatchObject({ remnant: null })
+    })
+
+    it('delivers again what the cloud has lost and is still here, from where its chain ends', async () => {
+      const journals = make()
+      let journal = await journals.open()
+      await attach(journal, { [A]: 100n })
+      const bodies = [1, 2, 3].map((n) => entry(n, [{ account: A, amount: 1n }]))
+      await journal.append(bodies, STAMP)
+      await journal.acknowledge((await journal.seal(SEAL)).seq, null, null)
+      await journal.fence()
+      const heads = bodies.reduce<string[]>(
+        (chain, { body }) => [...chain, entryHash(chain.at(-1) ?? '', body)],
+        [CHAIN_START],
+      )
+      await journal.attach(2, { isWhole: true, cloudEnd: { entry: 1, head: heads[1] ?? '' } })
+      journal = await journals.reopen(journal)
+      const sealed = segmentOf((await journal.seal(SEAL)).document)
+      expect(sealed).toMatchObject({
+        remnant: { entries: { first: 2, previousHash: heads[1], head: heads[3] }, final: true },
+      })
+      expect(sealed.remnant).not.toHaveProperty('counted')
     })
 
     it('keeps the receipt of a segment, and the segment for as long as the receipt says', async () => {

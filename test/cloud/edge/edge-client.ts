@@ -86,7 +86,7 @@ export class EdgeClient {
   }
 
   async attach(nonce: string, above = 0): Promise<{ answer: string; time: number }> {
-    const reply = await this.post('attach', { nonce, bootId: 'boot', above, software: 'tests' })
+    const reply = await this.post('attach', { nonce, bootId: 'boot', above, acknowledged: 0, software: 'tests' })
     if (reply.status !== 200) throw new Error(reply.text)
     const { answer, time } = signedAnswer.parse(reply.body)
     const text = await openDocument('time', time, this.device.twin.keys.trusted[0].publicKey)

@@ -132,7 +132,13 @@ describe('a device whose service is ended', () => {
     expect(await client.device.sync()).toMatchObject({ outcome: 'FENCED' })
     expect(await client.device.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
     expect((await shown()).outstanding).toEqual([{ account: client.line(), unreported: 0n, billed: 10n * TOKENS }])
-    const reply = await client.post('attach', { nonce: randomUUID(), bootId: 'boot', above: 0, software: 'tests' })
+    const reply = await client.post('attach', {
+      nonce: randomUUID(),
+      bootId: 'boot',
+      above: 0,
+      acknowledged: 0,
+      software: 'tests',
+    })
     expect(codeOf(reply)).toEqual([403, 'DEVICE_TERMINATED'])
     expect(pick(reply.body, 'message')).toMatch(/ended at \d{4}-\d\d-\d\dT.*, by \S+/)
   })

@@ -1,10 +1,12 @@
 // What the twin does with segments, for every store.
+import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { changeConfiguration } from '../../../src/cloud/app/change-configuration.ts'
 import { actionAccount, limitAccount, lineAccount } from '../../../src/core/account.ts'
 import type { Action } from '../../../src/core/policy.ts'
 import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
-import { CHAIN_START, entryHash } from '../../../src/protocol/signing.ts'
+import { attachAnswer } from '../../../src/protocol/edge/attach.ts'
+import { CHAIN_START, entryHash, openDocument } from '../../../src/protocol/signing.ts'
 import { releaseDevice, revokeDevice } from '../../../src/cloud/app/edge/devices.ts'
 import { DAY, INSTANCE, START, type Twin } from './twin.ts'
 import { successorOf } from './successor.ts'
@@ -414,6 +416,36 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(device.state.incarnation).toBe(8)
         await twin.attach(device.id, 'a number beyond belief', 2_000_000)
         expect(await twin.device(device.id)).toMatchObject({ incarnation: 9 })
+      })
+    })
+
+    describe('the answer to an attach', () => {
+      const answerTo = async (device: TestDevice, above: number, acknowledged: number) => {
+        const document = await twin.attach(device.id, randomUUID(), above, acknowledged)
+        const { publicKey } = twin.keys.trusted[0]
+        return attachAnswer.parse(JSON.parse((await openDocument('attach-answer', document, publicKey)) ?? ''))
+      }
+
+      it('says how far the cloud has the incarnation that the device leaves', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        device.charge(charge(10n))
+        await device.sync()
+        const { lastEntry, entryHead } = device.state
+        expect(await answerTo(device, 1, 2)).toMatchObject({ incarnation: 2, before: { seq: 2, lastEntry, entryHead } })
+        expect(await incarnation(device, 1)).toMatchObject({ grantsForgotten: false })
+        expect(await answerTo(device, 0, 0)).toMatchObject({ incarnation: 3, before: null })
+      })
+
+      it('says that it has nothing of one that it has forgotten, and notes what it acknowledged and has forgotten', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        expect(await answerTo(device, 1, 5)).toMatchObject({ before: { seq: 1, lastEntry: 0, entryHead: CHAIN_START } })
+        expect(await incarnation(device, 1)).toMatchObject({ grantsForgotten: true, status: 'FENCED' })
+        expect(await answerTo(device, 9, 5)).toMatchObject({
+          incarnation: 10,
+          before: { seq: 0, lastEntry: 0, entryHead: CHAIN_START },
+        })
       })
     })
 

@@ -186,11 +186,12 @@ export class Twin implements AsyncDisposable {
     return device
   }
 
-  async attach(deviceId: string, nonce: string, above = 0): Promise<string> {
+  async attach(deviceId: string, nonce: string, above = 0, acknowledged = 0): Promise<string> {
     return attach({ store: this.store, keys: this.keys, now: this.now, terms: this.terms }, deviceId, {
       nonce,
       bootId: 'boot',
       above,
+      acknowledged,
       software: 'test',
     })
   }

@@ -244,6 +244,105 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
       })
     })
 
+    describe('entries that a restored cloud has lost and the device no longer keeps', () => {
+      const counted = (isLast: boolean, ...accounts: readonly string[]) => ({
+        counters: accounts.map((account) => ({ account, used: '120', refunded: '50' })),
+        isLast,
+      })
+
+      /** The cloud has heard that its copy of the first incarnation is not the newest. */
+      async function forgetful(): Promise<TestDevice> {
+        const device = await owing()
+        device.charge(charge(7n))
+        device.refund(charge(3n))
+        const ahead = { ...device.payload(), seq: 9 }
+        const taken = await send(device, ahead)
+        if (!taken.taken) throw new Error(taken.problem)
+        expect(await device.accept(taken.answer)).toMatchObject({ outcome: 'BEHIND', seq: 1 })
+        return device
+      }
+
+      it('are billed by the counters of the device, and the chain goes on behind them until it is closed', async () => {
+        const device = await forgetful()
+        const { deliver } = await successorOf(device)
+        const gone = { ...device.remnant(3, 2), counted: counted(false, LINE) }
+        await deliver(gone)
+        await deliver({ ...gone, counted: counted(true, ACTION) })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 70n })
+        await deliver(device.remnant(3, 4, true))
+        await expectSettledExactly(device, 127n, 53n)
+        const { records } = await twin.store.read((reader) => reader.usage.list({ limit: 100 }))
+        expect(records.find(({ operation }) => operation === 'SETTLEMENT')).toMatchObject({
+          status: 'COUNTED',
+          tokens: 70n,
+          source: { incarnation: 1, entry: 0 },
+        })
+        // The same again, as after an answer that was lost.
+        await deliver({ ...gone, counted: counted(true, ACTION) })
+        await deliver(device.remnant(3, 4, true))
+        await expectSettledExactly(device, 127n, 53n)
+        expect(await evidence(device)).toEqual([])
+      })
+
+      it('are no alarm when the device still has some of their segments, after the incarnation was closed', async () => {
+        const device = await forgetful()
+        const kept = { ...device.payload(), seq: 9 }
+        const lost = { ...kept, entries: { ...kept.entries, bodies: [], head: kept.entries.previousHash, first: 2 } }
+        const { deliver } = await successorOf(device)
+        await deliver({ ...device.remnant(3, 2), counted: counted(true, LINE, ACTION) })
+        await deliver(device.remnant(3, 4, true))
+        for (const late of [kept, lost]) {
+          const taken = await send(device, late)
+          if (!taken.taken) throw new Error(taken.problem)
+          expect(await device.accept(taken.answer)).toMatchObject({ outcome: 'BEHIND', seq: 1 })
+        }
+        await expectSettledExactly(device, 127n, 53n)
+        expect(await evidence(device)).toEqual([])
+      })
+
+      it('correct what was presumed of them', async () => {
+        const device = await forgetful()
+        twin.time += 31 * DAY
+        await twin.settle()
+        const { deliver } = await successorOf(device)
+        await deliver({ ...device.remnant(3, 2), counted: counted(true, LINE, ACTION) })
+        expect(await linesOf()).toBe(600n)
+        await deliver(device.remnant(3, 4, true))
+        await expectSettledExactly(device, 127n, 53n)
+      })
+
+      it('are not believed to be lost by a cloud that has not forgotten anything', async () => {
+        const device = await owing()
+        const { deliver } = await successorOf(device)
+        await deliver({ ...device.remnant(3, 2), counted: counted(true, LINE, ACTION) })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 0n })
+      })
+
+      it('are not billed by counters that fall behind what is known: the evidence stays', async () => {
+        const device = await forgetful()
+        const old = device.copy()
+        old.state.unacknowledged = null
+        await old.sync([], false)
+        const { deliver } = await successorOf(device)
+        const fallen = { counters: [{ account: LINE, used: '119', refunded: '50' }], isLast: true }
+        await deliver({ ...device.remnant(6, 5), counted: fallen })
+        expect(await record(device)).toMatchObject({ used: 127n, refunded: 53n })
+        expect(await evidence(device)).toMatchObject([
+          { kind: 'REMNANT', problem: 'What the device says of entries that the cloud has lost does not add up.' },
+        ])
+      })
+
+      it('wait while they come to more than any cap can have allowed', async () => {
+        const device = await forgetful()
+        const { next } = await successorOf(device)
+        const made = { counters: [{ account: OTHER, used: '2500', refunded: '0' }], isLast: true }
+        const remnant = { ...device.remnant(3, 2), counted: made }
+        const sealed = await next.sealAs({ ...next.payload(), remnant })
+        await expect(twin.sync(next.id, sealed.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 0n })
+      })
+    })
+
     describe('a segment that was given up and arrives late', () => {
       it('changes nothing and is no alarm, whatever was delivered before', async () => {
         const device = await owing()

@@ -11,6 +11,7 @@ import type {
   GrantedAccount,
   Identity,
   LastAnswer,
+  Leaving,
   RecordedEntry,
   Reservation,
   SealOrder,
@@ -106,7 +107,7 @@ export type JournalCall =
   | { readonly call: 'sealedEarlier'; readonly after: SegmentPlace }
   | { readonly call: 'proofs' }
   | { readonly call: 'fence' }
-  | { readonly call: 'attach'; readonly incarnation: number; readonly isWhole: boolean; readonly now: number }
+  | { readonly call: 'attach'; readonly incarnation: number; readonly leaving: Leaving; readonly now: number }
   | { readonly call: 'limit'; readonly accounts: readonly AccountId[] }
   | { readonly call: 'saveIdentity'; readonly identity: Identity }
   | {

@@ -136,7 +136,7 @@ export class JournalDesk {
         return
       }
       case 'attach': {
-        store.attach(call.incarnation, call.isWhole, call.now)
+        store.attach(call.incarnation, call.leaving, call.now)
         return
       }
       case 'limit': {

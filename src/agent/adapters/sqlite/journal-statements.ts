@@ -24,6 +24,7 @@ export interface StateRow {
   acked_head: string
   last_seq: bigint
   segment_head: string
+  resends_earlier: bigint
   grant_term: bigint | null
   grant_lifetime_ms: bigint | null
   grant_expires_at: bigint | null
@@ -157,6 +158,20 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     remnantsLeft: database.prepare('SELECT coalesce(sum(last_entry - acked_entry), 0) FROM remnants').pluck(),
     remnantsUnsealed: database.prepare('SELECT coalesce(sum(last_entry - sealed_entry), 0) FROM remnants').pluck(),
     remnantEndsUnsealed: database.prepare('SELECT count(*) FROM remnants WHERE end_sealed = 0').pluck(),
+    countRemnant: database.prepare(
+      `INSERT INTO remnant_account (incarnation, id, used, refunded)
+         SELECT (SELECT incarnation FROM state), id, used, refunded FROM account WHERE used > 0`,
+    ),
+    uncountRemnant: database.prepare(
+      `UPDATE remnant_account SET used = used - ?, refunded = refunded - ?
+         WHERE incarnation = (SELECT incarnation FROM state) AND id = ?`,
+    ),
+    unsealedCounts: database.prepare(
+      'SELECT id, used, refunded FROM remnant_account WHERE incarnation = ? AND sealed = 0 ORDER BY id',
+    ),
+    sealCount: database.prepare('UPDATE remnant_account SET sealed = 1 WHERE incarnation = ? AND id = ?'),
+    unsealCounts: database.prepare('UPDATE remnant_account SET sealed = 0'),
+    deleteCounts: database.prepare('DELETE FROM remnant_account WHERE sealed = 1'),
     sealRemnant: database.prepare(
       `UPDATE remnants SET sealed_entry = :entry, sealed_head = :head, end_sealed = :entry = last_entry
          WHERE incarnation = :incarnation`,
@@ -169,8 +184,7 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     insertRemnant: database.prepare(
       `INSERT INTO remnants (incarnation, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry,
            last_head, whole, end_sealed)
-         SELECT incarnation, entry_base, acked_entry, acked_head, acked_entry, acked_head, last_entry, entry_head, ?, 0
-           FROM state`,
+         SELECT incarnation, entry_base, :entry, :head, :entry, :head, last_entry, entry_head, :whole, 0 FROM state`,
     ),
     proveAccount: database.prepare(
       'UPDATE account SET proof = (SELECT id FROM segment WHERE seq = ? AND incarnation = ?) WHERE id = ?',
@@ -272,12 +286,15 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     ),
     insertDocument: database.prepare('INSERT INTO segment_document (id, document) VALUES (?, ?)'),
     endSegment: database.prepare("UPDATE segment SET state = ?, since = ? WHERE state = 'UNACKNOWLEDGED'"),
-    acked: database.prepare('UPDATE state SET acked_entry = sealed_entry, acked_head = sealed_head'),
+    acked: database.prepare(
+      'UPDATE state SET acked_entry = sealed_entry, acked_head = sealed_head, resends_earlier = 0',
+    ),
     fence: database.prepare('UPDATE state SET fenced = 1'),
     deleteAccounts: database.prepare('DELETE FROM account'),
     attach: database.prepare(
       `UPDATE state SET incarnation = :incarnation, fenced = 0, entry_base = :base, last_entry = 0, entry_head = :start,
-         sealed_entry = 0, sealed_head = :start, acked_entry = 0, acked_head = :start, last_seq = 0, segment_head = :start, grant_term = NULL,
+         sealed_entry = 0, sealed_head = :start, acked_entry = 0, acked_head = :start, last_seq = 0, segment_head = :start,
+         resends_earlier = :resends, grant_term = NULL,
          grant_lifetime_ms = NULL, grant_expires_at = NULL, grant_aged_ms = NULL`,
     ),
     saveIdentity: database.prepare(

@@ -13,11 +13,13 @@ import { CHAIN_START, entryHash } from '../../../protocol/signing.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type {
   AccountState,
+  ChainEnd,
   ClockStamp,
   Confirmation,
   GrantedAccount,
   Identity,
   LastAnswer,
+  Leaving,
   SealOrder,
   SealedSegment,
   SegmentPlace,
@@ -143,6 +145,7 @@ export class JournalStore {
       burned,
       lastSealedEntry: Number(state.sealed_entry),
       remnants: Number(this.#statements.remnantsLeft.get()),
+      resendsEarlier: state.resends_earlier === 1n,
       lastAnswers: (this.#statements.answers.all() as AnswerRow[]).map(answerOf),
       sessions: (this.#statements.sessions.all() as SessionRow[]).map(({ ended, since, ...texts }) => ({
         ...texts,
@@ -262,8 +265,11 @@ export class JournalStore {
       for (const id of plan.sessionIds) changedOne(this.#statements.sealSession.run(id))
       this.#statements.sealed.run(lastEntry, head, seq, hash)
       if (plan.remnant !== null) {
-        const { incarnation: earlier, sealedEntry, head: sealedHead } = plan.remnant
-        changedOne(this.#statements.sealRemnant.run({ entry: sealedEntry, head: sealedHead, incarnation: earlier }))
+        const { incarnation: earlier, sealedEntry, head: sealedHead, counted } = plan.remnant
+        for (const account of counted) changedOne(this.#statements.sealCount.run(earlier, account))
+        if (counted.length === 0) {
+          changedOne(this.#statements.sealRemnant.run({ entry: sealedEntry, head: sealedHead, incarnation: earlier }))
+        }
       }
     })
     this.#plan = null
@@ -289,6 +295,7 @@ export class JournalStore {
         this.#statements.endSegment.run('ACKNOWLEDGED', now)
         this.#statements.acked.run()
         this.#statements.ackRemnants.run()
+        this.#statements.deleteCounts.run()
         this.#statements.deleteRemnants.run()
       }
       if (grant !== null && (state.grant_term === null || grant.term > Number(state.grant_term))) {
@@ -336,17 +343,27 @@ export class JournalStore {
     })
   }
 
-  attach(incarnation: number, isWhole: boolean, now: number): void {
+  attach(incarnation: number, { isWhole, cloudEnd }: Leaving, now: number): void {
     this.#runWithSlack(() => {
       const state = this.#state()
       if (incarnation <= Number(state.incarnation)) throw new Error('invariant: incarnations rise')
       this.#statements.endSegment.run('ABANDONED', now)
       this.#statements.unsealRemnants.run()
-      if (isWhole || state.acked_entry < state.last_entry) this.#statements.insertRemnant.run(isWhole ? 1 : 0)
+      this.#statements.unsealCounts.run()
+      const acked = { entry: state.acked_entry, head: state.acked_head }
+      const lost = cloudEnd === null || BigInt(cloudEnd.entry) >= acked.entry ? null : cloudEnd
+      const kept = lost === null ? null : this.#keptFrom(lost, state)
+      const { entry, head } = kept ?? acked
+      if (isWhole || entry < state.last_entry) {
+        this.#statements.insertRemnant.run({ entry, head, whole: isWhole ? 1 : 0 })
+        if (isWhole && lost !== null && kept === null) this.#countUpTo(state)
+      }
       this.#statements.deleteAccounts.run()
       // What the incarnation before has told may have gone the way of a fork.
       this.#statements.unsealSessions.run()
-      this.#statements.attach.run({ incarnation, base: state.entry_base + state.last_entry, start: CHAIN_START })
+      const base = state.entry_base + state.last_entry
+      const resends = cloudEnd === null ? 0 : 1
+      this.#statements.attach.run({ incarnation, base, start: CHAIN_START, resends })
     })
   }
 
@@ -354,6 +371,39 @@ export class JournalStore {
     this.#runWithSlack(() => {
       for (const account of accounts) changedOne(this.#statements.limit.run(account))
     })
+  }
+
+  /** The end of the cloud's chain, where the entries behind it are all still here; null where they are not. */
+  #keptFrom({ entry, head }: ChainEnd, state: StateRow): { readonly entry: bigint; readonly head: string } | null {
+    const from = BigInt(entry)
+    const rows = this.#statements.entriesBetween.all(
+      state.entry_base + from,
+      state.entry_base + state.acked_entry,
+    ) as readonly { readonly n: bigint; readonly body: string }[]
+    if (BigInt(rows.length) !== state.acked_entry - from) return null
+    const end = rows.reduce((before, { body }) => entryHash(before, body), head)
+    return end === state.acked_head ? { entry: from, head } : null
+  }
+
+  /** Keeps what the counters were before the first entry that is not acknowledged. */
+  #countUpTo(state: StateRow): void {
+    this.#statements.countRemnant.run()
+    const rows = this.#statements.entriesBetween.iterate(
+      state.entry_base + state.acked_entry,
+      state.entry_base + state.last_entry,
+    ) as Iterable<{ readonly body: string }>
+    const moved = new Map<AccountId, { used: Micro; refunded: Micro }>()
+    for (const { body } of rows) {
+      const { kind, postings } = JSON.parse(body) as EntryBodyWire
+      for (const { account, amount } of postings) {
+        const sums = moved.get(account) ?? { used: 0n, refunded: 0n }
+        sums[kind === 'refund' ? 'refunded' : 'used'] += BigInt(amount)
+        moved.set(account, sums)
+      }
+    }
+    for (const [account, { used, refunded }] of moved) {
+      changedOne(this.#statements.uncountRemnant.run(used, refunded, account))
+    }
   }
 
   saveIdentity(identity: Identity): void {

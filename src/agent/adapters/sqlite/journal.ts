@@ -7,24 +7,26 @@ import { Worker } from 'node:worker_threads'
 import type { AccountId } from '../../../core/account.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
-import type {
-  ClockStamp,
-  Confirmation,
-  GrantedAccount,
-  Identity,
-  Journal,
-  LastAnswer,
-  PendingEntry,
-  RecordedEntry,
-  Reservation,
-  SealOrder,
-  SealedSegment,
-  SegmentPlace,
-  Snapshot,
-  StoredAnswer,
-  StoredGrant,
-  StoredPolicy,
-  StoredSession,
+import {
+  type ClockStamp,
+  type Confirmation,
+  type GrantedAccount,
+  type Identity,
+  type Journal,
+  type LastAnswer,
+  type Leaving,
+  NOTHING_TO_SAY,
+  type PendingEntry,
+  type RecordedEntry,
+  type Reservation,
+  type SealOrder,
+  type SealedSegment,
+  type SegmentPlace,
+  type Snapshot,
+  type StoredAnswer,
+  type StoredGrant,
+  type StoredPolicy,
+  type StoredSession,
 } from '../../app/journal.ts'
 import type { BootLog } from '../../app/volatile-log.ts'
 import type {
@@ -188,8 +190,8 @@ class SqliteJournal implements Journal {
     await this.#call({ call: 'fence' })
   }
 
-  async attach(incarnation: number, isWhole = false): Promise<void> {
-    await this.#call({ call: 'attach', incarnation, isWhole, now: this.#options.now() })
+  async attach(incarnation: number, leaving: Leaving = NOTHING_TO_SAY): Promise<void> {
+    await this.#call({ call: 'attach', incarnation, leaving, now: this.#options.now() })
   }
 
   async limit(accounts: readonly AccountId[]): Promise<void> {

@@ -33,7 +33,13 @@ export interface SealPlan {
   readonly counters: ReadonlyMap<AccountId, SealedCounters>
   readonly returns: SealOrder['returns']
   readonly sessionIds: readonly string[]
-  readonly remnant: { readonly incarnation: bigint; readonly sealedEntry: bigint; readonly head: string } | null
+  readonly remnant: {
+    readonly incarnation: bigint
+    readonly sealedEntry: bigint
+    readonly head: string
+    /** Accounts of which it says what they came to before the entries. */
+    readonly counted: readonly AccountId[]
+  } | null
 }
 
 interface SealedCounters {
@@ -164,6 +170,26 @@ function remnantIn(statements: JournalStatements): {
   const row = statements.nextRemnant.get() as RemnantRow | undefined
   if (row === undefined) return null
   const { incarnation, entry_base, sealed_entry, sealed_head, last_entry, whole } = row
+  const endsUnsealed = Number(statements.remnantEndsUnsealed.get())
+  const entriesUnsealed = Number(statements.remnantsUnsealed.get())
+  const before = { first: Number(sealed_entry) + 1, previousHash: sealed_head }
+  const counted = countedIn(statements, incarnation)
+  if (counted !== null) {
+    const counters = counted.rows.map(({ id, used, refunded }) => {
+      return { account: id, used: String(used), refunded: String(refunded) }
+    })
+    return {
+      wire: {
+        incarnation: Number(incarnation),
+        entries: { ...before, head: sealed_head, bodies: [] },
+        counted: { counters, isLast: counted.isLast },
+        final: false,
+      },
+      plan: { incarnation, sealedEntry: sealed_entry, head: sealed_head, counted: counted.rows.map(({ id }) => id) },
+      left: entriesUnsealed,
+      isMoreToFollow: true,
+    }
+  }
   const most =
     last_entry - sealed_entry < BigInt(SEGMENT_ENTRIES_MAX) ? Number(last_entry - sealed_entry) : SEGMENT_ENTRIES_MAX
   const unsealed = statements.unsealed.all(entry_base + sealed_entry, most) as string[]
@@ -173,17 +199,37 @@ function remnantIn(statements: JournalStatements): {
   const sealedEntry = sealed_entry + BigInt(bodies.length)
   if (bodies.length === 0 && most > 0) throw new Error('invariant: entries that are not delivered are kept')
   const isEnd = sealedEntry === last_entry
-  const endsUnsealed = Number(statements.remnantEndsUnsealed.get())
   return {
     wire: {
       incarnation: Number(incarnation),
-      entries: { first: Number(sealed_entry) + 1, previousHash: sealed_head, head, bodies },
+      entries: { ...before, head, bodies },
       final: isEnd && whole === 1n,
     },
-    plan: { incarnation, sealedEntry, head },
-    left: Number(statements.remnantsUnsealed.get()) - bodies.length,
+    plan: { incarnation, sealedEntry, head, counted: [] },
+    left: entriesUnsealed - bodies.length,
     isMoreToFollow: endsUnsealed > (isEnd ? 1 : 0),
   }
+}
+
+interface CountRow {
+  readonly id: AccountId
+  readonly used: Micro
+  readonly refunded: Micro
+}
+
+/** What is to be told of the counters before the entries, as much as a segment takes; null when all of it is. */
+function countedIn(
+  statements: JournalStatements,
+  incarnation: bigint,
+): { readonly rows: readonly CountRow[]; readonly isLast: boolean } | null {
+  const all = statements.unsealedCounts.all(incarnation) as CountRow[]
+  if (all.length === 0) return null
+  let bytes = 0
+  const rows = all.slice(0, SEGMENT_ACCOUNTS_MAX).filter(({ id }) => {
+    bytes += counterBytesMax(id)
+    return bytes <= SEGMENT_COUNTERS_BYTES_MAX
+  })
+  return { rows, isLast: rows.length === all.length }
 }
 
 /** Of every account that was charged, or charged back, since the last segment, as they are. */

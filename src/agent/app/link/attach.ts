@@ -4,7 +4,7 @@
  */
 import { attachAnswer } from '../../../protocol/edge/attach.ts'
 import { CodedError } from '../../../protocol/errors.ts'
-import { identityOf, takeIncarnation } from './memory.ts'
+import { type LinkMemory, identityOf, takeIncarnation } from './memory.ts'
 import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
 
 export async function attach(context: StepContext): Promise<StepResult> {
@@ -14,10 +14,13 @@ export async function attach(context: StepContext): Promise<StepResult> {
   const { text: nonce, repeated } = memory.attachNonce
   memory.attachNonce.repeated = true
   const sentAt = clock.sinceBoot()
-  const request = { nonce, bootId: clock.bootId, above: memory.highestIncarnation, software: options.software }
+  const { highestIncarnation: above } = memory
+  const acknowledged = memory.incarnation === above ? lastAcknowledged(memory) : 0
+  const request = { nonce, bootId: clock.bootId, above, acknowledged, software: options.software }
   const said = await call(context, () => cloud.attach(identity, request, signal))
   const receivedAt = clock.sinceBoot()
-  const { deviceId, nonce: echoed, incarnation } = await believe(context, 'attach-answer', said.answer, attachAnswer)
+  const answer = await believe(context, 'attach-answer', said.answer, attachAnswer)
+  const { deviceId, nonce: echoed, incarnation, before } = answer
   const now = await believeTime(context, said, nonce)
   if (deviceId !== identity.deviceId || echoed !== nonce) {
     throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another attach.', { facts: { deviceId } })
@@ -30,9 +33,17 @@ export async function attach(context: StepContext): Promise<StepResult> {
   }
   // The time is signed for the nonce: an answer to a repeated attach may be as old as the first attempt.
   if (!repeated) clock.learn({ time: now, sentAt, receivedAt })
-  await journal.attach(incarnation, memory.fence === 'ABANDONED')
+  const isBehind = before !== null && before.seq < acknowledged
+  const cloudEnd = isBehind ? { entry: before.lastEntry, head: before.entryHead } : null
+  await journal.attach(incarnation, { isWhole: memory.fence === 'ABANDONED', cloudEnd })
   takeIncarnation(memory, incarnation, ledger.lastEntry())
+  // What it has lost of the incarnation before, and of those before that, goes up again as far as it is kept.
+  if (isBehind) memory.earlier = { incarnation: 0, seq: 0 }
   ledger.begin(incarnation)
   log.info({ incarnation }, 'attached')
   return 'PLAN_AGAIN'
+}
+
+function lastAcknowledged({ unacknowledged, lastSeq }: LinkMemory): number {
+  return unacknowledged === null ? lastSeq : unacknowledged.seq - 1
 }

@@ -23,7 +23,7 @@ export function guardJournal(journal: LinkJournal): LinkJournal {
       journal.acknowledge(seq, grant, confirmation, answer),
     ),
     fence: guard(async () => journal.fence()),
-    attach: guard(async (incarnation, isWhole) => journal.attach(incarnation, isWhole)),
+    attach: guard(async (incarnation, leaving) => journal.attach(incarnation, leaving)),
     saveIdentity: guard(async (identity) => journal.saveIdentity(identity)),
     savePolicy: guard(async (policy, trustedKeys) => journal.savePolicy(policy, trustedKeys)),
   }

@@ -124,7 +124,7 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
     remnants: snapshot.remnants,
     grantTerm: snapshot.grant?.term ?? 0,
     resendFrom: null,
-    earlier: null,
+    earlier: snapshot.resendsEarlier === true ? { incarnation: 0, seq: 0 } : null,
     lost: false,
     refused: null,
     proofs: [],

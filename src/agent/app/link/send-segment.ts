@@ -82,11 +82,11 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
     cloud.sync(identity, { segment: sent.document, nonce, ...proofsWith(context, sent) }, signal),
   ).catch(async (error: unknown) => {
     if (!isUnreadable(error)) throw error
+    if (!hasHadEnough(context, sent)) throw error
     if (isEarlier(context, sent)) {
       memory.earlier = endOf(sent)
       return
     }
-    if (!hasHadEnough(context, sent)) throw error
     await abandonRejected(context, sent, error.message)
   })
   if (said === undefined) return 'PLAN_AGAIN'
@@ -315,7 +315,8 @@ async function acknowledge(context: StepContext, sent: SealedSegment, said: Said
 function forget({ memory }: StepContext, sent: SealedSegment): void {
   memory.unacknowledged = null
   memory.lastAcknowledgedEntry = memory.lastSealedEntry
-  memory.remnants -= extentOf(sent).remnant
+  // What the cloud has lost goes up again, and was not counted among them.
+  memory.remnants = Math.max(0, memory.remnants - extentOf(sent).remnant)
   if (sent.final && memory.fence === 'FENCED') memory.fence = 'CLOSED'
 }
 
@@ -325,11 +326,15 @@ function isUnreadable(error: unknown): error is CodedError {
 }
 
 /** Whether a segment was refused so often and for so long that its chain is left. */
-function hasHadEnough({ clock, ledger, memory }: StepContext, { seq, hash }: SealedSegment): boolean {
-  // One of those that are sent again has been read before.
-  if (seq !== memory.unacknowledged?.seq) return false
-  // An incarnation that got nothing may follow another one like it: what is used above grants is not allowed once more.
-  if (seq === 1 && ledger.owes()) return false
+function hasHadEnough(context: StepContext, sent: SealedSegment): boolean {
+  const { clock, ledger, memory } = context
+  const { seq, hash } = sent
+  if (!isEarlier(context, sent)) {
+    // One of those that are sent again has been read before.
+    if (seq !== memory.unacknowledged?.seq) return false
+    // An incarnation that got nothing may follow another one like it: what is used above grants is not allowed once more.
+    if (seq === 1 && ledger.owes()) return false
+  }
   const now = clock.sinceBoot()
   const before = memory.refused?.hash === hash ? memory.refused : { hash, times: 0, since: now }
   memory.refused = { ...before, times: before.times + 1 }

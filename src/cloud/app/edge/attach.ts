@@ -45,9 +45,10 @@ export async function attach(
     }
 
     await refuseTooMany(tx, deviceId, terms.attachesMax, at)
+    const before = await howFar(tx, device, request)
     await fenceCurrent(tx, device, 'SUPERSEDED', at)
     const number = nextNumber(device, request.above)
-    const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, incarnation: number }
+    const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, incarnation: number, before }
     // The signature depends on nothing but its input: running it twice, as a transaction may, does no harm.
     const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
     const quietSince = Math.max(at, (await tx.sweeps.clockRecord())?.at ?? at)
@@ -56,6 +57,20 @@ export async function attach(
     await tx.edge.devices.save({ ...device, incarnation: number, software: request.software, backlog: 0 })
     return answer
   })
+}
+
+/** Of the incarnation that the device leaves. What it has acknowledged and does not know a twin that was restored has forgotten. */
+async function howFar(
+  tx: Transaction,
+  device: Device,
+  { above, acknowledged }: z.infer<typeof attachRequest>,
+): Promise<z.input<typeof attachAnswer>['before']> {
+  if (above === 0) return null
+  const left = await tx.edge.incarnations.get(device.id, above)
+  if (left === undefined) return { seq: 0, lastEntry: 0, entryHead: CHAIN_START }
+  const { lastSeq, lastEntry, entryHead } = left
+  if (lastSeq < acknowledged) await tx.edge.incarnations.save({ ...left, grantsForgotten: true })
+  return { seq: lastSeq, lastEntry, entryHead }
 }
 
 /**

@@ -22,7 +22,7 @@ import {
 import { type RulesInForce, openPools } from './rules-in-force.ts'
 import { type Taking, ownerOf } from './taking.ts'
 import type { BranchUnbilled } from './unbilled.ts'
-import { writePresumptions } from './write-presumptions.ts'
+import { writePresumptions } from './write-settlement.ts'
 import { writeUsage } from './write-usage.ts'
 
 export async function billBranch(

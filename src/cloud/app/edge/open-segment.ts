@@ -48,6 +48,8 @@ export interface OpenedRemnant {
   readonly count: number
   /** Those that can be read. */
   readonly entries: readonly OpenedEntry[]
+  /** What the counters were before the first entry, where the cloud has lost those before it; null where it has not. */
+  readonly counted: NonNullable<NonNullable<Segment['remnant']>['counted']> | null
   /** With these the device has delivered everything that it recorded in that incarnation. */
   readonly final: boolean
 }
@@ -110,7 +112,7 @@ export async function openSegment(
   }
 }
 
-function openRemnant({ incarnation, entries: range, final }: NonNullable<Segment['remnant']>): OpenedRemnant {
+function openRemnant({ incarnation, entries: range, counted, final }: NonNullable<Segment['remnant']>): OpenedRemnant {
   const entries: OpenedEntry[] = []
   let hash = range.previousHash
   for (const [index, text] of range.bodies.entries()) {
@@ -119,7 +121,16 @@ function openRemnant({ incarnation, entries: range, final }: NonNullable<Segment
     if (typeof body !== 'string') entries.push({ n: range.first + index, hash, text, body })
   }
   const { first, previousHash, head, bodies } = range
-  return { incarnation, first, previousHash, isChained: hash === head, count: bodies.length, entries, final }
+  return {
+    incarnation,
+    first,
+    previousHash,
+    isChained: hash === head,
+    count: bodies.length,
+    entries,
+    counted: counted ?? null,
+    final,
+  }
 }
 
 /** Or what is wrong with it. */

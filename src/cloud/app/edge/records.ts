@@ -229,7 +229,7 @@ export function newDeviceAccount(deviceId: string, incarnation: number, account:
 }
 
 /** What is known to be spent of the account on the incarnation, all writers together. */
-function spentOn({ used, refunded, branchUsed }: DeviceAccountRecord): Micro {
+export function spentOn({ used, refunded, branchUsed }: DeviceAccountRecord): Micro {
   return used - refunded + branchUsed
 }
 

@@ -12,7 +12,7 @@ import { fenced } from './attach.ts'
 import { type AccountMove, movePools } from './move.ts'
 import { type Incarnation, type Settlement, settled } from './records.ts'
 import { holdRules, openPools } from './rules-in-force.ts'
-import { writePresumptions } from './write-presumptions.ts'
+import { writePresumptions } from './write-settlement.ts'
 
 export interface SettleSilent {
   readonly store: Pick<Store, 'read' | 'transaction'>

@@ -151,11 +151,8 @@ function storedAnswer(last: MergedSegment | undefined): string {
 }
 
 async function told({ deps, incarnation }: Taking, outcome: 'KNOWN' | 'BEHIND'): Promise<Taken> {
-  return {
-    taken: true,
-    unbilled: null,
-    answer: await signAnswer(deps, { outcome, ...ownerOf(incarnation), seq: incarnation.lastSeq }),
-  }
+  const answer = await signAnswer(deps, { outcome, ...ownerOf(incarnation), seq: incarnation.lastSeq })
+  return { taken: true, answer, unbilled: null }
 }
 
 /**

@@ -9,7 +9,7 @@ import type { Proof } from './open-proofs.ts'
 import { type Device, type Incarnation, newDeviceAccount, settled } from './records.ts'
 import { holdRules, openPools } from './rules-in-force.ts'
 import type { Sync } from './taking.ts'
-import { writePresumptions } from './write-presumptions.ts'
+import { writePresumptions } from './write-settlement.ts'
 
 /** The incarnation with what its proofs say that it was granted; the same one when they say nothing new. */
 export async function takeProofs(

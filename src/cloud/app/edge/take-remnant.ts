@@ -4,14 +4,16 @@
  * entries are billed as a branch. What cannot be billed is kept as evidence and does not refuse the segment that brings it,
  * so that a device always gets rid of it.
  */
-import type { AccountId } from '../../../core/account.ts'
+import { type AccountId, parseAccount } from '../../../core/account.ts'
 import { sumPostings } from '../../../core/grant.ts'
 import {
   type ChainFit,
+  type MergeTerms,
   type ReceivedSegment,
   entryProblem,
   lastOf,
   mergeSegment,
+  mergeTold,
   withoutKnown,
 } from '../../../core/receive.ts'
 import { newIncarnation } from './attach.ts'
@@ -25,6 +27,7 @@ import { type RulesInForce, openPools } from './rules-in-force.ts'
 import type { Taking } from './taking.ts'
 import { type Unbilled, unbilledOf } from './unbilled.ts'
 import { movesOf, requirePlausible, splitEntries, writeMerge } from './write-merge.ts'
+import { writeCounted, writePresumptions } from './write-settlement.ts'
 
 type Context = Pick<Taking, 'tx' | 'device' | 'incarnation' | 'segment' | 'now'>
 
@@ -47,10 +50,13 @@ export async function takeRemnant(
   const known = await earlier(context, remnant.incarnation)
   if (!remnant.isChained) return keepEvidence(context, known, count, unbilledOf({ broken: count }))
   const sound = soundStart(remnant, new Set(device.instanceIds))
+  await openPools(tx, rules, [...accountsOf(remnant, sound, device.instanceIds), ...also])
+  const base = await passLost(context, rules, known, remnant)
+  if (base === null) return keepEvidence(context, known, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
   const range = rangeOf(remnant, sound)
-  const fit = await fitOf(tx, known, range)
-  const old = await noteFork(context, known, fit)
-  await openPools(tx, rules, [...sound.flatMap(({ body }) => body.postings.map(({ account }) => account)), ...also])
+  const fit = await fitOf(tx, base, range)
+  if (fit.kind === 'LOST') return keepEvidence(context, base, count, unbilledOf({ lost: count }))
+  const old = sound.length === 0 ? base : await noteFork(context, base, fit)
   const isMerged =
     !old.forked &&
     fit.kind === 'CONTINUES' &&
@@ -60,6 +66,19 @@ export async function takeRemnant(
   if (others.length + unreadable === 0) return null
   const branch = await billBranch(context, rules, old, others)
   return keepEvidence(context, old, others.length + unreadable, unbilledOf({ unreadable, branch }))
+}
+
+const LOST_DO_NOT_ADD_UP = 'What the device says of entries that the cloud has lost does not add up.'
+
+/** Of the instances that the device serves. */
+function accountsOf(
+  { counted }: OpenedRemnant,
+  sound: readonly OpenedEntry[],
+  instanceIds: readonly string[],
+): readonly AccountId[] {
+  const told = (counted?.counters ?? []).map(({ account }) => account)
+  const isServed = (account: AccountId): boolean => instanceIds.includes(parseAccount(account)?.instanceId ?? '')
+  return [...told.filter(isServed), ...sound.flatMap(({ body }) => body.postings.map(({ account }) => account))]
 }
 
 /** A twin that was restored from a backup may not know it. */
@@ -83,6 +102,53 @@ function soundStart({ first, entries }: OpenedRemnant, instances: ReadonlySet<st
     ({ n, body }, index) => n !== first + index || body.n !== n || entryProblem(body, instances) !== undefined,
   )
   return end === -1 ? entries : entries.slice(0, end)
+}
+
+/**
+ * A cloud that was restored may have lost entries that the device no longer keeps. Of an incarnation with one writer the
+ * counters say what they came to: they are billed by these, and the chain goes on behind them.
+ *
+ * @returns null when the counters cannot be right
+ * @throws CodedError GRANTS_FORGOTTEN
+ */
+async function passLost(
+  context: Context,
+  rules: RulesInForce,
+  old: Incarnation,
+  { first, previousHash, counted }: OpenedRemnant,
+): Promise<Incarnation | null> {
+  const { tx, device, now } = context
+  const isLost = old.grantsForgotten && !old.forked && old.status !== 'CLOSED' && first > old.lastEntry + 1
+  if (counted === null || !isLost) return old
+  const accounts = counted.counters.map(({ account }) => account)
+  const records = await tx.edge.deviceAccounts.get(device.id, old.number, accounts)
+  const counters = counted.counters.map((told) => ({ ...told, returned: records.get(told.account)?.returned ?? 0n }))
+  const changes = mergeTold(records, counters, new Set(device.instanceIds), await termsOf(context, old, false))
+  if ('problem' in changes) return null
+  const moves = movesOf(old, records, changes, { fresh: [], ofBranch: [] })
+  const before = await openPools(tx, rules, accounts)
+  const moved = movePools(before, moves)
+  if (moved === undefined) return null
+  await requirePlausible(context, rules, moves, moved)
+  await tx.accounts.save([...moved.values()])
+  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
+  await writeCounted({ tx, incarnation: old, now }, moves, moved)
+  await writePresumptions({ tx, incarnation: old, now }, moves, moved)
+  const end = counted.isLast ? { lastEntry: first - 1, entryHead: previousHash } : {}
+  const passed: Incarnation = { ...old, ...end, carriedOn: true, quietSince: now }
+  await tx.edge.incarnations.save(passed)
+  return passed
+}
+
+async function termsOf({ tx, device }: Context, old: Incarnation, closes: boolean): Promise<MergeTerms> {
+  const caps = await arrearsCaps(tx, device.instanceIds)
+  return {
+    returns: false,
+    closes,
+    grantTaken: false,
+    grantsForgotten: old.grantsForgotten,
+    arrearsCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
+  }
 }
 
 /** As a segment would bring them; the counters follow from the entries. */
@@ -126,15 +192,9 @@ async function continueChain(
   const records = closes
     ? await tx.edge.deviceAccounts.ofIncarnation(device.id, old.number)
     : await tx.edge.deviceAccounts.get(device.id, old.number, accounts)
-  const caps = await arrearsCaps(tx, device.instanceIds)
   const counted = { ...range, counters: countersAfter(range, records) }
-  const merge = mergeSegment(old, records, counted, new Set(device.instanceIds), {
-    returns: false,
-    closes,
-    grantTaken: false,
-    grantsForgotten: old.grantsForgotten,
-    arrearsCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
-  })
+  const terms = await termsOf(context, old, closes)
+  const merge = mergeSegment(old, records, counted, new Set(device.instanceIds), terms)
   if (!merge.merged) return false
   const split = await splitEntries(context, old, sound.slice(sound.length - range.entries.length))
   const moves = movesOf(old, records, merge.changes, split)

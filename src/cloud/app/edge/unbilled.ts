@@ -23,17 +23,20 @@ export function unbilledOf({
   broken = 0,
   unreadable = 0,
   misplaced = 0,
+  lost = 0,
   branch,
 }: {
   readonly broken?: number
   readonly unreadable?: number
   readonly misplaced?: number
+  readonly lost?: number
   readonly branch?: BranchUnbilled
 }): Unbilled | null {
   const { unsound = 0, implausible = 0, accounts = new Set<string>() } = branch ?? {}
   const reasons: readonly (readonly [count: number, why: string])[] = [
     [broken, 'their hash chain is broken'],
     [misplaced, 'they name an incarnation that is not before the one that brings them'],
+    [lost, 'they are among those that the cloud has lost and has billed by the counters of the device'],
     [unreadable, 'they cannot be read'],
     [unsound, 'they do not add up'],
     [implausible, `more than was granted and than copies can have used of ${[...accounts].join(', ')}`],
@@ -48,7 +51,7 @@ export function unbilledOf({
 
 /** What the answer to the segment says of it. */
 export function toldOf(unbilled: Unbilled | null): { readonly unbilled?: number } {
-  return unbilled === null ? {} : { unbilled: unbilled.entries }
+  return unbilled === null || unbilled.entries === 0 ? {} : { unbilled: unbilled.entries }
 }
 
 export function together(a: Unbilled | null, b: Unbilled | null): Unbilled | null {

@@ -10,7 +10,7 @@ import { plausibleBy } from './plausible.ts'
 import { type DeviceAccountRecord, type Incarnation, newDeviceAccount, settled } from './records.ts'
 import type { RulesInForce } from './rules-in-force.ts'
 import { type Taking, ownerOf } from './taking.ts'
-import { writePresumptions } from './write-presumptions.ts'
+import { writePresumptions } from './write-settlement.ts'
 import { writeUsage } from './write-usage.ts'
 
 /** The entries that the chain does not have yet. */

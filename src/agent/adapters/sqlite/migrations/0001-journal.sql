@@ -16,6 +16,8 @@ CREATE TABLE state (
   acked_head TEXT NOT NULL,
   last_seq INTEGER NOT NULL,
   segment_head TEXT NOT NULL,
+  -- The cloud has lost segments of the incarnations before: they are sent again before the first one of this is acknowledged.
+  resends_earlier INTEGER NOT NULL DEFAULT 0 CHECK (resends_earlier IN (0, 1)),
   grant_term INTEGER,
   grant_lifetime_ms INTEGER,
   grant_expires_at INTEGER,
@@ -84,6 +86,17 @@ CREATE TABLE remnants (
   -- A segment holds its end.
   end_sealed INTEGER NOT NULL CHECK (end_sealed IN (0, sealed_entry = last_entry))
 ) STRICT;
+
+-- Counters of an earlier incarnation before the first entry of its remnant, where the cloud has lost those before it and they
+-- are no longer kept here: they go up before the entries, and a row goes when it has been acknowledged.
+CREATE TABLE remnant_account (
+  incarnation INTEGER NOT NULL REFERENCES remnants (incarnation) ON DELETE CASCADE,
+  id TEXT NOT NULL,
+  used INTEGER NOT NULL CHECK (used >= 0),
+  refunded INTEGER NOT NULL CHECK (refunded BETWEEN 0 AND used),
+  sealed INTEGER NOT NULL DEFAULT 0 CHECK (sealed IN (0, 1)),
+  PRIMARY KEY (incarnation, id)
+) STRICT, WITHOUT ROWID;
 
 -- Journals before this one that could not be used, and what could be read of each.
 CREATE TABLE rescue (
