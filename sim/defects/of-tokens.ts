@@ -1,16 +1,8 @@
 /** Deliberate defects by which tokens are sold twice, lost, stuck or withheld. */
 import type { UsageRecord } from '../../src/cloud/app/records.ts'
 import type { Transaction } from '../../src/cloud/app/store.ts'
-import { signDocument } from '../../src/protocol/signing.ts'
-import { keyPair } from '../world/signatures.ts'
 import type { Defect } from './defects.ts'
 import { whole } from './of-device.ts'
-import { payloadOf } from './payload.ts'
-
-interface LineItemText {
-  readonly id: string
-  readonly overdraft: string
-}
 
 /** The bill without what devices report of incarnations that are over. */
 function billingLess(tx: Transaction): Transaction {
@@ -28,27 +20,6 @@ function billingLess(tx: Transaction): Transaction {
 }
 
 export const TOKEN_DEFECTS: readonly Defect[] = [
-  {
-    name: 'unlimited-for-ever',
-    is: 'a device goes on without a limit after its unlimited overdraft was withdrawn',
-    always: ['overdraft'],
-    device: () => {
-      const unlimited = new Set<string>()
-      return {
-        exchange: (exchange) => async (request) => {
-          const answer = await exchange(request)
-          if (!request.url.endsWith('/policy') || answer.status !== 200) return answer
-          const rules = payloadOf(answer.body)
-          const lineItems = (rules['lineItems'] as LineItemText[]).map((item) => {
-            if (item.overdraft === 'UNLIMITED') unlimited.add(item.id)
-            return unlimited.has(item.id) ? { ...item, overdraft: 'UNLIMITED' } : item
-          })
-          const text = JSON.stringify({ ...rules, lineItems })
-          return { ...answer, body: await signDocument('policy', text, keyPair('twin').signer) }
-        },
-      }
-    },
-  },
   {
     name: 'late-delivery-not-billed',
     is: 'what an incarnation that is over delivers late is acknowledged and not billed',

@@ -28,7 +28,6 @@ const KNOWN: Readonly<Record<string, number>> = {
   'returns-nothing': 6,
   'asks-for-nothing': 15,
   'recalls-nothing': 23,
-  'unlimited-for-ever': 30,
   'salvage-without-log': 49,
 }
 
