@@ -126,21 +126,26 @@ describe('a grant', () => {
     expect([held.get(A)?.granted, held.get(B)?.granted]).toEqual([11n, 5n])
   })
 
-  it('that ends a time without limit counts what was spent, but for what the allowance holds', () => {
-    const without = balances({ granted: 10n, used: 25n, unlimited: true }, { granted: 10n, used: 13n, allowance: 3n })
-    without.grant([grantedAccount(A, 10n), grantedAccount(B, 10n)])
-    expect([without.get(A)?.granted, without.get(B)?.granted]).toEqual([25n, 10n])
-    without.grant([{ ...grantedAccount(A, 10n), unlimited: true }])
-    without.charge(posting(5n))
-    expect(without.get(A)?.granted).toBe(25n)
+  it('is taken of an account that was unlimited once it is limited, which grants nothing and spends nothing more', () => {
+    const held = balances({ granted: 10n, used: 25n, unlimited: true }, { granted: 10n, used: 13n, allowance: 3n })
+    expect(() => held.grant([grantedAccount(A, 10n)])).toThrow('invariant')
+    expect(held.limit([A, B, C])).toEqual([A])
+    expect(held.limit([A])).toEqual([])
+    held.grant([grantedAccount(A, 12n), grantedAccount(B, 10n)])
+    expect(held.get(A)).toMatchObject({ granted: 12n, allowance: 15n, unlimited: false })
+    expect(held.get(B)).toMatchObject({ granted: 10n, allowance: 3n })
+    expect(held.roomOf(A).left).toBe(0n)
+    held.grant([{ ...grantedAccount(A, 12n), unlimited: true }])
+    held.charge(posting(5n))
+    expect(held.get(A)).toMatchObject({ granted: 12n, used: 30n })
   })
 })
 
 describe('what is given up', () => {
-  it('is all room, of accounts that have some and a limit', () => {
+  it('is all that the counters leave, of unlimited accounts too', () => {
     const held = balances({ granted: 10n, used: 3n }, { granted: 5n, used: 5n }, { granted: 9n, unlimited: true })
     const returns = held.giveUp(NO_LIMIT)
-    expect(returns).toEqual(posting(7n))
+    expect(returns).toEqual([...posting(7n), ...posting(9n, C)])
     expect([held.get(A)?.returned, held.roomOf(A).left]).toEqual([7n, 0n])
     held.takeBack(returns)
     expect(held.roomOf(A).left).toBe(7n)
@@ -155,7 +160,7 @@ describe('what is given up', () => {
       [B, 5n],
       [C, 0n],
     ])
-    expect(held.giveUpAbove(keeps, NO_LIMIT)).toEqual(posting(3n))
+    expect(held.giveUpAbove(keeps, NO_LIMIT)).toEqual([...posting(3n), ...posting(9n, C)])
     expect(held.roomOf(A).left).toBe(4n)
     // Being low is no news after that.
     expect(held.charge(posting(4n))).toBe(false)

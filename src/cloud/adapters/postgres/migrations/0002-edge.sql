@@ -148,7 +148,7 @@ CREATE TABLE device_accounts (
   -- Granted without limit when it was last granted.
   unlimited BIGINT NOT NULL CHECK (unlimited IN (0, 1)),
   -- Is unlimited, or has been: the device may report what it used before it heard of the limit.
-  metered BIGINT NOT NULL CHECK (metered IN (unlimited, 1)),
+  metered BIGINT NOT NULL CHECK (metered = unlimited OR metered = 1),
   PRIMARY KEY (device_id, incarnation, account),
   FOREIGN KEY (device_id, incarnation) REFERENCES incarnations (device_id, number),
   -- More is never spent and returned than was granted.
