@@ -299,11 +299,11 @@ export class Devices {
     const { deviceId } = ownerOf(this.first(device).parts.disk.database)
     if (deviceId === null) return
     this.#stage.byTwin(async (twin) => {
-      const { store, now } = twin
+      const { store, now, present } = twin
       const sessions = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
       if (!this.isCalm) this.#stage.fault(order.toLowerCase())
       if (order === 'TERMINATE') this.#stage.auditor.facts.terminated.add(deviceId)
-      await holdDevice({ store, sessions, now }, deviceId, order, 'administrator')
+      await holdDevice({ store, sessions, now, present }, deviceId, order, 'administrator')
     })
   }
 }

@@ -112,6 +112,7 @@ export class TwinNode {
       terms,
       defects,
       now,
+      present: () => clock.present(),
       trustsClock: () => clock.isTrusted(),
       newId: () => random.uuid(),
     }

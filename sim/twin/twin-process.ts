@@ -19,6 +19,7 @@ export interface TwinProcess {
   readonly terms: EdgeTerms
   readonly defects: Pick<TwinDefects, 'attach' | 'sync'>
   readonly now: () => number
+  readonly present: () => number
   readonly trustsClock: () => boolean
   readonly newId: () => string
 }

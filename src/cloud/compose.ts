@@ -190,6 +190,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const clocks: Clocks = { now, ...boot, comparesDatabase }
   const clock = new ClockGuard({ store, clocks, log, settleAfterMs: () => settings.edge.settleAfter })
   const trustsClock = (): boolean => clock.isTrusted()
+  const present = (): number => clock.present()
   await clock.look()
   const onKeyReplaced = (deviceId: string): void => push.drop(deviceId)
   const authenticator = new Authenticator(store, setImmediate, (deviceId, used) =>
@@ -247,7 +248,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const settlement: SettleSilent = {
     store,
     policies,
-    now,
+    present,
     get afterMs() {
       return settings.edge.settleAfter
     },
@@ -276,6 +277,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     slots,
     terms,
     now,
+    present,
     newId,
     addresses: () => ({
       edge: `${publicAddress()}/edge/api/v1`,

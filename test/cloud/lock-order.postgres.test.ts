@@ -112,6 +112,7 @@ describe('two nodes that lock whatever there is to lock', () => {
                 store: node.store,
                 keys: node.keys,
                 now: () => time,
+                present: () => time,
                 terms: node.terms,
                 policies: node.policies,
                 trustsClock: () => true,

@@ -72,6 +72,8 @@ export interface ClockGuardOptions {
 export class ClockGuard {
   readonly #options: ClockGuardOptions
   #trusted: ClockRecord | null = null
+  /** What was found to be trusted before this process, of use until it trusts its own clock. */
+  #before: ClockRecord | null = null
   /** Before the first look nothing is known. */
   #doubt: ClockDoubt | 'NOT_LOOKED' | null = 'NOT_LOOKED'
 
@@ -91,6 +93,16 @@ export class ClockGuard {
     return jump(this.#trusted, this.#read())
   }
 
+  /**
+   * The time to count silence by. A device that speaks while the wall clock is wrong must not look silent when it is right
+   * again: while it is in doubt, this is the last trusted time and what has passed since boot from there.
+   */
+  present(): number {
+    const { at, sinceBoot } = this.#read()
+    const base = this.#trusted ?? this.#before
+    return this.isTrusted() || base === null ? at : base.at + sinceBoot - base.sinceBoot
+  }
+
   /** Compares all clocks, and writes the record when they agree. */
   async look(): Promise<void> {
     const { store, settleAfterMs, clocks } = this.#options
@@ -105,6 +117,7 @@ export class ClockGuard {
       (database === null || !clocks.comparesDatabase ? null : differs(database, before.at, after.at))
     this.#tell(doubt)
     this.#doubt = doubt
+    this.#before = lastBefore(record, after)
     if (doubt === null) await this.#trust(after)
   }
 
@@ -161,6 +174,16 @@ function doubtOf(
   }
   if (aheadMs < -CLOCK_STEP_MAX_MS) return { code: 'CLOCK_BEHIND_RECORD', aheadMs }
   return aheadMs > gapMaxMs ? { code: 'CLOCK_AHEAD_OF_RECORD', aheadMs } : null
+}
+
+/**
+ * What the record says of the time. One from before this boot is no later than the boot. Null: the wall clock is ahead of it,
+ * for as long as the machine may have been off.
+ */
+function lastBefore(record: ClockRecord | undefined, reading: ClockRecord): ClockRecord | null {
+  if (record === undefined) return null
+  if (record.bootId === reading.bootId && record.sinceBoot <= reading.sinceBoot) return record
+  return reading.at < record.at ? { ...record, bootId: reading.bootId, sinceBoot: 0 } : null
 }
 
 /** Both of one boot. */

@@ -93,6 +93,49 @@ describe('the clock of a twin', () => {
     expect(machine.logged).toEqual([{ code: 'CLOCK_JUMPED', aheadMs: jump }, 'trusted'])
   })
 
+  it.each([
+    ['forward', 31 * DAY],
+    ['back', -31 * DAY],
+  ])('that jumps %s is replaced by the time since boot, over restarts too', async (_name, jump) => {
+    const guard = machine.start()
+    await guard.look()
+    machine.passed += MINUTE
+    await guard.look()
+    machine.aheadMs = jump
+    const present = () => START + machine.passed
+    expect(guard.present()).toBe(present())
+    await guard.look()
+    machine.passed += 40 * DAY
+    expect(guard.present()).toBe(present())
+    const next = machine.start()
+    await next.look()
+    machine.passed += DAY
+    expect([next.doubt?.code, next.present()]).toEqual(['CLOCK_JUMPED', present()])
+    await next.confirm('administrator')
+    expect(next.present()).toBe(present() + jump)
+    machine.aheadMs = 0
+    expect(next.present()).toBe(present() + jump)
+  })
+
+  it('of a machine that was booted is replaced by the newest record and the time since boot while it is behind', async () => {
+    await machine.start().look()
+    machine.boot('second')
+    machine.aheadMs = -DAY
+    const guard = machine.start()
+    await guard.look()
+    machine.passed += MINUTE
+    expect([guard.doubt?.code, guard.present()]).toEqual(['CLOCK_BEHIND_RECORD', START + machine.passed])
+  })
+
+  it('of a machine that was booted counts while it is ahead, as the machine may have been off', async () => {
+    await machine.start().look()
+    machine.passed += 8 * DAY
+    machine.boot('second')
+    const guard = machine.start()
+    await guard.look()
+    expect([guard.doubt?.code, guard.present()]).toEqual(['CLOCK_AHEAD_OF_RECORD', START + machine.passed])
+  })
+
   it('may be corrected by some minutes, and jump from there', async () => {
     const guard = machine.start()
     for (machine.aheadMs of [0, 4 * MINUTE, -MINUTE]) expect(await state(guard)).toBe('TRUSTED')

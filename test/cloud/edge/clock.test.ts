@@ -71,16 +71,31 @@ describe('a clock that jumps by a month', () => {
     expect(await incarnation()).toMatchObject({ status: 'FENCED', fenceReason: 'SILENT' })
   })
 
-  it('counts what it hears while the clock is behind as heard at the present', async () => {
-    const { device } = await EdgeClient.join(twin, instanceId)
+  it.each([
+    ['behind', -40 * DAY],
+    ['ahead', 40 * DAY],
+  ])('counts silence by the time that has passed while the clock is %s', async (_name, aheadMs) => {
     const line = lineAccount(instanceId, 'ACT-1', 0)
-    await device.sync([want(line, 0n, 5_000_000n)])
-    twin.clockAheadMs = -40 * DAY
-    await device.sync([want(line, 0n, 6_000_000n)])
-    await device.attach()
+    const [silent, heard, attached] = [
+      await EdgeClient.join(twin, instanceId),
+      await EdgeClient.join(twin, instanceId),
+      await EdgeClient.join(twin, instanceId),
+    ]
+    for (const { device } of [silent, heard, attached]) await device.sync([want(line, 0n, 5_000_000n)])
+    const due = async () => pick(await sweeps(), 'settlement', 'due')
+    twin.clockAheadMs = aheadMs
+    await twin.advance(10 * DAY)
+    await silent.device.sync([want(line, 0n, 6_000_000n)])
+    await twin.advance(21 * DAY)
+    await heard.device.sync([want(line, 0n, 6_000_000n)])
+    await attached.device.attach()
+    await twin.advance(8 * DAY)
     twin.clockAheadMs = 0
-    await twin.tick()
-    expect(await sweeps()).toMatchObject({ clock: null, settlement: { due: 0, settled: 0 } })
+    expect(await due()).toBe(0)
+    twin.now += DAY + 1
+    expect(await due()).toBe(1)
+    twin.now += 21 * DAY
+    expect(await due()).toBe(3)
   })
 
   it('charges and ends no session that a client speaks to', async () => {

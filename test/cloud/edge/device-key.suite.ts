@@ -156,7 +156,7 @@ export function deviceKeySuite(name: string, open: () => Promise<Twin>): void {
 
     it('refuses whatever a device wants of a key once it is revoked', async () => {
       await announce(link())
-      await revokeDevice({ store: twin.store, now: twin.now }, device.id, 'admin')
+      await revokeDevice(twin, device.id, 'admin')
       await expect(announce(link())).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
       await expect(callWith(next)).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
       await expect(show([await link()], next)).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })

@@ -218,6 +218,7 @@ class Simulation {
         store: this.twin.store,
         keys: this.twin.keys,
         now: this.twin.now,
+        present: this.twin.present,
         terms: this.twin.terms,
         policies: this.twin.policies,
         trustsClock: () => true,

@@ -989,7 +989,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
       it('is answered nothing, and what it holds stays held', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 100n)])
-        await revokeDevice({ store: twin.store, now: twin.now }, device.id, 'key')
+        await revokeDevice(twin, device.id, 'key')
         await expect(device.sync()).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
         await expect(device.attach()).rejects.toMatchObject({ code: 'DEVICE_REVOKED' })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n })

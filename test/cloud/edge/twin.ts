@@ -92,6 +92,8 @@ export class Twin implements AsyncDisposable {
   }
 
   readonly now = (): number => this.time
+  /** The clock is never in doubt here. */
+  readonly present = this.now
 
   readonly addresses = () => ({
     edge: 'https://twin.test/edge/api/v1',
@@ -187,13 +189,17 @@ export class Twin implements AsyncDisposable {
   }
 
   async attach(deviceId: string, nonce: string, above = 0, acknowledged = 0): Promise<string> {
-    return attach({ store: this.store, keys: this.keys, now: this.now, terms: this.terms }, deviceId, {
-      nonce,
-      bootId: 'boot',
-      above,
-      acknowledged,
-      software: 'test',
-    })
+    return attach(
+      { store: this.store, keys: this.keys, now: this.now, present: this.present, terms: this.terms },
+      deviceId,
+      {
+        nonce,
+        bootId: 'boot',
+        above,
+        acknowledged,
+        software: 'test',
+      },
+    )
   }
 
   async sync(deviceId: string, document: string, proofs: readonly string[] = []): Promise<Taken> {
@@ -202,6 +208,7 @@ export class Twin implements AsyncDisposable {
         store: this.store,
         keys: this.keys,
         now: this.now,
+        present: this.present,
         terms: this.terms,
         policies: this.policies,
         trustsClock: () => true,
@@ -219,8 +226,8 @@ export class Twin implements AsyncDisposable {
   }
 
   settlement(as: Settlement = 'CHARGED', afterMs = 30 * DAY, percentMax = 100): SettleSilent {
-    const { store, policies, now } = this
-    return { store, policies, now, afterMs, as, percentMax }
+    const { store, policies, present } = this
+    return { store, policies, present, afterMs, as, percentMax }
   }
 
   /** Settles all that have been silent for so long; how many looks it took. */

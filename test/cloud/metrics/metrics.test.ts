@@ -149,7 +149,7 @@ describe('the syncs of devices', () => {
     const device = await TestDevice.join(twin)
     const { store, keys, terms, policies } = twin
     const heartbeat = async () => undefined
-    const parts = { store, keys, terms, policies, heartbeat, now: () => twin.time }
+    const parts = { store, keys, terms, policies, heartbeat, now: twin.now, present: twin.present }
     const send = async (document: string) => {
       const known = await store.read((reader) => reader.edge.devices.get(device.id))
       if (known === undefined) throw new Error('the device is known')

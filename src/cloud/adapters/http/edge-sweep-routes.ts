@@ -13,10 +13,10 @@ export interface SweepParts {
 
 const order = { method: 'POST', access: 'ADMINISTRATION', bodyMax: EDGE_BODY_BYTES_MAX, tag: 'Administration' } as const
 
-export function sweepRoutes(parts: { readonly sweeps: SweepParts }): readonly EdgeRoute[] {
+export function sweepRoutes(parts: { readonly now: () => number; readonly sweeps: SweepParts }): readonly EdgeRoute[] {
   const state = async (): Promise<SweepStateWire> => {
     const { clock, settlement } = parts.sweeps
-    return { now: settlement.now(), clock: clock.doubt, settlement: await showSettlement(settlement) }
+    return { now: parts.now(), clock: clock.doubt, settlement: await showSettlement(settlement) }
   }
   return [
     edgeRoute({

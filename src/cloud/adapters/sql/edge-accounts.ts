@@ -96,11 +96,12 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
             .onRef('incarnations.device_id', '=', 'device_accounts.device_id')
             .onRef('incarnations.number', '=', 'device_accounts.incarnation'),
         )
+        .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
         .select(['device_accounts.device_id', left.as('room')])
         .where('device_accounts.account', '=', account)
         .where('device_accounts.device_id', '<>', except)
         .where('incarnations.status', '=', 'ACTIVE')
-        .where('incarnations.quiet_since', '>', BigInt(heardSince))
+        .where('devices.last_sync_at', '>', BigInt(heardSince))
         .where(left, '>', 0n)
         .orderBy('room', 'desc')
         .orderBy('device_accounts.device_id')

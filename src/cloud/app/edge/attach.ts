@@ -10,7 +10,7 @@ import type { Store, Transaction } from '../store.ts'
 import type { KeyRing } from './key-ring.ts'
 import { requireNotHeld } from './device-hold.ts'
 import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
-import { type Device, type FenceReason, type Incarnation, heardAt } from './records.ts'
+import type { Device, FenceReason, Incarnation, Moment } from './records.ts'
 import { ATTACH_WINDOW_MS, type EdgeTerms } from './terms.ts'
 import { requireTrusted } from './require-trusted.ts'
 
@@ -18,6 +18,8 @@ export interface Attach {
   readonly store: Pick<Store, 'transaction'>
   readonly keys: KeyRing
   readonly now: () => number
+  /** {@link Moment.present} */
+  readonly present: () => number
   readonly terms: Pick<EdgeTerms, 'attachesMax'>
 }
 
@@ -27,11 +29,12 @@ export interface Attach {
  * @throws CodedError DEVICE_REVOKED, DEVICE_TERMINATED, ATTACH_TOO_OFTEN
  */
 export async function attach(
-  { store, keys, now, terms }: Attach,
+  { store, keys, now, present, terms }: Attach,
   deviceId: string,
   request: z.infer<typeof attachRequest>,
 ): Promise<string> {
   const at = now()
+  const moment = { now: at, present: present() }
   return store.transaction(async (tx) => {
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
@@ -46,14 +49,13 @@ export async function attach(
 
     await refuseTooMany(tx, deviceId, terms.attachesMax, at)
     const before = await howFar(tx, device, request)
-    await fenceCurrent(tx, device, 'SUPERSEDED', at)
+    await fenceCurrent(tx, device, 'SUPERSEDED', moment)
     const number = nextNumber(device, request.above)
     const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, incarnation: number, before }
     // The signature depends on nothing but its input: running it twice, as a transaction may, does no harm.
     const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
-    const quietSince = Math.max(at, (await tx.sweeps.clockRecord())?.at ?? at)
-    const made = { ...newIncarnation(deviceId, number, at), quietSince, nonce: request.nonce, attachAnswer: answer }
-    await tx.edge.incarnations.insert(isOver ? fenced(made, 'TERMINATED', at) : made)
+    const made = { ...newIncarnation(deviceId, number, moment), nonce: request.nonce, attachAnswer: answer }
+    await tx.edge.incarnations.insert(isOver ? fenced(made, 'TERMINATED', moment) : made)
     await tx.edge.devices.save({ ...device, incarnation: number, software: request.software, backlog: 0 })
     return answer
   })
@@ -104,15 +106,15 @@ function nextNumber(device: Device, above: number): number {
 }
 
 /** An incarnation that has reported nothing. */
-export function newIncarnation(deviceId: string, number: number, createdAt: number): Incarnation {
+export function newIncarnation(deviceId: string, number: number, { now, present }: Moment): Incarnation {
   return {
     deviceId,
     number,
     status: 'ACTIVE',
-    createdAt,
+    createdAt: now,
     fencedAt: null,
     fenceReason: null,
-    quietSince: createdAt,
+    quietSince: present,
     settlement: null,
     settledAt: null,
     forked: false,
@@ -130,12 +132,12 @@ export function newIncarnation(deviceId: string, number: number, createdAt: numb
 }
 
 /** Ends what the device's current incarnation can earn; does nothing when there is none or it has ended already. */
-export async function fenceCurrent(tx: Transaction, device: Device, reason: FenceReason, now: number): Promise<void> {
+export async function fenceCurrent(tx: Transaction, device: Device, reason: FenceReason, at: Moment): Promise<void> {
   const current = await tx.edge.incarnations.get(device.id, device.incarnation)
-  if (current?.status === 'ACTIVE') await tx.edge.incarnations.save(fenced(current, reason, now))
+  if (current?.status === 'ACTIVE') await tx.edge.incarnations.save(fenced(current, reason, at))
 }
 
-export function fenced(incarnation: Incarnation, reason: FenceReason, now: number): Incarnation {
+export function fenced(incarnation: Incarnation, reason: FenceReason, { now, present }: Moment): Incarnation {
   if (incarnation.status !== 'ACTIVE') return incarnation
-  return { ...incarnation, status: 'FENCED', fencedAt: now, fenceReason: reason, quietSince: heardAt(incarnation, now) }
+  return { ...incarnation, status: 'FENCED', fencedAt: now, fenceReason: reason, quietSince: present }
 }

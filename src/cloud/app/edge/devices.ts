@@ -8,7 +8,7 @@ import {
 } from '../../../protocol/edge/administration.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Reader, Store } from '../store.ts'
-import { fenceCurrent } from './attach.ts'
+import { type Attach, fenceCurrent } from './attach.ts'
 import { disconnectSessions } from './device-sessions.ts'
 import { type Device, type DeviceClock, billedOn, heldOn } from './records.ts'
 
@@ -61,7 +61,11 @@ export interface DeviceOrders {
  * @param by id of the administration key
  * @throws CodedError NOT_FOUND
  */
-export async function revokeDevice({ store, now }: DeviceOrders, deviceId: string, by: string): Promise<void> {
+export async function revokeDevice(
+  { store, now, present }: DeviceOrders & Pick<Attach, 'present'>,
+  deviceId: string,
+  by: string,
+): Promise<void> {
   const at = now()
   await store.transaction(async (tx) => {
     const device = await tx.edge.devices.lock(deviceId)
@@ -69,7 +73,7 @@ export async function revokeDevice({ store, now }: DeviceOrders, deviceId: strin
     if (device.revokedAt === null) {
       const revoked = { ...device, revokedAt: at, revokedBy: by, releaseAsked: false }
       await tx.edge.devices.save(revoked)
-      await fenceCurrent(tx, revoked, 'REVOKED', at)
+      await fenceCurrent(tx, revoked, 'REVOKED', { now: at, present: present() })
       await disconnectSessions(tx, deviceId, at)
       // An external broker does not end the connection: the device hears so that it is to look.
       await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)

@@ -15,6 +15,8 @@ export interface HoldDevice {
   readonly store: Pick<Store, 'read' | 'transaction'>
   readonly sessions: SessionParts
   readonly now: () => number
+  /** {@link Moment.present} */
+  readonly present: () => number
 }
 
 export type HoldOrder = 'LOCK' | 'UNLOCK' | 'TERMINATE'
@@ -30,7 +32,7 @@ const ACTION = { LOCK: 'LOCK_DEVICE', UNLOCK: 'UNLOCK_DEVICE', TERMINATE: 'TERMI
  * @throws CodedError NOT_FOUND, CONFLICT for a device that is revoked, or terminated
  */
 export async function holdDevice(
-  { store, sessions, now }: HoldDevice,
+  { store, sessions, now, present }: HoldDevice,
   deviceId: string,
   order: HoldOrder,
   by: string,
@@ -41,7 +43,7 @@ export async function holdDevice(
     if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
     const held = { ...device, hold: nextHold(device, order, by, at) }
     await tx.edge.devices.save(held)
-    if (order === 'TERMINATE') await fenceCurrent(tx, held, 'TERMINATED', at)
+    if (order === 'TERMINATE') await fenceCurrent(tx, held, 'TERMINATED', { now: at, present: present() })
     await tx.edge.audit.append({ at, by, action: ACTION[order], deviceId, sessionId: null })
     await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
   })

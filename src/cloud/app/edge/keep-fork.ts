@@ -5,7 +5,7 @@
  */
 import { fenced } from './attach.ts'
 import { billBranch } from './bill-branch.ts'
-import { type Incarnation, type MergedSegment, heardAt } from './records.ts'
+import type { Incarnation, MergedSegment } from './records.ts'
 import { holdRules } from './rules-in-force.ts'
 import { takeRemnant } from './take-remnant.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
@@ -16,9 +16,9 @@ export async function keepFork(taking: Taking, recorded: MergedSegment | undefin
   const { deps, tx, device, incarnation, segment, now } = taking
   const last = recorded ?? (await tx.edge.segments.get(device.id, incarnation.number, incarnation.lastSeq))
   const after: Incarnation = {
-    ...fenced(incarnation, 'FORKED', now),
+    ...fenced(incarnation, 'FORKED', taking),
     forked: true,
-    quietSince: heardAt(incarnation, now),
+    quietSince: taking.present,
   }
   await tx.edge.incarnations.save(after)
   const rules = await holdRules(tx, deps.policies, device.instanceIds, now)

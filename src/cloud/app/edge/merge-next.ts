@@ -13,7 +13,7 @@ import { LIMITED_AGAIN_MAX } from './limits.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import { type AccountMove, movePools } from './move.ts'
 import type { OpenedSegment } from './open-segment.ts'
-import { type DeviceAccountRecord, type Incarnation, type Recall, heardAt, newDeviceAccount } from './records.ts'
+import { type DeviceAccountRecord, type Incarnation, type Recall, newDeviceAccount } from './records.ts'
 import { reject } from './reject.ts'
 import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
 import { recallsFrom } from './share-scarce.ts'
@@ -24,7 +24,7 @@ import { movesOf, requirePlausible, splitEntries, writeMerge } from './write-mer
 
 /** @param grants the incarnation is the current one: it can earn grants and return tokens */
 export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken> {
-  const { deps, tx, device, incarnation, segment, now } = taking
+  const { deps, tx, device, incarnation, segment, now, present } = taking
   const { received } = segment
   const rules = await holdRules(tx, deps.policies, device.instanceIds, now)
   // A segment that was answered before the twin was restored has had its grant: its answer comes again.
@@ -71,7 +71,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
     lastHash: segment.header.hash,
     lastEntry: merge.lastEntry,
     entryHead: merge.entryHead,
-    quietSince: heardAt(incarnation, now),
+    quietSince: present,
   }
   // What another incarnation still has to say is not how the sessions of the current one stand.
   if (incarnation.number === device.incarnation) {

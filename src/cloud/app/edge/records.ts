@@ -134,6 +134,14 @@ export interface SalesMarkRecord {
   readonly accepted: boolean
 }
 
+/** When something happens to an incarnation, POSIX ms. */
+export interface Moment {
+  /** By the wall clock, which may be wrong. */
+  readonly now: number
+  /** The time by which silence is counted: see `ClockGuard.present`. */
+  readonly present: number
+}
+
 export type FenceReason = 'SUPERSEDED' | 'FORKED' | 'REJECTED' | 'REVOKED' | 'SILENT' | 'TERMINATED'
 
 /** `CHARGED`: what was out counts as used. `RELEASED`: it went back to the pool, at the risk that it was used. */
@@ -146,7 +154,7 @@ export interface Incarnation extends IncarnationState {
   readonly createdAt: number
   readonly fencedAt: number | null
   readonly fenceReason: FenceReason | null
-  /** When it was last heard of, or fenced. */
+  /** When it was last heard of, or fenced, by {@link Moment.present}. */
   readonly quietSince: number
   /** How it was settled after it had been silent for too long; null while it has not been. */
   readonly settlement: Settlement | null
@@ -217,11 +225,6 @@ export interface DeviceAccountRecord extends DeviceAccount {
   readonly presumed: Micro
   /** Settled as unused, without evidence: what may still turn out to have been spent. */
   readonly released: Micro
-}
-
-/** The instant of a sign of life. A clock that was behind for a while must not make a device look silent that was heard of. */
-export function heardAt({ quietSince }: Pick<Incarnation, 'quietSince'>, now: number): number {
-  return Math.max(quietSince, now)
 }
 
 export function newDeviceAccount(deviceId: string, incarnation: number, account: AccountId): DeviceAccountRecord {

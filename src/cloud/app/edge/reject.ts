@@ -8,7 +8,7 @@ import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 
 /** Keeps the evidence and fences the incarnation; no balance changes. */
 export async function reject(
-  { deps, tx, incarnation, segment, now }: Taking,
+  { deps, tx, incarnation, segment, now, present }: Taking,
   problem: string,
   facts: Readonly<Record<string, unknown>>,
 ): Promise<Taken> {
@@ -24,7 +24,7 @@ export async function reject(
     document: segment.document,
     receivedAt: now,
   })
-  await tx.edge.incarnations.save({ ...fenced(incarnation, 'REJECTED', now), rejected: true })
+  await tx.edge.incarnations.save({ ...fenced(incarnation, 'REJECTED', { now, present }), rejected: true })
   const answer = await signAnswer(deps, { outcome: 'REJECTED', ...ownerOf(incarnation), hash, problem })
   return { taken: false, problem: `The segment does not add up: ${problem}.`, facts: { problem, ...facts }, answer }
 }

@@ -17,7 +17,8 @@ import { writePresumptions } from './write-settlement.ts'
 export interface SettleSilent {
   readonly store: Pick<Store, 'read' | 'transaction'>
   readonly policies: Pick<Policies, 'hold'>
-  readonly now: () => number
+  /** {@link Moment.present} */
+  readonly present: () => number
   /** How long an incarnation may be silent, ms. */
   readonly afterMs: number
   readonly as: Settlement
@@ -32,7 +33,7 @@ const SETTLEMENT_WINDOW_MS = 24 * 60 * 60_000
 
 /** Settles one, all of it in one transaction; false when none is due. Any number of nodes may look at the same time. */
 export async function settleNextSilent(parts: SettleSilent): Promise<boolean> {
-  const now = parts.now()
+  const now = parts.present()
   const before = now - parts.afterMs
   const outcome = await parts.store.transaction(async (tx): Promise<'NONE_DUE' | 'SETTLED' | 'PAUSED'> => {
     const due = await tx.edge.incarnations.nextSilent(before)
@@ -75,11 +76,11 @@ async function settlementLoad(reader: Reader, afterMs: number, percentMax: numbe
 /** How many devices wait for an administrator, and why. */
 export async function showSettlement({
   store,
-  now,
+  present,
   afterMs,
   percentMax,
-}: Pick<SettleSilent, 'store' | 'now' | 'afterMs' | 'percentMax'>): Promise<SettlementStateWire> {
-  const at = now()
+}: Pick<SettleSilent, 'store' | 'present' | 'afterMs' | 'percentMax'>): Promise<SettlementStateWire> {
+  const at = present()
   return store.read(async (reader) => {
     const load = await settlementLoad(reader, afterMs, percentMax, at)
     const next = await reader.edge.incarnations.nextSilent(at - afterMs)
@@ -94,10 +95,10 @@ export async function showSettlement({
  * @param by id of the administration key
  */
 export async function confirmSettlement(
-  { store, now, afterMs }: Pick<SettleSilent, 'store' | 'now' | 'afterMs'>,
+  { store, present, afterMs }: Pick<SettleSilent, 'store' | 'present' | 'afterMs'>,
   by: string,
 ): Promise<void> {
-  const at = now()
+  const at = present()
   await store.transaction(async (tx) => {
     await tx.sweeps.confirmSettlement(at - afterMs)
     await tx.edge.audit.append({ at, by, action: 'CONFIRM_SETTLEMENT', deviceId: null, sessionId: null })
@@ -128,7 +129,8 @@ async function settle(
   if (moved === undefined) throw new Error('invariant: what is settled was held before')
   await tx.accounts.save([...moved.values()])
   await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
-  const over: Incarnation = { ...fenced(incarnation, 'SILENT', now), settlement: as, settledAt: now }
-  await tx.edge.incarnations.save({ ...over, quietSince: incarnation.quietSince })
+  const moment = { now, present: incarnation.quietSince }
+  const over: Incarnation = { ...fenced(incarnation, 'SILENT', moment), settlement: as, settledAt: now }
+  await tx.edge.incarnations.save(over)
   await writePresumptions({ tx, incarnation: over, now }, moves, moved)
 }

@@ -13,7 +13,7 @@ import { keepFork } from './keep-fork.ts'
 import { INCARNATIONS_FORGOTTEN_MAX } from './limits.ts'
 import { mergeNext } from './merge-next.ts'
 import { type OpenedSegment, openSegment } from './open-segment.ts'
-import { type Device, type Incarnation, type MergedSegment, heardAt } from './records.ts'
+import type { Device, Incarnation, MergedSegment, Moment } from './records.ts'
 import { noticeRestore } from '../recovery/notice-restore.ts'
 import { type Proof, type ShownRules, openProofs, openRules } from './open-proofs.ts'
 import { takeProofs } from './take-proofs.ts'
@@ -44,12 +44,12 @@ export async function sync(
   }
   const proofs = await openProofs(deps.keys, device.id, proofDocuments)
   const rules = await openRules(deps.keys, device.instanceIds, proofDocuments)
-  const now = deps.now()
+  const moment = { now: deps.now(), present: deps.present() }
   const { verdict, taken, restored } = await deps.store.transaction(async (tx) => {
     const locked = await tx.edge.devices.lock(device.id)
     if (locked === undefined) throw new Error('invariant: devices are never deleted')
     requireTrusted(locked)
-    return take(deps, tx, locked, opening.segment, { proofs, rules }, now)
+    return take(deps, tx, locked, opening.segment, { proofs, rules }, moment)
   })
   deps.onVerdict?.(verdict)
   if (restored.length > 0) deps.onRestored?.(device.id, restored)
@@ -83,13 +83,14 @@ async function take(
   device: Device,
   segment: OpenedSegment,
   { proofs, rules }: { readonly proofs: readonly Proof[]; readonly rules: readonly ShownRules[] },
-  now: number,
+  moment: Moment,
 ): Promise<Judged> {
+  const { now } = moment
   // Proofs of what was forgotten may lock rules and accounts: sessions stand before both in the order of locks.
   const sessions = await lockSessions(tx, device, segment)
   const known = await tx.edge.incarnations.get(device.id, segment.incarnation)
   const learned =
-    known === undefined ? await learn(tx, device, segment.incarnation, now) : { device, incarnation: known }
+    known === undefined ? await learn(tx, device, segment.incarnation, moment) : { device, incarnation: known }
   if (learned === undefined) {
     const problem = 'The cloud never gave out this incarnation.'
     return { verdict: 'REJECTED', taken: { taken: false, problem }, restored: [] }
@@ -109,7 +110,7 @@ async function take(
     fit: await fitOf(tx, incarnation, segment.received),
     sessions,
     proof: proofOf(segment, proofs),
-    now,
+    ...moment,
     device: learned.device,
     incarnation,
   }
@@ -120,7 +121,7 @@ async function take(
 }
 
 async function follow(taking: Taking, verdict: Verdict, recorded: MergedSegment | undefined): Promise<Taken> {
-  const { tx, incarnation, now } = taking
+  const { tx, incarnation } = taking
   switch (verdict.kind) {
     case 'MERGE':
       return mergeNext(taking, verdict.grants)
@@ -129,7 +130,7 @@ async function follow(taking: Taking, verdict: Verdict, recorded: MergedSegment 
     case 'KNOWN':
       return told(taking, 'KNOWN')
     case 'BEHIND':
-      await tx.edge.incarnations.save({ ...incarnation, grantsForgotten: true, quietSince: heardAt(incarnation, now) })
+      await tx.edge.incarnations.save({ ...incarnation, grantsForgotten: true, quietSince: taking.present })
       return told(taking, 'BEHIND')
     case 'FORK':
       return keepFork(taking, recorded)
@@ -163,16 +164,16 @@ async function learn(
   tx: Transaction,
   device: Device,
   number: number,
-  now: number,
+  moment: Moment,
 ): Promise<{ readonly device: Device; readonly incarnation: Incarnation } | undefined> {
   if (number > device.incarnation + INCARNATIONS_FORGOTTEN_MAX) return undefined
-  const fresh = { ...newIncarnation(device.id, number, now), grantsForgotten: true }
+  const fresh = { ...newIncarnation(device.id, number, moment), grantsForgotten: true }
   if (number < device.incarnation) {
-    const incarnation: Incarnation = { ...fresh, status: 'FENCED', fencedAt: now, fenceReason: 'SUPERSEDED' }
+    const incarnation: Incarnation = { ...fresh, status: 'FENCED', fencedAt: moment.now, fenceReason: 'SUPERSEDED' }
     await tx.edge.incarnations.insert(incarnation)
     return { device, incarnation }
   }
-  await fenceCurrent(tx, device, 'SUPERSEDED', now)
+  await fenceCurrent(tx, device, 'SUPERSEDED', moment)
   await tx.edge.incarnations.insert(fresh)
   const current = { ...device, incarnation: number }
   await tx.edge.devices.save(current)

@@ -22,14 +22,14 @@ import { fitOf } from './fit-of.ts'
 import { movePools } from './move.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import type { OpenedEntry, OpenedRemnant } from './open-segment.ts'
-import { type DeviceAccountRecord, type Incarnation, heardAt } from './records.ts'
+import { type DeviceAccountRecord, type Incarnation } from './records.ts'
 import { type RulesInForce, openPools } from './rules-in-force.ts'
 import type { Taking } from './taking.ts'
 import { type Unbilled, unbilledOf } from './unbilled.ts'
 import { movesOf, requirePlausible, splitEntries, writeMerge } from './write-merge.ts'
 import { writeCounted, writePresumptions } from './write-settlement.ts'
 
-type Context = Pick<Taking, 'tx' | 'device' | 'incarnation' | 'segment' | 'now'>
+type Context = Pick<Taking, 'tx' | 'device' | 'incarnation' | 'segment' | 'now' | 'present'>
 
 /**
  * @param also accounts that the transaction locks afterwards: all are locked in one order
@@ -82,11 +82,11 @@ function accountsOf(
 }
 
 /** A twin that was restored from a backup may not know it. */
-async function earlier({ tx, device, now }: Context, number: number): Promise<Incarnation> {
+async function earlier({ tx, device, now, present }: Context, number: number): Promise<Incarnation> {
   const known = await tx.edge.incarnations.get(device.id, number)
   if (known !== undefined) return known
   const learned: Incarnation = {
-    ...newIncarnation(device.id, number, now),
+    ...newIncarnation(device.id, number, { now, present }),
     status: 'FENCED',
     fencedAt: now,
     fenceReason: 'SUPERSEDED',
@@ -135,7 +135,7 @@ async function passLost(
   await writeCounted({ tx, incarnation: old, now }, moves, moved)
   await writePresumptions({ tx, incarnation: old, now }, moves, moved)
   const end = counted.isLast ? { lastEntry: first - 1, entryHead: previousHash } : {}
-  const passed: Incarnation = { ...old, ...end, carriedOn: true, quietSince: now }
+  const passed: Incarnation = { ...old, ...end, carriedOn: true, quietSince: context.present }
   await tx.edge.incarnations.save(passed)
   return passed
 }
@@ -184,7 +184,7 @@ async function continueChain(
   sound: readonly OpenedEntry[],
   range: ReceivedSegment,
 ): Promise<boolean> {
-  const { tx, device, segment, now } = context
+  const { tx, device, segment } = context
   const isAll = segment.remnant?.final === true && sound.length === segment.remnant.count
   const closes = isAll && old.status !== 'CLOSED' && lastOf(range) >= old.lastEntry
   if (range.entries.length === 0 && !closes) return true
@@ -215,7 +215,7 @@ async function continueChain(
     lastEntry,
     entryHead,
     carriedOn: true,
-    quietSince: heardAt(old, now),
+    quietSince: context.present,
   })
   return true
 }

@@ -6,7 +6,7 @@ import type { Policies } from '../load-policy.ts'
 import type { Store, Transaction } from '../store.ts'
 import type { KeyRing } from './key-ring.ts'
 import type { OpenedSegment } from './open-segment.ts'
-import type { Device, Incarnation } from './records.ts'
+import type { Device, Incarnation, Moment } from './records.ts'
 import type { Proof } from './open-proofs.ts'
 import type { EdgeTerms } from './terms.ts'
 import type { Unbilled } from './unbilled.ts'
@@ -17,6 +17,8 @@ export interface Sync {
   readonly keys: KeyRing
   /** POSIX ms. */
   readonly now: () => number
+  /** {@link Moment.present} */
+  readonly present: () => number
   /** Whether what is old may be dropped: false while the clock is in doubt. */
   readonly trustsClock: () => boolean
   readonly terms: EdgeTerms
@@ -25,7 +27,7 @@ export interface Sync {
   readonly heartbeat: (tx: Transaction, device: Device, now: number, locked: ReadonlySet<string>) => Promise<void>
 }
 
-export interface Taking {
+export interface Taking extends Moment {
   readonly deps: Sync
   readonly tx: Transaction
   /** Locked. */
@@ -38,7 +40,6 @@ export interface Taking {
   readonly sessions: ReadonlySet<string>
   /** The answer that the twin gave to this segment before it was restored from a backup; null for none. */
   readonly proof: Proof | null
-  readonly now: number
 }
 
 export type Taken =
