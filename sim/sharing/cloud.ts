@@ -135,8 +135,8 @@ export class SharedCloud {
                 .slice(0, limit),
           },
           shortages: {
-            of: async (_accounts: readonly AccountId[], since) =>
-              [...this.#shortages.values()].filter(({ at }) => at > since),
+            of: async (_accounts: readonly AccountId[], { since, until }) =>
+              [...this.#shortages.values()].filter(({ at }) => at > since && at <= until),
             save: async (shortage) => void this.#shortages.set(shortage.who, shortage),
           },
         },

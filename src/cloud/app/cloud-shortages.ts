@@ -78,7 +78,7 @@ export class CloudShortages {
     const paid = new Set(requests.flatMap(({ decision }) => decision.postings.map(({ account }) => account)))
     const accounts = [...paid].filter((account) => this.#noted.delete(account))
     if (accounts.length === 0) return
-    for (const shortage of await tx.edge.shortages.of(accounts, scarceSince(now))) {
+    for (const shortage of await tx.edge.shortages.of(accounts, { since: scarceSince(now), until: now })) {
       if (shortage.who === CLOUD_CLIENTS) await noteServed(tx, shortage, now)
     }
   }
@@ -125,7 +125,7 @@ export async function noteCloudLack(
   const devices = await tx.edge.devices.countLive(parsed.instanceId, now - terms.grantHorizonMs, '')
   const reserved = parsed.kind === 'line' ? (cloudReserves.get(parsed.lineItemId) ?? 0n) : 0n
   const share = fairShare(pool, reserved, devices)
-  const known = await tx.edge.shortages.of([pool.account], scarceSince(now))
+  const known = await tx.edge.shortages.of([pool.account], { since: scarceSince(now), until: now })
   const usable = free(pool)
   // Clients that were refused before may ask again as well: the largest of their requests counts.
   const isSame = (shortage: Shortage) => shortage.who === who && isShortNow(shortage, now, terms)

@@ -285,6 +285,54 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
         expect(await notified()).toEqual([idle.id])
       })
 
+      describe('while the clock was far ahead', () => {
+        it('is not notified of it: it asks again by itself', async () => {
+          const [needy, rich] = await devicesWith(0n, 100n)
+          twin.time += DAY / 2
+          await needy.sync([want(LINE, 0n, 40n)])
+          twin.time -= DAY / 2
+          rich.giveBack(LINE, 60n)
+          await rich.sync()
+          await hints()
+          for (let round = 0; round < 3; round += 1) {
+            expect(await notified()).toEqual([])
+            twin.time += twin.terms.syncEveryMs
+          }
+        })
+
+        it('is notified again of what it is short of since, although it was notified', async () => {
+          const [needy, rich] = await devicesWith(0n, 100n)
+          await needy.sync([want(LINE, 0n, 40n)])
+          rich.giveBack(LINE, 60n)
+          await rich.sync()
+          await hints()
+          twin.time += DAY / 2
+          expect(await notified()).toEqual([needy.id])
+          twin.time -= DAY / 2
+          expect(await notified()).toEqual([needy.id])
+          expect(await notified()).toEqual([])
+          twin.time += twin.terms.syncEveryMs
+          await needy.sync([want(LINE, 0n, 100n)])
+          rich.giveBack(LINE)
+          await rich.sync()
+          await hints()
+          expect(await notified()).toEqual([needy.id])
+          expect(await notified()).toEqual([])
+        })
+
+        it('is forgotten, when it was further ahead than anything is notified for', async () => {
+          const [needy] = await devicesWith(0n, 100n)
+          twin.time += 2 * DAY
+          await needy.sync([want(LINE, 0n, 40n)])
+          const noted = () =>
+            twin.store.read(({ edge }) => edge.shortages.of([LINE], { since: 0, until: twin.time + 9 * DAY }))
+          expect(await noted()).toHaveLength(1)
+          twin.time -= 2 * DAY
+          await twin.recallForCloud()
+          expect(await noted()).toEqual([])
+        })
+      })
+
       it('is notified again, at most once in a sync interval, where others were faster', async () => {
         const [needy, rich, third] = await devicesWith(0n, 100n, 0n)
         for (let round = 0; round < 3; round += 1) {

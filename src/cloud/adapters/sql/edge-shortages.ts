@@ -2,7 +2,7 @@
 import { sql as expression } from 'kysely'
 import { parseAccount } from '../../../core/account.ts'
 import type { Shortage } from '../../app/edge/records.ts'
-import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
+import type { EdgeReader, EdgeTransaction, ServableTimes } from '../../app/edge/store.ts'
 import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
@@ -12,7 +12,7 @@ const ROOM = expression<bigint>`device_accounts.granted - device_accounts.return
 
 export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
   return {
-    async of(accounts, since) {
+    async of(accounts, { since, until }) {
       const found: Shortage[] = []
       for (const some of chunks([...new Set(accounts)])) {
         const rows = await db
@@ -20,6 +20,7 @@ export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
           .selectAll()
           .where('account', 'in', some)
           .where('at', '>', BigInt(since))
+          .where('at', '<=', BigInt(until))
           .orderBy('account')
           .orderBy('who')
           .execute()
@@ -46,7 +47,7 @@ export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
         .execute()
       return rows
     },
-    servable: (since, notifiedBefore, limit) => servable(db, since, notifiedBefore, limit).execute(),
+    servable: (times, limit) => servable(db, times, limit).execute(),
   }
 }
 
@@ -72,21 +73,25 @@ export function shortageTransaction(sql: Sql): EdgeTransaction['shortages'] {
         .onConflict((conflict) => conflict.columns(['account', 'who']).doUpdateSet(columns))
         .execute()
     },
-    async takeServable(now, since, notifiedBefore, limit) {
-      const query = servable(db, since, notifiedBefore, limit)
+    async takeServable(times, limit) {
+      const query = servable(db, times, limit)
       const rows = await (lockRows ? query.forNoKeyUpdate('shortages').skipLocked() : query).execute()
       for (const { account, who } of rows) {
         await db
           .updateTable('shortages')
-          .set({ notified_at: BigInt(now) })
+          .set({ notified_at: BigInt(times.now) })
           .where('account', '=', account)
           .where('who', '=', who)
           .execute()
       }
       return [...new Set(rows.map(({ who }) => who))]
     },
-    async forget(before, limit) {
-      const query = db.selectFrom('shortages').select(['account', 'who']).where('at', '<', BigInt(before)).limit(limit)
+    async forget({ before, after }, limit) {
+      const query = db
+        .selectFrom('shortages')
+        .select(['account', 'who'])
+        .where((where) => where.or([where('at', '<', BigInt(before)), where('at', '>', BigInt(after))]))
+        .limit(limit)
       const rows = await (lockRows ? query.forUpdate().skipLocked() : query).execute()
       for (const { account, who } of rows) {
         await db.deleteFrom('shortages').where('account', '=', account).where('who', '=', who).execute()
@@ -95,17 +100,22 @@ export function shortageTransaction(sql: Sql): EdgeTransaction['shortages'] {
   }
 }
 
-/** Nothing is granted of an account of which a restored cloud still waits to hear. */
-function servable(db: Sql['db'], since: number, notifiedBefore: number, limit: number) {
+/**
+ * Nothing is granted of an account of which a restored cloud still waits to hear. Instants after `now` come from a clock that
+ * was ahead: a shortage is left out, and a notification does not count.
+ */
+function servable(db: Sql['db'], { now, since, notifiedBefore }: ServableTimes, limit: number) {
   return db
     .selectFrom('shortages')
     .innerJoin('accounts', 'accounts.id', 'shortages.account')
     .innerJoin('devices', 'devices.id', 'shortages.who')
     .select(['shortages.account', 'shortages.who'])
     .where('shortages.at', '>', BigInt(since))
+    .where('shortages.at', '<=', BigInt(now))
     .where((where) =>
       where.or([
         where('shortages.notified_at', 'is', null),
+        where('shortages.notified_at', '>', BigInt(now)),
         where.and([
           where('shortages.notified_at', '<=', BigInt(notifiedBefore)),
           where('shortages.notified_at', '<', where.ref('shortages.at')),

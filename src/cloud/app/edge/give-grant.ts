@@ -102,10 +102,8 @@ type Known = ReadonlyMap<AccountId, readonly Shortage[]>
 
 async function knownShortages(tx: ShortageTransaction, accounts: readonly AccountId[], now: number): Promise<Known> {
   if (accounts.length === 0) return new Map()
-  const found = await tx.edge.shortages.of(accounts, scarceSince(now))
-  // One from an instant that is to come was noted when the clock was ahead: it would be recent until then.
-  const past = found.filter(({ at }) => at <= now)
-  return Map.groupBy(past, ({ account }) => account)
+  const found = await tx.edge.shortages.of(accounts, { since: scarceSince(now), until: now })
+  return Map.groupBy(found, ({ account }) => account)
 }
 
 async function askedAccounts(

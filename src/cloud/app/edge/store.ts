@@ -109,22 +109,13 @@ export interface EdgeReader {
     hasRoomAboveCap(deviceId: string, incarnation: number): Promise<boolean>
   }
   readonly shortages: {
-    /** Of these accounts, later than the instant. */
-    of(accounts: readonly AccountId[], since: number): Promise<readonly Shortage[]>
-    /** What others recall from the incarnation, for shortages later than the instant that are not over yet. */
-    recallsFrom(
-      deviceId: string,
-      incarnation: number,
-      noted: { readonly since: number; readonly until: number },
-      limit: number,
-    ): Promise<readonly Recall[]>
-    /**
-     * Devices that were short, later than `since`, of a pool that has tokens for them again, and that were not notified since
-     * then, nor later than `notifiedBefore`.
-     */
+    /** Of these accounts, noted in this time. */
+    of(accounts: readonly AccountId[], noted: NotedTimes): Promise<readonly Shortage[]>
+    /** What others recall from the incarnation, for shortages noted in this time that are not over yet. */
+    recallsFrom(deviceId: string, incarnation: number, noted: NotedTimes, limit: number): Promise<readonly Recall[]>
+    /** Devices that were short of a pool that has tokens for them again, and that were not notified since then. */
     servable(
-      since: number,
-      notifiedBefore: number,
+      times: ServableTimes,
       limit: number,
     ): Promise<readonly { readonly account: AccountId; readonly who: string }[]>
   }
@@ -166,6 +157,23 @@ export interface EdgeReader {
     /** Thumbprint of the key that signs for all nodes; undefined before the first node has started. */
     get(): Promise<string | undefined>
   }
+}
+
+/** One noted after the present comes from a clock that was ahead: it would be recent until then. */
+export interface NotedTimes {
+  /** Later than this. */
+  readonly since: number
+  /** Not later than this. */
+  readonly until: number
+}
+
+/** Of devices that are to be notified. */
+export interface ServableTimes {
+  readonly now: number
+  /** They were short later than this. */
+  readonly since: number
+  /** They were not notified later than this. */
+  readonly notifiedBefore: number
 }
 
 export interface SilentIncarnation {
@@ -220,9 +228,9 @@ export interface EdgeTransaction extends EdgeReader {
     /** Inserts it, or replaces the one of the same account and name. Under the lock of the account. */
     save(shortage: Shortage): Promise<void>
     /** Ids of some of the devices that are `servable`; they count as notified at `now`. */
-    takeServable(now: number, since: number, notifiedBefore: number, limit: number): Promise<readonly string[]>
-    /** Removes some of those from before the instant. */
-    forget(before: number, limit: number): Promise<void>
+    takeServable(times: ServableTimes, limit: number): Promise<readonly string[]>
+    /** Removes some of those from before the one instant, or after the other. */
+    forget(noted: { readonly before: number; readonly after: number }, limit: number): Promise<void>
   }
   /** What an administrator wants of sessions that their device has not told of. Under the lock of the device. */
   readonly sessionOrders: {

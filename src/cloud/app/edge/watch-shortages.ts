@@ -31,14 +31,11 @@ const AHEAD_SYNCS = 2
 /** Notifies some devices. Always false: the others wait for the next look, so that they do not all come at once. */
 export async function notifyServable({ store, now, terms }: WatchShortages): Promise<false> {
   const at = now()
-  const since = at - NOTIFY_FOR_MS
-  const notifiedBefore = at - terms.syncEveryMs
-  const isAny = await store.read(async (reader) => {
-    return (await reader.edge.shortages.servable(since, notifiedBefore, 1)).length > 0
-  })
+  const times = { now: at, since: at - NOTIFY_FOR_MS, notifiedBefore: at - terms.syncEveryMs }
+  const isAny = await store.read(async (reader) => (await reader.edge.shortages.servable(times, 1)).length > 0)
   if (!isAny) return false
   await store.transaction(async (tx) => {
-    const devices = await tx.edge.shortages.takeServable(at, since, notifiedBefore, SERVABLE_NOTIFIED_MAX)
+    const devices = await tx.edge.shortages.takeServable(times, SERVABLE_NOTIFIED_MAX)
     await tx.outbox.append(
       devices.map((deviceId): Hint => ({ kind: 'device', deviceId, reason: 'sync' })),
       at,
@@ -69,7 +66,8 @@ export async function recallForCloud({ store, policies, now, terms }: WatchShort
       })
     }
   }
-  await store.transaction((tx) => tx.edge.shortages.forget(at - NOTIFY_FOR_MS, SHORTAGES_FORGOTTEN_MAX))
+  const noted = { before: at - NOTIFY_FOR_MS, after: at + NOTIFY_FOR_MS }
+  await store.transaction((tx) => tx.edge.shortages.forget(noted, SHORTAGES_FORGOTTEN_MAX))
   return false
 }
 
