@@ -7,6 +7,7 @@ import type { Action } from '../../../src/core/policy.ts'
 import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
 import { attachAnswer } from '../../../src/protocol/edge/attach.ts'
 import { CHAIN_START, entryHash, openDocument } from '../../../src/protocol/signing.ts'
+import { EVIDENCE_BYTES_MAX, EVIDENCE_SEGMENTS_MAX } from '../../../src/cloud/app/edge/limits.ts'
 import { releaseDevice, revokeDevice } from '../../../src/cloud/app/edge/devices.ts'
 import { DAY, INSTANCE, START, type Twin } from './twin.ts'
 import { successorOf } from './successor.ts'
@@ -982,6 +983,65 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         const again = await device.sealAs({ ...device.payload(), remnant: old.remnant() })
         expect(await twin.sync(device.id, again.document)).toMatchObject({ taken: true })
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 5n })
+      })
+    })
+
+    describe('evidence against one incarnation', () => {
+      /** As if so much had been kept before. */
+      const keep = (device: TestDevice, segments: number, bytes: number) =>
+        twin.store.transaction(async (tx) => {
+          for (let n = 0; n < segments; n += 1) {
+            await tx.edge.evidence.keep({
+              deviceId: device.id,
+              incarnation: 1,
+              kind: 'REJECTED',
+              seq: 1,
+              hash: `kept-${n}`,
+              recordedHash: null,
+              recordedDocument: null,
+              problem: null,
+              document: 'x'.repeat(bytes),
+              receivedAt: START - 1,
+            })
+          }
+        })
+      const kept = (device: TestDevice, number = 1) =>
+        twin.store.read((reader) => reader.edge.evidence.size(device.id, number))
+
+      it.each([
+        ['segments', EVIDENCE_SEGMENTS_MAX - 1, 1],
+        ['bytes', 4, EVIDENCE_BYTES_MAX / 4 - 400],
+      ])('has a limit of %s: the first is kept, and each is answered all the same', async (_what, segments, bytes) => {
+        const device = await TestDevice.join(twin)
+        await keep(device, segments, bytes)
+        const sent: string[] = []
+        for (let n = 0; n < 3; n += 1) {
+          const lie = { ...device.payload(), counters: [{ account: LINE, used: '4', refunded: '0', returned: '0' }] }
+          const sealed = await device.sealAs(lie)
+          sent.push(sealed.hash)
+          const refused = await twin.sync(device.id, sealed.document)
+          if (refused.taken || refused.answer === undefined) throw new Error('it was taken')
+          expect(await device.accept(refused.answer)).toMatchObject({ outcome: 'REJECTED', hash: sealed.hash })
+        }
+        expect(await kept(device)).toMatchObject({ segments: segments + 1 })
+        expect((await kept(device)).bytes).toBeLessThanOrEqual(EVIDENCE_BYTES_MAX)
+        expect((await evidence(device)).map(({ hash }) => hash)).toContain(sent[0])
+      })
+
+      it('does not count what is kept of other incarnations, and says what is not billed without keeping it', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 100n)])
+        await keep(device, EVIDENCE_SEGMENTS_MAX, 1)
+        device.charge(charge(5n))
+        const { next, deliver } = await successorOf(device)
+        const remnant = device.remnant()
+        expect(await deliver({ ...remnant, entries: { ...remnant.entries, head: CHAIN_START } })).toMatchObject({
+          outcome: 'MERGED',
+          unbilled: 1,
+        })
+        expect(await kept(device)).toMatchObject({ segments: EVIDENCE_SEGMENTS_MAX })
+        expect(await deliver({ ...remnant, incarnation: next.state.incarnation })).toMatchObject({ unbilled: 1 })
+        expect(await kept(device, next.state.incarnation)).toMatchObject({ segments: 1 })
       })
     })
 

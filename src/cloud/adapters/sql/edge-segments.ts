@@ -1,4 +1,5 @@
 /** Merged segments, segments kept as evidence, and ledger entries in SQL. */
+import { sql as expression } from 'kysely'
 import type { Evidence, LedgerEntry, MergedSegment } from '../../app/edge/records.ts'
 import type { EdgeReader, EdgeTransaction } from '../../app/edge/store.ts'
 import { type Sql, chunks, toFlag } from './sql.ts'
@@ -59,6 +60,20 @@ export function evidenceReader({ db }: Sql): EdgeReader['evidence'] {
         .limit(limit)
         .execute()
       return rows.map(evidenceOf)
+    },
+    async size(deviceId, incarnation) {
+      const row = await db
+        .selectFrom('evidence')
+        .select([
+          expression<bigint>`count(*)`.as('segments'),
+          expression<bigint>`CAST(coalesce(sum(octet_length(document) + coalesce(octet_length(recorded_document), 0)), 0) AS BIGINT)`.as(
+            'bytes',
+          ),
+        ])
+        .where('device_id', '=', deviceId)
+        .where('incarnation', '=', BigInt(incarnation))
+        .executeTakeFirstOrThrow()
+      return { segments: Number(row.segments), bytes: Number(row.bytes) }
     },
     async kinds(deviceId) {
       const rows = await db.selectFrom('evidence').select('kind').distinct().where('device_id', '=', deviceId).execute()

@@ -5,6 +5,7 @@
  */
 import { fenced } from './attach.ts'
 import { billBranch } from './bill-branch.ts'
+import { keepEvidence } from './keep-evidence.ts'
 import type { Incarnation, MergedSegment } from './records.ts'
 import { holdRules } from './rules-in-force.ts'
 import { takeRemnant } from './take-remnant.ts'
@@ -27,16 +28,12 @@ export async function keepFork(taking: Taking, recorded: MergedSegment | undefin
   const unbilled = isChained
     ? unbilledOf({ branch: await billBranch(taking, rules, after, entries) })
     : unbilledOf({ broken: entries.length })
-  await tx.edge.evidence.keep({
-    ...ownerOf(incarnation),
+  await keepEvidence(taking, {
+    incarnation: incarnation.number,
     kind: 'FORK',
-    seq: segment.header.seq,
-    hash: segment.header.hash,
     recordedHash: last?.hash ?? null,
     recordedDocument: last?.document ?? null,
     problem: unbilled?.problem ?? null,
-    document: segment.document,
-    receivedAt: now,
   })
   const all = together(unbilled, await takeRemnant(taking, rules))
   await tx.edge.devices.save({ ...device, lastSyncAt: now })

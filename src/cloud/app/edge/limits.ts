@@ -19,6 +19,13 @@ export const KEYS_WINDOW_MS = 60 * 60_000
 export const DEVICES_PAGE = 100
 export const DEVICES_PAGE_MAX = 1_000
 
+/**
+ * Evidence of one incarnation. The first is kept: it shows how the contradiction began, and a device cannot push it out by
+ * sending more.
+ */
+export const EVIDENCE_SEGMENTS_MAX = 256
+export const EVIDENCE_BYTES_MAX = 64 * 1024 * 1024
+
 /** How far beyond the last known one an incarnation may be that a restored twin learns of. */
 export const INCARNATIONS_FORGOTTEN_MAX = 1_000_000
 

@@ -65,6 +65,8 @@ export interface EdgeReader {
   readonly evidence: {
     /** Newest first. */
     of(deviceId: string, limit: number): Promise<readonly Evidence[]>
+    /** What is kept of one incarnation. */
+    size(deviceId: string, incarnation: number): Promise<{ readonly segments: number; readonly bytes: number }>
     kinds(deviceId: string): Promise<ReadonlySet<Evidence['kind']>>
   }
   readonly entries: {
@@ -213,7 +215,7 @@ export interface EdgeTransaction extends EdgeReader {
     append(segment: MergedSegment): Promise<void>
   }
   readonly evidence: EdgeReader['evidence'] & {
-    /** Keeps it, once for each segment. */
+    /** Keeps it, once for each segment. Without a limit: `keepEvidence` has one. */
     keep(evidence: Evidence): Promise<void>
   }
   readonly entries: EdgeReader['entries'] & {

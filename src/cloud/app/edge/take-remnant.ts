@@ -19,6 +19,7 @@ import {
 import { newIncarnation } from './attach.ts'
 import { billBranch } from './bill-branch.ts'
 import { fitOf } from './fit-of.ts'
+import { keepEvidence } from './keep-evidence.ts'
 import { movePools } from './move.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import type { OpenedEntry, OpenedRemnant } from './open-segment.ts'
@@ -45,17 +46,17 @@ export async function takeRemnant(
   if (remnant === null) return null
   const { count, entries } = remnant
   if (remnant.incarnation >= incarnation.number) {
-    return keepEvidence(context, incarnation, count, unbilledOf({ misplaced: count }))
+    return unbilledIn(context, incarnation, count, unbilledOf({ misplaced: count }))
   }
   const known = await earlier(context, remnant.incarnation)
-  if (!remnant.isChained) return keepEvidence(context, known, count, unbilledOf({ broken: count }))
+  if (!remnant.isChained) return unbilledIn(context, known, count, unbilledOf({ broken: count }))
   const sound = soundStart(remnant, new Set(device.instanceIds))
   await openPools(tx, rules, [...accountsOf(remnant, sound, device.instanceIds), ...also])
   const base = await passLost(context, rules, known, remnant)
-  if (base === null) return keepEvidence(context, known, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
+  if (base === null) return unbilledIn(context, known, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
   const range = rangeOf(remnant, sound)
   const fit = await fitOf(tx, base, range)
-  if (fit.kind === 'LOST') return keepEvidence(context, base, count, unbilledOf({ lost: count }))
+  if (fit.kind === 'LOST') return unbilledIn(context, base, count, unbilledOf({ lost: count }))
   const old = sound.length === 0 ? base : await noteFork(context, base, fit)
   const isMerged =
     !old.forked &&
@@ -65,7 +66,7 @@ export async function takeRemnant(
   const unreadable = count - entries.length
   if (others.length + unreadable === 0) return null
   const branch = await billBranch(context, rules, old, others)
-  return keepEvidence(context, old, others.length + unreadable, unbilledOf({ unreadable, branch }))
+  return unbilledIn(context, old, others.length + unreadable, unbilledOf({ unreadable, branch }))
 }
 
 const LOST_DO_NOT_ADD_UP = 'What the device says of entries that the cloud has lost does not add up.'
@@ -239,24 +240,13 @@ function countersAfter(
 }
 
 /** @param count of the entries that are not part of the chain */
-async function keepEvidence(
-  { tx, segment, now }: Context,
-  { deviceId, number }: Incarnation,
+async function unbilledIn(
+  context: Context,
+  { number }: Incarnation,
   count: number,
   unbilled: Unbilled | null,
 ): Promise<Unbilled | null> {
   if (count === 0) return null
-  await tx.edge.evidence.keep({
-    deviceId,
-    incarnation: number,
-    kind: 'REMNANT',
-    seq: segment.header.seq,
-    hash: segment.header.hash,
-    recordedHash: null,
-    recordedDocument: null,
-    problem: unbilled?.problem ?? null,
-    document: segment.document,
-    receivedAt: now,
-  })
+  await keepEvidence(context, { incarnation: number, kind: 'REMNANT', problem: unbilled?.problem ?? null })
   return unbilled
 }
