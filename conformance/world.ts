@@ -39,7 +39,7 @@ export interface Reply {
 }
 
 /** JSON as a check looks into it: whatever is not there is undefined, which no assertion takes for a value. */
-// eslint-disable-next-line @typescript-eslint/no-explicit-any -- a check asserts shapes, it does not assume them
+// oxlint-disable-next-line typescript/no-explicit-any -- a check asserts shapes, it does not assume them
 export type Json = any
 
 export type Area = 'api' | 'floating/api' | 'provisioning/api' | 'elastic/api' | 'edge/api'

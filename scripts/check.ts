@@ -3,14 +3,14 @@
 import { availableParallelism } from 'node:os'
 import { inspect } from 'node:util'
 import { arrows } from './arrows.ts'
-import { run, type Outcome } from './run.ts'
+import { compiler, run, type Outcome } from './run.ts'
 
 const root = process.cwd()
 
 const checks: Record<string, () => Promise<Outcome>> = {
   format: () => run(root, 'prettier', ['--check', '--log-level', 'warn', '.']),
-  lint: () => run(root, 'eslint', ['--max-warnings', '0', '.']),
-  types: () => run(root, 'tsc', ['--noEmit', '--pretty', 'false', '-p', '.']),
+  lint: () => run(root, 'oxlint', ['--deny-warnings', '--format', 'unix']),
+  types: () => run(root, compiler, ['--noEmit', '--pretty', 'false', '-p', '.']),
   arrows: () => arrows(root),
   unused: () => run(root, 'knip', ['--no-progress', '--no-config-hints']),
 }

@@ -3,6 +3,12 @@ import { spawn } from 'node:child_process'
 import { delimiter, join } from 'node:path'
 import { text } from 'node:stream/consumers'
 
+/**
+ * The compiler, as a path from node_modules/.bin. `typescript` itself stays at the last version with a JavaScript
+ * interface, which dependency-cruiser needs; both packages have a command `tsc`, so `.bin/tsc` may be either.
+ */
+export const compiler = '../typescript-7/bin/tsc'
+
 /** What a check found: `output` is what a person needs to see when it is not ok. */
 export interface Outcome {
   ok: boolean

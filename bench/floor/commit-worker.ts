@@ -28,7 +28,7 @@ const commit = database.transaction((first: readonly string[]): number => {
   while (rows !== undefined) {
     for (const row of rows) insert.run(row)
     count += rows.length
-    rows = (receiveMessageOnPort(port) as { message: readonly string[] } | undefined)?.message
+    rows = receiveMessageOnPort(port)?.message as readonly string[] | undefined
   }
   return count
 })

@@ -22,9 +22,9 @@ interface Line {
 const lines = new WeakMap<Worker, Line>()
 
 // Both are called with the thread that they belong to.
-// eslint-disable-next-line @typescript-eslint/unbound-method
+// oxlint-disable-next-line typescript/unbound-method
 const post = Worker.prototype.postMessage as Post
-// eslint-disable-next-line @typescript-eslint/unbound-method
+// oxlint-disable-next-line typescript/unbound-method
 const emit = Worker.prototype.emit as Emit
 
 function lineOf(worker: Worker): Line {

@@ -2,7 +2,7 @@
 import Database from 'better-sqlite3'
 
 // The method is handed its database again when it is called.
-// eslint-disable-next-line @typescript-eslint/unbound-method
+// oxlint-disable-next-line typescript/unbound-method
 const { pragma } = Database.prototype
 
 Database.prototype.pragma = function (this: Database.Database, source: string, options?: Database.PragmaOptions) {

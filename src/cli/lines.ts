@@ -5,7 +5,7 @@
 import type { Output } from './io.ts'
 
 /** Control characters, separators of lines, and what changes the direction of what follows. */
-// eslint-disable-next-line no-control-regex -- control characters are what this is about
+// oxlint-disable-next-line no-control-regex -- control characters are what this is about
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g
 
 /** The text with nothing in it that a terminal would obey. */

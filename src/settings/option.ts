@@ -77,7 +77,7 @@ export function text<const T extends string | null>(
 ): Option<string | Extract<T, null>> {
   const { min = 1, max = 1_000 } = facts
   return ofText(facts, facts.takes ?? `text of ${min} to ${max} characters`, (given) =>
-    // eslint-disable-next-line no-control-regex -- control characters are what this refuses
+    // oxlint-disable-next-line no-control-regex -- control characters are what this refuses
     given.length >= min && given.length <= max && !/[\u0000-\u001f\u007f]/.test(given) ? given : undefined,
   )
 }

@@ -103,17 +103,21 @@ describe('the check "lint"', () => {
     expect(verdicts(output), output).toEqual(['FAIL lint'])
     expect(exitCode).toBe(1)
     expect(complaints(output)).toEqual({
-      'src/agent/adapters/send.ts': ['3 @typescript-eslint/no-floating-promises', '4 no-console'],
+      'src/agent/adapters/send.ts': ['3 typescript(no-floating-promises)', '4 eslint(no-console)'],
       'src/agent/app/wait.ts': [
-        '1 no-restricted-syntax',
-        '3 no-restricted-globals',
-        '3 no-restricted-globals',
-        '3 no-restricted-globals',
-        '3 no-restricted-properties',
-        '3 no-restricted-syntax',
+        '1 tallygate(no-ambient)',
+        '3 eslint(no-restricted-globals)',
+        '3 eslint(no-restricted-globals)',
+        '3 eslint(no-restricted-globals)',
+        '3 eslint(no-restricted-properties)',
+        '3 tallygate(no-ambient)',
       ],
-      'src/core/barrel.ts': ['1 no-restricted-syntax'],
-      'src/core/clock.ts': ['1 no-restricted-properties', '1 no-restricted-properties', '1 no-restricted-syntax'],
+      'src/core/barrel.ts': ['1 tallygate(no-barrel)'],
+      'src/core/clock.ts': [
+        '1 eslint(no-restricted-properties)',
+        '1 eslint(no-restricted-properties)',
+        '1 tallygate(no-ambient)',
+      ],
     })
   })
 })
@@ -121,11 +125,9 @@ describe('the check "lint"', () => {
 /** The lint output as file → "line rule" in a stable order. */
 function complaints(output: string): Record<string, string[]> {
   const found: Record<string, string[]> = {}
-  let file = ''
   for (const line of output.split('\n')) {
-    file = /^ +\S*?(src[/]\S+)$/.exec(line)?.[1] ?? file
-    const [, at, rule] = /^ +(\d+):\d+ +error .*? {2}([\w@/-]+)$/.exec(line) ?? []
-    if (at !== undefined && rule !== undefined) (found[file] ??= []).push(`${at} ${rule}`)
+    const [, file, at, rule] = /^ +(src\S+?):(\d+):\d+: .* \[Error[/](.+)\]$/.exec(line) ?? []
+    if (file !== undefined) (found[file] ??= []).push(`${at} ${rule}`)
   }
   for (const rules of Object.values(found)) rules.sort()
   return found
@@ -153,7 +155,7 @@ describe('the check "arrows"', () => {
       'src/cli/tests.ts': `import '../../test/fake.ts'\n`,
       'test/fake.ts': `export const fake = 1\n`,
       'src/cli/nowhere.ts': `import './missing.ts'\n`,
-      'src/cli/borrowed.ts': `import 'eslint'\n`,
+      'src/cli/borrowed.ts': `import 'prettier'\n`,
       'src/cloud/adapters/left.ts': `import type { Right } from './right.ts'\n\nexport type Left = Right\n`,
       'src/cloud/adapters/right.ts': `import type { Left } from './left.ts'\n\nexport type Right = Left\n`,
     })
@@ -177,7 +179,7 @@ describe('the check "arrows"', () => {
       'no-unresolved: src/cli/nowhere.ts → ./missing.ts',
       'only-compose-names-adapters: src/agent/main.ts → src/agent/adapters/store.ts',
       'product-knows-no-scaffold: src/cli/tests.ts → test/fake.ts',
-      'product-needs-no-dev-packages: src/cli/borrowed.ts → package eslint',
+      'product-needs-no-dev-packages: src/cli/borrowed.ts → package prettier',
       'protocol-knows-core: src/protocol/logs.ts → package pino',
       'settings-stand-alone: src/settings/reads.ts → fs',
       'sides-know-no-command: src/cloud/command.ts → src/cli/main.ts',

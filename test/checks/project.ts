@@ -11,10 +11,11 @@ const copied = [
   '.dependency-cruiser.mjs',
   '.prettierignore',
   '.prettierrc.json',
-  'eslint.config.js',
+  'oxlint.config.ts',
   'knip.json',
   'scripts/arrows.ts',
   'scripts/check.ts',
+  'scripts/lint-rules.ts',
   'scripts/run.ts',
   'tsconfig.json',
 ]
@@ -100,7 +101,16 @@ export function project(): Project {
 /** The project's own manifest: the tools and the given packages at their real versions. */
 function manifest(packages: string[]): string {
   const { scripts, devDependencies, dependencies } = readManifest(repository)
-  const tools = ['@types/node', 'dependency-cruiser', 'eslint', 'knip', 'prettier', 'typescript', 'typescript-eslint']
+  const tools = [
+    '@types/node',
+    'dependency-cruiser',
+    'knip',
+    'oxlint',
+    'oxlint-tsgolint',
+    'prettier',
+    'typescript',
+    'typescript-7',
+  ]
   return `${JSON.stringify(
     {
       name: 'sample',

@@ -57,7 +57,7 @@ describe('a name with characters that a terminal obeys', () => {
     }
     for (const text of said) {
       expect(text).toContain('\\u001b]52;c;eA\\u0007')
-      // eslint-disable-next-line no-control-regex -- what must not be there
+      // oxlint-disable-next-line no-control-regex -- what must not be there
       expect(text).not.toMatch(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u202e\u2028]|^TOKENS OF {2}forged/m)
     }
   })
