@@ -104,7 +104,8 @@ export class EntryAudit {
           this.#published.isUnlimited(body.instanceId, body.policyRevision, lineOf(account))
     for (const { account, amount } of postings) {
       this.#facts.spent.add(`${deviceId} ${incarnation} ${account}`, amount)
-      if (isUnlimited(account)) {
+      // The disk learns of a refund later, and the twin later still.
+      if (amount > 0n && isUnlimited(account)) {
         this.#facts.spentUnlimited.add(account, amount)
         this.#facts.spentUnlimited.add(`${deviceId} ${incarnation} ${account}`, amount)
       }

@@ -18,7 +18,7 @@ export class Facts {
   /** The cap in force of each account, by the auditor's own rule. */
   readonly inForce = new Map<string, bigint>()
   readonly everUnlimited = new Set<string>()
-  /** Spent while nothing limited it, by account, and by device, incarnation and account. */
+  /** Spent while nothing limited it, refunds not subtracted, by account, and by device, incarnation and account. */
   readonly spentUnlimited = new Books()
   /** The highest that was ever allowed, by line item, micro-tokens. */
   readonly arrearsCaps = new Map<string, bigint>()
