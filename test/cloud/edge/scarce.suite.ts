@@ -162,9 +162,9 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
     it('has a device give back what a lowered cap has no place for, with what the cloud has charged', async () => {
       await twin.chargeDirectly(LINE, 40n)
       const [device] = await devicesWith(60n)
-      expect(await device.sync()).toMatchObject({ directives: [] })
+      expect(await device.sync()).toMatchObject({ releases: [] })
       await twin.setLineItem('ACT-1', { quantity: 99n })
-      expect(await device.sync()).toMatchObject({ directives: ['release'] })
+      expect(await device.sync()).toMatchObject({ releases: [{ account: LINE, keep: 59n }] })
     })
 
     it('grants nothing in advance of what another device was refused, until that is over', async () => {

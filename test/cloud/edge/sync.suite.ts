@@ -369,16 +369,36 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 500n, billedByDevices: 500n })
       })
 
-      it('is asked without anybody ordering it when a cap was lowered below what is out', async () => {
+      it('is told to return what is out above a lowered cap', async () => {
         const device = await TestDevice.join(twin)
         await device.sync([want(LINE, 500n)])
         await twin.setLineItem('ACT-1', { quantity: 100n })
         expect(await twin.pool(LINE)).toMatchObject({ capTarget: 100n, capInForce: 500n })
-        expect(await device.sync()).toMatchObject({ directives: ['release'] })
-        device.giveBack(LINE)
-        expect(await device.sync([want(LINE, 500n)])).toMatchObject({ directives: [] })
+        expect(await device.sync()).toMatchObject({ directives: [], releases: [{ account: LINE, keep: 100n }] })
+        device.giveBack(LINE, 100n)
+        expect(await device.sync([want(LINE, 500n)])).toMatchObject({ releases: [] })
         expect(device.room(LINE)).toBe(100n)
         expect(await twin.pool(LINE)).toMatchObject({ capTarget: 100n, capInForce: 100n, grantedOut: 100n })
+      })
+
+      it('is told to return everything of an account of which more was spent than a lowered cap allows', async () => {
+        const [rich, poor] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+        await rich.sync([want(LINE, 500n)])
+        await poor.sync([want(LINE, 50n)])
+        expect(rich.charge(charge(400n))).toBe(true)
+        await twin.setLineItem('ACT-1', { quantity: 100n })
+        expect(await rich.sync()).toMatchObject({ releases: [{ account: LINE, keep: 0n }] })
+        expect(await poor.sync()).toMatchObject({ releases: [{ account: LINE, keep: 0n }] })
+      })
+
+      it('is granted other accounts while one is above its lowered cap', async () => {
+        const other = lineAccount(INSTANCE, 'ACT-2', 0)
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 500n)])
+        await twin.setLineItem('ACT-1', { quantity: 100n })
+        await twin.setLineItem('ACT-2', { quantity: 1_000n })
+        await device.sync([want(other, 0n, 300n)])
+        expect([device.room(LINE), device.room(other)]).toEqual([500n, 300n])
       })
     })
 

@@ -113,13 +113,21 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
       const row = await withRoom(deviceId, incarnation).limit(1).executeTakeFirst()
       return row !== undefined
     },
-    async hasRoomAboveCap(deviceId, incarnation) {
-      const row = await withRoom(deviceId, incarnation)
+    async aboveCaps(deviceId, incarnation, limit) {
+      const above = expression<bigint>`accounts.charged + accounts.granted_out - accounts.cap_target`
+      return withRoom(deviceId, incarnation)
         .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
-        .where(expression<boolean>`accounts.charged + accounts.granted_out > accounts.cap_target`)
-        .limit(1)
-        .executeTakeFirst()
-      return row !== undefined
+        .select('device_accounts.account')
+        .select(
+          expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`.as(
+            'room',
+          ),
+        )
+        .select(above.as('above'))
+        .where(above, '>', 0n)
+        .orderBy('device_accounts.account')
+        .limit(limit)
+        .execute()
     },
   }
 }

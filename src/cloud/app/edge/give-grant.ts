@@ -40,11 +40,9 @@ export function accountsOf({ wants, needs }: TopUps, grantable: Grantable): read
   return [...new Set(named)].filter((account) => grantable(account) !== undefined)
 }
 
-/** Whether the device shall give back what it holds: an administrator asked for it, or a cap was lowered. */
+/** Whether an administrator has the device return all that it holds. */
 export async function mustRelease({ tx, device, incarnation }: Taking): Promise<boolean> {
-  const { deviceAccounts } = tx.edge
-  if (device.releaseAsked) return deviceAccounts.hasRoom(device.id, incarnation.number)
-  return deviceAccounts.hasRoomAboveCap(device.id, incarnation.number)
+  return device.releaseAsked && (await tx.edge.deviceAccounts.hasRoom(device.id, incarnation.number))
 }
 
 interface Giving {

@@ -4,6 +4,7 @@
  * notification to come at once; meanwhile nothing that is needed is granted to others in advance. Nothing is taken from a
  * device that has not returned it. Source: docs/decisions/fair-sharing.md.
  */
+import type { AccountId } from '../../../core/account.ts'
 import { type Micro, countable } from '../../../core/amount.ts'
 import { recallLevel } from '../../../core/fair-share.ts'
 import { RELEASES_MAX } from '../../../protocol/edge/sync.ts'
@@ -44,10 +45,19 @@ export function scarceSince(now: number): number {
   return now - SCARCE_MS
 }
 
-/** What others recall from the device, as much as one answer takes. */
+/** What the device is to return, as much as one answer takes: what others need, and what is out above a cap. */
 export async function recallsFrom({ tx, device, incarnation, now, deps }: Taking): Promise<readonly Recall[]> {
-  const since = shortSince(now, deps.terms)
-  return tx.edge.shortages.recallsFrom(device.id, incarnation.number, { since, until: now }, RELEASES_MAX)
+  const { shortages, deviceAccounts } = tx.edge
+  const noted = { since: shortSince(now, deps.terms), until: now }
+  const recalls = new Map<AccountId, Micro>()
+  for (const { account, room, above } of await deviceAccounts.aboveCaps(device.id, incarnation.number, RELEASES_MAX)) {
+    recalls.set(account, room > above ? room - above : 0n)
+  }
+  for (const { account, keep } of await shortages.recallsFrom(device.id, incarnation.number, noted, RELEASES_MAX)) {
+    const kept = recalls.get(account)
+    recalls.set(account, kept === undefined || keep < kept ? keep : kept)
+  }
+  return [...recalls].slice(0, RELEASES_MAX).map(([account, keep]) => ({ account, keep }))
 }
 
 interface Asking {

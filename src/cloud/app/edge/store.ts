@@ -107,8 +107,12 @@ export interface EdgeReader {
     limitedAgain(deviceId: string, incarnation: number, limit: number): Promise<readonly DeviceAccountRecord[]>
     /** Whether the incarnation holds something that it has not spent. */
     hasRoom(deviceId: string, incarnation: number): Promise<boolean>
-    /** Whether it holds something that it has not spent of an account whose cap was lowered below what is out. */
-    hasRoomAboveCap(deviceId: string, incarnation: number): Promise<boolean>
+    /** Accounts that it has room of, and of which more is out than their caps allow: its room, and how much more. */
+    aboveCaps(
+      deviceId: string,
+      incarnation: number,
+      limit: number,
+    ): Promise<readonly { readonly account: AccountId; readonly room: Micro; readonly above: Micro }[]>
   }
   readonly shortages: {
     /** Of these accounts, noted in this time. */
