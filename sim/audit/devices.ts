@@ -39,6 +39,7 @@ export class DeviceAudit {
         break
       case 'attach':
         this.#facts.grants.set(machine.name, null)
+        this.#succeeded(machine)
         // What an incarnation had delivered before it was closed nobody asks for once the next one has begun.
         for (const entry of this.#facts.entries.values()) {
           if (entry.machine === machine.name && entry.isForgotten) entry.mayBeLost = true
@@ -51,6 +52,17 @@ export class DeviceAudit {
     }
     this.#facts.look('I5')
     this.#checkOver(machine, true)
+  }
+
+  /** The incarnation of each machine. */
+  readonly #current = new Map<string, { readonly deviceId: string | null; readonly incarnation: number }>()
+
+  #succeeded(machine: Machine): void {
+    const before = this.#current.get(machine.name)
+    const owner = ownerOf(machine.parts.disk.database)
+    this.#current.set(machine.name, owner)
+    if (before === undefined || before.deviceId !== owner.deviceId || owner.deviceId === null) return
+    this.#facts.succeeded.add(`${before.deviceId} ${before.incarnation}`)
   }
 
   /** What a device has spent above its grants: of essential items, as far as they allow it, and never by a block. */
@@ -98,6 +110,7 @@ export class DeviceAudit {
   /** The owner wipes the disk: what was not delivered is gone, and what it holds stays held. */
   wiped(machine: Machine): void {
     this.#facts.lost(machine, () => true)
+    this.#current.delete(machine.name)
     this.#entries.forgetCuts(machine)
     this.#facts.grants.set(machine.name, null)
     this.#facts.forgetful.add(machine.name)
@@ -143,6 +156,7 @@ export class DeviceAudit {
   /** A part of a disk could not be read any more; on it is what was salvaged. */
   damaged(machine: Machine, damage: Damage): void {
     const { database } = machine.parts.disk
+    this.#current.delete(machine.name)
     for (const { deviceId, machine: name } of this.#facts.entries.values()) {
       if (name === machine.name) this.#facts.damaged.add(deviceId)
     }
@@ -175,7 +189,7 @@ export class DeviceAudit {
     const journal = machine.parts.disk.database
     const { deviceId, incarnation } = ownerOf(journal)
     // One that is not served any more cannot ask.
-    if (deviceId === null || this.#facts.revoked.has(deviceId) || this.#facts.terminated.has(deviceId)) return
+    if (deviceId === null || !this.#facts.isServed(deviceId)) return
     const here = new Map(
       (query(journal, 'SELECT id, granted FROM account').all() as { id: string; granted: bigint }[]).map(
         ({ id, granted }) => [id, granted],

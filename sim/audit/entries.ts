@@ -95,7 +95,7 @@ export class EntryAudit {
       volatile,
       postings,
       isForgotten: false,
-      mayBeLost: this.#facts.revoked.has(deviceId),
+      mayBeLost: this.#facts.isShutOut(deviceId),
     })
     const isUnlimited = (account: string): boolean =>
       burn
@@ -196,7 +196,7 @@ export class EntryAudit {
   /** When everything is at rest. */
   checkAtRest(): void {
     for (const [name, amount] of this.#takenByCuts.entries()) {
-      if (amount > 0n && !this.#facts.revoked.has(name.split(' ')[1] ?? ''))
+      if (amount > 0n && !this.#facts.isShutOut(name.split(' ')[1] ?? ''))
         throw new Violation('I3', `${amount} of ${name} were lost to a power cut`)
     }
   }

@@ -34,8 +34,12 @@ export class Facts {
   readonly wereFull = new Set<string>()
   /** Devices whose ledger was damaged. */
   readonly damaged = new Set<string>()
+  /** Incarnations that a device with all its entries has ended by itself or by order, and delivers. */
+  readonly succeeded = new Set<string>()
   readonly revoked = new Set<string>()
   readonly terminated = new Set<string>()
+  /** Devices whose key the twin that was put back does not know, and that cannot prove which one theirs has replaced. */
+  readonly strangers = new Set<string>()
   /** The twin was put back to a backup. */
   wasRestored = false
   /** Devices learn the time from a twin whose clock was wrong. */
@@ -49,6 +53,16 @@ export class Facts {
 
   constructor(now: () => number) {
     this.now = now
+  }
+
+  /** The twin takes nothing from it any more. */
+  isShutOut(deviceId: string): boolean {
+    return this.revoked.has(deviceId) || this.strangers.has(deviceId)
+  }
+
+  /** The twin may grant it something. */
+  isServed(deviceId: string): boolean {
+    return !this.isShutOut(deviceId) && !this.terminated.has(deviceId)
   }
 
   arrearsCap(lineItemId: string): bigint {

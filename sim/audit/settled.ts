@@ -13,6 +13,7 @@ interface IncarnationRow {
   readonly number: bigint
   readonly status: string
   readonly settled_at: bigint | null
+  readonly quiet_since: bigint
 }
 
 export class SettledAudit {
@@ -50,14 +51,17 @@ export class SettledAudit {
   }
 
   /**
-   * When everything is at rest, a token is billed, free, or held by an incarnation that may still use it: one that is over
-   * holds nothing.
+   * When everything is at rest, a token is billed, free, or held by a device that is still within its time: what is over holds
+   * nothing, and what was silent for too long is over.
    */
   checkAtRest(database: Sqlite.Database): void {
     const incarnations = new Map(
-      (query(database, 'SELECT device_id, number, status, settled_at FROM incarnations').all() as IncarnationRow[]).map(
-        (row) => [`${row.device_id} ${row.number}`, row],
-      ),
+      (
+        query(
+          database,
+          'SELECT device_id, number, status, settled_at, quiet_since FROM incarnations',
+        ).all() as IncarnationRow[]
+      ).map((row) => [`${row.device_id} ${row.number}`, row]),
     )
     const limited = new Set(
       (query(database, 'SELECT * FROM accounts').all() as AccountRow[])
@@ -67,12 +71,40 @@ export class SettledAudit {
     for (const row of query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[]) {
       const incarnation = incarnations.get(`${row.device_id} ${row.incarnation}`)
       if (incarnation === undefined || !limited.has(row.account)) continue
-      if (incarnation.status !== 'CLOSED' && incarnation.settled_at === null) continue
+      const isOver = incarnation.status === 'CLOSED' || incarnation.settled_at !== null
+      if (!isOver && !this.#isTooSilent(incarnation)) continue
       this.#facts.look('I3')
       const billed = row.used - row.refunded + row.branch_used + row.presumed
       const stuck = row.granted - row.returned - row.released - billed
       if (stuck <= 0n) continue
       throw new Violation('I3', `${stuck} of ${nameOf(row)} are neither billed nor free, and nobody can use them`)
+    }
+    this.#checkSucceeded(incarnations)
+  }
+
+  #isTooSilent({ quiet_since: since }: IncarnationRow): boolean {
+    const { twinClockWrong, wasRestored, now } = this.#facts
+    // Of a twin that was put back, silence counts from then on.
+    return !twinClockWrong && !wasRestored && now() - Number(since) > this.#settleAfterMs + TOLERANCE_MS
+  }
+
+  /** A device that begins anew with all that it has recorded delivers it: by then the incarnation is closed, exactly. */
+  #checkSucceeded(incarnations: ReadonlyMap<string, IncarnationRow>): void {
+    const { succeeded, suspects, damaged, wasRestored, entries } = this.#facts
+    if (wasRestored) return
+    const incomplete = new Set(
+      [...entries.values()]
+        .filter(({ mayBeLost }) => mayBeLost)
+        .map(({ deviceId, incarnation }) => `${deviceId} ${incarnation}`),
+    )
+    for (const name of succeeded) {
+      const [deviceId = ''] = name.split(' ')
+      if (suspects.has(deviceId) || damaged.has(deviceId) || !this.#facts.isServed(deviceId)) continue
+      if (incomplete.has(name)) continue
+      this.#facts.look('I3')
+      const status = incarnations.get(name)?.status
+      if (status === 'CLOSED') continue
+      throw new Violation('I3', `${name} is ${String(status)} after its device has delivered all of it`)
     }
   }
 }

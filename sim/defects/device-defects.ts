@@ -5,6 +5,7 @@
 import type { HttpExchange } from '../../src/agent/adapters/cloud-http/exchange.ts'
 import type { JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
 import type { Journal } from '../../src/agent/app/journal.ts'
+import type { AssembledAgent } from '../../src/agent/assemble.ts'
 import type { LeftLog } from '../../src/agent/app/volatile-log.ts'
 import type { Disk } from '../device/disk.ts'
 import type { KeyPair } from '../world/signatures.ts'
@@ -23,6 +24,8 @@ export interface DeviceDefects {
   left(left: LeftLog | undefined): LeftLog | undefined
   /** The volatile log that a damaged ledger is salvaged with. */
   salvages(left: LeftLog | undefined): LeftLog | undefined
+  /** The parts of an agent, before it starts. */
+  agent(agent: AssembledAgent): void
   /** How much of the time that a board slept its boot-time clock does not see, ms. */
   unseen(sleptFor: number): number
 }
@@ -35,5 +38,6 @@ export const SOUND_DEVICE: DeviceDefects = {
   onPowerCut: () => undefined,
   left: (left) => left,
   salvages: (left) => left,
+  agent: () => undefined,
   unseen: () => 0,
 }

@@ -1,8 +1,13 @@
 /** Deliberate defects by which tokens are sold twice, lost, stuck or withheld. */
+import type { AccountId } from '../../src/core/account.ts'
+import type { Ledger } from '../../src/agent/app/ledger.ts'
+import type { DeviceAccountRecord } from '../../src/cloud/app/edge/records.ts'
 import type { UsageRecord } from '../../src/cloud/app/records.ts'
 import type { Transaction } from '../../src/cloud/app/store.ts'
 import type { Defect } from './defects.ts'
+import type { TwinDefects } from './twin-defects.ts'
 import { whole } from './of-device.ts'
+import { payloadOf } from './payload.ts'
 
 /** The bill without what devices report of incarnations that are over. */
 function billingLess(tx: Transaction): Transaction {
@@ -19,7 +24,106 @@ function billingLess(tx: Transaction): Transaction {
   return { ...tx, usage: { ...tx.usage, append } }
 }
 
+/** A ledger that limits nothing that was ever granted without a limit. */
+function keepUnlimited(ledger: Ledger, unlimited: Set<AccountId>): void {
+  const prepareGrant = ledger.prepareGrant.bind(ledger)
+  ledger.prepareRules = async () => undefined
+  ledger.prepareGrant = async (grant) => {
+    for (const { account, unlimited: isUnlimited } of grant.accounts) if (isUnlimited) unlimited.add(account)
+    const isKept = ({ account }: { readonly account: AccountId }): boolean => unlimited.has(account)
+    const { accounts } = await prepareGrant({ ...grant, accounts: grant.accounts.filter((each) => !isKept(each)) })
+    const kept = grant.accounts.filter(isKept).map((each) => ({ ...each, unlimited: true }))
+    return { ...grant, accounts: [...accounts, ...kept] }
+  }
+}
+
+/** Nothing is settled or closed of an account that an incarnation has had without a limit. */
+function settlingByFlag(tx: Transaction, flagged: Set<string>): Transaction {
+  const nameOf = ({ deviceId, incarnation, account }: DeviceAccountRecord): string =>
+    `${deviceId} ${incarnation} ${account}`
+  const { deviceAccounts } = tx.edge
+  return {
+    ...tx,
+    edge: {
+      ...tx.edge,
+      deviceAccounts: {
+        ...deviceAccounts,
+        save: async (records) => {
+          for (const record of records) if (record.unlimited) flagged.add(nameOf(record))
+          await deviceAccounts.save(records)
+        },
+        ofIncarnation: async (...incarnation) => {
+          const records = await deviceAccounts.ofIncarnation(...incarnation)
+          return new Map([...records].filter(([, record]) => !flagged.has(nameOf(record))))
+        },
+      },
+    },
+  }
+}
+
+/** What is read of these incarnations says that two writers have continued their chains. */
+function forkedFor(tx: Transaction, delivered: ReadonlySet<string>): Transaction {
+  const { incarnations } = tx.edge
+  return {
+    ...tx,
+    edge: {
+      ...tx.edge,
+      incarnations: {
+        ...incarnations,
+        get: async (deviceId, number) => {
+          const incarnation = await incarnations.get(deviceId, number)
+          const isDelivered = incarnation !== undefined && delivered.has(`${deviceId} ${number}`)
+          return isDelivered ? { ...incarnation, forked: true } : incarnation
+        },
+      },
+    },
+  }
+}
+
+/** Entries of an incarnation that was given up, delivered by the one after it. */
+function billingAsBranch(): Partial<TwinDefects> {
+  const delivered = new Set<string>()
+  return {
+    sync: (work) => async (deps, device, document, proofs) => {
+      const { remnant } = payloadOf(document) as { remnant?: { incarnation: number } | null }
+      const name = `${device.id} ${remnant?.incarnation ?? 0}`
+      delivered.add(name)
+      try {
+        return await work(deps, device, document, proofs)
+      } finally {
+        delivered.delete(name)
+      }
+    },
+    transaction: (tx) => forkedFor(tx, delivered),
+  }
+}
+
 export const TOKEN_DEFECTS: readonly Defect[] = [
+  {
+    name: 'unlimited-for-good',
+    is: 'what was granted without a limit stays so on a device, whatever newer rules and grants say',
+    always: ['overdraft'],
+    device: () => {
+      const unlimited = new Set<AccountId>()
+      return { agent: ({ ledger }) => keepUnlimited(ledger, unlimited) }
+    },
+  },
+  {
+    name: 'settles-by-flag',
+    is: 'what a silent device holds of an account that once had no limit is never settled',
+    always: ['overdraft', 'wipe'],
+    twin: () => {
+      const flagged = new Set<string>()
+      return { transaction: (tx) => settlingByFlag(tx, flagged) }
+    },
+  },
+  {
+    name: 'late-delivery-as-branch',
+    is: 'what a device delivers late of an incarnation that it gave up is billed as if two had written it, and closes nothing',
+    always: ['refused-segments'],
+    without: ['clone', 'restore'],
+    twin: billingAsBranch,
+  },
   {
     name: 'late-delivery-not-billed',
     is: 'what an incarnation that is over delivers late is acknowledged and not billed',

@@ -424,6 +424,7 @@ class Process {
       onFatal: fail,
     })
     late.now = () => agent.clock.reading().now
+    defects.agent(agent)
     await agent.link.start()
     agent.keepClock()
     agent.sessions.start()

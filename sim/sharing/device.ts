@@ -8,7 +8,7 @@ import { Ledger } from '../../src/agent/app/ledger.ts'
 import { topUpsOf, wordOf } from '../../src/agent/app/link/top-ups.ts'
 import { type CloudWord, LocalDecisions, type TopUpRequest } from '../../src/agent/app/local-decisions.ts'
 import { PolicyBoard } from '../../src/agent/app/policy-board.ts'
-import { CHAIN_START } from '../../src/protocol/signing.ts'
+import { newLedger } from '../device/new-ledger.ts'
 import type { Random } from '../world/random.ts'
 import type { SharedCloud } from './cloud.ts'
 import { ACCOUNT, BEGIN, INSTANCE, TOKEN } from './pool.ts'
@@ -94,7 +94,7 @@ export class SharingDevice {
           throw error
         },
       },
-      NEW_LEDGER,
+      newLedger(),
     )
     this.#decisions = new LocalDecisions({
       ledger: this.#ledger,
@@ -198,25 +198,4 @@ export class SharingDevice {
   #nextTerm(): number {
     return (this.#term += 1)
   }
-}
-
-const NEW_LEDGER: ConstructorParameters<typeof Ledger>[1] = {
-  identity: null,
-  incarnation: 1,
-  fenced: false,
-  accounts: new Map(),
-  grant: null,
-  policies: [],
-  lastEntry: 0,
-  entryHead: CHAIN_START,
-  openBlocks: new Map(),
-  burned: new Map(),
-  lastSealedEntry: 0,
-  remnants: 0,
-  lastAnswers: [],
-  sessions: [],
-  unacknowledged: null,
-  lastSeq: 0,
-  highestIncarnation: 1,
-  clock: null,
 }

@@ -117,8 +117,7 @@ export class Probes {
 
   #isServed({ agent, parts }: Machine): boolean {
     const { deviceId } = ownerOf(parts.disk.database)
-    const { revoked, terminated } = this.#stage.auditor.facts
-    return agent !== null && deviceId !== null && !revoked.has(deviceId) && !terminated.has(deviceId)
+    return agent !== null && deviceId !== null && this.#stage.auditor.facts.isServed(deviceId)
   }
 
   #account(item: LineItemPlan): string {
@@ -139,9 +138,8 @@ export class Probes {
     const sql = `SELECT device_accounts.* FROM device_accounts JOIN incarnations USING (device_id)
       WHERE number = incarnation AND status = 'ACTIVE' AND account = ?`
     const rows = query(this.#stage.twin.database, sql).all(this.#account(item)) as DeviceAccountRow[]
-    const { revoked, terminated } = this.#stage.auditor.facts
     return rows
-      .filter(({ device_id: id }) => !revoked.has(id) && !terminated.has(id))
+      .filter(({ device_id: id }) => this.#stage.auditor.facts.isServed(id))
       .map(({ granted, returned, used, refunded }) => granted - returned - used + refunded)
       .reduce((sum, held) => sum + (held > 0n ? held : 0n), this.#free(item))
   }

@@ -77,19 +77,19 @@ export class Rest {
   /** What keeps a device from being at rest; null when nothing does. */
   #restlessness(machine: Machine): string | null {
     const { deviceId } = ownerOf(machine.parts.disk.database)
-    if (deviceId !== null && this.#stage.auditor.facts.revoked.has(deviceId)) return null
-    const isTerminated = deviceId !== null && this.#stage.auditor.facts.terminated.has(deviceId)
+    const { facts } = this.#stage.auditor
+    if (deviceId !== null && facts.isShutOut(deviceId)) return null
+    const isTerminated = deviceId !== null && facts.terminated.has(deviceId)
     const status = machine.agent?.link.status()
     if (status === undefined) return `the agent of ${machine.name} does not run`
     const { backlog, unacknowledgedSeq, fenced, incarnation, connected, policies, conditions } = status
-    const { facts } = this.#stage.auditor
     if (
       deviceId !== null &&
       facts.unproven.has(machine.name) &&
       conditions.some(({ code }) => code === 'TOKEN_INVALID')
     ) {
       // To the twin that was restored it is a stranger, for good: an administrator enrolls it anew.
-      facts.revoked.add(deviceId)
+      facts.strangers.add(deviceId)
       facts.lost(machine, () => true)
       return null
     }

@@ -16,6 +16,7 @@ import type {
   SealOrder,
   Snapshot,
 } from '../../src/agent/app/journal.ts'
+import { newLedger } from '../../sim/device/new-ledger.ts'
 import type { PolicyInForce } from '../../src/agent/app/policy-board.ts'
 import type { AccountId, Posting } from '../../src/core/account.ts'
 import { compilePolicy } from '../../src/core/compile.ts'
@@ -24,7 +25,6 @@ import { BEGIN } from './link/fake-time.ts'
 import { DEVICE, INSTANCE, makeCloudKey } from './link/fake-cloud.ts'
 import { policyWith } from './link/policies.ts'
 import { sameThread } from './same-thread.ts'
-import { CHAIN_START } from '../../src/protocol/signing.ts'
 
 /** A directory that is removed when the test is over. */
 export function temporaryDirectory(): string {
@@ -146,27 +146,7 @@ export function accountState(state: Partial<AccountState>): AccountState {
 
 /** A device that is enrolled and attached, and otherwise new. */
 export function snapshotWith(changes: Partial<Snapshot> = {}): Snapshot {
-  return {
-    identity: IDENTITY,
-    incarnation: 1,
-    fenced: false,
-    accounts: new Map(),
-    grant: null,
-    policies: [],
-    lastEntry: 0,
-    entryHead: CHAIN_START,
-    openBlocks: new Map(),
-    burned: new Map(),
-    lastSealedEntry: 0,
-    remnants: 0,
-    lastAnswers: [],
-    sessions: [],
-    unacknowledged: null,
-    lastSeq: 0,
-    highestIncarnation: 1,
-    clock: null,
-    ...changes,
-  }
+  return { ...newLedger(), identity: IDENTITY, ...changes }
 }
 
 /** A policy as it is in force: `print` costs one token, for everybody. */

@@ -7,7 +7,7 @@ import { type AccountId, parseAccount } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
 import { type Need, type Want, room, sumPostings } from '../../../core/grant.ts'
 import type { Grant } from '../../../protocol/edge/sync.ts'
-import { freeForDevices } from '../pool.ts'
+import { freeForDevices, recoverable } from '../pool.ts'
 import type { Pool } from '../records.ts'
 import type { Transaction } from '../store.ts'
 import {
@@ -151,7 +151,7 @@ async function noteShortages(
     if (isStillShort && !waitedFor.has(account)) continue
     const usable = freeForDevices(pool, reserved)
     const own = room(held) + (granting.granted.get(account) ?? 0n)
-    const most = usable + pool.grantedOut - pool.billedByDevices - own
+    const most = usable + recoverable(pool) - own
     const needed = lackingOf(account, granting.unmet, own - (granting.spoken.get(account) ?? 0n), usable, most)
     const target = least(wanted.get(account) ?? 0n, share)
     const inAdvance = target > own ? target - own : 0n

@@ -9,7 +9,7 @@ import { type GrantSizes, sizeGrants } from '../../../core/fair-share.ts'
 import { type Need, type Want, room } from '../../../core/grant.ts'
 import { type LineItem, type Period, type Policy, TOLERANCE_MS } from '../../../core/policy.ts'
 import type { Grant } from '../../../protocol/edge/sync.ts'
-import { freeForDevices, grantOut } from '../pool.ts'
+import { freeForDevices, grantOut, recoverable } from '../pool.ts'
 import type { Pool } from '../records.ts'
 import type { DeviceAccountRecord } from './records.ts'
 import type { RulesInForce } from './rules-in-force.ts'
@@ -100,7 +100,7 @@ export interface Granting extends GrantSizes {
 
 /** The fair share of each device: all that is not spent, what devices hold included. */
 export function fairShare(pool: Pool, reserved: Micro, devices: number): Micro {
-  const unspent = freeForDevices(pool, reserved) + pool.grantedOut - pool.billedByDevices
+  const unspent = freeForDevices(pool, reserved) + recoverable(pool)
   return unspent > 0n ? unspent / BigInt(Math.max(1, devices)) : 0n
 }
 

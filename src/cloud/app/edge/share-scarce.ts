@@ -8,7 +8,7 @@ import type { AccountId } from '../../../core/account.ts'
 import { type Micro, countable } from '../../../core/amount.ts'
 import { recallLevel } from '../../../core/fair-share.ts'
 import { RELEASES_MAX } from '../../../protocol/edge/sync.ts'
-import { free } from '../pool.ts'
+import { free, recoverable } from '../pool.ts'
 import type { Hint, Pool } from '../records.ts'
 import type { Transaction } from '../store.ts'
 import type { EdgeTransaction } from './store.ts'
@@ -110,8 +110,8 @@ export async function noteLack(tx: ShortageTransaction, lack: Lack, now: number,
   const { pool, who, deviceId, lacking, recalled, usable, share, own, known } = lack
   const { account } = pool
   const before = known.find((shortage) => shortage.who === who)
-  const recoverable = pool.grantedOut - pool.billedByDevices - own
-  const isRecalled = recalled > 0n && recoverable > 0n && lacking <= usable + recoverable
+  const returnable = recoverable(pool) - own
+  const isRecalled = recalled > 0n && returnable > 0n && lacking <= usable + returnable
   const enough = countable(free(pool) - usable + (lacking > 0n ? lacking : 1n))
   const isSame = before !== undefined && before.lacking > 0n && lacking > 0n && isShortNow(before, now, terms)
   const since = isSame ? before.since : now
