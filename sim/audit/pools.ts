@@ -68,7 +68,10 @@ export class PoolAudit {
     if (damaged.size === 0) return 0n
     const cap = this.#facts.arrearsCap(lineOf(id))
     const rows = held.filter(({ account, device_id }) => account === id && damaged.has(device_id))
-    return rows.reduce((sum, { arrears }) => sum + (arrears < cap ? arrears : cap), 0n)
+    return rows.reduce((sum, row) => {
+      const arrears = row.arrears + row.branch_arrears
+      return sum + (arrears < cap ? arrears : cap)
+    }, 0n)
   }
 
   /** It had no limit at times, and a restored twin has forgotten when. */

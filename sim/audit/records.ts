@@ -64,6 +64,7 @@ export interface DeviceAccountRow {
   presumed: bigint
   released: bigint
   arrears: bigint
+  branch_arrears: bigint
   unlimited: bigint
 }
 

@@ -185,7 +185,7 @@ export const TWIN_DEFECTS: readonly Defect[] = [
           if (pool === undefined || pool.capTarget === null) return
           if (pool.charged + pool.grantedOut + 1_000_000n > pool.capTarget) return
           const { incarnation } = device
-          const zero = { used: 0n, refunded: 0n, returned: 0n, branchUsed: 0n }
+          const zero = { used: 0n, refunded: 0n, returned: 0n, branchUsed: 0n, branchArrears: 0n }
           await tx.edge.deviceAccounts.save([{ ...before, ...zero, incarnation, granted: 1_000_000n }])
           await tx.accounts.save([{ ...pool, grantedOut: pool.grantedOut + 1_000_000n }])
         })

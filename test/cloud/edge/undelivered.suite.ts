@@ -1,6 +1,6 @@
 // What becomes of an incarnation that was given up, and of the entries that a later one delivers, for every store.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { actionAccount, lineAccount } from '../../../src/core/account.ts'
+import { actionAccount, limitAccount, lineAccount } from '../../../src/core/account.ts'
 import { accountLedger } from '../../../src/cloud/app/edge/account-ledger.ts'
 import { setOfflinePolicy } from '../../../src/cloud/app/edge/offline-policy.ts'
 import { deleteLineItem } from '../../../src/cloud/app/delete-line-item.ts'
@@ -543,6 +543,132 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
         expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 2_040n, billedByDevices: 2_040n })
         const { accounts } = await accountLedger({ store: twin.store }, INSTANCE)
         expect(accounts.find(({ account }) => account === OTHER)).toMatchObject({ arrears: '40' })
+      })
+
+      it('are no more arrears than the offline policy allows over all deliveries of the incarnation, nor than an entry charges', async () => {
+        await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
+        const device = await TestDevice.join(twin)
+        await device.sync([want(OTHER, 1_000n)])
+        const clone = device.copy()
+        device.charge(ofOther(1n))
+        await device.sync()
+        for (const amount of [10n, 1_000n, 20n, 1_000n, 5n]) clone.chargeInArrears(ofOther(amount))
+        for (const entry of clone.state.entries) {
+          entry.body = entry.body
+            .replace(/,"aboveGrant":"\d+"/, '')
+            .replace(/"amount":"(\d+)"/, '"amount":"$1","aboveGrant":"9000"')
+        }
+        const { deliver } = await successorOf(clone)
+        const arrears = async () => (await record(device, OTHER))?.branchArrears
+        const seen: unknown[] = []
+        for (let n = 1; n <= 5; n += 1) {
+          await deliver(clone.remnant(n, n))
+          seen.push(await arrears())
+        }
+        expect(seen).toEqual([10n, 40n, 40n, 40n, 40n])
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 2_036n, billedByDevices: 2_036n })
+      })
+
+      it('give their arrears to the chain when they become part of it', async () => {
+        await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
+        const device = await TestDevice.join(twin)
+        await device.sync([want(OTHER, 100n)])
+        device.chargeInArrears(ofOther(5n))
+        device.chargeInArrears(ofOther(110n))
+        const { deliver } = await successorOf(device)
+        await deliver(device.remnant(2, 2))
+        expect(await record(device, OTHER)).toMatchObject({ arrears: 0n, branchArrears: 15n, branchUsed: 110n })
+        await deliver(device.remnant(1, 2, true))
+        expect(await record(device, OTHER)).toMatchObject({ arrears: 15n, branchArrears: 0n, branchUsed: 0n })
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 115n, billedByDevices: 115n })
+      })
+    })
+
+    describe('accounts that no rules have ever had', () => {
+      const INVENTED = lineAccount(INSTANCE, 'ACT-2', 7)
+      const ofInvented = (amount: bigint) => ({ lineItemId: 'ACT-2', accounts: [INVENTED], amount })
+      const exists = async (account: string) =>
+        (await twin.store.read((reader) => reader.accounts.get([account]))).has(account)
+      const problem = 'Not billed: 1 entries (they use accounts that no rules have ever had).'
+
+      /** It has charged 5 of a period that does not exist, and 30 of one that does. */
+      async function inventive(): Promise<TestDevice> {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(OTHER, 100n)])
+        const granted = { granted: 5n, used: 0n, refunded: 0n, returned: 0n }
+        device.state.counters.set(INVENTED, granted)
+        return device
+      }
+
+      it('are not opened by a copy, and its other entries are billed', async () => {
+        const device = await inventive()
+        const clone = device.copy()
+        await device.sync()
+        clone.charge(ofInvented(5n))
+        clone.charge(ofOther(30n))
+        expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true, unbilled: 1 })
+        expect(await exists(INVENTED)).toBe(false)
+        expect(await evidence(clone)).toMatchObject([{ kind: 'FORK', problem }])
+        expect(await twin.pool(OTHER)).toMatchObject({ billedByDevices: 30n })
+      })
+
+      it('are not opened by what a later incarnation delivers, however often', async () => {
+        const device = await inventive()
+        device.charge(ofInvented(5n))
+        device.charge(ofOther(30n))
+        const { deliver } = await successorOf(device)
+        for (let n = 0; n < 2; n += 1) {
+          expect(await deliver(device.remnant(1, 2, true))).toMatchObject({ unbilled: 1 })
+          expect(await exists(INVENTED)).toBe(false)
+          expect(await twin.pool(OTHER)).toMatchObject({ billedByDevices: 30n })
+        }
+        expect((await evidence(device))[0]).toMatchObject({ kind: 'REMNANT', problem })
+      })
+
+      it('are not opened by the offline policy of an essential line item: the segment is refused', async () => {
+        await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
+        const device = await TestDevice.join(twin)
+        device.chargeInArrears(ofInvented(5n))
+        const { document } = await device.seal()
+        expect(await twin.sync(device.id, document)).toMatchObject({
+          taken: false,
+          facts: { problem: 'ACCOUNT_UNKNOWN', account: INVENTED },
+        })
+        expect(await exists(INVENTED)).toBe(false)
+      })
+
+      it('wait, where the cloud has forgotten grants, until the rules are entered again', async () => {
+        const device = await TestDevice.join(twin)
+        device.state.incarnation = 4
+        device.state.counters.set(INVENTED, { granted: 9n, used: 0n, refunded: 0n, returned: 0n })
+        device.charge(ofInvented(9n))
+        const { next } = await successorOf(device)
+        const sealed = await next.sealAs({ ...next.payload(), remnant: device.remnant(1, 1, true) })
+        await expect(twin.sync(next.id, sealed.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
+        expect(await exists(INVENTED)).toBe(false)
+      })
+
+      it('are not opened beside an account that can not have given so much', async () => {
+        const requester = limitAccount(INSTANCE, 'ACT-2', { type: 'user', value: 'Nobody' }, 0)
+        const device = await inventive()
+        const clone = device.copy()
+        await device.sync()
+        for (const account of [OTHER, requester]) {
+          clone.state.counters.set(account, { granted: 9_000n, used: 0n, refunded: 0n, returned: 0n })
+        }
+        clone.charge({ lineItemId: 'ACT-2', accounts: [OTHER, requester], amount: 5_000n })
+        expect(await clone.sync()).toMatchObject({ unbilled: 1 })
+        expect(await exists(requester)).toBe(false)
+      })
+
+      it('are told from those that nobody has drawn on yet: these are opened and billed', async () => {
+        await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
+        const device = await TestDevice.join(twin)
+        const clone = device.copy()
+        await device.sync()
+        clone.chargeInArrears(ofOther(30n))
+        expect(await clone.sync()).not.toHaveProperty('unbilled')
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 30n, billedByDevices: 30n })
       })
     })
   })

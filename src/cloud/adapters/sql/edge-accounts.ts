@@ -79,7 +79,7 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
       for (const some of chunks([...accounts])) {
         const rows = await db
           .selectFrom('device_accounts')
-          .select(['account', expression<bigint>`CAST(sum(arrears) AS BIGINT)`.as('arrears')])
+          .select(['account', expression<bigint>`CAST(sum(arrears + branch_arrears) AS BIGINT)`.as('arrears')])
           .where('account', 'in', some)
           .groupBy('account')
           .execute()
@@ -148,6 +148,7 @@ export function deviceAccountTransaction(sql: Sql): EdgeTransaction['deviceAccou
               returned: excluded.ref('excluded.returned'),
               branch_used: excluded.ref('excluded.branch_used'),
               arrears: excluded.ref('excluded.arrears'),
+              branch_arrears: excluded.ref('excluded.branch_arrears'),
               presumed: excluded.ref('excluded.presumed'),
               released: excluded.ref('excluded.released'),
               unlimited: excluded.ref('excluded.unlimited'),
@@ -183,6 +184,7 @@ function rowOf(record: DeviceAccountRecord): Row<'device_accounts'> {
     returned: record.returned,
     branch_used: record.branchUsed,
     arrears: record.arrears,
+    branch_arrears: record.branchArrears,
     presumed: record.presumed,
     released: record.released,
     unlimited: toFlag(record.unlimited),
@@ -201,6 +203,7 @@ function recordOf(row: Row<'device_accounts'>): DeviceAccountRecord {
     returned: row.returned,
     branchUsed: row.branch_used,
     arrears: row.arrears,
+    branchArrears: row.branch_arrears,
     presumed: row.presumed,
     released: row.released,
     unlimited: row.unlimited === 1n,

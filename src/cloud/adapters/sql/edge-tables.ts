@@ -122,6 +122,7 @@ export interface EdgeTables {
     returned: bigint
     branch_used: bigint
     arrears: bigint
+    branch_arrears: bigint
     presumed: bigint
     released: bigint
     unlimited: bigint

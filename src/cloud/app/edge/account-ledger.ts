@@ -2,7 +2,7 @@
 import type { AccountLedgerWire } from '../../../protocol/edge/administration.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Store } from '../store.ts'
-import { billedOn, heldOn, unaccountedOn } from './records.ts'
+import { arrearsOn, billedOn, heldOn, unaccountedOn } from './records.ts'
 
 /** @throws CodedError NOT_FOUND for an instance that there is not */
 export async function accountLedger(
@@ -28,7 +28,7 @@ export async function accountLedger(
         billedByDevices: String(pool.billedByDevices),
         withheld: String(pool.withheld),
         presumed: String(sumOf(onDevices.get(pool.account), ({ record }) => record.presumed)),
-        arrears: String(sumOf(onDevices.get(pool.account), ({ record }) => record.arrears)),
+        arrears: String(sumOf(onDevices.get(pool.account), ({ record }) => arrearsOn(record))),
         exposure: {
           released: String(sumOf(onDevices.get(pool.account), ({ record }) => record.released)),
           copies: String(
@@ -44,7 +44,7 @@ export async function accountLedger(
           refunded: String(record.refunded),
           returned: String(record.returned),
           branchUsed: String(record.branchUsed),
-          arrears: String(record.arrears),
+          arrears: String(arrearsOn(record)),
           presumed: String(record.presumed),
           released: String(record.released),
           unlimited: record.unlimited,

@@ -3,10 +3,11 @@
  * missing or do not add up. What they charge is billed as a branch of that incarnation, each entry once by its chained hash,
  * whoever delivers it and how often. Refunds in them are not: what they give back may have been given back already.
  */
-import { type AccountId, parseAccount } from '../../../core/account.ts'
+import type { AccountId } from '../../../core/account.ts'
 import { MICRO_MAX, type Micro } from '../../../core/amount.ts'
 import { entryProblem } from '../../../core/receive.ts'
 import type { Pool } from '../records.ts'
+import { BranchArrears } from './branch-arrears.ts'
 import { type AccountMove, movePools } from './move.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import type { OpenedEntry } from './open-segment.ts'
@@ -19,7 +20,7 @@ import {
   overspentOn,
   settled,
 } from './records.ts'
-import { type RulesInForce, openPools } from './rules-in-force.ts'
+import { type RulesInForce, openPools, viewPools } from './rules-in-force.ts'
 import { type Taking, ownerOf } from './taking.ts'
 import type { BranchUnbilled } from './unbilled.ts'
 import { writePresumptions } from './write-settlement.ts'
@@ -40,18 +41,21 @@ export async function billBranch(
   const [first, last] = [sound[0]?.n ?? 0, sound.at(-1)?.n ?? 0]
   const known = await tx.edge.entries.hashes(device.id, incarnation.number, first, last)
   const fresh = sound.filter(({ hash }) => !known.has(hash))
-  if (fresh.length === 0) return { unsound, implausible: 0, accounts: new Set() }
+  if (fresh.length === 0) return { ...NOTHING_UNBILLED, unsound }
 
-  const named = new Set(fresh.flatMap(({ body }) => body.postings.map(({ account }) => account)))
-  const before = await openPools(tx, rules, named)
-  const tally = new BranchTally(
-    incarnation,
-    await tx.edge.deviceAccounts.get(device.id, incarnation.number, [...named]),
-    before,
-    await arrearsCaps(tx, device.instanceIds),
-    await plausibleBy(tx, rules, named),
-  )
-  const billed = fresh.filter(({ body }) => tally.take(body.postings))
+  const caps = await arrearsCaps(tx, device.instanceIds)
+  const records = await tx.edge.deviceAccounts.ofIncarnation(device.id, incarnation.number)
+  const isPlausible = await plausibleBy(tx, rules, accountsOf(fresh))
+  const judge = (entries: readonly OpenedEntry[], pools: ReadonlyMap<AccountId, Pool>) => {
+    const tally = new BranchTally(incarnation, records, pools, new BranchArrears(records.values(), caps), isPlausible)
+    return { billed: entries.filter(({ body }) => tally.take(body.postings)), tally }
+  }
+  // What is not billed leaves no accounts behind: they are opened for the rest, which is judged again as others left them.
+  const viewed = await viewPools(tx, rules, accountsOf(fresh))
+  const ofRules = fresh.filter(({ body }) => body.postings.every(({ account }) => viewed.has(account)))
+  const likely = judge(ofRules, viewed)
+  const before = await openPools(tx, rules, accountsOf(likely.billed))
+  const { billed, tally } = judge(likely.billed, before)
   const moves = tally.moves()
   const moved = movePools(before, moves)
   if (moved === undefined) throw new Error('invariant: what is plausible fits a counter')
@@ -64,7 +68,18 @@ export async function billBranch(
   )
   await writeUsage({ tx, incarnation, now }, billed, before)
   await writePresumptions({ tx, incarnation, now }, moves, moved)
-  return { unsound, implausible: fresh.length - billed.length, accounts: tally.doubted }
+  return {
+    unsound,
+    unknown: fresh.length - ofRules.length,
+    implausible: ofRules.length - billed.length,
+    accounts: new Set([...likely.tally.doubted, ...tally.doubted]),
+  }
+}
+
+const NOTHING_UNBILLED: BranchUnbilled = { unsound: 0, unknown: 0, implausible: 0, accounts: new Set() }
+
+function accountsOf(entries: readonly OpenedEntry[]): ReadonlySet<AccountId> {
+  return new Set(entries.flatMap(({ body }) => body.postings.map(({ account }) => account)))
 }
 
 /** What a branch charges, entry by entry: one that goes beyond what is plausible does not take the others with it. */
@@ -74,7 +89,7 @@ class BranchTally {
   readonly #incarnation: Incarnation
   readonly #records: ReadonlyMap<AccountId, DeviceAccountRecord>
   readonly #pools: ReadonlyMap<AccountId, Pool>
-  readonly #arrearsCaps: ReadonlyMap<string, Micro>
+  readonly #arrears: BranchArrears
   readonly #isPlausible: IsPlausible
   readonly #spent = new Map<AccountId, Spent>()
 
@@ -82,27 +97,32 @@ class BranchTally {
     incarnation: Incarnation,
     records: ReadonlyMap<AccountId, DeviceAccountRecord>,
     pools: ReadonlyMap<AccountId, Pool>,
-    caps: ReadonlyMap<string, Micro>,
+    arrears: BranchArrears,
     isPlausible: IsPlausible,
   ) {
     this.#incarnation = incarnation
     this.#records = records
     this.#pools = pools
-    this.#arrearsCaps = caps
+    this.#arrears = arrears
     this.#isPlausible = isPlausible
   }
 
   /** False, and nothing counts, when an account cannot have given it. */
   take(postings: OpenedEntry['body']['postings']): boolean {
     const spent = new Map<AccountId, Spent>()
-    for (const { account, amount, aboveGrant = 0n } of postings) {
-      const before = spent.get(account) ?? this.#spent.get(account) ?? { amount: 0n, aboveGrant: 0n }
-      spent.set(account, { amount: before.amount + amount, aboveGrant: before.aboveGrant + aboveGrant })
+    const counted = this.#arrears.of(postings)
+    for (const [index, { account, amount }] of postings.entries()) {
+      const before = spent.get(account) ?? this.#spent.get(account) ?? { amount: 0n, arrears: 0n }
+      spent.set(account, { amount: before.amount + amount, arrears: before.arrears + (counted[index] ?? 0n) })
     }
     const doubted = postings.find(({ account }) => !this.#isBelieved(account, spent.get(account)))
-    if (doubted === undefined) for (const [account, each] of spent) this.#spent.set(account, each)
-    else this.doubted.add(doubted.account)
-    return doubted === undefined
+    if (doubted !== undefined) {
+      this.doubted.add(doubted.account)
+      return false
+    }
+    for (const [account, each] of spent) this.#spent.set(account, each)
+    this.#arrears.take(postings)
+    return true
   }
 
   moves(): readonly AccountMove[] {
@@ -118,18 +138,16 @@ class BranchTally {
     return this.#isPlausible(move, { ...pool, grantedOut }, overspentOn(move.after) - overspentOn(move.before))
   }
 
-  /** What the entries say was spent above the grants counts as far as the offline policy allows it, once for all of them. */
-  #moveOf(account: AccountId, { amount, aboveGrant }: Spent): AccountMove {
+  #moveOf(account: AccountId, { amount, arrears }: Spent): AccountMove {
     const { deviceId, number, settlement } = this.#incarnation
     const before = this.#records.get(account) ?? newDeviceAccount(deviceId, number, account)
-    const parsed = parseAccount(account)
-    const cap = (parsed && this.#arrearsCaps.get(`${parsed.instanceId}/${parsed.lineItemId}`)) ?? 0n
-    const arrears = before.arrears + (aboveGrant < cap ? aboveGrant : cap)
-    return { before, after: settled({ ...before, branchUsed: before.branchUsed + amount, arrears }, settlement) }
+    const branchUsed = before.branchUsed + amount
+    const branchArrears = before.branchArrears + arrears
+    return { before, after: settled({ ...before, branchUsed, branchArrears }, settlement) }
   }
 }
 
 interface Spent {
   readonly amount: Micro
-  readonly aboveGrant: Micro
+  readonly arrears: Micro
 }

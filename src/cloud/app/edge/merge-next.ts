@@ -15,12 +15,12 @@ import { type AccountMove, movePools } from './move.ts'
 import type { OpenedSegment } from './open-segment.ts'
 import { type DeviceAccountRecord, type Incarnation, type Recall, newDeviceAccount } from './records.ts'
 import { reject } from './reject.ts'
-import { type RulesInForce, holdRules, openPools } from './rules-in-force.ts'
+import { type RulesInForce, holdRules, openListedPools } from './rules-in-force.ts'
 import { recallsFrom } from './share-scarce.ts'
 import { takeRemnant } from './take-remnant.ts'
 import { type Taken, type Taking, ownerOf, signAnswer } from './taking.ts'
 import { type Unbilled, toldOf } from './unbilled.ts'
-import { movesOf, requirePlausible, splitEntries, writeMerge } from './write-merge.ts'
+import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
 
 /** @param grants the incarnation is the current one: it can earn grants and return tokens */
 export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken> {
@@ -57,7 +57,9 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   )
   const moves = movesOf(incarnation, known, merge.changes, split)
   const told = accountsToTell(moves, limited)
-  const before = await openPools(tx, rules, [...moves.map((move) => move.after.account), ...asked, ...told])
+  const before = await openListedPools(tx, rules, [...moves.map((move) => move.after.account), ...asked, ...told])
+  const unknown = unknownAccount(incarnation, moves, before)
+  if (unknown !== undefined) return reject(taking, 'ACCOUNT_UNKNOWN', { account: unknown })
   const moved = movePools(before, moves)
   if (moved === undefined) return reject(taking, 'AMOUNT_BEYOND_BELIEF', {})
   if (incarnation.grantsForgotten) await requirePlausible(taking, rules, moves, moved)

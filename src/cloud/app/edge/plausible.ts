@@ -9,6 +9,7 @@ import type { Micro } from '../../../core/amount.ts'
 import type { Pool } from '../records.ts'
 import type { Reader } from '../store.ts'
 import type { AccountMove } from './move.ts'
+import { arrearsOn } from './records.ts'
 import type { RulesInForce } from './rules-in-force.ts'
 
 /**
@@ -27,7 +28,7 @@ export async function plausibleBy(
   const arrears = await reader.edge.deviceAccounts.arrearsOf(accounts)
   return ({ before, after }, { account, capTarget, capHighest, charged, grantedOut }, raised) => {
     if (raised <= 0n || before.metered || capTarget === null || !isRuled(rules, account)) return true
-    const aboveAnyCap = (arrears.get(account) ?? 0n) + after.arrears - before.arrears
+    const aboveAnyCap = (arrears.get(account) ?? 0n) + arrearsOn(after) - arrearsOn(before)
     return charged + grantedOut <= 2n * capHighest + aboveAnyCap
   }
 }

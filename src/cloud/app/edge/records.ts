@@ -221,6 +221,8 @@ export interface DeviceAccountRecord extends DeviceAccount {
   readonly account: AccountId
   /** Charged by other writers with this identity. */
   readonly branchUsed: Micro
+  /** How much of that was above the grants by the offline policy of the line item: of the whole incarnation, at most its cap. */
+  readonly branchArrears: Micro
   /** Settled as used, without evidence; falls as evidence comes in. */
   readonly presumed: Micro
   /** Settled as unused, without evidence: what may still turn out to have been spent. */
@@ -228,7 +230,16 @@ export interface DeviceAccountRecord extends DeviceAccount {
 }
 
 export function newDeviceAccount(deviceId: string, incarnation: number, account: AccountId): DeviceAccountRecord {
-  return { ...NO_DEVICE_ACCOUNT, deviceId, incarnation, account, branchUsed: 0n, presumed: 0n, released: 0n }
+  return {
+    ...NO_DEVICE_ACCOUNT,
+    deviceId,
+    incarnation,
+    account,
+    branchUsed: 0n,
+    branchArrears: 0n,
+    presumed: 0n,
+    released: 0n,
+  }
 }
 
 /** What is known to be spent of the account on the incarnation, all writers together. */
@@ -248,6 +259,11 @@ export function billedOn(record: DeviceAccountRecord): Micro {
 export function heldOn(record: DeviceAccountRecord): Micro {
   const [out, spent] = [record.granted - record.returned - record.released, spentOn(record)]
   return out > spent ? out : spent
+}
+
+/** What was spent above the grants by the offline policy, by all writers. */
+export function arrearsOn({ arrears, branchArrears }: DeviceAccountRecord): Micro {
+  return arrears + branchArrears
 }
 
 /** How much more is known to be spent than was granted: by copies, or by the offline policy. */

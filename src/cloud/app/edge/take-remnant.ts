@@ -24,10 +24,10 @@ import { movePools } from './move.ts'
 import { arrearsCaps } from './offline-policy.ts'
 import type { OpenedEntry, OpenedRemnant } from './open-segment.ts'
 import { type DeviceAccountRecord, type Incarnation } from './records.ts'
-import { type RulesInForce, openPools } from './rules-in-force.ts'
+import { type RulesInForce, openListedPools } from './rules-in-force.ts'
 import type { Taking } from './taking.ts'
 import { type Unbilled, unbilledOf } from './unbilled.ts'
-import { movesOf, requirePlausible, splitEntries, writeMerge } from './write-merge.ts'
+import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
 import { writeCounted, writePresumptions } from './write-settlement.ts'
 
 type Context = Pick<Taking, 'tx' | 'device' | 'incarnation' | 'segment' | 'now' | 'present'>
@@ -51,7 +51,7 @@ export async function takeRemnant(
   const known = await earlier(context, remnant.incarnation)
   if (!remnant.isChained) return unbilledIn(context, known, count, unbilledOf({ broken: count }))
   const sound = soundStart(remnant, new Set(device.instanceIds))
-  await openPools(tx, rules, [...accountsOf(remnant, sound, device.instanceIds), ...also])
+  await tx.accounts.lock([...new Set([...accountsOf(remnant, sound, device.instanceIds), ...also])])
   const base = await passLost(context, rules, known, remnant)
   if (base === null) return unbilledIn(context, known, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
   const range = rangeOf(remnant, sound)
@@ -127,7 +127,8 @@ async function passLost(
   const changes = mergeTold(records, counters, new Set(device.instanceIds), await termsOf(context, old, false))
   if ('problem' in changes) return null
   const moves = movesOf(old, records, changes, { fresh: [], ofBranch: [] })
-  const before = await openPools(tx, rules, accounts)
+  const before = await openListedPools(tx, rules, accounts)
+  if (unknownAccount(old, moves, before) !== undefined) return null
   const moved = movePools(before, moves)
   if (moved === undefined) return null
   await requirePlausible(context, rules, moves, moved)
@@ -199,11 +200,12 @@ async function continueChain(
   if (!merge.merged) return false
   const split = await splitEntries(context, old, sound.slice(sound.length - range.entries.length))
   const moves = movesOf(old, records, merge.changes, split)
-  const before = await openPools(
+  const before = await openListedPools(
     tx,
     rules,
     moves.map(({ after }) => after.account),
   )
+  if (unknownAccount(old, moves, before) !== undefined) return false
   const moved = movePools(before, moves)
   if (moved === undefined) return false
   if (old.grantsForgotten) await requirePlausible(context, rules, moves, moved)

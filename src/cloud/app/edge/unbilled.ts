@@ -12,6 +12,8 @@ export interface Unbilled {
 export interface BranchUnbilled {
   /** Entries that do not add up by themselves. */
   readonly unsound: number
+  /** Entries of accounts that no rules have ever had. */
+  readonly unknown: number
   /** Entries that use more than can have been used. */
   readonly implausible: number
   /** Of which they use it. */
@@ -32,13 +34,14 @@ export function unbilledOf({
   readonly lost?: number
   readonly branch?: BranchUnbilled
 }): Unbilled | null {
-  const { unsound = 0, implausible = 0, accounts = new Set<string>() } = branch ?? {}
+  const { unsound = 0, unknown = 0, implausible = 0, accounts = new Set<string>() } = branch ?? {}
   const reasons: readonly (readonly [count: number, why: string])[] = [
     [broken, 'their hash chain is broken'],
     [misplaced, 'they name an incarnation that is not before the one that brings them'],
     [lost, 'they are among those that the cloud has lost and has billed by the counters of the device'],
     [unreadable, 'they cannot be read'],
     [unsound, 'they do not add up'],
+    [unknown, 'they use accounts that no rules have ever had'],
     [implausible, `more than was granted and than copies can have used of ${[...accounts].join(', ')}`],
   ]
   const found = reasons.filter(([count]) => count > 0)

@@ -4,6 +4,7 @@ import { sumPostings } from '../../../core/grant.ts'
 import type { AccountChange } from '../../../core/receive.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Pool } from '../records.ts'
+import { aboveGrantOf } from './branch-arrears.ts'
 import type { AccountMove } from './move.ts'
 import type { OpenedEntry } from './open-segment.ts'
 import { plausibleBy } from './plausible.ts'
@@ -44,12 +45,40 @@ export function movesOf(
   changes: readonly AccountChange[],
   { ofBranch }: SplitEntries,
 ): readonly AccountMove[] {
-  const adopted = sumPostings(ofBranch.flatMap(({ body }) => body.postings))
+  const postings = ofBranch.flatMap(({ body }) => body.postings)
+  const adopted = sumPostings(postings)
+  const adoptedAbove = sumPostings(
+    postings.map((posting) => ({ account: posting.account, amount: aboveGrantOf(posting) })),
+  )
   return changes.map(({ account, after }): AccountMove => {
     const before = records.get(account) ?? newDeviceAccount(incarnation.deviceId, incarnation.number, account)
-    const reported = { ...before, ...after, branchUsed: before.branchUsed - (adopted.get(account) ?? 0n) }
+    const above = adoptedAbove.get(account) ?? 0n
+    const branchArrears = before.branchArrears > above ? before.branchArrears - above : 0n
+    const branchUsed = before.branchUsed - (adopted.get(account) ?? 0n)
+    const reported = { ...before, ...after, branchUsed, branchArrears }
     return { before, after: settled(reported, incarnation.settlement) }
   })
+}
+
+/**
+ * An account of the moves that no rules have ever had. Where the cloud was restored it may have forgotten these rules: the
+ * segment waits until they are entered again.
+ *
+ * @param pools of the accounts that rules have had
+ * @throws CodedError GRANTS_FORGOTTEN
+ */
+export function unknownAccount(
+  { grantsForgotten }: Pick<Incarnation, 'grantsForgotten'>,
+  moves: readonly AccountMove[],
+  pools: ReadonlyMap<AccountId, Pool>,
+): AccountId | undefined {
+  const found = moves.find(({ after }) => !pools.has(after.account))?.after
+  if (found !== undefined && grantsForgotten) {
+    throw new CodedError('GRANTS_FORGOTTEN', `No rules of ${found.account} are known.`, {
+      facts: { account: found.account, deviceId: found.deviceId },
+    })
+  }
+  return found?.account
 }
 
 /**

@@ -143,6 +143,8 @@ CREATE TABLE device_accounts (
   returned BIGINT NOT NULL CHECK (returned >= 0),
   branch_used BIGINT NOT NULL CHECK (branch_used >= 0),
   arrears BIGINT NOT NULL CHECK (arrears >= 0),
+  -- Of what other writers charged, spent above the grants by the offline policy.
+  branch_arrears BIGINT NOT NULL CHECK (branch_arrears >= 0 AND branch_arrears <= branch_used),
   presumed BIGINT NOT NULL CHECK (presumed >= 0),
   released BIGINT NOT NULL CHECK (released >= 0),
   -- Granted without limit when it was last granted.

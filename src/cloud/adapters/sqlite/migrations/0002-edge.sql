@@ -142,6 +142,8 @@ CREATE TABLE device_accounts (
   returned INTEGER NOT NULL CHECK (returned >= 0),
   branch_used INTEGER NOT NULL CHECK (branch_used >= 0),
   arrears INTEGER NOT NULL CHECK (arrears >= 0),
+  -- Of what other writers charged, spent above the grants by the offline policy.
+  branch_arrears INTEGER NOT NULL CHECK (branch_arrears >= 0 AND branch_arrears <= branch_used),
   presumed INTEGER NOT NULL CHECK (presumed >= 0),
   released INTEGER NOT NULL CHECK (released >= 0),
   -- Granted without limit when it was last granted.
