@@ -482,6 +482,12 @@ export const ERRORS = catalogue({
     http: 429,
     retry: 'later',
   },
+  REQUEST_TOO_LARGE: {
+    meaning: 'The request needs tokens of more accounts than the device can ask the cloud for at a time.',
+    remedy: 'Split it into several requests with fewer items.',
+    http: 413,
+    retry: 'no',
+  },
   REPEAT_MISMATCH: {
     meaning: 'This request number was already used in this application session for another request.',
     remedy: 'Count requests up by one; repeat a number only with the same body.',

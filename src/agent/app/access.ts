@@ -15,6 +15,7 @@
  *   7 NOT_ATTACHED                 the device has an incarnation that is not fenced
  *   8                              the ladder of core, whose refusals are answers, item by item; where tokens fall short and
  *                                  the cloud cannot be asked, the offline policy of essential line items counts as well
+ *     REQUEST_TOO_LARGE            ... and where the cloud can be asked, one segment holds what the request needs
  *   9 CALLER_LIMITED               the caller's budget holds what is charged
  *  10 NOT_RECORDED                 the ledger has taken the entry
  */

@@ -33,7 +33,8 @@ export interface LocalDecisionsParts extends RulesParts {
   readonly topUps: RulesParts['topUps'] & {
     /**
      * Resolves with the word of the cloud when a round that carried the request has ended, or with null when there is none:
-     * the cloud is out of reach, or has not answered in time. Never rejects.
+     * the cloud is out of reach, or has not answered in time. Rejects with REQUEST_TOO_LARGE when the cloud can be asked, but
+     * not for so much: the offline policy is not for that.
      */
     requestGrant(request: TopUpRequest, deadlineMs: number): Promise<CloudWord | null>
   }
@@ -80,7 +81,7 @@ export class LocalDecisions {
   }
 
   /**
-   * Rejects or throws with the codes of {@link requireRules}, and as `take` does. Where the device holds enough nothing is awaited:
+   * Rejects or throws with the codes of {@link requireRules}, with REQUEST_TOO_LARGE, and as `take` does. Where the device holds enough nothing is awaited:
    * an async function would cost a good part of a decision.
    *
    * @param take records what was decided, in the same synchronous block: others charge the same accounts

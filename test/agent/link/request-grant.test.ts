@@ -1,6 +1,9 @@
 import { expect, test } from 'vitest'
 import { MICRO_MAX } from '../../../src/core/amount.ts'
+import { limitAccount } from '../../../src/core/account.ts'
+import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../../src/protocol/edge/sync.ts'
 import { audit, calmDown } from './audit.ts'
+import { INSTANCE } from './fake-cloud.ts'
 import { ACCOUNT, TestDevice } from './test-device.ts'
 
 const need = (amount: bigint) => ({ needs: [[{ account: ACCOUNT, amount }]], accounts: [ACCOUNT] })
@@ -102,3 +105,28 @@ test('a hundred requests for an empty pool do not make a hundred rounds', async 
   }
   expect(device.cloud.received.length - before).toBeLessThanOrEqual(12)
 })
+
+const requester = (value: string) => limitAccount(INSTANCE, 'line-1', { type: 'user', value }, 0)
+const some = (count: number, account = (n: number) => requester(String(n))) =>
+  Array.from({ length: count }, (_, n) => ({ account: account(n), amount: 1n }))
+const long = (n: number) => requester(`${'x'.repeat(1_000)}${n}`)
+
+test.each([
+  ['accounts in one need', [some(NEED_ACCOUNTS_MAX + 1)], [some(NEED_ACCOUNTS_MAX)]],
+  ['needs', some(SEGMENT_NEEDS_MAX + 1).map((need) => [need]), some(SEGMENT_NEEDS_MAX).map((need) => [need])],
+  ['bytes', [some(SEGMENT_NEEDS_BYTES_MAX / 1_000, long)], [some(SEGMENT_NEEDS_BYTES_MAX / 1_000 / 2, long)]],
+])(
+  'a request of more %s than a segment takes says so while the cloud can be asked, and is not sent',
+  async (_what, tooMany, most) => {
+    const device = await TestDevice.running()
+    await expect(device.link.requestGrant({ needs: tooMany, accounts: [ACCOUNT] }, 2_000)).rejects.toMatchObject({
+      code: 'REQUEST_TOO_LARGE',
+    })
+    const asked = device.link.requestGrant({ needs: most, accounts: [ACCOUNT] }, 2_000)
+    await device.pass(100)
+    expect(await asked).toBeInstanceOf(Map)
+    device.network.down = true
+    await device.sync()
+    expect(await device.link.requestGrant({ needs: tooMany, accounts: [ACCOUNT] }, 2_000)).toBeNull()
+  },
+)

@@ -2,6 +2,7 @@
 // refunded of them.
 import { expect, it } from 'vitest'
 import { room } from '../../../src/core/grant.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
 import { LINE, MINUTE, SessionDevice, essentialRules } from './device.ts'
 
 /** Offline, with so many tokens granted and a cap of 50 above them. */
@@ -154,4 +155,20 @@ it('a disk that takes nothing leaves nothing owed', async () => {
   expect(owed(device)).toBe(20)
   expect(await device.oneOff(31)).toBe(0)
   expect(await device.oneOff(30)).toBe(30)
+})
+
+it('a session that needs more accounts than the cloud can be asked for ends at its next charge, and owes nothing', async () => {
+  const device = await offline(30)
+  device.connected = true
+  const id = await device.open()
+  expect(await device.request(id, 20)).toBe(200)
+  device.cloud = async () => {
+    throw new CodedError('REQUEST_TOO_LARGE', 'too many accounts')
+  }
+  await device.pass(61 * MINUTE)
+  expect([owed(device) <= 0, device.session(id).state, device.log().at(-1)]).toEqual([
+    true,
+    'TERMINATED',
+    'session NOT_RENEWED',
+  ])
 })

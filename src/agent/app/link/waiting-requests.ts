@@ -6,6 +6,7 @@ import type { AccountId } from '../../../core/account.ts'
 import { type Micro, countable } from '../../../core/amount.ts'
 import type { Need } from '../../../core/grant.ts'
 import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../../protocol/edge/sync.ts'
+import { CodedError } from '../../../protocol/errors.ts'
 import type { CloudWord, TopUpRequest } from '../local-decisions.ts'
 import type { Timers } from './ports.ts'
 
@@ -32,12 +33,18 @@ export class WaitingRequests {
     return this.#waiting.size >= this.#most
   }
 
-  /** Resolves when the request should look at the ledger again. Null: the cloud has not answered. */
+  /**
+   * Resolves when the request should look at the ledger again. Null: the cloud has not answered.
+   *
+   * @throws CodedError REQUEST_TOO_LARGE: no segment takes it
+   */
   wait({ needs, accounts }: TopUpRequest, patienceMs: number): Promise<CloudWord | null> {
     const needBytes = bytesOf(needs)
-    // No segment takes it.
-    if (needs.length > SEGMENT_NEEDS_MAX || needBytes > SEGMENT_NEEDS_BYTES_MAX) return Promise.resolve(null)
-    if (needs.some(({ length }) => length > NEED_ACCOUNTS_MAX)) return Promise.resolve(null)
+    const isTooMany = needs.length > SEGMENT_NEEDS_MAX || needs.some(({ length }) => length > NEED_ACCOUNTS_MAX)
+    if (isTooMany || needBytes > SEGMENT_NEEDS_BYTES_MAX) {
+      const named = new Set(needs.flat().map(({ account }) => account)).size
+      throw new CodedError('REQUEST_TOO_LARGE', `It needs tokens of ${named} accounts, more than one segment can name.`)
+    }
     return new Promise((resolve) => {
       const waiting: Waiting = {
         ...{ needs, accounts, needBytes },

@@ -24,7 +24,7 @@ import {
 } from '../../../core/session.ts'
 import { sumPostings } from '../../../core/grant.ts'
 import type { SessionOrder } from '../../../protocol/edge/sessions.ts'
-import { CodedError } from '../../../protocol/errors.ts'
+import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
 import { accessResponse } from '../../../protocol/service/access-request.ts'
 import { DENIED_STATUS } from '../../../protocol/service/sessions.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
@@ -115,6 +115,9 @@ const TRY_AGAIN_MS = 1_000
 
 /** Ended sessions that are remembered at most. */
 const ENDED_MAX = 1_000
+
+/** With these an automatic charge is not tried again. */
+const NOT_RENEWABLE: ReadonlySet<string> = new Set<ErrorCode>(['POLICY_STALE', 'REQUEST_TOO_LARGE'])
 
 const NO_CAVEATS: readonly Caveat[] = []
 const NO_REFUND: ReadonlyMap<AccountId, Micro> = new Map()
@@ -439,8 +442,8 @@ export class Sessions {
         this.#takeRenewal(slot, requester, items, attempt),
       )
     } catch (error) {
-      // Rules that may not be used any more allow nothing; everything else is a matter of time.
-      if (!(error instanceof CodedError) || error.code !== 'POLICY_STALE') throw error
+      // Rules that may not be used any more allow nothing, nor can it ever be asked for; everything else is a matter of time.
+      if (!(error instanceof CodedError) || !NOT_RENEWABLE.has(error.code)) throw error
       await this.#commit(slot, this.#changeBy(slot.latest, { kind: 'NOT_RENEWED' }, this.#parts.clock.reading()), null)
     }
   }
