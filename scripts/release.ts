@@ -1,0 +1,71 @@
+// `npm run release -- prepare VERSION` sets the version, dates the changelog, commits and tags. `npm run release -- build` makes what
+// is published of the tagged commit: npm package, Debian packages, an SBOM and checksums. Nothing is pushed or uploaded.
+import { createHash } from 'node:crypto'
+import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { parseArgs } from 'node:util'
+import { outputOf } from './package/output-of.ts'
+import { dated, newerVersion } from './release/changelog.ts'
+
+const usage = `npm run release -- prepare VERSION        set version and changelog, commit and tag (on a clean main)
+npm run release -- build   npm package, Debian packages, SBOM and SHA256SUMS of the tagged commit
+  [--out FOLDER] [--without-debian]`
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: {
+    out: { type: 'string', default: '.tallygate/release' },
+    'without-debian': { type: 'boolean', default: false },
+    help: { type: 'boolean', default: false },
+  },
+})
+const git = async (...args: string[]): Promise<string> => (await outputOf('git', args)).trim()
+
+function fail(problem: string): never {
+  console.error(problem)
+  process.exit(1)
+}
+
+async function prepare(version: string): Promise<void> {
+  const manifest = readFileSync('package.json', 'utf8')
+  const { version: current } = JSON.parse(manifest) as { version: string }
+  if (!newerVersion(version, current)) fail(`${version} is not a version above ${current}. Use MAJOR.MINOR.PATCH.`)
+  if ((await git('status', '--porcelain')) !== '') fail('The working tree has changes. Commit or stash them first.')
+  if ((await git('branch', '--show-current')) !== 'main') fail('Releases are made on main. Run: git switch main')
+  const changelog = dated(readFileSync('CHANGELOG.md', 'utf8'), version, new Date().toISOString().slice(0, 10))
+  if (changelog === null) fail('CHANGELOG.md has nothing under "## Unreleased". Describe what changes first.')
+  writeFileSync('CHANGELOG.md', changelog)
+  await outputOf('npm', ['version', version, '--no-git-tag-version', '--ignore-scripts'])
+  await git('commit', '--quiet', '--message', `Release ${version}`, 'package.json', 'package-lock.json', 'CHANGELOG.md')
+  await git('tag', '--annotate', `v${version}`, '--message', `Tallygate ${version}`)
+  console.log(`Tagged v${version}. Next: npm run release -- build, then push main and the tag.`)
+}
+
+async function build(): Promise<void> {
+  const { version } = JSON.parse(readFileSync('package.json', 'utf8')) as { version: string }
+  const tags = (await git('tag', '--points-at', 'HEAD')).split('\n')
+  if (!tags.includes(`v${version}`)) fail(`HEAD is not tagged v${version}. Run: git checkout v${version}`)
+  if ((await git('status', '--porcelain')) !== '') fail('The working tree has changes, so it is not what was tagged.')
+  if (existsSync(values.out)) rmSync(values.out, { recursive: true })
+  mkdirSync(values.out, { recursive: true })
+  await outputOf('npm', ['pack', '--silent', '--pack-destination', values.out])
+  if (!values['without-debian']) await outputOf(process.execPath, ['scripts/package.ts', '--out', values.out])
+  const sbom = await outputOf('npm', ['sbom', '--omit', 'dev', '--sbom-format', 'cyclonedx', '--package-lock-only'])
+  writeFileSync(join(values.out, `tallygate-${version}.cdx.json`), sbom)
+  const sums = readdirSync(values.out)
+    .sort()
+    .map(
+      (file) =>
+        `${createHash('sha256')
+          .update(readFileSync(join(values.out, file)))
+          .digest('hex')}  ${file}\n`,
+    )
+  writeFileSync(join(values.out, 'SHA256SUMS'), sums.join(''))
+  console.log(sums.join('').trimEnd())
+}
+
+const [command, version] = positionals
+if (values.help) console.log(usage)
+else if (command === 'prepare' && version !== undefined) await prepare(version)
+else if (command === 'build') await build()
+else fail(usage)
