@@ -1,6 +1,6 @@
 /**
  * `npm run bench:cloud`: one-off access requests per second of the twin, over each store that is there, beside the same
- * framework that only writes a row. With `--nodes` several nodes share one PostgreSQL. See docs/benchmarks.md.
+ * framework that only writes a row. With `--nodes` several nodes share one PostgreSQL. See docs/explanation/benchmarks.md.
  */
 import { randomUUID } from 'node:crypto'
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'

@@ -1,5 +1,5 @@
 /**
- * `npm run bench`: durable decisions per second and their latency over the Unix socket. See docs/benchmarks.md for what
+ * `npm run bench`: durable decisions per second and their latency over the Unix socket. See docs/explanation/benchmarks.md for what
  * is compared with what, and how to read the table.
  */
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'

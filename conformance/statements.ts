@@ -1,7 +1,7 @@
 /**
  * What a server of the service's interface has to keep, statement by statement, in the words of this project. `place` says
  * where it stands: in the interface itself, by its headings and the row of a table; or in the service's public
- * documentation, by topic. The page docs/conformance.md lists each with the checks that show it.
+ * documentation, by topic. The page docs/reference/conformance.md lists each with the checks that show it.
  */
 
 interface Statement {

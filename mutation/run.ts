@@ -1,4 +1,4 @@
-// `npm run mutation`: runs Stryker on each area, or on those that are named, and writes docs/mutation-testing.md.
+// `npm run mutation`: runs Stryker on each area, or on those that are named, and writes docs/explanation/mutation-testing.md.
 import { spawnSync } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
@@ -7,7 +7,7 @@ import { AREAS, type Area, areaNamed } from './areas.ts'
 import { page } from './page.ts'
 import { percent, scoreOf } from './report.ts'
 
-const PAGE = 'docs/mutation-testing.md'
+const PAGE = 'docs/explanation/mutation-testing.md'
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,

@@ -27,22 +27,22 @@ import { configurationPage } from '../src/settings/pages.ts'
 export async function generatedPages(): Promise<ReadonlyMap<string, string>> {
   const pages = new Map([
     [
-      'docs/configuration.md',
+      'docs/reference/configuration.md',
       configurationPage([
         { command: 'tallygate agent', table: agentOptions },
         { command: 'tallygate cloud', table: cloudOptions },
       ]),
     ],
-    ['docs/errors.md', errorsPage()],
-    ['docs/conformance.md', conformancePage()],
+    ['docs/reference/errors.md', errorsPage()],
+    ['docs/reference/conformance.md', conformancePage()],
   ])
-  pages.set('docs/device-report.schema.json', JSON.stringify(z.toJSONSchema(deviceReport, { io: 'input' })))
+  pages.set('docs/reference/device-report.schema.json', JSON.stringify(z.toJSONSchema(deviceReport, { io: 'input' })))
   for (const [name, document] of apiDocuments(servedOperations(), { prefix, errorsUrl: '../errors.md' })) {
-    pages.set(`docs/openapi/${name}.json`, JSON.stringify(document))
+    pages.set(`docs/reference/openapi/${name}.json`, JSON.stringify(document))
   }
   const program = await wholeProgram(NO_WORLD)
   for (const [name, text] of manPages(program, softwareVersion(), { agent: agentOptions, cloud: cloudOptions })) {
-    pages.set(`docs/man/${name}`, text)
+    pages.set(`docs/reference/man/${name}`, text)
   }
   const shape = shapeOf(program)
   pages.set('deploy/completion/tallygate.bash', bashCompletion(shape))
@@ -101,7 +101,7 @@ Every error that a user may see carries one of these codes: HTTP answers of twin
 what to do\`, and their exit code, health conditions in \`tallygate status\`. A code keeps its meaning once it is shipped.
 
 *Again* says whether the same call may be sent again unchanged. Refusals of access are not errors: they are answers with a
-status of their own, see [item status codes](decisions/item-status-codes.md).
+status of their own, see [item status codes](../decisions/item-status-codes.md).
 
 | Code | What happened | What to do | Again | HTTP | Exit |
 | --- | --- | --- | --- | --- | --- |
@@ -149,7 +149,7 @@ and \`--version\` run a part. The exit code is 1 when a check failed, 2 when non
 - **What is left behind.** Names are random, so several runs can share a server. Line items, sessions, keys and future rate tables
   are deleted; the interface has no way to delete instances and rate tables in effect.
 - **Where the interface is silent** (success codes, wording), every choice passes. The twin's own choices are in
-  [decisions](decisions/), and its own tests hold them.
+  [decisions](../decisions/), and its own tests hold them.
 
 \`test/conformance\` runs the suite against the twin on SQLite and on PostgreSQL, and against a twin with faults, which it sees. A
 test holds that every statement below has a check or the reason why it can have none.

@@ -10,7 +10,7 @@ import {
   readdirSync,
   writeFileSync,
 } from 'node:fs'
-import { dirname, join, relative } from 'node:path'
+import { basename, dirname, join, relative } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import type { Architecture } from './runtime.ts'
 
@@ -61,13 +61,17 @@ export function layDebian(order: DebianOrder): void {
   put(`${DOC}/copyright`, from('packaging/debian/copyright'))
   put(`${DOC}/changelog.gz`, zipped(Buffer.from(debianChangelog(order))))
   put(`${DOC}/CHANGELOG.md.gz`, zipped(from('CHANGELOG.md')))
-  for (const page of ['install', 'configuration', 'operations', 'errors', 'local-api']) {
-    put(`${DOC}/${page}.md.gz`, zipped(from(`docs/${page}.md`)))
+  for (const page of [
+    'how-to/install',
+    'how-to/operations',
+    ...['configuration', 'errors', 'local-api'].map((name) => `reference/${name}`),
+  ]) {
+    put(`${DOC}/${basename(page)}.md.gz`, zipped(from(`docs/${page}.md`)))
   }
   for (const name of readdirSync(join(root, 'systemd/examples')))
     put(`${DOC}/examples/${name}`, from(`systemd/examples/${name}`))
-  for (const name of namesIn(join(root, 'docs/man')).filter((each) => /\.\d$/.test(each))) {
-    put(`/usr/share/man/man${name.at(-1) ?? ''}/${name}.gz`, zipped(from(`docs/man/${name}`)))
+  for (const name of namesIn(join(root, 'docs/reference/man')).filter((each) => /\.\d$/.test(each))) {
+    put(`/usr/share/man/man${name.at(-1) ?? ''}/${name}.gz`, zipped(from(`docs/reference/man/${name}`)))
   }
   for (const [shell, script] of order.completions) put(COMPLETIONS[shell], script)
   put('/usr/share/lintian/overrides/tallygate', from('packaging/debian/lintian-overrides'))

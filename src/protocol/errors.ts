@@ -1,6 +1,6 @@
 /**
  * The one catalogue of error codes, for every surface: HTTP, socket, CLI, configuration and database files. An entry says
- * what happened, who acts and whether to try again; the page `docs/errors.md` is generated from it. A code, once shipped,
+ * what happened, who acts and whether to try again; the page `docs/reference/errors.md` is generated from it. A code, once shipped,
  * keeps its meaning.
  */
 import { z } from 'zod'
@@ -225,7 +225,7 @@ export const ERRORS = catalogue({
   },
   CONFIG_INVALID: {
     meaning: 'A setting is unknown or has a value that it does not take.',
-    remedy: 'Correct the setting that the message names; docs/configuration.md lists them all.',
+    remedy: 'Correct the setting that the message names; docs/reference/configuration.md lists them all.',
     http: 500,
     exit: 78,
     retry: 'no',

@@ -21,7 +21,7 @@ A duration is a whole number with \`ms\`, \`s\`, \`m\`, \`h\` or \`d\`, a size o
 both are text in quotes.
 
 A running service reads its sources again on \`SIGHUP\` (\`systemctl reload\`). Settings marked *reload* change then, some only where they
-were set before and are set still; a change of another one waits for a restart, and the service says so. Where anything is wrong, all stay as they are: see [operations](operations.md).
+were set before and are set still; a change of another one waits for a restart, and the service says so. Where anything is wrong, all stay as they are: see [operations](../how-to/operations.md).
 
 A secret is never in the settings file itself: its key, and its flag, name a file that holds it. The environment may hold the
 secret itself, in the variable without \`_FILE\`.

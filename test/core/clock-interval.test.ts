@@ -1,4 +1,4 @@
-// Which end of the interval that holds the true time each rule goes by: the statements of docs/architecture.md, section Time.
+// Which end of the interval that holds the true time each rule goes by: the statements of docs/explanation/architecture.md, section Time.
 import fc from '../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
 import { lineAccount } from '../../src/core/account.ts'

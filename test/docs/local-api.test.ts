@@ -10,7 +10,7 @@ import { policyWith } from '../agent/link/policies.ts'
 import { Application, Site } from '../agent/site.ts'
 
 const root = new URL('../../', import.meta.url)
-const page = readFileSync(new URL('docs/local-api.md', root), 'utf8')
+const page = readFileSync(new URL('docs/reference/local-api.md', root), 'utf8')
 
 /** The code of the only block in this language. */
 function example(language: string): string {

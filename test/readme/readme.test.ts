@@ -9,6 +9,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 
 const root = fileURLToPath(new URL('../../', import.meta.url))
 const readme = readFileSync(join(root, 'README.md'), 'utf8')
+const tutorial = readFileSync(join(root, 'docs/tutorials/service-api.md'), 'utf8')
 
 let directory: string
 beforeEach(() => {
@@ -34,7 +35,7 @@ test('the README’s two commands are scripts of the package', () => {
 })
 
 test('the lines to try by hand do what they say', async () => {
-  const stdout = await pasted('Try it by hand')
+  const stdout = await pasted(readme.slice(readme.indexOf('## Try it by hand')))
   const answers = [...stdout.matchAll(/"totalTokensCharged":([\d.]+)/g)].map(([, charged]) => charged)
   expect(answers).toEqual(['2.125', '2.125'])
   expect(stdout).toMatch(/ledger +2 entries/)
@@ -45,9 +46,9 @@ test.each([
   ['v1.0', ['101', '203', '101']],
   ['v1.1', ['1001', '2003', '1001']],
 ])(
-  'the walk through the API does what it says in %s',
+  'the tutorial of the service API does what it says in %s',
   async (version, codes) => {
-    const stdout = await pasted('Walk through the service', ['v=v1.1', `v=${version}`])
+    const stdout = await pasted(tutorial, ['v=v1.1', `v=${version}`])
     expect([...stdout.matchAll(/"status":{"code":"(\d+)"/g)].map(([, code]) => code)).toEqual(codes)
     expect([...stdout.matchAll(/"totalTokensCharged":([\d.]+)/g)].map(([, charged]) => charged)).toEqual([
       '30',
@@ -72,9 +73,9 @@ test.each([
   90_000,
 )
 
-/** What the shell lines below a heading of the README print, with one text in the place of another. */
-async function pasted(heading: string, change: readonly [string, string] = ['', '']): Promise<string> {
-  const block = new RegExp(`## ${heading}[^]*?\`\`\`sh\\n([^]*?)\`\`\``).exec(readme)?.[1]
+/** The output of the first block of shell lines in `page`, with one text replaced by another. */
+async function pasted(page: string, change: readonly [string, string] = ['', '']): Promise<string> {
+  const block = /```sh\n([^]*?)```/.exec(page)?.[1]
   // What differs from what a reader pastes besides: a port that is surely free.
   const port = await freePort()
   const lines = block!.replace('127.0.0.1:7080', `127.0.0.1:${port}`).replace(...change)

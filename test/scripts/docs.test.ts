@@ -17,8 +17,8 @@ test.each([...pages.keys()])('%s is what its source says: otherwise run `npm run
 
 test('the pages name every setting and every error code', () => {
   const settings = [agentOptions, cloudOptions].flatMap((table) => namedOptions(table).map(({ env }) => env))
-  for (const name of settings) expect(pages.get('docs/configuration.md')).toContain(`\`${name}\``)
-  for (const code of Object.keys(ERRORS)) expect(pages.get('docs/errors.md')).toContain(`| \`${code}\``)
+  for (const name of settings) expect(pages.get('docs/reference/configuration.md')).toContain(`\`${name}\``)
+  for (const code of Object.keys(ERRORS)) expect(pages.get('docs/reference/errors.md')).toContain(`| \`${code}\``)
 })
 
 test('the page on status codes has every outcome with its codes', () => {

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process'
 import { readFileSync, readdirSync } from 'node:fs'
 import { describe, expect, it, test } from 'vitest'
 
-const folder = new URL('../../docs/man/', import.meta.url)
+const folder = new URL('../../docs/reference/man/', import.meta.url)
 const names = readdirSync(folder)
 const read = (name: string): string => readFileSync(new URL(name, folder), 'utf8')
 

@@ -118,7 +118,10 @@ export const CHECKS: readonly Check[] = [
     name: 'configuration',
     run: ({ configuration: { file, choice, otherSocket, problem }, settings, socket }) => {
       if (problem !== null)
-        return fail(`${problem.code}: ${problem.message}`, 'Correct it; docs/configuration.md lists every setting.')
+        return fail(
+          `${problem.code}: ${problem.message}`,
+          'Correct it; docs/reference/configuration.md lists every setting.',
+        )
       const named = file === null ? 'no settings file' : `${file} is valid, with no unknown key`
       const { process } = choice
       const whose = process === null ? 'the environment' : `environment and flags of process ${process.pid}`

@@ -148,7 +148,7 @@ describe('the status over HTTP', () => {
 
 it('the schema of the report is the one that is documented', () => {
   const schema = JSON.parse(
-    readFileSync(new URL('../../../docs/device-report.schema.json', import.meta.url), 'utf8'),
+    readFileSync(new URL('../../../docs/reference/device-report.schema.json', import.meta.url), 'utf8'),
   ) as {
     readonly required: readonly string[]
   }

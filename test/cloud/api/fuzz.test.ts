@@ -16,7 +16,7 @@ const RUNS = Number(process.env['FUZZ_RUNS'] ?? 700)
 const ANSWER_MS_MAX = 10_000
 
 const documents = [...(await generatedPages())]
-  .filter(([path]) => path.startsWith('docs/openapi/'))
+  .filter(([path]) => path.startsWith('docs/reference/openapi/'))
   .map(([, content]) => JSON.parse(content) as unknown)
 
 /** Something of each kind, so that requests find what they name. */

@@ -7,7 +7,7 @@ import { openApiDocument } from '../../../src/cloud/adapters/http/openapi/docume
 import { Components } from '../../../src/cloud/adapters/http/openapi/render-schema.ts'
 import { pick } from '../harness.ts'
 
-const documents = [...(await generatedPages())].filter(([path]) => path.startsWith('docs/openapi/'))
+const documents = [...(await generatedPages())].filter(([path]) => path.startsWith('docs/reference/openapi/'))
 
 /** Every object inside, with its path. */
 function* objectsIn(value: unknown, path = ''): Generator<[path: string, object: Readonly<Record<string, unknown>>]> {
