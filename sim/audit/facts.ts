@@ -78,8 +78,13 @@ export class Facts {
   inTruth(row: DeviceAccountRow): DeviceAccountRow {
     const before = this.heldBefore.get(nameOf(row))
     if (before === undefined) return row
+    // Use comes again entry by entry: a charge is known before its refund.
+    const { used, refunded, branch_used } = row.used + row.branch_used > before.used + before.branch_used ? row : before
     return {
       ...row,
+      used,
+      refunded,
+      branch_used,
       granted: most(row.granted, before.granted),
       returned: most(row.returned, before.returned),
       released: most(row.released, before.released),

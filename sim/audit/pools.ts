@@ -84,8 +84,8 @@ export class PoolAudit {
     const rows = new Map([...this.#facts.heldBefore, ...held.map((row) => [nameOf(row), row] as const)])
     const out = new Books()
     for (const row of rows.values()) {
-      const { account, granted, returned, released } = this.#facts.inTruth(row)
-      const spent = row.used - row.refunded + row.branch_used
+      const { account, granted, returned, released, used, refunded, branch_used } = this.#facts.inTruth(row)
+      const spent = used - refunded + branch_used
       const given = granted - returned - released
       out.add(account, given > spent ? given : spent)
     }
