@@ -43,7 +43,7 @@ import { claimSigningKey } from './app/edge/claim-signing-key.ts'
 import { type KeyRing, LiveKeyRing } from './app/edge/key-ring.ts'
 import { registerFirstKey } from './app/first-administration-key.ts'
 import { type SettleSilent, settleNextSilent } from './app/edge/settle-silent.ts'
-import { notifyServable, recallForCloud } from './app/edge/watch-shortages.ts'
+import { notifyServable, recallEveryMs, recallForCloud } from './app/edge/watch-shortages.ts'
 import { Policies } from './app/load-policy.ts'
 import { carryOnCalendar, changeSharedRules } from './app/raise-policy.ts'
 import { endRecoveries } from './app/recovery/recovery.ts'
@@ -103,8 +103,8 @@ const CALENDARS_EVERY_MS = 60_000
 /** How often to look for devices that were short of a pool that has tokens again, ms. */
 const NOTIFY_EVERY_MS = 1_000
 
-/** How often to look for what the cloud itself will need, ms. */
-const RECALL_EVERY_MS = 30_000
+/** How often to ask whether it is time to look for what the cloud itself will need: the sync interval may be as short, ms. */
+const RECALL_EVERY_MIN_MS = 1_000
 
 /** How often to look for devices that have been silent for so long that they are settled. */
 const SETTLE_EVERY_MS = 60_000
@@ -316,6 +316,13 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const sweep = (): Promise<boolean> => sweepNextSession(service, now())
   const sharing = { store, policies, now, terms }
   const carryOn = (): Promise<boolean> => store.transaction((tx) => carryOnCalendar(tx, now()))
+  let recalledAt = -Infinity
+  const recall = async (): Promise<false> => {
+    const at = now()
+    if (Math.abs(at - recalledAt) < recallEveryMs(terms)) return false
+    recalledAt = at
+    return recallForCloud(sharing)
+  }
   const settle = async (): Promise<boolean> => trustsClock() && settleNextSilent(settlement)
   const look = async (): Promise<false> => {
     await clock.look()
@@ -330,7 +337,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     repeat(timers, SETTLE_EVERY_MS, () => endRecoveries(store, now()), log, 'a recovery was not ended'),
     repeat(timers, SETTLE_EVERY_MS, settle, log, 'a silent device was not settled'),
     repeat(timers, NOTIFY_EVERY_MS, () => notifyServable(sharing), log, 'devices were not notified of tokens'),
-    repeat(timers, RECALL_EVERY_MS, () => recallForCloud(sharing), log, 'tokens were not recalled for the cloud'),
+    repeat(timers, RECALL_EVERY_MIN_MS, recall, log, 'tokens were not recalled for the cloud'),
     repeat(timers, settings.sessions.sweepEvery, sweep, log, 'a session was not moved on'),
     repeat(timers, CALENDARS_EVERY_MS, carryOn, log, 'a calendar was not carried on'),
   ]) {

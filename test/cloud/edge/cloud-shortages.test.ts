@@ -1,7 +1,7 @@
 // What the cloud's own clients and sessions lack while devices hold it, over HTTP: it is recalled, and reserved for them.
 import { randomUUID } from 'node:crypto'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { HOUR, MINUTE, type Twin, itemsOf, openTwin, pick, text } from '../harness.ts'
+import { HOUR, MINUTE, type SettingsChange, type Twin, itemsOf, openTwin, pick, text } from '../harness.ts'
 import { EDGE, EdgeClient } from './edge-client.ts'
 import { want } from './test-device.ts'
 
@@ -12,13 +12,14 @@ let instanceId: string
 let device: EdgeClient['device']
 let line: string
 
-beforeEach(async () => {
-  twin = await openTwin()
+async function open(change?: SettingsChange): Promise<void> {
+  twin = await openTwin(change)
   instanceId = await twin.shop()
   const client = await EdgeClient.join(twin, instanceId)
   device = client.device
   line = client.line()
-})
+}
+beforeEach(async () => open())
 afterEach(async () => twin[Symbol.asyncDispose]())
 
 const hold = (tokens: bigint) => device.sync([want(line, 0n, tokens * TOKENS)])
@@ -85,6 +86,30 @@ describe('a request at the cloud that the pool cannot pay', () => {
 })
 
 describe('a session of the cloud', () => {
+  it('goes on where devices sync more often than every 30 seconds', async () => {
+    await twin[Symbol.asyncDispose]()
+    await open((settings) => ({
+      ...settings,
+      edge: { ...settings.edge, syncEvery: 5_000 },
+      sessions: { ...settings.sessions, trialInterval: 40_000 },
+    }))
+    for (let second = 0; second < 15; second += 1) await twin.advance(1_000)
+    const { body } = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })
+    const session = `/api/v1.1/sessions/${text(body, 'sessionId')}`
+    await twin.call('PUT', session, {
+      body: { requester: { type: 'user', value: 'ada' }, rollbackOnDeny: true, requestedItems: itemsOf({ Print: 40 }) },
+    })
+    await hold(60n)
+    for (let second = 0; second < 39; second += 1) {
+      await twin.advance(1_000)
+      await obey()
+    }
+    expect(device.room(line)).toBe(0n)
+    await twin.advance(2_000)
+    expect(pick((await twin.call('GET', session)).body, 'state')).toBe('ACTIVE')
+    expect(await twin.used(instanceId, 'ACT-1')).toBe(80)
+  })
+
   it('goes on although an idle device holds the tokens of its next interval: they are recalled ahead of time', async () => {
     const { body } = await twin.call('POST', '/api/v1.1/sessions', { body: { instanceId } })
     const sessionId = text(body, 'sessionId')

@@ -28,6 +28,8 @@ const NOTIFY_FOR_MS = 24 * 60 * 60_000
 /** Renewals that are due within so many sync intervals recall tokens: one to return them, one for doubt. */
 const AHEAD_SYNCS = 2
 
+const RECALL_EVERY_MAX_MS = 30_000
+
 /** Notifies some devices. Always false: the others wait for the next look, so that they do not all come at once. */
 export async function notifyServable({ store, now, terms }: WatchShortages): Promise<false> {
   const at = now()
@@ -42,6 +44,14 @@ export async function notifyServable({ store, now, terms }: WatchShortages): Pro
     )
   })
   return false
+}
+
+/**
+ * How often to look for what the cloud itself will need, ms: at least once in each sync interval, so that no renewal comes up
+ * between two looks, and no recall runs out.
+ */
+export function recallEveryMs({ syncEveryMs }: Pick<EdgeTerms, 'syncEveryMs'>): number {
+  return Math.min(RECALL_EVERY_MAX_MS, syncEveryMs)
 }
 
 /** Recalls what the cloud itself will need. Always false: there is nothing to go on with at once. */
