@@ -76,6 +76,15 @@ describe('what is granted in advance', () => {
     expect(sizes({ [A]: supply(some) }, [], [[A, wanted]]).granted.get(A) ?? 0n).toBe(granted)
   })
 
+  test('is nothing of what is not counted down, nor of what may not be granted', () => {
+    const wanted: [string, bigint][] = [
+      [A, 5n],
+      [B, 5n],
+      [L, 5n],
+    ]
+    expect(sizes({ [A]: 'UNLIMITED', [L]: supply({ free: 9n }) }, [], wanted).granted).toEqual(new Map([[L, 5n]]))
+  })
+
   test('comes after waiting requests, whose tokens count until they are spent', () => {
     const { granted } = sizes({ [A]: supply({ free: 100n, share: 50n }) }, [need([A, 40n])], [[A, 50n]])
     expect([...granted]).toEqual([[A, 50n]])

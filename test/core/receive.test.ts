@@ -233,6 +233,14 @@ describe('merging a segment', () => {
     expect(merge.merged && merge.changes[0]?.after).toEqual({ ...account(60n, 60n), unlimited: true, metered: true })
   })
 
+  it('counts what a metered account has returned as granted, as it counts what was used', () => {
+    const metered = { ...account(10n, 4n), unlimited: true, metered: true }
+    const merge = mergeSegment(active, known(metered), withEntry(onLine(50n), counters(54n, 0n, 6n)), instances, open)
+    const after = { ...account(60n, 54n, 0n, 6n), unlimited: true, metered: true }
+    expect(merge.merged && merge.changes[0]?.after).toEqual(after)
+    expect(room(after)).toBe(0n)
+  })
+
   it('follows the use of an account with a limit until the device has told all that it decided before it knew of it', () => {
     const limited = { ...account(10n, 10n), metered: true }
     const more = withEntry(onLine(50n), counters(60n))

@@ -78,11 +78,30 @@ describe('sessions that are listed', () => {
   it('are not found before they stand in the journal', async () => {
     const device = await SessionDevice.make()
     const opening = device.open()
-    const id = '00000000-0000-4000-8000-000000000001'
+    const id = '00000000-0000-4000-a000-000000000001'
     expect(() => device.session(id)).toThrow(expect.objectContaining({ code: 'NOT_FOUND' }))
     expect(device.sessions.list(() => true)).toEqual([])
     expect(await opening).toBe(id)
     expect(device.session(id).state).toBe('IDLE')
+  })
+
+  it('are shown as they stand in the journal, not as they are about to', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    const asked = device.request(id, 3)
+    for (let turn = 0; turn < 50; turn += 1) await Promise.resolve()
+    expect([device.session(id).state, device.sessions.list(() => true)[0]?.state]).toEqual(['IDLE', 'IDLE'])
+    expect(await asked).toBe(200)
+    expect(device.session(id).state).toBe('ACTIVE')
+  })
+
+  it('are settled when every operation that was begun has ended', async () => {
+    const device = await SessionDevice.make()
+    const id = await device.open()
+    const asked = device.request(id, 3)
+    await device.sessions.settled()
+    expect(device.session(id).state).toBe('ACTIVE')
+    expect(await asked).toBe(200)
   })
 })
 
@@ -156,6 +175,7 @@ describe('a session that ended', () => {
 
   it('is remembered with so many others that ended, the oldest being forgotten first', async () => {
     const device = await SessionDevice.make()
+    const live = await device.open()
     const [oldest, next] = [await device.open(), await device.open()]
     await device.close(oldest)
     await device.close(next)
@@ -169,6 +189,7 @@ describe('a session that ended', () => {
     await device.close(await device.open())
     expect(() => device.session(oldest)).toThrow(expect.objectContaining({ code: 'NOT_FOUND' }))
     expect(device.session(next).state).toBe('TERMINATED')
+    expect(device.session(live).state).toBe('IDLE')
   })
 
   it('takes no more requests under a number, and the number may be used again', async () => {
@@ -189,6 +210,25 @@ it('what cannot be moved on is tried again, and the log says of which session an
   await device.pass(61 * MINUTE)
   expect(device.warned).toEqual([{ sessionId: id, code: 'NOT_RECORDED', message: 'a session could not be moved on' }])
   expect(device.billed()).toBe(6)
+})
+
+it('a session whose opening could not be recorded takes no place among those that are live', async () => {
+  const device = await SessionDevice.make()
+  device.liveMax = 1
+  await device.restart()
+  device.journal.refusals = 1
+  await expect(device.open()).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+  expect(device.session(await device.open()).state).toBe('IDLE')
+})
+
+it('a session is charged on time however short its interval is', async () => {
+  const device = await SessionDevice.make()
+  device.board.put(await policyInForce(2, { sessionIntervalMs: 10_000 }))
+  const id = await device.open()
+  await device.pass(1_000)
+  await device.request(id, 1)
+  await device.pass(10_500)
+  expect(device.billed()).toBe(2)
 })
 
 it('sessions that are stopped do nothing more by themselves', async () => {

@@ -114,7 +114,7 @@ export class SessionDevice {
     const lastAnswers = new LastAnswers([], 10)
     const { ledger, clock, board: policies } = this
     const decisions = new LocalDecisions({ ledger, clock, policies, topUps, topUpDeadlineMs: 2_000 })
-    const newId = (): string => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`
+    const newId = (): string => `00000000-0000-4000-a000-${String((this.#ids += 1)).padStart(12, '0')}`
     this.access = new Access({ ledger, decisions, lastAnswers, keepsFacts: true, newId })
     this.sessions = new Sessions(
       {

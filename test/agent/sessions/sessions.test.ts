@@ -83,7 +83,9 @@ describe('a session on the device', () => {
     const id = await device.open()
     await device.request(id, 6)
     await device.pass(30 * MINUTE)
-    expect(await device.request(id, 0)).toBe(200)
+    const rested = await device.ask(id, 0)
+    const { correlationId } = JSON.parse(rested.operable ? rested.body : '{}') as { readonly correlationId?: unknown }
+    expect(device.entries().at(-1)).toMatchObject({ kind: 'refund', correlationId })
     expect(device.session(id)).toMatchObject({ state: 'IDLE', charge: null })
     await device.pass(5 * HOUR)
     expect(device.billed()).toBeCloseTo(3, 2)
@@ -294,6 +296,10 @@ describe('a session that is bound to its connection', () => {
     await device.settle()
     expect(device.session(id).state).toBe('TERMINATED')
     expect(device.billed()).toBeCloseTo(33, 1)
+    const log = device.log()
+    device.sessions.connectionClosed(id)
+    await device.settle()
+    expect(device.log()).toEqual(log)
   })
 
   it('ends at the next start when the agent died with its connection', async () => {
@@ -410,7 +416,7 @@ describe('a fence', () => {
     await device.pass(29 * MINUTE)
     await device.close(active)
     expect(device.billed(1) + device.billed(2)).toBeCloseTo(5.9, 0)
-    expect(device.log()).toContain('refund SUSPENDED')
+    expect(device.log().filter((entry) => entry.endsWith('SUSPENDED'))).toEqual(['refund SUSPENDED'])
   })
 
   it('is survived in the middle of a charge', async () => {

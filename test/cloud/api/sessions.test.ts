@@ -192,6 +192,20 @@ describe('charging in a session', () => {
     ])
   })
 
+  it('gives back every item that one line item has paid for, at rest and for another request', async () => {
+    await using twin = await openTwin()
+    const instance = await site(twin)
+    const id = await open(twin, instance)
+    await request(twin, id, { A: 1, B: 1 })
+    await twin.advance(30 * MINUTE)
+    await request(twin, id, {})
+    expect(await used(twin, instance)).toBe(8)
+    await request(twin, id, { A: 1, B: 1 })
+    await twin.advance(30 * MINUTE)
+    await request(twin, id, { A: 1 })
+    expect(await used(twin, instance)).toBe(8 + 8 + 6)
+  })
+
   it('uses what the refund gives back for the new charge', async () => {
     await using twin = await openTwin()
     const instance = await site(twin, 100)

@@ -110,6 +110,21 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(device.room(LINE)).toBe(100n)
     })
 
+    it('enters the latest of its grants again, in whatever order they are shown', async () => {
+      const device = await TestDevice.join(twin)
+      const proofs: string[] = []
+      for (const granted of [100n, 140n, 180n]) {
+        proofs.push(await forgottenAnswer(device, await device.seal([want(LINE, 100n)]), granted))
+        device.charge(charge(40n))
+      }
+      const [first = '', second = '', third = ''] = proofs
+      const last = await device.seal()
+      expect((await send(device, last, [third, first, second])).answer).toMatchObject({ outcome: 'BEHIND' })
+      const { term } = (await twin.store.read((reader) => reader.edge.incarnations.get(device.id, 1))) ?? {}
+      expect(term).toBe(twin.time + 3)
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 180n })
+    })
+
     it('bills what was used while it granted without limit, which it has forgotten, until the device knows of the limit', async () => {
       const device = await TestDevice.join(twin)
       const first = await device.seal([want(LINE, 100n)])
