@@ -1,5 +1,6 @@
 /** The page of mutation testing: scores, and each surviving mutant with the reason why it stays. */
-import { type Score, type Survivor, percent } from './report.ts'
+import type { Area } from './areas.ts'
+import { type Survivor, percent, scoreOf } from './report.ts'
 import { reasonFor } from './survivors.ts'
 
 const TEXT_MAX = 90
@@ -19,10 +20,11 @@ npm run mutation -- --page-only                       this page from the last re
 \`\`\`
 
 A run keeps its results in \`.tallygate/mutation\`, and the next one tests only mutants of code or tests that have changed; \`--force\`
-tests all of them. It takes from minutes to hours and is not part of CI.
+tests all of them. It takes from seconds to an hour for each area and is not part of CI.
 
-- The areas, their files and their tests are in \`mutation/areas.ts\`. The tests of an area start neither processes nor servers. Properties
-  draw at most 150 cases each.
+- The areas, their files and their tests are in \`mutation/areas.ts\`. The tests of an area start no processes. Tests that take seconds and
+  kill what others kill are left out.
+- All tests of an area run in one process, which imports the code once (\`mutation/test-runner.ts\`). Properties draw at most 20 cases each.
 - Not mutated: the words of errors (\`mutation/ignore-error-text.ts\`), and constants of modules, which every test of an area would have
   to be run for.
 - The reasons of the survivors are in \`mutation/survivors.ts\`. A survivor without a reason is listed as such.
@@ -31,15 +33,20 @@ tests all of them. It takes from minutes to hours and is not part of CI.
 
 `
 
-export function page(scores: readonly Score[]): string {
-  const rows = scores.map((score) => {
-    const { area, mutants, killed, survivors } = score
-    return `| ${area.title} | \`${area.name}\` | ${mutants} | ${killed} | ${survivors.length} | ${percent(score)} | ${area.target} % |`
+export function page(areas: readonly Area[]): string {
+  const scores = areas.flatMap((area) => scoreOf(area) ?? [])
+  const rows = areas.map((area) => {
+    const score = scores.find((each) => each.area === area)
+    const cells =
+      score === undefined
+        ? ['', '', '', '', 'not measured']
+        : [score.mutants, score.killed, score.endless, score.survivors.length, percent(score)]
+    return `| ${area.title} | \`${area.name}\` | ${cells.join(' | ')} | ${area.target} % |`
   })
   const lists = scores.map(({ area, survivors }) => `### ${area.title}\n\n${survivorList(survivors)}`)
   return [
-    `${INTRODUCTION}| Area | Name | Mutants | Killed | Survived | Score | Target |`,
-    '| --- | --- | --- | --- | --- | --- | --- |',
+    `${INTRODUCTION}| Area | Name | Mutants | Killed | Of these endless | Survived | Score | Target |`,
+    '| --- | --- | --- | --- | --- | --- | --- | --- |',
     ...rows,
     '',
     '## Survivors',

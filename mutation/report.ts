@@ -31,6 +31,8 @@ export interface Score {
   readonly area: Area
   readonly mutants: number
   readonly killed: number
+  /** Of those that were killed: the ones that never ended. */
+  readonly endless: number
   readonly survivors: readonly Survivor[]
 }
 
@@ -52,7 +54,8 @@ export function scoreOf(area: Area): Score | null {
     .filter(({ mutant: { status } }) => status === 'Survived' || status === 'NoCoverage')
     .map(({ file, source, mutant }) => survivorOf(file, source, mutant))
     .toSorted((a, b) => (a.file === b.file ? a.line - b.line : a.file < b.file ? -1 : 1))
-  return { area, mutants: counted.length, killed: counted.length - survivors.length, survivors }
+  const endless = counted.filter(({ mutant: { status } }) => status === 'Timeout').length
+  return { area, mutants: counted.length, killed: counted.length - survivors.length, endless, survivors }
 }
 
 function survivorOf(file: string, source: string, { location: { start, end }, replacement = '' }: Mutant): Survivor {

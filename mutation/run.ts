@@ -41,7 +41,8 @@ function test(area: Area): void {
 const areas = positionals.length === 0 ? AREAS : positionals.map(areaNamed)
 if (!values['page-only']) for (const area of areas) test(area)
 if (values.file.length === 0) {
-  const scores = AREAS.flatMap((area) => scoreOf(area) ?? [])
-  await writeFile(PAGE, await format(page(scores), { ...(await resolveConfig(PAGE)), filepath: PAGE }))
-  for (const score of scores) console.log(`${score.area.name}: ${percent(score)} of ${score.mutants} mutants`)
+  await writeFile(PAGE, await format(page(AREAS), { ...(await resolveConfig(PAGE)), filepath: PAGE }))
+  for (const { area, mutants, ...score } of AREAS.flatMap((each) => scoreOf(each) ?? [])) {
+    console.log(`${area.name}: ${percent({ mutants, ...score })} of ${mutants} mutants`)
+  }
 }

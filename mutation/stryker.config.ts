@@ -9,9 +9,8 @@ const isPart = files.length > 0
 
 export default {
   mutate: isPart ? files : area.mutate,
-  testRunner: 'vitest',
-  vitest: { configFile: 'mutation/vitest.config.ts', related: false, pool: 'threads' },
-  plugins: [import.meta.resolve('@stryker-mutator/vitest-runner'), './mutation/ignore-error-text.ts'],
+  testRunner: 'one-process',
+  plugins: ['./mutation/test-runner.ts', './mutation/ignore-error-text.ts'],
   ignorers: ['error-text'],
   coverageAnalysis: 'perTest',
   // A mutant in a constant of a module would need every test of the area.
@@ -26,6 +25,6 @@ export default {
   ignorePatterns: ['.tallygate', 'dist'],
   concurrency: Number(env['TALLYGATE_MUTATION_CONCURRENCY'] ?? 1),
   // A busy machine must not take a slow test for a mutant that never ends.
-  timeoutMS: 20_000,
-  timeoutFactor: 3,
+  timeoutMS: 8_000,
+  timeoutFactor: 2,
 }

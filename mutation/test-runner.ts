@@ -1,0 +1,201 @@
+/**
+ * Stryker's test runner: all tests of an area in one process, which imports its modules once. Which mutant is active is looked up
+ * when the code runs, so that nothing need be loaded again for the next one.
+ *
+ * What a mutant leaves behind in the process must not kill the next one: the test that failed is run again without a mutant. If it
+ * fails again, the process ends, and Stryker begins the mutant anew in another one.
+ */
+import { globSync } from 'node:fs'
+import { registerHooks } from 'node:module'
+import { resolve } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import { areaNamed } from './areas.ts'
+import { type Suite, type Test, collect, collected, finishers, suitesOf } from './test-api.ts'
+
+const REPLACED: Readonly<Record<string, string>> = {
+  vitest: new URL('test-api.ts', import.meta.url).href,
+  'fast-check': new URL('fast-check.ts', import.meta.url).href,
+}
+/** A test that waits while nothing in the process is under way waits for ever. */
+const IDLE_MAX_MS = 200
+const LOOK_EVERY_MS = 20
+/** A test that takes more time of the processor has failed. It may still go on, so that the process ends before the next mutant. */
+const CPU_MAX_MS = 3_000
+/** Stryker gives up after 100 times as many visits as all tests make together; a tenth of that is as sure, and sooner. */
+const HIT_LIMIT_SHARE = 0.1
+
+/** What the mutated code looks at. */
+interface Shared {
+  activeMutant?: string | undefined
+  currentTestId?: string | undefined
+  hitCount?: number | undefined
+  hitLimit?: number | undefined
+  mutantCoverage?: unknown
+}
+
+interface MutantRun {
+  readonly activeMutant: { readonly id: string }
+  readonly testFilter?: readonly string[]
+  readonly hitLimit?: number
+}
+
+interface Failure {
+  readonly id: string
+  readonly message: string
+}
+
+class TestRunner {
+  readonly #shared: Shared = ((globalThis as { __stryker__?: Shared }).__stryker__ ??= {})
+  #tests: readonly Test[] = []
+  readonly #elapsedMs = new Map<string, number>()
+  /** The tests that killed a mutant, the last one first: it often kills the next one too. */
+  #killers: readonly string[] = []
+  /** What is always under way, such as the connection to Stryker. */
+  #underWayMin = Infinity
+  #hasRun = false
+  #isSpoiled = false
+
+  capabilities(): unknown {
+    return { reloadEnvironment: false }
+  }
+
+  async init(): Promise<void> {
+    process.env['TALLYGATE_TEST_SAME_THREAD'] = '1'
+    registerHooks({
+      resolve: (specifier, context, next) => {
+        const url = REPLACED[specifier]
+        const isOurs = context.parentURL?.includes('/node_modules/') === false
+        return url !== undefined && isOurs ? { url, shortCircuit: true } : next(specifier, context)
+      },
+    })
+    const area = areaNamed(process.env['TALLYGATE_MUTATION_AREA'])
+    for (const file of globSync([...area.tests]).toSorted()) {
+      await collect(file, () => import(pathToFileURL(resolve(file)).href))
+    }
+    this.#tests = collected.filter(({ id }) => !area.without?.some((part) => id.includes(part)))
+  }
+
+  async dryRun(): Promise<unknown> {
+    const tests = []
+    for (const test of this.#tests) {
+      this.#shared.currentTestId = test.id
+      const start = performance.now()
+      const failure = await this.#firstFailure([test])
+      const timeSpentMs = performance.now() - start
+      this.#shared.currentTestId = undefined
+      const result = failure === null ? { status: 0 } : { status: 1, failureMessage: failure.message }
+      tests.push({ id: test.id, name: test.id, fileName: suitesOf(test)[0]?.name, timeSpentMs, ...result })
+    }
+    return { status: 'complete', tests, mutantCoverage: this.#shared.mutantCoverage }
+  }
+
+  async mutantRun({ activeMutant, testFilter, hitLimit: hitMax }: MutantRun): Promise<unknown> {
+    const hitLimit = hitMax === undefined ? undefined : Math.ceil(hitMax * HIT_LIMIT_SHARE)
+    this.#endIfSpoiled()
+    const wasUnused = !this.#hasRun
+    this.#hasRun = true
+    const wanted = testFilter === undefined ? null : new Set(testFilter)
+    const tests = this.#quickFirst(this.#tests.filter(({ id }) => wanted?.has(id) ?? true))
+    Object.assign(this.#shared, {
+      activeMutant: activeMutant.id,
+      hitCount: hitLimit === undefined ? undefined : 0,
+      hitLimit,
+    })
+    const failure = await this.#firstFailure(tests)
+    const { hitCount } = this.#shared
+    Object.assign(this.#shared, { activeMutant: undefined, hitCount: undefined })
+    if (failure === null) return { status: 'survived', nrOfTests: tests.length }
+    const failing = tests.filter(({ id }) => id === failure.id)
+    const again = this.#isSpoiled ? null : await this.#firstFailure(failing)
+    if (again !== null && !wasUnused) process.exit(1)
+    this.#isSpoiled ||= again !== null
+    this.#killers = [failure.id, ...this.#killers.filter((id) => id !== failure.id)].slice(0, 5)
+    if ((hitCount ?? 0) > (hitLimit ?? Infinity)) return { status: 'timeout', reason: 'it never ended' }
+    return { status: 'killed', killedBy: [failure.id], failureMessage: failure.message, nrOfTests: tests.length }
+  }
+
+  #endIfSpoiled(): void {
+    if (this.#isSpoiled) process.exit(1)
+  }
+
+  #quickFirst(tests: readonly Test[]): readonly Test[] {
+    const rank = ({ id }: Test): number => {
+      const at = this.#killers.indexOf(id)
+      return at === -1 ? (this.#elapsedMs.get(id) ?? 0) : at - this.#killers.length
+    }
+    return tests.toSorted((a, b) => rank(a) - rank(b))
+  }
+
+  async #firstFailure(tests: readonly Test[]): Promise<Failure | null> {
+    const begun = new Set<Suite>()
+    let failure: Failure | null = null
+    for (const test of tests) {
+      const start = performance.now()
+      failure = await this.#failureOf(test, begun)
+      if (failure !== null) break
+      this.#elapsedMs.set(test.id, performance.now() - start)
+    }
+    for (const suite of [...begun].toReversed()) failure ??= await failed('', () => inTurn(suite.hooks.afterAll))
+    return failure
+  }
+
+  async #failureOf(test: Test, begun: Set<Suite>): Promise<Failure | null> {
+    const suites = suitesOf(test)
+    const cleanUp: (() => unknown)[] = []
+    const body = async (): Promise<void> => {
+      for (const suite of suites.filter((each) => !begun.has(each))) {
+        begun.add(suite)
+        await inTurn(suite.hooks.beforeAll)
+      }
+      for (const before of suites.flatMap((suite) => suite.hooks.beforeEach)) {
+        const after = await before()
+        if (typeof after === 'function') cleanUp.push(after as () => unknown)
+      }
+      await test.run({ skip })
+    }
+    const failure = await failed(test.id, () => this.#inTime(body))
+    const after = suites.toReversed().flatMap((suite) => suite.hooks.afterEach.toReversed())
+    const last = [...after, ...cleanUp, ...finishers.splice(0).toReversed()]
+    return failure ?? (await failed(test.id, () => this.#inTime(() => inTurn(last))))
+  }
+
+  async #inTime(run: () => Promise<void>): Promise<void> {
+    const { promise, reject } = Promise.withResolvers<never>()
+    const start = process.cpuUsage()
+    this.#underWayMin = Math.min(this.#underWayMin, process.getActiveResourcesInfo().length)
+    let idleMs = 0
+    const timer = setInterval(() => {
+      idleMs = process.getActiveResourcesInfo().length > this.#underWayMin + 1 ? 0 : idleMs + LOOK_EVERY_MS
+      const { user, system } = process.cpuUsage(start)
+      this.#isSpoiled ||= (user + system) / 1_000 > CPU_MAX_MS
+      if (this.#isSpoiled || idleMs > IDLE_MAX_MS) reject(new Error('the test waits for ever'))
+    }, LOOK_EVERY_MS)
+    try {
+      await Promise.race([run(), promise])
+    } finally {
+      clearInterval(timer)
+    }
+  }
+}
+
+async function inTurn(runs: readonly (() => unknown)[]): Promise<void> {
+  for (const run of runs) await run()
+}
+
+class Skipped extends Error {}
+
+function skip(): never {
+  throw new Skipped()
+}
+
+async function failed(id: string, run: () => Promise<void>): Promise<Failure | null> {
+  try {
+    await run()
+    return null
+  } catch (error) {
+    if (error instanceof Skipped) return null
+    return { id, message: error instanceof Error ? error.message : String(error) }
+  }
+}
+
+export const strykerPlugins = [{ kind: 'TestRunner', name: 'one-process', injectableClass: TestRunner }]
