@@ -3,6 +3,7 @@
  * because the device may have spent them.
  */
 import type { AccountId } from '../../../core/account.ts'
+import type { Micro } from '../../../core/amount.ts'
 import type { Transaction } from '../store.ts'
 import { type AccountMove, movePools } from './move.ts'
 import type { Proof } from './open-proofs.ts'
@@ -10,6 +11,15 @@ import { type Device, type Incarnation, newDeviceAccount, settled } from './reco
 import { holdRules, openPools } from './rules-in-force.ts'
 import type { Sync } from './taking.ts'
 import { writePresumptions } from './write-settlement.ts'
+
+/** What proofs say of one account, in whatever order they come. */
+interface Shown {
+  readonly granted: Micro
+  /** How it was granted last. */
+  readonly last: { readonly term: number; readonly unlimited: boolean }
+  /** It was granted without limit at some time. */
+  readonly metered: boolean
+}
 
 /** The incarnation with what its proofs say that it was granted; the same one when they say nothing new. */
 export async function takeProofs(
@@ -20,26 +30,31 @@ export async function takeProofs(
   proofs: readonly Proof[],
   now: number,
 ): Promise<Incarnation> {
-  const granted = new Map<AccountId, { granted: bigint; unlimited: boolean }>()
+  const shown = new Map<AccountId, Shown>()
   let { term } = incarnation
   for (const { answer } of proofs) {
     if (answer.outcome !== 'MERGED' || answer.grant === null || answer.incarnation !== incarnation.number) continue
     if (answer.grant.term > term) term = answer.grant.term
-    for (const account of answer.grant.accounts) {
-      const before = granted.get(account.account)
-      granted.set(account.account, {
-        granted: before !== undefined && before.granted > account.granted ? before.granted : account.granted,
-        unlimited: account.unlimited || before?.unlimited === true,
+    for (const { account, granted, unlimited } of answer.grant.accounts) {
+      const before = shown.get(account)
+      const last =
+        before !== undefined && before.last.term > answer.grant.term
+          ? before.last
+          : { term: answer.grant.term, unlimited }
+      shown.set(account, {
+        granted: before !== undefined && before.granted > granted ? before.granted : granted,
+        last,
+        metered: unlimited || before?.metered === true,
       })
     }
   }
   if (incarnation.status === 'CLOSED' || term === incarnation.term) return incarnation
 
-  const known = await tx.edge.deviceAccounts.get(device.id, incarnation.number, [...granted.keys()])
-  const moves = [...granted].flatMap(([account, proven]): AccountMove[] => {
+  const known = await tx.edge.deviceAccounts.get(device.id, incarnation.number, [...shown.keys()])
+  const moves = [...shown].flatMap(([account, proven]): AccountMove[] => {
     const before = known.get(account) ?? newDeviceAccount(device.id, incarnation.number, account)
-    const unlimited = before.unlimited || proven.unlimited
-    const metered = before.metered || proven.unlimited
+    const unlimited = proven.last.term > incarnation.term ? proven.last.unlimited : before.unlimited
+    const metered = before.metered || proven.metered
     if (proven.granted <= before.granted && unlimited === before.unlimited && metered === before.metered) return []
     const more = proven.granted > before.granted ? proven.granted : before.granted
     return [{ before, after: settled({ ...before, granted: more, unlimited, metered }, incarnation.settlement) }]
