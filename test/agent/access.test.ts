@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { Access, type AccessCall } from '../../src/agent/app/access.ts'
 import { Clock } from '../../src/agent/app/clock.ts'
 import type { PendingEntry } from '../../src/agent/app/journal.ts'
+import { Callers } from '../../src/agent/app/callers/callers.ts'
 import { LastAnswers } from '../../src/agent/app/last-answers.ts'
 import { Ledger } from '../../src/agent/app/ledger.ts'
 import { type CloudWord, LocalDecisions, type TopUpRequest } from '../../src/agent/app/local-decisions.ts'
@@ -253,6 +254,19 @@ describe('the ladder', () => {
     device.diskIsFull = false
     expect(statusOf(await device.ask(accessBody(10)))).toEqual(['101'])
     expect(device.recorded).toHaveLength(1)
+  })
+
+  it("gives a caller's budget back when the charge could not be recorded", async () => {
+    const device = await ready(20_000_000n)
+    const settings = { use: '*', observe: '*', administer: '*', limits: 'uid:7 = 10 tokens/h' }
+    const names = { user: () => undefined, group: () => undefined }
+    const hold = new Callers(settings, names, 1, () => device.time.sinceBoot()).holdOf({ uid: 7, gids: [], pid: 1 })
+    if (hold === null) throw new Error('the caller is limited')
+    device.diskIsFull = true
+    await expect(device.ask(accessBody(10), { hold })).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    device.diskIsFull = false
+    expect(statusOf(await device.ask(accessBody(10), { hold }))).toEqual(['101'])
+    await expect(device.ask(accessBody(1), { hold })).rejects.toMatchObject({ code: 'CALLER_LIMITED' })
   })
 })
 

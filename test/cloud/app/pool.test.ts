@@ -8,6 +8,7 @@ import {
   capOf,
   charge,
   free,
+  freeForDevices,
   grantOut,
   newPool,
   refund,
@@ -20,6 +21,15 @@ import type { Pool } from '../../../src/cloud/app/records.ts'
 const account = lineAccount('i', 'L', 0)
 
 describe('a pool', () => {
+  it('gives devices nothing of what is kept for the cloud, of which what the cloud has charged is a part', () => {
+    const pool = grantOut(newPool(account, 100n), 20n)
+    expect(freeForDevices(pool, 30n)).toBe(50n)
+    expect(freeForDevices(charge(pool, 10n), 30n)).toBe(50n)
+    expect(freeForDevices(charge(pool, 30n), 30n)).toBe(50n)
+    expect(freeForDevices(charge(pool, 40n), 30n)).toBe(40n)
+    expect(freeForDevices(pool, 90n)).toBe(0n)
+  })
+
   it('gives what its cap leaves, to the cloud and to devices alike', () => {
     const pool = grantOut(charge(newPool(account, 100n), 30n), 50n)
     expect(free(pool)).toBe(20n)

@@ -260,6 +260,22 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
         await twin.setLineItem('ACT-1', { quantity: 250n, overdraft: 'UNLIMITED' })
       })
 
+      it('is not notified of what the cloud has charged itself', async () => {
+        const [needy, rich] = await devicesWith(0n, 60n)
+        await twin.chargeDirectly(LINE, 40n)
+        await needy.sync([want(LINE, 0n, 30n)])
+        rich.giveBack(LINE, 31n)
+        await rich.sync()
+        await hints()
+        expect(await notified()).toEqual([])
+        expect(await recallsFrom(rich)).toEqual([{ account: LINE, keep: 30n }])
+        rich.giveBack(LINE, 30n)
+        await rich.sync()
+        await hints()
+        expect(await recallsFrom(rich)).toEqual([])
+        expect(await notified()).toEqual([needy.id])
+      })
+
       it('is notified when the cloud refunds, and when a silent device is settled as released', async () => {
         const [needy, rich] = await devicesWith(0n, 60n)
         await twin.chargeDirectly(LINE, 40n)

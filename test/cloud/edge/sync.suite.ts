@@ -7,7 +7,8 @@ import type { Action } from '../../../src/core/policy.ts'
 import type { SegmentWire } from '../../../src/protocol/edge/sync.ts'
 import { attachAnswer } from '../../../src/protocol/edge/attach.ts'
 import { CHAIN_START, entryHash, openDocument } from '../../../src/protocol/signing.ts'
-import { EVIDENCE_BYTES_MAX, EVIDENCE_SEGMENTS_MAX } from '../../../src/cloud/app/edge/limits.ts'
+import { EVIDENCE_BYTES_MAX, EVIDENCE_SEGMENTS_MAX, LIMITED_AGAIN_MAX } from '../../../src/cloud/app/edge/limits.ts'
+import { newDeviceAccount } from '../../../src/cloud/app/edge/records.ts'
 import { releaseDevice, revokeDevice } from '../../../src/cloud/app/edge/devices.ts'
 import { DAY, INSTANCE, START, type Twin } from './twin.ts'
 import { successorOf } from './successor.ts'
@@ -222,6 +223,16 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(device.room(LINE)).toBe(10n)
       })
 
+      it('lasts until 12 hours after the last end where the tenant tolerates time zones', async () => {
+        await twin.setLineItem('ACT-1', { quantity: 1_000n, end: START + 1_000 })
+        const device = await TestDevice.join(twin)
+        expect(await device.sync([want(LINE, 10n)])).toMatchObject({ grant: { lifetimeMs: 1_000 } })
+        await changeConfiguration(twin.store, [{ name: 'timezone.tolerant', value: 'true' }], 'admin', START)
+        expect(await device.sync()).toMatchObject({
+          grant: { lifetimeMs: 1_000 + DAY / 2, expiresAt: START + 1_000 + DAY / 2 },
+        })
+      })
+
       it('is not for a line item that has ended', async () => {
         await twin.setLineItem('ACT-1', { quantity: 1_000n, end: START + 1_000 })
         const device = await TestDevice.join(twin)
@@ -256,6 +267,27 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         await device.sync([want(LINE, 100n)])
         expect(device.room(LINE)).toBe(100n)
         expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 500n })
+      })
+
+      it('names so many accounts at a time that have a limit again, and the others with the next segments', async () => {
+        const device = await TestDevice.join(twin)
+        const accounts = Array.from({ length: 2 * LIMITED_AGAIN_MAX + 1 }, (_, n) => lineAccount(INSTANCE, 'ACT-1', n))
+        await twin.store.transaction(async (tx) => {
+          await tx.edge.devices.lock(device.id)
+          await tx.accounts.open(accounts.map((account) => ({ account, cap: 1_000n })))
+          const without = { unlimited: true, metered: true }
+          await tx.edge.deviceAccounts.save(
+            accounts.map((account) => ({ ...newDeviceAccount(device.id, 1, account), ...without })),
+          )
+        })
+        for (const account of accounts) device.state.unlimited.add(account)
+        const sizes: number[] = []
+        while (device.state.unlimited.size > 0 && sizes.length < 5) {
+          const answer = await device.sync()
+          if (answer.outcome !== 'MERGED') throw new Error(answer.outcome)
+          sizes.push(answer.grant?.accounts.length ?? 0)
+        }
+        expect(sizes).toEqual([LIMITED_AGAIN_MAX, LIMITED_AGAIN_MAX, 1])
       })
 
       it('counts as granted what was used before the device knew of the limit, however many segments tell of it', async () => {
@@ -379,6 +411,16 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         expect(await device.sync([want(LINE, 500n)])).toMatchObject({ releases: [] })
         expect(device.room(LINE)).toBe(100n)
         expect(await twin.pool(LINE)).toMatchObject({ capTarget: 100n, capInForce: 100n, grantedOut: 100n })
+      })
+
+      it('is told to return what the cloud has charged itself above a lowered cap', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([want(LINE, 500n)])
+        await twin.chargeDirectly(LINE, 300n)
+        await twin.setLineItem('ACT-1', { quantity: 700n })
+        expect(await device.sync()).toMatchObject({ releases: [{ account: LINE, keep: 400n }] })
+        device.giveBack(LINE, 400n)
+        expect(await device.sync()).toMatchObject({ releases: [] })
       })
 
       it('is told to return everything of an account of which more was spent than a lowered cap allows', async () => {

@@ -69,6 +69,7 @@ export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
         .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
         .where('device_accounts.metered', '=', 1n)
         .where('accounts.cap_target', 'is not', null)
+        .orderBy('device_accounts.unlimited', 'desc')
         .orderBy('device_accounts.account')
         .limit(limit)
         .execute()

@@ -103,7 +103,7 @@ export interface EdgeReader {
       heardSince: number,
       limit: number,
     ): Promise<readonly { readonly deviceId: string; readonly room: Micro }[]>
-    /** Metered accounts of the incarnation that have a limit by the rules of now, in the order of their ids. */
+    /** Metered accounts of the incarnation that have a limit by the rules of now, those first that are granted without one. */
     limitedAgain(deviceId: string, incarnation: number, limit: number): Promise<readonly DeviceAccountRecord[]>
     /** Whether the incarnation holds something that it has not spent. */
     hasRoom(deviceId: string, incarnation: number): Promise<boolean>
