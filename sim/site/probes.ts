@@ -55,23 +55,23 @@ export class Probes {
     const client = this.#load.twinClient()
     const askers: readonly Asker[] = [client, ...machines.map((machine) => this.#load.clientOf(machine))]
     const patienceMs = this.#stage.plan.site.syncEveryMs + RETURN_MS
-    await this.#allGranted('what the pool and the devices have', item, askers, patienceMs)
+    await this.#allGranted('what the pool and the devices have', item, askers, () => patienceMs)
     await this.#rules.raise(index, RAISED)
-    if (this.#free(item) >= SMALL * BigInt(askers.length)) {
-      await this.#allGranted('a raised quantity', item, askers, 0)
-    }
+    // What those who ask first get in advance the others have to return.
+    const afterOthersMs = () => (this.#free(item) < 2n * SMALL ? patienceMs : 0)
+    await this.#allGranted('a raised quantity', item, askers, afterOthersMs)
     const [, greedy] = askers
     if (greedy !== undefined) await this.#ask(greedy, { ...this.#request(item), item: 'Copy', count: 1_000_000 })
-    await this.#allGranted('what a refused request leaves', item, askers, patienceMs)
+    await this.#allGranted('what a refused request leaves', item, askers, () => patienceMs)
   }
 
   /** Every asker is granted a small request in time, where the tokens are enough for all of them. */
-  async #allGranted(of: string, item: LineItemPlan, askers: readonly Asker[], patienceMs: number): Promise<void> {
+  async #allGranted(of: string, item: LineItemPlan, askers: readonly Asker[], patienceMs: () => number): Promise<void> {
     const { auditor, time } = this.#stage
     for (const asker of askers) {
       if (this.#hasFailed() || this.#unspent(item) < 4n * SMALL * BigInt(askers.length)) return
       auditor.facts.look('REFUSAL')
-      const end = time.now + patienceMs
+      const end = time.now + patienceMs()
       let outcome = await this.#ask(asker, this.#request(item))
       while (isShort(outcome) && time.now < end && !this.#hasFailed()) {
         await this.#stage.until(time.now + AGAIN_MS)

@@ -25,9 +25,10 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
         return found
       })
     const recallsFrom = ({ id, state }: TestDevice) =>
-      twin.store.read((reader) => {
-        const since = twin.time - 2 * twin.terms.syncEveryMs
-        return reader.edge.shortages.recallsFrom(id, state.incarnation, { since, until: twin.time }, 10)
+      twin.store.read(async (reader) => {
+        const noted = { since: twin.time - 2 * twin.terms.syncEveryMs, until: twin.time }
+        const found = await reader.edge.shortages.recallsFrom(id, state.incarnation, noted, 10)
+        return found.flatMap(({ account, keep, room }) => (room > keep ? [{ account, keep }] : []))
       })
 
     async function devicesWith<T extends readonly bigint[]>(...rooms: T): Promise<{ [K in keyof T]: TestDevice }> {
@@ -83,6 +84,26 @@ export function scarceSuite(name: string, open: () => Promise<Twin>): void {
       }
       await needy.sync([want(LINE, 0n, 40n)])
       expect(needy.room(LINE)).toBe(40n)
+    })
+
+    it('recalls as much from a device that has spent since the level was set', async () => {
+      const [needy, busy, idle] = await devicesWith(0n, 50n, 50n)
+      await needy.sync([want(LINE, 0n, 20n)])
+      expect(await recallsFrom(busy)).toEqual([{ account: LINE, keep: 33n }])
+      expect(busy.charge(charge(20n))).toBe(true)
+      expect(await busy.sync()).toMatchObject({ releases: [{ account: LINE, keep: 13n }] })
+      busy.giveBack(LINE, 13n)
+      await busy.sync()
+      await obey(idle, false)
+      await needy.sync([want(LINE, 0n, 20n)])
+      expect(needy.room(LINE)).toBe(20n)
+    })
+
+    it('recalls what is left of a device that has spent nearly all since the level was set', async () => {
+      const [needy, busy] = await devicesWith(0n, 100n)
+      await needy.sync([want(LINE, 0n, 90n)])
+      expect(busy.charge(charge(95n))).toBe(true)
+      expect(await busy.sync()).toMatchObject({ releases: [{ account: LINE, keep: 0n }] })
     })
 
     it('goes on recalling while the device syncs without its request, and recalls everything after a sync interval', async () => {

@@ -90,7 +90,7 @@ export async function mergeNext(taking: Taking, grants: boolean): Promise<Taken>
   const grant = goesOn
     ? await giveGrant(taking, { rules, grantable, topUps, named: told, pools, held, inUse, releasing })
     : null
-  const recalls = goesOn ? await recallsFrom(taking) : []
+  const recalls = goesOn ? await recallsFrom(taking, moves) : []
   const answer =
     taking.proof?.document ??
     (await signAnswer(deps, answerTo(taking, next, unbilled, rules, grant, releasing, orders, recalls)))

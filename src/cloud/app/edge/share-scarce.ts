@@ -13,6 +13,7 @@ import type { Hint, Pool } from '../records.ts'
 import type { Transaction } from '../store.ts'
 import type { EdgeTransaction } from './store.ts'
 import { RECALLS_NOTIFIED_MAX } from './limits.ts'
+import type { AccountMove } from './move.ts'
 import type { Recall, Shortage } from './records.ts'
 import type { Taking } from './taking.ts'
 import type { EdgeTerms } from './terms.ts'
@@ -45,17 +46,33 @@ export function scarceSince(now: number): number {
   return now - SCARCE_MS
 }
 
-/** What the device is to return, as much as one answer takes: what others need, and what is out above a cap. */
-export async function recallsFrom({ tx, device, incarnation, now, deps }: Taking): Promise<readonly Recall[]> {
+/**
+ * What the device is to return, as much as one answer takes: what others need, and what is out above a cap. The level of a
+ * recall counts on the balance before this segment: what the segment reports as spent is no part of what is returned.
+ */
+export async function recallsFrom(
+  { tx, device, incarnation, now, deps }: Taking,
+  moves: readonly AccountMove[],
+): Promise<readonly Recall[]> {
+  const spent = new Map(
+    moves.map(({ before, after }) => [after.account, after.used - after.refunded - before.used + before.refunded]),
+  )
   const { shortages, deviceAccounts } = tx.edge
   const noted = { since: shortSince(now, deps.terms), until: now }
   const recalls = new Map<AccountId, Micro>()
   for (const { account, room, above } of await deviceAccounts.aboveCaps(device.id, incarnation.number, RELEASES_MAX)) {
     recalls.set(account, room > above ? room - above : 0n)
   }
-  for (const { account, keep } of await shortages.recallsFrom(device.id, incarnation.number, noted, RELEASES_MAX)) {
-    const kept = recalls.get(account)
-    recalls.set(account, kept === undefined || keep < kept ? keep : kept)
+  for (const { account, keep, room } of await shortages.recallsFrom(
+    device.id,
+    incarnation.number,
+    noted,
+    RELEASES_MAX,
+  )) {
+    const used = spent.get(account) ?? 0n
+    const level = used <= 0n ? keep : used < keep ? keep - used : 0n
+    const other = recalls.get(account)
+    if (room > level) recalls.set(account, other === undefined || level < other ? level : other)
   }
   return [...recalls].slice(0, RELEASES_MAX).map(([account, keep]) => ({ account, keep }))
 }

@@ -117,8 +117,16 @@ export interface EdgeReader {
   readonly shortages: {
     /** Of these accounts, noted in this time. */
     of(accounts: readonly AccountId[], noted: NotedTimes): Promise<readonly Shortage[]>
-    /** What others recall from the incarnation, for shortages noted in this time that are not over yet. */
-    recallsFrom(deviceId: string, incarnation: number, noted: NotedTimes, limit: number): Promise<readonly Recall[]>
+    /**
+     * Accounts that the incarnation has room of and others are short of, for shortages noted in this time that are not over
+     * yet: those furthest above their level first.
+     */
+    recallsFrom(
+      deviceId: string,
+      incarnation: number,
+      noted: NotedTimes,
+      limit: number,
+    ): Promise<readonly (Recall & { readonly room: Micro })[]>
     /** Devices that were short of a pool that has tokens for them again, and that were not notified since then. */
     servable(
       times: ServableTimes,
