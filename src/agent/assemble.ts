@@ -1,7 +1,4 @@
-/**
- * Puts the use cases of the agent together over whatever adapters it is given. It knows no concrete adapter and no
- * process: the daemon and a simulation of many devices run the same parts, wired in the same way.
- */
+/** Wires the agent's use cases over any adapters, so that the daemon and the simulator run the same code. */
 import { wholeTokens } from '../core/amount.ts'
 import { Access } from './app/access.ts'
 import { Callers } from './app/callers/callers.ts'
@@ -36,36 +33,36 @@ import type { ReloadNotice } from '../settings/reload.ts'
 import type { AgentSettings } from './settings.ts'
 
 export interface AgentParts {
-  /** Those that a reload may change are read each time that they are used. */
+  /** Reloadable settings are read at each use. */
   readonly settings: AgentSettings
-  /** What somebody should know of the last reload of them. Absent: they do not change. */
+  /** Status of the last reload. Absent: settings never change. */
   readonly reloadNotice?: () => ReloadNotice | null
   readonly journal: Journal
   readonly keys: DeviceKeys
   readonly time: TimeSource
-  /** Time of the running process, ms and fractions of them, to measure what is shorter than a step of the boot-time clock. */
+  /** Monotonic process time in fractional ms, for measurements finer than the boot-time clock. */
   readonly elapsed: () => number
   readonly timers: Timers
   readonly randomness: Randomness
-  /** A fresh UUID. */
+  /** Returns a fresh UUID. */
   readonly newId: () => string
-  /** Calls when what has come at this moment has come. */
+  /** Calls back after all input that is already available was handled. */
   readonly soon: (call: () => void) => void
-  /** Absent: every answer follows its commit, whatever the settings say. */
+  /** Absent: every response follows its commit, whatever the settings say. */
   readonly volatileLog?: VolatileLog & { readonly left: () => LeftLog | undefined }
   readonly cloud: (tokens: DeviceTokens) => Cloud
-  /** Bytes that this process has sent to storage since its start. Absent, or null: the system does not tell. */
+  /** Bytes written to storage by this process. Absent or null: unknown. */
   readonly written?: () => number | null
-  /** Of the ledger; absent: none is known. */
+  /** Last backup of the ledger; absent: unknown. */
   readonly lastBackup?: () => LastBackup | null
-  /** Null: no push. */
+  /** Null: no change notifications. */
   readonly push: Push | null
-  /** Users and groups of this system, and the user that the agent runs as. */
+  /** Users and groups of this system, and the agent's user. */
   readonly names: Names
   readonly ownUid: number
   readonly version: string
   readonly log: LinkLog
-  /** The process must end and open again. */
+  /** The process must exit and restart. */
   readonly onFatal: (error: unknown) => void
 }
 
@@ -81,20 +78,20 @@ export interface AssembledAgent {
   readonly wear: Pick<Wear, 'start'>
   readonly refusals: Refusals
   readonly use: UseOverTime
-  /** What is kept of a decision or a refusal; null when nothing is. */
+  /** The record of a decision or refusal; null if there is none. */
   readonly decision: (correlationId: string) => Promise<KeptDecision | null>
-  /** Begins to write the clock when nothing else has for a while. Returns what ends it. */
+  /** Saves the clock regularly while nothing else writes. Returns a function that stops it. */
   keepClock(): () => void
-  /** Writes what is on its way to the journal, and the clock. */
+  /** Flushes pending entries and the clock to the journal. */
   drain(): Promise<void>
-  /** Nothing more is written by itself. */
+  /** Stops all background writes. */
   stop(): void
 }
 
-/** Between two writes of the clock by an agent that writes nothing else. */
+/** Interval of clock writes while nothing else is written. */
 const CLOCK_EVERY_MS = 60_000
 
-/** Reads the journal; nothing runs by itself before the link is started. */
+/** Reads the journal. No background work runs until the link starts. */
 export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> {
   const { settings, journal, keys, time, timers, randomness, log, onFatal, version } = parts
   const found = await journal.read()
@@ -259,8 +256,8 @@ function reserveOf({ settings, volatileLog, log }: AgentParts, journal: WatchedJ
     log: volatileLog,
     blockMax: wholeTokens(settings.reserve.blockMax),
     onLog: (error) => {
-      if (error === null) log.info({}, 'entries are answered ahead of the disk')
-      else log.warn({ err: error }, 'the volatile log takes nothing: answers follow their commits')
+      if (error === null) log.info({}, 'write-behind is on: responses are sent from reservations on disk')
+      else log.warn({ err: error }, 'the volatile log cannot be written: responses wait for the commit')
     },
   }
 }
@@ -274,7 +271,7 @@ function keepClock(journal: Pick<Journal, 'saveClock'>, ledger: Ledger, timers: 
       lastEntry = ledger.lastEntry()
       next()
       if (!isIdle) return
-      // A journal that takes nothing says so itself; the next time comes soon.
+      // A failing journal reports itself; the next attempt follows.
       journal.saveClock(ledger.stamp()).catch(() => undefined)
     })
   }

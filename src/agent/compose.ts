@@ -1,7 +1,4 @@
-/**
- * The composition root of the agent: the one place that names the concrete adapters. It starts what the settings ask for,
- * in an order in which nothing answers before it can, and ends it in the reverse one.
- */
+/** Composition root of the agent, the only module that names concrete adapters. Stops them in reverse start order. */
 import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
@@ -45,58 +42,53 @@ import { type AssembledAgent, assembleAgent } from './assemble.ts'
 import { Ending } from './ending.ts'
 import { type AgentSettings, agentOptions } from './settings.ts'
 
-/** What a test or an embedding program puts in the place of the real thing. */
+/** Replacements for tests and embedding programs. */
 export interface Overrides {
   readonly log?: Logger
-  /** Where the log's lines go, within the log's share of a day, unless there is a logger. */
+  /** Sink for log lines within the daily limit, unless a logger is given. */
   readonly writeLog?: (line: string) => void
   readonly time?: TimeSource
   readonly timers?: Timers
-  /** The way to the cloud. */
+  /** HTTP client to the cloud. */
   readonly exchange?: HttpExchange
-  /** Null: no push. */
+  /** Null: no change notifications. */
   readonly push?: Push | null
-  /** Whoever started the process and wants to hear from it. */
+  /** The service manager that wants notifications. */
   readonly supervisor?: Supervisor
-  /** A socket that listens at its path already, and outlives the agent: applications wait there while one follows the other. */
+  /** An already listening socket that outlives the agent: clients wait there between two agents. */
   readonly passedSocket?: { readonly fd: number; readonly path: string }
 }
 
-/** What a supervisor of the process is told. */
+/** Notifications to the service manager. */
 export interface Supervisor {
-  /** Within which it must hear that the agent is well, ms; null: it does not ask. */
+  /** Watchdog timeout, ms; null: none. */
   readonly watchdogMs: number | null
   ready(): void
-  /** @param sentence how the device is, for a person */
+  /** @param sentence human-readable status */
   well(sentence: string): void
   stopping(): void
 }
 
 export interface Agent {
   readonly socketPath: string
-  /** `http://host:port` of the status page; null: there is none. */
+  /** `http://host:port` of the status page; null: off. */
   readonly statusAddress: string | null
   readonly link: Pick<Link, 'wake' | 'status'>
-  /**
-   * Resolves after {@link Agent.stop}; rejects when the agent had to end by itself, after it has let go of everything. A
-   * CodedError then says why.
-   */
+  /** Resolves after {@link Agent.stop}. Rejects after cleanup if the agent had to end by itself, with a CodedError as reason. */
   readonly ended: Promise<void>
   /**
-   * Takes over those settings that may change while it runs; where anything is wrong all stay as they are, and the status says so.
+   * Applies the reloadable settings; on any error, all stay unchanged and the status reports it.
    *
    * @param load reads all sources of the settings again. @throws CodedError
    */
   reload(load: () => AgentSettings): void
-  /** Takes no more requests, finishes and records those under way, says goodbye to the cloud, and ends. Idempotent. */
+  /** Refuses new requests, records pending ones, signs off from the cloud, and ends. Idempotent. */
   stop(): Promise<void>
 }
 
 const PAGE_BYTES = 4096
 
-/**
- * @throws CodedError when the state, the key or the socket cannot be used; a cloud that is out of reach is no reason
- */
+/** @throws CodedError when the state, key or socket cannot be used; an unreachable cloud is not an error */
 export async function composeAgent(first: AgentSettings, overrides: Overrides = {}): Promise<Agent> {
   await using started = new AsyncDisposableStack()
   const ring = new LogRing()
@@ -127,7 +119,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     prepare: (next) => {
       const isOtherLevel = next.log.level !== settings.log.level
       const rules = late.callers?.prepare(next.callers)
-      // What stands in the files may be another certificate, also under the same names.
+      // The files may have new contents under the same names.
       const door = late.statusPage === undefined ? null : readDoor(next.status)
       return () => {
         rules?.()
@@ -149,7 +141,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     bootId: time.bootId,
   })
   const leftLog = volatileLog.left()
-  // The journal is opened first: it makes the state directory, and keeps a second agent away from it.
+  // First: it creates the state directory and locks out a second agent.
   const journal = await openJournal({
     path: join(settings.state.directory, 'journal.db'),
     later: [ownKeyFile(settings)],
@@ -164,7 +156,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
       pastRulesBytesMax: settings.explain.rulesMax,
     },
     sign: async (payload) => {
-      if (late.keys === undefined) throw new Error('invariant: nothing is sealed before the key is there')
+      if (late.keys === undefined) throw new Error('invariant: the key is loaded before a segment is sealed')
       return signDocument('segment', payload, late.keys.current.signer)
     },
     now: () => late.clock?.reading().now ?? time.wall(),
@@ -239,7 +231,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
       log: () => ring.text(),
       refused: (error, request, caller) => agent.refusals.add(error, request, caller),
     },
-    onFault: (error) => log.error({ err: error }, 'a request met a fault'),
+    onFault: (error) => log.error({ err: error }, 'a request failed unexpectedly'),
   })
   const stopClock = agent.keepClock()
   agent.wear.start()
@@ -279,10 +271,10 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   }
 }
 
-/** A look may fail and be repeated before the supervisor loses patience. */
+/** Health checks per watchdog timeout: one may fail and be retried. */
 const LOOKS_PER_WATCHDOG = 3
 
-/** Longest that an answer at the agent's own door may take, ms. */
+/** Timeout of a probe of the agent's own socket, ms. */
 const KNOCK_LIMIT_MS = 2_000
 
 function watch(
@@ -298,7 +290,7 @@ function watch(
     look: async () => (await readiness.works()) && (await knock(socketPath, KNOCK_LIMIT_MS)),
     onWell: () => supervisor.well(verdictOf(status()).sentence),
     onIll: (error) =>
-      log.warn({ err: error }, 'the agent does not do its work in time; the supervisor is not told that it is well'),
+      log.warn({ err: error }, 'the agent failed its health check: the service manager gets no watchdog notification'),
     timers,
   })
 }
@@ -329,7 +321,7 @@ async function openStatusPage(
     door: readDoor(status),
     report,
     readiness: () => readiness.check(),
-    onFault: (error) => log.error({ err: error }, 'the status page met a fault'),
+    onFault: (error) => log.error({ err: error }, 'a request to the status page failed unexpectedly'),
   })
 }
 

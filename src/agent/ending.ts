@@ -1,16 +1,15 @@
 /**
- * How the agent ends: once, in order, whoever asked for it first. A stop drains; a failure that leaves the state in doubt
- * lets go of everyone at once, because what the process believes is worth nothing any more. Either way everything is
- * released before anybody hears of the end.
+ * Ends the agent once and in order. A stop drains pending work. After a failure, the in-memory state can no longer be
+ * trusted, so clients are disconnected at once. Everything is released before `ended` settles.
  */
 import { CodedError } from '../protocol/errors.ts'
 
 export interface EndingSteps {
-  /** Finish and record what is under way. */
+  /** Finishes and records pending work. */
   readonly drain: () => Promise<void>
-  /** Let go of whoever waits. */
+  /** Disconnects all clients. */
   readonly abandon: () => Promise<void>
-  /** Close everything. */
+  /** Closes everything. */
   readonly release: () => Promise<void>
 }
 
@@ -19,7 +18,7 @@ export interface EndingLog {
 }
 
 export class Ending {
-  /** Resolves after a stop; rejects with a CodedError when the agent had to end by itself. */
+  /** Resolves after a stop; rejects with a CodedError if the agent had to end by itself. */
   readonly ended: Promise<void>
   readonly #log: EndingLog
   #resolve: () => void = () => undefined
@@ -34,11 +33,11 @@ export class Ending {
       this.#resolve = resolve
       this.#reject = reject
     })
-    // Whoever holds the agent hears of its end; there may be nobody yet.
+    // Avoids an unhandled rejection while no caller is attached yet.
     this.ended.catch(() => undefined)
   }
 
-  /** Everything runs. What has failed before that ends it at once. */
+  /** Everything runs. An earlier failure ends the agent now. */
   begin(steps: EndingSteps): void {
     this.#steps = steps
     if (this.#failure !== null) void this.#run(steps)
@@ -47,12 +46,12 @@ export class Ending {
   fail(error: unknown): void {
     if (this.#failure !== null) return
     this.#failure = { error }
-    this.#log.error({ err: error }, 'the agent must end')
+    this.#log.error({ err: error }, 'the agent must stop after a failure')
     if (this.#steps !== null) void this.#run(this.#steps)
   }
 
   async stop(): Promise<void> {
-    if (this.#steps === null) throw new Error('invariant: what is stopped has begun')
+    if (this.#steps === null) throw new Error('invariant: the agent has begun before it stops')
     await this.#run(this.#steps)
   }
 
@@ -72,7 +71,7 @@ export class Ending {
     try {
       await step()
     } catch (error) {
-      this.#log.error({ err: error }, 'the stop met a fault')
+      this.#log.error({ err: error }, 'an error occurred during the stop')
     }
   }
 }

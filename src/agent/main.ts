@@ -1,20 +1,20 @@
-/** From settings to a running agent, and to the end of it. */
+/** Runs an agent from loading its settings to its end. */
 import { type Overrides, composeAgent } from './compose.ts'
 import type { AgentSettings } from './settings.ts'
 
 export interface AgentProcess {
   /** Reads all sources of the settings. @throws CodedError */
   readonly load: () => AgentSettings
-  /** Aborted when the agent is asked to stop. */
+  /** Aborts to stop the agent. */
   readonly stop: AbortSignal
-  /** Hears of each wish to reload the settings from here on. */
+  /** Registers a listener for reload requests. */
   readonly onReload: (listener: () => void) => void
 }
 
 /**
- * Runs the agent until the signal asks it to stop; then it drains. Signals of the process are the caller's.
+ * Runs the agent until the signal aborts, then drains. The caller handles process signals.
  *
- * @throws CodedError when it cannot start, or had to end by itself
+ * @throws CodedError if it cannot start or had to end by itself
  */
 export async function runAgent(
   { load, stop, onReload }: AgentProcess,

@@ -1,7 +1,4 @@
-/**
- * Every path, limit and habit of the agent, in one table: the TOML file, the environment, the flags, `--help` and the
- * documentation come from it.
- */
+/** The agent's option table. The TOML file, environment, flags, `--help` and documentation are generated from it. */
 import {
   type OptionTable,
   type Settings,
@@ -15,53 +12,53 @@ import {
   toggle,
 } from '../settings/option.ts'
 
-const WHO = 'a list of *, user:NAME, uid:N, group:NAME and gid:N, with commas between'
+const WHO = 'a comma-separated list of *, user:NAME, uid:N, group:NAME and gid:N'
 
 const options = {
   enrollment: {
     token: secret({
       reloadable: true,
-      help: 'One-time token of an administrator by which a device that belongs to no cloud yet becomes known to one.',
+      help: 'One-time token from an administrator that enrolls this device with a cloud.',
     }),
   },
   state: {
     directory: path({
-      help: 'Where the ledger and the key of the device are kept. It must be on storage that keeps what was flushed.',
+      help: 'Directory of the ledger and the device key. It must be on storage that keeps flushed data in a power cut.',
       default: '/var/lib/tallygate/agent',
     }),
     ledgerMax: bytes({
-      help: 'How large the ledger may grow. A device that has been offline for so long that it is full refuses requests.',
+      help: 'Maximum size of the ledger. A device that was offline until its ledger is full refuses requests.',
       default: '8GiB',
       min: '64MiB',
       max: '1TiB',
     }),
     slack: bytes({
-      help: 'Space kept back, in the ledger and on the disk, so that a full device can still deliver its usage.',
+      help: 'Space reserved in the ledger and on the disk so that a full device can still deliver its usage.',
       default: '16MiB',
       min: '16MiB',
       max: '1GiB',
     }),
     retention: duration({
-      help: 'How long delivered usage is kept, for a cloud that is restored from a backup and asks for it again.',
+      help: 'How long delivered usage is kept, in case a cloud restored from a backup requests it again.',
       default: '7d',
       min: '1h',
       max: '366d',
     }),
     retainedMax: bytes({
-      help: 'Most that delivered usage takes, whatever the retention says; the oldest goes first.',
+      help: 'Maximum size of delivered usage, regardless of the retention; the oldest is deleted first.',
       default: '1GiB',
       min: '1MiB',
       max: '1TiB',
     }),
     writeBudget: bytes({
       reloadable: true,
-      help: 'What may be written to storage in a day before the agent warns; 0: it never does. See operations for how to choose it.',
+      help: 'Bytes written to storage per day above which the agent warns; 0: never. See docs/how-to/operations.md for how to choose it.',
       default: '0',
       min: '0',
       max: '1TiB',
     }),
     answersMax: integer({
-      help: 'Application sessions of each caller whose last answer is kept for a retry; the one of its own that was idle longest goes first.',
+      help: 'Application sessions per caller whose last response is kept for retries; the caller’s longest idle session is dropped first.',
       default: 10_000,
       min: 1,
       max: 1_000_000,
@@ -70,23 +67,23 @@ const options = {
   backup: {
     maxAge: duration({
       reloadable: true,
-      help: 'How old the last backup by tallygate backup may be before status and doctor warn; 0: none is expected.',
+      help: 'Maximum age of the last backup by tallygate backup before status and doctor warn; 0: no backup is expected.',
       default: '0',
       min: '0',
       max: '366d',
     }),
   },
   durability: choice(['durable', 'reserved'], {
-    help: 'When an answer leaves: after the commit of its charge, or at once within a block that is reserved ahead, of which a power cut may count too much as used.',
+    help: 'durable: charges are written to disk before the response. reserved: the response is sent at once from a reservation on disk; a power cut may count the unused part of the reservation as used.',
     default: 'durable',
   }),
   reserve: {
     directory: path({
-      help: 'Where a device that reserves ahead keeps what is on its way to the ledger. It must be on tmpfs, and stay over restarts.',
+      help: 'With durability "reserved": directory for entries not yet in the ledger. It must be on tmpfs and survive restarts of the agent.',
       default: '/run/tallygate',
     }),
     blockMax: integer({
-      help: 'Most tokens of an account that are reserved ahead, unless one charge is larger: what a power cut costs at most.',
+      help: 'Maximum reservation per account, unless one charge is larger. A power cut costs at most this many tokens per account.',
       default: 10_000,
       min: 1,
       max: 1_000_000_000,
@@ -95,37 +92,37 @@ const options = {
   },
   device: {
     keyFile: path({
-      help: 'Private key of the device, in PEM. Left out: the agent makes one in the state directory.',
+      help: 'Private key of the device, in PEM. Omitted: the agent generates one in the state directory.',
       default: null,
     }),
     nextKeyFile: path({
-      help: 'With a key that is provided: the one that shall take its place, when a change is ordered.',
+      help: 'With device.key_file: the next private key, used when an administrator rotates the key.',
       default: null,
     }),
   },
   socket: {
     path: path({ help: 'Unix socket for local applications.', default: '/run/tallygate/agent.sock' }),
     mode: choice(['0600', '0660', '0666'], {
-      help: 'Permissions of the socket: who may connect may spend.',
+      help: 'File mode of the socket. Every user that can connect may spend tokens, unless callers are limited.',
       default: '0660',
     }),
-    connectionsMax: integer({ help: 'Most connections at a time.', default: 1_024, min: 1, max: 65_535 }),
+    connectionsMax: integer({ help: 'Maximum number of open connections.', default: 1_024, min: 1, max: 65_535 }),
     waitingMax: integer({
-      help: 'Requests that are being decided or recorded at a time; more are refused with OVERLOADED.',
+      help: 'Maximum number of requests being decided or recorded; further ones are refused with OVERLOADED.',
       default: 4_096,
       min: 1,
       max: 1_000_000,
     }),
-    bodyMax: bytes({ help: 'Largest body of a request.', default: '64KiB', min: '1KiB', max: '1MiB' }),
+    bodyMax: bytes({ help: 'Maximum size of a request body.', default: '64KiB', min: '1KiB', max: '1MiB' }),
     requestTimeout: duration({
-      help: 'How long a request may take to arrive.',
+      help: 'Maximum time for a whole request to arrive.',
       default: '30s',
       min: '1s',
       max: '10m',
     }),
     drainTimeout: duration({
       reloadable: true,
-      help: 'How long a stop waits for requests under way.',
+      help: 'How long a stop waits for pending requests.',
       default: '5s',
       min: '100ms',
       max: '5m',
@@ -134,35 +131,35 @@ const options = {
   callers: {
     use: text({
       reloadable: true,
-      help: 'Who may make access requests and keep sessions of their own at the socket, by the kernel’s word on who connects.',
+      help: 'Users and groups that may make access requests and use their own sessions on the socket. The kernel identifies the caller.',
       default: '*',
       takes: WHO,
     }),
     observe: text({
       reloadable: true,
-      help: 'Who may see the status of the agent, its log lines, and why it decided as it did.',
+      help: 'Users and groups that may read the agent’s status, its log and the explanations of decisions.',
       default: '*',
       takes: WHO,
     }),
     administer: text({
       reloadable: true,
-      help: 'Who may see and end the sessions of everybody, and have the device replace its key.',
+      help: 'Users and groups that may read and end all sessions and rotate the device key.',
       default: 'uid:0',
       takes: WHO,
     }),
     limits: text({
       reloadable: true,
-      help: 'What callers are held to, each by the first entry that names it. Left out: nothing. Tokens that come back do not count.',
+      help: 'Limits of callers; the first matching entry applies. Omitted: no limits. Returned tokens do not count.',
       default: null,
       takes:
-        'entries such as "user:hmi = 500 tokens/h, 20 requests/s, 8 connections, 10 sessions, as machine:press-4", with semicolons between',
+        'semicolon-separated entries such as "user:hmi = 500 tokens/h, 20 requests/s, 8 connections, 10 sessions, as machine:press-4"',
       max: 10_000,
     }),
   },
   sessions: {
     liveMax: integer({
       reloadable: true,
-      help: 'Sessions of local applications that are live at a time; more are refused with OVERLOADED.',
+      help: 'Maximum number of live sessions of local applications; further ones are refused with OVERLOADED.',
       default: 1_000,
       min: 0,
       max: 100_000,
@@ -171,46 +168,46 @@ const options = {
   sync: {
     interval: duration({
       reloadable: true,
-      help: 'Longest time between two syncs. Each one comes up to a quarter earlier, so that devices spread.',
+      help: 'Maximum time between two syncs. Each sync starts up to a quarter of it earlier, to spread devices.',
       default: '5m',
       min: '1s',
       max: '7d',
     }),
     batch: integer({
-      help: 'Ledger entries that are delivered before the interval is over.',
+      help: 'Number of pending ledger entries that starts a sync before the interval is over.',
       default: 1_000,
       min: 1,
       max: 1_000_000,
     }),
     heartbeat: duration({
       reloadable: true,
-      help: 'Longest silence of the session with the cloud before it gets a heartbeat.',
+      help: 'Maximum idle time of the session with the cloud before the agent sends a heartbeat.',
       default: '15m',
       min: '10s',
       max: '12h',
     }),
     sessionCheck: duration({
       reloadable: true,
-      help: 'How often the cloud is asked for the state of the session, at the least.',
+      help: 'Maximum time between two checks of the session’s state in the cloud.',
       default: '1h',
       min: '10s',
       max: '7d',
     }),
     backoffMin: duration({
-      help: 'Longest wait before a sync that failed is tried again for the first time; it doubles from there.',
+      help: 'Maximum wait before the first retry of a failed sync; it doubles with each retry.',
       default: '1s',
       min: '10ms',
       max: '5m',
     }),
     backoffMax: duration({
-      help: 'Longest wait before a sync that failed is tried again.',
+      help: 'Maximum wait between retries of a failed sync.',
       default: '5m',
       min: '1s',
       max: '1d',
     }),
     stopTimeout: duration({
       reloadable: true,
-      help: 'How long a stop may take to say goodbye to the cloud.',
+      help: 'How long a stop may take to sign off from the cloud.',
       default: '2s',
       min: '0ms',
       max: '5m',
@@ -218,7 +215,7 @@ const options = {
   },
   grants: {
     starting: integer({
-      help: 'Tokens that the device wants in hand of each pool and allocation before it has used any. Its share is fair.',
+      help: 'Initial target balance of the device for each pool and allocation, before it has used any. The cloud shares pools fairly between devices.',
       default: 100,
       min: 0,
       max: 1_000_000_000,
@@ -226,54 +223,54 @@ const options = {
     }),
     topUpDeadline: duration({
       reloadable: true,
-      help: 'How long a request may wait for the cloud when the device is connected and its grant does not suffice.',
+      help: 'How long a request may wait for a top-up from the cloud when the device is connected and its balance is too low.',
       default: '2s',
       min: '0ms',
       max: '60s',
     }),
     returnOnStop: toggle({
       reloadable: true,
-      help: 'Give all unspent tokens back at a stop. For a device that goes away for good, or is always online.',
+      help: 'Return all unspent tokens at a stop. For devices that are retired or always online.',
       default: false,
     }),
   },
   push: {
     enabled: toggle({
-      help: 'Take hints over MQTT where the cloud offers them. Without them changes are found at the next sync.',
+      help: 'Receive change notifications over MQTT if the cloud offers them. Without them, changes arrive with the next sync.',
       default: true,
     }),
     username: text({
-      help: 'User name of this device at a broker that keeps users of its own. Left out: the device id.',
+      help: 'User name of this device at a broker with its own users. Omitted: the device id.',
       default: null,
     }),
     password: secret({
-      help: 'Password of this device at such a broker. Left out: a token of the device, each time a fresh one.',
+      help: 'Password of this device at such a broker. Omitted: a fresh token of the device for each connection.',
     }),
   },
   tls: {
     caFile: path({
-      help: 'Certificates, in PEM, that the cloud may have besides those that the system trusts.',
+      help: 'Additional CA certificates in PEM to trust for the cloud.',
       default: null,
     }),
   },
   status: {
     port: integer({
-      help: 'Port of the status page, the metrics and the health checks; 0 takes any free one. Left out: there are none.',
+      help: 'Port of the status page, metrics and health checks; 0: any free port. Omitted: they are off.',
       default: null,
       min: 0,
       max: 65_535,
     }),
     host: text({
-      help: 'Address that they listen on. Beyond loopback they need a certificate, and a token or an authority of clients.',
+      help: 'Address of the status page. Beyond loopback, a certificate and either a token or a client CA are required.',
       default: '127.0.0.1',
     }),
     token: secret({
-      help: 'What a reader must know: as bearer token, or as the password that a browser asks for, with any user name.',
+      help: 'Token that clients must send: as a bearer token, or as the password in a browser, with any user name.',
       reloadable: true,
     }),
     certificateFile: path({
       reloadable: 'between values',
-      help: 'Certificate chain in PEM: with it and its key they speak HTTPS.',
+      help: 'Certificate chain in PEM. With certificate and key, the status page uses HTTPS.',
       default: null,
     }),
     keyFile: path({
@@ -283,25 +280,25 @@ const options = {
     }),
     clientCaFile: path({
       reloadable: 'between values',
-      help: 'Certificates in PEM of the authority whose clients may read: with a token as well, either of them suffices.',
+      help: 'CA certificates in PEM. Clients with a certificate of this CA may read; if a token is set too, either is enough.',
       default: null,
     }),
   },
   explain: {
     decisions: integer({
-      help: 'Delivered decisions that can still be explained, the newest ones. With 0, nothing is kept that only explains.',
+      help: 'Number of delivered decisions that can still be explained, newest first. 0: no explanations are stored.',
       default: 1_000,
       min: 0,
       max: 1_000_000,
     }),
     refusals: integer({
-      help: 'Requests turned away before they were decided that can be explained, the newest ones, until a restart.',
+      help: 'Number of requests refused before a decision that can be explained, newest first, until a restart.',
       default: 1_000,
       min: 0,
       max: 100_000,
     }),
     rulesMax: bytes({
-      help: 'Most that replaced rules take that decisions were made by; the oldest go first.',
+      help: 'Maximum size of replaced rules kept to explain decisions; the oldest are deleted first.',
       default: '8MiB',
       min: '0B',
       max: '1GiB',
@@ -310,12 +307,12 @@ const options = {
   log: {
     level: choice(['debug', 'info', 'warn', 'error'], {
       reloadable: true,
-      help: 'Least severity of what is logged.',
+      help: 'Minimum severity to log.',
       default: 'info',
     }),
     perDayMax: bytes({
       reloadable: true,
-      help: 'What the log may have of a day: lines alike are counted, and what is beyond it is left out; 0: no limit.',
+      help: 'Maximum size of the log per day. Similar lines are counted, and lines beyond the limit are dropped; 0: no limit.',
       default: '960KiB',
       min: '0',
       max: '1GiB',

@@ -12,7 +12,7 @@ const ID = '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b'
 const LINES = [
   { level: 30, time: 1_800_000_000_000, socket: '/run/tallygate/agent.sock', status: null, msg: 'listening' },
   { level: 40, time: 1_800_000_001_000, code: 'POLICY_STALE', sessionId: ID, msg: 'a session could not be moved on' },
-  { level: 50, time: 1_800_000_002_000, err: { message: 'boom' }, msg: 'a request met a fault' },
+  { level: 50, time: 1_800_000_002_000, err: { message: 'boom' }, msg: 'a request failed unexpectedly' },
 ].map((line) => JSON.stringify(line))
 const NDJSON = `${LINES.join('\n')}\n`
 
@@ -35,7 +35,7 @@ test('a running agent is asked where there is no journal, and its lines are made
   expect(out.split('\n')).toEqual([
     '2027-01-15T08:00:00.000Z INFO  listening socket=/run/tallygate/agent.sock',
     `2027-01-15T08:00:01.000Z WARN  a session could not be moved on code=POLICY_STALE sessionId=${ID}`,
-    '2027-01-15T08:00:02.000Z ERROR a request met a fault err={"message":"boom"}',
+    '2027-01-15T08:00:02.000Z ERROR a request failed unexpectedly err={"message":"boom"}',
     '',
   ])
   const shown = async (...args: readonly string[]) => (await tallygate(['logs', ...args], { env })).out

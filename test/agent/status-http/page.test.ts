@@ -46,7 +46,7 @@ describe('the status page', () => {
       '3 of 12 entries',
       'LW-ANNUAL',
       '19.9 GiB free of 57.7 GiB',
-      'the pool has no more, up to 20 of what is left is overdraft',
+      'the pool is exhausted, up to 20 of the balance is overdraft',
     ]) {
       expect(page).toContain(words)
     }
@@ -58,7 +58,7 @@ describe('the status page', () => {
     expect(statusPage(reportWith({ key: { ...key, since } }))).toContain(`<dd>${key.id}, for 3 days</dd>`)
     const [from, to] = ['a'.repeat(43), 'b'.repeat(43)]
     const page = statusPage(reportWith({ key: { id: from, since: null, next: to } }))
-    expect(page).toContain(`<dd>${from}; ${to} shall take its place</dd>`)
+    expect(page).toContain(`<dd>${from}; next key: ${to}</dd>`)
   })
 
   describe('of use over time', () => {
@@ -98,7 +98,7 @@ describe('the status page', () => {
       const page = statusPage(reportWith({}, { use: { ...use, since: NOW - 3 * 3_600_000, accounts: [] } }))
       expect(page).not.toContain('<svg')
       expect(page).toContain('<span class="soft">nothing</span>')
-      expect(page).toContain('What was charged is known for the last 3 hours.')
+      expect(page).toContain('Charges are known for the last 3 hours.')
     })
   })
 

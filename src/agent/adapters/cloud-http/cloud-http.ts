@@ -1,7 +1,6 @@
 /**
- * The cloud over HTTP: addresses, tokens, the meaning of status codes, and answers parsed strictly. It keeps no state but
- * the tokens. What may be repeated without harm is repeated a few times when a connection breaks; longer waits are the
- * caller's, who knows what else there is to do.
+ * The edge protocol over HTTP: URLs, tokens, status codes and strict parsing. Tokens are the only state. Idempotent calls
+ * are retried a few times after a broken connection; longer waits are the caller's.
  */
 import pRetry from 'p-retry'
 import { z } from 'zod'
@@ -21,22 +20,21 @@ import type { HttpAnswer, HttpExchange, HttpRequest } from './exchange.ts'
 export interface CloudHttpParts {
   readonly exchange: HttpExchange
   readonly tokens: Pick<DeviceTokens, 'token' | 'followCloudClock'>
-  /** Resolves after so many ms. */
   readonly pause: (ms: number) => Promise<void>
   /** Uniform in [0, 1). */
   readonly fraction: () => number
 }
 
-/** How often a call whose connection broke is sent again at once. */
+/** Immediate retries after a broken connection. */
 const REPEATS_MAX = 2
 
-/** Longest pause before the first repetition, ms; it doubles from there. */
+/** Longest pause before the first retry, ms; doubles each time. */
 const REPEAT_PAUSE_MS = 200
 
-/** The connection broke, or was refused in passing: not a network that is away. */
+/** Broken or briefly refused connections, as opposed to an unreachable network. */
 const BROKEN_CONNECTION: ReadonlySet<unknown> = new Set(['ECONNRESET', 'ECONNREFUSED', 'ECONNABORTED', 'EPIPE'])
 
-/** The meaning of a refusal that has a message and no code, as the service API gives it. */
+/** Error codes for refusals that have a message but no code, as in the service API. */
 const BY_STATUS: Readonly<Record<number, ErrorCode>> = {
   400: 'BAD_REQUEST',
   401: 'TOKEN_INVALID',
@@ -52,9 +50,9 @@ interface Call {
   readonly url: string
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
-  /** The body may be long, and the cloud takes it compressed. */
+  /** Compress a long body; the cloud accepts it. */
   readonly compress?: boolean
-  /** False: sent twice, it may count twice. */
+  /** False: a second send may count twice. */
   readonly repeatable: boolean
   readonly signal: AbortSignal
 }
@@ -62,7 +60,7 @@ interface Call {
 export function createCloudHttp(parts: CloudHttpParts): Cloud {
   const { tokens } = parts
 
-  /** Signs in as the device; once more when the cloud finds the token's time wrong, by the cloud's own clock. */
+  /** Signs in as the device; retries once by the cloud's clock if the cloud rejects the token's time. */
   const callAs = async (device: Identity, call: Call): Promise<HttpAnswer> => {
     const first = await send(parts, call, await tokens.token(device))
     const cloudNow = Date.parse(first.headers['date'] ?? '')
@@ -142,7 +140,7 @@ export function createCloudHttp(parts: CloudHttpParts): Cloud {
       const url = sessions(device, sessionId)
       const headers = ofInstance(instanceId)
       const answer = await callAs(device, { method: 'DELETE', url, headers, repeatable: true, signal })
-      // It is gone, or ended already: what was wanted.
+      // Already gone or ended, as intended.
       if (answer.status !== 404 && answer.status !== 409) accepted(answer)
     },
   }
@@ -168,7 +166,7 @@ async function send(
   }
   return pRetry(() => exchange(request), {
     retries: repeatable ? REPEATS_MAX : 0,
-    // The pause is taken in shouldRetry, by the clock and the randomness that were handed in.
+    // shouldRetry pauses, with the injected clock and randomness.
     minTimeout: 0,
     shouldRetry: async ({ error, attemptNumber }) => {
       const broken = error instanceof CodedError && BROKEN_CONNECTION.has(error.facts['network'])
@@ -180,10 +178,9 @@ async function send(
 }
 
 /**
- * The answer if it is one of success.
+ * Returns a success response.
  *
- * @throws CodedError CLOUD_UNREACHABLE when the cloud cannot answer at the moment, the code that the cloud gave, or
- * ANSWER_UNEXPECTED
+ * @throws CodedError CLOUD_UNREACHABLE for temporary failures, the cloud's own code, or ANSWER_UNEXPECTED
  */
 function accepted(answer: HttpAnswer): HttpAnswer {
   const { status } = answer
@@ -195,12 +192,12 @@ function accepted(answer: HttpAnswer): HttpAnswer {
     throw new CodedError('GRANTS_FORGOTTEN', messageOf(answer), { facts: { retryAfterMs: retryAfter(answer) } })
   }
   if (status >= 500 || status === 429 || status === 408) {
-    throw new CodedError('CLOUD_UNREACHABLE', `The cloud answers ${status}.`, {
+    throw new CodedError('CLOUD_UNREACHABLE', `The cloud responded with HTTP status ${status}.`, {
       facts: { status, retryAfterMs: retryAfter(answer) },
     })
   }
   const code = codeOf(answer) ?? (hasMessage(answer) ? BY_STATUS[status] : undefined)
-  if (code === undefined) throw unexpected(answer, `it answers ${status}`)
+  if (code === undefined) throw unexpected(answer, `HTTP status ${status}`)
   throw new CodedError(code, messageOf(answer), { facts: { status } })
 }
 
@@ -222,9 +219,13 @@ function parse<S extends z.ZodType>(answer: HttpAnswer, schema: S): z.output<S> 
 }
 
 function unexpected({ status }: HttpAnswer, reason: string): CodedError {
-  return new CodedError('ANSWER_UNEXPECTED', `The answer cannot be that of the cloud: ${reason}.`, {
-    facts: { status },
-  })
+  return new CodedError(
+    'ANSWER_UNEXPECTED',
+    `The response does not come from the cloud: ${reason}. Check any proxy between this device and the cloud.`,
+    {
+      facts: { status },
+    },
+  )
 }
 
 function codeOf(answer: HttpAnswer): ErrorCode | undefined {
@@ -243,7 +244,7 @@ function messageOf(answer: HttpAnswer): string {
   return body.success ? body.data.message.slice(0, 500) : `status ${answer.status}`
 }
 
-/** Seconds, or a date by the same clock that dated the answer; in ms, 0 for none. */
+/** Retry-After in seconds, or as a date relative to the Date header; returned in ms, 0 for none. */
 function retryAfter({ headers }: HttpAnswer): number {
   const value = headers['retry-after'] ?? ''
   if (/^\d{1,9}$/.test(value)) return Number(value) * 1000

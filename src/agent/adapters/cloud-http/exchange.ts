@@ -1,6 +1,6 @@
 /**
- * One HTTP request and its whole answer, with a limit on everything: silence, duration, size. It keeps connections open,
- * follows no redirect and repeats nothing. Whatever keeps the answer from arriving is CLOUD_UNREACHABLE with its cause.
+ * One HTTP request and its complete response, with limits on silence, duration and size. Keeps connections alive; follows
+ * no redirects; never retries. A missing response is CLOUD_UNREACHABLE with its cause.
  */
 import { Agent as PlainAgent, type IncomingMessage, request as requestPlain } from 'node:http'
 import { Agent as TlsAgent, request as requestTls } from 'node:https'
@@ -12,31 +12,30 @@ import { CodedError } from '../../../protocol/errors.ts'
 export interface HttpRequest {
   readonly method: 'GET' | 'POST' | 'DELETE'
   readonly url: string
-  /** Names in lower case. */
   readonly headers: Readonly<Record<string, string>>
   readonly body: string | null
-  /** The other side takes gzip: worth it for a body of some length. */
+  /** The server accepts gzip; used for long bodies. */
   readonly compress: boolean
   readonly signal: AbortSignal
 }
 
 export interface HttpAnswer {
   readonly status: number
-  /** Names in lower case; of a header that came more than once, the first. */
+  /** Names in lower case; the first value of a repeated header. */
   readonly headers: Readonly<Record<string, string | undefined>>
   readonly body: string
 }
 
-/** @throws CodedError CLOUD_UNREACHABLE, or ANSWER_UNEXPECTED for a body above the limit. The fact `network` holds the errno. */
+/** @throws CodedError CLOUD_UNREACHABLE, with the errno in the detail `network`, or ANSWER_UNEXPECTED for a body above the limit */
 export type HttpExchange = (request: HttpRequest) => Promise<HttpAnswer>
 
 export interface ExchangeOptions {
-  /** Longest silence of the other side, ms, the time to connect included. */
+  /** Longest silence of the server, including the time to connect, ms. */
   readonly silenceMs: number
-  /** Longest duration of a request with its answer, ms. */
+  /** Longest duration of request and response, ms. */
   readonly durationMs: number
   readonly answerBytesMax: number
-  /** Certificates in PEM that count besides those of the system; null for none. */
+  /** Additional CA certificates in PEM; null for none. */
   readonly extraCa: string | null
 }
 
@@ -47,17 +46,16 @@ export const EXCHANGE_DEFAULTS: ExchangeOptions = {
   extraCa: null,
 }
 
-/** Below this, a body is not worth compressing. */
 const COMPRESS_FROM_BYTES = 2_048
 
 const gzipped = promisify(gzip)
 
-/** Connections that nobody uses are closed after this, ms: before a server or a gateway would do it. */
+/** Idle timeout of kept connections, ms; shorter than that of servers and gateways. */
 const IDLE_MS = 4_000
 
 export interface Exchange {
   readonly exchange: HttpExchange
-  /** Closes the connections that are kept open. */
+  /** Closes idle connections. */
   readonly close: () => void
 }
 
@@ -101,7 +99,7 @@ async function send(
     const take = (answer: IncomingMessage): void => {
       read(answer, options.answerBytesMax).then(resolve, (error: unknown) => {
         sending.destroy()
-        reject(error instanceof Error ? error : new Error('the answer broke off', { cause: error }))
+        reject(error instanceof Error ? error : new Error('the response was interrupted', { cause: error }))
       })
     }
     const sending = url.startsWith('https:')
@@ -132,11 +130,13 @@ async function read(answer: IncomingMessage, most: number): Promise<HttpAnswer> 
   for await (const chunk of answer as AsyncIterable<Buffer>) {
     size += chunk.byteLength
     if (size > most) {
-      throw new CodedError('ANSWER_UNEXPECTED', `The answer is larger than ${most} bytes.`, { facts: { limit: most } })
+      throw new CodedError('ANSWER_UNEXPECTED', `The response is larger than ${most} bytes.`, {
+        facts: { limit: most },
+      })
     }
     chunks.push(chunk)
   }
-  if (!answer.complete) throw Object.assign(new Error('the answer was cut off'), { code: 'ECONNRESET' })
+  if (!answer.complete) throw Object.assign(new Error('the response is incomplete'), { code: 'ECONNRESET' })
   const headers: Record<string, string | undefined> = {}
   for (const [name, values] of Object.entries(answer.headersDistinct)) headers[name] = values?.[0]
   return { status: answer.statusCode ?? 0, headers, body: Buffer.concat(chunks).toString('utf8') }
@@ -145,13 +145,13 @@ async function read(answer: IncomingMessage, most: number): Promise<HttpAnswer> 
 function unreachable({ url, signal }: HttpRequest, cause: unknown): CodedError {
   const { host } = new URL(url)
   const network = signal.aborted ? 'ABORTED' : errnoOf(cause)
-  return new CodedError('CLOUD_UNREACHABLE', `The cloud at ${host} does not answer (${network}).`, {
+  return new CodedError('CLOUD_UNREACHABLE', `The cloud at ${host} does not respond (${network}). Check the network.`, {
     cause,
     facts: { host, network },
   })
 }
 
-/** The first errno in the chain of causes; the name of the error where there is none. */
+/** The first errno in the chain of causes; otherwise the error's name. */
 function errnoOf(error: unknown): string {
   for (let at = error; at instanceof Error; at = at.cause) {
     const { code } = at as { code?: unknown }

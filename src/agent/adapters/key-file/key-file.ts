@@ -1,7 +1,6 @@
 /**
- * The device's private key as a file: PKCS #8 in PEM, readable by its owner only, made on the device and never sent. The
- * key is used only after the file and its directory are on the disk: a device that enrolled with a key that a power cut
- * takes away could never come back.
+ * The device's private key as a PKCS #8 PEM file, readable by its owner only and never sent. The key is used only after
+ * the file and its directory are flushed: a device that enrolled with a key lost in a power cut could never return.
  */
 import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto'
 import { link, open, readFile, rename, stat, unlink } from 'node:fs/promises'
@@ -11,23 +10,22 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { publicJwk, thumbprint } from '../../../protocol/signing.ts'
 import type { DeviceKey, DeviceKeys } from '../../app/link/device-key.ts'
 
-/** Read and write for the owner; nothing for anybody else. */
 const PRIVATE_MODE = 0o600
 
 export interface KeyFileOptions {
   readonly path: string
-  /** Makes an Ed25519 key pair when there is no file. False for a key that somebody else provides. */
+  /** Generates an Ed25519 key pair if the file is missing. False for a provided key. */
   readonly create: boolean
 }
 
 /**
- * The key in the file, or a new one.
+ * Opens the key file, or creates one.
  *
- * @throws CodedError DEVICE_KEY_UNUSABLE for a file that is missing, open to others, or holds no Ed25519 or P-256 key;
- * STATE_UNWRITABLE when a new key cannot be written
+ * @throws CodedError DEVICE_KEY_UNUSABLE if the file is missing, readable by others, or has no Ed25519 or P-256 key;
+ * STATE_UNWRITABLE if a new key cannot be written
  */
 export async function openKeyFile({ path, create }: KeyFileOptions): Promise<DeviceKey> {
-  // A service manager hands keys over with an access list, which shows as permissions of the group.
+  // Service managers provide keys with an access list, which shows as group permissions.
   const closedTo = create ? 0o077 : 0o007
   const existing = await read(path, closedTo)
   if (existing !== undefined) return deviceKey(existing, path)
@@ -39,11 +37,11 @@ export async function openKeyFile({ path, create }: KeyFileOptions): Promise<Dev
 }
 
 export interface KeyFilesOptions extends KeyFileOptions {
-  /** Of the key that shall follow: made when it is wanted, or provided like the other one. Null: none is provided. */
+  /** Path of the next key: generated on demand, or provided. Null: none is provided. */
   readonly nextPath: string | null
 }
 
-/** @throws CodedError as {@link openKeyFile}, for either file; the next one may be missing */
+/** @throws CodedError as {@link openKeyFile}, for either file; the next key may be missing */
 export async function openKeyFiles(options: KeyFilesOptions): Promise<DeviceKeys> {
   const { create, nextPath } = options
   const current = await openKeyFile(options)
@@ -52,7 +50,7 @@ export async function openKeyFiles(options: KeyFilesOptions): Promise<DeviceKeys
   return new KeyFiles(options, current, next?.signer.keyId === current.signer.keyId ? null : next)
 }
 
-/** The next key has a file of its own, which takes the name of the other one; what somebody provides is only read. */
+/** A generated next key is renamed over the current one; provided files are only read. */
 class KeyFiles implements DeviceKeys {
   readonly #options: KeyFilesOptions
   #current: DeviceKey
@@ -76,7 +74,10 @@ class KeyFiles implements DeviceKeys {
     const { create, nextPath, path } = this.#options
     if (this.#next !== null) return this.#next
     if (!create || nextPath === null) {
-      throw new CodedError('DEVICE_KEY_PROVIDED', `The key of this device is provided as ${path}, and no other one is.`)
+      throw new CodedError(
+        'DEVICE_KEY_PROVIDED',
+        `The key of this device is provided as ${path}, without a next key. Provide one in device.next_key_file.`,
+      )
     }
     this.#next = await openKeyFile({ path: nextPath, create })
     return this.#next
@@ -92,21 +93,25 @@ class KeyFiles implements DeviceKeys {
   async replace(): Promise<void> {
     const { create, nextPath, path } = this.#options
     const next = this.#next
-    if (next === null || nextPath === null) throw new Error('invariant: only a key that is there takes the place')
+    if (next === null || nextPath === null) throw new Error('invariant: a next key exists')
     if (create) await changed(path, () => rename(nextPath, path))
     this.#current = next
     this.#next = null
   }
 }
 
-/** Another name of a key is on the disk. @throws CodedError STATE_UNWRITABLE */
+/** Renames or removes a key file durably. @throws CodedError STATE_UNWRITABLE */
 async function changed(path: string, change: () => Promise<void>): Promise<void> {
   try {
     await change()
     await syncDirectory(dirname(path))
   } catch (cause) {
     const reason = errnoOf(cause) ?? 'unknown reason'
-    throw new CodedError('STATE_UNWRITABLE', `The key file ${path} cannot be changed (${reason}).`, { cause })
+    throw new CodedError(
+      'STATE_UNWRITABLE',
+      `The key file ${path} cannot be renamed or removed (${reason}). Check the permissions of its directory.`,
+      { cause },
+    )
   }
 }
 
@@ -114,7 +119,7 @@ async function read(path: string, closedTo: number): Promise<string | undefined>
   try {
     const { mode } = await stat(path)
     if ((mode & closedTo) !== 0) {
-      throw unusable(path, `its mode is 0${(mode & 0o777).toString(8)}, but others must not read it (chmod 600)`)
+      throw unusable(path, `its mode 0${(mode & 0o777).toString(8)} lets other users access it (run chmod 600)`)
     }
     return await readFile(path, 'utf8')
   } catch (cause) {
@@ -124,7 +129,7 @@ async function read(path: string, closedTo: number): Promise<string | undefined>
   }
 }
 
-/** The whole file or none: it gets its name only when its bytes are on the disk, and never replaces another key. */
+/** Atomic write: the file appears only after its bytes are flushed, and never replaces another key. */
 async function write(path: string): Promise<void> {
   const { privateKey } = generateKeyPairSync('ed25519')
   const temporary = `${path}.${randomUUID()}.new`
@@ -141,10 +146,14 @@ async function write(path: string): Promise<void> {
     await syncDirectory(dirname(path))
   } catch (cause) {
     await unlink(temporary).catch(ignoreMissing)
-    // Another process was faster: its key is the device's.
+    // Another process created the key first: use that one.
     if (errnoOf(cause) === 'EEXIST') return
     const reason = errnoOf(cause) ?? 'unknown reason'
-    throw new CodedError('STATE_UNWRITABLE', `The key file ${path} cannot be written (${reason}).`, { cause })
+    throw new CodedError(
+      'STATE_UNWRITABLE',
+      `The key file ${path} cannot be written (${reason}). Check the directory's permissions and free space.`,
+      { cause },
+    )
   }
 }
 
@@ -160,7 +169,7 @@ async function syncDirectory(path: string): Promise<void> {
 async function deviceKey(pem: string, path: string): Promise<DeviceKey> {
   const privateKey = parse(pem, path)
   const algorithm = algorithmOf(privateKey)
-  if (algorithm === undefined) throw unusable(path, 'it holds neither an Ed25519 nor a P-256 key')
+  if (algorithm === undefined) throw unusable(path, 'it contains neither an Ed25519 nor a P-256 key')
   const jwk = publicJwk.parse(createPublicKey(privateKey).export({ format: 'jwk' }))
   const text = privateKey.export({ format: 'pem', type: 'pkcs8' })
   return {
@@ -173,7 +182,7 @@ function parse(pem: string, path: string): KeyObject {
   try {
     return createPrivateKey(pem)
   } catch (cause) {
-    throw unusable(path, 'it holds no private key in PEM, or one with a passphrase', cause)
+    throw unusable(path, 'it contains no PEM private key without a passphrase', cause)
   }
 }
 

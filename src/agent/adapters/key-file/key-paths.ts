@@ -1,9 +1,9 @@
-/** Where the keys of a device are, by its settings: in its state directory, or wherever its operator provides them. */
+/** Paths of the device's keys: the state directory, or the paths that the operator provides. */
 import { join } from 'node:path'
 import type { AgentSettings } from '../../settings.ts'
 import type { KeyFilesOptions } from './key-file.ts'
 
-/** Made by the agent itself, unless a key is provided. */
+/** The key that the agent generates if none is provided. */
 export function ownKeyFile({ state }: Pick<AgentSettings, 'state'>): string {
   return join(state.directory, 'device.key')
 }

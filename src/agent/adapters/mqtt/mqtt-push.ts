@@ -1,7 +1,7 @@
 /**
- * Hints over MQTT 5, or 3.1.1 where the broker speaks nothing newer. Each attempt to connect signs in with a token of its
- * own and starts clean; the topics are subscribed anew, and a retained hint tells what was missed. A broker that is down,
- * slow or hostile costs nothing but the hints.
+ * Change notifications over MQTT 5, or 3.1.1 for older brokers. Each connection attempt uses a fresh token and a clean
+ * session, and resubscribes; a retained notification reports missed changes. A broker that is down, slow or hostile
+ * affects nothing but notifications.
  */
 import { getCACertificates } from 'node:tls'
 import { connect, type IClientOptions, type MqttClient } from 'mqtt'
@@ -13,18 +13,18 @@ import { backoff, type BackoffLimits } from '../../app/link/backoff.ts'
 import type { Push, PushOrder } from '../../app/link/push.ts'
 
 export interface MqttPushOptions {
-  /** Certificates in PEM that count besides those of the system; null for none. */
+  /** Additional CA certificates in PEM; null for none. */
   readonly extraCa: string | null
-  /** At a broker with users of its own; null: the device id, and a token of the device. */
+  /** For a broker with its own users; null: device id and device token. */
   readonly username: string | null
   readonly password: string | null
-  /** Longest silence on the connection before either side takes it for dead, s. */
+  /** MQTT keep-alive, s. */
   readonly keepaliveS: number
   readonly connectTimeoutMs: number
   readonly backoff: BackoffLimits
-  /** A connection that lasted so long, ms, was a good one: the next attempt after it waits least. */
+  /** A connection that lasted this long, ms, resets the reconnect delay. */
   readonly stableMs: number
-  /** Resolves after so many ms, or as soon as the signal aborts. */
+  /** Resolves after `ms`, or once the signal aborts. */
   readonly pause: (ms: number, signal: AbortSignal) => Promise<void>
   /** Uniform in [0, 1). */
   readonly fraction: () => number
@@ -41,24 +41,24 @@ export const MQTT_DEFAULTS = {
   stableMs: 60_000,
 } as const satisfies Partial<MqttPushOptions>
 
-/** No hint is anywhere near this long; a longer message is cut to nothing, and so counted as malformed. */
+/** Far above any notification; a longer message is truncated to nothing and counted as malformed. */
 const MESSAGE_BYTES_MAX = 8 * 1024
 
-/** Longest packet that is waited for; a broker that begins a longer one is left before it is held in memory. */
+/** Longest packet; on a longer one the agent disconnects before buffering it. */
 const PACKET_BYTES_MAX = 64 * 1024
 
-/** Messages of the broker that may be under way at the same time. */
+/** MQTT 5 receive maximum. */
 const RECEIVE_MAX = 16
 
-/** How long a clean stop waits for the broker to take the word that the agent is gone, ms. */
+/** How long a clean stop waits for the broker to acknowledge the goodbye, ms. */
 const FAREWELL_MS = 1_000
 
-/** From here on, the code that answers a subscription is a refusal. */
+/** Subscription response codes from here on are refusals. */
 const REFUSED = 0x80
 
 type Version = 4 | 5
 
-/** The broker's ways to say that it does not speak this version of MQTT. */
+/** Response codes for an unsupported MQTT version. */
 const UNSUPPORTED_VERSION: ReadonlySet<unknown> = new Set([0x01, 0x84])
 
 export function createMqttPush(options: MqttPushOptions): Push {
@@ -82,11 +82,11 @@ export function createMqttPush(options: MqttPushOptions): Push {
 
 interface Ended {
   readonly versionRefused: boolean
-  /** How long the connection was of use, ms; 0 when it never was. */
+  /** How long the connection was usable, ms; 0 if it never was. */
   readonly lastedMs: number
 }
 
-/** Connects once and resolves when that connection is over, for whatever reason. */
+/** Connects once; resolves when that connection ends for any reason. */
 function holdConnection(
   options: MqttPushOptions,
   order: PushOrder,
@@ -152,10 +152,10 @@ function holdConnection(
   })
 }
 
-const CLOSED = new Error('it ends the connection without a word')
-const FLOODED = new Error(`it sends packets of more than ${PACKET_BYTES_MAX} bytes`)
+const CLOSED = new Error('the broker closed the connection without a reason')
+const FLOODED = new Error(`the broker sends packets larger than ${PACKET_BYTES_MAX} bytes`)
 
-/** Undefined for an address that no MQTT client understands. */
+/** Undefined for an address that the MQTT client does not understand. */
 function connectOrNot(
   options: MqttPushOptions,
   order: PushOrder,
@@ -182,7 +182,7 @@ function clientOptions(
     clean: true,
     keepalive: keepaliveS,
     connectTimeout: connectTimeoutMs,
-    // Connecting again is this module's own work: each attempt needs another token.
+    // This module reconnects itself: each attempt needs a fresh token.
     reconnectPeriod: 0,
     resubscribe: false,
     queueQoSZero: false,
@@ -192,7 +192,7 @@ function clientOptions(
   }
 }
 
-/** A clean end does not set off the last will, so the agent says it itself. */
+/** A clean disconnect does not trigger the last will, so the agent publishes it. */
 async function sayGoodbye(client: MqttClient, deviceId: string): Promise<void> {
   if (!client.connected) {
     client.end(true)

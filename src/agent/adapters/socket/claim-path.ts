@@ -1,31 +1,31 @@
 /**
- * Puts a listening server at a path of the file system. The path never shows a socket that the wrong people could open,
- * and nothing is ever removed from it but a socket behind which nobody listens any more.
+ * Binds a listening server to a path. The socket has its final permissions before it appears there. Only a socket
+ * without a listener is ever removed.
  */
 import { chmodSync, linkSync, lstatSync, mkdirSync, statSync, unlinkSync } from 'node:fs'
 import { type Server, connect } from 'node:net'
 import { dirname } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
 
-/** What the kernel takes, less the mark of the temporary name. */
+/** The kernel's limit on a socket path, minus the suffix of the temporary name. */
 const PATH_BYTES_MAX = 106
 
 /**
- * Listens at `path` with the permissions `mode`. The returned function removes the path again, if it is still ours.
+ * Listens at `path` with the permissions `mode`. Returns a function that removes the socket, unless it was replaced.
  *
  * @throws CodedError SOCKET_IN_USE or SOCKET_PATH_OCCUPIED
  */
 export async function claimPath(server: Server, path: string, mode: number): Promise<() => void> {
   if (Buffer.byteLength(path) > PATH_BYTES_MAX) {
-    throw occupied(path, `is longer than ${PATH_BYTES_MAX} bytes, which is more than a socket's path may be`)
+    throw occupied(path, `is longer than ${PATH_BYTES_MAX} bytes, the limit for a socket path`)
   }
   try {
     mkdirSync(dirname(path), { recursive: true })
   } catch (error) {
-    throw occupied(path, `cannot be made: ${(error as Error).message}`, error)
+    throw occupied(path, `cannot be created: ${(error as Error).message}`, error)
   }
   try {
-    // It comes into the world under another name, gets its permissions there, and only then its own name.
+    // Created under a temporary name, so that permissions are set before clients can see it.
     const unborn = `${path}~`
     await clear(unborn)
     await clear(path)
@@ -49,7 +49,7 @@ export async function claimPath(server: Server, path: string, mode: number): Pro
   }
 }
 
-/** Leaves the path free, or throws: only a socket without a listener is removed. */
+/** Removes a socket without a listener; throws for anything else at the path. */
 async function clear(path: string): Promise<void> {
   const found = lstatSync(path, { throwIfNoEntry: false })
   if (found === undefined) return
@@ -58,7 +58,6 @@ async function clear(path: string): Promise<void> {
   unlinkSync(path)
 }
 
-/** Whether somebody listens there. */
 function answers(path: string): Promise<boolean> {
   return new Promise((resolve, reject) => {
     const socket = connect(path)
@@ -68,7 +67,7 @@ function answers(path: string): Promise<boolean> {
     })
     socket.once('error', (error: NodeJS.ErrnoException) => {
       if (error.code === 'ECONNREFUSED' || error.code === 'ENOENT') resolve(false)
-      // A full queue has an owner.
+      // EAGAIN means that the accept queue is full, so a process is listening.
       else if (error.code === 'EAGAIN') resolve(true)
       else reject(error)
     })
@@ -92,7 +91,7 @@ function refusal(error: unknown, path: string): unknown {
 }
 
 function inUse(path: string): CodedError {
-  return new CodedError('SOCKET_IN_USE', `another process answers on ${path}`, { facts: { path } })
+  return new CodedError('SOCKET_IN_USE', `another process is listening on ${path}`, { facts: { path } })
 }
 
 function occupied(path: string, why: string, cause?: unknown): CodedError {

@@ -1,14 +1,11 @@
-/**
- * Knocks on the agent's own door as an application would: a connection, a request, an answer. It asks for nothing that is
- * counted or refused to anybody.
- */
+/** Probes the agent's own socket with an uncounted request that every caller may make. */
 import { connect } from 'node:net'
 
 const REQUEST = 'GET /livez HTTP/1.1\r\nHost: device\r\nConnection: close\r\n\r\n'
 
 /**
- * Whether somebody answers at the path within `limitMs`. A door that closes on us is one that somebody looks after: it has as many
- * visitors as it takes.
+ * Whether a server responds at the path within `limitMs`. A connection closed without a response counts as alive: the
+ * agent closes connections above a limit.
  */
 export function knock(path: string, limitMs: number): Promise<boolean> {
   return new Promise((resolve) => {

@@ -1,20 +1,17 @@
-/**
- * Bodies that were read before, by their bytes: an application asks for the same again and again, and what is known need
- * not be parsed once more. Whoever gets a body may get the same object as others before, so nobody changes one.
- */
+/** Cache of parsed bodies, keyed by their bytes. Callers share the cached objects, so they must not change them. */
 import { isUtf8 } from 'node:buffer'
 import type { CodedError } from '../../../protocol/errors.ts'
 import { type JsonBody, parseBody } from './request-body.ts'
 
 const BODIES_MAX = 256
 
-/** Longer ones are rarely the same. */
+/** Longer bodies rarely repeat. */
 const BODY_BYTES_MAX = 2_048
 
 export class KnownBodies {
   readonly #known = new Map<string, JsonBody>()
 
-  /** Like `parseBody`. */
+  /** Cached {@link parseBody}. */
   parse(bytes: Buffer): JsonBody | CodedError {
     if (bytes.length > BODY_BYTES_MAX || !isUtf8(bytes)) return parseBody(bytes)
     const text = bytes.toString('utf8')

@@ -1,13 +1,10 @@
-/**
- * The head of a request, for the quick lane: taken only in the form in which nearly every client sends it. Whatever is
- * unusual in any way is nothing to understand here; it is left to Node's own parser.
- */
+/** Parses a request head for the fast path. Any unusual form is left to Node's parser. */
 import type { Route } from './routes.ts'
 import { route } from './routes.ts'
 
 export interface QuickHead {
   readonly target: Extract<Route, { to: 'access' }>
-  /** Names in lower case, each of which came once. */
+  /** Names in lower case. A repeated header makes the head unusual. */
   readonly headers: Readonly<Record<string, string>>
   readonly bodyBytes: number
 }
@@ -16,7 +13,7 @@ const REQUEST_LINE = /^POST (\/[\x21-\x7e]*) HTTP\/1\.1$/
 const HEADER = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\x20-\x7e]*)$/
 const LENGTH = /^\d{1,9}$/
 
-/** What changes how a message is framed, or what becomes of the connection. */
+/** Headers that change the message framing or the connection. */
 const FRAMING = [
   'transfer-encoding',
   'trailer',
@@ -28,7 +25,7 @@ const FRAMING = [
   'http2-settings',
 ]
 
-/** Undefined for everything but a plain access request with a body of known length on a connection that stays open. */
+/** Undefined for anything but a plain access request with a known body length on a keep-alive connection. */
 export function quickHead(text: string): QuickHead | undefined {
   const [requestLine = '', ...lines] = text.split('\r\n')
   const url = REQUEST_LINE.exec(requestLine)?.[1]

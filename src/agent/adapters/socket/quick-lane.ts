@@ -1,8 +1,7 @@
 /**
- * The quick lane of the socket: a plain access request that arrives in one piece is read, and answered, without the
- * machinery of a general HTTP server, which costs more than the decision itself. Anything else, be it unusual, incomplete,
- * pipelined or malformed, goes with all its bytes to Node's server, and the connection stays there. So nothing is
- * understood twice, and no state of a half-read message is kept in here.
+ * Fast path of the socket: answers a plain access request that arrives in one piece without the overhead of Node's HTTP
+ * server. For any other request, the connection and all its bytes move to Node's server for good, so no message is
+ * parsed twice or kept half-read here.
  */
 import type { Socket } from 'node:net'
 import type { CodedError } from '../../../protocol/errors.ts'
@@ -14,24 +13,24 @@ import { type JsonBody, headerRefusal } from './request-body.ts'
 
 export interface QuickLaneOptions {
   readonly bodyBytesMax: number
-  /** A connection that is silent for so long is closed, ms. */
+  /** Idle timeout, ms. */
   readonly keepAliveMs: number
-  /** Takes one request; calls back once, with what is to be answered. */
+  /** Handles one request; calls back once with the reply. */
   readonly take: (
     head: QuickHead,
     body: JsonBody | CodedError,
     done: (reply: Reply) => void,
     connection: Socket,
   ) => void
-  /** Whether connections are to be closed after the next answer. */
+  /** Whether to close connections after the next reply. */
   readonly isStopping: () => boolean
-  /** Node's server takes over the connection. */
+  /** Moves the connection to Node's server. */
   readonly handOver: (socket: Socket) => void
 }
 
 const HEAD_END = Buffer.from('\r\n\r\n')
 
-/** Heads that were understood; a client sends the same one with nearly every request. */
+/** Parsed heads to cache; a client sends the same head with nearly every request. */
 const HEADS_MAX = 256
 const HEAD_BYTES_MAX = 2_048
 
@@ -45,7 +44,6 @@ export class QuickLane {
     this.#options = options
   }
 
-  /** A connection has come. */
   readonly enter = (socket: Socket): void => {
     const connection = new Connection(socket, this.#options, this.#headOf, this.#bodies, (left) =>
       this.#connections.delete(left),
@@ -53,7 +51,7 @@ export class QuickLane {
     this.#connections.add(connection)
   }
 
-  /** Whether somebody has come in and not yet asked for anything. */
+  /** Whether a connection exists that has not sent a request yet. */
   hasNewcomer(): boolean {
     return [...this.#connections].some(({ isNew }) => isNew)
   }
@@ -70,7 +68,7 @@ export class QuickLane {
     const known = this.#heads.get(text)
     if (known !== undefined) return known
     const head = quickHead(text)
-    // A head with a number in it will not come again.
+    // A request number makes the head unique, so do not cache it.
     if (head === undefined || 'x-tallygate-request' in head.headers) return head
     if (this.#heads.size >= HEADS_MAX) this.#heads.clear()
     this.#heads.set(text, head)
@@ -84,10 +82,10 @@ class Connection {
   readonly #headOf: (text: string) => QuickHead | undefined
   readonly #bodies: KnownBodies
   readonly #onLeft: (connection: Connection) => void
-  /** Nothing has come over it yet. */
+  /** No data received yet. */
   isNew = true
   #isBusy = false
-  /** Came before the answer: the client pipelines. */
+  /** Data that arrived before the reply: the client pipelines. */
   #early: Buffer | null = null
   #hasEnded = false
 

@@ -1,22 +1,22 @@
 /**
- * Which request of which application session this is, where its headers say so. The names of one caller mean nothing to
- * another one: who knows a name of somebody else gets none of its answers, and takes none of its numbers.
+ * The idempotency key in a request's headers. Keys are scoped to the caller: a caller that uses another caller's session
+ * name gets none of its responses and uses none of its numbers.
  */
 import { CodedError } from '../../../protocol/errors.ts'
 import { applicationSession } from '../../app/application-session.ts'
 
 export interface Repetition {
-  /** The caller and the name that it chose. */
+  /** The caller and its session name. */
   readonly session: string
   readonly n: number
 }
 
-/** Name of an application session: what a header may carry without quoting. */
+/** Session name: visible ASCII. */
 const SESSION = /^[\x21-\x7e]{1,128}$/
 const REQUEST_NUMBER = /^[1-9]\d{0,14}$/
 
 /**
- * @param owner the caller, without spaces; null where callers are not told apart
+ * @param owner the caller, without spaces; null when callers are not identified
  * @throws CodedError BAD_REQUEST
  */
 export function repetitionOf(
@@ -28,11 +28,14 @@ export function repetitionOf(
   if (typeof session !== 'string' || !SESSION.test(session)) {
     throw new CodedError(
       'BAD_REQUEST',
-      'x-tallygate-session: 1 to 128 visible ASCII characters, with x-tallygate-request',
+      'x-tallygate-session must have 1 to 128 visible ASCII characters, and x-tallygate-request must be sent with it',
     )
   }
   if (typeof number !== 'string' || !REQUEST_NUMBER.test(number)) {
-    throw new CodedError('BAD_REQUEST', 'x-tallygate-request: a whole number from 1, with x-tallygate-session')
+    throw new CodedError(
+      'BAD_REQUEST',
+      'x-tallygate-request must be a whole number from 1, and x-tallygate-session must be sent with it',
+    )
   }
   return { session: applicationSession(owner, session), n: Number(number) }
 }

@@ -1,8 +1,8 @@
-/** A whole HTTP response as it goes over the connection, for answers that Node's server does not write. */
+/** Serializes a whole HTTP response, for replies that bypass Node's server. */
 import { STATUS_CODES } from 'node:http'
 import type { Reply } from './reply.ts'
 
-/** @param keepAliveMs after so much silence the connection is closed; null: after this answer */
+/** @param keepAliveMs idle timeout; null: close after this response */
 export function replyText({ status, headers, body }: Reply, keepAliveMs: number | null): string {
   let text = `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n`
   for (let index = 0; index < headers.length; index += 2)

@@ -1,14 +1,14 @@
-/** An answer of the socket before it takes the form of a lane: status, headers besides those of every answer, JSON text. */
+/** A response of the socket, before the fast path or Node's server writes it. */
 import { CodedError, ERRORS } from '../../../protocol/errors.ts'
 import { CORRELATION_HEADER } from '../../../protocol/local/decision.ts'
 import type { AccessAnswer } from '../../app/access.ts'
 
 export interface Reply {
   readonly status: number
-  /** Name, value, name, value. Content-Type and Content-Length are not among them. */
+  /** Alternating names and values, without Content-Type and Content-Length. */
   readonly headers: readonly string[]
   readonly body: string
-  /** Of the body; left out: application/json. */
+  /** Content type. Default: application/json. */
   readonly type?: string
 }
 
@@ -26,7 +26,7 @@ export function granted({ body, policyRevision, caveats, durability }: AccessAns
   return { status: 200, headers, body }
 }
 
-/** The same refusal with the correlation id by which it can be explained. */
+/** Adds the correlation id that `tallygate explain` takes. */
 export function traced(reply: Reply, correlationId: string): Reply {
   return { ...reply, headers: [...reply.headers, CORRELATION_HEADER, correlationId] }
 }

@@ -1,7 +1,4 @@
-/**
- * The body of one request as JSON: declared as such, within the limit, UTF-8, and not nested beyond what everybody who
- * will read it takes.
- */
+/** Reads and validates a JSON request body: content type, size, UTF-8 and nesting depth. */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { CodedError } from '../../../protocol/errors.ts'
 import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../../../protocol/parse-json.ts'
@@ -12,8 +9,8 @@ export interface JsonBody {
 }
 
 /**
- * Calls back once, with the body or with a CodedError (MEDIA_TYPE_NOT_SUPPORTED, BODY_TOO_LARGE, BAD_JSON); not at all
- * when the connection breaks before the end.
+ * Calls back once with the body or a CodedError (MEDIA_TYPE_NOT_SUPPORTED, BODY_TOO_LARGE, BAD_JSON). Does not call back
+ * if the connection breaks first.
  */
 export function readJson(
   request: IncomingMessage,
@@ -47,17 +44,17 @@ export function readJson(
 
 const EMPTY = Buffer.alloc(0)
 
-/** What the head already tells: MEDIA_TYPE_NOT_SUPPORTED or BODY_TOO_LARGE. */
+/** Checks that need only the headers: MEDIA_TYPE_NOT_SUPPORTED or BODY_TOO_LARGE. */
 export function headerRefusal(
   headers: Pick<IncomingHttpHeaders, 'content-type' | 'content-encoding' | 'content-length'>,
   bytesMax: number,
 ): CodedError | null {
   const { 'content-type': type, 'content-encoding': encoding, 'content-length': length } = headers
   if (type === undefined || !isJsonType(type)) {
-    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'the body must be declared as application/json')
+    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'send the body with Content-Type: application/json')
   }
   if (encoding !== undefined && encoding.toLowerCase() !== 'identity') {
-    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'the body must not be compressed')
+    return new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'send the body uncompressed, without Content-Encoding')
   }
   return length !== undefined && Number(length) > bytesMax ? tooLarge(bytesMax) : null
 }
@@ -66,17 +63,18 @@ function isJsonType(type: string): boolean {
   return type === 'application/json' || /^application\/json\s*(;\s*charset\s*=\s*"?utf-8"?\s*)?;?\s*$/i.test(type)
 }
 
-/** BAD_JSON, or BAD_REQUEST for what nests too deep. */
+/** Returns BAD_JSON, or BAD_REQUEST for too deep nesting. */
 export function parseBody(bytes: Buffer): JsonBody | CodedError {
   const text = jsonText(bytes)
-  if (text === undefined) return new CodedError('BAD_JSON', 'the body is not UTF-8')
+  if (text === undefined) return new CodedError('BAD_JSON', 'the body is not valid UTF-8')
   let value: unknown
   try {
     value = JSON.parse(text)
   } catch (cause) {
-    return new CodedError('BAD_JSON', 'the body is not well-formed JSON', { cause })
+    return new CodedError('BAD_JSON', 'the body is not valid JSON', { cause })
   }
-  if (isTooDeep(text, value)) return new CodedError('BAD_REQUEST', `body: nests deeper than ${JSON_DEPTH_MAX} levels`)
+  if (isTooDeep(text, value))
+    return new CodedError('BAD_REQUEST', `the body is nested deeper than ${JSON_DEPTH_MAX} levels`)
   return { text, value }
 }
 

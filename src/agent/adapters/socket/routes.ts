@@ -1,7 +1,4 @@
-/**
- * The addresses that the socket answers to. Access requests have those of the service itself, with and without its
- * prefixes, so that an application changes nothing but its base address.
- */
+/** The socket's paths. Access requests use the service's own paths, so applications change only their base URL. */
 import { AGENT_DECISIONS_PATH } from '../../../protocol/local/decision.ts'
 import { AGENT_LOG_PATH } from '../../../protocol/local/log.ts'
 import { AGENT_ROTATE_KEY_PATH } from '../../../protocol/local/rotate-key.ts'
@@ -14,17 +11,17 @@ export type Route =
       readonly to: 'session'
       readonly apiVersion: ApiVersion
       readonly operation: 'open' | 'list' | 'show' | 'request' | 'heartbeat' | 'close'
-      /** In lower case; empty for those that name none. */
+      /** Lower case; empty for operations on no particular session. */
       readonly sessionId: string
     }
   | { readonly to: 'status' }
   | { readonly to: 'log' }
   | { readonly to: 'rotate-key' }
-  /** In lower case. */
+  /** The id is in lower case. */
   | { readonly to: 'decision'; readonly correlationId: string }
   | { readonly to: 'live' }
   | { readonly to: 'nowhere' }
-  /** The address of an access request, or of a session, with something in it that is no UUID. */
+  /** A path of an access request or session whose id is not a UUID. */
   | { readonly to: 'malformed' }
 
 const ACCESS =
@@ -34,7 +31,7 @@ const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 const SESSION =
   /^(?:(?:\/dynamicmonetization)?(?:\/floating)?\/api)?\/(v1\.[01])\/sessions(?:\/([^/?]+)(\/heartbeat)?)?\/?(?:\?.*)?$/
 
-/** What stands before the path in the form that a client has for proxies. */
+/** Origin in the absolute form that clients send to proxies. */
 const ORIGIN = /^https?:\/\/[^/?#]*(?=\/)/i
 
 const STATUS: Route = { to: 'status' }
@@ -66,7 +63,7 @@ export function route(method: string, target: string): Route {
   return path === '/livez' ? LIVE : NOWHERE
 }
 
-/** Addresses of sessions as the service has them: method, whether a session is named, and whether its heartbeat is meant. */
+/** The service's session operations, by method and path kind. */
 const SESSION_OPERATIONS: Readonly<Record<string, Extract<Route, { to: 'session' }>['operation']>> = {
   'POST sessions': 'open',
   'GET sessions': 'list',

@@ -1,8 +1,8 @@
 /**
- * The agent's door for local applications: HTTP on a Unix socket. Who may knock is decided by the file's permissions, and
- * who may do what by the kernel's word on who is calling; a bearer token is neither asked for nor looked at. It holds no rule of the product: it reads, bounds, passes on, and turns
- * outcomes into answers. Nothing that a peer sends ends the process. Every connection begins in the quick lane, and goes
- * over to Node's server with the first request that is not plain.
+ * HTTP over a Unix socket for local applications. File permissions control who can connect; the kernel's peer credentials
+ * control what each caller may do; bearer tokens are ignored. No business rules here: it parses, limits, delegates and
+ * replies. No input can end the process. Each connection starts on the fast path and moves to Node's server with its
+ * first request that is not plain.
  */
 import { type IncomingMessage, type Server, type ServerResponse, createServer } from 'node:http'
 import { Server as NetServer, type Socket } from 'node:net'
@@ -28,60 +28,59 @@ import { type SessionDesk, type SessionTarget, answerSession, takesBody } from '
 export interface SocketOptions {
   readonly path: string
   /**
-   * Descriptor of a socket that listens at the path already, and goes on doing so for the next agent when this one stops: who
-   * comes in between waits there. Left out: the path is claimed, and given up at a stop.
+   * Descriptor of an already listening socket (socket activation). It outlives this agent, so new clients wait for the
+   * next one. Omitted: the agent creates the path and removes it at a stop.
    */
   readonly passed?: number
-  /** Permission bits of the socket file. */
+  /** File mode of the socket. */
   readonly mode: number
   readonly bodyBytesMax: number
-  /** Requests that are being decided or wait for their commit; more are turned away. */
+  /** Requests being decided or committed; further ones are refused with OVERLOADED. */
   readonly waitingMax: number
   readonly connectionsMax: number
-  /** For all of a request to arrive, ms. */
+  /** Time for a whole request to arrive, ms. */
   readonly requestTimeoutMs: number
   readonly access: (call: AccessCall) => Promise<AccessAnswer>
-  /** Left out: there is nothing at their addresses. */
+  /** Omitted: session paths return NOT_FOUND. */
   readonly sessions?: SessionDesk
   readonly status: () => AgentStatusWire
-  /** For a technician; left out: there is nothing at their addresses. */
+  /** For technicians. Omitted: these paths return NOT_FOUND. */
   readonly inspection?: {
-    /** Null when none is kept. */
+    /** Null: not recorded. */
     readonly decision: (correlationId: string) => Promise<KeptDecision | null>
-    /** NDJSON. */
     readonly log: () => string
-    /** Remembers a refusal that stands in no ledger; returns its correlation id. */
+    /** Remembers a refusal that has no ledger entry; returns its correlation id. */
     readonly refused: (error: CodedError, request: string, caller: string | null) => string
   }
-  /** Left out: there is nothing at its address. */
+  /** Omitted: the path returns NOT_FOUND. */
   readonly rotateKey?: () => Promise<z.input<typeof keyRotation>>
-  /** Left out: whoever may connect may do everything, and nobody is told from anybody else. */
+  /** Omitted: every client has every role, and callers are not identified. */
   readonly callers?: {
-    /** Null: the kernel does not say. */
+    /** Null: unknown to the kernel. */
     readonly identify: (connection: Socket) => Caller | null
     readonly rules: Callers
   }
-  /** An error that is no expected outcome; its request is answered with INTERNAL. */
+  /** Called for unexpected errors; the client receives INTERNAL. */
   readonly onFault: (error: unknown) => void
 }
 
 export interface SocketServer {
-  /** Takes no more requests, lets those under way end for at most so many ms, and removes the path. Idempotent. */
+  /** Refuses new requests, waits up to `drainMs` for pending ones, and removes the path. Idempotent. */
   stop(drainMs: number): Promise<void>
 }
 
 const KEEP_ALIVE_MS = 75_000
 const HEADER_BYTES_MAX = 16 * 1024
 
-/** How long a stop takes what still comes over open connections, ms; a busy client sends its next request in less. */
+/** How long a stop still serves open connections, ms. A busy client sends its next request within this time. */
 const HAND_OVER_MS = 300
 
-/** How long it waits, at most, for the first request of somebody who has just come in, ms. */
+/** Longest wait for the first request of a connection accepted just before a stop, ms. */
 const NEWCOMER_MS = 2_000
 
 const LOOK_EVERY_MS = 20
 
-/** Connections that wait to be taken in; the kernel cuts it to what it allows. */
+/** Accept queue length; the kernel caps it. */
 const BACKLOG = 4_096
 
 /** @throws CodedError SOCKET_IN_USE or SOCKET_PATH_OCCUPIED */
@@ -95,20 +94,20 @@ class Door implements SocketServer {
   readonly #options: SocketOptions
   readonly #server: Server
   readonly #quickLane: QuickLane
-  /** Connections that keep a session alive: they may be silent for as long as they like. */
+  /** Connections bound to a session; exempt from the idle timeout. */
   readonly #bound = new WeakSet<Socket>()
   readonly #callers = new WeakMap<Socket, Caller>()
-  /** Open connections, by what their caller is called. */
+  /** Number of open connections by caller name. */
   readonly #connected = new Map<string, number>()
-  /** The response to the last request that was read from each connection. */
+  /** Response to the last request read from each connection. */
   readonly #responses = new WeakMap<Socket, ServerResponse>()
-  /** Responses to requests whose bodies are still being read. */
+  /** Responses whose request bodies are still being read. */
   readonly #reading = new WeakSet<ServerResponse>()
-  /** Connections from which nothing more is read: their last answer is on its way. */
+  /** Connections whose last response is being sent; no longer read. */
   readonly #ending = new WeakSet<Socket>()
   #waiting = 0
   #isStopping = false
-  /** Takes what comes over the connections that are there, although it stops. */
+  /** During a stop: still serves requests on open connections. */
   #isHandingOver = false
   #release: () => void = () => undefined
   #stopped: Promise<void> | null = null
@@ -121,11 +120,11 @@ class Door implements SocketServer {
       headersTimeout: options.requestTimeoutMs,
       keepAliveTimeout: KEEP_ALIVE_MS,
       connectionsCheckingInterval: Math.min(options.requestTimeoutMs, 5_000),
-      // Node would refuse it without a body.
+      // Node would refuse a missing Host without a body.
       requireHostHeader: false,
     })
     this.#server.maxConnections = options.connectionsMax
-    // Who sends no more after a request still waits for its answer, as nc and socat do: it is charged, so it is told.
+    // Half-closed clients such as nc and socat still receive a response: their request is charged.
     Object.assign(this.#server, { httpAllowHalfOpen: true })
     this.#server.on('request', this.#take)
     this.#server.on('checkExpectation', this.#refuseExpectation)
@@ -161,7 +160,7 @@ class Door implements SocketServer {
       this.#server.closeAllConnections()
     }, drainMs)
     if (this.#options.passed !== undefined) await this.#handOver(drainMs)
-    // Nobody comes in any more by this name, while those inside finish.
+    // Stops new connections by path while open ones finish.
     this.#release()
     const closed = new Promise<void>((resolve) => {
       this.#server.close(() => resolve())
@@ -172,13 +171,13 @@ class Door implements SocketServer {
   }
 
   /**
-   * Whoever has come in may already have sent a request that has not been read: it is answered, as the last one of its connection.
-   * A busy client finds the next agent by itself that way, and loses nothing.
+   * Serves requests that clients have already sent before the stop, each as the last of its connection. Busy clients then
+   * reconnect to the next agent without losing a request.
    */
   async #handOver(drainMs: number): Promise<void> {
     this.#isHandingOver = true
     const seen = { isEmpty: false }
-    // Only the listening ends: Node's HTTP server would close idle connections with it.
+    // Stops listening only: Node's HTTP server would also close idle connections.
     NetServer.prototype.close.call(this.#server, () => {
       seen.isEmpty = true
     })
@@ -190,7 +189,7 @@ class Door implements SocketServer {
     this.#isHandingOver = false
   }
 
-  /** A connection has come. One that its caller may not have beside its others is closed, so that others come in. */
+  /** Accepts a connection, or closes it when its caller has too many. */
   #enter(socket: Socket): void {
     const caller = this.#callerAt(socket)
     if (caller === null) {
@@ -213,7 +212,7 @@ class Door implements SocketServer {
     this.#quickLane.enter(socket)
   }
 
-  /** The kernel is asked once for each connection; null where callers are not told apart, or it does not say. */
+  /** Queries the kernel once per connection. Null: callers are not identified, or the kernel does not know. */
   #callerAt(connection: Socket): Caller | null {
     const known = this.#callers.get(connection)
     if (known !== undefined) return known
@@ -222,7 +221,7 @@ class Door implements SocketServer {
     return found
   }
 
-  /** One request that Node's server has read the head of. */
+  /** Handles a request whose head Node's server has parsed. */
   readonly #take = (request: IncomingMessage, response: ServerResponse): void => {
     const answer = this.#answerOf(request, response)
     if (this.#isStopping && !this.#isHandingOver) {
@@ -271,15 +270,15 @@ class Door implements SocketServer {
     this.#answerOf(request, response)(expectationRefusal(request))
   }
 
-  /** How a request is answered that Node's server has read the head of. */
+  /** The reply function for a request on Node's server. */
   #answerOf(request: IncomingMessage, response: ServerResponse): Answer {
     response.sendDate = false
     this.#responses.set(request.socket, response)
     return (reply) => {
       if (this.#isStopping) response.shouldKeepAlive = false
-      // A client that is told for how long it may be silent closes the connection then, and its session with it.
+      // A client that receives a Keep-Alive timeout closes the connection after it, which would end its session.
       else if (this.#bound.has(request.socket)) response.setHeader('Connection', 'keep-alive')
-      // Node drops what came right behind such a request: its client may not take the next answer for that one's.
+      // Node drops data right behind an upgrade request, so later responses would be matched to the wrong request.
       else if (request.headers.upgrade !== undefined) response.shouldKeepAlive = false
       send(response, reply)
     }
@@ -292,20 +291,20 @@ class Door implements SocketServer {
     })
   }
 
-  /** What the HTTP parser gives up on. */
+  /** Handles parser errors and timeouts. */
   readonly #giveUp = (error: NodeJS.ErrnoException, socket: Socket): void => {
     if (error.code === 'ECONNRESET') socket.destroy()
     else this.#answerLast(socket, brokenRefusal(error.code))
   }
 
   /**
-   * Ends a connection with an answer to what came last. A request before it may still be decided, and its client would take
-   * this answer for that one's, and ask and be charged again: that one goes first.
+   * Sends a final response for the last request. Earlier pending responses go first: otherwise the client would match this
+   * one to an earlier request, retry it and be charged again.
    */
   #answerLast(socket: Socket, reply: Reply): void {
     if (this.#ending.has(socket)) return
     this.#ending.add(socket)
-    // After a CONNECT nobody else listens, and a stop would wait for a client that leaves its half open.
+    // After CONNECT nothing else listens for errors, and a stop would wait for a client's half-open connection.
     socket.on('error', () => socket.destroy())
     const end = (): void => {
       if (socket.writable) socket.write(replyText(reply, null))
@@ -314,13 +313,13 @@ class Door implements SocketServer {
     const last = this.#responses.get(socket)
     if (last === undefined || last.closed) end()
     else if (!last.req.complete && this.#reading.delete(last)) {
-      // What is wrong is its own body.
+      // The error is in this request's own body.
       last.shouldKeepAlive = false
       send(last, reply)
     } else last.once('close', end)
   }
 
-  /** One access request that the quick lane has read. */
+  /** Handles an access request from the fast path. */
   readonly #takeQuick = (
     { target, headers }: QuickHead,
     body: JsonBody | CodedError,
@@ -399,7 +398,7 @@ class Door implements SocketServer {
   ): void {
     const { waitingMax } = this.#options
     if (this.#waiting >= waitingMax) {
-      refuse(new CodedError('OVERLOADED', `${waitingMax} requests are waiting`))
+      refuse(new CodedError('OVERLOADED', `the agent already has ${waitingMax} pending requests (socket.waiting_max)`))
       return
     }
     this.#waiting += 1
@@ -415,13 +414,13 @@ class Door implements SocketServer {
     )
   }
 
-  /** Who asks, if it may. */
+  /** Identifies the caller and checks its role and limits. */
   #admit(connection: Socket, ring: Ring): Admission | CodedError {
     const { callers } = this.#options
     if (callers === undefined) return ANYBODY
     const { rules } = callers
     const caller = this.#callerAt(connection)
-    if (caller === null) return new CodedError('CALLER_NOT_ALLOWED', 'the kernel does not say who is calling')
+    if (caller === null) return new CodedError('CALLER_NOT_ALLOWED', 'the kernel did not identify the calling process')
     try {
       rules.require(caller, ring)
     } catch (error) {
@@ -431,7 +430,7 @@ class Door implements SocketServer {
     return { owner: callerName(caller), hold: rules.holdOf(caller) }
   }
 
-  /** Of somebody who was admitted. */
+  /** Whether an admitted caller has the administrator role. */
   #administers(connection: Socket): boolean {
     const caller = this.#callers.get(connection)
     return caller === undefined || this.#options.callers?.rules.isIn(caller, 'administer') === true
@@ -441,7 +440,7 @@ class Door implements SocketServer {
     return this.#observed(connection, () => JSON.stringify(this.#options.status()))
   }
 
-  /** What those may read who may observe. */
+  /** Reply for callers with the observer role. */
   #observed(connection: Socket, read: () => string, type?: string): Reply {
     const admitted = this.#admit(connection, 'observe')
     if (admitted instanceof CodedError) return refused(admitted)
@@ -464,7 +463,7 @@ class Door implements SocketServer {
       async () => {
         const kept = await inspection.decision(correlationId)
         if (kept !== null) return plain(JSON.stringify(kept))
-        return refused(new CodedError('DECISION_UNKNOWN', `this device keeps no decision ${correlationId}`))
+        return refused(new CodedError('DECISION_UNKNOWN', `this device has no record of decision ${correlationId}`))
       },
       (reply) => reply,
       (error) => answer(this.#failure(error)),
@@ -486,21 +485,23 @@ class Door implements SocketServer {
     )
   }
 
-  /** A request that no entry of the ledger tells of: it is remembered under an id that goes with the answer. */
+  /** A refusal without a ledger entry: stores it under a correlation id that the response carries. */
   #refusal(error: unknown, request: string, connection: Socket): Reply {
     const reply = this.#failure(error)
     const { inspection } = this.#options
     if (inspection === undefined) return reply
     const caller = this.#callers.get(connection)
     const coded =
-      error instanceof CodedError ? error : new CodedError('INTERNAL', 'the request met a fault in the agent')
+      error instanceof CodedError
+        ? error
+        : new CodedError('INTERNAL', 'the agent failed to handle the request; see its log')
     return traced(reply, inspection.refused(coded, request, caller === undefined ? null : callerName(caller)))
   }
 
   #failure(error: unknown): Reply {
     if (error instanceof CodedError) return refused(error)
     this.#options.onFault(error)
-    return refused(new CodedError('INTERNAL', 'the request met a fault in the agent', { cause: error }))
+    return refused(new CodedError('INTERNAL', 'the agent failed to handle the request; see its log', { cause: error }))
   }
 }
 
@@ -514,7 +515,7 @@ function listenOn(server: Server, fd: number): Promise<void> {
   })
 }
 
-/** Lets connections that come go to `enter`; returns what gives one to the server after all. */
+/** Diverts new connections to `enter`; returns a function that passes one back to the server. */
 function divert(server: Server, enter: (socket: Socket) => void): (socket: Socket) => void {
   const own = server.listeners('connection') as ((socket: Socket) => void)[]
   server.removeAllListeners('connection').on('connection', enter)
@@ -534,7 +535,7 @@ type Answer = (reply: Reply) => void
 type AccessTarget = Extract<Route, { to: 'access' }>
 type SessionHeaders = Readonly<Record<string, string | readonly string[] | undefined>>
 
-const NOWHERE = refused(new CodedError('NOT_FOUND', 'there is nothing at this address for this method'))
+const NOWHERE = refused(new CodedError('NOT_FOUND', 'no such path for this method'))
 const STOPPING = refused(new CodedError('STOPPING', 'the agent is shutting down'))
 
 function callOf(

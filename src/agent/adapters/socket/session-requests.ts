@@ -1,6 +1,6 @@
 /**
- * Requests about sessions at the socket, with the paths, bodies and answers of the service. What is the agent's own comes
- * in headers: which request of which application session it is, and whether the session is bound to its connection.
+ * Session requests on the socket, with the service's paths, bodies and responses. Agent-specific headers carry the
+ * idempotency key and bind a session to its connection.
  */
 import type { IncomingHttpHeaders } from 'node:http'
 import { z } from 'zod'
@@ -35,24 +35,23 @@ export type SessionTarget = Extract<Route, { to: 'session' }>
 
 export interface SessionRequest {
   readonly target: SessionTarget
-  /** With the query. */
+  /** Path with query. */
   readonly url: string
   readonly headers: IncomingHttpHeaders
-  /** Null for an operation that takes none. */
+  /** Null for operations without a body. */
   readonly body: JsonBody | null
-  /** Who asks; null where callers are not told apart. */
+  /** The caller; null when callers are not identified. */
   readonly owner: string | null
-  /** Whether the caller may touch sessions of others. */
+  /** Whether the caller may access sessions of others. */
   readonly administers: boolean
-  /** What the caller is held to, if anything. */
+  /** The caller's limits. */
   readonly hold?: Hold
-  /** Calls back when the connection of the request is gone, at once if it is already. */
+  /** Calls back when the request's connection closes, immediately if it is closed already. */
   readonly onDisconnect: (call: () => void) => void
 }
 
 const BOUND_HEADER = 'x-tallygate-bound'
 
-/** Operations with a body. */
 export const takesBody = ({ operation }: SessionTarget): boolean => operation === 'open' || operation === 'request'
 
 /** @throws CodedError */
@@ -104,7 +103,7 @@ export async function answerSession(desk: SessionDesk, request: SessionRequest):
       return replyTo(
         target,
         await desk.close(target.sessionId, belongs, hashed(request)),
-        // The service answers the end of a session that has ended in the same way in both versions.
+        // The service answers closing an ended session with the v1.1 form in both versions.
         'v1.1',
       )
   }
@@ -120,13 +119,13 @@ function replyTo({ apiVersion }: SessionTarget, answer: SessionAnswer, version =
   return { status, headers: [], body: JSON.stringify(body) }
 }
 
-/** When its connection closes, the session ends. */
+/** Ends the session when the connection closes. */
 function bindTo(desk: SessionDesk, { onDisconnect }: SessionRequest, body: string): void {
   const { sessionId } = JSON.parse(body) as { readonly sessionId: string }
   onDisconnect(() => desk.connectionClosed(sessionId))
 }
 
-/** A session of another application is one that there is not. */
+/** Sessions of other callers appear not to exist. */
 function belongsTo(request: SessionRequest): (kept: KeptSession) => void {
   return (kept) => {
     if (!isOwn(request, kept)) throw new CodedError('NOT_FOUND', `There is no session ${kept.session.id}.`)
@@ -141,7 +140,10 @@ function isOwn({ owner, administers }: SessionRequest, kept: KeptSession): boole
 function requireInstance({ headers }: SessionRequest, instanceId: Session['instanceId']): void {
   const named = headerOf(headers)
   if (named !== null && named !== instanceId) {
-    throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'The header x-instance-id names another instance than the session.')
+    throw new CodedError(
+      'INSTANCE_NOT_IN_TOKEN',
+      'The x-instance-id header does not match the instance of the session.',
+    )
   }
 }
 
@@ -154,7 +156,7 @@ function isBound(headers: IncomingHttpHeaders): boolean {
   const value = headers[BOUND_HEADER]
   if (value === undefined) return false
   if (value === 'connection') return true
-  throw new CodedError('BAD_REQUEST', `${BOUND_HEADER}: takes "connection"`)
+  throw new CodedError('BAD_REQUEST', `${BOUND_HEADER} must be "connection"`)
 }
 
 function hashed({ target, headers, body, owner }: SessionRequest) {

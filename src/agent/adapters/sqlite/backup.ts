@@ -1,7 +1,6 @@
 /**
- * Copies of a ledger, made while the agent runs, and what becomes of one that takes the place of a ledger. A restored ledger
- * holds no rights and keeps every entry that the cloud may lack: those of the backup and, where it can still be read, those of
- * the ledger that it replaces. Nothing that it replaces is deleted.
+ * Backup of a ledger while the agent runs, and restore. A restored ledger has no tokens and keeps every entry that the
+ * cloud may lack, from the backup and from the replaced ledger if readable. Nothing replaced is deleted.
  */
 import {
   chmodSync,
@@ -28,11 +27,11 @@ import { scratchAt } from '../system/scratch.ts'
 import { copyStill } from './still-copy.ts'
 
 /**
- * Writes one file that holds what the ledger held at some moment during the call; a file in its place is replaced at the end.
- * The folder of `to` takes two copies of the ledger meanwhile.
+ * Writes the ledger's content at one moment during the call to a single file, replacing it at the end. Needs space for two
+ * copies in the directory of `to`.
  *
- * @param path database of an agent, which may run
- * @returns what is in the copy, as a bundle that can be verified
+ * @param path the agent's database; the agent may run
+ * @returns the copy's content as a bundle that can be verified
  * @throws CodedError LEDGER_UNREADABLE, DATABASE_CORRUPT, DATABASE_NEWER, OUTPUT_UNWRITABLE
  */
 export async function backUpLedger(path: string, to: string): Promise<LedgerBundle> {
@@ -46,7 +45,7 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
     const bundle = await readLedgerCopy(copy, path)
     const database = new Database(copy)
     try {
-      // As a SQL literal: a quote in it is doubled.
+      // SQL literal: quotes are doubled.
       atPlace(() => database.exec(`VACUUM INTO '${whole.replaceAll("'", "''")}'`), unwritable)
     } finally {
       database.close()
@@ -66,21 +65,21 @@ export async function backUpLedger(path: string, to: string): Promise<LedgerBund
 }
 
 export interface Restored {
-  /** Where the ledger from before is kept; null: there was none. */
+  /** Path of the replaced ledger; null: there was none. */
   readonly replaced: string | null
-  /** Entries that go up as remnants. */
+  /** Undelivered entries to be sent. */
   readonly undelivered: number
-  /** Entries that the ledger from before owed and that neither it nor the backup gives; null: nobody knows. */
+  /** Undelivered entries of the replaced ledger found in neither; null: unknown. */
   readonly lost: number | null
 }
 
 /**
- * Puts a backup in the place of a ledger.
+ * Replaces a ledger with a backup.
  *
- * @param path database of the agent, which must not run
- * @param wall POSIX ms: it names the file that is kept, and decides nothing
+ * @param path the agent's database; the agent must be stopped
+ * @param wall POSIX ms; used only for the name of the kept file
  * @throws CodedError STATE_IN_USE, BACKUP_FOREIGN, BLOCK_OPEN, DATABASE_CORRUPT, DATABASE_NEWER, LEDGER_UNREADABLE,
- *   STATE_UNWRITABLE
+ * STATE_UNWRITABLE
  */
 export async function restoreLedger(backup: string, path: string, wall: number): Promise<Restored> {
   await readLedger(backup)
@@ -106,10 +105,10 @@ export async function restoreLedger(backup: string, path: string, wall: number):
   }
 }
 
-/** Returns the new name of the file; what belongs to it goes with it. */
+/** Renames the ledger with its companion files; returns the new name. */
 function putAside(path: string, wall: number): string {
   const aside = asideOf(path, wall)
-  // The log first: a database that is opened without it, half way through, is only older.
+  // The log first: after an interruption, a database without its log is merely older.
   for (const suffix of ['-journal', '-shm', '-wal', '']) {
     if (existsSync(`${path}${suffix}`)) renameSync(`${path}${suffix}`, `${aside}${suffix}`)
   }
@@ -117,7 +116,6 @@ function putAside(path: string, wall: number): string {
   return aside
 }
 
-/** A name that nothing has. */
 function asideOf(path: string, wall: number): string {
   const stamp = new Date(wall).toISOString().replaceAll(/[:.]/g, '-')
   let aside = `${path}.replaced-${stamp}`
@@ -125,14 +123,14 @@ function asideOf(path: string, wall: number): string {
   return aside
 }
 
-/** All of it or nothing: what cannot be read must not be found missing later. @throws CodedError DATABASE_CORRUPT */
+/** Requires every entry to be readable. @throws CodedError DATABASE_CORRUPT */
 function salvageOfBackup(backup: string): Salvage {
   const database = new Database(backup, { readonly: true })
   try {
     database.defaultSafeIntegers(true)
     const salvage = salvageOf(database)
     if (salvage.lost === 0) return salvage
-    const missing = salvage.lost === null ? 'what it holds' : `${salvage.lost} entries`
+    const missing = salvage.lost === null ? 'its content' : `${salvage.lost} entries`
     throw new CodedError('DATABASE_CORRUPT', `${backup}: ${missing} cannot be read.`, { facts: { path: backup } })
   } finally {
     database.close()
@@ -141,7 +139,7 @@ function salvageOfBackup(backup: string): Salvage {
 
 type Held = Database.Database | 'DAMAGED' | 'NONE'
 
-/** No agent can open the ledger while it is held; in one file, so that its name is all that has to change. */
+/** Locks the ledger against agents and checkpoints it, so that one rename replaces it. */
 function hold(path: string): Held {
   if (!existsSync(path)) return 'NONE'
   try {
@@ -155,19 +153,19 @@ function hold(path: string): Held {
   }
 }
 
-/** Null where there is no ledger. */
+/** Null if there is no ledger. */
 function salvageOfHeld(held: Held, path: string): Salvage | null {
   if (held === 'NONE') return null
-  // Through the connection that holds it: closing another one of this process would let go of it.
+  // Reuses the locking connection: closing another one in this process would release the lock.
   if (held === 'DAMAGED') return salvaged(path)
   const salvage = salvageOf(held)
   if (!salvage.hasOpenBlocks) return salvage
-  throw new CodedError('BLOCK_OPEN', `${path} has reserved rights of which use may not be recorded yet.`, {
+  throw new CodedError('BLOCK_OPEN', `${path} has open reservations whose usage may not be recorded yet.`, {
     facts: { path },
   })
 }
 
-/** A rescue that was not finished is first: at the next start of the agent it would take the place of what is restored. */
+/** Finishes an interrupted salvage first: otherwise the agent's next start would replace the restored ledger. */
 function holdFinished(path: string): Held {
   const held = hold(path)
   if (!existsSync(`${path}.rescued`)) return held
@@ -178,7 +176,7 @@ function holdFinished(path: string): Held {
 
 function replace(path: string, fresh: string, held: Held, wall: number): string | null {
   let aside: string | null = null
-  // A log that stays behind would be taken for one of the ledger that comes.
+  // A log left behind would be applied to the new ledger.
   if (typeof held === 'string') {
     const found = putAside(path, wall)
     if (existsSync(found)) aside = found
@@ -191,13 +189,13 @@ function replace(path: string, fresh: string, held: Held, wall: number): string 
   return aside
 }
 
-/** Of one incarnation the longer account: one is the beginning of the other. The rules of the ledger in place are no older. */
+/** Takes the longer list of each epoch (one is a prefix of the other) and the rules of the current ledger, which are no older. */
 function merged(backup: Salvage, before: Salvage | null): Salvage {
-  // Those of a backup may have ended since, or have been charged on.
+  // Sessions of a backup may have ended or been charged since.
   if (before === null) return { ...backup, sessions: [] }
   const [one, other] = [backup.identity?.deviceId, before.identity?.deviceId]
   if (one !== undefined && other !== undefined && one !== other) {
-    throw new CodedError('BACKUP_FOREIGN', `The backup is of the device ${one}, this ledger of ${other}.`)
+    throw new CodedError('BACKUP_FOREIGN', `The backup belongs to device ${one}, but this ledger to device ${other}.`)
   }
   const byIncarnation = new Map(before.undelivered.map((each) => [each.incarnation, each]))
   for (const each of backup.undelivered) {
@@ -221,7 +219,7 @@ function lastOf({ ackedEntry, bodies }: Salvage['undelivered'][number]): number 
   return ackedEntry + bodies.length
 }
 
-/** A ledger that root restores belongs to whom the directory belongs to. */
+/** Gives a ledger restored by root to the directory's owner. */
 function own(fresh: string, path: string): void {
   const { uid, gid } = statSync(dirname(path))
   if (process.getuid?.() === 0) chownSync(fresh, uid, gid)
@@ -235,7 +233,7 @@ function requireIntegrity(path: string): void {
   try {
     database = new Database(path, { readonly: true })
     const verdict = database.pragma('integrity_check(1)', { simple: true })
-    if (verdict !== 'ok') throw corrupt(`the integrity check says: ${String(verdict)}`)
+    if (verdict !== 'ok') throw corrupt(`the integrity check reports: ${String(verdict)}`)
   } catch (error) {
     throw error instanceof CodedError ? error : corrupt(messageOf(error), error)
   } finally {

@@ -1,22 +1,19 @@
-/**
- * When the journal's thread keeps house: in small steps, in the moments in which nobody asks for anything. Where calls never
- * pause it takes one step between two of them now and then, so that it always gets there and is never what they wait for.
- */
+/** Runs housekeeping in small steps while the journal's thread is idle. Under constant load, one step runs now and then. */
 import type { Timers } from '../../app/link/ports.ts'
 
-/** So long without a call means that the next one is not just coming. */
+/** Time without a call after which the thread counts as idle. */
 export const IDLE_MS = 100
 
-/** Where calls never pause, there is one step in this time. */
+/** Interval between steps under constant load. */
 export const STEP_EVERY_MS = 10_000
 
-/** It is tried again after so long without a call, for what was in its way. */
+/** Idle time before retrying a step that could not proceed. */
 export const TRY_AGAIN_MS = 60_000
 
 export interface HousekeepingParts {
-  /** One step. False when there is nothing (more) to do. */
+  /** Runs one step. False when there is nothing (more) to do. */
   readonly step: () => boolean
-  /** A monotonic clock, ms. */
+  /** Monotonic, ms. */
   readonly now: () => number
   readonly timers: Timers
 }
@@ -31,7 +28,6 @@ export class Housekeeping {
     this.#steppedAt = parts.now()
   }
 
-  /** A call has been answered. */
   answered(): void {
     if (this.#parts.now() - this.#steppedAt >= STEP_EVERY_MS) this.#step()
     this.#after(IDLE_MS)

@@ -1,6 +1,6 @@
 /**
- * What can be said of the agent's database from a copy of it, for somebody who looks for what is wrong: nothing is changed,
- * and whatever cannot be read is told as such. A file that is damaged, or of another program, is a finding and no error.
+ * Diagnoses the agent's database from a copy, for technicians. Never writes. Unreadable parts are reported; a damaged or
+ * foreign file is a finding, not an error.
  */
 import { readdirSync } from 'node:fs'
 import { stat, statfs } from 'node:fs/promises'
@@ -13,12 +13,12 @@ import { APPLICATION_ID } from './open-database.ts'
 import { withStillCopy } from './still-copy.ts'
 
 export interface InspectedDatabase {
-  /** What keeps the rest from being known; null when all of it is. */
+  /** Why parts are unknown; null when everything was read. */
   readonly problem: { readonly code: string; readonly message: string } | null
-  /** Of SQLite: `ok`, or what it found; null where the file could not be opened. */
+  /** Result of SQLite's quick_check: `ok` or its findings; null if the file could not be opened. */
   readonly quickCheck: string | null
   readonly schema: number | null
-  /** Newest schema that this version knows. */
+  /** Newest schema known to this version. */
   readonly knownSchema: number
   readonly tables: string | null
   readonly identity: Identity | null
@@ -27,14 +27,13 @@ export interface InspectedDatabase {
     readonly instanceId: string
     readonly revision: number
     readonly confirmedAt: number
-    /** Of the signed document, unverified; null where it cannot be read. */
+    /** From the signed document, unverified; null if unreadable. */
     readonly issuedAt: number | null
     readonly usableForMs: number | null
   }[]
   readonly rescues: readonly Rescue[]
 }
 
-/** Never rejects. */
 export async function inspectDatabase(path: string): Promise<InspectedDatabase> {
   const knownSchema = readdirSync(new URL('./migrations/', import.meta.url)).filter((name) =>
     name.endsWith('.sql'),
@@ -49,14 +48,14 @@ export async function inspectDatabase(path: string): Promise<InspectedDatabase> 
   }
 }
 
-/** A copy must not fill the disk of the device that it is to help. */
+/** The copy must not fill the device's disk. */
 async function requireRoom(path: string): Promise<void> {
   const size = await sizeOf(path)
   const wal = await sizeOf(`${path}-wal`)
   const { bavail, bsize } = await statfs(tmpdir())
   const free = bavail * bsize
   if (2 * (size + wal) <= free) return
-  const message = `a copy takes ${size + wal} bytes and ${tmpdir()} has ${free} free; set TMPDIR to a directory with more`
+  const message = `the copy needs ${size + wal} bytes, but ${tmpdir()} has ${free} free; set TMPDIR to a directory with more space`
   throw new CodedError('LEDGER_UNREADABLE', message)
 }
 
@@ -87,7 +86,7 @@ function inspect(copy: string, knownSchema: number): InspectedDatabase {
       undefined,
     )
     return {
-      problem: isForeign ? { code: 'DATABASE_CORRUPT', message: 'it is the database of another program' } : null,
+      problem: isForeign ? { code: 'DATABASE_CORRUPT', message: 'the file is the database of another program' } : null,
       quickCheck,
       schema,
       knownSchema,

@@ -1,7 +1,4 @@
-/**
- * What goes between the journal and its worker: one message per call, one per answer, in the same order. Everything in
- * here survives a structured clone.
- */
+/** Messages between the journal and its worker: one per call and one per response, in order, all structured-cloneable. */
 import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
 import type { ErrorCode } from '../../../protocol/errors.ts'
@@ -23,59 +20,55 @@ import type {
 } from '../../app/journal.ts'
 import type { BootLog } from '../../app/volatile-log.ts'
 
-/** Sizes in pages of 4 KiB and in bytes. */
+/** Limits in pages of 4 KiB and in bytes. */
 export interface JournalLimits {
-  /** How large the database may grow. */
   readonly pagesMax: number
-  /** Beyond it, for what must also succeed on a full disk: seals, acknowledgements, clean-ups. */
+  /** Extra pages for seals, acknowledgements and cleanup, which must succeed on a full disk. */
   readonly slackPages: number
   readonly retentionMs: number
-  /** Acknowledged segments that are kept take at most this much, whatever their age. */
+  /** Limit for acknowledged segments, regardless of age. */
   readonly retainedBytesMax: number
-  /** Application sessions of each caller whose last answer is kept. */
+  /** Application sessions of each caller whose last response is kept. */
   readonly answersMax: number
-  /** Acknowledged entries that are kept all the same, the newest ones, with what they were decided by. */
+  /** Newest acknowledged entries to keep, with their decision inputs. */
   readonly recentEntries: number
-  /** Of the documents of replaced rules, all together. */
+  /** Limit for all documents of replaced rules together. */
   readonly pastRulesBytesMax: number
 }
 
-/** By how much the counters of one account rise. */
+/** Increments of one account's counters. */
 export interface AccountMove {
   readonly account: AccountId
   readonly used: Micro
   readonly refunded: Micro
   readonly returned: Micro
-  /** Part of `used`. */
   readonly burned: Micro
-  /** How far the use may be above what is granted; 0n: not at all. */
+  /** How far usage may exceed the grant; 0n: not at all. */
   readonly allowance: Micro
 }
 
-/** Entries of one transaction. */
 export interface Batch {
-  /** Number of the first body; the others follow. */
+  /** Number of the first body; the others follow without gaps. */
   readonly firstN: number
   readonly bodies: readonly string[]
-  /** Per body; null where nothing is kept. */
+  /** Decision inputs per body; null where none are kept. */
   readonly facts: readonly (string | null)[]
-  /** Merged by account. */
   readonly moves: readonly AccountMove[]
   readonly answers: readonly LastAnswer[]
-  /** The last state of each. */
+  /** The latest state of each session. */
   readonly sessions: readonly StoredSession[]
   readonly reservations: readonly Reservation[]
-  /** Somebody relies on these entries already: they may have the space that is set aside for deliveries. */
+  /** These entries were already answered, so they may use the disk space reserved for deliveries. */
   readonly answered: boolean
   readonly stamp: ClockStamp
 }
 
 export interface PreparedSeal {
-  /** To be signed as it stands. */
+  /** Exact text to sign. */
   readonly text: string
 }
 
-/** A part of a search; `next` is where to go on, null at the end. */
+/** One step of a search; `next` is where to continue, null at the end. */
 export interface FoundEntry {
   readonly found: RecordedEntry | null
   readonly next: number | null
@@ -84,9 +77,9 @@ export interface FoundEntry {
 export interface WorkerOrder {
   readonly path: string
   readonly limits: JournalLimits
-  /** Files that are made only after the journal holds something. */
+  /** Files that exist only once the journal has content. */
   readonly later: readonly string[]
-  /** What an earlier process had answered and not brought to the journal; null: nothing. */
+  /** Entries that an earlier process answered but did not write to the journal; null: none. */
   readonly left: BootLog | null
 }
 
@@ -120,7 +113,7 @@ export type JournalCall =
   | { readonly call: 'find'; readonly correlationId: string; readonly before: number | null }
   | { readonly call: 'close' }
 
-/** `code` null: a broken invariant, not an expected outcome. */
+/** `code` null: a broken invariant. */
 export interface CallFailure {
   readonly code: ErrorCode | null
   readonly message: string

@@ -1,6 +1,6 @@
 /**
- * What the journal's thread does with a call: it takes one after another and answers each in turn. What it cannot classify
- * as surely undone is answered as a failure that ends the process.
+ * Handles calls on the journal's thread, one at a time in order. A failure that may have left a partial write ends the
+ * process.
  */
 import Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -8,11 +8,10 @@ import type { Batch, CallFailure, JournalAnswer, JournalCall } from './journal-c
 import type { JournalStore } from './journal-store.ts'
 import type { Slack } from './slack.ts'
 
-/** What a desk works with. */
 export interface DeskParts {
-  /** Of the database, for messages. */
+  /** Path of the database, for messages. */
   readonly path: string
-  /** Called by the first call, so that a refusal is an answer like any other. */
+  /** Run by the first call, so that an open failure is returned like any other. */
   readonly open: () => JournalStore
   readonly slack: Pick<Slack, 'fill' | 'release'>
 }
@@ -22,7 +21,7 @@ export class JournalDesk {
   readonly #open: () => JournalStore
   readonly #slack: DeskParts['slack']
   #store: JournalStore | undefined
-  /** What went wrong while nobody was waiting: the next call hears of it. */
+  /** A failure between calls, returned to the next call. */
   #failed: { readonly error: unknown } | undefined
 
   constructor({ path, open, slack }: DeskParts) {
@@ -31,7 +30,6 @@ export class JournalDesk {
     this.#slack = slack
   }
 
-  /** Never throws. */
   answerTo(call: JournalCall): JournalAnswer {
     try {
       return { ok: true, value: this.#take(call) }
@@ -40,14 +38,14 @@ export class JournalDesk {
     }
   }
 
-  /** What is due after a call, when it has been answered. Never throws, as {@link JournalDesk.tidy}. */
+  /** Work after a call was answered. Never throws, as {@link JournalDesk.tidy}. */
   answered(): void {
     this.#unasked((store) => store.foldLogWhenDue())
   }
 
   /**
-   * A small piece of housekeeping, for a moment without calls. False when there is nothing (more) to do. Never throws: a
-   * failure is as final as one in a commit, and is what every later call is answered with.
+   * One housekeeping step for an idle moment. False when there is nothing (more) to do. Never throws: a failure is as final
+   * as one in a commit and fails every later call.
    */
   tidy(): boolean {
     let isMore = false
@@ -98,7 +96,7 @@ export class JournalDesk {
     }
   }
 
-  /** Entries are refused while the space that is set aside is not there; somebody may have made room for it since. */
+  /** Refuses entries while the reserved disk space is missing, after trying to reserve it again. */
   #append(store: JournalStore, batch: Batch): string {
     try {
       return withRoom(store, () => store.append(batch))
@@ -109,7 +107,7 @@ export class JournalDesk {
     }
   }
 
-  /** What must not fail for want of space: it is given the space that was set aside for it. */
+  /** Releases the reserved disk space if a call that must succeed runs out of space. */
   #withSlack(store: JournalStore, call: ControlCall): unknown {
     try {
       return withRoom(store, () => this.#control(store, call))
@@ -160,7 +158,7 @@ type ControlCall = Extract<
   { call: 'append' | 'storeSeal' | 'acknowledge' | 'fence' | 'attach' | 'limit' | 'saveIdentity' | 'savePolicy' }
 >
 
-/** On a full disk the log may still be folded into the database, and then be written over. */
+/** On a full disk, a checkpoint may still free the log for reuse. */
 function withRoom<T>(open: JournalStore, work: () => T): T {
   try {
     return work()
@@ -171,8 +169,8 @@ function withRoom<T>(open: JournalStore, work: () => T): T {
 }
 
 /**
- * Out of space or not writable: SQLite meets these before the commit record is complete and before anything is flushed,
- * so the transaction is rolled back and cannot come back with a recovery.
+ * Out of space or not writable. SQLite detects these before the commit record is complete and before any flush, so the
+ * transaction is rolled back and recovery cannot bring it back.
  */
 function isSurelyUndone(error: unknown): boolean {
   return isFull(error) || (error instanceof Database.SqliteError && error.code.startsWith('SQLITE_READONLY'))

@@ -1,7 +1,4 @@
-/**
- * The SQL of the journal, and its rows in the words of the app. A statement decides nothing by itself: which of them run
- * together is for whoever holds the transaction.
- */
+/** The journal's SQL statements and row types. The caller owns transactions and decides which statements run together. */
 import type Database from 'better-sqlite3'
 import type {
   ClockStamp,
@@ -112,7 +109,7 @@ export interface AnswerRow {
   policy_revision: bigint
 }
 
-/** Of better-sqlite3's what is used here: its own type is in a namespace that the declarations of a build cannot name. */
+/** The used part of better-sqlite3's type, whose namespace emitted declarations cannot name. */
 interface Statement extends Pick<Database.Statement, 'all' | 'get' | 'iterate' | 'run'> {
   pluck(): this
   raw(): this
@@ -120,7 +117,7 @@ interface Statement extends Pick<Database.Statement, 'all' | 'get' | 'iterate' |
 
 export type JournalStatements = ReturnType<typeof prepareStatements>
 
-/** By connection: whoever works with it next finds them prepared. */
+/** Prepared statements by connection. */
 const prepared = new WeakMap<Database.Database, JournalStatements>()
 
 export function statementsOf(database: Database.Database): JournalStatements {
@@ -228,7 +225,7 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
          SELECT instance_id, revision, document, length(document), ? FROM policy
            WHERE instance_id = ? AND revision <> ?`,
     ),
-    // Of what no kept entry was decided by; with no entry at all, everything.
+    // Deletes policies that no kept entry was decided by; all of them if there are no entries.
     deletePolicies: database.prepare(
       'DELETE FROM past_policy WHERE last_entry_id + ? < (SELECT coalesce(min(id), 9223372036854775807) FROM entry)',
     ),
@@ -254,12 +251,12 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
       `INSERT INTO account (id, allowance) VALUES (?, ?)
          ON CONFLICT (id) DO UPDATE SET allowance = max(allowance, excluded.allowance)`,
     ),
-    // A block is use that may have been answered.
+    // A reservation counts as usage, because it may have been answered.
     settleAboveGrant: database.prepare(
       'UPDATE account SET allowance = 0 WHERE allowance > 0 AND max(used, reserved) - refunded + returned <= granted',
     ),
     reserve: database.prepare('UPDATE account SET reserved = ? WHERE id = ?'),
-    // What is given up is no longer in the block; the use that is still on its way to the journal is below that.
+    // Removes returned tokens from the reservation; pending usage is below the remainder.
     shorten: database.prepare(
       'UPDATE account SET reserved = min(reserved, granted - returned + refunded - ?) WHERE id = ? AND unlimited = 0',
     ),
@@ -331,7 +328,7 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
       'DELETE FROM entry WHERE id IN (SELECT id FROM entry WHERE id <= ? ORDER BY id LIMIT ?)',
     ),
     redateSegments: database.prepare("UPDATE segment SET since = :now WHERE since > :now AND state = 'ACKNOWLEDGED'"),
-    // That the current incarnation is closed is known from its final segment alone: without it, another one would be sealed.
+    // The final segment alone marks the current epoch as closed: without it, another would be sealed.
     deleteSegments: database.prepare(
       `DELETE FROM segment WHERE id IN (
          SELECT id FROM segment WHERE state <> 'UNACKNOWLEDGED' AND since < :before
@@ -348,7 +345,7 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
     ),
     pages: database.prepare('PRAGMA page_count').pluck(),
     freePages: database.prepare('PRAGMA freelist_count').pluck(),
-    // As a list: SQLite prepares a PRAGMA again for each run, and a class for its rows would be compiled each time.
+    // Raw rows: SQLite prepares a PRAGMA on each run, and a row class would be compiled each time.
     checkpointSize: database.prepare('PRAGMA wal_checkpoint(NOOP)').raw(),
     checkpoint: database.prepare('PRAGMA wal_checkpoint(PASSIVE)'),
     truncateLog: database.prepare('PRAGMA wal_checkpoint(TRUNCATE)'),

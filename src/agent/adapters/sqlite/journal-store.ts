@@ -1,7 +1,7 @@
 /**
- * The journal over one open database: every method is one transaction, synchronous, and either happened when it returns
- * or did not when it throws. It re-checks on its own what must hold on disk (entries without gaps, no account used beyond
- * its grant and its allowance), so that a mistake above it ends the process and never becomes a balance.
+ * The journal over an open database. Each method is one synchronous transaction: committed if it returns, rolled back if
+ * it throws. It re-checks invariants (no gaps in entries, no account above grant plus allowance), so that a bug above it
+ * ends the process instead of corrupting a balance.
  */
 import { existsSync, statSync } from 'node:fs'
 import type Database from 'better-sqlite3'
@@ -54,50 +54,49 @@ import { type SealPlan, planSegment } from './plan-segment.ts'
 const PAGE_BYTES = 4096
 
 /**
- * Frames of the write-ahead log after which it is copied into the database: 4 MiB. Nobody is answered meanwhile: a longer
- * log makes for longer waits, a shorter one for more flushes. On a full disk the slack must hold what has not been copied
- * yet, and the next segment.
+ * Frames of the write-ahead log that trigger a checkpoint: 4 MiB. Checkpoints block calls: longer logs mean longer waits,
+ * shorter logs more flushes. The reserved disk space must cover the log and the next segment.
  */
 const CHECKPOINT_FRAMES = 1_000
 
-/** Entries that one step of a search looks at: a millisecond or two, in which no commit can take place. */
+/** Entries per search step: blocks commits for 1 to 2 ms. */
 const SEARCHED_ENTRIES = 2_000
 
-/** Entries after the replacement of rules among which some may be that were decided by them and were on their way. */
+/** Entries after a rules change that may still have been decided by the old rules. */
 const LATE_ENTRIES = 10_000
 
-/** Ended sessions that are kept at most, the newest ones. */
+/** Newest ended sessions to keep. */
 const ENDED_SESSIONS_MAX = 1_000
 
-/** Free pages that the database keeps: what comes next needs no growth of the file. 1 MiB. */
+/** Free pages to keep so that the next writes need not grow the file: 1 MiB. */
 const FREE_PAGES_KEPT = 256n
 
-/** Pages that one step gives back: a call that comes meanwhile waits for no more than this. 512 KiB. */
+/** Pages freed per step, 512 KiB; bounds how long a call can wait. */
 const SHRINK_PAGES = 128n
 
-/** A write-ahead log that is longer than this is cut off when nothing else is to be done: 1 MiB. */
+/** Truncate the write-ahead log above this size when idle: 1 MiB. */
 const LOG_BYTES_KEPT = 1024 * 1024
 
-/** Rows that one clean-up deletes at most: it runs between commits. */
+/** Rows deleted per cleanup, which runs between commits. */
 const PRUNE_ROWS = 2_000
 
 export class JournalStore {
   /**
-   * Whether the disk still holds the space that is set aside. While it does not, free pages of the database take its
-   * place: entries may not have the last of them, and nothing is kept but what is still to be delivered.
+   * Whether the reserved disk space exists. While it does not, free database pages replace it: entries may not use the
+   * last of them, and only undelivered data is kept.
    */
   hasSlack = true
   readonly #database: Database.Database
   readonly #limits: JournalLimits
   readonly #statements: JournalStatements
   readonly #transaction: Database.Transaction<(work: () => unknown) => unknown>
-  /** Sets the limit of the database to what entries may take; the other one, to what the last deliveries may take, too. */
+  /** Sets the page limit for entries; the other statement sets the limit for final deliveries. */
   readonly #allowPages: Database.Statement
   readonly #allowPagesAndSlack: Database.Statement
-  /** Slot of each application session; those that are taken have no gap between them. */
+  /** Slot of each application session; used slots are contiguous. */
   #slots: RecentOfEach<number>
   #plan: SealPlan | null = null
-  /** What the cloud said of revisions that are still to be fetched. */
+  /** Confirmed revisions whose documents are not fetched yet. */
   readonly #confirmedAhead = new Map<string, { readonly revision: number; readonly time: number }>()
 
   constructor(database: Database.Database, limits: JournalLimits) {
@@ -165,10 +164,10 @@ export class JournalStore {
   }
 
   /**
-   * Looks at every entry that the cloud does not have, as the next segments will: a log that belongs to another state of the
-   * file can leave a database in good order with holes in what it says.
+   * Reads every undelivered entry as the next segments will. A write-ahead log from another state of the file can leave an
+   * intact database with missing entries.
    *
-   * @throws Error for what could never be delivered
+   * @throws Error if an entry could never be delivered
    */
   checkUndelivered(): void {
     const state = this.#state()
@@ -180,7 +179,7 @@ export class JournalStore {
     }
   }
 
-  /** Over the entries behind `from` up to `to`. */
+  /** Computes the hash chain over entries after `from` up to `to`. */
   #chainOver(base: bigint, from: bigint, to: bigint, start: string): string {
     let head = start
     let n = from
@@ -194,7 +193,7 @@ export class JournalStore {
     return head
   }
 
-  /** Returns the hash chain over all entries of the incarnation. */
+  /** Returns the hash chain head of the epoch. */
   append({ firstN, bodies, facts, moves, answers, sessions, reservations, answered, stamp }: Batch): string {
     const run = <T>(work: () => T): T => (answered ? this.#runWithSlack(work) : this.#run(work))
     return run(() => {
@@ -222,7 +221,7 @@ export class JournalStore {
     })
   }
 
-  /** The text of the next segment, to be signed. */
+  /** Prepares the text of the next segment for signing. */
   prepareSeal(order: SealOrder): PreparedSeal {
     this.#plan = null
     const identity = this.#identity()
@@ -237,7 +236,7 @@ export class JournalStore {
     return { text }
   }
 
-  /** Stores the prepared segment as signed, with the returns that it reports. */
+  /** Stores the signed segment and the returns that it reports. */
   storeSeal(document: string, now: number): SealedSegment {
     const plan = this.#plan
     if (plan === null) throw new Error('invariant: a segment is prepared before it is stored')
@@ -315,7 +314,7 @@ export class JournalStore {
     try {
       this.#prune(now)
     } catch (error) {
-      // What is acknowledged is; a disk that is too full for cleaning up is cleaned up with a later one.
+      // The acknowledgement is committed; if the disk is too full for cleanup, a later call repeats it.
       if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
     }
   }
@@ -331,7 +330,7 @@ export class JournalStore {
     return row === undefined ? null : segmentOf(row)
   }
 
-  /** One answer for each account at most, the newest that names it. */
+  /** At most one response per account: the newest that names it. */
   proofs(): readonly string[] {
     return this.#statements.proofs.all() as string[]
   }
@@ -359,7 +358,7 @@ export class JournalStore {
         if (isWhole && lost !== null && kept === null) this.#countUpTo(state)
       }
       this.#statements.deleteAccounts.run()
-      // What the incarnation before has told may have gone the way of a fork.
+      // A fork may have discarded session states sent by the previous epoch.
       this.#statements.unsealSessions.run()
       const base = state.entry_base + state.last_entry
       const resends = cloudEnd === null ? 0 : 1
@@ -373,7 +372,7 @@ export class JournalStore {
     })
   }
 
-  /** The end of the cloud's chain, where the entries behind it are all still here; null where they are not. */
+  /** The cloud's chain end if all later entries are still stored; otherwise null. */
   #keptFrom({ entry, head }: ChainEnd, state: StateRow): { readonly entry: bigint; readonly head: string } | null {
     const from = BigInt(entry)
     const rows = this.#statements.entriesBetween.all(
@@ -385,7 +384,7 @@ export class JournalStore {
     return end === state.acked_head ? { entry: from, head } : null
   }
 
-  /** Keeps what the counters were before the first entry that is not acknowledged. */
+  /** Saves the counters as of before the first unacknowledged entry. */
   #countUpTo(state: StateRow): void {
     this.#statements.countRemnant.run()
     const rows = this.#statements.entriesBetween.iterate(
@@ -423,7 +422,7 @@ export class JournalStore {
     })
   }
 
-  /** Rules that recorded decisions were made by are kept beside those that take their place. */
+  /** Archives replaced rules that recorded decisions were made by. */
   #keepReplaced(instanceId: string, revision: number): void {
     const { entry_base, last_entry } = this.#state()
     this.#statements.keepPolicy.run(entry_base + last_entry, instanceId, revision)
@@ -442,7 +441,7 @@ export class JournalStore {
   /**
    * One step of a search for the newest entry with this correlation id.
    *
-   * @param before id of an entry: only older ones are looked at; null for all
+   * @param before entry id to search below; null for all
    */
   find(correlationId: string, before: number | null): FoundEntry {
     const top = before ?? Number.MAX_SAFE_INTEGER
@@ -450,7 +449,7 @@ export class JournalStore {
     if (least === null) return { found: null, next: null }
     const rows = this.#statements.search.all(least, top, `"correlationId":"${correlationId}"`) as EntryRow[]
     for (const { body, facts } of rows) {
-      // The same text may stand in what an application sent along.
+      // The application's payload may contain the same text.
       const { correlationId: id, instanceId, policyRevision } = JSON.parse(body) as EntryBodyWire
       if (id !== correlationId) continue
       const known = { instanceId, revision: policyRevision }
@@ -462,22 +461,22 @@ export class JournalStore {
   }
 
   /**
-   * Forgets what is acknowledged: entries at once, but for the most recent ones (the segment holds them), segments after
-   * the retention time, or when they hold more than their share of the disk, oldest first. A database that is half full,
-   * or a disk that is full, keeps nothing but what is still to be delivered. A part of it per call.
+   * Deletes a bounded amount of acknowledged data: entries at once except the most recent (segments contain them), segments
+   * after the retention time or above their size limit, oldest first. With a half-full database or a full disk, only
+   * undelivered data is kept.
    */
   #prune(now: number): void {
     this.#runWithSlack(() => {
       const { entry_base, last_entry, acked_entry } = this.#state()
       const owed = this.#statements.firstRemnant.get() as RemnantRow | undefined
-      // Nothing behind the first entry that the cloud does not have is forgotten, whatever incarnation it is of.
+      // Keeps everything after the first undelivered entry of any epoch.
       const delivered = owed === undefined ? entry_base + acked_entry : owed.entry_base + owed.acked_entry
       const inUse = this.#pagesInUse()
       const tight = this.hasSlack ? inUse - BigInt(this.#limits.pagesMax) / 2n : inUse
       const old = tight > 0n ? delivered : entry_base + last_entry - BigInt(this.#limits.recentEntries)
       this.#statements.deleteEntries.run(old < delivered ? old : delivered, PRUNE_ROWS)
       this.#statements.deletePolicies.run(LATE_ENTRIES)
-      // A time in the future is that of a clock that has been set right since: the retention counts from now.
+      // Times in the future come from a clock that was corrected since: restart their retention now.
       this.#statements.redateSegments.run({ now })
       this.#statements.deleteSegments.run({ before: now - this.#limits.retentionMs, now, most: PRUNE_ROWS })
       this.#statements.deleteSessions.run({ before: now - SESSION_REST_MS, most: PRUNE_ROWS })
@@ -489,7 +488,7 @@ export class JournalStore {
     })
   }
 
-  /** Entries may not take what the last deliveries need, within the limit of the database and on the disk. */
+  /** Refuses entries that would use space reserved for final deliveries, in the database or on the disk. */
   #refuseSlack(): void {
     const limit = BigInt(this.#limits.pagesMax)
     if ((this.#statements.pages.get() as bigint) > limit && this.#pagesInUse() > limit) {
@@ -505,8 +504,8 @@ export class JournalStore {
   }
 
   /**
-   * One small step towards a file that is no larger than what it holds. False when there is nothing (more) to do. While the
-   * disk does not hold the space that is set aside, free pages take its place: twice of it stays, and so does the log.
+   * One step towards shrinking the file. False when there is nothing (more) to do. While the reserved disk space is missing,
+   * twice as many free pages and the log are kept instead.
    */
   shrink(): boolean {
     try {
@@ -516,12 +515,12 @@ export class JournalStore {
       if (over > 0n) {
         this.#database.pragma(`incremental_vacuum(${over < SHRINK_PAGES ? over : SHRINK_PAGES})`)
         this.foldLogWhenDue()
-        // A file that was made without the means to shrink stays as large as it is; its free pages are used again.
+        // A file created without auto_vacuum cannot shrink; its free pages are reused.
         if ((this.#statements.freePages.get() as bigint) < free) return true
       }
       if (this.hasSlack && this.#logBytes() > LOG_BYTES_KEPT) this.#statements.truncateLog.get()
     } catch (error) {
-      // On a full disk there may be no room for making room: a later step finds it.
+      // A full disk may lack the space for shrinking; a later step retries.
       if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
     }
     return false
@@ -531,7 +530,7 @@ export class JournalStore {
     return statSync(`${this.#database.name}-wal`, { throwIfNoEntry: false })?.size ?? 0
   }
 
-  /** Ends well: the write-ahead log is folded into the database. */
+  /** Checkpoints the write-ahead log and closes the database. */
   close(): void {
     this.#database.close()
   }
@@ -577,7 +576,7 @@ export class JournalStore {
   #storeAnswer(answer: LastAnswer, entryId: bigint): void {
     const { session, n, requestHash, status = 200, policyRevision } = answer
     const slot = this.#slots.get(session) ?? this.#slots.makeRoom(session) ?? this.#slots.size
-    // Claimed at once, so that the same batch does not give it away again; read back when the transaction fails.
+    // Claimed now so that the same batch does not reuse it; reloaded if the transaction fails.
     this.#slots.set(session, slot)
     this.#statements.storeAnswer.run(slot, session, n, requestHash, answer.answer, status, policyRevision, entryId)
   }
@@ -591,7 +590,7 @@ export class JournalStore {
     }
   }
 
-  /** For what must also succeed on a full disk: it is let into the slack that entries may not touch. */
+  /** Runs work that must succeed on a full disk with the reserved pages. */
   #runWithSlack<T>(work: () => T): T {
     this.#allowPagesAndSlack.get()
     try {
@@ -601,16 +600,15 @@ export class JournalStore {
     }
   }
 
-  /** To be called after each transaction, when its outcome has been told: nobody needs to wait for it. */
+  /** Call after each transaction, once its outcome was returned: callers need not wait for it. */
   foldLogWhenDue(): void {
     const [, frames] = this.#statements.checkpointSize.get() as readonly bigint[]
     if (frames !== undefined && frames >= CHECKPOINT_FRAMES) this.foldLog()
   }
 
   /**
-   * Copies the write-ahead log into the database; what is copied is written over from then on. True when that is all of
-   * it. A full disk leaves the log as it is. A failed flush is as fatal as in a commit: a second one could pass without
-   * the pages being on the disk.
+   * Checkpoint. True if the whole log was copied. A full disk leaves the log unchanged. A failed flush is fatal as in a
+   * commit: a second one could succeed without the pages on disk.
    */
   foldLog(): boolean {
     try {

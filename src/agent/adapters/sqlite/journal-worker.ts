@@ -1,4 +1,4 @@
-/** The thread that holds the database. A commit stalls this thread and nobody else. */
+/** The database thread: commits block only this thread. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { Housekeeping } from './housekeeping.ts'
 import type { JournalCall, WorkerOrder } from './journal-calls.ts'

@@ -1,7 +1,6 @@
 /**
- * The journal in SQLite, on a thread of its own. Calls go to the worker in the order in which they are made and are
- * answered in that order; while a segment is being signed, later calls wait behind it. After a failure of unknown outcome
- * nothing is accepted any more, and whoever composed the journal is told once.
+ * The journal in SQLite, on a separate thread. Calls run and are answered in order; while a segment is being signed, later
+ * calls wait. After a failure of unknown outcome, all calls fail and `onBroken` is called once.
  */
 import { Worker } from 'node:worker_threads'
 import type { AccountId } from '../../../core/account.ts'
@@ -41,18 +40,18 @@ import type {
 } from './journal-calls.ts'
 
 export interface JournalOptions {
-  /** Of the database file; its directory is made if there is none. */
+  /** Path of the database file; its directory is created if missing. */
   readonly path: string
   readonly limits: JournalLimits
-  /** Files that are made only after the journal holds something: beside one of them, an empty database was damaged. */
+  /** Files that exist only once the journal has content: beside one of them, an empty database is damaged. */
   readonly later?: readonly string[]
-  /** The volatile log of an earlier process: a damaged journal is continued by it. */
+  /** Volatile log of an earlier process; it continues a damaged journal. */
   readonly left?: BootLog | null
-  /** Signs the payload of a segment with the device key: the document as it is sent. */
+  /** Signs a segment's payload with the device key; resolves with the document to send. */
   readonly sign: (payload: string) => Promise<string>
-  /** POSIX ms, to date what is kept for a time. */
+  /** POSIX ms, to date records with a retention time. */
   readonly now: () => number
-  /** The outcome of a write is unknown, or an invariant is broken: the process must end. Called once. */
+  /** Called once when a write's outcome is unknown or an invariant is broken: the process must end. */
   readonly onBroken: (error: Error) => void
 }
 
@@ -61,17 +60,17 @@ interface Waiting {
   readonly reject: (error: Error) => void
 }
 
-/** Where calls go: they are taken in the order in which they are posted, and answered in that order. */
+/** Takes calls and answers them in the order in which they are posted. */
 export interface JournalThread {
   post(call: JournalCall): void
-  /** Ends it without waiting for the calls that it has not answered. */
+  /** Ends the thread without answering pending calls. */
   terminate(): void
 }
 
 export interface ThreadEvents {
   onAnswer(answer: JournalAnswer): void
   onError(cause: unknown): void
-  /** Once: after its answer to `close`, or because it failed or was terminated. */
+  /** Called once: after the response to `close`, or on failure or termination. */
   onEnd(): void
 }
 
@@ -103,10 +102,10 @@ class SqliteJournal implements Journal {
   readonly #options: JournalOptions
   readonly #thread: JournalThread
   readonly #ended: Promise<void>
-  /** In the order in which the worker answers. */
+  /** In the worker's response order. */
   #waiting: Waiting[] = []
   #answered = 0
-  /** Calls made while a segment is being signed; null while none is. */
+  /** Calls made while a segment is being signed; null otherwise. */
   #held: (() => void)[] | null = null
   #isOpen = false
   #isClosing = false
@@ -214,7 +213,7 @@ class SqliteJournal implements Journal {
     return this.#call({ call: 'recent', limit }) as Promise<readonly EntryBodyWire[]>
   }
 
-  /** In small parts, newest first, so that no commit waits for long behind it. */
+  /** Searches in small steps, newest first, so that commits wait only briefly. */
   async find(correlationId: string): Promise<RecordedEntry | null> {
     let before: number | null = null
     do {
@@ -225,7 +224,7 @@ class SqliteJournal implements Journal {
     return null
   }
 
-  /** Calls made before are answered first. Idempotent. */
+  /** Answers earlier calls first. Idempotent. */
   async close(): Promise<void> {
     if (!this.#isClosing) {
       if (this.#broken === null) await this.#call({ call: 'close' }).catch(() => undefined)
@@ -253,7 +252,7 @@ class SqliteJournal implements Journal {
     this.#thread.post(call)
   }
 
-  /** Keeps later calls back until `end`; `now` goes ahead of them. */
+  /** Delays later calls until `end`; `now` bypasses them. */
   #holdBack(): { readonly now: (call: JournalCall) => Promise<unknown>; readonly end: () => void } {
     this.#held = []
     return {
@@ -298,7 +297,7 @@ class SqliteJournal implements Journal {
   }
 }
 
-/** Counters are summed here: the worker writes each account once per transaction. */
+/** Sums counters so that the worker writes each account once per transaction. */
 function batchOf(
   entries: readonly PendingEntry[],
   reservations: readonly Reservation[],

@@ -1,7 +1,4 @@
-/**
- * What the volatile log of an earlier process of this boot adds to a damaged ledger: entries that were answered, behind a
- * point of the hash chain that the journal had reached.
- */
+/** The answered entries that the volatile log of an earlier process in this boot adds to a damaged ledger. */
 import { entryHash } from '../../../protocol/signing.ts'
 import type { PendingEntry } from '../../app/journal.ts'
 import type { Anchor, LeftLog } from '../../app/volatile-log.ts'
@@ -9,14 +6,14 @@ import type { Anchor, LeftLog } from '../../app/volatile-log.ts'
 export interface LoggedChain {
   readonly incarnation: number
   readonly anchor: Anchor
-  /** Those behind the anchor, by number, without a gap. */
+  /** Entries after the anchor, by number, without gaps. */
   readonly entries: ReadonlyMap<number, PendingEntry>
-  /** Of the chain from the anchor on, by number. */
+  /** Hash chain heads from the anchor on, by number. */
   readonly heads: ReadonlyMap<number, string>
   readonly lastEntry: number
 }
 
-/** Null for a log of another boot, or one whose entries do not follow each other: nothing in it can be relied upon. */
+/** Null if the log is from another boot or its entries have gaps: it cannot be trusted. */
 export function loggedChain(left: LeftLog | null, bootId: string): LoggedChain | null {
   const anchor = left?.anchors.at(-1)
   if (left?.bootId !== bootId || anchor === undefined) return null

@@ -1,19 +1,19 @@
 /**
- * Opens the journal's database so that a commit is a commit: what SQLite is to do is set and read back at every open,
- * because the binding opens an existing write-ahead log with weaker settings than it created it with. Whatever is wrong
- * with the file ends in one CodedError, and a damaged file is left as it is.
+ * Opens the journal's database with durable commits. Settings are applied and read back at every open, because the
+ * binding opens an existing write-ahead log with weaker ones. Any problem becomes one CodedError; a damaged file stays
+ * unchanged.
  */
 import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readFileSync, readdirSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import Database from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
 
-/** In the header of the file: "TgJ1". */
+/** "TgJ1", in the file header. */
 export const APPLICATION_ID = 0x54674a31
 
 const PAGE_BYTES = 4096
 
-/** How long to wait for another process to let go of the file: one that is just ending, for instance. */
+/** How long to wait for another process to release the file, for example while it exits. */
 export const BUSY_MS = 200
 
 /**
@@ -28,18 +28,17 @@ export function openDatabase(path: string): Database.Database {
     set(database, 'locking_mode', 'EXCLUSIVE', 'exclusive')
     refuseForeign(database, path)
     database.pragma(`page_size = ${PAGE_BYTES}`)
-    // What is deleted can be given back to the file system, in steps that the store chooses. It takes effect before the
-    // first write only, and setting it writes: an existing file is not touched.
+    // Lets the store shrink the file in steps. Takes effect only before the first write, so existing files are not touched.
     if (database.pragma('page_count', { simple: true }) === 0n) set(database, 'auto_vacuum', 'INCREMENTAL', 2n)
     set(database, 'journal_mode', 'WAL', 'wal')
-    // One flush per commit; without it a power cut loses commits that were answered.
+    // One flush per commit: otherwise a power cut loses commits that were answered.
     set(database, 'synchronous', 'FULL', 2n)
-    // Checkpoints are run by the store, which hears of their failures.
+    // The store runs checkpoints, to handle their failures.
     set(database, 'wal_autocheckpoint', '0', 0n)
     set(database, 'foreign_keys', 'ON', 1n)
     expect(database, 'page_size', BigInt(PAGE_BYTES))
     const verdict = database.pragma('quick_check(1)', { simple: true })
-    if (verdict !== 'ok') throw corrupt(path, `the integrity check says: ${String(verdict)}`)
+    if (verdict !== 'ok') throw corrupt(path, `the integrity check reports: ${String(verdict)}`)
     migrate(database, path)
     flushDirectoryOf(path)
     return database
@@ -49,10 +48,7 @@ export function openDatabase(path: string): Database.Database {
   }
 }
 
-/**
- * Creates the file for its owner only. An existing one is never opened here: closing it again would drop the locks that
- * this process holds on it.
- */
+/** Creates the file for its owner only. Never opens an existing file: closing it would drop this process's locks. */
 function createFile(path: string): void {
   try {
     makeDirectory(dirname(path))
@@ -64,7 +60,7 @@ function createFile(path: string): void {
   }
 }
 
-/** For its owner only; flushed into the directory above, without which a power cut could take it with all that it holds. */
+/** For the owner only. Flushes the parent directory: otherwise a power cut could remove the new directory. */
 function makeDirectory(path: string): void {
   const first = mkdirSync(path, { recursive: true, mode: 0o700 })
   if (first === undefined) return
@@ -72,7 +68,7 @@ function makeDirectory(path: string): void {
   for (let made = resolve(path); made !== above; made = dirname(made)) flushDirectoryOf(made)
 }
 
-/** Makes durable that a file was made, renamed or removed. */
+/** Makes the creation, renaming or removal of a file durable. */
 export function flushDirectoryOf(path: string): void {
   const directory = openSync(dirname(path), 'r')
   try {
@@ -89,10 +85,10 @@ function set(database: Database.Database, pragma: string, value: string, expecte
 
 function expect(database: Database.Database, pragma: string, expected: unknown): void {
   const actual = database.pragma(pragma, { simple: true })
-  if (actual !== expected) throw new Error(`SQLite did not take ${pragma}: it is ${String(actual)}`)
+  if (actual !== expected) throw new Error(`SQLite did not apply ${pragma}: it is ${String(actual)}`)
 }
 
-/** Looks before anything is written. An empty file is one whose creation was interrupted. */
+/** Read-only check. An empty file is one whose creation was interrupted. */
 function refuseForeign(database: Database.Database, path: string): void {
   const id = database.pragma('application_id', { simple: true })
   if (id === BigInt(APPLICATION_ID)) return
@@ -109,7 +105,7 @@ function migrate(database: Database.Database, path: string): void {
   if (version > migrations.length) {
     throw new CodedError(
       'DATABASE_NEWER',
-      `${path} has schema ${version}; this version of tallygate knows up to ${migrations.length}`,
+      `${path} has schema ${version}; this version of tallygate supports up to ${migrations.length}`,
       { facts: { path, schema: version, known: migrations.length } },
     )
   }
@@ -133,7 +129,7 @@ function corrupt(path: string, why: string, cause?: unknown): CodedError {
 function refusal(error: unknown, path: string): unknown {
   const code = error instanceof Database.SqliteError ? error.code : ''
   if (code === 'SQLITE_BUSY') {
-    return new CodedError('STATE_IN_USE', `${path} is held by another process`, { cause: error, facts: { path } })
+    return new CodedError('STATE_IN_USE', `${path} is in use by another process`, { cause: error, facts: { path } })
   }
   if (code === 'SQLITE_NOTADB' || code.startsWith('SQLITE_CORRUPT')) return corrupt(path, messageOf(error), error)
   if (code.startsWith('SQLITE_CANTOPEN') || code.startsWith('SQLITE_READONLY') || code === 'SQLITE_FULL') {

@@ -1,6 +1,6 @@
 /**
- * The next segment, worked out from what the journal holds and has not sealed yet: entries of earlier incarnations first, then
- * its own, with the counters as of the last of them, all within the limits of the wire. It writes nothing.
+ * Plans the next segment from unsealed journal data: entries of earlier epochs first, then the current ones with the
+ * counters as of the last entry, within the wire limits. Read-only.
  */
 import type { AccountId } from '../../../core/account.ts'
 import type { Micro } from '../../../core/amount.ts'
@@ -22,7 +22,7 @@ import type { Identity, SealOrder } from '../../app/journal.ts'
 import type { AccountRow, RemnantRow, JournalStatements, StateRow } from './journal-statements.ts'
 import { segmentTopUps } from './segment-wants.ts'
 
-/** What is made durable when the signed segment is stored. */
+/** Changes to commit when the signed segment is stored. */
 export interface SealPlan {
   readonly incarnation: number
   readonly seq: number
@@ -37,7 +37,7 @@ export interface SealPlan {
     readonly incarnation: bigint
     readonly sealedEntry: bigint
     readonly head: string
-    /** Accounts of which it says what they came to before the entries. */
+    /** Accounts whose counters before the entries are reported. */
     readonly counted: readonly AccountId[]
   } | null
 }
@@ -48,13 +48,13 @@ interface SealedCounters {
   returned: Micro
 }
 
-/** What a segment that is to be signed says, and what becomes durable when it is stored. */
+/** The segment to sign and the changes to commit with it. */
 interface PlannedSegment {
   readonly text: string
   readonly plan: SealPlan
 }
 
-/** Reads only. What the segment says is fixed from here on, whatever is appended before it is stored. */
+/** Read-only. Entries appended before the segment is stored do not change it. */
 export function planSegment(statements: JournalStatements, identity: Identity, order: SealOrder): PlannedSegment {
   const state = statements.state.get() as StateRow
   const remnant = remnantIn(statements)
@@ -116,7 +116,7 @@ export function planSegment(statements: JournalStatements, identity: Identity, o
   return { text, plan }
 }
 
-/** As many as a segment takes; the others go with the next. */
+/** As many as fit; the rest go with the next segment. */
 function unsealedSessions(
   statements: JournalStatements,
 ): readonly { readonly id: string; readonly snapshot: string }[] {
@@ -128,7 +128,7 @@ function unsealedSessions(
   })
 }
 
-/** Entries for one segment and the counters as of the last of them, within the limits of the wire. */
+/** Entries for one segment and the counters as of the last, within the wire limits. */
 function sealable(
   statements: JournalStatements,
   state: StateRow,
@@ -137,7 +137,7 @@ function sealable(
 ): {
   readonly bodies: readonly string[]
   readonly counters: ReadonlyMap<AccountId, SealedCounters>
-  /** No counter is left for a later segment, unless entries are. */
+  /** All counters are reported, unless entries remain. */
   readonly isAllTold: boolean
 } {
   const unsealed = statements.unsealed.all(
@@ -158,13 +158,13 @@ function sealable(
   }
 }
 
-/** The next entries of the first remnant; they go first, and by themselves. */
+/** The next undelivered entries of the oldest epoch; a segment contains no others. */
 function remnantIn(statements: JournalStatements): {
   readonly wire: NonNullable<SegmentWire['remnant']>
   readonly plan: NonNullable<SealPlan['remnant']>
-  /** Entries of it and of others that this segment leaves behind. */
+  /** Undelivered entries of all earlier epochs that remain after this segment. */
   readonly left: number
-  /** It leaves some behind, or has not told the end of all. */
+  /** Entries remain, or the end of an epoch is not reported yet. */
   readonly isMoreToFollow: boolean
 } | null {
   const row = statements.nextRemnant.get() as RemnantRow | undefined
@@ -217,7 +217,7 @@ interface CountRow {
   readonly refunded: Micro
 }
 
-/** What is to be told of the counters before the entries, as much as a segment takes; null when all of it is. */
+/** Counters before the entries that fit into a segment; null when all are reported. */
 function countedIn(
   statements: JournalStatements,
   incarnation: bigint,
@@ -232,17 +232,17 @@ function countedIn(
   return { rows, isLast: rows.length === all.length }
 }
 
-/** Of every account that was charged, or charged back, since the last segment, as they are. */
+/** Current counters of every account charged or refunded since the last segment. */
 function movedNow(statements: JournalStatements): Map<AccountId, SealedCounters> {
   const rows = statements.movedAccounts.all() as AccountRow[]
   return new Map(rows.map(({ id, used, refunded, returned }) => [id, { used, refunded, returned }]))
 }
 
 /**
- * What is given up by this segment, and what was before and is not told yet. Where there is no place for an account that
- * has nothing else to tell, the cloud hears of it with a later segment: until then it believes that the device holds more.
+ * Adds returns of this segment and earlier unreported ones. An account without space is reported later; until then, the
+ * cloud believes that the device has more.
  *
- * @returns whether there was place for all of them
+ * @returns whether all of them fit
  */
 function addReturned(
   statements: JournalStatements,
@@ -269,8 +269,8 @@ function addReturned(
 }
 
 /**
- * As the last segment and the entries after it make them: later entries are not in them. What is given up is told with
- * the segment that leaves nothing behind: it may come from a refund that is still to come.
+ * Counters as of the last segment plus the given entries; later entries are excluded. Returns go with the segment that
+ * leaves no entries behind: they may come from a later refund.
  */
 function countersAfter(statements: JournalStatements, bodies: readonly string[]): Map<AccountId, SealedCounters> {
   const counters = new Map<AccountId, SealedCounters>()
@@ -295,7 +295,7 @@ function sealedCounters(statements: JournalStatements, account: AccountId): Seal
   return { used: row.sealed_used, refunded: row.sealed_refunded, returned: row.sealed_returned }
 }
 
-/** How many of these go into one segment: at least one. */
+/** Number of bodies that fit into one segment, at least one. */
 function fitting(bodies: readonly string[]): number {
   let count = 0
   let length = 0

@@ -1,7 +1,6 @@
 /**
- * Reads the ledger of a device without disturbing it: from a copy of the database and its write-ahead log, because the agent
- * holds the files for itself while it runs. The file may be damaged, or made to harm: nothing of it is run, and its tables are
- * read only when they are exactly those that this version makes.
+ * Reads a ledger from a copy of the database and its write-ahead log, because a running agent locks them. The file may be
+ * damaged or malicious: nothing in it is executed, and tables are read only if they match this version's schema exactly.
  */
 import { readFile, readdir } from 'node:fs/promises'
 import Database from 'better-sqlite3'
@@ -15,15 +14,15 @@ import { withStillCopy } from './still-copy.ts'
 
 const TABLES = ['state', 'identity', 'policy', 'past_policy', 'account', 'entry', 'segment', 'segment_document']
 
-/** @throws CodedError LEDGER_UNREADABLE for a file that is not there, DATABASE_CORRUPT, DATABASE_NEWER */
+/** @throws CodedError LEDGER_UNREADABLE if the file is missing, DATABASE_CORRUPT, DATABASE_NEWER */
 export async function readLedger(path: string): Promise<LedgerBundle> {
   return withStillCopy(path, (copy) => readLedgerCopy(copy, path))
 }
 
 /**
- * What is in a copy that nobody else uses.
+ * Reads a copy that no other process uses.
  *
- * @param name of the file for messages
+ * @param name file name for messages
  * @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER
  */
 export async function readLedgerCopy(copy: string, name: string): Promise<LedgerBundle> {
@@ -31,7 +30,7 @@ export async function readLedgerCopy(copy: string, name: string): Promise<Ledger
 }
 
 /**
- * The newest entry with this correlation id, and what it was decided by; null when there is none.
+ * The newest entry with this correlation id, with its decision inputs; null if there is none.
  *
  * @throws CodedError as {@link readLedger}
  */
@@ -39,7 +38,7 @@ export async function findInLedger(path: string, correlationId: string): Promise
   return withStillCopy(path, (copy) => readCopy(copy, path, (database) => entryFrom(database, correlationId)))
 }
 
-/** @param read throws for what cannot be read */
+/** @param read throws if the database cannot be read */
 async function readCopy<T>(copy: string, path: string, read: (database: Database.Database) => T): Promise<T> {
   const corrupt = (why: string, cause?: unknown): CodedError =>
     new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, facts: { path } })
@@ -50,7 +49,7 @@ async function readCopy<T>(copy: string, path: string, read: (database: Database
     database.pragma('trusted_schema = OFF')
     database.pragma('cell_size_check = ON')
     if (database.pragma('application_id', { simple: true }) !== APPLICATION_ID) {
-      throw corrupt('it is not the database of an agent')
+      throw corrupt('the file is not an agent database')
     }
     await requireOwnTables(database, path)
     return read(database)
@@ -95,22 +94,26 @@ function identityOf(database: Database.Database): Partial<Identity> | null {
   return text === undefined ? null : (JSON.parse(text) as Partial<Identity>)
 }
 
-/** A view, or a column that computes itself, could keep a reader busy for ever. */
+/** Rejects views and generated columns, which could keep a reader busy forever. */
 async function requireOwnTables(database: Database.Database, path: string): Promise<void> {
   const folder = new URL('./migrations/', import.meta.url)
   const names = (await readdir(folder)).filter((name) => name.endsWith('.sql')).sort()
   const version = database.pragma('user_version', { simple: true }) as number
   if (version > names.length) {
-    throw new CodedError('DATABASE_NEWER', `${path} has schema ${version}; this version knows up to ${names.length}.`, {
-      facts: { path },
-    })
+    throw new CodedError(
+      'DATABASE_NEWER',
+      `${path} has schema ${version}; this version of tallygate supports up to ${names.length}.`,
+      {
+        facts: { path },
+      },
+    )
   }
   const own = new Database(':memory:')
   try {
     for (const name of names.slice(0, version)) own.exec(await readFile(new URL(name, folder), 'utf8'))
     for (const table of TABLES) {
       if (definitionOf(database, table) !== definitionOf(own, table))
-        throw new Error(`the table ${table} is not as it was made`)
+        throw new Error(`the table ${table} differs from this version's schema`)
     }
   } finally {
     own.close()
@@ -121,7 +124,7 @@ function definitionOf(database: Database.Database, table: string): unknown {
   return database.prepare("SELECT sql FROM sqlite_schema WHERE name = ? AND type = 'table'").pluck().get(table)
 }
 
-/** As it stands there; whether it has the form of a bundle is for the schema to say. */
+/** Raw contents; the schema validates the form. */
 function bundleOf(database: Database.Database): unknown {
   const known = identityOf(database)
   return {

@@ -1,7 +1,7 @@
 /**
- * What becomes of a journal that cannot be used: it is put aside under a name with the time, never deleted, and another one
- * takes its place with what can be read of it and proves itself, continued by the volatile log where that fits. The signatures of
- * rules are checked again when they are used. It never invents rights: the device holds nothing until it has attached anew.
+ * Replaces an unusable journal. The damaged file is renamed with a timestamp, never deleted; the new one contains all
+ * readable, proven data, continued by the volatile log where it fits. Rule signatures are checked again at use. The device
+ * gets no tokens until it attaches again.
  */
 import { existsSync, lstatSync, renameSync, writeFileSync } from 'node:fs'
 import Database from 'better-sqlite3'
@@ -14,12 +14,12 @@ import { SUFFIXES, type Salvage, attempt, holdsFrames, remove, salvaged, sizeOf 
 import { BUSY_MS, flushDirectoryOf, openDatabase } from './open-database.ts'
 
 /**
- * Opens the journal, or puts it aside and opens another one in its place.
+ * Opens the journal, or salvages it into a new one.
  *
- * @param later files that are made only after the journal holds something
- * @param wall POSIX ms: it names the file, and decides nothing
- * @param left what an earlier process had answered and not brought to the journal; null: nothing
- * @throws CodedError for what is no damage: another process holds it, a newer version wrote it, the disk does not take it
+ * @param later files that exist only once the journal has content
+ * @param wall POSIX ms; used only for the file name
+ * @param left entries that an earlier process answered but did not write to the journal; null: none
+ * @throws CodedError if the journal is not damaged but locked, written by a newer version, or cannot be written
  */
 export function openOrRescue(
   path: string,
@@ -41,8 +41,8 @@ export function openOrRescue(
 }
 
 /**
- * Makes the journal that is to take the place of the damaged one, beside it and under a name that it gets only when it is
- * complete: a process that ends here begins again, one that ends later goes on with {@link finishRescue}.
+ * Builds the replacement under a temporary name until it is complete. If the process ends before that, the next start
+ * begins again; if later, {@link finishRescue} continues.
  */
 function prepareRescue(path: string, at: number, why: string, left: BootLog | null): void {
   const salvage = salvaged(path, left)
@@ -58,17 +58,17 @@ function prepareRescue(path: string, at: number, why: string, left: BootLog | nu
   flushDirectoryOf(path)
 }
 
-/** Puts the damaged journal aside, as far as it still stands there, and the one that was prepared in its place. */
+/** Renames the damaged journal, unless already done, and moves the replacement into place. */
 export function finishRescue(path: string): void {
   const rescued = `${path}.rescued`
   if (!existsSync(rescued)) return
   const database = new Database(rescued)
   const { at, file } = database.prepare('SELECT at, file FROM rescue').get() as { at: number; file: string }
-  // One of that name is another journal when the damaged one still stands in its place: what stands there goes last.
+  // If that name is taken while a journal is still in place, it belongs to another journal: use a new name.
   const aside = existsSync(file) && existsSync(path) ? asideOf(path, at) : file
   database.prepare('UPDATE rescue SET file = ?').run(aside)
   database.close()
-  // The log first: a database that is opened without it, half way through, is only older.
+  // The log first: after an interruption, a database without its log is merely older.
   for (const suffix of SUFFIXES.toReversed()) {
     if (existsSync(`${path}${suffix}`)) renameSync(`${path}${suffix}`, `${aside}${suffix}`)
   }
@@ -77,7 +77,7 @@ export function finishRescue(path: string): void {
   flushDirectoryOf(path)
 }
 
-/** A journal that opens and cannot be read would end the process at each start. */
+/** A journal that opens but cannot be read would end the process at each start. */
 function probed(path: string, limits: JournalLimits): JournalStore {
   const database = openDatabase(path)
   try {
@@ -92,20 +92,20 @@ function probed(path: string, limits: JournalLimits): JournalStore {
 }
 
 /**
- * SQLite takes an empty file for a database that is still to be made, and deletes the log beside it. It is one that has lost
- * what it held when something beside it is younger than its making.
+ * SQLite treats an empty file as a new database and deletes its log. The database has lost its content if files exist
+ * beside it that are created only later.
  */
 function refuseEmptied(path: string, later: readonly string[]): void {
   if (!isEmpty(path)) return
-  // Another process may be about to make it.
+  // Another process may be creating the file.
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, BUSY_MS)
   if (!isEmpty(path)) return
   const size = sizeOf(path)
   const hasLog = holdsFrames(path)
   if (!hasLog && (size === undefined || !later.some((file) => existsSync(file)))) return
-  // So that there is something to put aside.
+  // Ensures that there is a file to rename.
   if (size === undefined) writeFileSync(path, '', { mode: 0o600, flag: 'a' })
-  throw new CodedError('DATABASE_CORRUPT', `${path}: it is empty, and was not`, { facts: { path } })
+  throw new CodedError('DATABASE_CORRUPT', `${path} is empty but had content before`, { facts: { path } })
 }
 
 function isEmpty(path: string): boolean {
@@ -121,7 +121,6 @@ function isDamage(error: unknown, path: string): boolean {
   return /^SQLITE_(CORRUPT|NOTADB|ERROR|CONSTRAINT|MISMATCH|SCHEMA)/.test(error.code)
 }
 
-/** A name that nothing has. */
 function asideOf(path: string, at: number): string {
   const stamp = new Date(at).toISOString().replaceAll(/[:.]/g, '-')
   let aside = `${path}.damaged-${stamp}`
@@ -130,9 +129,9 @@ function asideOf(path: string, at: number): string {
 }
 
 /**
- * What is undelivered goes up as remnants, with the incarnation that comes next.
+ * Undelivered entries are sent with the next epoch.
  *
- * @param damage what the technician shall look at; null: nothing was wrong
+ * @param damage problem for the technician; null: none
  */
 export function fill(
   database: Database.Database,

@@ -1,6 +1,6 @@
 /**
- * What of a damaged journal can be read and proves itself: who the device is, its rules, its sessions, its last answers, and the
- * entries that the cloud does not have, as far as the hash chain goes through them. Reading changes nothing.
+ * Reads the proven data of a damaged journal without changing it: identity, rules, sessions, last responses, and the
+ * undelivered entries as far as the hash chain is intact.
  */
 import { constants, copyFileSync, existsSync, rmSync, statSync } from 'node:fs'
 import Database from 'better-sqlite3'
@@ -14,18 +14,18 @@ import { openDatabase } from './open-database.ts'
 
 export const SUFFIXES = ['', '-wal', '-shm', '-journal']
 
-/** A write-ahead log that is no longer than this holds nothing. */
+/** Length of an empty write-ahead log. */
 const LOG_HEADER_BYTES = 32
 
-/** The entries of one incarnation that the cloud does not have, with the chain before the first of them. */
+/** Undelivered entries of one epoch, with the chain head before the first. */
 interface Undelivered {
   readonly incarnation: number
   readonly ackedEntry: number
   readonly ackedHead: string
-  /** Those that can be read; fewer than there were up to `lastEntry` where some cannot. */
+  /** Readable bodies; fewer than up to `lastEntry` if some are unreadable. */
   readonly bodies: readonly string[]
   readonly lastEntry: number
-  /** Everything that was recorded in that incarnation is in `bodies` or acknowledged. */
+  /** Every entry recorded in that epoch is in `bodies` or acknowledged. */
   readonly isWhole: boolean
 }
 
@@ -34,16 +34,16 @@ export interface Salvage {
   readonly policies: readonly PolicyRow[]
   readonly sessions: readonly SessionRow[]
   readonly undelivered: readonly Undelivered[]
-  /** Entries that were not delivered and cannot be read; null where nobody can say. */
+  /** Number of undelivered, unreadable entries; null if unknown. */
   readonly lost: number | null
-  /** Rights are reserved of which use may be recorded nowhere. */
+  /** Open reservations whose usage may not be recorded. */
   readonly hasOpenBlocks: boolean
-  /** Last answers whose entries are proven or delivered, the least recent first. */
+  /** Last responses whose entries are proven or delivered, least recent first. */
   readonly answers: readonly SalvagedAnswer[]
 }
 
 interface SalvagedAnswer extends LastAnswer {
-  /** Undelivered entry that it answered; null: another one. */
+  /** The undelivered entry that the response belongs to; null: a delivered one. */
   readonly entry: { readonly incarnation: number; readonly n: number } | null
 }
 
@@ -72,14 +72,14 @@ const NOTHING: Salvage = {
   answers: [],
 }
 
-/** Reads a copy, because SQLite writes into what it recovers. Never throws. */
+/** Works on a copy, because SQLite writes during recovery. Never throws. */
 export function salvaged(path: string, left: BootLog | null = null): Salvage {
   const copy = `${path}.copy`
   const logged = left === null ? null : loggedChain(left.log, left.bootId)
   let database: Database.Database | undefined
   try {
     remove(copy)
-    // Without its database, a log is read upon one that holds nothing: the pages that it has take their places in it.
+    // A log without its database is read over an empty one; its pages fill it.
     const isLogOnly = sizeOf(path) === 0 && holdsFrames(path)
     if (isLogOnly) openDatabase(copy).close()
     for (const suffix of isLogOnly ? ['-wal'] : ['', '-wal']) {
@@ -97,16 +97,16 @@ export function salvaged(path: string, left: BootLog | null = null): Salvage {
     try {
       database?.close()
     } catch {
-      // It is a copy.
+      // Ignored: it is a copy.
     }
     remove(copy)
   }
 }
 
 /**
- * What of a ledger proves itself; reading it changes nothing.
+ * Salvages an open ledger without changing it.
  *
- * @param logged what an earlier process of this boot had answered beyond the ledger
+ * @param logged entries that an earlier process of this boot answered beyond the ledger
  */
 export function salvageOf(database: Database.Database, logged: LoggedChain | null = null): Salvage {
   const identity = attempt(() => {
@@ -134,7 +134,7 @@ export function salvageOf(database: Database.Database, logged: LoggedChain | nul
       [Number(state.last_entry), state.entry_head],
       [Number(state.sealed_entry), state.sealed_head],
     ] as const
-    // A ledger that is damaged, or a backup, need not hold what was recorded last.
+    // A damaged ledger or a backup may lack the latest entries.
     const undelivered = undeliveredOf(state, chained(database, state, heads, logged), false)
     if (undelivered.lastEntry > undelivered.ackedEntry) chains.unshift({ row: state, undelivered })
   }
@@ -160,8 +160,8 @@ interface Chain {
 }
 
 /**
- * Adds what the log holds of answers and sessions, as far as its entries are in the salvage. A log that does not join the chain of the
- * ledger takes the place of what was found of its incarnation, where that is less: a remnant has no gap.
+ * Adds responses and sessions from the volatile log, as far as their entries were salvaged. A log that does not join the
+ * ledger's chain replaces the shorter list of its epoch: undelivered entries must have no gap.
  */
 function fromLog(salvage: Salvage, logged: LoggedChain, rows: readonly ChainRow[]): Salvage {
   const { incarnation, anchor, entries, heads, lastEntry } = logged
@@ -207,7 +207,7 @@ function rowOfSession({ id, ended, since, document, snapshot }: StoredSession): 
   return { id, ended: ended ? 1n : 0n, since: BigInt(Math.round(since)), document, snapshot }
 }
 
-/** The last of each, in the order of those. */
+/** The last item of each key, in order of those items. */
 function newest<T>(all: readonly T[], keyOf: (each: T) => string): readonly T[] {
   const byKey = new Map<string, T>()
   for (const each of all) {
@@ -217,7 +217,7 @@ function newest<T>(all: readonly T[], keyOf: (each: T) => string): readonly T[] 
   return [...byKey.values()]
 }
 
-/** Answers to entries that are proven or delivered: one to an entry that cannot be read would be given for no charge. */
+/** Responses to proven or delivered entries. A response to an unreadable entry would have no charge. */
 function storedAnswers(database: Database.Database, chains: readonly Chain[]): readonly SalvagedAnswer[] {
   const rows =
     attempt(() => database.prepare('SELECT * FROM answer ORDER BY entry_id, slot').all() as AnswerRow[]) ?? []
@@ -250,7 +250,7 @@ interface AnswerRow {
   readonly entry_id: bigint
 }
 
-/** Both of its texts can be read, and are of the session that the row names. */
+/** Both texts parse and belong to the row's session. */
 function isSession(row: SessionRow): boolean {
   return (
     attempt(() => {
@@ -293,14 +293,14 @@ function undeliveredOf(row: ChainRow, bodies: readonly string[], wasWhole: boole
   }
 }
 
-/** Entries that were there and cannot be read. */
+/** Number of unreadable entries. */
 export function lostOf(undelivered: readonly Undelivered[]): number {
   return undelivered.reduce((sum, { ackedEntry, bodies, lastEntry }) => sum + lastEntry - ackedEntry - bodies.length, 0)
 }
 
 /**
- * The entries behind the last acknowledged one, up to the last of the `heads` that the chain over them really has. What the log
- * holds continues them, or stands in for rows that cannot be read.
+ * Entries after the last acknowledged one, up to the last of `heads` that their chain reaches. The volatile log continues
+ * them or replaces unreadable rows.
  */
 function chained(
   database: Database.Database,
@@ -327,7 +327,7 @@ function chained(
   return joined.length > alone.length ? joined : alone
 }
 
-/** Bodies behind the last acknowledged entry, up to the first that is missing or cannot be read. */
+/** Bodies after the last acknowledged entry, up to the first missing or unreadable one. */
 function readable(database: Database.Database, { entry_base, acked_entry }: ChainRow): readonly string[] {
   const bodies: string[] = []
   attempt(() => {
@@ -355,7 +355,7 @@ export function sizeOf(path: string): number | undefined {
   return statSync(path, { throwIfNoEntry: false })?.size
 }
 
-/** Null where the file does not give it. */
+/** Null if the file cannot be read. */
 export function attempt<T>(look: () => T): T | null {
   try {
     return look()

@@ -1,7 +1,6 @@
 /**
- * Top-up requests as a segment carries them. They are wishes: one that no cloud could read would keep everything else in the
- * segment from being read, so amounts are bounded by what a counter holds, and what goes beyond the limits of the wire is left
- * out.
+ * Top-up requests in a segment. An invalid one would make the whole segment unreadable, so amounts are capped to a
+ * counter's range and requests beyond the wire limits are dropped.
  */
 import { ACCOUNT_ID_MAX } from '../../../core/account.ts'
 import { countable } from '../../../core/amount.ts'
@@ -15,9 +14,9 @@ import {
 } from '../../../protocol/edge/sync.ts'
 
 /**
- * In order, as many as one segment takes; the needs of waiting requests have the first place.
+ * In order, as many as fit. Needs of waiting requests come first.
  *
- * @param bytesLeft what the rest of the segment leaves of its size
+ * @param bytesLeft space left in the segment
  */
 export function segmentTopUps(
   { needs, wants }: { readonly needs: readonly Need[]; readonly wants: readonly Want[] },

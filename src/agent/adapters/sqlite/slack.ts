@@ -1,6 +1,6 @@
 /**
- * Disk space that is set aside as a file of its own, so that a device with a full disk can still seal and deliver what it
- * owes: releasing the file makes room for the last segments. Doing without it is never an error.
+ * Reserved disk space: a file that is deleted when the disk is full, so that the device can still seal and deliver its
+ * last segments. A missing reservation is never an error.
  */
 import { closeSync, fsyncSync, openSync, rmSync, statSync, statfsSync, writeSync } from 'node:fs'
 import { dirname } from 'node:path'
@@ -16,7 +16,7 @@ export class Slack {
     this.#bytes = pages * PAGE_BYTES
   }
 
-  /** Sets the space aside, as real blocks, if it is not. False when the disk does not have it. */
+  /** Allocates real blocks unless already done. False if the disk lacks the space. */
   fill(): boolean {
     if (this.#size() === this.#bytes) return true
     if (!this.#isRoomy()) return false
@@ -37,7 +37,7 @@ export class Slack {
     }
   }
 
-  /** Gives the space back to the file system. True when there was any. */
+  /** Frees the space. True if any was reserved. */
   release(): boolean {
     if (this.#size() === 0) return false
     try {
@@ -48,7 +48,7 @@ export class Slack {
     }
   }
 
-  /** Looked at first, so that a disk that is nearly full is not written full for nothing. */
+  /** Checked first, so that a nearly full disk is not filled in vain. */
   #isRoomy(): boolean {
     const { bavail, bsize } = statfsSync(dirname(this.#path))
     return bavail * bsize > this.#bytes

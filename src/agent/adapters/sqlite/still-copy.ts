@@ -1,6 +1,6 @@
 /**
- * A copy of a database and its write-ahead log that belong together, made while another process goes on writing them: the
- * agent holds its files for itself, and whoever reads them must not disturb it. Nothing beside them is made or changed.
+ * Consistent snapshot of a database and its write-ahead log while the agent keeps writing. The agent locks the files and
+ * must not be disturbed; nothing beside them is created or changed.
  */
 import { createReadStream } from 'node:fs'
 import { copyFile, mkdtemp, open, rm } from 'node:fs/promises'
@@ -9,13 +9,13 @@ import { join } from 'node:path'
 import { CodedError } from '../../../protocol/errors.ts'
 import { scratchAt } from '../system/scratch.ts'
 
-/** How often a copy is begun anew because the agent has folded its log into the database meanwhile. */
+/** Retries after a checkpoint by the agent during a copy. */
 const ATTEMPTS = 20
 
-/** Bytes of the head of a write-ahead log: they change when it begins anew. */
+/** Bytes of the write-ahead log's header, which changes when the log restarts. */
 const LOG_HEAD_BYTES = 32
 
-/** Reads a copy, which is removed afterwards. @throws CodedError LEDGER_UNREADABLE, and what `read` throws */
+/** Calls `read` with a copy that is removed afterwards. @throws CodedError LEDGER_UNREADABLE, and any error of `read` */
 export async function withStillCopy<T>(path: string, read: (copy: string) => Promise<T>): Promise<T> {
   const folder = await mkdtemp(join(tmpdir(), 'tallygate-ledger-'))
   const isGone = scratchAt(folder)
@@ -28,7 +28,7 @@ export async function withStillCopy<T>(path: string, read: (copy: string) => Pro
   }
 }
 
-/** A copy in which database and log belong together: neither was written over while it was made. */
+/** Copies database and log so that neither was overwritten during the copy. */
 export async function copyStill(path: string, to: string): Promise<void> {
   for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
     try {
@@ -44,12 +44,16 @@ export async function copyStill(path: string, to: string): Promise<void> {
       })
     }
   }
-  throw new CodedError('LEDGER_UNREADABLE', `${path} does not hold still for long enough to be copied.`, {
-    facts: { path },
-  })
+  throw new CodedError(
+    'LEDGER_UNREADABLE',
+    `${path} changes too fast to be copied. Try again when the agent is less busy.`,
+    {
+      facts: { path },
+    },
+  )
 }
 
-/** Null for none. */
+/** Null if there is no log. */
 async function logHead(path: string): Promise<string | null> {
   try {
     await using file = await open(`${path}-wal`, 'r')
@@ -78,7 +82,7 @@ function reasonOf(error: unknown): string {
 
 const REASONS: Readonly<Record<string, string>> = {
   ENOENT: 'there is no such file',
-  EACCES: 'this user may not read it',
+  EACCES: 'this user may not read it; run the command as root or as the user of the agent',
   EISDIR: 'it is a directory',
-  ENOSPC: `there is no room for a copy in ${tmpdir()} (set TMPDIR to a directory with more)`,
+  ENOSPC: `${tmpdir()} has no space for a copy; set TMPDIR to a directory with more space`,
 }

@@ -1,7 +1,6 @@
 /**
- * Who may read the status of a device over the network. On loopback, programs of the device; beyond it, only over TLS and
- * only who knows the token or holds a certificate of the right authority. Requests that a web page of somebody else makes a browser
- * send are told by the name in their Host.
+ * Access control for the status server. On loopback, any local program may read. Beyond it, TLS is required, plus the
+ * token or a client certificate. Requests that a foreign web page triggers are recognized by their Host header.
  */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
@@ -19,25 +18,25 @@ const LOOPBACK = new BlockList()
 LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4')
 LOOPBACK.addAddress('::1', 'ipv6')
 
-/** @throws CodedError CONFIG_INVALID when anybody in the network could read */
+/** @throws CodedError CONFIG_INVALID when the network could read the status without authentication */
 export function requireSafe({ host, tls, token }: DoorOptions): void {
   if (isLoopback(host)) return
   if (tls === null) {
     throw new CodedError(
       'CONFIG_INVALID',
-      `status.host is ${host}, which others can reach: status.certificate_file and status.key_file must be set.`,
+      `status.host is ${host}, which other machines can reach. Set status.certificate_file and status.key_file.`,
     )
   }
   if (token === null && tls.clientCa === null) {
     throw new CodedError(
       'CONFIG_INVALID',
-      `status.host is ${host}, which others can reach: status.token_file or status.client_ca_file must be set.`,
+      `status.host is ${host}, which other machines can reach. Set status.token_file or status.client_ca_file.`,
     )
   }
 }
 
 /**
- * @param certified the client has shown a certificate of `clientCa`
+ * @param certified the client presented a certificate signed by `clientCa`
  * @throws CodedError TOKEN_MISSING, TOKEN_INVALID, BAD_REQUEST
  */
 export function requireReader(
@@ -46,18 +45,22 @@ export function requireReader(
   certified: boolean,
 ): void {
   if (isLoopback(host) && !isLoopback(nameIn(headers.host))) {
-    throw new CodedError('BAD_REQUEST', 'The header Host names another machine than this one.')
+    throw new CodedError('BAD_REQUEST', 'The Host header does not name this machine.')
   }
   if (certified && tls !== null && tls.clientCa !== null) return
   if (token === null) return
   const given = tokenIn(headers.authorization)
-  if (given === null) throw new CodedError('TOKEN_MISSING', 'The status of this device needs its token.')
+  if (given === null)
+    throw new CodedError(
+      'TOKEN_MISSING',
+      'The status of this device requires a token. Send the token in status.token_file as a bearer token or password.',
+    )
   if (!timingSafeEqual(digest(given), digest(token))) {
-    throw new CodedError('TOKEN_INVALID', 'This is not the token for the status of this device.')
+    throw new CodedError('TOKEN_INVALID', 'The token is wrong. Use the token in status.token_file.')
   }
 }
 
-/** As a bearer token, or as the password that a browser asks for, with any user name. */
+/** From a bearer token, or the password of basic authentication with any user name. */
 function tokenIn(authorization = ''): string | null {
   const [, scheme = '', value = ''] = /^(\S+) +(\S+)$/.exec(authorization) ?? []
   if (scheme.toLowerCase() === 'bearer') return value
@@ -73,7 +76,7 @@ function isLoopback(host: string): boolean {
   return family !== 0 && LOOPBACK.check(host, family === 6 ? 'ipv6' : 'ipv4')
 }
 
-/** The name or address in a Host header, without port and brackets. */
+/** The host name or address, without port and brackets. */
 function nameIn(host = ''): string {
   return host
     .replace(/:\d{1,5}$/, '')

@@ -1,6 +1,6 @@
-/** HTML from template literals. Whatever is put into one is text, unless it is HTML that came from here. */
+/** HTML from template literals. Interpolated strings are escaped; {@link Html} values are not. */
 
-/** Marks text as HTML; only {@link html} makes it. */
+/** Trusted HTML; only {@link html} creates it. */
 export class Html {
   readonly text: string
 
@@ -29,7 +29,7 @@ const ESCAPES: Readonly<Record<string, string>> = {
   "'": '&#39;',
 }
 
-/** Characters that turn the direction of text, or that nobody sees, are shown by their number: a name must not pose as another. */
+/** Escapes markup, and shows invisible and bidirectional control characters by code so that names cannot impersonate others. */
 function escapeHtml(text: string): string {
   return text
     .replace(/[\p{Cc}\p{Cf}]/gu, (char) => `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`)

@@ -1,6 +1,6 @@
 /**
- * The report of a device in the text format of Prometheus. A fixed list of series: nothing in it is named by a requester, and no
- * label takes a value that is not in this file, but for the version.
+ * The device report as Prometheus text. The series are fixed. No names or label values come from callers; the version is
+ * the only variable label.
  */
 import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
 import { countersOf } from '../../app/verdict.ts'
@@ -36,63 +36,71 @@ export function metricsText({ status, machine, verdict, clock }: DeviceReportWir
   }
   const tokens = (amount: bigint): number => Number(amount) / MICRO
 
-  family('build_info', 'gauge', 'The software that runs; always 1.', [`{version="${escape(status.version)}"}`, 1])
-  gauge('ready', 'Whether an access request could be served.', yes(ready))
+  family('build_info', 'gauge', 'Version of the running agent; always 1.', [`{version="${escape(status.version)}"}`, 1])
+  gauge('ready', 'Whether the agent can serve access requests.', yes(ready))
   family(
     'verdict',
     'gauge',
-    'The verdict of the status: 1 for the one that holds.',
+    'Health status: 1 for the current one.',
     ...(['ok', 'attention', 'refusing'] as const).map((level): [string, number] => [
       `{level="${level}"}`,
       yes(verdict.level === level),
     ]),
   )
-  gauge('start_time_seconds', 'When the agent started, by its best estimate.', seconds(status.startedAt))
-  gauge('connected', 'Whether the last exchange with the cloud got an answer.', yes(status.connected))
-  gauge('push_connected', 'Whether the connection for hints stands.', yes(status.push === 'CONNECTED'))
-  gauge('fenced', 'Whether the cloud has stopped this device.', yes(status.fenced))
+  gauge('start_time_seconds', 'Estimated start time of the agent.', seconds(status.startedAt))
+  gauge('connected', 'Whether the last exchange with the cloud got a response.', yes(status.connected))
+  gauge('push_connected', 'Whether the agent is connected for change notifications.', yes(status.push === 'CONNECTED'))
+  gauge('fenced', 'Whether the cloud has fenced this device.', yes(status.fenced))
   family(
     'held',
     'gauge',
-    'Whether an administrator holds this device back, by how.',
+    'Whether an administrator suspended or locked this device, by kind.',
     ...(['LOCKED', 'TERMINATED'] as const).map((state): [string, number] => [
       `{state="${state.toLowerCase()}"}`,
       yes(status.hold?.state === state),
     ]),
   )
-  gauge('last_contact_timestamp_seconds', 'When the cloud last answered.', seconds(status.lastContactAt))
-  gauge('last_sync_timestamp_seconds', 'When usage was last delivered.', seconds(status.lastSyncAt))
-  gauge('backlog_entries', 'Entries of the ledger that the cloud has not acknowledged.', status.backlog)
-  gauge('ledger_entries', 'Entries of the ledger in this incarnation of the device.', status.lastEntry)
+  gauge('last_contact_timestamp_seconds', 'Time of the last response from the cloud.', seconds(status.lastContactAt))
+  gauge('last_sync_timestamp_seconds', 'Time of the last delivery of usage.', seconds(status.lastSyncAt))
+  gauge('backlog_entries', 'Ledger entries not yet acknowledged by the cloud.', status.backlog)
+  gauge('ledger_entries', 'Ledger entries in the current epoch.', status.lastEntry)
   gauge(
     'policies_behind',
-    'Instances of which a newer policy exists than is applied.',
+    'Instances with a newer policy than the applied one.',
     status.policies.filter(({ applied, newest }) => newest > applied).length,
   )
   gauge(
     'grant_remaining_seconds',
-    'How long tokens may be spent without the cloud.',
+    'Time for which tokens may still be spent without the cloud.',
     seconds(status.grant?.remainingMs ?? null),
   )
-  gauge('tokens_at_hand', 'Tokens of line items that may still be spent.', tokens(totals.room))
-  gauge('tokens_used', 'Tokens of line items used in this incarnation of the device.', tokens(totals.used))
-  gauge('tokens_refunded', 'Tokens of line items refunded in this incarnation of the device.', tokens(totals.refunded))
-  gauge('tokens_burned', 'Tokens that power cuts may have cost at most.', tokens(totals.burned))
-  gauge('problems', 'Conditions that a technician should look at.', status.conditions.length)
+  gauge('tokens_at_hand', 'Available balance of line items, in tokens.', tokens(totals.room))
+  gauge('tokens_used', 'Tokens of line items used in the current epoch.', tokens(totals.used))
+  gauge('tokens_refunded', 'Tokens of line items refunded in the current epoch.', tokens(totals.refunded))
+  gauge('tokens_burned', 'Upper bound of the tokens lost to power cuts.', tokens(totals.burned))
+  gauge('problems', 'Active conditions that need a technician.', status.conditions.length)
   gauge(
     'clock_uncertainty_seconds',
-    'Width of the interval that holds the true time; absent while nothing bounds it.',
+    'Width of the interval that contains the true time; absent while unbounded.',
     seconds(clock.widthMs),
   )
-  gauge('disk_free_bytes', 'Free space on the disk of the state.', machine.diskFree)
+  gauge('disk_free_bytes', 'Free space on the disk of the state directory.', machine.diskFree)
   gauge('ledger_size_bytes', 'Size of the ledger.', machine.ledgerSize)
-  gauge('memory_pss_bytes', 'Memory of the agent, its proportional set size.', machine.memoryOfAgent)
-  gauge('last_backup_timestamp_seconds', 'When the last good backup was made.', seconds(status.backup?.at ?? null))
+  gauge('memory_pss_bytes', 'Proportional set size of the agent.', machine.memoryOfAgent)
+  gauge('last_backup_timestamp_seconds', 'Time of the last successful backup.', seconds(status.backup?.at ?? null))
   const { storage } = status
-  counter('storage_written_bytes_total', 'Bytes sent to storage since the start.', storage?.written ?? null)
-  gauge('storage_written_bytes_per_decision', 'Of the last day, for each entry.', storage?.perDecision ?? null)
-  gauge('storage_written_bytes_per_day', 'Projected from the last day.', storage?.perDay ?? null)
-  gauge('storage_write_budget_bytes_per_day', 'What may be written in a day.', storage?.budgetPerDay ?? null)
+  counter('storage_written_bytes_total', 'Bytes written to storage since the start.', storage?.written ?? null)
+  gauge(
+    'storage_written_bytes_per_decision',
+    'Bytes written to storage per entry over the last day.',
+    storage?.perDecision ?? null,
+  )
+  gauge(
+    'storage_written_bytes_per_day',
+    'Bytes written to storage per day, projected from the last day.',
+    storage?.perDay ?? null,
+  )
+  gauge('storage_write_budget_bytes_per_day', 'Storage write budget per day.', storage?.budgetPerDay ?? null)
   return `${lines.join('\n')}\n`
 }
 

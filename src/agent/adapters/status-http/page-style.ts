@@ -1,4 +1,4 @@
-/** How the status page looks, and what it runs: both stand in the page, and the browser is told to run nothing else. */
+/** Style and script of the status page. Both are inline; the browser may run no other. */
 
 export const STYLE = `
 :root{color-scheme:light dark;--ground:#f6f7f8;--card:#fff;--ink:#16191d;--soft:#545c66;--line:#d9dde2;--ok:#0b6b3a;--attention:#8a5200;--refusing:#b3151f;--bar:#1f5fae;--area:#d3e0f0}
@@ -30,7 +30,7 @@ svg{display:block;width:11rem;height:2rem;border-bottom:1px solid var(--soft)}
 @media(min-width:56rem){main{grid-template-columns:1fr 1fr}.wide{grid-column:1/-1}}
 `
 
-/** Fetches the page again and takes over the parts that differ, so that focus and scrolling stay where they are. */
+/** Reloads the page and replaces only the parts that changed, to keep focus and scroll position. */
 export const SCRIPT = `
 const every=2000
 const note=document.getElementById('live')
@@ -46,7 +46,7 @@ async function refresh(){
       if(part.innerHTML!==other.innerHTML)part.replaceChildren(...other.childNodes)
     }
     say('Refreshed every 2 seconds.')
-  }catch{say('The agent does not answer: what you see is old.')}
+  }catch{say('The agent does not respond. The data below is old.')}
   setTimeout(refresh,every)
 }
 function say(text){if(note.textContent!==text)note.textContent=text}

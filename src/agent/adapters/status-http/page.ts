@@ -1,6 +1,6 @@
 /**
- * The status page: everything of a report on one page that needs nothing from elsewhere, for a phone in a cabinet as for a
- * desk. It is whole without script; with it, it keeps itself up to date. Names that requesters chose are text, whatever is in them.
+ * The status page: the whole report on one self-contained page for phones and desktops. Works without script; script
+ * keeps it up to date. Names chosen by callers are always escaped.
  */
 import { hash } from 'node:crypto'
 import { accountInWords, sizeInWords } from '../../../core/in-words.ts'
@@ -14,11 +14,11 @@ import { SCRIPT, STYLE } from './page-style.ts'
 
 const sourceOf = (text: string): string => `'sha256-${hash('sha256', text, 'base64')}'`
 
-// Their content is hashed to the byte: no layout may touch it.
+// The policy contains hashes of these exact bytes: keep formatters away.
 const STYLE_ELEMENT = new Html(`<style>${STYLE}</style>`)
 const SCRIPT_ELEMENT = new Html(`<script>${SCRIPT}</script>`)
 
-/** The Content-Security-Policy that the page is sent with. */
+/** Content-Security-Policy header of the page. */
 export const PAGE_POLICY = [
   "default-src 'none'",
   `style-src ${sourceOf(STYLE)}`,
@@ -30,7 +30,6 @@ export const PAGE_POLICY = [
   "frame-ancestors 'none'",
 ].join('; ')
 
-/** @returns the HTML document */
 export function statusPage(report: DeviceReportWire): string {
   const { verdict, status } = report
   const page = html`<!doctype html>
@@ -51,7 +50,7 @@ export function statusPage(report: DeviceReportWire): string {
           ${problemsOf(report)} ${connectionOf(report)} ${ledgerOf(report)} ${tokensOf(report)} ${decisionsOf(report)}
           ${refusalsOf(report)}
         </main>
-        <footer><span id="live">Refreshed when you load it again.</span> <a href="/status">As JSON</a></footer>
+        <footer><span id="live">Reload the page to refresh it.</span> <a href="/status">As JSON</a></footer>
         ${SCRIPT_ELEMENT}
       </body>
     </html>`
@@ -74,7 +73,7 @@ function problemsOf({ problems, status }: DeviceReportWire): Html {
   </section>`
 }
 
-/** Requests that met an error in place of a decision. */
+/** Requests that failed with an error before a decision. */
 function refusalsOf({ refusals, status }: DeviceReportWire): Html {
   const list = refusals.map(
     ({ correlationId, at, request, code, message, remedy }) =>
@@ -93,7 +92,7 @@ function refusalsOf({ refusals, status }: DeviceReportWire): Html {
 const PUSH = { OFF: 'off', CONNECTED: 'connected', DISCONNECTED: 'not connected' }
 const SESSION = {
   CLOSED: 'closed',
-  KEPT: 'from before the restart, not asked for yet',
+  KEPT: 'from before the restart, not confirmed yet',
   OPEN: 'open',
   LOCKED: 'locked by an administrator',
 }
@@ -109,21 +108,26 @@ function connectionOf({ status }: DeviceReportWire): Html {
     ...sessions.map(({ state }): Fact => ['Session', SESSION[state]]),
     ...policies.map(({ applied, newest }): Fact => [
       'Rules',
-      newest > applied ? `revision ${applied} applied, ${newest} wanted` : `revision ${applied}, the newest`,
+      newest > applied ? `revision ${applied} applied, ${newest} available` : `revision ${applied}, up to date`,
     ]),
-    ['Grant', grant === null ? 'none' : `for ${inWords(grant.remainingMs)} more without the cloud`],
+    ['Grant', grant === null ? 'none' : `valid for ${inWords(grant.remainingMs)} more without the cloud`],
   ]
   return section('connection', 'Connection', factsOf('connection', facts))
 }
 
-const CLOCK = { exact: 'exact', rough: 'rough', unbounded: 'not bounded: only the earliest possible time is known' }
+const CLOCK = { exact: 'exact', rough: 'rough', unbounded: 'unbounded: only the earliest possible time is known' }
 
 function ledgerOf({ status, clock, machine }: DeviceReportWire): Html {
   const { lastEntry, backlog, durability, startedAt, version } = status
   const within = clock.widthMs === null ? '' : `, within ${inWords(clock.widthMs)}`
   const facts: Fact[] = [
     ['Not yet sent', `${backlog} of ${lastEntry} entries`],
-    ['Answers', durability === 'durable' ? 'after their charge is on the disk' : 'from blocks reserved ahead'],
+    [
+      'Durability',
+      durability === 'durable'
+        ? 'charges are written to disk before the response'
+        : 'write-behind, from reservations on disk',
+    ],
     ['Clock', `${CLOCK[clock.verdict]}${within}`],
     ['Disk', `${sizeOf(machine.diskFree)} free of ${sizeOf(machine.diskTotal)}, ledger ${sizeOf(machine.ledgerSize)}`],
     ['Written', writtenOf(status.storage)],
@@ -139,13 +143,13 @@ function ledgerOf({ status, clock, machine }: DeviceReportWire): Html {
 }
 
 function backupOf({ backup, clock: { now } }: DeviceReportWire['status']): string {
-  return backup === null ? 'none is known' : `${inWords(Math.max(0, now - backup.at))} ago, ${backup.file}`
+  return backup === null ? 'none' : `${inWords(Math.max(0, now - backup.at))} ago, ${backup.file}`
 }
 
-/** To be compared with what `tallygate devices show` has of it. */
+/** For comparison with `tallygate devices show`. */
 function keyOf({ key: { id, since, next }, clock: { now } }: DeviceReportWire['status']): string {
   const age = since === null ? '' : `, for ${inWords(Math.max(0, now - since))}`
-  return `${id}${age}${next === null ? '' : `; ${next} shall take its place`}`
+  return `${id}${age}${next === null ? '' : `; next key: ${next}`}`
 }
 
 function writtenOf(storage: DeviceReportWire['status']['storage']): string {
@@ -153,14 +157,14 @@ function writtenOf(storage: DeviceReportWire['status']['storage']): string {
   const { written, perDecision, perDay, budgetPerDay, measuredMs } = storage
   const budget = budgetPerDay === null ? '' : ` of ${sizeOf(budgetPerDay)} allowed`
   const rate =
-    perDay === null ? '' : `, ${sizeOf(perDay)} a day${budget} at the rate of the last ${inWords(measuredMs)}`
-  const each = perDecision === null ? '' : `, ${sizeOf(Math.max(0, perDecision))} for a decision`
+    perDay === null ? '' : `, ${sizeOf(perDay)} per day${budget} at the rate of the last ${inWords(measuredMs)}`
+  const each = perDecision === null ? '' : `, ${sizeOf(Math.max(0, perDecision))} per decision`
   return `${sizeOf(written)} since the start${rate}${each}`
 }
 
 function noteOf({ exhausted, overdraft }: DeviceReportWire['status']['accounts'][number]): string {
-  const notes = exhausted ? ['the pool has no more'] : []
-  if (overdraft !== '0') notes.push(`up to ${formatMicro(BigInt(overdraft))} of what is left is overdraft`)
+  const notes = exhausted ? ['the pool is exhausted'] : []
+  if (overdraft !== '0') notes.push(`up to ${formatMicro(BigInt(overdraft))} of the balance is overdraft`)
   return notes.join(', ')
 }
 
@@ -204,12 +208,12 @@ function tokensOf({ status, use }: DeviceReportWire): Html {
       </table>
     </div>
     <p class="soft" data-part="use-known">
-      ${known >= day ? '' : `What was charged is known for the last ${inWords(Math.max(0, known))}.`}
+      ${known >= day ? '' : `Charges are known for the last ${inWords(Math.max(0, known))}.`}
     </p>
   </section>`
 }
 
-/** What was charged over time, as a curve with its peak at the top, and in words. */
+/** Charges over time, as a curve scaled to its peak and in words. */
 function useOf(name: string, charged: readonly bigint[], use: DeviceReportWire['use']): Html {
   const sum = charged.reduce((total, amount) => total + amount, 0n)
   if (sum === 0n) return html`<span class="soft">nothing</span>`
@@ -229,7 +233,7 @@ function peakOf(charged: readonly bigint[]): { readonly at: number; readonly mos
 
 const CURVE_HEIGHT = 20
 
-/** @param first where it begins: of the time before nothing is known */
+/** @param first bin where data begins; earlier bins are unknown */
 function curve(label: string, amounts: readonly bigint[], most: bigint, first: number): Html {
   const points = amounts.slice(first).map((amount, at) => {
     const share = Number((amount * 1_000n) / most) / 1_000

@@ -1,4 +1,4 @@
-/** The door of the status as the settings and the files that they name have it at the moment; nothing is kept. */
+/** Reads the access settings of the status server and their files anew on each call. */
 import { readFileSync } from 'node:fs'
 import { createSecureContext } from 'node:tls'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -13,7 +13,7 @@ export interface DoorFiles {
   readonly clientCaFile: string | null
 }
 
-/** @throws CodedError CONFIG_INVALID, CONFIG_UNREADABLE: it would not close, or not open */
+/** @throws CodedError CONFIG_INVALID for unsafe or inconsistent settings, CONFIG_UNREADABLE */
 export function readDoor({ host, token, certificateFile, keyFile, clientCaFile }: DoorFiles): DoorOptions {
   const door = { host, tls: readTls(certificateFile, keyFile, clientCaFile), token: token?.reveal() ?? null }
   requireSafe(door)
@@ -30,7 +30,7 @@ function readTls(
     throw new CodedError('CONFIG_INVALID', 'status.client_ca_file needs status.certificate_file and status.key_file.')
   }
   if (certificateFile === null || keyFile === null) {
-    throw new CodedError('CONFIG_INVALID', 'status.certificate_file and status.key_file go together: one is missing.')
+    throw new CodedError('CONFIG_INVALID', 'Set both status.certificate_file and status.key_file, or neither.')
   }
   const tls = {
     certificate: readPem('status.certificate_file', certificateFile),
@@ -40,7 +40,11 @@ function readTls(
   try {
     createSecureContext({ cert: tls.certificate, key: tls.key, ...(tls.clientCa === null ? {} : { ca: tls.clientCa }) })
   } catch (cause) {
-    throw new CodedError('CONFIG_INVALID', 'The certificate, key or authority of status.* cannot be used.', { cause })
+    throw new CodedError(
+      'CONFIG_INVALID',
+      'The certificate, key or client CA of status.* cannot be used. Check status.certificate_file, status.key_file and status.client_ca_file.',
+      { cause },
+    )
   }
   return tls
 }

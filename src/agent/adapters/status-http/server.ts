@@ -1,7 +1,6 @@
 /**
- * The status of a device over HTTP: for a person's browser, for a monitoring system, for a supervisor. It only reads, takes no
- * body, and shares nothing with the socket that applications use: what happens here delays no decision by more than its own
- * work.
+ * Read-only HTTP server for the device status: browsers, monitoring and supervisors. It takes no body and shares no
+ * state with the application socket.
  */
 import { type IncomingMessage, type Server, type ServerResponse, createServer as createPlain } from 'node:http'
 import { createServer as createTls } from 'node:https'
@@ -19,7 +18,7 @@ export interface StatusOptions {
   readonly door: DoorOptions
   readonly report: () => Promise<DeviceReportWire>
   readonly readiness: () => Promise<Readiness>
-  /** An error that is no expected outcome. */
+  /** Called for unexpected errors. */
   readonly onFault: (error: unknown) => void
 }
 
@@ -27,8 +26,8 @@ export interface StatusServer {
   /** `http://host:port` */
   readonly origin: string
   /**
-   * Another certificate, key, authority or token, from the next connection and request on; connections that stand go on. The
-   * host, and whether there is TLS and an authority at all, stay as they are.
+   * Replaces certificate, key, client CA or token for new connections and requests; open connections stay. The host and
+   * whether TLS and a client CA are used cannot change.
    */
   renew(door: DoorOptions): void
   stop(): Promise<void>
@@ -51,12 +50,16 @@ export async function openStatus(options: StatusOptions): Promise<StatusServer> 
       (said) => send(request, response, said),
       (error: unknown) => {
         options.onFault(error)
-        send(request, response, refusal(new CodedError('INTERNAL', 'the request met a fault in the agent')))
+        send(
+          request,
+          response,
+          refusal(new CodedError('INTERNAL', 'the agent failed to handle the request; see its log')),
+        )
       },
     )
   })
   server.on('secureConnection', (socket: TLSSocket) => {
-    // With no token to show instead, who has no certificate of the authority has nothing to say.
+    // Without a token, a client without a certificate of the client CA could never authenticate.
     if (isForCertifiedOnly(door) && !socket.authorized) socket.destroy()
   })
   await new Promise<void>((resolve, reject) => {
@@ -92,11 +95,15 @@ function createServer({ tls }: DoorOptions): Server {
       ...limits,
       ...contextOf(tls),
       requestCert: tls.clientCa !== null,
-      // Who may do without one is decided when it has shown itself: a token can come and go.
+      // Checked after the handshake: the token that may replace a certificate can be set or removed at any time.
       rejectUnauthorized: false,
     })
   } catch (cause) {
-    throw new CodedError('CONFIG_INVALID', 'The certificate, key or authority of status.* cannot be used.', { cause })
+    throw new CodedError(
+      'CONFIG_INVALID',
+      'The certificate, key or client CA of status.* cannot be used. Check status.certificate_file, status.key_file and status.client_ca_file.',
+      { cause },
+    )
   }
 }
 
@@ -125,7 +132,7 @@ async function answer(
   try {
     const path = url.split('?', 1)[0]
     if (method !== 'GET' && method !== 'HEAD') throw nothingHere()
-    // A supervisor asks these two, which say nothing about anybody.
+    // For supervisors; neither response contains data about callers.
     if (path === '/livez') return json(200, { live: true })
     if (path === '/readyz') {
       const readiness = await options.readiness()
@@ -151,7 +158,7 @@ async function answer(
 }
 
 function nothingHere(): CodedError {
-  return new CodedError('NOT_FOUND', 'There is nothing at this address for this method.')
+  return new CodedError('NOT_FOUND', 'No such path for this method.')
 }
 
 function json(status: number, body: unknown): Said {

@@ -1,10 +1,10 @@
-/** What the machine has left, as far as the system tells: null where it does not. */
+/** Free resources of the machine; null where the system does not report them. */
 import { readFileSync } from 'node:fs'
 import { readFile, stat, statfs } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { DeviceReportWire } from '../../../protocol/local/report.ts'
 
-/** @param directory of the state */
+/** @param directory the state directory */
 export async function lookAtMachine(directory: string): Promise<DeviceReportWire['machine']> {
   const [disk, memory, ownMemory, ledgerSize] = await Promise.all([
     statfs(directory).catch(() => null),
@@ -26,8 +26,8 @@ export async function lookAtMachine(directory: string): Promise<DeviceReportWire
 }
 
 /**
- * Bytes that this process has sent to storage, by the kernel's account: pages that it made dirty, of which tmpfs has none. What the
- * file system writes for itself is not in it.
+ * Bytes that this process wrote to storage according to the kernel: dirtied pages, without tmpfs and without the file
+ * system's own writes.
  */
 export function writtenBytes(): number | null {
   try {
@@ -39,7 +39,7 @@ export function writtenBytes(): number | null {
   }
 }
 
-/** Bytes in a line of the form `Name:   12 kB`. */
+/** Bytes in a line such as `Name:   12 kB`. */
 function sizeIn(text: string, name: string): number | null {
   const found = new RegExp(`^${name}: +(\\d+) kB$`, 'm').exec(text)?.[1]
   return found === undefined ? null : Number(found) * 1024

@@ -1,4 +1,4 @@
-/** Users and groups of this system by name, as /etc/passwd and /etc/group have them. */
+/** Resolves users and groups with /etc/passwd and /etc/group. */
 import { readFileSync } from 'node:fs'
 import type { Names } from '../../app/callers/who.ts'
 
@@ -6,18 +6,16 @@ export function systemNames(passwd = '/etc/passwd', group = '/etc/group'): Names
   return { user: (name) => idIn(passwd, name), group: (name) => idIn(group, name) }
 }
 
-/** The name of a user, where it has one. */
 export function userOf(uid: number, passwd = '/etc/passwd'): string | undefined {
   return linesOf(passwd).find(([, , id]) => id === String(uid))?.[0]
 }
 
-/** In both files the name is the first field of a line and the number the third. */
+/** In both files, field 1 is the name and field 3 the number. */
 function idIn(path: string, name: string): number | undefined {
   for (const [found, , id = ''] of linesOf(path)) if (found === name && /^\d+$/.test(id)) return Number(id)
   return undefined
 }
 
-/** Fields of each line. */
 function linesOf(path: string): readonly (readonly string[])[] {
   let text: string
   try {

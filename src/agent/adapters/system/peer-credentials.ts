@@ -1,6 +1,6 @@
 /**
- * Who connected to a Unix socket, by SO_PEERCRED and SO_PEERGROUPS: the kernel's note of what the process was when it
- * connected, which it can neither choose nor change. Node has no way to ask, so libc is called through koffi.
+ * The process that connected to a Unix socket, by SO_PEERCRED and SO_PEERGROUPS, which a client cannot forge. Node has no
+ * API for it, so libc is called through koffi.
  */
 import type { Socket } from 'node:net'
 import koffi from 'koffi'
@@ -16,7 +16,7 @@ const INT_BYTES = 4
 
 type GetSockOpt = (fd: number, level: number, option: number, value: Buffer, length: [number]) => number
 
-/** @throws CodedError SYSTEM_UNSUPPORTED where the kernel cannot be asked */
+/** @throws CodedError SYSTEM_UNSUPPORTED if the kernel cannot be queried */
 export function openPeerCredentials(): (socket: Socket) => Caller | null {
   const getsockopt = load()
   return (socket) => {
@@ -36,7 +36,7 @@ function groupsOf(getsockopt: GetSockOpt, fd: number): readonly number[] {
     const groups = Buffer.alloc(room * INT_BYTES)
     const length: [number] = [groups.length]
     if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, length) !== 0) {
-      // Too many for the room, or a kernel before 4.13: the next room tells which.
+      // The buffer is too small, or the kernel is older than 4.13; the next size tells which.
       continue
     }
     return Array.from({ length: length[0] / INT_BYTES }, (_, index) => groups.readUInt32LE(index * INT_BYTES))
@@ -49,11 +49,14 @@ function load(): GetSockOpt {
     const signature = 'int getsockopt(int fd, int level, int option, _Out_ void *value, _Inout_ uint32_t *length)'
     return koffi.load(null).func(signature) as GetSockOpt
   } catch (cause) {
-    throw new CodedError('SYSTEM_UNSUPPORTED', 'The kernel cannot be asked who connects to the socket.', { cause })
+    throw new CodedError(
+      'SYSTEM_UNSUPPORTED',
+      'The kernel cannot identify clients of the socket: getsockopt is not available.',
+      { cause },
+    )
   }
 }
 
-/** Of the connection, while it is open. */
 function descriptorOf(socket: Socket): number | undefined {
   const { _handle: handle } = socket as unknown as { readonly _handle?: { readonly fd?: unknown } | null }
   return typeof handle?.fd === 'number' && handle.fd >= 0 ? handle.fd : undefined

@@ -1,4 +1,4 @@
-/** Randomness of the operating system. */
+/** Cryptographic randomness of the operating system. */
 import { randomBytes, randomInt } from 'node:crypto'
 import type { Randomness } from '../../app/link/ports.ts'
 

@@ -1,19 +1,16 @@
-/**
- * The machine's clocks: the wall clock, and the time since boot with suspend included, which Node's own monotonic clock
- * leaves out.
- */
+/** The wall clock, and the time since boot including suspend, which Node's monotonic clock excludes. */
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { TimeSource } from '../../app/clock.ts'
 
-/** A reading is good for so much time of the running process, ms: time in suspend passes between two of them. */
+/** A cached boot-time reading is valid this long, ms; suspend may pass between two readings. */
 const GOOD_FOR_MS = 1
 
 export interface OpenTimeSource extends TimeSource {
   close(): void
 }
 
-/** @throws CodedError SYSTEM_UNSUPPORTED where the system has no /proc */
+/** @throws CodedError SYSTEM_UNSUPPORTED without /proc */
 export function openTimeSource(): OpenTimeSource {
   let uptime: number
   let bootId: string
@@ -21,7 +18,11 @@ export function openTimeSource(): OpenTimeSource {
     bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
     uptime = openSync('/proc/uptime', 'r')
   } catch (cause) {
-    throw new CodedError('SYSTEM_UNSUPPORTED', '/proc does not tell the time since boot.', { cause })
+    throw new CodedError(
+      'SYSTEM_UNSUPPORTED',
+      'The time since boot cannot be read from /proc. Mount /proc and start again.',
+      { cause },
+    )
   }
   const bytes = Buffer.alloc(32)
   let readAt = -Infinity

@@ -1,7 +1,7 @@
-/** Timers of the process. */
+/** Process timers. */
 import type { Timers } from '../../app/link/ports.ts'
 
-/** What the runtime's timers take; a longer wait is cut to it. */
+/** Longest timeout that Node supports; longer waits are shortened to it. */
 const LONGEST_MS = 2 ** 31 - 1
 
 export const systemTimers: Timers = {
@@ -11,7 +11,7 @@ export const systemTimers: Timers = {
   },
 }
 
-/** Resolves after so many ms, or as soon as the signal aborts. */
+/** Resolves after `ms`, or once the signal aborts. */
 export function pause(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     if (signal?.aborted === true) {

@@ -1,12 +1,12 @@
 /**
- * One record of the volatile log: length, its complement and a checksum before the text, so that a record whose writing was
- * cut off is told from one that was damaged.
+ * Frame format of the volatile log: length, its complement and a checksum precede the text, so that a torn write is
+ * distinguished from corruption.
  */
 import { crc32 } from 'node:zlib'
 
 const HEAD_BYTES = 12
 
-/** Frames of texts, one after another, in one buffer that is used again for the next call. */
+/** Frames texts into one reused buffer: the result is valid until the next call. */
 export class FrameWriter {
   #buffer = Buffer.allocUnsafe(64 * 1024)
 
@@ -29,11 +29,11 @@ export class FrameWriter {
 
 export interface Frames {
   readonly texts: readonly string[]
-  /** The last one is not complete: its writing was cut off. */
+  /** The last frame is incomplete: its write was interrupted. */
   readonly torn: boolean
 }
 
-/** Undefined for a file that is damaged: nothing in it can be relied upon. */
+/** Undefined if the file is corrupt and cannot be trusted. */
 export function readFrames(bytes: Buffer): Frames | undefined {
   const texts: string[] = []
   let at = 0

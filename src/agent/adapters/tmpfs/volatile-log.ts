@@ -1,7 +1,6 @@
 /**
- * The volatile log in files of a directory that does not outlive the machine, such as one on tmpfs. Nothing is flushed. A
- * file is begun with each turn and removed once the journal holds what is in it, so the log stays as short as what is still
- * to be moved. What an earlier process left is read once, before anything is written.
+ * The volatile log, in files on tmpfs or another directory that is lost at reboot. Nothing is flushed. Each turn begins a
+ * new file, removed once the journal contains its entries. The log of an earlier process is read once, before any write.
  */
 import {
   closeSync,
@@ -25,7 +24,7 @@ import { FrameWriter, readFrames } from './frame.ts'
 
 export interface TmpfsLogOptions {
   readonly directory: string
-  /** Of the files, before their number: one per journal. */
+  /** File name prefix before the number; one per journal. */
   readonly name: string
   readonly bootId: string
 }
@@ -58,7 +57,7 @@ export class TmpfsLog implements VolatileLog {
   readonly #writer = new FrameWriter()
   #incarnation = 0
   #file: number | null = null
-  /** Number of the file that is written. */
+  /** Number of the file being written. */
   #current = 0
   #oldest = 0
 
@@ -66,7 +65,7 @@ export class TmpfsLog implements VolatileLog {
     this.#options = options
   }
 
-  /** What an earlier process left; undefined when there is nothing, or nothing to rely upon. */
+  /** The log of an earlier process; undefined if there is none or it cannot be trusted. */
   left(): LeftLog | undefined {
     const numbers = this.#numbers()
     const anchors: Anchor[] = []
@@ -74,10 +73,10 @@ export class TmpfsLog implements VolatileLog {
     let origin: { readonly bootId: string; readonly incarnation: number } | undefined
     for (const number of numbers) {
       const frames = this.#read(number)
-      // Only the file that was written last can have been cut off.
+      // Only the newest file can be torn.
       if (frames === undefined || (frames.torn && number !== numbers.at(-1))) return undefined
       const [first, ...texts] = frames.texts
-      // Cut off in its first record: nothing was written to it.
+      // Torn in its first frame, so it has no entries.
       if (first === undefined) continue
       const begun = header.safeParse(parseJson(first))
       if (!begun.success) return undefined
@@ -103,7 +102,7 @@ export class TmpfsLog implements VolatileLog {
   }
 
   write(entries: readonly PendingEntry[]): void {
-    // One record for all of them: entries that belong together are read together, or not at all.
+    // One frame for the batch: dependent entries are read together or not at all.
     this.#write([entries.map(textOf).join('\n')])
   }
 
@@ -129,14 +128,14 @@ export class TmpfsLog implements VolatileLog {
   remove(): void {
     if (this.#file !== null) closeSync(this.#file)
     this.#file = null
-    // The newest first: what is left if this is cut off is the beginning of a log, and fits or does not.
+    // Newest first: an interruption leaves the beginning of a log, which still fits or is rejected as a whole.
     for (const number of this.#numbers().toReversed()) rmSync(this.#path(number), { force: true })
   }
 
-  /** All of it or nothing: a file system that is full may have taken a part. */
+  /** Writes everything or truncates back: a full file system may have written a part. */
   #write(texts: readonly string[]): void {
     const file = this.#file
-    if (file === null) throw new Error('the volatile log is not open')
+    if (file === null) throw new Error('invariant: the volatile log is open')
     const bytes = this.#writer.frame(texts)
     let written = 0
     try {
@@ -159,7 +158,6 @@ export class TmpfsLog implements VolatileLog {
     return join(this.#options.directory, `${this.#options.name}.${number}`)
   }
 
-  /** In ascending order. */
   #numbers(): readonly number[] {
     const { directory, name } = this.#options
     let names: readonly string[]
@@ -195,10 +193,7 @@ function takeEntries(text: string, entries: PendingEntry[]): boolean {
   return true
 }
 
-/**
- * Number, kind of move, answer, session, facts, allowances, body, on a line each: none holds a line break, because JSON
- * writes none.
- */
+/** Number, kind of move, response, session, decision details, allowances and body, one per line: JSON has no line breaks. */
 const ENTRY_LINES = 7
 
 function textOf({
