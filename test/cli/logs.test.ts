@@ -41,7 +41,7 @@ test('a running agent is asked where there is no journal, and its lines are made
   const shown = async (...args: readonly string[]) => (await tallygate(['logs', ...args], { env })).out
   expect((await shown('--level', 'warn')).split('\n')).toHaveLength(3)
   expect(await shown('--id', ID.toUpperCase())).toMatch(/^[^\n]*moved on[^\n]*\n$/)
-  expect(await shown('--lines', '1')).toMatch(/^[^\n]*met a fault[^\n]*\n$/)
+  expect(await shown('--lines', '1')).toMatch(/^[^\n]*failed unexpectedly[^\n]*\n$/)
   expect(await shown('--json')).toBe(NDJSON)
 })
 

@@ -48,6 +48,6 @@ describe('the door of the status', () => {
       expect.objectContaining({ code: 'TOKEN_MISSING' }),
     )
     const noAuthority = { ...door, tls: TLS }
-    expect(() => requireReader(noAuthority, { host: 'device' }, true)).toThrow('needs its token')
+    expect(() => requireReader(noAuthority, { host: 'device' }, true)).toThrow('requires a token')
   })
 })

@@ -128,7 +128,7 @@ describe('the status page in a browser', { timeout: 60_000 }, () => {
     const shown = await Shown.open('working', PHONE)
     await shown.page.getByText('Refreshed every 2 seconds.').waitFor({ timeout: 15_000 })
     await shown.stop()
-    await shown.page.getByText('The agent does not answer').waitFor({ timeout: 15_000 })
+    await shown.page.getByText('The agent does not respond').waitFor({ timeout: 15_000 })
     expect(await shown.page.getByRole('status').textContent()).toBe(SCENES.working.verdict.sentence)
   })
 

@@ -42,7 +42,7 @@ describe('the status page', () => {
     const page = statusPage(reportWith())
     for (const words of [
       'refused: Denied by rule of access',
-      'revision 7 applied, 8 wanted',
+      'revision 7 applied, 8 available',
       '3 of 12 entries',
       'LW-ANNUAL',
       '19.9 GiB free of 57.7 GiB',
