@@ -156,8 +156,8 @@ export class BillAudit {
   checkAtRest(database: Sqlite.Database): void {
     for (const entry of this.#facts.entries.values()) {
       this.#facts.look('I3')
-      // What two writers of one chain have recorded is billed as far as it reaches the twin.
-      if (this.#facts.suspects.has(entry.deviceId)) continue
+      // Refunds of a second writer are not paid: what they give back may have been given back already.
+      if (this.#facts.suspects.has(entry.deviceId) && entry.tokens <= 0n) continue
       if (entry.mayBeLost || (entry.billedTokens === entry.tokens && entry.billedLines === entry.lines)) continue
       // A disk that was full keeps nothing that is delivered.
       if (entry.isForgotten && this.#facts.wereFull.has(entry.machine)) continue

@@ -24,6 +24,9 @@ const RETURN_MS = 2 * 60_000
 /** Micro-tokens that one small request costs at most, whatever rates are in effect. */
 const SMALL = MICRO
 
+/** Most of one request of those that come all at once. */
+const COUNT_MAX = 100
+
 /** Whole tokens by which the administrator raises a quantity. */
 const RAISED = 100
 
@@ -63,6 +66,30 @@ export class Probes {
     const [, greedy] = askers
     if (greedy !== undefined) await this.#ask(greedy, { ...this.#request(item), item: 'Copy', count: 1_000_000 })
     await this.#allGranted('what a refused request leaves', item, askers, () => patienceMs)
+    await this.#noneStarves(item, askers, patienceMs)
+  }
+
+  /** All ask at once for their part of half of all there is, and again while they are refused: each is served in time. */
+  async #noneStarves(item: LineItemPlan, askers: readonly Asker[], patienceMs: number): Promise<void> {
+    const part = Number(this.#unspent(item) / (2n * SMALL * BigInt(askers.length)))
+    const count = Math.min(part, item.limit ?? COUNT_MAX, COUNT_MAX)
+    if (this.#hasFailed() || count < 1) return
+    this.#stage.auditor.facts.look('REFUSAL')
+    const end = this.#stage.time.now + patienceMs
+    let short = askers
+    for (;;) {
+      const asked = short.map((asker) => {
+        return { asker, outcome: this.#begin(asker, { ...this.#request(item), count }) }
+      })
+      await this.#stage.until(this.#stage.time.now + ANSWER_MS)
+      short = asked.filter(({ outcome }) => isShort(outcome())).map(({ asker }) => asker)
+      if (short.length === 0 || this.#hasFailed()) return
+      if (this.#stage.time.now >= end) break
+      await this.#stage.until(this.#stage.time.now + AGAIN_MS)
+    }
+    const state = `${this.#free(item)} free and ${this.#unspent(item)} unspent of ${item.id}`
+    const names = short.map(({ name }) => name).join(', ')
+    this.#stage.violate(new Violation('REFUSAL', `${names} of ${askers.length} starve, with ${state}`))
   }
 
   /** Every asker is granted a small request in time, where the tokens are enough for all of them. */
@@ -89,13 +116,19 @@ export class Probes {
   }
 
   async #ask(asker: Asker, request: PlannedRequest): Promise<string> {
+    const outcome = this.#begin(asker, request)
+    await this.#stage.until(this.#stage.time.now + ANSWER_MS)
+    return outcome()
+  }
+
+  /** @returns what it was told so far */
+  #begin(asker: Asker, request: PlannedRequest): () => string {
     let outcome = 'no answer'
     asker.ask(request).then(
       (said) => (outcome = said ?? 'nobody listens'),
       (error: unknown) => (outcome = String(error)),
     )
-    await this.#stage.until(this.#stage.time.now + ANSWER_MS)
-    return outcome
+    return () => outcome
   }
 
   #request(item: LineItemPlan): PlannedRequest {
