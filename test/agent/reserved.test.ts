@@ -48,9 +48,12 @@ class Process {
   commits = 0
   onStep: (step: string) => void = () => undefined
 
+  readonly #fatal = Promise.withResolvers<never>()
+
   private constructor(directory: string, time: FakeTime) {
     this.directory = directory
     this.time = time
+    this.#fatal.promise.catch(() => undefined)
   }
 
   static async on(directory: string, time = new FakeTime()): Promise<Process> {
@@ -94,6 +97,7 @@ class Process {
         timers: time,
         onNeed: () => undefined,
         onFatal: (error) => {
+          this.#fatal.reject(error)
           throw error
         },
       },
@@ -101,6 +105,11 @@ class Process {
     )
     this.ledger = ledger
     onTestFinished(() => ledger.stop())
+  }
+
+  /** Rejects when the ledger is broken: then nothing is flushed any more. */
+  async flushed(): Promise<void> {
+    await Promise.race([this.ledger.flushed(), this.#fatal.promise])
   }
 
   async #append(
@@ -188,7 +197,7 @@ async function warm(device: Process): Promise<void> {
     device.time.advance(50)
     await nextTurn()
   }
-  await device.ledger.flushed()
+  await device.flushed()
   expect(device.answers.at(-1)).toBe('reserved')
 }
 
@@ -215,7 +224,7 @@ describe('a device that spends ahead of its disk', () => {
     const before = device.commits
     for (let n = 0; n < 5; n += 1) expect(await device.charge({ [A]: 1n })).toBe('reserved')
     expect(device.commits).toBe(before)
-    await device.ledger.flushed()
+    await device.flushed()
     expect(await device.used(A)).toBe(device.told.answered.get(A))
   })
 
@@ -242,7 +251,7 @@ describe('a device that spends ahead of its disk', () => {
       await device.charge({ [A]: 10n })
       device.time.advance(1)
     }
-    await device.ledger.flushed()
+    await device.flushed()
     const { openBlocks } = await device.journal.read()
     const used = await device.used(A)
     expect(openBlocks.get(A)! - used).toBeGreaterThan(100n)
@@ -383,7 +392,7 @@ describe('a device that spends ahead of its disk', () => {
     await device.charge({ [A]: 5n })
     const returns = device.ledger.giveUpRoom()
     await device.journal.seal({ ...SEAL, returns })
-    await device.ledger.flushed()
+    await device.flushed()
     for (const time of [device.time, rebooted(device.time)]) {
       const after = await Process.on(device.copy(), time)
       const { accounts } = await after.journal.read()
@@ -400,7 +409,7 @@ describe('a device that spends ahead of its disk', () => {
     const returns = device.ledger.giveUpSpare(new Map([[A, 0n]]), new Map())
     expect(returns.map(({ account }) => account)).toEqual([A])
     await device.journal.seal({ ...SEAL, returns })
-    await device.ledger.flushed()
+    await device.flushed()
     const after = await Process.on(device.copy(), rebooted(device.time))
     const { accounts } = await after.journal.read()
     expect(accounts.get(A)).toMatchObject({ used: device.told.answered.get(A), granted: 10_000n })
@@ -522,7 +531,7 @@ describe('a device that spends ahead of its disk', () => {
     expect(await device.charge({ [A]: 1n })).toBe('reserved')
     device.journalFails = 'NEW'
     await expect(device.charge({ [A]: 900n })).rejects.toMatchObject({ code: 'NOT_RECORDED' })
-    await device.ledger.flushed()
+    await device.flushed()
     expect(await device.used(A)).toBe(device.told.answered.get(A))
     device.journalFails = 'NO'
     expect(await device.charge({ [A]: 900n })).toBe('durable')
