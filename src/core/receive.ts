@@ -372,10 +372,13 @@ export function entryProblem(entry: ReceivedEntry, instances: ReadonlySet<string
   if (!instances.has(entry.instanceId)) return 'INSTANCE_NOT_SERVED'
   if (entry.kind === 'session' && entry.items.length + entry.postings.length > 0) return 'ENTRY_DOES_NOT_ADD_UP'
   const posted = new Map<string, Micro>()
+  const beside = new Map<AccountId, { lineItemId: string; amount: Micro }>()
   for (const { account, amount } of entry.postings) {
     const parsed = parseAccount(account)
     if (parsed?.instanceId !== entry.instanceId) return 'ACCOUNT_UNKNOWN'
-    if (parsed.kind === 'line') posted.set(parsed.lineItemId, (posted.get(parsed.lineItemId) ?? 0n) + amount)
+    const { lineItemId } = parsed
+    if (parsed.kind === 'line') posted.set(lineItemId, (posted.get(lineItemId) ?? 0n) + amount)
+    else beside.set(account, { lineItemId, amount: (beside.get(account)?.amount ?? 0n) + amount })
   }
   if (entry.kind === 'burn') return entry.items.length === 0 ? undefined : 'ENTRY_DOES_NOT_ADD_UP'
   const parts = new Map<string, Micro>()
@@ -389,6 +392,10 @@ export function entryProblem(entry: ReceivedEntry, instances: ReadonlySet<string
   }
   for (const lineItemId of new Set([...posted.keys(), ...parts.keys()])) {
     if ((posted.get(lineItemId) ?? 0n) !== (parts.get(lineItemId) ?? 0n)) return 'ENTRY_DOES_NOT_ADD_UP'
+  }
+  // Whoever spends of an allocation or a limit spends of its line item: that bounds what is believed of them.
+  for (const { lineItemId, amount } of beside.values()) {
+    if (amount > (parts.get(lineItemId) ?? 0n)) return 'ENTRY_DOES_NOT_ADD_UP'
   }
   return undefined
 }

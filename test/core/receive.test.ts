@@ -1,6 +1,6 @@
 import fc from '../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
-import { actionAccount, lineAccount } from '../../src/core/account.ts'
+import { actionAccount, limitAccount, lineAccount } from '../../src/core/account.ts'
 import { NO_COUNTERS, billed, room } from '../../src/core/grant.ts'
 import {
   type ChainFit,
@@ -420,6 +420,23 @@ describe('merging a segment', () => {
 })
 
 describe('one entry by itself', () => {
+  it.each([actionAccount(INSTANCE, 'ACT-1', 'b'), limitAccount(INSTANCE, 'ACT-1', { type: 'user', value: 'u' }, 0)])(
+    'posts to %s no more than the line item was charged',
+    (account) => {
+      const entry = onLine(5n)
+      const beside = (...amounts: bigint[]) => ({
+        ...entry,
+        postings: [...entry.postings, ...amounts.map((amount) => ({ account, amount }))],
+      })
+      expect(entryProblem(beside(5n), instances)).toBeUndefined()
+      expect(entryProblem(beside(3n, 2n), instances)).toBeUndefined()
+      expect(entryProblem(beside(3n, 3n), instances)).toBe('ENTRY_DOES_NOT_ADD_UP')
+      const alone = { ...entry, items: [], postings: [{ account, amount: 1n }] }
+      expect(entryProblem(alone, instances)).toBe('ENTRY_DOES_NOT_ADD_UP')
+      expect(entryProblem({ ...alone, kind: 'burn' }, instances)).toBeUndefined()
+    },
+  )
+
   it('is in order when postings and lines of the bill agree', () => {
     expect(entryProblem(onLine(5n), instances)).toBeUndefined()
   })
