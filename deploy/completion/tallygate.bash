@@ -1,4 +1,4 @@
-# Completion of tallygate for bash. Generated from the commands themselves.
+# Completion of tallygate for bash. Generated from the commands.
 _tallygate() {
   local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD - 1]}" at="" words="" word i
   if [[ "$prev" == "=" ]]; then prev="${COMP_WORDS[COMP_CWORD - 2]}"; fi

@@ -1,4 +1,4 @@
-/** What every command has that speaks to the twin as an administrator: its flags, and a client with a token. */
+/** Shared by all commands that call the cloud as an administrator. */
 import type { Command } from 'commander'
 import { makeAccessToken } from '../client/access-token.ts'
 import { HttpClient } from '../client/http.ts'
@@ -13,9 +13,9 @@ export interface AdministratorFlags {
 
 export function withAdministratorFlags(command: Command): Command {
   return command
-    .requiredOption('--url <url>', 'address of the twin, with its prefix', urlArgument)
-    .requiredOption('--admin-key <file>', 'private administration key, PEM')
-    .option('--kid <id>', 'id of the key (default: its RFC 7638 thumbprint)')
+    .requiredOption('--url <url>', 'address of the cloud, including its path prefix', urlArgument)
+    .requiredOption('--admin-key <file>', 'private administration key (PEM)')
+    .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')
 }
 
 /** @throws CodedError KEY_UNUSABLE */

@@ -1,25 +1,24 @@
-/** Values on the command line, read strictly: what is not understood is USAGE, with what would be. */
+/** Strict parsing of command line values; an invalid value is a USAGE error. */
 import { InvalidArgumentError } from 'commander'
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
 import { uuid } from '../protocol/wire.ts'
 import { parseDuration } from '../settings/quantity.ts'
 import type { Io } from './io.ts'
 
-/** Milliseconds of a positive duration. */
+/** Returns milliseconds. */
 export function durationArgument(text: string): number {
   const ms = parseDuration(text)
-  if (ms === undefined || ms === 0) throw new InvalidArgumentError('It takes a duration such as 30s, 5m or 24h.')
+  if (ms === undefined || ms === 0) throw new InvalidArgumentError('Use a duration such as 30s, 5m or 24h.')
   return ms
 }
 
 export function uuidArgument(text: string): string {
-  if (!uuid.safeParse(text).success) throw new InvalidArgumentError('It takes a UUID.')
+  if (!uuid.safeParse(text).success) throw new InvalidArgumentError('Use a UUID.')
   return text
 }
 
 export function urlArgument(text: string): string {
-  if (!URL.canParse(text) || !/^https?:\/\//.test(text))
-    throw new InvalidArgumentError('It takes an http or https URL.')
+  if (!URL.canParse(text) || !/^https?:\/\//.test(text)) throw new InvalidArgumentError('Use an http or https URL.')
   return text
 }
 
@@ -27,27 +26,26 @@ export function wholeNumberArgument(min: number, max: number): (text: string) =>
   return (text) => {
     const number = /^\d{1,15}$/.test(text) ? Number(text) : Number.NaN
     if (number >= min && number <= max) return number
-    throw new InvalidArgumentError(`It takes a whole number from ${min} to ${max}.`)
+    throw new InvalidArgumentError(`Use a whole number from ${min} to ${max}.`)
   }
 }
 
-/** A positive decimal that a JSON number carries without loss. */
+/** A positive decimal that fits a JSON number without loss. */
 export function countArgument(text: string): number {
   const number = /^\d{1,15}(\.\d{1,15})?$/.test(text) ? Number(text) : Number.NaN
   if (number > 0) return number
-  throw new InvalidArgumentError('It takes a number greater than 0, such as 2.5.')
+  throw new InvalidArgumentError('Use a number greater than 0, such as 2.5.')
 }
 
-/** Two texts; the separator is the first one of its kind. */
+/** Splits at the first separator. */
 export function pairArgument(separator: string): (text: string) => readonly [string, string] {
   return (text) => {
     const at = text.indexOf(separator)
     if (at > 0) return [text.slice(0, at), text.slice(at + 1)]
-    throw new InvalidArgumentError(`It takes two texts with ${separator} between them.`)
+    throw new InvalidArgumentError(`Use two texts separated by ${separator}`)
   }
 }
 
-/** For an option that may be repeated: adds each value to those before it. */
 export function collect<T>(
   parse: (text: string) => T,
 ): (text: string, before: readonly T[] | undefined) => readonly T[] {
@@ -58,6 +56,6 @@ export function readFileArgument(io: Io, path: string, code: ErrorCode): string 
   try {
     return io.readText(path)
   } catch (cause) {
-    throw new CodedError(code, `${path} cannot be read.`, { cause })
+    throw new CodedError(code, `Cannot read ${path}.`, { cause })
   }
 }

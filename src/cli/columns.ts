@@ -1,7 +1,6 @@
-/** Tables for a person. */
 import { harmless } from './lines.ts'
 
-/** Rows of cells as lines, each column as wide as its widest cell. */
+/** Formats rows as aligned columns. */
 export function columns(given: readonly (readonly string[])[]): readonly string[] {
   const rows = given.map((row) => row.map(harmless))
   const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? []

@@ -1,6 +1,6 @@
 /**
- * What an administrator orders of one device, and who did: the commands of `tallygate devices` that name a device. Each is
- * one call of the twin; the device itself follows when it comes, which a hint makes soon.
+ * The commands of `tallygate devices` that name a device. Each is one call of the cloud; the device follows at its
+ * next sync, which a change notification triggers.
  */
 import { type Command, InvalidArgumentError } from 'commander'
 import { formatMicro, type Micro } from '../core/amount.ts'
@@ -23,7 +23,7 @@ interface AuditFlags extends AdministratorFlags {
   readonly json?: true
 }
 
-/** Shown at a time, at most: the twin gives no more in one answer. */
+/** The cloud's maximum page size. */
 const AUDIT_MAX = 1_000
 
 const EDGE = '/edge/api/v1'
@@ -32,37 +32,38 @@ export function addDeviceOrders(devices: Command, io: Io): void {
   const named = (name: string, description: string): Command =>
     withAdministratorFlags(devices.command(name))
       .description(description)
-      .argument('<device>', 'id of the device', uuidArgument)
-      .option('--json', 'for programs: one JSON document')
+      .argument('<device>', 'device id', uuidArgument)
+      .option('--json', 'print one JSON document')
   const held = (name: string, description: string): Command =>
     named(name, description)
-      .option('--session <uuid>', 'only this session of it', uuidArgument)
+      .option('--session <uuid>', 'apply to this session of the device only', uuidArgument)
       .action((deviceId: string, flags: OrderFlags) =>
         flags.session === undefined
           ? order(deviceId, name, flags, io)
           : orderSession(deviceId, flags.session, name, flags, io),
       )
 
-  named('show', 'Shows a device: how it stands, what it holds, what it still owes.').action(
+  named('show', 'Shows the state of a device, its outstanding tokens and its backlog.').action(
     (deviceId: string, flags: OrderFlags) => show(deviceId, flags, io),
   )
-  held('lock', 'Has a device grant nothing until it is unlocked. It goes on delivering what it owes.')
-  held('unlock', 'Lets a locked device go on.')
-  held('terminate', 'Ends the service of a device until it enrolls again. It goes on delivering what it owes.')
-  named('drain', 'Asks a device to give back what it holds.').action((deviceId: string, flags: OrderFlags) =>
+  held('lock', 'Locks a device: it grants no requests until it is unlocked. It still delivers its backlog.')
+  held('unlock', 'Unlocks a locked device.')
+  held('terminate', 'Ends the service of a device until it enrolls again. It still delivers its backlog.')
+  named('drain', 'Asks a device to return its unused tokens.').action((deviceId: string, flags: OrderFlags) =>
     order(deviceId, 'release', flags, io),
   )
-  named('rotate-key', 'Asks a device to replace its key by another one that it makes itself.').action(
+  named('rotate-key', 'Asks a device to replace its key with a new key that it generates.').action(
     (deviceId: string, flags: OrderFlags) => order(deviceId, 'rotate-key', flags, io),
   )
-  named('revoke', 'Ends the trust in the key of a device, for good. What it holds stays held.').action(
-    (deviceId: string, flags: OrderFlags) => order(deviceId, 'revoke', flags, io),
-  )
+  named(
+    'revoke',
+    "Revokes the device's key permanently. Tokens already granted to the device are not returned.",
+  ).action((deviceId: string, flags: OrderFlags) => order(deviceId, 'revoke', flags, io))
   withAdministratorFlags(devices.command('audit'))
-    .description('Lists who ordered what of devices and sessions, and restores that were noticed, newest first.')
-    .option('--device <uuid>', 'only of this device', uuidArgument)
-    .option('--limit <n>', 'how many, at most', limitArgument, 100)
-    .option('--json', 'for programs: one JSON document for each line')
+    .description('Lists the commands sent to devices and sessions, and detected restores, newest first.')
+    .option('--device <uuid>', 'only records of this device', uuidArgument)
+    .option('--limit <n>', 'maximum number of records', limitArgument, 100)
+    .option('--json', 'print one JSON document per line')
     .action((flags: AuditFlags) => audit(flags, io))
 }
 
@@ -92,21 +93,19 @@ async function orderSession(
   }
   const text = {
     DONE: () => answer.state?.toLowerCase() ?? '',
-    ORDERED: () => `told to the device ${deviceId}, which keeps it`,
+    ORDERED: () => `sent to device ${deviceId}, which keeps this session`,
     NOTED: async () =>
       noted(what, deviceId, (await client.json({ method: 'GET', path: device }, deviceState)).lastSyncAt),
   }
   writeLines(io.stdout, `session ${sessionId}: ${await text[answer.outcome]()}`.split('\n'))
 }
 
-/** What the twin knows of a session that it does not know. */
 function noted(what: string, deviceId: string, lastSyncAt: number | null): string {
-  const heard =
-    lastSyncAt === null ? 'which has never synced' : `last heard of at ${new Date(lastSyncAt).toISOString()}`
+  const heard = lastSyncAt === null ? 'which has never synced' : `last contact ${new Date(lastSyncAt).toISOString()}`
   return [
-    `not known here yet. The order to ${what} it waits for the device ${deviceId}, ${heard}.`,
-    'A session that the device has opened since is told of with its next sync, and the order with the answer.',
-    'If it has no such session, nothing happens, and the order is forgotten after 30 days.',
+    `not known to the cloud yet. The command to ${what} it is stored for device ${deviceId}, ${heard}.`,
+    'If the device has opened the session since, its next sync reports the session and receives the command.',
+    'If it has no such session, nothing happens, and the command is deleted after 30 days.',
   ].join('\n  ')
 }
 
@@ -119,7 +118,7 @@ async function audit(flags: AuditFlags, io: Io): Promise<void> {
     flags.json === true
       ? records.map(jsonLine)
       : columns([
-          ['AT', 'BY', 'ORDER', 'DEVICE', 'SESSION', 'DETAIL'],
+          ['AT', 'BY', 'COMMAND', 'DEVICE', 'SESSION', 'DETAIL'],
           ...records.map(({ at, by, action, deviceId, sessionId, lineItem, detail }) => [
             new Date(at).toISOString(),
             by,
@@ -142,20 +141,17 @@ function describe(device: DeviceState): readonly string[] {
     ['name', device.name ?? ''],
     ['state', stateOf(device)],
     ['key', keyText(device)],
-    ['hints', presenceText(device)],
+    ['live updates', presenceText(device)],
     ['last sync', instantText(device.lastSyncAt)],
-    ['software', device.software ?? 'not known'],
+    ['software', device.software ?? 'unknown'],
     ['clock', clockText(device)],
-    [
-      'incarnation',
-      device.incarnation === 0 ? 'never attached' : `${device.incarnation}, ${device.status.toLowerCase()}`,
-    ],
+    ['epoch', device.incarnation === 0 ? 'never attached' : `${device.incarnation}, ${device.status.toLowerCase()}`],
     ['backlog', `${device.backlog} entries, as of its last sync`],
     ...device.policies.map(({ instanceId, applied, newest }) => [
       'rules',
-      `revision ${applied} of instance ${instanceId}${newest > applied ? `, wanted: ${newest}` : ''}`,
+      `revision ${applied} of instance ${instanceId}${newest > applied ? `, newest: ${newest}` : ''}`,
     ]),
-    ...(device.releaseAsked ? [['drain', 'asked to give back what it holds']] : []),
+    ...(device.releaseAsked ? [['drain', 'asked to return its unused tokens']] : []),
   ])
   const accounts = columns([
     ['ACCOUNT', 'OUTSTANDING', 'BILLED'],
@@ -168,7 +164,7 @@ function describe(device: DeviceState): readonly string[] {
   return [...facts, ...(device.outstanding.length === 0 ? [] : ['', ...accounts])]
 }
 
-/** In a few words; who and since when included where somebody holds it back. */
+/** Includes the administrator and the time if the device is suspended or revoked. */
 function stateOf({ revokedAt, revokedBy, hold, forked, status }: DeviceState): string {
   const by = (who: string | null, at: number): string =>
     `since ${new Date(at).toISOString()}${who === null ? '' : ` by ${who}`}`
@@ -177,7 +173,6 @@ function stateOf({ revokedAt, revokedBy, hold, forked, status }: DeviceState): s
   return forked ? `${now}, copied` : now
 }
 
-/** The same in a word or two, for a table. */
 export function shortState({ revokedAt, hold, forked, status }: DeviceState): string {
   if (revokedAt !== null) return 'revoked'
   const state = (hold?.state ?? status).toLowerCase()
@@ -189,24 +184,24 @@ export function unreported({ outstanding }: DeviceState): Micro {
 }
 
 function keyText({ key: { id, since, next, rotationAsked } }: DeviceState): string {
-  const asked = rotationAsked ? ', asked to replace it' : ''
+  const asked = rotationAsked ? ', replacement requested' : ''
   return `${id} since ${new Date(since).toISOString()}${next === null ? asked : `, next: ${next}`}`
 }
 
 function presenceText({ presence }: DeviceState): string {
-  if (presence === null) return 'nothing heard'
+  if (presence === null) return 'unknown'
   return `${presence.online ? 'connected' : 'not connected'} since ${new Date(presence.since).toISOString()}`
 }
 
 const CLOCK = {
-  AGREES: 'agrees with the twin',
-  OPEN: 'agrees with the twin, with no later end',
-  AHEAD: 'is ahead of the twin',
-  BEHIND: 'is behind the twin',
+  AGREES: 'agrees with the cloud',
+  OPEN: 'agrees with the cloud, with no upper bound',
+  AHEAD: 'is ahead of the cloud',
+  BEHIND: 'is behind the cloud',
 } as const
 
 function clockText({ clock }: DeviceState): string {
-  if (clock === null) return 'not known'
+  if (clock === null) return 'unknown'
   const seconds = (clock.offsetMs / 1_000).toFixed(3)
   return `${CLOCK[clock.verdict]} (${seconds} s off at ${new Date(clock.takenAt).toISOString()})`
 }
@@ -218,5 +213,5 @@ function instantText(instant: number | null): string {
 function limitArgument(text: string): number {
   const n = Number(text)
   if (Number.isInteger(n) && n >= 1 && n <= AUDIT_MAX) return n
-  throw new InvalidArgumentError(`It takes a whole number from 1 to ${AUDIT_MAX}.`)
+  throw new InvalidArgumentError(`Use a whole number from 1 to ${AUDIT_MAX}.`)
 }

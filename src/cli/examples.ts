@@ -1,4 +1,4 @@
-/** Examples at the end of the help of a command: what somebody can copy and change. */
+/** Adds examples to the end of a command's help. */
 import type { Command } from 'commander'
 
 export function examples(command: Command, lines: readonly string[]): Command {

@@ -1,23 +1,23 @@
-/** What a command has of the outside world. It is an argument, so that a test can give them another one. */
+/** The outside world of a command, injected so that tests can replace it. */
 export interface World {
   readonly stdout: Output
   readonly stderr: Output
   readonly env: Readonly<Record<string, string | undefined>>
   /** POSIX ms. */
   readonly now: () => number
-  /** Text of a file, or throws. */
+  /** @throws if the file cannot be read */
   readonly readText: (path: string) => string
   /**
-   * From here on the first signal by which the user or the service manager asks the process to end aborts what this returns,
-   * and the command has to end by itself. The process of a command that never calls it ends at once.
+   * Once called, the first termination signal aborts the returned signal, and the command must end by itself. A
+   * process whose command never calls this ends at once.
    */
   readonly stop: () => AbortSignal
-  /** From here on SIGHUP calls the listener; otherwise it asks the process to end. */
+  /** Once called, SIGHUP calls the listener instead of ending the process. */
   readonly onHangup: (listener: () => void) => void
 }
 
 export interface Io extends World {
-  /** Ends the command with this code once it is done, where nothing went wrong but the answer is not a plain yes. */
+  /** Sets the exit code of a command that did not fail but has a negative result. */
   readonly exitWith: (code: number) => void
 }
 

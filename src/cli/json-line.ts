@@ -1,4 +1,4 @@
-/** A value as one line of JSON; amounts of micro-tokens become integer text. A terminal finds nothing in it to obey. */
+/** One line of JSON. Micro-token amounts become integer strings; terminal control characters are escaped. */
 import { harmless } from './lines.ts'
 
 export function jsonLine(value: unknown): string {

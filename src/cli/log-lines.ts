@@ -1,6 +1,6 @@
 /**
- * The last log lines of the agent, from where this machine keeps them: the journal of systemd, or the memory of the agent
- * itself. A line is the JSON that the agent writes; whatever else stands in between is kept as it is.
+ * Reads the agent's last log lines from the systemd journal or from the memory of the running agent. A line is JSON
+ * from the agent; other lines are kept unchanged.
  */
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
@@ -21,12 +21,12 @@ const LEVELS: Readonly<Record<number, string>> = {
   60: 'FATAL',
 }
 
-/** Most bytes that a journal may give. */
+/** Maximum bytes to read from the journal. */
 const JOURNAL_BYTES_MAX = 32 * 1024 * 1024
 
 const logLine = z.looseObject({ level: z.number(), time: z.number(), msg: z.string().default('') })
 
-/** The lines of a unit in the journal of systemd; null where there is no such journal, or nothing of the unit in it. */
+/** Null if there is no journal, or no line of the unit in it. */
 export async function journalLines(
   unit: string,
   lines: number,
@@ -42,7 +42,7 @@ export async function journalLines(
   }
 }
 
-/** What a running agent remembers. @throws CodedError AGENT_UNREACHABLE and the like */
+/** @throws CodedError AGENT_UNREACHABLE and other errors of the call */
 export async function rememberedLines(client: HttpClient): Promise<readonly string[]> {
   return splitLines(await client.text({ method: 'GET', path: AGENT_LOG_PATH }))
 }
@@ -51,12 +51,12 @@ export function splitLines(text: string): readonly string[] {
   return text.split('\n').filter((line) => line.trim() !== '')
 }
 
-/** Undefined for a line that is none of the agent's. */
+/** Undefined if the agent did not write the line. */
 export function readLine(line: string): z.infer<typeof logLine> | undefined {
   return logLine.safeParse(parseJson(line)).data
 }
 
-/** For a person: time, level, message, and what else it tells. */
+/** Formats time, level, message and fields for a person. */
 export function readable(line: string): string {
   const read = readLine(line)
   if (read === undefined) return line

@@ -1,12 +1,11 @@
 /**
- * The process of the command: hands the real world to the program and its exit code to the caller. A reader that has
- * gone away (`tallygate ... | head`) ends it quietly, and so does a signal. A command that has something to bring to an end
- * is asked by the first signal and ended by the second. A service takes SIGHUP as the wish to read its settings again.
+ * Runs the command in the real process. A closed output (`tallygate ... | head`) ends it without an error message. A
+ * command that cleans up gets the first signal and is killed by the second. Services reload their settings on SIGHUP.
  */
 import { readFileSync } from 'node:fs'
 import { run } from './program.ts'
 
-/** As a shell reports a process that a signal ended: SIGPIPE is 13. */
+/** Shell convention for processes that end by a signal: 128 + signal number. SIGPIPE is 13. */
 const BY_SIGNAL = 128
 
 for (const stream of [process.stdout, process.stderr]) {

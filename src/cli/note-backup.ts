@@ -1,18 +1,18 @@
-/** Notes beside a database when and where its last good backup was made, for status, doctor and monitoring. */
+/** Records the last good backup beside the database, for status, doctor and monitoring. */
 import { randomUUID } from 'node:crypto'
 import { closeSync, fchownSync, fsyncSync, openSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { LAST_BACKUP_FILE, type LastBackup } from '../protocol/local/last-backup.ts'
 
 /**
- * The note belongs to whom the directory belongs to. The backup is good without it too: what keeps it from being written is told.
+ * The file gets the owner of the directory. A failure does not affect the backup; it is only reported.
  *
- * @returns what the person should know; null for nothing
+ * @returns a message for the user; null if all went well
  */
 export function noteBackup(database: string, file: string, now: number): string | null {
   const directory = dirname(database)
   const note: LastBackup = { at: now, file: resolve(file).replaceAll(/\p{C}/gu, '?') }
-  // A name that nobody can have prepared: root writes here into a directory of somebody else.
+  // An unpredictable name: root may write here into another user's directory.
   const partial = join(directory, `.${LAST_BACKUP_FILE}.${randomUUID()}`)
   try {
     const { uid, gid } = statSync(directory)
@@ -29,6 +29,6 @@ export function noteBackup(database: string, file: string, now: number): string 
   } catch (error) {
     rmSync(partial, { force: true })
     const reason = error instanceof Error ? error.message : String(error)
-    return `The backup is good; that it was made could not be noted in ${directory}, so status and doctor do not know of it: ${reason}`
+    return `The backup is good, but its time could not be recorded in ${directory}: ${reason}. Status and doctor will not show this backup.`
   }
 }

@@ -1,7 +1,6 @@
 /**
- * The command line: which commands there are, and how every one of them ends. Each command is a thin file of its own that
- * is loaded only when it is called. An error is one line on stderr, `tallygate: CODE: what is wrong. what to do`, and the
- * exit code that the catalogue gives to the code.
+ * Each command is a module that is loaded only when it is called. An error is one line on stderr, `tallygate: CODE:
+ * what is wrong. what to do`, with the exit code of the catalogue.
  */
 import { Command, CommanderError } from 'commander'
 import { CodedError, ERRORS } from '../protocol/errors.ts'
@@ -18,22 +17,22 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
   cloud: ['run the cloud twin', () => import('./commands/cloud.ts')],
   agent: ['run the agent of this device', () => import('./commands/agent.ts')],
   token: ['make an access token from a private key', () => import('./commands/token.ts')],
-  keys: ['list, add and delete authorization keys of the twin', () => import('./commands/keys.ts')],
-  devices: ['list devices, let a new one in, lock, drain or end one', () => import('./commands/devices.ts')],
-  sweeps: ['show or confirm what pauses work of the twin', () => import('./commands/sweeps.ts')],
-  recovery: ['see and end the recovery of a restored twin', () => import('./commands/recovery.ts')],
+  keys: ['list, add and delete authorization keys of the cloud', () => import('./commands/keys.ts')],
+  devices: ['list, enroll, lock, drain and terminate devices', () => import('./commands/devices.ts')],
+  sweeps: ['show and resume paused work of the cloud', () => import('./commands/sweeps.ts')],
+  recovery: ['show and end the recovery of a restored cloud', () => import('./commands/recovery.ts')],
   usage: ['export usage records, for billing', () => import('./commands/usage.ts')],
-  status: ['show how the agent of this device is', () => import('./commands/status.ts')],
-  'rotate-key': ['have this device replace its key', () => import('./commands/rotate-key.ts')],
-  doctor: ['look for what is wrong with the agent of this device', () => import('./commands/doctor.ts')],
-  explain: ['show why a request was decided as it was', () => import('./commands/explain.ts')],
+  status: ["show the agent's status", () => import('./commands/status.ts')],
+  'rotate-key': ['replace the key of this device', () => import('./commands/rotate-key.ts')],
+  doctor: ['find and repair problems of the agent', () => import('./commands/doctor.ts')],
+  explain: ['show why a request was granted or refused', () => import('./commands/explain.ts')],
   logs: ['show the last log lines of the agent', () => import('./commands/logs.ts')],
-  'support-bundle': ['pack what a supporter needs, without secrets', () => import('./commands/support-bundle.ts')],
+  'support-bundle': ['pack diagnostic data for support, without secrets', () => import('./commands/support-bundle.ts')],
   verify: ['check the ledger of a device', () => import('./commands/verify.ts')],
   backup: ['copy the ledger of a device while its agent runs', () => import('./commands/backup.ts')],
-  restore: ['put a backup in the place of a ledger', () => import('./commands/restore.ts')],
-  access: ['ask the agent of this device for access', () => import('./commands/access.ts')],
-  session: ['keep a session at the agent of this device', () => import('./commands/session.ts')],
+  restore: ['replace a ledger with a backup', () => import('./commands/restore.ts')],
+  access: ['send an access request to the agent', () => import('./commands/access.ts')],
+  session: ['manage sessions of the agent', () => import('./commands/session.ts')],
   completion: [
     'print the completion script of a shell',
     async () => {
@@ -41,10 +40,10 @@ const COMMANDS: Readonly<Record<string, readonly [summary: string, load: () => P
       return { command: (io) => command(io, () => wholeProgram(io)) }
     },
   ],
-  demo: ['see it all work on this machine', () => import('./commands/demo.ts')],
+  demo: ['run cloud and agent on this machine as a demo', () => import('./commands/demo.ts')],
 }
 
-/** Runs one command line to its end and returns the exit code. Never throws, never ends the process. */
+/** Runs one command line and returns the exit code. Never throws, never ends the process. */
 export async function run(args: readonly string[], world: World): Promise<number> {
   const debug = args.includes('--debug')
   const given = args.filter((arg) => arg !== '--debug')
@@ -66,12 +65,12 @@ export async function run(args: readonly string[], world: World): Promise<number
   }
 }
 
-/** The program with every command and all of its options: loading it takes a while. */
+/** Loads every command with all options, which takes a while. */
 export function wholeProgram(io: Io): Promise<Command> {
   return build(io, () => true)
 }
 
-/** @param isLoaded of the other commands, name and summary are known and nothing else */
+/** @param isLoaded other commands have only a name and a summary */
 async function build(io: Io, isLoaded: (name: string) => boolean): Promise<Command> {
   const program = new Command('tallygate')
     .description('Token-metered access decisions on the device, exactly-once accounting in the cloud.')
@@ -86,7 +85,7 @@ async function build(io: Io, isLoaded: (name: string) => boolean): Promise<Comma
   return program
 }
 
-/** Every command throws where commander would end the process, and leaves the writing of errors to {@link run}. */
+/** Makes every command throw instead of ending the process; {@link run} writes errors. */
 function prepare(command: Command, io: Io): void {
   command.exitOverride().configureOutput({
     writeOut: (text) => io.stdout.write(text),
@@ -98,7 +97,7 @@ function prepare(command: Command, io: Io): void {
   for (const each of command.commands) prepare(each, io)
 }
 
-/** The command that the words lead to, as far as they do. */
+/** The innermost command that the arguments name. */
 function calledBy(program: Command, args: readonly string[]): Command {
   let command = program
   for (const arg of args) command = command.commands.find((each) => each.name() === arg) ?? command
@@ -115,7 +114,7 @@ function asCoded(error: unknown, called: Command): CodedError {
   if (error instanceof CommanderError) {
     const message = error.message.replace(/^error: /, '').replaceAll(/\s*\n\s*/g, ' ')
     const below = called.commands.map((each) => each.name()).join(', ')
-    return new CodedError('USAGE', message === '(outputHelp)' ? `A command is needed: ${below}.` : message)
+    return new CodedError('USAGE', message === '(outputHelp)' ? `Specify a command: ${below}.` : message)
   }
   return new CodedError('INTERNAL', error instanceof Error ? error.message : String(error), { cause: error })
 }

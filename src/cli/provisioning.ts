@@ -1,7 +1,6 @@
 /**
- * A production line: a list of devices, and for each of them a one-time token in a file of its own. It may be broken off and run
- * again at any time, with the same list or a longer one: who is enrolled is left alone, a token that can still be used
- * is kept, and one device that fails keeps no other from its token.
+ * One-time tokens for a list of devices, one file each. A run can be interrupted and repeated with the same or a
+ * longer list: enrolled devices are skipped, usable tokens are kept, and a failure affects only its own device.
  */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -11,25 +10,25 @@ import { uuid } from '../protocol/wire.ts'
 import { writeWholeFile } from './whole-file.ts'
 
 export interface ListedDevice {
-  /** Also the name of its file. */
+  /** Also the name of the token file. */
   readonly name: string
   readonly instanceIds: readonly string[]
 }
 
 export interface ProvisionedDevice {
   readonly name: string
-  /** `issued`: the token is fresh. `waiting`: it was made before, and can still be used. */
+  /** `issued`: new token. `waiting`: an earlier token is still usable. */
   readonly state: 'enrolled' | 'issued' | 'waiting' | 'failed'
   readonly file: string | null
   /** POSIX ms. */
   readonly expiresAt: number | null
-  /** What went wrong; empty for nothing. */
+  /** Empty if there is none. */
   readonly problem: string
 }
 
 export interface Line {
   readonly directory: string
-  /** Names of the devices that are enrolled and not revoked. */
+  /** Names of devices that are enrolled and not revoked. */
   readonly enrolled: ReadonlySet<string>
   readonly issue: (device: ListedDevice) => Promise<{ readonly token: string; readonly expiresAt: number }>
   /** POSIX ms. */
@@ -39,39 +38,39 @@ export interface Line {
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/
 const HEADER = 'name,instances'
 
-/** A token that ends sooner is made anew: somebody still has to carry it to the device, ms. */
+/** Tokens with less validity left are replaced: they must still be carried to the device. */
 const CARRYING_MS = 3_600_000
 
 /**
- * Reads `name,instances` in CSV, instances with spaces between, one device a line; `#` begins a comment line.
+ * Reads CSV with the header `name,instances`; instances are separated by spaces, `#` begins a comment line.
  *
- * @throws CodedError USAGE with every line that is wrong
+ * @throws CodedError USAGE with every invalid line
  */
 export function parseDeviceList(text: string): readonly ListedDevice[] {
   const devices = new Map<string, ListedDevice>()
   const problems: string[] = []
   const lines = text.replace(/^\uFEFF/, '').split(/\r?\n/)
   if (lines[0]?.replaceAll(' ', '') !== HEADER)
-    throw new CodedError('USAGE', `The first line of the list is not "${HEADER}".`)
+    throw new CodedError('USAGE', `The first line of the list must be "${HEADER}".`)
   for (const [index, line] of lines.entries()) {
     if (index === 0 || line.trim() === '' || line.startsWith('#')) continue
     const [name = '', instances = '', ...rest] = line.split(',').map((field) => field.trim())
     const instanceIds = instances.split(/\s+/).filter((id) => id !== '')
     const problem = !NAME.test(name)
-      ? 'the name takes letters, digits, dot, dash and underscore, 100 at most'
+      ? 'a name has 1 to 100 letters, digits, dots, dashes and underscores'
       : devices.has(name)
-        ? `${name} is there twice`
+        ? `${name} appears twice`
         : rest.length > 0 || instanceIds.length === 0 || instanceIds.some((id) => !uuid.safeParse(id).success)
-          ? 'after the name it takes the UUIDs of instances, with spaces between'
+          ? 'after the name, give the UUIDs of instances, separated by spaces'
           : null
     if (problem === null) devices.set(name, { name, instanceIds })
     else problems.push(`line ${index + 1}: ${problem}`)
   }
-  if (problems.length > 0) throw new CodedError('USAGE', `The list is not understood: ${problems.join('; ')}.`)
+  if (problems.length > 0) throw new CodedError('USAGE', `The list is invalid: ${problems.join('; ')}.`)
   return [...devices.values()]
 }
 
-/** One device after the other; each is settled, on the disk too, before the next one. */
+/** Each device is finished, including its file on disk, before the next one. */
 export async function* provision(devices: readonly ListedDevice[], line: Line): AsyncGenerator<ProvisionedDevice> {
   for (const device of devices) yield await provisionOne(device, line)
 }
@@ -96,7 +95,7 @@ async function provisionOne(
   }
 }
 
-/** End of the token in a file, POSIX ms; null for one that is not there or is none. */
+/** Expiry of the token in a file, POSIX ms; null if there is no token. */
 function usableUntil(file: string): number | null {
   try {
     const { exp } = decodeJwt(readFileSync(file, 'utf8').trim())

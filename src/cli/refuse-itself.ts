@@ -1,20 +1,21 @@
 /**
- * A backup must never be written over the database that it is made of, under whatever name: that would destroy it. Nor in the
- * place of what is no file, such as /dev/null.
+ * Writing a backup over its own database, under any name, would destroy it. Non-files such as /dev/null are refused
+ * too.
  */
 import { realpathSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import { CodedError } from '../protocol/errors.ts'
 import { isNoFile } from './whole-file.ts'
 
-/** What belongs to a database, beside it. */
+/** Files of a database. */
 const SUFFIXES = ['', '-wal', '-shm', '-journal', '-slack']
 
-/** @throws CodedError USAGE when `to` is the database or one of its files, OUTPUT_UNWRITABLE when it is no file */
+/** @throws CodedError USAGE if `to` is a file of the database, OUTPUT_UNWRITABLE if it is not a regular file */
 export function refuseItself(database: string, to: string): void {
-  if (isNoFile(to)) throw new CodedError('OUTPUT_UNWRITABLE', `${to} is no file: a backup cannot take its place.`)
+  if (isNoFile(to))
+    throw new CodedError('OUTPUT_UNWRITABLE', `${to} is not a regular file. Write the backup to a regular file.`)
   if (!SUFFIXES.some((suffix) => isSame(`${database}${suffix}`, to))) return
-  throw new CodedError('USAGE', `${to} belongs to the database itself: name another file for the backup.`)
+  throw new CodedError('USAGE', `${to} is a file of the database itself. Write the backup to another file.`)
 }
 
 function isSame(one: string, other: string): boolean {
@@ -23,13 +24,13 @@ function isSame(one: string, other: string): boolean {
   return a !== undefined && a.dev === b?.dev && a.ino === b.ino
 }
 
-/** Of a file that need not exist. */
+/** The file need not exist. */
 function placeOf(path: string): string {
   for (const place of [() => realpathSync(path), () => join(realpathSync(dirname(path)), basename(path))]) {
     try {
       return place()
     } catch {
-      // The next one asks for less.
+      // Try the next.
     }
   }
   return resolve(path)

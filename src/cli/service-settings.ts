@@ -1,7 +1,4 @@
-/**
- * The flags of a service come from its option table, like everything else about its settings. A flag is long on purpose:
- * it is the key of the file with dashes.
- */
+/** A service's flags come from its option table: each flag is the settings key with dashes. */
 import { existsSync } from 'node:fs'
 import { Command, Option } from 'commander'
 import { loadSettings } from '../settings/load.ts'
@@ -29,11 +26,11 @@ export function serviceCommand(name: string, table: OptionTable<OptionTree>): Co
   }
   return command.addHelpText(
     'after',
-    `\nA flag beats the environment (${table.envPrefix}_... ), the environment beats the settings file.`,
+    `\nFlags override environment variables (${table.envPrefix}_...), which override the settings file.`,
   )
 }
 
-/** The settings of a parsed command, from all their sources. @throws CodedError */
+/** @throws CodedError */
 export function settingsOf<T extends OptionTree>(command: Command, table: OptionTable<T>, io: Io): Settings<T> {
   const given = command.opts<Record<string, string | undefined>>()
   const flags: Record<string, string> = {}
@@ -45,7 +42,7 @@ export function settingsOf<T extends OptionTree>(command: Command, table: Option
   return loadSettings(table, { file, flags, env: io.env, readText: io.readText })
 }
 
-/** The settings file of a service whose command line names none; null when there is none. */
+/** The default settings file; null if there is none. */
 export function settingsFile(table: OptionTable<OptionTree>, { env }: Pick<Io, 'env'>): string | null {
   const usual = usualFile(table)
   return env[`${table.envPrefix}_CONFIG`] ?? (existsSync(usual) ? usual : null)

@@ -1,22 +1,22 @@
-/** The commands as plain data, from the tree that parses them: what completion scripts and manual pages are made of. */
+/** The commands as plain data, the source of completion scripts and man pages. */
 import type { Command, Option } from 'commander'
 
 export interface OptionShape {
-  /** `--level`; there is always one. */
+  /** For example `--level`. */
   readonly long: string
   readonly short: string | null
-  /** As help shows it: `--level <level>`. */
+  /** As shown in help: `--level <level>`. */
   readonly flags: string
   readonly takesValue: boolean
-  /** Empty: anything. */
+  /** Empty: any value. */
   readonly choices: readonly string[]
-  /** The value is the path of a file or a directory. */
+  /** The value is a path. */
   readonly isPath: boolean
   readonly description: string
 }
 
 export interface CommandShape {
-  /** Words before the options: `['devices', 'list']`; empty for the program itself. */
+  /** `['devices', 'list']`; empty for the program itself. */
   readonly path: readonly string[]
   readonly summary: string
   readonly description: string
@@ -58,13 +58,13 @@ function optionShape(option: Option): OptionShape {
   }
 }
 
-/** As help adds it, where the description does not say it. */
+/** Adds the default if the description does not contain it. */
 function defaultOf({ defaultValue }: Option, description: string): string {
   const isShown = typeof defaultValue === 'string' || typeof defaultValue === 'number'
   return isShown && !description.includes('(default') ? `${description} (default: ${defaultValue})` : description
 }
 
-/** A command and all below it, itself first. */
+/** A command and all its subcommands, itself first. */
 export function* everyCommand(shape: CommandShape): Generator<CommandShape> {
   yield shape
   for (const each of shape.commands) yield* everyCommand(each)

@@ -1,4 +1,3 @@
-/** The version of the package that this command is of. */
 import { readFileSync } from 'node:fs'
 
 export function softwareVersion(): string {

@@ -1,6 +1,6 @@
 /**
- * A file that is there as a whole or not at all: written beside its place, flushed, and then renamed. What was in its place
- * stays until then, and for ever when the writing fails. What is no file, such as a pipe or /dev/null, is written to and stays.
+ * Atomic write: writes a partial file beside the target, flushes and renames it. If writing fails, the target is
+ * unchanged. Non-files, such as a pipe or /dev/null, are written to directly.
  */
 import { randomUUID } from 'node:crypto'
 import { realpathSync, statSync } from 'node:fs'
@@ -9,14 +9,13 @@ import { dirname } from 'node:path'
 import { scratchAt } from '../agent/adapters/system/scratch.ts'
 import { CodedError } from '../protocol/errors.ts'
 
-/** @throws CodedError OUTPUT_UNWRITABLE, and whatever the pieces throw */
+/** @throws CodedError OUTPUT_UNWRITABLE, and errors of the pieces */
 export async function writeWholeFile(path: string, pieces: AsyncIterable<Uint8Array>): Promise<void> {
   if (isNoFile(path)) {
     await writeThrough(path, pieces)
     return
   }
-  // Two runs that write the same file must not write into each other: the one that ends last stays. Nor may anybody else
-  // have put something under the name, to have it written over.
+  // A random name: parallel runs must not share a partial file, and another user must not prepare it.
   const partial = `${path}.${randomUUID()}.partial`
   const file = await atPath(path, () => open(partial, 'wx', 0o600))
   const isDone = scratchAt(partial)
@@ -37,12 +36,12 @@ export async function writeWholeFile(path: string, pieces: AsyncIterable<Uint8Ar
   await flushDirectory(dirname(path))
 }
 
-/** What stands here would be lost, and whoever waits at it get nothing, if a file took its place. */
+/** Replacing a non-file with a file would destroy it and leave its readers waiting. */
 export function isNoFile(path: string): boolean {
   try {
     const found = statSync(path, { throwIfNoEntry: false })
     if (found !== undefined && !found.isFile() && !found.isDirectory()) return true
-    // An open file goes by such a name, too: /dev/stdout, /dev/fd/3.
+    // Open files have such names too: /dev/stdout, /dev/fd/3.
     return found !== undefined && /^\/dev$|^\/proc\//.test(realpathSync(dirname(path)))
   } catch {
     return false
@@ -58,13 +57,13 @@ async function writeThrough(path: string, pieces: AsyncIterable<Uint8Array>): Pr
   }
 }
 
-/** So that the new name survives a power cut, on systems where a directory can be flushed. */
+/** Makes the rename survive a power cut, on systems where a directory can be flushed. */
 async function flushDirectory(path: string): Promise<void> {
   try {
     await using directory = await open(path, 'r')
     await directory.sync()
   } catch {
-    // The file itself is flushed; its name is as durable as this system makes it.
+    // Not supported here; the file itself is flushed.
   }
 }
 
@@ -72,6 +71,6 @@ async function atPath<T>(path: string, work: () => Promise<T>): Promise<T> {
   try {
     return await work()
   } catch (cause) {
-    throw new CodedError('OUTPUT_UNWRITABLE', `${path} cannot be written.`, { cause })
+    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${path}.`, { cause })
   }
 }

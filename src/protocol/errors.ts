@@ -1,20 +1,20 @@
 /**
- * The one catalogue of error codes, for every surface: HTTP, socket, CLI, configuration and database files. An entry says
- * what happened, who acts and whether to try again; the page `docs/reference/errors.md` is generated from it. A code, once shipped,
- * keeps its meaning.
+ * The catalogue of error codes for every surface: HTTP, socket, CLI, configuration and database files.
+ * `docs/reference/errors.md` is generated from it. A released code keeps its meaning.
  */
 import { z } from 'zod'
 
 interface CatalogueEntry {
-  /** What happened, in one sentence. */
+  /** One sentence. */
   readonly meaning: string
-  /** What the reader should do. */
   readonly remedy: string
-  /** HTTP status where the code leaves by HTTP. */
+  /** HTTP status, used when the code is sent over HTTP. */
   readonly http: number
-  /** Exit code of the process where the code ends it; 1 if absent. */
+  /** Process exit code; 1 if absent. */
   readonly exit?: number
-  /** `later`: the same call may succeed unchanged. `online`: once the device has reached the cloud. `no`: change something first. */
+  /**
+   * `later`: retry unchanged. `online`: retry once the device has reached the cloud. `no`: change something first.
+   */
   readonly retry: 'no' | 'later' | 'online'
 }
 
@@ -28,121 +28,125 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   BAD_REQUEST: {
-    meaning: 'The request does not have the form that this operation takes.',
+    meaning: 'The request does not match the schema of this operation.',
     remedy: 'Correct the field that the message names.',
     http: 400,
     retry: 'no',
   },
   BODY_TOO_LARGE: {
     meaning: 'The body is larger than the limit.',
-    remedy: 'Send less in one request, or raise the limit in the configuration.',
+    remedy: 'Send less in one request, or raise the body limit in the configuration.',
     http: 413,
     retry: 'no',
   },
   MEDIA_TYPE_NOT_SUPPORTED: {
-    meaning: 'The body is not declared as application/json, or is compressed where that is not taken.',
-    remedy: 'Send the header Content-Type: application/json, and the body as it is.',
+    meaning:
+      'The Content-Type is not application/json, or the body is compressed and this operation does not accept compression.',
+    remedy: 'Send the header Content-Type: application/json and an uncompressed body.',
     http: 415,
     retry: 'no',
   },
   METHOD_NOT_ALLOWED: {
-    meaning: 'There is something at this path, but not by this method.',
-    remedy: 'Use a method that the header Allow names.',
+    meaning: 'This path does not support the request method.',
+    remedy: 'Use one of the methods in the Allow response header.',
     http: 405,
     retry: 'no',
   },
   HEADERS_TOO_LARGE: {
-    meaning: 'The request line and the headers are larger than 16 KiB together.',
-    remedy: 'Send a shorter path, and a token with fewer claims.',
+    meaning: 'The request line and the headers together exceed 16 KiB.',
+    remedy: 'Use a shorter path, and a token with fewer claims.',
     http: 431,
     retry: 'no',
   },
   EXPECTATION_UNKNOWN: {
-    meaning: 'The header Expect asks for something that the service does not know.',
-    remedy: 'Leave the header away, or send 100-continue.',
+    meaning: 'The service does not support the value of the Expect header.',
+    remedy: 'Omit the Expect header, or send 100-continue.',
     http: 417,
     retry: 'no',
   },
   REQUEST_TOO_SLOW: {
-    meaning: 'The request did not arrive in the time that it may take.',
+    meaning: 'The request did not arrive within the time limit.',
     remedy: 'Send it again over a faster connection, or raise the limit in the configuration.',
     http: 408,
     retry: 'later',
   },
   NOT_ACCEPTABLE: {
-    meaning: 'The service has the answer in none of the media types that the header Accept names.',
-    remedy: 'Accept text/csv or application/x-ndjson, or say format=csv or format=ndjson.',
+    meaning: 'The service cannot produce any of the media types in the Accept header.',
+    remedy: 'Accept text/csv or application/x-ndjson, or set format=csv or format=ndjson.',
     http: 406,
     retry: 'no',
   },
   OUTPUT_UNWRITABLE: {
-    meaning: 'The file that a command was told to write cannot be written.',
+    meaning: 'The command cannot write its output file.',
     remedy:
-      'Make room, or correct the path or its permissions, and run the command again; an export with the same cursor.',
+      'Free disk space, or correct the path or its permissions. Then run the command again; repeat an export with the same cursor.',
     http: 500,
     exit: 73,
     retry: 'no',
   },
   CONFIG_NOT_RELOADED: {
-    meaning: 'A running service was told to reload its settings, and something in them is wrong.',
-    remedy: 'Correct what the message names and reload again; until then the settings from before stay in force.',
+    meaning: 'The running service could not reload its settings because they contain an error.',
+    remedy:
+      'Correct the setting that the message names and reload again. The previous settings stay in force until then.',
     http: 500,
     retry: 'no',
   },
   CONFIG_NEEDS_RESTART: {
-    meaning: 'Settings were changed that a running service cannot take over.',
-    remedy: 'Restart the service when it suits, or undo the change and reload.',
+    meaning: 'Some changed settings take effect only after a restart.',
+    remedy: 'Restart the service, or undo the change and reload.',
     http: 500,
     retry: 'no',
   },
   WRITE_BUDGET_EXCEEDED: {
-    meaning: 'The agent writes more to its storage than its write budget allows for a day.',
+    meaning: 'The agent writes more to its storage per day than its write budget allows.',
     remedy:
-      'Compare bytes per decision with the page on operations; use durability = "reserved", or raise state.write_budget if the storage endures it.',
+      'Compare the bytes per decision with the operations guide. Set durability = "reserved", or raise state.write_budget if the storage has enough write endurance.',
     http: 500,
     retry: 'no',
   },
   BACKUP_OVERDUE: {
-    meaning: 'The last backup of the ledger is older than backup.max_age, or none is known.',
-    remedy: 'Run tallygate backup, by a timer for instance, or change backup.max_age. Nothing is refused meanwhile.',
+    meaning: 'The last backup of the ledger is older than backup.max_age, or no backup was recorded.',
+    remedy:
+      'Run tallygate backup <file>, for example from a timer, or change backup.max_age. The agent keeps deciding requests in the meantime.',
     http: 500,
     retry: 'no',
   },
   CURSOR_UNKNOWN: {
-    meaning: 'The cursor is not one that this service has given, or it is of a database that has since been replaced.',
-    remedy: 'Use the cursor of the export before, of the same twin; without one, everything is exported again.',
+    meaning: 'This service did not issue the cursor, or its database has been replaced since.',
+    remedy:
+      'Use the cursor of the previous export from the same cloud. Without a cursor, everything is exported again.',
     http: 400,
     retry: 'no',
   },
   USAGE_FORGOTTEN: {
     meaning:
-      'Usage up to this cursor was exported before the service was restored from an older backup, which has forgotten it.',
+      'The usage up to this cursor was exported before the service was restored from an older backup. The restored database does not contain it.',
     remedy:
-      'Go on with the cursor that the message names, the end of the backup. Devices report again what they keep: a line that was exported before has the same device, incarnation, entry and correlation id, and counts once.',
+      'Continue with the cursor that the message names, the end of the backup. Devices send the entries that they still keep again. A line that was exported before has the same device, incarnation, entry and correlation id: count it once.',
     http: 409,
     retry: 'no',
   },
   TOKEN_MISSING: {
-    meaning: 'The request carries no bearer token.',
+    meaning: 'The request has no bearer token.',
     remedy: 'Send the header Authorization: Bearer <JWT>.',
     http: 401,
     retry: 'no',
   },
   TOKEN_INVALID: {
-    meaning: 'The bearer token is malformed, signed by an unknown key, or its signature does not fit.',
-    remedy: 'Make a token with the private key of a registered public key (see `tallygate token`).',
+    meaning: 'The bearer token is malformed, signed by an unknown key, or has a wrong signature.',
+    remedy: 'Make a token with a private key whose public key is registered (see `tallygate token`).',
     http: 401,
     retry: 'no',
   },
   TOKEN_NOT_IN_TIME: {
     meaning: 'The bearer token has expired or is not valid yet.',
-    remedy: 'Make a new token; check the clock of the machine that made it.',
+    remedy: 'Make a new token, and check the clock of the machine that makes it.',
     http: 401,
     retry: 'no',
   },
   ACCESS_KIND_WRONG: {
-    meaning: 'The token is valid but of the wrong access kind for this operation.',
-    remedy: 'Use an AdministrationAccess token, or a ClientAccess token where the operation takes one.',
+    meaning: 'The token is valid but has the wrong access kind for this operation.',
+    remedy: 'Use an AdministrationAccess token, or a ClientAccess token if the operation accepts it.',
     http: 403,
     retry: 'no',
   },
@@ -153,8 +157,8 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   INSTANCE_HEADER_MISSING: {
-    meaning: 'A client token needs the header x-instance-id on this operation.',
-    remedy: 'Send x-instance-id with the UUID of the instance.',
+    meaning: 'This operation requires the x-instance-id header with a client token.',
+    remedy: 'Set x-instance-id to the UUID of the instance.',
     http: 400,
     retry: 'no',
   },
@@ -165,33 +169,33 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   NOT_FOUND: {
-    meaning: 'There is no such resource or route.',
+    meaning: 'The resource or route does not exist.',
     remedy: 'Check the identifiers and the path.',
     http: 404,
     retry: 'no',
   },
   CONFLICT: {
-    meaning: 'The resource is in a state that does not allow this.',
+    meaning: 'The state of the resource does not allow this operation.',
     remedy: 'Read the resource again and follow the message.',
     http: 409,
     retry: 'no',
   },
   KEY_BUSY: {
-    meaning: 'More requests of one caller are under way than its share of the service allows.',
+    meaning: 'This caller has more requests in progress than its share of the service allows.',
     remedy:
-      'Wait for the time in Retry-After, send fewer at a time, and send bodies whole; the operator may raise http.requests_per_key_max.',
+      'Wait for the time in Retry-After, send fewer requests at a time, and send each body without pauses. The operator can raise http.requests_per_key_max.',
     http: 429,
     retry: 'later',
   },
   OVERLOADED: {
-    meaning: 'More requests are waiting than the limit allows.',
+    meaning: 'More requests are waiting than the service allows.',
     remedy: 'Wait for the time in Retry-After and send the same request again.',
     http: 503,
     retry: 'later',
   },
   INTERNAL: {
-    meaning: 'The service met a condition that it does not handle.',
-    remedy: 'Try again later; report the correlation id of the log line if it persists.',
+    meaning: 'The service failed because of an unexpected error.',
+    remedy: 'Try again later. If the error persists, report the correlation id from the log line.',
     http: 500,
     exit: 70,
     retry: 'later',
@@ -203,14 +207,14 @@ export const ERRORS = catalogue({
     retry: 'later',
   },
   NODE_TOO_OLD: {
-    meaning: 'This Node cannot run tallygate.',
-    remedy: 'Use the pinned runtime (npx tallygate), or Node 24 or newer.',
+    meaning: 'This version of Node.js cannot run tallygate.',
+    remedy: 'Use the pinned runtime (npx tallygate), or Node.js 24 or newer.',
     http: 500,
     exit: 78,
     retry: 'no',
   },
   SYSTEM_UNSUPPORTED: {
-    meaning: 'The operating system lacks something that the agent cannot do without.',
+    meaning: 'The operating system lacks a feature that the agent requires.',
     remedy: 'Run the agent on Linux with /proc mounted.',
     http: 500,
     exit: 78,
@@ -224,28 +228,28 @@ export const ERRORS = catalogue({
     retry: 'no',
   },
   CONFIG_INVALID: {
-    meaning: 'A setting is unknown or has a value that it does not take.',
-    remedy: 'Correct the setting that the message names; docs/reference/configuration.md lists them all.',
+    meaning: 'A setting is unknown or has an invalid value.',
+    remedy: 'Correct the setting that the message names. docs/reference/configuration.md lists all settings.',
     http: 500,
     exit: 78,
     retry: 'no',
   },
   USAGE: {
-    meaning: 'The command line is not understood.',
+    meaning: 'The command line is invalid.',
     remedy: 'See --help.',
     http: 500,
     exit: 64,
     retry: 'no',
   },
   ADDRESS_IN_USE: {
-    meaning: 'Another process listens on this port.',
-    remedy: 'Stop it, or choose another port (0 takes any free one).',
+    meaning: 'Another process listens on this address and port.',
+    remedy: 'Stop the other process, or choose another port (0 selects any free port).',
     http: 500,
     exit: 75,
     retry: 'no',
   },
   ADDRESS_NOT_PERMITTED: {
-    meaning: 'This address cannot be listened on.',
+    meaning: 'The service cannot listen on this address.',
     remedy: 'Choose an address of this machine and a port that the user may open.',
     http: 500,
     exit: 77,
@@ -253,28 +257,29 @@ export const ERRORS = catalogue({
   },
   SOCKET_IN_USE: {
     meaning: 'Another agent answers on this socket.',
-    remedy: 'Stop it first, or give this agent another socket path.',
+    remedy: 'Stop the other agent first, or give this agent another socket path.',
     http: 500,
     exit: 75,
     retry: 'no',
   },
   SOCKET_PATH_OCCUPIED: {
-    meaning: 'The socket path exists and is not a socket, or cannot be created.',
-    remedy: 'Remove the file by hand if nothing needs it, or choose another path.',
+    meaning: 'The socket path exists and is not a socket, or the socket cannot be created.',
+    remedy: 'Remove the file if it is not needed, or choose another path.',
     http: 500,
     exit: 73,
     retry: 'no',
   },
   SOCKET_PASSED_UNUSABLE: {
-    meaning: 'The service manager has passed a socket that the agent cannot serve.',
-    remedy: 'Give the socket unit one ListenStream= with a path, or disable it: the agent makes its own socket then.',
+    meaning: 'The agent cannot serve the socket that the service manager passed.',
+    remedy:
+      'Give the socket unit exactly one ListenStream= with a path, or disable the unit; the agent then creates its own socket.',
     http: 500,
     exit: 78,
     retry: 'no',
   },
   STATE_IN_USE: {
-    meaning: 'Another process holds this database.',
-    remedy: 'Stop the other agent or twin that uses this directory.',
+    meaning: 'Another process has locked this database.',
+    remedy: 'Stop the other agent or cloud that uses this directory.',
     http: 500,
     exit: 75,
     retry: 'no',
@@ -295,122 +300,127 @@ export const ERRORS = catalogue({
   },
   DATABASE_CORRUPT: {
     meaning: 'The database file is damaged or is not a tallygate database.',
-    remedy: 'Keep the file, restore a backup or move the file away; unbilled usage in it may be lost.',
+    remedy:
+      'Keep this file: it may contain unbilled usage. Then restore a backup, or move the file away and start again.',
     http: 500,
     exit: 65,
     retry: 'no',
   },
   DATABASE_UNREACHABLE: {
-    meaning: 'The database server does not answer, or ended the connection; what was under way has changed nothing.',
-    remedy: 'Check that it runs and that its address is right; the service goes on by itself when it answers again.',
+    meaning:
+      'The database server does not respond, or closed the connection. The operation in progress changed nothing.',
+    remedy:
+      'Check that the server runs and that its address is correct. The service resumes by itself once the server responds.',
     http: 503,
     exit: 69,
     retry: 'later',
   },
   DATABASE_REFUSED: {
-    meaning: 'The database server refuses the login, the database, or a right that the service needs.',
-    remedy: 'Correct user, password and name of the database, or give the user the right that the message names.',
+    meaning: 'The database server refused the login, the database, or a permission that the service needs.',
+    remedy: 'Correct the user, password and database name, or grant the user the permission that the message names.',
     http: 503,
     exit: 77,
     retry: 'later',
   },
   DATABASE_UNSUITABLE: {
-    meaning: 'The database lacks something that the service rests on, such as the version or the encoding.',
-    remedy: 'Give it a database as the message asks for.',
+    meaning: 'The database does not meet the requirements of the service, such as its version or encoding.',
+    remedy: 'Provide a database that meets the requirement in the message.',
     http: 503,
     exit: 78,
     retry: 'no',
   },
   OUTCOME_UNKNOWN: {
-    meaning: 'The connection to the database was lost during a commit, and its outcome could not be learned.',
-    remedy: 'Look whether the change took effect before it is sent again.',
+    meaning:
+      'The connection to the database was lost during a commit, so the service does not know whether the change was made.',
+    remedy: 'Check whether the change was made before you send it again.',
     http: 503,
     retry: 'no',
   },
   BACKUP_FOREIGN: {
-    meaning: 'The backup is of another device than the ledger that it should replace.',
-    remedy: 'Take the backup of this device, or another state directory.',
+    meaning: 'The backup belongs to a different device than the ledger that it would replace.',
+    remedy: 'Use a backup of this device, or another state directory.',
     http: 500,
     exit: 65,
     retry: 'no',
   },
   BLOCK_OPEN: {
-    meaning: 'Use that the ledger to be replaced has reserved may not be recorded in it yet.',
+    meaning: 'The ledger to be replaced has an open reservation, so some usage may not be recorded in it yet.',
     remedy: 'Start the agent once and stop it cleanly, then restore.',
     http: 500,
     exit: 75,
     retry: 'no',
   },
   LEDGER_UNREADABLE: {
-    meaning: 'The ledger to be checked is not there, or cannot be read.',
-    remedy: 'Check the path, and that the user may read it: the database belongs to the user of the agent.',
+    meaning: 'The ledger does not exist or cannot be read.',
+    remedy: 'Check the path, and that your user can read the file: the database belongs to the user of the agent.',
     http: 500,
     exit: 66,
     retry: 'no',
   },
   LOG_UNREADABLE: {
-    meaning: 'There are no log lines that can be read.',
+    meaning: 'No log lines can be read.',
     remedy:
-      'Run it as root or as a member of systemd-journal, name the unit (--unit) or the file (--file), or start the agent.',
+      'Run the command as root or as a member of systemd-journal, name the unit (--unit) or the file (--file), or start the agent.',
     http: 500,
     exit: 66,
     retry: 'no',
   },
   DECISION_UNKNOWN: {
-    meaning: 'This device keeps no decision, and no refusal, with that correlation id.',
+    meaning: 'This device has no decision or refusal with that correlation id.',
     remedy:
-      'Check the id (correlationId of the answer, header x-tallygate-correlation-id of a refusal) and the device. explain.decisions sets how many are kept; delivered usage is in the cloud (`tallygate usage export`).',
+      'Check the id (correlationId in the response, or the header x-tallygate-correlation-id of a refusal) and the device. explain.decisions sets how many decisions are kept; delivered usage is in the cloud (`tallygate usage export`).',
     http: 404,
     exit: 66,
     retry: 'no',
   },
   DECISION_DIFFERS: {
-    meaning: 'A recorded decision, made again from the rules and facts that were kept, comes out otherwise.',
+    meaning: 'Replaying a recorded decision with its original rules and inputs gave a different result.',
     remedy:
-      'Check the ledger with `tallygate verify`: the database may have been altered. Send a `tallygate support-bundle`.',
+      'Run `tallygate verify` to check the ledger: the database may have been altered. Send a `tallygate support-bundle` to support.',
     http: 500,
     exit: 65,
     retry: 'no',
   },
   NOT_ENROLLED: {
-    meaning: 'This device does not belong to a cloud yet.',
+    meaning: 'This device is not enrolled in a cloud yet.',
     remedy: 'Give the agent an enrollment token (see `tallygate devices enrollment-token`).',
     http: 503,
     exit: 78,
     retry: 'no',
   },
   ENROLLMENT_REFUSED: {
-    meaning: 'The cloud refused the enrollment token: used by another device, expired, or not its own.',
-    remedy: 'Have an administrator make a fresh token.',
+    meaning:
+      'The cloud refused the enrollment token: it was used by another device, has expired, or was issued by another cloud.',
+    remedy: 'Ask an administrator for a new token (`tallygate devices enrollment-token`).',
     http: 403,
     exit: 77,
     retry: 'no',
   },
   TRUST_MISMATCH: {
-    meaning: 'What answers at this address does not hold a key that was pinned.',
-    remedy: 'Check the address; if the cloud was set up anew, enroll the device again.',
+    meaning: 'The server at this address does not have a key that was pinned.',
+    remedy: 'Check the address. If the cloud was set up again, enroll the device again.',
     http: 502,
     exit: 76,
     retry: 'no',
   },
   DEVICE_LOCKED: {
-    meaning: 'An administrator has locked this device: it grants nothing, and delivers what it owes.',
-    remedy: 'Ask the administrator that the message names; the device goes on as soon as it is unlocked and online.',
+    meaning: 'An administrator has locked this device. It grants no requests, but still delivers its backlog.',
+    remedy: 'Contact the administrator that the message names. The device resumes once it is unlocked and online.',
     http: 403,
     retry: 'online',
   },
   DEVICE_TERMINATED: {
     meaning:
-      'An administrator has ended the service of this device: it delivers what it owes, and gets no more grants.',
-    remedy: 'Enroll the device again with a token that was made since; nothing that it owes is lost.',
+      'An administrator has ended the service of this device. It still delivers its backlog, and receives no more grants.',
+    remedy: 'Enroll the device again with a token that was made after the termination. Its backlog is not lost.',
     http: 403,
     retry: 'no',
   },
   DEVICE_REVOKED: {
     meaning:
-      'The key of this device was revoked, for good: the cloud takes nothing from it any more, and grants nothing.',
+      'The key of this device was revoked permanently. The cloud accepts nothing from it, and grants it nothing.',
     remedy:
-      'Ask the administrator that the message names. To take the machine into service again, stop the agent, put its state directory aside (it may hold use that is not billed), and start the agent with an empty one and a fresh enrollment token: it is another device then.',
+      'Contact the administrator that the message names. To use the machine again: stop the agent, move its state directory away (it may contain unbilled usage), and start the agent with an empty directory and a new enrollment token. The cloud then treats it as a new device.',
     http: 403,
     retry: 'no',
   },
@@ -422,274 +432,280 @@ export const ERRORS = catalogue({
   },
   POLICY_MISSING: {
     meaning: 'The device has not received the rules of this instance yet.',
-    remedy: 'Let the device reach the cloud once.',
+    remedy: 'Connect the device to the cloud once.',
     http: 503,
     retry: 'online',
   },
   POLICY_STALE: {
-    meaning: 'The rules on the device are older than they may be used for.',
-    remedy: 'Let the device reach the cloud; the administrator sets the grace.',
+    meaning: 'The rules on the device have been without confirmation from the cloud for too long.',
+    remedy: 'Connect the device to the cloud. An administrator sets how long the rules can be used offline.',
     http: 503,
     retry: 'online',
   },
   POLICY_SIGNATURE_BAD: {
-    meaning: 'A policy was refused because it is not signed by a trusted key.',
-    remedy: 'The rules in force stay; check what answers at the cloud address.',
+    meaning: 'The device refused a policy because it is not signed by a trusted key.',
+    remedy: 'The current rules stay in force. Check which server responds at the cloud address.',
     http: 502,
     retry: 'later',
   },
   POLICY_REVISION_OLDER: {
-    meaning: 'A policy was refused because its revision is not above the one in force.',
-    remedy: 'The rules in force stay; the cloud may have been restored from a backup.',
+    meaning: 'The device refused a policy because its revision is not newer than the one in force.',
+    remedy: 'The current rules stay in force. Check whether the cloud was restored from a backup.',
     http: 502,
     retry: 'later',
   },
   POLICY_INCOMPLETE: {
-    meaning: 'A policy was refused because it is malformed or refers to something that it does not contain.',
-    remedy: 'The rules in force stay; correct the rules in the cloud.',
+    meaning: 'The device refused a policy because it is malformed or refers to something that it does not contain.',
+    remedy: 'The current rules stay in force. Correct the rules in the cloud.',
     http: 502,
     retry: 'later',
   },
   NOT_ATTACHED: {
-    meaning: 'The device has no standing at the cloud at the moment: it has not attached yet, or was fenced.',
-    remedy: 'Let the device reach the cloud; it attaches by itself.',
+    meaning: 'The device is not attached to the cloud: it has not attached yet, or was fenced.',
+    remedy: 'Connect the device to the cloud; it attaches by itself.',
     http: 503,
     retry: 'online',
   },
   NOT_RECORDED: {
     meaning: 'The decision could not be written to the ledger, so nothing was granted.',
-    remedy: 'Free disk space or repair the disk; the same request may then be sent again.',
+    remedy: 'Free disk space or repair the disk, then send the same request again.',
     http: 503,
     retry: 'later',
   },
   DISK_FAILED: {
-    meaning: 'A write failed in a way that leaves its outcome unknown, so the process stops and opens its state again.',
-    remedy: 'Let the supervisor start it again; check the disk and the kernel log if it recurs.',
+    meaning: 'A disk write failed and its outcome is unknown, so the process stops and reopens its state.',
+    remedy: 'Let the service manager restart the process. If the error recurs, check the disk and the kernel log.',
     http: 503,
     exit: 74,
     retry: 'later',
   },
   CALLER_NOT_ALLOWED: {
-    meaning: 'The user that the calling process runs as may not do this at the socket of the agent.',
-    remedy: 'Run the application as another user, or let this one in (settings callers.*).',
+    meaning: 'The user of the calling process does not have permission to do this on the agent socket.',
+    remedy: 'Run the application as another user, or give this user permission (settings callers.*).',
     http: 403,
     exit: 77,
     retry: 'no',
   },
   CALLER_LIMITED: {
-    meaning: 'The calling user has made more requests, or spent more tokens, than it may in this time.',
+    meaning: 'The calling user exceeded its limit of requests or tokens for this time window.',
     remedy: 'Wait for the time in Retry-After, or raise the limit of this user (setting callers.limits).',
     http: 429,
     retry: 'later',
   },
   REQUEST_TOO_LARGE: {
-    meaning: 'The request needs tokens of more accounts than the device can ask the cloud for at a time.',
+    meaning: 'The request needs tokens of more accounts than the device can request from the cloud at once.',
     remedy: 'Split it into several requests with fewer items.',
     http: 413,
     retry: 'no',
   },
   REPEAT_MISMATCH: {
-    meaning: 'This request number was already used in this application session for another request.',
-    remedy: 'Count requests up by one; repeat a number only with the same body.',
+    meaning: 'This request number was already used in this application session with a different body.',
+    remedy: 'Use the next number for a new request. Repeat a number only with the same body.',
     http: 409,
     retry: 'no',
   },
   CLOUD_UNREACHABLE: {
-    meaning: 'The cloud does not answer.',
-    remedy: 'Check network, address and TLS; the device goes on deciding within its grants.',
+    meaning: 'The cloud does not respond.',
+    remedy: 'Check the network, the address and TLS. The device keeps deciding requests within its grants.',
     http: 502,
     exit: 69,
     retry: 'later',
   },
   BROKER_UNREACHABLE: {
-    meaning: 'The broker of hints does not answer, or ends every connection.',
-    remedy: 'Check its address, network and version of MQTT. Changes are found at the next sync meanwhile.',
+    meaning: 'The MQTT broker for change notifications does not respond, or closes every connection.',
+    remedy:
+      'Check its address, the network and its MQTT version. Until then, the device finds changes at its next sync.',
     http: 502,
     retry: 'later',
   },
   BROKER_REFUSED: {
-    meaning: 'The broker of hints does not take the user name, the password or the client id, or denies a topic.',
+    meaning:
+      'The MQTT broker for change notifications refused the user name, password or client id, or denied a topic.',
     remedy:
-      'With push.username set, correct it and the password in push.password_file; without, the device signs in with its own key: tallygate doctor says whether the cloud takes it. Or correct the rights at the broker. Changes are found at the next sync meanwhile.',
+      'If push.username is set, correct it and the password in push.password_file. Otherwise the device signs in with its own key: run tallygate doctor to see whether the cloud accepts it, or correct the permissions at the broker. Until then, the device finds changes at its next sync.',
     http: 502,
     retry: 'no',
   },
   BROKER_NOT_TRUSTED: {
-    meaning:
-      'The certificate of the broker of hints has expired, is for another name, or is of an authority that is not trusted.',
+    meaning: 'The certificate of the MQTT broker has expired, is for another name, or is from an untrusted authority.',
     remedy:
-      'Renew the certificate, or name its authority: tls.ca_file of the agent, push.ca_file of the twin. Changes are found at the next sync meanwhile.',
+      'Renew the certificate, or add its authority: tls.ca_file of the agent, push.ca_file of the cloud. Until then, the device finds changes at its next sync.',
     http: 502,
     retry: 'no',
   },
   AGENT_UNREACHABLE: {
-    meaning: 'No agent answers on this socket.',
+    meaning: 'No agent responds on this socket.',
     remedy: 'Start it with `tallygate agent`, or name its socket with --socket.',
     http: 502,
     exit: 69,
     retry: 'later',
   },
   ANSWER_UNEXPECTED: {
-    meaning: 'The service answered something that this program does not understand.',
-    remedy: 'Check that the address is that of a tallygate service, of a version that fits.',
+    meaning: 'The program does not understand the response of the service.',
+    remedy: 'Check that the address belongs to a tallygate service with a compatible version.',
     http: 502,
     exit: 76,
     retry: 'no',
   },
   DEMO_FAILED: {
-    meaning: 'The demo could not be carried through.',
-    remedy: 'Run it again with --keep, and look at the logs in the directory that it names.',
+    meaning: 'The demo did not finish.',
+    remedy: 'Run it again with --keep, and read the logs in the directory that it names.',
     http: 500,
     exit: 70,
     retry: 'no',
   },
   KEY_UNUSABLE: {
-    meaning: 'The file holds no private key that can sign access tokens.',
-    remedy: 'Give a PEM file with an RSA key of 2048 bits or more, or a P-256 key, without passphrase.',
+    meaning: 'The file does not contain a private key that can sign access tokens.',
+    remedy: 'Use a PEM file with an RSA key of 2048 bits or more, or a P-256 key, without a passphrase.',
     http: 500,
     exit: 66,
     retry: 'no',
   },
   SIGNING_KEY_DIFFERS: {
-    meaning: 'The signing key of this node is not the one that the devices of this store trust.',
+    meaning: 'The devices of this store do not trust the signing key of this node.',
     remedy:
-      'Copy signing-key.pem from the directory of another node, or from its backup, to the path that the message names. If it is lost, start with --keys-replace-signing and the thumbprint of the key that shall take its place, and enroll the devices again.',
+      'Copy signing-key.pem from the directory or a backup of another node to the path that the message names. If the key is lost, start with --keys-replace-signing and the thumbprint of the replacement key, and enroll the devices again.',
     http: 500,
     exit: 78,
     retry: 'no',
   },
   DEVICE_KEY_UNUSABLE: {
     meaning:
-      'The file of the private key of this device is missing, open to others, or holds no key of the right kind.',
-    remedy: 'Put the file back, or remove it and enroll the device again with a fresh token.',
+      'The private key file of this device is missing, readable by other users, or does not contain a key of the right kind.',
+    remedy: 'Put the file back, or remove it and enroll the device again with a new token.',
     http: 500,
     exit: 66,
     retry: 'no',
   },
   DEVICE_KEY_REFUSED: {
-    meaning: 'The cloud does not take the key that shall follow the one of this device.',
-    remedy: 'Read the message. The device goes on with the key that it has, and tries again by itself.',
+    meaning: 'The cloud does not accept the next key of this device.',
+    remedy: 'Read the message. The device keeps using its current key, and tries again by itself.',
     http: 409,
     retry: 'later',
   },
   DEVICE_KEY_REPLACED: {
     meaning: 'This key was replaced by another one of the same device.',
     remedy:
-      'Where the key file was put back from a backup, put back the newest one. Else somebody has a copy of the key: revoke the device, and enroll it anew with an empty state directory.',
+      'If the key file was restored from a backup, put the newest key file back. Otherwise the key was copied: revoke the device, and enroll it again with an empty state directory.',
     http: 401,
     retry: 'no',
   },
   DEVICE_KEY_PROVIDED: {
-    meaning: 'The key of this device is brought by its operator (device.key_file): the agent cannot make the next one.',
-    remedy: 'Give the agent the next key as device.next_key_file, restart it, and order the change again.',
+    meaning: 'The operator provides the key of this device (device.key_file), so the agent cannot make the next one.',
+    remedy: 'Set device.next_key_file to the next key, restart the agent, and run `tallygate rotate-key` again.',
     http: 409,
     retry: 'no',
   },
   DEVICE_FORKED: {
-    meaning: 'The cloud knows another history of this device: its state was copied, or restored from a backup.',
-    remedy: 'Look for a second device with the same state; everything that was used is billed, from both.',
+    meaning:
+      'The cloud has a different history of this device: the state of the device was copied, or restored from a backup.',
+    remedy: 'Look for a second device with the same state. The cloud bills the usage of both.',
     http: 409,
     retry: 'no',
   },
   USAGE_UNBILLED: {
     meaning:
-      'The cloud did not bill some entries of this device: they do not add up, or use more than the device can have held.',
-    remedy: 'An administrator finds the entries and the reason in the evidence for this device in the cloud.',
+      'The cloud did not bill some entries of this device: they are inconsistent, or use more than the device could have been granted.',
+    remedy: 'An administrator can find the entries and the reason in the evidence for this device in the cloud.',
     http: 409,
     retry: 'no',
   },
   ATTACH_TOO_OFTEN: {
-    meaning: 'The device has begun anew too often in a short time: probably two devices have one identity.',
+    meaning:
+      'The device has attached with a new state too often in a short time. Two devices probably share one identity.',
     remedy: 'Look for a second device with the same state; the device tries again by itself.',
     http: 429,
     retry: 'later',
   },
   STORE_RESTORED: {
     meaning:
-      'The database of the twin comes from a backup: its sales mark has counted more, or is missing, or a device has shown what the twin has signed and does not know.',
+      'The database of the cloud was restored from a backup: its sales mark is missing or is ahead of the database, or a device has shown a document that the cloud signed and no longer knows.',
     remedy:
-      'The twin recovers by itself and sells only what is certain to be unsold. `tallygate recovery show <instance>` says what it waits for; `tallygate recovery end <instance>` ends it at the risk that it shows.',
+      'The cloud recovers by itself and sells only tokens that are certain to be unsold. Run `tallygate recovery show <instance>` to see which devices it waits for. `tallygate recovery end <instance>` ends the recovery at the risk that it shows.',
     http: 409,
     retry: 'later',
   },
   CLOCK_JUMPED: {
     meaning:
-      'The wall clock of a twin has jumped by more than 5 minutes against the time since boot. Its sweeps are paused.',
+      'The wall clock of a cloud node has jumped by more than 5 minutes against the time since boot. The sweeps of this node are paused.',
     remedy:
-      'Set the clock right; the sweeps go on by themselves. If the clock is right now, run `tallygate sweeps confirm clock`.',
+      'Correct the clock; the sweeps resume by themselves. If the clock is already correct, run `tallygate sweeps confirm clock`.',
     http: 503,
     retry: 'later',
   },
   CLOCK_BEHIND_RECORD: {
-    meaning: 'The wall clock of a twin that was started is before the newest time in its store. Its sweeps are paused.',
+    meaning: 'A cloud node started with a wall clock before the newest time in its store. Its sweeps are paused.',
     remedy:
-      'Set the clock right; the sweeps go on by themselves. If the clock is right now, run `tallygate sweeps confirm clock`.',
+      'Correct the clock; the sweeps resume by themselves. If the clock is already correct, run `tallygate sweeps confirm clock`.',
     http: 503,
     retry: 'later',
   },
   CLOCK_AHEAD_OF_RECORD: {
     meaning:
-      'The wall clock of a twin that was started is more than 7 days, or half of edge.settle_after, after the newest time in its store. Its sweeps are paused.',
+      'A cloud node started with a wall clock more than 7 days, or half of edge.settle_after, after the newest time in its store. Its sweeps are paused.',
     remedy:
-      'If the twin was off for so long, or its store comes from an old backup, run `tallygate sweeps confirm clock`. Otherwise set the clock right and start the twin again.',
+      'If the cloud was off that long, or its store comes from an old backup, run `tallygate sweeps confirm clock`. Otherwise correct the clock and restart the cloud.',
     http: 503,
     retry: 'later',
   },
   CLOCK_DIFFERS_FROM_DATABASE: {
     meaning:
-      'The wall clocks of a twin and of its database differ by more than 5 minutes. The sweeps of this twin are paused.',
-    remedy: 'Set both clocks right, for example by NTP; the sweeps go on by themselves.',
+      'The wall clocks of a cloud node and its database differ by more than 5 minutes. The sweeps of this node are paused.',
+    remedy: 'Correct both clocks, for example with NTP; the sweeps resume by themselves.',
     http: 503,
     retry: 'later',
   },
   SETTLEMENT_TOO_LARGE: {
     meaning:
-      'More devices have been silent for so long that they are to be settled than edge.settle_percent_max allows. None of them is settled.',
+      'The number of silent devices that are due for settlement exceeds edge.settle_percent_max, so the cloud settles no devices.',
     remedy:
-      'Find out why so many devices are silent. To settle those that are due now, run `tallygate sweeps confirm settlement`.',
+      'Find out why so many devices are silent. To settle the devices that are due now, run `tallygate sweeps confirm settlement`.',
     http: 503,
     retry: 'later',
   },
   CLOUD_BEHIND: {
-    meaning: 'The cloud has forgotten segments that it had acknowledged: it was restored from a backup.',
-    remedy: 'The device sends them again; what it has not kept must be recovered from the backups of the cloud.',
+    meaning: 'The cloud no longer has segments that it had acknowledged: it was restored from a backup.',
+    remedy:
+      'The device sends these segments again. Recover segments that the device no longer keeps from the backups of the cloud.',
     http: 409,
     retry: 'later',
   },
   SESSION_ENDED: {
     meaning: 'The cloud has ended the session of this device.',
-    remedy: 'The device opens another one; an administrator sees the reason in the cloud.',
+    remedy: 'The device opens another session. An administrator can see the reason in the cloud.',
     http: 409,
     retry: 'later',
   },
   SESSION_LOCKED: {
     meaning: 'The session of this device is locked in the cloud.',
-    remedy: 'Have an administrator unlock it; the device asks again by itself until then.',
+    remedy: 'Ask an administrator to unlock the session. The device keeps trying until then.',
     http: 409,
     retry: 'later',
   },
   SESSION_NOT_OPERABLE: {
-    meaning: 'The session takes no more requests: it was terminated, failed or disconnected, or is locked.',
-    remedy: 'Stop what was paid by it, and create another session.',
+    meaning: 'The session accepts no more requests: it was terminated, failed or disconnected, or is locked.',
+    remedy: 'Stop the use that this session paid for, and create another session.',
     http: 409,
     retry: 'no',
   },
   SESSION_ON_DEVICE: {
-    meaning: 'A device keeps this session: its agent takes the requests, here it can be watched, locked and ended.',
-    remedy: 'Make the request over the socket of the agent that opened the session.',
+    meaning:
+      'This session belongs to the agent of a device, which accepts its requests. The cloud can only show, lock and end it.',
+    remedy: 'Send the request to the socket of the agent that opened the session.',
     http: 409,
     retry: 'no',
   },
   GRANTS_FORGOTTEN: {
     meaning:
-      'A device reports use that this cloud, restored from a backup, can never have granted by the rules it has now.',
-    remedy: 'Enter again what was changed since the backup: quantities, overdrafts, allocations. Or revoke the device.',
+      'A device reports usage that this cloud, restored from a backup, could never have granted with its current rules.',
+    remedy:
+      'Make the changes since the backup again: quantities, overdrafts, allocations. Or revoke the device with `tallygate devices revoke <device>`.',
     http: 503,
     retry: 'later',
   },
   SEGMENT_REJECTED: {
-    meaning: 'A sync message is malformed, not signed by its device, or does not add up.',
-    remedy: 'The device must be looked at: its database may have been altered.',
+    meaning: 'A sync message is malformed, not signed by its device, or inconsistent.',
+    remedy: 'Run `tallygate verify` on the device: its database may have been altered.',
     http: 422,
     retry: 'no',
   },
@@ -698,8 +714,8 @@ export const ERRORS = catalogue({
 export type ErrorCode = keyof typeof ERRORS
 
 /**
- * An error that a user may see. `message` describes this occurrence in its own words; the catalogue has the general
- * meaning and remedy. Facts must hold no secret: they are logged and may be sent.
+ * An error that a user may see. `message` describes this occurrence; the catalogue has the general meaning and remedy.
+ * Details (`facts`) must contain no secrets: they are logged and may be sent.
  */
 export class CodedError extends Error {
   readonly code: ErrorCode
@@ -722,7 +738,7 @@ export class CodedError extends Error {
   }
 }
 
-/** Body of every error that the interface does not give another shape. */
+/** Error body, unless the interface defines another shape. */
 export const errorBody = z.object({ message: z.string(), code: z.string() })
 
 /** The first problem that zod found, as `path: what is wrong`, without the offending value. */
@@ -734,12 +750,12 @@ export function firstProblem(error: z.ZodError, root = 'body'): string {
   return `${root}${place}: ${message}`
 }
 
-/** Of forms of which none fits, the one that fits farthest tells what is wrong. */
+/** For a union, reports the alternative that matched furthest. */
 function innermost(issue: z.core.$ZodIssue): Pick<z.core.$ZodIssue, 'path' | 'message'> {
   if (issue.code !== 'invalid_union') return issue
   const [closest] = issue.errors
     .flatMap(([first]) => (first === undefined ? [] : [innermost(first)]))
     .toSorted((a, b) => b.path.length - a.path.length)
   if (closest !== undefined) return { ...closest, path: [...issue.path, ...closest.path] }
-  return { path: issue.path, message: 'is none of the known values' }
+  return { path: issue.path, message: 'is not a known value' }
 }

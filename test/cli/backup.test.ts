@@ -120,7 +120,7 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     })()
     await load
     expect(await made).toMatchObject({ code: 0, stderr: '' })
-    expect((await made).stdout).toMatch(/holds the ledger up to entry \d+ of incarnation 1; it is whole/)
+    expect((await made).stdout).toMatch(/contains the ledger up to entry \d+ of epoch 1\. The ledger is intact\./)
     expect(statSync(file).mode & 0o077).toBe(0)
     expect(asked).toBeGreaterThan(0)
     expect((await ready(agent)).backup).toMatchObject({ at: expect.closeTo(Date.now(), -5) as number, file })
@@ -171,7 +171,7 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
       if (name !== 'device.key') rmSync(join(site.state, name), { recursive: true })
     }
     const { stdout } = await tallygate('restore', file, '--db', site.ledger)
-    expect(stdout).toContain('There was no ledger before.')
+    expect(stdout).toContain('There was no previous ledger.')
     expect(stdout).toContain('delivers 1 entries')
     const again = await site.start()
     await ready(again)

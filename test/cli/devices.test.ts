@@ -68,9 +68,9 @@ test('the list holds every page', async () => {
   await using twin = await fakeService('tcp', pages)
   const { out } = await devices(twin.address, 'list')
   expect(out.split('\n')).toEqual([
-    'DEVICE                                NAME     STATE           HINTS      LAST SYNC                 RULES   BACKLOG  OUTSTANDING',
-    '0c1d8a1e-0000-4000-8000-000000000001  gateway  active          connected  2027-01-15T08:00:00.000Z  3 of 4  2        1.500001',
-    '0c1d8a1e-0000-4000-8000-000000000002           fenced, copied             never                             2        1.500001',
+    'DEVICE                                NAME     STATE           LIVE UPDATES  LAST SYNC                 RULES   BACKLOG  OUTSTANDING',
+    '0c1d8a1e-0000-4000-8000-000000000001  gateway  active          connected     2027-01-15T08:00:00.000Z  3 of 4  2        1.500001',
+    '0c1d8a1e-0000-4000-8000-000000000002           fenced, copied                never                             2        1.500001',
     '',
   ])
 })
@@ -91,7 +91,7 @@ test('a list can be of one instance', async () => {
   await using twin = await fakeService('tcp', {
     [`GET /dm/edge/api/v1/devices?next=0&instanceId=${instanceId}`]: { body: { devices: [], next: 0 } },
   })
-  expect((await devices(twin.address, 'list', '--instance', instanceId)).out).toBe('There are no devices.\n')
+  expect((await devices(twin.address, 'list', '--instance', instanceId)).out).toBe('No devices.\n')
 })
 
 test('what the twin refuses has the twin’s own code and words', async () => {
@@ -119,18 +119,18 @@ test('a device is shown with all that is known of it', async () => {
   await using twin = await fakeService('tcp', { [`GET /dm/edge/api/v1/devices/${one.id}`]: { body } })
   const { out } = await devices(twin.address, 'show', one.id)
   expect(out.split('\n')).toEqual([
-    `device       ${one.id}`,
-    'name         gateway',
-    'state        locked since 2027-01-15T08:00:00.000Z by key-1',
-    'key          -3gXeJ8G0ZLmVPG6B3oMVl1XYBkkTAqpGmbX3Q8dfPo since 1970-01-01T00:00:00.000Z',
-    'hints        nothing heard',
-    'last sync    2027-01-15T08:00:00.000Z',
-    'software     not known',
-    'clock        is ahead of the twin (61.500 s off at 2027-01-15T08:00:00.000Z)',
-    'incarnation  1, active',
-    'backlog      2 entries, as of its last sync',
-    `rules        revision 3 of instance ${instanceId}, wanted: 4`,
-    'drain        asked to give back what it holds',
+    `device        ${one.id}`,
+    'name          gateway',
+    'state         locked since 2027-01-15T08:00:00.000Z by key-1',
+    'key           -3gXeJ8G0ZLmVPG6B3oMVl1XYBkkTAqpGmbX3Q8dfPo since 1970-01-01T00:00:00.000Z',
+    'live updates  unknown',
+    'last sync     2027-01-15T08:00:00.000Z',
+    'software      unknown',
+    'clock         is ahead of the cloud (61.500 s off at 2027-01-15T08:00:00.000Z)',
+    'epoch         1, active',
+    'backlog       2 entries, as of its last sync',
+    `rules         revision 3 of instance ${instanceId}, newest: 4`,
+    'drain         asked to return its unused tokens',
     '',
     'ACCOUNT  OUTSTANDING  BILLED',
     'a        1.5          0',
@@ -158,7 +158,7 @@ test('a session of a device is locked by its id', async () => {
     [`POST /dm/edge/api/v1/devices/${one.id}/sessions/${sessionId}/lock`]: answer,
   })
   const { out } = await devices(twin.address, 'lock', one.id, '--session', sessionId)
-  expect(out).toBe(`session ${sessionId}: told to the device ${one.id}, which keeps it\n`)
+  expect(out).toBe(`session ${sessionId}: sent to device ${one.id}, which keeps this session\n`)
 })
 
 test('of a session that the twin does not know the answer says what it knows', async () => {
@@ -170,8 +170,10 @@ test('of a session that the twin does not know the answer says what it knows', a
   })
   const { code, out } = await devices(twin.address, 'lock', one.id, '--session', sessionId)
   expect(code).toBe(0)
-  expect(out).toContain(`session ${sessionId}: not known here yet. The order to lock it waits for the device ${one.id}`)
-  expect(out).toContain(`last heard of at ${new Date(one.lastSyncAt!).toISOString()}`)
+  expect(out).toContain(
+    `session ${sessionId}: not known to the cloud yet. The command to lock it is stored for device ${one.id}`,
+  )
+  expect(out).toContain(`last contact ${new Date(one.lastSyncAt!).toISOString()}`)
 })
 
 test('a device that there is not has a code of its own', async () => {
@@ -192,7 +194,7 @@ test('the audit says who did what', async () => {
   await using twin = await fakeService('tcp', { [`GET /dm/edge/api/v1/audit?size=5&deviceId=${one.id}`]: answer })
   const { out } = await devices(twin.address, 'audit', '--device', one.id, '--limit', '5')
   expect(out.split('\n')).toEqual([
-    'AT                        BY     ORDER              DEVICE                                SESSION  DETAIL',
+    'AT                        BY     COMMAND            DEVICE                                SESSION  DETAIL',
     `2027-01-15T08:00:00.000Z  key-1  lock device        ${one.id}`,
     `2027-01-15T08:00:00.000Z  key-1  set cloud reserve  ${' '.repeat(36)}           ACT-1: 2.5 tokens`,
     '',
@@ -211,9 +213,9 @@ test('the reserve of the cloud is set and shown in tokens', async () => {
   const reserve = (...args: string[]) =>
     devices(twin.address, 'cloud-reserve', '--instance', instanceId, '--line-item', 'ACT-1', ...args)
   expect((await reserve('--tokens', '2.5')).out).toBe(
-    '2.5 tokens are kept for the cloud; devices still hold 1 of them\n',
+    '2.5 tokens are reserved for the cloud; 1 of them are still on devices\n',
   )
   expect(twin.asked.map(({ body }) => body)).toEqual([{ tokens: '2500000' }])
-  expect((await reserve()).out).toBe('2.5 tokens are kept for the cloud\n')
-  expect((await reserve('--tokens', '-1')).err).toMatch(/--tokens takes a number of tokens, 0 or more/)
+  expect((await reserve()).out).toBe('2.5 tokens are reserved for the cloud\n')
+  expect((await reserve('--tokens', '-1')).err).toMatch(/--tokens needs a number of tokens, 0 or more/)
 })

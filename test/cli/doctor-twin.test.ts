@@ -61,7 +61,7 @@ test('a device that the twin knows signs in, with any rules and with a lock', { 
   const { twin, signIn, deviceId, env } = await enrolled()
   expect(await signIn()).toMatchObject({
     level: 'ok',
-    evidence: expect.stringMatching(/takes the device; it has version \d/) as string,
+    evidence: expect.stringMatching(/accepts the device; cloud version \d/) as string,
   })
   expect((await check([], env))('cloud-reachable')).toMatchObject({ level: 'ok' })
   await twin.call('POST', `/edge/api/v1/devices/${deviceId}/lock`, { body: {} })
@@ -72,7 +72,7 @@ test('a device that was revoked is to be enrolled again', { timeout: 60_000 }, a
   const { twin, signIn, deviceId } = await enrolled()
   await twin.call('POST', `/edge/api/v1/devices/${deviceId}/revoke`, { body: {} })
   expect(await signIn()).toEqual(
-    fails(/403 DEVICE_REVOKED: .* was revoked at 2\d{3}-.*Z, by \S+\.$/, /empty one and a fresh enrollment token/),
+    fails(/403 DEVICE_REVOKED: .* was revoked at 2\d{3}-.*Z, by \S+\.$/, /empty directory and a new enrollment token/),
   )
 })
 
@@ -80,7 +80,7 @@ test('a key that was not enrolled is to be put back', { timeout: 60_000 }, async
   const { signIn, key, env } = await enrolled()
   renameSync(key, `${key}.enrolled`)
   await openKeyFile({ path: key, create: true })
-  expect(await signIn()).toEqual(fails(/401 TOKEN_INVALID/, /put back the one that was enrolled/))
+  expect(await signIn()).toEqual(fails(/401 TOKEN_INVALID/, /Put the enrolled key back/))
   expect((await check(['--no-network'], env))('key-fits')).toMatchObject({ level: 'fail' })
   renameSync(`${key}.enrolled`, key)
   expect(await signIn()).toMatchObject({ level: 'ok' })
@@ -115,7 +115,7 @@ test('--socket leads to the files of the agent that listens there', { timeout: 6
   expect(of('configuration')).toMatchObject({
     level: 'ok',
     evidence: expect.stringContaining(
-      `${join(directory, 'agent.toml')} is valid, with no unknown key; with environment and flags of process ${agent.pid}, the state is in ${join(directory, 'state')}`,
+      `${join(directory, 'agent.toml')} is valid; with the environment and flags of process ${agent.pid}, the state directory is ${join(directory, 'state')}`,
     ) as string,
   })
   for (const name of ['agent', 'database', 'state-directory', 'hash-chain']) {
@@ -130,6 +130,6 @@ test('--socket leads to the files of the agent that listens there', { timeout: 6
   })
   expect(stopped('configuration')).toMatchObject({
     level: 'warn',
-    evidence: expect.stringContaining(`the socket /elsewhere.sock; ${socket} may belong to another agent`) as string,
+    evidence: expect.stringContaining(`the socket is /elsewhere.sock; ${socket} may belong to another agent`) as string,
   })
 })

@@ -16,7 +16,7 @@ import { tallygate } from './outside.ts'
 
 const DAY = 86_400_000
 const problem = { code: 'CLOUD_UNREACHABLE', message: 'no route' }
-const noAgent = { agent: { code: 'AGENT_UNREACHABLE', message: 'nobody listens there.' }, agents: [] }
+const noAgent = { agent: { code: 'AGENT_UNREACHABLE', message: 'connection refused.' }, agents: [] }
 
 const base = healthy()
 const status = base.agent as Exclude<DoctorFacts['agent'], { code: string; message: string }>
@@ -285,7 +285,7 @@ test(
     const { out, code } = await tallygate(['doctor', '--no-network'], { env: environment(site), now: Date.now })
     expect([0, 1, 2]).toContain(code)
     expect(out).toMatch(/^ok {4}configuration +no settings file/m)
-    expect(out).toMatch(/\d+ checks: \d+ ok, \d+ warnings, \d+ failures, \d+ do not apply\.\n$/)
+    expect(out).toMatch(/\d+ checks: \d+ ok, \d+ warnings, \d+ failures, \d+ not applicable\.\n$/)
   },
 )
 

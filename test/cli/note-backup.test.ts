@@ -19,7 +19,9 @@ test('what is noted is read by both sides, the newest last, and nothing else is 
 
 test('a note that cannot be written is told, with what follows', () => {
   const gone = join(temporaryDirectory(), 'gone', 'journal.db')
-  expect(noteBackup(gone, '/media/one.db', 1)).toMatch(/^The backup is good; .* could not be noted in .*ENOENT/)
+  expect(noteBackup(gone, '/media/one.db', 1)).toMatch(
+    /^The backup is good, but its time could not be recorded in .*ENOENT/,
+  )
 })
 
 test('what stands in the place of a note is not followed, neither by who writes nor by who reads', () => {
@@ -44,6 +46,6 @@ test('a directory in its place is none', () => {
   const directory = temporaryDirectory()
   mkdirSync(join(directory, LAST_BACKUP_FILE))
   expect(readLastBackup(directory)).toBeNull()
-  expect(noteBackup(join(directory, 'journal.db'), '/media/one.db', 1)).toMatch(/could not be noted/)
+  expect(noteBackup(join(directory, 'journal.db'), '/media/one.db', 1)).toMatch(/could not be recorded/)
   expect(readdirSync(directory)).toEqual([LAST_BACKUP_FILE])
 })

@@ -10,15 +10,15 @@ const bin = new URL('bin/tallygate.js', root).pathname
 
 describe('a command line that is not understood is USAGE, exit code 64, in one line:', () => {
   test.each([
-    ['no command', [], 'A command is needed: cloud, agent, '],
+    ['no command', [], 'Specify a command: cloud, agent, '],
     ['an unknown command', ['agnet'], "unknown command 'agnet' (Did you mean agent?)"],
     ['an unknown option', ['token', '--key', 'x', '--amdin'], "unknown option '--amdin' (Did you mean --admin?)"],
     ['an option too little', ['token', '--admin'], "required option '--key <file>' not specified"],
     ['an option without its value', ['token', '--admin', '--key'], "option '--key <file>' argument missing"],
-    ['a value that is not taken', ['token', '--ttl', 'long'], 'It takes a duration such as 30s, 5m or 24h.'],
+    ['a value that is not taken', ['token', '--ttl', 'long'], 'Use a duration such as 30s, 5m or 24h.'],
     ['options that exclude each other', ['token', '--admin', '--client', '--key', 'x'], 'cannot be used with'],
     ['an argument too many', ['status', 'please'], 'too many arguments'],
-    ['no subcommand', ['devices'], 'A command is needed: enrollment-token, provision, list, '],
+    ['no subcommand', ['devices'], 'Specify a command: enrollment-token, provision, list, '],
     ['an unknown subcommand', ['devices', 'lsit'], "unknown command 'lsit'"],
   ])('%s', async (_what, args, message) => {
     const { code, out, err } = await tallygate(args)
@@ -57,7 +57,7 @@ describe('an id that begins with a dash', () => {
     ['that is said to be one', ['keys', 'delete', ...elsewhere, '--', thumbprint]],
     ['after a value that looks like it', ['keys', 'delete', '--kid', thumbprint, thumbprint, ...elsewhere]],
   ])('%s is an argument', async (_what, args) => {
-    expect((await tallygate(args)).err).toMatch(/^tallygate: KEY_UNUSABLE: \/no\/key\.pem cannot be read/)
+    expect((await tallygate(args)).err).toMatch(/^tallygate: KEY_UNUSABLE: Cannot read \/no\/key\.pem\./)
   })
 
   test('does not hide an option that nobody knows, nor an argument too many', async () => {
@@ -95,7 +95,7 @@ test('an error shows its stack only when asked for it', async () => {
   const plain = await tallygate(args)
   expect(plain).toMatchObject({ code: 66, out: '' })
   expect(plain.err.split('\n')).toHaveLength(2)
-  expect(plain.err).toMatch(/^tallygate: KEY_UNUSABLE: \/no\/key\.pem cannot be read\. Give a PEM file /)
+  expect(plain.err).toMatch(/^tallygate: KEY_UNUSABLE: Cannot read \/no\/key\.pem\. Use a PEM file /)
   const debug = await tallygate([...args, '--debug'])
   expect(debug.err).toContain('Error: no such file\n    at ')
 })

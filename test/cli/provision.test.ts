@@ -131,7 +131,7 @@ describe('a list of devices', () => {
 
   it('that is wrong somewhere is refused with every line that is', () => {
     const text = `name,instances\n../evil,${NOWHERE}\na,${NOWHERE}\na,${NOWHERE}\nb,none\nc,${NOWHERE},more\n`
-    expect(() => parseDeviceList(text)).toThrow(/line 2: .*; line 4: a is there twice; line 5: .*; line 6: /)
+    expect(() => parseDeviceList(text)).toThrow(/line 2: .*; line 4: a appears twice; line 5: .*; line 6: /)
     expect(() => parseDeviceList('a,b\n')).toThrow(expect.objectContaining({ code: 'USAGE' }))
   })
 })

@@ -35,28 +35,28 @@ const underWay: RecoveryStateWire = {
 test('is shown with what it waits for, what is withheld and what is sold meanwhile', async () => {
   expect(await run('show', underWay)).toEqual([
     'recovery     since 2027-01-15T08:00:00.000Z',
-    'sold         what is certain to be unsold',
+    'sold         only tokens that are certain to be unsold',
     'waiting for  2 devices',
-    `  ${deviceId}  incarnation 2, active`,
+    `  ${deviceId}  epoch 2, active`,
     `  ${deviceId}  never attached`,
     '',
     'ACCOUNT  WITHHELD  FREE',
     'line/1   550       450',
     '',
   ])
-  expect((await run('show', { ...underWay, unproven: 'MARK' })).join('\n')).toContain('nothing is sold until you end')
-  expect((await run('show', { ...underWay, unproven: 'NODE' })).join('\n')).toContain('every node of the twin')
+  expect((await run('show', { ...underWay, unproven: 'MARK' })).join('\n')).toContain('nothing until you end')
+  expect((await run('show', { ...underWay, unproven: 'NODE' })).join('\n')).toContain('every node of the cloud')
   expect(await run('show', none)).toEqual(['No recovery.', ''])
   expect(JSON.parse((await run('show', underWay, '--json'))[0] ?? '')).toEqual(underWay)
 })
 
 test('is ended with what may have been sold before', async () => {
   expect(await run('end', underWay)).toEqual([
-    'The recovery has ended. What is sold from now on may have been sold before the restore:',
+    'The recovery has ended. These tokens may be sold a second time:',
     '',
     'ACCOUNT  AT RISK  FREE',
     'line/1   550      450',
     '',
   ])
-  expect(await run('end', none)).toEqual(['There was nothing to end.', ''])
+  expect(await run('end', none)).toEqual(['No recovery was in progress.', ''])
 })

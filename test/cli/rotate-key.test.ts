@@ -16,7 +16,7 @@ test('it says that the device has another key', async () => {
   await using agent = await fakeService('socket', answers)
   expect(await tallygate(['rotate-key', '--socket', agent.address])).toEqual({
     code: 0,
-    out: `The key of this device is ${next}, in the place of ${key}.\n`,
+    out: `The key of this device is now ${next}. It replaced ${key}.\n`,
     err: '',
   })
   const { out } = await tallygate(['rotate-key', '--json', '--socket', agent.address])
@@ -29,7 +29,7 @@ test('without a connection the order stands', async () => {
   const { code, out } = await tallygate(['rotate-key', '--no-wait', '--socket', agent.address])
   expect([code, out]).toEqual([
     0,
-    `The key ${next} takes the place of ${key} as soon as the cloud is reached: see tallygate status.\n`,
+    `The key ${next} replaces ${key} once the cloud is reached. Run tallygate status to check.\n`,
   ])
 })
 

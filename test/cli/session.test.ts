@@ -29,10 +29,10 @@ test('keeps a session at the agent from its beginning to its end', async () => {
   expect(JSON.parse(asked.out)).toMatchObject({ requestedItems: [{ status: { code: '2002' } }] })
   const refused = await ask('--item', 'print', '--count', '100000', '--attribute', 'role=guest')
   expect([refused.code, refused.out]).toEqual([1, 'refused (2002): Insufficient tokens\n'])
-  expect((await ask()).out).toBe('at rest\n')
+  expect((await ask()).out).toBe('no item\n')
   expect(await session('heartbeat', id)).toEqual({ code: 0, out: '', err: '' })
   expect(await session('close', id)).toEqual({ code: 0, out: '', err: '' })
-  expect((await session('list')).out).toBe('There are no live sessions.\n')
+  expect((await session('list')).out).toBe('No live sessions.\n')
   expect((await session('show', id)).out).toMatch(/state +TERMINATED\n$/)
   for (const again of [await session('heartbeat', id), await session('close', id), await ask('--item', 'print')]) {
     expect(again.code).toBe(1)

@@ -13,19 +13,19 @@ test('it says in words how the agent is', async () => {
   expect(out.split('\n')).toEqual([
     'This device is working: connected, with 120 tokens at hand.',
     '',
-    'device    0c1d8a1e-0000-4000-8000-000000000000',
-    'key       -3gXeJ8G0ZLmVPG6B3oMVl1XYBkkTAqpGmbX3Q8dfPo, for 11 days',
-    'cloud     connected, last contact 10 seconds ago',
-    'hints     connected',
-    'ledger    12 entries, 3 not yet in the cloud',
-    'spending  from what is at hand, for 24 hours more without the cloud',
-    'answers   after their charge is on the disk',
-    'storage   50.0 MiB written since the start, 300.0 MiB a day, 9216 bytes for a decision',
-    'backup    none is known',
-    `rules     revision 7 of instance ${instanceId}, revision 8 exists`,
+    'device        0c1d8a1e-0000-4000-8000-000000000000',
+    'key           -3gXeJ8G0ZLmVPG6B3oMVl1XYBkkTAqpGmbX3Q8dfPo, for 11 days',
+    'cloud         connected, last contact 10 seconds ago',
+    'live updates  connected',
+    'ledger        12 entries, 3 not yet in the cloud',
+    'spending      from available balances, for 24 hours more without the cloud',
+    'durability    charges are on disk before the response',
+    'storage       50.0 MiB written since the start, 300.0 MiB a day, 9216 bytes per decision',
+    'backup        no backup recorded',
+    `rules         revision 7 of instance ${instanceId}, revision 8 is available`,
     '',
-    'TOKENS OF  AT HAND  CHARGED  NOTE',
-    'LW-ANNUAL  120      30       the pool has no more, up to 20 of what is at hand is overdraft',
+    'TOKENS OF  BALANCE  CHARGED  NOTE',
+    'LW-ANNUAL  120      30       the pool is used up, up to 20 of the balance is overdraft',
     '',
   ])
 })
@@ -43,9 +43,9 @@ test('a device that was never enrolled, and what is wrong with it, are shown too
   })
   await using agent = await fakeService('socket', { [path]: { body } })
   const { out } = await tallygate(['status', '--socket', agent.address])
-  expect(out).toContain('device    not enrolled\n')
-  expect(out).toContain('cloud     not reached, last contact never\n')
-  expect(out).toContain('spending  not yet: never attached to the cloud')
+  expect(out).toContain('device        not enrolled\n')
+  expect(out).toContain('cloud         not connected, last contact never\n')
+  expect(out).toContain('spending      not yet: the device has never attached to the cloud')
   expect(out).toContain('\n! sync: CLOUD_UNREACHABLE: no route (since 2027-01-15T07:43:20.000Z)\n')
 })
 
@@ -82,7 +82,7 @@ test('something else on the socket is ANSWER_UNEXPECTED', async () => {
 describe('--check tells by the exit code', () => {
   test.each([
     ['a device that works', { conditions: [] }, 0],
-    ['one that somebody should look at', { connected: false }, 1],
+    ['one that needs attention', { connected: false }, 1],
     ['one that refuses', { deviceId: null }, 2],
   ])('%s', async (_what, changes, expected) => {
     const line = agentStatus().accounts[0]!
@@ -136,7 +136,7 @@ describe('--watch', () => {
     }
     const args = ['status', '--watch', '--every', '10ms', '--socket', '/nowhere/agent.sock']
     expect(await tallygate(args, { stdout, stop: () => stop.signal })).toMatchObject({ code: 0, err: '' })
-    expect(written[0]).toMatch(/NO ANSWER {2}unix:\/nowhere\/agent\.sock: there is no such socket\. Start it /)
+    expect(written[0]).toMatch(/NO RESPONSE {2}unix:\/nowhere\/agent\.sock: there is no such socket\. Start it /)
   })
 
   test('is not for programs', async () => {
@@ -148,5 +148,5 @@ test('a key that shall be replaced is shown with the one that follows', async ()
   const key = { id: 'a'.repeat(43), since: null, next: 'b'.repeat(43) }
   await using agent = await fakeService('socket', { [path]: { body: agentStatus({ key }) } })
   const { out } = await tallygate(['status', '--socket', agent.address])
-  expect(out).toContain(`key       ${key.id}; ${key.next} shall take its place\n`)
+  expect(out).toContain(`key           ${key.id}; ${key.next} will replace it\n`)
 })

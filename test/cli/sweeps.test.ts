@@ -32,7 +32,7 @@ test('shows a clock that is trusted, and how settlement stands', async () => {
 test('shows what pauses the sweeps, by how much the clock is off, and what to do', async () => {
   await using twin = await fakeService('tcp', { [`GET ${SWEEPS}`]: { body: paused } })
   const { out } = await sweeps(twin.address, 'show')
-  expect(out).toContain('paused by CLOCK_JUMPED: 0.8 h before the time that was expected. Set the clock right')
+  expect(out).toContain('paused by CLOCK_JUMPED: 0.8 h before the expected time. Correct the clock')
   expect(out).toContain('paused by SETTLEMENT_TOO_LARGE: 8 devices are due')
   expect(JSON.parse((await sweeps(twin.address, 'show', '--json')).out)).toEqual(paused)
 })

@@ -61,7 +61,7 @@ test(
     const before = load.granted
     const out = await local('rotate-key')
     const second = (await site.status()).key.id
-    expect(out).toBe(`The key of this device is ${second}, in the place of ${first.id}.\n`)
+    expect(out).toBe(`The key of this device is now ${second}. It replaced ${first.id}.\n`)
     await poll(shown, ({ key }) => key.id === second)
     expect(load.granted).toBeGreaterThan(before)
 
@@ -106,7 +106,7 @@ test(
     expect(evidence.evidence).toEqual([])
 
     expect(await local('status')).toMatch(new RegExp(`^key +${third.id}, for `, 'm'))
-    expect(await tallygate('verify', '--db', join(directory, 'agent', 'journal.db'))).toMatch(/^The ledger is whole/)
+    expect(await tallygate('verify', '--db', join(directory, 'agent', 'journal.db'))).toMatch(/^The ledger is intact/)
     const orders = (await devices('audit', '--device', deviceId)).match(/(rotate|replace) device key|release/g)
     expect(orders).toEqual(['release', 'replace device key', 'rotate device key', 'replace device key'])
     // No line of either log has a private key in it.

@@ -1,7 +1,4 @@
-/**
- * `tallygate access`: one access request to the agent, as an application would make it. Exit code 0 when it is allowed,
- * 1 when it is refused.
- */
+/** Exit code 0 if the request is allowed, 1 if it is refused. */
 import { Command } from 'commander'
 import { z } from 'zod'
 import { parseExactJson } from '../../client/exact-json.ts'
@@ -27,14 +24,16 @@ const REFUSED = 1
 
 export function command(io: Io): Command {
   const access = withSocketFlag(new Command('access'))
-    .description('Asks the agent of this device for access, as an application would, and shows the answer.')
-    .requiredOption('--item <name>', 'what is asked for')
-    .option('--item-version <version>', 'version of the item, exactly as the rate table has it')
-    .option('--count <number>', 'how much of it', countArgument, 1)
-    .requiredOption('--requester <type:value>', 'who asks, such as user:anna.keller', pairArgument(':'))
-    .option('--attribute <key=value>', 'entry of the requester dictionary; may be repeated', collect(pairArgument('=')))
-    .option('--instance <uuid>', 'instance (default: the only one that the device serves)', uuidArgument)
-    .option('--json', 'for programs: the answer as it came')
+    .description(
+      'Sends an access request to the agent of this device, as an application would, and shows the response.',
+    )
+    .requiredOption('--item <name>', 'item to request')
+    .option('--item-version <version>', 'version of the item, exactly as in the rate table')
+    .option('--count <number>', 'quantity of the item', countArgument, 1)
+    .requiredOption('--requester <type:value>', 'requester, for example user:anna.keller', pairArgument(':'))
+    .option('--attribute <key=value>', 'entry of the requester dictionary; can be repeated', collect(pairArgument('=')))
+    .option('--instance <uuid>', "instance (default: the device's only instance)", uuidArgument)
+    .option('--json', 'print the response as JSON')
     .action(async (flags: AccessFlags) => {
       using client = agentClient(flags, io)
       const text = await client.text({
@@ -70,7 +69,7 @@ const answer = z.object({
   ]),
 })
 
-/** Whether the item is allowed, and the answer in words. The first digit of a code is what decides. */
+/** The first digit of the status code decides whether the item is allowed. */
 function judge(text: string): readonly [allowed: boolean, description: string] {
   const parsed = answer.safeParse(parseExactJson(text))
   if (!parsed.success) throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, 'answer'))

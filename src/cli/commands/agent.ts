@@ -1,4 +1,4 @@
-/** `tallygate agent`: the daemon on the device, until a signal stops it; SIGHUP makes it read its settings again. It logs to standard output, one JSON line each. */
+/** Runs until a signal stops it. SIGHUP reloads the settings. Logs JSON lines to standard output. */
 import type { Command } from 'commander'
 import { agentOptions } from '../../agent/settings.ts'
 import type { Io } from '../io.ts'
@@ -6,7 +6,7 @@ import { serviceCommand, settingsOf } from '../service-settings.ts'
 
 export function command(io: Io): Command {
   return serviceCommand('agent', agentOptions)
-    .description('Runs the agent of this device: decides access requests on its Unix socket, online and offline.')
+    .description('Runs the agent of this device. It decides access requests on its Unix socket, online and offline.')
     .action(async (_flags: unknown, command: Command) => {
       const { runAgent } = await import('../../agent/main.ts')
       const { serviceManager } = await import('../service-manager/service-manager.ts')

@@ -1,4 +1,3 @@
-/** `tallygate backup`: one verified file with all that the ledger of a device holds, made while the agent runs. */
 import { Command } from 'commander'
 import { backUpLedger } from '../../agent/adapters/sqlite/backup.ts'
 import { verifyLedger } from '../../agent/app/verify-ledger.ts'
@@ -17,11 +16,11 @@ interface BackupFlags {
 export function command(io: Io): Command {
   return new Command('backup')
     .description(
-      'Copies the ledger of this device into one file while the agent runs, and checks the copy. The key of the device is not in it.',
+      'Copies the ledger of this device into one file while the agent runs, and verifies the copy. The copy does not contain the device key.',
     )
-    .argument('<file>', 'where to write it; what is there is replaced once the copy is whole')
-    .option('--db <path>', "database of the agent (default: the one of the agent's settings)")
-    .option('--json', 'for programs: one JSON document')
+    .argument('<file>', 'output file; an existing file is replaced once the copy is complete')
+    .option('--db <path>', 'agent database (default: from the agent settings)')
+    .option('--json', 'print one JSON document')
     .action(async (file: string, flags: BackupFlags) => {
       const database = agentDatabase(flags.db, io)
       refuseItself(database, file)
@@ -38,8 +37,8 @@ export function command(io: Io): Command {
         checked,
       }
       const plain = isWhole
-        ? `${file} holds the ledger up to entry ${state.lastEntry} of incarnation ${state.incarnation}; it is whole.`
-        : `${file} is a faithful copy of a ledger that is not whole: tallygate verify --db ${file} says what is wrong.`
+        ? `${file} contains the ledger up to entry ${state.lastEntry} of epoch ${state.incarnation}. The ledger is intact.`
+        : `${file} is an exact copy, but the ledger is not intact. Run tallygate verify --db ${file} to see the problems.`
       io.stdout.write(`${flags.json === true ? jsonLine({ ...said, findings }) : plain}\n`)
       const unnoted = isWhole ? noteBackup(database, file, io.now()) : null
       if (unnoted !== null) io.stderr.write(`${unnoted}\n`)

@@ -1,4 +1,4 @@
-/** `tallygate cloud`: the twin of the service, until a signal stops it; SIGHUP makes it read its settings again. It logs to standard output, one JSON line each. */
+/** Runs until a signal stops it. SIGHUP reloads the settings. Logs JSON lines to standard output. */
 import { join } from 'node:path'
 import { Command } from 'commander'
 import { cloudOptions } from '../../cloud/settings.ts'
@@ -10,7 +10,7 @@ import { serviceCommand, settingsOf } from '../service-settings.ts'
 
 export function command(io: Io): Command {
   const service = serviceCommand('cloud', cloudOptions)
-    .description('Runs the cloud twin. Its first start makes an administration key and logs where it is.')
+    .description('Runs the cloud twin. The first start creates an administration key and logs its path.')
     .action(async (_flags: unknown, command: Command) => {
       const { runCloud } = await import('../../cloud/main.ts')
       const { serviceManager } = await import('../service-manager/service-manager.ts')
@@ -23,7 +23,7 @@ export function command(io: Io): Command {
     .addCommand(forgetCommand(service, io))
 }
 
-/** A command whose flags are those of the service: its help shows the ones that say which store is meant. */
+/** A subcommand with the flags of the service. Its help shows only the flags that select the store. */
 function belowService(service: Command, name: string): Command {
   const command = new Command(name)
   for (const option of service.options) if (SHOWN_BELOW.has(option.long ?? '')) command.addOption(option)
@@ -34,11 +34,11 @@ const SHOWN_BELOW = new Set(['--config', '--store-path'])
 
 function backupCommand(service: Command, io: Io): Command {
   return belowService(service, 'backup')
-    .description('Copies the database of a twin into one file while the twin works, and checks the copy.')
-    .argument('<file>', 'where to write it; what is there is replaced once the copy is whole')
+    .description('Copies the database of the cloud into one file while the cloud runs, and verifies the copy.')
+    .argument('<file>', 'output file; an existing file is replaced once the copy is complete')
     .action(async (file: string) => {
       const { db, store } = settingsOf(service, cloudOptions, io)
-      if (db !== null) throw new CodedError('USAGE', 'This twin keeps its data in PostgreSQL: use pg_dump.')
+      if (db !== null) throw new CodedError('USAGE', 'This cloud stores its data in PostgreSQL: use pg_dump.')
       const { backUpStore } = await import('../../cloud/adapters/sqlite/backup.ts')
       const database = join(store.path, 'twin.db')
       refuseItself(database, file)
@@ -46,35 +46,35 @@ function backupCommand(service: Command, io: Io): Command {
       const unnoted = noteBackup(database, file, io.now())
       if (unnoted !== null) io.stderr.write(`${unnoted}\n`)
       io.stdout.write(
-        `${file} holds the database; the keys are the files *.pem and, where it is there, signing-keys.json in ${store.path}.\n`,
+        `${file} contains the database. Also back up the keys: *.pem and, if it exists, signing-keys.json in ${store.path}.\n`,
       )
     })
 }
 
-const RELOAD = 'have every node reload (SIGHUP)'
+const RELOAD = 'reload every node (SIGHUP)'
 
 function rotateCommand(service: Command, io: Io): Command {
   return belowService(service, 'rotate-signing-key')
-    .description('Puts a fresh signing key in the place of the one in force, which introduces it to the devices.')
+    .description('Replaces the signing key. The current key signs the new one, so that devices trust it.')
     .action(async () => {
       const { rotateSigningKey } = await import('../../cloud/adapters/key-file/key-ring-file.ts')
       const path = signingKeyOf(service, io)
       const { from, to } = await rotateSigningKey(path, io.now())
       io.stdout.write(
-        `${path} holds ${to}, introduced by ${from}. Copy it and signing-keys.json to the other nodes, then ${RELOAD}.\n`,
+        `${path} now contains ${to}, signed by ${from}. Copy it and signing-keys.json to the other nodes, then ${RELOAD}.\n`,
       )
     })
 }
 
 function forgetCommand(service: Command, io: Io): Command {
   return belowService(service, 'forget-signing-key')
-    .description('Has devices no longer believe a signing key from before.')
-    .argument('<thumbprint>', 'of the key')
+    .description('Makes devices stop trusting an earlier signing key.')
+    .argument('<thumbprint>', 'thumbprint of the key')
     .action(async (keyId: string) => {
       const { forgetSigningKey } = await import('../../cloud/adapters/key-file/key-ring-file.ts')
       const path = signingKeyOf(service, io)
       await forgetSigningKey(path, keyId)
-      io.stdout.write(`${keyId} is trusted no more. Copy signing-keys.json to the other nodes, then ${RELOAD}.\n`)
+      io.stdout.write(`${keyId} is no longer trusted. Copy signing-keys.json to the other nodes, then ${RELOAD}.\n`)
     })
 }
 

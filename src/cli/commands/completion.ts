@@ -1,4 +1,3 @@
-/** `tallygate completion`: the script by which a shell completes the commands. */
 import { Argument, Command } from 'commander'
 import { bashCompletion } from '../completion/bash.ts'
 import { fishCompletion } from '../completion/fish.ts'
@@ -8,14 +7,13 @@ import { shapeOf } from '../shape.ts'
 
 const SCRIPTS = { bash: bashCompletion, zsh: zshCompletion, fish: fishCompletion }
 
-/** @param program the whole tree, loaded only when a script is made */
+/** @param program the whole command tree; loaded only when a script is generated */
 export function command(io: Io, program: () => Promise<Command>): Command {
   return new Command('completion')
     .description(
-      'Prints the script by which a shell completes the commands. For bash: source <(tallygate completion bash). A package ' +
-        'installs it.',
+      'Prints the completion script for a shell. For bash: source <(tallygate completion bash). The packages install it.',
     )
-    .addArgument(new Argument('<shell>', 'which shell').choices(Object.keys(SCRIPTS)))
+    .addArgument(new Argument('<shell>', 'shell').choices(Object.keys(SCRIPTS)))
     .action(async (shell: keyof typeof SCRIPTS) => {
       io.stdout.write(SCRIPTS[shell](shapeOf(await program())))
     })

@@ -1,4 +1,3 @@
-/** `tallygate demo`: twin and agent on this machine, a day of requests, a network that fails, and ledgers that agree. */
 import { Command } from 'commander'
 import { presenterFor, silent } from '../../demo/presenter.ts'
 import { reportJson, reportText } from '../../demo/report.ts'
@@ -22,19 +21,19 @@ const INTERRUPTED = 130
 export function command(io: Io): Command {
   return new Command('demo')
     .description(
-      'Runs twin and agent on this machine, plays a recorded day with the network cut, compares the ledgers.',
+      'Runs cloud and agent on this machine, replays a recorded day with network outages, and compares the ledgers.',
     )
-    .option('--connections <number>', 'how many applications ask at a time', wholeNumberArgument(1, 256), 16)
+    .option('--connections <number>', 'number of concurrent applications', wholeNumberArgument(1, 256), 16)
     .option(
       '--kills <number>',
-      'how often the agent is killed (SIGKILL) during the day',
+      'number of times the agent is killed (SIGKILL) during the day',
       wholeNumberArgument(0, 100),
       0,
     )
-    .option('--chaos', "kill both services, set the device's clock, make the network slow, lossy and broken")
-    .option('--seed <number>', 'decides when the kills and disturbances fall', wholeNumberArgument(0, 2 ** 32 - 1), 1)
-    .option('--keep', 'keep the directory with databases and logs, and say where it is')
-    .option('--json', 'for programs: one JSON document at the end, nothing else')
+    .option('--chaos', "kill both services, change the device's clock, and make the network slow, lossy and unreliable")
+    .option('--seed <number>', 'seed for the times of kills and faults', wholeNumberArgument(0, 2 ** 32 - 1), 1)
+    .option('--keep', 'keep the directory with databases and logs, and print its path')
+    .option('--json', 'print only one JSON document at the end')
     .action(async ({ connections, kills, seed, chaos = false, keep = false, json = false }: DemoFlags) => {
       const presenter = json ? silent : presenterFor(io.stdout)
       const signal = io.stop()

@@ -1,4 +1,3 @@
-/** `tallygate devices`: what an administrator does about devices, over the twin's edge area. */
 import { mkdirSync } from 'node:fs'
 import { Command } from 'commander'
 import { formatMicro, parseDecimal, toMicro } from '../../core/amount.ts'
@@ -51,62 +50,67 @@ interface CloudReserveFlags extends AdministratorFlags {
 }
 
 export function command(io: Io): Command {
-  const devices = new Command('devices').description('What an administrator does about devices.')
+  const devices = new Command('devices').description('Manages devices in the cloud.')
   withAdministratorFlags(devices.command('enrollment-token'))
-    .description('Has the twin make a token with which one device can enroll, and prints it.')
-    .requiredOption('--instance <uuid>', 'instance that the device shall serve; may be repeated', collect(uuidArgument))
-    .option('--name <name>', 'suggested name of the device')
-    .option('--ttl <duration>', 'how long the token can be used (default: 24h)', durationArgument)
+    .description('Creates an enrollment token for one device, and prints it.')
+    .requiredOption('--instance <uuid>', 'instance that the device serves; can be repeated', collect(uuidArgument))
+    .option('--name <name>', 'suggested device name')
+    .option('--ttl <duration>', 'validity of the token (default: 24h)', durationArgument)
     .action((flags: EnrollmentFlags) => printEnrollmentToken(flags, io))
   withAdministratorFlags(devices.command('provision'))
     .description(
-      'For a production line: makes a one-time token for each device of a list. May be broken off and run again.',
+      'Creates one-time tokens for a list of devices, for production lines. You can interrupt and repeat this command.',
     )
-    .argument('<list>', 'CSV file with the columns name and instances (UUIDs, with spaces between)')
-    .requiredOption('--out <directory>', 'where the tokens go, each in a file NAME.token for its owner only')
-    .option('--ttl <duration>', 'how long a token can be used (default: 24h)', durationArgument)
-    .option('--json', 'for programs: one JSON document for each device and line')
+    .argument('<list>', 'CSV file with the columns name and instances (UUIDs separated by spaces)')
+    .requiredOption(
+      '--out <directory>',
+      'output directory; each token is written to NAME.token, readable only by its owner',
+    )
+    .option('--ttl <duration>', 'validity of each token (default: 24h)', durationArgument)
+    .option('--json', 'print one JSON document per line for each device')
     .action((list: string, flags: ProvisionFlags) => provisionList(list, flags, io))
   withAdministratorFlags(devices.command('list'))
-    .description('Lists the devices, in the order of enrollment.')
-    .option('--instance <uuid>', 'only those that serve this instance', uuidArgument)
-    .option('--json', 'for programs: one JSON document for each device and line')
+    .description('Lists the devices in order of enrollment.')
+    .option('--instance <uuid>', 'only devices that serve this instance', uuidArgument)
+    .option('--json', 'print one JSON document per line for each device')
     .action((flags: ListFlags) => list(flags, io))
   withAdministratorFlags(devices.command('offline-policy'))
     .description(
-      'Says, or shows, what devices do with a line item when their grant is used up and the twin out of reach.',
+      'Sets or shows what devices do with a line item when their grant is used up and they cannot reach the cloud.',
     )
-    .requiredOption('--instance <uuid>', 'instance of the line item', uuidArgument)
+    .requiredOption('--instance <uuid>', 'instance that contains the line item', uuidArgument)
     .requiredOption('--line-item <id>', 'activation id of the line item')
-    .option('--essential <tokens>', 'go on, up to so many tokens above the grant of each device')
-    .option('--refuse', 'refuse, which is what they do unless told otherwise')
+    .option('--essential <tokens>', 'keep granting, up to this many tokens above the grant of each device')
+    .option('--refuse', 'refuse requests (default)')
     .action((flags: OfflinePolicyFlags) => offlinePolicy(flags, io))
   withAdministratorFlags(devices.command('cloud-reserve'))
-    .description("Sets or shows how many tokens of a line item are kept for the cloud's own clients, in each period.")
-    .requiredOption('--instance <uuid>', 'instance of the line item', uuidArgument)
+    .description(
+      "Sets or shows how many tokens of a line item are reserved for the cloud's own clients in each period.",
+    )
+    .requiredOption('--instance <uuid>', 'instance that contains the line item', uuidArgument)
     .requiredOption('--line-item <id>', 'activation id of the line item')
-    .option('--tokens <tokens>', 'never grant devices so many tokens; 0 keeps none')
+    .option('--tokens <tokens>', 'number of tokens that devices never receive; 0 reserves none')
     .action((flags: CloudReserveFlags) => cloudReserve(flags, io))
   addDeviceOrders(devices, io)
   return examples(devices, [
-    'TWIN=(--url https://twin.example/dynamicmonetization --admin-key administration-key.pem)',
-    'tallygate devices enrollment-token "${TWIN[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 >token',
-    'tallygate devices list "${TWIN[@]}"',
-    'tallygate devices lock 90419aa8-8fd5-4577-9429-87d34a3a137a "${TWIN[@]}"',
-    'tallygate devices show 90419aa8-8fd5-4577-9429-87d34a3a137a "${TWIN[@]}" --json',
-    'tallygate devices cloud-reserve "${TWIN[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 --line-item ACT-1 --tokens 500',
-    'tallygate devices audit "${TWIN[@]}" --limit 10',
+    'CLOUD=(--url https://cloud.example/dynamicmonetization --admin-key administration-key.pem)',
+    'tallygate devices enrollment-token "${CLOUD[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 >token',
+    'tallygate devices list "${CLOUD[@]}"',
+    'tallygate devices lock 90419aa8-8fd5-4577-9429-87d34a3a137a "${CLOUD[@]}"',
+    'tallygate devices show 90419aa8-8fd5-4577-9429-87d34a3a137a "${CLOUD[@]}" --json',
+    'tallygate devices cloud-reserve "${CLOUD[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 --line-item ACT-1 --tokens 500',
+    'tallygate devices audit "${CLOUD[@]}" --limit 10',
   ])
 }
 
 async function offlinePolicy(flags: OfflinePolicyFlags, io: Io): Promise<void> {
   if (flags.essential !== undefined && flags.refuse === true) {
-    throw new CodedError('USAGE', 'either --essential or --refuse')
+    throw new CodedError('USAGE', 'Give --essential or --refuse, not both.')
   }
   const cap = flags.essential === undefined ? undefined : parseDecimal(flags.essential)
   const arrearsCap = cap === undefined ? undefined : toMicro(cap)
   if (flags.essential !== undefined && (arrearsCap === undefined || arrearsCap <= 0n)) {
-    throw new CodedError('USAGE', '--essential takes a number of tokens above 0')
+    throw new CodedError('USAGE', '--essential needs a number of tokens above 0.')
   }
   using client = await administrator(flags, io)
   const item = encodeURIComponent(flags.lineItem)
@@ -119,11 +123,11 @@ async function offlinePolicy(flags: OfflinePolicyFlags, io: Io): Promise<void> {
         : undefined
   const call = body === undefined ? ({ method: 'GET', path } as const) : ({ method: 'PUT', path, body } as const)
   const state = await client.json(call, offlinePolicyState)
-  const each = `${formatMicro(state.arrearsCap)} tokens above its grant on each of ${state.devices} devices`
+  const each = `${formatMicro(state.arrearsCap)} tokens above the grant on each of ${state.devices} devices`
   io.stdout.write(
     state.policy === 'refuse'
-      ? 'refuse: devices spend what they were granted\n'
-      : `essential: ${each}; together at most ${formatMicro(state.exposure)} beyond the pool\n`,
+      ? 'refuse: devices spend only granted tokens\n'
+      : `essential: ${each}; in total at most ${formatMicro(state.exposure)} above the pool\n`,
   )
 }
 
@@ -131,7 +135,7 @@ async function cloudReserve(flags: CloudReserveFlags, io: Io): Promise<void> {
   const amount = flags.tokens === undefined ? undefined : parseDecimal(flags.tokens)
   const tokens = amount === undefined ? undefined : toMicro(amount)
   if (flags.tokens !== undefined && (tokens === undefined || tokens < 0n)) {
-    throw new CodedError('USAGE', '--tokens takes a number of tokens, 0 or more')
+    throw new CodedError('USAGE', '--tokens needs a number of tokens, 0 or more.')
   }
   using client = await administrator(flags, io)
   const item = encodeURIComponent(flags.lineItem)
@@ -141,8 +145,8 @@ async function cloudReserve(flags: CloudReserveFlags, io: Io): Promise<void> {
       ? ({ method: 'GET', path } as const)
       : ({ method: 'PUT', path, body: { tokens: String(tokens) } } as const)
   const state = await client.json(call, cloudReserveState)
-  const recalled = state.onDevices > 0n ? `; devices still hold ${formatMicro(state.onDevices)} of them` : ''
-  io.stdout.write(`${formatMicro(state.tokens)} tokens are kept for the cloud${recalled}\n`)
+  const recalled = state.onDevices > 0n ? `; ${formatMicro(state.onDevices)} of them are still on devices` : ''
+  io.stdout.write(`${formatMicro(state.tokens)} tokens are reserved for the cloud${recalled}\n`)
 }
 
 async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<void> {
@@ -158,7 +162,7 @@ async function printEnrollmentToken(flags: EnrollmentFlags, io: Io): Promise<voi
   io.stdout.write(`${token}\n`)
 }
 
-/** Devices for which one administration token is used: it is good for some minutes. */
+/** Devices per administration token, because the token is valid for a few minutes only. */
 const BATCH = 100
 
 async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promise<void> {
@@ -187,7 +191,7 @@ async function provisionList(path: string, flags: ProvisionFlags, io: Io): Promi
   const { enrolled: done, issued, waiting, failed } = counts
   if (flags.json !== true) {
     io.stdout.write(
-      `${devices.length} devices: ${done} enrolled, ${issued} tokens made, ${waiting} made before, ${failed} failed\n`,
+      `${devices.length} devices: ${done} enrolled, ${issued} tokens created, ${waiting} tokens still valid, ${failed} failed\n`,
     )
   }
   if (failed > 0) io.exitWith(1)
@@ -214,14 +218,14 @@ async function allDevices(flags: ListFlags, io: Io): Promise<readonly DeviceStat
 }
 
 function table(devices: readonly DeviceState[]): readonly string[] {
-  if (devices.length === 0) return ['There are no devices.']
+  if (devices.length === 0) return ['No devices.']
   return columns([
-    ['DEVICE', 'NAME', 'STATE', 'HINTS', 'LAST SYNC', 'RULES', 'BACKLOG', 'OUTSTANDING'],
+    ['DEVICE', 'NAME', 'STATE', 'LIVE UPDATES', 'LAST SYNC', 'RULES', 'BACKLOG', 'OUTSTANDING'],
     ...devices.map((device) => [
       device.id,
       device.name ?? '',
       shortState(device),
-      device.presence === null ? '' : device.presence.online ? 'connected' : 'away',
+      device.presence === null ? '' : device.presence.online ? 'connected' : 'not connected',
       device.lastSyncAt === null ? 'never' : new Date(device.lastSyncAt).toISOString(),
       device.policies
         .map(({ applied, newest }) => (newest > applied ? `${applied} of ${newest}` : `${applied}`))

@@ -1,4 +1,3 @@
-/** `tallygate doctor`: looks for what is wrong with the agent of this device, and mends what is safe to mend. */
 import { Command } from 'commander'
 import { type SocketFlags, withSocketFlag } from '../agent-socket.ts'
 import { type Examination, VERDICT_EXIT, examine } from '../doctor/examine.ts'
@@ -17,15 +16,14 @@ interface DoctorFlags extends SocketFlags {
 export function command(io: Io): Command {
   return withSocketFlag(new Command('doctor'))
     .description(
-      'Checks everything that the agent of this device rests on, whether it runs or not, and says for each what was seen and what ' +
-        'to do. The first line says which agent is asked, and why: the one that --socket names, or TALLYGATE_AGENT_* in the ' +
-        'environment, or else the only one that runs as the service, as root or as this user, with its environment and flags; ' +
-        'with none or several of these, the one of the settings of this machine (/etc/tallygate/agent.toml). ' +
-        'Exit code 0: all is well, 1: warnings, 2: failures.',
+      'Checks the agent of this device and everything that it depends on, whether or not it runs, and shows for each check the evidence and the remedy. The first line shows which agent is checked, and why: the agent that --socket or TALLYGATE_AGENT_* in the environment selects; otherwise the only agent that runs as the service, as root or as this user, with its environment and flags. If there is no such agent, or more than one, the settings of this machine are used (/etc/tallygate/agent.toml). Exit code 0: no problems, 1: warnings, 2: failures.',
     )
-    .option('--fix', 'also mend what is safe: permissions, a left-over socket, the reserve file, the write-ahead log')
-    .option('--no-network', 'ask neither name servers nor cloud nor broker')
-    .option('--json', 'for programs: one JSON document')
+    .option(
+      '--fix',
+      'also repair what is safe to repair: permissions, a left-over socket, the reserve file, the write-ahead log',
+    )
+    .option('--no-network', 'do not contact name servers, the cloud or the broker')
+    .option('--json', 'print one JSON document')
     .action(async (flags: DoctorFlags) => {
       const options = { socket: flags.socket, network: flags.network }
       let facts = await gather(io, options)
@@ -51,7 +49,11 @@ function describe({ verdict, checks }: Examination, repairs: readonly Repair[]):
   ])
   const mended = repairs.map(({ what, done, problem }) => (done ? `fixed: ${what}` : `NOT fixed: ${what}: ${problem}`))
   const count = (level: keyof typeof MARK): number => checks.filter((each) => each.level === level).length
-  const sum = `${checks.length} checks: ${count('ok')} ok, ${count('warn')} warnings, ${count('fail')} failures, ${count('skip')} do not apply.`
-  const verdicts = { ok: 'All is well.', warn: 'It works, with warnings.', fail: 'Something is broken.' }
+  const sum = `${checks.length} checks: ${count('ok')} ok, ${count('warn')} warnings, ${count('fail')} failures, ${count('skip')} not applicable.`
+  const verdicts = {
+    ok: 'No problems found.',
+    warn: 'The agent works, with warnings.',
+    fail: 'The agent has failures.',
+  }
   return [...mended, ...(mended.length > 0 ? [''] : []), ...lines, '', `${verdicts[verdict]} ${sum}`]
 }

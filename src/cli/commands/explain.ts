@@ -1,4 +1,3 @@
-/** `tallygate explain`: why one request was decided, or turned away, as it was. */
 import { Command } from 'commander'
 import { findInLedger } from '../../agent/adapters/sqlite/read-ledger.ts'
 import { type Explanation, type Rung, explain } from '../../agent/app/explain.ts'
@@ -21,16 +20,15 @@ const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 export function command(io: Io): Command {
   return withSocketFlag(new Command('explain'))
     .description(
-      'Shows why a request was decided as it was: every check with its evidence, made again from the rules and facts of then. ' +
-        'Exit code 65 when it does not come out the same.',
+      'Shows why a request was granted or refused: every check with its evidence, replayed with the original rules and inputs. Exit code 65 if the replay gives a different result.',
     )
-    .argument('<correlation-id>', 'correlationId of the answer, or header x-tallygate-correlation-id of a refusal')
-    .option('--db <path>', 'database of an agent that is not running, only read')
-    .option('--json', 'for programs: one JSON document')
+    .argument('<correlation-id>', 'correlationId of the response, or header x-tallygate-correlation-id of a refusal')
+    .option('--db <path>', 'database of a stopped agent; opened read-only')
+    .option('--json', 'print one JSON document')
     .action(async (id: string, flags: ExplainFlags) => {
       const correlationId = id.toLowerCase()
       if (!UUID.test(correlationId)) {
-        throw new CodedError('USAGE', `${id} is no correlation id: that is a UUID, such as the answer holds it.`)
+        throw new CodedError('USAGE', `${id} is not a correlation id. Use the UUID from the response.`)
       }
       if (flags.db !== undefined && flags.socket !== undefined)
         throw new CodedError('USAGE', 'Give --db or --socket, not both.')
@@ -43,7 +41,7 @@ export function command(io: Io): Command {
     })
 }
 
-/** The agent tells; where none runs, its database does. */
+/** Asks the agent; falls back to its database if the agent does not run. */
 async function keptBy(correlationId: string, flags: ExplainFlags, io: Io): Promise<KeptDecision> {
   if (flags.db !== undefined) return keptIn(flags.db, correlationId)
   try {
@@ -61,7 +59,7 @@ async function keptBy(correlationId: string, flags: ExplainFlags, io: Io): Promi
 async function keptIn(path: string, correlationId: string): Promise<KeptDecision> {
   const found = await findInLedger(path, correlationId)
   if (found !== null) return { kind: 'entry', ...found }
-  throw new CodedError('DECISION_UNKNOWN', `${path} keeps no decision ${correlationId}.`)
+  throw new CodedError('DECISION_UNKNOWN', `${path} does not contain decision ${correlationId}.`)
 }
 
 function describe(explanation: Explanation): readonly string[] {
@@ -79,9 +77,9 @@ function describe(explanation: Explanation): readonly string[] {
     const rows = accounts.map(({ account, left, beyondGrant }) => [
       `  ${account}`,
       left,
-      beyondGrant === null ? '' : `and ${beyondGrant} beyond the grant`,
+      beyondGrant === null ? '' : `and ${beyondGrant} above the grant`,
     ])
-    lines.push('', 'What the device held at that moment', ...columns(rows))
+    lines.push('', 'Available balance at that moment', ...columns(rows))
   }
   if (requester?.dictionary !== null && requester !== null) {
     lines.push('', `Dictionary of the requester: ${JSON.stringify(requester.dictionary)}`)
@@ -95,7 +93,7 @@ function factsOf({ correlationId, kind, clock, instanceId, policyRevision, reque
   const rows: (readonly string[])[] = [['decision', correlationId]]
   if (kind !== 'decision') rows[0] = [kind, correlationId]
   const at = new Date(clock.now).toISOString()
-  const sure = clock.earliest === null ? '' : `, surely after ${new Date(clock.earliest).toISOString()}`
+  const sure = clock.earliest === null ? '' : `, certainly after ${new Date(clock.earliest).toISOString()}`
   const bound = clock.latest === null ? '' : ` and before ${new Date(clock.latest).toISOString()}`
   rows.push(['at', `${at}${sure}${bound}`])
   if (requester !== null) rows.push(['requester', `${requester.type} ${requester.value}`])

@@ -1,4 +1,3 @@
-/** `tallygate keys`: the authorization keys of a twin, so that an administrator can change keys without a pause. */
 import { createPublicKey } from 'node:crypto'
 import { Command } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
@@ -23,22 +22,24 @@ interface ListFlags extends AdministratorFlags {
   readonly json?: true
 }
 
-const OF_CLIENTS = 'a key of clients, in place of an administration key'
+const OF_CLIENTS = 'a client key instead of an administration key'
 
 export function command(io: Io): Command {
-  const keys = new Command('keys').description('The keys by which a twin knows administrators and clients.')
+  const keys = new Command('keys').description(
+    'Manages the authorization keys of administrators and clients in the cloud.',
+  )
   withAdministratorFlags(keys.command('list'))
     .description('Lists the keys.')
-    .option('--json', 'for programs: one JSON document for each key and line')
+    .option('--json', 'print one JSON document per line for each key')
     .action((flags: ListFlags) => list(flags, io))
   withAdministratorFlags(keys.command('add'))
-    .description('Registers the public half of a key; under an id that there is, it takes the place of that one.')
-    .argument('<file>', 'PEM: the public key, or the private one, whose public half is sent')
-    .option('--id <id>', 'id of the key (default: its RFC 7638 thumbprint)')
+    .description('Registers a public key. If the id already exists, the new key replaces the old one.')
+    .argument('<file>', 'PEM file with a public key, or with a private key, of which only the public key is sent')
+    .option('--id <id>', 'key id (default: its RFC 7638 thumbprint)')
     .option('--client', OF_CLIENTS)
     .action((file: string, flags: AddFlags) => add(file, flags, io))
   withAdministratorFlags(keys.command('delete'))
-    .description('Deletes a key: its tokens are worth nothing from then on. The last administration key stays.')
+    .description('Deletes a key. Its tokens are no longer accepted. The last administration key cannot be deleted.')
     .argument('<id>', 'id of the key')
     .option('--client', OF_CLIENTS)
     .action((id: string, flags: KindFlags) => remove(id, flags, io))
@@ -82,6 +83,6 @@ async function publicHalf(text: string, file: string): Promise<{ readonly pem: s
     const key = createPublicKey(text)
     return { pem: key.export({ type: 'spki', format: 'pem' }), id: await thumbprint(key.export({ format: 'jwk' })) }
   } catch (cause) {
-    throw new CodedError('KEY_UNUSABLE', `${file} holds no key in PEM.`, { cause })
+    throw new CodedError('KEY_UNUSABLE', `${file} does not contain a PEM key.`, { cause })
   }
 }

@@ -1,4 +1,3 @@
-/** `tallygate logs`: what the agent of this device has logged last. */
 import { Command, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
 import { type SocketFlags, agentClient, withSocketFlag } from '../agent-socket.ts'
@@ -21,24 +20,23 @@ const SEVERITY = { debug: 20, info: 30, warn: 40, error: 50 } as const
 export function command(io: Io): Command {
   return withSocketFlag(new Command('logs'))
     .description(
-      'Shows the last log lines of the agent: from the journal of systemd where it runs as a service, else those that a ' +
-        'running agent remembers.',
+      'Shows the last log lines of the agent: from the systemd journal if the agent runs as a service, otherwise from the memory of the running agent.',
     )
     .addOption(
-      new Option('--file <path>', 'from this file, into which its output was led').conflicts(['socket', 'unit']),
+      new Option('--file <path>', "read a file that contains the agent's output").conflicts(['socket', 'unit']),
     )
-    .option('--unit <name>', 'unit of systemd', USUAL_UNIT)
-    .option('--lines <count>', 'so many lines at most', wholeNumberArgument(1, 100_000), 200)
-    .addOption(new Option('--level <level>', 'of this severity or graver').choices(Object.keys(SEVERITY)))
-    .option('--id <text>', 'only lines that name this id: of a decision, a session, a device, an instance')
-    .option('--json', 'for programs: the lines as the agent wrote them')
+    .option('--unit <name>', 'systemd unit', USUAL_UNIT)
+    .option('--lines <count>', 'maximum number of lines', wholeNumberArgument(1, 100_000), 200)
+    .addOption(new Option('--level <level>', 'minimum severity to show').choices(Object.keys(SEVERITY)))
+    .option('--id <text>', 'only lines that contain this id of a decision, session, device or instance')
+    .option('--json', 'print the lines as the agent wrote them (JSON)')
     .action(async (flags: LogsFlags) => {
       const found = await linesOf(flags, io)
       const id = flags.id?.toLowerCase()
       const least = flags.level === undefined ? 0 : SEVERITY[flags.level]
       const shown = found.filter((line) => {
         if (id !== undefined && !line.toLowerCase().includes(id)) return false
-        // What is no line of the agent has no level: it is told where no level is asked for.
+        // Lines that the agent did not write have no level: they are shown only without --level.
         return least === 0 || (readLine(line)?.level ?? 0) >= least
       })
       const isJson = flags.json === true
@@ -48,7 +46,7 @@ export function command(io: Io): Command {
     })
 }
 
-/** A filter looks at more than it shows. */
+/** Lines to read when a filter is set. */
 const SEARCHED_LINES = 20_000
 
 async function linesOf(flags: LogsFlags, io: Io): Promise<readonly string[]> {
@@ -62,7 +60,7 @@ async function linesOf(flags: LogsFlags, io: Io): Promise<readonly string[]> {
     return await rememberedLines(client)
   } catch (error) {
     if (!(error instanceof CodedError) || error.code !== 'AGENT_UNREACHABLE') throw error
-    const where = `the journal has no line of the unit ${flags.unit} that this user may read, and no agent answers`
+    const where = `The journal has no lines of unit ${flags.unit} that this user can read, and no agent responds`
     throw new CodedError('LOG_UNREADABLE', `${where}: ${error.message}`, { cause: error })
   }
 }

@@ -1,4 +1,3 @@
-/** `tallygate recovery`: what a twin that was restored from a backup still waits for and withholds, and how to end it. */
 import { Command } from 'commander'
 import { formatMicro } from '../../core/amount.ts'
 import { type RecoveryState, recoveryState } from '../../protocol/edge/administration.ts'
@@ -16,25 +15,25 @@ interface RecoveryFlags extends AdministratorFlags {
 
 export function command(io: Io): Command {
   const recovery = new Command('recovery').description(
-    'The recovery of a twin whose database was restored from a backup.',
+    'Shows and ends the recovery of a cloud whose database was restored from a backup.',
   )
   const named = (name: string, description: string): Command =>
     withAdministratorFlags(recovery.command(name))
       .description(description)
-      .argument('<instance>', 'id of the instance', uuidArgument)
-      .option('--json', 'for programs: one JSON document')
+      .argument('<instance>', 'instance id', uuidArgument)
+      .option('--json', 'print one JSON document')
   named(
     'show',
-    'Shows what the recovery of an instance waits for, what is withheld, and what is sold meanwhile.',
+    'Shows which devices the recovery of an instance waits for, and which tokens are withheld and sold in the meantime.',
   ).action((instanceId: string, flags: RecoveryFlags) => show(instanceId, flags, io))
   named(
     'end',
-    'Ends the recovery of an instance and sells what is withheld. It may have been sold before the restore.',
+    'Ends the recovery of an instance and sells the withheld tokens. They may have been sold before the restore.',
   ).action((instanceId: string, flags: RecoveryFlags) => end(instanceId, flags, io))
   return examples(recovery, [
-    'TWIN=(--url https://twin.example/dynamicmonetization --admin-key administration-key.pem)',
-    'tallygate recovery show 64d2028c-ae87-4069-a624-66089d957ef9 "${TWIN[@]}"',
-    'tallygate recovery end 64d2028c-ae87-4069-a624-66089d957ef9 "${TWIN[@]}"',
+    'CLOUD=(--url https://cloud.example/dynamicmonetization --admin-key administration-key.pem)',
+    'tallygate recovery show 64d2028c-ae87-4069-a624-66089d957ef9 "${CLOUD[@]}"',
+    'tallygate recovery end 64d2028c-ae87-4069-a624-66089d957ef9 "${CLOUD[@]}"',
   ])
 }
 
@@ -51,29 +50,33 @@ async function end(instanceId: string, flags: RecoveryFlags, io: Io): Promise<vo
   const state = await client.json({ method: 'POST', path }, recoveryState)
   const ended =
     state.since === null && state.accounts.length === 0
-      ? ['There was nothing to end.']
-      : ['The recovery has ended. What is sold from now on may have been sold before the restore:']
+      ? ['No recovery was in progress.']
+      : ['The recovery has ended. These tokens may be sold a second time:']
   writeLines(io.stdout, flags.json === true ? [jsonLine(state)] : [...ended, ...accounts(state, 'AT RISK')])
 }
 
 const SOLD = {
-  MARK: 'nothing is sold until you end the recovery: there is no proof of what was sold before the restore',
-  NODE: 'nothing is sold until every node of the twin has started and shown its sales mark',
+  MARK: 'nothing until you end the recovery: there is no proof of what was sold before the restore',
+  NODE: 'nothing until every node of the cloud has started and shown its sales mark',
 } as const
 
 function describe({ since, unproven, waitingFor, accounts: withheld }: RecoveryState): readonly string[] {
   if (since === null) {
-    return [withheld.length === 0 ? 'No recovery.' : 'The recovery has ended; nothing accounts for what is withheld.']
+    return [
+      withheld.length === 0
+        ? 'No recovery.'
+        : 'The recovery has ended. No device has accounted for the withheld tokens.',
+    ]
   }
   const devices = waitingFor.map(({ deviceId, incarnation, status }) => [
     '',
     deviceId,
-    incarnation === null ? 'never attached' : `incarnation ${incarnation}, ${status?.toLowerCase() ?? ''}`,
+    incarnation === null ? 'never attached' : `epoch ${incarnation}, ${status?.toLowerCase() ?? ''}`,
   ])
   return [
     ...columns([
       ['recovery', `since ${new Date(since).toISOString()}`],
-      ['sold', unproven === null ? 'what is certain to be unsold' : SOLD[unproven]],
+      ['sold', unproven === null ? 'only tokens that are certain to be unsold' : SOLD[unproven]],
       ['waiting for', devices.length === 0 ? 'no device' : `${devices.length} devices`],
     ]),
     ...columns(devices),

@@ -1,4 +1,3 @@
-/** `tallygate restore`: a backup takes the place of the ledger of a device whose agent does not run. */
 import { Command } from 'commander'
 import { restoreLedger } from '../../agent/adapters/sqlite/backup.ts'
 import { agentDatabase } from '../agent-database.ts'
@@ -12,19 +11,17 @@ interface RestoreFlags {
 
 export function command(io: Io): Command {
   return new Command('restore')
-    .description(
-      'Puts a backup in the place of the ledger of this device, whose agent must not run. Nothing is deleted.',
-    )
-    .argument('<file>', 'made by tallygate backup')
-    .option('--db <path>', "database of the agent (default: the one of the agent's settings)")
-    .option('--json', 'for programs: one JSON document')
+    .description('Replaces the ledger of this device with a backup. Stop the agent first. The old ledger is kept.')
+    .argument('<file>', 'file created by tallygate backup')
+    .option('--db <path>', 'agent database (default: from the agent settings)')
+    .option('--json', 'print one JSON document')
     .action(async (file: string, flags: RestoreFlags) => {
       const { replaced, undelivered, lost } = await restoreLedger(file, agentDatabase(flags.db, io), io.now())
-      const kept = replaced === null ? 'There was no ledger before.' : `The ledger from before is kept as ${replaced}.`
+      const kept = replaced === null ? 'There was no previous ledger.' : `The previous ledger is kept as ${replaced}.`
       const plain = [
         `${kept}${lossOf(lost)}`,
-        `Start the agent: it attaches anew, delivers ${undelivered} entries that the cloud may lack, and grants nothing until`,
-        'then. The cloud knows each entry by its place in the chain: what it has billed already is not billed again.',
+        `Start the agent. It attaches again and delivers ${undelivered} entries that the cloud may not have. It grants no requests`,
+        'until then. The cloud recognizes entries that it has already billed and does not bill them twice.',
       ].join('\n')
       io.stdout.write(`${flags.json === true ? jsonLine({ replaced, undelivered, lost }) : plain}\n`)
     })
@@ -33,6 +30,6 @@ export function command(io: Io): Command {
 function lossOf(lost: number | null): string {
   if (lost === 0) return ''
   const what =
-    lost === null ? 'What else it owed the cloud is not known' : `${lost} entries that it owed the cloud are lost`
-  return `\n${what}: it is damaged.`
+    lost === null ? 'an unknown number of undelivered entries is lost' : `${lost} undelivered entries are lost`
+  return `\nThat ledger is damaged: ${what}.`
 }

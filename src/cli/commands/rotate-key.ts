@@ -1,4 +1,3 @@
-/** `tallygate rotate-key`: a technician has the device replace its key, while it goes on deciding. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import { KEY } from '../../agent/app/link/rotate-key.ts'
@@ -12,27 +11,25 @@ import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
 
 interface RotateKeyFlags extends SocketFlags {
-  /** ms; false: not at all. */
+  /** ms; false: do not wait. */
   readonly wait: number | false
   readonly json?: true
 }
 
-/** Between two looks at the agent, ms. */
 const LOOK_EVERY_MS = 200
 
 export function command(io: Io): Command {
   return withSocketFlag(new Command('rotate-key'))
     .description(
-      'Has this device replace its key by another one that it makes itself. Requests are decided meanwhile. Without a ' +
-        'connection the order stands until there is one.',
+      'Replaces the key of this device with a new key that the device generates. The agent keeps deciding requests. Without a connection, the key changes once the device is online.',
     )
     .addOption(
-      new Option('--wait <time>', 'how long to wait until it is done; the order stands all the same')
+      new Option('--wait <time>', 'how long to wait for the change; it continues in the background afterwards')
         .argParser(durationArgument)
         .default(10_000, '10s'),
     )
     .option('--no-wait', 'do not wait')
-    .option('--json', 'for programs: one JSON document')
+    .option('--json', 'print one JSON document')
     .action(async (flags: RotateKeyFlags) => {
       using client = agentClient(flags, io)
       const { key, next } = await client.json({ method: 'POST', path: AGENT_ROTATE_KEY_PATH }, keyRotation)
@@ -42,11 +39,11 @@ export function command(io: Io): Command {
 }
 
 function described(key: string, next: string, done: boolean): string {
-  if (done) return `The key of this device is ${next}, in the place of ${key}.`
-  return `The key ${next} takes the place of ${key} as soon as the cloud is reached: see tallygate status.`
+  if (done) return `The key of this device is now ${next}. It replaced ${key}.`
+  return `The key ${next} replaces ${key} once the cloud is reached. Run tallygate status to check.`
 }
 
-/** Looks until then. @throws CodedError why the cloud, or the directory, does not take the key */
+/** Polls until the time `until`. @throws CodedError if the cloud or the state directory refuses the key */
 async function isDone(client: HttpClient, next: string, until: number, io: Io): Promise<boolean> {
   for (;;) {
     const { key, conditions } = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)

@@ -1,7 +1,4 @@
-/**
- * `tallygate session`: sessions as an application would keep them at the agent, one call for each command, and what an
- * administrator of the twin does to a session. Exit code 1 when a request is refused or the session takes no more.
- */
+/** Exit code 1 if a request is refused or the session accepts no more requests. */
 import { Command } from 'commander'
 import type { z } from 'zod'
 import { refusal } from '../../client/http.ts'
@@ -40,10 +37,10 @@ const SESSIONS = '/api/v1.1/sessions'
 const REFUSED = 1
 
 export function command(io: Io): Command {
-  const group = new Command('session').description('Sessions at the agent of this device, one call at a time.')
+  const group = new Command('session').description('Manages sessions of the agent of this device.')
   asProgram(withSocketFlag(group.command('open')))
-    .description('Opens a session and prints its id. It is free of charge until something is asked for.')
-    .option('--instance <uuid>', 'instance (default: the only one that the device serves)', uuidArgument)
+    .description('Opens a session and prints its id. It costs nothing until you request an item.')
+    .option('--instance <uuid>', "instance (default: the device's only instance)", uuidArgument)
     .action(async (flags: OpenFlags) => {
       using client = agentClient(flags, io)
       const body = { instanceId: flags.instance ?? (await onlyInstance(client)) }
@@ -51,10 +48,10 @@ export function command(io: Io): Command {
       io.stdout.write(`${flags.json === true ? jsonLine(created) : created.sessionId}\n`)
     })
   asProgram(withSocketFlag(group.command('list')))
-    .description('Lists the live sessions that the caller may see, newest first.')
+    .description('Lists the live sessions that the caller can see, newest first.')
     .action((flags: Flags) => list(flags, io))
   asProgram(withSocketFlag(group.command('show').argument('<id>', 'session', uuidArgument)))
-    .description('Shows how a session stands.')
+    .description('Shows the state of a session.')
     .action(async (id: string, flags: Flags) => {
       using client = agentClient(flags, io)
       const shown = await client.json({ method: 'GET', path: `${SESSIONS}/${id}` }, session)
@@ -67,35 +64,37 @@ export function command(io: Io): Command {
       writeLines(io.stdout, columns(rowsOf(shown, listed)))
     })
   asProgram(withSocketFlag(group.command('request').argument('<id>', 'session', uuidArgument)))
-    .description('Asks for an item, in the place of what the session had; without --item it comes to rest.')
-    .option('--item <name>', 'what is asked for')
-    .option('--item-version <version>', 'version of the item, exactly as the rate table has it')
-    .option('--count <number>', 'how much of it', countArgument, 1)
-    .requiredOption('--requester <type:value>', 'who asks, such as user:anna.keller', pairArgument(':'))
-    .option('--attribute <key=value>', 'entry of the requester dictionary; may be repeated', collect(pairArgument('=')))
-    .option('--end-on-deny', 'end the session when it is refused')
+    .description(
+      "Requests an item in place of the session's current item. Without --item, the session releases its item and stays open.",
+    )
+    .option('--item <name>', 'item to request')
+    .option('--item-version <version>', 'version of the item, exactly as in the rate table')
+    .option('--count <number>', 'quantity of the item', countArgument, 1)
+    .requiredOption('--requester <type:value>', 'requester, for example user:anna.keller', pairArgument(':'))
+    .option('--attribute <key=value>', 'entry of the requester dictionary; can be repeated', collect(pairArgument('=')))
+    .option('--end-on-deny', 'end the session if the request is refused')
     .action((id: string, flags: RequestFlags) => request(id, flags, io))
   withSocketFlag(group.command('heartbeat').argument('<id>', 'session', uuidArgument))
-    .description('Tells the agent that the application lives.')
+    .description('Sends a heartbeat for a session.')
     .action(async (id: string, flags: SocketFlags) => {
       using client = agentClient(flags, io)
       await client.text({ method: 'GET', path: `${SESSIONS}/${id}/heartbeat` })
     })
   withSocketFlag(group.command('close').argument('<id>', 'session', uuidArgument))
-    .description('Ends a session; what it has not used comes back.')
+    .description('Ends a session and returns its unused tokens.')
     .action(async (id: string, flags: SocketFlags) => {
       using client = agentClient(flags, io)
       await client.text({ method: 'DELETE', path: `${SESSIONS}/${id}` })
     })
   for (const [order, description] of ORDERS) {
     asProgram(withAdministratorFlags(group.command(order).argument('<id>', 'session', uuidArgument)))
-      .description(`${description} For an administrator of the twin, on any session.`)
+      .description(`${description} For cloud administrators; works for any session.`)
       .action(async (id: string, flags: AdministratorFlags & Flags) => {
         using client = await administrator(flags, io)
         const path = `/edge/api/v1/sessions/${id}/${order}`
         const answer = await client.json({ method: 'POST', path, body: {} }, heldSession)
         const { state, outcome } = answer
-        const text = outcome === 'DONE' ? state : `${state}; its device is told with its next sync`
+        const text = outcome === 'DONE' ? state : `${state}; the device receives the command with its next sync`
         io.stdout.write(`${flags.json === true ? jsonLine(answer) : text}\n`)
       })
   }
@@ -105,11 +104,11 @@ export function command(io: Io): Command {
     'tallygate session heartbeat "$session"',
     'tallygate session list --json',
     'tallygate session close "$session"',
-    'tallygate session lock "$session" --url https://twin.example/dynamicmonetization --admin-key administration-key.pem',
+    'tallygate session lock "$session" --url https://cloud.example/dynamicmonetization --admin-key administration-key.pem',
   ])
 }
 
-/** @param listed how the session stands among the live ones; undefined: it is none of those that are listed */
+/** @param listed undefined if the session is not among the live sessions */
 function rowsOf(
   { sessionId, instanceId, state, items }: z.infer<typeof session>,
   listed: z.infer<typeof liveSessions>[number] | undefined,
@@ -134,12 +133,12 @@ function rowsOf(
 }
 
 function asProgram(command: Command): Command {
-  return command.option('--json', 'for programs: one JSON document in each line')
+  return command.option('--json', 'print one JSON document per line')
 }
 
 const ORDERS = [
-  ['lock', 'Stops a session until it is unlocked.'],
-  ['unlock', 'Lets a locked session go on.'],
+  ['lock', 'Suspends a session until it is unlocked.'],
+  ['unlock', 'Resumes a locked session.'],
   ['terminate', 'Ends a session.'],
 ] as const
 
@@ -156,7 +155,7 @@ async function list(flags: Flags, io: Io): Promise<void> {
     chargedUntil === 0 ? '-' : new Date(chargedUntil).toISOString(),
     instanceId,
   ])
-  if (rows.length === 0) io.stdout.write('There are no live sessions.\n')
+  if (rows.length === 0) io.stdout.write('No live sessions.\n')
   else writeLines(io.stdout, columns([['session', 'state', 'charged until', 'instance'], ...rows]))
 }
 
@@ -180,7 +179,7 @@ async function request(id: string, flags: RequestFlags, io: Io): Promise<void> {
   if (!parsed.success) throw refusal(call, answer)
   const [first] = parsed.data.requestedItems
   if (flags.json === true) writeLines(io.stdout, [answer.text])
-  else if (first === undefined) io.stdout.write('at rest\n')
+  else if (first === undefined) io.stdout.write('no item\n')
   else if (answer.status === 200) io.stdout.write(`allowed: ${first.totalTokensCharged} tokens\n`)
   else writeLines(io.stdout, [`refused (${first.status.code}): ${first.status.description}`])
   if (first !== undefined && answer.status !== 200) io.exitWith(REFUSED)

@@ -1,4 +1,3 @@
-/** `tallygate status`: how the agent of this device is, for a technician or a program. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import { z } from 'zod'
@@ -24,24 +23,23 @@ interface StatusFlags extends SocketFlags {
   readonly every: number
 }
 
-/** Exit codes of `--check`, by what the device can do at the moment. */
+/** Exit codes of `--check`. */
 const CHECK_EXIT = { ok: 0, attention: 1, refusing: 2 } as const
 
 export function command(io: Io): Command {
   return withSocketFlag(new Command('status'))
     .description(
-      'Shows how the agent of this device is: link to the cloud, rules in force, tokens at hand. Exit code 0 when the agent ' +
-        'answers; with --check 0 when all is well, 1 when somebody should look at it, 2 when it refuses requests.',
+      'Shows the status of the agent: connection to the cloud, rules in force, available balances. Exit code 0 if the agent responds. With --check: 0 if all is well, 1 if it needs attention, 2 if it refuses requests.',
     )
-    .option('--json', 'for programs: one JSON document')
-    .option('--check', 'tell by the exit code how the device is, for monitoring')
+    .option('--json', 'print one JSON document')
+    .option('--check', 'set the exit code to the status, for monitoring')
     .addOption(
-      new Option('--watch', 'go on: redrawn on a terminal, elsewhere one line for each change').conflicts([
+      new Option('--watch', 'repeat: redraw on a terminal, otherwise print one line per change').conflicts([
         'check',
         'json',
       ]),
     )
-    .addOption(new Option('--every <time>', 'how often --watch looks').argParser(durationArgument).default(2_000, '2s'))
+    .addOption(new Option('--every <time>', 'interval of --watch').argParser(durationArgument).default(2_000, '2s'))
     .action(async (flags: StatusFlags) => {
       using client = agentClient(flags, io)
       if (flags.watch === true) {
@@ -68,7 +66,7 @@ async function ask(client: HttpClient): Promise<Asked> {
 
 const CLEAR = '\u001B[H\u001B[2J'
 
-/** Until it is told to stop; an agent that does not answer is a state like any other. */
+/** Runs until interrupted. An unreachable agent is shown as a state, not an error. */
 async function watch(look: () => Promise<Asked>, everyMs: number, { stdout, stop, now }: Io): Promise<void> {
   const signal = stop()
   const stopped = new Promise<null>((resolve) => signal.addEventListener('abort', () => resolve(null)))
@@ -78,23 +76,23 @@ async function watch(look: () => Promise<Asked>, everyMs: number, { stdout, stop
       ({ status, verdict }) => [lineOf(status, verdict), describe(status, verdict, now())] as const,
       (error: unknown) => {
         if (!(error instanceof CodedError)) throw error
-        const said = `NO ANSWER  ${error.message} ${ERRORS[error.code].remedy}`
+        const said = `NO RESPONSE  ${error.message} ${ERRORS[error.code].remedy}`
         return [said, [said]] as const
       },
     )
-    // Who hangs is not waited for.
+    // Do not wait for an agent that hangs.
     const seen = await Promise.race([looked, stopped])
     if (seen === null) return
     const [line, page] = seen
     const at = new Date(now()).toISOString()
-    if (stdout.isTTY === true) stdout.write(CLEAR + linesText([`${at}  (Ctrl-C ends it)`, '', ...page]))
+    if (stdout.isTTY === true) stdout.write(CLEAR + linesText([`${at}  (Ctrl-C to stop)`, '', ...page]))
     else if (line !== last) writeLines(stdout, [`${at}  ${line}`])
     last = line
     await sleep(everyMs, undefined, { signal }).catch(() => undefined)
   }
 }
 
-/** What a change is told by. */
+/** `--watch` prints a new line when this text changes. */
 function lineOf(
   { connected, lastEntry, backlog, conditions, policies }: AgentStatus,
   { level, sentence }: Asked['verdict'],
@@ -111,16 +109,21 @@ function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: numb
   const facts = columns([
     ['device', status.deviceId ?? 'not enrolled'],
     ['key', keyText(status, now)],
-    ['cloud', `${status.connected ? 'connected' : 'not reached'}, last contact ${ago(status.lastContactAt)}`],
-    ['hints', status.push.toLowerCase()],
+    ['cloud', `${status.connected ? 'connected' : 'not connected'}, last contact ${ago(status.lastContactAt)}`],
+    ['live updates', status.push.toLowerCase()],
     ['ledger', `${status.lastEntry} entries, ${status.backlog} not yet in the cloud`],
     ['spending', spending(status)],
-    ['answers', status.durability === 'durable' ? 'after their charge is on the disk' : 'from blocks reserved ahead'],
+    [
+      'durability',
+      status.durability === 'durable'
+        ? 'charges are on disk before the response'
+        : 'write-behind, from reservations on disk',
+    ],
     ...(status.storage === null ? [] : [['storage', written(status.storage)]]),
-    ['backup', status.backup === null ? 'none is known' : `${ago(status.backup.at)}, ${status.backup.file}`],
+    ['backup', status.backup === null ? 'no backup recorded' : `${ago(status.backup.at)}, ${status.backup.file}`],
     ...status.policies.map(({ instanceId, applied, newest }) => [
       'rules',
-      `revision ${applied} of instance ${instanceId}${newest > applied ? `, revision ${newest} exists` : ''}`,
+      `revision ${applied} of instance ${instanceId}${newest > applied ? `, revision ${newest} is available` : ''}`,
     ]),
   ])
   const rows = status.accounts.map((account) => [
@@ -128,16 +131,16 @@ function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: numb
     account.unlimited ? 'unlimited' : formatMicro(room(account)),
     formatMicro(billed(account)),
     [
-      ...(account.exhausted ? ['the pool has no more'] : []),
-      ...(account.overdraft > 0n ? [`up to ${formatMicro(account.overdraft)} of what is at hand is overdraft`] : []),
-      ...(account.burned > 0n ? [`${formatMicro(account.burned)} charged for power cuts`] : []),
+      ...(account.exhausted ? ['the pool is used up'] : []),
+      ...(account.overdraft > 0n ? [`up to ${formatMicro(account.overdraft)} of the balance is overdraft`] : []),
+      ...(account.burned > 0n ? [`${formatMicro(account.burned)} charged because of power cuts`] : []),
     ].join(', '),
   ])
   const isNoted = rows.some(([, , , note]) => note !== '')
-  const accounts = columns([['TOKENS OF', 'AT HAND', 'CHARGED', isNoted ? 'NOTE' : ''], ...rows])
+  const accounts = columns([['TOKENS OF', 'BALANCE', 'CHARGED', isNoted ? 'NOTE' : ''], ...rows])
   const conditions = status.conditions.flatMap(({ subject, code, message, since }) => [
     `! ${subject}: ${code}: ${message} (since ${new Date(since).toISOString()})`,
-    ...(Object.hasOwn(ERRORS, code) ? [`  what to do: ${ERRORS[code as ErrorCode].remedy}`] : []),
+    ...(Object.hasOwn(ERRORS, code) ? [`  remedy: ${ERRORS[code as ErrorCode].remedy}`] : []),
   ])
   return [
     sentence,
@@ -150,18 +153,18 @@ function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: numb
 
 function keyText({ key: { id, since, next } }: AgentStatus, now: number): string {
   const age = since === null ? '' : `, for ${roughly(Math.max(0, now - since))}`
-  return `${id}${age}${next === null ? '' : `; ${next} shall take its place`}`
+  return `${id}${age}${next === null ? '' : `; ${next} will replace it`}`
 }
 
 function spending({ fenced, hold, incarnation, grant }: AgentStatus): string {
   if (hold !== null) {
-    const done = hold.state === 'LOCKED' ? 'locked' : 'its service was ended'
+    const done = hold.state === 'LOCKED' ? 'locked' : 'terminated'
     return `stopped: ${done} by ${hold.by}, ${new Date(hold.since).toISOString()}`
   }
-  if (fenced) return 'stopped: the cloud has fenced this device, it will attach anew'
-  if (incarnation === 0) return 'not yet: never attached to the cloud'
+  if (fenced) return 'stopped: the cloud fenced this device; it attaches again by itself'
+  if (incarnation === 0) return 'not yet: the device has never attached to the cloud'
   if (grant === null) return 'not yet: no grant'
-  return `from what is at hand, for ${roughly(grant.remainingMs)} more without the cloud`
+  return `from available balances, for ${roughly(grant.remainingMs)} more without the cloud`
 }
 
 function written({ written, perDecision, perDay, budgetPerDay }: NonNullable<AgentStatus['storage']>): string {
@@ -171,6 +174,6 @@ function written({ written, perDecision, perDay, budgetPerDay }: NonNullable<Age
     ...(perDay === null
       ? []
       : [`${mebibytes(perDay)} a day${budgetPerDay === null ? '' : ` of ${mebibytes(budgetPerDay)}`}`]),
-    ...(perDecision === null ? [] : [`${perDecision} bytes for a decision`]),
+    ...(perDecision === null ? [] : [`${perDecision} bytes per decision`]),
   ].join(', ')
 }

@@ -1,4 +1,3 @@
-/** `tallygate support-bundle`: one file for whoever helps from afar. */
 import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
 import { Command } from 'commander'
@@ -17,11 +16,10 @@ interface BundleFlags extends SocketFlags {
 export function command(io: Io): Command {
   return withSocketFlag(new Command('support-bundle'))
     .description(
-      'Packs status, checks, settings, versions, log lines, schema and heads of the ledger into one tar.gz, without keys, tokens ' +
-        'and passwords. Works with the agent running or not.',
+      'Packs status, checks, settings, versions, log lines, and the schema and heads of the ledger into one tar.gz file, without keys, tokens or passwords. Works whether or not the agent runs.',
     )
-    .option('--output <file>', 'where to (default: tallygate-support-<time>.tar.gz in this directory)')
-    .option('--no-network', 'ask neither name servers nor cloud nor broker')
+    .option('--output <file>', 'output file (default: tallygate-support-<time>.tar.gz in the current directory)')
+    .option('--no-network', 'do not contact name servers, the cloud or the broker')
     .action(async (flags: BundleFlags) => {
       const facts = await gather(io, { socket: flags.socket, network: flags.network })
       const files = await contents(facts, flags.socket, io)
@@ -30,7 +28,7 @@ export function command(io: Io): Command {
       const path = flags.output ?? `tallygate-support-${stamp}.tar.gz`
       await writeWholeFile(path, once(packed))
       io.stdout.write(
-        `${path}: ${packed.length} bytes, ${files.length} files. Look into it before you send it: tar -xOzf ${path} | less\n`,
+        `${path}: ${packed.length} bytes, ${files.length} files. Review it before you send it: tar -xOzf ${path} | less\n`,
       )
     })
 }

@@ -1,4 +1,3 @@
-/** `tallygate sweeps`: what pauses work of the twin that cannot be undone, and the word of an administrator that lets it go on. */
 import { Command } from 'commander'
 import { type SweepState, sweepState } from '../../protocol/edge/administration.ts'
 import { ERRORS } from '../../protocol/errors.ts'
@@ -16,25 +15,25 @@ const SWEEPS = '/edge/api/v1/sweeps'
 
 export function command(io: Io): Command {
   const sweeps = new Command('sweeps').description(
-    'Work of the twin that time brings and that cannot be undone: settling silent devices, ending and charging sessions.',
+    'Shows and resumes time-driven work of the cloud that cannot be undone: settling silent devices, ending and charging sessions.',
   )
   withAdministratorFlags(sweeps.command('show'))
-    .description('Shows whether it is paused, and why.')
-    .option('--json', 'for programs: one JSON document')
+    .description('Shows whether sweeps are paused, and why.')
+    .option('--json', 'print one JSON document')
     .action((flags: Flags) => call({ method: 'GET', path: SWEEPS }, flags, io))
-  const confirm = sweeps.command('confirm').description('Lets paused work go on.')
+  const confirm = sweeps.command('confirm').description('Resumes paused sweeps.')
   withAdministratorFlags(confirm.command('clock'))
-    .description('Says that the clock of the twin is right.')
-    .option('--json', 'for programs: one JSON document')
+    .description('Confirms that the clock of the cloud is correct.')
+    .option('--json', 'print one JSON document')
     .action((flags: Flags) => call({ method: 'POST', path: `${SWEEPS}/clock/confirm` }, flags, io))
   withAdministratorFlags(confirm.command('settlement'))
-    .description('Has all devices settled that are due now, however many they are.')
-    .option('--json', 'for programs: one JSON document')
+    .description('Settles all devices that are due now, regardless of their number.')
+    .option('--json', 'print one JSON document')
     .action((flags: Flags) => call({ method: 'POST', path: `${SWEEPS}/settlement/confirm` }, flags, io))
   return examples(sweeps, [
-    'TWIN=(--url https://twin.example/dynamicmonetization --admin-key administration-key.pem)',
-    'tallygate sweeps show "${TWIN[@]}"',
-    'tallygate sweeps confirm clock "${TWIN[@]}"',
+    'CLOUD=(--url https://cloud.example/dynamicmonetization --admin-key administration-key.pem)',
+    'tallygate sweeps show "${CLOUD[@]}"',
+    'tallygate sweeps confirm clock "${CLOUD[@]}"',
   ])
 }
 
@@ -48,7 +47,7 @@ function clockLine({ now, clock }: SweepState): string {
   const time = new Date(now).toISOString()
   if (clock === null) return `clock       ${time}, trusted`
   const hours = Math.abs(clock.aheadMs) / 3_600_000
-  const off = `${hours.toFixed(1)} h ${clock.aheadMs < 0 ? 'before' : 'after'} the time that was expected`
+  const off = `${hours.toFixed(1)} h ${clock.aheadMs < 0 ? 'before' : 'after'} the expected time`
   return `clock       ${time}, paused by ${clock.code}: ${off}. ${ERRORS[clock.code].remedy}`
 }
 

@@ -1,4 +1,4 @@
-/** `tallygate token`: an access token, made from a private key without asking anybody. Prints the JWT and nothing else. */
+/** Prints only the JWT. Needs no connection. */
 import { Command, Option } from 'commander'
 import { makeAccessToken } from '../../client/access-token.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -17,17 +17,15 @@ interface TokenFlags {
 
 export function command(io: Io): Command {
   return new Command('token')
-    .description('Makes an access token from a private key whose public half the service knows, and prints it.')
-    .addOption(new Option('--admin', 'for AdministrationAccess').conflicts('client'))
-    .option('--client', 'for ClientAccess: needs --instance')
-    .requiredOption('--key <file>', 'private key, PEM')
-    .option('--kid <id>', 'id of the key (default: its RFC 7638 thumbprint)')
-    .option('--instance <uuid>', 'instance that a client token may use; may be repeated', collect(uuidArgument))
-    .option('--issuer <name>', 'claim iss', 'tallygate')
+    .description('Makes an access token from a private key and prints it. The service must know the public key.')
+    .addOption(new Option('--admin', 'make an AdministrationAccess token').conflicts('client'))
+    .option('--client', 'make a ClientAccess token; requires --instance')
+    .requiredOption('--key <file>', 'private key (PEM)')
+    .option('--kid <id>', 'key id (default: its RFC 7638 thumbprint)')
+    .option('--instance <uuid>', 'instance that a client token can use; can be repeated', collect(uuidArgument))
+    .option('--issuer <name>', 'value of the iss claim', 'tallygate')
     .addOption(
-      new Option('--ttl <duration>', 'how long the token is valid')
-        .argParser(durationArgument)
-        .default(3_600_000, '1h'),
+      new Option('--ttl <duration>', 'validity of the token').argParser(durationArgument).default(3_600_000, '1h'),
     )
     .action(async (flags: TokenFlags) => {
       if (flags.admin === undefined && flags.client === undefined) {
@@ -38,7 +36,7 @@ export function command(io: Io): Command {
         throw new CodedError('USAGE', 'A client token needs at least one --instance.')
       }
       if (flags.admin === true && instanceIds.length > 0) {
-        throw new CodedError('USAGE', 'An administration token is not bound to an instance: leave --instance out.')
+        throw new CodedError('USAGE', 'An administration token is not bound to an instance: omit --instance.')
       }
       const token = await makeAccessToken({
         kind: flags.admin === true ? 'ADMIN' : 'CLIENT',

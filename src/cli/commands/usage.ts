@@ -1,6 +1,6 @@
 /**
- * `tallygate usage export`: the usage records that are new since a cursor. The next cursor is printed only when every record
- * before it has been written out: a job that keeps it gets each record exactly once.
+ * Prints the next cursor only after every record before it was written, so a job that stores it gets each record
+ * exactly once.
  */
 import { Command, InvalidArgumentError, Option } from 'commander'
 import { CodedError } from '../../protocol/errors.ts'
@@ -20,15 +20,15 @@ interface ExportFlags extends AdministratorFlags {
 }
 
 export function command(io: Io): Command {
-  const usage = new Command('usage').description('What the customers have used.')
+  const usage = new Command('usage').description('Exports usage records.')
   withAdministratorFlags(usage.command('export'))
-    .description('Writes the usage records, oldest first, and prints the cursor for the next export on stderr.')
-    .addOption(new Option('--format <format>', 'form of the records').choices(USAGE_FORMATS).default('csv'))
-    .option('--instance <uuid>', 'only those of this instance', uuidArgument)
-    .option('--from <time>', 'only usage at this time or later: ISO 8601 with a zone, or POSIX ms', timeArgument)
+    .description('Writes usage records, oldest first, and prints the cursor for the next export to stderr.')
+    .addOption(new Option('--format <format>', 'output format').choices(USAGE_FORMATS).default('csv'))
+    .option('--instance <uuid>', 'only records of this instance', uuidArgument)
+    .option('--from <time>', 'only usage at or after this time: ISO 8601 with a zone, or POSIX ms', timeArgument)
     .option('--to <time>', 'only usage before this time', timeArgument)
-    .option('--after <cursor>', 'only what was written after the export that printed this cursor', cursorArgument)
-    .option('--out <file>', 'write this file, as a whole or not at all (default: stdout)')
+    .option('--after <cursor>', 'only records written after the export that printed this cursor', cursorArgument)
+    .option('--out <file>', 'output file, written atomically (default: stdout)')
     .action((flags: ExportFlags) => exportUsage(flags, io))
   return usage
 }
@@ -47,13 +47,13 @@ async function exportUsage(flags: ExportFlags, io: Io): Promise<void> {
   const call = { method: 'GET', path: `/provisioning/api/v1.1/usage?${query.toString()}` } as const
   const { headers, pieces } = await client.stream(call)
   const next = usageCursor.safeParse(headers[usageCursorHeader])
-  if (!next.success) throw new CodedError('ANSWER_UNEXPECTED', `The answer has no header ${usageCursorHeader}.`)
+  if (!next.success) throw new CodedError('ANSWER_UNEXPECTED', `The response has no header ${usageCursorHeader}.`)
   if (flags.out === undefined) await writeOut(io.stdout, pieces)
   else await writeWholeFile(flags.out, pieces)
   io.stderr.write(`next cursor: ${next.data}\n`)
 }
 
-/** No faster than the reader takes it. */
+/** Respects backpressure. */
 async function writeOut(output: Output, pieces: AsyncIterable<Buffer>): Promise<void> {
   const decoder = new TextDecoder()
   for await (const piece of pieces) {
@@ -70,16 +70,16 @@ function isStream(output: Output): output is Output & DrainSource {
   return 'once' in output
 }
 
-/** Fewer milliseconds, apart from none, are a year, a date or seconds: before 1973 nothing was used. */
+/** A smaller number is probably a year, a date or seconds. 0 is allowed. */
 const MILLISECONDS_MIN = 100_000_000_000
 
 function timeArgument(text: string): number {
   const ms = /^\d{1,15}$/.test(text) ? Number(text) : instantOf(text)
   if (ms === 0 || ms >= MILLISECONDS_MIN) return ms
-  throw new InvalidArgumentError('It takes 2026-05-01, 2026-05-01T00:00Z, or POSIX milliseconds.')
+  throw new InvalidArgumentError('Use 2026-05-01, 2026-05-01T00:00Z, or POSIX milliseconds.')
 }
 
-/** NaN for a day that its month does not have, too. */
+/** NaN also for days that do not exist, such as 30 February. */
 function instantOf(text: string): number {
   const [, day = ''] = /^(\d{4}-\d\d-\d\d)(?:T\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d))?$/.exec(text) ?? []
   const midnight = Date.parse(day)
@@ -89,5 +89,5 @@ function instantOf(text: string): number {
 
 function cursorArgument(text: string): string {
   if (usageCursor.safeParse(text).success) return text
-  throw new InvalidArgumentError('It takes the cursor that an export before has printed.')
+  throw new InvalidArgumentError('Use the cursor that a previous export printed.')
 }

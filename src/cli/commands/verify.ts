@@ -1,7 +1,4 @@
-/**
- * `tallygate verify`: whether the ledger of a device is whole, checked without the agent and without the cloud, from its
- * database (also while the agent runs) or from a bundle that was exported from it.
- */
+/** Works without agent and cloud, and also while the agent runs. */
 import { Command } from 'commander'
 import { readLedger } from '../../agent/adapters/sqlite/read-ledger.ts'
 import { type Finding, type Verification, verifyLedger } from '../../agent/app/verify-ledger.ts'
@@ -23,12 +20,12 @@ interface VerifyFlags {
 export function command(io: Io): Command {
   return new Command('verify')
     .description(
-      'Checks the ledger of a device: chains, receipts, counters, grants. Exit code 65 when something is wrong.',
+      'Checks the ledger of a device: hash chains, receipts, counters and grants. Exit code 65 if there is a problem.',
     )
-    .argument('[bundle]', 'an exported ledger, in place of a database')
-    .option('--db <path>', "database of the agent, only read (default: the one of the agent's settings)")
-    .option('--export <file>', 'write what was checked as a bundle, as a whole or not at all')
-    .option('--json', 'for programs: one JSON document')
+    .argument('[bundle]', 'exported ledger, instead of a database')
+    .option('--db <path>', 'agent database, opened read-only (default: from the agent settings)')
+    .option('--export <file>', 'write the checked ledger to this file, atomically')
+    .option('--json', 'print one JSON document')
     .action(async (bundle: string | undefined, flags: VerifyFlags) => {
       if (bundle !== undefined && flags.db !== undefined) {
         throw new CodedError('USAGE', 'Give a bundle or --db, not both.')
@@ -54,7 +51,7 @@ function readBundle(path: string, io: Io): LedgerBundle {
   try {
     value = JSON.parse(text)
   } catch (cause) {
-    throw unreadable('it is no JSON.', cause)
+    throw unreadable('it is not JSON.', cause)
   }
   const parsed = ledgerBundle.safeParse(value)
   if (!parsed.success) throw unreadable(firstProblem(parsed.error, 'bundle'))
@@ -74,8 +71,8 @@ function describe({ findings, checked }: Verification): readonly string[] {
     counted(accounts, 'account', 'accounts'),
   ].join(', ')
   const line = ({ kind, where, problem }: Finding): string => `! ${where}: ${kind}: ${problem}`
-  if (findings.length === 0) return [`The ledger is whole: ${looked}.`]
-  return [`The ledger is not whole; looked at ${looked}.`, ...findings.map(line)]
+  if (findings.length === 0) return [`The ledger is intact: checked ${looked}.`]
+  return [`The ledger is not intact: checked ${looked}.`, ...findings.map(line)]
 }
 
 function counted(count: number, one: string, many: string): string {

@@ -1,4 +1,4 @@
-/** The completion script for bash: words come from the commands themselves, and nothing is run to complete a line. */
+/** Completion script for bash. Generated from the commands; completing a line runs nothing. */
 import { type CommandShape, type OptionShape, everyCommand } from '../shape.ts'
 
 export function bashCompletion(program: CommandShape): string {
@@ -18,7 +18,7 @@ export function bashCompletion(program: CommandShape): string {
     const all = [...below.map((each) => each.path.at(-1) ?? ''), ...options.map(({ long }) => long), '--help']
     return `    ${quoted(path.join(' '))}) words=${quoted([...new Set(all)].join(' '))} ;;`
   })
-  return `# Completion of tallygate for bash. Generated from the commands themselves.
+  return `# Completion of tallygate for bash. Generated from the commands.
 _tallygate() {
   local cur="\${COMP_WORDS[COMP_CWORD]}" prev="\${COMP_WORDS[COMP_CWORD - 1]}" at="" words="" word i
   if [[ "$prev" == "=" ]]; then prev="\${COMP_WORDS[COMP_CWORD - 2]}"; fi
@@ -49,7 +49,7 @@ complete -F _tallygate tallygate
 `
 }
 
-/** What stands in the line when a command is reached: the way to it, and its own word. */
+/** Text of the line at a command: the parent's path, then the command's own word. */
 function stepTo(path: readonly string[]): string {
   return `${path.slice(0, -1).join(' ')} ${path.at(-1) ?? ''}`
 }

@@ -1,4 +1,3 @@
-/** The completion script for fish, with the summaries of commands and options. */
 import { type CommandShape, everyCommand } from '../shape.ts'
 
 export function fishCompletion(program: CommandShape): string {
@@ -27,10 +26,10 @@ export function fishCompletion(program: CommandShape): string {
       .flatMap(({ long, short }) => [long, ...(short === null ? [] : [short])])
       .map((name) => quoted(`${path.join(' ')} ${name}`)),
   )
-  return `# Completion of tallygate for fish. Generated from the commands themselves.
+  return `# Completion of tallygate for fish. Generated from the commands.
 complete -c tallygate -f
 
-# Whether the words so far lead to the command of these words, and to none below it.
+# True if the words so far lead to exactly this command.
 function __tallygate_at
     set -l at ''
     set -l is_value 0
@@ -54,7 +53,7 @@ ${lines.join('\n')}
 `
 }
 
-/** What stands in the line when a command is reached: the way to it, and its own word. */
+/** Text of the line at a command: the parent's path, then the command's own word. */
 function stepTo(path: readonly string[]): string {
   return `${path.slice(0, -1).join(' ')} ${path.at(-1) ?? ''}`
 }

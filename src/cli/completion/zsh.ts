@@ -1,4 +1,3 @@
-/** The completion script for zsh, with the summaries of commands and options. */
 import { type CommandShape, everyCommand } from '../shape.ts'
 
 export function zshCompletion(program: CommandShape): string {
@@ -25,7 +24,7 @@ export function zshCompletion(program: CommandShape): string {
     return `    ${quoted(path.join(' '))}) found=(${rows.join(' ')}) ;;`
   })
   return `#compdef tallygate
-# Completion of tallygate for zsh. Generated from the commands themselves.
+# Completion of tallygate for zsh. Generated from the commands.
 _tallygate() {
   local at="" word i
   local -a found

@@ -1,7 +1,7 @@
 /**
- * The checks of `tallygate doctor`: each looks at the gathered facts alone and says ok, warn, fail or that it does not apply,
- * with its evidence and what to do. A device that is offline and can go on deciding is not broken: what only the network keeps
- * from being known is a warning. The names are for programs and stay as they are.
+ * The checks of `tallygate doctor`: each looks only at the gathered facts. An offline device that can still decide is
+ * not broken, so anything that only the network could tell is a warning. Programs rely on the names: do not change
+ * them.
  */
 import { formatMicro } from '../../core/amount.ts'
 import { room } from '../../core/grant.ts'
@@ -17,7 +17,6 @@ export type Level = 'ok' | 'warn' | 'fail' | 'skip'
 export interface Finding {
   readonly level: Level
   readonly evidence: string
-  /** Empty for ok and skip. */
   readonly remedy: string
 }
 
@@ -34,50 +33,50 @@ const fail = (evidence: string, remedy: string): Finding => ({ level: 'fail', ev
 const MIB = 1024 * 1024
 const DAY_MS = 86_400_000
 
-/** Below this, a version of SQLite has bugs of the write-ahead log that are known to damage databases. */
+/** Older versions have bugs in the write-ahead log that can damage databases. */
 const OLDEST_SQLITE = [3, 51, 3]
 
-/** What the agent needs to live, with some room. */
+/** Need of the agent, with a margin. */
 const MEMORY_MIN = 128 * MIB
 
-/** A certificate with less time than this is renewed by now where renewal works. */
+/** Automatic renewal should have happened before this. */
 const CERTIFICATE_LEFT_MS = 14 * DAY_MS
 
-/** Further from the signed time than this, the wall clock misleads people, and tokens get refused. */
+/** With a larger error, the wall clock misleads people, and tokens are refused. */
 const CLOCK_OFF_MS = 60_000
 
-/** File systems that forget at a restart of the machine or of the container. */
+/** File systems that lose data at a restart of the machine or container. */
 const VOLATILE = new Set(['tmpfs', 'ramfs', 'overlayfs', 'squashfs', 'zram'])
 
-/** File systems over a network: their locks and flushes are not to be relied upon. */
+/** Network file systems: their locks and flushes are unreliable. */
 const REMOTE = new Set(['nfs', 'cifs', 'smb2', '9p', 'fuse'])
 
-/** The catalogue advises who made the token; here that is the device, with its key and its clock. */
+/** The catalogue's remedy is for the maker of the token, which here is the device itself. */
 function signInRemedy(code: string | null): string {
   if (code === 'TOKEN_NOT_IN_TIME') return SET_CLOCK
   if (code === 'TOKEN_INVALID') {
-    return 'The cloud does not know this key: put back the one that was enrolled (see key-fits), or enroll the device again.'
+    return 'The cloud does not know this key. Put the enrolled key back (see key-fits), or enroll the device again.'
   }
-  return remedyOf(code) ?? 'Have the operator of the cloud look at it; the device may have to be enrolled again.'
+  return remedyOf(code) ?? 'Contact the operator of the cloud; the device may have to be enrolled again.'
 }
 
 function remedyOf(code: string | null): string | undefined {
   return code !== null && Object.hasOwn(ERRORS, code) ? ERRORS[code as ErrorCode].remedy : undefined
 }
 
-/** Whose settings count, and why. */
+/** Explains which settings the checks use. */
 const WHY: Readonly<Record<ChoiceWhy, (choice: Choice) => string>> = {
-  SOCKET: ({ process }) => `what process ${processName(process)} was started with, which listens there`,
-  ENVIRONMENT: () => 'the environment of this command (TALLYGATE_AGENT_...)',
+  SOCKET: ({ process }) => `settings of process ${processName(process)}, which listens there`,
+  ENVIRONMENT: () => 'environment of this command (TALLYGATE_AGENT_...)',
   ONLY: ({ process, others }) => {
-    const believed = others.length === 0 ? '' : ' and whose settings this user may take'
-    return `what process ${processName(process)} was started with, the only agent that runs${believed}`
+    const believed = others.length === 0 ? '' : ' whose settings this user can trust'
+    return `settings of process ${processName(process)}, the only running agent${believed}`
   },
   NONE: ({ others }) => {
-    const believed = others.length === 0 ? 'is seen to run' : 'runs whose settings this user may take'
-    return `the settings of this machine, as no agent ${believed}`
+    const believed = others.length === 0 ? 'runs' : 'runs whose settings this user can trust'
+    return `settings of this machine, because no agent ${believed}`
   },
-  SEVERAL: () => 'the settings of this machine, as several agents run',
+  SEVERAL: () => 'settings of this machine, because several agents run',
 }
 
 function processName(process: Choice['process']): string {
@@ -85,16 +84,16 @@ function processName(process: Choice['process']): string {
 }
 
 const UNKNOWN_SOCKET = {
-  NOT_READABLE: 'runs, and this user may not see how it was started',
-  NOT_TRUSTED: 'runs, and is neither of this user nor of the service',
-  SETTINGS_WRONG: 'runs, with settings that cannot be used',
+  NOT_READABLE: 'runs, but this user cannot see how it was started',
+  NOT_TRUSTED: 'runs, but belongs neither to this user nor to the service',
+  SETTINGS_WRONG: 'runs, with invalid settings',
 }
 
 function describeOther({ pid, user, socket }: OtherAgent): string {
   return `process ${pid} of ${user} ${typeof socket === 'string' ? UNKNOWN_SOCKET[socket] : `listens on ${socket.path}`}`
 }
 
-const NOT_ENROLLED = 'the device is not enrolled, so it knows no cloud yet'
+const NOT_ENROLLED = 'the device is not enrolled, so it has no cloud address yet'
 
 export const CHECKS: readonly Check[] = [
   {
@@ -102,15 +101,15 @@ export const CHECKS: readonly Check[] = [
     run: ({ configuration: { choice }, socket, agent }) => {
       const { isNamed, why, others } = choice
       const place = isNamed ? `${socket.path}, named by --socket` : socket.path
-      const evidence = [`${place}: by ${WHY[why](choice)}`, ...others.map(describeOther)].join('; ')
-      const settings = 'name its settings (TALLYGATE_AGENT_CONFIG, TALLYGATE_AGENT_STATE_DIRECTORY)'
+      const evidence = [`${place}: ${WHY[why](choice)}`, ...others.map(describeOther)].join('; ')
+      const settings = 'set TALLYGATE_AGENT_CONFIG and TALLYGATE_AGENT_STATE_DIRECTORY'
       if (why === 'SEVERAL') {
-        return warn(evidence, `Say which one is meant: ${isNamed ? '' : 'its --socket, or '}${settings}.`)
+        return warn(evidence, `Select one agent: ${isNamed ? '' : 'give its --socket, or '}${settings}.`)
       }
       const [only] = others
-      // The one that answers where the settings of this machine say is the one that is meant.
+      // An agent that responds on the socket of this machine's settings is the right one.
       return why === 'NONE' && only !== undefined && isProblem(agent)
-        ? warn(evidence, `If that one is meant, run doctor as ${only.user}, or ${settings}.`)
+        ? warn(evidence, `To check that agent, run doctor as ${only.user}, or ${settings}.`)
         : ok(evidence)
     },
   },
@@ -120,29 +119,29 @@ export const CHECKS: readonly Check[] = [
       if (problem !== null)
         return fail(
           `${problem.code}: ${problem.message}`,
-          'Correct it; docs/reference/configuration.md lists every setting.',
+          'Correct the setting; docs/reference/configuration.md lists all settings.',
         )
-      const named = file === null ? 'no settings file' : `${file} is valid, with no unknown key`
+      const named = file === null ? 'no settings file' : `${file} is valid`
       const { process } = choice
-      const whose = process === null ? 'the environment' : `environment and flags of process ${process.pid}`
-      const where = `${named}; with ${whose}, the state is in ${settings.state.directory}`
+      const whose = process === null ? 'the environment' : `the environment and flags of process ${process.pid}`
+      const where = `${named}; with ${whose}, the state directory is ${settings.state.directory}`
       if (otherSocket === null) return ok(where)
       return warn(
-        `${where}, and the socket ${otherSocket}; ${socket.path} may belong to another agent, with other files`,
-        'Give doctor the settings of the agent that is meant: TALLYGATE_AGENT_CONFIG, TALLYGATE_AGENT_STATE_DIRECTORY.',
+        `${where} and the socket is ${otherSocket}; ${socket.path} may belong to another agent with other files`,
+        'Give doctor the settings of the right agent: TALLYGATE_AGENT_CONFIG, TALLYGATE_AGENT_STATE_DIRECTORY.',
       )
     },
   },
   {
     name: 'configuration-files',
     run: ({ configuration: { file, files } }) => {
-      // Others may read the settings, and none of the secrets.
+      // Other users may read the settings, but no secrets.
       const open = files.filter(
         ({ kind, mode, path }) => kind === 'file' && (mode & (path === file ? 0o002 : 0o007)) !== 0,
       )
       if (open.length > 0)
-        return fail(open.map(describeFile).join(', '), 'chmod o-rwx these files, or run doctor --fix.')
-      return ok(files.length === 0 ? 'there are none' : files.map(describeFile).join(', '))
+        return fail(open.map(describeFile).join(', '), 'Run chmod o-rwx on these files, or run doctor --fix.')
+      return ok(files.length === 0 ? 'none' : files.map(describeFile).join(', '))
     },
   },
   {
@@ -150,7 +149,7 @@ export const CHECKS: readonly Check[] = [
     run: ({ node: { version, oldestMajor } }) =>
       Number(version.split('.')[0]) >= oldestMajor
         ? ok(`Node ${version}`)
-        : fail(`Node ${version} is older than ${oldestMajor}`, 'Use the runtime of the package.'),
+        : fail(`Node ${version} is older than ${oldestMajor}`, 'Use the Node.js runtime of the package.'),
   },
   {
     name: 'sqlite',
@@ -161,33 +160,35 @@ export const CHECKS: readonly Check[] = [
         ? ok(`SQLite ${sqlite}`)
         : fail(
             `SQLite ${sqlite} is older than ${OLDEST_SQLITE.join('.')}`,
-            'Install the package again, with its dependencies.',
+            'Reinstall the package with its dependencies.',
           )
     },
   },
   {
     name: 'agent',
     run: ({ agent, agents }) => {
-      if (!isProblem(agent)) return ok('the agent answers on its socket')
+      if (!isProblem(agent)) return ok('the agent responds on its socket')
       if (agent.code === 'CALLER_NOT_ALLOWED')
-        return warn(agent.message, 'Run doctor as root, or let this user in (callers.observe).')
+        return warn(agent.message, 'Run doctor as root, or add this user to callers.observe.')
       const running =
-        agents.length > 0 ? `process ${agents.map(({ pid }) => pid).join(', ')} runs and does not answer` : 'none runs'
+        agents.length > 0
+          ? `process ${agents.map(({ pid }) => pid).join(', ')} runs but does not respond.`
+          : 'No agent runs.'
       return fail(
         `${agent.message} ${running}`,
-        'Start it (systemctl start tallygate-agent); tallygate logs says why it ended.',
+        'Start it (systemctl start tallygate-agent). tallygate logs shows why it stopped.',
       )
     },
   },
   {
     name: 'agent-version',
     run: ({ agent, version }) => {
-      if (isProblem(agent)) return skip('no agent answers')
+      if (isProblem(agent)) return skip('no agent responds')
       return agent.version === version
         ? ok(`agent and command have version ${version}`)
         : warn(
             `the agent has version ${agent.version}, this command ${version}`,
-            'Restart the agent, so that it runs what is installed.',
+            'Restart the agent to run the installed version.',
           )
     },
   },
@@ -199,12 +200,12 @@ export const CHECKS: readonly Check[] = [
             agents.length === 0
               ? isProblem(agent)
                 ? 'no agent runs'
-                : 'one answers, whose process this user does not see'
+                : 'one responds; this user cannot see its process'
               : `process ${agents[0]?.pid ?? 0} of ${agents[0]?.user ?? ''}`,
           )
         : warn(
             `${agents.length} agents run: ${agents.map(({ pid, user, command }) => `${pid} of ${user} (${command})`).join(', ')}`,
-            'Stop all but one, unless each has a state directory, a socket and an enrollment of its own.',
+            'Stop all but one, unless each has its own state directory, socket and enrollment.',
           ),
   },
   {
@@ -212,15 +213,15 @@ export const CHECKS: readonly Check[] = [
     run: ({ socket, agent, isListened }) => {
       if (socket.kind === 'none') {
         return isProblem(agent)
-          ? skip('no agent runs, and there is none')
-          : fail(`${socket.path} is gone`, 'Restart the agent.')
+          ? skip('no agent runs, and there is no socket')
+          : fail(`${socket.path} is missing`, 'Restart the agent.')
       }
       if (socket.kind !== 'socket')
-        return fail(`${socket.path} is a ${socket.kind}`, 'Move it away, or set another socket.path.')
+        return fail(`${socket.path} is a ${socket.kind}`, 'Move this file away, or set another socket.path.')
       if (isProblem(agent) && isListened === false) {
         return warn(
-          `${socket.path} is left over: nobody listens`,
-          'doctor --fix removes it; the agent does too when it starts.',
+          `${socket.path} is left over: no process listens`,
+          'Run doctor --fix to remove it, or start the agent, which also removes it.',
         )
       }
       return ok(describeFile(socket))
@@ -234,7 +235,7 @@ export const CHECKS: readonly Check[] = [
       if (socket.mode === wanted) return ok(describeFile(socket))
       const asked = `socket.mode is ${settings.socket.mode}`
       return warn(
-        `${describeFile(socket)}, and ${asked}: who may connect may spend`,
+        `${describeFile(socket)}, but ${asked}; users who can connect can spend tokens`,
         'Restart the agent, or run doctor --fix.',
       )
     },
@@ -243,14 +244,18 @@ export const CHECKS: readonly Check[] = [
     name: 'state-directory',
     run: ({ directory }) => {
       if (directory.kind === 'none')
-        return fail(`${directory.path} does not exist`, 'Start the agent: it makes the directory.')
-      if (directory.kind === 'hidden') return warn(`${directory.path} may not be looked into`, 'Run doctor as root.')
+        return fail(`${directory.path} does not exist`, 'Start the agent: it creates the directory.')
+      if (directory.kind === 'hidden') return warn(`this user cannot read ${directory.path}`, 'Run doctor as root.')
       if (directory.kind !== 'directory')
         return fail(`${directory.path} is a ${directory.kind}`, 'Set state.directory to a directory.')
       if ((directory.mode & 0o022) !== 0) {
-        return fail(describeFile(directory), 'chmod 700, or run doctor --fix: whoever can write there can spend.')
+        return fail(
+          describeFile(directory),
+          'Run chmod 700 on it, or run doctor --fix: users who can write there can spend tokens.',
+        )
       }
-      if ((directory.mode & 0o007) !== 0) return warn(describeFile(directory), 'chmod 700, or run doctor --fix.')
+      if ((directory.mode & 0o007) !== 0)
+        return warn(describeFile(directory), 'Run chmod 700 on it, or run doctor --fix.')
       return ok(describeFile(directory))
     },
   },
@@ -261,11 +266,11 @@ export const CHECKS: readonly Check[] = [
       const others = [database, log, slack, ...(key.path.startsWith(`${directory.path}/`) ? [key] : [])].filter(
         ({ kind, uid }) => kind === 'file' && uid !== directory.uid,
       )
-      if (others.length === 0) return ok(`all of uid ${directory.uid}`)
-      const whom = others.map(({ path, uid }) => `${path} of uid ${uid}`).join(', ')
+      if (others.length === 0) return ok(`all files belong to uid ${directory.uid}`)
+      const whom = others.map(({ path, uid }) => `${path} belongs to uid ${uid}`).join(', ')
       return fail(
-        `${whom}; the directory is of uid ${directory.uid}`,
-        `chown them to uid ${directory.uid}: the agent cannot use them.`,
+        `${whom}; the directory belongs to uid ${directory.uid}`,
+        `Run chown ${directory.uid} on these files: the agent cannot use them.`,
       )
     },
   },
@@ -275,12 +280,12 @@ export const CHECKS: readonly Check[] = [
       if (isProblem(fileSystem)) return unlooked(fileSystem)
       if (VOLATILE.has(fileSystem.type)) {
         return fail(
-          `${directory.path} is on ${fileSystem.type}, which forgets what was charged`,
-          'Set state.directory to storage that stays, or mount a volume there.',
+          `${directory.path} is on ${fileSystem.type}, which loses recorded charges at a restart`,
+          'Set state.directory to persistent storage, or mount a volume there.',
         )
       }
       if (REMOTE.has(fileSystem.type)) {
-        return fail(`${directory.path} is on ${fileSystem.type}`, 'Set state.directory to storage of this machine.')
+        return fail(`${directory.path} is on ${fileSystem.type}`, 'Set state.directory to local storage.')
       }
       return ok(`${directory.path} is on ${fileSystem.type}`)
     },
@@ -292,8 +297,11 @@ export const CHECKS: readonly Check[] = [
       const { free, total } = fileSystem
       const evidence = `${sizeInWords(free)} of ${sizeInWords(total)} free`
       if (free < settings.state.slack)
-        return fail(evidence, 'Make room: a device that can record nothing refuses everything.')
-      if (free < 8 * settings.state.slack) return warn(evidence, 'Make room before the ledger needs it.')
+        return fail(
+          evidence,
+          'Free disk space: without it, the device cannot record decisions and refuses all requests.',
+        )
+      if (free < 8 * settings.state.slack) return warn(evidence, 'Free disk space before the ledger needs it.')
       return ok(evidence)
     },
   },
@@ -302,10 +310,10 @@ export const CHECKS: readonly Check[] = [
     run: ({ fileSystem }) => {
       if (isProblem(fileSystem)) return unlooked(fileSystem)
       const { inodesFree, inodesTotal } = fileSystem
-      if (inodesTotal === 0) return skip('the file system does not count them')
+      if (inodesTotal === 0) return skip('the file system does not count inodes')
       const evidence = `${inodesFree} of ${inodesTotal} free`
-      if (inodesFree < 16) return fail(evidence, 'Remove files that nothing needs: none can be made.')
-      return inodesFree < 1_000 ? warn(evidence, 'Remove files that nothing needs.') : ok(evidence)
+      if (inodesFree < 16) return fail(evidence, 'Remove unneeded files: no new files can be created.')
+      return inodesFree < 1_000 ? warn(evidence, 'Remove unneeded files.') : ok(evidence)
     },
   },
   {
@@ -313,21 +321,21 @@ export const CHECKS: readonly Check[] = [
     run: ({ slack, settings, database }) => {
       if (database.kind === 'none') return skip('there is no ledger yet')
       const wanted = settings.state.slack
-      if (slack.kind === 'file' && slack.size >= wanted) return ok(`${slack.path} holds ${sizeInWords(slack.size)}`)
-      const evidence = `${slack.path} ${slack.kind === 'file' ? `holds ${sizeInWords(slack.size)} of ${sizeInWords(wanted)}` : 'is missing'}`
-      return warn(evidence, 'Make room on the disk; the agent fills it at its next start, doctor --fix does it now.')
+      if (slack.kind === 'file' && slack.size >= wanted) return ok(`${slack.path} reserves ${sizeInWords(slack.size)}`)
+      const evidence = `${slack.path} ${slack.kind === 'file' ? `reserves ${sizeInWords(slack.size)} of ${sizeInWords(wanted)}` : 'is missing'}`
+      return warn(evidence, 'Free disk space. The agent fills the file at its next start, or run doctor --fix now.')
     },
   },
   {
     name: 'reserve-directory',
     run: ({ reserveFileSystem, settings }) => {
-      if (reserveFileSystem === null) return skip('nothing is reserved ahead')
+      if (reserveFileSystem === null) return skip('write-behind is off')
       if (isProblem(reserveFileSystem))
-        return warn(`${settings.reserve.directory}: ${reserveFileSystem.message}`, 'Make the directory.')
+        return warn(`${settings.reserve.directory}: ${reserveFileSystem.message}`, 'Create the directory.')
       return reserveFileSystem.type === 'tmpfs' || reserveFileSystem.type === 'ramfs'
         ? ok(`${settings.reserve.directory} is on ${reserveFileSystem.type}`)
         : warn(
-            `${settings.reserve.directory} is on ${reserveFileSystem.type}: each decision wears the storage out`,
+            `${settings.reserve.directory} is on ${reserveFileSystem.type}: each decision writes to it and wears out the storage`,
             'Set reserve.directory to a directory on tmpfs, such as /run/tallygate.',
           )
     },
@@ -339,22 +347,22 @@ export const CHECKS: readonly Check[] = [
         return isProblem(agent)
           ? skip('there is no ledger yet')
           : fail(
-              `${database.path} is gone under a running agent`,
-              'If the agent has its state elsewhere, give doctor the same settings (TALLYGATE_AGENT_STATE_DIRECTORY). Else restart the agent.',
+              `${database.path} is missing while the agent runs`,
+              'If the agent uses another state directory, give doctor the same settings (TALLYGATE_AGENT_STATE_DIRECTORY). Otherwise restart the agent.',
             )
       }
       if (problem?.code === 'LEDGER_UNREADABLE')
-        return warn(problem.message, 'Run doctor as root, or as the user of the agent.')
+        return warn(problem.message, 'Run doctor as root or as the user of the agent.')
       if (problem !== null)
         return fail(
           problem.message,
-          'Keep the file: it may hold usage that is not billed. Restart the agent, which puts it aside.',
+          'Keep this file: it may contain unbilled usage. Restart the agent, which moves the file aside.',
         )
       return quickCheck === 'ok'
-        ? ok('the quick check of SQLite finds nothing')
+        ? ok('SQLite quick_check found no problems')
         : fail(
-            `the quick check says: ${quickCheck ?? 'nothing'}`,
-            'Keep the file. Restart the agent: it puts the file aside and delivers what can be proved.',
+            `SQLite quick_check reports: ${quickCheck ?? 'no result'}`,
+            'Keep this file. Restart the agent: it moves the file aside and delivers the entries that it can prove.',
           )
     },
   },
@@ -365,21 +373,23 @@ export const CHECKS: readonly Check[] = [
       const open = [database, log].filter(({ kind, mode }) => kind === 'file' && (mode & 0o077) !== 0)
       return open.length === 0
         ? ok(describeFile(database))
-        : fail(open.map(describeFile).join(', '), 'chmod 600, or run doctor --fix.')
+        : fail(open.map(describeFile).join(', '), 'Run chmod 600 on these files, or run doctor --fix.')
     },
   },
   {
     name: 'hash-chain',
     run: ({ verification, database }) => {
       if (database.kind === 'none') return skip('there is no ledger yet')
-      if (isProblem(verification)) return warn(`not checked: ${verification.message}`, 'See the check of the database.')
+      if (isProblem(verification)) return warn(`not checked: ${verification.message}`, 'See the check "database".')
       const { findings, checked } = verification
       const [first] = findings
       if (first === undefined)
-        return ok(`${checked.entries} entries, ${checked.segments} segments and ${checked.receipts} receipts fit`)
+        return ok(
+          `${checked.entries} entries, ${checked.segments} segments and ${checked.receipts} receipts are consistent`,
+        )
       return fail(
         `${findings.length} findings, the first: ${first.where}: ${first.kind}: ${first.problem}`,
-        'Export it (tallygate verify --export) and look for a copied or altered database; nothing of it is deleted.',
+        'Export the ledger (tallygate verify --export <file>) and look for a copied or altered database. Do not delete it.',
       )
     },
   },
@@ -387,15 +397,15 @@ export const CHECKS: readonly Check[] = [
     name: 'backup',
     run: ({ backup, isBackupThere, settings, now }) => {
       const { maxAge } = settings.backup
-      const remedy = 'Run tallygate backup <file>, by a timer for instance.'
+      const remedy = 'Run tallygate backup <file>, for example from a timer.'
       if (backup === null) {
         return maxAge === 0
-          ? skip('none is known, and none is expected (backup.max_age)')
-          : warn(`none is known; backup.max_age is ${roughly(maxAge)}`, remedy)
+          ? skip('no backup recorded, and none is required (backup.max_age)')
+          : warn(`no backup recorded; backup.max_age is ${roughly(maxAge)}`, remedy)
       }
       const age = Math.max(0, now - backup.at)
-      const there = isBackupThere ? '' : ', where it is not to be seen at the moment'
-      const evidence = `the last one was made ${roughly(age)} ago: ${backup.file}${there}`
+      const there = isBackupThere ? '' : ' (not accessible now)'
+      const evidence = `last backup ${roughly(age)} ago: ${backup.file}${there}`
       return maxAge > 0 && age > maxAge
         ? warn(`${evidence}; backup.max_age is ${roughly(maxAge)}`, remedy)
         : ok(evidence)
@@ -404,11 +414,14 @@ export const CHECKS: readonly Check[] = [
   {
     name: 'schema',
     run: ({ inspected: { schema, knownSchema } }) => {
-      if (schema === null) return skip('there is no ledger that can be read')
+      if (schema === null) return skip('there is no readable ledger')
       if (schema > knownSchema)
-        return fail(`schema ${schema}, known up to ${knownSchema}`, 'Install the newer version again.')
+        return fail(
+          `schema ${schema} is newer than ${knownSchema}, the newest that this version supports`,
+          'Install the newer tallygate version again.',
+        )
       return schema < knownSchema
-        ? ok(`schema ${schema}; the next start raises it to ${knownSchema}`)
+        ? ok(`schema ${schema}; the next start upgrades it to ${knownSchema}`)
         : ok(`schema ${schema}`)
     },
   },
@@ -419,18 +432,18 @@ export const CHECKS: readonly Check[] = [
       const most = Math.max(64 * MIB, 4 * settings.state.slack)
       return log.size <= most
         ? ok(sizeInWords(log.size))
-        : warn(sizeInWords(log.size), 'Free disk space, then restart the agent, or stop it and run doctor --fix.')
+        : warn(sizeInWords(log.size), 'Free disk space and restart the agent, or stop the agent and run doctor --fix.')
     },
   },
   {
     name: 'damaged-ledgers',
     run: ({ inspected: { rescues } }) => {
       const [last] = rescues.slice(-1)
-      if (last === undefined) return ok('no ledger was ever put aside')
-      const lost = last.lostEntries === null ? 'nobody knows how many' : String(last.lostEntries)
+      if (last === undefined) return ok('no damaged ledger was ever moved aside')
+      const lost = last.lostEntries === null ? 'an unknown number' : String(last.lostEntries)
       return warn(
-        `${last.file} was put aside (${last.why}); ${last.salvagedEntries} entries saved, ${lost} lost`,
-        'Check the disk, keep the file until the cloud has been compared with it, then move it away.',
+        `${last.file} was moved aside (${last.why}); ${last.salvagedEntries} entries salvaged, ${lost} lost`,
+        'Check the disk. Keep the file until an administrator has compared it with the cloud, then move it away.',
       )
     },
   },
@@ -442,11 +455,11 @@ export const CHECKS: readonly Check[] = [
       return settings.enrollment.token === null
         ? fail(
             'not enrolled, and there is no enrollment token',
-            'Have an administrator make one: tallygate devices enrollment-token.',
+            'Ask an administrator for one: tallygate devices enrollment-token.',
           )
         : warn(
-            'not enrolled yet, with a token',
-            'Let the device reach the cloud; tallygate status says what is in the way.',
+            'not enrolled yet; an enrollment token is set',
+            'Connect the device to the cloud; tallygate status shows what prevents the enrollment.',
           )
     },
   },
@@ -454,14 +467,18 @@ export const CHECKS: readonly Check[] = [
     name: 'key',
     run: ({ key, settings, inspected: { identity } }) => {
       if (key.kind === 'none' && identity === null && settings.device.keyFile === null) {
-        return skip('there is none yet: the agent makes it at its first start')
+        return skip('no key yet: the agent generates it at its first start')
       }
       if (key.kind === 'none')
         return fail(`${key.path} does not exist`, 'Put the key back, or enroll the device again.')
-      if (!key.readable) return warn(`${key.path} may not be read by this user`, 'Run doctor as root.')
-      // A service manager hands keys over with an access list, which shows as permissions of the group.
+      if (!key.readable) return warn(`this user cannot read ${key.path}`, 'Run doctor as root.')
+      // A service manager passes keys with an access list, which appears as group permissions.
       const open = key.kind === 'file' && (key.mode & (settings.device.keyFile === null ? 0o077 : 0o007)) !== 0
-      if (open) return fail(describeFile(key), 'chmod 600, or run doctor --fix: whoever reads the key is the device.')
+      if (open)
+        return fail(
+          describeFile(key),
+          'Run chmod 600 on it, or run doctor --fix: whoever can read the key can act as the device.',
+        )
       return key.problem === null
         ? ok(describeFile(key))
         : fail(key.problem.message, 'Put the key back, or enroll the device again.')
@@ -470,21 +487,21 @@ export const CHECKS: readonly Check[] = [
   {
     name: 'key-fits',
     run: ({ key: { keyId, nextKeyId }, inspected: { identity }, settings, now }) => {
-      if (keyId === null || identity === null) return skip('key or enrollment is not there to compare')
+      if (keyId === null || identity === null) return skip('no key or no enrollment to compare')
       const { keySince, nextKey = null } = identity
       const age = keySince === undefined ? '' : `, for ${roughly(Math.max(0, now - keySince))}`
       if (keyId === identity.keyId) {
-        const wanted = nextKey === null ? '' : `; ${nextKey.id} shall take its place once the cloud is reached`
-        return ok(`it is the key of the device: ${keyId}${age}${wanted}`)
+        const wanted = nextKey === null ? '' : `; ${nextKey.id} replaces it once the cloud is reached`
+        return ok(`the key file contains the key of the device: ${keyId}${age}${wanted}`)
       }
       if (nextKeyId === identity.keyId) {
         return settings.device.keyFile === null
-          ? warn('a change of the key was cut off', 'Start the agent: it completes it.')
+          ? warn('a key change was interrupted', 'Start the agent: it completes the change.')
           : ok(`device.next_key_file is the key of the device: ${nextKeyId}${age}`)
       }
       return fail(
-        'the device has another key',
-        'Put the newest key back, or enroll the device again: the cloud refuses this one.',
+        'the key file does not contain the key of the device',
+        'Put the newest key back, or enroll the device again: the cloud refuses this key.',
       )
     },
   },
@@ -495,13 +512,11 @@ export const CHECKS: readonly Check[] = [
       const fenced = isProblem(agent) ? state?.['fenced'] === 1 : agent.fenced
       if (fenced) {
         return fail(
-          `incarnation ${incarnation} is fenced`,
-          'Look for a second device with the same state; this one attaches anew by itself once it is online.',
+          `epoch ${incarnation} is fenced`,
+          'Look for a second device with the same state. This device attaches again by itself once it is online.',
         )
       }
-      return incarnation === 0
-        ? warn('never attached', 'Let the device reach the cloud.')
-        : ok(`incarnation ${incarnation}`)
+      return incarnation === 0 ? warn('never attached', 'Connect the device to the cloud.') : ok(`epoch ${incarnation}`)
     },
   },
   {
@@ -509,40 +524,39 @@ export const CHECKS: readonly Check[] = [
     run: ({ inspected: { policies, identity }, now }) => {
       if (identity === null) return skip(NOT_ENROLLED)
       const missing = identity.instanceIds.filter((id) => !policies.some(({ instanceId }) => instanceId === id))
-      if (missing.length > 0) return fail(`no rules for ${missing.join(', ')}`, 'Let the device reach the cloud.')
+      if (missing.length > 0) return fail(`no rules for ${missing.join(', ')}`, 'Connect the device to the cloud.')
       const aged = policies.map(({ instanceId, revision, issuedAt, usableForMs, confirmedAt }) => {
         const until = issuedAt === null || usableForMs === null ? now : Math.max(issuedAt, confirmedAt) + usableForMs
         return { leftMs: until - now, usableForMs: usableForMs ?? 0, says: `revision ${revision} of ${instanceId}` }
       })
       const worst = aged.toSorted((a, b) => a.leftMs - b.leftMs)[0]
       if (worst === undefined) return skip('the device serves no instance')
-      if (worst.leftMs <= 0)
-        return fail(`${worst.says} may not be used any more`, 'Let the device reach the cloud once.')
-      const evidence = `${worst.says} may be used for ${roughly(worst.leftMs)} more without the cloud`
+      if (worst.leftMs <= 0) return fail(`${worst.says} can no longer be used`, 'Connect the device to the cloud once.')
+      const evidence = `${worst.says} can be used for ${roughly(worst.leftMs)} more without the cloud`
       return worst.leftMs < Math.min(worst.usableForMs / 4, 2 * DAY_MS)
-        ? warn(evidence, 'Let the device reach the cloud.')
+        ? warn(evidence, 'Connect the device to the cloud.')
         : ok(evidence)
     },
   },
   {
     name: 'newest-rules',
     run: ({ agent }) => {
-      if (isProblem(agent)) return skip('no agent answers')
+      if (isProblem(agent)) return skip('no agent responds')
       const behind = agent.policies.filter(({ applied, newest }) => newest > applied)
-      if (behind.length === 0) return ok('the newest that the cloud has named')
+      if (behind.length === 0) return ok('all rules are up to date')
       const says = behind
-        .map(({ instanceId, applied, newest }) => `${instanceId}: ${applied} applied, ${newest} exists`)
+        .map(({ instanceId, applied, newest }) => `${instanceId}: ${applied} applied, ${newest} available`)
         .join(', ')
-      return warn(says, 'tallygate status names the reason; the rules in force stay until then.')
+      return warn(says, 'tallygate status shows the reason. The current rules stay in force until then.')
     },
   },
   {
     name: 'grants',
     run: ({ agent }) => {
-      if (isProblem(agent)) return skip('no agent answers')
-      if (agent.grant === null) return warn('the device has no grant', 'Let the device reach the cloud.')
+      if (isProblem(agent)) return skip('no agent responds')
+      if (agent.grant === null) return warn('the device has no grant', 'Connect the device to the cloud.')
       if (agent.grant.remainingMs === 0)
-        return fail('the grant has expired', 'Let the device reach the cloud: it charges nothing until then.')
+        return fail('the grant has expired', 'Connect the device to the cloud: it grants no requests until then.')
       return tokensLeft(agent)
     },
   },
@@ -554,8 +568,8 @@ export const CHECKS: readonly Check[] = [
         : agent.backlog
       if (!isProblem(agent) && agent.connected && backlog > 10_000) {
         return warn(
-          `${backlog} entries are not in the cloud, although it is reached`,
-          'tallygate logs says what the cloud answers.',
+          `${backlog} entries are not in the cloud, although the device is connected`,
+          'tallygate logs shows the responses of the cloud.',
         )
       }
       return ok(`${backlog} entries are not in the cloud yet`)
@@ -564,13 +578,13 @@ export const CHECKS: readonly Check[] = [
   {
     name: 'conditions',
     run: ({ agent }) => {
-      if (isProblem(agent)) return skip('no agent answers')
-      if (agent.conditions.length === 0) return ok('the agent complains of nothing')
+      if (isProblem(agent)) return skip('no agent responds')
+      if (agent.conditions.length === 0) return ok('the agent reports no problems')
       const says = agent.conditions.map(({ subject, code, message }) => `${subject}: ${code}: ${message}`).join('; ')
       const isGrave = agent.conditions.some(({ subject }) => subject === 'ledger')
       const remedies = new Set(agent.conditions.map(({ code }) => remedyOf(code)))
       const [only] = remedies
-      const remedy = remedies.size === 1 && only ? only : 'tallygate status says for each what to do.'
+      const remedy = remedies.size === 1 && only ? only : 'tallygate status shows the remedy for each.'
       return isGrave ? fail(says, remedy) : warn(says, remedy)
     },
   },
@@ -579,14 +593,14 @@ export const CHECKS: readonly Check[] = [
     run: ({ agent, now, signIn }) => {
       if (!isProblem(agent) && agent.clock.latest !== null) {
         const off = now < agent.clock.earliest ? agent.clock.earliest - now : Math.max(0, now - agent.clock.latest)
-        const evidence = `the wall clock is ${roughly(off)} off the time that the cloud has signed`
+        const evidence = `the wall clock is ${roughly(off)} off the time signed by the cloud`
         return off > CLOCK_OFF_MS ? warn(evidence, SET_CLOCK) : ok(evidence)
       }
       const date = signIn === null || isProblem(signIn) ? null : signIn.date
       if (date === null)
-        return warn('the wall clock cannot be compared with the cloud', 'Let the device reach the cloud.')
+        return warn("the wall clock cannot be compared with the cloud's clock", 'Connect the device to the cloud.')
       const off = Math.abs(now - date)
-      const evidence = `the wall clock is ${roughly(off)} off the clock of the cloud (not signed)`
+      const evidence = `the wall clock is ${roughly(off)} off the cloud's clock (unsigned)`
       return off > CLOCK_OFF_MS ? warn(evidence, SET_CLOCK) : ok(evidence)
     },
   },
@@ -596,30 +610,31 @@ export const CHECKS: readonly Check[] = [
       rules
         ? ok(name)
         : warn(
-            `the rules of the time zone ${name} are missing`,
-            'Set TZ to a zone that exists, or install tzdata: times are shown in UTC.',
+            `the data of the time zone ${name} is missing`,
+            'Set TZ to an existing zone, or install tzdata: times are shown in UTC until then.',
           ),
   },
   { name: 'cloud-name', run: ({ cloud }) => nameOf(cloud, 'fail') },
   {
     name: 'cloud-reachable',
-    run: ({ cloud }) => reachable(cloud, 'The device goes on within its grants; check cable, route and firewall.'),
+    run: ({ cloud }) =>
+      reachable(cloud, 'Check cable, route and firewall. The device keeps deciding requests within its grants.'),
   },
   { name: 'cloud-certificate', run: ({ cloud }) => certificateOf(cloud, 'tls.ca_file') },
   { name: 'cloud-certificate-expiry', run: ({ cloud, now }) => expiryOf(cloud, now) },
   {
     name: 'sign-in',
     run: ({ signIn, version }) => {
-      if (signIn === null) return skip('key, enrollment or connection is not there to try')
-      if (isProblem(signIn)) return warn(signIn.message, 'See the checks of the cloud.')
+      if (signIn === null) return skip('no key, enrollment or connection to test with')
+      if (isProblem(signIn)) return warn(signIn.message, 'See the checks that begin with "cloud".')
       const { status, code, words, twinVersion } = signIn
       if (status === 200 || status === 304) {
         return ok(
-          `the cloud takes the device${twinVersion === null ? '' : `; it has version ${twinVersion}, the device ${version}`}`,
+          `the cloud accepts the device${twinVersion === null ? '' : `; cloud version ${twinVersion}, device version ${version}`}`,
         )
       }
-      if (status >= 500) return warn(`the cloud answers ${status}`, 'Have its operator look at it.')
-      const answer = `the cloud answers ${status} ${code ?? ''}`.trimEnd()
+      if (status >= 500) return warn(`the cloud responds ${status}`, 'Contact the operator of the cloud.')
+      const answer = `the cloud responds ${status} ${code ?? ''}`.trimEnd()
       return fail(words === null ? answer : `${answer}: ${words}`, signInRemedy(code))
     },
   },
@@ -631,7 +646,10 @@ export const CHECKS: readonly Check[] = [
     name: 'broker-reachable',
     run: ({ broker, settings }) => {
       if (!settings.push.enabled) return skip('push.enabled is false')
-      return reachable(broker, 'Without it, changes are found at the next sync; check address and firewall.')
+      return reachable(
+        broker,
+        'Check address and firewall. Without the broker, the device finds changes at its next sync.',
+      )
     },
   },
   { name: 'broker-certificate', run: ({ broker }) => certificateOf(broker, 'tls.ca_file', 'warn') },
@@ -644,38 +662,35 @@ export const CHECKS: readonly Check[] = [
       if (limit !== null && used !== null && used > 0.9 * limit) {
         return warn(
           `${sizeInWords(used)} of the limit of ${sizeInWords(limit)} is used`,
-          'Raise MemoryMax, or look for what grows.',
+          'Raise MemoryMax, or find out which process uses the memory.',
         )
       }
-      if (available === null) return skip('the system does not tell')
+      if (available === null) return skip('the system does not report it')
       const evidence = `${sizeInWords(available)} of ${sizeInWords(total ?? 0)} available, ${limit === null ? 'no limit' : `limit ${sizeInWords(limit)}`}`
       return available < MEMORY_MIN / 2
-        ? warn(evidence, 'Stop what is not needed: the agent may be killed for memory.')
+        ? warn(evidence, 'Stop unneeded programs: the system may kill the agent to free memory.')
         : ok(evidence)
     },
   },
 ]
 
-const SET_CLOCK = 'Set the clock (timedatectl set-ntp true), and check the battery of the clock.'
+const SET_CLOCK = 'Set the clock (timedatectl set-ntp true), and check the battery of the hardware clock.'
 
 function tokensLeft({ accounts, grant }: AgentStatus): Finding {
   const lines = accounts.filter(({ account }) => account.startsWith('line/'))
   const left = lines.reduce((sum, account) => sum + (room(account) > 0n ? room(account) : 0n), 0n)
   const within = `for ${roughly(grant?.remainingMs ?? 0)} more without the cloud`
-  if (lines.some(({ unlimited }) => unlimited)) return ok(`tokens without limit ${within}`)
+  if (lines.some(({ unlimited }) => unlimited)) return ok(`unlimited tokens ${within}`)
   return left === 0n
-    ? warn(
-        `no tokens are left, ${within}`,
-        'Let the device reach the cloud; if the pool is used up, more must be bought.',
-      )
+    ? warn(`no tokens are left, ${within}`, 'Connect the device to the cloud. If the pool is used up, buy more tokens.')
     : ok(`${formatMicro(left)} tokens are left ${within}`)
 }
 
 function nameOf(endpoint: EndpointFacts | null, level: 'warn' | 'fail'): Finding {
   if (endpoint === null) return skip(NOT_ENROLLED)
   const { host, addresses } = endpoint
-  if (!isProblem(addresses)) return ok(`${host} is ${addresses.slice(0, 4).join(', ')}`)
-  const remedy = 'Check the name server (resolvectl status) and the spelling of the host.'
+  if (!isProblem(addresses)) return ok(`${host} resolves to ${addresses.slice(0, 4).join(', ')}`)
+  const remedy = 'Check the name server (resolvectl status) and the spelling of the host name.'
   return { level, evidence: `${host}: ${addresses.message}`, remedy }
 }
 
@@ -684,7 +699,7 @@ function reachable(endpoint: EndpointFacts | null, remedy: string): Finding {
   const { host, port, connected } = endpoint
   return isProblem(connected)
     ? warn(`${host}:${port}: ${connected.message}`, remedy)
-    : ok(`${host}:${port} answers in ${connected} ms`)
+    : ok(`${host}:${port} responds in ${connected} ms`)
 }
 
 function certificateOf(endpoint: EndpointFacts | null, setting: string, level: 'warn' | 'fail' = 'fail'): Finding {
@@ -693,14 +708,14 @@ function certificateOf(endpoint: EndpointFacts | null, setting: string, level: '
     const isLocal = /^(localhost|127\.|\[?::1)/.test(endpoint.host)
     const evidence = `${endpoint.url} is not encrypted`
     return isLocal
-      ? ok(`${evidence}, and does not leave this machine`)
-      : warn(evidence, 'Use TLS: tokens and usage can be read on the way.')
+      ? ok(`${evidence}, but stays on this machine`)
+      : warn(evidence, 'Use TLS: without it, others on the network can read tokens and usage.')
   }
   const { certificate } = endpoint
-  if (certificate === null) return skip('nobody answered')
+  if (certificate === null) return skip('no response')
   const evidence = `${certificate.subject}, by ${certificate.issuer}`
   if (certificate.distrust === null) return ok(evidence)
-  const remedy = `Correct the certificate, or give its authority in ${setting}; a wrong clock has the same effect.`
+  const remedy = `Correct the certificate, or add its authority to ${setting}. Also check the clock: a wrong clock has the same effect.`
   return { level, evidence: `${evidence}: ${certificate.distrust}`, remedy }
 }
 
@@ -709,15 +724,15 @@ function expiryOf(endpoint: EndpointFacts | null, now: number): Finding {
   if (validTo === null) return skip(endpoint === null ? NOT_ENROLLED : 'there is no certificate')
   const left = validTo - now
   const until = new Date(validTo).toISOString()
-  if (left <= 0) return fail(`it ended at ${until}`, 'Have it renewed, or set the clock of the device.')
-  return left < CERTIFICATE_LEFT_MS ? warn(`it ends at ${until}`, 'Have it renewed.') : ok(`until ${until}`)
+  if (left <= 0) return fail(`expired at ${until}`, 'Renew the certificate, or set the clock of the device.')
+  return left < CERTIFICATE_LEFT_MS ? warn(`expires at ${until}`, 'Renew the certificate.') : ok(`valid until ${until}`)
 }
 
 function unlooked({ message }: Problem): Finding {
-  return warn(message, 'Run doctor as root, or as the user of the agent.')
+  return warn(message, 'Run doctor as root or as the user of the agent.')
 }
 
 function describeFile({ path, mode, uid, kind }: FileFacts): string {
   if (kind === 'none') return `${path} is missing`
-  return kind === 'hidden' ? `${path} is hidden` : `${path} (0${mode.toString(8)}, uid ${uid})`
+  return kind === 'hidden' ? `this user cannot access ${path}` : `${path} (0${mode.toString(8)}, uid ${uid})`
 }

@@ -1,4 +1,4 @@
-/** What an address looks like from this machine: its name, whether somebody listens, and the certificate shown. */
+/** Probes an address from this machine: name, port and certificate. */
 import { lookup } from 'node:dns/promises'
 import { connect as connectPlain, isIP } from 'node:net'
 import { type PeerCertificate, type TLSSocket, connect as connectTls, getCACertificates } from 'node:tls'
@@ -16,7 +16,7 @@ const DEFAULT_PORTS: Readonly<Record<string, number>> = {
 }
 const SECURE = new Set(['https:', 'mqtts:', 'wss:'])
 
-/** Never rejects. @param extraCa certificates in PEM that count besides those of the system */
+/** Never rejects. @param extraCa PEM certificates to trust besides those of the system */
 export async function lookAtEndpoint(address: string, extraCa: string | null): Promise<EndpointFacts> {
   const { protocol, hostname, port: given, origin } = new URL(address)
   const host = hostname.replace(/^\[(.*)\]$/, '$1')
@@ -26,7 +26,12 @@ export async function lookAtEndpoint(address: string, extraCa: string | null): P
   const about = { url, host, port, secure }
   const addresses = await addressesOf(host)
   if (!Array.isArray(addresses)) {
-    return { ...about, addresses, connected: { code: 'NO_ADDRESS', message: 'it has no address' }, certificate: null }
+    return {
+      ...about,
+      addresses,
+      connected: { code: 'NO_ADDRESS', message: 'the host has no address' },
+      certificate: null,
+    }
   }
   return { ...about, addresses: addresses as readonly string[], ...(await connect(host, port, secure, extraCa)) }
 }
@@ -37,7 +42,7 @@ async function addressesOf(host: string): Promise<readonly string[] | Problem> {
     return (await lookup(host, { all: true })).map(({ address }) => address)
   } catch (error) {
     const { code = 'UNKNOWN' } = error as NodeJS.ErrnoException
-    return { code, message: code === 'ENOTFOUND' ? 'there is no such host' : `the name server fails (${code})` }
+    return { code, message: code === 'ENOTFOUND' ? 'host not found' : `name resolution failed (${code})` }
   }
 }
 
@@ -50,7 +55,7 @@ function connect(
   const begun = performance.now()
   return new Promise((resolve) => {
     const ca = extraCa === null ? {} : { ca: [...getCACertificates('default'), extraCa] }
-    // What is wrong with the chain is to be told; nothing is sent over this connection.
+    // The certificate is only examined and reported; no data is sent over this connection.
     const trust = { ...ca, rejectUnauthorized: false }
     const servername = isIP(host) === 0 ? { servername: host } : {}
     const tls = secure ? connectTls({ host, port, ...servername, ...trust }) : null
@@ -60,11 +65,11 @@ function connect(
       resolve({ connected, certificate })
     }
     socket.setTimeout(PATIENCE_MS, () =>
-      end({ code: 'ETIMEDOUT', message: `no answer within ${PATIENCE_MS} ms` }, null),
+      end({ code: 'ETIMEDOUT', message: `no response within ${PATIENCE_MS} ms` }, null),
     )
     socket.on('error', (error: NodeJS.ErrnoException) => {
       const { code = 'UNKNOWN', message } = error
-      end({ code, message: code === 'ECONNREFUSED' ? 'nobody listens there' : message }, null)
+      end({ code, message: code === 'ECONNREFUSED' ? 'connection refused' : message }, null)
     })
     socket.on(secure ? 'secureConnect' : 'connect', () => {
       const took = Math.round(performance.now() - begun)

@@ -1,4 +1,3 @@
-/** All checks over the same facts, and what they come to. */
 import { CHECKS, type Finding } from './checks.ts'
 import type { DoctorFacts } from './facts.ts'
 
@@ -6,7 +5,7 @@ export interface Examined extends Finding {
   readonly name: string
 }
 
-/** Exit codes of `tallygate doctor`, by the gravest finding. */
+/** Exit codes of `tallygate doctor`, by the most severe finding. */
 export const VERDICT_EXIT = { ok: 0, warn: 1, fail: 2 } as const
 
 export interface Examination {
@@ -14,14 +13,19 @@ export interface Examination {
   readonly checks: readonly Examined[]
 }
 
-/** Never throws: a check that cannot be made is a finding too. */
+/** Never throws: a failed check is reported as a finding. */
 export function examine(facts: DoctorFacts): Examination {
   const checks = CHECKS.map(({ name, run }): Examined => {
     try {
       return { name, ...run(facts) }
     } catch (error) {
       const evidence = `the check failed: ${error instanceof Error ? error.message : String(error)}`
-      return { name, level: 'warn', evidence, remedy: 'Send a support bundle: this is a fault in tallygate.' }
+      return {
+        name,
+        level: 'warn',
+        evidence,
+        remedy: 'Send a support bundle (tallygate support-bundle): this is a bug in tallygate.',
+      }
     }
   })
   const has = (level: Finding['level']): boolean => checks.some((each) => each.level === level)

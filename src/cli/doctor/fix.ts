@@ -1,8 +1,4 @@
-/**
- * What `tallygate doctor --fix` may do by itself: close permissions, remove a socket behind which nobody listens, set the
- * reserve aside, fold the write-ahead log of an agent that does not run. It never removes or rewrites anything that holds
- * usage, and says of each step what it did or why not.
- */
+/** `tallygate doctor --fix` never removes or rewrites anything that contains usage. */
 import { chmodSync, chownSync, unlinkSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { Slack } from '../../agent/adapters/sqlite/slack.ts'
@@ -11,7 +7,7 @@ import { type DoctorFacts, type FileFacts, isProblem } from './facts.ts'
 export interface Repair {
   readonly what: string
   readonly done: boolean
-  /** Why not; empty when it was done. */
+  /** Reason for the failure; empty if done. */
   readonly problem: string
 }
 
@@ -46,7 +42,7 @@ export function repair(facts: DoctorFacts): readonly Repair[] {
   if (socket.kind === 'socket') {
     const isLeft = isProblem(facts.agent) && facts.isListened === false
     const mode = Number.parseInt(settings.socket.mode, 8)
-    if (isLeft) attempt(`remove the socket ${socket.path}, behind which nobody listens`, () => unlinkSync(socket.path))
+    if (isLeft) attempt(`remove the socket ${socket.path}, on which no process listens`, () => unlinkSync(socket.path))
     else if (socket.mode !== mode)
       attempt(`chmod ${settings.socket.mode} ${socket.path}`, () => chmodSync(socket.path, mode))
   }
@@ -54,32 +50,32 @@ export function repair(facts: DoctorFacts): readonly Repair[] {
   const isSound = database.kind === 'file' && problem === null && quickCheck === 'ok'
   if (!isProblem(facts.agent) || !isSound) return repairs
   if (slack.kind !== 'file' || slack.size < settings.state.slack) {
-    attempt(`set ${settings.state.slack} bytes aside in ${slack.path}`, () =>
+    attempt(`reserve ${settings.state.slack} bytes in ${slack.path}`, () =>
       underLock(database.path, () => {
         if (!new Slack(slack.path, settings.state.slack / PAGE_BYTES).fill())
-          throw new Error('the disk has no room for it')
+          throw new Error('there is not enough disk space')
         if (facts.uid === 0) chownSync(slack.path, database.uid, -1)
       }),
     )
   }
   if (log.kind === 'file' && log.size > 0) {
-    attempt(`fold the write-ahead log into ${database.path}`, () => underLock(database.path, foldLog))
+    attempt(`checkpoint the write-ahead log into ${database.path}`, () => underLock(database.path, foldLog))
   }
   return repairs
 }
 
-/** Under the lock that the agent takes: throws where another process holds the database. */
+/** Takes the same lock as the agent; throws if another process has the lock. */
 function underLock(path: string, work: (database: Database.Database) => void): void {
   const database = new Database(path, { fileMustExist: true, timeout: LOCK_PATIENCE_MS })
   try {
     database.pragma('locking_mode = EXCLUSIVE')
     database.pragma('synchronous = FULL')
-    // The first look takes the lock, and keeps it.
+    // The first read takes the lock and keeps it.
     database.prepare('SELECT count(*) FROM sqlite_schema').get()
     work(database)
   } catch (error) {
     const isHeld = error instanceof Database.SqliteError && error.code.startsWith('SQLITE_BUSY')
-    throw isHeld ? new Error('another process holds the database', { cause: error }) : error
+    throw isHeld ? new Error('another process has locked the database', { cause: error }) : error
   } finally {
     database.close()
   }

@@ -1,6 +1,6 @@
 /**
- * Gathers what the checks look at: from the files, the system, the agent's socket, a copy of the database and the network. It
- * changes nothing, works with the agent running or not, and whatever cannot be had is told as a fact of its own.
+ * Gathers the inputs of the checks from files, system, agent socket, a copy of the database, and the network. Changes
+ * nothing. Failures are part of the result.
  */
 import { constants, statSync, readFileSync, accessSync, existsSync } from 'node:fs'
 import { statfs } from 'node:fs/promises'
@@ -34,15 +34,15 @@ import { choose } from './sources.ts'
 import { type DoctorFacts, type FileFacts, type FileSystemFacts, type Problem, isProblem } from './facts.ts'
 
 export interface GatherOptions {
-  /** Of the agent, where its settings do not say. */
+  /** Overrides the socket of the agent settings. */
   readonly socket?: string | undefined
-  /** Whether name servers, cloud and broker may be asked. */
+  /** Whether to contact name servers, cloud and broker. */
   readonly network: boolean
 }
 
 const OLDEST_NODE_MAJOR = 24
 
-/** How long the agent may take to answer, ms. */
+/** Timeout for the agent's response. */
 const AGENT_PATIENCE_MS = 5_000
 
 export async function gather(io: Io, { socket: named, network }: GatherOptions): Promise<DoctorFacts> {
@@ -58,7 +58,7 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     fileSystemOf(directory),
     settings.durability === 'reserved' ? fileSystemOf(settings.reserve.directory) : null,
   ])
-  // This user may not see into the directory; the agent does.
+  // This user may lack access to the directory; the agent has it.
   const backup = isProblem(agent) ? readLastBackup(directory) : agent.backup
   const keys = await keysOf(settings)
   const key = keyOf(keyFilesOf(settings).path, keys)
@@ -136,7 +136,7 @@ function configurationOf(
   }
 }
 
-/** The path that a key of the settings file names, without judging the file as a whole. */
+/** The path that a key of the settings file names, even if the file is otherwise invalid. */
 function namedIn(file: string, key: string, { readText }: Io): string | null {
   try {
     const [group = '', name = ''] = key.split('.')
@@ -169,7 +169,7 @@ function isReadable(path: string): boolean {
   }
 }
 
-/** By the number that the kernel has for each. */
+/** By the kernel's magic number. */
 const FILE_SYSTEMS: Readonly<Record<number, string>> = {
   0x01021994: 'tmpfs',
   0x858458f6: 'ramfs',
@@ -188,7 +188,7 @@ const FILE_SYSTEMS: Readonly<Record<number, string>> = {
   0x2fc12fc1: 'zfs',
 }
 
-/** Of the directory, or of the nearest one above it that exists. */
+/** Of the directory, or of its nearest existing parent. */
 async function fileSystemOf(directory: string): Promise<FileSystemFacts | Problem> {
   let path = directory
   while (!existsSync(path) && dirname(path) !== path) path = dirname(path)
@@ -208,7 +208,7 @@ async function fileSystemOf(directory: string): Promise<FileSystemFacts | Proble
 
 async function keysOf(settings: AgentSettings): Promise<DeviceKeys | Problem> {
   try {
-    // Missing, it would be made: a check makes nothing.
+    // A check must not create a missing key.
     return await openKeyFiles({ ...keyFilesOf(settings), create: false })
   } catch (error) {
     return problemOf(error)
@@ -231,7 +231,7 @@ async function verificationOf(path: string, problem: Problem | null): Promise<Ve
   }
 }
 
-/** Asked by a connection that says nothing. */
+/** Tested with a connection that sends nothing. */
 function listens(path: string): Promise<boolean | null> {
   return new Promise((resolve) => {
     const socket = connect(path)
@@ -283,7 +283,7 @@ function timeZone({ env }: Io): DoctorFacts['timeZone'] {
   const named = env['TZ']?.replace(/^:/, '')
   const name = named === undefined || named === '' ? Intl.DateTimeFormat().resolvedOptions().timeZone : named
   try {
-    // A runtime without its data knows UTC and nothing else.
+    // A runtime without time zone data knows only UTC.
     const rules = new Intl.DateTimeFormat('en', { timeZone: 'Europe/Berlin', timeZoneName: 'short' }).format(0) !== ''
     new Intl.DateTimeFormat('en', { timeZone: name })
     return { name, rules }
@@ -292,7 +292,7 @@ function timeZone({ env }: Io): DoctorFacts['timeZone'] {
   }
 }
 
-/** What the cloud says to the device as it is: a question for rules that changes nothing. */
+/** Requests the policy with the device's identity, which changes nothing. */
 async function signIn(
   io: Io,
   identity: Identity,

@@ -1,28 +1,28 @@
 /**
- * The agents that run on this machine, by what the kernel says of their processes. What a process was started with is taken only
- * from one that this user may believe: its own, one of root, or one that the service manager has put in the control group of the
- * unit. Somebody else's could lead this command, which may run as root and mends files, to files of his choice.
+ * The agents that run on this machine, from /proc. Start parameters are taken only from trusted processes: this user's
+ * own, root's, or those in the control group of the service unit. Otherwise another user could direct this command,
+ * which may run as root and repairs files, to files of their choice.
  */
 import { readFileSync, readdirSync, readlinkSync, statSync } from 'node:fs'
 import { userOf } from '../../agent/adapters/system/names.ts'
 
 export interface RunningAgent {
   readonly pid: number
-  /** The first words of its command line. */
+  /** Beginning of the command line. */
   readonly command: string
-  /** By name, or by number where it has none. */
+  /** User name, or number if the user has no name. */
   readonly user: string
   readonly started: StartedWith | 'NOT_READABLE' | 'NOT_TRUSTED'
 }
 
 export interface StartedWith {
-  /** `NAME=value` each. */
+  /** `NAME=value` strings. */
   readonly environment: readonly string[]
   readonly words: readonly string[]
   readonly folder: string
 }
 
-/** As the kernel writes it, from the root of all groups on: a user who may make groups makes them below his own. */
+/** Matches from the root of all groups: users can create groups only below their own. */
 const UNIT = /^(?:0:|\d+:name=systemd):\/system\.slice\/tallygate-agent(?:@[^/]*)?\.service$/m
 
 export function runningAgents(): readonly RunningAgent[] {
@@ -57,7 +57,7 @@ function pids(): readonly number[] {
   }
 }
 
-/** Null: it has ended meanwhile. */
+/** Null if the process has ended. */
 function ownerOf(pid: number): number | null {
   try {
     return statSync(`/proc/${pid}`).uid

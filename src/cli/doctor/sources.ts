@@ -1,7 +1,6 @@
 /**
- * Which agent the checks ask, and by which settings: where one is named, that one; else the only one that runs and may be believed,
- * by what its process was started with; else the one that an agent would be which is started here. The choice says of itself
- * how it was made.
+ * Selects the agent to check and its settings: the agent that the user selects; otherwise the only trusted running
+ * agent, with its start parameters; otherwise the settings of this machine. The choice records its reason.
  */
 import { resolve } from 'node:path'
 import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
@@ -18,31 +17,31 @@ export interface SettingsSources {
 }
 
 /**
- * `SOCKET`: the process that listens where `--socket` says. `ENVIRONMENT`: the environment of this command names it. `ONLY`: no other
- * agent runs that this user may believe. `NONE`: none does. `SEVERAL`: several do.
+ * `SOCKET`: the process that listens on `--socket`. `ENVIRONMENT`: the environment of this command. `ONLY`: the only
+ * trusted running agent. `NONE`: no trusted agent runs. `SEVERAL`: more than one does.
  */
 export type ChoiceWhy = 'SOCKET' | 'ENVIRONMENT' | 'ONLY' | 'NONE' | 'SEVERAL'
 
 export interface Choice {
   readonly why: ChoiceWhy
-  /** By `--socket`. */
+  /** The user gave `--socket`. */
   readonly isNamed: boolean
-  /** Whose settings count; null: those of this command, or of this machine. */
+  /** Process whose settings are used; null: this command's or this machine's. */
   readonly process: { readonly pid: number; readonly user: string } | null
-  /** The other agents that run. */
+  /** Other running agents. */
   readonly others: readonly OtherAgent[]
 }
 
 export interface OtherAgent {
   readonly pid: number
   readonly user: string
-  /** Where it listens, or why that is not known. */
+  /** Socket path, or why it is unknown. */
   readonly socket: { readonly path: string } | 'NOT_READABLE' | 'NOT_TRUSTED' | 'SETTINGS_WRONG'
 }
 
 type World = Pick<Io, 'env' | 'readText'>
 
-/** @param socket of the agent that is meant; undefined: the one of the settings */
+/** @param socket from `--socket`; undefined: from the settings */
 export function choose(
   io: World,
   agents: readonly RunningAgent[],
@@ -73,7 +72,7 @@ export function choose(
     const meant = believed.filter(({ sources }) => socketOf(io, sources) === resolve(socket))
     if (meant.length === 1 && meant[0] !== undefined) return ofProcess('SOCKET', meant[0].agent, meant[0].sources)
   }
-  // Who says it in the environment means it.
+  // An explicit environment takes precedence over running agents.
   if (Object.keys(io.env).some((name) => name.startsWith(PREFIX))) return machine('ENVIRONMENT')
   const [only, ...others] = believed
   if (only === undefined) return machine('NONE')
@@ -91,7 +90,7 @@ function startedWith(io: World, { environment, words, folder }: StartedWith): Se
   return { file: config ?? settingsFile(agentOptions, { env }), env, flags }
 }
 
-/** The flags of the command line `tallygate agent ...`; paths from where it runs. */
+/** Flags of a `tallygate agent ...` command line; paths are resolved against its working directory. */
 function flagsOf(words: readonly string[], folder: string): Readonly<Record<string, string>> {
   const known = new Map(namedOptions(agentOptions).map(({ flag, option }) => [flag, option.takes.includes('path')]))
   known.set('config', true)

@@ -1,28 +1,25 @@
 /**
- * What a service manager that speaks systemd's protocols has told this process by its environment, and what it wants to
- * hear from it (sd_notify(3), sd_listen_fds(3), sd_watchdog_enabled(3)). Outside of one there is nothing to tell and nobody
- * listens: every call is a no-op then. A manager that has gone away keeps nobody from working.
+ * systemd's protocols for services (sd_notify(3), sd_listen_fds(3), sd_watchdog_enabled(3)). Without a service
+ * manager, every call is a no-op; failed notifications are ignored.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import { listeningPath, sendDatagram } from './unix-calls.ts'
 
 type Environment = Readonly<Record<string, string | undefined>>
 
-/** A Unix socket that somebody else has opened, listens on, and keeps when this process ends. */
+/** A listening Unix socket that the service manager opened and keeps after this process ends. */
 export interface PassedSocket {
   readonly fd: number
   readonly path: string
 }
 
 export interface ServiceManager {
-  /** Within which it must hear that the service is well, ms; null: it does not ask. */
+  /** Watchdog interval in ms; null: no watchdog. */
   readonly watchdogMs: number | null
   readonly passedSocket: PassedSocket | null
-  /** The service has begun to serve. */
   ready(): void
-  /** The service is well; the sentence is for a person who asks how it is. */
+  /** Resets the watchdog. @param sentence status text for people */
   well(sentence: string): void
-  /** The service has begun to end. */
   stopping(): void
 }
 
@@ -39,7 +36,7 @@ export function serviceManager(env: Environment, pid: number): ServiceManager {
     watchdogMs: watchdogOf(env, pid),
     passedSocket: passedSocketOf(env, pid),
     ready: () => tell('READY=1'),
-    // A line break would begin another assignment.
+    // A line break would start another assignment.
     well: (sentence) => tell('WATCHDOG=1', `STATUS=${sentence.replaceAll(/\s+/g, ' ')}`),
     stopping: () => tell('STOPPING=1'),
   }
@@ -52,7 +49,7 @@ function watchdogOf(env: Environment, pid: number): number | null {
 }
 
 function passedSocketOf(env: Environment, pid: number): PassedSocket | null {
-  // What was meant for a parent is not meant for us, although it is inherited.
+  // Variables for a parent process are inherited but not for us.
   if (env['LISTEN_PID'] !== String(pid)) return null
   const count = Number(env['LISTEN_FDS'] ?? '0')
   if (count === 0) return null
@@ -61,7 +58,7 @@ function passedSocketOf(env: Environment, pid: number): PassedSocket | null {
   throw new CodedError(
     'SOCKET_PASSED_UNUSABLE',
     count === 1
-      ? 'What the service manager passes is no Unix stream socket with a path that listens.'
-      : `The service manager passes ${env['LISTEN_FDS'] ?? ''} sockets; the agent takes one.`,
+      ? 'The service manager passed something other than a listening Unix stream socket with a path.'
+      : `The service manager passed ${env['LISTEN_FDS'] ?? ''} sockets; the agent accepts one.`,
   )
 }

@@ -1,6 +1,6 @@
 /**
- * The calls of the C library for what Node cannot do with a Unix socket: send a datagram to one, and ask what a descriptor
- * that somebody else has opened is. Called only by a process that a service manager has started; all of them return at once.
+ * C library calls for Unix sockets that Node lacks: sending a datagram, and examining a passed descriptor. Used only
+ * under a service manager; all calls return at once.
  */
 import koffi from 'koffi'
 import { CodedError } from '../../protocol/errors.ts'
@@ -16,7 +16,7 @@ const MSG_DONTWAIT = 0x40
 const MSG_NOSIGNAL = 0x4000
 
 const FAMILY_BYTES = 2
-/** Of `sun_path`, its end included. */
+/** Size of `sun_path` including the final NUL. */
 const PATH_BYTES_MAX = 108
 const INT_BYTES = 4
 
@@ -60,8 +60,8 @@ function calls(): Calls {
 }
 
 /**
- * Sends one datagram to the socket at `path`, where `@` as its first character stands for the abstract namespace. False
- * when nobody has taken it.
+ * Sends one datagram to the socket at `path`; a leading `@` selects the abstract namespace. Returns false if no
+ * process received it.
  */
 export function sendDatagram(path: string, text: string): boolean {
   const name = Buffer.from(path.startsWith('@') ? `\0${path.slice(1)}` : path)
@@ -80,7 +80,7 @@ export function sendDatagram(path: string, text: string): boolean {
   }
 }
 
-/** Path of the Unix stream socket that listens behind this descriptor; null when it is anything else, or has no path. */
+/** Path of the listening Unix stream socket of this descriptor; null if it is something else or has no path. */
 export function listeningPath(fd: number): string | null {
   if (intOption(fd, SO_TYPE) !== SOCK_STREAM || intOption(fd, SO_ACCEPTCONN) !== 1) return null
   const address = Buffer.alloc(FAMILY_BYTES + PATH_BYTES_MAX)

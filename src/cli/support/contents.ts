@@ -1,7 +1,4 @@
-/**
- * What goes into a support bundle: how the agent is, what the doctor finds, the settings, versions, the last log lines, the
- * schema and the heads of the ledger. Never entries, keys or tokens; every file goes through the redactor.
- */
+/** Files of a support bundle. They never contain entries, keys or tokens; every file passes the redactor. */
 import { readFileSync } from 'node:fs'
 import { arch, platform, release, uptime } from 'node:os'
 import type { AgentSettings } from '../../agent/settings.ts'
@@ -19,7 +16,7 @@ import { USUAL_UNIT, journalLines, rememberedLines } from '../log-lines.ts'
 import { redactor } from './redact.ts'
 import type { PackedFile } from './tar.ts'
 
-/** Most text of one file; the beginning of a longer one is left out. */
+/** Maximum text per file; the beginning of longer text is omitted. */
 const TEXT_MAX = 2_000_000
 
 const LOG_LINES = 5_000
@@ -46,16 +43,16 @@ export async function contents(facts: DoctorFacts, socket: string | undefined, i
 
 const README = `A support bundle of a Tallygate device.
 
-report.json       how the agent says it is, or why it does not answer
-doctor.json       every check of tallygate doctor
+report.json       status of the agent, or why it does not respond
+doctor.json       result of tallygate doctor
 versions.json     versions of the software and of the system
-settings.json     settings in force; agent.toml: the file that they come from
-environment.json  names of variables that settings may come from, without values
+settings.json     settings in force; agent.toml is the settings file
+environment.json  names of environment variables for settings, without values
 log.ndjson        last log lines of the agent
 schema.sql        tables of the ledger
-ledger.json       heads, counts, rules and ledgers put aside; no entries
+ledger.json       heads, counts, rules and damaged ledgers; no entries
 
-Keys, tokens and passwords were taken out. Names of line items and of requesters that have a limit of their own are in report.json.
+Keys, tokens and passwords are removed. report.json contains names of line items, and of requesters with a consumption limit.
 `
 
 async function reportOf(socket: string | undefined, io: Io): Promise<unknown> {
@@ -93,7 +90,7 @@ function versionsOf({ version, node, sqlite, timeZone, now }: DoctorFacts): unkn
   }
 }
 
-/** By key, as the documentation names them; a secret only says whether it is set. */
+/** By key, as in the documentation; for a secret only whether it is set. */
 function settingsOf(settings: AgentSettings): unknown {
   return Object.fromEntries(
     namedOptions(agentOptions).map(({ key, path }) => {
@@ -119,7 +116,7 @@ function ledgerOf({ inspected, verification, database, log, slack }: DoctorFacts
   return { problem, quickCheck, schema, files, identity: about, state, policies, rescues, verification }
 }
 
-/** Everything on this machine that must not be in the bundle, wherever it turns up. */
+/** All secrets on this machine, wherever they appear. */
 function secretsOf({ settings, key, configuration }: DoctorFacts): readonly string[] {
   const set = namedOptions(agentOptions).flatMap(({ path }) => {
     const value = path.reduce<unknown>((node, part) => (node as Record<string, unknown> | undefined)?.[part], settings)
@@ -134,7 +131,7 @@ function jsonOf(value: unknown): string {
   return `${JSON.stringify(value, (_key, part: unknown) => (typeof part === 'bigint' ? String(part) : part), 2)}\n`
 }
 
-/** Empty for a file that cannot be read. */
+/** Empty if the file cannot be read. */
 function textOf(path: string): string {
   try {
     return readFileSync(path, 'utf8')

@@ -1,4 +1,4 @@
-/** A tar archive (ustar) of a few small files, readable by its owner only: what every system can unpack. */
+/** A tar archive (ustar) of a few small files, readable by its owner only. */
 
 export interface PackedFile {
   /** Relative, at most 100 bytes. */
