@@ -640,12 +640,23 @@ export function undeliveredSuite(name: string, open: () => Promise<Twin>): void 
       it('wait, where the cloud has forgotten grants, until the rules are entered again', async () => {
         const device = await TestDevice.join(twin)
         device.state.incarnation = 4
-        device.state.counters.set(INVENTED, { granted: 9n, used: 0n, refunded: 0n, returned: 0n })
-        device.charge(ofInvented(9n))
+        const unmapped = lineAccount(INSTANCE, 'ACT-9', 0)
+        device.state.counters.set(unmapped, { granted: 9n, used: 0n, refunded: 0n, returned: 0n })
+        device.charge({ lineItemId: 'ACT-9', accounts: [unmapped], amount: 9n })
         const { next } = await successorOf(device)
         const sealed = await next.sealAs({ ...next.payload(), remnant: device.remnant(1, 1, true) })
         await expect(twin.sync(next.id, sealed.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
-        expect(await exists(INVENTED)).toBe(false)
+        expect(await exists(unmapped)).toBe(false)
+      })
+
+      it('are opened, where the cloud has forgotten grants, for periods that it may have forgotten too', async () => {
+        const device = await TestDevice.join(twin)
+        device.state.incarnation = 4
+        device.state.counters.set(INVENTED, { granted: 9n, used: 0n, refunded: 0n, returned: 0n })
+        device.charge(ofInvented(9n))
+        const { deliver } = await successorOf(device)
+        expect(await deliver(device.remnant(1, 1, true))).toMatchObject({ outcome: 'MERGED' })
+        expect(await twin.pool(INVENTED)).toMatchObject({ billedByDevices: 9n })
       })
 
       it('are not opened beside an account that can not have given so much', async () => {

@@ -51,7 +51,7 @@ export async function billBranch(
     return { billed: entries.filter(({ body }) => tally.take(body.postings)), tally }
   }
   // What is not billed leaves no accounts behind: they are opened for the rest, which is judged again as others left them.
-  const viewed = await viewPools(tx, rules, accountsOf(fresh))
+  const viewed = await viewPools(tx, rules, accountsOf(fresh), incarnation)
   const ofRules = fresh.filter(({ body }) => body.postings.every(({ account }) => viewed.has(account)))
   const likely = judge(ofRules, viewed)
   const before = await openPools(tx, rules, accountsOf(likely.billed))

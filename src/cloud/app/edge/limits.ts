@@ -35,6 +35,9 @@ export const RECALLS_NOTIFIED_MAX = 32
 /** Devices that are notified at a time that a pool has tokens for them again. */
 export const SERVABLE_NOTIFIED_MAX = 32
 
+/** How far beyond the last one listed the number of a period may be that a restored cloud learns of. */
+export const PERIODS_FORGOTTEN_MAX = 10_000
+
 /** Sessions of the cloud whose next charge is looked at ahead of time, those that are due first. */
 export const RENEWALS_WATCHED_MAX = 1_000
 

@@ -5,6 +5,8 @@ import { unlistedLimitPeriod, unlistedPeriod } from '../calendar.ts'
 import type { LoadedPolicy, Policies } from '../load-policy.ts'
 import { capOf, newPool } from '../pool.ts'
 import type { Pool } from '../records.ts'
+import { PERIODS_FORGOTTEN_MAX } from './limits.ts'
+import type { Incarnation } from './records.ts'
 import type { Transaction } from '../store.ts'
 
 /** By instance id. */
@@ -48,8 +50,9 @@ export async function openListedPools(
   tx: Transaction,
   rules: RulesInForce,
   accounts: Iterable<AccountId>,
+  incarnation: Pick<Incarnation, 'grantsForgotten'>,
 ): Promise<ReadonlyMap<AccountId, Pool>> {
-  const { pools, unopened } = await lockListed(tx, rules, accounts)
+  const { pools, unopened } = await lockListed(tx, rules, accounts, incarnation)
   return unopened.length === 0 ? pools : new Map([...pools, ...(await openPools(tx, rules, unopened))])
 }
 
@@ -58,8 +61,9 @@ export async function viewPools(
   tx: Transaction,
   rules: RulesInForce,
   accounts: Iterable<AccountId>,
+  incarnation: Pick<Incarnation, 'grantsForgotten'>,
 ): Promise<ReadonlyMap<AccountId, Pool>> {
-  const { pools, unopened } = await lockListed(tx, rules, accounts)
+  const { pools, unopened } = await lockListed(tx, rules, accounts, incarnation)
   return new Map([...pools, ...unopened.map((account) => [account, newPool(account, capBy(rules, account))] as const)])
 }
 
@@ -70,7 +74,14 @@ interface Listed {
   readonly unopened: readonly AccountId[]
 }
 
-async function lockListed(tx: Transaction, rules: RulesInForce, accounts: Iterable<AccountId>): Promise<Listed> {
+async function lockListed(
+  tx: Transaction,
+  rules: RulesInForce,
+  accounts: Iterable<AccountId>,
+  { grantsForgotten }: Pick<Incarnation, 'grantsForgotten'>,
+): Promise<Listed> {
+  // No administrator can enter again which numbers the periods had that a restored cloud has forgotten.
+  const forgotten = grantsForgotten ? PERIODS_FORGOTTEN_MAX : 0
   const wanted = [...new Set(accounts)]
   const pools = await tx.accounts.lock(wanted)
   const periods = new Map<string, ListedPeriods | undefined>()
@@ -81,7 +92,7 @@ async function lockListed(tx: Transaction, rules: RulesInForce, accounts: Iterab
     const key = `${parsed.instanceId}/${parsed.lineItemId}`
     if (!periods.has(key)) periods.set(key, await listedPeriods(tx, parsed.instanceId, parsed.lineItemId))
     const listed = periods.get(key)
-    if (listed !== undefined && (parsed.kind === 'action' || parsed.period < listed[parsed.kind]))
+    if (listed !== undefined && (parsed.kind === 'action' || parsed.period < listed[parsed.kind] + forgotten))
       unopened.push(account)
   }
   return { pools, unopened }

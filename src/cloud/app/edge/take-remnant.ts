@@ -127,7 +127,7 @@ async function passLost(
   const changes = mergeTold(records, counters, new Set(device.instanceIds), await termsOf(context, old, false))
   if ('problem' in changes) return null
   const moves = movesOf(old, records, changes, { fresh: [], ofBranch: [] })
-  const before = await openListedPools(tx, rules, accounts)
+  const before = await openListedPools(tx, rules, accounts, old)
   if (unknownAccount(old, moves, before) !== undefined) return null
   const moved = movePools(before, moves)
   if (moved === undefined) return null
@@ -204,6 +204,7 @@ async function continueChain(
     tx,
     rules,
     moves.map(({ after }) => after.account),
+    old,
   )
   if (unknownAccount(old, moves, before) !== undefined) return false
   const moved = movePools(before, moves)
