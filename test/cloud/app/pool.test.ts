@@ -4,6 +4,7 @@ import { actionAccount, lineAccount, limitAccount } from '../../../src/core/acco
 import { MICRO_MAX } from '../../../src/core/amount.ts'
 import {
   type Capped,
+  accountFor,
   bill,
   capOf,
   charge,
@@ -11,10 +12,14 @@ import {
   freeForDevices,
   grantOut,
   newPool,
+  overrun,
+  recoverable,
   refund,
+  release,
   retarget,
   takeBack,
   used,
+  withhold,
 } from '../../../src/cloud/app/pool.ts'
 import type { Pool } from '../../../src/cloud/app/records.ts'
 
@@ -61,6 +66,69 @@ describe('a pool', () => {
     expect(free(pool)).toBe(1n)
     expect(retarget(pool, 10n)).toMatchObject({ capTarget: 10n, capInForce: MICRO_MAX - 1n })
     expect(retarget(retarget(pool, 10n), null)).toMatchObject({ capTarget: null, capInForce: null })
+  })
+
+  it('takes no negative amounts, and no more back than was given', () => {
+    const pool = grantOut(charge(newPool(account, 100n), 30n), 50n)
+    for (const step of [charge, refund, grantOut, takeBack, overrun, accountFor]) {
+      expect(() => step(pool, -1n)).toThrow('invariant')
+      expect(step(pool, 0n)).toEqual(pool)
+    }
+    expect(takeBack(pool, 50n).grantedOut).toBe(0n)
+    expect(() => takeBack(pool, 51n)).toThrow('invariant')
+  })
+
+  it('lets its cap in force follow what devices turn out to have had, as far as a counter goes', () => {
+    const pool = overrun(charge(newPool(account, 100n), 30n), 90n)
+    expect(pool).toMatchObject({ grantedOut: 90n, capTarget: 100n, capInForce: 120n })
+    const most = MICRO_MAX - 120n
+    expect(overrun(pool, most)).toMatchObject({ grantedOut: MICRO_MAX - 30n })
+    expect(() => overrun(pool, most + 1n)).toThrow('invariant')
+  })
+
+  it('keeps from devices what is reserved for the cloud and not charged there yet', () => {
+    const pool = charge(newPool(account, 100n), 30n)
+    const left = [0n, 30n, 50n, 100n, 200n].map((reserved) => freeForDevices(pool, reserved))
+    expect(left).toEqual([70n, 70n, 50n, 0n, 0n])
+  })
+
+  it('counts what devices hold and have not spent as recoverable', () => {
+    const pool = grantOut(newPool(account, 100n), 50n)
+    expect([recoverable(pool), recoverable(bill(pool, 20n)), recoverable(bill(pool, 60n))]).toEqual([50n, 30n, 0n])
+  })
+
+  it('remembers the highest cap that it ever had', () => {
+    const caps = [newPool(account, 100n), 80n, null, 120n, 100n, null] as const
+    const [first, ...later] = caps
+    const highest = [first.capHighest]
+    let pool = first
+    for (const cap of later) highest.push((pool = retarget(pool, cap)).capHighest)
+    expect(highest).toEqual([100n, 100n, 100n, 120n, 120n, 120n])
+  })
+
+  it('counts all that was ever sold of it, also what came back, as far as a counter goes', () => {
+    const pool = grantOut(charge(newPool(account, 100n), 30n), 50n)
+    const back = takeBack(refund(pool, 30n), 50n)
+    expect(charge(back, 10n).sold).toBe(90n)
+    const counted = charge(newPool(account, null), MICRO_MAX - 1n)
+    expect(charge(refund(counted, 10n), 1n).sold).toBe(MICRO_MAX)
+    expect(charge(refund(counted, 10n), 2n).sold).toBe(MICRO_MAX)
+  })
+
+  it('withholds what was sold and is not on record, until devices account for it or an administrator releases it', () => {
+    const pool = charge(newPool(account, 100n), 30n)
+    expect(withhold(pool, 30n)).toEqual(pool)
+    expect(withhold(pool, 29n)).toEqual(pool)
+    const restored = withhold(pool, 70n)
+    expect(restored).toMatchObject({ sold: 70n, withheld: 40n })
+    expect(free(restored)).toBe(30n)
+    expect(withhold(restored, 75n)).toMatchObject({ sold: 75n, withheld: 45n })
+    expect([accountFor(restored, 15n), accountFor(restored, 40n), accountFor(restored, 41n)]).toMatchObject([
+      { withheld: 25n },
+      { withheld: 0n },
+      { withheld: 0n },
+    ])
+    expect(free(release(restored))).toBe(70n)
   })
 
   it('holds its invariant through any sequence of steps', () => {
