@@ -55,8 +55,9 @@ class TestRunner {
   #hasRun = false
   #isSpoiled = false
 
+  /** What a mutant changes while modules load is not tested: there is nothing to load again. */
   capabilities(): unknown {
-    return { reloadEnvironment: false }
+    return { reloadEnvironment: true }
   }
 
   async init(): Promise<void> {
