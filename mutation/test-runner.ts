@@ -8,6 +8,7 @@
 import { globSync } from 'node:fs'
 import { registerHooks } from 'node:module'
 import { resolve } from 'node:path'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { areaNamed } from './areas.ts'
 import { type Suite, type Test, collect, collected, finishers, suitesOf } from './test-api.ts'
@@ -54,6 +55,7 @@ class TestRunner {
   #underWayMin = Infinity
   #hasRun = false
   #isSpoiled = false
+  readonly #unhandled: unknown[] = []
 
   /** What a mutant changes while modules load is not tested: there is nothing to load again. */
   capabilities(): unknown {
@@ -62,6 +64,7 @@ class TestRunner {
 
   async init(): Promise<void> {
     process.env['TALLYGATE_TEST_SAME_THREAD'] = '1'
+    process.on('unhandledRejection', (reason) => this.#unhandled.push(reason))
     registerHooks({
       resolve: (specifier, context, next) => {
         const url = REPLACED[specifier]
@@ -136,8 +139,9 @@ class TestRunner {
       if (failure !== null) break
       this.#elapsedMs.set(test.id, performance.now() - start)
     }
-    for (const suite of [...begun].toReversed()) failure ??= await failed('', () => inTurn(suite.hooks.afterAll))
-    return failure
+    const after = [...begun].toReversed().flatMap((suite) => suite.hooks.afterAll)
+    const failureAfter = await failed('', () => inTurn(after))
+    return failure ?? failureAfter
   }
 
   async #failureOf(test: Test, begun: Set<Suite>): Promise<Failure | null> {
@@ -156,8 +160,14 @@ class TestRunner {
     }
     const failure = await failed(test.id, () => this.#inTime(body))
     const after = suites.toReversed().flatMap((suite) => suite.hooks.afterEach.toReversed())
-    const last = [...after, ...cleanUp, ...finishers.splice(0).toReversed()]
-    return failure ?? (await failed(test.id, () => this.#inTime(() => inTurn(last))))
+    const last = [...after, ...cleanUp, ...finishers.splice(0).toReversed(), () => this.#requireNoneUnhandled()]
+    const failureAfter = await failed(test.id, () => this.#inTime(() => inTurn(last)))
+    return failure ?? failureAfter
+  }
+
+  async #requireNoneUnhandled(): Promise<void> {
+    await nextTurn()
+    if (this.#unhandled.splice(0).length > 0) throw new Error('a promise was rejected, and nobody heard of it')
   }
 
   async #inTime(run: () => Promise<void>): Promise<void> {
