@@ -25,6 +25,7 @@ tests all of them. It takes from seconds to an hour for each area and is not par
 - The areas, their files and their tests are in \`mutation/areas.ts\`. The tests of an area start no processes. Tests that take seconds and
   kill what others kill are left out.
 - All tests of an area run in one process, which imports the code once (\`mutation/test-runner.ts\`). Properties draw at most 20 cases each.
+  What is kept to save time stays from mutant to mutant, so that a few survive that a fresh process would kill.
 - Not mutated: the words of errors (\`mutation/ignore-error-text.ts\`), and constants of modules, which every test of an area would have
   to be run for.
 - The reasons of the survivors are in \`mutation/survivors.ts\`. A survivor without a reason is listed as such.

@@ -3,6 +3,7 @@ import fc from '../support/fast-check.ts'
 import { describe, expect, test } from 'vitest'
 import {
   MICRO_MAX,
+  countable,
   decimal,
   decimalRatio,
   formatDecimal,
@@ -17,6 +18,11 @@ import { nearest, shifted, times, whole } from './naive-fraction.ts'
 
 const digits = fc.bigInt({ min: -(10n ** 30n), max: 10n ** 30n })
 const decimals = fc.record({ digits, scale: fc.integer({ min: 0, max: 30 }) })
+
+test('what is needed is at most what a counter holds', () => {
+  const amounts = [0n, MICRO_MAX - 1n, MICRO_MAX, MICRO_MAX + 1n, 2n * MICRO_MAX]
+  expect(amounts.map(countable)).toEqual([0n, MICRO_MAX - 1n, MICRO_MAX, MICRO_MAX, MICRO_MAX])
+})
 
 describe('reading decimals', () => {
   test.each([

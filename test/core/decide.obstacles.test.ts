@@ -1,5 +1,6 @@
 /** Explanations are bounded: a policy of any size gives a refusal of a size that fits a log line and an answer. */
 import { expect, test } from 'vitest'
+import { type AccountId, parseAccount } from '../../src/core/account.ts'
 import { compilePolicy } from '../../src/core/compile.ts'
 import { decide } from '../../src/core/decide.ts'
 import { OBSTACLES_MAX, type Room, exactly } from '../../src/core/decision.ts'
@@ -20,7 +21,8 @@ const usable: Omit<LineItem, 'id'> = {
   consumptionLimit: { limit: 5_000_000n, periods: always },
 }
 
-function refusal(change: Partial<LineItem>, room: Room) {
+function refusal(change: Partial<LineItem>, roomOf: Room | ((account: AccountId) => Room)) {
+  const room = typeof roomOf === 'function' ? roomOf : () => roomOf
   const ids = Array.from({ length: 3 * OBSTACLES_MAX }, (_, index) => `line item ${index}`)
   const rate = { digits: 1n, scale: 0 }
   const table = { version: '1', effectiveFrom: 0 }
@@ -38,7 +40,7 @@ function refusal(change: Partial<LineItem>, room: Room) {
   })
   const requester = { type: 'user', value: 'LisaBarry', dictionary: {} }
   const request = { requester, items: [{ name: 'scan', version: '', count: { digits: 1n, scale: 0 } }] }
-  const [outcome] = decide(compiled, request, exactly(500), () => room, 'BEST_EFFORT').items
+  const [outcome] = decide(compiled, request, exactly(500), room, 'BEST_EFFORT').items
   if (outcome?.outcome !== 'REFUSED') throw new Error('nothing here is granted')
   return outcome
 }
@@ -68,4 +70,22 @@ test('a shortage names every account that is too small by itself, with what it h
       { why: 'LIMIT_TOO_SMALL', account: 'limit/an%20instance/line%20item%200/user/LisaBarry/0' },
     ].map((expected) => ({ ...expected, lineItemId: 'line item 0', actionId: 'some', needed: 1_000_000n, left: 0n })),
   )
+})
+
+test.each([
+  ['POOL', 'POOL', 'INSUFFICIENT_TOKENS'],
+  ['POOL', 'RECOVERY', 'POOL_IN_RECOVERY'],
+  ['RECOVERY', 'POOL', 'POOL_IN_RECOVERY'],
+  ['POOL', 'GRANT', 'GRANT_EXHAUSTED'],
+  ['GRANT', 'POOL', 'GRANT_EXHAUSTED'],
+  ['GRANT', 'RECOVERY', 'GRANT_EXHAUSTED'],
+  ['GRANT', 'GRANT_EXPIRED', 'GRANT_EXPIRED'],
+  ['GRANT_EXPIRED', 'GRANT', 'GRANT_EXPIRED'],
+] as const)('a shortage of one line item for %s and of the others for %s is %s', (first, others, reason) => {
+  const room = (account: AccountId): Room => {
+    const parsed = parseAccount(account)
+    if (parsed?.kind !== 'line') return full
+    return { left: 0n, shortage: parsed.lineItemId === 'line item 0' ? first : others }
+  }
+  expect(refusal({}, room).reason).toBe(reason)
 })

@@ -14,6 +14,7 @@ import {
   entryProblem,
   fitChain,
   mergeSegment,
+  mergeTold,
   movement,
   receive,
   withoutKnown,
@@ -100,6 +101,24 @@ describe('what a segment is', () => {
       expect(receive(state, header, null, fit)).toEqual(verdict)
     },
   )
+})
+
+describe('merging counters whose entries are lost', () => {
+  it('takes them as the device tells them, also of accounts that are not known', () => {
+    const told = counters(15n, 2n, 40n)
+    expect(mergeTold(new Map([[LINE, account(100n, 10n)]]), told.slice(0, 1), instances, open)).toEqual([
+      { account: LINE, before: account(100n, 10n), after: account(100n, 15n, 2n, 40n) },
+    ])
+    const nothing = [{ account: ACTION, used: 0n, refunded: 0n, returned: 0n }]
+    expect(mergeTold(new Map(), nothing, instances, open)).toEqual([
+      { account: ACTION, before: account(0n), after: account(0n) },
+    ])
+  })
+
+  it('refuses counters that fell', () => {
+    const merge = mergeTold(known(account(100n, 10n)), counters(9n), instances, open)
+    expect(merge).toMatchObject({ merged: false, problem: 'COUNTER_FELL', account: LINE })
+  })
 })
 
 describe('how entries fit the merged chain', () => {
