@@ -134,9 +134,11 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
   ],
   'src/core/grant.ts': [['left <= 0n', 'Of 0, both ways give 0.']],
   'src/core/fair-share.ts': [
+    ['[]', 'What is no amount is not added.'],
     ['amount > 0n', 'Adding 0 changes nothing.'],
     ['room > level', 'A device at the level gives back 0.'],
   ],
+  'src/core/needs.ts': [["item.outcome === 'REFUSED'", 'Only items that were refused have a reason.']],
   'src/core/plan.ts': [
     ['applied !== 0', 'Revisions count from 1, and one that is missing is fetched before.'],
     [/SETTLED|^key !== undefined$/, 'A key that is settled needs no step in either way.'],
