@@ -7,6 +7,7 @@ import { CodedError } from '../../../src/protocol/errors.ts'
 import { requestOf, sessionAccessRequestBody } from '../../../src/protocol/service/access-request.ts'
 import { policyInForce } from '../harness.ts'
 import { INSTANCE } from '../link/fake-cloud.ts'
+import { BEGIN } from '../link/fake-time.ts'
 import { HOUR, MINUTE, SessionDevice } from './device.ts'
 
 /** A caller whose calls are noted, and who has so many tokens. */
@@ -103,6 +104,16 @@ describe('sessions that are listed', () => {
     expect(device.session(id).state).toBe('ACTIVE')
     expect(await asked).toBe(200)
   })
+})
+
+it('a session that nobody ever asked anything of is recorded without a requester', async () => {
+  const device = await SessionDevice.make()
+  await device.close(await device.open())
+  const requesters = device.entries().map(({ requester }) => requester)
+  expect(requesters).toEqual([
+    { type: '', value: '' },
+    { type: '', value: '' },
+  ])
 })
 
 describe('what a caller is held to', () => {
@@ -324,6 +335,26 @@ describe('a request for several items', () => {
       ['RENEWED', { job: 7 }, undefined],
       ['CLOSED', { job: 7 }, undefined],
     ])
+  })
+
+  it('gives back only what was charged: items that cost nothing are in no refund', async () => {
+    const device = await SessionDevice.make()
+    const items = [
+      { name: 'print', version: '', rate: '1' },
+      { name: 'scan', version: '', rate: '0' },
+    ]
+    const rateTables = [{ series: '', version: '1', effectiveFrom: BEGIN - 1, items }]
+    device.board.put(await policyInForce(2, { rateTables }))
+    const id = await device.open()
+    await requestItems(device, id, [
+      { item: 'scan', count: 1 },
+      { item: 'print', count: 6 },
+    ])
+    await device.pass(30 * MINUTE)
+    await device.close(id)
+    const refund = device.entries().at(-1)
+    expect(refund).toMatchObject({ kind: 'refund', requester: { type: 'user', value: 'ada' } })
+    expect(refund?.items.map(({ item }) => item)).toEqual(['print'])
   })
 
   it('is shown to the cloud with its requester, its interval and the line items that paid', async () => {
