@@ -1,5 +1,5 @@
 /**
- * Access tokens, made by whoever holds a private key: the service has no token endpoint, it knows public keys only.
+ * Creates access tokens. The service has no token endpoint; it knows public keys only.
  * Source of the claims: interface, Authentication; documentation on tokens.
  */
 import { createPrivateKey, createPublicKey, type KeyObject } from 'node:crypto'
@@ -11,9 +11,9 @@ export interface AccessTokenOrder {
   readonly kind: 'ADMIN' | 'CLIENT'
   /** PEM; an RSA key of at least 2048 bits or a P-256 key. */
   readonly privateKey: string
-  /** Id under which the public key is registered; by default the RFC 7638 thumbprint of the key. */
+  /** Id of the registered public key; default: its RFC 7638 thumbprint. */
   readonly keyId?: string
-  /** The instances that a client token may use. */
+  /** Instances that a client token may use. */
   readonly instanceIds: readonly string[]
   readonly issuer: string
   /** POSIX ms. */
@@ -21,7 +21,7 @@ export interface AccessTokenOrder {
   readonly lifetimeMs: number
 }
 
-/** A JWT for the header `Authorization: Bearer`. @throws CodedError KEY_UNUSABLE */
+/** Returns a JWT for the header `Authorization: Bearer`. @throws CodedError KEY_UNUSABLE */
 export async function makeAccessToken(order: AccessTokenOrder): Promise<string> {
   const key = readKey(order.privateKey)
   const issuedAt = Math.floor(order.now / 1000)
@@ -39,7 +39,7 @@ function readKey(pem: string): KeyObject {
   try {
     return createPrivateKey(pem)
   } catch (cause) {
-    throw new CodedError('KEY_UNUSABLE', 'The file holds no private key in PEM, or one with a passphrase.', { cause })
+    throw new CodedError('KEY_UNUSABLE', 'The file has no PEM private key, or the key has a passphrase.', { cause })
   }
 }
 

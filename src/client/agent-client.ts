@@ -1,7 +1,7 @@
 /**
- * The agent of this machine, for a Node application: access requests and sessions over its Unix socket. What had no answer
- * is sent again under the same number, so that nothing is charged twice, whatever dies meanwhile; a session sends its own
- * heartbeats and closes itself at the end of an `await using`. A refusal of the agent is a CodedError with its code.
+ * Node client for the local agent: access requests and sessions over its Unix socket. Requests without a response are
+ * retried under the same idempotency key, so nothing is charged twice. A session sends its own heartbeats and closes at
+ * the end of an `await using`. Refusals are CodedErrors.
  */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as pause } from 'node:timers/promises'
@@ -11,20 +11,20 @@ import { accessResponseBody } from '../protocol/service/access-request.ts'
 import { session as sessionBody, sessionNotOperable } from '../protocol/service/sessions.ts'
 import { type Call, HttpClient, refusal } from './http.ts'
 
-/** Where the agent listens unless its operator has said otherwise. */
+/** Default socket of the agent. */
 const USUAL_SOCKET = '/run/tallygate/agent.sock'
 
 export interface ConnectOptions {
-  /** Path of the socket of the agent, default `/run/tallygate/agent.sock`. */
+  /** Path of the agent's socket, default `/run/tallygate/agent.sock`. */
   readonly socket?: string
-  /** How long a call is repeated while the agent does not answer, is starting again or is busy, default 10 s. */
+  /** How long to retry a call while the agent is down, restarting or busy, default 10 s. */
   readonly patienceMs?: number
 }
 
 export interface Requester {
   readonly type: string
   readonly value: string
-  /** What rules of access look at. */
+  /** Properties that rules of access test. */
   readonly dictionary?: Readonly<Record<string, unknown>>
 }
 
@@ -32,19 +32,19 @@ export interface RequestedItem {
   readonly item: string
   readonly version?: string
   readonly count: number
-  /** For a rate that is a formula. */
+  /** Variables of a rate formula. */
   readonly variables?: Readonly<Record<string, number>>
-  /** For the usage records only. */
+  /** Stored in usage records only. */
   readonly metaData?: Readonly<Record<string, unknown>>
 }
 
-/** What became of one item. */
+/** Result of one item. */
 export interface AnsweredItem {
   readonly item: string
   readonly version?: string
   readonly count: number
   readonly granted: boolean
-  /** Four digits, the first of which decides: 1 is no error, 2 is refused. */
+  /** Four digits; the first is 1 for success and 2 for a refusal. */
   readonly code: string
   readonly description: string
   readonly tokensCharged: number
@@ -52,7 +52,7 @@ export interface AnsweredItem {
 
 export interface Answer {
   readonly correlationId: string
-  /** Every item is granted. */
+  /** True if every item is granted. */
   readonly granted: boolean
   readonly items: readonly AnsweredItem[]
 }
@@ -60,15 +60,15 @@ export interface Answer {
 export interface SessionOptions {
   readonly instanceId: string
   /**
-   * The session ends when this process does, whatever becomes of it, and with the connection to the agent: after a restart
-   * of the agent it is over. Default false: it ends when it is closed, or when its heartbeats stay away.
+   * Ends the session with this process and with the connection to the agent, so also when the agent restarts. Default
+   * false: the session ends when it is closed or its heartbeats stop.
    */
   readonly bound?: boolean
-  /** How often the agent hears that the application lives, default 60 s; at least twice in an interval of charges. */
+  /** Heartbeat interval, default 60 s; must be at most half a charge interval. */
   readonly heartbeatEveryMs?: number
 }
 
-/** The session takes no more requests: stop what it paid for. */
+/** The session has ended: stop the work that it paid for. */
 export class SessionEndedError extends Error {
   /** TERMINATED, LOCKED, FAILED, DISCONNECTED, or UNKNOWN to the agent. */
   readonly state: string
@@ -80,14 +80,14 @@ export class SessionEndedError extends Error {
   }
 }
 
-/** Nothing is sent before the first call. */
+/** Sends nothing before the first call. */
 export function connect(options: ConnectOptions = {}): AgentClient {
   return new AgentClient(options)
 }
 
 export class AgentClient implements Disposable {
   readonly #options: ConnectOptions
-  /** Each with one request at a time under way. */
+  /** Idle connections, each for one request at a time. */
   readonly #idle: Lane[] = []
   readonly #lanes = new Set<Lane>()
 
@@ -96,7 +96,7 @@ export class AgentClient implements Disposable {
   }
 
   /**
-   * One access request. Items are granted or refused by themselves.
+   * Sends an access request. Each item is granted or refused separately.
    *
    * @throws CodedError
    */
@@ -120,7 +120,7 @@ export class AgentClient implements Disposable {
       for (;;) {
         const { text, isFirst } = await lane.once(call)
         const { sessionId } = created.parse(JSON.parse(text))
-        // One that is bound to a connection whose answer was lost has ended with it: another one takes its place.
+        // If the response was lost, a session bound to that connection has ended: open another.
         if (options.bound !== true || isFirst || (await isAlive(lane, sessionId))) {
           return new Session(lane, sessionId, options)
         }
@@ -142,7 +142,7 @@ export class AgentClient implements Disposable {
   }
 }
 
-/** A session that keeps itself alive until it is closed. */
+/** A session that sends heartbeats until it is closed. */
 export class Session implements AsyncDisposable {
   readonly id: string
   readonly #lane: Lane
@@ -158,14 +158,14 @@ export class Session implements AsyncDisposable {
     this.#beatLater()
   }
 
-  /** Aborts, with a SessionEndedError, when the session has ended by itself: out of tokens, locked, timed out. */
+  /** Aborts with a SessionEndedError when the session ends by itself: out of tokens, locked or timed out. */
   get signal(): AbortSignal {
     return this.#ended.signal
   }
 
   /**
-   * All items or none; what is granted replaces what the session was charged for before, and is charged again for each
-   * interval. A refusal is an answer that is not `granted`; by default the session then goes on as it was.
+   * Requests all items or none. Granted items replace the previous ones and are charged for each interval. After a refusal
+   * (`granted` is false), the session continues unchanged by default.
    *
    * @throws SessionEndedError, CodedError
    */
@@ -184,12 +184,12 @@ export class Session implements AsyncDisposable {
     })
   }
 
-  /** Puts the session to rest: the rest of the interval comes back, and nothing is charged until the next request. */
+  /** Pauses the session: refunds the rest of the interval and charges nothing until the next request. */
   async halt(requester: Requester): Promise<void> {
     await this.request(requester, [])
   }
 
-  /** How it stands. @throws SessionEndedError when the agent does not know it any more, CodedError */
+  /** Returns the session's state. @throws SessionEndedError if the agent does not know it any more, CodedError */
   async state(): Promise<string> {
     return this.#alone(async () => {
       const { text } = await this.#lane.call({ method: 'GET', path: this.#path })
@@ -197,7 +197,7 @@ export class Session implements AsyncDisposable {
     })
   }
 
-  /** Ends it; what it has not used comes back. One that has ended already is no error. */
+  /** Closes the session and refunds unused tokens. Closing an ended session is not an error. */
   async close(): Promise<void> {
     this.#stop()
     try {
@@ -218,7 +218,7 @@ export class Session implements AsyncDisposable {
     return `${SESSIONS}/${this.id}`
   }
 
-  /** One call at a time, and what the agent says of a session that is over as one kind of error. */
+  /** Serializes calls and maps the agent's errors for ended sessions to SessionEndedError. */
   #alone<T>(work: () => Promise<T>): Promise<T> {
     const done = this.#tail.then(async () => {
       try {
@@ -238,7 +238,7 @@ export class Session implements AsyncDisposable {
 
   #beatLater(): void {
     this.#timer = setTimeout(() => void this.#beat(), this.#every)
-    // It keeps the session alive, not the process.
+    // Does not keep the process alive.
     this.#timer.unref()
   }
 
@@ -246,7 +246,7 @@ export class Session implements AsyncDisposable {
     try {
       await this.#alone(() => this.#lane.call({ method: 'GET', path: `${this.#path}/heartbeat` }))
     } catch {
-      // Over, and told by the signal; or out of reach, and tried again.
+      // Either ended, as reported by the signal, or unreachable and retried.
     }
     if (this.#timer !== null) this.#beatLater()
   }
@@ -267,11 +267,11 @@ const created = z.object({ sessionId: z.string() })
 interface Answered {
   readonly status: number
   readonly text: string
-  /** It was not sent before. */
+  /** First attempt, not a retry. */
   readonly isFirst: boolean
 }
 
-/** One connection with an application session of its own: its requests are numbered, one at a time. */
+/** One connection with its own application session, which numbers its requests. */
 class Lane implements Disposable {
   readonly #http: HttpClient
   readonly #patienceMs: number
@@ -283,7 +283,7 @@ class Lane implements Disposable {
     this.#patienceMs = patienceMs
   }
 
-  /** Takes effect once, however often it has to be sent. */
+  /** Takes effect at most once, however often it is sent. */
   once(call: Call, also: readonly number[] = []): Promise<Answered> {
     this.#made += 1
     const numbered = { 'x-tallygate-session': this.#name, 'x-tallygate-request': String(this.#made) }
@@ -312,7 +312,7 @@ class Lane implements Disposable {
   }
 }
 
-/** A heartbeat waits for whatever is ending the session. */
+/** False if the session has ended; the heartbeat waits for a shutdown in progress. */
 async function isAlive(lane: Lane, sessionId: string): Promise<boolean> {
   try {
     await lane.call({ method: 'GET', path: `${SESSIONS}/${sessionId}/heartbeat` })
@@ -323,7 +323,7 @@ async function isAlive(lane: Lane, sessionId: string): Promise<boolean> {
   }
 }
 
-/** A limit of the caller is the caller's to wait for. */
+/** Caller limits are not retried: the caller decides how long to wait. */
 function mayRepeat(error: unknown): boolean {
   return error instanceof CodedError && ERRORS[error.code].retry === 'later' && error.code !== 'CALLER_LIMITED'
 }
@@ -338,7 +338,10 @@ function endedState(error: unknown): string | undefined {
 function answerOf(text: string): Answer {
   const parsed = accessResponseBody.safeParse(JSON.parse(text))
   if (!parsed.success)
-    throw new CodedError('ANSWER_UNEXPECTED', 'The agent answered something else than an access response.')
+    throw new CodedError(
+      'ANSWER_UNEXPECTED',
+      'The response is not an access response. Check that the socket belongs to a tallygate agent.',
+    )
   const { correlationId, requestedItems } = parsed.data
   const items = requestedItems.map(({ item, version, count, status, totalTokensCharged }): AnsweredItem => ({
     item,
@@ -352,5 +355,5 @@ function answerOf(text: string): Answer {
   return { correlationId, granted: items.every(({ granted }) => granted), items }
 }
 
-/** A valid item of a session request that another item made fail. */
+/** Code of a valid item that was not charged because another item failed. */
 const NOT_CHARGED = '1002'

@@ -1,7 +1,4 @@
-/**
- * JSON whose numbers keep every digit: each number becomes its source text, so that amounts of tokens can be added and
- * compared exactly. What reads such a document knows by its schema which texts are numbers.
- */
+/** Parses JSON with each number as its source text, so that token amounts stay exact. The schema tells numbers from texts. */
 import { z } from 'zod'
 import { type Micro, MICRO_PER_TOKEN, parseDecimal } from '../core/amount.ts'
 
@@ -12,13 +9,13 @@ export function parseExactJson(text: string): unknown {
   )
 }
 
-/** ECMAScript's JSON.parse with source text access, which the library types do not declare. */
+/** ECMAScript's JSON.parse source text access, missing in the library types. */
 type ParseWithSource = (
   text: string,
   reviver: (key: string, value: unknown, context: { readonly source: string }) => unknown,
 ) => unknown
 
-/** A number of tokens as parsed by {@link parseExactJson}; refused when it is finer than a micro-token. */
+/** Token amount parsed by {@link parseExactJson}; rejects amounts finer than a micro-token. */
 export const exactTokens = z.string().transform((text, context): Micro => {
   const value = parseDecimal(text)
   if (value !== undefined) {

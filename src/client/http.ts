@@ -1,7 +1,4 @@
-/**
- * One HTTP client for both services: the twin over TCP, the agent over its Unix socket. It keeps its connections, follows
- * no redirects and repeats nothing by itself: whether a request may be sent again is the caller's knowledge.
- */
+/** HTTP client for the cloud (TCP) and the agent (Unix socket). Follows no redirects and does not retry. */
 import {
   Agent,
   type IncomingHttpHeaders,
@@ -15,21 +12,20 @@ import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../
 import { parseJson } from '../protocol/parse-json.ts'
 
 export interface ClientOptions {
-  /** `http://host:port/prefix`, `https://...`, or `unix:/path/of.sock`. */
+  /** `http://host:port/prefix`, `https://...`, or `unix:/path/to.sock`. */
   readonly address: string
-  /** Sent with every request. */
   readonly headers?: Readonly<Record<string, string>>
-  /** The code of the error when nobody answers. */
+  /** Error code for a missing response. */
   readonly unreachable: ErrorCode
-  /** Most connections at a time, default 1. */
+  /** Maximum number of connections, default 1. */
   readonly connections?: number
-  /** Longest silence before a call is given up, default 30 s. */
+  /** Timeout for silence of the server, default 30 s. */
   readonly timeoutMs?: number
 }
 
 export interface Call {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
-  /** Below the address: `/api/v1.1/sessions`. */
+  /** Path below the address, such as `/api/v1.1/sessions`. */
   readonly path: string
   readonly headers?: Readonly<Record<string, string>>
   /** Sent as JSON. */
@@ -65,15 +61,15 @@ export class HttpClient implements Disposable {
     }
   }
 
-  /** The answer, whatever its status. @throws CodedError with the code `unreachable` when there is none. */
+  /** The response with any status. @throws CodedError with the code `unreachable` if there is none. */
   async call(call: Call): Promise<Answer> {
     const response = await this.#open(call)
     return { status: response.statusCode ?? 0, text: await this.#read(response) }
   }
 
   /**
-   * A successful answer of any length, piece by piece. @throws CodedError as {@link HttpClient.text}; so do the pieces when
-   * the connection ends before the answer does
+   * Streams a successful response. @throws CodedError as {@link HttpClient.text}; the iteration also throws if the
+   * connection ends early
    */
   async stream(call: Call): Promise<{ readonly headers: IncomingHttpHeaders; readonly pieces: AsyncIterable<Buffer> }> {
     const response = await this.#open(call)
@@ -82,19 +78,19 @@ export class HttpClient implements Disposable {
     throw refusal(call, { status, text: await this.#read(response) })
   }
 
-  /** The body of a successful answer, as text. @throws CodedError, with the service's own code where it gave one. */
+  /** The text of a successful response. @throws CodedError with the service's code if it sent one. */
   async text(call: Call): Promise<string> {
     const answer = await this.call(call)
     if (answer.status >= 200 && answer.status < 300) return answer.text
     throw refusal(call, answer)
   }
 
-  /** The parsed body of a successful answer. @throws CodedError, as {@link HttpClient.text}, or ANSWER_UNEXPECTED */
+  /** The parsed body of a successful response. @throws CodedError, as {@link HttpClient.text}, or ANSWER_UNEXPECTED */
   async json<T extends z.ZodType>(call: Call, schema: T): Promise<z.output<T>> {
     const text = await this.text(call)
     const body = parseJson(text)
     if (body === undefined) {
-      throw new CodedError('ANSWER_UNEXPECTED', `${call.method} ${call.path} answered something else than JSON.`)
+      throw new CodedError('ANSWER_UNEXPECTED', `The response to ${call.method} ${call.path} is not JSON.`)
     }
     const parsed = schema.safeParse(body)
     if (parsed.success) return parsed.data
@@ -119,7 +115,7 @@ export class HttpClient implements Disposable {
         resolve,
       )
       request.on('error', (cause) => reject(this.#unreachable(cause)))
-      request.setTimeout(this.#options.timeoutMs ?? 30_000, () => request.destroy(new Error('no answer in time')))
+      request.setTimeout(this.#options.timeoutMs ?? 30_000, () => request.destroy(new Error('no response in time')))
       request.end(body)
     })
   }
@@ -148,24 +144,24 @@ export class HttpClient implements Disposable {
 }
 
 const REASONS: Readonly<Record<string, string>> = {
-  ENOENT: 'there is no such socket',
-  ECONNREFUSED: 'nobody listens there',
-  ECONNRESET: 'the connection was cut',
+  ENOENT: 'the socket does not exist',
+  ECONNREFUSED: 'no process is listening there',
+  ECONNRESET: 'the connection was reset',
   EACCES: 'this user may not connect',
-  ENOTFOUND: 'there is no such host',
+  ENOTFOUND: 'the host name does not exist',
 }
 
-/** An address may hold a password, and a message may end in a log. */
+/** Removes the password from an address that goes into messages. */
 function withoutCredentials(address: string): string {
   return address.replace(/\/\/[^/?#]*@/, '//')
 }
 
-/** A refusing answer as an error. */
+/** Converts an error response. */
 export function refusal({ method, path }: Call, { status, text }: Answer): CodedError {
   const parsed = errorBody.safeParse(parseJson(text))
   if (parsed.success && isErrorCode(parsed.data.code)) return new CodedError(parsed.data.code, parsed.data.message)
   const said = text === '' ? '' : `: ${text.slice(0, 500)}`
-  return new CodedError('ANSWER_UNEXPECTED', `${method} ${path} answered ${status}${said}`)
+  return new CodedError('ANSWER_UNEXPECTED', `${method} ${path} failed with HTTP status ${status}${said}`)
 }
 
 function isErrorCode(code: string): code is ErrorCode {

@@ -1,7 +1,6 @@
 /**
- * Settings from their sources: a flag beats the environment, the environment beats the file, the file beats the default.
- * Whatever is wrong ends in one CodedError that names the source, the key and what the key takes; a key that nothing
- * reads is refused too, because a limit that was misspelt is a limit that is not in force. No message holds a secret.
+ * Loads settings. Precedence: flag, environment, file, default. Errors name the source, key and expected value, never a
+ * secret. Unknown keys are errors too: a misspelled limit would not be in force.
  */
 import { parse as parseToml, TomlError } from 'smol-toml'
 import { CodedError } from '../protocol/errors.ts'
@@ -9,12 +8,12 @@ import { nearest } from './nearest.ts'
 import { type NamedOption, namedOptions, type OptionTable, type OptionTree, type Settings } from './option.ts'
 
 export interface Sources {
-  /** The settings file; null when there is none. */
+  /** The settings file; null if there is none. */
   readonly file: string | null
   readonly env: Readonly<Record<string, string | undefined>>
-  /** By flag name without dashes: `{ 'socket-path': '/run/x.sock' }`. */
+  /** By flag name: `{ 'socket-path': '/run/x.sock' }`. */
   readonly flags: Readonly<Record<string, string>>
-  /** Text of a file, or throws. Used for the settings file and for files that hold secrets. */
+  /** Reads the settings file or a secret's file, or throws. */
   readonly readText: (path: string) => string
 }
 
@@ -32,9 +31,9 @@ export function loadSettings<T extends OptionTree>(table: OptionTable<T>, source
   return settings as Settings<T>
 }
 
-/** A value as one source gives it, not yet judged. */
+/** A value from one source, not validated yet. */
 interface Found {
-  /** Where it stands, for messages: `/etc/tallygate/agent.toml: socket.path`. */
+  /** Source for messages: `/etc/tallygate/agent.toml: socket.path`. */
   readonly where: string
   readonly value: unknown
   readonly as: 'text' | 'toml' | 'secret'
@@ -92,7 +91,7 @@ function readFile(
       const isAbove = named.some((one) => one.key.startsWith(`${key}.`))
       if (keys.has(key)) found.set(key, { where: `${path}: ${key}`, value, as: 'toml' })
       else if (isAbove && isTable(value)) walk(value, key)
-      else if (isAbove) throw invalid(`${path}: ${key} is ${shorten(value)}, but it is a table of settings.`)
+      else if (isAbove) throw invalid(`${path}: ${key} is ${shorten(value)}, but must be a table of settings.`)
       else throw invalid(`${path}: unknown key ${key}${suggestion(key, keys.keys())}`)
     }
   }
@@ -104,7 +103,7 @@ function isTable(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
 }
 
-/** A cluster announces services to every process by variables of these endings, whatever we would call ours. */
+/** Variables with these endings are ignored: Kubernetes sets them in every process to announce services. */
 const CLUSTER_VARIABLE = /_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$/
 
 function refuseUnknownVariables(
@@ -120,7 +119,7 @@ function refuseUnknownVariables(
   }
 }
 
-/** The end of a sentence about an unknown word. */
+/** End of a message about an unknown word. */
 function suggestion(word: string, known: Iterable<string>): string {
   const near = nearest(word, known)
   return near === undefined ? '.' : `; did you mean ${near}?`
@@ -150,7 +149,7 @@ function place(settings: Record<string, unknown>, path: readonly string[], value
   else place((settings[key] ??= {}) as Record<string, unknown>, rest, value)
 }
 
-/** A refused value for a message: not too long, and without the credentials that a URL may carry. */
+/** Shortens a rejected value for a message and removes credentials of URLs. */
 function shorten(value: unknown): string {
   const text = value instanceof Date ? value.toISOString() : JSON.stringify(value, bigintText)
   const harmless = text.replaceAll(/\/\/\S*@/g, '//[secret]@').replaceAll(/(password=)[^&"]*/g, '$1[secret]')

@@ -1,4 +1,4 @@
-/** The word that a reader most likely meant: the nearest by edits, if it is near enough to be a typing error. */
+/** The known word closest to a probable typing error; undefined if none is close. */
 export function nearest(word: string, known: Iterable<string>): string | undefined {
   let best: string | undefined
   let bestDistance = Math.max(2, Math.floor(word.length / 3)) + 1
@@ -9,7 +9,7 @@ export function nearest(word: string, known: Iterable<string>): string | undefin
   return best
 }
 
-/** Letters to insert, delete or replace, or neighbours to swap, to get from one word to the other. */
+/** Damerau-Levenshtein distance. */
 function edits(from: string, to: string): number {
   let before: number[] = []
   let last = Array.from({ length: to.length + 1 }, (_, column) => column)

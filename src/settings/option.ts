@@ -1,29 +1,25 @@
 /**
- * One table of options drives everything about a setting: its key in the TOML file, its environment variable, its flag,
- * `--help`, the generated page of the documentation, and the type of the loaded value. A side writes its table as a
- * nested object with camelCase keys; every other name is derived from those keys.
+ * Option tables. Each setting's TOML key, environment variable, flag, help, documentation and type come from one entry.
+ * Tables are nested objects with camelCase keys; other names are derived from these.
  */
 import { formatBytes, formatDuration, parseBytes, parseDuration } from './quantity.ts'
 
 export interface Option<T> {
   readonly isOption: true
-  /** One sentence for the operator: what it does, and when to change it. */
+  /** One sentence for operators: what the setting does and when to change it. */
   readonly help: string
-  /** What the setting takes, in words: completes the sentence "It takes ...". */
+  /** Accepted values; completes the sentence "Takes ...". */
   readonly takes: string
   readonly default: T
-  /** The default as an operator would write it; null where there is none. */
+  /** The default as an operator writes it; null: none. */
   readonly defaultText: string | null
-  /** Given by a file (`..._file`) or the environment, never by the settings file or a flag; never shown. */
+  /** Set by a file (`..._file`) or the environment only; never shown. */
   readonly secret: boolean
-  /**
-   * A running service takes a change of it over when it is told to reload. `between values`: from one value to another, not
-   * between a value and none.
-   */
+  /** Whether a reload applies changes. `between values`: a change from one value to another, not to or from none. */
   readonly reloadable: boolean | 'between values'
-  /** From the environment or a flag. Undefined: not what the option takes. */
+  /** Parses environment and flag values. Undefined: invalid. */
   readonly fromText: (text: string) => T | undefined
-  /** From a TOML value. Undefined: not what the option takes. */
+  /** Parses TOML values. Undefined: invalid. */
   readonly fromToml: (value: unknown) => T | undefined
 }
 
@@ -31,18 +27,18 @@ export interface OptionTree {
   readonly [key: string]: Option<unknown> | OptionTree
 }
 
-/** What a tree of options loads into. */
+/** Type of the values loaded from a tree of options. */
 export type Settings<T> = {
   readonly [K in keyof T]: T[K] extends Option<infer V> ? V : Settings<T[K]>
 }
 
 export interface OptionTable<T extends OptionTree> {
-  /** Of the environment variables: `TALLYGATE_AGENT`. */
+  /** Prefix of the environment variables, such as `TALLYGATE_AGENT`. */
   readonly envPrefix: string
   readonly options: T
 }
 
-/** A secret that shows itself only when asked to: logging, joining or serializing it gives `[secret]`. */
+/** A secret that prints as `[secret]` when logged, joined or serialized. */
 export class Secret {
   readonly #value: string
 
@@ -65,13 +61,13 @@ export class Secret {
 
 interface Facts<T> {
   readonly help: string
-  /** Null: the setting may be left out and is null then. */
+  /** Null: the setting may be omitted and is null then. */
   readonly default: T
-  /** Read anew each time it is used, so that a reload can change it. */
+  /** Reloadable: the setting is read at each use. */
   readonly reloadable?: true | 'between values'
 }
 
-/** Any text from `min` (default 1) to `max` (default 1000) characters, without control characters. */
+/** Text of `min` (default 1) to `max` (default 1000) characters without control characters. */
 export function text<const T extends string | null>(
   facts: Facts<T> & { readonly min?: number; readonly max?: number; readonly takes?: string },
 ): Option<string | Extract<T, null>> {
@@ -82,12 +78,12 @@ export function text<const T extends string | null>(
   )
 }
 
-/** A path in the file system; a relative one counts from the working directory of the process. */
+/** File system path; relative paths start at the working directory. */
 export function path<const T extends string | null>(facts: Facts<T>): Option<string | Extract<T, null>> {
   return ofText(facts, 'a path', (given) => (given === '' || given.includes('\u0000') ? undefined : given))
 }
 
-/** An absolute URL of one of the schemes (without colon). */
+/** Absolute URL with one of the schemes (without colon). */
 export function url<const T extends string | null>(
   facts: Facts<T> & { readonly schemes: readonly string[] },
 ): Option<string | Extract<T, null>> {
@@ -96,7 +92,7 @@ export function url<const T extends string | null>(
   )
 }
 
-/** One of a few words. */
+/** One of several words. */
 export function choice<const V extends string, const T extends V | null>(
   words: readonly V[],
   facts: Facts<T>,
@@ -104,7 +100,7 @@ export function choice<const V extends string, const T extends V | null>(
   return ofText(facts, list(words), (given) => words.find((word) => word === given))
 }
 
-/** A whole number of `unit` (plural noun). */
+/** Whole number of `unit` (plural noun). */
 export function integer<const T extends number | null>(
   facts: Facts<T> & { readonly min: number; readonly max: number; readonly unit?: string },
 ): Option<number | Extract<T, null>> {
@@ -118,7 +114,7 @@ export function integer<const T extends number | null>(
   })
 }
 
-/** A length of time, in milliseconds inside and written with its unit outside: `default`, `min` and `max` too. */
+/** Duration: ms in code; text with unit in settings, and in `default`, `min` and `max`. */
 export function duration(facts: Facts<string> & { readonly min: string; readonly max: string }): Option<number> {
   return ofQuantity(facts, `a duration from "${facts.min}" to "${facts.max}"`, {
     parse: parseDuration,
@@ -126,7 +122,7 @@ export function duration(facts: Facts<string> & { readonly min: string; readonly
   })
 }
 
-/** A size, in bytes inside and written with its unit outside: `default`, `min` and `max` too. */
+/** Size: bytes in code; text with unit in settings, and in `default`, `min` and `max`. */
 export function bytes(facts: Facts<string> & { readonly min: string; readonly max: string }): Option<number> {
   return ofQuantity(facts, `a size from "${facts.min}" to "${facts.max}"`, {
     parse: parseBytes,
@@ -134,7 +130,6 @@ export function bytes(facts: Facts<string> & { readonly min: string; readonly ma
   })
 }
 
-/** On or off. */
 export function toggle(facts: Facts<boolean>): Option<boolean> {
   return option(facts, {
     takes: 'true or false',
@@ -145,9 +140,8 @@ export function toggle(facts: Facts<boolean>): Option<boolean> {
 }
 
 /**
- * A secret. The file and the flag name a file that holds it (key `token` becomes `token_file` and `--token-file`); the
- * environment names such a file (`..._TOKEN_FILE`) or holds the secret itself (`..._TOKEN`). Surrounding white space is
- * cut off. Null when none is given.
+ * Secret. File and flag name a file with the secret (`token_file`, `--token-file`). The environment names a file
+ * (`..._TOKEN_FILE`) or contains the secret (`..._TOKEN`). White space around it is trimmed. Null if not set.
  */
 export function secret(facts: { readonly help: string; readonly reloadable?: true }): Option<Secret | null> {
   const parse = (given: unknown) =>
@@ -155,7 +149,7 @@ export function secret(facts: { readonly help: string; readonly reloadable?: tru
   return {
     isOption: true,
     help: facts.help,
-    takes: 'the path of a file that holds the secret',
+    takes: 'the path of a file that contains the secret',
     default: null,
     defaultText: null,
     secret: true,
@@ -166,13 +160,13 @@ export function secret(facts: { readonly help: string; readonly reloadable?: tru
 }
 
 export interface OptionName {
-  /** Path in the tree: `['limits', 'bodyMax']`. */
+  /** Path in the tree, such as `['limits', 'bodyMax']`. */
   readonly path: readonly string[]
-  /** As messages and the documentation write it, and as it stands in the file: `limits.body_max`. */
+  /** TOML key, such as `limits.body_max`. */
   readonly key: string
-  /** `TALLYGATE_AGENT_LIMITS_BODY_MAX` */
+  /** Such as `TALLYGATE_AGENT_LIMITS_BODY_MAX`. */
   readonly env: string
-  /** Without dashes: `limits-body-max`. */
+  /** Without dashes, such as `limits-body-max`. */
   readonly flag: string
 }
 
@@ -180,7 +174,7 @@ export interface NamedOption extends OptionName {
   readonly option: Option<unknown>
 }
 
-/** The options of a table in the order in which it lists them, with all their names. */
+/** All options in the table's order, with their names. */
 export function namedOptions(table: OptionTable<OptionTree>): readonly NamedOption[] {
   const walk = (tree: OptionTree, above: readonly string[]): NamedOption[] =>
     Object.entries(tree).flatMap(([key, node]) => {
@@ -190,7 +184,7 @@ export function namedOptions(table: OptionTable<OptionTree>): readonly NamedOpti
   return walk(table.options, [])
 }
 
-/** Where a settings file is looked for when none is named: `/etc/tallygate/agent.toml` for `TALLYGATE_AGENT`. */
+/** Default settings file: `/etc/tallygate/agent.toml` for `TALLYGATE_AGENT`. */
 export function usualFile(table: Pick<OptionTable<OptionTree>, 'envPrefix'>): string {
   return `/etc/${table.envPrefix.toLowerCase().replaceAll('_', '/')}.toml`
 }

@@ -1,13 +1,13 @@
-/** The page of the documentation that lists every setting, from the tables that the programs themselves read. */
+/** Generates the documentation page of all settings from the option tables. */
 import { type NamedOption, namedOptions, type OptionTable, type OptionTree, usualFile } from './option.ts'
 
 export interface Section {
-  /** `tallygate agent` */
+  /** Such as `tallygate agent`. */
   readonly command: string
   readonly table: OptionTable<OptionTree>
 }
 
-/** Markdown. */
+/** Returns Markdown. */
 export function configurationPage(sections: readonly Section[]): string {
   return `# Configuration
 

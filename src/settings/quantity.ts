@@ -1,20 +1,18 @@
-/**
- * Durations and sizes as people write them: one whole number and one unit, without which a number means nothing.
- */
+/** Durations and sizes: one whole number with a mandatory unit. */
 const DURATION_UNITS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 }
 const BYTE_UNITS = { B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 }
 
-/** Milliseconds of `250ms`, `30s`, `5m`, `24h` or `7d`; `0` needs no unit. Undefined for anything else. */
+/** Milliseconds of `250ms`, `30s`, `5m`, `24h`, `7d` or `0`. Undefined for anything else. */
 export function parseDuration(text: string): number | undefined {
   return parse(text, DURATION_UNITS)
 }
 
-/** The text with the largest unit that leaves a whole number: 90_000 is `90s`. */
+/** Formats with the largest unit that gives a whole number: 90_000 is `90s`. */
 export function formatDuration(ms: number): string {
   return format(ms, DURATION_UNITS)
 }
 
-/** Bytes of `512B`, `64KiB`, `1MiB`, `2GiB`; `0` needs no unit. Undefined for anything else. */
+/** Bytes of `512B`, `64KiB`, `1MiB`, `2GiB` or `0`. Undefined for anything else. */
 export function parseBytes(text: string): number | undefined {
   return parse(text, BYTE_UNITS)
 }

@@ -1,7 +1,7 @@
 /**
- * Settings that change while a service runs. The table says which ones may; what is read from the view follows them, and
- * everything else waits for a restart and is named. A reload takes effect as a whole or not at all: sources with anything
- * wrong in them leave the running settings in force, and what is wrong stands until a reload succeeds.
+ * Reloads settings in a running service. Reloadable settings change in the view; others wait for a restart and are
+ * reported. A reload is all or nothing: on an error, the running settings stay in force and the error is reported until a
+ * reload succeeds.
  */
 import { CodedError, type ErrorCode } from '../protocol/errors.ts'
 import { type NamedOption, type OptionTable, type OptionTree, type Settings, Secret, namedOptions } from './option.ts'
@@ -12,7 +12,7 @@ export interface ReloadLog {
   error(fields: Record<string, unknown>, message: string): void
 }
 
-/** What somebody should know of the last reload. */
+/** Problem with the last reload. */
 export interface ReloadNotice {
   readonly code: Extract<ErrorCode, 'CONFIG_NOT_RELOADED' | 'CONFIG_NEEDS_RESTART'>
   readonly message: string
@@ -22,13 +22,13 @@ export interface ReloadNotice {
 
 export interface ReloadParts<T extends OptionTree> {
   readonly table: OptionTable<T>
-  /** Those that the service starts with. */
+  /** Settings at the start. */
   readonly settings: Settings<T>
   /**
-   * Checks what only the service can, changing nothing, and returns what brings the rest into force.
+   * Validates without changes; returns a function that applies the settings.
    *
-   * @param next as they will be in force: what waits for a restart is as it was
-   * @throws CodedError for settings that cannot be used
+   * @param next settings after the reload; those that need a restart are unchanged
+   * @throws CodedError if the settings cannot be used
    */
   readonly prepare: (next: Settings<T>) => () => void
   readonly log: ReloadLog
@@ -37,7 +37,7 @@ export interface ReloadParts<T extends OptionTree> {
 }
 
 export class LiveSettings<T extends OptionTree> {
-  /** As they are in force at the moment of reading: whoever keeps a value keeps that of the moment. */
+  /** Current settings: each property is read at access, so do not keep values. */
   readonly view: Settings<T>
   readonly #parts: ReloadParts<T>
   readonly #named: readonly NamedOption[]
@@ -51,13 +51,13 @@ export class LiveSettings<T extends OptionTree> {
     this.view = viewOf(parts.table.options, (path) => valueAt(this.#inForce, path)) as Settings<T>
   }
 
-  /** What is wrong with the last reload, or waits for a restart; null for nothing. */
+  /** An error of the last reload, or settings that wait for a restart; null: none. */
   get notice(): ReloadNotice | null {
     return this.#notice
   }
 
   /**
-   * Brings into force what may change. Never throws a CodedError: what is wrong is logged and stands as the notice.
+   * Applies reloadable changes. Logs and reports CodedErrors instead of throwing them.
    *
    * @param load reads all sources again. @throws CodedError
    */
@@ -76,7 +76,7 @@ export class LiveSettings<T extends OptionTree> {
       log.info({ changed: live.map(({ key }) => key), needRestart: waiting }, 'settings reloaded')
     } catch (error) {
       if (!(error instanceof CodedError)) throw error
-      const message = `The settings were not reloaded, those from before stay in force: ${error.message}`
+      const message = `The settings were not reloaded; the previous ones stay in force: ${error.message}`
       this.#notice = this.#noticeOf('CONFIG_NOT_RELOADED', message, now())
       log.error({ code: 'CONFIG_NOT_RELOADED', cause: error.code, reason: error.message }, 'settings not reloaded')
     }
@@ -88,10 +88,10 @@ export class LiveSettings<T extends OptionTree> {
 }
 
 function needsRestart(keys: readonly string[]): string {
-  return `Changed settings wait for a restart: ${keys.join(', ')}.`
+  return `These settings changed but need a restart: ${keys.join(', ')}.`
 }
 
-/** An object of the shape of the table whose leaves are read when they are asked for. */
+/** An object shaped like the table whose leaves are read at access. */
 function viewOf(tree: OptionTree, read: (path: readonly string[]) => unknown, above: readonly string[] = []): object {
   const view = {}
   for (const [key, node] of Object.entries(tree)) {
@@ -117,7 +117,7 @@ function isSame(one: unknown, other: unknown): boolean {
   return one === other
 }
 
-/** `base` with the values of `fresh` for the options. */
+/** `base` with the given options from `fresh`. */
 function merged<T extends OptionTree>(
   base: Settings<T>,
   fresh: Settings<T>,

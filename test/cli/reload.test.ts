@@ -88,7 +88,7 @@ describe('the agent on SIGHUP', () => {
       needRestart: ['socket.mode'],
     })
     expect(await conditionsOf(inside('agent.sock'))).toEqual([
-      ['settings', 'CONFIG_NEEDS_RESTART', 'Changed settings wait for a restart: socket.mode.'],
+      ['settings', 'CONFIG_NEEDS_RESTART', 'These settings changed but need a restart: socket.mode.'],
     ])
 
     write('log.level = "loud"')

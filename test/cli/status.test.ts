@@ -69,7 +69,7 @@ test('no agent on the socket is AGENT_UNREACHABLE, exit code 69', async () => {
   const { code, out, err } = await tallygate(['status', '--socket', '/nowhere/agent.sock'])
   expect({ code, out }).toEqual({ code: 69, out: '' })
   expect(err).toBe(
-    'tallygate: AGENT_UNREACHABLE: unix:/nowhere/agent.sock: there is no such socket. ' +
+    'tallygate: AGENT_UNREACHABLE: unix:/nowhere/agent.sock: the socket does not exist. ' +
       'Start it with `tallygate agent`, or name its socket with --socket.\n',
   )
 })
@@ -136,7 +136,7 @@ describe('--watch', () => {
     }
     const args = ['status', '--watch', '--every', '10ms', '--socket', '/nowhere/agent.sock']
     expect(await tallygate(args, { stdout, stop: () => stop.signal })).toMatchObject({ code: 0, err: '' })
-    expect(written[0]).toMatch(/NO RESPONSE {2}unix:\/nowhere\/agent\.sock: there is no such socket\. Start it /)
+    expect(written[0]).toMatch(/NO RESPONSE {2}unix:\/nowhere\/agent\.sock: the socket does not exist\. Start it /)
   })
 
   test('is not for programs', async () => {

@@ -64,7 +64,7 @@ describe('nobody answering is the caller’s code:', () => {
   test('without the password that its address may hold', async () => {
     using client = new HttpClient({ address: 'http://ann:secret@127.0.0.1:1/x', unreachable: 'CLOUD_UNREACHABLE' })
     await expect(client.text({ method: 'GET', path: '/' })).rejects.toMatchObject({
-      message: 'http://127.0.0.1:1/x: nobody listens there.',
+      message: 'http://127.0.0.1:1/x: no process is listening there.',
     })
   })
 
@@ -72,7 +72,7 @@ describe('nobody answering is the caller’s code:', () => {
     using client = new HttpClient({ address: `unix:${directory}/no.sock`, unreachable: 'AGENT_UNREACHABLE' })
     await expect(client.call({ method: 'GET', path: '/' })).rejects.toMatchObject({
       code: 'AGENT_UNREACHABLE',
-      message: `unix:${directory}/no.sock: there is no such socket.`,
+      message: `unix:${directory}/no.sock: the socket does not exist.`,
     })
   })
 
@@ -90,7 +90,7 @@ describe('nobody answering is the caller’s code:', () => {
     using client = new HttpClient({ address, unreachable: 'CLOUD_UNREACHABLE', timeoutMs: 20 })
     await expect(client.call({ method: 'GET', path: '/' })).rejects.toMatchObject({
       code: 'CLOUD_UNREACHABLE',
-      message: expect.stringContaining('no answer in time') as string,
+      message: expect.stringContaining('no response in time') as string,
     })
   })
 })

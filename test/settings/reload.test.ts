@@ -53,11 +53,11 @@ describe('a reload', () => {
     const { live, clock } = service()
     live.reload(() => ({ ...FIRST, path: '/b', sync: { interval: 60_000, fixed: 1_000 } }))
     expect(live.view).toMatchObject({ path: '/a', sync: { interval: 60_000, fixed: 300_000 } })
-    const message = 'Changed settings wait for a restart: path, sync.fixed.'
+    const message = 'These settings changed but need a restart: path, sync.fixed.'
     expect(live.notice).toEqual({ code: 'CONFIG_NEEDS_RESTART', message, since: 1_000 })
     clock.now = 2_000
     live.reload(() => ({ ...FIRST, path: '/c' }))
-    expect(live.notice).toMatchObject({ message: 'Changed settings wait for a restart: path.', since: 1_000 })
+    expect(live.notice).toMatchObject({ message: 'These settings changed but need a restart: path.', since: 1_000 })
     live.reload(() => FIRST)
     expect(live.notice).toBeNull()
   })
@@ -72,7 +72,7 @@ describe('a reload', () => {
     expect([live.view.file, live.notice]).toEqual(['/two', null])
     live.reload(() => ({ ...FIRST, path: '/b', file: null }))
     expect(live.view.file).toBe('/two')
-    expect(live.notice?.message).toBe('Changed settings wait for a restart: path, file.')
+    expect(live.notice?.message).toBe('These settings changed but need a restart: path, file.')
     // What the service is to check is what will be in force.
     expect(prepared.map(({ path, file }) => [path, file])).toEqual([
       ['/a', '/two'],
