@@ -107,6 +107,6 @@ test('a refusal with a known code becomes that error, any other answer is unexpe
   })
   await expect(client.text({ method: 'GET', path: '/other' })).rejects.toMatchObject({
     code: 'ANSWER_UNEXPECTED',
-    message: 'GET /other answered 502: <html>',
+    message: 'GET /other failed with HTTP status 502: <html>',
   })
 })
