@@ -1,6 +1,6 @@
 /**
- * What goes wrong on the day of the demo with `--chaos`, and when: processes are killed, the device's clock is set, the
- * network is slow, loses answers, or breaks. The same seed gives the same disturbances at the same requests.
+ * Plans the disturbances of `--chaos`: killed processes, a wrong device clock, and a slow, lossy or broken network. The same
+ * seed disturbs the same requests.
  */
 import { writeFileSync } from 'node:fs'
 import type { Presenter } from './presenter.ts'
@@ -13,14 +13,14 @@ const DAY_MS = 86_400_000
 
 export interface Disturbance {
   readonly kind: DisturbanceKind
-  /** Number of answered requests after which it begins, and at which it is over where it lasts. */
+  /** Number of answered requests at which it starts (and, if it lasts, ends). */
   readonly from: number
   readonly until: number
-  /** For a clock that is set: by how much it is wrong from then on, ms. */
+  /** Clock error to set, ms. */
   readonly clockErrorMs: number
 }
 
-/** How often each of them happens. */
+/** Number of disturbances by kind. */
 const TIMES: Readonly<Record<DisturbanceKind, number>> = {
   'agent killed': 4,
   'twin killed': 3,
@@ -31,13 +31,13 @@ const TIMES: Readonly<Record<DisturbanceKind, number>> = {
   'network cut': 2,
 }
 
-/** Those of the network last for so many requests, and are no use while the network is away altogether. */
+/** Duration of network disturbances in requests; none are planned while the network is cut anyway. */
 const LASTS = 60
 const ofNetwork: ReadonlySet<DisturbanceKind> = new Set(['network slow', 'answers lost', 'network cut'])
 
 const CLOCK_ERRORS_MS = [-30 * DAY_MS, 90 * DAY_MS, -20 * 365 * DAY_MS, 0, 400 * DAY_MS, -3_600_000]
 
-/** @param cutOff numbers of requests between which the network is cut off anyway */
+/** @param cutOff range of requests with the network cut off anyway */
 export function planChaos(random: Random, requests: number, cutOff: readonly [number, number]): readonly Disturbance[] {
   const plan: Disturbance[] = []
   for (const [kind, times] of Object.entries(TIMES) as [DisturbanceKind, number][]) {
@@ -58,7 +58,7 @@ export function planChaos(random: Random, requests: number, cutOff: readonly [nu
   )
 }
 
-/** What can be disturbed. */
+/** Targets of the disturbances. */
 export interface Victims {
   readonly agent: Agent
   readonly twin: Twin
@@ -78,7 +78,7 @@ export class Chaos {
     this.#victims = victims
   }
 
-  /** So many requests are answered; `time` is the time of day, for people. */
+  /** Call after each answered request; `time` is the displayed time of day. */
   at(answered: number, time: string): void {
     for (const disturbance of this.#plan) {
       if (disturbance.from === answered) this.#begin(disturbance, time)
@@ -86,7 +86,7 @@ export class Chaos {
     }
   }
 
-  /** Nothing is disturbed any more, and everybody runs. */
+  /** Ends all disturbances and waits until all processes run. */
   async over(): Promise<void> {
     const { agent, twin, network } = this.#victims
     await this.#work
@@ -140,7 +140,7 @@ export class Chaos {
     else for (const proxy of network) proxy.behave('well')
   }
 
-  /** One after the other, so that what ends last was begun last. */
+  /** Runs changes in sequence, so that the last one started ends last. */
   #after(work: () => Promise<unknown>): void {
     this.#work = this.#work.then(work)
   }

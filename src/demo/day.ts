@@ -1,10 +1,10 @@
-/** The recorded day: one access request per line of `day.ndjson`, in the order in which they were made. */
+/** Reads the recorded day: one access request per line of `day.ndjson`, in order. */
 import { readFileSync } from 'node:fs'
 import { z } from 'zod'
 import { REQUESTERS } from './site.ts'
 
 const recordedRequest = z.strictObject({
-  /** Time of day, for people: `HH:MM:SS`. */
+  /** Displayed time of day, `HH:MM:SS`. */
   at: z.string(),
   requester: z.string().refine((name) => Object.hasOwn(REQUESTERS, name), 'must be a requester of the site'),
   items: z.array(
@@ -12,7 +12,7 @@ const recordedRequest = z.strictObject({
       item: z.string(),
       version: z.string(),
       count: z.number(),
-      /** The refusal that this item must get whatever the balances are; none where balances decide. */
+      /** The refusal that this item must get regardless of balances; omitted where balances decide. */
       must: z.enum(['ITEM_NOT_RATED', 'NO_USABLE_LINE_ITEM', 'DENIED_BY_RULE']).optional(),
     }),
   ),
@@ -22,7 +22,7 @@ export type RecordedRequest = z.infer<typeof recordedRequest>
 
 export const DAY_FILE = new URL('./day.ndjson', import.meta.url)
 
-/** @throws when the file is missing or a line of it is malformed: it is part of the program. */
+/** @throws if the file, which is part of the program, is missing or malformed */
 export function readDay(file: URL = DAY_FILE): readonly RecordedRequest[] {
   const lines = readFileSync(file, 'utf8').trimEnd().split('\n')
   return lines.map((line) => recordedRequest.parse(JSON.parse(line)))

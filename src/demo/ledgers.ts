@@ -1,4 +1,4 @@
-/** Reads what device and cloud have on their books, each from its own public interface, in exact amounts. */
+/** Reads the ledgers of device and cloud through their public interfaces, in exact amounts. */
 import { z } from 'zod'
 import { exactTokens, parseExactJson } from '../client/exact-json.ts'
 import type { HttpClient } from '../client/http.ts'
@@ -22,7 +22,7 @@ export async function readStatus(agent: HttpClient): Promise<AgentStatus> {
   return agent.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
 }
 
-/** Devices that the twin holds for copied, restored or wrong: there is one honest one. */
+/** Counts devices that the cloud reports as copied, restored or wrong; the only device is honest. */
 export async function alarmsOf(twin: HttpClient, instanceId: string): Promise<number> {
   const call = { method: 'GET', path: `/edge/api/v1/devices?instanceId=${instanceId}` } as const
   const { devices } = await twin.json(call, deviceList)
@@ -34,7 +34,7 @@ async function deviceLedger(agent: HttpClient): Promise<Ledger> {
   return new Map(accounts.map((account) => [account.account, billed(account)]))
 }
 
-/** What the twin has billed for its devices, and what it has charged itself. */
+/** Usage that the cloud has billed for devices or charged itself. */
 async function cloudLedger(twin: HttpClient, instanceId: string): Promise<Ledger> {
   const call = { method: 'GET', path: `/edge/api/v1/instances/${instanceId}/accounts` } as const
   const { accounts } = await twin.json(call, accountLedger)
@@ -43,13 +43,13 @@ async function cloudLedger(twin: HttpClient, instanceId: string): Promise<Ledger
 
 const exportedRecord = z.object({ activationId: z.string().nullish(), tokens: exactTokens })
 
-/** The sum of the usage records of each line item, as a billing job is given them: each charge and each refund is there once. */
+/** Sums usage records per line item, as a billing job would; each charge and refund appears once. */
 async function exportedUsage(twin: HttpClient, instanceId: string): Promise<Ledger> {
   const path = `/provisioning/api/v1.1/usage?format=ndjson&instanceId=${instanceId}`
   const records = (await twin.text({ method: 'GET', path })).split('\n').filter((line) => line !== '')
   const exported = new Map<AccountId, Micro>()
   for (const { activationId, tokens } of records.map((line) => exportedRecord.parse(parseExactJson(line)))) {
-    // A refusal has no line item.
+    // Refusals have no line item.
     if (activationId === undefined || activationId === null) continue
     const account = lineAccount(instanceId, activationId, 0)
     exported.set(account, (exported.get(account) ?? 0n) + tokens)
@@ -71,7 +71,7 @@ const actionLists = z.array(
   }),
 )
 
-/** What a back office sees: `used` of line items and of allocations. The demo's few line items fit one page. */
+/** `used` of line items and allocations in the service API. The demo's line items fit on one page. */
 async function serviceBooks(twin: HttpClient, instanceId: string): Promise<Pick<Ledgers, 'service' | 'names'>> {
   const service = new Map<AccountId, Micro>()
   const names = new Map<AccountId, string>()

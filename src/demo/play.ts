@@ -1,7 +1,6 @@
 /**
- * The applications of the demo: several connections that make the recorded requests over the agent's socket, and keep
- * what they were told. A request whose answer got lost is sent again under the same number of the same application
- * session, which the agent answers with what it had decided before: nothing is charged twice.
+ * The demo's applications: several connections send the recorded requests over the agent's socket and record the
+ * responses. A request without a response is retried with the same idempotency key, so nothing is charged twice.
  */
 import { z } from 'zod'
 import { exactTokens, parseExactJson } from '../client/exact-json.ts'
@@ -17,31 +16,31 @@ export interface PlayOptions {
   readonly socketPath: string
   readonly instanceId: string
   readonly connections: number
-  /** Unique for this run; connections add their number to it. */
+  /** Unique per run; each connection appends its number. */
   readonly session: string
   readonly signal: AbortSignal
-  /** Longest time that one request may take with all its repetitions. */
+  /** Longest time for one request with all its retries, ms. */
   readonly patienceMs: number
-  /** After each answered request, with the number of requests answered so far. */
+  /** Called after each answered request with the number of answers so far. */
   readonly onAnswer: (answered: number, request: RecordedRequest) => void
 }
 
 export interface ToldItem {
   readonly outcome: ItemStatus
-  /** The refusal that it had to get. */
+  /** The refusal that it must get. */
   readonly must: RefusalReason | undefined
   readonly charges: readonly { readonly lineItemId: string; readonly micro: Micro }[]
 }
 
-/** What the applications were told about one request, by requested item. */
+/** The response to one request, by requested item. */
 export interface Told {
   readonly request: RecordedRequest
   readonly items: readonly ToldItem[]
-  /** How often it was sent again. */
+  /** Number of retries. */
   readonly repeats: number
 }
 
-/** Application sessions that last over several phases of the day. */
+/** Application sessions that span several phases of the day. */
 export class Applications implements Disposable {
   readonly #options: PlayOptions
   readonly #connections: Connection[]
@@ -52,7 +51,7 @@ export class Applications implements Disposable {
     this.#connections = Array.from({ length: options.connections }, (_, index) => new Connection(options, index))
   }
 
-  /** Makes the requests, as many at a time as there are connections, and returns what was told in their order. */
+  /** Sends the requests in parallel, one per connection; returns the responses in request order. */
   async play(requests: readonly RecordedRequest[]): Promise<readonly Told[]> {
     const told: Told[] = []
     const waiting = requests.entries()
@@ -111,7 +110,7 @@ class Connection implements Disposable {
 
 const REPEAT_AFTER_MS = 20
 
-/** The error catalogue says which refusals may be sent again as they are. */
+/** Whether the error catalog allows sending the same request again. */
 function mayRepeat(error: unknown): boolean {
   return error instanceof CodedError && ERRORS[error.code].retry === 'later'
 }

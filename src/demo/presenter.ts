@@ -1,11 +1,11 @@
-/** How a run shows itself: a moving bar on a terminal, plain lines elsewhere, nothing at all for programs. */
+/** Shows progress: a bar on a terminal, plain lines elsewhere, nothing for programs. */
 import { grouped } from './report.ts'
 
 export interface Presenter {
-  /** Something is done. */
+  /** Reports a completed step. */
   step(text: string): void
   progress(done: number, total: number, note: string): void
-  /** Text that stays, after the last progress. */
+  /** Prints permanent text after the progress. */
   lines(lines: readonly string[]): void
 }
 

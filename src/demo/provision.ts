@@ -1,4 +1,4 @@
-/** Sets the site up at the twin, by the public administration API and nothing else. */
+/** Sets up the site in the cloud through the public administration API. */
 import { z } from 'zod'
 import type { HttpClient } from '../client/http.ts'
 import { enrollmentTokenResponse } from '../protocol/edge/enrollment.ts'
@@ -8,7 +8,7 @@ import { CONDITIONS, LINE_ITEMS, RATE_TABLES } from './site.ts'
 const DAY_MS = 86_400_000
 
 /**
- * @param now POSIX ms; windows and rate tables count from it
+ * @param now POSIX ms; start of windows and rate tables
  * @returns the id of the instance
  */
 export async function provision(twin: HttpClient, now: number): Promise<string> {
@@ -73,7 +73,7 @@ export async function provision(twin: HttpClient, now: number): Promise<string> 
   return instanceId
 }
 
-/** What a device needs to become known to the twin, once. */
+/** Creates the one-time token that enrolls a device. */
 export async function enrollmentToken(twin: HttpClient, instanceId: string): Promise<string> {
   const body = { instanceIds: [instanceId], name: 'hall gateway' }
   const call = { method: 'POST', path: '/edge/api/v1/enrollment-tokens', body } as const

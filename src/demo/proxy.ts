@@ -1,28 +1,28 @@
 /**
- * The network between device and cloud, as a TCP proxy that can be cut, slow, or lose what comes back. Cut means cut:
- * connections that stand are destroyed, and nobody listens, so that a device sees what it sees when the cable is out.
+ * TCP proxy between device and cloud that can be cut, slow or lossy. Cutting destroys connections and stops listening, as
+ * if the cable were unplugged.
  */
 import { createServer, connect, type Server, type Socket } from 'node:net'
 import type { AddressInfo } from 'node:net'
 import { Transform } from 'node:stream'
 
-/** `one way`: what the target answers never arrives, and the connection breaks in its place. */
+/** `one way`: responses are lost and the connection breaks instead. */
 export type Behaviour = 'well' | 'slowly' | 'one way'
 
-/** Each way, ms. */
+/** Delay per direction, ms. */
 const SLOW_MS = 300
 
 export interface Proxy {
   readonly port: number
-  /** Where connections lead from now on. */
+  /** Sets the target port for new connections. */
   lead(targetPort: number): void
   cut(): Promise<void>
-  /** Listens on the same port again. */
+  /** Listens again on the same port. */
   restore(): Promise<void>
   close(): Promise<void>
-  /** How it carries from now on, connections that stand included. */
+  /** Sets the behavior, also for open connections. */
   behave(how: Behaviour): void
-  /** Bytes carried in both directions. */
+  /** Total bytes in both directions. */
   readonly carried: number
 }
 
@@ -95,12 +95,12 @@ export async function startProxy(): Promise<Proxy> {
   }
 }
 
-/** Passes on what it gets, after as many ms as it is told at that moment, or breaks instead. */
+/** Forwards data after the current delay, or breaks the connection. */
 function carrier(how: () => number | 'lose'): Transform {
   return new Transform({
     transform(chunk: Buffer, _encoding, done) {
       const delay = how()
-      if (delay === 'lose') done(new Error('the answer is lost'))
+      if (delay === 'lose') done(new Error('the response is lost'))
       else if (delay === 0) done(null, chunk)
       else setTimeout(() => done(null, chunk), delay)
     },

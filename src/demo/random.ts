@@ -1,11 +1,11 @@
-/** A seeded source of numbers: the same seed gives the same day, and the same kills. Not for secrets. */
+/** Seeded random numbers, so that a seed reproduces a run. Not for secrets. */
 export interface Random {
   /** Uniform in [0, 1). */
   fraction(): number
-  /** Uniform whole number from `min` to `max`, both included. */
+  /** Uniform integer from `min` to `max`, inclusive. */
   between(min: number, max: number): number
   pick<T>(from: readonly T[]): T
-  /** By the weight that stands first. */
+  /** Picks by weight. */
   weighted<T>(from: readonly (readonly [weight: number, value: T])[]): T
 }
 
@@ -24,7 +24,7 @@ export function seeded(seed: number): Random {
       left -= weight
       if (left < 0) return value
     }
-    throw new RangeError('there is nothing to choose from')
+    throw new RangeError('the list to choose from is empty')
   }
   return {
     fraction,

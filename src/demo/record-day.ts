@@ -1,6 +1,6 @@
 /**
- * Makes `day.ndjson`: what the requesters of the site ask for from seven in the morning to seven in the evening. The same
- * seed gives the same text, byte for byte. Run it by `node src/demo/record-day.ts` after a change to it or to the site.
+ * Generates `day.ndjson`: the site's requests from 07:00 to 19:00. The output depends only on the seed. After changing this
+ * file or the site, run `node src/demo/record-day.ts`.
  */
 import { writeFileSync } from 'node:fs'
 import { DAY_FILE, type RecordedRequest } from './day.ts'
@@ -15,7 +15,7 @@ type Order = readonly [weight: number, make: (random: Random) => Item]
 const OPENS_S = 7 * 3600
 const CLOSES_S = 19 * 3600
 
-/** Some amount in steps, written without a rounding rest of binary fractions. */
+/** Random decimal amount without binary rounding errors. */
 const some = (random: Random, min: number, max: number, digits: number): number =>
   Number(`${random.between(min, max)}e-${digits}`)
 
@@ -29,7 +29,7 @@ const certificate: Order = [1, () => ({ item: 'Certificate', version: '1.0', cou
 const firing: Order = [1, (random) => ({ item: 'Firing', version: '1.0', count: random.between(10, 90) })]
 const smallPrint: Order = [4, (random) => ({ item: 'Print3D', version: '2.0', count: some(random, 50, 800, 3) })]
 
-/** Nothing in effect rates these. */
+/** Items without a rate in effect. */
 const unrated: Order = [
   1,
   (random) => ({
@@ -43,7 +43,7 @@ const unrated: Order = [
   }),
 ]
 
-/** Rated, but its one line item opens next month. */
+/** Rated, but its only line item starts next month. */
 const archive: Order = [
   1,
   (random) => ({ item: 'Archive', version: '1.0', count: random.between(1, 40), must: 'NO_USABLE_LINE_ITEM' }),
@@ -53,7 +53,7 @@ const denied = ([weight, make]: Order): Order => [weight, (random) => ({ ...make
 
 interface Habit {
   readonly weight: number
-  /** Share of the day, 0 to 1, before which this requester asks for nothing. */
+  /** Share of the day, 0 to 1, before this requester's first request. */
   readonly from?: number
   readonly orders: readonly Order[]
 }
@@ -78,7 +78,7 @@ const HABITS: Readonly<Record<string, Habit>> = {
   'jo.marsh': { weight: 2, orders: [denied(engrave), denied(print)] },
 }
 
-/** The text of `day.ndjson`. */
+/** Returns the text of `day.ndjson`. */
 export function recordDay(seed: number, length: number): string {
   const random = seeded(seed)
   const times = Array.from({ length }, () => random.between(OPENS_S, CLOSES_S - 1)).sort((a, b) => a - b)

@@ -1,9 +1,9 @@
-/** The result of a run as a table for people and as JSON for programs. Amounts are exact text in both, never doubles. */
+/** Formats a result as a table or JSON, with amounts as exact text. */
 import { formatMicro, type Micro } from '../core/amount.ts'
 import type { ItemStatus } from '../protocol/service/status.ts'
 import { countOutcomes, type DemoResult, type Phase, succeeded } from './result.ts'
 
-/** What can be decided about an item, in the order of the table. A session's `NOT_CHARGED` never comes up here. */
+/** Outcomes of items, in table order. A session's `NOT_CHARGED` never occurs here. */
 const OUTCOMES: readonly (readonly [ItemStatus, string])[] = [
   ['GRANTED', 'allowed'],
   ['ITEM_NOT_RATED', 'denied: in no rate table in effect'],
@@ -17,7 +17,7 @@ const OUTCOMES: readonly (readonly [ItemStatus, string])[] = [
   ['GRANT_EXPIRED', 'denied: grant expired'],
 ]
 
-/** The tables that end a run, as lines. */
+/** The final tables, as lines. */
 export function reportText(result: DemoResult): readonly string[] {
   const told = result.phases.flatMap((phase) => phase.told)
   const counts = [...result.phases.map((phase) => countOutcomes(phase.told)), countOutcomes(told)]
@@ -55,17 +55,17 @@ function verdict(result: DemoResult): readonly string[] {
   return [
     ...wrong.slice(0, 10),
     ...(wrong.length > 10 ? [`... and ${wrong.length - 10} more`] : []),
-    ...(result.alarms > 0 ? ['THE CLOUD TAKES AN HONEST DEVICE FOR COPIED OR WRONG.'] : []),
+    ...(result.alarms > 0 ? ['THE CLOUD REPORTS AN HONEST DEVICE AS COPIED OR WRONG.'] : []),
     ...(differing.length > 0
       ? [
           `THE LEDGERS DIFFER on ${differing.map(({ lineItemId, part }) => (part === null ? lineItemId : `${lineItemId}, ${part}`)).join(', ')}.`,
         ]
       : []),
-    ...(result.comparisons.length === 0 ? ['There is nothing to compare: no ledger has an account.'] : []),
+    ...(result.comparisons.length === 0 ? ['No ledger has an account, so nothing was compared.'] : []),
   ]
 }
 
-/** For programs: amounts are micro-tokens as integer text. */
+/** For programs. Amounts are micro-tokens as integer text. */
 export function reportJson(result: DemoResult): Record<string, unknown> {
   return {
     succeeded: succeeded(result),
@@ -104,7 +104,7 @@ function microText(amount: Micro | null): string | null {
   return amount === null ? null : String(amount)
 }
 
-/** Columns as wide as their widest cell; the first to the left, the others to the right; a rule below the head. */
+/** Aligns columns: the first to the left, the others to the right, with a rule below the header. */
 function table(rows: readonly (readonly string[])[]): readonly string[] {
   const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? []
   const lines = rows.map((row) =>
@@ -121,7 +121,7 @@ function tokensText(amount: Micro | null): string {
   return amount === null ? '' : grouped(formatMicro(amount))
 }
 
-/** Groups the digits before the point by thousands. */
+/** Groups the integer digits by thousands. */
 export function grouped(decimal: string): string {
   const [whole = '', fraction] = decimal.split('.')
   const text = whole.replaceAll(/\B(?=(\d{3})+$)/g, ',')

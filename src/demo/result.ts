@@ -1,6 +1,6 @@
 /**
- * What a run of the demo showed, and whether it may call itself a success: the ledgers of device and cloud, and what the
- * applications were told, must be equal for every line item, allocation and consumption limit, to the micro-token.
+ * Result of a run. It succeeds if both ledgers and the applications' responses agree for every line item, allocation and
+ * consumption limit, to the micro-token.
  */
 import { type AccountId, parseAccount } from '../core/account.ts'
 import type { Micro } from '../core/amount.ts'
@@ -15,36 +15,36 @@ export interface Phase {
   readonly ms: number
 }
 
-/** What one side has charged, less refunds, by account. */
+/** Charges less refunds, by account. */
 export type Ledger = ReadonlyMap<AccountId, Micro>
 
 export interface Ledgers {
-  /** From the agent, over its socket. */
+  /** From the agent's socket. */
   readonly device: Ledger
-  /** From the twin's own books of its devices. */
+  /** From the cloud's accounts of its devices. */
   readonly cloud: Ledger
-  /** From the service API: `used` of line items and actions. */
+  /** `used` of line items and actions in the service API. */
   readonly service: Ledger
-  /** From the export of usage records: the sums of charges less refunds, by line item. */
+  /** Charges less refunds in the export of usage records, by line item. */
   readonly exported: Ledger
-  /** What the administrator called them, where he did. */
+  /** Names given by the administrator. */
   readonly names: ReadonlyMap<AccountId, string>
 }
 
 export interface Comparison {
   readonly account: AccountId
   readonly lineItemId: string
-  /** Which part of what was charged to the line item this is, where it is not all of it. */
+  /** Part of the line item's charges that this account covers; null: all of them. */
   readonly part: string | null
-  /** Null where the applications are not told: allocations, and what a session is charged by itself. */
+  /** Null where applications get no amounts: allocations, and automatic charges of sessions. */
   readonly told: Micro | null
   readonly device: Micro
   readonly cloud: Micro
-  /** Null where the service API does not say: consumption limits. */
+  /** Null where the service API gives no amount: consumption limits. */
   readonly service: Micro | null
-  /** Null where usage records do not say: allocations and consumption limits. */
+  /** Null where usage records give no amount: allocations and consumption limits. */
   readonly exported: Micro | null
-  /** Largest distance between any two of them. */
+  /** Largest difference between any two columns. */
   readonly difference: Micro
 }
 
@@ -54,17 +54,17 @@ export type DisturbanceKind =
 export interface DemoResult {
   readonly phases: readonly Phase[]
   readonly comparisons: readonly Comparison[]
-  /** Requests with an item that was not refused as it had to be. */
+  /** Requests with an item that did not get the required refusal. */
   readonly wrong: readonly Told[]
-  /** Devices that the twin takes for copied, restored or wrong; there is one, and it is honest. */
+  /** Devices that the cloud reports as copied, restored or wrong; the only device is honest. */
   readonly alarms: number
-  /** Of the agent. */
+  /** Number of kills of the agent. */
   readonly kills: number
-  /** How often what went wrong, with `--chaos`. */
+  /** Number of disturbances by kind, with `--chaos`. */
   readonly disturbances: ReadonlyMap<DisturbanceKind, number>
   readonly drainMs: number
   readonly totalMs: number
-  /** Where databases and logs are kept; null when they are not. */
+  /** Directory of databases and logs; null if deleted. */
   readonly directory: string | null
 }
 
@@ -78,9 +78,9 @@ export function succeeded({
 }
 
 /**
- * Every account that any side knows, each line item followed by its parts.
+ * Compares every account known to any side, each line item followed by its parts.
  *
- * @throws Error for an account that nobody could have made, and for charges that no ledger has an account of
+ * @throws Error for an unexpected account, or charges without an account
  */
 export function compare(told: readonly Told[], ledgers: Ledgers): readonly Comparison[] {
   const { device, cloud, service, exported } = ledgers
@@ -107,7 +107,7 @@ export function compare(told: readonly Told[], ledgers: Ledgers): readonly Compa
 interface Reading {
   readonly lineItemId: string
   readonly part: string | null
-  /** Under which the sum of what the applications were told stands; null where they are not told. */
+  /** Key of the applications' sum; null where applications get no amounts. */
   readonly key: string | null
 }
 
@@ -116,7 +116,7 @@ function readingOf(account: AccountId, names: Ledgers['names']): Reading {
   switch (parsed?.kind) {
     case 'line': {
       const { lineItemId } = parsed
-      // What a session is charged by itself, and what it gets back, is told to nobody.
+      // Automatic charges and refunds of a session are not reported to its application.
       return { lineItemId, part: null, key: lineItemId === SESSION_LINE_ITEM ? null : keyOf(lineItemId) }
     }
     case 'action':
@@ -132,7 +132,7 @@ function readingOf(account: AccountId, names: Ledgers['names']): Reading {
 
 const keyOf = (...parts: readonly string[]): string => JSON.stringify(parts)
 
-/** What the applications were told, by line item, and by line item and requester. */
+/** Sums of the applications' responses, by line item, and by line item and requester. */
 function toldSums(told: readonly Told[]): ReadonlyMap<string, Micro> {
   const sums = new Map<string, Micro>()
   for (const { request, items } of told) {
@@ -153,7 +153,7 @@ export function wrongRefusals(told: readonly Told[]): readonly Told[] {
   return told.filter(({ items }) => items.some(({ must, outcome }) => must !== undefined && must !== outcome))
 }
 
-/** Requested items by what was decided about them. */
+/** Counts requested items by outcome. */
 export function countOutcomes(told: readonly Told[]): ReadonlyMap<ItemStatus, number> {
   const counts = new Map<ItemStatus, number>()
   for (const { outcome } of told.flatMap(({ items }) => items)) counts.set(outcome, (counts.get(outcome) ?? 0) + 1)

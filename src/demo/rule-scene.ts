@@ -1,6 +1,6 @@
 /**
- * A scene of the demo: an administrator closes the workbench by a rule of access, a hint brings it to the device, which refuses
- * by it, and goes by the next rule, which opens the workbench again.
+ * Demo scene: an administrator denies access to the workbench, a change notification reaches the device, and it refuses;
+ * the next rule allows access again.
  */
 import { z } from 'zod'
 import { HttpClient } from '../client/http.ts'
@@ -26,7 +26,7 @@ export async function playRuleScene(scene: Scene): Promise<void> {
     return item.status.code === ITEM_STATUS[outcome]['v1.1']
   }
   const inForce = async (): Promise<number> => (await readStatus(technician)).policies[0]?.applied ?? 0
-  /** Makes it the only rule of the workbench, and waits for the device. @returns ms until the device goes by it */
+  /** Makes it the workbench's only rule and waits for the device. @returns ms until the device applies it */
   const rule = async (name: string, action: 'ALLOW' | 'DENY'): Promise<number> => {
     const before = await inForce()
     const path = `/api/v1.1/instances/${instanceId}/line-items/${SESSION_LINE_ITEM}/actions`

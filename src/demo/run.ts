@@ -1,6 +1,6 @@
 /**
- * One run of the demo: twin and agent as processes, a site, a recorded day of requests with the network cut in its middle
- * third, and the books compared at the end. It talks to both services as a customer would, over their public interfaces.
+ * Runs the demo: starts cloud and agent as processes, replays a recorded day with the network cut in its middle third, and
+ * compares the ledgers, all through public interfaces.
  */
 import { randomUUID } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
@@ -29,13 +29,13 @@ import { LINE_ITEMS, RATE_TABLES } from './site.ts'
 
 export interface DemoOptions {
   readonly connections: number
-  /** How often the agent is killed during the day. */
+  /** Number of kills of the agent during the day. */
   readonly kills: number
-  /** Kill both services, set the device's clock, and disturb the network. */
+  /** Also kill both services, change the device's clock and disturb the network. */
   readonly chaos: boolean
-  /** Decides when the kills and disturbances fall. */
+  /** Seed for the times of kills and disturbances. */
   readonly seed: number
-  /** Keep the directories with databases and logs. */
+  /** Keep databases and logs. */
   readonly keep: boolean
   readonly presenter: Presenter
   readonly signal: AbortSignal
@@ -47,7 +47,7 @@ const REQUEST_WITHIN_MS = 60_000
 const STOP_WITHIN_MS = 5_000
 const LOOK_EVERY_MS = 25
 
-/** @throws CodedError when a service fails, or the signal's reason; processes and directories are gone then too. */
+/** @throws CodedError when a service fails, or the signal's reason; processes and directories are removed first */
 export async function runDemo(options: DemoOptions): Promise<DemoResult> {
   const began = performance.now()
   const directory = mkdtempSync(join(tmpdir(), 'tallygate-demo-'))
@@ -56,7 +56,7 @@ export async function runDemo(options: DemoOptions): Promise<DemoResult> {
     killRunning()
     if (!options.keep) rmSync(directory, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 })
   }
-  // Reached by an exit that waits for nothing too, such as a second Ctrl-C.
+  // Also runs on an immediate exit, such as a second Ctrl-C.
   process.once('exit', lastResort)
   try {
     return await Promise.race([play(options, directory, began), aborted(options.signal)])
@@ -66,7 +66,7 @@ export async function runDemo(options: DemoOptions): Promise<DemoResult> {
   }
 }
 
-/** Rejects when the signal does; whatever is under way then fails with the processes that it needs. */
+/** Rejects when the signal aborts; pending work then fails with its processes. */
 function aborted(signal: AbortSignal): Promise<never> {
   return new Promise((_resolve, reject) => {
     const fail = (): void => reject(signal.reason as Error)
@@ -87,7 +87,7 @@ async function play(options: DemoOptions, directory: string, began: number): Pro
   const twin = new Twin({
     directory,
     readyWithinMs: READY_WITHIN_MS,
-    // What devices are told: the ends of the network that can be cut.
+    // Ports for devices: those of the proxy, which can be cut.
     publicPorts: { http: network.http.port, push: network.push.port },
   })
   await twin.start()
@@ -208,7 +208,7 @@ async function administrationToken(keyFile: string): Promise<string> {
   })
 }
 
-/** Looks at the agent again and again; an agent that is being restarted does not answer for a while. */
+/** Polls the agent until the condition is met; a restarting agent does not respond for a while. */
 async function waitUntil(
   technician: HttpClient,
   agent: Agent,
@@ -231,12 +231,12 @@ async function waitUntil(
   const conditions = last?.conditions.map(({ subject, code, message }) => `${subject}: ${code}: ${message}`) ?? []
   throw new CodedError(
     'DEMO_FAILED',
-    `Waited ${DRAINED_WITHIN_MS / 1000} s in vain until ${what}. ` +
-      (conditions.length === 0 ? `The agent names no reason.` : `The agent says: ${conditions.join('; ')}`),
+    `Waited ${DRAINED_WITHIN_MS / 1000} s without success until ${what}. ` +
+      (conditions.length === 0 ? `The agent reports no problem.` : `The agent reports: ${conditions.join('; ')}`),
   )
 }
 
-/** Numbers of answered requests at which the agent is killed, with other requests under way. */
+/** Numbers of answered requests at which the agent is killed while others are pending. */
 function momentsOfKills(random: Random, kills: number, requests: number): readonly number[] {
   const moments = new Set<number>()
   while (moments.size < Math.min(kills, requests - 1)) moments.add(random.between(1, requests - 1))

@@ -1,4 +1,4 @@
-/** What every scene of the demo after the day plays with, and how it waits for what must happen. */
+/** Shared inputs and waiting of the demo scenes after the day. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { HttpClient } from '../client/http.ts'
 import { CodedError } from '../protocol/errors.ts'
@@ -16,7 +16,7 @@ export interface Scene {
 const WITHIN_MS = 15_000
 const LOOK_EVERY_MS = 20
 
-/** Looks again and again until it is so. @throws CodedError DEMO_FAILED after 15 s */
+/** Polls until the condition is met. @throws CodedError DEMO_FAILED after 15 s */
 export async function expectThat(what: string, isSo: () => Promise<boolean>, { signal }: Scene): Promise<void> {
   const deadline = performance.now() + WITHIN_MS
   while (performance.now() < deadline) {
@@ -24,5 +24,5 @@ export async function expectThat(what: string, isSo: () => Promise<boolean>, { s
     if (await isSo()) return
     await sleep(LOOK_EVERY_MS)
   }
-  throw new CodedError('DEMO_FAILED', `Waited ${WITHIN_MS / 1000} s in vain until ${what}.`)
+  throw new CodedError('DEMO_FAILED', `Waited ${WITHIN_MS / 1000} s without success until ${what}.`)
 }

@@ -1,6 +1,6 @@
 /**
- * Twin and agent as separate processes, started by the same command that an operator uses. A process is ready when it has
- * logged `listening`; one that ends before that is an error that carries its last words. None of them outlives the demo.
+ * Runs cloud and agent as separate processes with the operator's command. A process is ready when it logs `listening`; an
+ * early exit is an error with its last log lines. All are killed with the demo.
  */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { closeSync, openSync, writeSync } from 'node:fs'
@@ -14,28 +14,28 @@ const LAST_WORDS = 20
 export interface ServiceOptions {
   readonly name: string
   readonly args: readonly string[]
-  /** A module that the process loads first. */
+  /** Module to preload. */
   readonly preload?: URL
   readonly env: Readonly<Record<string, string>>
-  /** Everything that the process says is added to this file. */
+  /** Output is appended to this file. */
   readonly logFile: string
   readonly readyWithinMs: number
 }
 
-/** The log line that says `listening`, with its fields. */
+/** Fields of the `listening` log line. */
 export type Listening = Readonly<Record<string, unknown>>
 
 export interface ServiceProcess {
   readonly pid: number
   readonly listening: Listening
-  /** Resolves with the exit code, or the name of the signal. */
+  /** Resolves with the exit code or signal name. */
   readonly ended: Promise<number | string>
-  /** Asks it to end, and ends it by force when it does not within `graceMs`. */
+  /** Terminates the process, and kills it after `graceMs`. */
   stop(graceMs: number): Promise<number | string>
   kill(): Promise<number | string>
 }
 
-/** @throws CodedError when the process ends, or does not become ready in time. */
+/** @throws CodedError if the process ends or is not ready in time */
 export async function startService(options: ServiceOptions): Promise<ServiceProcess> {
   const log = openSync(options.logFile, 'a')
   const imports = options.preload === undefined ? [] : ['--import', options.preload.href]
@@ -104,12 +104,12 @@ export async function startService(options: ServiceOptions): Promise<ServiceProc
 
 const running = new Set<ChildProcess>()
 
-/** Ends every process at once, without waiting: for the last moment of the demo itself. */
+/** Kills every process without waiting, for the demo's own exit. */
 export function killRunning(): void {
   for (const child of running) child.kill('SIGKILL')
 }
 
-/** The demo's services have the settings that the demo gives them, whatever the shell that it runs in has set. */
+/** Environment without settings from the user's shell. */
 function inherited(): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('TALLYGATE_')))
 }

@@ -1,4 +1,4 @@
-/** The two services of the demo, with the settings that make a day fit into seconds. */
+/** The demo's two services, with short intervals so that a day takes seconds. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { z } from 'zod'
@@ -7,9 +7,9 @@ import { type ServiceOptions, type ServiceProcess, startService } from './servic
 
 const LOOPBACK = '127.0.0.1'
 
-/** A service that can be killed and started again on the same state as often as one likes. */
+/** A service that can be killed and restarted on the same state. */
 abstract class Restartable {
-  /** Rejects when it ends without having been asked to, or cannot be started again. Never resolves. */
+  /** Rejects if it ends unexpectedly or cannot be restarted. Never resolves. */
   readonly failure: Promise<never>
   kills = 0
   #process: ServiceProcess | undefined
@@ -18,13 +18,13 @@ abstract class Restartable {
 
   constructor() {
     this.failure = new Promise((_resolve, reject) => (this.#fail = reject))
-    // Whoever waits for something races with it; nobody may wait at the moment when it happens.
+    // Avoids an unhandled rejection while no caller waits.
     this.failure.catch(() => undefined)
   }
 
   protected abstract options(): ServiceOptions
 
-  /** It listens. */
+  /** Called when the service listens. */
   protected abstract ready(process: ServiceProcess): void
 
   async start(): Promise<void> {
@@ -34,11 +34,11 @@ abstract class Restartable {
     this.ready(process)
     void process.ended.then((code) => {
       if (this.#process === process)
-        this.#fail(new CodedError('DEMO_FAILED', `${options.name} ended by itself with ${code}.`))
+        this.#fail(new CodedError('DEMO_FAILED', `${options.name} ended unexpectedly with ${code}.`))
     })
   }
 
-  /** Kills it with SIGKILL at once, and starts it again. */
+  /** Sends SIGKILL and restarts. */
   killAndRestart(): void {
     this.kills += 1
     this.#restarting = this.#restarting.then(async () => {
@@ -48,7 +48,7 @@ abstract class Restartable {
     this.#restarting.catch((error: unknown) => this.#fail(error as Error))
   }
 
-  /** Resolves when no restart is under way. */
+  /** Resolves when no restart is in progress. */
   async restarted(): Promise<void> {
     await this.#restarting
   }
@@ -58,7 +58,7 @@ abstract class Restartable {
     await this.#take()?.stop(graceMs)
   }
 
-  /** The running process, whose end is expected from now on. */
+  /** Returns the running process and marks its end as expected. */
   #take(): ServiceProcess | undefined {
     const process = this.#process
     this.#process = undefined
@@ -68,7 +68,7 @@ abstract class Restartable {
 
 interface TwinOrder {
   readonly directory: string
-  /** Where devices reach it. */
+  /** Ports for devices. */
   readonly publicPorts: { readonly http: number; readonly push: number }
   readonly readyWithinMs: number
 }
@@ -76,7 +76,7 @@ interface TwinOrder {
 const twinListening = z.object({ http: z.url(), push: z.url(), adminKeyFile: z.string() })
 
 export class Twin extends Restartable {
-  /** As the twin itself is reached, with its prefix; devices use another way. */
+  /** Direct URL of the cloud with its prefix; devices use another. */
   url = ''
   httpPort = 0
   pushPort = 0
@@ -96,14 +96,14 @@ export class Twin extends Restartable {
       env: {
         TALLYGATE_CLOUD_STORE_PATH: join(directory, 'cloud'),
         TALLYGATE_CLOUD_HTTP_HOST: LOOPBACK,
-        // Any free port the first time; the same one from then on.
+        // Any free port at the first start, the same one afterwards.
         TALLYGATE_CLOUD_HTTP_PORT: String(this.httpPort),
         TALLYGATE_CLOUD_HTTP_PUBLIC_URL: `http://${LOOPBACK}:${publicPorts.http}`,
         TALLYGATE_CLOUD_PUSH_PORT: String(this.pushPort),
         TALLYGATE_CLOUD_PUSH_PUBLIC_URL: `mqtt://${LOOPBACK}:${publicPorts.push}`,
-        // A trial shows an answer that is not declared as the error that it is.
+        // Reports responses that violate the API description as errors.
         TALLYGATE_CLOUD_HTTP_CHECK_ANSWERS: 'true',
-        // An hour of a session.
+        // Represents one hour of a session.
         TALLYGATE_CLOUD_SESSIONS_TRIAL_INTERVAL: '500ms',
       },
       logFile: join(directory, 'cloud.log'),
@@ -124,7 +124,7 @@ interface AgentOrder {
   readonly directory: string
   readonly enrollmentToken: string
   readonly readyWithinMs: number
-  /** Says by how many ms the wall clock of the device is wrong; without it the clock is right. */
+  /** File with the device's clock error in ms; omitted: the clock is correct. */
   readonly clockErrorFile?: string
 }
 
@@ -155,7 +155,7 @@ export class Agent extends Restartable {
         TALLYGATE_AGENT_SOCKET_PATH: this.socketPath,
         TALLYGATE_AGENT_STATE_DIRECTORY: join(directory, 'agent'),
         TALLYGATE_AGENT_ENROLLMENT_TOKEN_FILE: tokenFile,
-        // A device in the field may take minutes to come back; nobody wants to watch that.
+        // A real device may take minutes to reconnect; the demo should not.
         TALLYGATE_AGENT_SYNC_INTERVAL: '1s',
         TALLYGATE_AGENT_SYNC_BACKOFF_MIN: '50ms',
         TALLYGATE_AGENT_SYNC_BACKOFF_MAX: '1s',
@@ -168,6 +168,6 @@ export class Agent extends Restartable {
   }
 
   protected override ready(): void {
-    // It is reached by a path that it was given.
+    // Its path was fixed before the start.
   }
 }

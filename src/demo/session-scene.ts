@@ -1,7 +1,6 @@
 /**
- * A scene of the demo: an application keeps a session at the agent, is charged for one short interval after another, is
- * locked and unlocked by an administrator of the twin, and goes away without a word, which gives it back what it had not
- * used. What it is charged without being asked for is told to nobody, so its line item is compared between the ledgers only.
+ * Demo scene: a session is charged per interval, locked and unlocked by an administrator, and refunded after its
+ * application dies. Automatic charges are not reported to applications, so only the ledgers are compared.
  */
 import { HttpClient } from '../client/http.ts'
 import { lineAccount } from '../core/account.ts'

@@ -1,7 +1,6 @@
 /**
- * The site of the demo: Lindenworks, an open workshop whose machines and members pay by tokens. It is provisioned by the
- * public administration API, so everything in here has the shape of that API's bodies; what the day must show (every
- * reason for which a device can refuse) follows from the amounts chosen here.
+ * The demo site: Lindenworks, an open workshop whose machines and members pay with tokens. Entries are bodies of the public
+ * administration API. The amounts are chosen so that every reason for a refusal occurs during the day.
  */
 
 export interface Person {
@@ -9,7 +8,7 @@ export interface Person {
   readonly dictionary: Readonly<Record<string, string>>
 }
 
-/** Everybody who asks for access, by name. Conditions look at the dictionaries. */
+/** All requesters by name, with the properties that conditions test. */
 export const REQUESTERS: Readonly<Record<string, Person>> = {
   'laser-1': { type: 'device', dictionary: { role: 'machine', area: 'hall', department: 'production' } },
   'laser-2': { type: 'device', dictionary: { role: 'machine', area: 'hall', department: 'production' } },
@@ -37,7 +36,7 @@ type Condition =
 
 const within = (property: string, ...values: string[]): Condition => ({ operator: 'IN', property, values })
 
-/** By name; the service makes the ids. */
+/** By name; the service assigns ids. */
 export const CONDITIONS = {
   suspended: within('status', 'suspended'),
   'contractor off the premises': {
@@ -81,7 +80,7 @@ const keepOut: readonly Rule[] = [
 ]
 
 export const LINE_ITEMS: readonly LineItem[] = [
-  // Ends first, so it pays first; when it is used up, one request is split between it and the annual contract.
+  // Ends first, so it is used first; when it is used up, one request is split with the annual contract.
   {
     activationId: 'LW-SPRING-OFFER',
     series: 'workshop',
@@ -108,7 +107,7 @@ export const LINE_ITEMS: readonly LineItem[] = [
       { name: 'Everybody else', action: 'ALLOW' },
     ],
   },
-  // Runs out before the evening, overdraft included.
+  // Used up before the evening, including overdraft.
   {
     activationId: 'LW-QUALITY',
     series: 'quality',
@@ -118,7 +117,7 @@ export const LINE_ITEMS: readonly LineItem[] = [
     endsIn: 80,
     rules: [],
   },
-  // First asked for while the network is cut; one kiln reaches its limit in the evening, the other does not.
+  // First requested while the network is cut; one kiln reaches its limit in the evening, the other does not.
   {
     activationId: 'LW-FURNACE',
     series: 'furnace',
@@ -128,9 +127,9 @@ export const LINE_ITEMS: readonly LineItem[] = [
     rules: [],
     monthlyLimit: 600,
   },
-  // Paid for by the interval, in a session.
+  // Charged per interval in a session.
   { activationId: SESSION_LINE_ITEM, series: 'workbench', quantity: 500, startsIn: -10, endsIn: 80, rules: [] },
-  // Its window opens next month, so it can serve nobody yet.
+  // Starts next month, so it cannot be used yet.
   { activationId: 'LW-ARCHIVE-NEXT', series: 'archive', quantity: 500, startsIn: 30, endsIn: 395, rules: [] },
 ]
 
@@ -156,7 +155,7 @@ export const RATE_TABLES: readonly RateTable[] = [
       rated('Scan', '1.0', 0.125),
     ],
   },
-  // Not in effect during the demo: the water jet is not rated before it is.
+  // Not in effect during the demo, so the water jet has no rate yet.
   {
     series: 'workshop',
     version: 'summer',
