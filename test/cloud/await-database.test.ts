@@ -51,7 +51,7 @@ function start(database: string, ...args: readonly string[]): Started {
   return { child, line, ended }
 }
 
-const WAITS = 'the database does not answer: the twin waits for it'
+const WAITS = 'the database does not respond; waiting for it'
 
 describe('a twin whose database does not answer yet', () => {
   const server = postgres()
@@ -71,7 +71,7 @@ describe('a twin whose database does not answer yet', () => {
     const twin = start(url)
     expect(await twin.line(WAITS)).toMatchObject({ code: 'DATABASE_UNREACHABLE', waitMs: 60_000 })
     await back()
-    expect(await twin.line('the database answers')).toMatchObject({ attempts: expect.any(Number) as number })
+    expect(await twin.line('the database responds')).toMatchObject({ attempts: expect.any(Number) as number })
     expect(await twin.line('listening')).toBeDefined()
   })
 

@@ -1,7 +1,6 @@
 /**
- * The twin's signing key, made at its first start and kept in a file of its own; and beside it, once there was another, the
- * chain of introductions by which devices go from one key to the next. A change of the key is durable at each step: until
- * the last one the key from before signs, and a change that was cut off goes on where it was.
+ * The cloud's signing key, created at the first start, and the chain of introductions by which devices move from one key to
+ * the next. Each step of a rotation is durable; the old key signs until the last step, and an interrupted rotation resumes.
  */
 import { type KeyObject, createPublicKey } from 'node:crypto'
 import {
@@ -25,23 +24,22 @@ import { openKeyFile } from './key-file.ts'
 
 const chainFile = z.array(
   z.strictObject({
-    /** The key that signed the introduction. */
     previous: publicJwk,
     introduction: z.string(),
-    /** Thumbprint. */
+    /** Thumbprint of the introduced key. */
     introduces: z.string(),
-    /** Devices are told to go on believing it. */
+    /** Devices are still told to trust the previous key. */
     trusted: z.boolean(),
   }),
 )
 type Chain = z.infer<typeof chainFile>
 
-/** Beside the key: `signing-keys.json`. */
+/** `signing-keys.json` beside the key. */
 export function chainPath(keyPath: string): string {
   return join(dirname(keyPath), 'signing-keys.json')
 }
 
-/** With the thumbprints of the keys in whose place the one that signs has come. */
+/** Includes the thumbprints of replaced keys. */
 export interface KeyRingFile extends KeyRing {
   readonly succeeded: readonly string[]
 }
@@ -65,18 +63,18 @@ export async function openKeyRing(path: string): Promise<KeyRingFile> {
 }
 
 /**
- * Makes the next key, has the one in force introduce it, and puts it in its place. A twin that runs takes it over when it is
- * told to reload.
+ * Creates the next signing key, introduces it with the current one, and replaces that. A running cloud uses it after a
+ * reload.
  *
  * @param now POSIX ms
- * @returns thumbprints of the key from before and of the one in its place
+ * @returns thumbprints of the old and new key
  * @throws CodedError KEY_UNUSABLE, STATE_UNWRITABLE, CONFLICT
  */
 export async function rotateSigningKey(
   path: string,
   now: number,
 ): Promise<{ readonly from: string; readonly to: string }> {
-  if (!existsSync(path)) throw new CodedError('KEY_UNUSABLE', `There is no key in ${path}.`)
+  if (!existsSync(path)) throw new CodedError('KEY_UNUSABLE', `The key file ${path} does not exist.`)
   const current = openKeyFile(path, 'Ed25519').privateKey
   const nextPath = `${path}.next`
   const next = publicOf(openKeyFile(nextPath, 'Ed25519').privateKey)
@@ -85,7 +83,10 @@ export async function rotateSigningKey(
   const chain = readChain(path)
   if (chain.at(-1)?.introduces !== to) {
     if (chain.length >= INTRODUCTIONS_MAX)
-      throw new CodedError('CONFLICT', `${chainPath(path)} holds ${chain.length} keys.`)
+      throw new CodedError(
+        'CONFLICT',
+        `${chainPath(path)} already contains ${chain.length} keys. Forget a previous key first.`,
+      )
     const signer = {
       keyId: from,
       algorithm: 'EdDSA',
@@ -103,9 +104,9 @@ export async function rotateSigningKey(
 }
 
 /**
- * Devices are no longer told to believe a key from before: with the next rules that they get, they drop it.
+ * Removes a previous key: devices drop it with their next rules.
  *
- * @throws CodedError NOT_FOUND for a key that is not trusted, or is in force; STATE_UNWRITABLE
+ * @throws CodedError NOT_FOUND if the key is not trusted or is the current one; STATE_UNWRITABLE
  */
 export async function forgetSigningKey(path: string, keyId: string): Promise<void> {
   const ring = await openKeyRing(path)
@@ -113,7 +114,7 @@ export async function forgetSigningKey(path: string, keyId: string): Promise<voi
     const known = ring.trusted.slice(1).map((key) => key.keyId)
     throw new CodedError(
       'NOT_FOUND',
-      `${keyId} is no signing key from before; trusted are: ${known.join(', ') || 'none'}.`,
+      `${keyId} is not a trusted previous signing key. Trusted previous keys: ${known.join(', ') || 'none'}.`,
     )
   }
   const chain: Chain = []
@@ -138,7 +139,7 @@ function readChain(keyPath: string): Chain {
   try {
     return chainFile.parse(JSON.parse(readFileSync(path, 'utf8')))
   } catch (cause) {
-    throw new CodedError('KEY_UNUSABLE', `${path} does not hold introductions of signing keys.`, { cause })
+    throw new CodedError('KEY_UNUSABLE', `${path} does not contain introductions of signing keys.`, { cause })
   }
 }
 
@@ -159,7 +160,7 @@ function writeChain(keyPath: string, chain: Chain): void {
   })
 }
 
-/** What root writes is for the user of the twin. */
+/** Gives a file written by root to the cloud's user. */
 function ownLike(model: string, path: string): void {
   if (process.getuid?.() !== 0) return
   const { uid, gid } = statSync(model)

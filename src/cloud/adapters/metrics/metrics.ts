@@ -1,7 +1,6 @@
 /**
- * What the twin counts of its own work, by the conventions of Prometheus: base units, `_total` for what only grows. Labels
- * take values from closed lists (routes, codes, states), never ids or names that a caller chooses, so that the number of
- * series stays bounded. Each server has a registry of its own.
+ * Prometheus metrics of the cloud. Label values come from closed lists, never from callers, so that the number of series is
+ * bounded. Each server has its own registry.
  */
 import { Counter, Gauge, Histogram, Registry } from 'prom-client'
 import { MICRO_PER_TOKEN, type Micro } from '../../../core/amount.ts'
@@ -16,22 +15,22 @@ import { collectProcessMetrics } from './process-metrics.ts'
 
 export interface MetricsParts {
   readonly version: string
-  /** Asked at each scrape. */
+  /** Queried at each scrape. */
   readonly totals: () => Promise<Totals>
-  /** When the last good backup was made, POSIX ms, asked at each scrape; null: none is known. */
+  /** POSIX ms of the last good backup, read at each scrape; null: unknown. */
   readonly lastBackupAt: () => number | null
-  /** What pauses sweeps, asked at each scrape. */
+  /** Reasons for paused sweeps, read at each scrape. */
   readonly paused: () => readonly PausedBy[]
-  /** Longest that a scrape waits for the totals, ms: it answers without them then. */
+  /** Longest wait for the totals, ms; after it the scrape omits them. */
   readonly totalsTimeoutMs: number
 }
 
-/** Requests that no route takes, in the place of their path, which can be anything. */
+/** Label for requests without a route: paths are unbounded. */
 const NO_ROUTE = 'none'
 
 const SESSION_STATES: readonly SessionState[] = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'DISCONNECTED', 'FAILED']
 
-/** Seconds. A commit takes 0.1 ms to 10 ms by the disk; a node that waits for locks, much longer. */
+/** Seconds. A commit takes 0.1 to 10 ms depending on the disk; waiting for locks takes longer. */
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]
 
 export class Metrics implements StoreWatcher {
@@ -69,7 +68,7 @@ export class Metrics implements StoreWatcher {
     this.#requests = counter('http_requests_total', 'HTTP requests answered.', 'method', 'route', 'status')
     this.#requestSeconds = seconds(
       'http_request_duration_seconds',
-      'Time from the head of a request to the end of its answer.',
+      'Time from the request head to the end of the response.',
       'method',
       'route',
     )
@@ -88,28 +87,23 @@ export class Metrics implements StoreWatcher {
     )
     this.#tokensCharged = counter('tokens_charged_total', 'Tokens charged by committed usage records.', 'source')
     this.#tokensRefunded = counter('tokens_refunded_total', 'Tokens refunded by committed usage records.', 'source')
-    this.#automaticCharges = counter(
-      'automatic_charges_total',
-      'Intervals of sessions for which a charge was due, by its result.',
-      'result',
-      'source',
-    )
-    this.#refunds = counter('refunds_total', 'Refunds of time that sessions had paid for and did not use.', 'source')
-    this.#syncs = counter('edge_syncs_total', 'Segments that devices sent, by what became of them.', 'verdict')
+    this.#automaticCharges = counter('automatic_charges_total', 'Due session charges, by result.', 'result', 'source')
+    this.#refunds = counter('refunds_total', 'Refunds of prepaid session time that was not used.', 'source')
+    this.#syncs = counter('edge_syncs_total', 'Segments received from devices, by outcome.', 'verdict')
     this.#transactionSeconds = seconds(
       'store_transaction_duration_seconds',
-      'Time of store transactions, waiting included, by their result.',
+      'Duration of store transactions including waiting, by result.',
       'result',
     )
-    this.#sessions = gauge('sessions', 'Sessions that the store keeps, counted up to 100000.', 'state')
-    this.#outbox = gauge('outbox_backlog', 'Hints to devices that wait to be published, counted up to 100000.')
+    this.#sessions = gauge('sessions', 'Sessions in the store, counted up to 100000.', 'state')
+    this.#outbox = gauge('outbox_backlog', 'Change notifications waiting to be published, counted up to 100000.')
     this.#tokensOnDevices = gauge('tokens_on_devices', 'Tokens granted to devices and not returned.')
-    this.#totalsUp = gauge('store_totals_up', 'Whether the store told its totals for this scrape.')
+    this.#totalsUp = gauge('store_totals_up', 'Whether the store returned its totals for this scrape.')
     this.#reloaded = gauge('config_last_reload_successful', 'Whether the last reload of the settings succeeded.')
     this.#reloaded.set(1)
-    this.#lastBackup = gauge('last_backup_timestamp_seconds', 'When the last good backup of the store was made.')
-    this.#paused = gauge('sweeps_paused', 'Whether work that cannot be undone waits, by what pauses it.', 'code')
-    gauge('build_info', 'The software that runs; always 1.', 'version', 'node').set(
+    this.#lastBackup = gauge('last_backup_timestamp_seconds', 'Time of the last successful backup of the store.')
+    this.#paused = gauge('sweeps_paused', 'Whether irreversible background work is paused, by reason.', 'code')
+    gauge('build_info', 'Version of the running service; always 1.', 'version', 'node').set(
       { version: parts.version, node: process.versions.node },
       1,
     )
@@ -120,7 +114,7 @@ export class Metrics implements StoreWatcher {
     return this.#registry.contentType
   }
 
-  /** The text of a scrape. Totals that the store does not tell in time are left out of it. */
+  /** Scrape output. Omits totals that are not available in time. */
   async text(): Promise<string> {
     await this.#look()
     const backupAt = this.#parts.lastBackupAt()
@@ -135,7 +129,7 @@ export class Metrics implements StoreWatcher {
     this.#reloaded.set(successfully ? 1 : 0)
   }
 
-  /** @param route its template; undefined where no route takes the request */
+  /** @param route template of the route; undefined if no route matches */
   request(method: string, route: string | undefined, status: number, ms: number): void {
     const labels = { method, route: route ?? NO_ROUTE }
     quietly(() => {
@@ -144,7 +138,7 @@ export class Metrics implements StoreWatcher {
     })
   }
 
-  /** @param code of the status in that version of the API */
+  /** @param code status code in that version of the API */
   decision(version: ApiVersion, code: string): void {
     const labels = LABELS_OF_CODE[version].get(code)
     if (labels !== undefined) quietly(() => this.#decisions.inc(labels))
@@ -172,14 +166,14 @@ export class Metrics implements StoreWatcher {
       }
       if (operation === 'AUTOMATIC_CHARGE' && !renewed.has(correlationId)) {
         renewed.add(correlationId)
-        // All items or none: the first that was refused, or not charged, tells.
+        // Sessions charge all items or none: the first item that was not granted decides.
         const granted = records.every((one) => one.correlationId !== correlationId || one.status === 'GRANTED')
         this.#automaticCharges.inc({ result: granted ? 'charged' : 'refused', ...from })
       }
     }
   }
 
-  /** Scrapes at the same time share one look. */
+  /** Concurrent scrapes share one query. */
   #look(): Promise<void> {
     this.#looking ??= this.#sample().finally(() => {
       this.#looking = undefined
@@ -221,21 +215,21 @@ function labelsOf(status: ItemStatus): DecisionLabels {
   return { result, code: ITEM_STATUS[status]['v1.1'] }
 }
 
-/** Metrics are floating-point by their format: exact up to 9 billion tokens. */
+/** Prometheus values are floating-point: exact up to 9 billion tokens. */
 function inTokens(amount: Micro): number {
   return Number(amount) / Number(MICRO_PER_TOKEN)
 }
 
-/** Counting harms nothing: what is counted has been done, and somebody waits for the answer. */
+/** Ignores errors: the counted work is done and its client is waiting. */
 function quietly(count: () => void): void {
   try {
     count()
   } catch {
-    // The next one is counted again.
+    // Ignored: later events are counted again.
   }
 }
 
-/** Undefined: it failed, or took longer. */
+/** Undefined on failure or timeout. */
 async function within<T>(ms: number, work: () => Promise<T>): Promise<T | undefined> {
   const late = Promise.withResolvers<undefined>()
   const timer = setTimeout(() => late.resolve(undefined), ms)

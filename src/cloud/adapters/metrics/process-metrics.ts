@@ -1,7 +1,4 @@
-/**
- * What the process takes from its machine, under the names that Prometheus gives these values everywhere. Everything is
- * read at the scrape: between two of them, nothing runs for it.
- */
+/** Process metrics under Prometheus' standard names, read at each scrape without background work. */
 import { readdirSync } from 'node:fs'
 import { Counter, Gauge, type Registry } from 'prom-client'
 
@@ -30,14 +27,14 @@ export function collectProcessMetrics(registry: Registry): void {
     },
   })
   const startedAt = performance.timeOrigin / 1_000
-  read('process_start_time_seconds', 'When the process started, since the Unix epoch.', () => startedAt)
-  read('process_resident_memory_bytes', 'Memory that is resident.', () => process.memoryUsage.rss())
-  read('process_open_fds', 'File descriptors that are open.', openFiles)
-  read('nodejs_heap_size_used_bytes', 'Heap of JavaScript that is in use.', () => process.memoryUsage().heapUsed)
+  read('process_start_time_seconds', 'Start time of the process since the Unix epoch.', () => startedAt)
+  read('process_resident_memory_bytes', 'Resident memory.', () => process.memoryUsage.rss())
+  read('process_open_fds', 'Open file descriptors.', openFiles)
+  read('nodejs_heap_size_used_bytes', 'Used JavaScript heap.', () => process.memoryUsage().heapUsed)
   let before = performance.eventLoopUtilization()
   read(
     'nodejs_eventloop_utilization_ratio',
-    'Part of the time since the last scrape that the event loop was busy.',
+    'Share of the time since the last scrape that the event loop was busy.',
     () => {
       const now = performance.eventLoopUtilization()
       const { utilization } = performance.eventLoopUtilization(now, before)
@@ -47,7 +44,7 @@ export function collectProcessMetrics(registry: Registry): void {
   )
 }
 
-/** Undefined where the system does not tell. */
+/** Undefined where the system does not report it. */
 function openFiles(): number | undefined {
   try {
     return readdirSync('/proc/self/fd').length

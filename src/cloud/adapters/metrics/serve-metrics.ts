@@ -1,7 +1,6 @@
 /**
- * Where the metrics are read: at an address of their own, or at `/metrics` of the twin's, where only a program of the same
- * machine and one that knows the token get them. They tell how much is sold and how busy the service is, which is nobody
- * else's business. What goes wrong here harms no request of the service.
+ * Serves the metrics at a separate address, or at `/metrics` of the cloud's address for local clients or with the token:
+ * they reveal sales and load. Failures here do not affect other requests.
  */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import { type IncomingHttpHeaders, type IncomingMessage, type ServerResponse, createServer } from 'node:http'
@@ -18,14 +17,14 @@ export const METRICS_PATH = '/metrics'
 
 const MEDIA_TYPE = 'text/plain'
 
-/** Counts each request of the server; to be called before its routes are registered. */
+/** Counts the server's requests; call before registering its routes. */
 export function countRequests(http: FastifyInstance, metrics: Metrics): void {
   http.addHook('onResponse', async ({ method, routeOptions }, reply) => {
     metrics.request(method, routeOptions.url, reply.statusCode, reply.elapsedTime)
   })
 }
 
-/** On the twin's own server. @param token null: only for programs of this machine */
+/** On the cloud's own server. @param token null: local clients only */
 export function registerMetrics(http: FastifyInstance, metrics: Metrics, token: string | null): void {
   const form = { description: 'The text format of Prometheus.', body: z.string(), mediaType: MEDIA_TYPE }
   const answers = declaredAnswers('GET', { 200: form }, [])
@@ -48,8 +47,8 @@ export interface MetricsListener {
 }
 
 /**
- * On an address of their own, without TLS: for a network that only monitoring is in. Rejects as listening does.
- * @param token null: whoever reaches the address may read
+ * At a separate address without TLS, for a monitoring network. Rejects if listening fails.
+ * @param token null: every client that reaches the address may read
  */
 export async function listenForMetrics(
   { host, port }: { readonly host: string; readonly port: number },
@@ -112,7 +111,7 @@ const LOOPBACK = new BlockList()
 LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4')
 LOOPBACK.addAddress('::1', 'ipv6')
 
-/** What a proxy adds that passes on the request of somebody else. */
+/** Headers that reveal a forwarded request. */
 const FORWARDED = ['forwarded', 'x-forwarded-for', 'x-real-ip', 'via']
 
 /** @throws CodedError TOKEN_MISSING, TOKEN_INVALID */
@@ -123,15 +122,19 @@ function requireReader(headers: IncomingHttpHeaders, peer: string | undefined, t
   }
   const isLocal = peer !== undefined && LOOPBACK.check(peer, isIPv6(peer) ? 'ipv6' : 'ipv4')
   if (isLocal && FORWARDED.every((name) => headers[name] === undefined)) return
-  throw new CodedError('TOKEN_MISSING', 'Metrics are for this machine, or for the token of metrics.token_file.')
+  throw new CodedError(
+    'TOKEN_MISSING',
+    'Metrics are available on this machine, or with the token in metrics.token_file.',
+  )
 }
 
 /** @throws CodedError TOKEN_MISSING, TOKEN_INVALID */
 function requireToken({ authorization }: IncomingHttpHeaders, token: string): void {
   const given = /^Bearer +(\S+)$/i.exec(authorization ?? '')?.[1]
-  if (given === undefined) throw new CodedError('TOKEN_MISSING', 'Metrics need the token of metrics.token_file.')
+  if (given === undefined)
+    throw new CodedError('TOKEN_MISSING', 'Send the token in metrics.token_file as a bearer token.')
   if (!timingSafeEqual(digest(given), digest(token))) {
-    throw new CodedError('TOKEN_INVALID', 'This is not the token of metrics.token_file.')
+    throw new CodedError('TOKEN_INVALID', 'The token is wrong. Use the token in metrics.token_file.')
   }
 }
 

@@ -1,12 +1,12 @@
-/** Tells what was decided on access requests, by what their answers say. An answer leaves as it is. */
+/** Reports decisions on access requests from their responses, without changing them. */
 import type { AccessResponse } from '../../../protocol/service/access-request.ts'
 import type { ApiVersion } from '../../../protocol/service/status.ts'
 import type { Route } from '../http/routes.ts'
 
-/** Operations whose answer is an access response, or says why there is none. */
+/** Operations that respond with an access response or a refusal. */
 const DECIDING: ReadonlySet<string> = new Set(['postaccessrequest', 'putsessionaccessrequest'])
 
-/** @param onDecision hears of each item: its status code in that version */
+/** @param onDecision called for each item with its status code in that API version */
 export function watchDecisions(
   routes: readonly Route[],
   onDecision: (version: ApiVersion, code: string) => void,

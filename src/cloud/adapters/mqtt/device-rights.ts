@@ -1,13 +1,13 @@
-/** What a device may do at the broker: hear of itself and of its instances, and say whether it is there. Nothing else. */
+/** A device may only subscribe to its own and its instances' topics, and publish its presence. */
 import { deviceTopic, policyTopic, presenceTopic, readPresence } from '../../../protocol/push.ts'
 
-/** A device that has signed in. */
+/** An authenticated device. */
 export interface SignedIn {
   readonly deviceId: string
   readonly instanceIds: readonly string[]
 }
 
-/** Wildcards are no topic that a device has a right to. */
+/** Wildcards are not allowed. */
 export function maySubscribe({ deviceId, instanceIds }: SignedIn, topic: string): boolean {
   return topic === deviceTopic(deviceId) || instanceIds.some((id) => topic === policyTopic(id))
 }

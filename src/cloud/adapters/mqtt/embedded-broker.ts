@@ -1,6 +1,6 @@
 /**
- * A broker inside the twin, for a twin on its own: devices sign in with their own tokens. It keeps nothing over a restart,
- * and hears only of what this process publishes: several twin nodes share a broker of their own instead.
+ * MQTT broker inside a single-node cloud; devices sign in with their tokens. State is lost at a restart, and only this
+ * process publishes: several nodes need an external broker.
  */
 import { type Server, type Socket, createServer } from 'node:net'
 import { Duplex } from 'node:stream'
@@ -14,37 +14,37 @@ import { PacketLimit } from './packet-limit.ts'
 
 export interface EmbeddedBrokerOptions {
   readonly host: string
-  /** 0 takes any free one. */
+  /** 0: any free port. */
   readonly port: number
-  /** PEM; null: without TLS. */
+  /** PEM; null: no TLS. */
   readonly tls: { readonly certificate: string; readonly key: string } | null
-  /** The device of a token. @throws CodedError when it is none, or not in order */
+  /** Resolves the device of a token. @throws CodedError for an invalid token */
   readonly signIn: (token: string) => Promise<SignedIn>
-  /** Whether a device is connected, whenever that changes. */
+  /** Called whenever a device connects or disconnects. */
   readonly onPresence: (deviceId: string, online: boolean) => void
   readonly log: { info(fields: Record<string, unknown>, message: string): void }
 }
 
 export interface EmbeddedBroker extends Broker {
-  /** `mqtt://host:port` as it listens. */
+  /** Listening address, `mqtt://host:port`. */
   readonly url: string
-  /** Ends the connection of a device, if it has one. */
+  /** Disconnects the device if connected. */
   drop(deviceId: string): void
-  /** Of a broker that speaks TLS, for connections from here on. */
+  /** Replaces the TLS certificate for new connections. */
   renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
   close(): Promise<void>
 }
 
-/** A token in a CONNECT is the largest thing that a device sends, bytes. */
+/** Packet limit, bytes; the largest packet of a device is a CONNECT with a token. */
 const PACKET_BYTES_MAX = 16 * 1024
 
 const CONNECTIONS_MAX = 10_000
 
-/** How long a connection may stay without a CONNECT, and a device without taking what is sent to it, ms. */
+/** Timeouts for the CONNECT packet and for a device that does not read, ms. */
 const CONNECT_TIMEOUT_MS = 10_000
 const DRAIN_TIMEOUT_MS = 10_000
 
-/** Return codes of MQTT 3.1.1. */
+/** MQTT 3.1.1 return codes. */
 const IDENTIFIER_REJECTED = 2
 const SERVER_UNAVAILABLE = 3
 const BAD_USERNAME_OR_PASSWORD = 4
@@ -63,15 +63,15 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
         log.info({ clientId: client.id, reason }, 'a device was refused at the broker')
         done(Object.assign(new Error(reason), { returnCode }), false)
       }
-      // The client id is what a second connection takes over: only the device itself may take over its own.
+      // A second connection with a client id takes over the first: only the same device may do that.
       if (username === undefined || username !== client.id || !client.clean) {
-        refuse(IDENTIFIER_REJECTED, 'client id and user name must be the device id, with a clean session')
+        refuse(IDENTIFIER_REJECTED, 'client id and user name must be the device id, and the session must be clean')
         return
       }
       options.signIn(password?.toString('utf8') ?? '').then(
         (device) => {
           if (device.deviceId !== username) {
-            refuse(BAD_USERNAME_OR_PASSWORD, 'the token is of another device')
+            refuse(BAD_USERNAME_OR_PASSWORD, 'the token belongs to another device')
             return
           }
           devices.set(client, device)
@@ -90,13 +90,13 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
     authorizePublish: (client, packet, done) => {
       const device = client === null ? undefined : devices.get(client)
       const may = device !== undefined && mayPublish(device, packet.topic, packet.payload)
-      done(may ? null : new Error('a device may say whether it is there, and nothing else'))
+      done(may ? null : new Error('devices may publish only their own presence'))
     },
   })
   aedes.on('clientReady', (client) => options.onPresence(client.id, true))
   aedes.on('clientDisconnect', (client) => {
     devices.delete(client)
-    // A later connection may have taken the place of this one.
+    // A newer connection of the device may exist.
     const online = [...devices.values()].some(({ deviceId }) => deviceId === client.id)
     if (!online) options.onPresence(client.id, false)
   })
@@ -108,7 +108,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
     const limit = new PacketLimit(PACKET_BYTES_MAX)
     limit.on('error', () => socket.destroy())
     const sides = { readable: socket.pipe(limit), writable: socket }
-    // The library types know only web streams here; Node takes its own as well.
+    // The library types accept only web streams here; Node also takes its own.
     const connection = Duplex.from(sides as unknown as Iterable<never>)
     connection.on('error', () => socket.destroy())
     const client = aedes.handle(connection)
@@ -122,7 +122,7 @@ export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promis
   try {
     port = await listen(server, options)
   } catch (error) {
-    // Its timers would keep the process alive that reports the error.
+    // Its timers would keep the process alive after the error.
     await new Promise<void>((resolve) => aedes.close(() => resolve()))
     throw error
   }

@@ -1,7 +1,6 @@
 /**
- * A broker that somebody else runs, such as Mosquitto or an EMQX cluster. The twin publishes to it as one client among
- * others, by MQTT 5, or 3.1.1 where the broker speaks nothing newer; who may subscribe is that broker's business. While it
- * is out of reach, publishing fails and nothing is kept here: what is to be said stays in the outbox.
+ * Client of an external MQTT broker such as Mosquitto or EMQX, with MQTT 5 or 3.1.1. That broker controls subscriptions.
+ * While it is unreachable, publishing fails and notifications stay in the outbox.
  */
 import { getCACertificates } from 'node:tls'
 import { type IClientOptions, type MqttClient, connect } from 'mqtt'
@@ -11,17 +10,16 @@ import { EVERY_PRESENCE } from '../../../protocol/push.ts'
 import type { Broker } from '../../app/edge/publish-hints.ts'
 
 export interface ExternalBrokerOptions {
-  /** `mqtt://` or `mqtts://`. */
   readonly url: string
   readonly username: string | null
   readonly password: string | null
-  /** Certificates in PEM that count besides those of the system; null for none. */
+  /** Additional CA certificates in PEM; null for none. */
   readonly ca: string | null
-  /** Differs from node to node: a broker lets a client id in once. */
+  /** Unique per node: a broker allows one connection per client id. */
   readonly clientId: string
-  /** Called after each successful connection: there may be something to publish. */
+  /** Called after each connection: notifications may be waiting. */
   readonly onConnect: () => void
-  /** A message about the presence of some device, as anybody may have sent it. */
+  /** Called for presence messages, which any client may have sent. */
   readonly onPresence: (topic: string, payload: Uint8Array) => void
   /** Uniform in [0, 1). */
   readonly fraction: () => number
@@ -32,27 +30,27 @@ export interface ExternalBrokerOptions {
 }
 
 export interface ExternalBroker extends Broker {
-  /** Ends within a second or so, whatever the broker does; what it has not acknowledged is rejected. */
+  /** Ends within about a second; unacknowledged messages are rejected. */
   close(): Promise<void>
 }
 
-/** Between two attempts to connect passes a random part of this, ms; it doubles up to the cap. */
+/** Base of the random reconnect delay, which doubles up to the cap. */
 const BACKOFF_BASE_MS = 1_000
 const BACKOFF_CAP_MS = 30_000
 
-/** Longest wait for a connection, for an acknowledgement, and for an orderly end, ms. */
+/** Timeout for connecting, acknowledgements and closing, ms. */
 const CONNECT_TIMEOUT_MS = 10_000
 const ACKNOWLEDGE_TIMEOUT_MS = 10_000
 const END_TIMEOUT_MS = 1_000
 
-/** What the broker may send at a time: nothing that anybody should say is anywhere near as long. */
+/** Limits for incoming data, far above any legitimate message. */
 const RECEIVE_MAX = 100
 const PACKET_BYTES_MAX = 4_096
 
-/** The broker's ways to say that it does not speak this version of MQTT. */
+/** Response codes for an unsupported MQTT version. */
 const UNSUPPORTED_VERSION: ReadonlySet<unknown> = new Set([0x01, 0x84])
 
-/** Connects in the background. @throws CodedError CONFIG_INVALID for an address that no client understands */
+/** Connects in the background. @throws CodedError CONFIG_INVALID for an invalid address */
 export function openExternalBroker(options: ExternalBrokerOptions): ExternalBroker {
   return new Connection(options)
 }
@@ -63,7 +61,7 @@ class Connection implements ExternalBroker {
   #client: MqttClient
   #version: 4 | 5 = 5
   #failures = 0
-  /** What was said of this broker since it was last of use; once is enough. */
+  /** The problem already logged since the last successful connection. */
   #said: ErrorCode | null = null
   #timer: NodeJS.Timeout | undefined
   #isClosed = false
@@ -75,7 +73,7 @@ class Connection implements ExternalBroker {
   }
 
   async publish({ topic, payload, retain }: Parameters<Broker['publish']>[0]): Promise<void> {
-    if (this.#isClosed || !this.#client.connected) throw new Error('the broker of hints is not connected')
+    if (this.#isClosed || !this.#client.connected) throw new Error('the push broker is not connected')
     const sent = this.#client.publishAsync(topic, payload, { qos: 1, retain })
     sent.catch(() => undefined)
     await within(ACKNOWLEDGE_TIMEOUT_MS, Promise.race([sent, this.#closing.promise]))
@@ -88,7 +86,7 @@ class Connection implements ExternalBroker {
     const client = this.#client
     if (client.connected) await within(END_TIMEOUT_MS, client.endAsync()).catch(() => undefined)
     client.end(true)
-    this.#closing.reject(new Error('the twin stops'))
+    this.#closing.reject(new Error('the cloud is stopping'))
   }
 
   #connect(): MqttClient {
@@ -98,7 +96,7 @@ class Connection implements ExternalBroker {
     client.on('connect', () => {
       this.#failures = 0
       this.#said = null
-      log.info({ url, mqtt: this.#version }, 'the broker of hints is connected')
+      log.info({ url, mqtt: this.#version }, 'connected to the push broker')
       client.subscribe(EVERY_PRESENCE, { qos: 1 }, (error, granted) => {
         if (error !== null || (granted?.[0]?.qos ?? 0) > 2) this.#say(topicsRefused(url, [EVERY_PRESENCE]))
       })
@@ -137,10 +135,10 @@ class Connection implements ExternalBroker {
       protocolVersion: this.#version,
       clientId,
       clean: true,
-      // Connecting again is this module's own work: it spreads over time.
+      // Reconnection is done here, to spread it over time.
       reconnectPeriod: 0,
       connectTimeout: CONNECT_TIMEOUT_MS,
-      // What cannot be sent now is in the outbox.
+      // The outbox keeps unsent notifications.
       queueQoSZero: false,
       ...(this.#version === 5
         ? { properties: { receiveMaximum: RECEIVE_MAX, maximumPacketSize: PACKET_BYTES_MAX } }
@@ -152,7 +150,11 @@ class Connection implements ExternalBroker {
     try {
       return connect(url, options)
     } catch (cause) {
-      throw new CodedError('CONFIG_INVALID', `push.url is ${url}, which no MQTT client understands.`, { cause })
+      throw new CodedError(
+        'CONFIG_INVALID',
+        `push.url is ${url}, which is not a valid MQTT address. Use mqtt://host:port or mqtts://host:port.`,
+        { cause },
+      )
     }
   }
 }
@@ -160,7 +162,7 @@ class Connection implements ExternalBroker {
 async function within<T>(ms: number, work: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => reject(new Error(`no answer within ${ms} ms`)), ms)
+    timer = setTimeout(() => reject(new Error(`no response within ${ms} ms`)), ms)
   })
   try {
     return await Promise.race([work, late])

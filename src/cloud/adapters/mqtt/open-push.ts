@@ -1,4 +1,4 @@
-/** Push as the settings ask for it: a broker, and what carries the hints of the outbox to it. */
+/** Opens the configured broker and the publisher of the outbox. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { readFileSync } from 'node:fs'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -14,7 +14,7 @@ import { openExternalBroker } from './external-broker.ts'
 
 export interface PushParts {
   readonly settings: CloudSettings['push']
-  /** Of the twin; the embedded broker speaks TLS with the same certificate. */
+  /** Certificate of the cloud, also used by the embedded broker. */
   readonly tls: { readonly certificate: string; readonly key: string } | null
   readonly store: Store
   readonly authenticator: Authenticator
@@ -29,23 +29,23 @@ export interface PushParts {
 }
 
 export interface Push {
-  /** Where the broker is, as this process sees it; null when there is no push. */
+  /** Address of the broker for this process; null: push is off. */
   readonly local: string | null
-  /** Where devices connect. */
+  /** Address of the broker for devices. */
   readonly url: string | null
-  /** Null: nothing was heard of the device. */
+  /** Null: unknown. */
   presence(deviceId: string): DevicePresence | null
-  /** Ends the connection of a device where this node holds it, as soon as the hints that wait are out, a second later at most. */
+  /** Disconnects a device from this node once pending notifications are sent, at most a second later. */
   drop(deviceId: string): void
-  /** Of an embedded broker that speaks TLS, for connections from here on. */
+  /** Replaces the embedded broker's TLS certificate for new connections. */
   renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
   close(): Promise<void>
 }
 
-/** How often to look for hints that were not published, or that another node has left behind. */
+/** Interval for finding unpublished notifications, also those of other nodes. */
 const LOOK_EVERY_MS = 10_000
 
-/** How long the end of a connection waits for hints that are on their way to the broker. */
+/** How long a disconnect waits for pending notifications, ms. */
 const LAST_HINT_MS = 1_000
 
 /** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED, CONFIG_INVALID, CONFIG_UNREADABLE */
@@ -72,7 +72,7 @@ async function openEmbedded(parts: PushParts): Promise<Push> {
     onPresence: (deviceId, online) => presence.set(deviceId, online),
     log,
   })
-  // It keeps no retained hint over a restart.
+  // Retained notifications are lost at a restart.
   try {
     await announcePolicies(store, broker)
   } catch (error) {
@@ -85,7 +85,7 @@ async function openEmbedded(parts: PushParts): Promise<Push> {
     url: settings.publicUrl ?? broker.url,
     presence: (deviceId) => presence.of(deviceId),
     drop(deviceId) {
-      // It is to hear why before it is refused: the hint that goes with the order brings it to the twin.
+      // Lets the device receive the notification about its command before it is disconnected.
       const hinted = Promise.race([publisher.idle(), sleep(LAST_HINT_MS, undefined, { ref: false })])
       void hinted.then(() => broker.drop(deviceId))
     },
@@ -101,7 +101,10 @@ function openExternal(parts: PushParts): Push {
   const { settings, newId, log } = parts
   const { url, username, password, caFile } = settings
   if (url === null) {
-    throw new CodedError('CONFIG_INVALID', 'push.broker is "external", so push.url must say where it is.')
+    throw new CodedError(
+      'CONFIG_INVALID',
+      'push.broker is "external", but push.url is missing. Set it to the address of the broker.',
+    )
   }
   const presence = new Presence(parts.now)
   const waiting: { publisher?: HintPublisher } = {}
@@ -125,7 +128,7 @@ function openExternal(parts: PushParts): Push {
     drop: () => undefined,
     renewCertificate: () => undefined,
     async close() {
-      // A broker that acknowledges nothing does not hold up the stop.
+      // Do not wait for a broker that acknowledges nothing.
       const stopped = publisher.stop()
       await broker.close()
       await stopped
@@ -133,7 +136,7 @@ function openExternal(parts: PushParts): Push {
   }
 }
 
-/** Nobody waits for hints: they leave the outbox all the same. */
+/** Push is off: empties the outbox. */
 function openNone(parts: PushParts): Push {
   const publisher = publish(parts, { publish: async () => undefined })
   return {
@@ -154,7 +157,7 @@ function publish({ store, now, timers, log }: PushParts, broker: Broker): HintPu
 
 async function signIn({ authenticator, now }: PushParts, token: string): Promise<SignedIn> {
   const { deviceId, instances } = await authenticator.authenticate(`Bearer ${token}`, now())
-  if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'The broker takes the tokens of devices only.')
+  if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'The broker accepts device tokens only.')
   return { deviceId, instanceIds: [...(instances ?? [])] }
 }
 

@@ -1,4 +1,4 @@
-/** Cuts a connection that announces a packet larger than any that devices have reason to send, before it is buffered. */
+/** Closes a connection that announces a packet above the limit, before buffering it. */
 import { Transform, type TransformCallback } from 'node:stream'
 import { PacketMeter } from '../../../protocol/mqtt-framing.ts'
 

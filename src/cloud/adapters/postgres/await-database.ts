@@ -1,13 +1,12 @@
 /**
- * A database server that starts with the twin, or after it, is waited for, so that nobody has to order their starts. Only a server that
- * does not answer is: one that refuses, or that the twin cannot rest on, is told at once. The wait is bounded, and ends at once
- * when the twin is asked to stop.
+ * Waits for a database server that starts with or after the cloud. Retries only while the server does not respond, for a
+ * bounded time; refusals and unsuitable servers fail at once. A stop ends the wait.
  */
 import pRetry from 'p-retry'
 import { CodedError } from '../../../protocol/errors.ts'
 
 export interface AwaitDatabase {
-  /** From the first attempt on, ms; 0: one attempt. An attempt under way is not cut off. */
+  /** Time from the first attempt, ms; 0: one attempt. A pending attempt is not cancelled. */
   readonly waitMs: number
   readonly signal: AbortSignal
   readonly log: {
@@ -20,7 +19,7 @@ const FIRST_PAUSE_MS = 250
 const PAUSE_MS_MAX = 5_000
 
 /**
- * @param open one attempt
+ * @param open makes one attempt
  * @throws CodedError of the last attempt, or STOPPING
  */
 export async function awaitDatabase<T>(open: () => Promise<T>, { waitMs, signal, log }: AwaitDatabase): Promise<T> {
@@ -40,15 +39,14 @@ export async function awaitDatabase<T>(open: () => Promise<T>, { waitMs, signal,
       shouldRetry: ({ error, attemptNumber }) => {
         if (!(error instanceof CodedError) || error.code !== 'DATABASE_UNREACHABLE') return false
         const { code, message: reason } = error
-        if (attemptNumber === 1)
-          log.warn({ code, reason, waitMs }, 'the database does not answer: the twin waits for it')
+        if (attemptNumber === 1) log.warn({ code, reason, waitMs }, 'the database does not respond; waiting for it')
         return true
       },
     })
-    if (attempts > 1) log.info({ attempts }, 'the database answers')
+    if (attempts > 1) log.info({ attempts }, 'the database responds')
     return opened
   } catch (error) {
     if (!signal.aborted) throw error
-    throw new CodedError('STOPPING', 'The twin was asked to stop while it waited for its database.')
+    throw new CodedError('STOPPING', 'The cloud was stopped while it waited for its database.')
   }
 }

@@ -1,7 +1,4 @@
-/**
- * Makes sure that a database is one that the store can rest on, and brings its tables up to date. Several nodes may start
- * at once: one of them does the work, the others wait for it.
- */
+/** Checks that the database is suitable and migrates it. If several nodes start at once, one migrates and the others wait. */
 import pg from 'pg'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type Migration, readMigrations } from '../sql/migrations.ts'
@@ -16,10 +13,10 @@ export function migrations(folder = new URL('./migrations/', import.meta.url)): 
 }
 
 /**
- * The number of the schema that holds the tables, which are as new as this program.
+ * Migrates the tables; returns the number of the schema that contains them.
  *
  * @throws CodedError CONFIG_INVALID, DATABASE_UNREACHABLE, DATABASE_REFUSED, DATABASE_UNSUITABLE, DATABASE_CORRUPT,
- *   DATABASE_NEWER
+ * DATABASE_NEWER
  */
 export async function prepareDatabase(address: DatabaseAddress, limits: Limits, all = migrations()): Promise<number> {
   const { shown } = address
@@ -42,11 +39,11 @@ async function connect({ connectionString }: DatabaseAddress, limits: Limits): P
   try {
     client = new pg.Client(connectionOptions(connectionString, limits))
   } catch (cause) {
-    // A certificate that cannot be read, for one.
+    // For example, a certificate that cannot be read.
     const words = cause instanceof Error ? cause.message : String(cause)
     throw new CodedError('CONFIG_INVALID', `The address of the database cannot be used: ${words}`)
   }
-  // What happens to the connection is heard from the statement under way.
+  // The pending statement reports connection errors.
   client.on('error', () => undefined)
   try {
     await client.connect()
@@ -56,7 +53,7 @@ async function connect({ connectionString }: DatabaseAddress, limits: Limits): P
   return client
 }
 
-/** Those that hold every character. SQL_ASCII keeps the bytes as they come, and the driver only sends UTF-8. */
+/** Encodings for every character. SQL_ASCII stores bytes unchanged, and the driver sends UTF-8. */
 const ENCODINGS: ReadonlySet<string> = new Set(['UTF8', 'SQL_ASCII'])
 
 interface Facts {
@@ -64,7 +61,7 @@ interface Facts {
   readonly version_text: string
   readonly encoding: string
   readonly reads_only: boolean
-  /** Null: the search path names no schema that exists. */
+  /** Null: no schema in the search path exists. */
   readonly schema: bigint | null
 }
 
@@ -80,27 +77,30 @@ async function judge(client: pg.Client, shown: string): Promise<number> {
     throw unsuitable(`the server is PostgreSQL ${facts.version_text}; it must be ${SERVER_VERSION_MIN} or newer.`)
   }
   if (!ENCODINGS.has(facts.encoding)) throw unsuitable(`the encoding is ${facts.encoding}; it must be UTF8.`)
-  if (facts.reads_only) throw unsuitable('this server only reads: it is a standby.')
-  if (facts.schema === null) throw unsuitable('no schema of the search path exists; create one for the tables.')
-  // As PostgreSQL's int, which the half of an advisory lock is.
+  if (facts.reads_only) throw unsuitable('this server is a read-only standby. Connect to the primary.')
+  if (facts.schema === null) throw unsuitable('no schema in the search path exists. Create one for the tables.')
+  // Half of an advisory lock key is a signed 32-bit integer.
   return Number(facts.schema) | 0
 }
 
 /**
- * Each migration runs in a transaction with its number, under a lock that other nodes wait for.
- * @throws CodedError DATABASE_NEWER, DATABASE_CORRUPT when there are tables of another program with the same names
+ * Runs each migration in a transaction with its number, under a lock against other nodes.
+ * @throws CodedError DATABASE_NEWER, DATABASE_CORRUPT if another program has tables with the same names
  */
 async function migrate(client: pg.Client, schema: number, shown: string, all: readonly Migration[]): Promise<void> {
   const newest = all.at(-1)?.number ?? 0
   const judged = (version: number): number => {
     if (version <= newest) return version
-    throw new CodedError('DATABASE_NEWER', `${shown} has version ${version}, this program knows ${newest}.`)
+    throw new CodedError(
+      'DATABASE_NEWER',
+      `${shown} has schema ${version}; this version of tallygate supports up to ${newest}.`,
+    )
   }
   if ((await knowsVersions(client)) && judged(await versionOf(client)) === newest) return
   for (const { number, sql } of all) {
     await client.query('BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE')
     try {
-      // A table may be large, and another node may be at it.
+      // Tables may be large, and another node may be migrating.
       await client.query(`SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true)`)
       await client.query('SELECT pg_advisory_xact_lock($1, $2)', [MIGRATION_CLASS, schema])
       if (!(await knowsVersions(client))) {

@@ -1,8 +1,7 @@
 /**
- * Kysely over the pool. Knows of each transaction how far it came: one whose connection fails before COMMIT was sent has
- * changed nothing, one whose COMMIT was not answered may have. A connection that failed leaves the pool. Nobody waits for
- * an answer that tells nothing: BEGIN and what only writes go ahead of the next statement, and what they fail with is the
- * failure of whatever comes next, at the latest of the commit. Nothing is written before BEGIN was answered.
+ * Kysely over the pool. Tracks each transaction: if its connection fails before COMMIT is sent, nothing changed; after that,
+ * it may have. Failed connections leave the pool. BEGIN and pure writes are pipelined: their failure surfaces with a later
+ * statement, at the latest with the commit. Nothing is written before BEGIN succeeds.
  */
 import {
   AbortedTransactionError,
@@ -27,10 +26,10 @@ import { CommitUnanswered, ConnectionLost, NotConnected, endsConnection, isStale
 import type { Limits } from './limits.ts'
 import type { Pool } from './pool.ts'
 
-/** Texts that are given names; others are parsed each time. */
+/** Maximum named statements; others are parsed each time. */
 const NAMES_MAX = 300
 
-/** Longer ones come in too many shapes to be kept by the server. */
+/** Longer texts vary too much to be prepared. */
 const NAMED_LENGTH_MAX = 10_000
 
 export class PoolDialect extends PostgresDialect {
@@ -48,21 +47,21 @@ export class PoolDialect extends PostgresDialect {
   }
 }
 
-/** The pool is its owner's: the driver never ends it. */
+/** Does not end the pool, which belongs to the caller. */
 class PoolDriver implements Driver {
   readonly #pool: Pool
   readonly #settings: string
   readonly #prepared = new WeakSet<pg.PoolClient>()
   readonly #texts = new Texts()
 
-  /** @param settings SQL that each new connection runs first */
+  /** @param settings SQL to run first on each new connection */
   constructor(pool: Pool, settings: string) {
     this.#pool = pool
     this.#settings = settings
   }
 
   async init(): Promise<void> {
-    // Connections are made when they are needed.
+    // Connections are opened on demand.
   }
 
   async acquireConnection(): Promise<Connection> {
@@ -78,7 +77,7 @@ class PoolDriver implements Driver {
         await connection.run(this.#settings)
       } catch (cause) {
         connection.release(true)
-        throw new NotConnected('a new connection did not take its settings', { cause })
+        throw new NotConnected('the settings of a new connection could not be applied', { cause })
       }
       this.#prepared.add(client)
     }
@@ -93,7 +92,7 @@ class PoolDriver implements Driver {
     await connection.commit()
   }
 
-  /** Never throws: what made the transaction fail is what the caller must hear. */
+  /** Never throws: the caller must receive the transaction's own failure. */
   async rollbackTransaction(connection: Connection): Promise<void> {
     await connection.rollback()
   }
@@ -103,13 +102,13 @@ class PoolDriver implements Driver {
   }
 
   async destroy(): Promise<void> {
-    // See above.
+    // Ignored, see above.
   }
 }
 
 /**
- * Limits of each wait, and a commit that is on the disk before it is answered, whatever the server's own defaults are. A
- * server that does more than that for a commit, such as waiting for a standby, goes on doing so.
+ * Sets the timeouts, and durable commits whatever the server's default. Stricter settings, such as waiting for a standby,
+ * stay.
  */
 function sessionSettings({ statementTimeoutMs, lockTimeoutMs, silenceTimeoutMs }: Limits): string {
   return `
@@ -120,8 +119,8 @@ function sessionSettings({ statementTimeoutMs, lockTimeoutMs, silenceTimeoutMs }
 }
 
 /**
- * Readers see one state. In what writes, each statement sees what was committed before it began, so that a row that is read
- * after it was locked is the last word on it; the id of the transaction is for the case that its commit is not answered.
+ * Readers see one snapshot. In write transactions, each statement sees everything committed before it began, so a row read
+ * after locking is current. The transaction id serves to look up an unanswered commit.
  */
 const BEGIN = {
   READ: 'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY',
@@ -137,11 +136,11 @@ class Connection implements DatabaseConnection {
   #lost = false
   #purpose: 'READ' | 'WRITE' = 'WRITE'
   #begun: Promise<void> = Promise.resolve()
-  /** Of the transaction that writes. */
+  /** Id of the write transaction. */
   #xid: string | null = null
-  /** Resolves when all statements that were sent ahead are answered, whatever the answers are. */
+  /** Resolves when all pipelined statements are answered, successfully or not. */
   #ahead: Promise<unknown> = Promise.resolve()
-  /** What those of them that failed have failed with, the first one first. */
+  /** Failures of pipelined statements, in order. */
   readonly #failures: unknown[] = []
 
   constructor(client: pg.PoolClient, texts: Texts) {
@@ -157,7 +156,7 @@ class Connection implements DatabaseConnection {
   async executeQuery<R>({ sql, parameters, query }: CompiledQuery): Promise<QueryResult<R>> {
     requireStorable(parameters)
     const locks = sentAhead.has(query)
-    // Without a transaction around it, what is written would be there at once and for good.
+    // Outside a transaction, a write would be permanent at once.
     if (!locks && !SelectQueryNode.is(query)) await this.#begun
     const answer = this.#guard(() => this.#client.query({ ...this.#texts.named(sql), values: [...parameters] }))
     if (locks || onlyWrites(query)) {
@@ -168,7 +167,7 @@ class Connection implements DatabaseConnection {
       this.#ahead = Promise.all([this.#ahead, told])
       return { rows: [] }
     }
-    // What was sent ahead is answered first, and tells better why this one has failed too.
+    // Earlier failures explain this one better.
     const [, , outcome] = await Promise.all([this.#begun, this.#ahead, settled(answer)])
     if (this.#failures.length > 0) throw this.#failures[0]
     const { rows, rowCount } = outcome()
@@ -177,13 +176,13 @@ class Connection implements DatabaseConnection {
 
   async *streamQuery(): AsyncIterableIterator<never> {
     yield* []
-    throw new Error('invariant: nobody reads this store as a stream')
+    throw new Error('invariant: this store is not read as a stream')
   }
 
   begin(purpose: 'READ' | 'WRITE'): void {
     this.#purpose = purpose
     this.#begun = this.#begin(purpose)
-    // Heard by whoever comes next.
+    // Reported to the next statement.
     this.#begun.catch(() => undefined)
   }
 
@@ -193,7 +192,7 @@ class Connection implements DatabaseConnection {
       const [, second] = [results].flat() as readonly pg.QueryResult<{ xid: string }>[]
       this.#xid = second?.rows[0]?.xid ?? null
     } catch (cause) {
-      // A server that begins nothing, a standby for one, is of no use whatever its reason: the next connection may be.
+      // A server that refuses BEGIN, such as a standby, is useless: drop the connection.
       this.#lost = true
       throw cause instanceof ConnectionLost ? cause : new ConnectionLost(messageOf(cause), { cause })
     }
@@ -201,16 +200,16 @@ class Connection implements DatabaseConnection {
 
   async commit(): Promise<void> {
     if (this.#purpose === 'READ') {
-      // It has changed nothing: whoever gets the connection next need not know how it ended.
+      // A read-only transaction: its end does not matter.
       this.run('COMMIT').catch(() => undefined)
       return
     }
-    // Without the id of the transaction nobody could ask what became of it.
+    // The transaction id is needed to look up the commit's outcome.
     await this.#begun
     if (this.#failures.length > 0) throw this.#failures[0]
     const answer = await settled(this.run('COMMIT'))
     await this.#ahead
-    // What the server has refused is rolled back. A connection that was lost says nothing of a commit that was sent.
+    // A server error means rollback. A lost connection leaves a sent commit unknown.
     const refusals = this.#failures.filter((failure) => !(failure instanceof ConnectionLost))
     if (refusals.length > 0) throw refusals[0]
     let command: string
@@ -233,7 +232,7 @@ class Connection implements DatabaseConnection {
     }
   }
 
-  /** @param discard never to be used again, even though it works */
+  /** @param discard close the connection even though it works */
   release(discard = false): void {
     this.#client.off('error', this.#onError)
     this.#client.release(discard || this.#lost)
@@ -243,7 +242,7 @@ class Connection implements DatabaseConnection {
     try {
       return await query()
     } catch (cause) {
-      // The driver's own limit of time leaves a question on the way: whoever came next would read its answer.
+      // After the driver's timeout, the response is still pending and would go to the next statement.
       const silent = cause instanceof Error && cause.message === 'Query read timeout'
       if (silent || endsConnection(cause) || isStalePlan(cause)) this.#lost = true
       if (this.#lost) throw new ConnectionLost(messageOf(cause), { cause })
@@ -254,21 +253,18 @@ class Connection implements DatabaseConnection {
 
 const sentAhead = new WeakSet<CompiledQuery['query']>()
 
-/**
- * Marks a statement that only locks, and whose answer tells nothing: it is sent before BEGIN is answered, and the next one
- * without waiting for it.
- */
+/** Marks a lock-only statement as pipelined: sent before BEGIN is answered, without waiting for its result. */
 export function sendAhead(query: CompiledQuery): CompiledQuery {
   sentAhead.add(query.query)
   return query
 }
 
-/** Who wants the rows of a statement that was sent ahead. */
+/** Receivers of a pipelined statement's rows. */
 const answered = new WeakMap<CompiledQuery['query'], (rows: readonly unknown[]) => void>()
 
 /**
- * Sends queries that lock what they read, and tells their rows. They are there as soon as the next statement is answered:
- * where this one has failed, so has that.
+ * Pipelines locking queries and returns their rows, which are available once the next statement is answered; if this one
+ * fails, the next one fails too.
  */
 export function aheadOn(db: Kysely<Tables>): NonNullable<Sql['ahead']> {
   return async <R>(query: Compilable<R>) => {
@@ -283,7 +279,7 @@ export function aheadOn(db: Kysely<Tables>): NonNullable<Sql['ahead']> {
   }
 }
 
-/** Texts that the server has parsed are known to it by name, on each connection. */
+/** Names of prepared statements, per connection. */
 class Texts {
   readonly #names = new Map<string, string>()
 
@@ -297,7 +293,7 @@ class Texts {
   }
 }
 
-/** Its answer tells nothing but that it went well. */
+/** Whether a query only writes and returns no rows. */
 function onlyWrites(query: CompiledQuery['query']): boolean {
   return (
     (InsertQueryNode.is(query) || UpdateQueryNode.is(query) || DeleteQueryNode.is(query)) &&
@@ -305,7 +301,7 @@ function onlyWrites(query: CompiledQuery['query']): boolean {
   )
 }
 
-/** Waits without failing; the failure is thrown by what comes out. */
+/** Waits without throwing; the returned function throws the failure. */
 async function settled<T>(answer: Promise<T>): Promise<() => T> {
   try {
     const value = await answer

@@ -1,17 +1,13 @@
-/**
- * What a failure of the database means: run the transaction again, or a code for the operator. Retry or not is decided
- * here and nowhere else.
- */
+/** Classifies database failures: rerun the transaction, or report a code. The only place that decides about reruns. */
 import pg from 'pg'
 import { WouldWait } from '../sql/would-wait.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 
-/** The connection is gone, and with it a transaction that had not reached its commit: nothing has changed. */
+/** The connection was lost before COMMIT: nothing has changed. */
 export class ConnectionLost extends Error {}
 
-/** The connection was lost between COMMIT and the answer to it: only the server knows what became of the transaction. */
+/** The connection was lost after COMMIT was sent: only the server knows the outcome. */
 export class CommitUnanswered extends Error {
-  /** Of the transaction. */
   readonly xid: string
 
   constructor(xid: string, cause: unknown) {
@@ -20,29 +16,29 @@ export class CommitUnanswered extends Error {
   }
 }
 
-/** No connection could be had. */
+/** No connection was available. */
 export class NotConnected extends Error {}
 
-/** What the server said; undefined when it said nothing, because the connection failed. */
+/** The server's error code; undefined if the connection failed. */
 function sqlState(error: unknown): string | undefined {
   return error instanceof pg.DatabaseError ? error.code : undefined
 }
 
-/** After these words the server closes the connection. */
+/** Errors after which the server closes the connection. */
 export function endsConnection(error: unknown): boolean {
   if (!(error instanceof pg.DatabaseError)) return false
-  // A server in another language has other words for its severity.
+  // The severity is localized, so check the code too.
   return error.severity === 'FATAL' || error.severity === 'PANIC' || /^(08|57P0)/.test(error.code ?? '')
 }
 
-/** A statement that this connection keeps no longer fits the tables, which somebody has changed: another one parses it anew. */
+/** A prepared statement no longer fits changed tables; another connection parses it anew. */
 export function isStalePlan(error: unknown): boolean {
   return error instanceof pg.DatabaseError && error.routine === 'RevalidateCachedQuery'
 }
 
 /**
- * Another run may go well: two transactions met, or the connection was lost before anything was committed. A key that is
- * taken is such a meeting too: the second run reads what the other transaction wrote.
+ * Whether a rerun may succeed: a conflict between transactions, or a connection lost before the commit. A duplicate key is
+ * a conflict too: the rerun sees the other transaction's row.
  */
 export function isWorthAnotherRun(error: unknown): boolean {
   if (error instanceof ConnectionLost || error instanceof WouldWait) return true
@@ -56,7 +52,7 @@ const MEETINGS: ReadonlySet<string> = new Set([
   '23503', // foreign_key_violation
 ])
 
-/** The failure as a code that the operator can look up. What is not of the database is passed on as it is. */
+/** Maps a database failure to a code for operators; passes others on. */
 export function coded(error: unknown, shown: string): unknown {
   if (error instanceof NotConnected) return notConnected(error.cause, shown)
   if (error instanceof ConnectionLost) {
@@ -79,7 +75,7 @@ export function coded(error: unknown, shown: string): unknown {
     case '40P01':
     case '55P03': // lock_not_available
     case '57014': // query_canceled: the statement's limit
-      return plain('OVERLOADED', 'Too many transactions wait for the same rows.')
+      return plain('OVERLOADED', 'Too many transactions are waiting for the same rows.')
     case '53100': // disk_full
     case '58030': // io_error
       return of('NOT_RECORDED', message)
@@ -92,7 +88,7 @@ export function coded(error: unknown, shown: string): unknown {
     case '54000': // program_limit_exceeded: a text is too long for an index
       return plain(
         'BAD_REQUEST',
-        'A text is longer than the database can look up, or has a character that it cannot hold.',
+        'A text is too long for a database index or contains a character that the database cannot store.',
       )
     default:
       return error
@@ -102,9 +98,9 @@ export function coded(error: unknown, shown: string): unknown {
 function notConnected(cause: unknown, shown: string): CodedError {
   const state = sqlState(cause)
   const words = messageOf(cause)
-  // Of the pool: all connections are in use, and none came free in time.
+  // Pool timeout: all connections stayed in use.
   if (words === 'timeout exceeded when trying to connect') {
-    return new CodedError('OVERLOADED', 'No connection to the database came free in time.', { cause })
+    return new CodedError('OVERLOADED', 'No database connection became free in time.', { cause })
   }
   const refused = state !== undefined && /^(28|3D|42501)/.test(state)
   return new CodedError(refused ? 'DATABASE_REFUSED' : 'DATABASE_UNREACHABLE', `${shown}: ${words}`, {
@@ -113,7 +109,7 @@ function notConnected(cause: unknown, shown: string): CodedError {
   })
 }
 
-/** Several addresses of one name fail as one error without words of its own. */
+/** A host name with several addresses fails with an AggregateError without a message. */
 export function messageOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   if (error instanceof AggregateError && error.message === '') {

@@ -1,24 +1,24 @@
-/** Every limit on the way to PostgreSQL. Each wait ends by itself, so that a request is answered whatever the server does. */
+/** Limits for PostgreSQL. Every wait is bounded, so that each request gets a response. */
 export interface Limits {
-  /** Connections of one node; work beyond that waits for one. The server needs room for all nodes: `max_connections`. */
+  /** Connections per node; further work waits. The server's `max_connections` must cover all nodes. */
   readonly connectionsMax: number
-  /** How long work waits for a connection, made or free. */
+  /** Longest wait for a new or free connection. */
   readonly connectTimeoutMs: number
-  /** The server ends a statement after this time. */
+  /** Server-side statement timeout. */
   readonly statementTimeoutMs: number
-  /** The server ends a wait for a lock after this time: somebody holds a hot row for too long. */
+  /** Server-side lock timeout. */
   readonly lockTimeoutMs: number
-  /** The server ends a transaction whose node says nothing for so long, and frees what it has locked. */
+  /** Server-side timeout of idle transactions, which releases their locks. */
   readonly silenceTimeoutMs: number
-  /** A server that has not answered by then is lost to the node. Above the server's own limits. */
+  /** After this time without a response, the node gives up the connection. Above the server's own limits. */
   readonly answerTimeoutMs: number
-  /** How often a transaction is run, all in all, when the database asks it to start over. */
+  /** Maximum runs of a transaction, including the first. */
   readonly runsMax: number
-  /** Longest pause before the second run; it doubles from there. */
+  /** Longest pause before the second run; doubles each time. */
   readonly rerunPauseMs: number
-  /** How often the server is asked what became of a commit whose answer was lost. */
+  /** Maximum attempts to look up an unanswered commit. */
   readonly outcomeQuestionsMax: number
-  /** Between two questions. */
+  /** Pause between these attempts. */
   readonly outcomePauseMs: number
 }
 
@@ -35,5 +35,5 @@ export const LIMITS: Limits = {
   outcomePauseMs: 300,
 }
 
-/** Oldest server that has all that is used here. */
+/** Oldest supported major version of PostgreSQL. */
 export const SERVER_VERSION_MIN = 14

@@ -1,17 +1,16 @@
 /**
- * Who may read and who may change the rules of an instance, by advisory locks of PostgreSQL, which end with the
- * transaction. Not by locks on rows: those let an unbroken stream of decisions pass by a change of the rules that waits,
- * for ever. Advisory locks are given in the order of asking.
+ * Shared and exclusive advisory locks on an instance's rules, released with the transaction. With row locks, a constant
+ * stream of decisions would starve a rule change; advisory locks are granted in order.
  */
 import { createHash } from 'node:crypto'
 import { sql as raw } from 'kysely'
 import type { RuleLocks, Sql } from '../sql/sql.ts'
 import { sendAhead } from './dialect.ts'
 
-/** First half of locks that have two: `TGcl`. The second half is the schema, so that twins that share a server do not meet. */
+/** First half of two-part lock keys: `TGcl`. The second half is the schema, to separate clouds on one server. */
 export const ADVISORY_CLASS = 0x54_47_63_6c
 
-/** @param schema number of the schema that holds the tables */
+/** @param schema number of the schema that contains the tables */
 export function ruleLocks(db: Sql['db'], schema: number): RuleLocks {
   const everything = raw`${ADVISORY_CLASS}::int, ${schema}::int`
   const rules = (instanceId: string) => raw`${keyOf(schema, instanceId)}::bigint`
@@ -28,7 +27,7 @@ export function ruleLocks(db: Sql['db'], schema: number): RuleLocks {
   }
 }
 
-/** Two instances with one key would wait for each other more than they must, and no more than that. */
+/** Instances whose keys collide only wait for each other unnecessarily. */
 function keyOf(schema: number, instanceId: string): bigint {
   return createHash('sha256').update(`${schema}/${instanceId}`).digest().readBigInt64BE()
 }

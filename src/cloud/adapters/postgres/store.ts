@@ -1,7 +1,6 @@
 /**
- * The store on PostgreSQL, which several nodes may share. Rows that a decision rests on are locked; a transaction that met
- * another one is run again, a bounded number of times. A lost connection is told to the caller and to nobody else: the next
- * work gets a fresh one. A commit whose answer was lost is looked up before anything is said about it.
+ * The store on PostgreSQL, for one or more nodes. Decisions lock their rows; conflicting transactions are rerun a bounded
+ * number of times. A lost connection affects only its caller. An unanswered commit is looked up before reporting.
  */
 import { setTimeout as pause } from 'node:timers/promises'
 import { Kysely } from 'kysely'
@@ -21,19 +20,19 @@ import { ruleLocks } from './rule-locks.ts'
 export interface PostgresStoreOptions {
   /** `postgres://user:password@host:port/database` */
   readonly url: string
-  /** Null: the one in the URL, or in PGPASSWORD. */
+  /** Null: use the URL's or PGPASSWORD. */
   readonly password?: string | null
-  /** Called when a connection that was not in use was lost, for the log. */
+  /** Called when an idle connection was lost. */
   readonly onConnectionLost: (error: CodedError) => void
-  /** Called with what made a transaction start over. */
+  /** Called with the cause of a rerun. */
   readonly onRerun?: (cause: unknown) => void
-  /** Other than the usual ones. */
+  /** Overrides of the default limits. */
   readonly limits?: Partial<Limits>
 }
 
 /**
  * @throws CodedError CONFIG_INVALID, DATABASE_UNREACHABLE, DATABASE_REFUSED, DATABASE_UNSUITABLE, DATABASE_CORRUPT,
- *   DATABASE_NEWER
+ * DATABASE_NEWER
  */
 export async function openPostgresStore(options: PostgresStoreOptions): Promise<Store> {
   const address = databaseAddress(options.url, options.password)
@@ -103,9 +102,9 @@ async function rerunning<T>(
 }
 
 /**
- * Whether the transaction took effect. A node that cannot learn it says so: to run the work again might charge twice.
+ * Whether the transaction was committed. Reports an unknown outcome: a rerun might charge twice.
  *
- * @throws ConnectionLost when the transaction has certainly changed nothing, CommitUnanswered when nobody can say
+ * @throws ConnectionLost if nothing has changed, CommitUnanswered if the outcome is unknown
  */
 async function wasCommitted(
   pool: Pool,
@@ -121,7 +120,7 @@ async function wasCommitted(
   return false
 }
 
-/** `in progress` while the server still works on it; undefined while the server does not answer, or has forgotten. */
+/** `in progress` while pending; undefined if the server does not respond or no longer knows it. */
 async function statusOf(pool: Pool, xid: string): Promise<string | null | undefined> {
   try {
     const { rows } = await pool.query<{ status: string | null }>('SELECT pg_xact_status($1::xid8) AS status', [xid])

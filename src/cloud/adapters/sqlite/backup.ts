@@ -1,7 +1,4 @@
-/**
- * Copies the twin's database into one file while the twin works: one reader's view of it, so nothing waits and the copy is of
- * one moment. The keys of the twin are files of their own, beside the database.
- */
+/** Copies the running cloud's database as of one moment without blocking it. Key files are separate. */
 import { chmodSync, closeSync, existsSync, fsyncSync, openSync, renameSync, rmSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Sqlite from 'better-sqlite3'
@@ -9,11 +6,11 @@ import { CodedError } from '../../../protocol/errors.ts'
 import { coded, openReader } from './database.ts'
 
 /**
- * @param to a file there is replaced once the copy is whole
- * @throws CodedError STATE_UNWRITABLE when there is no such database, DATABASE_CORRUPT, OUTPUT_UNWRITABLE
+ * @param to target file, replaced once the copy is complete
+ * @throws CodedError STATE_UNWRITABLE if the database is missing, DATABASE_CORRUPT, OUTPUT_UNWRITABLE
  */
 export function backUpStore(path: string, to: string): void {
-  if (!existsSync(path)) throw new CodedError('STATE_UNWRITABLE', `There is no database ${path}.`)
+  if (!existsSync(path)) throw new CodedError('STATE_UNWRITABLE', `The database ${path} does not exist.`)
   const partial = `${to}.${process.pid}.partial`
   const database = openReader(path)
   try {
@@ -21,7 +18,7 @@ export function backUpStore(path: string, to: string): void {
       rmSync(partial, { force: true })
       closeSync(openSync(partial, 'wx', 0o600))
       database.pragma('query_only = OFF')
-      // As a SQL literal: a quote in it is doubled.
+      // SQL literal: quotes are doubled.
       database.exec(`VACUUM INTO '${partial.replaceAll("'", "''")}'`)
     })
     verify(partial)
@@ -42,10 +39,10 @@ function verify(path: string): void {
   try {
     const verdict = copy.pragma('integrity_check(1)', { simple: true })
     if (verdict !== 'ok')
-      throw new CodedError('DATABASE_CORRUPT', `${path}: the integrity check says: ${String(verdict)}`)
+      throw new CodedError('DATABASE_CORRUPT', `${path}: the integrity check reports: ${String(verdict)}`)
     const [wrong] = copy.pragma('foreign_key_check') as readonly unknown[]
     if (wrong !== undefined)
-      throw new CodedError('DATABASE_CORRUPT', `${path}: ${JSON.stringify(wrong)} refers to nothing`)
+      throw new CodedError('DATABASE_CORRUPT', `${path}: ${JSON.stringify(wrong)} refers to a missing row`)
   } finally {
     copy.close()
   }

@@ -1,17 +1,17 @@
 /**
- * One twin for each store of SQLite: a second process would charge correctly, but its devices would hear of nothing that the
- * first one changes. The claim is a lock of the kernel, so it ends with the process, however that ends.
+ * Allows one cloud process per SQLite store: devices of a second process would miss change notifications of the first. Uses
+ * a kernel lock, which ends with the process.
  */
 import Sqlite from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
 import { coded, makeForOwner } from './database.ts'
 
-/** How long to wait for a process that is just ending, ms. */
+/** How long to wait for a process that is exiting, ms. */
 const WAIT_MS = 1_000
 
 /**
- * Returns what gives the claim up.
- * @param path of a file for the lock alone; made when it does not exist
+ * Returns a function that releases the lock.
+ * @param path lock file, created if missing
  * @throws CodedError STATE_IN_USE, STATE_UNWRITABLE
  */
 export function claimStore(path: string): () => void {
@@ -25,7 +25,7 @@ export function claimStore(path: string): () => void {
   } catch (error) {
     lock?.close()
     if (error instanceof Sqlite.SqliteError && error.code.startsWith('SQLITE_BUSY')) {
-      throw new CodedError('STATE_IN_USE', `${path} is held by another twin.`, { cause: error })
+      throw new CodedError('STATE_IN_USE', `${path} is in use by another cloud process.`, { cause: error })
     }
     throw coded(error, path)
   }

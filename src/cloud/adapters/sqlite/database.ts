@@ -1,7 +1,4 @@
-/**
- * Opens a database file so that a commit survives a power cut, and brings its tables up to date. Whatever SQLite promises
- * is asked for at every open and read back: a setting that did not take is a start that does not happen.
- */
+/** Opens a database with durable commits and migrates it. Settings are read back at each open: a mismatch is an error. */
 import { closeSync, existsSync, openSync } from 'node:fs'
 import Sqlite from 'better-sqlite3'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -9,15 +6,15 @@ import { type Migration, readMigrations } from '../sql/migrations.ts'
 
 export type Database = Sqlite.Database
 
-/** Stands in the file's header and says whose database it is: `TGcl`. */
+/** `TGcl`, in the file header. */
 const APPLICATION_ID = 0x54_47_63_6c
 
-/** How long a statement waits for another process that holds the file. */
+/** How long a statement waits for another process's lock, ms. */
 const BUSY_TIMEOUT_MS = 5_000
 
 /**
- * @param path of the file; made when it does not exist
- * @param check reads the whole file and verifies it, which takes about a second per gigabyte
+ * @param path database file, created if missing
+ * @param check verify the whole file, about a second per gigabyte
  * @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER or STATE_UNWRITABLE
  */
 export function openDatabase(path: string, { check }: { readonly check: boolean }): Database {
@@ -35,7 +32,7 @@ export function openDatabase(path: string, { check }: { readonly check: boolean 
   }
 }
 
-/** A second connection to a file that {@link openDatabase} has opened; it cannot write. */
+/** A second, read-only connection to a file opened by {@link openDatabase}. */
 export function openReader(path: string): Database {
   let database: Database | undefined
   try {
@@ -49,26 +46,26 @@ export function openReader(path: string): Database {
 }
 
 /**
- * Whoever may write it could write the bill, and requesters are named in it: it is for its owner only, whatever directory it
- * is in. What SQLite puts beside it gets the same permissions. A file that is there keeps its own.
+ * Creates the file for its owner only: it contains the bill and names of requesters. SQLite gives its companion files the
+ * same mode. An existing file keeps its mode.
  */
 export function makeForOwner(path: string): void {
   if (existsSync(path)) return
   try {
     closeSync(openSync(path, 'ax', 0o600))
   } catch {
-    // Whoever opens it is told why.
+    // Opening the file reports the reason.
   }
 }
 
 function connect(path: string): Database {
   const database = new Sqlite(path, { timeout: BUSY_TIMEOUT_MS })
-  // Readers never wait for the writer, and a commit costs one flush.
+  // Readers never wait for the writer, and a commit needs one flush.
   demand(database, 'journal_mode', 'wal')
-  // NORMAL, which SQLite may be built to fall back to in WAL mode, loses the last commits in a power cut.
+  // SQLite may default to NORMAL in WAL mode, which loses the last commits in a power cut.
   demand(database, 'synchronous', 2n)
   demand(database, 'foreign_keys', 1n)
-  // A database file from elsewhere must not run code of its own.
+  // A foreign database file must not run its own code.
   demand(database, 'trusted_schema', 0n)
   database.defaultSafeIntegers(true)
   return database
@@ -78,16 +75,16 @@ function demand(database: Database, pragma: string, value: string | bigint): voi
   database.defaultSafeIntegers(true)
   database.pragma(`${pragma} = ${value}`)
   const actual = database.pragma(pragma, { simple: true })
-  if (actual !== value) throw new Error(`SQLite did not take ${pragma} = ${value}: it is ${String(actual)}`)
+  if (actual !== value) throw new Error(`SQLite did not apply ${pragma} = ${value}: it is ${String(actual)}`)
 }
 
-/** Marks an empty file as ours, and refuses one that is somebody else's. */
+/** Marks an empty file as ours; rejects other programs' files. */
 function own(database: Database, path: string): void {
   const id = database.pragma('application_id', { simple: true })
   if (id === BigInt(APPLICATION_ID)) return
   const tables = database.prepare('SELECT count(*) AS count FROM sqlite_schema').get() as { count: bigint }
   if (id !== 0n || tables.count !== 0n) {
-    throw new CodedError('DATABASE_CORRUPT', `${path} is a database of another program.`)
+    throw new CodedError('DATABASE_CORRUPT', `${path} is the database of another program.`)
   }
   database.pragma(`application_id = ${APPLICATION_ID}`)
 }
@@ -101,12 +98,15 @@ export function migrations(folder = new URL('./migrations/', import.meta.url)): 
   return readMigrations(folder)
 }
 
-/** The number of the last migration that ran is SQLite's `user_version`; each runs in a transaction with its number. */
+/** Runs pending migrations, each in a transaction that also sets `user_version` to its number. */
 function migrate(database: Database, path: string, all = migrations()): void {
   const versionOf = () => Number(database.pragma('user_version', { simple: true }))
   const newest = all.at(-1)?.number ?? 0
   if (versionOf() > newest) {
-    throw new CodedError('DATABASE_NEWER', `${path} has version ${versionOf()}, this program knows ${newest}.`)
+    throw new CodedError(
+      'DATABASE_NEWER',
+      `${path} has schema ${versionOf()}; this version of tallygate supports up to ${newest}.`,
+    )
   }
   for (const { number, sql } of all) {
     database
@@ -119,10 +119,10 @@ function migrate(database: Database, path: string, all = migrations()): void {
   }
 }
 
-/** SQLite's own words for what happened, as a code that the operator can look up. Others are passed on as they are. */
+/** Maps SQLite errors to codes for operators; passes others on. */
 export function coded(error: unknown, path: string): unknown {
   if (!(error instanceof Sqlite.SqliteError)) {
-    // The binding reports a missing or unwritable folder as a TypeError.
+    // better-sqlite3 reports a missing or unwritable directory as a TypeError.
     const missing = error instanceof TypeError && !existsSync(path)
     return missing ? new CodedError('STATE_UNWRITABLE', `${path}: ${error.message}`, { cause: error }) : error
   }
@@ -134,7 +134,7 @@ export function coded(error: unknown, path: string): unknown {
     return new CodedError('NOT_RECORDED', `${path}: ${error.message}`, { cause: error })
   }
   if (code.startsWith('SQLITE_BUSY')) {
-    return new CodedError('OVERLOADED', `${path} is held by another process.`, { cause: error })
+    return new CodedError('OVERLOADED', `${path} is locked by another process.`, { cause: error })
   }
   if (code.startsWith('SQLITE_CANTOPEN') || code.startsWith('SQLITE_READONLY') || code === 'SQLITE_PERM') {
     return new CodedError('STATE_UNWRITABLE', `${path}: ${error.message}`, { cause: error })

@@ -1,4 +1,4 @@
-/** Kysely over one connection of better-sqlite3. Prepared statements are kept: most requests run the same few. */
+/** Kysely over one better-sqlite3 connection, with cached prepared statements. */
 import {
   type CompiledQuery,
   type DatabaseConnection,
@@ -12,7 +12,7 @@ import { requireStorable } from '../sql/storable.ts'
 import type { Tables } from '../sql/tables.ts'
 import type { Database } from './database.ts'
 
-/** Prepared statements kept for each connection; inserts of many sizes have many texts. */
+/** Prepared statements per connection; bulk inserts have many texts. */
 const STATEMENTS_MAX = 500
 
 export class SingleConnectionDialect extends SqliteDialect {
@@ -42,17 +42,14 @@ class StorableDriver extends SqliteDriver {
   }
 }
 
-/**
- * For a connection whose transactions somebody else begins, ends and puts in a row, and whose queries are awaited one after
- * another: a query goes straight to the database, and waits for nobody's turn.
- */
+/** For a connection whose caller serializes transactions and queries: queries run directly, without a queue. */
 export function inOneHand(database: Database): Kysely<Tables> {
   const dialect = new SingleConnectionDialect(database)
   const prepare = keepStatements(database)
   const connection: DatabaseConnection = {
     executeQuery: async <R>({ sql, parameters }: CompiledQuery) => answerTo<R>(prepare(sql), parameters),
     streamQuery: () => {
-      throw new Error('rows are read as a whole')
+      throw new Error('streaming is not supported')
     },
   }
   const executor = new StraightExecutor(dialect.createQueryCompiler(), dialect.createAdapter(), {

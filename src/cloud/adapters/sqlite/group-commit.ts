@@ -1,14 +1,13 @@
 /**
- * Transactions that wait at the same time share one commit, and so one flush of the disk. Each runs alone, inside a savepoint:
- * one that fails takes nothing of the others with it. Nobody hears of a result before the commit that holds it; when that
- * commit fails, all of its transactions have failed, and none has had any effect.
+ * Waiting transactions share one commit and so one flush. Each runs in a savepoint: a failure affects only itself. Results
+ * are returned after the commit; if it fails, all its transactions fail without effect.
  */
 import type { Database } from './database.ts'
 
-/** Transactions of one commit: the first of them waits for the last. */
+/** Maximum transactions per commit; the first waits for the last. */
 const GROUP_MAX = 64
 
-/** How long a commit may be put off for transactions that still wait, ms. */
+/** Longest delay of a commit for waiting transactions, ms. */
 const GROUP_MS_MAX = 20
 
 interface Waiting {
@@ -24,7 +23,7 @@ export class GroupCommit {
   readonly #waiting: Waiting[] = []
   #running: Promise<void> | undefined
 
-  /** @param stopwatch any clock that only goes forward, ms */
+  /** @param stopwatch monotonic clock, ms */
   constructor(database: Database, stopwatch: () => number) {
     this.#database = database
     this.#stopwatch = stopwatch
@@ -32,8 +31,7 @@ export class GroupCommit {
 
   /**
    * Resolves after the commit.
-   * @param isLast asked after the work: true when the next transaction must not see what this one wrote before it is
-   *   committed
+   * @param isLast called after the work; true if the next transaction must not see its uncommitted writes
    */
   run<T>(work: () => Promise<T>, isLast: () => boolean): Promise<T> {
     return new Promise<T>((resolve, reject) => {
@@ -42,13 +40,13 @@ export class GroupCommit {
     })
   }
 
-  /** Resolves when nothing waits any more. */
+  /** Resolves when no transaction is waiting. */
   async idle(): Promise<void> {
     while (this.#running !== undefined) await this.#running
   }
 
   async #drain(): Promise<void> {
-    // Whatever else this turn of the event loop brings joins the first group.
+    // Transactions of the same event loop turn join the first group.
     await new Promise((resolve) => setImmediate(resolve))
     while (this.#waiting.length > 0) await this.#group()
     this.#running = undefined
@@ -78,7 +76,7 @@ export class GroupCommit {
     for (const tell of outcomes) tell()
   }
 
-  /** Runs one transaction inside the group. Throws when SQLite has given up the whole group. */
+  /** Runs one transaction in the group. Throws if SQLite rolled back the whole group. */
   async #alone({ work, resolve, reject }: Waiting): Promise<() => void> {
     const database = this.#database
     database.exec('SAVEPOINT alone')

@@ -1,7 +1,7 @@
 /**
- * The store on one SQLite file. Transactions run one after another, so no row needs a lock, and those that wait together
- * share a commit; readers have a connection of their own and see the last commit. Once the file failed in a way that leaves its state unknown, nothing is done any
- * more: the process must end and open it again.
+ * The store in one SQLite file. Transactions run one after another, so rows need no locks; waiting ones share a commit.
+ * Readers use a separate connection and see the last commit. After a failure that leaves the file's state unknown, the store
+ * refuses everything: the process must restart.
  */
 import Sqlite from 'better-sqlite3'
 import { Kysely } from 'kysely'
@@ -15,9 +15,9 @@ import { GroupCommit } from './group-commit.ts'
 
 export interface SqliteStoreOptions {
   readonly path: string
-  /** Verify the whole file first. */
+  /** Verify the whole file at open. */
   readonly check: boolean
-  /** Called once, when the file can no longer be trusted to hold what was committed. */
+  /** Called once when the file may not contain what was committed. */
   readonly onBroken: (error: unknown) => void
 }
 
@@ -51,8 +51,7 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
         const sql = { db: writer, lockRows: false, rules: ALONE, ahead: null }
         const result = await commits.run(
           () => runWork(sql, work, () => (written.outbox = true)),
-          // It may have raised a policy's revision, by which nobody may decide before it is committed: what is kept in
-          // memory of a revision must never outlive it.
+          // It may have bumped a policy revision: decisions must not cache a revision before it is committed.
           () => written.outbox,
         )
         if (written.outbox) for (const listener of listeners) listener()
@@ -68,7 +67,7 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
     },
     async close() {
       await commits.idle()
-      // Kysely closes only what it has used.
+      // Kysely closes only connections that it has used.
       await reader.destroy()
       await writer.destroy()
       forReading.close()
@@ -77,7 +76,7 @@ export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): 
   }
 }
 
-/** After a failed write or flush nobody knows what the disk holds; a damaged page may be read as a wrong balance. */
+/** After a failed write or flush, the disk's content is unknown; a damaged page may give a wrong balance. */
 function isFatal(error: unknown): boolean {
   return error instanceof Sqlite.SqliteError && /^SQLITE_(IOERR|CORRUPT|NOTADB)/.test(error.code)
 }

@@ -1,9 +1,9 @@
-/** The time since boot, suspend included, which Node's own monotonic clock leaves out. */
+/** Time since boot including suspend, which Node's monotonic clock excludes. */
 import { readFileSync } from 'node:fs'
 import { randomUUID } from 'node:crypto'
 import type { Clocks } from '../../app/clock-guard.ts'
 
-/** On a system without /proc: the time since the process started, which tells nothing about the time before. */
+/** Without /proc: the time since the process started. */
 export function bootClock(): Pick<Clocks, 'sinceBoot' | 'bootId'> {
   try {
     const bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()

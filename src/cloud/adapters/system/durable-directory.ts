@@ -1,11 +1,8 @@
-/** Directories that are still there after a power cut, with all that is flushed in them. */
+/** Creates directories that survive a power cut. */
 import { closeSync, fsyncSync, mkdirSync, openSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 
-/**
- * Makes a directory for its owner only, with those above it, unless it is there. What a process that was killed has put
- * into it is flushed, too: it may be used from here on.
- */
+/** Creates a directory and its parents for the owner only, unless it exists. Flushes files left by a killed process. */
 export function makeDurableDirectory(path: string): void {
   const first = mkdirSync(path, { recursive: true, mode: 0o700 })
   flush(path)

@@ -1,4 +1,4 @@
-/** The last backup of the twin's store, as the command that made it has noted beside the database. */
+/** The last backup of the cloud's store, as noted beside the database by the backup command. */
 import { lstatSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import {
@@ -8,7 +8,7 @@ import {
   parseLastBackup,
 } from '../../../protocol/local/last-backup.ts'
 
-/** Null: none is known. */
+/** Null: unknown. */
 export function readLastBackup(directory: string): LastBackup | null {
   const path = join(directory, LAST_BACKUP_FILE)
   try {

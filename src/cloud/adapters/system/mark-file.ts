@@ -1,6 +1,6 @@
 /**
- * A sales mark as a file beside the database. Each slot is a line of its own, with a checksum, and lies within one sector of
- * the disk, so that a power cut leaves it as it was or as it was to be.
+ * Sales mark file beside the database. Each slot is one line with a checksum within a disk sector, so a power cut leaves
+ * the old or the new content.
  */
 import {
   closeSync,
@@ -19,10 +19,10 @@ import { crc32 } from 'node:zlib'
 import { CodedError } from '../../../protocol/errors.ts'
 import { type MarkFile, SLOT_TEXT_MAX } from '../../app/recovery/mark-file.ts'
 
-/** A sector. */
+/** Size of a disk sector. */
 const SLOT_BYTES = 512
 
-/** What the file system puts where a write failed and a later one went beyond it. */
+/** Content of a hole left by a failed write before a later one. */
 const NEVER_WRITTEN = Buffer.alloc(SLOT_BYTES)
 
 const flushData = promisify(fdatasync)
@@ -31,7 +31,7 @@ export interface SystemMarkFile extends MarkFile {
   close(): void
 }
 
-/** @param path of the file; its directory exists */
+/** @param path file in an existing directory */
 export function openMarkFile(path: string): SystemMarkFile {
   const bootId = readBootId()
   const open: { file: number | null } = { file: existsSync(path) ? openAt(path, 'r+') : null }
@@ -59,7 +59,12 @@ export function openMarkFile(path: string): SystemMarkFile {
       open.file = openAt(path, 'r+')
     },
     write(slot, text) {
-      if ('cause' in failed) throw new CodedError('NOT_RECORDED', `${path} must be opened again.`, failed)
+      if ('cause' in failed)
+        throw new CodedError(
+          'NOT_RECORDED',
+          `${path} cannot be written after an earlier failure. Restart the cloud.`,
+          failed,
+        )
       if (text.length > SLOT_TEXT_MAX) throw new Error('invariant: the text fits its slot')
       recorded(path, () => writeSync(opened(), lineOf(text), 0, SLOT_BYTES, slot * SLOT_BYTES))
     },
@@ -67,7 +72,7 @@ export function openMarkFile(path: string): SystemMarkFile {
       try {
         fsyncSync(opened())
       } catch (cause) {
-        // Nobody knows what the disk holds: the next flush would say that all is well.
+        // The state on disk is unknown: a second flush could falsely succeed.
         failed.cause = cause
         throw new CodedError('NOT_RECORDED', `${path} cannot be flushed.`, { cause })
       }
@@ -115,7 +120,7 @@ function lineOf(text: string): Buffer {
 
 function slotsIn(bytes: Buffer): readonly string[] | 'DAMAGED' {
   const slots: string[] = []
-  // What a write that was cut off has left at the end was never relied on.
+  // A torn last slot was never relied on.
   for (let at = 0; at + SLOT_BYTES <= bytes.length; at += SLOT_BYTES) {
     const slot = bytes.subarray(at, at + SLOT_BYTES)
     if (slot.equals(NEVER_WRITTEN)) {

@@ -1,4 +1,4 @@
-/** Timers of the process. */
+/** Process timers. */
 import type { Timers } from '../../app/repeat.ts'
 
 export const systemTimers: Timers = {
