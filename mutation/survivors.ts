@@ -75,6 +75,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     [/^spans\.(size|clear)/, 'Views are kept to save time: which ones are kept changes no answer.'],
     ['a.id === b.id', 'No two line items of a policy have one id.'],
     ['a.id < b.id', 'No two line items of a policy have one id.'],
+    [/^instants\.add\((from|until)\)$/, 'Where one period begins another one has ended.'],
     [/^(from|until) !== null$/, 'One more instant at which nothing changes.'],
     ['rate !== undefined', 'The index holds only tables that have the item.'],
     ['candidates.length === 0', 'Where there are candidates, nobody reads why others are none.'],

@@ -4,7 +4,7 @@ import { decimal } from '../../src/core/amount.ts'
 import { compilePolicy, danglingConditions, isIn, periodAt } from '../../src/core/compile.ts'
 import { type ClockReading, OBSTACLES_MAX, exactly } from '../../src/core/decision.ts'
 import { formulaRate } from '../../src/core/formula-rate.ts'
-import type { Action, LineItem, Policy } from '../../src/core/policy.ts'
+import { type Action, type LineItem, type Policy, TOLERANCE_MS } from '../../src/core/policy.ts'
 
 const item: LineItem = {
   id: 'a',
@@ -63,6 +63,31 @@ test.each([
 ])('a period from %s until %s holds %d: %s', (from, until, now, holds) => {
   expect(isIn({ index: 0, from, until }, now)).toBe(holds)
   expect(periodAt([{ index: 7, from, until }], now)?.index).toBe(holds ? 7 : undefined)
+})
+
+test.each([true, false])('what was answered before changes no answer (tolerant: %s)', (timezoneTolerant) => {
+  const periods = [
+    { index: 0, from: null, until: 300 },
+    { index: 1, from: 300, until: null },
+  ]
+  const limitPeriods = [
+    { index: 0, from: 150, until: 200 },
+    { index: 1, from: 400, until: 450 },
+  ]
+  const lineItems = [
+    { startsAt: 100, endsAt: 500, periods },
+    { id: 'b', consumptionLimit: { limit: 1n, periods: limitPeriods } },
+  ]
+  const rateTables = policyOf([]).rateTables.map((table) => ({ ...table, effectiveFrom: -2 * TOLERANCE_MS }))
+  const policy = policyOf(lineItems, { timezoneTolerant, rateTables })
+  const asked = compilePolicy(policy)
+  const instants = [0, 100, 150, 200, 300, 400, 450, 501, 1_001]
+  for (const instant of instants.flatMap((each) => [each - TOLERANCE_MS, each, each + TOLERANCE_MS])) {
+    for (const now of [instant - 1, instant]) {
+      const found = asked.item('print', '', exactly(now))
+      expect(found).toEqual(compilePolicy(policy).item('print', '', exactly(now)))
+    }
+  }
 })
 
 test('line items are charged by earliest end, then earliest start, then id', () => {

@@ -53,6 +53,7 @@ test.each([
   ['NO_USABLE_LINE_ITEM', 'SERIES_DOES_NOT_RATE_ITEM', { rateTableSeries: 'other' }, full],
   ['NO_USABLE_LINE_ITEM', 'SERIES_HAS_NO_TABLE', { rateTableSeries: 'none' }, full],
   ['DENIED_BY_RULE', 'RULE_DENIES', { actions: [{ ...some, effect: 'DENY', allocation: null }] }, full],
+  ['DENIED_BY_RULE', 'RULE_ERROR', { actions: [{ ...some, conditionId: 'missing' }] }, full],
   ['INSUFFICIENT_TOKENS', 'TOO_FEW_TOKENS', {}, empty],
 ] as const)('%s names no more than so many line items with %s', (reason, why, change, room) => {
   const refused = refusal(change, room)
