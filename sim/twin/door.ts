@@ -55,7 +55,7 @@ async function route(twin: TwinProcess, request: HttpRequest, hasPush: boolean):
   if (links !== undefined) return shownLinks(twin, links, headers['authorization'] ?? '', body)
 
   const { deviceId, instances } = await twin.authenticator.authenticate(headers['authorization'], twin.now())
-  if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'This operation needs the token of a device.')
+  if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires a device token.')
   const [, area, , , ...names] = path.split('/')
   if (area === 'edge' && names[0] === 'instances') return policy(twin, names[1] ?? '', headers['if-none-match'])
   if (area === 'edge') {

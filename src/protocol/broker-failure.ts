@@ -1,13 +1,13 @@
 /**
- * Why a broker of hints is of no use, in words of the error catalogue, for both sides that connect to one. It says what a
- * person has to change; nothing is decided by it, and whoever wanted hints goes on without.
+ * Broker connection failures in words of the error catalogue, for cloud and agent. Informative only: both continue
+ * without change notifications.
  */
 import { CodedError } from './errors.ts'
 
-/** MQTT 3.1.1, then 5: identity, user name, password, rights. */
+/** MQTT 3.1.1, then 5: identity, user name, password, permissions. */
 const REFUSALS: ReadonlySet<unknown> = new Set([2, 4, 5, 0x85, 0x86, 0x87, 0x8a, 0x8c])
 
-/** What OpenSSL and Node call a certificate that does not count. */
+/** Error codes of OpenSSL and Node for untrusted certificates. */
 const CERTIFICATE: ReadonlySet<unknown> = new Set([
   'CERT_CHAIN_TOO_LONG',
   'CERT_HAS_EXPIRED',
@@ -28,30 +28,35 @@ const CERTIFICATE: ReadonlySet<unknown> = new Set([
   'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
 ])
 
-/** @param url of the broker; a user name or a password in it is not repeated */
+/** @param url of the broker; credentials in it are not repeated */
 export function brokerFailure(url: string, cause: unknown): CodedError {
   const { code, message } = cause as { readonly code?: unknown; readonly message?: unknown }
   const reason = typeof message === 'string' && message !== '' ? message : String(code)
   const facts = { broker: placeOf(url), reason }
   if (REFUSALS.has(code)) {
-    return new CodedError('BROKER_REFUSED', `The broker ${facts.broker} lets nobody in like this: ${reason}.`, {
+    return new CodedError('BROKER_REFUSED', `The broker ${facts.broker} refused the connection: ${reason}.`, {
       facts,
       cause,
     })
   }
   if (CERTIFICATE.has(code)) {
-    return new CodedError('BROKER_NOT_TRUSTED', `The certificate of ${facts.broker} does not count: ${reason}.`, {
+    return new CodedError('BROKER_NOT_TRUSTED', `The certificate of ${facts.broker} is not trusted: ${reason}.`, {
       facts,
       cause,
     })
   }
-  return new CodedError('BROKER_UNREACHABLE', `The broker ${facts.broker} is of no use: ${reason}.`, { facts, cause })
+  return new CodedError('BROKER_UNREACHABLE', `The broker ${facts.broker} cannot be reached: ${reason}.`, {
+    facts,
+    cause,
+  })
 }
 
-/** It lets the other side in, but not to these topics. */
+/** The broker accepted the connection but denied these topics. */
 export function topicsRefused(url: string, topics: readonly string[]): CodedError {
   const facts = { broker: placeOf(url), topics }
-  return new CodedError('BROKER_REFUSED', `The broker ${facts.broker} keeps ${topics.join(', ')} to itself.`, { facts })
+  return new CodedError('BROKER_REFUSED', `The broker ${facts.broker} denies the topics ${topics.join(', ')}.`, {
+    facts,
+  })
 }
 
 function placeOf(url: string): string {

@@ -1,9 +1,9 @@
-/** JSON that is put together by hand, where JSON.stringify costs too much. */
+/** Hand-written JSON for places where JSON.stringify is too slow. */
 
-/** Printable ASCII but for the quotation mark and the backslash: what JSON writes as it stands. */
+/** Printable ASCII that JSON does not escape. */
 const PLAIN = /^[ !#-[\]-~]*$/
 
-/** The same as JSON.stringify. */
+/** Same result as JSON.stringify. */
 export function quoted(text: string): string {
   return PLAIN.test(text) ? `"${text}"` : JSON.stringify(text)
 }

@@ -1,14 +1,11 @@
-/**
- * Where MQTT packets begin and how long they say that they are. Whoever reads them with a library would hold all of a packet
- * before it could refuse it; this tells from its first bytes.
- */
+/** Reads MQTT packet lengths from the first bytes, so that oversized packets are refused before they are buffered. */
 
-/** Follows the fixed headers of MQTT: one byte of type, one to four bytes of remaining length, then the rest. */
+/** MQTT fixed header: one type byte, one to four length bytes, then the rest. */
 export class PacketMeter {
   readonly #bytesMax: number
-  /** Bytes of the current packet that are still to come; null while its length is being read. */
+  /** Remaining bytes of the current packet; null while its length is read. */
   #rest: number | null = null
-  /** Bytes of the fixed header that were read. */
+  /** Fixed header bytes read. */
   #read = 0
   #length = 0
 
@@ -16,7 +13,7 @@ export class PacketMeter {
     this.#bytesMax = bytesMax
   }
 
-  /** The next bytes of one side; false for a packet that is too large, or a length that MQTT cannot express. */
+  /** Takes the next bytes; false if a packet is too large or its length invalid. */
   take(chunk: Uint8Array): boolean {
     let at = 0
     while (at < chunk.length) {

@@ -1,17 +1,14 @@
 /**
- * JSON of somebody else, read for a schema to judge. Parsing has no limit of its own on how deep a value nests, and
- * whatever is recursive after it has: what is too deep never gets that far.
+ * Parses untrusted JSON. JSON.parse accepts any nesting depth, but recursive code does not: the depth is limited
+ * first.
  */
 
-/** Objects and lists in each other: deeper than any document of the APIs; shallow enough for every recursive function. */
+/** Deeper than any API document; safe for every recursive function. */
 export const JSON_DEPTH_MAX = 64
 
 const strictUtf8 = new TextDecoder('utf-8', { fatal: true })
 
-/**
- * The text of a JSON body as it came over HTTP; undefined where it is not well-formed UTF-8. One byte order mark before it is no
- * part of it: RFC 8259 forbids to send one, and allows to ignore one.
- */
+/** Text of an HTTP body; undefined if not well-formed UTF-8. Ignores one byte order mark, as RFC 8259 allows. */
 export function jsonText(bytes: Uint8Array): string | undefined {
   try {
     return strictUtf8.decode(bytes)
@@ -20,7 +17,7 @@ export function jsonText(bytes: Uint8Array): string | undefined {
   }
 }
 
-/** Undefined for what is no JSON, or nests deeper than {@link JSON_DEPTH_MAX}: no schema of a document accepts it. */
+/** Undefined if invalid or deeper than {@link JSON_DEPTH_MAX}. */
 export function parseJson(text: string): unknown {
   let value: unknown
   try {
@@ -32,9 +29,9 @@ export function parseJson(text: string): unknown {
 }
 
 /**
- * Whether a value nests deeper than {@link JSON_DEPTH_MAX}. Looks level by level, so that it has no limit itself.
+ * Iterates level by level, so it has no depth limit itself.
  *
- * @param text what the value was parsed from
+ * @param text from which the value was parsed
  */
 export function isTooDeep(text: string, value: unknown): boolean {
   if (!hasManyOpenings(text)) return false
@@ -46,7 +43,7 @@ export function isTooDeep(text: string, value: unknown): boolean {
   return false
 }
 
-/** Cheap, and right whenever it says no: a text without so many opening brackets cannot nest so deep. */
+/** Cheap and sufficient to rule out deep nesting. */
 function hasManyOpenings(text: string): boolean {
   let openings = 0
   for (let index = 0; index < text.length; index += 1) {

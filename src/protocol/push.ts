@@ -1,6 +1,6 @@
 /**
- * Hints over MQTT. A hint says "look", never "what": it carries no authority, and a forged, repeated or withheld one
- * costs at most a pull or a delay.
+ * Change notifications over MQTT. They say that something changed, not what: they carry no authority, and a forged,
+ * repeated or withheld one costs at most a request or a delay.
  */
 import { z } from 'zod'
 import { parseJson } from './parse-json.ts'
@@ -8,7 +8,7 @@ import { uuid } from './wire.ts'
 
 const TOPIC_ROOT = 'tallygate/v1'
 
-/** Retained: the newest policy revision of an instance. */
+/** Retained: newest policy revision of an instance. */
 export const policyTopic = (instanceId: string): string => `${TOPIC_ROOT}/instances/${instanceId}/policy`
 
 /** Not retained: this device should sync now. */
@@ -24,10 +24,9 @@ export const policyHint = z.strictObject({ instanceId: uuid, revision: z.int().m
 export const deviceHint = z.strictObject({ reason: z.enum(['session', 'sync']) })
 export const presence = z.strictObject({ online: z.boolean() })
 
-/** Of a message that tells the presence of a device. */
 const PRESENCE_BYTES_MAX = 256
 
-/** What a message says of a device; undefined for one that is no presence. */
+/** Undefined if the message is not a presence. */
 export function readPresence(payload: string | Uint8Array): z.infer<typeof presence> | undefined {
   if (Buffer.byteLength(payload) > PRESENCE_BYTES_MAX) return undefined
   return presence.safeParse(parseJson(Buffer.from(payload).toString('utf8'))).data

@@ -1,6 +1,6 @@
 /**
- * Signed documents and fingerprints: compact JWS with an explicit type, so that a document of one kind can never pass as
- * another, and SHA-256 over exact bytes. Only EdDSA (Ed25519) and ES256 are accepted; the key decides the algorithm.
+ * Signed documents: compact JWS with an explicit type, so that one kind never passes as another. Fingerprints: SHA-256
+ * of exact bytes. Only EdDSA (Ed25519) and ES256; the key determines the algorithm.
  */
 import { hash } from 'node:crypto'
 import {
@@ -13,7 +13,7 @@ import {
 } from 'jose'
 import { z } from 'zod'
 
-/** What a signed document is; stands in the JWS header as `typ`. */
+/** Stored in the JWS header `typ`. */
 export type DocumentKind =
   | 'policy'
   | 'segment'
@@ -27,7 +27,7 @@ export type DocumentKind =
 
 export const SIGNING_ALGORITHMS = ['EdDSA', 'ES256'] as const
 
-/** A public key as JWK: Ed25519 or P-256. Private members are refused. */
+/** Public JWK: Ed25519 or P-256. Private members are refused. */
 export const publicJwk = z
   .discriminatedUnion('kty', [
     z.strictObject({ kty: z.literal('OKP'), crv: z.literal('Ed25519'), x: z.string().max(64) }),
@@ -44,14 +44,14 @@ export interface Signer {
 
 const typeHeader = (kind: DocumentKind): string => `tallygate-${kind}+jws`
 
-/** Signs the text as it stands. */
+/** Signs the exact text. */
 export async function signDocument(kind: DocumentKind, text: string, signer: Signer): Promise<string> {
   return new CompactSign(new TextEncoder().encode(text))
     .setProtectedHeader({ alg: signer.algorithm, typ: typeHeader(kind), kid: signer.keyId })
     .sign(signer.privateKey)
 }
 
-/** The key id that a document names, unverified; undefined when it is no JWS. */
+/** Unverified key id of a document; undefined if it is not a JWS. */
 export function namedKey(document: string): string | undefined {
   try {
     const { kid } = decodeProtectedHeader(document)
@@ -61,16 +61,13 @@ export function namedKey(document: string): string | undefined {
   }
 }
 
-/** The text of a document, unverified: for one that was verified before, or is shown only. Undefined when it is no JWS. */
+/** Unverified text, for documents that were verified before or are only shown. Undefined if not a JWS. */
 export function unverifiedText(document: string): string | undefined {
   const payload = document.split('.')[1]
   return payload === undefined ? undefined : Buffer.from(payload, 'base64url').toString('utf8')
 }
 
-/**
- * The signed text, or undefined when the signature, the algorithm or the kind is wrong. Never throws on a bad document:
- * refusing it is an expected outcome.
- */
+/** The signed text; undefined if signature, algorithm or kind is wrong. Never throws on a bad document. */
 export async function openDocument(
   kind: DocumentKind,
   document: string,
@@ -88,7 +85,7 @@ export async function openDocument(
   }
 }
 
-/** RFC 7638 thumbprint, the id by which keys are pinned. */
+/** RFC 7638 thumbprint, the id of pinned keys. */
 export async function thumbprint(key: JWK): Promise<string> {
   return calculateJwkThumbprint(key, 'sha256')
 }
@@ -98,12 +95,12 @@ export function sha256(text: string): string {
   return hash('sha256', text, 'hex')
 }
 
-/** Hash of a ledger entry: covers its body and, through the hash before it, the whole chain. */
+/** Hash of a ledger entry; covers its body and, through the previous hash, the whole chain. */
 export function entryHash(previousHash: string, body: string): string {
   return sha256(`${previousHash}\n${body}`)
 }
 
-/** Stands before the first entry and the first segment of an incarnation. */
+/** Previous hash of the first entry and segment of an epoch. */
 export const CHAIN_START = '0'.repeat(64)
 
 export const hashText = z.string().regex(/^[0-9a-f]{64}$/, 'must be a SHA-256 in lower-case hexadecimal')

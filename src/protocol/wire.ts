@@ -1,19 +1,19 @@
 /**
- * Scalars as they travel: micro-tokens as integer text (edge API), tokens, counts and rates as JSON numbers (service
- * API), instants as POSIX milliseconds. JSON numbers are written from exact decimal text, never by way of a double.
+ * Scalars on the wire: micro-tokens as integer text (edge API); tokens, counts and rates as JSON numbers (service
+ * API); instants as POSIX milliseconds. JSON numbers are written from exact decimal text, never from a double.
  */
 import { z } from 'zod'
 import { type Decimal, type Micro, MICRO_MAX, formatDecimal, formatMicro, parseDecimal } from '../core/amount.ts'
 import { parseFormula } from '../core/formula.ts'
 
-/** Text that every store and encoding takes: no lone surrogates, no NUL. */
+/** Text that all stores and encodings accept: no lone surrogates, no NUL. */
 export const plainText = (maxLength: number) =>
   z
     .string()
     .max(maxLength)
     .refine((text) => text.isWellFormed() && !text.includes('\u0000'), 'must be well-formed Unicode without NUL')
 
-/** Text that can be a part of a path: clients resolve `.` and `..` before they send it, and could never name it again. */
+/** Text for a path segment: clients resolve `.` and `..` themselves and could never address such a name. */
 export const pathText = (maxLength: number) =>
   plainText(maxLength)
     .min(1)
@@ -21,7 +21,7 @@ export const pathText = (maxLength: number) =>
 
 export const uuid = z.guid()
 
-/** POSIX milliseconds, up to the last one of the year 9999. */
+/** POSIX milliseconds, up to the end of the year 9999. */
 export const instant = z.int().min(0).max(253_402_300_799_999)
 
 /** Micro-tokens as decimal integer text. */
@@ -49,21 +49,21 @@ export const formulaText = z.string().superRefine((text, context) => {
   context.addIssue({ code: 'custom', message: `at character ${parsed.position}: ${parsed.problem}` })
 })
 
-/** A JSON number that may be fractional, taken by its shortest decimal text. */
+/** A JSON number, possibly fractional, read by its shortest decimal text. */
 export const decimalNumber = (rule: 'POSITIVE' | 'NON_NEGATIVE') =>
   bounded(rule).transform((number, context): Decimal => {
     const value = parseDecimal(number)
     if (value !== undefined && (rule === 'POSITIVE' ? value.digits > 0n : value.digits >= 0n)) return value
-    context.addIssue({ code: 'custom', message: 'must be a number of reasonable size' })
+    context.addIssue({ code: 'custom', message: 'must be a number in the supported range' })
     return z.NEVER
   })
 
-/** The bound as a check of its own is one that a description of the API can show. */
+/** A separate check, so that the API description can show the bound. */
 function bounded(rule: 'POSITIVE' | 'NON_NEGATIVE') {
   return rule === 'POSITIVE' ? z.number().gt(0, 'must be greater than 0') : z.number().min(0, 'must be 0 or more')
 }
 
-/** What JSON.stringify writes as the bare number. The type says `number` because that is what a reader gets. */
+/** JSON.stringify writes the bare number; typed `number` because readers get one. */
 export function tokensNumber(amount: Micro): number {
   return rawNumber(formatMicro(amount))
 }
@@ -80,5 +80,5 @@ function rawNumber(text: string): number {
   return String(number) === text ? number : rawJSON(text)
 }
 
-/** Header by which the twin tells its version to a device or an administrator that has signed in. */
+/** Header with the cloud's version for authenticated devices and administrators. */
 export const VERSION_HEADER = 'x-tallygate-version'

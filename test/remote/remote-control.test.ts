@@ -60,7 +60,7 @@ test(
 
     await devices('lock', deviceId)
     const locked = await until(({ hold }) => hold?.state === 'LOCKED')
-    await expect(site.ask()).rejects.toThrow(/locked since \d{4}-.*, by \S+/)
+    await expect(site.ask()).rejects.toThrow(/locked at \d{4}-.* by \S+/)
     expect(locked.conditions).toContainEqual(expect.objectContaining({ code: 'DEVICE_LOCKED' }))
     const { stdout } = await run(process.execPath, [COMMAND, 'status', '--socket', site.socketPath])
     expect(stdout).toContain(`stopped: locked by ${locked.hold!.by}`)

@@ -1,6 +1,6 @@
 /**
- * What an administrator sees of the edge: the devices of an instance, and the ledger of its accounts next to what each
- * device incarnation holds of them. All calls need AdministrationAccess. Amounts are micro-tokens as integer text.
+ * The administrator's view of devices and accounts. All calls need AdministrationAccess. Amounts are micro-tokens as
+ * integer text.
  */
 import { z } from 'zod'
 import { SESSION_STATES } from '../service/sessions.ts'
@@ -8,7 +8,9 @@ import { deviceHold } from './device-hold.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
-/** `NONE`: never attached. `FENCED`: gets no grants. `CLOSED`: its final segment is merged, it will attach anew. */
+/**
+ * `NONE`: never attached. `FENCED`: gets no grants. `CLOSED`: its final segment is merged; the device attaches again.
+ */
 const incarnationStatus = z.enum(['NONE', 'ACTIVE', 'FENCED', 'CLOSED'])
 
 export const deviceState = z
@@ -18,63 +20,60 @@ export const deviceState = z
     instanceIds: z.array(uuid),
     enrolledAt: instant,
     revokedAt: instant.nullable(),
-    /** Id of the administration key that revoked it. */
+    /** Id of the administration key. */
     revokedBy: z.string().nullable(),
-    /** The key that it signs with. */
     key: z.strictObject({
       /** RFC 7638 thumbprint. */
       id: z.string(),
       since: instant,
-      /** Announced by the device, and not used yet; null: none is. */
+      /** Announced by the device, not used yet. */
       next: z.string().nullable(),
-      /** The device is asked to replace it. */
       rotationAsked: z.boolean(),
     }),
-    /** Null: nobody holds it back. */
+    /** Suspension by an administrator. */
     hold: deviceHold.nullable(),
-    /** Whether its agent is connected to the broker of hints, as this node has heard; null: it has not. */
+    /** Connection of the agent to the MQTT broker, as seen by this node; null: unknown. */
     presence: z.strictObject({ online: z.boolean(), since: instant }).nullable(),
-    /** Its clock, as of its last segment. */
+    /** As of the last segment. */
     clock: z
       .strictObject({
         verdict: z.enum(['AGREES', 'OPEN', 'AHEAD', 'BEHIND']).meta({
           description:
-            'AGREES: the true time lies within what it takes for possible. OPEN: so it does, and it knows of no later end. AHEAD, BEHIND: it takes for possible only what is later, or long past.',
+            'AGREES: the true time is within the interval that the device considers possible. OPEN: the same, and the interval has no upper bound. AHEAD, BEHIND: the interval is entirely later, or entirely earlier.',
         }),
-        /** Its best estimate less the twin's time, ms. */
+        /** The device's best estimate minus the cloud's time, ms. */
         offsetMs: z.int(),
         takenAt: instant,
       })
       .nullable(),
-    /** The last segment taken in. */
+    /** Time of the last accepted segment. */
     lastSyncAt: instant.nullable(),
     software: z.string().nullable(),
     /** 0: never attached. */
     incarnation: z.int().min(0),
     status: incarnationStatus,
-    /** Two writers were seen, now or in an earlier incarnation: a copy, or a restored backup. There is evidence. */
+    /** The cloud saw two writers, now or in an earlier epoch: a copy or a restored backup. See the evidence. */
     forked: z.boolean(),
-    /** A segment did not add up, now or in an earlier incarnation. There is evidence. */
+    /** A segment was inconsistent, now or in an earlier epoch. See the evidence. */
     rejected: z.boolean(),
     /** Last segment merged. */
     seq: z.int().min(0),
-    /** Entries that the device had recorded and not sent, as of its last segment. */
+    /** Recorded but unsent entries, as of the last segment. */
     backlog: z.int().min(0),
-    /** The device is asked to give back what it holds. */
     releaseAsked: z.boolean(),
     policies: z.array(
       z.strictObject({
         instanceId: uuid,
-        /** In force on the device as of its last segment; 0 for none. */
+        /** In force on the device as of its last segment; 0: none. */
         applied: z.int().min(0),
         newest: z.int().min(0),
       }),
     ),
-    /** What is held back for it, over all incarnations. */
+    /** Tokens reserved for the device, over all epochs. */
     outstanding: z.array(
       z.strictObject({
         account: z.string(),
-        /** Granted less returned, less what is billed: what it may still spend or has spent and not reported. */
+        /** Granted − returned − billed: unspent, or spent and not reported. */
         unreported: microText,
         billed: microText,
       }),
@@ -84,13 +83,13 @@ export const deviceState = z
 export type DeviceState = z.infer<typeof deviceState>
 export type DeviceStateWire = z.input<typeof deviceState>
 
-/** `GET .../edge/api/v1/devices?instanceId=&next=&size=`: in the order of enrollment; `next` 0 means no more. */
+/** `GET .../edge/api/v1/devices?instanceId=&next=&size=`, in order of enrollment. */
 export const deviceList = z
   .strictObject({ devices: z.array(deviceState), next: z.int().min(0) })
   .meta({ id: 'DeviceList', description: '`next` is 0 on the last page.' })
 export type DeviceListWire = z.input<typeof deviceList>
 
-/** What pauses work of the twin that cannot be undone; null: nothing does. `aheadMs`: the wall clock less the time that was expected. */
+/** Why sweeps are paused. `aheadMs`: wall clock minus expected time. */
 const clockDoubt = z
   .strictObject({
     code: z.enum(['CLOCK_JUMPED', 'CLOCK_BEHIND_RECORD', 'CLOCK_AHEAD_OF_RECORD', 'CLOCK_DIFFERS_FROM_DATABASE']),
@@ -99,33 +98,32 @@ const clockDoubt = z
   .meta({ id: 'ClockDoubt' })
 
 const settlementState = z.strictObject({
-  /** More devices are due than may be settled without an administrator. */
+  /** More devices are due than can be settled without confirmation by an administrator. */
   paused: z.boolean(),
-  /** Devices that have been silent for so long that they would be settled. */
+  /** Silent devices that are due for settlement. */
   due: z.int().min(0),
-  /** Devices settled within the last 24 hours. */
   settled: z.int().min(0),
-  /** Devices that may be settled within 24 hours, at most. */
+  /** Maximum within 24 hours. */
   allowed: z.int().min(0),
 })
 export type SettlementStateWire = z.input<typeof settlementState>
 
-/** `GET .../edge/api/v1/sweeps`: what this node knows of its clock, and how settlement stands. */
+/** `GET .../edge/api/v1/sweeps`: state of this node's clock and of settlement. */
 export const sweepState = z
   .strictObject({ now: instant, clock: clockDoubt.nullable(), settlement: settlementState })
   .meta({ id: 'SweepState' })
 export type SweepState = z.infer<typeof sweepState>
 export type SweepStateWire = z.input<typeof sweepState>
 
-/** `GET .../edge/api/v1/audit?deviceId=&before=&size=`: newest first; `next` null means no more. */
+/** `GET .../edge/api/v1/audit?deviceId=&before=&size=`: newest first; `next` is null on the last page. */
 export const auditList = z
   .strictObject({
     records: z.array(
       z.strictObject({
         at: instant,
         /**
-         * Id of the administration key; of REPLACE_DEVICE_KEY the thumbprint of the key that the device had before; of NOTICE_RESTORE
-         * `twin`: the device has shown what the twin has signed and does not know, or the sales mark what the database has forgotten.
+         * Id of the administration key. REPLACE_DEVICE_KEY: thumbprint of the device's previous key. NOTICE_RESTORE:
+         * `twin`, because a device or the sales mark has shown data that the database lacks.
          */
         by: z.string(),
         action: z.enum([
@@ -147,9 +145,11 @@ export const auditList = z
         ]),
         deviceId: uuid.nullable(),
         sessionId: uuid.nullable(),
-        /** Of SET_CLOUD_RESERVE: the line item, and the tokens that are kept of it from then on. */
+        /** SET_CLOUD_RESERVE: the line item and its new reserve. */
         lineItem: z.strictObject({ instanceId: uuid, lineItemId: z.string(), tokens: microText }).nullable(),
-        /** Why NOTICE_RESTORE, where no device has shown it; of END_RECOVERY, as JSON, the instance and what may be sold twice. */
+        /**
+         * NOTICE_RESTORE without a device: the reason. END_RECOVERY: the instance and the amounts at risk, as JSON.
+         */
         detail: z.string().nullable(),
       }),
     ),
@@ -159,8 +159,8 @@ export const auditList = z
 export type AuditListWire = z.input<typeof auditList>
 
 /**
- * Answer to `POST .../edge/api/v1/sessions/{sessionId}/lock`, `/unlock` and `/terminate`: how the session stands. `ORDERED`,
- * with status 202: a device keeps it, and makes it so with its next sync.
+ * Response to `POST .../edge/api/v1/sessions/{sessionId}/lock`, `/unlock` and `/terminate`. `ORDERED`, with status
+ * 202: the device that keeps the session applies the command at its next sync.
  */
 export const heldSession = z.strictObject({
   sessionId: uuid,
@@ -170,8 +170,8 @@ export const heldSession = z.strictObject({
 export type HeldSessionWire = z.input<typeof heldSession>
 
 /**
- * Answer to the same below `.../devices/{deviceId}`. `NOTED`, with status 202: the twin does not know the session, so its state is
- * null; the device hears of the order when it tells of the session.
+ * The same below `.../devices/{deviceId}`. `NOTED`, with status 202: the cloud does not know the session, so `state`
+ * is null; the device receives the command when it reports the session.
  */
 export const orderedSession = heldSession.extend({
   state: heldSession.shape.state.nullable(),
@@ -180,8 +180,8 @@ export const orderedSession = heldSession.extend({
 export type OrderedSessionWire = z.input<typeof orderedSession>
 
 /**
- * `GET .../edge/api/v1/devices/{deviceId}/evidence`: segments that were not merged, and those that brought entries of a
- * forked or refused incarnation as its remnant, newest first.
+ * `GET .../edge/api/v1/devices/{deviceId}/evidence`, newest first: segments that were not merged, and segments with
+ * undelivered entries of a forked or rejected epoch.
  */
 export const deviceEvidence = z
   .strictObject({
@@ -191,12 +191,11 @@ export const deviceEvidence = z
         kind: z.enum(['FORK', 'REJECTED', 'REMNANT']),
         seq: z.int().min(1),
         hash: hashText,
-        /** Of the merged segment that it contradicts. */
+        /** Hash of the merged segment that this one contradicts. */
         recordedHash: hashText.nullable(),
-        /** What does not add up. */
         problem: z.string().nullable(),
         receivedAt: instant,
-        /** The segment as the device signed it, and the one that it contradicts where that is still kept: compact JWS. */
+        /** Compact JWS: the segment, and the one that it contradicts if that is still kept. */
         document: z.string(),
         recordedDocument: z.string().nullable(),
       }),
@@ -205,35 +204,34 @@ export const deviceEvidence = z
   .meta({ id: 'DeviceEvidence' })
 export type DeviceEvidenceWire = z.input<typeof deviceEvidence>
 
-/** Pieces of evidence in one answer. */
 export const EVIDENCE_SHOWN_MAX = 20
 
 /**
- * `GET .../edge/api/v1/instances/{instanceId}/accounts`. In each account, `grantedOut` is the sum of `held` and
- * `billedByDevices` the sum of `billed` over its devices, and `charged + grantedOut` is at most `capInForce`.
+ * `GET .../edge/api/v1/instances/{instanceId}/accounts`. `grantedOut` and `billedByDevices` are the sums of `held` and
+ * `billed` over the devices; `charged + grantedOut` ≤ `capInForce`.
  */
 export const accountLedger = z
   .strictObject({
     accounts: z.array(
       z.strictObject({
         account: z.string(),
-        /** Null: metered only. */
+        /** Null: unlimited. */
         cap: microText.nullable(),
-        /** Above `cap` by what was out when the cap was lowered, or what copies of a device have overspent. */
+        /** Exceeds `cap` by grants from before the cap was lowered, and by overspend of copied devices. */
         capInForce: microText.nullable(),
-        /** By the cloud itself, less its refunds. */
+        /** By the cloud itself, minus its refunds. */
         charged: microText,
         grantedOut: microText,
         billedByDevices: microText,
-        /** Of `billedByDevices`, what is presumed. */
+        /** Presumed part of `billedByDevices`. */
         presumed: microText,
-        /** Sold before a restore from a backup, and not accounted for: nothing of it is sold. */
+        /** Sold before a restore and not accounted for yet; not sold again. */
         withheld: microText,
-        /** Spent by devices above their grants, by the offline policy of the line item: the pool made room for it. */
+        /** Overspend of devices under the offline policy, covered by the pool. */
         arrears: microText,
         /**
-         * By how much true use may exceed the cap, at most: what was released without evidence, and what is not accounted for on
-         * forked incarnations, because each of the copies of the device may spend it.
+         * Maximum by which real usage can exceed the cap: tokens released without evidence, and unaccounted tokens of
+         * forked epochs, which each copy of the device can spend.
          */
         exposure: z.strictObject({ released: microText, copies: microText }),
         devices: z.array(
@@ -245,13 +243,13 @@ export const accountLedger = z
             used: microText,
             refunded: microText,
             returned: microText,
-            /** Charged by other writers with the same identity: copies, or the device before it was restored. */
+            /** Charged by other writers with the same identity: copies, or the device before a restore. */
             branchUsed: microText,
-            /** Of its use: spent above its grants, by the offline policy of the line item. */
+            /** Overspend under the offline policy; part of `used`. */
             arrears: microText,
-            /** Settled as used after silence, without evidence; in `billed`, and falls as evidence comes in. */
+            /** Settled as used after silence, without evidence. Part of `billed`; decreases as evidence arrives. */
             presumed: microText,
-            /** Settled as unused after silence, without evidence: it may still turn out to have been spent. */
+            /** Settled as unused after silence, without evidence; may turn out to be spent. */
             released: microText,
             unlimited: z.boolean(),
             held: microText,
@@ -267,22 +265,22 @@ export type AccountLedgerWire = z.input<typeof accountLedger>
 /** `PUT .../edge/api/v1/instances/{instanceId}/line-items/{lineItemId}/offline-policy`. */
 export const offlinePolicyOrder = z.discriminatedUnion('policy', [
   z.strictObject({ policy: z.literal('refuse') }),
-  /** Each device may spend so much above its grant until its next contact. */
+  /** Maximum overspend of each device until its next contact. */
   z.strictObject({
     policy: z.literal('essential'),
     arrearsCap: microText.refine((cap) => cap > 0n, 'must be more than 0'),
   }),
 ])
 
-/** What devices do with a line item when their grant is used up and the cloud cannot be asked. */
+/** What devices do with a line item when their grant is used up and they cannot reach the cloud. */
 export const offlinePolicyState = z.strictObject({
   instanceId: uuid,
   lineItemId: z.string(),
   policy: z.enum(['refuse', 'essential']),
   arrearsCap: microText,
-  /** That serve the instance and are not revoked. */
+  /** Devices that serve the instance and are not revoked. */
   devices: z.int().min(0),
-  /** What all of them together may spend beyond what the pool has given them: cap times devices. */
+  /** Maximum overspend of all devices: cap × devices. */
   exposure: microText,
 })
 export type OfflinePolicyStateWire = z.input<typeof offlinePolicyState>
@@ -290,32 +288,32 @@ export type OfflinePolicyStateWire = z.input<typeof offlinePolicyState>
 /** `PUT .../edge/api/v1/instances/{instanceId}/line-items/{lineItemId}/cloud-reserve`. "0": nothing is reserved. */
 export const cloudReserveOrder = z.strictObject({ tokens: microText })
 
-/** How many tokens of a line item, in each period, devices are never granted. */
+/** Tokens of a line item that devices never receive, per period. */
 export const cloudReserveState = z
   .strictObject({
     instanceId: uuid,
     lineItemId: z.string(),
     tokens: microText,
-    /** Of these, what devices hold at this moment; it is recalled from them. */
+    /** Part of these still on devices; it is recalled. */
     onDevices: microText,
   })
   .meta({ id: 'CloudReserve' })
 export type CloudReserveStateWire = z.input<typeof cloudReserveState>
 
 /**
- * `GET .../edge/api/v1/instances/{instanceId}/recovery`: how far a cloud is that was restored from a backup. The answer to
- * `POST .../recovery/end` is the state before, with what may be sold twice from then on.
+ * `GET .../edge/api/v1/instances/{instanceId}/recovery`. `POST .../recovery/end` responds with the state before the
+ * end: the amounts that may be sold twice.
  */
 export const recoveryState = z
   .strictObject({
-    /** Null: none is under way. */
+    /** Null: no recovery in progress. */
     since: instant.nullable(),
     /**
-     * Null: what may have been sold is withheld from each account, and the rest is sold. Else nothing is sold: `NODE` until
-     * another node has shown its sales mark, `MARK` until an administrator ends the recovery.
+     * Null: possibly sold tokens are withheld, the rest is sold. Otherwise nothing is sold: `NODE` until another node
+     * has shown its sales mark, `MARK` until an administrator ends the recovery.
      */
     unproven: z.enum(['MARK', 'NODE']).nullable(),
-    /** Devices that have to be heard from; `incarnation` is null for one that has never attached. Up to 100. */
+    /** Devices that must report; `incarnation` is null for a device that never attached. Up to 100. */
     waitingFor: z.array(
       z.strictObject({
         deviceId: uuid,
@@ -323,7 +321,10 @@ export const recoveryState = z
         status: z.enum(['ACTIVE', 'FENCED', 'CLOSED']).nullable(),
       }),
     ),
-    /** What may be sold twice when an administrator ends the recovery, at most, and what is sold meanwhile. Up to 100. */
+    /**
+     * Maximum amounts sold twice if an administrator ends the recovery (`atRisk`), and amounts sold in the meantime
+     * (`free`). Up to 100.
+     */
     accounts: z.array(z.strictObject({ account: z.string(), atRisk: microText, free: microText })),
   })
   .meta({ id: 'RecoveryState' })

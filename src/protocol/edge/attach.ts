@@ -1,6 +1,6 @@
 /**
- * A device without an incarnation gets the next one. The cloud fences the one before and stores its answer under the
- * nonce; the device takes an answer only for the nonce that it holds in memory and an incarnation above all it ever had.
+ * Starts the next epoch of a device. The cloud fences the previous epoch and stores its answer under the nonce. The
+ * device accepts only an answer with its current nonce and an epoch above all earlier ones.
  */
 import { z } from 'zod'
 import { hashText } from '../signing.ts'
@@ -10,11 +10,11 @@ export const attachRequest = z
   .strictObject({
     nonce: z.string().min(16).max(64),
     bootId: z.string().max(64),
-    /** The highest incarnation that this device ever had: a cloud that was restored from a backup may know of fewer. */
+    /** Highest epoch the device ever had; a restored cloud may know fewer. */
     above: z.int().min(0),
-    /** The last segment of that incarnation which the cloud has acknowledged; 0: none, or it is not the one that is left. */
+    /** Last acknowledged segment of that epoch; 0: none, or a different one remains. */
     acknowledged: z.int().min(0),
-    /** Versions of the software, for the administrator. */
+    /** Software version, for the administrator. */
     software: z.string().max(64),
   })
   .meta({ id: 'AttachRequest' })
@@ -25,8 +25,8 @@ export const attachAnswer = z.strictObject({
   nonce: z.string(),
   incarnation: z.int().min(1),
   /**
-   * How far the cloud has the incarnation that the device named as its highest: a cloud that was restored may have less than it
-   * acknowledged. Null: the device named none.
+   * The cloud's progress in the device's highest epoch; a restored cloud may have less than it acknowledged. Null: the
+   * device named none.
    */
   before: z.strictObject({ seq: z.int().min(0), lastEntry: z.int().min(0), entryHead: hashText }).nullable(),
 })

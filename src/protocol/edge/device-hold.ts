@@ -1,14 +1,13 @@
 /**
- * What an administrator has decided about a device as a whole. It travels with the signed time, fresh for each attempt: an
- * old one cannot be put in the place of the one in force.
+ * Suspension of a device. It travels with the signed time, fresh for each attempt, so an old one cannot be replayed.
  */
 import { z } from 'zod'
 import { CodedError } from '../errors.ts'
 import { instant, plainText } from '../wire.ts'
 
 /**
- * `LOCKED`: the device grants nothing until it is unlocked. `TERMINATED`: its incarnation is over, and it gets no other one
- * until it enrolls again with a token that was made since. Both go on delivering what they owe.
+ * `LOCKED`: no grants until unlocked. `TERMINATED`: the epoch is over; the device needs an enrollment token that was
+ * made later. In both states, the device still delivers its backlog.
  */
 export const deviceHold = z.strictObject({
   state: z.enum(['LOCKED', 'TERMINATED']),
@@ -18,12 +17,12 @@ export const deviceHold = z.strictObject({
 })
 export type DeviceHold = z.infer<typeof deviceHold>
 
-/** What a device that is held back answers, and is answered: what, since when, by whom. */
+/** The error for requests to, and from, a suspended device. */
 export function heldBack({ state, since, by }: DeviceHold): CodedError {
   const when = new Date(since).toISOString()
   return state === 'LOCKED'
-    ? new CodedError('DEVICE_LOCKED', `This device is locked since ${when}, by ${by}.`, { facts: { since, by } })
-    : new CodedError('DEVICE_TERMINATED', `The service of this device was ended at ${when}, by ${by}.`, {
+    ? new CodedError('DEVICE_LOCKED', `This device was locked at ${when} by ${by}.`, { facts: { since, by } })
+    : new CodedError('DEVICE_TERMINATED', `The service of this device was ended at ${when} by ${by}.`, {
         facts: { since, by },
       })
 }

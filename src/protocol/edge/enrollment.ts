@@ -1,7 +1,6 @@
 /**
- * How a device becomes known. An administrator has the cloud make a one-time enrollment token; it reaches the device out
- * of band, so the fingerprints in it are what the device trusts from then on. The device makes its own key pair; only
- * the public part leaves it.
+ * An administrator creates a one-time enrollment token and passes it to the device out of band; the device trusts the
+ * key fingerprints in it. The device generates its own key pair; the private key never leaves it.
  */
 import { z } from 'zod'
 import { publicJwk } from '../signing.ts'
@@ -11,13 +10,13 @@ import { instant, plainText, uuid } from '../wire.ts'
 export const enrollmentTokenRequest = z
   .strictObject({
     instanceIds: z.array(uuid).min(1).max(100),
-    /** How long the token can be used; default 24 h. */
+    /** Default 24 h. */
     lifetimeMs: z
       .int()
       .min(60_000)
       .max(366 * 86_400_000)
       .optional(),
-    /** Suggested name of the device. */
+    /** Suggested device name. */
     name: plainText(100).optional(),
   })
   .meta({ id: 'EnrollmentTokenRequest' })
@@ -34,7 +33,7 @@ export const enrollmentClaims = z.object({
   /** Base address of the edge area: `https://host/prefix/edge/api/v1`. */
   edge: z.url(),
   instances: z.array(uuid).min(1),
-  /** Thumbprints of the cloud's signing keys that the device shall pin. */
+  /** Thumbprints of the cloud's signing keys that the device pins. */
   pins: z.array(z.string()).min(1),
   name: z.string().optional(),
 })
@@ -47,19 +46,19 @@ export const enrollmentRequest = z
   })
   .meta({ id: 'EnrollmentRequest' })
 
-/** The same token with the same key gets the same answer again; with another key it is refused. */
+/** Idempotent for the same token and key; another key is refused. */
 export const enrollmentResponse = z
   .strictObject({
     deviceId: uuid,
     instanceIds: z.array(uuid).min(1),
-    /** Signing keys of the cloud; the device keeps those whose thumbprint is pinned by the token. */
+    /** The cloud's signing keys; the device keeps those pinned by the token. */
     trustedKeys: z.array(publicJwk).min(1),
     addresses: z.strictObject({
       /** `https://host/prefix/edge/api/v1` */
       edge: z.url(),
       /** `https://host/prefix/api` */
       service: z.url(),
-      /** `mqtt://` or `mqtts://`; null when the cloud offers no push. */
+      /** `mqtt://` or `mqtts://`; null without push. */
       push: z.url().nullable(),
     }),
   })

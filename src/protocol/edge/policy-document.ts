@@ -1,6 +1,6 @@
 /**
- * The policy of one instance as the cloud signs it and the device keeps it: the whole of what a device needs to decide
- * alone until the next revision. Unknown fields are refused: a device must not half-understand a rule.
+ * The signed policy of one instance: everything that a device needs to decide alone until the next revision. Unknown
+ * fields are refused, so that a device never applies half of a rule.
  */
 import { z } from 'zod'
 import { formatDecimal } from '../../core/amount.ts'
@@ -9,15 +9,14 @@ import { publicJwk } from '../signing.ts'
 import { decimalText, formulaText, instant, microText, plainText, uuid } from '../wire.ts'
 
 /**
- * `GET .../instances/{instanceId}/policy` answers with the signed document itself as its body: the compact JWS of kind
- * `policy`, no JSON around it. ETag is the revision in quotes; `If-None-Match` with it answers 304.
+ * `GET .../instances/{instanceId}/policy` returns the compact JWS of kind `policy` as the body. The ETag is the quoted
+ * revision; a matching `If-None-Match` returns 304.
  */
 export const POLICY_MEDIA_TYPE = 'application/jose'
 
-/** `session.charge.period` where nobody has changed it. Source: documentation on configuration. */
+/** Default `session.charge.period`. Source: documentation on configuration. */
 const DEFAULT_SESSION_INTERVAL_MS = 60 * 60 * 1000
 
-/** The ETag of a revision. */
 export const policyTag = (revision: number): string => `"${revision}"`
 
 const period = z.strictObject({ index: z.int().min(0), from: instant.nullable(), until: instant.nullable() })
@@ -50,7 +49,7 @@ const lineItem = z.strictObject({
   periods: z.array(period).min(1),
   actions: z.array(action),
   consumptionLimit: z.strictObject({ limit: microText, periods: z.array(period).min(1) }).nullable(),
-  /** What to do when the grant is used up and the cloud cannot be asked. Absent: refuse. */
+  /** Behavior when the grant is used up and the cloud is unreachable. Absent: refuse. */
   offline: z
     .discriminatedUnion('policy', [
       z.strictObject({ policy: z.literal('refuse') }),
@@ -69,17 +68,17 @@ export const policyDocument = z.strictObject({
   instanceId: uuid,
   revision: z.int().min(1),
   issuedAt: instant,
-  /** How long the device may go on deciding by this document without hearing from the cloud, ms from `issuedAt`. */
+  /** How long the device can use this document without contact to the cloud, ms from `issuedAt`. */
   usableForMs: z.int().min(0),
-  /** How long a grant should last without contact, ms: what a device asks for is its burn rate times this. */
+  /** How long a grant should last without contact, ms: top-ups are burn rate × this. */
   grantHorizonMs: z.int().min(0),
-  /** Length of the intervals for which a session is charged, ms. */
+  /** Charge period of sessions, ms. */
   sessionIntervalMs: z.int().min(1).default(DEFAULT_SESSION_INTERVAL_MS),
   timezoneTolerant: z.boolean(),
   undecidedClock: z.enum(['allow', 'refuse']),
   lineItems: z
     .array(lineItem)
-    // Listed twice, a line item would be asked to pay twice from one account.
+    // A duplicate would charge one account twice.
     .refine((items) => new Set(items.map(({ id }) => id)).size === items.length, 'two line items have the same id'),
   conditions: z.array(z.strictObject({ id: uuid, name: z.string().nullable(), condition })),
   rateTables: z.array(
@@ -90,14 +89,14 @@ export const policyDocument = z.strictObject({
       items: z.array(ratedItem),
     }),
   ),
-  /** Public keys whose signature the device accepts from this revision on; holds the signing key itself. */
+  /** Keys that the device trusts from this revision on, including the signing key. */
   trustedKeys: z.array(publicJwk).min(1),
 })
 
 export type PolicyDocument = z.infer<typeof policyDocument>
 export type PolicyDocumentWire = z.input<typeof policyDocument>
 
-/** What core decides by. */
+/** The policy in the form of core. */
 export function policyOf(document: PolicyDocument): Policy {
   return {
     instanceId: document.instanceId,
@@ -110,7 +109,7 @@ export function policyOf(document: PolicyDocument): Policy {
   }
 }
 
-/** The wire form of a policy and its terms; the inverse of parsing and {@link policyOf}. */
+/** The inverse of parsing and {@link policyOf}. */
 export function policyToWire(
   policy: Policy,
   terms: Pick<PolicyDocument, 'issuedAt' | 'usableForMs' | 'grantHorizonMs' | 'trustedKeys'> &

@@ -1,6 +1,6 @@
 /**
- * How a device comes to believe another signing key of the cloud: each key is introduced by a document that the key before it
- * has signed. A device that was away meanwhile goes along the chain from a key that it trusts.
+ * Rotation of the cloud's signing key: each key is introduced by a document signed by the previous key. A device that
+ * was offline follows the chain from a key that it trusts.
  */
 import { z } from 'zod'
 import { publicJwk } from '../signing.ts'

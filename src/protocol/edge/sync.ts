@@ -1,7 +1,7 @@
 /**
- * One message up, one answer down. A segment is sealed (made durable, with a random salt and the hash of the one before)
- * before its first byte leaves the device, and is sent again byte for byte until acknowledged; the cloud answers a
- * repetition with the stored answer. Both are signed; nothing that changes a balance travels outside of them.
+ * A device sends a segment; the cloud responds with one answer. A segment is sealed (durable, with a random salt and
+ * the previous hash) before its first byte leaves the device, and is resent unchanged until acknowledged; the cloud
+ * repeats its stored answer. Both are signed; nothing else changes a balance.
  */
 import { z } from 'zod'
 import { ACCOUNT_ID_MAX } from '../../core/account.ts'
@@ -13,12 +13,12 @@ import { SEGMENT_SESSIONS_MAX, SESSION_EVENTS, sessionOrder, sessionSnapshot } f
 
 export const accountId = z.string().min(1).max(ACCOUNT_ID_MAX)
 
-/** Most entries of one segment; a longer backlog goes up in several. */
+/** A longer backlog is sent in several segments. */
 export const SEGMENT_ENTRIES_MAX = 1_000
 
 /**
- * Most JSON of one segment, and of its parts, bytes: in base64url, signed and sent with a nonce it fits the body of a sync.
- * One entry may be larger than its part by itself; wants have what is left.
+ * Maximum JSON bytes of a segment and of its parts: encoded in base64url, signed and sent with a nonce, it fits the
+ * body of a sync. A single entry may exceed its part; top-up requests (`wants`) use the remainder.
  */
 export const SEGMENT_BYTES_MAX = 6_150_000
 export const SEGMENT_ENTRIES_BYTES_MAX = 2_000_000
@@ -27,40 +27,41 @@ export const SEGMENT_SESSIONS_BYTES_MAX = 1_000_000
 export const SEGMENT_WANTS_BYTES_MAX = 1_000_000
 export const SEGMENT_NEEDS_BYTES_MAX = 500_000
 
-/** Most text of the entries of one segment, in UTF-16 units; one entry may be larger than this by itself. */
+/** Maximum text of a segment's entries, UTF-16 units; a single entry may exceed it. */
 export const SEGMENT_TEXT_MAX = 1_000_000
 
-/** Most accounts that one segment may name in its counters, and in its wants. */
+/** Maximum accounts in the counters, and in the wants, of a segment. */
 export const SEGMENT_ACCOUNTS_MAX = 20_000
 
-/** Most waiting requests that one segment may ask for, and most accounts that one of them may charge. */
+/** Maximum waiting requests in a segment, and accounts per request. */
 export const SEGMENT_NEEDS_MAX = 1_000
 export const NEED_ACCOUNTS_MAX = 1_500
 
 /**
- * Body of a sync after decompression, bytes: a full segment and the answer to it, shown again, have place in it. No answer is
- * longer than its parts allow: grants name wants of the segment, and of the other lists each is bounded.
+ * Decompressed body of a sync, bytes: fits a full segment plus its previous answer. Answers are bounded by their
+ * parts: grants name wants of the segment, and all other lists have limits.
  */
 export const SYNC_BODY_BYTES_MAX = 16 * 1024 * 1024
 
-/** Most accounts that one answer asks tokens back of; more follow when they are back. */
+/** Maximum recalled accounts per answer; more follow later. */
 export const RELEASES_MAX = 1_000
 
-/** Most signed answers that go with one segment. */
 export const PROOFS_MAX = 32
 
-/** Largest signed policy that a device shows to a cloud that may have forgotten it, characters. */
+/** Largest signed policy that a device shows to a restored cloud, characters. */
 export const RULES_SHOWN_MAX = 1_000_000
 
-/** Body of `POST .../devices/{deviceId}/sync`. `nonce` is fresh for each attempt and comes back in the signed time. */
+/**
+ * Body of `POST .../devices/{deviceId}/sync`. `nonce` is fresh for each attempt and is returned in the signed time.
+ */
 export const syncRequest = z
   .strictObject({
     segment: z.string().min(1),
     nonce: z.string().min(16).max(64),
     /**
-     * Answers that the cloud itself has signed for this device, compact JWS: a cloud that was restored from a backup enters
-     * again what it granted with them. The one to this very segment becomes the answer once more. Or policies that it has
-     * signed, of a revision above its newest one.
+     * Compact JWS that the cloud itself signed for this device: earlier answers, so that a restored cloud can re-enter
+     * its grants (the answer to this same segment is returned again), or policies of a revision above the cloud's
+     * newest.
      */
     proofs: z.array(z.string().min(1)).max(PROOFS_MAX).optional(),
   })
@@ -68,23 +69,23 @@ export const syncRequest = z
 
 const entryRange = z.strictObject({
   first: z.int().min(1),
-  /** Chain head before the first and after the last of them. */
+  /** Chain head before the first and after the last entry. */
   previousHash: hashText,
   head: hashText,
   bodies: z.array(z.string()).max(SEGMENT_ENTRIES_MAX),
 })
 
 /**
- * The remnant of an earlier incarnation: entries that its own chain could not deliver, because it was forked or refused. Their
- * numbers and their chain are those of that incarnation. Each is billed once, by its chained hash, whoever delivers it. There
- * may be none, when the device has only to say that there are no more.
+ * Undelivered entries of an earlier epoch, whose own chain was forked or refused. Numbers and chain are those of that
+ * epoch. Each entry is billed once, by its chained hash, whichever copy delivers it. Empty if the device only reports
+ * that there are no more.
  */
 const remnant = z.strictObject({
   incarnation: z.int().min(1),
   entries: entryRange,
   /**
-   * The cloud has lost the entries before the first one, and the device no longer keeps them: what its counters were then. They come
-   * before the entries, `isLast` with the last of them. Left out where nothing is missing.
+   * Counters as of the first entry, if the cloud lost the entries before it and the device no longer keeps them. Sent
+   * before the entries; `isLast` marks the end. Absent if nothing is missing.
    */
   counted: z
     .strictObject({
@@ -95,8 +96,8 @@ const remnant = z.strictObject({
     })
     .optional(),
   /**
-   * Everything that was recorded in that incarnation is delivered with this: if nobody else has written in it, the cloud closes it
-   * exactly. False also for what a restored device has left of it.
+   * All entries of that epoch are delivered now: unless there was another writer, the cloud closes the epoch exactly.
+   * Always false for the remainder after a restore.
    */
   final: z.boolean(),
 })
@@ -107,31 +108,28 @@ export const segment = z.strictObject({
   incarnation: z.int().min(1),
   /** 1, 2, 3 ... per incarnation. */
   seq: z.int().min(1),
-  /** SHA-256 of the payload of the segment before; the chain start for the first. */
+  /** SHA-256 of the previous segment's payload; the chain start for the first. */
   previousHash: hashText,
-  /** Random: two copies of one device diverge with their first segment. */
+  /** Random, so that copies of a device diverge at their first segment. */
   salt: z.string().min(16).max(64),
   bootId: z.string().max(64),
-  /** The device's view of time when it sealed. `latest` null: unbounded. */
+  /** The device's time at sealing. `latest` null: unbounded. */
   clock: z.strictObject({ now: instant, earliest: instant, latest: instant.nullable() }),
-  /** Absolute values, as of the last entry in here, of every account that changed since the segment before. */
+  /** Absolute counters, as of the last entry in this segment, of all accounts that changed since the previous one. */
   counters: z
     .array(z.strictObject({ account: accountId, used: microText, refunded: microText, returned: microText }))
     .max(SEGMENT_ACCOUNTS_MAX),
   /** Ledger entries `first` .. `first + bodies.length - 1`, each the JSON text of an {@link entryBody}. */
   entries: entryRange,
-  /** While there are any, a segment carries these and no entries of its own. */
+  /** While there are undelivered entries, a segment carries no entries of its own. */
   remnant: remnant.nullable(),
-  /** Entries recorded after the last one in here, and other remnants: still to come. */
+  /** Later entries, and other undelivered entries, still to come. */
   backlog: z.int().min(0),
-  /** Term of a grant: everything behind this segment was decided after the device had taken it. 0: nothing is said. */
+  /** Term of the grant in force for all later decisions. 0: not stated. */
   grantTerm: z.int().min(0),
-  /** What the device would like to hold in advance; "0" only asks how much the pool has. */
+  /** Top-up requests in advance; "0" only asks for the pool's balance. */
   wants: z.array(z.strictObject({ account: accountId, wanted: microText })).max(SEGMENT_ACCOUNTS_MAX),
-  /**
-   * What waiting requests would charge, in the order in which they came. Each gets what its accounts lack from all of them
-   * or from none.
-   */
+  /** Charges of waiting requests, in order of arrival. The cloud covers all missing tokens of a request, or none. */
   needs: z
     .array(
       z
@@ -140,21 +138,20 @@ export const segment = z.strictObject({
         .max(NEED_ACCOUNTS_MAX),
     )
     .max(SEGMENT_NEEDS_MAX),
-  /** Revision in force on the device, per instance; 0 for none. */
+  /** Revision in force per instance; 0: none. */
   policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })).max(1000),
-  /** Sessions that changed since the segment before, each as it stands. */
+  /** Sessions that changed since the previous segment. */
   sessions: z.array(sessionSnapshot).max(SEGMENT_SESSIONS_MAX).default([]),
-  /** The last segment of a fenced incarnation: nothing follows it, and the cloud closes the incarnation exactly. */
+  /** Last segment of a fenced epoch; the cloud closes the epoch exactly. */
   final: z.boolean(),
 })
 export type Segment = z.infer<typeof segment>
 export type SegmentWire = z.input<typeof segment>
 
 /**
- * One line of the device's ledger: an access request as decided, with refusals, a refund, a burn, or a change of a session
- * that moves no tokens (`session`: no items, no postings). Never edited. The postings on the account of a line item add up
- * to what the parts say was charged to it (or, of a refund, given back). A burn is what a power cut may have cost at most:
- * it has postings and no items, and each account burns its own amount.
+ * One immutable ledger entry: a decided access request with its refusals, a refund, a burn, or a session change
+ * without tokens (`session`: no items, no postings). Postings on a line item's account add up to the charges of the
+ * parts (or refunds). A burn is the maximum loss of a power cut: postings without items, each account its own amount.
  */
 export const entryBody = z.strictObject({
   n: z.int().min(1),
@@ -165,7 +162,7 @@ export const entryBody = z.strictObject({
   instanceId: uuid,
   policyRevision: z.int().min(1),
   correlationId: uuid,
-  /** The session that it belongs to, and what happened to it; absent for a one-off request. */
+  /** Session and event; absent for a one-off request. */
   session: z.strictObject({ id: uuid, event: z.enum(SESSION_EVENTS) }).optional(),
   requester: z.strictObject({ type: plainText(1024), value: plainText(1024) }),
   items: z.array(
@@ -174,7 +171,7 @@ export const entryBody = z.strictObject({
       version: plainText(256),
       /** Decimal text. */
       count: z.string().max(100),
-      /** What the formula of a rate table could name; decimal text by name. */
+      /** Variables for rate table formulas; decimal text by name. */
       variables: z.record(z.string().max(64), z.string().max(100)).optional(),
       /** `GRANTED`, `NOT_CHARGED`, or the reason of the refusal. */
       outcome: plainText(64),
@@ -196,7 +193,7 @@ export const entryBody = z.strictObject({
     z.strictObject({
       account: accountId,
       amount: microText,
-      /** How much of it the grant did not hold: spent by the offline policy of the line item. Absent: nothing. */
+      /** Part above the grant, under the offline policy. Absent: none. */
       aboveGrant: microText.optional(),
     }),
   ),
@@ -204,42 +201,42 @@ export const entryBody = z.strictObject({
 export type EntryBody = z.infer<typeof entryBody>
 export type EntryBodyWire = z.input<typeof entryBody>
 
-/** Answer to an attach or a sync: two signed documents, the second of which is fresh for each attempt. */
+/** Two signed documents; the second is fresh for each attempt. */
 export const signedAnswer = z
   .strictObject({ answer: z.string().min(1), time: z.string().min(1) })
-  .meta({ id: 'SignedAnswer', description: 'Two compact JWS: the answer, and the time of this attempt.' })
+  .meta({ id: 'SignedAnswer', description: 'Two compact JWS: the answer, and the signed time of this attempt.' })
 
-/** Payload of the JWS of kind `time`, signed by the cloud: of this attempt, and of no other answer than this one. */
+/** Payload of the JWS of kind `time`, signed by the cloud for this attempt and this answer only. */
 export const signedTime = z.strictObject({
   nonce: z.string(),
   time: instant,
-  /** SHA-256 of the text of the signed answer that it goes with. */
+  /** SHA-256 of the signed answer's text. */
   answer: hashText,
-  /** Null: nobody holds the device back. */
+  /** Suspension of the device; null: none. */
   hold: deviceHold.nullable().default(null),
 })
 
 const grant = z.strictObject({
-  /** Rises with each grant of the incarnation; a device takes only a higher one. */
+  /** Increases with each grant of the epoch; a device accepts only a higher term. */
   term: z.int().min(1),
-  /** Powered-on time, in ms since receipt, for which the device may spend what it holds. */
+  /** Powered-on time since receipt in which the device can spend its balance, ms. */
   lifetimeMs: z.int().min(0),
-  /** The same end by the wall clock. */
+  /** The same end in wall time. */
   expiresAt: instant,
-  /** Cumulative grants; accounts not named keep theirs. */
+  /** Cumulative; accounts that are not named keep their grants. */
   accounts: z.array(
     z.strictObject({
       account: accountId,
       granted: microText,
-      /** The pool has nothing left to grant beyond this: a shortage on the device is a shortage of the pool. */
+      /** The pool has no more tokens: a shortage on the device is a shortage of the pool. */
       exhausted: z.boolean(),
-      /** How much more the pool could have given to a waiting request at this moment. */
+      /** What the pool could still give to a waiting request now. */
       available: microText,
-      /** Not counted down: overdraft without limit, metered only. */
+      /** Unlimited overdraft: usage is metered only. */
       unlimited: z.boolean(),
       /**
-       * At most so many of the unspent tokens, the last ones of `granted`, are overdraft: so much is out beyond the quantity of the
-       * line item, on all devices together. Left out when there are none.
+       * Maximum overdraft among the unspent tokens (the last of `granted`): grants on all devices above the quantity
+       * of the line item. Absent: none.
        */
       overdraft: microText.optional(),
     }),
@@ -247,38 +244,38 @@ const grant = z.strictObject({
 })
 export type Grant = z.infer<typeof grant>
 
-/** What the cloud asks of a device: `release` (give back all room), `sync` (come again at once). */
+/** `release`: return all available balance. `sync`: sync again at once. */
 const directive = z.enum(['release', 'sync'])
 
-/** Give back what is held of the account beyond `keep`: others need it. A device may keep less, and not more. */
+/** Recall: return the balance above `keep`. The device may keep less, not more. */
 const release = z.strictObject({ account: accountId, keep: microText })
 
 /**
- * What the cloud has taken in, in so many words: with its signature it proves that these entries are billed. A device
- * forgets a segment only when it holds the receipt, and not before `retainUntil`.
+ * Signed proof that these entries are billed. A device deletes a segment only with its receipt, and not before
+ * `retainUntil`.
  */
 const receipt = z.strictObject({
   incarnation: z.int().min(1),
   seq: z.int().min(1),
   /** Of the segment. */
   hash: hashText,
-  /** Of its own entries; `to` is `from - 1` when it held none. `head` is the chain head after the last of them. */
+  /** Own entries of the segment; `to` is `from - 1` if there are none. `head` is the chain head after the last. */
   entries: z.strictObject({ from: z.int().min(1), to: z.int().min(0), head: hashText }),
-  /** Until then the cloud may ask for the segment again, POSIX ms. */
+  /** POSIX ms; until then the cloud may request the segment again. */
   retainUntil: instant,
 })
 
 const common = { deviceId: uuid, incarnation: z.int().min(1) }
 
 /**
- * So many entries that came with the segment, of an earlier incarnation or of a fork, are not billed: the cloud keeps them as
- * evidence. Left out when there are none.
+ * Number of entries in the segment, of an earlier epoch or a fork, that are not billed but kept as evidence. Absent:
+ * none.
  */
 const unbilled = z.int().min(1).optional()
 
 /** Payload of the JWS of kind `sync-answer`, signed by the cloud. */
 export const syncAnswer = z.discriminatedUnion('outcome', [
-  /** The segment is merged: everything in it is billed. */
+  /** Everything in the segment is billed. */
   z.strictObject({
     outcome: z.literal('MERGED'),
     ...common,
@@ -286,27 +283,27 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     hash: hashText,
     receipt,
     grant: grant.nullable(),
-    /** Newest revision in the cloud, per instance of the device. */
+    /** Newest revisions in the cloud. */
     policies: z.array(z.strictObject({ instanceId: uuid, revision: z.int().min(0) })),
     directives: z.array(directive),
     releases: z.array(release).max(RELEASES_MAX),
-    /** What the cloud's administrator wants of sessions that the device keeps. */
+    /** Commands for sessions of the device. */
     sessions: z.array(sessionOrder).max(SEGMENT_SESSIONS_MAX).default([]),
-    /** Thumbprint of the key that an administrator wants replaced: of no effect for a device that has another one. */
+    /** Thumbprint of the key to replace; ignored by a device with another key. */
     replaceKey: thumbprintText.optional(),
-    /** The device should come again within this time. */
+    /** Latest time of the next sync. */
     nextSyncMs: z.int().min(0),
     time: instant,
     unbilled,
   }),
-  /** A segment at or below what is known, not the last one: nothing changed. `seq` is what the cloud knows. */
+  /** An earlier segment than the last merged one (`seq`): nothing changed. */
   z.strictObject({ outcome: z.literal('KNOWN'), ...common, seq: z.int().min(0) }),
-  /** The cloud has not seen the segments before this one: send again from `seq + 1`. */
+  /** Earlier segments are missing: resend from `seq + 1`. */
   z.strictObject({ outcome: z.literal('BEHIND'), ...common, seq: z.int().min(0) }),
   /**
-   * The incarnation is no longer current. `seq` is the last one merged. Not closed: stop spending, seal what is left as
-   * final, send it, attach anew. Closed: attach anew. In either case the segment that this answers is acknowledged:
-   * merged, or, when `forked` and `hash` is not its hash, kept as evidence with its entries billed as a branch of their own.
+   * The epoch is no longer current; `seq` is its last merged segment. If not closed: stop spending, seal and send the
+   * rest as final, attach again. If closed: attach again. Either way this segment is acknowledged: merged, or, if
+   * `forked` and `hash` differs, kept as evidence with its entries billed as a branch.
    */
   z.strictObject({
     outcome: z.literal('FENCED'),
@@ -315,13 +312,13 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     hash: hashText,
     forked: z.boolean(),
     closed: z.boolean(),
-    /** Of the segment that this answers, when it was merged. */
+    /** Receipt of this segment, if merged. */
     receipt: receipt.nullable(),
     unbilled,
   }),
   /**
-   * The segment with this hash does not add up and was kept as evidence; nothing of it counts, and the incarnation earns
-   * nothing more. What it holds may be delivered as a remnant, with segments of the next incarnation.
+   * The segment is inconsistent and kept as evidence; none of it counts, and the epoch gets no more grants. Its
+   * entries can be delivered as undelivered entries of the next epoch.
    */
   z.strictObject({ outcome: z.literal('REJECTED'), ...common, hash: hashText, problem: z.string().max(1000) }),
 ])

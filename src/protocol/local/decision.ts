@@ -1,23 +1,20 @@
-/**
- * What a device has kept of one decision, as its agent tells it at the socket: enough for anybody to make the decision again
- * and see that it comes out the same. Instants are POSIX milliseconds.
- */
+/** A recorded decision with everything needed to replay it. Instants are POSIX milliseconds. */
 import { z } from 'zod'
 import { instant, uuid } from '../wire.ts'
 
-/** `GET` with the correlation id of the decision behind it, on the agent's socket. */
+/** `GET` this path plus a correlation id, on the agent's socket. */
 export const AGENT_DECISIONS_PATH = '/tallygate/v1/decisions/'
 
-/** Header of a refusal that has no body of the service's form, and so no place for its correlation id. */
+/** Carries the correlation id of refusals whose body has no place for it. */
 export const CORRELATION_HEADER = 'x-tallygate-correlation-id'
 
-/** A request that was turned away before anything was decided or recorded; the agent remembers the last of them. */
+/** A request rejected before a decision; the agent keeps the latest. */
 const keptRefusal = z.strictObject({
   correlationId: uuid,
   at: instant,
   /** Method and path. */
   request: z.string(),
-  /** User of the calling process; null where the kernel does not say. */
+  /** User of the calling process; null if unknown. */
   caller: z.string().nullable(),
   code: z.string(),
   message: z.string(),
@@ -27,13 +24,13 @@ export type KeptRefusal = z.infer<typeof keptRefusal>
 export const keptDecision = z.discriminatedUnion('kind', [
   z.strictObject({
     kind: z.literal('entry'),
-    /** Text of the ledger entry, as it is hashed and sent. */
+    /** Ledger entry, as hashed and sent. */
     body: z.string(),
-    /** What it was decided by besides rules and entry; null where the device keeps none. */
+    /** Inputs of the decision besides rules and entry; null if not kept. */
     facts: z.string().nullable(),
-    /** The signed rules that were in force, a compact JWS; null where they are kept no more. */
+    /** Signed rules in force, a compact JWS; null if no longer kept. */
     rules: z.string().nullable(),
-    /** Public keys of the cloud, JWK as text, as the device has pinned them. */
+    /** Pinned public keys of the cloud, JWK as text. */
     trustedKeys: z.array(z.string()).readonly(),
   }),
   z.strictObject({ kind: z.literal('refusal'), refusal: keptRefusal }),

@@ -1,25 +1,24 @@
 /**
- * What `tallygate backup`, or `tallygate cloud backup`, leaves beside the database that it has copied: when the last good copy was
- * made, and where it was put. It says nothing about where that copy is by then.
+ * Note of `tallygate backup` and `tallygate cloud backup` beside the database: time and original path of the last good
+ * copy.
  */
 import { z } from 'zod'
 import { parseJson } from '../parse-json.ts'
 import { instant, plainText } from '../wire.ts'
 
-/** Beside the database. */
 export const LAST_BACKUP_FILE = 'last-backup.json'
 
-/** Of such a file, bytes: what is longer is none. */
+/** Longer files are ignored. */
 export const LAST_BACKUP_BYTES_MAX = 16 * 1024
 
 export const lastBackup = z.strictObject({
-  /** POSIX ms by the clock of the machine. */
+  /** POSIX ms, clock of the machine. */
   at: instant,
   file: plainText(4_096),
 })
 export type LastBackup = z.infer<typeof lastBackup>
 
-/** Null for anything else: it is told, and decides nothing. */
+/** Null if invalid: the note is informative only. */
 export function parseLastBackup(text: string): LastBackup | null {
   const parsed = lastBackup.safeParse(parseJson(text))
   return parsed.success ? parsed.data : null

@@ -1,7 +1,6 @@
 /**
- * What a device holds as proof of what it has done, as one JSON document: the export of its ledger, and what `tallygate
- * verify` checks. It comes from a file that anybody may have written, so nothing in it is believed before it was checked.
- * Amounts are decimal text of micro-tokens, hashes lower-case hexadecimal, instants POSIX ms.
+ * The exported ledger of a device, input of `tallygate verify`. The file is untrusted: check everything. Amounts are
+ * decimal text of micro-tokens, hashes lower-case hexadecimal, instants POSIX ms.
  */
 import { z } from 'zod'
 import { hashText } from '../signing.ts'
@@ -13,13 +12,13 @@ const text = z.string()
 export const ledgerBundle = z.strictObject({
   format: z.literal('tallygate-ledger'),
   version: z.literal(1),
-  /** Null: the device is not enrolled. */
+  /** Null: not enrolled. */
   deviceId: text.nullable(),
-  /** Public keys of the cloud, JWK as text, as the device has pinned them. */
+  /** Pinned public keys of the cloud, JWK as text. */
   trustedKeys: z.array(text),
   state: z.strictObject({
     incarnation: count,
-    /** Id of the entry before the first one of the incarnation. */
+    /** Id of the last entry before this epoch. */
     entryBase: count,
     lastEntry: count,
     entryHead: hashText,
@@ -37,18 +36,18 @@ export const ledgerBundle = z.strictObject({
       used: amount,
       refunded: amount,
       returned: amount,
-      /** What may be spent above the grant until the cloud has heard of it. */
+      /** Overspend allowed until the next contact with the cloud. */
       allowance: amount,
-      /** Not counted down: more may be spent than is granted. */
+      /** Usage may exceed the grant. */
       unlimited: z.boolean(),
-      /** As of the last entry that a segment holds. */
+      /** As of the last sealed entry. */
       sealedUsed: amount,
       sealedRefunded: amount,
-      /** The signed answer that proves `granted`; null where there is none any more. */
+      /** Signed answer that proves `granted`; null if no longer kept. */
       proof: text.nullable(),
     }),
   ),
-  /** Of all incarnations, in the order of recording; the oldest may have been forgotten. */
+  /** All epochs, in order of recording; the oldest may be deleted. */
   entries: z.array(z.strictObject({ id: count, n: count, body: text })),
   segments: z.array(
     z.strictObject({
@@ -57,7 +56,7 @@ export const ledgerBundle = z.strictObject({
       hash: hashText,
       state: z.enum(['UNACKNOWLEDGED', 'ACKNOWLEDGED', 'ABANDONED']),
       document: text,
-      /** The receipt, as the cloud signed it. */
+      /** Signed receipt of the cloud. */
       answer: text.nullable(),
     }),
   ),

@@ -1,4 +1,4 @@
-/** The last log lines of an agent, as it keeps them in memory and tells them at its socket: one JSON object per line. */
+/** The agent's last log lines from memory: one JSON object per line. */
 
-/** `GET` on the agent's socket; the answer is NDJSON, oldest line first. */
+/** `GET` on the agent's socket; NDJSON, oldest line first. */
 export const AGENT_LOG_PATH = '/tallygate/v1/log'

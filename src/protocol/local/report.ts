@@ -1,31 +1,29 @@
 /**
- * What the status endpoint of a device tells: its status as the socket gives it, and around it what a technician asks next.
- * Amounts are micro-tokens as integer text, instants POSIX milliseconds, sizes bytes.
+ * Report of the status endpoint: the agent status plus details for technicians. Amounts are micro-tokens as integer
+ * text, instants POSIX milliseconds, sizes bytes.
  */
 import { z } from 'zod'
 import { accountId } from '../edge/sync.ts'
 import { instant, microText } from '../wire.ts'
 import { agentStatus } from './status.ts'
 
-/** Decisions in one report, newest first. */
 export const DECISIONS_MAX = 20
 
-/** Refusals in one report. */
 export const REFUSALS_MAX = 5
 
-/** Length of a bin of use over time, ms, and how many a report has: a day of them. */
+/** Bin length of usage over time in ms, and bins per report: one day. */
 export const USE_BIN_MS = 1_800_000
 export const USE_BINS = 48
 
 const size = z.int().min(0).nullable()
 
 export const deviceReport = z.strictObject({
-  /** What to think of it all, in one sentence. `refusing`: requests are refused at the moment, whoever asks. */
+  /** Health in one sentence. `refusing`: the device currently refuses all requests. */
   verdict: z.strictObject({ level: z.enum(['ok', 'attention', 'refusing']), sentence: z.string() }),
-  /** How exactly the device knows the time; `widthMs` null: nothing bounds it. */
+  /** Accuracy of the device's time; `widthMs` null: unbounded. */
   clock: z.strictObject({ verdict: z.enum(['exact', 'rough', 'unbounded']), widthMs: z.int().min(0).nullable() }),
   status: agentStatus,
-  /** Null where the system does not tell. The disk is that of the state directory; memory of the agent is its PSS. */
+  /** Null if unknown. Disk of the state directory; agent memory as PSS. */
   machine: z.strictObject({
     diskFree: size,
     diskTotal: size,
@@ -35,17 +33,16 @@ export const deviceReport = z.strictObject({
     memoryTotal: size,
   }),
   /**
-   * What was charged over the last day, per pool of a line item and per allocation of an action; refunds are not taken off.
-   * Counted in memory by powered-on time: an agent that starts recalls what its ledger still holds.
+   * Charges of the last day per line item pool and action allocation, without refunds. Counted in memory by powered-on
+   * time; after a start, restored from the ledger.
    */
   use: z.strictObject({
-    /** Length of a bin, ms. */
     binMs: z.int().min(1),
-    /** End of the last bin, which is under way. */
+    /** End of the current (last) bin. */
     until: instant,
-    /** All is known from then on; before it there may have been more. */
+    /** Complete from here on; earlier data may be missing. */
     since: instant,
-    /** Those that were charged at all. */
+    /** Accounts with charges. */
     accounts: z.array(
       z.strictObject({
         account: accountId,
@@ -54,12 +51,12 @@ export const deviceReport = z.strictObject({
       }),
     ),
   }),
-  /** Newest first; those that moved tokens by themselves, such as refunds, are not among them. */
+  /** Newest first, without refunds and similar entries. */
   decisions: z
     .array(
       z.strictObject({
         n: z.int().min(1),
-        /** What `tallygate explain` takes. */
+        /** Argument of `tallygate explain`. */
         correlationId: z.string(),
         at: instant,
         requester: z.strictObject({ type: z.string(), value: z.string() }),
@@ -73,7 +70,7 @@ export const deviceReport = z.strictObject({
       }),
     )
     .max(DECISIONS_MAX),
-  /** Requests that were turned away before anything was decided, newest first, since the start; and what to do about it. */
+  /** Requests since the start that were rejected before a decision, newest first. */
   refusals: z
     .array(
       z.strictObject({
@@ -86,7 +83,6 @@ export const deviceReport = z.strictObject({
       }),
     )
     .max(REFUSALS_MAX),
-  /** What is wrong at the moment, oldest first, and what to do about it. */
   problems: z.array(
     z.strictObject({
       subject: z.string(),
@@ -99,7 +95,7 @@ export const deviceReport = z.strictObject({
 })
 export type DeviceReportWire = z.input<typeof deviceReport>
 
-/** One thing that `GET /readyz` tried. */
+/** Result of `GET /readyz`. */
 export const readiness = z.strictObject({
   ready: z.boolean(),
   checks: z.array(

@@ -1,9 +1,9 @@
-/** An order of a technician at the agent's socket: the device shall replace its key. */
+/** Key rotation on a technician's request. */
 import { z } from 'zod'
 import { thumbprintText } from '../edge/device-key.ts'
 
-/** `POST` on the agent's socket, for those who may administer; without a body. */
+/** `POST` on the agent's socket without a body; requires permission to administer. */
 export const AGENT_ROTATE_KEY_PATH = '/tallygate/v1/rotate-key'
 
-/** The answer: the order would survive a power cut. Thumbprints of the key in use, and of the one that shall follow it. */
+/** Sent once the request survives a power cut. Thumbprints of the current and the next key. */
 export const keyRotation = z.strictObject({ key: thumbprintText, next: thumbprintText })

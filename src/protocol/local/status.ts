@@ -1,24 +1,20 @@
-/**
- * How the agent of a device is, as it says over its socket: the link to the cloud, the rules in force, and every account
- * of the ledger with its four counters. Amounts are micro-tokens as integer text, instants POSIX milliseconds.
- */
+/** Agent status on the socket. Amounts are micro-tokens as integer text, instants POSIX milliseconds. */
 import { z } from 'zod'
 import { deviceHold } from '../edge/device-hold.ts'
 import { accountId } from '../edge/sync.ts'
 import { lastBackup } from './last-backup.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
-/** What is written to storage, and what that comes to. Bytes. */
+/** Writes to storage, bytes. */
 const storageWear = z.strictObject({
-  /** Since the start of the agent; the space that the first one sets aside is in it. */
+  /** Since the agent's start, including the initial reserve file. */
   written: z.int().min(0),
-  /** The time that the next two are taken from: a day at most. */
+  /** Measurement time of the next two values, at most a day. */
   measuredMs: z.int().min(0),
-  /** For each entry of the ledger; null: there were too few to tell. */
+  /** Per ledger entry; null: too few entries. */
   perDecision: z.int().nullable(),
-  /** Projected; null: not measured for long enough. */
+  /** Projected; null: measured too briefly. */
   perDay: z.int().nullable(),
-  /** Null: none is set. */
   budgetPerDay: z.int().min(0).nullable(),
 })
 export type StorageWear = z.infer<typeof storageWear>
@@ -35,27 +31,26 @@ export const agentStatus = z.strictObject({
   /** 0: not attached yet. */
   incarnation: z.int().min(0),
   fenced: z.boolean(),
-  /** The key of the device; `since` null: not known, `next` null: none shall follow it. */
+  /** `since` null: unknown. `next` null: none announced. */
   key: z.strictObject({ id: z.string(), since: instant.nullable(), next: z.string().nullable() }),
-  /** How an administrator holds the device back; null: nobody does. */
+  /** Suspension by an administrator; null: none. */
   hold: deviceHold.nullable(),
-  /** The last exchange with the cloud got an answer. */
+  /** The cloud responded to the last exchange. */
   connected: z.boolean(),
   lastContactAt: instant.nullable(),
   lastSyncAt: instant.nullable(),
   /**
-   * What answers promise at the moment. `durable`: the charge stands on the disk. `reserved`: it lies within a block that is
-   * reserved there; a power cut counts what is left of the block as used.
+   * `durable`: charges are on disk before the response. `reserved` (write-behind): charges are within a reservation on
+   * disk; a power cut counts the rest of the reservation as used.
    */
   durability: z.enum(['durable', 'reserved']),
-  /** Entries of the ledger, acknowledged by the cloud or not. */
+  /** Acknowledged or not. */
   lastEntry: z.int().min(0),
-  /** Entries that the cloud has not acknowledged. */
   backlog: z.int().min(0),
   unacknowledgedSeq: z.int().min(1).nullable(),
-  /** Per instance: revision in force on the device (0 for none), and the newest that the cloud has named. */
+  /** Per instance: revision in force (0: none), and the newest known. */
   policies: z.array(z.strictObject({ instanceId: uuid, applied: z.int().min(0), newest: z.int().min(0) })),
-  /** The agent's own at the cloud. `KEPT`: from before a restart, and not asked for yet. */
+  /** The agent's own sessions in the cloud. `KEPT`: from before a restart, not checked yet. */
   sessions: z.array(
     z.strictObject({
       instanceId: uuid,
@@ -71,21 +66,21 @@ export const agentStatus = z.strictObject({
       account: accountId,
       granted: microText,
       used: microText,
-      /** Of `used`, what power cuts may have cost at most: not use. */
+      /** Part of `used`: maximum loss from power cuts, not real usage. */
       burned: microText,
       refunded: microText,
       returned: microText,
       exhausted: z.boolean(),
       unlimited: z.boolean(),
-      /** Of what is left, how much at most is overdraft of the line item: it is spent last. */
+      /** Maximum overdraft in the balance; it is spent last. */
       overdraft: microText,
     }),
   ),
-  /** Null where the system does not tell. */
+  /** Null if unknown. */
   storage: storageWear.nullable(),
-  /** The last good one by `tallygate backup`; null: none is known. */
+  /** Last good backup; null: none recorded. */
   backup: lastBackup.nullable(),
-  /** What a technician should know, oldest first. */
+  /** Problems, oldest first. */
   conditions: z.array(z.strictObject({ subject: z.string(), code: z.string(), message: z.string(), since: instant })),
 })
 export type AgentStatus = z.infer<typeof agentStatus>

@@ -1,6 +1,6 @@
 /**
- * The access request and its answer, the same for one-off and session requests. Source: interface, Sessions and
- * Non-session access request; documentation on request and response bodies.
+ * Access request and response, for one-off and session requests. Source: interface, Sessions and Non-session access
+ * request; documentation on request and response bodies.
  */
 import { z } from 'zod'
 import type { AccessRequest, Decision, RequestedItem } from '../../core/decision.ts'
@@ -13,7 +13,7 @@ import { type ApiVersion, ITEM_STATUS } from './status.ts'
 
 const REQUESTED_ITEMS_MAX = 500
 
-/** Taken as it is: a record of zod's drops a key called `__proto__`, and a rule that denies by it would not see it. */
+/** Not a zod record: that drops the key `__proto__`, and a DENY rule on it would be skipped. */
 const jsonObject = z
   .custom<Readonly<Record<string, unknown>>>(
     (value) => typeof value === 'object' && value !== null && !Array.isArray(value),
@@ -21,7 +21,7 @@ const jsonObject = z
   )
   .meta({ wire: { type: 'object', additionalProperties: true } })
 
-/** A key that sets the prototype in programs that copy objects without care: the records are read by others. */
+/** This key sets the prototype in programs that copy objects carelessly. */
 const UNSAFE_KEY = '__proto__'
 
 function holdsUnsafeKey(value: unknown): boolean {
@@ -36,40 +36,40 @@ function holdsInfinity(value: unknown): boolean {
 }
 
 const metaData = jsonObject
-  .refine((value) => !holdsUnsafeKey(value), `must not hold a key ${UNSAFE_KEY}`)
-  .refine((value) => !holdsInfinity(value), 'must not hold a number that is larger than numbers can be')
+  .refine((value) => !holdsUnsafeKey(value), `must not contain the key ${UNSAFE_KEY}`)
+  .refine((value) => !holdsInfinity(value), 'must not contain a number beyond the range of a double')
 
 const requester = z
   .strictObject({
     type: plainText(256),
     value: plainText(256),
-    dictionary: jsonObject.optional().meta({ description: 'What conditions look at.' }),
+    dictionary: jsonObject.optional().meta({ description: 'Properties for conditions.' }),
   })
-  // Both name an account together.
+  // Together they name an account.
   .refine(
     ({ type, value }) => fitsEncoded(REQUESTER_ENCODED_MAX, type, value),
-    `type and value must have at most ${REQUESTER_ENCODED_MAX} characters together once they are percent-encoded`,
+    `type and value must have at most ${REQUESTER_ENCODED_MAX} characters in total after percent-encoding`,
   )
   .meta({ id: 'Requester' })
 
 const VARIABLES_MAX = 32
 const VARIABLES_WIRE = { type: 'object', maxProperties: VARIABLES_MAX, additionalProperties: { type: 'number' } }
 
-/** Taken entry by entry, so that a name is what was written, `__proto__` included. */
+/** Entry by entry, to keep every name, `__proto__` included. */
 const variables = jsonObject.meta({ wire: VARIABLES_WIRE }).transform((given, context): Variables => {
   const refuse = (path: string[], message: string): Variables => {
     context.addIssue({ code: 'custom', path, message })
     return z.NEVER
   }
   const entries = Object.entries(given)
-  if (entries.length > VARIABLES_MAX) return refuse([], `must hold at most ${VARIABLES_MAX} variables`)
+  if (entries.length > VARIABLES_MAX) return refuse([], `must contain at most ${VARIABLES_MAX} variables`)
   const known = new Map<string, Decimal>()
   for (const [key, number] of entries) {
     const name = variableName(key)
-    if (name === undefined) return refuse([key], 'is not the name of a variable: letters, digits and "_"')
-    if (known.has(name)) return refuse([key], 'is given twice: case does not matter')
+    if (name === undefined) return refuse([key], 'is not a variable name: use letters, digits and "_"')
+    if (known.has(name)) return refuse([key], 'appears twice: names are case-insensitive')
     const value = typeof number === 'number' ? parseDecimal(number) : undefined
-    if (value === undefined) return refuse([key], 'must be a number of reasonable size')
+    if (value === undefined) return refuse([key], 'must be a number in the supported range')
     known.set(name, value)
   }
   return known
@@ -78,11 +78,11 @@ const variables = jsonObject.meta({ wire: VARIABLES_WIRE }).transform((given, co
 const itemFields = {
   item: plainText(256).min(1),
   version: plainText(256).optional(),
-  /** Another spelling of `version` in older samples of the service. */
+  /** Older spelling of `version`. */
   requestedVersion: plainText(256).optional(),
   count: decimalNumber('POSITIVE'),
   /** Goes to the usage records only. */
-  metaData: metaData.optional().meta({ description: 'Goes to the usage records only.' }),
+  metaData: metaData.optional().meta({ description: 'Written to the usage records only.' }),
 }
 
 const ONE_VERSION = { message: 'give version or requestedVersion, not both' }
@@ -91,7 +91,7 @@ const hasOneVersion = (item: { readonly version?: unknown; readonly requestedVer
 
 const ITEM_META = { id: 'ItemToRequest', description: '`version` or its older spelling `requestedVersion`, not both.' }
 
-/** Formulas, and so what they name, are a part of v1.1 only. */
+/** Formulas exist only in v1.1. */
 const requestedItem = {
   'v1.0': z
     .strictObject({
@@ -118,17 +118,18 @@ const inSession = (version: ApiVersion) =>
   z
     .strictObject({
       requester,
-      rollbackOnDeny: z
-        .boolean()
-        .meta({ description: 'Whether a denied request leaves the session as it was; else it ends.' }),
+      rollbackOnDeny: z.boolean().meta({
+        description: 'If true, a denied request leaves the session unchanged; otherwise it ends the session.',
+      }),
       requestedItems: z.array(requestedItem[version]).max(REQUESTED_ITEMS_MAX),
     })
-    .meta({ id: 'SessionAccessRequest', description: 'An empty list puts the session to rest.' })
+    .meta({
+      id: 'SessionAccessRequest',
+      description: 'An empty list releases the session’s items; the session stays open.',
+    })
 
-/** Body of a one-off access request. */
 export const accessRequestBody = { 'v1.0': oneOff('v1.0'), 'v1.1': oneOff('v1.1') }
 
-/** Body of an access request in a session; an empty list puts the session to rest. */
 export const sessionAccessRequestBody = { 'v1.0': inSession('v1.0'), 'v1.1': inSession('v1.1') }
 
 export type AccessRequestBody = z.infer<(typeof accessRequestBody)[ApiVersion]>
@@ -158,19 +159,19 @@ const responseBody = <Code extends z.ZodType<string>>(code: Code) =>
     })
     .meta({ id: 'AccessResponse', description: 'One element for each requested item, in their order.' })
 
-/** What a reader takes, whatever codes a service has. */
+/** For readers: any status code. */
 export const accessResponseBody = responseBody(z.string())
 export type AccessResponse = z.infer<typeof accessResponseBody>
 
 const codesIn = (version: ApiVersion) => z.enum(Object.values(ITEM_STATUS).map((status) => status[version]))
 
-/** What the service answers, by version. */
+/** Responses of the service, by version. */
 export const accessResponses: Readonly<Record<ApiVersion, z.ZodType>> = {
   'v1.0': responseBody(codesIn('v1.0')),
   'v1.1': responseBody(codesIn('v1.1')),
 }
 
-/** The domain form of a parsed body; `metaData` stays behind: nothing decides by it. */
+/** Without `metaData`: decisions do not depend on it. */
 export function requestOf(body: Pick<AccessRequestBody, 'requester' | 'requestedItems'>): AccessRequest {
   return {
     requester: {
@@ -187,7 +188,7 @@ export function requestOf(body: Pick<AccessRequestBody, 'requester' | 'requested
   }
 }
 
-/** The answer on the wire; numbers are exact decimal text (see `tokensNumber`), so stringify it with JSON.stringify. */
+/** Numbers are exact decimal text (see `tokensNumber`): serialize with JSON.stringify. */
 export function accessResponse(
   apiVersion: ApiVersion,
   correlationId: string,

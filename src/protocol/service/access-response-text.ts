@@ -1,6 +1,6 @@
 /**
- * The answer to an access request as text: to the letter what JSON.stringify makes of `accessResponse`, put together by hand
- * because each decision on a device waits for it.
+ * Same text as JSON.stringify of `accessResponse`, built by hand because it is on the critical path of every device
+ * decision.
  */
 import { formatDecimal, formatMicro } from '../../core/amount.ts'
 import type { AccessRequest, Decision, ItemOutcome } from '../../core/decision.ts'

@@ -7,7 +7,7 @@ const ACTIONS_MAX = 1_000
 
 const allocation = decimalNumber('NON_NEGATIVE')
   .transform(toMicro)
-  .refine((amount) => amount <= MICRO_MAX, 'is larger than a line item can be')
+  .refine((amount) => amount <= MICRO_MAX, 'is larger than the maximum quantity of a line item')
 
 const fields = {
   name: plainText(256).optional(),
@@ -22,20 +22,20 @@ const replacedAction = z
   .strictObject({
     ...fields,
     id: uuid.toLowerCase().optional(),
-    /** Read-only; taken so that a list may be sent back as it was read. */
+    /** Read-only; accepted so that a list can be sent back unchanged. */
     used: z.number().optional().meta({ readOnly: true }),
   })
-  .meta({ id: 'ActionToSave', description: 'With the `id` of an action that is there, it keeps what is used.' })
+  .meta({ id: 'ActionToSave', description: 'With the `id` of an existing action, its usage count is kept.' })
 export type ActionInput = z.infer<typeof replacedAction>
 
-/** Body of POST: appended to what is there. */
+/** Body of POST: actions to append. */
 export const createdActionsBody = z.array(createdAction).min(1).max(ACTIONS_MAX)
 
-/** Body of PUT: the whole list; an empty one removes all. */
+/** Body of PUT: the complete list; empty removes all. */
 export const replacedActionsBody = z.array(replacedAction).max(ACTIONS_MAX)
 
 /**
- * What is wrong with a list as a whole; undefined when nothing is.
+ * First problem of the whole list; undefined if valid.
  * @param conditions ids of the instance's conditions
  */
 export function actionsProblem(
@@ -53,7 +53,7 @@ export function actionsProblem(
       return `${at}: an ALLOW with a condition needs an allocation`
     }
   }
-  return defaults > 1 ? 'at most one action may be without conditionId' : undefined
+  return defaults > 1 ? 'at most one action can omit conditionId' : undefined
 }
 
 export const action = z
@@ -68,13 +68,12 @@ export const action = z
   .meta({
     id: 'Action',
     description:
-      'One entry of the ordered list; the first whose condition is met decides. `used` only with an allocation.',
+      'One entry of the ordered list. The first action whose condition is met decides. `used` only with an allocation.',
   })
 export type ActionWire = z.infer<typeof action>
 
 export const actionList = z.array(action)
 
-/** The one element of the answer to GET of the actions of all line items. */
 export const actionPage = z
   .tuple([
     z.strictObject({

@@ -1,6 +1,6 @@
 /**
- * What the texts about a decision repeat of its request: who asked, and for what. An application asks for the same again
- * and again, and a device keeps what it was asked; so this is put together once for each request.
+ * JSON of requester and items, as repeated in every decision. Applications repeat requests, so it is built once per
+ * request object.
  */
 import { formatDecimal } from '../../core/amount.ts'
 import type { AccessRequest, RequestedItem } from '../../core/decision.ts'
@@ -13,7 +13,7 @@ export interface AskedTexts {
   readonly items: readonly AskedItemTexts[]
 }
 
-/** JSON of an object that is still open: something is to follow, after a comma. */
+/** JSON of an unclosed object; more fields follow after a comma. */
 export interface AskedItemTexts {
   /** As in a ledger entry. */
   readonly entry: string
@@ -23,7 +23,7 @@ export interface AskedItemTexts {
 
 const known = new WeakMap<AccessRequest, AskedTexts>()
 
-/** One element for each requested item, in their order. The same for as long as the request is the same object. */
+/** Cached per request object. */
 export function askedTexts(request: AccessRequest): AskedTexts {
   let texts = known.get(request)
   if (texts === undefined) {

@@ -5,8 +5,8 @@ import { plainText, uuid } from '../wire.ts'
 const CONDITION_VALUES_MAX = 100
 export const CONDITIONS_MAX = 1_000
 /**
- * Characters of the JSON of all conditions of an instance. Every decision of the instance may look at all of them, and every
- * device of it holds them: this bounds what a decision costs.
+ * Characters of JSON of all conditions of an instance. Each decision may evaluate them all, and each device stores
+ * them: this bounds the cost of a decision.
  */
 export const CONDITIONS_CHARACTERS_MAX = 4_000_000
 
@@ -18,7 +18,7 @@ export type ConditionInput = { readonly id?: string | undefined; readonly name?:
   | { readonly operator: 'IN'; readonly property: string; readonly values: readonly string[] }
 )
 
-/** Its depth is checked by whoever parses: see `CONDITION_DEPTH_MAX`. */
+/** The caller checks the depth: see `CONDITION_DEPTH_MAX`. */
 const conditionInput: z.ZodType<ConditionInput> = z
   .lazy(() =>
     z.discriminatedUnion('operator', [
@@ -36,17 +36,17 @@ const conditionInput: z.ZodType<ConditionInput> = z
       }),
     ]),
   )
-  .meta({ id: 'ConditionToSave', description: 'Looks at the dictionary of the requester. At most 10 levels deep.' })
+  .meta({ id: 'ConditionToSave', description: 'Tests the dictionary of the requester. At most 10 levels deep.' })
 
 const list = z.array(conditionInput).min(1).max(CONDITIONS_MAX)
 
-/** Body of POST and PATCH: an array, or an object that holds it. */
+/** Body of POST and PATCH: an array, or an object with an array. */
 export const conditionsBody = z.union([
   list,
   z.strictObject({ conditions: list }).transform(({ conditions }) => conditions),
 ])
 
-/** How deep a condition nests; 1 for one that holds no other. */
+/** Nesting depth; at least 1. */
 export function conditionDepth(condition: ConditionInput): number {
   switch (condition.operator) {
     case 'AND':
@@ -59,7 +59,6 @@ export function conditionDepth(condition: ConditionInput): number {
   }
 }
 
-/** A condition as the service answers it. */
 export type ConditionWire = { readonly id: string; readonly name?: string | undefined } & (
   | { readonly operator: 'AND' | 'OR'; readonly conditions: readonly ConditionWire[] }
   | { readonly operator: 'NOT'; readonly condition: ConditionWire }
@@ -76,6 +75,6 @@ const condition: z.ZodType<ConditionWire> = z
       z.strictObject({ ...shown, operator: z.literal('IN'), property: z.string(), values: z.array(z.string()) }),
     ]),
   )
-  .meta({ id: 'Condition', description: 'Each node has an id, made by the service.' })
+  .meta({ id: 'Condition', description: 'The service assigns an id to each node.' })
 
 export const conditionList = z.array(condition)

@@ -47,23 +47,23 @@ const change = z
   })
   .meta({ id: 'ConfigurationChange' })
 
-/** Body of PATCH: the values to change, or a single one. */
+/** Body of PATCH: one or more values. */
 export const configurationBody = z.union([
   z
     .array(change)
     .min(1)
     .max(100)
     .refine((changes) => new Set(changes.map(({ name }) => name)).size === changes.length, {
-      message: 'must not hold the same name twice',
+      message: 'must not contain the same name twice',
     }),
   change.transform((one) => [one]),
 ])
 
-/** What is wrong with a change in this version of the API; undefined when nothing is. */
+/** Undefined if valid. */
 export function configurationProblem(version: ApiVersion, { name, value }: z.infer<typeof change>): string | undefined {
   const definition = CONFIGURATION.find((each) => each.name === name && each.versions.includes(version))
-  if (definition === undefined) return `there is no configuration value ${JSON.stringify(name)}`
-  return definition.accepts(value) ? undefined : `${name} takes ${definition.takes}`
+  if (definition === undefined) return `unknown configuration value ${JSON.stringify(name)}`
+  return definition.accepts(value) ? undefined : `${name} must be ${definition.takes}`
 }
 
 const configurationValue = z
@@ -75,7 +75,7 @@ const configurationValue = z
   })
   .meta({
     id: 'ConfigurationValue',
-    description: '`modified` and `updatedBy` (the id of the key) once it was changed.',
+    description: '`modified` and `updatedBy` (key id) are present after a change.',
   })
 export type ConfigurationValueWire = z.infer<typeof configurationValue>
 

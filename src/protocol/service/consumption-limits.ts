@@ -11,7 +11,7 @@ export const consumptionLimitBody = z
   .strictObject({
     limit: decimalNumber('POSITIVE')
       .transform(toMicro)
-      .refine((amount) => amount > 0n && amount <= MICRO_MAX, 'must be a number of tokens that can be counted'),
+      .refine((amount) => amount > 0n && amount <= MICRO_MAX, 'must be a number of tokens in the supported range'),
     frequency,
     nextReset: instant,
   })
@@ -19,4 +19,4 @@ export const consumptionLimitBody = z
 
 export const consumptionLimit = z
   .strictObject({ limit: z.number().gt(0), frequency, nextReset: instant })
-  .meta({ id: 'ConsumptionLimit', description: 'Most tokens that one requester gets from the line item in a period.' })
+  .meta({ id: 'ConsumptionLimit', description: 'Maximum tokens for one requester from the line item in a period.' })

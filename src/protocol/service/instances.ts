@@ -5,7 +5,6 @@ import { instant, plainText, uuid } from '../wire.ts'
 export const PAGE_SIZE_DEFAULT = 100
 const PAGE_SIZE_MAX = 1_000
 
-/** A whole number in a query. */
 const queryInteger = (min: number) =>
   z
     .string()
@@ -14,7 +13,7 @@ const queryInteger = (min: number) =>
     .transform(Number)
     .refine((number) => number >= min, `must be at least ${min}`)
 
-/** `next` and `size` of a listing; a larger size than the maximum is a request that is not met in full. */
+/** A larger `size` is reduced to the maximum. */
 export const paging = {
   next: queryInteger(0).optional(),
   size: queryInteger(1)

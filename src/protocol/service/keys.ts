@@ -10,7 +10,7 @@ export const keysBody = z
   .array(z.strictObject({ id: keyId, publicKey: z.string().min(1).max(10_000) }).meta({ id: 'KeyToSave' }))
   .min(1)
   .max(100)
-  .refine((keys) => new Set(keys.map(({ id }) => id)).size === keys.length, 'must not hold the same id twice')
+  .refine((keys) => new Set(keys.map(({ id }) => id)).size === keys.length, 'must not contain the same id twice')
 
 export const keysQuery = z.strictObject(paging)
 

@@ -1,6 +1,6 @@
 /**
- * Line items on the wire. Every problem of a PUT is reported, in the wording of the service's own validator: a path into
- * the payload and what is wrong with it. Source: interface, Errors; documentation on line items.
+ * Line items on the wire. A PUT reports all problems in the wording of the original service's validator: path and
+ * problem. Source: interface, Errors; documentation on line items.
  */
 import { z } from 'zod'
 import { LINE_ITEM_ENCODED_MAX, fitsEncoded } from '../../core/account.ts'
@@ -10,15 +10,15 @@ import type { ApiVersion } from './status.ts'
 
 const LINE_ITEM_STATES = ['DEPLOYED', 'INACTIVE', 'OBSOLETE'] as const
 const OVERDRAFT_TYPES = ['Number', 'Unlimited'] as const
-/** The values are a choice of this project: docs/decisions/periods.md. */
+/** Values chosen by this project: docs/decisions/periods.md. */
 export const RESET_FREQUENCIES = ['NONE', 'DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY'] as const
 
-/** Most whole tokens of a line item, overdraft included. */
+/** Maximum whole tokens, overdraft included. */
 const TOKENS_MAX = Number(MICRO_MAX / MICRO_PER_TOKEN)
 
 export const lineItemId = pathText(256).refine(
   (id) => fitsEncoded(LINE_ITEM_ENCODED_MAX, id),
-  `must be at most ${LINE_ITEM_ENCODED_MAX} characters long once it is percent-encoded`,
+  `must be at most ${LINE_ITEM_ENCODED_MAX} characters long after percent-encoding`,
 )
 
 const wholeTokens = z.int().min(0).max(TOKENS_MAX)
@@ -38,7 +38,7 @@ const shape = {
   quantity: wholeTokens,
   start: instant,
   end: instant,
-  /** Read-only; taken so that a record may be sent back as it was read. */
+  /** Read-only; accepted so that a record can be sent back unchanged. */
   used: z.number().optional(),
   /** Repeats the path. */
   instanceId: z.string().optional(),
@@ -61,7 +61,6 @@ const shown = {
   used: z.number().min(0),
 }
 
-/** A line item as the service answers it, by version. */
 export const lineItems = {
   'v1.0': z.strictObject({ ...shown, attributes: attributesV10 }).meta({ id: 'LineItem' }),
   'v1.1': z.strictObject({ ...shown, attributes: attributesV11 }).meta({ id: 'LineItem' }),
@@ -70,7 +69,7 @@ export type LineItemWire = z.infer<(typeof lineItems)['v1.1']>
 
 const problemTexts = z.array(z.string()).min(1)
 
-/** What is wrong with the body of a PUT: paths into it and problems. The key is what v1.1 changed. */
+/** Problems of a PUT body. v1.1 renamed the key. */
 export const lineItemProblems = {
   'v1.0': z.strictObject({ errors: problemTexts }).meta({ id: 'LineItemProblems' }),
   'v1.1': z.strictObject({ message: problemTexts }).meta({ id: 'LineItemProblems' }),
@@ -89,7 +88,7 @@ export function parseLineItem(version: ApiVersion, instanceId: string, payload: 
   return parsed.success && problems.length === 0 ? { ok: true, body: parsed.data } : { ok: false, problems }
 }
 
-/** Rules over several fields; each looks only at fields that are well-formed by themselves. */
+/** Rules across fields; they skip fields that are malformed themselves. */
 function contradictions(instanceId: string, payload: unknown): readonly string[] {
   const { instanceId: given, start, end, quantity, attributes } = fieldsOf(payload)
   const { overdraftType, overdraftLimit } = fieldsOf(attributes)
@@ -155,7 +154,7 @@ function problemsOf(issue: z.core.$ZodIssue): readonly string[] {
   }
 }
 
-/** The bound of an exact integer; the field has a closer one of its own, which is reported. */
+/** Skips the bound of exact integers; the field's own closer bound is reported. */
 function isSafeBound(bound: number | bigint): boolean {
   return bound === Number.MAX_SAFE_INTEGER || bound === Number.MIN_SAFE_INTEGER
 }
@@ -175,7 +174,7 @@ function pathOf(path: readonly PropertyKey[]): string {
   return ['$', ...path.map(String)].join('.')
 }
 
-/** JSON types as the validator names them: a number without fraction is an integer. */
+/** Type names of the validator: a number without a fraction is an integer. */
 function typeOf(value: unknown): string {
   if (value === null) return 'null'
   if (Array.isArray(value)) return 'array'

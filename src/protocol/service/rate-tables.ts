@@ -15,11 +15,11 @@ const fixedRateItem = z
 
 const ratedItem = z
   .strictObject({ ...named, rate: decimalNumber('NON_NEGATIVE').optional(), formula: formulaText.optional() })
-  .meta({ id: 'NewRatedItem', description: 'With a rate or a formula, not both.' })
+  .meta({ id: 'NewRatedItem', description: 'Either a rate or a formula.' })
   .transform(({ name, version = '', rate, formula }, context): RatedItem => {
     if (rate !== undefined && formula === undefined) return { name, version, rate }
     if (rate === undefined && formula !== undefined) return { name, version, formula }
-    context.addIssue({ code: 'custom', message: 'give a rate or a formula, and not both' })
+    context.addIssue({ code: 'custom', message: 'give either a rate or a formula' })
     return z.NEVER
   })
 
@@ -33,15 +33,15 @@ const bodyOf = (item: z.ZodType<RatedItem>) =>
     })
     .refine(
       ({ items }) => new Set(items.map(({ name, version }) => JSON.stringify([name, version]))).size === items.length,
-      { path: ['items'], message: 'must not hold the same name and version twice' },
+      { path: ['items'], message: 'must not contain the same name and version twice' },
     )
     .meta({ id: 'NewRateTable' })
 
-/** Body of POST; formulas are a part of v1.1 only. */
+/** Body of POST; formulas exist only in v1.1. */
 export const rateTableBody = { 'v1.0': bodyOf(fixedRateItem), 'v1.1': bodyOf(ratedItem) }
 export type RateTableBody = z.infer<(typeof rateTableBody)[ApiVersion]>
 
-/** Query of DELETE; without series: only a table without one. */
+/** Query of DELETE; without `series`, only a table without series. */
 export const rateTableQuery = z.strictObject({
   series: plainText(256).optional(),
   version: plainText(256).min(1),
@@ -51,7 +51,6 @@ export const RATE_TABLE_SAVED = { message: 'Rate table successfully saved' }
 
 export const rateTableSaved = z.strictObject({ message: z.literal(RATE_TABLE_SAVED.message) })
 
-/** A conflict of rate tables has a body of its own. */
 export const rateTableConflict = z.strictObject({ error: z.string() }).meta({ id: 'RateTableConflict' })
 
 const shownItem = { name: z.string(), version: z.string().optional() }

@@ -4,7 +4,7 @@ import { type Session, chargedUntil } from '../../core/session.ts'
 import { exactNumber, instant, plainText, uuid } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 
-/** GET sessions answers at most as many. Source: interface, Limits. */
+/** Maximum in GET sessions. Source: interface, Limits. */
 export const SESSIONS_SHOWN_MAX = 100
 
 export const SESSION_STATES = ['IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED'] as const
@@ -16,7 +16,7 @@ export const sessionCreated = z.strictObject({ sessionId: uuid })
 
 export const sessionsQuery = z.strictObject({ instanceId: uuid.toLowerCase().optional() })
 
-/** An element of GET sessions; 0 where something never happened. */
+/** Element of GET sessions. */
 const listedSession = z
   .strictObject({
     sessionId: uuid,
@@ -26,8 +26,8 @@ const listedSession = z
     lastHeartBeat: instant,
     lastAccessRequest: instant,
   })
-  .meta({ id: 'LiveSession', description: 'Instants are 0 where something never happened.' })
-/** The state is not narrowed: whoever lists the live ones answers for it. */
+  .meta({ id: 'LiveSession', description: 'Instants are 0 if the event never happened.' })
+/** Not narrowed to live states: the caller lists only live sessions. */
 export type ListedSessionWire = Omit<z.infer<typeof listedSession>, 'state'> & Pick<SessionWire, 'state'>
 
 export const liveSessions = z.array(listedSession).max(SESSIONS_SHOWN_MAX)
@@ -39,22 +39,22 @@ export const session = z
     state: z.enum(SESSION_STATES),
     items: z.array(z.strictObject({ item: z.string(), version: z.string().optional(), count: z.number().gt(0) })),
   })
-  .meta({ id: 'Session', description: '`items` are those that are paid for; none unless ACTIVE.' })
+  .meta({ id: 'Session', description: '`items` lists the paid items; empty unless ACTIVE.' })
 export type SessionWire = z.infer<typeof session>
 
-/** A session that takes no more requests; the status differs by version. */
+/** The session accepts no more requests; the status differs by version. */
 export const sessionNotOperable = z
   .strictObject({ message: z.string(), code: z.literal('SESSION_NOT_OPERABLE') })
   .meta({ id: 'SessionNotOperable' })
 
 export const instanceHeader = 'x-instance-id'
 
-/** Opening a session again with the same value gives the same session. Honoured for devices. */
+/** The same value returns the same session. Used for devices only. */
 export const openingHeader = 'idempotency-key'
 
 export const openingKey = plainText(255).min(1)
 
-/** A denied request in a session is an error response with the usual body. See docs/decisions/sessions.md. */
+/** Denied session requests are errors with the usual body. See docs/decisions/sessions.md. */
 export const DENIED_STATUS = 403
 
 export function listedToWire(from: Session): ListedSessionWire {
@@ -68,7 +68,7 @@ export function listedToWire(from: Session): ListedSessionWire {
   }
 }
 
-/** Numbers are exact decimal text (see `exactNumber`), so stringify it with JSON.stringify. */
+/** Numbers are exact decimal text (see `exactNumber`): serialize with JSON.stringify. */
 export function sessionToWire({ id, instanceId, state, charge }: Session): SessionWire {
   return {
     sessionId: id,
@@ -82,7 +82,7 @@ export function sessionToWire({ id, instanceId, state, charge }: Session): Sessi
   }
 }
 
-/** v1.0 does not tell the ways in which a session ends; v1.1 names the state. */
+/** v1.0 does not distinguish how a session ended; v1.1 names the state. */
 export function notOperable(
   version: ApiVersion,
   { state }: Pick<Session, 'state'>,

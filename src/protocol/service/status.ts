@@ -1,7 +1,7 @@
 /**
- * Status codes of requested items. The interface gives three-digit codes in v1.0 and four-digit codes in v1.1 and names
- * 101, 102 and 201; every other number is a choice of this project (docs/decisions/item-status-codes.md) and stands in
- * this table only. Clients should decide by the first digit: 1 is not an error, 2 is refused.
+ * Status codes of requested items: three digits in v1.0, four in v1.1. The interface defines 101, 102 and 201; the
+ * other codes are this project's choice (docs/decisions/item-status-codes.md). Clients should decide by the first
+ * digit: 1 is not an error, 2 is refused.
  */
 import type { RefusalReason } from '../../core/decision.ts'
 

@@ -1,7 +1,6 @@
 /**
- * The export of usage records, for billing: what can be asked, and the columns of the answer. The names up to `ITEM` are
- * those of the service's data warehouse; the others, and the operation, are this project's own
- * (docs/decisions/usage-records.md).
+ * Query and columns of the usage export. Names up to `ITEM` come from the service's data warehouse; the other names
+ * and the operation are this project's own (docs/decisions/usage-records.md).
  */
 import { z } from 'zod'
 import { instant, uuid } from '../wire.ts'
@@ -14,13 +13,13 @@ export const USAGE_MEDIA_TYPES: Readonly<Record<UsageFormat, string>> = {
   ndjson: 'application/x-ndjson; charset=utf-8',
 }
 
-/** Holds the cursor with which the next export goes on; good once the whole answer has arrived. */
+/** Cursor of the next export; valid once the response is complete. */
 export const usageCursorHeader = 'x-next-cursor'
 
-/** The position of a record in the order of writing; 0 before all. */
+/** Position of a record in order of writing; 0 is before all. */
 export const usageCursor = z
   .string()
-  .regex(/^(0|[1-9]\d{0,17})$/, 'must be the cursor of an export before')
+  .regex(/^(0|[1-9]\d{0,17})$/, 'must be the cursor of a previous export')
   .transform(BigInt)
 
 const queryInstant = z
@@ -43,7 +42,7 @@ export const usageQuery = z
     message: 'must be later than from',
   })
 
-/** Columns by their names in CSV and in JSON, in their order. */
+/** Column names in CSV and JSON, in order. */
 export const USAGE_COLUMNS = [
   ['CORRELATION_ID', 'correlationId'],
   ['TENANT_ID', 'tenantId'],

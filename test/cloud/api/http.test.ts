@@ -178,10 +178,10 @@ describe('the server', () => {
     const access = `/elastic/api/v1.1/instances/${instance}/access-request`
     const asking = (item: string) => `{"requester":{"type":"u","value":"v"},"requestedItems":[{"item":"A",${item}}]}`
     expect(await said('POST', access, asking('"count":1e300'))).toBe(
-      'body.requestedItems[0].count: must be a number of reasonable size',
+      'body.requestedItems[0].count: must be a number in the supported range',
     )
     expect(await said('POST', access, asking('"count":1,"metaData":{"a":[1e400]}'))).toBe(
-      'body.requestedItems[0].metaData: must not hold a number that is larger than numbers can be',
+      'body.requestedItems[0].metaData: must not contain a number beyond the range of a double',
     )
     const lineItems = `${INSTANCES}/${instance}/line-items`
     expect(await said('PUT', lineItems, '')).toEqual(['$: nothing found, object expected'])
@@ -286,7 +286,7 @@ describe('the server', () => {
         raw,
       })
       expect([status, pick(body, 'code')]).toEqual([400, 'BAD_REQUEST'])
-      expect(pick(body, 'message')).toBe('body.requestedItems[0].metaData: must not hold a key __proto__')
+      expect(pick(body, 'message')).toBe('body.requestedItems[0].metaData: must not contain the key __proto__')
     }
     expect(await twin.usage(instance)).toEqual([])
   })

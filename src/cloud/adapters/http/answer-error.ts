@@ -1,6 +1,6 @@
 /**
- * How an error leaves by HTTP: `{ message, code }` and the status of its code. Nothing of an error that is not ours reaches
- * the caller; it is logged, and the caller gets the id of the log line.
+ * Error responses: `{ message, code }` with the status of the code. Details of unexpected errors are logged, not sent;
+ * the caller gets the log line's id.
  */
 import { STATUS_CODES } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
@@ -8,16 +8,16 @@ import { CodedError, ERRORS, type ErrorCode } from '../../../protocol/errors.ts'
 
 const RETRY_AFTER_S = 1
 
-/** Errors of the HTTP framework that have a code of their own here. */
+/** Framework errors with their own code. */
 const FRAMEWORK: Readonly<Record<string, [ErrorCode, string]>> = {
   FST_ERR_CTP_BODY_TOO_LARGE: ['BODY_TOO_LARGE', 'The body is larger than the limit.'],
-  FST_ERR_CTP_INVALID_MEDIA_TYPE: ['MEDIA_TYPE_NOT_SUPPORTED', 'The body is not declared as application/json.'],
-  FST_ERR_CTP_INVALID_CONTENT_LENGTH: ['BAD_REQUEST', 'The body has another length than declared.'],
-  FST_ERR_MAX_PARAM_LENGTH: ['BAD_REQUEST', 'A part of the path is longer than any id or name.'],
-  FST_ERR_BAD_URL: ['BAD_REQUEST', 'The path is not well-formed.'],
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: ['MEDIA_TYPE_NOT_SUPPORTED', 'The Content-Type is not application/json.'],
+  FST_ERR_CTP_INVALID_CONTENT_LENGTH: ['BAD_REQUEST', 'The body length differs from Content-Length.'],
+  FST_ERR_MAX_PARAM_LENGTH: ['BAD_REQUEST', 'A path segment is longer than any id or name.'],
+  FST_ERR_BAD_URL: ['BAD_REQUEST', 'The path is malformed.'],
 }
 
-/** Codes whose own words name addresses, users and paths of the installation: the log has them, callers get the meaning. */
+/** Messages of these codes contain addresses, users and paths: they are logged, and callers get only the meaning. */
 const INSIDE: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   'DATABASE_UNREACHABLE',
   'DATABASE_REFUSED',
@@ -33,7 +33,7 @@ export function answerError(error: unknown, request: FastifyRequest, reply: Fast
   const known = coded(error)
   if (known === undefined || known.httpStatus >= 500) request.log.error({ err: error }, 'request failed')
   const shown =
-    known ?? new CodedError('INTERNAL', `The service met a condition that it does not handle; see ${request.id}.`)
+    known ?? new CodedError('INTERNAL', `The service failed because of an unexpected error. Log id: ${request.id}.`)
   if (shown.httpStatus === 401) void reply.header('www-authenticate', 'Bearer')
   const { retryAfterMs } = shown.facts
   if (typeof retryAfterMs === 'number') void reply.header('retry-after', Math.ceil(retryAfterMs / 1000))
@@ -42,22 +42,22 @@ export function answerError(error: unknown, request: FastifyRequest, reply: Fast
   sendJson(reply, shown.httpStatus, { message, code: shown.code })
 }
 
-/** The body is written by JSON.stringify, which alone writes exact numbers. */
+/** Only JSON.stringify writes exact numbers. */
 export function sendJson(reply: FastifyReply, status: number, body?: unknown): void {
   void reply.code(status)
   if (body === undefined) void reply.send()
   else void reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
 }
 
-/** What the parser of the connection, or its clock, found wrong, by the codes of Node. */
+/** Connection errors by Node's codes. */
 const BROKEN: Readonly<Record<string, [ErrorCode, string]>> = {
-  HPE_HEADER_OVERFLOW: ['HEADERS_TOO_LARGE', 'The request line and the headers are too large.'],
+  HPE_HEADER_OVERFLOW: ['HEADERS_TOO_LARGE', 'The request line and headers are too large.'],
   ERR_HTTP_REQUEST_TIMEOUT: ['REQUEST_TOO_SLOW', 'The request did not arrive in time.'],
 }
 
-/** A whole response for a connection on which no HTTP request arrived. @param cause code of Node's error */
+/** Complete response for a connection without a valid HTTP request. @param cause code of Node's error */
 export function rawRefusal(cause: string | undefined): string {
-  const [code, message] = BROKEN[cause ?? ''] ?? ['BAD_REQUEST', 'The connection did not send an HTTP request.']
+  const [code, message] = BROKEN[cause ?? ''] ?? ['BAD_REQUEST', 'The connection sent no valid HTTP request.']
   const body = JSON.stringify({ message, code })
   const { http } = ERRORS[code]
   return [

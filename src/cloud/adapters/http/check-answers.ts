@@ -1,6 +1,6 @@
 /**
- * Holds every answer against what its operation declares. For tests and trials: an answer that was not declared is a broken
- * invariant, which the caller hears of and the client sees as an internal error.
+ * Validates every response against its operation's declaration. For tests and trials: a violation is reported and sent
+ * as an internal error.
  */
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
@@ -9,12 +9,11 @@ import type { DeclaredAnswers } from './operation.ts'
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** Of the operation that the route belongs to. */
     answers?: DeclaredAnswers
   }
 }
 
-/** @param onWrong hears of each answer that was not declared */
+/** @param onWrong called for each undeclared response */
 export function checkAnswers(http: FastifyInstance, onWrong: (error: Error) => void): void {
   const reported = new WeakSet<FastifyRequest>()
   http.addHook('onSend', async (request, reply, payload) => {
@@ -25,13 +24,13 @@ export function checkAnswers(http: FastifyInstance, onWrong: (error: Error) => v
     const where = `${request.method} ${request.routeOptions.url ?? request.url}`
     const error = new Error(`invariant: ${where} answered ${reply.statusCode} ${String(payload)}: ${problem}`)
     onWrong(error)
-    // What was set for the answer that is not sent.
+    // Set for the original response.
     void reply.removeHeader('content-length')
-    throw new CodedError('INTERNAL', 'The answer was not one that this operation declares.', { cause: error })
+    throw new CodedError('INTERNAL', 'The response does not match the declaration of this operation.', { cause: error })
   })
 }
 
-/** What is wrong with an answer; undefined for nothing. */
+/** Undefined if the response is valid. */
 function problemOf(request: FastifyRequest, reply: FastifyReply, payload: unknown): string | undefined {
   const declared = request.routeOptions.config.answers
   if (declared === undefined) {
@@ -60,7 +59,7 @@ function bare(mediaType: string): string {
   return mediaType.replace(/;.*/, '')
 }
 
-/** Where no operation is, there is nothing but errors. */
+/** Without an operation, only errors are valid. */
 function errorProblem(status: number, payload: unknown): string | undefined {
   const parsed = errorBody.safeParse(typeof payload === 'string' && payload !== '' ? JSON.parse(payload) : undefined)
   if (!parsed.success) return 'neither an operation nor an error'

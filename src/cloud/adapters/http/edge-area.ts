@@ -1,6 +1,6 @@
 /**
- * What an operation of the edge API is, as data, and how it becomes a route. Every operation checks in the same order:
- * token, who may call, form of path, query and body. Who may not call, may not make us read a body.
+ * Edge API operations as data, and their registration as routes. Check order: token, permission, path, query, body.
+ * The body is not read before the permission is checked.
  */
 import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
@@ -14,8 +14,7 @@ import { parse, refuseCompressed, requireKind } from './routes.ts'
 import type { Slots } from './slots.ts'
 
 /**
- * A device's own token, an administrator's, the one-time token of a device to be, or a device's own token by a key that only
- * the body introduces.
+ * Token of a device, of an administrator, for enrollment, or of a device with a key that only the body introduces.
  */
 export type EdgeAccess = 'DEVICE' | 'ADMINISTRATION' | 'ENROLLMENT' | 'INTRODUCED'
 
@@ -23,9 +22,9 @@ export interface EdgeCall<Params, Query, Body> {
   readonly params: Params
   readonly query: Query
   readonly body: Body
-  /** Null with an enrollment token, or one by a key that is yet to be introduced. */
+  /** Null with an enrollment token, or a key not introduced yet. */
   readonly principal: Principal | null
-  /** The bearer token as it was sent. */
+  /** Bearer token. */
   readonly token: string
   readonly ifNoneMatch: string | undefined
   readonly log: Pick<FastifyBaseLogger, 'warn'>
@@ -34,34 +33,32 @@ export interface EdgeCall<Params, Query, Body> {
 export interface EdgeAnswer {
   readonly status: number
   readonly headers?: Readonly<Record<string, string>>
-  /** Undefined: none. */
   readonly body?: unknown
-  /** In the place of `body`: text of the declared media type. */
+  /** Instead of `body`: text of the declared media type. */
   readonly text?: string
 }
 
 interface EdgeOperation<Params, Query, Body> extends Omit<Declared, 'answers'> {
   readonly method: Method
-  /** Below the area; `:deviceId` is compared with the token of a device. */
+  /** Relative to the area; `:deviceId` must match a device's token. */
   readonly path: string
   readonly access: EdgeAccess
   readonly answers: Answers
   readonly params?: z.ZodType<Params>
   readonly query?: z.ZodType<Query>
   readonly body?: z.ZodType<Body>
-  /** Largest body, bytes after decompression; of an operation that takes one. */
+  /** Maximum body after decompression, bytes. */
   readonly bodyMax?: number
-  /** The body may be compressed. */
   readonly gzip?: boolean
-  /** Takes If-None-Match. */
+  /** Supports If-None-Match. */
   readonly conditional?: boolean
   readonly handle: (call: EdgeCall<Params, Query, Body>) => Promise<EdgeAnswer>
 }
 
-/** An operation whose types are settled. */
+/** An operation with erased types. */
 export type EdgeRoute = EdgeOperation<unknown, unknown, unknown>
 
-/** Settles the types of an operation. */
+/** Erases the types of an operation. */
 export function edgeRoute<Params = unknown, Query = unknown, Body = unknown>(
   operation: EdgeOperation<Params, Query, Body>,
 ): EdgeRoute {
@@ -70,19 +67,18 @@ export function edgeRoute<Params = unknown, Query = unknown, Body = unknown>(
 
 export const inDevice = z.object({ deviceId: uuid.toLowerCase() })
 
-/** Below the prefix. */
 export const EDGE_AREA = '/edge/api/v1'
 
 export interface EdgeAreaParts {
   readonly authenticator: Authenticator
   readonly slots: Slots
-  /** Rejects for a token with which nobody is enrolled. */
+  /** Rejects an invalid enrollment token. */
   readonly requireEnrollmentToken: (token: string) => Promise<void>
-  /** Rejects for a token that is not even said to be of this device, or when there is no such device. */
+  /** Rejects a token that does not name this device, or an unknown device. */
   readonly requireDeviceNamed: (token: string, deviceId: string) => Promise<void>
   /** POSIX ms. */
   readonly now: () => number
-  /** Of this software, told to whoever has signed in. */
+  /** Software version, sent to authenticated callers. */
   readonly version: string
 }
 
@@ -95,7 +91,7 @@ export function registerEdgeRoutes(
   const principals = new WeakMap<FastifyRequest, Principal>()
   void http.register(
     async (area) => {
-      // A device may not know the time at all: it learns it from the refusal of its token.
+      // A device with a wrong clock reads the time from the refusal of its token.
       area.addHook('onSend', async (_request, reply) => void reply.header('date', new Date(now()).toUTCString()))
       area.setErrorHandler((error, request, reply) => answerError(notGzip(error) ?? error, request, reply))
       for (const operation of routes) {
@@ -134,12 +130,12 @@ export function registerEdgeRoutes(
   )
 }
 
-/** Codes that come from what an operation takes, and its own. */
+/** Codes implied by the operation's input, plus its own. */
 export function edgeErrors({ errors = [], gzip = false }: EdgeRoute): readonly ErrorCode[] {
   return gzip ? ['MEDIA_TYPE_NOT_SUPPORTED', ...errors] : errors
 }
 
-/** Id of the administration key that an order came with, for the audit. */
+/** Id of the administration key, for the audit. */
 export function keyOf({ principal }: Pick<EdgeCall<unknown, unknown, unknown>, 'principal'>): string {
   if (principal === null) throw new Error('invariant: an order comes with the token of an administrator')
   return principal.keyId
@@ -151,10 +147,10 @@ function requireAccess(access: EdgeAccess, principal: Principal, params: unknown
     return
   }
   const { deviceId } = principal
-  if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'This operation needs the token of a device.')
+  if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires a device token.')
   const path = inDevice.partial().safeParse(params)
   if (path.data?.deviceId !== undefined && path.data.deviceId !== deviceId) {
-    throw new CodedError('ACCESS_KIND_WRONG', 'This operation needs the token of the device that the path names.')
+    throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires the token of the device in the path.')
   }
 }
 

@@ -1,4 +1,4 @@
-/** What an administrator sees of devices and orders of them, over HTTP. Every order stands in the audit with its key. */
+/** Administration of devices. The audit records every command with its key. */
 import { z } from 'zod'
 import {
   auditList,
@@ -30,7 +30,7 @@ import { instanceId } from './routes.ts'
 export type DeviceParts = ViewDevices &
   DeviceOrders &
   HoldDevice & {
-    /** A device was revoked: whatever connection it still has should end. */
+    /** Called after a revocation to close the device's connections. */
     readonly onRevoked: (deviceId: string) => void
   }
 
@@ -58,14 +58,14 @@ const auditQuery = z.strictObject({
 })
 
 const DEVICE_SUMMARY = {
-  LOCK: 'Have a device grant nothing until it is unlocked',
-  UNLOCK: 'Let a locked device go on',
+  LOCK: 'Lock a device: it grants no requests until it is unlocked',
+  UNLOCK: 'Unlock a device',
   TERMINATE: 'End the service of a device until it enrolls again',
 } as const
 
 const SESSION_SUMMARY = {
-  LOCK: 'Keep a session from further requests until it is unlocked',
-  UNLOCK: 'Let a locked session go on',
+  LOCK: 'Lock a session: it accepts no requests until it is unlocked',
+  UNLOCK: 'Unlock a session',
   TERMINATE: 'End a session',
 } as const
 
@@ -82,7 +82,7 @@ export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
       path: '/devices',
       query: devicesQuery,
       id: 'listDevices',
-      summary: 'List devices in the order of their enrollment',
+      summary: 'List devices in order of enrollment',
       answers: { 200: { description: 'One page.', body: deviceList } },
       errors: ['NOT_FOUND'],
       handle: async ({ query }) => {
@@ -108,8 +108,8 @@ export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
         id: `${kind.toLowerCase()}Device`,
         summary: DEVICE_SUMMARY[kind],
         description:
-          'So with every session that it has opened. A hint has the device come for it; what it owes is taken in.',
-        answers: { 200: { description: 'The device, as it stands at the twin.', body: deviceState } },
+          'Also applies to all sessions that the device has opened. A change notification makes the device sync; the cloud still accepts its backlog.',
+        answers: { 200: { description: 'The device, with its state in the cloud.', body: deviceState } },
         errors: ['NOT_FOUND', 'CONFLICT'],
         handle: async (call) => {
           await holdDevice(parts, call.params.deviceId, kind, keyOf(call))
@@ -122,7 +122,7 @@ export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
       path: '/devices/:deviceId/revoke',
       params: inDevice,
       id: 'revokeDevice',
-      summary: 'End the trust in the key of a device',
+      summary: "Revoke a device's key permanently",
       answers: { 200: { description: 'The device, revoked.', body: deviceState } },
       errors: ['NOT_FOUND'],
       handle: async (call) => {
@@ -138,7 +138,7 @@ export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
       params: inDevice,
       id: 'rotateDeviceKey',
       summary: 'Ask a device to replace its key',
-      answers: { 200: { description: 'The device, asked.', body: deviceState } },
+      answers: { 200: { description: 'The device; the request is pending.', body: deviceState } },
       errors: ['NOT_FOUND', 'CONFLICT'],
       handle: async (call) => {
         await rotateDeviceKey(parts, call.params.deviceId, keyOf(call))
@@ -150,8 +150,8 @@ export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
       path: '/devices/:deviceId/release',
       params: inDevice,
       id: 'releaseDevice',
-      summary: 'Ask a device to give back what it holds',
-      answers: { 200: { description: 'The device, asked.', body: deviceState } },
+      summary: 'Ask a device to return its unused tokens',
+      answers: { 200: { description: 'The device; the request is pending.', body: deviceState } },
       errors: ['NOT_FOUND', 'CONFLICT'],
       handle: async (call) => {
         await releaseDevice(parts, call.params.deviceId, keyOf(call))
@@ -166,8 +166,8 @@ export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
         id: `${kind.toLowerCase()}Session`,
         summary: SESSION_SUMMARY[kind],
         answers: {
-          200: { description: 'It is done.', body: heldSession },
-          202: { description: 'The device that keeps the session is told with its next sync.', body: heldSession },
+          200: { description: 'The command was applied.', body: heldSession },
+          202: { description: 'The device that keeps the session is notified with its next sync.', body: heldSession },
         },
         errors: ['NOT_FOUND', 'CONFLICT'],
         handle: async (call) => {
@@ -184,12 +184,12 @@ export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
         path: `/devices/:deviceId/sessions/:sessionId/${kind.toLowerCase()}`,
         params: inDeviceSession,
         id: `${kind.toLowerCase()}SessionOfDevice`,
-        summary: `${SESSION_SUMMARY[kind]} of a device, known or not`,
+        summary: `${SESSION_SUMMARY[kind]} (session of a device, known or not)`,
         description:
-          'A device may keep a session that it has not told of yet: the order is noted, and forgotten after 30 days in which no such session came.',
+          'If the device has not reported the session yet, the command is stored, and deleted after 30 days without such a session.',
         answers: {
-          200: { description: 'It is done.', body: orderedSession },
-          202: { description: 'The device is told with its next sync.', body: orderedSession },
+          200: { description: 'The command was applied.', body: orderedSession },
+          202: { description: 'The device is notified with its next sync.', body: orderedSession },
         },
         errors: ['NOT_FOUND', 'CONFLICT'],
         handle: async (call) => {
@@ -207,7 +207,7 @@ export function deviceRoutes(parts: DeviceParts): readonly EdgeRoute[] {
       path: '/audit',
       query: auditQuery,
       id: 'listAudit',
-      summary: 'List who ordered what, newest first',
+      summary: 'List administrative commands, newest first',
       answers: { 200: { description: 'One page.', body: auditList } },
       handle: async ({ query }) => {
         const before = query.before === undefined ? null : BigInt(query.before)

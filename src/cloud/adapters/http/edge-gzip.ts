@@ -1,4 +1,4 @@
-/** Bodies that devices send compressed. The limit counts what comes out, and what is beyond it is never unpacked. */
+/** Decompresses bodies. The limit applies to the output; nothing beyond it is unpacked. */
 import { createGunzip } from 'node:zlib'
 import type { FastifyRequest, RequestPayload } from 'fastify'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -13,7 +13,7 @@ function decompress(request: FastifyRequest, payload: RequestPayload, bytesMax: 
   const encoding = request.headers['content-encoding']?.toLowerCase()
   if (encoding === undefined || encoding === 'identity') return payload
   if (encoding !== 'gzip') {
-    throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'The body is compressed with something else than gzip.')
+    throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'The body uses a compression other than gzip.')
   }
   const gunzip = createGunzip()
   const plain: RequestPayload = gunzip
@@ -26,16 +26,16 @@ function decompress(request: FastifyRequest, payload: RequestPayload, bytesMax: 
   payload.on('data', (chunk: Buffer) => {
     plain.receivedEncodedLength = (plain.receivedEncodedLength ?? 0) + chunk.length
   })
-  // Whoever reads the body hears of its errors while it reads; nobody may be there when one comes later.
+  // The reader handles errors while it reads; this handles later ones.
   gunzip.on('error', () => undefined)
   payload.on('error', (error) => gunzip.destroy(error))
   payload.pipe(gunzip)
   return plain
 }
 
-/** What went wrong in a body, in words for its sender, if it went wrong here. */
+/** The error for the sender, if decompression failed. */
 export function notGzip(error: unknown): CodedError | undefined {
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   if (typeof code !== 'string' || !/^(Z_|ERR_PADDING|ERR_TRAILING)/.test(code)) return undefined
-  return new CodedError('BAD_REQUEST', 'The body is not what gzip makes.', { cause: error })
+  return new CodedError('BAD_REQUEST', 'The body is not valid gzip data.', { cause: error })
 }

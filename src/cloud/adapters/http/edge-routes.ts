@@ -1,6 +1,5 @@
 /**
- * The edge area over HTTP: who may call, the form of path, query and body, and the answers of the use cases. Devices are
- * known by their own tokens, administrators by theirs, and a device to be by its enrollment token.
+ * The edge API over HTTP. Devices use their own tokens, administrators theirs, and new devices an enrollment token.
  */
 import type { FastifyInstance } from 'fastify'
 import { z } from 'zod'
@@ -47,7 +46,6 @@ import { type EdgeRoute, edgeRoute, inDevice, keyOf, registerEdgeRoutes } from '
 import type { Slots } from './slots.ts'
 import { inInstance, requireInstanceOf } from './routes.ts'
 
-/** What the use cases of the edge need, all together. */
 export type EdgeParts = IssueEnrollmentToken &
   Enroll &
   Attach &
@@ -59,14 +57,13 @@ export type EdgeParts = IssueEnrollmentToken &
     readonly store: Store
     readonly authenticator: Authenticator
     readonly slots: Slots
-    /** Of this software. */
     readonly version: string
     readonly sweeps: SweepParts
   }
 
 const inLineItem = inInstance.extend({ lineItemId: z.string().min(1).max(256) })
 
-/** Returns what it has registered. */
+/** Returns the registered routes. */
 export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeParts): readonly EdgeRoute[] {
   const routes = edgeRoutes(parts)
   const isForEnrollment = (token: string): Promise<void> => requireEnrollmentToken(parts, token)
@@ -79,7 +76,6 @@ export function registerEdge(http: FastifyInstance, prefix: string, parts: EdgeP
 const small = { bodyMax: EDGE_BODY_BYTES_MAX }
 const compactJws = z.string().regex(/^[\w-]+\.[\w-]+\.[\w-]+$/)
 
-/** Every operation of the edge API. */
 export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
   const { keys, now, store } = parts
   const deviceOf = async (deviceId: string) => {
@@ -87,7 +83,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
     if (device === undefined) throw new Error('invariant: a device that has signed its token is known')
     return device
   }
-  /** How the device is held back is read last: an order that was given meanwhile is in force at once. */
+  /** Reads the suspension last, so that a new command takes effect at once. */
   const said = async (deviceId: string, nonce: string, answer: string): Promise<SignedAnswer> => {
     const { hold } = await deviceOf(deviceId)
     return { answer, time: await signTime(keys, { nonce, answer, time: now(), hold }) }
@@ -101,10 +97,10 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       body: enrollmentTokenRequest,
       id: 'issueEnrollmentToken',
       tag: 'Enrollment',
-      summary: 'Make a one-time token by which a device enrolls',
+      summary: 'Create a one-time enrollment token for a device',
       example: { instanceIds: ['64d2028c-ae87-4069-a624-66089d957ef9'], name: 'press 7' },
       answers: {
-        201: { description: 'The token, which reaches the device out of band.', body: enrollmentTokenResponse },
+        201: { description: 'The token. Pass it to the device out of band.', body: enrollmentTokenResponse },
       },
       errors: ['NOT_FOUND'],
       handle: async ({ body }) => ({ status: 201, body: await issueEnrollmentToken(parts, body) }),
@@ -118,8 +114,8 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       id: 'enroll',
       tag: 'Enrollment',
       summary: 'Register the key of a device',
-      description: 'The same token with the same key gets the same answer again; with another key it is refused.',
-      answers: { 200: { description: 'The device is known.', body: enrollmentResponse } },
+      description: 'Idempotent for the same token and key. The token is refused with another key.',
+      answers: { 200: { description: 'The device is enrolled.', body: enrollmentResponse } },
       errors: ['ENROLLMENT_REFUSED'],
       handle: async ({ token, body }) => ({ status: 200, body: await enroll(parts, token, body) }),
     }),
@@ -129,7 +125,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       access: 'DEVICE',
       id: 'getSigningKeys',
       tag: 'Devices',
-      summary: 'Fetch how each signing key was introduced by the one before it',
+      summary: 'Get the chain of signing keys: each key is introduced by the previous one',
       answers: { 200: { description: 'Compact JWS, oldest first.', body: signingKeys } },
       handle: async () => ({ status: 200, body: { introductions: [...(keys.introductions ?? [])] } }),
     }),
@@ -141,9 +137,13 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       conditional: true,
       id: 'getPolicy',
       tag: 'Devices',
-      summary: 'Fetch the signed rules of an instance',
+      summary: 'Get the signed rules of an instance',
       answers: {
-        200: { description: 'A compact JWS; ETag is its revision.', body: compactJws, mediaType: POLICY_MEDIA_TYPE },
+        200: {
+          description: 'A compact JWS. The ETag is the revision.',
+          body: compactJws,
+          mediaType: POLICY_MEDIA_TYPE,
+        },
         304: { description: 'The revision in If-None-Match is the newest.' },
       },
       errors: ['INSTANCE_NOT_IN_TOKEN', 'NOT_FOUND'],
@@ -165,7 +165,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       body: attachRequest,
       id: 'attach',
       tag: 'Devices',
-      summary: 'Begin the next incarnation of a device',
+      summary: 'Start the next epoch of a device',
       answers: { 200: { description: 'Two signed documents.', body: signedAnswer } },
       errors: ['NOT_FOUND', 'ATTACH_TOO_OFTEN', 'DEVICE_TERMINATED'],
       handle: async ({ params, body }) => {
@@ -184,7 +184,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       id: 'sync',
       tag: 'Devices',
       summary: 'Deliver a segment of the ledger, and get grants',
-      description: 'The body may be compressed: Content-Encoding gzip.',
+      description: 'The body can be compressed with Content-Encoding gzip.',
       answers: { 200: { description: 'Two signed documents.', body: signedAnswer } },
       errors: ['SEGMENT_REJECTED', 'GRANTS_FORGOTTEN'],
       handle: async ({ params, body: { segment, nonce, proofs }, log }) => {
@@ -209,8 +209,8 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       body: keyChangeRequest,
       id: 'announceDeviceKey',
       tag: 'Devices',
-      summary: 'Announce the key that shall follow the one of the device',
-      description: 'From then on both keys are taken. The first call with the next one ends the one before.',
+      summary: 'Announce the next key of a device',
+      description: 'Both keys are then accepted. The first call with the next key invalidates the previous one.',
       answers: { 200: { description: 'Two signed documents.', body: signedAnswer } },
       errors: ['NOT_FOUND', 'DEVICE_KEY_REFUSED'],
       handle: async ({ params: { deviceId }, body }) => {
@@ -227,8 +227,8 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       body: keyLinksRequest,
       id: 'showDeviceKeyLinks',
       tag: 'Devices',
-      summary: 'Show how the device came to a key that the twin does not know',
-      description: 'For a twin that was restored from a backup. The newest key has signed the token.',
+      summary: 'Prove a device key that the cloud does not know',
+      description: 'For a cloud that was restored from a backup. The token is signed with the newest key.',
       answers: { 200: { description: 'Two signed documents.', body: signedAnswer } },
       errors: ['NOT_FOUND', 'DEVICE_KEY_REFUSED'],
       handle: async ({ params: { deviceId }, token, body }) => {
@@ -246,7 +246,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       id: 'showEvidence',
       tag: 'Administration',
       summary: 'List segments of a device that were not merged, newest first',
-      answers: { 200: { description: 'Up to 20 of them.', body: deviceEvidence } },
+      answers: { 200: { description: 'Up to 20 segments.', body: deviceEvidence } },
       errors: ['NOT_FOUND'],
       handle: async ({ params: { deviceId } }) => ({ status: 200, body: await showEvidence(parts, deviceId) }),
     }),
@@ -257,7 +257,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       params: inLineItem,
       id: 'showOfflinePolicy',
       tag: 'Administration',
-      summary: 'Show what devices do with a line item when they cannot ask',
+      summary: 'Show the offline policy of a line item',
       answers: { 200: { description: 'The policy, with the exposure of all devices.', body: offlinePolicyState } },
       errors: ['NOT_FOUND'],
       handle: async ({ params }) => {
@@ -273,9 +273,9 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       body: offlinePolicyOrder,
       id: 'setOfflinePolicy',
       tag: 'Administration',
-      summary: 'Say what devices do with a line item when they cannot ask',
+      summary: 'Set the offline policy of a line item',
       description:
-        'What devices spend above their grants is billed; an honest fleet can exceed the pool by the exposure.',
+        'The policy applies when a grant is used up and the device cannot reach the cloud. Overspend is billed; it can exceed the pool by up to the exposure.',
       example: { policy: 'essential', arrearsCap: '50000000' },
       answers: { 200: { description: 'The policy, with the exposure of all devices.', body: offlinePolicyState } },
       errors: ['NOT_FOUND'],
@@ -291,7 +291,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       params: inLineItem,
       id: 'showCloudReserve',
       tag: 'Administration',
-      summary: 'Show how many tokens of a line item are kept for the cloud',
+      summary: 'Show how many tokens of a line item are reserved for the cloud',
       answers: { 200: { description: 'The reserve.', body: cloudReserveState } },
       errors: ['NOT_FOUND'],
       handle: async ({ params }) => {
@@ -307,9 +307,9 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       body: cloudReserveOrder,
       id: 'setCloudReserve',
       tag: 'Administration',
-      summary: 'Say how many tokens of a line item are kept for the cloud',
+      summary: 'Set how many tokens of a line item are reserved for the cloud',
       description:
-        'In each period, devices are never granted these tokens; what they hold of them is recalled. What the cloud charges counts towards the reserve.',
+        'Devices never receive these tokens, in each period; tokens already on devices are recalled. Charges of the cloud count towards the reserve.',
       example: { tokens: '50000000' },
       answers: { 200: { description: 'The reserve.', body: cloudReserveState } },
       errors: ['NOT_FOUND'],
@@ -325,7 +325,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       params: inInstance,
       id: 'showAccounts',
       tag: 'Administration',
-      summary: 'Show the accounts of an instance, and what each device holds of them',
+      summary: 'Show the accounts of an instance with the balances of each device',
       answers: { 200: { description: 'All accounts.', body: accountLedgerForm } },
       errors: ['NOT_FOUND'],
       handle: async ({ params }) => ({ status: 200, body: await accountLedger(parts, params.instanceId) }),
@@ -337,8 +337,8 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       params: inInstance,
       id: 'showRecovery',
       tag: 'Administration',
-      summary: 'Show how far the recovery after a restore from a backup is',
-      answers: { 200: { description: 'What it waits for, and what is withheld.', body: recoveryState } },
+      summary: 'Show the recovery after a restore from a backup',
+      answers: { 200: { description: 'Devices that it waits for, and withheld tokens.', body: recoveryState } },
       errors: ['NOT_FOUND'],
       handle: async ({ params }) => ({ status: 200, body: await showRecovery(parts, params.instanceId) }),
     }),
@@ -350,8 +350,10 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
       params: inInstance,
       id: 'endRecovery',
       tag: 'Administration',
-      summary: 'Sell what is withheld since a restore from a backup, at the risk of selling it twice',
-      answers: { 200: { description: 'The state before, with what may now be sold twice.', body: recoveryState } },
+      summary: 'End the recovery: sell withheld tokens, at the risk of selling them twice',
+      answers: {
+        200: { description: 'The state before the end, with the amounts that may be sold twice.', body: recoveryState },
+      },
       errors: ['NOT_FOUND'],
       handle: async (call) => ({
         status: 200,
@@ -363,7 +365,7 @@ export function edgeRoutes(parts: EdgeParts): readonly EdgeRoute[] {
 
 type SignedAnswer = z.input<typeof signedAnswer>
 
-/** The revision of an entity tag; null for none, or for one that this service never gave. */
+/** Revision of an entity tag; null if absent or not from this service. */
 function revisionOf(tag: string | undefined): number | null {
   const digits = /^(?:W\/)?"(\d{1,15})"$/.exec(tag?.trim() ?? '')?.[1]
   return digits === undefined ? null : Number(digits)

@@ -1,4 +1,4 @@
-/** What pauses the sweeps of a twin, and how an administrator lets them go on, over HTTP. */
+/** Shows and resumes paused sweeps. */
 import { type SweepStateWire, sweepState } from '../../../protocol/edge/administration.ts'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { ClockDoubt, ClockGuard } from '../../app/clock-guard.ts'
@@ -25,19 +25,20 @@ export function sweepRoutes(parts: { readonly now: () => number; readonly sweeps
       tag: 'Administration',
       path: '/sweeps',
       id: 'showSweeps',
-      summary: 'Show what pauses work that cannot be undone',
-      description: 'Of this node: each compares its own clock.',
-      answers: { 200: { description: 'Its clock, and how settlement stands.', body: sweepState } },
+      summary: 'Show whether sweeps are paused, and why',
+      description:
+        'Applies to this node: each node checks its own clock. Sweeps are time-driven work that cannot be undone.',
+      answers: { 200: { description: 'State of the clock and of settlement.', body: sweepState } },
       handle: async () => ({ status: 200, body: await state() }),
     }),
     edgeRoute({
       ...order,
       path: '/sweeps/clock/confirm',
       id: 'confirmClock',
-      summary: 'Say that the clock of this node is right',
+      summary: 'Confirm that the clock of this node is correct',
       description:
-        'Other nodes with the same time follow within a minute. A clock that differs from the database stays in doubt.',
-      answers: { 200: { description: 'Sweeps go by this clock.', body: sweepState } },
+        'Other nodes with the same time resume within a minute. A clock that differs from the database cannot be confirmed.',
+      answers: { 200: { description: 'Sweeps use this clock.', body: sweepState } },
       errors: ['CONFLICT'],
       handle: async (call) => {
         const { clock } = parts.sweeps
@@ -50,13 +51,13 @@ export function sweepRoutes(parts: { readonly now: () => number; readonly sweeps
       ...order,
       path: '/sweeps/settlement/confirm',
       id: 'confirmSettlement',
-      summary: 'Let all devices be settled that are due now',
-      answers: { 200: { description: 'They are settled within minutes.', body: sweepState } },
+      summary: 'Settle all devices that are due now',
+      answers: { 200: { description: 'The devices are settled within minutes.', body: sweepState } },
       errors: ['CONFLICT'],
       handle: async (call) => {
         const { settlement } = parts.sweeps
         if (!(await showSettlement(settlement)).paused) {
-          throw new CodedError('CONFLICT', 'Settlement does not wait for an administrator.')
+          throw new CodedError('CONFLICT', 'Settlement is not paused: there is nothing to confirm.')
         }
         await confirmSettlement(settlement, keyOf(call))
         return { status: 200, body: await state() }
@@ -67,7 +68,8 @@ export function sweepRoutes(parts: { readonly now: () => number; readonly sweeps
 
 /** @throws CodedError CONFLICT */
 function requireConfirmable(doubt: ClockDoubt | null): void {
-  if (doubt === null) throw new CodedError('CONFLICT', 'The clock of this node is not in doubt.')
+  if (doubt === null)
+    throw new CodedError('CONFLICT', 'The clock of this node is trusted: there is nothing to confirm.')
   if (doubt.code !== 'CLOCK_DIFFERS_FROM_DATABASE') return
-  throw new CodedError('CONFLICT', 'The clocks of this node and of the database differ: set the wrong one right.')
+  throw new CodedError('CONFLICT', 'The clocks of this node and the database differ. Correct the wrong clock.')
 }

@@ -1,12 +1,12 @@
-/** Whether the process lives, and whether it can serve. Both without a token, and without a word about what is inside. */
+/** Liveness and readiness, without a token and without internal details. */
 import type { FastifyInstance } from 'fastify'
 import { z } from 'zod'
 import { answerError, sendJson } from './answer-error.ts'
 import { declaredAnswers } from './operation.ts'
 
 /**
- * @param check rejects when the service cannot do its work
- * @param conditions codes of what an administrator should look at, while the service does its work
+ * @param check rejects if the service cannot work
+ * @param conditions codes of problems that need an administrator while the service works
  */
 export function registerHealth(
   http: FastifyInstance,

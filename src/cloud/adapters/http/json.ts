@@ -1,11 +1,11 @@
-/** JSON in and out. What comes in is well-formed UTF-8 and of bounded depth before anything recursive looks at it. */
+/** Request bodies: UTF-8 and nesting depth are checked before any recursive code runs. */
 import { CodedError } from '../../../protocol/errors.ts'
 import { JSON_DEPTH_MAX, isTooDeep, jsonText } from '../../../protocol/parse-json.ts'
 
-/** @throws CodedError BAD_JSON, or BAD_REQUEST for what nests too deep */
+/** @throws CodedError BAD_JSON; BAD_REQUEST if nested too deeply */
 export function parseBody(bytes: Buffer): unknown {
   const text = jsonText(bytes)
-  if (text === undefined) throw new CodedError('BAD_JSON', 'The body is not UTF-8.')
+  if (text === undefined) throw new CodedError('BAD_JSON', 'The body is not valid UTF-8.')
   let value: unknown
   try {
     value = JSON.parse(text)
@@ -13,7 +13,7 @@ export function parseBody(bytes: Buffer): unknown {
     throw new CodedError('BAD_JSON', 'The body is not well-formed JSON.', { cause })
   }
   if (isTooDeep(text, value)) {
-    throw new CodedError('BAD_REQUEST', `body: nests deeper than ${JSON_DEPTH_MAX} levels`)
+    throw new CodedError('BAD_REQUEST', `body: is nested deeper than ${JSON_DEPTH_MAX} levels`)
   }
   return value
 }

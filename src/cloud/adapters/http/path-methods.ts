@@ -1,13 +1,13 @@
-/** Which methods the paths of a server take: what it needs to tell a wrong method from a wrong path. */
+/** Methods by path, to distinguish a wrong method from a wrong path. */
 export class PathMethods {
   readonly #patterns: { readonly parts: readonly string[]; readonly methods: readonly string[] }[] = []
 
-  /** @param pattern of a route; a part that begins with a colon stands for any text */
+  /** @param pattern of a route; a segment with a leading colon matches any text */
   add(pattern: string, methods: readonly string[]): void {
     this.#patterns.push({ parts: partsOf(pattern), methods })
   }
 
-  /** @param target of a request, query included. Returns the methods in the order of their names. */
+  /** @param target of a request, including the query. Returns sorted methods. */
   at(target: string): readonly string[] {
     const parts = partsOf(target.replace(/[?#].*$/s, ''))
     const fitting = this.#patterns.filter(
@@ -19,7 +19,7 @@ export class PathMethods {
   }
 }
 
-/** A slash at the end makes no difference. */
+/** Ignores a trailing slash. */
 function partsOf(path: string): readonly string[] {
   return path.replace(/\/$/, '').split('/')
 }

@@ -1,7 +1,6 @@
 /**
- * What an operation of the service API is, as data: where it is, who may call it, what it takes. One function turns it into
- * routes of the server, so that every operation checks the same things in the same order: token, access kind, form of the
- * path, instance, form of query and body.
+ * Service API operations as data. One function registers them all, so checks have the same order everywhere: token,
+ * access kind, path, instance, query and body.
  */
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
@@ -15,7 +14,7 @@ import { sendJson } from './answer-error.ts'
 import type { Slots } from './slots.ts'
 import { type ByVersion, type Declared, type Method, at, declaredAnswers } from './operation.ts'
 
-/** The areas of the API, by their path below the prefix. */
+/** API areas, relative to the prefix. */
 export type Area = 'api' | 'floating/api' | 'provisioning/api' | 'elastic/api'
 
 export interface Call<Params, Query, Body> {
@@ -24,11 +23,10 @@ export interface Call<Params, Query, Body> {
   readonly query: Query
   readonly body: Body
   readonly principal: Principal
-  /** The header x-instance-id, in lower case; null where it is not sent. */
+  /** Header x-instance-id in lower case. */
   readonly instanceHeader: string | null
-  /** The header idempotency-key; null where it is not sent, or not taken. */
+  /** Header idempotency-key; null if absent or not supported. */
   readonly idempotencyKey: string | null
-  /** The header accept; null where it is not sent. */
   readonly accept: string | null
   /** POSIX ms. */
   readonly now: number
@@ -36,9 +34,8 @@ export interface Call<Params, Query, Body> {
 
 export interface Answer {
   readonly status: number
-  /** Undefined: none. */
   readonly body?: unknown
-  /** In the place of a body: what is too long to be held, sent as fast as the reader takes it. */
+  /** Instead of a body: long content, streamed with backpressure. */
   readonly stream?: Stream
 }
 
@@ -50,34 +47,33 @@ export interface Stream {
 
 interface Operation<Params, Query, Body> extends Declared {
   readonly method: Method
-  /** Below area and version; `:instanceId` is checked against the token. */
+  /** Relative to area and version; `:instanceId` is checked against the token. */
   readonly path: string
   readonly areas: ByVersion<readonly Area[]>
   /** Default: all. */
   readonly versions?: readonly ApiVersion[]
   /** `EITHER`: both kinds. */
   readonly access: 'ADMINISTRATION' | 'EITHER'
-  /** What the header idempotency-key does; absent: it is not taken. */
+  /** Effect of the header idempotency-key; absent: not supported. */
   readonly idempotent?: string
   readonly params?: z.ZodType<Params>
   readonly query?: z.ZodType<Query>
   readonly body?: ByVersion<z.ZodType<Body>>
-  /** The form of a body that `handle` looks at by itself. */
+  /** Documented form of a body that `handle` validates itself. */
   readonly bodyForm?: ByVersion<z.ZodType>
   readonly handle: (call: Call<Params, Query, Body>) => Promise<Answer>
 }
 
-/** An operation whose types are settled. */
+/** An operation with erased types. */
 export type Route = Operation<unknown, unknown, unknown>
 
-/** Settles the types of an operation. */
+/** Erases the types of an operation. */
 export function route<Params = unknown, Query = unknown, Body = unknown>(
   operation: Operation<Params, Query, Body>,
 ): Route {
   return operation as unknown as Route
 }
 
-/** Path parameter `instanceId`. */
 export const instanceId = uuid.toLowerCase()
 
 export const inInstance = z.object({ instanceId })
@@ -107,7 +103,7 @@ export function registerRoutes(
           method,
           url: `${prefix}/${area}/${version}${path}`,
           config: { answers },
-          // Before the body is read: who may not call, may not make us read it.
+          // Before the body is read: unauthorized callers must not cause reads.
           onRequest: async (request, reply) => {
             const principal = await authenticator.authenticate(request.headers.authorization, now())
             requireKind(principal, operation.access)
@@ -126,9 +122,9 @@ export function registerRoutes(
   }
 }
 
-/** Codes that come from what an operation takes, and its own. */
+/** Codes implied by the operation's input, plus its own. */
 export function ownErrors({ errors = [] }: Route): readonly ErrorCode[] {
-  // The header x-instance-id is compared with the token wherever it is sent.
+  // x-instance-id is always checked against the token.
   return ['INSTANCE_NOT_IN_TOKEN', ...errors]
 }
 
@@ -145,7 +141,7 @@ async function answer(
   const inPath = (params as { readonly instanceId?: string }).instanceId
   if (inPath !== undefined) {
     if (header !== null && header !== inPath) {
-      throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'The header x-instance-id names another instance than the path.')
+      throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'The header x-instance-id does not match the instance in the path.')
     }
     requireInstanceOf(principal, inPath)
   }
@@ -180,22 +176,22 @@ export function parse<T>(schema: z.ZodType<T>, value: unknown, root: string): T 
 /** @throws CodedError ACCESS_KIND_WRONG */
 export function requireKind(principal: Principal, access: AccessKind | 'EITHER'): void {
   if (access !== 'EITHER' && principal.kind !== access) {
-    throw new CodedError('ACCESS_KIND_WRONG', 'This operation needs an AdministrationAccess token.')
+    throw new CodedError('ACCESS_KIND_WRONG', 'This operation requires an AdministrationAccess token.')
   }
 }
 
 /** @throws CodedError INSTANCE_NOT_IN_TOKEN */
 export function requireInstanceOf({ instances }: Principal, id: string): void {
   if (instances !== null && !instances.has(id)) {
-    throw new CodedError('INSTANCE_NOT_IN_TOKEN', `The token may not be used for instance ${id}.`)
+    throw new CodedError('INSTANCE_NOT_IN_TOKEN', `The token is not valid for instance ${id}.`)
   }
 }
 
-/** @throws CodedError MEDIA_TYPE_NOT_SUPPORTED where there is a body that would have to be unpacked */
+/** @throws CodedError MEDIA_TYPE_NOT_SUPPORTED for a compressed body */
 export function refuseCompressed({ method, headers }: FastifyRequest): void {
   const encoding = headers['content-encoding']?.toLowerCase()
   if (method === 'GET' || encoding === undefined || encoding === 'identity') return
-  throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'The body is compressed; send it as it is.')
+  throw new CodedError('MEDIA_TYPE_NOT_SUPPORTED', 'The body is compressed. Send it uncompressed.')
 }
 
 function readOpening({ headers }: FastifyRequest): string | null {

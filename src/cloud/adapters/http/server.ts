@@ -1,6 +1,4 @@
-/**
- * The twin's HTTP server without any route: bodies, limits, errors, log lines. Routes are registered by whoever composes it.
- */
+/** The cloud's HTTP server without routes: bodies, limits, errors, log lines. */
 import { Server as TlsServer } from 'node:tls'
 import Fastify, {
   type FastifyBaseLogger,
@@ -16,37 +14,37 @@ import { parseBody } from './json.ts'
 import { PathMethods } from './path-methods.ts'
 
 export interface ServerOptions {
-  /** Largest body, bytes. */
+  /** Bytes. */
   readonly bodyMax: number
-  /** In front of every path of the service; a call that misses it is told. */
+  /** Path prefix of the service; calls without it get a message that names it. */
   readonly prefix: string
-  /** Requests under way at once; more are answered with OVERLOADED. */
+  /** Maximum concurrent requests; more are refused with OVERLOADED. */
   readonly requestsMax: number
-  /** Longest that a request may take to arrive as a whole, ms. */
+  /** Maximum time for a complete request to arrive, ms. */
   readonly requestTimeoutMs: number
   readonly logger: FastifyBaseLogger
   readonly newId: () => string
   /** PEM; null: plain HTTP. */
   readonly tls: { readonly certificate: string; readonly key: string } | null
-  /** Hears of each answer that its operation does not declare, which leaves as an internal error. Null: nobody looks. */
+  /** Called for each undeclared response, which is sent as an internal error. Null: no checks. */
   readonly onWrongAnswer: ((error: Error) => void) | null
 }
 
 export interface Server {
   readonly http: FastifyInstance
-  /** No new requests from here on: they are answered with STOPPING. Those under way go on. */
+  /** Refuses new requests with STOPPING; requests in progress continue. */
   readonly stopAccepting: () => void
-  /** For connections from here on; only of a server that speaks HTTPS. */
+  /** For new HTTPS connections. */
   readonly renewCertificate: (tls: { readonly certificate: string; readonly key: string }) => void
 }
 
-/** Longest that the head of a request may take to arrive, ms. */
+/** Maximum time for request headers to arrive, ms. */
 const HEAD_TIMEOUT_MS_MAX = 30_000
 
-/** How long a connection stays on which no HTTP request arrived, ms. */
+/** How long a connection without a valid HTTP request stays open, ms. */
 const LINGER_MS = 1_000
 
-/** How often to look for requests that take too long, ms. */
+/** Check interval for slow requests, ms. */
 const ARRIVALS_CHECKED_EVERY_MS_MAX = 5_000
 
 export function createServer(options: ServerOptions): Server {
@@ -60,7 +58,7 @@ export function createServer(options: ServerOptions): Server {
     loggerInstance: options.logger,
     logController: new LogController({ disableRequestLogging: true }),
     genReqId: options.newId,
-    // GET of a heartbeat has an effect.
+    // HEAD must not trigger the effect of GET heartbeat.
     exposeHeadRoutes: false,
     return503OnClosing: false,
     forceCloseConnections: 'idle',
@@ -70,7 +68,7 @@ export function createServer(options: ServerOptions): Server {
     clientErrorHandler: (error, socket) => {
       if (!socket.writable) return void socket.destroy()
       socket.end(rawRefusal(error.code))
-      // Time to read the answer while still sending, and no more.
+      // Lets a client that is still sending read the response.
       socket.resume()
       setTimeout(() => socket.destroy(), LINGER_MS).unref()
     },
@@ -78,7 +76,7 @@ export function createServer(options: ServerOptions): Server {
       ? { http: arrival }
       : { https: { ...arrival, cert: options.tls.certificate, key: options.tls.key } }),
   }) as unknown as FastifyInstance
-  // Who sends no more after a request still waits for its answer, which may be a charge.
+  // Half-closed clients still receive a response, which may be a charge.
   Object.assign(http.server, { httpAllowHalfOpen: true })
   let stopping = false
   let underWay = 0
@@ -102,9 +100,9 @@ export function createServer(options: ServerOptions): Server {
     })
     if (stopping) throw new CodedError('STOPPING', 'The service is shutting down.')
     if (underWay > options.requestsMax) {
-      throw new CodedError('OVERLOADED', `More than ${options.requestsMax} requests are under way.`)
+      throw new CodedError('OVERLOADED', `More than ${options.requestsMax} requests are in progress.`)
     }
-    // Before the body is read: it is for nobody.
+    // Before the body is read: no handler needs it.
     if (request.is404) return answerUnrouted(options.prefix, methods.at(request.url), request, reply)
     return undefined
   })
@@ -127,7 +125,6 @@ export function createServer(options: ServerOptions): Server {
   }
 }
 
-/** @param allowed the methods of the path */
 function answerUnrouted(
   prefix: string,
   allowed: readonly string[],
@@ -137,11 +134,11 @@ function answerUnrouted(
   const { method } = request
   if (allowed.length === 0) {
     const place = request.url.startsWith(`${prefix}/`) ? '' : ` The service is below ${prefix}.`
-    answerError(new CodedError('NOT_FOUND', `There is no ${method} on this path.${place}`), request, reply)
+    answerError(new CodedError('NOT_FOUND', `No operation ${method} at this path.${place}`), request, reply)
     return reply
   }
   void reply.header('allow', [...allowed, 'OPTIONS'].join(', '))
   if (method === 'OPTIONS') return reply.code(204).send()
-  answerError(new CodedError('METHOD_NOT_ALLOWED', `This path does not take ${method}.`), request, reply)
+  answerError(new CodedError('METHOD_NOT_ALLOWED', `This path does not support ${method}.`), request, reply)
   return reply
 }

@@ -1,13 +1,13 @@
 /**
- * How many requests are under way for each who calls. A valid token must not be enough to hold the room of all others by sending
- * or reading slowly: beyond its share a caller is refused, before its body is read, and everybody else goes on. A request takes
- * its place once it is known whose it is, and keeps it until its answer is out or its connection gone.
+ * Limits concurrent requests per caller, so that one valid token cannot block others by sending or reading slowly.
+ * Requests beyond the limit are refused before their body is read. A slot is taken after authentication and released
+ * when the response is sent or the connection closes.
  */
 import type { FastifyReply } from 'fastify'
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Principal } from '../../app/authenticate.ts'
 
-/** Requests of one device, or with one enrollment token, at a time: an agent has four connections. */
+/** Concurrent requests per device or enrollment token: an agent has four connections. */
 const REQUESTS_OF_ONE_DEVICE_MAX = 16
 
 const RETRY_AFTER_MS = 1_000
@@ -16,7 +16,7 @@ export class Slots {
   readonly #ofKeyMax: number
   readonly #held = new Map<string, number>()
 
-  /** @param ofKeyMax requests at a time with tokens of one registered key, and of all devices whose key is yet to be introduced */
+  /** @param ofKeyMax concurrent requests per registered key, and of all devices whose key is not introduced yet */
   constructor(ofKeyMax: number) {
     this.#ofKeyMax = ofKeyMax
   }
@@ -32,23 +32,19 @@ export class Slots {
     this.#take(`enrollment ${token}`, REQUESTS_OF_ONE_DEVICE_MAX, reply)
   }
 
-  /** Nobody has proven anything yet: all of them share one place. @throws CodedError KEY_BUSY */
+  /** Unauthenticated, so all share one limit. @throws CodedError KEY_BUSY */
   takeForIntroduced(reply: FastifyReply): void {
     this.#take('introduced', this.#ofKeyMax, reply)
   }
 
   #take(holder: string, most: number, { raw }: FastifyReply): void {
-    // Who has gone meanwhile would never give it back.
+    // A closed connection would never release its slot.
     if (raw.closed || raw.destroyed) return
     const held = this.#held.get(holder) ?? 0
     if (held >= most) {
-      throw new CodedError(
-        'KEY_BUSY',
-        `${most} requests of this caller are under way; there may be no more at a time.`,
-        {
-          facts: { retryAfterMs: RETRY_AFTER_MS },
-        },
-      )
+      throw new CodedError('KEY_BUSY', `This caller has ${most} requests in progress, which is the maximum.`, {
+        facts: { retryAfterMs: RETRY_AFTER_MS },
+      })
     }
     this.#held.set(holder, held + 1)
     raw.once('close', () => {

@@ -5,27 +5,26 @@ import { type ErrorCode, ERRORS } from '../../../../protocol/errors.ts'
 import { type Answers, type Method, codesByStatus, errorCodes } from '../operation.ts'
 import { COMPONENTS, Components, type Json, type JsonSchema } from './render-schema.ts'
 
-/** An operation of one API in one version. */
 export interface Described {
   readonly method: Method
-  /** Below the server's address, with `:name` for parameters. */
+  /** Relative to the server address, with `:name` for parameters. */
   readonly path: string
-  /** Other paths that are the same. */
+  /** Equivalent paths. */
   readonly alsoAt: readonly string[]
   readonly id: string
   readonly tag: string
   readonly summary: string
   readonly description: string | undefined
-  /** Names of the security schemes, any of which will do. */
+  /** Accepted security schemes. */
   readonly security: readonly (keyof typeof SCHEMES)[]
   readonly params: z.ZodType | undefined
   readonly query: z.ZodType | undefined
-  /** Headers that it takes, none of them always needed. */
+  /** Optional headers. */
   readonly headers: Readonly<Record<string, { readonly description: string; readonly schema: z.ZodType }>>
   readonly body: z.ZodType | undefined
   readonly example: unknown
   readonly answers: Answers
-  /** Besides those of every operation. */
+  /** In addition to the codes of every operation. */
   readonly errors: readonly ErrorCode[]
 }
 
@@ -35,7 +34,7 @@ export interface Title {
   readonly description: string
   /** Path of the server. */
   readonly server: string
-  /** Where the page of the error codes is. */
+  /** URL of the error code page. */
   readonly errorsUrl: string
 }
 
@@ -43,11 +42,11 @@ const SCHEMES = {
   AdministrationAccess: 'A JWT signed with the private key of a registered administration key; `cnf.jwk.kty` is ADMIN.',
   ClientAccess:
     'A JWT signed with the private key of a registered client key; `cnf.jwk.kty` is CLIENT, and `aud` lists the instances.',
-  DeviceToken: 'A JWT that a device signs with the key that it was enrolled with.',
-  EnrollmentToken: 'The one-time token that an administrator had made.',
+  DeviceToken: 'A JWT signed with the key of the device.',
+  EnrollmentToken: 'The one-time token that an administrator created.',
 } as const
 
-/** @throws Error when two operations share an id, or a path and a method */
+/** @throws Error if two operations share an id, or path and method */
 export function openApiDocument(title: Title, operations: readonly Described[]): JsonSchema {
   const components = new Components()
   const responses = new Responses()
@@ -88,7 +87,7 @@ export function openApiDocument(title: Title, operations: readonly Described[]):
   }
 }
 
-const ERROR = 'What happened in this case, and its code in the catalogue of errors.'
+const ERROR = 'A message for this occurrence, and the error code.'
 
 function describe(operation: Described, components: Components, responses: Responses): Json {
   const { id, tag, summary, description, security, alsoAt, body, example } = operation
@@ -171,7 +170,7 @@ function responsesOf({ method, answers, errors }: Described, components: Compone
   )
 }
 
-/** Responses that are only errors, each once. */
+/** Deduplicated error responses. */
 class Responses {
   readonly shared = new Map<string, JsonSchema>()
   readonly #names = new Map<string, string>()
@@ -209,7 +208,7 @@ class Responses {
 
 const HEADERS: Readonly<Record<number, JsonSchema>> = {
   401: {
-    'WWW-Authenticate': { description: 'The scheme that is wanted.', schema: { type: 'string', const: 'Bearer' } },
+    'WWW-Authenticate': { description: 'The required scheme.', schema: { type: 'string', const: 'Bearer' } },
   },
   503: { 'Retry-After': { description: 'Seconds to wait.', schema: { type: 'integer', minimum: 0 } } },
 }

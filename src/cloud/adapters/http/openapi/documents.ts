@@ -1,4 +1,4 @@
-/** The documents of the twin's APIs, made from the operations that it serves. */
+/** Generates the API documents from the served operations. */
 import { z } from 'zod'
 import { instanceHeader, openingHeader, openingKey } from '../../../../protocol/service/sessions.ts'
 import { API_VERSIONS, type ApiVersion } from '../../../../protocol/service/status.ts'
@@ -18,7 +18,7 @@ export interface Operations {
 }
 
 export interface Place {
-  /** Path below which the twin serves. */
+  /** Path prefix of the cloud. */
   readonly prefix: string
   readonly errorsUrl: string
 }
@@ -38,17 +38,14 @@ export function apiDocuments({ service, edge }: Operations, place: Place): Reado
 const SERVICE_TITLE = {
   title: 'Tallygate cloud twin: monetization service API',
   description:
-    'Instances, line items, rules of access, rate tables, sessions, access requests, configuration and keys. Instants are ' +
-    'POSIX milliseconds; numbers of tokens are exact decimals. A client decides by the first digit of an item status: 1 is ' +
-    'not an error, 2 is refused.',
+    'Instances, line items, rules of access, rate tables, sessions, access requests, configuration and keys. Instants are POSIX milliseconds; token amounts are exact decimals. Clients decide by the first digit of an item status: 1 is not an error, 2 is refused.',
 }
 
 const EDGE_TITLE = {
   title: 'Tallygate cloud twin: edge API',
   version: 'v1',
   description:
-    'How devices enroll, fetch their rules and deliver their ledgers, and what administrators see of them. Amounts are ' +
-    'micro-tokens as integer text.',
+    'Devices enroll, get their rules and deliver their ledgers; administrators manage devices. Amounts are micro-tokens as integer text.',
 }
 
 function ofService(operation: Route, version: ApiVersion): Described {
@@ -79,7 +76,7 @@ function ofService(operation: Route, version: ApiVersion): Described {
 }
 
 const INSTANCE_HEADER = {
-  description: 'The instance that the call is about. A client token needs it on sessions, and must list it in `aud`.',
+  description: 'The instance of the call. Client tokens require it on session operations, and must list it in `aud`.',
   schema: uuid,
 }
 
@@ -114,5 +111,5 @@ const SECURITY: Readonly<Record<EdgeAccess, Described['security']>> = {
   INTRODUCED: ['DeviceToken'],
 }
 
-const REVISION_HEADER = { description: 'The ETag of what the device has.', schema: z.string() }
-const GZIP_HEADER = { description: 'Of the body.', schema: z.enum(['gzip', 'identity']) }
+const REVISION_HEADER = { description: "The ETag of the device's revision.", schema: z.string() }
+const GZIP_HEADER = { description: 'Compression of the body.', schema: z.enum(['gzip', 'identity']) }

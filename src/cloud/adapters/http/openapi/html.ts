@@ -1,4 +1,4 @@
-/** HTML as text: what is put into a template is escaped unless it is HTML already. */
+/** HTML templates: values are escaped unless they are {@link Html}. */
 
 export class Html {
   readonly text: string
@@ -27,7 +27,7 @@ function write(part: Part): string {
   return String(part).replaceAll(/[&<>"']/g, (character) => ESCAPES[character] ?? character)
 }
 
-/** Text with `code`, paragraphs, and lists of lines that begin with a dash. */
+/** Renders `code`, paragraphs and dash lists. */
 export function prose(text: string): Html {
   const blocks = text.split('\n\n').map((block) => {
     const lines = block.split('\n')

@@ -1,6 +1,6 @@
 /**
- * An OpenAPI document as a page to read: one file without script, image or font, that needs nothing from anywhere. It
- * renders what this project's own documents hold, not every document that there can be.
+ * Renders an OpenAPI document as one self-contained page without script, image or font. Supports only features that
+ * this project's documents use.
  */
 import { type ErrorCode, ERRORS } from '../../../../protocol/errors.ts'
 import { Html, html, inline, prose } from './html.ts'
@@ -79,8 +79,8 @@ export function errorsPage(links: readonly Link[]): Html {
     'Error codes',
     links,
     html`<p>
-        Every error carries one of these codes, as <code>{"message": …, "code": …}</code> where the API does not give
-        the body another shape. A code keeps its meaning.
+        Every error carries one of these codes, as <code>{"message": …, "code": …}</code> unless the API defines another
+        body. A code keeps its meaning.
       </p>
       <table>
         <thead>
@@ -138,7 +138,7 @@ function operationPart({ method, path, operation }: Found, shared: JsonSchema, e
         : html`<h4>Body</h4>
             ${contentPart(record(record(requestBody)['content']))}`
     }
-    <h4>Answers</h4>
+    <h4>Responses</h4>
     <dl>
       ${Object.entries(record(responses)).map(([status, given]) => {
         const { $ref } = record(given)
@@ -152,7 +152,7 @@ function operationPart({ method, path, operation }: Found, shared: JsonSchema, e
   </article>`
 }
 
-/** The codes of errors lead to their meaning. */
+/** Links error codes to their meaning. */
 function withLinks({ text }: Html, errorsUrl: string): Html {
   return new Html(
     text.replaceAll(/<code>([A-Z_]+)<\/code>/g, (whole, code: string) =>
@@ -232,7 +232,7 @@ function schemaPart(schema: JsonSchema): Html {
     </table>`
 }
 
-/** What a schema takes, in a line or a nested list. */
+/** Type of a schema, as a line or a nested list. */
 function typeOf(schema: JsonSchema): Html {
   const { $ref, type, items, properties, prefixItems } = schema
   if ($ref !== undefined) {
@@ -290,7 +290,7 @@ function page(title: string, links: readonly Link[], body: Html): Html {
         ${STYLE_ELEMENT}
       </head>
       <body>
-        <a class="skip" href="#main">To the content</a>
+        <a class="skip" href="#main">Skip to content</a>
         <header>
           <nav aria-label="Pages">${links.map(({ text, href }) => html`<a href="${href}">${text}</a> `)}</nav>
         </header>
@@ -302,7 +302,7 @@ function page(title: string, links: readonly Link[], body: Html): Html {
     </html> `
 }
 
-/** The only style of every page; its hash is what the browser is told to take. */
+/** The style of every page; its hash is in the content security policy. */
 export const STYLE = `
 :root{color-scheme:light dark;--line:color-mix(in srgb,currentColor 20%,transparent)}
 body{font:1rem/1.5 system-ui,sans-serif;margin:0 auto;max-width:64rem;padding:0 1rem 4rem}
@@ -322,7 +322,7 @@ pre{overflow:auto;border:1px solid var(--line);padding:.5rem}
 a:focus-visible,summary:focus-visible,pre:focus-visible{outline:2px solid}
 `
 
-/** In one piece: white space inside counts for the hash. */
+/** White space inside counts for the hash. */
 const STYLE_ELEMENT = new Html(`<style>${STYLE}</style>`)
 
 function record(value: Json | undefined): JsonSchema {

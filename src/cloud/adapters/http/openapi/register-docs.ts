@@ -1,6 +1,6 @@
 /**
- * The reference of the APIs below `/docs` of the prefix: pages to read and the documents behind them. No token is asked for:
- * they say what every copy of the program says. The pages run nothing and fetch nothing, and the browser is told so.
+ * API reference below `<prefix>/docs`, without a token: it contains nothing installation-specific. A content security
+ * policy forbids scripts and requests.
  */
 import { hash } from 'node:crypto'
 import type { FastifyInstance, FastifyReply } from 'fastify'
@@ -14,7 +14,7 @@ import { type Link, STYLE, errorsPage, indexPage, referencePage } from './refere
 export function registerDocs(http: FastifyInstance, prefix: string, operations: Operations): void {
   const root = `${prefix}/docs`
   const errorsUrl = `${root}/errors`
-  // Not before somebody reads: a twin that starts has other things to do.
+  // Generated at the first read, to keep the start fast.
   let made: ReturnType<typeof apiDocuments> | undefined
   const documentOf = (name: DocumentName): JsonSchema => {
     made ??= apiDocuments(operations, { prefix, errorsUrl })

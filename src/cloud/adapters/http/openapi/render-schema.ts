@@ -1,7 +1,6 @@
 /**
- * Schemas as JSON Schema, from the side of the wire: what a schema takes in, before anything is made of it. A schema with
- * an id becomes a component, whatever refers to it. A schema that JSON Schema cannot say by itself carries what it takes
- * in its metadata, as `wire`.
+ * Renders the input side of schemas as JSON Schema. Schemas with an id become components. Metadata `wire` describes
+ * schemas that JSON Schema cannot express.
  */
 import { z } from 'zod'
 
@@ -16,9 +15,9 @@ export const COMPONENTS = '#/components/schemas/'
 export class Components {
   readonly schemas = new Map<string, JsonSchema>()
 
-  /** @throws Error when two schemas with one id differ */
+  /** @throws Error if two schemas with one id differ */
   render(schema: z.ZodType): JsonSchema {
-    // Inside another one, also a schema that has an id becomes a definition.
+    // Nested, so that a root schema with an id becomes a definition too.
     const rendered = z.toJSONSchema(z.strictObject({ root: schema }), { io: 'input', unrepresentable: 'any' })
     const { properties, $defs = {} } = tidy(JSON.parse(JSON.stringify(rendered)) as Json) as {
       readonly properties: { readonly root?: JsonSchema }
@@ -38,7 +37,7 @@ export class Components {
   }
 }
 
-/** With references to components, and with what schemas say of themselves in the place of what was found. */
+/** Rewrites references to components and applies `wire` metadata. */
 function tidy(value: Json): Json {
   if (Array.isArray(value)) return value.map((element: Json) => tidy(element))
   if (typeof value !== 'object' || value === null) return value
@@ -58,7 +57,7 @@ function tidy(value: Json): Json {
   )
 }
 
-/** A property that must not be there is one that the schema does not have. */
+/** Omits forbidden properties. */
 function withoutForbidden(properties: Json): Json {
   return Object.fromEntries(
     Object.entries(properties as JsonSchema).filter(([, schema]) => JSON.stringify(schema) !== '{"not":{}}'),

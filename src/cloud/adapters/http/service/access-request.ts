@@ -16,11 +16,11 @@ export function accessRequestRoutes(desk: AccessDesk, newId: () => string): read
       id: 'postaccessrequest',
       tag: 'Access requests',
       summary: 'Request items once, without a session',
-      description: 'Each item is granted or refused by itself, in the order given.',
+      description: 'Each item is granted or refused independently, in the given order.',
       example: REQUEST_EXAMPLE,
       answers: (version) => ({
         200: {
-          description: 'What became of each item; refusals are answers too.',
+          description: 'The result of each item, granted or refused.',
           body: accessResponses[version],
           example: responseExample(version),
         },

@@ -20,7 +20,7 @@ export function configurationRoutes(store: Store): readonly Route[] {
       id: 'gettenantconfigurations',
       tag: 'Configuration',
       summary: 'List the configuration values',
-      answers: { 200: { description: 'Those that this version knows.', body: configurationValues } },
+      answers: { 200: { description: 'All values of this API version.', body: configurationValues } },
       ...place,
       method: 'GET',
       handle: async ({ version }) => ({ status: 200, body: toWire(version, await store.read(showConfiguration)) }),
@@ -30,7 +30,7 @@ export function configurationRoutes(store: Store): readonly Route[] {
       tag: 'Configuration',
       summary: 'Change configuration values',
       example: [{ name: 'timezone.tolerant', value: 'true' }],
-      answers: { 200: { description: 'All values that this version knows.', body: configurationValues } },
+      answers: { 200: { description: 'All values of this API version.', body: configurationValues } },
       ...place,
       method: 'PATCH',
       body: configurationBody,
@@ -45,7 +45,6 @@ export function configurationRoutes(store: Store): readonly Route[] {
   ]
 }
 
-/** Each version shows the values that it knows. */
 function toWire(version: ApiVersion, states: readonly ConfigurationState[]): readonly ConfigurationValueWire[] {
   const known = new Set(CONFIGURATION.filter(({ versions }) => versions.includes(version)).map(({ name }) => name))
   return states

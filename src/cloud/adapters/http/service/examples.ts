@@ -1,4 +1,4 @@
-/** What requests and answers look like, for the documents that describe the API. Source: documentation, samples. */
+/** Examples for the API documents. Source: documentation, samples. */
 import { type ApiVersion, ITEM_STATUS } from '../../../../protocol/service/status.ts'
 
 export const REQUEST_EXAMPLE = {

@@ -26,7 +26,7 @@ export function rateTableRoutes(store: Store): readonly Route[] {
       id: 'getratetables',
       tag: 'Rate tables',
       summary: 'List all rate tables, in effect or not',
-      answers: (version) => ({ 200: { description: 'All of them.', body: rateTables[version] } }),
+      answers: (version) => ({ 200: { description: 'All rate tables.', body: rateTables[version] } }),
       ...place,
       method: 'GET',
       handle: async ({ version }) => {
@@ -40,8 +40,8 @@ export function rateTableRoutes(store: Store): readonly Route[] {
       summary: 'Create a rate table',
       example: RATE_TABLE_EXAMPLE,
       answers: {
-        201: { description: 'It is saved.', body: rateTableSaved },
-        409: { description: 'The series has this version already.', body: rateTableConflict },
+        201: { description: 'The rate table is saved.', body: rateTableSaved },
+        409: { description: 'The series already has this version.', body: rateTableConflict },
       },
       ...place,
       method: 'POST',
@@ -57,8 +57,8 @@ export function rateTableRoutes(store: Store): readonly Route[] {
       tag: 'Rate tables',
       summary: 'Delete a rate table that is not yet in effect',
       answers: {
-        204: { description: 'It is deleted.' },
-        409: { description: 'It is in effect.', body: rateTableConflict },
+        204: { description: 'The rate table is deleted.' },
+        409: { description: 'The rate table is in effect.', body: rateTableConflict },
       },
       errors: ['NOT_FOUND'],
       ...place,

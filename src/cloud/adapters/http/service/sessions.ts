@@ -38,15 +38,14 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
       id: 'createsession',
       tag: 'Sessions',
       summary: 'Create a session',
-      answers: { 200: { description: 'It is IDLE and costs nothing.', body: sessionCreated } },
+      answers: { 200: { description: 'The session is IDLE and free of charge.', body: sessionCreated } },
       errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'DEVICE_LOCKED', 'DEVICE_TERMINATED'],
       ...place,
       method: 'POST',
       path: '/sessions',
       body: sessionBody,
       idempotent:
-        'Of a device, for the session of its agent: the same value gives the same session, another one ends that session and ' +
-        'opens the next. Others are not asked for it.',
+        'For the session of a device agent: the same value returns the same session; another value ends that session and opens a new one. Optional for other clients.',
       handle: async (call) => {
         const { body, principal, idempotencyKey: opening, now } = call
         const { instanceId } = body
@@ -59,7 +58,7 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
       id: 'getallsessionsforinstance',
       tag: 'Sessions',
       summary: 'List up to 100 live sessions, newest first',
-      answers: { 200: { description: 'IDLE and ACTIVE ones.', body: liveSessions } },
+      answers: { 200: { description: 'IDLE and ACTIVE sessions.', body: liveSessions } },
       errors: ['INSTANCE_HEADER_MISSING'],
       ...place,
       method: 'GET',
@@ -96,8 +95,8 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
     route({
       id: 'putsessionaccessrequest',
       tag: 'Sessions',
-      summary: 'Request items in a session; they take the place of those that it has',
-      description: 'All are granted, or none is. An empty list puts the session to rest.',
+      summary: 'Request items in a session, replacing its current items',
+      description: 'All items are granted, or none. An empty list releases the current items; the session stays open.',
       example: { ...REQUEST_EXAMPLE, rollbackOnDeny: true },
       answers: (version) => ({
         200: {
@@ -106,7 +105,7 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
           example: responseExample(version),
         },
         403: {
-          description: 'The items are denied; `status` of each says why.',
+          description: 'The items are denied; `status` of each item gives the reason.',
           body: version === 'v1.0' ? z.union([accessResponses[version], sessionNotOperable]) : accessResponses[version],
         },
       }),
@@ -137,10 +136,10 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
       id: 'closesession',
       tag: 'Sessions',
       summary: 'Close a session',
-      description: 'What is paid for time that was not used is refunded.',
+      description: 'Charges for unused time are refunded.',
       answers: {
-        202: { description: 'The device that keeps the session is told with its next sync.' },
-        204: { description: 'It is closed.' },
+        202: { description: 'The device that keeps the session is notified with its next sync.' },
+        204: { description: 'The session is closed.' },
       },
       errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE'],
       ...place,
@@ -158,10 +157,12 @@ export function sessionRoutes(parts: SessionParts): readonly Route[] {
       id: 'getheartbeat',
       tag: 'Sessions',
       summary: 'Send a heartbeat',
-      description: 'Any other answer than 204 means: stop.',
+      description: 'Stop on any response other than 204.',
       answers: (version) => ({
-        204: { description: 'The session goes on.' },
-        ...(version === 'v1.0' ? { 403: { description: 'It was terminated.', body: sessionNotOperable } } : {}),
+        204: { description: 'The session continues.' },
+        ...(version === 'v1.0'
+          ? { 403: { description: 'The session was terminated.', body: sessionNotOperable } }
+          : {}),
       }),
       errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE'],
       ...place,
@@ -182,14 +183,17 @@ const ORDERED_STATUS = 202
 type SessionCall = Pick<Call<unknown, unknown, unknown>, 'principal' | 'instanceHeader'>
 
 /**
- * The check that a session is one of the caller's instance: with a client token the header names it, and the token must
- * list it; with an administration token the header may be missing.
+ * Checks the session's instance. A client token requires the header and must list its instance; with an administration
+ * token the header is optional.
  */
 function belongsTo(call: SessionCall): (session: Pick<Session, 'instanceId'>) => void {
   requireHeader(call)
   return ({ instanceId }) => {
     if (call.instanceHeader !== null && call.instanceHeader !== instanceId) {
-      throw new CodedError('INSTANCE_NOT_IN_TOKEN', 'The header x-instance-id names another instance than the session.')
+      throw new CodedError(
+        'INSTANCE_NOT_IN_TOKEN',
+        'The header x-instance-id does not match the instance of the session.',
+      )
     }
   }
 }
@@ -197,6 +201,9 @@ function belongsTo(call: SessionCall): (session: Pick<Session, 'instanceId'>) =>
 function requireHeader({ principal, instanceHeader }: { principal: Principal; instanceHeader: string | null }): void {
   if (instanceHeader !== null) requireInstanceOf(principal, instanceHeader)
   else if (principal.kind === 'CLIENT') {
-    throw new CodedError('INSTANCE_HEADER_MISSING', 'A client token needs the header x-instance-id on sessions.')
+    throw new CodedError(
+      'INSTANCE_HEADER_MISSING',
+      'Session operations require the header x-instance-id with a client token.',
+    )
   }
 }

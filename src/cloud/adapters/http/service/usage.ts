@@ -1,4 +1,4 @@
-/** The export of usage records: an operation of this project's own, for who bills by them. */
+/** Usage export for billing; this project's own operation. */
 import { CodedError } from '../../../../protocol/errors.ts'
 import {
   USAGE_MEDIA_TYPES,
@@ -16,9 +16,9 @@ export function usageRoutes(store: Store, tenantId: string): readonly Route[] {
       id: 'exportusage',
       tag: 'Usage',
       summary: 'Export usage records as CSV or NDJSON, oldest first',
-      description: `The header ${usageCursorHeader} of the answer holds the \`after\` of the next export.`,
+      description: `The header ${usageCursorHeader} of the response is the \`after\` value of the next export.`,
       answers: {
-        200: { description: 'The records, one on each line.', streams: Object.values(USAGE_MEDIA_TYPES) },
+        200: { description: 'One record per line.', streams: Object.values(USAGE_MEDIA_TYPES) },
       },
       errors: ['NOT_ACCEPTABLE', 'CURSOR_UNKNOWN', 'USAGE_FORGOTTEN', 'NOT_FOUND'],
       method: 'GET',
@@ -44,7 +44,7 @@ export function usageRoutes(store: Store, tenantId: string): readonly Route[] {
   ]
 }
 
-/** In what order of preference, where the header leaves a choice. */
+/** In order of preference. */
 const ACCEPTED: readonly (readonly [format: UsageFormat, ranges: readonly string[]])[] = [
   ['ndjson', ['application/x-ndjson', 'application/ndjson', 'application/*', '*/*']],
   ['csv', ['text/csv', 'text/*', '*/*']],
@@ -59,10 +59,10 @@ function acceptedFormat(accept: string | null): UsageFormat {
   })
   let best: { format: UsageFormat; weight: number } | undefined
   for (const [format, ranges] of ACCEPTED) {
-    // The most specific range that names the format tells its weight.
+    // The most specific range determines the weight.
     const weight = ranges.map((name) => weighed.find(({ type }) => type === name)?.weight).find((w) => w !== undefined)
     if (weight !== undefined && weight > (best?.weight ?? 0)) best = { format, weight }
   }
   if (best !== undefined) return best.format
-  throw new CodedError('NOT_ACCEPTABLE', 'Usage records can be had as text/csv and as application/x-ndjson.')
+  throw new CodedError('NOT_ACCEPTABLE', 'Usage records are available as text/csv and application/x-ndjson.')
 }
