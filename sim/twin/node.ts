@@ -112,7 +112,7 @@ export class TwinNode {
       terms,
       defects,
       now,
-      present: () => clock.present(),
+      present: () => (defects.trustsClock(clock.isTrusted()) ? now() : clock.present()),
       trustsClock: () => clock.isTrusted(),
       newId: () => random.uuid(),
     }
