@@ -1,6 +1,8 @@
 // The arrows between the parts: which folder may import which. Type-only imports count like any other.
 // `scripts/arrows.ts` runs these rules and refuses a run that has read fewer files than exist.
 const side = '^src/(agent|cloud)'
+// What reaches the outside world; every other folder of a side holds a capability.
+const adapters = '(platform|http|storage/(sql|sqlite|postgres))/'
 const packages = (...names) => names.map((name) => `(^|/)node_modules/${name}/`)
 const builtins = (...names) => names.map((name) => `^(node:)?${name}$`)
 
@@ -72,24 +74,24 @@ export default {
       to: { path: `${side}/` },
     },
     {
-      name: 'app-knows-no-outside',
+      name: 'capabilities-know-no-adapters',
       comment: 'A use case declares the interface that it needs; compose.ts hands it the adapter that fits.',
       severity: 'error',
-      from: { path: `${side}/app/` },
-      to: { path: '^src/$1/', pathNot: '^src/$1/(app/|[^/]+[.]ts$)' },
+      from: { path: `${side}/[^/]+/`, pathNot: `${side}/${adapters}` },
+      to: { path: `^src/$1/${adapters}` },
     },
     {
       name: 'composed-know-no-composition',
       comment: 'Use cases and adapters are composed; they know nothing of the composition.',
       severity: 'error',
-      from: { path: `${side}/(app|adapters)/` },
+      from: { path: `${side}/[^/]+/` },
       to: { path: '^src/$1/(compose|main)[.]ts$' },
     },
     {
-      name: 'app-does-no-io',
+      name: 'capabilities-do-no-io',
       comment: 'Use cases import no package and no Node module that reaches the outside world.',
       severity: 'error',
-      from: { path: `${side}/app/` },
+      from: { path: `${side}/[^/]+/`, pathNot: `${side}/${adapters}` },
       to: {
         pathNot: [
           '^src/',
@@ -103,8 +105,8 @@ export default {
       name: 'only-compose-names-adapters',
       comment: 'One place on each side names the concrete adapters.',
       severity: 'error',
-      from: { path: `${side}/`, pathNot: `${side}/(app/|adapters/|compose[.]ts$)` },
-      to: { path: '^src/$1/adapters/' },
+      from: { path: `${side}/[^/]+[.]ts$`, pathNot: `${side}/compose[.]ts$` },
+      to: { path: `^src/$1/${adapters}` },
     },
     {
       name: 'conformance-is-black-box',

@@ -2,9 +2,9 @@
  * Policies with one line item that pays and any number of others that do not apply, each for one of the reasons that there
  * are, and with any number of items besides the one that is asked for.
  */
-import type { LineItem, Policy, RatedItem } from '../src/core/policy.ts'
-import { wholeTokens } from '../src/core/amount.ts'
-import type { AccessRequest, Room } from '../src/core/decision.ts'
+import type { LineItem, Policy, RatedItem } from '../src/core/rules/policy.ts'
+import { wholeTokens } from '../src/core/pricing/amount.ts'
+import type { AccessRequest, AvailableBalance } from '../src/core/rules/decision.ts'
 
 export const CROWD_NOW = Date.UTC(2026, 5, 1)
 const DAY_MS = 86_400_000
@@ -68,5 +68,5 @@ export const crowdRequest: AccessRequest = {
   items: [{ name: 'scan', version: '1.0', count: { digits: 1n, scale: 0 } }],
 }
 
-const plenty: Room = { left: wholeTokens(1_000_000), shortage: 'POOL' }
-export const crowdRooms = (): Room => plenty
+const plenty: AvailableBalance = { left: wholeTokens(1_000_000), shortage: 'POOL' }
+export const crowdBalances = (): AvailableBalance => plenty

@@ -3,10 +3,10 @@
  * apply. The two should be alike; compiling a policy, and the first look after something in it has come into effect or
  * ended, are shown apart: they grow with the policy, and happen once for each change.
  */
-import { compilePolicy } from '../src/core/compile.ts'
-import { decide } from '../src/core/decide.ts'
-import { exactly } from '../src/core/decision.ts'
-import { CROWD_NOW, crowdRequest, crowdRooms, crowdedPolicy } from './crowd.ts'
+import { compilePolicy } from '../src/core/rules/compile.ts'
+import { decide } from '../src/core/rules/decide.ts'
+import { exactly } from '../src/core/rules/decision.ts'
+import { CROWD_NOW, crowdRequest, crowdBalances, crowdedPolicy } from './crowd.ts'
 
 const SIZES = [10, 10_000] as const
 const ROUNDS = 15
@@ -32,7 +32,7 @@ function prepare(size: number) {
   let compiled = compilePolicy(policy)
   const compileMs = elapsed(() => (compiled = compilePolicy(policy)))
   const decideOnce = () => {
-    const { items } = decide(compiled, crowdRequest, clock, crowdRooms, 'BEST_EFFORT')
+    const { items } = decide(compiled, crowdRequest, clock, crowdBalances, 'BEST_EFFORT')
     if (items[0]?.outcome !== 'GRANTED') throw new Error('the payer pays')
   }
   const firstMs = elapsed(decideOnce)

@@ -6,7 +6,7 @@ import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { cpus } from 'node:os'
 import { join, resolve } from 'node:path'
 import Database from 'better-sqlite3'
-import { agent, measureSizes, reservedAgent } from './contenders/agent.ts'
+import { agent, measureSizes, writeBehindAgent } from './contenders/agent.ts'
 import { floor } from './contenders/floor.ts'
 import { withPlace } from './contenders/place.ts'
 import { redis, redisVersion } from './contenders/redis.ts'
@@ -29,7 +29,7 @@ async function main(options: Options, directory: string): Promise<void> {
   const version = redisVersion()
   const floors = options.stacks.map((stack) => floor(stack, sizes))
   const plan = {
-    contenders: [agent, reservedAgent, ...floors, ...(version === undefined ? [] : [redis(sizes.entryBytes)])],
+    contenders: [agent, writeBehindAgent, ...floors, ...(version === undefined ? [] : [redis(sizes.entryBytes)])],
     connections: options.connections,
     rounds: options.rounds,
     durationMs: options.seconds * 1000,

@@ -1,6 +1,6 @@
 /** The command line of the benchmark. */
 import { parseArgs } from 'node:util'
-import { FLOOR_STACKS, type FloorStack } from './floor/order.ts'
+import { FLOOR_STACKS, type FloorStack } from './floor/options.ts'
 
 export interface Options {
   readonly connections: readonly number[]

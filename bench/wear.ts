@@ -5,7 +5,7 @@
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { agent, reservedAgent } from './contenders/agent.ts'
+import { agent, writeBehindAgent } from './contenders/agent.ts'
 import { withPlace } from './contenders/place.ts'
 import { LoadGenerator } from './load/generator.ts'
 import { measureStorage } from './measure/storage.ts'
@@ -25,7 +25,7 @@ const generator = new LoadGenerator()
 try {
   const { fileSystem, device } = measureStorage(parent)
   console.log(`storage ${fileSystem} on ${device}`)
-  for (const contender of [agent, reservedAgent]) {
+  for (const contender of [agent, writeBehindAgent]) {
     await withPlace(parent, async (place) => {
       const running = await contender.start(place)
       const { pid, target } = running

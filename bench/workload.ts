@@ -2,9 +2,9 @@
  * The site that is measured and what its applications ask for: small, but with everything on the path that a real one
  * has. A request is matched against a condition, rated by version, and charged to a line item and to an allocation.
  */
-import { parseDecimal, wholeTokens } from '../src/core/amount.ts'
-import type { LineItem, Policy } from '../src/core/policy.ts'
-import { actionAccount, lineAccount } from '../src/core/account.ts'
+import { parseDecimal, wholeTokens } from '../src/core/pricing/amount.ts'
+import type { LineItem, Policy } from '../src/core/rules/policy.ts'
+import { actionAccount, lineAccount } from '../src/core/accounts/account.ts'
 
 const HOUR_MS = 60 * 60 * 1000
 const REQUESTERS = 64
@@ -20,7 +20,7 @@ const CONDITION = '9c3a5d7e-2b4f-4d11-8e6a-7a1c0b9d8f31'
 /** Under which the agent answers as the service does. */
 export const REQUEST_PATH = `/dynamicmonetization/elastic/api/v1.1/instances/${INSTANCE}/access-request`
 
-/** What is charged, in the order of the ladder. */
+/** What is charged, in the order of the checks. */
 export const ACCOUNTS = [lineAccount(INSTANCE, LINE_ITEM, 0), actionAccount(INSTANCE, LINE_ITEM, ACTION)]
 
 export const REQUEST_BODIES: readonly string[] = Array.from({ length: REQUESTERS }, (_, index) =>

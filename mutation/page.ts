@@ -14,7 +14,7 @@ the cloud on which tokens are charged, granted and billed.
 \`\`\`
 npm run mutation                                      all areas, then this page
 npm run mutation -- core agent-sessions               these areas
-npm run mutation -- core --file src/core/grant.ts     one file, as text, without this page
+npm run mutation -- core --file src/core/accounts/grant.ts     one file, as text, without this page
 npm run mutation -- --concurrency 4                   four mutants at a time
 npm run mutation -- --page-only                       this page from the last reports
 \`\`\`

@@ -57,13 +57,13 @@ const RULES: readonly Rule[] = [
 
 /** By file: the text that is changed, and why the change makes no difference. */
 const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegExp, reason: string])[]>> = {
-  'src/core/account.ts': [
+  'src/core/accounts/account.ts': [
     [/^units/, 'A shortcut: what it decides is measured below with the same result.'],
     ['{ return undefined }', 'The comparison at the end refuses such a text too.'],
     ["kind === 'limit'", 'The comparison at the end refuses such a text too.'],
     ['parsed !== undefined', 'A text of which there are no parts is not made from them either.'],
   ],
-  'src/core/amount.ts': [
+  'src/core/pricing/amount.ts': [
     [/^BigInt/, 'A number divided by 1 or -1 is the number times it.'],
     [/^'0'$/, 'An exponent without text is 0 too.'],
     ['scale === 0', 'A shortcut: the general way gives the same number.'],
@@ -71,7 +71,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['den < 0n', 'No denominator is 0 here.'],
     ['num >= 0n', 'Of 0, both ways give 0.'],
   ],
-  'src/core/compile.ts': [
+  'src/core/rules/compile.ts': [
     [/^spans\.(size|clear)/, 'Views are kept to save time: which ones are kept changes no answer.'],
     ['a.id === b.id', 'No two line items of a policy have one id.'],
     ['a.id < b.id', 'No two line items of a policy have one id.'],
@@ -81,27 +81,27 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['candidates.length === 0', 'Where there are candidates, nobody reads why others are none.'],
     [/^periodAt\(limit/, 'A line item whose limit has no period is no candidate.'],
   ],
-  'src/core/condition.ts': [
+  'src/core/rules/condition.ts': [
     ['text !== null', 'No set of texts holds a null.'],
     [/undefined/, 'JSON holds no undefined.'],
   ],
-  'src/core/decide.ts': [
+  'src/core/rules/decide.ts': [
     [
-      /hasArrears|UNLIMITED' (&&|\|\|) reach|^reach |^left !== 'UNLIMITED'$/,
-      'A line item without arrears adds nothing when it is tried again.',
+      /hasOverspend|UNLIMITED' (&&|\|\|) reach|^reach |^left !== 'UNLIMITED'$/,
+      'A line item without overspend adds nothing when it is tried again.',
     ],
     [/least === |farthest === /, 'Where one of both has no limit, nothing has been refused before.'],
     ["left === 'UNLIMITED'", 'What has no limit is never less than what is needed.'],
     ["'UNLIMITED'", 'What has no limit is never less than what is needed.'],
     [
-      /OBSTACLES_MAX/,
+      /REJECTION_DETAILS_MAX/,
       'A formula that fails is named as often as there are line items: one more or less within the limit.',
     ],
     ['rate === undefined', 'The value of a formula is kept to save time.'],
     ['known.set(compiled, rate)', 'The value of a formula is kept to save time.'],
     ['sum += available', 'Half to even depends on whether the sum is even, not on its sign.'],
   ],
-  'src/core/formula-rate.ts': [
+  'src/core/pricing/formula-rate.ts': [
     ['x.num < 0n', 'Zero has no sign.'],
     [/^num (<|>=) 0n$/, 'Zero has no sign.'],
     ['num / den', 'What is not whole, or is too large, is refused either way.'],
@@ -116,48 +116,48 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['places < 0n', 'Of 0, both ways are the same.'],
     ['whole >= -max', 'Below it the power or the rounding is refused for its size.'],
   ],
-  'src/core/formula.ts': [
+  'src/core/pricing/formula.ts': [
     ["''", 'No sign, number or name has this text.'],
     ["'END'", 'What follows looks at the text of the token, which tells its kind.'],
     ['error instanceof Refusal', 'The parser throws nothing else.'],
     [/token\.kind (===|!==) '/, 'What follows looks at the text of the token, which tells its kind.'],
   ],
-  'src/core/in-words.ts': [
+  'src/core/accounts/in-words.ts': [
     [/^\[?'/, 'A constant of the module, which is made before any test runs.'],
     ['bytes < 1', 'One byte is in the first unit either way.'],
   ],
-  'src/core/receive.ts': [
+  'src/core/sync/receive.ts': [
     ['missing <= 0n', 'Where nothing is missing, nothing is added.'],
     ['spent > granted', 'Where it is the same, it stays the same.'],
-    [/^a\.(granted|unlimited|arrears)/, 'It moves only with a counter that is compared as well.'],
+    [/^a\.(granted|unlimited|overspend)/, 'It moves only with a counter that is compared as well.'],
     ['firstEntry > lastEntry + 1', 'What begins behind the end cannot continue it either: the hashes differ.'],
     [/CONTINUES/, 'Only what continues the chain has fresh entries.'],
   ],
-  'src/core/grant.ts': [['left <= 0n', 'Of 0, both ways give 0.']],
-  'src/core/fair-share.ts': [
+  'src/core/accounts/grant.ts': [['left <= 0n', 'Of 0, both ways give 0.']],
+  'src/core/accounts/fair-share.ts': [
     ['[]', 'What is no amount is not added.'],
     ['amount > 0n', 'Adding 0 changes nothing.'],
     ['room > level', 'A device at the level gives back 0.'],
   ],
-  'src/core/needs.ts': [["item.outcome === 'REFUSED'", 'Only items that were refused have a reason.']],
-  'src/core/plan.ts': [
+  'src/core/rules/needs.ts': [["item.outcome === 'REFUSED'", 'Only items that were refused have a reason.']],
+  'src/core/sync/plan.ts': [
     ['applied !== 0', 'Revisions count from 1, and one that is missing is fetched before.'],
     [/SETTLED|^key !== undefined$/, 'A key that is settled needs no step in either way.'],
   ],
-  'src/core/rules.ts': [
+  'src/core/rules/rules.ts': [
     ["'REFUSE'", 'Only ALLOW is compared with, and the type allows no other text.'],
     ['ruling === undefined', 'A ruling is kept to save time.'],
   ],
-  'src/core/session.ts': [
+  'src/core/sessions/session.ts': [
     [/^session\.charge\?\.|^\[\]$/, 'A session that is ACTIVE has a charge.'],
     ['charge.from === charge.until', 'Items of an interval without length have no parts.'],
     [/^parsed\?|^outcome\?/, 'Each account of a decision can be read, and each item has an outcome.'],
   ],
-  'src/agent/app/sessions/session-entries.ts': [
+  'src/agent/sessions/session-entries.ts': [
     [/^part\.rate === undefined$|^'0'$/, 'A part that was charged names its rate.'],
     ['parsed?.kind', 'Each account that was charged can be read.'],
   ],
-  'src/agent/app/sessions/sessions.ts': [
+  'src/agent/sessions/sessions.ts': [
     ['b.created - a.created', 'They were opened in this order, and are turned round before.'],
     ['(a, b) => b.created - a.created', 'They were opened in this order, and are turned round before.'],
     [/every\(\(\{ outcome \}\) => outcome === 'GRANTED'\)/, 'All items are granted, or none of them.'],
@@ -176,29 +176,31 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
     ['forgotten !== undefined', 'Nothing is kept under undefined.'],
     [/^outcome\?\.outcome|^\[\]$/, 'Of a granted decision each item is granted.'],
     ['rate === undefined', 'Each part of a granted item has a rate.'],
-    ['made.session.charge === null', 'Without a charge nobody asks in which incarnation it was.'],
+    ['made.session.charge === null', 'Without a charge nobody asks in which epoch it was.'],
     [/^this\.#cancelLook|^!?this\.#isStopped$/, 'A look after the end does nothing.'],
   ],
-  'src/agent/app/callers/bucket.ts': [
+  'src/agent/access/callers/bucket.ts': [
     [/^level < full|^this\.#level > full/, 'At the brim both ways are the same.'],
     [/^lacking/, 'Where nothing is lacking, the rounding gives 0 too.'],
     ['passed <= 0', 'Where no time has passed, nothing is added.'],
   ],
-  'src/agent/app/callers/callers.ts': [
+  'src/agent/access/callers/callers.ts': [
     ['limits.length === 0', 'A shortcut: of no limits none names the caller.'],
     ['oldest !== undefined', 'Where there are too many, there is an oldest one.'],
     ['owner === null', 'Nothing is kept under null.'],
     ['part.trim()', 'Each part is trimmed again where it is read.'],
   ],
-  'src/agent/app/callers/who.ts': [[/^(''|\[\])$/, 'A text that does not match has no kind, and is refused.']],
-  'src/agent/app/clock.ts': [
+  'src/agent/access/callers/caller-selector.ts': [
+    [/^(''|\[\])$/, 'A text that does not match has no kind, and is refused.'],
+  ],
+  'src/agent/runtime/clock.ts': [
     ['both.earliest <= both.latest', 'An interval of one instant is rounded to the same ends.'],
     [
       'before.latest === null',
       'The lesser of a number and null is 0 or the earlier end is above it: the told interval counts.',
     ],
   ],
-  'src/agent/app/last-answers.ts': [['open?.reject', 'A claim that fails is open.']],
+  'src/agent/access/idempotency-cache.ts': [['open?.reject', 'A claim that fails is open.']],
 }
 
 /** Undefined for one that has no reason yet. */

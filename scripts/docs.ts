@@ -7,9 +7,9 @@ import { z } from 'zod'
 import { CHECKS } from '../conformance/all-checks.ts'
 import { STATEMENTS } from '../conformance/statements.ts'
 import { agentOptions } from '../src/agent/settings.ts'
-import { type EdgeParts, edgeRoutes } from '../src/cloud/adapters/http/edge-routes.ts'
-import { type Operations, apiDocuments } from '../src/cloud/adapters/http/openapi/documents.ts'
-import { type ServiceParts, serviceRoutes } from '../src/cloud/adapters/http/service/service.ts'
+import { type EdgeDeps, edgeRoutes } from '../src/cloud/http/edge-routes.ts'
+import { type Operations, apiDocuments } from '../src/cloud/http/openapi/documents.ts'
+import { type ServiceDeps, serviceRoutes } from '../src/cloud/http/service/service.ts'
 import { cloudOptions } from '../src/cloud/settings.ts'
 import { type ErrorCode, ERRORS } from '../src/protocol/errors.ts'
 import { deviceReport } from '../src/protocol/local/report.ts'
@@ -75,8 +75,8 @@ const prefix = cloudOptions.options.http.prefix.default
 function servedOperations(): Operations {
   const unasked = new Proxy({}, { get: () => undefined })
   return {
-    service: serviceRoutes(unasked as ServiceParts),
-    edge: edgeRoutes(unasked as EdgeParts),
+    service: serviceRoutes(unasked as ServiceDeps),
+    edge: edgeRoutes(unasked as EdgeDeps),
   }
 }
 

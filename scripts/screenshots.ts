@@ -1,7 +1,7 @@
 // `npm run screenshots`: writes pictures of the status page to docs/screenshots, by the chromium of this machine.
 import { mkdir } from 'node:fs/promises'
-import { openStatus } from '../src/agent/adapters/status-http/server.ts'
-import { SCENES } from '../test/agent/status-http/scenes.ts'
+import { openStatus } from '../src/agent/platform/status-http/server.ts'
+import { SCENES } from '../test/agent/platform/status-http/scenes.ts'
 import { findChromium, launchChromium } from '../test/support/chromium.ts'
 
 const FOLDER = new URL('../docs/screenshots/', import.meta.url)
@@ -20,7 +20,7 @@ const browser = await launchChromium(path)
 for (const [scene, name, viewport, colorScheme] of SHOTS) {
   const server = await openStatus({
     port: 0,
-    door: { host: '127.0.0.1', tls: null, token: null },
+    auth: { host: '127.0.0.1', tls: null, token: null },
     report: async () => SCENES[scene],
     readiness: async () => ({ ready: true, checks: [] }),
     onFault: (error) => console.error(error),

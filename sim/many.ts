@@ -4,7 +4,7 @@ import { Worker } from 'node:worker_threads'
 import type { PlanOptions } from './draw/plan.ts'
 import type { RunResult } from './run.ts'
 
-export interface Order {
+export interface SimulationOptions {
   readonly seeds: readonly number[]
   readonly options: PlanOptions
   readonly defect: string | null
@@ -14,7 +14,7 @@ export interface Order {
   readonly onResult: (result: RunResult) => boolean
 }
 
-export async function runMany({ seeds, options, defect, threads, onResult }: Order): Promise<void> {
+export async function runMany({ seeds, options, defect, threads, onResult }: SimulationOptions): Promise<void> {
   const waiting = [...seeds]
   const count = Math.min(waiting.length, threads > 0 ? threads : availableParallelism())
   let goesOn = true

@@ -40,7 +40,7 @@ export interface LineItemPlan {
   /** Whole tokens per requester and day; null: none. */
   readonly limit: number | null
   /** Whole tokens that each device may spend above its grants while it cannot ask; 0: none. */
-  readonly arrearsCap: number
+  readonly overspendCap: number
 }
 
 /** What becomes of change notifications. Probabilities are per message, times in ms. */
@@ -72,7 +72,7 @@ export interface SitePlan {
   /** Devices that answer ahead of their disk, from blocks that are reserved there. */
   readonly reserved: readonly boolean[]
   /** Most whole tokens of a block. */
-  readonly blockMax: number
+  readonly reservationMax: number
   /** Silence after which what a device holds is settled. */
   readonly settleAfterMs: number
   readonly settleAs: 'CHARGED' | 'RELEASED'
@@ -172,7 +172,7 @@ export type Happening =
       readonly name: 'timezone.tolerant' | 'session.charge.period'
       readonly value: string
     }
-  | { readonly kind: 'arrears-cap'; readonly lineItem: number; readonly cap: number }
+  | { readonly kind: 'overspend-cap'; readonly lineItem: number; readonly cap: number }
   | { readonly kind: 'hold'; readonly device: number; readonly order: 'LOCK' | 'UNLOCK' | 'TERMINATE' }
   | { readonly kind: 'twin-backup' }
   | { readonly kind: 'twin-restore'; readonly downMs: number; readonly untold?: boolean }

@@ -2,7 +2,7 @@
  * Runs one plan: sets up the site, lets everything happen, has the auditor look after every step, ends the faults, and waits
  * until everything is at rest. The same plan with the same defects does the same, event by event, on every machine.
  */
-import { issueEnrollmentToken } from '../src/cloud/app/edge/issue-enrollment-token.ts'
+import { issueEnrollmentToken } from '../src/cloud/devices/issue-enrollment-token.ts'
 import { type Invariant, Violation } from './audit/violation.ts'
 import type { Defect } from './defects/defects.ts'
 import { BEGIN, type Happening, type Plan } from './plan.ts'
@@ -13,7 +13,7 @@ import { Probes } from './site/probes.ts'
 import { Rest } from './site/rest.ts'
 import { Rules } from './site/rules.ts'
 import { Stage } from './site/stage.ts'
-import { addresses } from './twin/door.ts'
+import { addresses } from './twin/http-interface.ts'
 
 export interface RunOptions {
   /** Keep the lines of the trace. */
@@ -134,7 +134,7 @@ class World {
       case 'audience':
       case 'obsolete':
       case 'configuration':
-      case 'arrears-cap':
+      case 'overspend-cap':
         this.#rules.happen(what)
         return
       case 'twin-down':
@@ -180,7 +180,7 @@ class World {
       syncs,
       faults: Object.fromEntries(faults),
       outcomes: Object.fromEntries(outcomes),
-      looks: Object.fromEntries(auditor.facts.looks),
+      looks: Object.fromEntries(auditor.shared.looks),
       digest: trace.digest(),
       trace: trace.lines,
     }

@@ -5,10 +5,10 @@
 import Fastify from 'fastify'
 import pg from 'pg'
 import { GroupCommit } from '../floor/group-commit.ts'
-import { FLOOR_MARK } from '../floor/order.ts'
+import { FLOOR_MARK } from '../floor/options.ts'
 
 /** Handed over as JSON in the first argument. */
-export interface CloudFloorOrder {
+export interface CloudFloorOptions {
   readonly databasePath: string
   /** Null: SQLite. */
   readonly postgresUrl: string | null
@@ -16,12 +16,12 @@ export interface CloudFloorOrder {
   readonly answerBytes: number
 }
 
-const order = JSON.parse(process.argv[2] ?? '') as CloudFloorOrder
-const answer = `{${FLOOR_MARK}${'a'.repeat(order.answerBytes)}"}`
-const record = order.postgresUrl === null ? recordInSqlite() : await recordInPostgres(order.postgresUrl)
+const options = JSON.parse(process.argv[2] ?? '') as CloudFloorOptions
+const answer = `{${FLOOR_MARK}${'a'.repeat(options.answerBytes)}"}`
+const record = options.postgresUrl === null ? recordInSqlite() : await recordInPostgres(options.postgresUrl)
 
 function recordInSqlite(): () => Promise<unknown> {
-  const commits = new GroupCommit({ ...order, stack: 'fastify', socketPath: '' })
+  const commits = new GroupCommit({ ...options, stack: 'fastify', socketPath: '' })
   return () => new Promise<void>((resolve) => commits.record(resolve))
 }
 
@@ -32,7 +32,7 @@ async function recordInPostgres(connectionString: string): Promise<() => Promise
     'CREATE TABLE IF NOT EXISTS floor_entry (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body TEXT NOT NULL)',
   )
   await pool.query('TRUNCATE floor_entry')
-  const row = 'r'.repeat(order.rowBytes)
+  const row = 'r'.repeat(options.rowBytes)
   return () => pool.query({ name: 'floor', text: 'INSERT INTO floor_entry (body) VALUES ($1)', values: [row] })
 }
 

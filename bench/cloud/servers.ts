@@ -8,9 +8,9 @@ import { fileURLToPath } from 'node:url'
 import Database from 'better-sqlite3'
 import { makeAccessToken } from '../../src/client/access-token.ts'
 import { countEntries } from '../contenders/ledger-file.ts'
-import { FLOOR_MARK } from '../floor/order.ts'
+import { FLOOR_MARK } from '../floor/options.ts'
 import type { Target } from '../load/dialect.ts'
-import type { CloudFloorOrder } from './floor-process.ts'
+import type { CloudFloorOptions } from './floor-process.ts'
 import { ask } from './postgres-server.ts'
 
 export interface Books {
@@ -171,14 +171,14 @@ function booksOf({ charged, cap }: Row, { recorded, requests }: Count): Books {
 
 /** @param db address of a schema for its table; null: SQLite */
 export async function startFloor(directory: string, db: string | null): Promise<Loaded> {
-  const order: CloudFloorOrder = {
+  const options: CloudFloorOptions = {
     databasePath: join(directory, 'floor.db'),
     postgresUrl: db,
     // What a usage record and an answer of the twin amount to.
     rowBytes: 300,
     answerBytes: 330,
   }
-  const child = fork(new URL('floor-process.ts', import.meta.url), [JSON.stringify(order)])
+  const child = fork(new URL('floor-process.ts', import.meta.url), [JSON.stringify(options)])
   const exit = once(child, 'exit')
   const [message] = (await Promise.race([once(child, 'message'), exit.then(() => [undefined])])) as [
     { port: number } | undefined,
@@ -191,7 +191,7 @@ export async function startFloor(directory: string, db: string | null): Promise<
     async killAndAudit() {
       child.kill('SIGKILL')
       await exit
-      if (db === null) return { recorded: countEntries(order.databasePath), pool: null }
+      if (db === null) return { recorded: countEntries(options.databasePath), pool: null }
       const [row] = await ask<{ count: string }>(db, 'SELECT count(*) FROM floor_entry')
       return { recorded: Number(row?.count), pool: null }
     },

@@ -5,9 +5,9 @@
 import { generateKeyPairSync, randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { importPKCS8 } from 'jose'
-import { openKeyFile } from '../../src/agent/adapters/key-file/key-file.ts'
-import { openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
-import { openTimeSource } from '../../src/agent/adapters/system/time-source.ts'
+import { openKeyFile } from '../../src/agent/platform/key-file/key-file.ts'
+import { openJournal } from '../../src/agent/platform/sqlite/journal.ts'
+import { openTimeSource } from '../../src/agent/platform/system/time-source.ts'
 import { policyToWire } from '../../src/protocol/edge/policy-document.ts'
 import { publicJwk, signDocument, thumbprint } from '../../src/protocol/signing.ts'
 import { ACCOUNTS, FUNDS, workloadPolicy } from '../workload.ts'
@@ -29,7 +29,7 @@ export async function prepareAgentState(directory: string): Promise<void> {
   const journal = await openJournal({
     path: join(directory, JOURNAL_FILE),
     limits: {
-      ...{ pagesMax: 10_000, slackPages: 256, retentionMs: DAY_MS, retainedBytesMax: 1_000_000, answersMax: 1 },
+      ...{ pagesMax: 10_000, diskReservePages: 256, retentionMs: DAY_MS, retainedBytesMax: 1_000_000, answersMax: 1 },
       ...{ recentEntries: 1_000, pastRulesBytesMax: 1_000_000 },
     },
     sign: (payload) => signDocument('segment', payload, key.signer),
@@ -47,7 +47,7 @@ export async function prepareAgentState(directory: string): Promise<void> {
     edgeUrl: NO_CLOUD,
     serviceUrl: NO_CLOUD,
     pushUrl: null,
-    hold: null,
+    suspension: null,
   })
   const terms = { issuedAt: now, usableForMs: 30 * DAY_MS, grantHorizonMs: DAY_MS, trustedKeys: [cloud.publicJwk] }
   const document = await signDocument('policy', JSON.stringify(policyToWire(policy, terms)), cloud.signer)
@@ -57,7 +57,7 @@ export async function prepareAgentState(directory: string): Promise<void> {
     salt: randomUUID(),
     bootId: time.bootId,
     clock: { now, earliest: now, latest: now },
-    wants: [],
+    topUpRequests: [],
     needs: [],
     policies: [{ instanceId: policy.instanceId, revision: policy.revision }],
     returns: [],

@@ -20,15 +20,22 @@ const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url)
 export const agent = agentOf('agent', 'durable')
 
 /** The agent that reserves ahead: answers within a block follow a write to a log on tmpfs, which a power cut does not survive. */
-export const reservedAgent = agentOf('agent (reserved)', 'reserved')
+export const writeBehindAgent = agentOf('agent (write-behind)', 'write-behind')
 
-function agentOf(name: string, durability: 'durable' | 'reserved'): Contender {
+function agentOf(name: string, durability: 'durable' | 'write-behind'): Contender {
   return {
     name,
     async start({ directory, socketPath, volatileDirectory }) {
       const state = join(directory, 'agent')
       await prepareAgentState(state)
-      const places = ['--state-directory', state, '--socket-path', socketPath, '--reserve-directory', volatileDirectory]
+      const places = [
+        '--state-directory',
+        state,
+        '--socket-path',
+        socketPath,
+        '--write-behind-directory',
+        volatileDirectory,
+      ]
       const args = [COMMAND, 'agent', ...places, '--durability', durability, '--log-level', 'error']
       const { child, exit } = await startAgent(args, socketPath)
       return {
@@ -44,7 +51,7 @@ function agentOf(name: string, durability: 'durable' | 'reserved'): Contender {
           child.kill('SIGKILL')
           await exit
           // What is on its way to the ledger gets there with the next start.
-          if (durability === 'reserved') await startAndStop(args, socketPath)
+          if (durability === 'write-behind') await startAndStop(args, socketPath)
           return countEntries(join(state, JOURNAL_FILE))
         },
       }

@@ -2,7 +2,7 @@
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
-import { FLOOR_MARK, type FloorOrder, type FloorStack } from '../floor/order.ts'
+import { FLOOR_MARK, type FloorOptions, type FloorStack } from '../floor/options.ts'
 import { REQUEST_BODIES, REQUEST_PATH } from '../workload.ts'
 import type { Sizes } from './agent.ts'
 import type { Contender } from './contender.ts'
@@ -13,21 +13,21 @@ export function floor(stack: FloorStack, sizes: Sizes): Contender {
   return {
     name: `floor (${stack})`,
     async start({ directory, socketPath }) {
-      const order: FloorOrder = {
+      const options: FloorOptions = {
         stack,
         socketPath,
         databasePath: join(directory, 'floor.db'),
         rowBytes: sizes.entryBytes,
         answerBytes: sizes.answerBytes,
       }
-      const child = fork(new URL('../floor/process.ts', import.meta.url), [JSON.stringify(order)])
+      const child = fork(new URL('../floor/process.ts', import.meta.url), [JSON.stringify(options)])
       const exit = once(child, 'exit')
       const started = await Promise.race([once(child, 'message'), exit.then(() => undefined)])
       if (started === undefined) throw new Error('the floor does not start')
       return {
         target: {
           protocol: 'http',
-          socketPath: order.socketPath,
+          socketPath: options.socketPath,
           path: REQUEST_PATH,
           bodies: REQUEST_BODIES,
           grantMark: FLOOR_MARK,
@@ -36,7 +36,7 @@ export function floor(stack: FloorStack, sizes: Sizes): Contender {
         async killAndCount() {
           child.kill('SIGKILL')
           await exit
-          return countEntries(order.databasePath)
+          return countEntries(options.databasePath)
         },
       }
     },

@@ -5,13 +5,13 @@
  */
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads'
 import Database from 'better-sqlite3'
-import type { FloorOrder } from './order.ts'
+import type { FloorOptions } from './options.ts'
 
 const CHECKPOINT_FRAMES = 4_000
 
 if (parentPort === null) throw new Error('this is the entry of a worker thread')
 const port = parentPort
-const { databasePath } = workerData as FloorOrder
+const { databasePath } = workerData as FloorOptions
 const database = new Database(databasePath)
 database.pragma('locking_mode = EXCLUSIVE')
 database.pragma('page_size = 4096')

@@ -3,7 +3,7 @@
  * worker makes one transaction of all that has come while it was busy.
  */
 import { Worker } from 'node:worker_threads'
-import type { FloorOrder } from './order.ts'
+import type { FloorOptions } from './options.ts'
 
 export class GroupCommit {
   readonly #worker: Worker
@@ -11,9 +11,9 @@ export class GroupCommit {
   #turn: (() => void)[] = []
   readonly #waiting: (() => void)[] = []
 
-  constructor(order: FloorOrder) {
-    this.#row = 'r'.repeat(order.rowBytes)
-    this.#worker = new Worker(new URL('./commit-worker.ts', import.meta.url), { workerData: order })
+  constructor(options: FloorOptions) {
+    this.#row = 'r'.repeat(options.rowBytes)
+    this.#worker = new Worker(new URL('./commit-worker.ts', import.meta.url), { workerData: options })
     this.#worker.on('error', (error) => {
       throw error
     })

@@ -6,9 +6,9 @@ import { createServer as createHttpServer } from 'node:http'
 import { createServer as createNetServer } from 'node:net'
 import { once } from 'node:events'
 import Fastify from 'fastify'
-import { openSocket } from '../../src/agent/adapters/socket/server.ts'
-import type { AccessAnswer } from '../../src/agent/app/access.ts'
-import type { FloorStack } from './order.ts'
+import { openSocket } from '../../src/agent/platform/socket/server.ts'
+import type { AccessAnswer } from '../../src/agent/access/access.ts'
+import type { FloorStack } from './options.ts'
 
 /** Calls back when a row is durable. */
 type WriteRow = (done: () => void) => void
@@ -27,7 +27,7 @@ const MORE_HEADERS = [
 export const STACKS: Readonly<Record<FloorStack, Stack>> = {
   /** The agent's door itself, with nothing behind it. It parses the JSON of a body, as it does for the agent. */
   'agent-socket': async (socketPath, answer, record) => {
-    const granted: AccessAnswer = { body: answer, policyRevision: 1, caveats: [], durability: 'durable' }
+    const granted: AccessAnswer = { body: answer, policyRevision: 1, warnings: [], durability: 'durable' }
     await openSocket({
       path: socketPath,
       mode: 0o600,

@@ -9,7 +9,7 @@ import { httpDialect } from './http-dialect.ts'
 import { type Latency, summarize } from './latency.ts'
 import { redisDialect } from './redis-dialect.ts'
 
-export interface LoadOrder {
+export interface LoadOptions {
   readonly target: Target
   readonly connections: number
   /** Before the measurement begins; acknowledged, but in no figure. */
@@ -30,8 +30,8 @@ export interface LoadReport {
 const READ_BYTES = 64 * 1024
 
 /** Runs one measurement. Rejects when a connection fails or an answer is not a grant. */
-export async function closedLoop(order: LoadOrder): Promise<LoadReport> {
-  const { target, connections, warmupMs, durationMs } = order
+export async function closedLoop(options: LoadOptions): Promise<LoadReport> {
+  const { target, connections, warmupMs, durationMs } = options
   const dialect =
     target.protocol === 'http'
       ? httpDialect(target.path, target.bodies, target.grantMark, target.authorization)

@@ -1,7 +1,7 @@
 /** The load generator's process, seen from the benchmark: one order at a time. */
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
-import type { LoadOrder, LoadReport } from './closed-loop.ts'
+import type { LoadOptions, LoadReport } from './closed-loop.ts'
 
 type Reply = { readonly report: LoadReport } | { readonly failure: string }
 
@@ -13,7 +13,7 @@ export class LoadGenerator {
   }
 
   /** Rejects with the reason when the load could not be carried out. */
-  async run(order: LoadOrder): Promise<LoadReport> {
+  async run(options: LoadOptions): Promise<LoadReport> {
     const gone = new AbortController()
     const exit = once(this.#child, 'exit', { signal: gone.signal }).then(() => {
       throw new Error('the load generator has ended')
@@ -21,7 +21,7 @@ export class LoadGenerator {
     exit.catch(() => undefined)
     try {
       const answer = once(this.#child, 'message', { signal: gone.signal })
-      this.#child.send(order)
+      this.#child.send(options)
       const [reply] = (await Promise.race([answer, exit])) as [Reply]
       if ('failure' in reply) throw new Error(reply.failure)
       return reply.report

@@ -9,7 +9,7 @@ import { CHAIN_START, sha256 } from '../../src/protocol/signing.ts'
 import { AuditError, hold, Ledger, Sums } from './ledger.ts'
 
 interface StateRow {
-  readonly incarnation: bigint
+  readonly epoch: bigint
   readonly fenced: bigint
   readonly last_entry: bigint
   readonly entry_head: string
@@ -27,7 +27,7 @@ interface AccountRow {
 }
 
 const segmentPayload = z.object({
-  incarnation: z.int(),
+  epoch: z.int(),
   seq: z.int(),
   previousHash: z.string(),
   entries: z.object({ first: z.int(), bodies: z.array(z.string()) }),
@@ -37,16 +37,16 @@ export class DeviceAudit {
   readonly ledger = new Ledger()
   /** Documents of the segments, by `seq`. */
   readonly #segments = new Map<number, string>()
-  readonly #incarnation: number
+  readonly #epoch: number
   readonly #used = new Sums()
   /** Entries that are in the sums. */
   #summed = 0
   #lastSeq = 0
   #segmentHead = CHAIN_START
 
-  /** @param incarnation the only one in which the device has recorded anything */
-  constructor(incarnation = 1) {
-    this.#incarnation = incarnation
+  /** @param epoch the only one in which the device has recorded anything */
+  constructor(epoch = 1) {
+    this.#epoch = epoch
   }
 
   /**
@@ -76,8 +76,8 @@ export class DeviceAudit {
     const verdict = database.pragma('integrity_check(1)', { simple: true })
     hold(verdict === 'ok', `the journal's pages: ${String(verdict)}`)
     const state = database.prepare('SELECT * FROM state').get() as StateRow
-    const isExpected = state.incarnation === 0n || Number(state.incarnation) === this.#incarnation
-    hold(state.fenced === 0n && isExpected, `incarnation ${state.incarnation} is fenced, or not ${this.#incarnation}`)
+    const isExpected = state.epoch === 0n || Number(state.epoch) === this.#epoch
+    hold(state.fenced === 0n && isExpected, `epoch ${state.epoch} is fenced, or not ${this.#epoch}`)
     this.#readSegments(database, state)
     this.#readEntries(database, state)
     this.#checkAccounts(database)
@@ -87,9 +87,9 @@ export class DeviceAudit {
   #readSegments(database: Database.Database, state: StateRow): void {
     const rows = database
       .prepare(
-        'SELECT seq, hash, document FROM segment JOIN segment_document USING (id) WHERE incarnation = ? AND seq > ? ORDER BY seq',
+        'SELECT seq, hash, document FROM segment JOIN segment_document USING (id) WHERE epoch = ? AND seq > ? ORDER BY seq',
       )
-      .all(this.#incarnation, this.#lastSeq) as { seq: bigint; hash: string; document: string }[]
+      .all(this.#epoch, this.#lastSeq) as { seq: bigint; hash: string; document: string }[]
     for (const { seq, hash, document } of rows) {
       const text = Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8')
       const payload = segmentPayload.parse(JSON.parse(text))

@@ -3,7 +3,7 @@
  * the sums worked out from the entries themselves. It only grows; what contradicts what it knows is an {@link AuditError}.
  */
 import { z } from 'zod'
-import type { Micro } from '../../src/core/amount.ts'
+import type { Micro } from '../../src/core/pricing/amount.ts'
 import { CHAIN_START, entryHash } from '../../src/protocol/signing.ts'
 
 /** The books are wrong: what the audit is there to find. */

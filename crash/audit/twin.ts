@@ -4,10 +4,10 @@
  * by itself; a twin may be at work meanwhile.
  */
 import Database from 'better-sqlite3'
-import type { Micro } from '../../src/core/amount.ts'
+import type { Micro } from '../../src/core/pricing/amount.ts'
 import { hold, type Ledger, Sums } from './ledger.ts'
 
-interface IncarnationRow {
+interface EpochRow {
   readonly number: bigint
   readonly status: string
   readonly forked: bigint
@@ -77,13 +77,13 @@ export class TwinAudit {
   }
 
   #read(database: Database.Database): TwinReading {
-    const rows = database.prepare('SELECT * FROM incarnations').all() as IncarnationRow[]
-    hold(rows.length <= 1, `the device has ${rows.length} incarnations`)
+    const rows = database.prepare('SELECT * FROM epochs').all() as EpochRow[]
+    hold(rows.length <= 1, `the device has ${rows.length} epochs`)
     const pieces = database.prepare('SELECT count(*) FROM evidence').pluck().get()
     hold(pieces === 0n, `there are ${String(pieces)} pieces of evidence against an honest device`)
     const [row] = rows
     if (row === undefined) return { entries: 0, seq: 0 }
-    hold(row.status === 'ACTIVE' && row.forked === 0n && row.rejected === 0n, `the incarnation is ${row.status}`)
+    hold(row.status === 'ACTIVE' && row.forked === 0n && row.rejected === 0n, `the epoch is ${row.status}`)
     const entries = Number(row.last_entry)
     hold(entries <= this.#ledger.size, `${entries} entries are merged, the device has ${this.#ledger.size}`)
     hold(entries === 0 || row.entry_head === this.#ledger.at(entries).hash, 'the twin has another chain of entries')

@@ -5,10 +5,10 @@
 import { createPublicKey } from 'node:crypto'
 import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { openKeyFile } from '../../src/agent/adapters/key-file/key-file.ts'
-import { JournalStore } from '../../src/agent/adapters/sqlite/journal-store.ts'
-import { openDatabase } from '../../src/agent/adapters/sqlite/open-database.ts'
-import { openOrRescue } from '../../src/agent/adapters/sqlite/rescue.ts'
+import { openKeyFile } from '../../src/agent/platform/key-file/key-file.ts'
+import { JournalStore } from '../../src/agent/platform/sqlite/journal-store.ts'
+import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
+import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.ts'
 import { DeviceAudit } from '../audit/device.ts'
 import { hold } from '../audit/ledger.ts'
 import type { SentMessage } from './messages.ts'
@@ -23,7 +23,7 @@ export type DeviceDebt = { readonly at: number } & (
 
 const LIMITS = {
   pagesMax: 100_000,
-  slackPages: 256,
+  diskReservePages: 256,
   retentionMs: 7 * 86_400_000,
   retainedBytesMax: 1e9,
   answersMax: 10_000,
@@ -59,10 +59,10 @@ export async function auditDeviceImage(directory: string, debts: readonly Device
   }
 
   // As the agent opens it: what a power cut leaves is never damage.
-  const store = openOrRescue(file, LIMITS, [keyFile, `${file}-slack`], () => 0)
-  const { identity, rescues = [] } = store.read()
+  const store = openOrSalvage(file, LIMITS, [keyFile, `${file}-disk-reserve`], () => 0)
+  const { identity, salvages = [] } = store.read()
   store.close()
-  hold(rescues.length === 0, `the ledger is taken for a damaged one: ${rescues[0]?.why}`)
+  hold(salvages.length === 0, `the ledger is taken for a damaged one: ${salvages[0]?.why}`)
   const { signer } = await openKeyFile({ path: keyFile, create: true })
   hold(identity === null || identity.keyId === signer.keyId, 'the device is enrolled with a key that it does not have')
 

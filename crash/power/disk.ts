@@ -191,7 +191,7 @@ export class Disk {
 
   /** SQLite makes the index of its log anew; the space that is set aside has no content. */
   #isTracked(path: string): boolean {
-    return path.startsWith(`${this.#root}/`) && !path.endsWith('-shm') && !path.endsWith('-slack')
+    return path.startsWith(`${this.#root}/`) && !path.endsWith('-shm') && !path.endsWith('-disk-reserve')
   }
 
   #open({ args, line, name }: SystemCall, descriptor: number): boolean {

@@ -5,7 +5,7 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { z } from 'zod'
-import { openSqliteStore } from '../../src/cloud/adapters/sqlite/store.ts'
+import { openSqliteStore } from '../../src/cloud/storage/sqlite/store.ts'
 import { AuditError, hold, type Ledger } from '../audit/ledger.ts'
 import { TwinAudit } from '../audit/twin.ts'
 import type { SentMessage } from './messages.ts'
@@ -15,11 +15,11 @@ export type TwinDebt = { readonly at: number } & (
   | {
       readonly kind: 'merged'
       readonly deviceId: string
-      readonly incarnation: number
+      readonly epoch: number
       readonly seq: number
       readonly hash: string
     }
-  | { readonly kind: 'attached'; readonly deviceId: string; readonly incarnation: number }
+  | { readonly kind: 'attached'; readonly deviceId: string; readonly epoch: number }
   | { readonly kind: 'enrolled'; readonly deviceId: string }
   | { readonly kind: 'decided'; readonly correlationId: string }
 )
@@ -27,11 +27,11 @@ export type TwinDebt = { readonly at: number } & (
 const merged = z.object({
   outcome: z.literal('MERGED'),
   deviceId: z.string(),
-  incarnation: z.int(),
+  epoch: z.int(),
   seq: z.int(),
   hash: z.string(),
 })
-const attached = z.object({ nonce: z.string(), deviceId: z.string(), incarnation: z.int() })
+const attached = z.object({ nonce: z.string(), deviceId: z.string(), epoch: z.int() })
 const signed = z.object({ answer: z.string(), time: z.string() })
 const enrolled = z.object({ deviceId: z.string(), trustedKeys: z.array(z.unknown()) })
 const decided = z.object({ correlationId: z.string(), requestedItems: z.array(z.unknown()) })
@@ -49,8 +49,7 @@ export function debtsOfAnswers(messages: readonly SentMessage[]): readonly TwinD
     const sync = merged.safeParse(payload).data
     if (sync !== undefined) return [{ kind: 'merged', at, ...sync }]
     const attach = attached.safeParse(payload).data
-    if (attach !== undefined)
-      return [{ kind: 'attached', at, deviceId: attach.deviceId, incarnation: attach.incarnation }]
+    if (attach !== undefined) return [{ kind: 'attached', at, deviceId: attach.deviceId, epoch: attach.epoch }]
     const device = enrolled.safeParse(said).data
     if (device !== undefined) return [{ kind: 'enrolled', at, deviceId: device.deviceId }]
     const access = decided.safeParse(said).data
@@ -79,11 +78,11 @@ export async function auditTwinImage(
     await store.read(async (reader) => {
       for (const debt of debts) {
         if (debt.kind === 'merged') {
-          const segment = await reader.edge.segments.get(debt.deviceId, debt.incarnation, debt.seq)
+          const segment = await reader.edge.segments.get(debt.deviceId, debt.epoch, debt.seq)
           hold(segment?.hash === debt.hash, `segment ${debt.seq} was acknowledged and is not merged`)
         } else if (debt.kind === 'attached') {
-          const incarnation = await reader.edge.incarnations.get(debt.deviceId, debt.incarnation)
-          hold(incarnation !== undefined, `incarnation ${debt.incarnation} was given out and is not there`)
+          const epoch = await reader.edge.epochs.get(debt.deviceId, debt.epoch)
+          hold(epoch !== undefined, `epoch ${debt.epoch} was given out and is not there`)
         } else if (debt.kind === 'enrolled') {
           hold((await reader.edge.devices.get(debt.deviceId)) !== undefined, 'a device was enrolled and is not there')
         }

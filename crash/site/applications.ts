@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
 import { exactTokens, parseExactJson } from '../../src/client/exact-json.ts'
 import { HttpClient } from '../../src/client/http.ts'
-import type { Micro } from '../../src/core/amount.ts'
+import type { Micro } from '../../src/core/pricing/amount.ts'
 import { CodedError, ERRORS } from '../../src/protocol/errors.ts'
 import type { Random } from '../../src/demo/random.ts'
 

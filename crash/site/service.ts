@@ -20,7 +20,7 @@ export interface Launch {
   readonly env?: Readonly<Record<string, string>>
 }
 
-export interface ServiceOrder extends Launch {
+export interface ServiceOptions extends Launch {
   readonly args: readonly string[]
   readonly logFile: string
 }
@@ -35,7 +35,7 @@ export class Service {
   readonly ended: Promise<number | string>
   readonly #child: ChildProcess
 
-  constructor({ args, logFile, under = [], preload = [], env = {} }: ServiceOrder) {
+  constructor({ args, logFile, under = [], preload = [], env = {} }: ServiceOptions) {
     const imports = preload.flatMap((module) => ['--import', module.href])
     const [command = '', ...rest] = [...under, process.execPath, ...imports, COMMAND, ...args]
     const log = openSync(logFile, 'a')

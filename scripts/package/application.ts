@@ -5,7 +5,7 @@ import { outputOf } from './output-of.ts'
 import { prune } from './prune.ts'
 import { type Architecture, runtimeArchive } from './runtime.ts'
 
-export interface ApplicationOrder {
+export interface ApplicationOptions {
   /** Folder of the repository; `npm run build` has made dist in it. */
   readonly root: string
   readonly target: string
@@ -19,7 +19,13 @@ export interface ApplicationOrder {
 const CPU: Readonly<Record<Architecture, string>> = { amd64: 'x64', arm64: 'arm64' }
 
 /** Fills the folder `target`. */
-export async function layApplication({ root, target, architecture, version, cache }: ApplicationOrder): Promise<void> {
+export async function layApplication({
+  root,
+  target,
+  architecture,
+  version,
+  cache,
+}: ApplicationOptions): Promise<void> {
   mkdirSync(join(target, 'runtime'), { recursive: true })
   for (const name of ['bin', 'dist', 'LICENSE', 'package-lock.json'])
     cpSync(join(root, name), join(target, name), { recursive: true })

@@ -16,7 +16,7 @@ import type { Architecture } from './runtime.ts'
 
 export type Shell = 'bash' | 'zsh' | 'fish'
 
-export interface DebianOrder {
+export interface DebianOptions {
   readonly root: string
   /** Root of the package; the program stands in usr/lib/tallygate of it. */
   readonly tree: string
@@ -45,8 +45,8 @@ export function debianVersion(version: string): string {
   return version.replace('-', '~')
 }
 
-export function layDebian(order: DebianOrder): void {
-  const { root, tree, epoch } = order
+export function layDebian(options: DebianOptions): void {
+  const { root, tree, epoch } = options
   const from = (path: string): Buffer => readFileSync(join(root, path))
   const put = (path: string, content: Buffer | string): void => {
     mkdirSync(dirname(join(tree, path)), { recursive: true })
@@ -59,7 +59,7 @@ export function layDebian(order: DebianOrder): void {
   put('/usr/lib/sysusers.d/tallygate.conf', from('systemd/tallygate.sysusers'))
   for (const path of CONFIGURATION) put(path, from(`packaging/debian/${path.split('/').at(-1) ?? ''}`))
   put(`${DOC}/copyright`, from('packaging/debian/copyright'))
-  put(`${DOC}/changelog.gz`, zipped(Buffer.from(debianChangelog(order))))
+  put(`${DOC}/changelog.gz`, zipped(Buffer.from(debianChangelog(options))))
   put(`${DOC}/CHANGELOG.md.gz`, zipped(from('CHANGELOG.md')))
   for (const page of [
     'how-to/install',
@@ -73,18 +73,18 @@ export function layDebian(order: DebianOrder): void {
   for (const name of namesIn(join(root, 'docs/reference/man')).filter((each) => /\.\d$/.test(each))) {
     put(`/usr/share/man/man${name.at(-1) ?? ''}/${name}.gz`, zipped(from(`docs/reference/man/${name}`)))
   }
-  for (const [shell, script] of order.completions) put(COMPLETIONS[shell], script)
+  for (const [shell, script] of options.completions) put(COMPLETIONS[shell], script)
   put('/usr/share/lintian/overrides/tallygate', from('packaging/debian/lintian-overrides'))
 
   const files = filesIn(tree)
   const schema = (path: string): number => readdirSync(join(root, path)).filter((name) => name.endsWith('.sql')).length
   const facts: Readonly<Record<string, string>> = {
-    VERSION: order.version,
-    ARCHITECTURE: order.architecture,
-    MAINTAINER: order.maintainer,
+    VERSION: options.version,
+    ARCHITECTURE: options.architecture,
+    MAINTAINER: options.maintainer,
     INSTALLED_SIZE: String(Math.ceil(files.reduce((sum, path) => sum + lstatSync(path).size, 0) / 1024)),
-    LEDGER_SCHEMA: String(schema('src/agent/adapters/sqlite/migrations')),
-    TWIN_SCHEMA: String(schema('src/cloud/adapters/sqlite/migrations')),
+    LEDGER_SCHEMA: String(schema('src/agent/platform/sqlite/migrations')),
+    TWIN_SCHEMA: String(schema('src/cloud/storage/sqlite/migrations')),
   }
   for (const name of ['control', ...SCRIPTS]) {
     const text = from(`packaging/debian/${name}`).toString()
@@ -123,7 +123,7 @@ function required(facts: Readonly<Record<string, string>>, key: string): string 
 }
 
 /** One entry, in the form that Debian's tools read. */
-function debianChangelog({ version, maintainer, epoch }: DebianOrder): string {
+function debianChangelog({ version, maintainer, epoch }: DebianOptions): string {
   const date = new Date(epoch * 1000).toUTCString().replace('GMT', '+0000')
   return `tallygate (${version}) unstable; urgency=medium\n\n  * What changes for users is in CHANGELOG.md.gz.\n\n -- ${maintainer}  ${date}\n`
 }

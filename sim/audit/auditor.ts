@@ -10,7 +10,7 @@ import { AlarmAudit } from './alarms.ts'
 import { BillAudit } from './bill.ts'
 import { DeviceAudit } from './devices.ts'
 import { EntryAudit } from './entries.ts'
-import { Facts } from './facts.ts'
+import { SharedState } from './shared-state.ts'
 import { PoolAudit } from './pools.ts'
 import { PublishedAudit } from './published.ts'
 import { changesOf, query } from './query.ts'
@@ -23,7 +23,7 @@ import { TimeAudit } from './time.ts'
 const LOOKS_SKIPPED_MAX = 20
 
 export class Auditor {
-  readonly facts: Facts
+  readonly shared: SharedState
   readonly pools: PoolAudit
   readonly bill: BillAudit
   readonly entries: EntryAudit
@@ -38,16 +38,16 @@ export class Auditor {
   #skipped = 0
 
   constructor(now: () => number, settleAfterMs: number) {
-    this.facts = new Facts(now)
-    this.published = new PublishedAudit(this.facts)
-    this.settled = new SettledAudit(this.facts, settleAfterMs)
-    const time = new TimeAudit(this.facts, this.settled)
-    this.pools = new PoolAudit(this.facts)
-    this.bill = new BillAudit(this.facts)
-    this.entries = new EntryAudit(this.facts, this.pools, time, this.published)
-    this.devices = new DeviceAudit(this.facts, this.entries, time)
-    this.#restores = new RestoreAudit(this.facts, this.bill, this.pools)
-    this.#alarms = new AlarmAudit(this.facts)
+    this.shared = new SharedState(now)
+    this.published = new PublishedAudit(this.shared)
+    this.settled = new SettledAudit(this.shared, settleAfterMs)
+    const time = new TimeAudit(this.shared, this.settled)
+    this.pools = new PoolAudit(this.shared)
+    this.bill = new BillAudit(this.shared)
+    this.entries = new EntryAudit(this.shared, this.pools, time, this.published)
+    this.devices = new DeviceAudit(this.shared, this.entries, time)
+    this.#restores = new RestoreAudit(this.shared, this.bill, this.pools)
+    this.#alarms = new AlarmAudit(this.shared)
   }
 
   /** Somebody has put a backup in the place of the twin's database. @param before image of the one that is gone */
@@ -60,11 +60,11 @@ export class Auditor {
 
   /** An administrator ends a recovery. @param atRisk what may be sold twice from then on, at most, by account */
   recoveryOverridden(atRisk: ReadonlyMap<string, bigint>): void {
-    for (const [account, amount] of atRisk) this.facts.exposure.add(account, amount)
+    for (const [account, amount] of atRisk) this.shared.exposure.add(account, amount)
   }
 
   rulesKnown(): RulesKnown {
-    const { caps, inForce, revoked, terminated } = this.facts
+    const { caps, inForce, revoked, terminated } = this.shared
     return {
       caps: new Map(caps),
       inForce: new Map(inForce),

@@ -1,16 +1,16 @@
 /** The bill: every entry of a device is billed once, charges of the twin and presumptions are lines of it, and its sums fit. */
 import type Sqlite from 'better-sqlite3'
 import { Books } from './books.ts'
-import type { Facts } from './facts.ts'
+import type { SharedState } from './shared-state.ts'
 import { query } from './query.ts'
 import { type AccountRow, type DeviceAccountRow, type UsageRow, lineOf, nameOf, outOf } from './records.ts'
 import { Violation } from './violation.ts'
 
 export class BillAudit {
-  readonly #facts: Facts
+  readonly #shared: SharedState
 
-  constructor(facts: Facts) {
-    this.#facts = facts
+  constructor(shared: SharedState) {
+    this.#shared = shared
   }
 
   #usageSeen = 0n
@@ -22,7 +22,7 @@ export class BillAudit {
   /** Billed before the answer came back. */
   readonly #early = new Books()
 
-  /** Billed without evidence, by device, incarnation and line item. */
+  /** Billed without evidence, by device, epoch and line item. */
   readonly #presumptions = new Books()
 
   /** The twin has answered a request of its own. */
@@ -61,54 +61,54 @@ export class BillAudit {
       }
       if (row.operation === 'SETTLEMENT') {
         // The other ones stand for entries that both sides have lost: what is closed must be right with them.
-        if (row.status === 'PRESUMED') this.#presumptions.add(`${row.device_id} ${row.incarnation} ${line}`, tokens)
+        if (row.status === 'PRESUMED') this.#presumptions.add(`${row.device_id} ${row.epoch} ${line}`, tokens)
         continue
       }
-      this.#facts.look('I4')
-      const entry = this.#facts.entries.get(id)
+      this.#shared.look('I4')
+      const entry = this.#shared.entries.get(id)
       if (entry === undefined) throw new Violation('I3', `${tokens} are billed for ${id}, which no device has recorded`)
       entry.billedTokens += tokens
       entry.billedLines += 1
       if (entry.billedLines > entry.lines) {
         throw new Violation(
           'I4',
-          `entry ${entry.n} of ${entry.machine} (incarnation ${entry.incarnation}, ${entry.tokens}) is billed again: ` +
+          `entry ${entry.n} of ${entry.machine} (epoch ${entry.epoch}, ${entry.tokens}) is billed again: ` +
             `${entry.billedTokens} in ${entry.billedLines} of ${entry.lines} lines`,
         )
       }
     }
   }
 
-  /** Presumptions are lines of the bill; once an incarnation is settled as used, no less than was used counts as used. */
+  /** Presumptions are lines of the bill; once an epoch is settled as used, no less than was used counts as used. */
   checkPresumed(database: Sqlite.Database, held: readonly DeviceAccountRow[]): void {
     const settled = new Set(
       (
         query(
           database,
-          "SELECT device_id || ' ' || number FROM incarnations WHERE settlement = 'CHARGED' AND settled_at IS NOT NULL",
+          "SELECT device_id || ' ' || number FROM epochs WHERE settlement = 'CHARGED' AND settled_at IS NOT NULL",
         )
           .pluck()
           .all() as string[]
-      ).filter((name) => !this.#facts.suspects.has(name.split(' ')[0] ?? '')),
+      ).filter((name) => !this.#shared.suspects.has(name.split(' ')[0] ?? '')),
     )
     const presumed = new Books()
     for (const row of held) {
-      const owner = `${row.device_id} ${row.incarnation}`
+      const owner = `${row.device_id} ${row.epoch}`
       if (row.account.startsWith('line/')) presumed.add(`${owner} ${lineOf(row.account)}`, row.presumed)
-      if (!settled.has(owner) || row.unlimited === 1n || this.#facts.everUnlimited.has(row.account)) continue
-      this.#facts.look('I3')
+      if (!settled.has(owner) || row.unlimited === 1n || this.#shared.everUnlimited.has(row.account)) continue
+      this.#shared.look('I3')
       const counts = row.used - row.refunded + row.branch_used + row.presumed
-      const spent = this.#facts.spent.get(nameOf(row))
-      const forgotten = outOf(this.#facts.inTruth(row)) - outOf(row)
-      const excused = this.#facts.exposure.get(nameOf(row)) + (forgotten > 0n ? forgotten : 0n)
-      if (counts >= spent - this.#facts.arrearsCap(lineOf(row.account)) - excused) continue
+      const spent = this.#shared.spent.get(nameOf(row))
+      const forgotten = outOf(this.#shared.inTruth(row)) - outOf(row)
+      const excused = this.#shared.exposure.get(nameOf(row)) + (forgotten > 0n ? forgotten : 0n)
+      if (counts >= spent - this.#shared.overspendCap(lineOf(row.account)) - excused) continue
       throw new Violation(
         'I3',
         `${counts} of ${nameOf(row)} count as used after its settlement, but ${spent} were spent`,
       )
     }
     for (const [name, billed] of this.#presumptions.entries()) {
-      this.#facts.look('I3')
+      this.#shared.look('I3')
       const sum = presumed.get(name)
       if (billed !== sum) throw new Violation('I3', `${sum} of ${name} are presumed, but ${billed} billed as such`)
     }
@@ -128,7 +128,7 @@ export class BillAudit {
       ['device', byDevices],
     ] as const) {
       for (const [line, total] of totals.entries()) {
-        this.#facts.look('I3')
+        this.#shared.look('I3')
         const billed = this.#billedByLine.get(`${side} ${line}`)
         if (billed !== total)
           throw new Violation('I3', `the bill of ${line} has ${billed} by the ${side}, the pool ${total}`)
@@ -136,17 +136,17 @@ export class BillAudit {
     }
   }
 
-  /** What was used on an incarnation that is closed counts exactly. */
+  /** What was used on an epoch that is closed counts exactly. */
   #compareClosed(database: Sqlite.Database): void {
     const rows = query(
       database,
-      `SELECT device_accounts.* FROM device_accounts JOIN incarnations
-         ON incarnations.device_id = device_accounts.device_id AND number = incarnation WHERE status = 'CLOSED'`,
+      `SELECT device_accounts.* FROM device_accounts JOIN epochs
+         ON epochs.device_id = device_accounts.device_id AND number = epoch WHERE status = 'CLOSED'`,
     ).all() as DeviceAccountRow[]
     for (const row of rows) {
-      if (this.#facts.suspects.has(row.device_id)) continue
-      this.#facts.look('I3')
-      const [counts, spent] = [row.used - row.refunded + row.branch_used, this.#facts.spent.get(nameOf(row))]
+      if (this.#shared.suspects.has(row.device_id)) continue
+      this.#shared.look('I3')
+      const [counts, spent] = [row.used - row.refunded + row.branch_used, this.#shared.spent.get(nameOf(row))]
       if (counts === spent) continue
       throw new Violation('I3', `${counts} of ${nameOf(row)} count as used, which is closed, but ${spent} were spent`)
     }
@@ -154,17 +154,17 @@ export class BillAudit {
 
   /** When everything is at rest. */
   checkAtRest(database: Sqlite.Database): void {
-    for (const entry of this.#facts.entries.values()) {
-      this.#facts.look('I3')
+    for (const entry of this.#shared.entries.values()) {
+      this.#shared.look('I3')
       // Refunds of a second writer are not paid: what they give back may have been given back already.
-      if (this.#facts.suspects.has(entry.deviceId) && entry.tokens <= 0n) continue
+      if (this.#shared.suspects.has(entry.deviceId) && entry.tokens <= 0n) continue
       if (entry.mayBeLost || (entry.billedTokens === entry.tokens && entry.billedLines === entry.lines)) continue
       // A disk that was full keeps nothing that is delivered.
-      if (entry.isForgotten && this.#facts.wereFull.has(entry.machine)) continue
+      if (entry.isForgotten && this.#shared.wereFull.has(entry.machine)) continue
       const told = entry.acknowledged ? 'acknowledged' : 'recorded'
       throw new Violation(
         'I3',
-        `entry ${entry.n} of ${entry.machine} (incarnation ${entry.incarnation}) is ${told} with ${entry.tokens}, ` +
+        `entry ${entry.n} of ${entry.machine} (epoch ${entry.epoch}) is ${told} with ${entry.tokens}, ` +
           `but billed with ${entry.billedTokens} in ${entry.billedLines} of ${entry.lines} lines`,
       )
     }

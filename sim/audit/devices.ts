@@ -1,30 +1,30 @@
 /** The disks of devices: what is spent on each is covered by its grants; and what their owners do with them. */
 import type Sqlite from 'better-sqlite3'
-import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
+import type { JournalAnswer, JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import type { Damage } from '../device/disk.ts'
 import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
 import type { EntryAudit } from './entries.ts'
-import type { Facts } from './facts.ts'
+import type { SharedState } from './shared-state.ts'
 import { query } from './query.ts'
 import { type DeviceAccountRow, type EntryText, lineOf, ownerOf } from './records.ts'
 import type { TimeAudit } from './time.ts'
 import { Violation } from './violation.ts'
 
 export class DeviceAudit {
-  readonly #facts: Facts
+  readonly #shared: SharedState
   readonly #entries: EntryAudit
   readonly #time: TimeAudit
 
-  constructor(facts: Facts, entries: EntryAudit, time: TimeAudit) {
-    this.#facts = facts
+  constructor(shared: SharedState, entries: EntryAudit, time: TimeAudit) {
+    this.#shared = shared
     this.#entries = entries
     this.#time = time
   }
 
   revoked(deviceId: string): void {
-    for (const entry of this.#facts.entries.values()) if (entry.deviceId === deviceId) entry.mayBeLost = true
-    this.#facts.revoked.add(deviceId)
+    for (const entry of this.#shared.entries.values()) if (entry.deviceId === deviceId) entry.mayBeLost = true
+    this.#shared.revoked.add(deviceId)
   }
 
   /** A call of a device's journal had its effect. @param twin its database */
@@ -38,10 +38,10 @@ export class DeviceAudit {
         this.#time.acknowledgedBy(machine, call)
         break
       case 'attach':
-        this.#facts.grants.set(machine.name, null)
+        this.#shared.grants.set(machine.name, null)
         this.#succeeded(machine)
-        // What an incarnation had delivered before it was closed nobody asks for once the next one has begun.
-        for (const entry of this.#facts.entries.values()) {
+        // What an epoch had delivered before it was closed nobody asks for once the next one has begun.
+        for (const entry of this.#shared.entries.values()) {
           if (entry.machine === machine.name && entry.isForgotten) entry.mayBeLost = true
         }
         break
@@ -50,24 +50,24 @@ export class DeviceAudit {
       default:
         return
     }
-    this.#facts.look('I5')
+    this.#shared.look('I5')
     this.#checkOver(machine, true)
   }
 
-  /** The incarnation of each machine. */
-  readonly #current = new Map<string, { readonly deviceId: string | null; readonly incarnation: number }>()
+  /** The epoch of each machine. */
+  readonly #current = new Map<string, { readonly deviceId: string | null; readonly epoch: number }>()
 
   #succeeded(machine: Machine): void {
     const before = this.#current.get(machine.name)
-    const owner = ownerOf(machine.parts.disk.database)
+    const owner = ownerOf(machine.deps.disk.database)
     this.#current.set(machine.name, owner)
     if (before === undefined || before.deviceId !== owner.deviceId || owner.deviceId === null) return
-    this.#facts.succeeded.add(`${before.deviceId} ${before.incarnation}`)
+    this.#shared.succeeded.add(`${before.deviceId} ${before.epoch}`)
   }
 
   /** What a device has spent above its grants: of essential items, as far as they allow it, and never by a block. */
   #checkOver(machine: Machine, isNew: boolean): void {
-    const { database } = machine.parts.disk
+    const { database } = machine.deps.disk
     const rows = query(
       database,
       `SELECT id, unlimited, granted, used - refunded + returned AS spent, max(used, reserved) - used AS ahead FROM account
@@ -78,9 +78,9 @@ export class DeviceAudit {
     const over = new Map<string, bigint>()
     const overOfLine = new Books()
     for (const { id, unlimited: isUnlimited, granted, spent, ahead } of rows) {
-      const cap = this.#facts.arrearsCap(lineOf(id))
-      const name = `${owner.deviceId} ${owner.incarnation} ${id}`
-      const unlimited = this.#facts.spentUnlimited.get(name)
+      const cap = this.#shared.overspendCap(lineOf(id))
+      const name = `${owner.deviceId} ${owner.epoch} ${id}`
+      const unlimited = this.#shared.spentUnlimited.get(name)
       if (isUnlimited === 1n || unlimited > 0n) {
         if (spent <= granted + unlimited + cap) continue
         throw new Violation(
@@ -93,114 +93,114 @@ export class DeviceAudit {
       if (ahead > 0n || sum > cap) {
         throw new Violation(
           'I5',
-          `${machine.name} has spent ${spent} of ${id} and ${ahead} ahead, of ${granted} granted and ${cap} in arrears`,
+          `${machine.name} has spent ${spent} of ${id} and ${ahead} ahead, of ${granted} granted and ${cap} overspent`,
         )
       }
       over.set(name, above)
       const more = above - (overBefore?.get(name) ?? 0n)
       // It is owed to the pool, which has to make room for it.
-      if (isNew && more > 0n) this.#facts.exposure.add(id, more)
+      if (isNew && more > 0n) this.#shared.exposure.add(id, more)
     }
     this.#over.set(machine.name, over)
   }
 
-  /** Above the grants, by machine, then by device, incarnation and account. */
+  /** Above the grants, by machine, then by device, epoch and account. */
   readonly #over = new Map<string, ReadonlyMap<string, bigint>>()
 
   /** The owner wipes the disk: what was not delivered is gone, and what it holds stays held. */
   wiped(machine: Machine): void {
-    this.#facts.lost(machine, () => true)
+    this.#shared.lost(machine, () => true)
     this.#current.delete(machine.name)
     this.#entries.forgetCuts(machine)
-    this.#facts.grants.set(machine.name, null)
-    this.#facts.forgetful.add(machine.name)
-    if (machine.parts.keys.wasReplaced) this.#facts.unproven.add(machine.name)
+    this.#shared.grants.set(machine.name, null)
+    this.#shared.forgetful.add(machine.name)
+    if (machine.deps.keys.wasReplaced) this.#shared.unproven.add(machine.name)
   }
 
   /** A disk comes into a second pair of hands: as a copy, or as an old state of itself. Called when it has. */
   duplicated(machine: Machine, from: Machine): void {
-    const { database } = machine.parts.disk
-    const { deviceId, incarnation } = ownerOf(database)
+    const { database } = machine.deps.disk
+    const { deviceId, epoch } = ownerOf(database)
     if (deviceId === null) {
       // A key in two hands: whoever enrolls with it is the same device.
       this.#nameless.add(machine).add(from)
       return
     }
-    this.#facts.suspects.add(deviceId)
+    this.#shared.suspects.add(deviceId)
     const rows = query(database, 'SELECT * FROM account').all() as DeviceAccountRow[]
     for (const row of rows as (DeviceAccountRow & { id: string })[]) {
-      const room = row.granted - row.returned - row.used + row.refunded
-      if (room > 0n) this.#facts.expose(deviceId, incarnation, row.id, room)
+      const available = row.granted - row.returned - row.used + row.refunded
+      if (available > 0n) this.#shared.expose(deviceId, epoch, row.id, available)
     }
-    this.#facts.copies.set(deviceId, (this.#facts.copies.get(deviceId) ?? 1n) + 1n)
+    this.#shared.copies.set(deviceId, (this.#shared.copies.get(deviceId) ?? 1n) + 1n)
     this.#checkOver(machine, false)
-    this.#facts.grants.set(machine.name, null)
-    this.#facts.forgetful.add(machine.name)
+    this.#shared.grants.set(machine.name, null)
+    this.#shared.forgetful.add(machine.name)
     if (machine !== from) return
     this.#entries.forgetCuts(machine)
     const kept = new Set(query(database, 'SELECT body FROM entry').pluck().all() as string[])
     const ids = new Set([...kept].map((body) => (JSON.parse(body) as EntryText).correlationId))
-    this.#facts.lost(machine, (entry) => !ids.has(entry.correlationId))
+    this.#shared.lost(machine, (entry) => !ids.has(entry.correlationId))
   }
 
   /** Machines that were copied while they were nobody. */
   readonly #nameless = new Set<Machine>()
 
   nameSuspects(): void {
-    for (const { parts } of this.#nameless) {
-      const { deviceId } = ownerOf(parts.disk.database)
-      if (deviceId !== null) this.#facts.suspects.add(deviceId)
+    for (const { deps } of this.#nameless) {
+      const { deviceId } = ownerOf(deps.disk.database)
+      if (deviceId !== null) this.#shared.suspects.add(deviceId)
     }
   }
 
   /** A part of a disk could not be read any more; on it is what was salvaged. */
   damaged(machine: Machine, damage: Damage): void {
-    const { database } = machine.parts.disk
+    const { database } = machine.deps.disk
     this.#current.delete(machine.name)
-    for (const { deviceId, machine: name } of this.#facts.entries.values()) {
-      if (name === machine.name) this.#facts.damaged.add(deviceId)
+    for (const { deviceId, machine: name } of this.#shared.entries.values()) {
+      if (name === machine.name) this.#shared.damaged.add(deviceId)
     }
     const kept = new Set(
       (query(database, 'SELECT body FROM entry').pluck().all() as string[]).map(
         (body) => (JSON.parse(body) as EntryText).correlationId,
       ),
     )
-    for (const entry of this.#facts.entries.values()) {
+    for (const entry of this.#shared.entries.values()) {
       if (entry.machine !== machine.name || !entry.volatile) continue
-      this.#facts.look('I3')
+      this.#shared.look('I3')
       if (kept.has(entry.correlationId)) entry.volatile = false
       else if (damage === 'COUNTERS' && entry.acknowledged) {
         throw new Violation('I3', `entry ${entry.n} of ${machine.name} was in the volatile log, and is not salvaged`)
       }
     }
-    this.#facts.lost(machine, ({ correlationId }) => !kept.has(correlationId))
-    this.#facts.grants.set(machine.name, null)
-    this.#facts.forgetful.add(machine.name)
+    this.#shared.lost(machine, ({ correlationId }) => !kept.has(correlationId))
+    this.#shared.grants.set(machine.name, null)
+    this.#shared.forgetful.add(machine.name)
   }
 
   /** The owner throws a machine away. */
   discarded(machine: Machine): void {
-    this.#facts.lost(machine, () => true)
+    this.#shared.lost(machine, () => true)
     this.#entries.forgetCuts(machine)
   }
 
   /** What the twin has granted to a device has reached it. */
   compareGrants(database: Sqlite.Database, machine: Machine): void {
-    const journal = machine.parts.disk.database
-    const { deviceId, incarnation } = ownerOf(journal)
+    const journal = machine.deps.disk.database
+    const { deviceId, epoch } = ownerOf(journal)
     // One that is not served any more cannot ask.
-    if (deviceId === null || !this.#facts.isServed(deviceId)) return
+    if (deviceId === null || !this.#shared.isServed(deviceId)) return
     const here = new Map(
       (query(journal, 'SELECT id, granted FROM account').all() as { id: string; granted: bigint }[]).map(
         ({ id, granted }) => [id, granted],
       ),
     )
-    const there = query(
-      database,
-      'SELECT account, granted FROM device_accounts WHERE device_id = ? AND incarnation = ?',
-    ).all(deviceId, incarnation) as { account: string; granted: bigint }[]
+    const there = query(database, 'SELECT account, granted FROM device_accounts WHERE device_id = ? AND epoch = ?').all(
+      deviceId,
+      epoch,
+    ) as { account: string; granted: bigint }[]
     for (const { account, granted } of there) {
-      this.#facts.look('LIVENESS')
+      this.#shared.look('LIVENESS')
       const known = here.get(account) ?? 0n
       if (known !== granted) {
         throw new Violation(

@@ -2,7 +2,7 @@
 import type Sqlite from 'better-sqlite3'
 import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
-import type { Facts } from './facts.ts'
+import type { SharedState } from './shared-state.ts'
 import type { PoolAudit } from './pools.ts'
 import type { PublishedAudit } from './published.ts'
 import { query } from './query.ts'
@@ -14,13 +14,13 @@ import { Violation } from './violation.ts'
 const HIDDEN_BY_A_CUT_MS = 90_000
 
 export class EntryAudit {
-  readonly #facts: Facts
+  readonly #shared: SharedState
   readonly #pools: PoolAudit
   readonly #time: TimeAudit
   readonly #published: PublishedAudit
 
-  constructor(facts: Facts, pools: PoolAudit, time: TimeAudit, published: PublishedAudit) {
-    this.#facts = facts
+  constructor(shared: SharedState, pools: PoolAudit, time: TimeAudit, published: PublishedAudit) {
+    this.#shared = shared
     this.#pools = pools
     this.#time = time
     this.#published = published
@@ -28,8 +28,8 @@ export class EntryAudit {
 
   /** An application was told. @param tokens what it was told that it was charged, micro-tokens */
   acknowledged(key: string | null, correlationId: string, tokens: bigint, machine: Machine): void {
-    this.#facts.look('I3')
-    const entry = this.#facts.entries.get(correlationId)
+    this.#shared.look('I3')
+    const entry = this.#shared.entries.get(correlationId)
     if (entry === undefined) {
       throw new Violation('I3', `${machine.name} has acknowledged ${tokens} that are on no disk (${correlationId})`)
     }
@@ -38,7 +38,7 @@ export class EntryAudit {
     }
     entry.acknowledged = true
     if (key === null) return
-    const charge = this.#facts.charges.get(key)
+    const charge = this.#shared.charges.get(key)
     if (tokens > 0n && charge?.correlationId !== correlationId && charge?.machine === machine.name) {
       throw new Violation('I4', `${key} was charged as ${charge.correlationId} and acknowledged as ${correlationId}`)
     }
@@ -46,21 +46,21 @@ export class EntryAudit {
 
   /** Entries are in the volatile log of a device: they may be answered. @param twin its database */
   logged(machine: Machine, bodies: readonly string[], twin: Sqlite.Database): void {
-    const { database } = machine.parts.disk
-    const { deviceId, incarnation } = ownerOf(database)
+    const { database } = machine.deps.disk
+    const { deviceId, epoch } = ownerOf(database)
     if (deviceId === null) throw new Error('an entry belongs to a device')
-    for (const text of bodies) this.#enter(machine, JSON.parse(text) as EntryText, deviceId, incarnation, true, twin)
+    for (const text of bodies) this.#enter(machine, JSON.parse(text) as EntryText, deviceId, epoch, true, twin)
   }
 
   appended(machine: Machine, bodies: readonly string[], twin: Sqlite.Database): void {
-    const { deviceId, incarnation } = ownerOf(machine.parts.disk.database)
+    const { deviceId, epoch } = ownerOf(machine.deps.disk.database)
     if (deviceId === null) throw new Error('an entry belongs to a device')
     for (const text of bodies) {
       const body = JSON.parse(text) as EntryText
-      const known = this.#facts.entries.get(body.correlationId)
-      if (known === undefined) this.#enter(machine, body, deviceId, incarnation, false, twin)
+      const known = this.#shared.entries.get(body.correlationId)
+      if (known === undefined) this.#enter(machine, body, deviceId, epoch, false, twin)
       else known.volatile = false
-      if (body.kind === 'burn') this.#burned(machine, body, deviceId, incarnation)
+      if (body.kind === 'burn') this.#burned(machine, body, deviceId, epoch)
     }
   }
 
@@ -68,7 +68,7 @@ export class EntryAudit {
     machine: Machine,
     body: EntryText,
     deviceId: string,
-    incarnation: number,
+    epoch: number,
     volatile: boolean,
     twin: Sqlite.Database,
   ): void {
@@ -81,11 +81,11 @@ export class EntryAudit {
       ? ofLines.reduce((sum, { amount }) => sum + amount, 0n)
       : sign * items.reduce((sum, { total }) => sum + BigInt(total), 0n)
     if (!burn) this.#time.checkTime(machine, body)
-    this.#facts.entries.set(correlationId, {
+    this.#shared.entries.set(correlationId, {
       correlationId,
       machine: machine.name,
       deviceId,
-      incarnation,
+      epoch,
       n,
       tokens,
       lines: burn ? ofLines.length : items.reduce((sum, { parts }) => sum + Math.max(1, parts.length), 0),
@@ -95,28 +95,28 @@ export class EntryAudit {
       volatile,
       postings,
       isForgotten: false,
-      mayBeLost: this.#facts.isShutOut(deviceId),
+      mayBeLost: this.#shared.isShutOut(deviceId),
     })
     const isUnlimited = (account: string): boolean =>
       burn
-        ? this.#facts.everUnlimited.has(account)
+        ? this.#shared.everUnlimited.has(account)
         : account.startsWith('line/') &&
           this.#published.isUnlimited(body.instanceId, body.policyRevision, lineOf(account))
     for (const { account, amount } of postings) {
-      this.#facts.spent.add(`${deviceId} ${incarnation} ${account}`, amount)
+      this.#shared.spent.add(`${deviceId} ${epoch} ${account}`, amount)
       // The disk learns of a refund later, and the twin later still.
       if (amount > 0n && isUnlimited(account)) {
-        this.#facts.spentUnlimited.add(account, amount)
-        this.#facts.spentUnlimited.add(`${deviceId} ${incarnation} ${account}`, amount)
+        this.#shared.spentUnlimited.add(account, amount)
+        this.#shared.spentUnlimited.add(`${deviceId} ${epoch} ${account}`, amount)
       }
-      const sql = 'SELECT * FROM device_accounts WHERE device_id = ? AND incarnation = ? AND account = ?'
-      const row = query(twin, sql).get(deviceId, incarnation, account) as DeviceAccountRow | undefined
+      const sql = 'SELECT * FROM device_accounts WHERE device_id = ? AND epoch = ? AND account = ?'
+      const row = query(twin, sql).get(deviceId, epoch, account) as DeviceAccountRow | undefined
       if (row !== undefined) this.#pools.checkSpent(row)
       else if (
-        !this.#facts.everUnlimited.has(account) &&
-        this.#facts.arrearsCap(lineOf(account)) === 0n &&
-        this.#facts.exposure.get(`${deviceId} ${incarnation} ${account}`) === 0n &&
-        !this.#facts.heldBefore.has(`${deviceId} ${incarnation} ${account}`)
+        !this.#shared.everUnlimited.has(account) &&
+        this.#shared.overspendCap(lineOf(account)) === 0n &&
+        this.#shared.exposure.get(`${deviceId} ${epoch} ${account}`) === 0n &&
+        !this.#shared.heldBefore.has(`${deviceId} ${epoch} ${account}`)
       )
         throw new Violation('I2', `${amount} of ${account} were spent, which nobody has granted`)
     }
@@ -125,10 +125,10 @@ export class EntryAudit {
   }
 
   /** A burn takes the place of what the power cut has taken out of the volatile log, and is never less. */
-  #burned(machine: Machine, { postings }: EntryText, deviceId: string, incarnation: number): void {
-    this.#facts.look('I3')
+  #burned(machine: Machine, { postings }: EntryText, deviceId: string, epoch: number): void {
+    this.#shared.look('I3')
     for (const { account, amount } of postings) {
-      const name = `${machine.name} ${deviceId} ${incarnation} ${account}`
+      const name = `${machine.name} ${deviceId} ${epoch} ${account}`
       const lost = this.#takenByCuts.get(name)
       if (BigInt(amount) < lost) {
         throw new Violation(
@@ -142,20 +142,20 @@ export class EntryAudit {
 
   /** A request of an application session leads to one charge, however often it is sent. */
   #chargeOnce(machine: Machine, key: string, correlationId: string): void {
-    this.#facts.look('I4')
-    const before = this.#facts.charges.get(key)
-    this.#facts.charges.set(key, { correlationId, machine: machine.name })
-    if (before === undefined || this.#facts.forgetful.has(machine.name)) return
+    this.#shared.look('I4')
+    const before = this.#shared.charges.get(key)
+    this.#shared.charges.set(key, { correlationId, machine: machine.name })
+    if (before === undefined || this.#shared.forgetful.has(machine.name)) return
     throw new Violation('I4', `${key} of ${machine.name} was charged twice: ${before.correlationId}, ${correlationId}`)
   }
 
   powerCut(machine: Machine): void {
-    const grant = this.#facts.grants.get(machine.name)
+    const grant = this.#shared.grants.get(machine.name)
     if (grant) grant.hiddenMs += HIDDEN_BY_A_CUT_MS + machine.sleptWithin(0)
     for (const entry of this.#volatileOf(machine)) {
       // What nobody has heard of never happened; for the rest a burn must follow that is no less.
       for (const { account, amount } of entry.acknowledged ? entry.postings : []) {
-        this.#takenByCuts.add(`${machine.name} ${entry.deviceId} ${entry.incarnation} ${account}`, amount)
+        this.#takenByCuts.add(`${machine.name} ${entry.deviceId} ${entry.epoch} ${account}`, amount)
       }
       this.#forget(entry)
     }
@@ -163,7 +163,7 @@ export class EntryAudit {
 
   /** Entries in the volatile log of a device, from this number on, have never happened: nobody may have heard of them. */
   retracted(machine: Machine, from: number): void {
-    this.#facts.look('I3')
+    this.#shared.look('I3')
     for (const entry of this.#volatileOf(machine)) {
       if (entry.n < from) continue
       if (entry.acknowledged) {
@@ -173,18 +173,18 @@ export class EntryAudit {
     }
   }
 
-  #forget({ correlationId, deviceId, incarnation, postings }: Entry): void {
-    for (const { account, amount } of postings) this.#facts.spent.add(`${deviceId} ${incarnation} ${account}`, -amount)
-    this.#facts.entries.delete(correlationId)
-    const key = [...this.#facts.charges].find(([, charge]) => charge.correlationId === correlationId)?.[0]
-    if (key !== undefined) this.#facts.charges.delete(key)
+  #forget({ correlationId, deviceId, epoch, postings }: Entry): void {
+    for (const { account, amount } of postings) this.#shared.spent.add(`${deviceId} ${epoch} ${account}`, -amount)
+    this.#shared.entries.delete(correlationId)
+    const key = [...this.#shared.charges].find(([, charge]) => charge.correlationId === correlationId)?.[0]
+    if (key !== undefined) this.#shared.charges.delete(key)
   }
 
   #volatileOf(machine: Machine): readonly Entry[] {
-    return [...this.#facts.entries.values()].filter((entry) => entry.volatile && entry.machine === machine.name)
+    return [...this.#shared.entries.values()].filter((entry) => entry.volatile && entry.machine === machine.name)
   }
 
-  /** What a power cut has taken, and nothing has been burned for yet, by machine, device, incarnation and account. */
+  /** What a power cut has taken, and nothing has been burned for yet, by machine, device, epoch and account. */
   readonly #takenByCuts = new Books()
 
   forgetCuts(machine: Machine): void {
@@ -196,7 +196,7 @@ export class EntryAudit {
   /** When everything is at rest. */
   checkAtRest(): void {
     for (const [name, amount] of this.#takenByCuts.entries()) {
-      if (amount > 0n && !this.#facts.isShutOut(name.split(' ')[1] ?? ''))
+      if (amount > 0n && !this.#shared.isShutOut(name.split(' ')[1] ?? ''))
         throw new Violation('I3', `${amount} of ${name} were lost to a power cut`)
     }
   }

@@ -3,7 +3,7 @@
  * of a period never stands for another time than it did.
  */
 import { base64url } from 'jose'
-import type { Facts } from './facts.ts'
+import type { SharedState } from './shared-state.ts'
 import { Violation } from './violation.ts'
 
 interface PeriodText {
@@ -29,7 +29,7 @@ interface Window {
 }
 
 export class PublishedAudit {
-  readonly #facts: Facts
+  readonly #shared: SharedState
   readonly #seen = new Set<string>()
   /** By instance and revision: line items whose overdraft has no limit. */
   readonly #unlimited = new Map<string, ReadonlySet<string>>()
@@ -37,8 +37,8 @@ export class PublishedAudit {
   readonly #newest = new Map<string, { readonly revision: number; readonly periods: readonly PeriodText[] }>()
   readonly #windows = new Map<string, Window>()
 
-  constructor(facts: Facts) {
-    this.#facts = facts
+  constructor(shared: SharedState) {
+    this.#shared = shared
   }
 
   /** @param signed rules of an instance, as the twin answers them */
@@ -58,7 +58,7 @@ export class PublishedAudit {
   }
 
   #seePeriod(lineItemId: string, { index, from, until }: PeriodText): void {
-    this.#facts.look('I3')
+    this.#shared.look('I3')
     const name = `${lineItemId} ${index}`
     const window = this.#windows.get(name) ?? { from: -Infinity, until: Infinity }
     window.from = Math.max(window.from, from ?? -Infinity)

@@ -7,7 +7,7 @@ export interface Entry {
   readonly correlationId: string
   readonly machine: string
   readonly deviceId: string
-  readonly incarnation: number
+  readonly epoch: number
   readonly n: number
   readonly tokens: bigint
   /** Lines of the bill that it makes. */
@@ -34,7 +34,7 @@ export interface Caps {
 }
 
 /** What the auditor knows of the grant that a device holds. */
-export interface HeldGrant {
+export interface KnownGrant {
   readonly takenAtOn: number
   readonly lifetimeMs: number
   /** Time that the device was on and cannot know of: before a power cut up to a minute, and the sleep that it ended, ms. */
@@ -54,7 +54,7 @@ export interface AccountRow {
 
 export interface DeviceAccountRow {
   device_id: string
-  incarnation: bigint
+  epoch: bigint
   account: string
   granted: bigint
   used: bigint
@@ -63,8 +63,8 @@ export interface DeviceAccountRow {
   branch_used: bigint
   presumed: bigint
   released: bigint
-  arrears: bigint
-  branch_arrears: bigint
+  overspend: bigint
+  branch_overspend: bigint
   unlimited: bigint
 }
 
@@ -85,7 +85,7 @@ export interface UsageRow {
   operation: string
   status: string
   device_id: string | null
-  incarnation: bigint | null
+  epoch: bigint | null
 }
 
 export interface EntryText {
@@ -122,8 +122,8 @@ const lines = new Map<string, string>()
 const deviceIds = new Map<string, string>()
 const REMEMBERED_MAX = 1_000
 
-export function nameOf({ device_id, incarnation, account }: DeviceAccountRow): string {
-  return `${device_id} ${incarnation} ${account}`
+export function nameOf({ device_id, epoch, account }: DeviceAccountRow): string {
+  return `${device_id} ${epoch} ${account}`
 }
 
 /** What a device may have of an account, spent or not. */
@@ -137,10 +137,10 @@ export function replace<K, V>(map: Map<K, V>, by: ReadonlyMap<K, V>): void {
 }
 
 /** Who a disk belongs to. */
-export function ownerOf(database: Sqlite.Database): { readonly deviceId: string | null; readonly incarnation: number } {
+export function ownerOf(database: Sqlite.Database): { readonly deviceId: string | null; readonly epoch: number } {
   const identity = query(database, 'SELECT document FROM identity').pluck().get() as string | undefined
-  const incarnation = query(database, 'SELECT incarnation FROM state').pluck().get() as bigint
-  return { deviceId: identity === undefined ? null : deviceIdOf(identity), incarnation: Number(incarnation) }
+  const epoch = query(database, 'SELECT epoch FROM state').pluck().get() as bigint
+  return { deviceId: identity === undefined ? null : deviceIdOf(identity), epoch: Number(epoch) }
 }
 
 function deviceIdOf(identity: string): string {
@@ -160,7 +160,7 @@ export function fingerprintOf(database: Sqlite.Database): string {
          total(cap_target) FROM accounts) || ' ' ||
        (SELECT count(*) || ' ' || total(granted) || ' ' || total(used) || ' ' || total(refunded) || ' ' || total(returned) || ' ' ||
          total(branch_used) || ' ' || total(presumed) || ' ' || total(released) FROM device_accounts) || ' ' ||
-       (SELECT count(*) FROM evidence) || ' ' || (SELECT count(*) || ' ' || count(fenced_at) FROM incarnations)`,
+       (SELECT count(*) FROM evidence) || ' ' || (SELECT count(*) || ' ' || count(fenced_at) FROM epochs)`,
   )
     .pluck()
     .get() as string

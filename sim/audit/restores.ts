@@ -2,52 +2,50 @@
 import Sqlite from 'better-sqlite3'
 import type { Machine } from '../device/machine.ts'
 import type { BillAudit } from './bill.ts'
-import type { Facts } from './facts.ts'
+import type { SharedState } from './shared-state.ts'
 import type { PoolAudit } from './pools.ts'
 import { query } from './query.ts'
 import { type AccountRow, type DeviceAccountRow, type RulesKnown, nameOf, ownerOf, replace } from './records.ts'
 
 export class RestoreAudit {
-  readonly #facts: Facts
+  readonly #shared: SharedState
   readonly #bill: BillAudit
   readonly #pools: PoolAudit
 
-  constructor(facts: Facts, bill: BillAudit, pools: PoolAudit) {
-    this.#facts = facts
+  constructor(shared: SharedState, bill: BillAudit, pools: PoolAudit) {
+    this.#shared = shared
     this.#bill = bill
     this.#pools = pools
   }
 
   /**
    * Somebody has put a backup in the place of the twin's database. What it has forgotten of sales and grants is not sold again;
-   * what it has forgotten of the bill has to come again, but for its own charges, and for incarnations that ended before the
+   * what it has forgotten of the bill has to come again, but for its own charges, and for epochs that ended before the
    * device's current one.
    *
    * @param before image of the database that is gone
    */
   twinRestored(before: Buffer, database: Sqlite.Database, rules: RulesKnown, machines: readonly Machine[]): void {
-    this.#facts.wasRestored = true
-    replace(this.#facts.caps, rules.caps)
-    replace(this.#facts.inForce, rules.inForce)
-    for (const deviceId of this.#facts.revoked) if (!rules.revoked.has(deviceId)) this.#facts.revoked.delete(deviceId)
-    for (const deviceId of this.#facts.terminated)
-      if (!rules.terminated.has(deviceId)) this.#facts.terminated.delete(deviceId)
+    this.#shared.wasRestored = true
+    replace(this.#shared.caps, rules.caps)
+    replace(this.#shared.inForce, rules.inForce)
+    for (const deviceId of this.#shared.revoked) if (!rules.revoked.has(deviceId)) this.#shared.revoked.delete(deviceId)
+    for (const deviceId of this.#shared.terminated)
+      if (!rules.terminated.has(deviceId)) this.#shared.terminated.delete(deviceId)
     this.#rememberForgotten(before, database)
-    for (const entry of this.#facts.entries.values()) {
+    for (const entry of this.#shared.entries.values()) {
       entry.isForgotten ||= entry.billedLines > 0
       entry.billedTokens = 0n
       entry.billedLines = 0
     }
     this.#bill.readAgain(database)
     const current = new Set(
-      machines
-        .map(({ parts }) => ownerOf(parts.disk.database))
-        .map((owner) => `${owner.deviceId} ${owner.incarnation}`),
+      machines.map(({ deps }) => ownerOf(deps.disk.database)).map((owner) => `${owner.deviceId} ${owner.epoch}`),
     )
-    for (const entry of this.#facts.entries.values()) {
+    for (const entry of this.#shared.entries.values()) {
       const isBilled = entry.billedTokens === entry.tokens && entry.billedLines === entry.lines
       entry.isForgotten &&= !isBilled
-      if (!isBilled && !current.has(`${entry.deviceId} ${entry.incarnation}`)) entry.mayBeLost = true
+      if (!isBilled && !current.has(`${entry.deviceId} ${entry.epoch}`)) entry.mayBeLost = true
     }
   }
 
@@ -57,13 +55,13 @@ export class RestoreAudit {
     try {
       // Put back twice, the twin that is gone may itself not have known yet what an earlier one had granted.
       for (const row of gone.prepare('SELECT * FROM device_accounts').all() as DeviceAccountRow[]) {
-        this.#facts.heldBefore.set(nameOf(row), this.#facts.inTruth(row))
+        this.#shared.heldBefore.set(nameOf(row), this.#shared.inTruth(row))
       }
       const accounts = query(database, 'SELECT * FROM accounts').all() as AccountRow[]
       const charged = new Map(accounts.map((account) => [account.id, account.charged]))
       for (const account of gone.prepare('SELECT * FROM accounts').all() as AccountRow[]) {
         const lost = account.charged - (charged.get(account.id) ?? 0n)
-        if (lost > 0n) this.#facts.soldBefore.add(account.id, lost)
+        if (lost > 0n) this.#shared.soldBefore.add(account.id, lost)
       }
       this.#pools.keepInForce(accounts, query(database, 'SELECT * FROM device_accounts').all() as DeviceAccountRow[])
     } finally {

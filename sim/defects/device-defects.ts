@@ -2,11 +2,11 @@
  * Where a device can be made wrong on purpose: at the seams of the simulation, never in the product. What is named here
  * does nothing; each defect overrides some of it.
  */
-import type { HttpExchange } from '../../src/agent/adapters/cloud-http/exchange.ts'
-import type { JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
-import type { Journal } from '../../src/agent/app/journal.ts'
+import type { HttpExchange } from '../../src/agent/platform/http/exchange.ts'
+import type { JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import type { Journal } from '../../src/agent/ledger/journal.ts'
 import type { AssembledAgent } from '../../src/agent/assemble.ts'
-import type { LeftLog } from '../../src/agent/app/volatile-log.ts'
+import type { LeftLog } from '../../src/agent/ledger/volatile-log.ts'
 import type { Disk } from '../device/disk.ts'
 import type { KeyPair } from '../world/signatures.ts'
 

@@ -1,7 +1,7 @@
 /** Deliberate defects of a device: rules that its agent or its disk leaves out at a seam. */
-import type { HttpExchange, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
-import type { Journal } from '../../src/agent/app/journal.ts'
-import type { Database } from '../../src/cloud/adapters/sqlite/database.ts'
+import type { HttpExchange, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
+import type { Journal } from '../../src/agent/ledger/journal.ts'
+import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
 import { sha256, signDocument } from '../../src/protocol/signing.ts'
 import type { Disk } from '../device/disk.ts'
 import { type KeyPair, keyPair } from '../world/signatures.ts'
@@ -36,7 +36,7 @@ export function whole(journal: Journal): Journal {
   return {
     read: () => journal.read(),
     append: (...args) => journal.append(...args),
-    appendReserved: (...args) => journal.appendReserved(...args),
+    appendWriteBehind: (...args) => journal.appendWriteBehind(...args),
     seal: (...args) => journal.seal(...args),
     acknowledge: (...args) => journal.acknowledge(...args),
     sealed: (...args) => journal.sealed(...args),

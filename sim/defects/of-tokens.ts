@@ -1,22 +1,22 @@
 /** Deliberate defects by which tokens are sold twice, lost, stuck or withheld. */
-import type { AccountId } from '../../src/core/account.ts'
-import type { Ledger } from '../../src/agent/app/ledger.ts'
-import type { DeviceAccountRecord } from '../../src/cloud/app/edge/records.ts'
-import type { UsageRecord } from '../../src/cloud/app/records.ts'
-import type { Transaction } from '../../src/cloud/app/store.ts'
+import type { AccountId } from '../../src/core/accounts/account.ts'
+import type { Ledger } from '../../src/agent/ledger/ledger.ts'
+import type { DeviceAccountRecord } from '../../src/cloud/storage/device-records.ts'
+import type { UsageRecord } from '../../src/cloud/storage/records.ts'
+import type { Transaction } from '../../src/cloud/storage/store.ts'
 import type { Defect } from './defects.ts'
 import type { TwinDefects } from './twin-defects.ts'
 import { whole } from './of-device.ts'
 import { payloadOf } from './payload.ts'
 
-/** The bill without what devices report of incarnations that are over. */
+/** The bill without what devices report of epochs that are over. */
 function billingLess(tx: Transaction): Transaction {
   const append = async (records: readonly UsageRecord[]): Promise<void> => {
     const kept: UsageRecord[] = []
     for (const record of records) {
       const { source } = record
       const device = source.kind === 'device' ? await tx.edge.devices.get(source.deviceId) : undefined
-      const isLate = source.kind === 'device' && device !== undefined && source.incarnation < device.incarnation
+      const isLate = source.kind === 'device' && device !== undefined && source.epoch < device.epoch
       if (!isLate) kept.push(record)
     }
     await tx.usage.append(kept)
@@ -37,10 +37,9 @@ function keepUnlimited(ledger: Ledger, unlimited: Set<AccountId>): void {
   }
 }
 
-/** Nothing is settled or closed of an account that an incarnation has had without a limit. */
+/** Nothing is settled or closed of an account that an epoch has had without a limit. */
 function settlingByFlag(tx: Transaction, flagged: Set<string>): Transaction {
-  const nameOf = ({ deviceId, incarnation, account }: DeviceAccountRecord): string =>
-    `${deviceId} ${incarnation} ${account}`
+  const nameOf = ({ deviceId, epoch, account }: DeviceAccountRecord): string => `${deviceId} ${epoch} ${account}`
   const { deviceAccounts } = tx.edge
   return {
     ...tx,
@@ -52,8 +51,8 @@ function settlingByFlag(tx: Transaction, flagged: Set<string>): Transaction {
           for (const record of records) if (record.unlimited) flagged.add(nameOf(record))
           await deviceAccounts.save(records)
         },
-        ofIncarnation: async (...incarnation) => {
-          const records = await deviceAccounts.ofIncarnation(...incarnation)
+        ofEpoch: async (...epoch) => {
+          const records = await deviceAccounts.ofEpoch(...epoch)
           return new Map([...records].filter(([, record]) => !flagged.has(nameOf(record))))
         },
       },
@@ -61,32 +60,32 @@ function settlingByFlag(tx: Transaction, flagged: Set<string>): Transaction {
   }
 }
 
-/** What is read of these incarnations says that two writers have continued their chains. */
+/** What is read of these epochs says that two writers have continued their chains. */
 function forkedFor(tx: Transaction, delivered: ReadonlySet<string>): Transaction {
-  const { incarnations } = tx.edge
+  const { epochs } = tx.edge
   return {
     ...tx,
     edge: {
       ...tx.edge,
-      incarnations: {
-        ...incarnations,
+      epochs: {
+        ...epochs,
         get: async (deviceId, number) => {
-          const incarnation = await incarnations.get(deviceId, number)
-          const isDelivered = incarnation !== undefined && delivered.has(`${deviceId} ${number}`)
-          return isDelivered ? { ...incarnation, forked: true } : incarnation
+          const epoch = await epochs.get(deviceId, number)
+          const isDelivered = epoch !== undefined && delivered.has(`${deviceId} ${number}`)
+          return isDelivered ? { ...epoch, forked: true } : epoch
         },
       },
     },
   }
 }
 
-/** Entries of an incarnation that was given up, delivered by the one after it. */
+/** Entries of an epoch that was given up, delivered by the one after it. */
 function billingAsBranch(): Partial<TwinDefects> {
   const delivered = new Set<string>()
   return {
     sync: (work) => async (deps, device, document, proofs) => {
-      const { remnant } = payloadOf(document) as { remnant?: { incarnation: number } | null }
-      const name = `${device.id} ${remnant?.incarnation ?? 0}`
+      const { undeliveredRange } = payloadOf(document) as { undeliveredRange?: { epoch: number } | null }
+      const name = `${device.id} ${undeliveredRange?.epoch ?? 0}`
       delivered.add(name)
       try {
         return await work(deps, device, document, proofs)
@@ -119,14 +118,14 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
   },
   {
     name: 'late-delivery-as-branch',
-    is: 'what a device delivers late of an incarnation that it gave up is billed as if two had written it, and closes nothing',
+    is: 'what a device delivers late of an epoch that it gave up is billed as if two had written it, and closes nothing',
     always: ['refused-segments'],
     without: ['clone', 'restore'],
     twin: billingAsBranch,
   },
   {
     name: 'late-delivery-not-billed',
-    is: 'what an incarnation that is over delivers late is acknowledged and not billed',
+    is: 'what an epoch that is over delivers late is acknowledged and not billed',
     always: ['wipe', 'weather'],
     twin: () => ({ transaction: (tx) => billingLess(tx) }),
   },
@@ -171,7 +170,10 @@ export const TOKEN_DEFECTS: readonly Defect[] = [
     name: 'asks-for-nothing',
     is: 'a device that falls short asks for no more tokens',
     device: () => ({
-      journal: (journal) => ({ ...whole(journal), seal: (order) => journal.seal({ ...order, wants: [], needs: [] }) }),
+      journal: (journal) => ({
+        ...whole(journal),
+        seal: (order) => journal.seal({ ...order, topUpRequests: [], needs: [] }),
+      }),
     }),
   },
   {

@@ -1,5 +1,5 @@
 /** Deliberate defects of the twin: rules that it leaves out at a seam. */
-import type { Pool, UsageRecord } from '../../src/cloud/app/records.ts'
+import type { Pool, UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { EntryBodyWire } from '../../src/protocol/edge/sync.ts'
 import { openImage } from '../twin/twin-database.ts'
 import type { Defect } from './defects.ts'
@@ -29,7 +29,7 @@ function honest(pool: Pool): Pool {
 }
 
 /** The lines of the bill that an entry makes, once more. */
-function againOf(text: string, deviceId: string, incarnation: number, now: number): UsageRecord[] {
+function againOf(text: string, deviceId: string, epoch: number, now: number): UsageRecord[] {
   const body = JSON.parse(text) as EntryBodyWire
   return body.items.flatMap(({ item, version, outcome, parts }) =>
     parts.map(({ lineItemId, charged }): UsageRecord => ({
@@ -49,7 +49,7 @@ function againOf(text: string, deviceId: string, incarnation: number, now: numbe
       operation: 'REQUEST',
       status: outcome,
       tokens: BigInt(charged),
-      source: { kind: 'device', deviceId, incarnation, entry: body.n },
+      source: { kind: 'device', deviceId, epoch, entry: body.n },
       metaData: null,
     })),
   )
@@ -83,13 +83,13 @@ export const TWIN_DEFECTS: readonly Defect[] = [
     always: ['weather'],
     twin: () => ({
       sync: (work) => async (deps, device, document, proofs) => {
-        const { incarnation, seq } = payloadOf(document) as { incarnation: number; seq: number }
-        const recorded = await deps.store.transaction((tx) => tx.edge.segments.get(device.id, incarnation, seq))
+        const { epoch, seq } = payloadOf(document) as { epoch: number; seq: number }
+        const recorded = await deps.store.transaction((tx) => tx.edge.segments.get(device.id, epoch, seq))
         const taken = await work(deps, device, document, proofs)
         if (recorded !== undefined && deps.now() - recorded.receivedAt > 600_000) {
           await deps.store.transaction(async (tx) => {
             const { entries } = payloadOf(document) as { entries: { bodies: string[] } }
-            for (const body of entries.bodies) await tx.usage.append(againOf(body, device.id, incarnation, deps.now()))
+            for (const body of entries.bodies) await tx.usage.append(againOf(body, device.id, epoch, deps.now()))
           })
         }
         return taken
@@ -106,7 +106,7 @@ export const TWIN_DEFECTS: readonly Defect[] = [
           twin.store.transaction(async (tx) => {
             for (const device of await tx.edge.devices.list(null, 0, 100)) {
               if (device.lastSyncAt === null || twin.now() - device.lastSyncAt < 30 * 60_000) continue
-              const records = await tx.edge.deviceAccounts.ofIncarnation(device.id, device.incarnation)
+              const records = await tx.edge.deviceAccounts.ofEpoch(device.id, device.epoch)
               for (const record of records.values()) {
                 const held = record.granted - record.returned - record.used + record.refunded
                 const [pool] = [...(await tx.accounts.lock([record.account])).values()]
@@ -130,7 +130,7 @@ export const TWIN_DEFECTS: readonly Defect[] = [
         every(5_000, () =>
           twin.store.transaction(async (tx) => {
             for (const device of await tx.edge.devices.list(null, 0, 100)) {
-              const records = await tx.edge.deviceAccounts.ofIncarnation(device.id, device.incarnation)
+              const records = await tx.edge.deviceAccounts.ofEpoch(device.id, device.epoch)
               for (const record of records.values()) {
                 const [pool] = [...(await tx.accounts.lock([record.account])).values()]
                 if (pool === undefined || pool.capTarget === null || record.unlimited) continue
@@ -152,21 +152,21 @@ export const TWIN_DEFECTS: readonly Defect[] = [
   },
   {
     name: 'no-fence-at-attach',
-    is: 'an attach leaves the incarnation before it able to earn grants',
+    is: 'an attach leaves the epoch before it able to earn grants',
     always: ['wipe'],
     twin: () => ({
       transaction: (tx, database) => {
-        database.exec('DROP INDEX IF EXISTS incarnations_one_active')
-        const incarnations = {
-          ...tx.edge.incarnations,
-          save: (incarnation: Parameters<typeof tx.edge.incarnations.save>[0]) =>
-            tx.edge.incarnations.save(
-              incarnation.fenceReason === 'SUPERSEDED' && incarnation.status === 'FENCED'
-                ? { ...incarnation, status: 'ACTIVE', fencedAt: null, fenceReason: null }
-                : incarnation,
+        database.exec('DROP INDEX IF EXISTS epochs_one_active')
+        const epochs = {
+          ...tx.edge.epochs,
+          save: (epoch: Parameters<typeof tx.edge.epochs.save>[0]) =>
+            tx.edge.epochs.save(
+              epoch.fenceReason === 'SUPERSEDED' && epoch.status === 'FENCED'
+                ? { ...epoch, status: 'ACTIVE', fencedAt: null, fenceReason: null }
+                : epoch,
             ),
         }
-        return { ...tx, edge: { ...tx.edge, incarnations } }
+        return { ...tx, edge: { ...tx.edge, epochs } }
       },
     }),
   },
@@ -184,9 +184,9 @@ export const TWIN_DEFECTS: readonly Defect[] = [
           const [pool] = [...(await tx.accounts.lock([before.account])).values()]
           if (pool === undefined || pool.capTarget === null) return
           if (pool.charged + pool.grantedOut + 1_000_000n > pool.capTarget) return
-          const { incarnation } = device
-          const zero = { used: 0n, refunded: 0n, returned: 0n, branchUsed: 0n, branchArrears: 0n }
-          await tx.edge.deviceAccounts.save([{ ...before, ...zero, incarnation, granted: 1_000_000n }])
+          const { epoch } = device
+          const zero = { used: 0n, refunded: 0n, returned: 0n, branchUsed: 0n, branchOverspend: 0n }
+          await tx.edge.deviceAccounts.save([{ ...before, ...zero, epoch, granted: 1_000_000n }])
           await tx.accounts.save([{ ...pool, grantedOut: pool.grantedOut + 1_000_000n }])
         })
         return answer

@@ -1,8 +1,8 @@
 /** Where the twin can be made wrong on purpose; see the defects of a device. */
-import type { Database } from '../../src/cloud/adapters/sqlite/database.ts'
-import type { attach } from '../../src/cloud/app/edge/attach.ts'
-import type { sync } from '../../src/cloud/app/edge/sync.ts'
-import type { Store, Transaction } from '../../src/cloud/app/store.ts'
+import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
+import type { attach } from '../../src/cloud/sync/attach.ts'
+import type { sync } from '../../src/cloud/sync/sync.ts'
+import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
 
 export interface TwinDefects {
   store(store: Store, database: Database): Store

@@ -2,7 +2,7 @@
  * An application on a device: it sends its requests one after another in a session of its own, and the same one again when
  * no answer comes. What it is told it tells the auditor at once.
  */
-import type { AccessAnswer, AccessCall } from '../../src/agent/app/access.ts'
+import type { AccessAnswer, AccessCall } from '../../src/agent/access/access.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import type { Auditor } from '../audit/auditor.ts'
 import type { PlannedRequest } from '../plan.ts'
@@ -15,7 +15,7 @@ const PATIENCE_MS = 10_000
 
 const ATTEMPTS_MAX = 4
 
-export interface ApplicationParts {
+export interface ApplicationDeps {
   readonly scheduler: Scheduler
   readonly random: Random
   readonly auditor: Auditor
@@ -35,16 +35,16 @@ interface Told {
 }
 
 export class Application {
-  readonly #parts: ApplicationParts
+  readonly #deps: ApplicationDeps
   #n = 0
   #busy = false
 
-  constructor(parts: ApplicationParts) {
-    this.#parts = parts
+  constructor(deps: ApplicationDeps) {
+    this.#deps = deps
   }
 
   request({ item, count, requester, gold }: PlannedRequest): void {
-    const { session, machine, instanceId } = this.#parts
+    const { session, machine, instanceId } = this.#deps
     if (this.#busy) return
     this.#n += 1
     const key = session === null ? null : `${session} ${this.#n}`
@@ -52,15 +52,15 @@ export class Application {
       requester: { type: 'user', value: requester, ...(gold ? { dictionary: { tier: 'gold' } } : {}) },
       requestedItems: [{ item, count, ...(key === null ? {} : { metaData: { key: `${machine.name} ${key}` } }) }],
     })
-    const repeat = session === null ? null : { session, n: this.#n }
+    const idempotencyKey = session === null ? null : { session, n: this.#n }
     this.#busy = session !== null
-    this.#attempt({ apiVersion: 'v1.1', instanceId, text, body: JSON.parse(text), repeat }, 1)
+    this.#attempt({ apiVersion: 'v1.1', instanceId, text, body: JSON.parse(text), idempotencyKey }, 1)
   }
 
   #attempt(call: AccessCall, attempt: number): void {
-    const { machine, scheduler, random, onOutcome } = this.#parts
+    const { machine, scheduler, random, onOutcome } = this.#deps
     const again = (): void => {
-      if (call.repeat === null || attempt >= ATTEMPTS_MAX) this.#busy = false
+      if (call.idempotencyKey === null || attempt >= ATTEMPTS_MAX) this.#busy = false
       else scheduler.at(scheduler.now + random.spread(500, 60_000), () => this.#attempt(call, attempt + 1))
     }
     const answering = machine.request(call)
@@ -86,7 +86,7 @@ export class Application {
       (error: unknown) => {
         cancel()
         const code = error instanceof CodedError ? error.code : 'UNKNOWN'
-        machine.parts.note(`refused ${code}`)
+        machine.deps.note(`refused ${code}`)
         onOutcome(code)
         if (waits && code === 'CONFLICT') again()
         else if (waits) this.#busy = false
@@ -95,18 +95,18 @@ export class Application {
     )
   }
 
-  #told({ repeat }: AccessCall, { body }: AccessAnswer): void {
-    const { machine, auditor, onOutcome } = this.#parts
+  #told({ idempotencyKey }: AccessCall, { body }: AccessAnswer): void {
+    const { machine, auditor, onOutcome } = this.#deps
     const { correlationId, requestedItems } = JSON.parse(body) as Told
     const tokens = requestedItems.reduce((sum, { totalTokensCharged }) => sum + micro(totalTokensCharged), 0n)
     const codes = requestedItems.map(({ status }) => status.code).join(' ')
-    machine.parts.note(`answers ${codes} ${tokens} ${correlationId}`)
+    machine.deps.note(`answers ${codes} ${tokens} ${correlationId}`)
     onOutcome(tokens > 0n ? 'granted' : 'refused')
-    const key = repeat === null ? null : `${machine.name} ${repeat.session} ${repeat.n}`
+    const key = idempotencyKey === null ? null : `${machine.name} ${idempotencyKey.session} ${idempotencyKey.n}`
     try {
       auditor.entries.acknowledged(key, correlationId, tokens, machine)
     } catch (violation) {
-      machine.parts.onViolation(violation as never)
+      machine.deps.onViolation(violation as never)
     }
   }
 }

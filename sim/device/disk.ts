@@ -7,10 +7,10 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
-import type { JournalLimits } from '../../src/agent/adapters/sqlite/journal-calls.ts'
-import { openDatabase } from '../../src/agent/adapters/sqlite/open-database.ts'
-import type { LeftLog } from '../../src/agent/app/volatile-log.ts'
-import { openOrRescue } from '../../src/agent/adapters/sqlite/rescue.ts'
+import type { JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
+import type { LeftLog } from '../../src/agent/ledger/volatile-log.ts'
+import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.ts'
 
 /** What of a disk cannot be read any more. */
 export type Damage = 'FILE' | 'ENTRY' | 'COUNTERS'
@@ -38,7 +38,7 @@ export class Disk {
   /** Nothing more can be written but into what is set aside. */
   full = false
   /** The space that is set aside is there. */
-  slack = true
+  diskReserve = true
 
   constructor(image: Buffer = emptyJournal()) {
     this.#load(image)
@@ -56,7 +56,7 @@ export class Disk {
 
   wipe(): void {
     this.put(emptyJournal())
-    this.slack = true
+    this.diskReserve = true
   }
 
   /**
@@ -72,7 +72,7 @@ export class Disk {
       writeFileSync(path, this.image())
       if (!spoil(path, damage)) return false
       const log = left === undefined ? null : { log: left, bootId: left.bootId }
-      openOrRescue(path, limits, [], () => 0, log).close()
+      openOrSalvage(path, limits, [], () => 0, log).close()
       const salvaged = new Database(path)
       salvaged.pragma('journal_mode = DELETE')
       this.put(salvaged.serialize())

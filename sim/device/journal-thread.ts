@@ -3,10 +3,10 @@
  * At every call the process may die before or after the commit, the flush may fail, and the disk may be full.
  */
 import Database from 'better-sqlite3'
-import type { JournalAnswer, JournalCall } from '../../src/agent/adapters/sqlite/journal-calls.ts'
-import type { StartThread } from '../../src/agent/adapters/sqlite/journal.ts'
-import { JournalDesk } from '../../src/agent/adapters/sqlite/journal-desk.ts'
-import { JournalStore } from '../../src/agent/adapters/sqlite/journal-store.ts'
+import type { JournalAnswer, JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import type { StartThread } from '../../src/agent/platform/sqlite/journal.ts'
+import { JournalHandler } from '../../src/agent/platform/sqlite/journal-handler.ts'
+import { JournalStore } from '../../src/agent/platform/sqlite/journal-store.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import { copyOf } from './copy-of.ts'
 import type { Disk } from './disk.ts'
@@ -14,7 +14,7 @@ import type { Disk } from './disk.ts'
 /** What befalls one call. */
 export type Mishap = 'DIES_BEFORE' | 'DIES_AFTER' | 'FLUSH_FAILS_BEFORE' | 'FLUSH_FAILS_AFTER'
 
-export interface ThreadParts {
+export interface ThreadDeps {
   readonly scheduler: Scheduler
   readonly disk: Disk
   /** How long the next call takes, ms. */
@@ -28,17 +28,17 @@ export interface ThreadParts {
   readonly onTaken: (call: JournalCall, answer: JournalAnswer) => void
 }
 
-export function journalThread(parts: ThreadParts): StartThread {
-  const { scheduler, disk } = parts
+export function journalThread(deps: ThreadDeps): StartThread {
+  const { scheduler, disk } = deps
   return ({ path, limits }, events) => {
-    const desk = new JournalDesk({
+    const handler = new JournalHandler({
       path,
       open: () => new StoreOnDisk(disk, limits),
-      slack: {
-        fill: () => (disk.slack ||= !disk.full),
+      diskReserve: {
+        fill: () => (disk.diskReserve ||= !disk.full),
         release: () => {
-          const was = disk.slack
-          disk.slack = false
+          const was = disk.diskReserve
+          disk.diskReserve = false
           return was
         },
       },
@@ -46,10 +46,10 @@ export function journalThread(parts: ThreadParts): StartThread {
     let freeAt = 0
     let ended = false
     const take = (call: JournalCall): void => {
-      if (ended || !parts.alive()) return
-      const mishap = parts.mishap(call)
+      if (ended || !deps.alive()) return
+      const mishap = deps.mishap(call)
       if (mishap === 'DIES_BEFORE') {
-        parts.die()
+        deps.die()
         return
       }
       if (mishap === 'FLUSH_FAILS_BEFORE') {
@@ -57,11 +57,11 @@ export function journalThread(parts: ThreadParts): StartThread {
         return
       }
       // The database outlives the process: what is closed is only the way to it.
-      const answer = call.call === 'close' ? ({ ok: true, value: undefined } as const) : desk.answerTo(call)
-      desk.answered()
-      parts.onTaken(call, answer)
+      const answer = call.call === 'close' ? ({ ok: true, value: undefined } as const) : handler.answerTo(call)
+      handler.answered()
+      deps.onTaken(call, answer)
       if (mishap === 'DIES_AFTER') {
-        parts.die()
+        deps.die()
         return
       }
       events.onAnswer(mishap === 'FLUSH_FAILS_AFTER' ? flushFailed(path) : answer)
@@ -72,13 +72,13 @@ export function journalThread(parts: ThreadParts): StartThread {
     return {
       post: (call) => {
         const copy = copyOf(call)
-        freeAt = Math.max(freeAt, scheduler.now) + parts.latency()
+        freeAt = Math.max(freeAt, scheduler.now) + deps.latency()
         scheduler.at(freeAt, () => take(copy))
       },
       terminate: () => {
         ended = true
         scheduler.at(scheduler.now, () => {
-          if (parts.alive()) events.onEnd()
+          if (deps.alive()) events.onEnd()
         })
       },
     }
@@ -86,7 +86,7 @@ export function journalThread(parts: ThreadParts): StartThread {
 }
 
 function flushFailed(path: string): JournalAnswer {
-  return { ok: false, failure: { code: 'DISK_FAILED', message: `${path}: disk I/O error`, facts: {} } }
+  return { ok: false, failure: { code: 'DISK_FAILED', message: `${path}: disk I/O error`, details: {} } }
 }
 
 /** The real store; only whether the disk has room for what it writes is simulated. */
@@ -123,8 +123,9 @@ class StoreOnDisk extends JournalStore {
     super.attach(...args)
   }
 
-  #needRoom(hasSlack: boolean): void {
-    const { full, slack } = this.#disk
-    if (full && !(hasSlack && !slack)) throw new Database.SqliteError('database or disk is full', 'SQLITE_FULL')
+  #needRoom(hasDiskReserve: boolean): void {
+    const { full, diskReserve } = this.#disk
+    if (full && !(hasDiskReserve && !diskReserve))
+      throw new Database.SqliteError('database or disk is full', 'SQLITE_FULL')
   }
 }

@@ -1,5 +1,5 @@
 /** The keys of a device in its state directory: they outlive its processes. They are drawn from its name, so a seed makes the same. */
-import type { DeviceKeys } from '../../src/agent/app/link/device-key.ts'
+import type { DeviceKeys } from '../../src/agent/keys/device-key.ts'
 import { type KeyPair, keyPair } from '../world/signatures.ts'
 
 export class MachineKeys implements DeviceKeys {

@@ -3,13 +3,13 @@
  * starts again. Inside the process runs what runs in the product, put together by the product's own assembly; from here
  * come only time, timers, randomness, the thread of the journal and the way to the twin.
  */
-import { createCloudHttp } from '../../src/agent/adapters/cloud-http/cloud-http.ts'
-import type { JournalAnswer, JournalCall, JournalLimits } from '../../src/agent/adapters/sqlite/journal-calls.ts'
-import { openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
-import type { AccessAnswer, AccessCall } from '../../src/agent/app/access.ts'
-import type { TimeSource } from '../../src/agent/app/clock.ts'
-import type { Journal, PendingEntry } from '../../src/agent/app/journal.ts'
-import type { Timers } from '../../src/agent/app/link/ports.ts'
+import { createCloudHttp } from '../../src/agent/platform/http/cloud-client.ts'
+import type { JournalAnswer, JournalCall, JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
+import { openJournal } from '../../src/agent/platform/sqlite/journal.ts'
+import type { AccessAnswer, AccessCall } from '../../src/agent/access/access.ts'
+import type { TimeSource } from '../../src/agent/runtime/clock.ts'
+import type { Journal, PendingEntry } from '../../src/agent/ledger/journal.ts'
+import type { Timers } from '../../src/agent/sync/ports.ts'
 import { type AssembledAgent, assembleAgent } from '../../src/agent/assemble.ts'
 import type { AgentSettings } from '../../src/agent/settings.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
@@ -36,7 +36,7 @@ export interface Trap {
   readonly downMs: number
 }
 
-export interface MachineParts {
+export interface MachineDeps {
   readonly name: string
   readonly scheduler: Scheduler
   readonly random: Random
@@ -65,7 +65,7 @@ const NO_RTC = Date.UTC(2000, 0, 1)
 const STEP_MS = 10
 
 export class Machine {
-  readonly parts: MachineParts
+  readonly deps: MachineDeps
   traps: Trap[] = []
   /** By how much the wall clock is wrong, ms. */
   #wallError = 0
@@ -97,14 +97,14 @@ export class Machine {
   /** Time that this board was on, up to the last boot, ms. */
   #onBefore = 0
 
-  constructor(parts: MachineParts) {
-    this.parts = parts
-    this.#bootedAt = parts.scheduler.now
-    this.#bootId = parts.random.uuid()
+  constructor(deps: MachineDeps) {
+    this.deps = deps
+    this.#bootedAt = deps.scheduler.now
+    this.#bootId = deps.random.uuid()
   }
 
   get name(): string {
-    return this.parts.name
+    return this.deps.name
   }
 
   get isRetired(): boolean {
@@ -118,7 +118,7 @@ export class Machine {
 
   /** How long the board has been on since it was put up, suspend included, ms. */
   get onFor(): number {
-    return this.#onBefore + (this.#isOn ? this.parts.scheduler.now - this.#bootedAt : 0)
+    return this.#onBefore + (this.#isOn ? this.deps.scheduler.now - this.#bootedAt : 0)
   }
 
   start(): void {
@@ -140,14 +140,14 @@ export class Machine {
 
   cutPower(downMs: number): void {
     this.#end()
-    const { scheduler, random, defects, disk } = this.parts
+    const { scheduler, random, defects, disk } = this.deps
     if (this.#isOn) this.#onBefore += scheduler.now - this.#bootedAt
     this.#isOn = false
     this.#wake()
     this.#slept = 0
     this.memory.clear()
     defects.onPowerCut(disk)
-    this.parts.onPowerCut(this)
+    this.deps.onPowerCut(this)
     this.#cancelStart()
     this.#cancelStart = scheduler.at(scheduler.now + Math.max(1_000, downMs), () => {
       this.#isOn = true
@@ -179,7 +179,7 @@ export class Machine {
 
   /** Nothing runs until it wakes; the boot-time clock goes on. */
   suspend(ms: number): void {
-    const { scheduler } = this.parts
+    const { scheduler } = this.deps
     if (!this.#isOn || this.#isAsleep) return
     this.#isAsleep = true
     this.#asleepSince = scheduler.now
@@ -189,16 +189,16 @@ export class Machine {
 
   /** How long it slept, where it woke within the last `ms`: what it had begun before, it ends only then. */
   sleptWithin(ms: number): number {
-    return this.parts.scheduler.now - this.#woke.at <= ms ? this.#woke.sleptMs : 0
+    return this.deps.scheduler.now - this.#woke.at <= ms ? this.#woke.sleptMs : 0
   }
 
   /** Since the boot, ms. */
   #sleptFor(): number {
-    return this.#slept + (this.#isAsleep ? this.parts.scheduler.now - this.#asleepSince : 0)
+    return this.#slept + (this.#isAsleep ? this.deps.scheduler.now - this.#asleepSince : 0)
   }
 
   #wake(): void {
-    const { now } = this.parts.scheduler
+    const { now } = this.deps.scheduler
     if (this.#isAsleep) this.#woke = { at: now, sleptMs: now - this.#asleepSince }
     this.#slept = this.#sleptFor()
     this.#cancelWake()
@@ -214,8 +214,8 @@ export class Machine {
     this.traps = []
     this.afterAnswer = null
     this.diskLatencyMax = 2
-    this.parts.disk.full = false
-    this.parts.network.heal()
+    this.deps.disk.full = false
+    this.deps.network.heal()
     this.#wake()
     if (this.#retired || this.#process !== null) return
     if (!this.#isOn) {
@@ -241,17 +241,17 @@ export class Machine {
   fail(process: Process, error: unknown): void {
     if (this.#process !== process) return
     if (process.mayFail) {
-      this.parts.note('the agent ends: its disk failed')
-      this.kill(this.parts.random.whole(500, 5_000))
+      this.deps.note('the agent ends: its disk failed')
+      this.kill(this.deps.random.whole(500, 5_000))
       return
     }
-    this.parts.onViolation(new Violation('ASSERTION', `the agent of ${this.name} ends: ${wordsOf(error)}`))
+    this.deps.onViolation(new Violation('ASSERTION', `the agent of ${this.name} ends: ${wordsOf(error)}`))
   }
 
   time(): TimeSource {
-    const { scheduler } = this.parts
+    const { scheduler } = this.deps
     const elapsed = (): number => (scheduler.now - this.#bootedAt) * (1 + this.driftPpm / 1_000_000)
-    const { defects } = this.parts
+    const { defects } = this.deps
     return {
       bootId: this.#bootId,
       wall: () => scheduler.now + this.#wallError,
@@ -261,7 +261,7 @@ export class Machine {
 
   /** Calls later, unless the process is gone by then; a board that sleeps calls when it wakes. */
   after(process: Process, ms: number, call: () => void): () => void {
-    const { scheduler } = this.parts
+    const { scheduler } = this.deps
     const state = { cancelled: false }
     const inTime = (): void => {
       if (!process.alive || state.cancelled) return
@@ -283,8 +283,8 @@ export class Machine {
       return null
     }
     this.traps.shift()
-    this.parts.onFault(trap.power ? 'power cut at a write' : `${words[trap.mishap]} at a write`)
-    this.parts.note(`${trap.mishap} ${call.call}`)
+    this.deps.onFault(trap.power ? 'power cut at a write' : `${words[trap.mishap]} at a write`)
+    this.deps.note(`${trap.mishap} ${call.call}`)
     process.lastTrap = trap
     if (trap.mishap.startsWith('FLUSH')) process.mayFail = true
     return trap.mishap
@@ -295,11 +295,11 @@ export class Machine {
     const { afterAnswer } = this
     if (afterAnswer === null) return
     // Of a device that answers ahead of its disk, those answers count that are on no disk yet.
-    if (this.parts.settings.durability === 'reserved' && !this.memory.isAhead) return
+    if (this.deps.settings.durability === 'write-behind' && !this.memory.isAhead) return
     afterAnswer.answers -= 1
     if (afterAnswer.answers > 0) return
     this.afterAnswer = null
-    const { scheduler, onFault } = this.parts
+    const { scheduler, onFault } = this.deps
     scheduler.at(scheduler.now + afterAnswer.afterMs, () => {
       if (this.#process !== process) return
       onFault(afterAnswer.power ? 'power cut after an answer' : 'process killed after an answer')
@@ -320,13 +320,13 @@ export class Machine {
     if (this.#process === null) return
     this.#process.alive = false
     this.#process = null
-    this.parts.defects.onProcessEnd(this.parts.disk)
+    this.deps.defects.onProcessEnd(this.deps.disk)
   }
 
   #startIn(ms: number): void {
     this.#cancelStart()
     if (this.#retired) return
-    const { scheduler } = this.parts
+    const { scheduler } = this.deps
     this.#cancelStart = scheduler.at(scheduler.now + ms, () => this.start())
   }
 }
@@ -355,7 +355,7 @@ class Process {
 
   async start(): Promise<void> {
     const machine = this.#machine
-    const { scheduler, random, settings, keys, disk, network, broker, defects, note, onTaken } = machine.parts
+    const { scheduler, random, settings, keys, disk, network, broker, defects, note, onTaken } = machine.deps
     const alive = (): boolean => this.alive
     const fail = (error: unknown): void => machine.fail(this, error)
     note('the agent starts')
@@ -384,7 +384,7 @@ class Process {
     )
     this.#journal = journal
     const timers: Timers = { after: (ms, call) => machine.after(this, ms, call) }
-    const { onLogged, onRetracted } = machine.parts
+    const { onLogged, onRetracted } = machine.deps
     const memory = machine.memory.log(
       time.bootId,
       alive,
@@ -403,7 +403,7 @@ class Process {
       ownUid: 0,
       newId: () => random.uuid(),
       volatileLog: { ...memory, left: () => defects.left(memory.left()) },
-      soon: (call) => void machine.after(this, 0, call),
+      defer: (call) => void machine.after(this, 0, call),
       cloud: (tokens) =>
         createCloudHttp({
           exchange: defects.exchange(network.exchange(alive), keys.current),
@@ -473,7 +473,7 @@ class Process {
 export function journalLimits({ state, explain }: AgentSettings): JournalLimits {
   return {
     pagesMax: 100_000,
-    slackPages: 1_000,
+    diskReservePages: 1_000,
     retentionMs: state.retention,
     retainedBytesMax: state.retainedMax,
     answersMax: state.answersMax,

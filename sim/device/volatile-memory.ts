@@ -3,8 +3,8 @@
  * outlives the process and not the power. A record is written as a whole; that it may be cut off is tested where it is
  * framed.
  */
-import type { PendingEntry } from '../../src/agent/app/journal.ts'
-import type { Anchor, LeftLog, VolatileLog } from '../../src/agent/app/volatile-log.ts'
+import type { PendingEntry } from '../../src/agent/ledger/journal.ts'
+import type { Anchor, LeftLog, VolatileLog } from '../../src/agent/ledger/volatile-log.ts'
 import { copyOf } from './copy-of.ts'
 
 interface Part {
@@ -13,22 +13,22 @@ interface Part {
 }
 
 export class VolatileMemory {
-  #left: { readonly bootId: string; readonly incarnation: number; readonly parts: Part[] } | null = null
+  #left: { readonly bootId: string; readonly epoch: number; readonly shares: Part[] } | null = null
 
   /** Something was spent that is on no disk. */
   get isAhead(): boolean {
-    return this.#left?.parts.some(({ entries }) => entries.some(({ postings }) => postings.length > 0)) ?? false
+    return this.#left?.shares.some(({ entries }) => entries.some(({ postings }) => postings.length > 0)) ?? false
   }
 
   /** What a process that starts now finds. */
   left(): LeftLog | undefined {
     if (this.#left === null) return undefined
-    const { parts, incarnation, bootId } = this.#left
+    const { shares, epoch, bootId } = this.#left
     return {
       bootId,
-      incarnation,
-      anchors: parts.flatMap(({ anchors }) => anchors),
-      entries: parts.flatMap(({ entries }) => entries),
+      epoch,
+      anchors: shares.flatMap(({ anchors }) => anchors),
+      entries: shares.flatMap(({ entries }) => entries),
     }
   }
 
@@ -51,14 +51,14 @@ export class VolatileMemory {
     onRetracted: (from: number) => void,
   ): VolatileLog & { readonly left: () => LeftLog | undefined } {
     const newest = (): Part => {
-      const part = this.#left?.parts.at(-1)
+      const part = this.#left?.shares.at(-1)
       if (part === undefined) throw new Error('the volatile log is not open')
       return part
     }
     return {
       left: () => this.left(),
-      begin: (incarnation, anchor) => {
-        if (alive()) this.#left = { bootId, incarnation, parts: [{ anchors: [anchor], entries: [] }] }
+      begin: (epoch, anchor) => {
+        if (alive()) this.#left = { bootId, epoch, shares: [{ anchors: [anchor], entries: [] }] }
       },
       write: (entries) => {
         if (!alive()) return
@@ -66,16 +66,16 @@ export class VolatileMemory {
         onWritten(entries)
       },
       retract: (from) => {
-        for (const part of this.#left?.parts ?? []) part.entries = part.entries.filter(({ n }) => n < from)
+        for (const share of this.#left?.shares ?? []) share.entries = share.entries.filter(({ n }) => n < from)
         onRetracted(from)
       },
       turn: () => {
         newest()
-        this.#left?.parts.push({ anchors: [], entries: [] })
+        this.#left?.shares.push({ anchors: [], entries: [] })
       },
       forget: (anchor) => {
         newest().anchors.push(anchor)
-        this.#left?.parts.splice(0, this.#left.parts.length - 1)
+        this.#left?.shares.splice(0, this.#left.shares.length - 1)
       },
       remove: () => {
         if (alive()) this.#left = null

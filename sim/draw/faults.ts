@@ -129,8 +129,8 @@ export const faults = {
     close: random.chance(0.2),
     ...drawRequest(random, -1),
   }),
-  'arrears-cap': (random, within) => ({
-    kind: 'arrears-cap',
+  'overspend-cap': (random, within) => ({
+    kind: 'overspend-cap',
     lineItem: random.whole(0, within.lineItems - 1),
     cap: random.chance(0.3) ? 0 : random.spread(1, 100),
   }),

@@ -23,7 +23,7 @@ export function drawSite(random: Random, devices: number): SitePlan {
     endsAt: BEGIN + (30 + index) * 24 * HOUR,
     goldAllocation: random.chance(0.5) ? random.spread(3, 200) : null,
     limit: random.chance(0.3) ? random.spread(5, 100) : null,
-    arrearsCap: terms.chance(0.25) ? terms.spread(1, 100) : 0,
+    overspendCap: terms.chance(0.25) ? terms.spread(1, 100) : 0,
   }))
   return {
     devices,
@@ -41,7 +41,7 @@ export function drawSite(random: Random, devices: number): SitePlan {
     noRtc: Array.from({ length: devices }, () => random.chance(0.3)),
     driftPpm: Array.from({ length: devices }, () => (random.chance(0.5) ? random.whole(-150, 150) : 0)),
     reserved: Array.from({ length: devices }, () => random.chance(0.4)),
-    blockMax: random.spread(1, 50),
+    reservationMax: random.spread(1, 50),
     settleAfterMs: terms.chance(0.4) ? terms.spread(20 * MINUTE, 4 * HOUR) : 30 * 24 * HOUR,
     settleAs: terms.chance(0.7) ? 'CHARGED' : 'RELEASED',
     sessionIntervalMs: [terms.spread(10 * MINUTE, HOUR), null][more.chance(0.3) ? 1 : 0] ?? null,

@@ -1,22 +1,22 @@
 /** The cloud of a shared pool: the product's merge of counters into a pool, its grants and its recalls, over tables in memory. */
-import type { AccountId } from '../../src/core/account.ts'
-import type { CompiledPolicy } from '../../src/core/compile.ts'
-import { type Need, type Want, room } from '../../src/core/grant.ts'
-import type { Policy } from '../../src/core/policy.ts'
+import type { AccountId } from '../../src/core/accounts/account.ts'
+import type { CompiledPolicy } from '../../src/core/rules/compile.ts'
+import { type Need, type TopUpRequest, available } from '../../src/core/accounts/grant.ts'
+import type { Policy } from '../../src/core/rules/policy.ts'
 import type { Grant } from '../../src/protocol/edge/sync.ts'
-import { type GrantContext, giveGrant } from '../../src/cloud/app/edge/give-grant.ts'
-import { grantableAt } from '../../src/cloud/app/edge/grants.ts'
-import { movePools } from '../../src/cloud/app/edge/move.ts'
+import { type GrantContext, giveGrant } from '../../src/cloud/sync/grants/give-grant.ts'
+import { grantableAt } from '../../src/cloud/sync/grants/grants.ts'
+import { movePools } from '../../src/cloud/accounts/move-pools.ts'
 import {
   type DeviceAccountRecord,
   type Recall,
   type Shortage,
   newDeviceAccount,
-} from '../../src/cloud/app/edge/records.ts'
-import { isShortNow } from '../../src/cloud/app/edge/share-scarce.ts'
-import type { LoadedPolicy } from '../../src/cloud/app/load-policy.ts'
-import { free, newPool, retarget } from '../../src/cloud/app/pool.ts'
-import type { Pool } from '../../src/cloud/app/records.ts'
+} from '../../src/cloud/storage/device-records.ts'
+import { isShortNow } from '../../src/cloud/sync/grants/rebalance.ts'
+import type { LoadedPolicy } from '../../src/cloud/policy/load-policy.ts'
+import { free, newPool, retarget } from '../../src/cloud/accounts/pool.ts'
+import type { Pool } from '../../src/cloud/storage/records.ts'
 import { ACCOUNT, INSTANCE } from './pool.ts'
 
 /** What a segment says of the one account. */
@@ -24,7 +24,7 @@ export interface Report {
   readonly used: bigint
   readonly refunded: bigint
   readonly returned: bigint
-  readonly wants: readonly Want[]
+  readonly topUpRequests: readonly TopUpRequest[]
   readonly needs: readonly Need[]
 }
 
@@ -48,7 +48,7 @@ export class SharedCloud {
     this.#site = site
     this.#notify = notify
     const lineItems = new Map(policy.lineItems.map((each) => [each.id, each]))
-    const loaded = { revision: 1, calendarDue: null, raisedAt: 0, accountId: 'customer', policy, compiled, lineItems }
+    const loaded = { revision: 1, calendarDue: null, bumpedAt: 0, accountId: 'customer', policy, compiled, lineItems }
     this.#rules = new Map([[INSTANCE, { ...loaded, cloudReserves: new Map(), unproven: false }]])
     this.pool = newPool(ACCOUNT, policy.lineItems[0]?.quantity ?? 0n)
   }
@@ -67,7 +67,7 @@ export class SharedCloud {
   ): Promise<{ readonly grant: Grant; readonly recalls: readonly Recall[] }> {
     const { now } = this.#site
     const before = this.recordOf(deviceId)
-    const { used, refunded, returned, wants, needs } = report
+    const { used, refunded, returned, topUpRequests, needs } = report
     const after = { ...before, used, refunded, returned }
     const moved = movePools(new Map([[ACCOUNT, this.pool]]), [{ before, after }])
     this.pool = moved?.get(ACCOUNT) ?? this.pool
@@ -76,7 +76,7 @@ export class SharedCloud {
     const grant = await giveGrant(this.#contextOf(deviceId), {
       rules: this.#rules,
       grantable: grantableAt(this.#rules, now),
-      topUps: { wants, needs },
+      topUps: { topUpRequests, needs },
       named: [],
       pools: new Map([[ACCOUNT, this.pool]]),
       held: () => this.recordOf(deviceId),
@@ -108,13 +108,14 @@ export class SharedCloud {
     return {
       deps: { terms: { ...options, grantHorizonMs: options.horizonMs, grantLifetimeMs: GRANT_LIFETIME_MS } },
       device: { id: deviceId },
-      incarnation: { deviceId, number: 1, term: 0 },
+      epoch: { deviceId, number: 1, term: 0 },
       now,
       tx: {
         accounts: { save: async (pools) => void (this.pool = pools[0] ?? this.pool) },
         outbox: {
-          append: async (hints) => {
-            for (const hint of hints) if (hint.kind === 'device') this.#notify(hint.deviceId)
+          append: async (notifications) => {
+            for (const notification of notifications)
+              if (notification.kind === 'device') this.#notify(notification.deviceId)
           },
         },
         edge: {
@@ -126,12 +127,12 @@ export class SharedCloud {
             save: async (records) => {
               for (const record of records) this.#records.set(record.deviceId, record)
             },
-            roomOfOthers: async (_account, except, heardSince, limit) =>
+            availableOfOthers: async (_account, except, heardSince, limit) =>
               [...this.#records.values()]
-                .filter((record) => record.deviceId !== except && room(record) > 0n)
+                .filter((record) => record.deviceId !== except && available(record) > 0n)
                 .filter((record) => (this.#lastSyncAt.get(record.deviceId) ?? 0) > heardSince)
-                .map((record) => ({ deviceId: record.deviceId, room: room(record) }))
-                .toSorted((a, b) => (a.room < b.room ? 1 : -1))
+                .map((record) => ({ deviceId: record.deviceId, available: available(record) }))
+                .toSorted((a, b) => (a.available < b.available ? 1 : -1))
                 .slice(0, limit),
           },
           shortages: {
@@ -149,7 +150,7 @@ export class SharedCloud {
     const keeps = [...this.#shortages.values()]
       .filter((shortage) => shortage.who !== deviceId && isShortNow(shortage, now, options))
       .filter(({ enough }) => this.free < enough)
-      .flatMap(({ keep }) => (keep !== null && room(this.recordOf(deviceId)) > keep ? [keep] : []))
+      .flatMap(({ keep }) => (keep !== null && available(this.recordOf(deviceId)) > keep ? [keep] : []))
     if (keeps.length === 0) return []
     return [{ account: ACCOUNT, keep: keeps.reduce((least, keep) => (keep < least ? keep : least)) }]
   }

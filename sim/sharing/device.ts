@@ -1,13 +1,13 @@
 /** A device on a shared pool: the product's ledger and decisions, and rounds with the cloud that take no time. */
-import type { AccountId } from '../../src/core/account.ts'
-import { type Micro, decimal } from '../../src/core/amount.ts'
-import type { CompiledPolicy } from '../../src/core/compile.ts'
-import { type ClockReading, exactly } from '../../src/core/decision.ts'
-import { sumPostings } from '../../src/core/grant.ts'
-import { Ledger } from '../../src/agent/app/ledger.ts'
-import { topUpsOf, wordOf } from '../../src/agent/app/link/top-ups.ts'
-import { type CloudWord, LocalDecisions, type TopUpRequest } from '../../src/agent/app/local-decisions.ts'
-import { PolicyBoard } from '../../src/agent/app/policy-board.ts'
+import type { AccountId } from '../../src/core/accounts/account.ts'
+import { type Micro, decimal } from '../../src/core/pricing/amount.ts'
+import type { CompiledPolicy } from '../../src/core/rules/compile.ts'
+import { type ClockReading, exactly } from '../../src/core/rules/decision.ts'
+import { sumPostings } from '../../src/core/accounts/grant.ts'
+import { Ledger } from '../../src/agent/ledger/ledger.ts'
+import { topUpsOf, wordOf } from '../../src/agent/sync/top-ups.ts'
+import { type CloudWord, LocalDecisions, type WaitingTopUp } from '../../src/agent/access/local-decisions.ts'
+import { ActivePolicies } from '../../src/agent/policy/active-policies.ts'
 import { newLedger } from '../device/new-ledger.ts'
 import type { Random } from '../world/random.ts'
 import type { SharedCloud } from './cloud.ts'
@@ -55,10 +55,10 @@ export class SharingDevice {
     this.habits = habits
     this.name = habits.name
     this.#random = random
-    const board = new PolicyBoard()
+    const activePolicies = new ActivePolicies()
     const { horizonMs: grantHorizonMs, starting } = site.options
     const { policy } = compiled
-    board.put({
+    activePolicies.put({
       document: {
         ...policy,
         format: 1,
@@ -82,10 +82,10 @@ export class SharingDevice {
       {
         journal: { append: async () => undefined, saveClock: async () => undefined, limit: async () => undefined },
         clock,
-        policies: board,
+        policies: activePolicies,
         startingGrant: BigInt(starting) * TOKEN,
         reserve: null,
-        soon: (call) => call(),
+        defer: (call) => call(),
         now: () => site.now,
         timers: { after: (ms, call) => site.after(ms, call) },
         batchEntries: 1_000_000,
@@ -98,7 +98,7 @@ export class SharingDevice {
     )
     this.#decisions = new LocalDecisions({
       ledger: this.#ledger,
-      policies: board,
+      policies: activePolicies,
       clock,
       topUps: {
         requestGrant: (request) => (this.isConnected ? this.#rounds(request) : Promise.resolve(null)),
@@ -114,7 +114,7 @@ export class SharingDevice {
   }
 
   get balance(): Micro {
-    const { left } = this.#ledger.roomAt(exactly(this.#site.now))(ACCOUNT)
+    const { left } = this.#ledger.availableAt(exactly(this.#site.now))(ACCOUNT)
     return left === 'UNLIMITED' ? 0n : left
   }
 
@@ -153,7 +153,13 @@ export class SharingDevice {
       async ({ decision }) => {
         const n = this.#ledger.lastEntry() + 1
         const granted = decision.items.every(({ outcome }) => outcome === 'GRANTED')
-        await this.#ledger.record({ n, body: '{}', moves: 'used', postings: decision.postings, lastAnswer: null })
+        await this.#ledger.record({
+          n,
+          body: '{}',
+          moves: 'used',
+          postings: decision.postings,
+          idempotencyRecord: null,
+        })
         return granted
       },
     )
@@ -173,14 +179,14 @@ export class SharingDevice {
   }
 
   /** One after another, as the link runs them. */
-  #rounds(request: TopUpRequest): Promise<CloudWord> {
+  #rounds(request: WaitingTopUp): Promise<CloudWord> {
     const next = this.#round.then(() => this.#run(request, sumPostings(request.needs.flat())))
     this.#round = next
     return next
   }
 
   /** @param needed by the request that waits: nothing of it goes back */
-  async #run(request: TopUpRequest, needed: ReadonlyMap<AccountId, Micro>): Promise<CloudWord> {
+  async #run(request: WaitingTopUp, needed: ReadonlyMap<AccountId, Micro>): Promise<CloudWord> {
     const returns = this.#ledger.giveUpSpare(this.#recalled, needed)
     const givenBack = new Set([...returns.map(({ account }) => account), ...this.#recalled.keys()])
     this.#recalled = new Map()

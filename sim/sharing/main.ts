@@ -1,5 +1,5 @@
 /** Twenty devices of mixed appetite on one small pool, with their balances over time: `node sim/sharing/main.ts [seed]`. */
-import { formatMicro } from '../../src/core/amount.ts'
+import { formatMicro } from '../../src/core/pricing/amount.ts'
 import { type DeviceHabits } from './device.ts'
 import { TOKEN } from './pool.ts'
 import { SharingSite } from './site.ts'

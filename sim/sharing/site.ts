@@ -4,10 +4,10 @@
  * arithmetic of the pool. There are no disks, signatures and faults: messages arrive at once, or not at all.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { decimal } from '../../src/core/amount.ts'
-import { compilePolicy } from '../../src/core/compile.ts'
-import { room } from '../../src/core/grant.ts'
-import type { Policy } from '../../src/core/policy.ts'
+import { decimal } from '../../src/core/pricing/amount.ts'
+import { compilePolicy } from '../../src/core/rules/compile.ts'
+import { available } from '../../src/core/accounts/grant.ts'
+import type { Policy } from '../../src/core/rules/policy.ts'
 import { SharedCloud } from './cloud.ts'
 import { SharingDevice, type DeviceHabits } from './device.ts'
 import { BEGIN, INSTANCE, LINE_ITEM, TOKEN } from './pool.ts'
@@ -92,7 +92,7 @@ export class SharingSite {
 
   /** Tokens that are neither free nor charged: what devices hold, by what the cloud knows. */
   heldBy(deviceId: string): bigint {
-    return room(this.cloud.recordOf(deviceId))
+    return available(this.cloud.recordOf(deviceId))
   }
 
   #notify(deviceId: string): void {

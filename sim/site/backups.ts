@@ -1,5 +1,5 @@
 /** Backups of the twin, and what it means to put one in the place of its database. */
-import { overrideRecovery, showRecovery } from '../../src/cloud/app/recovery/recovery.ts'
+import { overrideRecovery, showRecovery } from '../../src/cloud/sync/recovery/recovery.ts'
 import { type RulesKnown, ownerOf } from '../audit/records.ts'
 import type { Devices } from './devices.ts'
 import type { Load } from './load.ts'
@@ -35,7 +35,7 @@ export class Backups {
 
   /** Only of a twin that knows all devices: one that it does not know could not even sign in again. */
   make(): void {
-    const owners = this.#devices.hands.map(([machine]) => machine && ownerOf(machine.parts.disk.database).deviceId)
+    const owners = this.#devices.hands.map(([machine]) => machine && ownerOf(machine.deps.disk.database).deviceId)
     if (owners.includes(null)) return
     this.#stage.fault('twin-backup')
     this.#backup = {

@@ -1,7 +1,7 @@
 /** The devices of a site with their owner and their administrator: what befalls them, and the copies that are made of them. */
-import type { HttpAnswer, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
-import { releaseDevice, revokeDevice, rotateDeviceKey } from '../../src/cloud/app/edge/devices.ts'
-import { holdDevice } from '../../src/cloud/app/edge/hold-device.ts'
+import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
+import { releaseDevice, revokeDevice, rotateDeviceKey } from '../../src/cloud/devices/devices.ts'
+import { suspendDevice } from '../../src/cloud/devices/suspend-device.ts'
 import { agentOptions, type AgentSettings } from '../../src/agent/settings.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { loadSettings } from '../../src/settings/load.ts'
@@ -68,7 +68,7 @@ export class Devices {
   }
 
   close(): void {
-    for (const { parts } of this.machines) parts.disk.close()
+    for (const { deps } of this.machines) deps.disk.close()
   }
 
   happen(what: Extract<Happening, { kind: OfDevices }>): void {
@@ -89,9 +89,9 @@ export class Devices {
         this.first(what.device).afterAnswer = { ...what }
         return
       case 'disk-full':
-        this.#stage.auditor.facts.wereFull.add(this.first(what.device).name)
+        this.#stage.auditor.shared.wereFull.add(this.first(what.device).name)
         this.#forATime(what.forMs, this.first(what.device), (machine, on) => {
-          machine.parts.disk.full = on
+          machine.deps.disk.full = on
         })
         break
       case 'slow-disk':
@@ -103,24 +103,24 @@ export class Devices {
         this.first(what.device).suspend(what.forMs)
         break
       case 'weather':
-        this.#forATime(what.forMs, this.first(what.device), ({ parts: { network } }, on) => {
+        this.#forATime(what.forMs, this.first(what.device), ({ deps: { network } }, on) => {
           if (on) network.weather = what.weather
           else network.heal()
         })
         break
       case 'partition':
-        this.#forATime(what.forMs, this.first(what.device), ({ parts: { network } }, on) => {
+        this.#forATime(what.forMs, this.first(what.device), ({ deps: { network } }, on) => {
           network.cutUp = on && what.up
           network.cutDown = on && what.down
         })
         break
       case 'refused-segments':
-        this.#forATime(what.forMs, this.first(what.device), ({ parts: { network } }, on) => {
+        this.#forATime(what.forMs, this.first(what.device), ({ deps: { network } }, on) => {
           network.refusesSegments = on
         })
         break
       case 'newer-twin':
-        this.#forATime(what.forMs, this.first(what.device), ({ parts: { network } }, on) => {
+        this.#forATime(what.forMs, this.first(what.device), ({ deps: { network } }, on) => {
           network.isTwinNewer = on
         })
         break
@@ -131,7 +131,7 @@ export class Devices {
         this.first(what.device).stepClock(what.ms)
         break
       case 'snapshot':
-        this.#snapshots.set(what.device, this.first(what.device).parts.disk.image())
+        this.#snapshots.set(what.device, this.first(what.device).deps.disk.image())
         break
       case 'restore':
         if (!this.#restore(what.device)) return
@@ -143,12 +143,12 @@ export class Devices {
         const machine = this.first(what.device)
         this.#stage.auditor.devices.wiped(machine)
         machine.kill(5_000)
-        machine.parts.disk.wipe()
+        machine.deps.disk.wipe()
         break
       }
       case 'revoke':
       case 'release': {
-        const { deviceId } = ownerOf(this.first(what.device).parts.disk.database)
+        const { deviceId } = ownerOf(this.first(what.device).deps.disk.database)
         if (deviceId === null) return
         this.#stage.byTwin(async (twin) => {
           this.#stage.fault(what.kind)
@@ -159,12 +159,12 @@ export class Devices {
       }
       case 'rotate-key': {
         const machine = this.first(what.device)
-        const { deviceId } = ownerOf(machine.parts.disk.database)
+        const { deviceId } = ownerOf(machine.deps.disk.database)
         if (deviceId === null) return
         if (what.by === 'TECHNICIAN') {
           // Whoever is stopping, or cannot write, says so.
           machine.agent?.link.rotateKey().catch((error: unknown) => {
-            if (!(error instanceof CodedError)) machine.parts.onViolation(new Violation('ASSERTION', wordsOf(error)))
+            if (!(error instanceof CodedError)) machine.deps.onViolation(new Violation('ASSERTION', wordsOf(error)))
           })
           break
         }
@@ -259,7 +259,7 @@ export class Devices {
     if (image === undefined) return false
     const machine = this.first(device)
     machine.kill(5_000)
-    machine.parts.disk.put(image)
+    machine.deps.disk.put(image)
     this.#stage.auditor.devices.duplicated(machine, machine)
     return true
   }
@@ -267,13 +267,13 @@ export class Devices {
   /** Of a device that answers ahead of its disk, the counters go when something was answered that is on no disk. */
   #damage(device: number, damage: Damage): void {
     const machine = this.first(device)
-    const { disk, settings } = machine.parts
-    if (damage === 'COUNTERS' && settings.durability === 'reserved' && !machine.memory.isAhead) {
+    const { disk, settings } = machine.deps
+    if (damage === 'COUNTERS' && settings.durability === 'write-behind' && !machine.memory.isAhead) {
       this.#damagedWhenAhead.add(device)
       return
     }
     machine.kill(5_000)
-    if (!disk.damage(damage, journalLimits(settings), machine.parts.defects.salvages(machine.memory.left()))) return
+    if (!disk.damage(damage, journalLimits(settings), machine.deps.defects.salvages(machine.memory.left()))) return
     this.#stage.fault(`ledger damaged: ${damage.toLowerCase()}`)
     this.#stage.judge(() => this.#stage.auditor.devices.damaged(machine, damage))
   }
@@ -282,11 +282,11 @@ export class Devices {
     const original = this.first(device)
     const hands = this.hands[device] ?? []
     if (hands.length > 2) return
-    const token = original.parts.settings.enrollment.token?.reveal() ?? ''
+    const token = original.deps.settings.enrollment.token?.reveal() ?? ''
     const copy = this.#machine(
       `dev-${device}${'abc'[hands.length] ?? ''}`,
       device,
-      new Disk(original.parts.disk.image()),
+      new Disk(original.deps.disk.image()),
       token,
     )
     hands.push(copy)
@@ -296,26 +296,26 @@ export class Devices {
   }
 
   hold(device: number, order: 'LOCK' | 'UNLOCK' | 'TERMINATE'): void {
-    const { deviceId } = ownerOf(this.first(device).parts.disk.database)
+    const { deviceId } = ownerOf(this.first(device).deps.disk.database)
     if (deviceId === null) return
     this.#stage.byTwin(async (twin) => {
       const { store, now, present } = twin
       const sessions = { ...twin, sessionIntervalMs: twin.terms.sessionIntervalMs }
       if (!this.isCalm) this.#stage.fault(order.toLowerCase())
-      if (order === 'TERMINATE') this.#stage.auditor.facts.terminated.add(deviceId)
-      await holdDevice({ store, sessions, now, present }, deviceId, order, 'administrator')
+      if (order === 'TERMINATE') this.#stage.auditor.shared.terminated.add(deviceId)
+      await suspendDevice({ store, sessions, now, present }, deviceId, order, 'administrator')
     })
   }
 }
 
 function settingsFor({ site }: Plan, device: number, token: string): AgentSettings {
   settingsOfAll ??= loadSettings(agentOptions, { file: null, env: {}, flags: {}, readText: () => '' })
-  const { sync, grants, reserve, state } = settingsOfAll
+  const { sync, grants, writeBehind: reserve, state } = settingsOfAll
   return {
     ...settingsOfAll,
     state: { ...state, retention: site.retentionMs },
-    durability: site.reserved[device] === true ? 'reserved' : 'durable',
-    reserve: { ...reserve, blockMax: site.blockMax },
+    durability: site.reserved[device] === true ? 'write-behind' : 'durable',
+    writeBehind: { ...reserve, reservationMax: site.reservationMax },
     enrollment: { token: new Secret(token) },
     sync: { ...sync, interval: site.syncEveryMs, batch: site.batch, backoffMax: site.backoffMaxMs },
     grants: { ...grants, starting: site.startingGrant, returnOnStop: site.returnOnStop },

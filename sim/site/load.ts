@@ -1,7 +1,7 @@
 /** What is asked for: by applications on devices and of their agents' sessions, and by clients of the twin. */
-import { closeSession, openSession, requestInSession } from '../../src/cloud/app/session-life.ts'
-import { parseDecimal } from '../../src/core/amount.ts'
-import type { AccessRequest } from '../../src/core/decision.ts'
+import { closeSession, openSession, requestInSession } from '../../src/cloud/sessions/session-life.ts'
+import { parseDecimal } from '../../src/core/pricing/amount.ts'
+import type { AccessRequest } from '../../src/core/rules/decision.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { Violation } from '../audit/violation.ts'
 import { Application } from '../device/application.ts'
@@ -96,7 +96,7 @@ export class Load {
         instanceId: this.#rules.instanceId(what.instance),
         owner: null,
         bound: what.isBound === true,
-        repeat: null,
+        idempotencyKey: null,
       })
       if (!opened.operable) throw new Error('a session that was just opened takes requests')
       const { sessionId: id } = JSON.parse(opened.body) as { readonly sessionId: string }
@@ -128,7 +128,7 @@ export class Load {
         metaData: request.items.map(() => undefined),
         rollbackOnDeny: what.count % 2 === 0,
         belongs,
-        repeat: null,
+        idempotencyKey: null,
       })
       if (!answer.operable) {
         this.#deviceSessions.delete(name)
@@ -182,7 +182,7 @@ export class Load {
       const dictionary = gold ? { dictionary: { tier: 'gold' } } : {}
       const body = { requester: { type: 'user', value: requester, ...dictionary }, requestedItems: [{ item, count }] }
       const instanceId = this.#rules.instanceId(what.instance)
-      const call = { apiVersion: 'v1.1', instanceId, text: JSON.stringify(body), body, repeat: null } as const
+      const call = { apiVersion: 'v1.1', instanceId, text: JSON.stringify(body), body, idempotencyKey: null } as const
       const answer = await machine.request(call)
       if (answer === undefined) return undefined
       const said = JSON.parse(answer.body) as { readonly requestedItems: readonly { status: { code: string } }[] }
@@ -192,7 +192,7 @@ export class Load {
     return { name: machine.name, ask }
   }
 
-  async #cloudRequest({ desk, newId, now }: TwinProcess, what: PlannedRequest): Promise<string> {
+  async #cloudRequest({ batcher, newId, now }: TwinProcess, what: PlannedRequest): Promise<string> {
     const correlationId = newId()
     const order = {
       instanceId: this.#rules.instanceId(what.instance),
@@ -200,10 +200,10 @@ export class Load {
       request: requestOf(what),
       metaData: [null],
     }
-    const decision = await desk.request(order, now())
+    const decision = await batcher.request(order, now())
     const tokens = decision.items.reduce(
       (sum, item) =>
-        sum + (item.outcome === 'GRANTED' ? item.parts.reduce((all, { charged }) => all + charged, 0n) : 0n),
+        sum + (item.outcome === 'GRANTED' ? item.shares.reduce((all, { charged }) => all + charged, 0n) : 0n),
       0n,
     )
     this.#stage.outcome(tokens > 0n ? 'granted by the twin' : 'refused by the twin')

@@ -48,7 +48,7 @@ export class Probes {
 
   async run(): Promise<void> {
     const { twin, auditor } = this.#stage
-    if (auditor.facts.twinClockWrong || sellsNothing(twin.database)) return
+    if (auditor.shared.twinClockWrong || sellsNothing(twin.database)) return
     const machines = this.#devices.hands.flatMap(([machine]) =>
       machine !== undefined && this.#isServed(machine) ? [machine] : [],
     )
@@ -74,7 +74,7 @@ export class Probes {
     const part = Number(this.#unspent(item) / (2n * SMALL * BigInt(askers.length)))
     const count = Math.min(part, item.limit ?? COUNT_MAX, COUNT_MAX)
     if (this.#hasFailed() || count < 1) return
-    this.#stage.auditor.facts.look('REFUSAL')
+    this.#stage.auditor.shared.look('REFUSAL')
     const end = this.#stage.time.now + patienceMs
     let short = askers
     for (;;) {
@@ -97,7 +97,7 @@ export class Probes {
     const { auditor, time } = this.#stage
     for (const asker of askers) {
       if (this.#hasFailed() || this.#unspent(item) < 4n * SMALL * BigInt(askers.length)) return
-      auditor.facts.look('REFUSAL')
+      auditor.shared.look('REFUSAL')
       const end = time.now + patienceMs()
       let outcome = await this.#ask(asker, this.#request(item))
       while (isShort(outcome) && time.now < end && !this.#hasFailed()) {
@@ -148,9 +148,9 @@ export class Probes {
     return period !== undefined && period === auditor.published.periodAt(id, now + 3 * HOUR)
   }
 
-  #isServed({ agent, parts }: Machine): boolean {
-    const { deviceId } = ownerOf(parts.disk.database)
-    return agent !== null && deviceId !== null && this.#stage.auditor.facts.isServed(deviceId)
+  #isServed({ agent, deps }: Machine): boolean {
+    const { deviceId } = ownerOf(deps.disk.database)
+    return agent !== null && deviceId !== null && this.#stage.auditor.shared.isServed(deviceId)
   }
 
   #account(item: LineItemPlan): string {
@@ -168,11 +168,11 @@ export class Probes {
 
   /** Free in the pool, or with devices that are there to return it. */
   #unspent(item: LineItemPlan): bigint {
-    const sql = `SELECT device_accounts.* FROM device_accounts JOIN incarnations USING (device_id)
-      WHERE number = incarnation AND status = 'ACTIVE' AND account = ?`
+    const sql = `SELECT device_accounts.* FROM device_accounts JOIN epochs USING (device_id)
+      WHERE number = epoch AND status = 'ACTIVE' AND account = ?`
     const rows = query(this.#stage.twin.database, sql).all(this.#account(item)) as DeviceAccountRow[]
     return rows
-      .filter(({ device_id: id }) => this.#stage.auditor.facts.isServed(id))
+      .filter(({ device_id: id }) => this.#stage.auditor.shared.isServed(id))
       .map(({ granted, returned, used, refunded }) => granted - returned - used + refunded)
       .reduce((sum, held) => sum + (held > 0n ? held : 0n), this.#free(item))
   }

@@ -76,21 +76,21 @@ export class Rest {
 
   /** What keeps a device from being at rest; null when nothing does. */
   #restlessness(machine: Machine): string | null {
-    const { deviceId } = ownerOf(machine.parts.disk.database)
-    const { facts } = this.#stage.auditor
-    if (deviceId !== null && facts.isShutOut(deviceId)) return null
-    const isTerminated = deviceId !== null && facts.terminated.has(deviceId)
+    const { deviceId } = ownerOf(machine.deps.disk.database)
+    const { shared } = this.#stage.auditor
+    if (deviceId !== null && shared.isShutOut(deviceId)) return null
+    const isTerminated = deviceId !== null && shared.terminated.has(deviceId)
     const status = machine.agent?.link.status()
     if (status === undefined) return `the agent of ${machine.name} does not run`
-    const { backlog, unacknowledgedSeq, fenced, incarnation, connected, policies, conditions } = status
+    const { backlog, unacknowledgedSeq, fenced, epoch, connected, policies, conditions } = status
     if (
       deviceId !== null &&
-      facts.unproven.has(machine.name) &&
+      shared.unproven.has(machine.name) &&
       conditions.some(({ code }) => code === 'TOKEN_INVALID')
     ) {
       // To the twin that was restored it is a stranger, for good: an administrator enrolls it anew.
-      facts.strangers.add(deviceId)
-      facts.lost(machine, () => true)
+      shared.strangers.add(deviceId)
+      shared.lost(machine, () => true)
       return null
     }
     const behind = policies.filter(({ applied, newest }) => applied === 0 || applied !== newest)
@@ -98,9 +98,9 @@ export class Rest {
     if (!isTerminated && this.#backups.restoredAt !== null && !this.#hasSynced(deviceId, this.#backups.restoredAt)) {
       return `${machine.name} has not synced since the twin was restored`
     }
-    const isDown = !isTerminated && (fenced || incarnation === 0 || !connected || behind.length > 0)
+    const isDown = !isTerminated && (fenced || epoch === 0 || !connected || behind.length > 0)
     if (owes || isDown) {
-      const state = { backlog, unacknowledgedSeq, fenced, incarnation, connected, behind, conditions }
+      const state = { backlog, unacknowledgedSeq, fenced, epoch, connected, behind, conditions }
       return `${machine.name} does not come to rest: ${JSON.stringify(state)}`
     }
     return null

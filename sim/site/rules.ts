@@ -2,19 +2,19 @@
  * The rules of access as an administrator makes and changes them at the twin, and what the auditor must expect of them. A
  * twin that dies, or is put back to a backup, knows no more of them.
  */
-import { changeConfiguration } from '../../src/cloud/app/change-configuration.ts'
-import { createConditions } from '../../src/cloud/app/change-conditions.ts'
-import { createInstance } from '../../src/cloud/app/create-instance.ts'
-import { setOfflinePolicy } from '../../src/cloud/app/edge/offline-policy.ts'
+import { changeConfiguration } from '../../src/cloud/service-api/change-configuration.ts'
+import { createConditions } from '../../src/cloud/service-api/change-conditions.ts'
+import { createInstance } from '../../src/cloud/service-api/create-instance.ts'
+import { setOfflinePolicy } from '../../src/cloud/policy/offline-policy.ts'
 import { query } from '../audit/query.ts'
 import { BEGIN, HOUR, type Happening, type LineItemPlan } from '../plan.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 import { type InstanceMade, MICRO, hasAllocation, map, setActions, setLimit, setRates } from './rule-calls.ts'
 import type { Stage } from './stage.ts'
 
-type RulePart = 'line' | 'actions' | 'limit' | 'arrears'
+type RulePart = 'line' | 'actions' | 'limit' | 'overspend'
 
-const PARTS: readonly RulePart[] = ['line', 'actions', 'limit', 'arrears']
+const PARTS: readonly RulePart[] = ['line', 'actions', 'limit', 'overspend']
 
 type Changing =
   | 'quantity'
@@ -28,7 +28,7 @@ type Changing =
   | 'allocation'
   | 'limit'
   | 'rates'
-  | 'arrears-cap'
+  | 'overspend-cap'
   | 'configuration'
 
 /** The rules at one moment. */
@@ -75,7 +75,7 @@ export class Rules {
     await setRates(twin, 'v1', { factor: 1, inMs: -HOUR })
     await setRates(twin, 'v1', { factor: 1.5, inMs: -HOUR, series: 'S', areFormulas: true })
     for (const [index, item] of this.#lineItems.entries()) {
-      for (const part of PARTS) if (part !== 'arrears' || item.arrearsCap > 0) await this.#make(twin, index, part)
+      for (const part of PARTS) if (part !== 'overspend' || item.overspendCap > 0) await this.#make(twin, index, part)
       if (item.frequency === 'DAILY') this.#stage.faultIn('period began', item.startsAt + 24 * HOUR - BEGIN)
     }
   }
@@ -134,8 +134,8 @@ export class Rules {
       case 'limit':
         this.#change(what.lineItem, 'limit', 'limit', { limit: what.limit })
         return
-      case 'arrears-cap':
-        this.#change(what.lineItem, 'arrears cap', 'arrears', { arrearsCap: what.cap })
+      case 'overspend-cap':
+        this.#change(what.lineItem, 'overspend cap', 'overspend', { overspendCap: what.cap })
         return
       case 'rates':
         this.#rates(what)
@@ -203,7 +203,7 @@ export class Rules {
   async #enter(twin: TwinProcess, index: number, item: LineItemPlan, part: RulePart): Promise<void> {
     const before = this.#item(index)
     const revision = this.#revision(index)
-    const caps = this.#stage.auditor.facts.caps.get(item.id)
+    const caps = this.#stage.auditor.shared.caps.get(item.id)
     this.#lineItems[index] = item
     const versions = this.#versions[index] ?? [before]
     this.#versions[index] = [...versions, item]
@@ -223,7 +223,7 @@ export class Rules {
     const item = this.#item(index)
     const instance = this.#instance(item.instance)
     if (item.state === 'DELETED') this.#actionIds[index] = null
-    if (part !== 'arrears') this.#setCaps(index)
+    if (part !== 'overspend') this.#setCaps(index)
     if (part === 'line') await map(twin, instance, item)
     else if (part === 'limit') await setLimit(twin, instance, item)
     else if (part === 'actions') {
@@ -231,8 +231,8 @@ export class Rules {
       this.#actionIds[index] = await setActions(twin, instance, item, actionId)
       this.#setCaps(index)
     } else {
-      const cap = BigInt(item.arrearsCap) * MICRO
-      this.#stage.auditor.pools.setArrearsCap(item.id, cap)
+      const cap = BigInt(item.overspendCap) * MICRO
+      this.#stage.auditor.pools.setOverspendCap(item.id, cap)
       await setOfflinePolicy(twin, instance.id, item.id, cap)
     }
   }
@@ -303,6 +303,6 @@ function mostOf(a: LineItemPlan, b: LineItemPlan): LineItemPlan {
       a.overdraft === 'UNLIMITED' || b.overdraft === 'UNLIMITED' ? 'UNLIMITED' : Math.max(a.overdraft, b.overdraft),
     goldAllocation: most(a.goldAllocation, b.goldAllocation),
     limit: most(a.limit, b.limit),
-    arrearsCap: Math.max(a.arrearsCap, b.arrearsCap),
+    overspendCap: Math.max(a.overspendCap, b.overspendCap),
   }
 }

@@ -37,7 +37,7 @@ export class Stage {
     this.trace = new Trace(() => this.time.now, keepTrace)
     const { site } = plan
     this.auditor = new Auditor(() => this.time.now, site.settleAfterMs)
-    this.auditor.facts.isRetentionShort = Math.min(site.retentionMs, site.receiptMarginMs) < 7 * 24 * HOUR
+    this.auditor.shared.isRetentionShort = Math.min(site.retentionMs, site.receiptMarginMs) < 7 * 24 * HOUR
     this.broker =
       site.push === null
         ? null
@@ -117,7 +117,7 @@ export class Stage {
     const { twin, time } = this
     const days = Math.abs(ms) > 30 * 86_400_000 ? ', more than 30 days' : ''
     this.fault(`clock of the twin jumps ${ms < 0 ? 'backwards' : 'forwards'}${days}`)
-    this.auditor.facts.twinClockWrong = true
+    this.auditor.shared.twinClockWrong = true
     twin.stepClock(ms)
     time.at(time.now + forMs, () => twin.setClockRight())
   }

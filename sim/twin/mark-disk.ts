@@ -2,7 +2,7 @@
  * The file of the twin's sales mark: it outlives the twin's process and a restore of the database. What was not flushed is lost
  * to a power cut.
  */
-import type { MarkFile } from '../../src/cloud/app/recovery/mark-file.ts'
+import type { MarkFile } from '../../src/cloud/sync/recovery/mark-file.ts'
 
 export class MarkDisk {
   #written: string[] | null = null

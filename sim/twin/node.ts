@@ -2,22 +2,22 @@
  * One node of the twin: what a process of it runs, over a store that it shares with the other nodes. The use cases, the SQL
  * and the shared commits are the product's; simulated is that the process may die before or after a commit.
  */
-import { CloudShortages } from '../../src/cloud/app/cloud-shortages.ts'
-import { Authenticator } from '../../src/cloud/app/authenticate.ts'
-import { CLOCK_LOOK_EVERY_MS, ClockGuard } from '../../src/cloud/app/clock-guard.ts'
-import { takeNextKey } from '../../src/cloud/app/edge/change-device-key.ts'
-import { HintPublisher } from '../../src/cloud/app/edge/publish-hints.ts'
-import type { Settlement } from '../../src/cloud/app/edge/records.ts'
-import { settleNextSilent } from '../../src/cloud/app/edge/settle-silent.ts'
-import { notifyServable, recallForCloud } from '../../src/cloud/app/edge/watch-shortages.ts'
-import type { EdgeTerms } from '../../src/cloud/app/edge/terms.ts'
-import { Policies } from '../../src/cloud/app/load-policy.ts'
-import { carryOnCalendar } from '../../src/cloud/app/raise-policy.ts'
-import { endRecoveries } from '../../src/cloud/app/recovery/recovery.ts'
-import { Sales } from '../../src/cloud/app/recovery/sales.ts'
-import { AccessDesk } from '../../src/cloud/app/request-access.ts'
-import { sweepNextSession } from '../../src/cloud/app/session-life.ts'
-import type { Store } from '../../src/cloud/app/store.ts'
+import { CloudShortages } from '../../src/cloud/sync/grants/cloud-shortages.ts'
+import { Authenticator } from '../../src/cloud/service-api/authenticate.ts'
+import { CLOCK_LOOK_EVERY_MS, ClockGuard } from '../../src/cloud/runtime/clock-guard.ts'
+import { takeNextKey } from '../../src/cloud/devices/change-device-key.ts'
+import { NotificationPublisher } from '../../src/cloud/devices/publish-notifications.ts'
+import type { Settlement } from '../../src/cloud/storage/device-records.ts'
+import { expireNextInactive } from '../../src/cloud/sync/grants/expire-inactive.ts'
+import { notifyServable, recallForCloud } from '../../src/cloud/sync/grants/watch-shortages.ts'
+import type { EdgeTerms } from '../../src/cloud/devices/terms.ts'
+import { Policies } from '../../src/cloud/policy/load-policy.ts'
+import { carryOnCalendar } from '../../src/cloud/policy/bump-policy-revision.ts'
+import { endRecoveries } from '../../src/cloud/sync/recovery/recovery.ts'
+import { Sales } from '../../src/cloud/sync/recovery/sales.ts'
+import { AccessBatcher } from '../../src/cloud/service-api/request-access.ts'
+import { sweepNextSession } from '../../src/cloud/sessions/session-life.ts'
+import type { Store } from '../../src/cloud/storage/store.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import { Violation, wordsOf } from '../audit/violation.ts'
 import type { TwinDefects } from '../defects/twin-defects.ts'
@@ -28,7 +28,7 @@ import type { KeyPair } from '../world/signatures.ts'
 import { MarkDisk } from './mark-disk.ts'
 import type { TwinProcess } from './twin-process.ts'
 
-export interface NodeParts {
+export interface NodeDeps {
   readonly name: string
   readonly scheduler: Scheduler
   readonly random: Random
@@ -54,7 +54,7 @@ const MARK_EVERY_MS = 60_000
 /** Less often than the product, so that a run has fewer events. */
 const TURN_EVERY_MS = 20_000
 const CALENDARS_EVERY_MS = 180_000
-const HINTS_EVERY_MS = 60_000
+const NOTIFICATIONS_EVERY_MS = 60_000
 const NOTIFY_EVERY_MS = 10_000
 const RECALL_EVERY_MS = 60_000
 
@@ -65,15 +65,15 @@ const atOnce = (call: () => void): void => call()
 export class Dead extends Error {}
 
 export class TwinNode {
-  readonly #parts: NodeParts
+  readonly #deps: NodeDeps
   readonly #mark = new MarkDisk()
   #process: (TwinProcess & { alive: boolean }) | null = null
   /** What it does before it listens. */
   #ready: Promise<unknown> = Promise.resolve()
   #cancelStart: () => void = () => undefined
 
-  constructor(parts: NodeParts) {
-    this.#parts = parts
+  constructor(deps: NodeDeps) {
+    this.#deps = deps
   }
 
   get process(): TwinProcess | null {
@@ -85,7 +85,7 @@ export class TwinNode {
    * @param isRestored the start is told that the database comes from a backup
    */
   start(open: (alive: () => boolean) => Store, isRestored: boolean): void {
-    const { scheduler, random, key, terms, undecidedClock, settlement, defects, now, onFault } = this.#parts
+    const { scheduler, random, key, terms, undecidedClock, settlement, defects, now, onFault } = this.#deps
     const policies = new Policies({ max: 10, undecidedClock })
     const sales = this.#sales(open, () => process.alive, policies, isRestored)
     const { store } = sales
@@ -100,7 +100,7 @@ export class TwinNode {
       alive: true,
       store,
       policies,
-      desk: new AccessDesk(store, policies, shortages, atOnce),
+      batcher: new AccessBatcher(store, policies, shortages, atOnce),
       shortages,
       authenticator: new Authenticator(store, atOnce, (deviceId, used) =>
         takeNextKey({ store, now, onKeyReplaced: () => undefined }, deviceId, used),
@@ -122,13 +122,13 @@ export class TwinNode {
       await clock.look()
     })
     this.#repeat(process, MARK_EVERY_MS, () => sales.flush())
-    if (this.#parts.nodes > 1) this.#repeat(process, TURN_EVERY_MS, () => sales.turn())
+    if (this.#deps.nodes > 1) this.#repeat(process, TURN_EVERY_MS, () => sales.turn())
     this.#work(process, clock)
     this.#publish(process)
   }
 
   #sales(open: (alive: () => boolean) => Store, alive: () => boolean, policies: Policies, restored: boolean): Sales {
-    const { scheduler, random, nodes, now, note, onViolation } = this.#parts
+    const { scheduler, random, nodes, now, note, onViolation } = this.#deps
     return new Sales({
       store: open(alive),
       file: this.#mark.file(() => {
@@ -152,7 +152,7 @@ export class TwinNode {
 
   /** What a node does by itself, again and again. */
   #work(process: TwinProcess, clock: ClockGuard): void {
-    const { terms, settlement, defects, now, onFault } = this.#parts
+    const { terms, settlement, defects, now, onFault } = this.#deps
     const { store } = process
     this.#repeat(process, SWEEP_EVERY_MS, () =>
       sweepNextSession({ ...process, sessionIntervalMs: terms.sessionIntervalMs }, now()),
@@ -161,7 +161,7 @@ export class TwinNode {
       // The site is small: any number of its devices may fall silent at once.
       const settled =
         defects.trustsClock(clock.isTrusted()) &&
-        (await settleNextSilent({ ...process, ...settlement, percentMax: 100 }))
+        (await expireNextInactive({ ...process, ...settlement, percentMax: 100 }))
       if (settled) onFault(`settled as ${settlement.as.toLowerCase()}`)
       return settled
     })
@@ -178,9 +178,9 @@ export class TwinNode {
 
   /** Change notifications go from the outbox to the broker. */
   #publish(process: TwinProcess): void {
-    const { broker, now } = this.#parts
+    const { broker, now } = this.#deps
     if (broker === null) return
-    const publisher = new HintPublisher({
+    const publisher = new NotificationPublisher({
       store: process.store,
       broker,
       now,
@@ -194,7 +194,7 @@ export class TwinNode {
         },
       },
       log: { warn: () => undefined },
-      lookEveryMs: HINTS_EVERY_MS,
+      lookEveryMs: NOTIFICATIONS_EVERY_MS,
     })
     publisher.start()
   }
@@ -209,7 +209,7 @@ export class TwinNode {
 
   /** @param start called unless it ends again before */
   startIn(ms: number, start: () => void): void {
-    const { scheduler } = this.#parts
+    const { scheduler } = this.#deps
     this.#cancelStart()
     this.#cancelStart = scheduler.at(scheduler.now + ms, start)
   }
@@ -228,13 +228,13 @@ export class TwinNode {
     } catch (error) {
       if (!process.alive || error instanceof Dead) return undefined
       if (error instanceof CodedError) throw error
-      this.#parts.onViolation(new Violation('ASSERTION', `the twin fails: ${wordsOf(error)}`))
+      this.#deps.onViolation(new Violation('ASSERTION', `the twin fails: ${wordsOf(error)}`))
       return undefined
     }
   }
 
   #repeat(process: TwinProcess, ms: number, next: () => Promise<boolean>): void {
-    const { scheduler } = this.#parts
+    const { scheduler } = this.#deps
     const round = async (): Promise<void> => {
       for (let done = 0; done < 100 && process.alive && (await next()); done += 1) continue
     }

@@ -1,6 +1,6 @@
 /** The twin's database in memory, with the product's own migrations; its image is what a backup holds. */
 import Sqlite from 'better-sqlite3'
-import { type Database, migrations } from '../../src/cloud/adapters/sqlite/database.ts'
+import { type Database, migrations } from '../../src/cloud/storage/sqlite/database.ts'
 
 let empty: Buffer | undefined
 

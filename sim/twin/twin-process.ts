@@ -1,18 +1,18 @@
 /** One life of the twin, as what works in it sees it. */
-import type { Authenticator } from '../../src/cloud/app/authenticate.ts'
-import type { CloudShortages } from '../../src/cloud/app/cloud-shortages.ts'
-import type { KeyRing } from '../../src/cloud/app/edge/key-ring.ts'
-import type { EdgeTerms } from '../../src/cloud/app/edge/terms.ts'
-import type { Policies } from '../../src/cloud/app/load-policy.ts'
-import type { AccessDesk } from '../../src/cloud/app/request-access.ts'
-import type { Store } from '../../src/cloud/app/store.ts'
+import type { Authenticator } from '../../src/cloud/service-api/authenticate.ts'
+import type { CloudShortages } from '../../src/cloud/sync/grants/cloud-shortages.ts'
+import type { KeyRing } from '../../src/cloud/devices/key-ring.ts'
+import type { EdgeTerms } from '../../src/cloud/devices/terms.ts'
+import type { Policies } from '../../src/cloud/policy/load-policy.ts'
+import type { AccessBatcher } from '../../src/cloud/service-api/request-access.ts'
+import type { Store } from '../../src/cloud/storage/store.ts'
 import type { TwinDefects } from '../defects/twin-defects.ts'
 
 export interface TwinProcess {
   readonly alive: boolean
   readonly store: Store
   readonly policies: Policies
-  readonly desk: AccessDesk
+  readonly batcher: AccessBatcher
   readonly shortages: CloudShortages
   readonly authenticator: Authenticator
   readonly keys: KeyRing

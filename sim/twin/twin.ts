@@ -2,17 +2,17 @@
  * The twin as one or two nodes over a database that outlives them. Simulated is that a node may die before or after a commit,
  * that it is down for a time, that its clock is wrong, and that somebody puts an old backup in the place of its database.
  */
-import type { HttpAnswer, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
-import { ALONE, type Sql } from '../../src/cloud/adapters/sql/sql.ts'
-import { readerOf, runWork } from '../../src/cloud/adapters/sql/transaction.ts'
-import type { Database } from '../../src/cloud/adapters/sqlite/database.ts'
-import { inOneHand } from '../../src/cloud/adapters/sqlite/dialect.ts'
-import { GroupCommit } from '../../src/cloud/adapters/sqlite/group-commit.ts'
-import type { Store, Transaction } from '../../src/cloud/app/store.ts'
+import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
+import { ALONE, type Sql } from '../../src/cloud/storage/sql/sql.ts'
+import { readerOf, runWork } from '../../src/cloud/storage/sql/transaction.ts'
+import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
+import { inOneHand } from '../../src/cloud/storage/sqlite/dialect.ts'
+import { GroupCommit } from '../../src/cloud/storage/sqlite/group-commit.ts'
+import type { Store, Transaction } from '../../src/cloud/storage/store.ts'
 import { query } from '../audit/query.ts'
 import type { Random } from '../world/random.ts'
-import { answerAtTheDoor } from './door.ts'
-import { Dead, type NodeParts, TwinNode } from './node.ts'
+import { answerRequest } from './http-interface.ts'
+import { Dead, type NodeDeps, TwinNode } from './node.ts'
 import type { TwinProcess } from './twin-process.ts'
 import { emptyTwin, openImage } from './twin-database.ts'
 
@@ -25,12 +25,12 @@ export interface CommitTrap {
   readonly downMs: number
 }
 
-export interface TwinParts extends Omit<NodeParts, 'name' | 'now'> {
+export interface TwinDeps extends Omit<NodeDeps, 'name' | 'now'> {
   readonly onCommit: () => void
 }
 
 export class Twin {
-  readonly parts: TwinParts
+  readonly deps: TwinDeps
   database: Database
   traps: CommitTrap[] = []
   readonly #nodes: readonly TwinNode[]
@@ -43,20 +43,20 @@ export class Twin {
   /** The next start is told that its database comes from a backup. */
   #isRestored = false
 
-  constructor(parts: TwinParts) {
-    this.parts = parts
+  constructor(deps: TwinDeps) {
+    this.deps = deps
     this.database = openImage(emptyTwin())
-    this.#balancer = parts.random.stream('balancer')
+    this.#balancer = deps.random.stream('balancer')
     const now = (): number => this.now
-    this.#nodes = Array.from({ length: parts.nodes }, (_, index) => {
-      return new TwinNode({ ...parts, name: `node ${index}`, now })
+    this.#nodes = Array.from({ length: deps.nodes }, (_, index) => {
+      return new TwinNode({ ...deps, name: `node ${index}`, now })
     })
     for (const node of this.#nodes) this.#start(node)
   }
 
   /** What its clock shows. */
   get now(): number {
-    return this.parts.scheduler.now + this.#wallError
+    return this.deps.scheduler.now + this.#wallError
   }
 
   /** Of a node that serves; null: none does. */
@@ -84,8 +84,8 @@ export class Twin {
 
   #start(node: TwinNode): void {
     if (node.process !== null) return
-    this.parts.note('the twin starts')
-    const { defects } = this.parts
+    this.deps.note('the twin starts')
+    const { defects } = this.deps
     const isRestored = this.#isRestored
     this.#isRestored = false
     node.start((alive) => defects.store(this.#store(node, alive), this.database), isRestored)
@@ -111,7 +111,7 @@ export class Twin {
     if (!node.end()) return
     if (this.#nodes.every(({ process }) => process === null)) {
       this.#listeners.clear()
-      this.database = this.parts.defects.onTwinEnd(this.database)
+      this.database = this.deps.defects.onTwinEnd(this.database)
     }
   }
 
@@ -125,7 +125,7 @@ export class Twin {
     this.database.close()
     this.database = openImage(image)
     this.#isRestored = told
-    this.parts.onCommit()
+    this.deps.onCommit()
     this.down(downMs)
   }
 
@@ -148,7 +148,7 @@ export class Twin {
     const node = this.#someNode()
     const process = node?.process ?? null
     if (node === undefined || process === null) return undefined
-    return node.served(process, () => answerAtTheDoor(process, request, this.parts.broker !== null))
+    return node.served(process, () => answerRequest(process, request, this.deps.broker !== null))
   }
 
   /** Something that only this life of a node can finish. */
@@ -178,7 +178,7 @@ export class Twin {
       transaction: (work) =>
         counted(async () => {
           const written = { outbox: false }
-          const run = (tx: Transaction) => work(this.parts.defects.transaction(tx, database))
+          const run = (tx: Transaction) => work(this.deps.defects.transaction(tx, database))
           const result = await commits.run(
             () => runWork(sql, run, () => (written.outbox = true)),
             () => written.outbox,
@@ -222,8 +222,8 @@ export class Twin {
       if (trap !== undefined && !due) trap.skip -= 1
       if (due) {
         this.traps.shift()
-        this.parts.onFault('twin killed at a commit')
-        this.parts.note(`the twin dies ${trap.when} a commit${trap.power ? ', and its power with it' : ''}`)
+        this.deps.onFault('twin killed at a commit')
+        this.deps.note(`the twin dies ${trap.when} a commit${trap.power ? ', and its power with it' : ''}`)
       }
       if (due && trap.when === 'BEFORE') {
         if (trap.power) node.powerCut()
@@ -231,8 +231,8 @@ export class Twin {
         throw new Dead('before the commit')
       }
       perform(database, 'COMMIT')
-      this.parts.defects.onCommit(database)
-      this.parts.onCommit()
+      this.deps.defects.onCommit(database)
+      this.deps.onCommit()
       if (due) {
         if (trap.power) node.powerCut()
         this.#downNode(node, trap.downMs)

@@ -2,14 +2,14 @@
  * The broker of change notifications and the ways from it to the devices: messages are lost, late and doubled, and a device
  * that cannot be reached has no connection.
  */
-import type { Push, PushOrder } from '../../src/agent/app/link/push.ts'
-import type { PushMessage } from '../../src/cloud/app/edge/publish-hints.ts'
+import type { Push, PushOptions } from '../../src/agent/sync/push.ts'
+import type { PushMessage } from '../../src/cloud/devices/publish-notifications.ts'
 import { deviceTopic, policyTopic } from '../../src/protocol/push.ts'
 import type { PushWeather } from '../plan.ts'
 import type { Random } from './random.ts'
 import type { Scheduler } from './scheduler.ts'
 
-export interface BrokerParts {
+export interface BrokerDeps {
   readonly scheduler: Scheduler
   readonly random: Random
   readonly onFault: (kind: string) => void
@@ -22,7 +22,7 @@ interface Way {
   readonly after: (ms: number, call: () => void) => () => void
 }
 
-interface Connection extends PushOrder, Way {}
+interface Connection extends PushOptions, Way {}
 
 export const CALM_PUSH: PushWeather = { lost: 0, doubled: 0, late: 0, lateMax: 0 }
 
@@ -32,12 +32,12 @@ const KEEP_ALIVE_MS = 60_000
 
 export class Broker {
   weather: PushWeather
-  readonly #parts: BrokerParts
+  readonly #deps: BrokerDeps
   readonly #retained = new Map<string, PushMessage>()
   readonly #connections = new Set<Connection>()
 
-  constructor(parts: BrokerParts, weather: PushWeather) {
-    this.#parts = parts
+  constructor(deps: BrokerDeps, weather: PushWeather) {
+    this.#deps = deps
     this.weather = weather
   }
 
@@ -51,16 +51,16 @@ export class Broker {
   /** The push connection of one device. */
   pushFor(way: Way): Push {
     return {
-      run: (order, signal) =>
+      run: (options, signal) =>
         new Promise((resolve) => {
-          const connection: Connection = { ...order, ...way }
+          const connection: Connection = { ...options, ...way }
           let cancel = (): void => undefined
           const look = (): void => {
             if (signal.aborted) return
             const isConnected = this.#connections.has(connection)
             if (way.isCut() && isConnected) {
               this.#connections.delete(connection)
-              order.onConnection(false)
+              options.onConnection(false)
             } else if (!way.isCut() && !isConnected) this.#connect(connection)
             cancel = way.after(KEEP_ALIVE_MS, look)
           }
@@ -84,7 +84,7 @@ export class Broker {
   }
 
   #send(connection: Connection, { topic, payload }: PushMessage): void {
-    const { random, onFault } = this.#parts
+    const { random, onFault } = this.#deps
     const { lost, doubled, late, lateMax } = this.weather
     if (connection.isCut() || random.chance(lost)) {
       onFault('push message lost')
@@ -102,6 +102,6 @@ export class Broker {
   }
 }
 
-function topicsOf({ deviceId, instanceIds }: PushOrder): readonly string[] {
+function topicsOf({ deviceId, instanceIds }: PushOptions): readonly string[] {
   return [deviceTopic(deviceId), ...instanceIds.map(policyTopic)]
 }

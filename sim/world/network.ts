@@ -2,7 +2,7 @@
  * The way between one device and the twin. Requests and answers travel each by itself: they are late, overtake each other,
  * come twice or not at all, in one direction or in both, and somebody may show an old answer again.
  */
-import type { HttpAnswer, HttpExchange, HttpRequest } from '../../src/agent/adapters/cloud-http/exchange.ts'
+import type { HttpAnswer, HttpExchange, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import type { Random } from './random.ts'
 import type { Scheduler } from './scheduler.ts'
@@ -34,7 +34,7 @@ export const CALM: Weather = {
 /** How long a device waits for an answer. */
 const SILENCE_MS = 30_000
 
-export interface NetworkParts {
+export interface NetworkDeps {
   readonly scheduler: Scheduler
   readonly random: Random
   /** Undefined: nobody answers. */
@@ -50,7 +50,7 @@ const REFUSAL: HttpAnswer = {
 }
 
 export class Network {
-  readonly #parts: NetworkParts
+  readonly #deps: NetworkDeps
   weather: Weather = CALM
   /** Cut, per direction. */
   cutUp = false
@@ -62,8 +62,8 @@ export class Network {
   /** Answers that somebody has kept, by what was asked. */
   readonly #kept = new Map<string, HttpAnswer[]>()
 
-  constructor(parts: NetworkParts) {
-    this.#parts = parts
+  constructor(deps: NetworkDeps) {
+    this.#deps = deps
   }
 
   heal(): void {
@@ -80,7 +80,7 @@ export class Network {
   }
 
   #exchange(request: HttpRequest, alive: () => boolean): Promise<HttpAnswer> {
-    const { scheduler, random, note, onFault } = this.#parts
+    const { scheduler, random, note, onFault } = this.#deps
     const what = `${request.method} ${pathOf(request)}`
     return new Promise((resolve, reject) => {
       const cancel = scheduler.at(scheduler.now + SILENCE_MS, () => end('ETIMEDOUT'))
@@ -94,7 +94,7 @@ export class Network {
       const end = (network: string): void => {
         if (!close()) return
         note(`${what} fails: ${network}`)
-        reject(new CodedError('CLOUD_UNREACHABLE', 'The cloud does not answer.', { facts: { network } }))
+        reject(new CodedError('CLOUD_UNREACHABLE', 'The cloud does not answer.', { details: { network } }))
       }
       request.signal.addEventListener('abort', () => end('ABORTED'), { once: true })
       const answered = (answer: HttpAnswer): void => {
@@ -115,7 +115,7 @@ export class Network {
   }
 
   #send(request: HttpRequest, what: string, answered: (answer: HttpAnswer) => void): void {
-    const { scheduler, random, deliver, onFault } = this.#parts
+    const { scheduler, random, deliver, onFault } = this.#deps
     if (random.chance(this.weather.requestsLost)) {
       onFault('request lost')
       return
@@ -137,7 +137,7 @@ export class Network {
   }
 
   #sendBack(what: string, answer: HttpAnswer, answered: (answer: HttpAnswer) => void): void {
-    const { scheduler, random, onFault } = this.#parts
+    const { scheduler, random, onFault } = this.#deps
     const kept = this.#kept.get(what) ?? []
     this.#kept.set(what, [...kept, answer].slice(-8))
     if (random.chance(this.weather.answersLost)) {
@@ -156,7 +156,7 @@ export class Network {
   }
 
   #delay(): number {
-    const { random, onFault } = this.#parts
+    const { random, onFault } = this.#deps
     const { delayMax, late, lateMax } = this.weather
     if (!random.chance(late)) return random.whole(1, delayMax)
     onFault('message late')

@@ -1,38 +1,38 @@
 /** Wires the agent's use cases over any adapters, so that the daemon and the simulator run the same code. */
-import { wholeTokens } from '../core/amount.ts'
-import { Access } from './app/access.ts'
-import { Callers } from './app/callers/callers.ts'
-import type { Names } from './app/callers/who.ts'
-import { Clock, type TimeSource } from './app/clock.ts'
-import type { ReserveParts } from './app/commits.ts'
-import type { Journal, Snapshot } from './app/journal.ts'
-import { logDamaged } from './app/damaged-ledger.ts'
-import { LastAnswers } from './app/last-answers.ts'
-import { Ledger } from './app/ledger.ts'
-import type { Cloud } from './app/link/cloud.ts'
-import type { DeviceKeys } from './app/link/device-key.ts'
-import { DeviceTokens } from './app/link/device-token.ts'
-import type { LinkOptions } from './app/link/limits.ts'
-import { type Link, createLink } from './app/link/link.ts'
-import type { LinkLog, Randomness, Timers } from './app/link/ports.ts'
-import type { Push } from './app/link/push.ts'
-import { LocalDecisions } from './app/local-decisions.ts'
-import { PolicyBoard } from './app/policy-board.ts'
-import { ReadinessProbe } from './app/readiness.ts'
-import { Refusals } from './app/refusals.ts'
-import { recoverBlocks } from './app/recover-blocks.ts'
-import { Sessions } from './app/sessions/sessions.ts'
-import { statusOf } from './app/status.ts'
-import type { LeftLog, VolatileLog } from './app/volatile-log.ts'
-import { UseOverTime } from './app/use-over-time.ts'
-import { WatchedJournal } from './app/watched-journal.ts'
-import { Wear } from './app/wear.ts'
+import { wholeTokens } from '../core/pricing/amount.ts'
+import { Access } from './access/access.ts'
+import { Callers } from './access/callers/callers.ts'
+import type { Names } from './access/callers/caller-selector.ts'
+import { Clock, type TimeSource } from './runtime/clock.ts'
+import type { WriteBehindDeps } from './ledger/commits.ts'
+import type { Journal, Snapshot } from './ledger/journal.ts'
+import { logDamaged } from './ledger/damaged-ledger.ts'
+import { IdempotencyCache } from './access/idempotency-cache.ts'
+import { Ledger } from './ledger/ledger.ts'
+import type { Cloud } from './sync/cloud.ts'
+import type { DeviceKeys } from './keys/device-key.ts'
+import { DeviceTokens } from './keys/device-token.ts'
+import type { LinkOptions } from './sync/limits.ts'
+import { type Link, createLink } from './sync/link.ts'
+import type { LinkLog, Randomness, Timers } from './sync/ports.ts'
+import type { Push } from './sync/push.ts'
+import { LocalDecisions } from './access/local-decisions.ts'
+import { ActivePolicies } from './policy/active-policies.ts'
+import { ReadinessProbe } from './diagnostics/readiness.ts'
+import { Refusals } from './diagnostics/refusals.ts'
+import { recoverReservations } from './ledger/recover-reservations.ts'
+import { Sessions } from './sessions/sessions.ts'
+import { statusOf } from './diagnostics/status.ts'
+import type { LeftLog, VolatileLog } from './ledger/volatile-log.ts'
+import { UseOverTime } from './diagnostics/use-over-time.ts'
+import { WatchedJournal } from './ledger/watch-journal.ts'
+import { Wear } from './diagnostics/wear.ts'
 import type { KeptDecision } from '../protocol/local/decision.ts'
 import type { LastBackup } from '../protocol/local/last-backup.ts'
 import type { ReloadNotice } from '../settings/reload.ts'
 import type { AgentSettings } from './settings.ts'
 
-export interface AgentParts {
+export interface AgentDeps {
   /** Reloadable settings are read at each use. */
   readonly settings: AgentSettings
   /** Status of the last reload. Absent: settings never change. */
@@ -47,7 +47,7 @@ export interface AgentParts {
   /** Returns a fresh UUID. */
   readonly newId: () => string
   /** Calls back after all input that is already available was handled. */
-  readonly soon: (call: () => void) => void
+  readonly defer: (call: () => void) => void
   /** Absent: every response follows its commit, whatever the settings say. */
   readonly volatileLog?: VolatileLog & { readonly left: () => LeftLog | undefined }
   readonly cloud: (tokens: DeviceTokens) => Cloud
@@ -92,25 +92,25 @@ export interface AssembledAgent {
 const CLOCK_EVERY_MS = 60_000
 
 /** Reads the journal. No background work runs until the link starts. */
-export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> {
-  const { settings, journal, keys, time, timers, randomness, log, onFatal, version } = parts
+export async function assembleAgent(deps: AgentDeps): Promise<AssembledAgent> {
+  const { settings, journal, keys, time, timers, randomness, log, onFatal, version } = deps
   const found = await journal.read()
-  logDamaged(log, found.rescues ?? [])
+  logDamaged(log, found.salvages ?? [])
   const clock = new Clock(time, found.clock)
-  const snapshot = (await recover(parts, clock, found)) ? await journal.read() : found
-  const policies = new PolicyBoard()
+  const snapshot = (await recover(deps, clock, found)) ? await journal.read() : found
+  const policies = new ActivePolicies()
   const watched = new WatchedJournal(journal, () => clock.reading().now, log)
   const use = new UseOverTime({ now: () => clock.reading().now, sinceBoot: () => clock.sinceBoot() })
   const ledger = new Ledger(
     {
       journal: watched,
-      reserve: reserveOf(parts, watched),
+      reserve: reserveOf(deps, watched),
       clock,
       policies,
       startingGrant: wholeTokens(settings.grants.starting),
       batchEntries: settings.sync.batch,
-      soon: parts.soon,
-      now: parts.elapsed,
+      defer: deps.defer,
+      now: deps.elapsed,
       timers,
       onCharged: (postings) => use.add(postings),
       beforeFreeze: () => sessions.suspend(),
@@ -123,10 +123,10 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
   const link = await createLink({
     journal,
     ledger,
-    board: policies,
+    activePolicies: policies,
     clock,
     randomness,
-    cloud: parts.cloud(tokens),
+    cloud: deps.cloud(tokens),
     keys,
     enrollmentToken: async () => settings.enrollment.token?.reveal() ?? null,
     log,
@@ -134,12 +134,12 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     snapshot,
     timers,
     tokens,
-    push: parts.push,
-    takeOrders: (orders) => sessions.takeOrders(orders, () => link.wake('hint')),
+    push: deps.push,
+    applyCommands: (commands) => sessions.applyCommands(commands, () => link.wake('notification')),
     onFatal,
   })
-  const lastAnswers = new LastAnswers(snapshot.lastAnswers, settings.state.answersMax)
-  const callers = new Callers(settings.callers, parts.names, parts.ownUid, () => clock.sinceBoot())
+  const idempotencyCache = new IdempotencyCache(snapshot.idempotencyCache, settings.state.answersMax)
+  const callers = new Callers(settings.callers, deps.names, deps.ownUid, () => clock.sinceBoot())
   const decisions = new LocalDecisions({
     ledger,
     policies,
@@ -155,14 +155,14 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
       policies,
       topUps: link,
       decisions,
-      lastAnswers,
+      idempotencyCache,
       clock,
       get liveMax() {
         return settings.sessions.liveMax
       },
-      keepsFacts: settings.explain.decisions > 0,
+      keepsInputs: settings.explain.decisions > 0,
       timers,
-      newId: parts.newId,
+      newId: deps.newId,
       onCharged: (owner, tokens) => callers.holdOfOwner(owner)?.charged(tokens),
       log,
       onFatal,
@@ -172,12 +172,12 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
   const access = new Access({
     ledger,
     decisions,
-    lastAnswers,
-    keepsFacts: settings.explain.decisions > 0,
-    newId: parts.newId,
+    idempotencyCache,
+    keepsInputs: settings.explain.decisions > 0,
+    newId: deps.newId,
   })
   const wear = new Wear({
-    written: parts.written ?? (() => null),
+    written: deps.written ?? (() => null),
     lastEntry: () => ledger.lastEntry(),
     sinceBoot: () => clock.sinceBoot(),
     now: () => clock.reading().now,
@@ -186,7 +186,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
   })
   const refusals = new Refusals({
     now: () => clock.reading().now,
-    newId: parts.newId,
+    newId: deps.newId,
     most: settings.explain.refusals,
   })
   const statusParts = {
@@ -196,10 +196,10 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
     link,
     clock,
     journal: watched,
-    rescues: snapshot.rescues ?? [],
+    salvages: snapshot.salvages ?? [],
     wear,
-    reloadNotice: parts.reloadNotice ?? (() => null),
-    lastBackup: parts.lastBackup ?? (() => null),
+    reloadNotice: deps.reloadNotice ?? (() => null),
+    lastBackup: deps.lastBackup ?? (() => null),
     backupMaxAgeMs: () => settings.backup.maxAge,
   }
   return {
@@ -237,7 +237,7 @@ export async function assembleAgent(parts: AgentParts): Promise<AssembledAgent> 
 
 /** Whether the journal has changed. */
 async function recover(
-  { journal, volatileLog, time, newId, log }: AgentParts,
+  { journal, volatileLog, time, newId, log }: AgentDeps,
   clock: Clock,
   snapshot: Snapshot,
 ): Promise<boolean> {
@@ -246,15 +246,15 @@ async function recover(
   const passed = sameBoot ? Math.max(0, stored.sinceBoot - snapshot.clock.sinceBoot) : stored.sinceBoot
   const stamp = { clock: stored, grantAgedMs: Math.floor((snapshot.grant?.agedMs ?? 0) + passed) }
   const parts = { journal, left: volatileLog?.left(), bootId: time.bootId, newId, log }
-  return recoverBlocks({ ...parts, reading: () => clock.reading(), stamp: () => stamp }, snapshot)
+  return recoverReservations({ ...parts, reading: () => clock.reading(), stamp: () => stamp }, snapshot)
 }
 
-function reserveOf({ settings, volatileLog, log }: AgentParts, journal: WatchedJournal): ReserveParts | null {
-  if (settings.durability !== 'reserved' || volatileLog === undefined) return null
+function reserveOf({ settings, volatileLog, log }: AgentDeps, journal: WatchedJournal): WriteBehindDeps | null {
+  if (settings.durability !== 'write-behind' || volatileLog === undefined) return null
   return {
     journal,
     log: volatileLog,
-    blockMax: wholeTokens(settings.reserve.blockMax),
+    reservationMax: wholeTokens(settings.writeBehind.reservationMax),
     onLog: (error) => {
       if (error === null) log.info({}, 'write-behind is on: responses are sent from reservations on disk')
       else log.warn({ err: error }, 'the volatile log cannot be written: responses wait for the commit')
@@ -293,7 +293,7 @@ function linkOptions({ sync, grants }: AgentSettings, version: string): LinkOpti
     batchEntries: sync.batch,
     backoffBaseMs: sync.backoffMin,
     backoffCapMs: sync.backoffMax,
-    get returnRoomOnStop() {
+    get returnUnusedOnStop() {
       return grants.returnOnStop
     },
     get stopTimeoutMs() {

@@ -7,39 +7,39 @@ import { CodedError } from '../protocol/errors.ts'
 import { DECISIONS_MAX, type DeviceReportWire } from '../protocol/local/report.ts'
 import { sha256, signDocument } from '../protocol/signing.ts'
 import { LiveSettings } from '../settings/reload.ts'
-import { createCloudHttp } from './adapters/cloud-http/cloud-http.ts'
-import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './adapters/cloud-http/exchange.ts'
-import { keyFilesOf, ownKeyFile } from './adapters/key-file/key-paths.ts'
-import { openKeyFiles } from './adapters/key-file/key-file.ts'
-import { MQTT_DEFAULTS, createMqttPush } from './adapters/mqtt/mqtt-push.ts'
-import { knock } from './adapters/socket/knock.ts'
-import { openSocket } from './adapters/socket/server.ts'
-import { openJournal } from './adapters/sqlite/journal.ts'
-import { systemNames } from './adapters/system/names.ts'
-import { openPeerCredentials } from './adapters/system/peer-credentials.ts'
-import { readDoor } from './adapters/status-http/read-door.ts'
-import { type StatusServer, openStatus } from './adapters/status-http/server.ts'
-import { readLastBackup } from './adapters/system/last-backup.ts'
-import { lookAtMachine, writtenBytes } from './adapters/system/machine.ts'
-import { systemRandomness } from './adapters/system/randomness.ts'
-import { TmpfsLog } from './adapters/tmpfs/volatile-log.ts'
-import { openTimeSource } from './adapters/system/time-source.ts'
-import { pause, systemTimers } from './adapters/system/timers.ts'
-import type { Callers } from './app/callers/callers.ts'
-import type { Clock, TimeSource } from './app/clock.ts'
-import type { DeviceKeys } from './app/link/device-key.ts'
-import type { Link } from './app/link/link.ts'
-import type { Timers } from './app/link/ports.ts'
-import type { Push } from './app/link/push.ts'
-import { LogBudget } from './app/log-budget.ts'
-import { LogRing } from './app/log-ring.ts'
-import { reportOf } from './app/report.ts'
-import type { ReadinessProbe } from './app/readiness.ts'
-import { RECALLED_MAX } from './app/use-over-time.ts'
-import { verdictOf } from './app/verdict.ts'
-import { startWatchdog } from './app/watchdog.ts'
+import { createCloudHttp } from './platform/http/cloud-client.ts'
+import { EXCHANGE_DEFAULTS, type HttpExchange, createExchange } from './platform/http/exchange.ts'
+import { keyFilesOf, ownKeyFile } from './platform/key-file/key-paths.ts'
+import { openKeyFiles } from './platform/key-file/key-file.ts'
+import { MQTT_DEFAULTS, createMqttPush } from './platform/mqtt/mqtt-push.ts'
+import { probeSocket } from './platform/socket/probe.ts'
+import { openSocket } from './platform/socket/server.ts'
+import { openJournal } from './platform/sqlite/journal.ts'
+import { systemNames } from './platform/system/names.ts'
+import { openPeerCredentials } from './platform/system/peer-credentials.ts'
+import { readStatusAuth } from './platform/status-http/read-status-auth.ts'
+import { type StatusServer, openStatus } from './platform/status-http/server.ts'
+import { readLastBackup } from './platform/system/last-backup.ts'
+import { lookAtMachine, writtenBytes } from './platform/system/machine.ts'
+import { systemRandomness } from './platform/system/randomness.ts'
+import { TmpfsLog } from './platform/tmpfs/volatile-log.ts'
+import { openTimeSource } from './platform/system/time-source.ts'
+import { pause, systemTimers } from './platform/system/timers.ts'
+import type { Callers } from './access/callers/callers.ts'
+import type { Clock, TimeSource } from './runtime/clock.ts'
+import type { DeviceKeys } from './keys/device-key.ts'
+import type { Link } from './sync/link.ts'
+import type { Timers } from './sync/ports.ts'
+import type { Push } from './sync/push.ts'
+import { LogBudget } from './diagnostics/log-budget.ts'
+import { LogBuffer } from './diagnostics/log-buffer.ts'
+import { reportOf } from './diagnostics/report.ts'
+import type { ReadinessProbe } from './diagnostics/readiness.ts'
+import { RECALLED_MAX } from './diagnostics/use-over-time.ts'
+import { healthStatusOf } from './diagnostics/health-status.ts'
+import { startWatchdog } from './diagnostics/watchdog.ts'
 import { type AssembledAgent, assembleAgent } from './assemble.ts'
-import { Ending } from './ending.ts'
+import { Shutdown } from './shutdown.ts'
 import { type AgentSettings, agentOptions } from './settings.ts'
 
 /** Replacements for tests and embedding programs. */
@@ -91,7 +91,7 @@ const PAGE_BYTES = 4096
 /** @throws CodedError when the state, key or socket cannot be used; an unreachable cloud is not an error */
 export async function composeAgent(first: AgentSettings, overrides: Overrides = {}): Promise<Agent> {
   await using started = new AsyncDisposableStack()
-  const ring = new LogRing()
+  const ring = new LogBuffer()
   const timers = overrides.timers ?? systemTimers
   const time = overrides.time ?? started.adopt(openTimeSource(), (opened) => opened.close())
   const late: {
@@ -120,10 +120,10 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
       const isOtherLevel = next.log.level !== settings.log.level
       const rules = late.callers?.prepare(next.callers)
       // The files may have new contents under the same names.
-      const door = late.statusPage === undefined ? null : readDoor(next.status)
+      const auth = late.statusPage === undefined ? null : readStatusAuth(next.status)
       return () => {
         rules?.()
-        if (door !== null) late.statusPage?.renew(door)
+        if (auth !== null) late.statusPage?.renew(auth)
         if (isOtherLevel) log.level = next.log.level
       }
     },
@@ -132,11 +132,11 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   })
   const settings = live.view
   late.settings = settings
-  const ending = new Ending(log)
-  const onFatal = (error: unknown): void => ending.fail(error)
+  const shutdown = new Shutdown(log)
+  const onFatal = (error: unknown): void => shutdown.fail(error)
 
   const volatileLog = new TmpfsLog({
-    directory: settings.reserve.directory,
+    directory: settings.writeBehind.directory,
     name: `ledger-${sha256(resolve(settings.state.directory)).slice(0, 16)}`,
     bootId: time.bootId,
   })
@@ -148,7 +148,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     left: leftLog === undefined ? null : { log: leftLog, bootId: time.bootId },
     limits: {
       pagesMax: Math.floor(settings.state.ledgerMax / PAGE_BYTES),
-      slackPages: Math.floor(settings.state.slack / PAGE_BYTES),
+      diskReservePages: Math.floor(settings.state.diskReserve / PAGE_BYTES),
       retentionMs: settings.state.retention,
       retainedBytesMax: settings.state.retainedMax,
       answersMax: settings.state.answersMax,
@@ -184,7 +184,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     newId: randomUUID,
     names: systemNames(),
     ownUid: process.getuid?.() ?? 0,
-    soon: setImmediate,
+    defer: setImmediate,
     volatileLog,
     cloud: (tokens) => createCloudHttp({ exchange, tokens, pause, fraction }),
     written: writtenBytes,
@@ -239,7 +239,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
   agent.sessions.start()
 
   const parts = started.move()
-  ending.begin({
+  shutdown.begin({
     drain: async () => {
       supervisor?.stopping()
       await socket.stop(settings.socket.drainTimeout)
@@ -262,12 +262,12 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
     socketPath,
     statusAddress: status?.origin ?? null,
     link,
-    ended: ending.ended,
+    ended: shutdown.ended,
     reload: (load) => {
       live.reload(load)
       link.wake('operator')
     },
-    stop: () => ending.stop(),
+    stop: () => shutdown.stop(),
   }
 }
 
@@ -275,7 +275,7 @@ export async function composeAgent(first: AgentSettings, overrides: Overrides = 
 const LOOKS_PER_WATCHDOG = 3
 
 /** Timeout of a probe of the agent's own socket, ms. */
-const KNOCK_LIMIT_MS = 2_000
+const PROBE_LIMIT_MS = 2_000
 
 function watch(
   supervisor: Supervisor | undefined,
@@ -287,8 +287,8 @@ function watch(
   if (supervisor === undefined || supervisor.watchdogMs === null) return () => undefined
   return startWatchdog({
     everyMs: supervisor.watchdogMs / LOOKS_PER_WATCHDOG,
-    look: async () => (await readiness.works()) && (await knock(socketPath, KNOCK_LIMIT_MS)),
-    onWell: () => supervisor.well(verdictOf(status()).sentence),
+    look: async () => (await readiness.works()) && (await probeSocket(socketPath, PROBE_LIMIT_MS)),
+    onWell: () => supervisor.well(healthStatusOf(status()).sentence),
     onIll: (error) =>
       log.warn({ err: error }, 'the agent failed its health check: the service manager gets no watchdog notification'),
     timers,
@@ -318,7 +318,7 @@ async function openStatusPage(
   if (status.port === null) return null
   return openStatus({
     port: status.port,
-    door: readDoor(status),
+    auth: readStatusAuth(status),
     report,
     readiness: () => readiness.check(),
     onFault: (error) => log.error({ err: error }, 'a request to the status page failed unexpectedly'),

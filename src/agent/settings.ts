@@ -32,7 +32,7 @@ const options = {
       min: '64MiB',
       max: '1TiB',
     }),
-    slack: bytes({
+    diskReserve: bytes({
       help: 'Space reserved in the ledger and on the disk so that a full device can still deliver its usage.',
       default: '16MiB',
       min: '16MiB',
@@ -73,16 +73,16 @@ const options = {
       max: '366d',
     }),
   },
-  durability: choice(['durable', 'reserved'], {
+  durability: choice(['durable', 'write-behind'], {
     help: 'durable: charges are written to disk before the response. reserved: the response is sent at once from a reservation on disk; a power cut may count the unused part of the reservation as used.',
     default: 'durable',
   }),
-  reserve: {
+  writeBehind: {
     directory: path({
       help: 'With durability "reserved": directory for entries not yet in the ledger. It must be on tmpfs and survive restarts of the agent.',
       default: '/run/tallygate',
     }),
-    blockMax: integer({
+    reservationMax: integer({
       help: 'Maximum reservation per account, unless one charge is larger. A power cut costs at most this many tokens per account.',
       default: 10_000,
       min: 1,

@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { decodeJwt } from 'jose'
 import { CodedError } from '../protocol/errors.ts'
 import { uuid } from '../protocol/wire.ts'
-import { writeWholeFile } from './whole-file.ts'
+import { writeFileAtomically } from './atomic-write.ts'
 
 export interface ListedDevice {
   /** Also the name of the token file. */
@@ -87,7 +87,7 @@ async function provisionOne(
     return { name, state: 'waiting', file, expiresAt: left, problem: '' }
   try {
     const { token, expiresAt } = await issue(device)
-    await writeWholeFile(file, bytesOf(token))
+    await writeFileAtomically(file, bytesOf(token))
     return { name, state: 'issued', file, expiresAt, problem: '' }
   } catch (error) {
     if (!(error instanceof CodedError)) throw error

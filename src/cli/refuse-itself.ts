@@ -5,10 +5,10 @@
 import { realpathSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import { CodedError } from '../protocol/errors.ts'
-import { isNoFile } from './whole-file.ts'
+import { isNoFile } from './atomic-write.ts'
 
 /** Files of a database. */
-const SUFFIXES = ['', '-wal', '-shm', '-journal', '-slack']
+const SUFFIXES = ['', '-wal', '-shm', '-journal', '-disk-reserve']
 
 /** @throws CodedError USAGE if `to` is a file of the database, OUTPUT_UNWRITABLE if it is not a regular file */
 export function refuseItself(database: string, to: string): void {

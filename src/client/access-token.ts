@@ -7,7 +7,7 @@ import { SignJWT } from 'jose'
 import { CodedError } from '../protocol/errors.ts'
 import { thumbprint } from '../protocol/signing.ts'
 
-export interface AccessTokenOrder {
+export interface AccessTokenOptions {
   readonly kind: 'ADMIN' | 'CLIENT'
   /** PEM; an RSA key of at least 2048 bits or a P-256 key. */
   readonly privateKey: string
@@ -22,16 +22,16 @@ export interface AccessTokenOrder {
 }
 
 /** Returns a JWT for the header `Authorization: Bearer`. @throws CodedError KEY_UNUSABLE */
-export async function makeAccessToken(order: AccessTokenOrder): Promise<string> {
-  const key = readKey(order.privateKey)
-  const issuedAt = Math.floor(order.now / 1000)
-  const cnf = { jwk: { kid: order.keyId ?? (await keyIdOf(key)), kty: order.kind } }
-  return new SignJWT(order.kind === 'CLIENT' ? { cnf, aud: [...order.instanceIds] } : { cnf })
+export async function makeAccessToken(options: AccessTokenOptions): Promise<string> {
+  const key = readKey(options.privateKey)
+  const issuedAt = Math.floor(options.now / 1000)
+  const cnf = { jwk: { kid: options.keyId ?? (await keyIdOf(key)), kty: options.kind } }
+  return new SignJWT(options.kind === 'CLIENT' ? { cnf, aud: [...options.instanceIds] } : { cnf })
     .setProtectedHeader({ alg: algorithmOf(key), typ: 'JWT' })
-    .setIssuer(order.issuer)
+    .setIssuer(options.issuer)
     .setNotBefore(issuedAt)
     .setIssuedAt(issuedAt)
-    .setExpirationTime(issuedAt + Math.ceil(order.lifetimeMs / 1000))
+    .setExpirationTime(issuedAt + Math.ceil(options.lifetimeMs / 1000))
     .sign(key)
 }
 

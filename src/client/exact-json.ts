@@ -1,6 +1,6 @@
 /** Parses JSON with each number as its source text, so that token amounts stay exact. The schema tells numbers from texts. */
 import { z } from 'zod'
-import { type Micro, MICRO_PER_TOKEN, parseDecimal } from '../core/amount.ts'
+import { type Micro, MICRO_PER_TOKEN, parseDecimal } from '../core/pricing/amount.ts'
 
 /** @throws SyntaxError */
 export function parseExactJson(text: string): unknown {

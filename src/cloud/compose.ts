@@ -13,47 +13,47 @@ import { CodedError } from '../protocol/errors.ts'
 import { listenFailure } from '../protocol/listen-failure.ts'
 import { LiveSettings } from '../settings/reload.ts'
 import { thumbprint } from '../protocol/signing.ts'
-import { registerEdge } from './adapters/http/edge-routes.ts'
-import { registerHealth } from './adapters/http/health.ts'
-import { registerDocs } from './adapters/http/openapi/register-docs.ts'
-import { registerRoutes } from './adapters/http/routes.ts'
-import { Slots } from './adapters/http/slots.ts'
-import { createServer } from './adapters/http/server.ts'
-import { serviceRoutes } from './adapters/http/service/service.ts'
-import { openKeyFile } from './adapters/key-file/key-file.ts'
-import { openKeyRing } from './adapters/key-file/key-ring-file.ts'
-import { Metrics } from './adapters/metrics/metrics.ts'
-import { METRICS_PATH, countRequests, listenForMetrics, registerMetrics } from './adapters/metrics/serve-metrics.ts'
-import { watchDecisions } from './adapters/metrics/watch-decisions.ts'
-import { openPush } from './adapters/mqtt/open-push.ts'
-import { awaitDatabase } from './adapters/postgres/await-database.ts'
-import { openPostgresStore } from './adapters/postgres/store.ts'
-import { claimStore } from './adapters/sqlite/claim-store.ts'
-import { openSqliteStore } from './adapters/sqlite/store.ts'
-import { makeDurableDirectory } from './adapters/system/durable-directory.ts'
-import { readLastBackup } from './adapters/system/last-backup.ts'
-import { openMarkFile } from './adapters/system/mark-file.ts'
-import { systemTimers } from './adapters/system/timers.ts'
-import { bootClock } from './adapters/system/boot-clock.ts'
-import { CloudShortages } from './app/cloud-shortages.ts'
-import { Authenticator } from './app/authenticate.ts'
-import { CLOCK_LOOK_EVERY_MS, ClockGuard, type Clocks, type PausedBy } from './app/clock-guard.ts'
-import { takeNextKey } from './app/edge/change-device-key.ts'
-import { claimSigningKey } from './app/edge/claim-signing-key.ts'
-import { type KeyRing, LiveKeyRing } from './app/edge/key-ring.ts'
-import { registerFirstKey } from './app/first-administration-key.ts'
-import { type SettleSilent, settleNextSilent } from './app/edge/settle-silent.ts'
-import { notifyServable, recallEveryMs, recallForCloud } from './app/edge/watch-shortages.ts'
-import { Policies } from './app/load-policy.ts'
-import { carryOnCalendar, changeSharedRules } from './app/raise-policy.ts'
-import { endRecoveries } from './app/recovery/recovery.ts'
-import { Sales, TURN_EVERY_MS } from './app/recovery/sales.ts'
-import { type Timers, repeat } from './app/repeat.ts'
-import { AccessDesk } from './app/request-access.ts'
-import { heartbeatOfDevice, sweepNextSession } from './app/session-life.ts'
-import type { Store } from './app/store.ts'
-import { watchStore } from './app/watch-store.ts'
-import type { EdgeTerms } from './app/edge/terms.ts'
+import { registerEdge } from './http/edge-routes.ts'
+import { registerHealth } from './http/health.ts'
+import { registerDocs } from './http/openapi/register-docs.ts'
+import { registerRoutes } from './http/routes.ts'
+import { Slots } from './http/slots.ts'
+import { createServer } from './http/server.ts'
+import { serviceRoutes } from './http/service/service.ts'
+import { openKeyFile } from './platform/key-file/key-file.ts'
+import { openKeyRing } from './platform/key-file/key-ring-file.ts'
+import { Metrics } from './platform/metrics/metrics.ts'
+import { METRICS_PATH, countRequests, listenForMetrics, registerMetrics } from './platform/metrics/serve-metrics.ts'
+import { watchDecisions } from './platform/metrics/watch-decisions.ts'
+import { openPush } from './platform/mqtt/open-push.ts'
+import { awaitDatabase } from './storage/postgres/await-database.ts'
+import { openPostgresStore } from './storage/postgres/store.ts'
+import { claimStore } from './storage/sqlite/claim-store.ts'
+import { openSqliteStore } from './storage/sqlite/store.ts'
+import { makeDurableDirectory } from './platform/system/durable-directory.ts'
+import { readLastBackup } from './platform/system/last-backup.ts'
+import { openMarkFile } from './platform/system/mark-file.ts'
+import { systemTimers } from './platform/system/timers.ts'
+import { bootClock } from './platform/system/boot-clock.ts'
+import { CloudShortages } from './sync/grants/cloud-shortages.ts'
+import { Authenticator } from './service-api/authenticate.ts'
+import { CLOCK_LOOK_EVERY_MS, ClockGuard, type Clocks, type PausedBy } from './runtime/clock-guard.ts'
+import { takeNextKey } from './devices/change-device-key.ts'
+import { claimSigningKey } from './devices/claim-signing-key.ts'
+import { type KeyRing, LiveKeyRing } from './devices/key-ring.ts'
+import { registerFirstKey } from './service-api/first-administration-key.ts'
+import { type ExpireInactive, expireNextInactive } from './sync/grants/expire-inactive.ts'
+import { notifyServable, recallEveryMs, recallForCloud } from './sync/grants/watch-shortages.ts'
+import { Policies } from './policy/load-policy.ts'
+import { carryOnCalendar, changeSharedRules } from './policy/bump-policy-revision.ts'
+import { endRecoveries } from './sync/recovery/recovery.ts'
+import { Sales, TURN_EVERY_MS } from './sync/recovery/sales.ts'
+import { type Timers, runRepeatedly } from './runtime/run-repeatedly.ts'
+import { AccessBatcher } from './service-api/request-access.ts'
+import { heartbeatOfDevice, sweepNextSession } from './sessions/session-life.ts'
+import type { Store } from './storage/store.ts'
+import { watchStore } from './storage/watch-store.ts'
+import type { EdgeTerms } from './devices/terms.ts'
 import { type CloudSettings, cloudOptions } from './settings.ts'
 
 /** What a test or an embedding program puts in the place of the real thing. */
@@ -233,7 +233,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     store,
     policies,
     shortages,
-    desk: new AccessDesk(store, policies, shortages, setImmediate),
+    batcher: new AccessBatcher(store, policies, shortages, setImmediate),
     newId,
     keyDelayMs: settings.keys.delay,
     tenantId: settings.usage.tenantId,
@@ -245,7 +245,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   registerRoutes(http, prefix, { authenticator, slots, now }, serviceOperations)
   const publicAddress = (): string => `${settings.http.publicUrl?.replace(/\/+$/, '') ?? http.listeningOrigin}${prefix}`
   let isSettlementPaused = false
-  const settlement: SettleSilent = {
+  const settlement: ExpireInactive = {
     store,
     policies,
     present,
@@ -323,25 +323,25 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     recalledAt = at
     return recallForCloud(sharing)
   }
-  const settle = async (): Promise<boolean> => trustsClock() && settleNextSilent(settlement)
+  const settle = async (): Promise<boolean> => trustsClock() && expireNextInactive(settlement)
   const look = async (): Promise<false> => {
     await clock.look()
     return false
   }
-  for (const repetition of [
-    repeat(timers, CLOCK_LOOK_EVERY_MS, look, log, 'the clocks were not compared'),
-    repeat(timers, MARK_EVERY_MS, () => sales.flush(), log, 'the sales mark was not flushed'),
+  for (const idempotencyKey of [
+    runRepeatedly(timers, CLOCK_LOOK_EVERY_MS, look, log, 'the clocks were not compared'),
+    runRepeatedly(timers, MARK_EVERY_MS, () => sales.flush(), log, 'the sales mark was not flushed'),
     ...(settings.db === null
       ? []
-      : [repeat(timers, TURN_EVERY_MS, () => sales.turn(), log, 'the sales mark was not compared')]),
-    repeat(timers, SETTLE_EVERY_MS, () => endRecoveries(store, now()), log, 'a recovery was not ended'),
-    repeat(timers, SETTLE_EVERY_MS, settle, log, 'a silent device was not settled'),
-    repeat(timers, NOTIFY_EVERY_MS, () => notifyServable(sharing), log, 'devices were not notified of tokens'),
-    repeat(timers, RECALL_EVERY_MIN_MS, recall, log, 'tokens were not recalled for the cloud'),
-    repeat(timers, settings.sessions.sweepEvery, sweep, log, 'a session was not moved on'),
-    repeat(timers, CALENDARS_EVERY_MS, carryOn, log, 'a calendar was not carried on'),
+      : [runRepeatedly(timers, TURN_EVERY_MS, () => sales.turn(), log, 'the sales mark was not compared')]),
+    runRepeatedly(timers, SETTLE_EVERY_MS, () => endRecoveries(store, now()), log, 'a recovery was not ended'),
+    runRepeatedly(timers, SETTLE_EVERY_MS, settle, log, 'a silent device was not settled'),
+    runRepeatedly(timers, NOTIFY_EVERY_MS, () => notifyServable(sharing), log, 'devices were not notified of tokens'),
+    runRepeatedly(timers, RECALL_EVERY_MIN_MS, recall, log, 'tokens were not recalled for the cloud'),
+    runRepeatedly(timers, settings.sessions.sweepEvery, sweep, log, 'a session was not moved on'),
+    runRepeatedly(timers, CALENDARS_EVERY_MS, carryOn, log, 'a calendar was not carried on'),
   ]) {
-    started.defer(() => repetition.stop())
+    started.defer(() => idempotencyKey.stop())
   }
 
   late.renewCertificate = ({ certificate, key }) => {
@@ -350,10 +350,10 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   }
 
   const parts = started.move()
-  let isEnding = false
+  let isShuttingDown = false
   const end = async (error: unknown): Promise<void> => {
-    if (isEnding) return
-    isEnding = true
+    if (isShuttingDown) return
+    isShuttingDown = true
     if (error !== undefined) log.fatal({ err: error }, 'the twin must end')
     await parts.disposeAsync().catch((failure: unknown) => log.error({ err: failure }, 'the stop met a fault'))
     if (error === undefined) ending.resolve(undefined)

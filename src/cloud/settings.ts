@@ -214,7 +214,7 @@ const options = {
   },
   push: {
     broker: choice(['embedded', 'external', 'off'], {
-      help: 'Where hints to devices go: a broker inside the twin, one that somebody else runs (for several nodes), or nowhere.',
+      help: 'Where change notifications to devices go: a broker inside the twin, one that somebody else runs (for several nodes), or nowhere.',
       default: 'embedded',
     }),
     host: text({ help: 'Address that the embedded broker listens on.', default: '127.0.0.1' }),

@@ -2,9 +2,9 @@
 import { z } from 'zod'
 import { exactTokens, parseExactJson } from '../client/exact-json.ts'
 import type { HttpClient } from '../client/http.ts'
-import { type AccountId, actionAccount, lineAccount } from '../core/account.ts'
-import type { Micro } from '../core/amount.ts'
-import { billed } from '../core/grant.ts'
+import { type AccountId, actionAccount, lineAccount } from '../core/accounts/account.ts'
+import type { Micro } from '../core/pricing/amount.ts'
+import { billed } from '../core/accounts/grant.ts'
 import { accountLedger, deviceList } from '../protocol/edge/administration.ts'
 import { AGENT_STATUS_PATH, agentStatus, type AgentStatus } from '../protocol/local/status.ts'
 import type { Ledger, Ledgers } from './result.ts'
@@ -26,7 +26,7 @@ export async function readStatus(agent: HttpClient): Promise<AgentStatus> {
 export async function alarmsOf(twin: HttpClient, instanceId: string): Promise<number> {
   const call = { method: 'GET', path: `/edge/api/v1/devices?instanceId=${instanceId}` } as const
   const { devices } = await twin.json(call, deviceList)
-  return devices.filter(({ forked, rejected, incarnation }) => forked || rejected || incarnation !== 1).length
+  return devices.filter(({ forked, rejected, epoch }) => forked || rejected || epoch !== 1).length
 }
 
 async function deviceLedger(agent: HttpClient): Promise<Ledger> {

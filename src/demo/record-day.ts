@@ -10,7 +10,7 @@ export const DAY_SEED = 20_260_301
 export const DAY_LENGTH = 2_400
 
 type Item = RecordedRequest['items'][number]
-type Order = readonly [weight: number, make: (random: Random) => Item]
+type Weighted = readonly [weight: number, make: (random: Random) => Item]
 
 const OPENS_S = 7 * 3600
 const CLOSES_S = 19 * 3600
@@ -19,18 +19,18 @@ const CLOSES_S = 19 * 3600
 const some = (random: Random, min: number, max: number, digits: number): number =>
   Number(`${random.between(min, max)}e-${digits}`)
 
-const laserCut: Order = [5, (random) => ({ item: 'LaserCut', version: '1.0', count: some(random, 20, 900, 2) })]
-const engrave: Order = [4, (random) => ({ item: 'Engrave', version: '1.0', count: random.between(1, 12) })]
-const print: Order = [4, (random) => ({ item: 'Print3D', version: '2.0', count: some(random, 50, 2_500, 3) })]
-const mill: Order = [2, (random) => ({ item: 'Mill', version: '1.0', count: some(random, 1, 12, 1) })]
-const scan: Order = [3, (random) => ({ item: 'Scan', version: '1.0', count: random.between(1, 9) })]
-const inspect: Order = [8, (random) => ({ item: 'Inspect', version: '1.0', count: random.between(1, 20) })]
-const certificate: Order = [1, () => ({ item: 'Certificate', version: '1.0', count: 1 })]
-const firing: Order = [1, (random) => ({ item: 'Firing', version: '1.0', count: random.between(10, 90) })]
-const smallPrint: Order = [4, (random) => ({ item: 'Print3D', version: '2.0', count: some(random, 50, 800, 3) })]
+const laserCut: Weighted = [5, (random) => ({ item: 'LaserCut', version: '1.0', count: some(random, 20, 900, 2) })]
+const engrave: Weighted = [4, (random) => ({ item: 'Engrave', version: '1.0', count: random.between(1, 12) })]
+const print: Weighted = [4, (random) => ({ item: 'Print3D', version: '2.0', count: some(random, 50, 2_500, 3) })]
+const mill: Weighted = [2, (random) => ({ item: 'Mill', version: '1.0', count: some(random, 1, 12, 1) })]
+const scan: Weighted = [3, (random) => ({ item: 'Scan', version: '1.0', count: random.between(1, 9) })]
+const inspect: Weighted = [8, (random) => ({ item: 'Inspect', version: '1.0', count: random.between(1, 20) })]
+const certificate: Weighted = [1, () => ({ item: 'Certificate', version: '1.0', count: 1 })]
+const firing: Weighted = [1, (random) => ({ item: 'Firing', version: '1.0', count: random.between(10, 90) })]
+const smallPrint: Weighted = [4, (random) => ({ item: 'Print3D', version: '2.0', count: some(random, 50, 800, 3) })]
 
 /** Items without a rate in effect. */
-const unrated: Order = [
+const unrated: Weighted = [
   1,
   (random) => ({
     ...random.pick([
@@ -44,18 +44,21 @@ const unrated: Order = [
 ]
 
 /** Rated, but its only line item starts next month. */
-const archive: Order = [
+const archive: Weighted = [
   1,
   (random) => ({ item: 'Archive', version: '1.0', count: random.between(1, 40), must: 'NO_USABLE_LINE_ITEM' }),
 ]
 
-const denied = ([weight, make]: Order): Order => [weight, (random) => ({ ...make(random), must: 'DENIED_BY_RULE' })]
+const denied = ([weight, make]: Weighted): Weighted => [
+  weight,
+  (random) => ({ ...make(random), must: 'DENIED_BY_RULE' }),
+]
 
 interface Habit {
   readonly weight: number
   /** Share of the day, 0 to 1, before this requester's first request. */
   readonly from?: number
-  readonly orders: readonly Order[]
+  readonly orders: readonly Weighted[]
 }
 
 const HABITS: Readonly<Record<string, Habit>> = {

@@ -1,5 +1,5 @@
 /** Formats a result as a table or JSON, with amounts as exact text. */
-import { formatMicro, type Micro } from '../core/amount.ts'
+import { formatMicro, type Micro } from '../core/pricing/amount.ts'
 import type { ItemStatus } from '../protocol/service/status.ts'
 import { countOutcomes, type DemoResult, type Phase, succeeded } from './result.ts'
 

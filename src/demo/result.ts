@@ -2,8 +2,8 @@
  * Result of a run. It succeeds if both ledgers and the applications' responses agree for every line item, allocation and
  * consumption limit, to the micro-token.
  */
-import { type AccountId, parseAccount } from '../core/account.ts'
-import type { Micro } from '../core/amount.ts'
+import { type AccountId, parseAccount } from '../core/accounts/account.ts'
+import type { Micro } from '../core/pricing/amount.ts'
 import type { ItemStatus } from '../protocol/service/status.ts'
 import { SESSION_LINE_ITEM } from './site.ts'
 import type { Told } from './play.ts'

@@ -66,7 +66,7 @@ abstract class Restartable {
   }
 }
 
-interface TwinOrder {
+interface TwinOptions {
   readonly directory: string
   /** Ports for devices. */
   readonly publicPorts: { readonly http: number; readonly push: number }
@@ -81,15 +81,15 @@ export class Twin extends Restartable {
   httpPort = 0
   pushPort = 0
   adminKeyFile = ''
-  readonly #order: TwinOrder
+  readonly #options: TwinOptions
 
-  constructor(order: TwinOrder) {
+  constructor(options: TwinOptions) {
     super()
-    this.#order = order
+    this.#options = options
   }
 
   protected override options(): ServiceOptions {
-    const { directory, publicPorts, readyWithinMs } = this.#order
+    const { directory, publicPorts, readyWithinMs } = this.#options
     return {
       name: 'tallygate cloud',
       args: ['cloud'],
@@ -120,7 +120,7 @@ export class Twin extends Restartable {
   }
 }
 
-interface AgentOrder {
+interface AgentOptions {
   readonly directory: string
   readonly enrollmentToken: string
   readonly readyWithinMs: number
@@ -135,16 +135,16 @@ const STEPPED_CLOCK = new URL(
 
 export class Agent extends Restartable {
   readonly socketPath: string
-  readonly #order: AgentOrder
+  readonly #options: AgentOptions
 
-  constructor(order: AgentOrder) {
+  constructor(options: AgentOptions) {
     super()
-    this.#order = order
-    this.socketPath = join(order.directory, 'agent.sock')
+    this.#options = options
+    this.socketPath = join(options.directory, 'agent.sock')
   }
 
   protected override options(): ServiceOptions {
-    const { directory, enrollmentToken, readyWithinMs, clockErrorFile } = this.#order
+    const { directory, enrollmentToken, readyWithinMs, clockErrorFile } = this.#options
     const tokenFile = join(directory, 'enrollment-token')
     writeFileSync(tokenFile, enrollmentToken, { mode: 0o600 })
     mkdirSync(join(directory, 'agent'), { recursive: true })

@@ -3,8 +3,8 @@
  * application dies. Automatic charges are not reported to applications, so only the ledgers are compared.
  */
 import { HttpClient } from '../client/http.ts'
-import { lineAccount } from '../core/account.ts'
-import { formatMicro } from '../core/amount.ts'
+import { lineAccount } from '../core/accounts/account.ts'
+import { formatMicro } from '../core/pricing/amount.ts'
 import { session, sessionCreated } from '../protocol/service/sessions.ts'
 import { expectThat, type Scene } from './scene.ts'
 import { readStatus } from './ledgers.ts'

@@ -35,18 +35,18 @@ export function brokerFailure(url: string, cause: unknown): CodedError {
   const facts = { broker: placeOf(url), reason }
   if (REFUSALS.has(code)) {
     return new CodedError('BROKER_REFUSED', `The broker ${facts.broker} refused the connection: ${reason}.`, {
-      facts,
+      details: facts,
       cause,
     })
   }
   if (CERTIFICATE.has(code)) {
     return new CodedError('BROKER_NOT_TRUSTED', `The certificate of ${facts.broker} is not trusted: ${reason}.`, {
-      facts,
+      details: facts,
       cause,
     })
   }
   return new CodedError('BROKER_UNREACHABLE', `The broker ${facts.broker} cannot be reached: ${reason}.`, {
-    facts,
+    details: facts,
     cause,
   })
 }
@@ -55,7 +55,7 @@ export function brokerFailure(url: string, cause: unknown): CodedError {
 export function topicsRefused(url: string, topics: readonly string[]): CodedError {
   const facts = { broker: placeOf(url), topics }
   return new CodedError('BROKER_REFUSED', `The broker ${facts.broker} denies the topics ${topics.join(', ')}.`, {
-    facts,
+    details: facts,
   })
 }
 

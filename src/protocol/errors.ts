@@ -100,7 +100,7 @@ export const ERRORS = catalogue({
   WRITE_BUDGET_EXCEEDED: {
     meaning: 'The agent writes more to its storage per day than its write budget allows.',
     remedy:
-      'Compare the bytes per decision with the operations guide. Set durability = "reserved", or raise state.write_budget if the storage has enough write endurance.',
+      'Compare the bytes per decision with the operations guide. Set durability = "write-behind", or raise state.write_budget if the storage has enough write endurance.',
     http: 500,
     retry: 'no',
   },
@@ -122,7 +122,7 @@ export const ERRORS = catalogue({
     meaning:
       'The usage up to this cursor was exported before the service was restored from an older backup. The restored database does not contain it.',
     remedy:
-      'Continue with the cursor that the message names, the end of the backup. Devices send the entries that they still keep again. A line that was exported before has the same device, incarnation, entry and correlation id: count it once.',
+      'Continue with the cursor that the message names, the end of the backup. Devices send the entries that they still keep again. A line that was exported before has the same device, epoch, entry and correlation id: count it once.',
     http: 409,
     retry: 'no',
   },
@@ -343,7 +343,7 @@ export const ERRORS = catalogue({
     exit: 65,
     retry: 'no',
   },
-  BLOCK_OPEN: {
+  RESERVATION_OPEN: {
     meaning: 'The ledger to be replaced has an open reservation, so some usage may not be recorded in it yet.',
     remedy: 'Start the agent once and stop it cleanly, then restore.',
     http: 500,
@@ -498,7 +498,7 @@ export const ERRORS = catalogue({
     http: 413,
     retry: 'no',
   },
-  REPEAT_MISMATCH: {
+  IDEMPOTENCY_CONFLICT: {
     meaning: 'This request number was already used in this application session with a different body.',
     remedy: 'Use the next number for a new request. Repeat a number only with the same body.',
     http: 409,
@@ -719,13 +719,13 @@ export type ErrorCode = keyof typeof ERRORS
  */
 export class CodedError extends Error {
   readonly code: ErrorCode
-  readonly facts: Readonly<Record<string, unknown>>
+  readonly details: Readonly<Record<string, unknown>>
 
-  constructor(code: ErrorCode, message: string, options: { cause?: unknown; facts?: Record<string, unknown> } = {}) {
+  constructor(code: ErrorCode, message: string, options: { cause?: unknown; details?: Record<string, unknown> } = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
     this.name = 'CodedError'
     this.code = code
-    this.facts = options.facts ?? {}
+    this.details = options.details ?? {}
   }
 
   get httpStatus(): number {

@@ -12,7 +12,7 @@ const TOPIC_ROOT = 'tallygate/v1'
 export const policyTopic = (instanceId: string): string => `${TOPIC_ROOT}/instances/${instanceId}/policy`
 
 /** Not retained: this device should sync now. */
-export const deviceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/${deviceId}/hint`
+export const deviceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/${deviceId}/change notification`
 
 /** Retained, last will: whether the device's agent is connected. */
 export const presenceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/${deviceId}/presence`
@@ -20,8 +20,8 @@ export const presenceTopic = (deviceId: string): string => `${TOPIC_ROOT}/device
 /** Filter for the presence of all devices. */
 export const EVERY_PRESENCE = `${TOPIC_ROOT}/devices/+/presence`
 
-export const policyHint = z.strictObject({ instanceId: uuid, revision: z.int().min(1) })
-export const deviceHint = z.strictObject({ reason: z.enum(['session', 'sync']) })
+export const policyNotification = z.strictObject({ instanceId: uuid, revision: z.int().min(1) })
+export const deviceNotification = z.strictObject({ reason: z.enum(['session', 'sync']) })
 export const presence = z.strictObject({ online: z.boolean() })
 
 const PRESENCE_BYTES_MAX = 256

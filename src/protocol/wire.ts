@@ -3,8 +3,15 @@
  * API); instants as POSIX milliseconds. JSON numbers are written from exact decimal text, never from a double.
  */
 import { z } from 'zod'
-import { type Decimal, type Micro, MICRO_MAX, formatDecimal, formatMicro, parseDecimal } from '../core/amount.ts'
-import { parseFormula } from '../core/formula.ts'
+import {
+  type Decimal,
+  type Micro,
+  MICRO_MAX,
+  formatDecimal,
+  formatMicro,
+  parseDecimal,
+} from '../core/pricing/amount.ts'
+import { parseFormula } from '../core/pricing/formula.ts'
 
 /** Text that all stores and encodings accept: no lone surrogates, no NUL. */
 export const plainText = (maxLength: number) =>

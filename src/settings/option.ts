@@ -59,7 +59,7 @@ export class Secret {
   }
 }
 
-interface Facts<T> {
+interface OptionDescription<T> {
   readonly help: string
   /** Null: the setting may be omitted and is null then. */
   readonly default: T
@@ -69,44 +69,49 @@ interface Facts<T> {
 
 /** Text of `min` (default 1) to `max` (default 1000) characters without control characters. */
 export function text<const T extends string | null>(
-  facts: Facts<T> & { readonly min?: number; readonly max?: number; readonly takes?: string },
+  description: OptionDescription<T> & { readonly min?: number; readonly max?: number; readonly takes?: string },
 ): Option<string | Extract<T, null>> {
-  const { min = 1, max = 1_000 } = facts
-  return ofText(facts, facts.takes ?? `text of ${min} to ${max} characters`, (given) =>
+  const { min = 1, max = 1_000 } = description
+  return ofText(description, description.takes ?? `text of ${min} to ${max} characters`, (given) =>
     // oxlint-disable-next-line no-control-regex -- control characters are what this refuses
     given.length >= min && given.length <= max && !/[\u0000-\u001f\u007f]/.test(given) ? given : undefined,
   )
 }
 
 /** File system path; relative paths start at the working directory. */
-export function path<const T extends string | null>(facts: Facts<T>): Option<string | Extract<T, null>> {
-  return ofText(facts, 'a path', (given) => (given === '' || given.includes('\u0000') ? undefined : given))
+export function path<const T extends string | null>(
+  description: OptionDescription<T>,
+): Option<string | Extract<T, null>> {
+  return ofText(description, 'a path', (given) => (given === '' || given.includes('\u0000') ? undefined : given))
 }
 
 /** Absolute URL with one of the schemes (without colon). */
 export function url<const T extends string | null>(
-  facts: Facts<T> & { readonly schemes: readonly string[] },
+  description: OptionDescription<T> & { readonly schemes: readonly string[] },
 ): Option<string | Extract<T, null>> {
-  return ofText(facts, `a URL that begins with ${list(facts.schemes.map((scheme) => `${scheme}://`))}`, (given) =>
-    URL.canParse(given) && facts.schemes.some((scheme) => given.startsWith(`${scheme}://`)) ? given : undefined,
+  return ofText(
+    description,
+    `a URL that begins with ${list(description.schemes.map((scheme) => `${scheme}://`))}`,
+    (given) =>
+      URL.canParse(given) && description.schemes.some((scheme) => given.startsWith(`${scheme}://`)) ? given : undefined,
   )
 }
 
 /** One of several words. */
 export function choice<const V extends string, const T extends V | null>(
   words: readonly V[],
-  facts: Facts<T>,
+  description: OptionDescription<T>,
 ): Option<V | Extract<T, null>> {
-  return ofText(facts, list(words), (given) => words.find((word) => word === given))
+  return ofText(description, list(words), (given) => words.find((word) => word === given))
 }
 
 /** Whole number of `unit` (plural noun). */
 export function integer<const T extends number | null>(
-  facts: Facts<T> & { readonly min: number; readonly max: number; readonly unit?: string },
+  description: OptionDescription<T> & { readonly min: number; readonly max: number; readonly unit?: string },
 ): Option<number | Extract<T, null>> {
-  const { min, max, unit } = facts
+  const { min, max, unit } = description
   const inRange = (given: number) => (Number.isSafeInteger(given) && given >= min && given <= max ? given : undefined)
-  return option(facts, {
+  return option(description, {
     takes: `a whole number from ${min} to ${max}${unit === undefined ? '' : `, in ${unit}`}`,
     show: String,
     fromText: (given) => (/^-?\d{1,16}$/.test(given) ? inRange(Number(given)) : undefined),
@@ -115,23 +120,27 @@ export function integer<const T extends number | null>(
 }
 
 /** Duration: ms in code; text with unit in settings, and in `default`, `min` and `max`. */
-export function duration(facts: Facts<string> & { readonly min: string; readonly max: string }): Option<number> {
-  return ofQuantity(facts, `a duration from "${facts.min}" to "${facts.max}"`, {
+export function duration(
+  description: OptionDescription<string> & { readonly min: string; readonly max: string },
+): Option<number> {
+  return ofQuantity(description, `a duration from "${description.min}" to "${description.max}"`, {
     parse: parseDuration,
     format: formatDuration,
   })
 }
 
 /** Size: bytes in code; text with unit in settings, and in `default`, `min` and `max`. */
-export function bytes(facts: Facts<string> & { readonly min: string; readonly max: string }): Option<number> {
-  return ofQuantity(facts, `a size from "${facts.min}" to "${facts.max}"`, {
+export function bytes(
+  description: OptionDescription<string> & { readonly min: string; readonly max: string },
+): Option<number> {
+  return ofQuantity(description, `a size from "${description.min}" to "${description.max}"`, {
     parse: parseBytes,
     format: formatBytes,
   })
 }
 
-export function toggle(facts: Facts<boolean>): Option<boolean> {
-  return option(facts, {
+export function toggle(description: OptionDescription<boolean>): Option<boolean> {
+  return option(description, {
     takes: 'true or false',
     show: String,
     fromText: (given) => (given === 'true' ? true : given === 'false' ? false : undefined),
@@ -211,30 +220,30 @@ interface Kind<T> {
   readonly fromToml: (value: unknown) => T | undefined
 }
 
-function option<T, D extends T | null>(facts: Facts<D>, kind: Kind<T>): Option<T | Extract<D, null>> {
-  const shown = facts.default === null ? null : kind.show(facts.default)
+function option<T, D extends T | null>(description: OptionDescription<D>, kind: Kind<T>): Option<T | Extract<D, null>> {
+  const shown = description.default === null ? null : kind.show(description.default)
   if (shown !== null && kind.fromText(shown) === undefined) {
     throw new RangeError(`the default ${shown} is not ${kind.takes}`)
   }
   return {
     isOption: true,
-    help: facts.help,
+    help: description.help,
     takes: kind.takes,
-    default: facts.default as T | Extract<D, null>,
+    default: description.default as T | Extract<D, null>,
     defaultText: shown,
     secret: false,
-    reloadable: facts.reloadable ?? false,
+    reloadable: description.reloadable ?? false,
     fromText: kind.fromText,
     fromToml: kind.fromToml,
   }
 }
 
 function ofText<V extends string, D extends V | null>(
-  facts: Facts<D>,
+  description: OptionDescription<D>,
   takes: string,
   parse: (text: string) => V | undefined,
 ): Option<V | Extract<D, null>> {
-  return option<V, D>(facts, {
+  return option<V, D>(description, {
     takes,
     show: String,
     fromText: parse,
@@ -243,7 +252,7 @@ function ofText<V extends string, D extends V | null>(
 }
 
 function ofQuantity(
-  facts: Facts<string> & { readonly min: string; readonly max: string },
+  description: OptionDescription<string> & { readonly min: string; readonly max: string },
   takes: string,
   unit: { readonly parse: (text: string) => number | undefined; readonly format: (amount: number) => string },
 ): Option<number> {
@@ -252,13 +261,13 @@ function ofQuantity(
     if (amount === undefined) throw new RangeError(`${given} has no unit that an operator could write`)
     return amount
   }
-  const [min, max] = [known(facts.min), known(facts.max)]
+  const [min, max] = [known(description.min), known(description.max)]
   const parse = (given: string) => {
     const amount = unit.parse(given)
     return amount !== undefined && amount >= min && amount <= max ? amount : undefined
   }
   return option(
-    { ...facts, default: known(facts.default) },
+    { ...description, default: known(description.default) },
     {
       takes,
       show: unit.format,

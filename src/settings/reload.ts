@@ -20,7 +20,7 @@ export interface ReloadNotice {
   readonly since: number
 }
 
-export interface ReloadParts<T extends OptionTree> {
+export interface ReloadDeps<T extends OptionTree> {
   readonly table: OptionTable<T>
   /** Settings at the start. */
   readonly settings: Settings<T>
@@ -39,16 +39,16 @@ export interface ReloadParts<T extends OptionTree> {
 export class LiveSettings<T extends OptionTree> {
   /** Current settings: each property is read at access, so do not keep values. */
   readonly view: Settings<T>
-  readonly #parts: ReloadParts<T>
+  readonly #deps: ReloadDeps<T>
   readonly #named: readonly NamedOption[]
   #inForce: Settings<T>
   #notice: ReloadNotice | null = null
 
-  constructor(parts: ReloadParts<T>) {
-    this.#parts = parts
-    this.#named = namedOptions(parts.table)
-    this.#inForce = parts.settings
-    this.view = viewOf(parts.table.options, (path) => valueAt(this.#inForce, path)) as Settings<T>
+  constructor(deps: ReloadDeps<T>) {
+    this.#deps = deps
+    this.#named = namedOptions(deps.table)
+    this.#inForce = deps.settings
+    this.view = viewOf(deps.table.options, (path) => valueAt(this.#inForce, path)) as Settings<T>
   }
 
   /** An error of the last reload, or settings that wait for a restart; null: none. */
@@ -62,7 +62,7 @@ export class LiveSettings<T extends OptionTree> {
    * @param load reads all sources again. @throws CodedError
    */
   reload(load: () => Settings<T>): void {
-    const { prepare, log, now } = this.#parts
+    const { prepare, log, now } = this.#deps
     try {
       const fresh = load()
       const changed = this.#named.filter(({ path }) => !isSame(valueAt(fresh, path), valueAt(this.#inForce, path)))

@@ -4,8 +4,8 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { onTestFinished } from 'vitest'
-import { type JournalOptions, type StartThread, openJournal } from '../../src/agent/adapters/sqlite/journal.ts'
-import type { JournalLimits } from '../../src/agent/adapters/sqlite/journal-calls.ts'
+import { type JournalOptions, type StartThread, openJournal } from '../../src/agent/platform/sqlite/journal.ts'
+import type { JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import type {
   AccountState,
   ClockStamp,
@@ -13,17 +13,17 @@ import type {
   Identity,
   Journal,
   PendingEntry,
-  SealOrder,
+  SealRequest,
   Snapshot,
-} from '../../src/agent/app/journal.ts'
+} from '../../src/agent/ledger/journal.ts'
 import { newLedger } from '../../sim/device/new-ledger.ts'
-import type { PolicyInForce } from '../../src/agent/app/policy-board.ts'
-import type { AccountId, Posting } from '../../src/core/account.ts'
-import { compilePolicy } from '../../src/core/compile.ts'
+import type { PolicyInForce } from '../../src/agent/policy/active-policies.ts'
+import type { AccountId, Posting } from '../../src/core/accounts/account.ts'
+import { compilePolicy } from '../../src/core/rules/compile.ts'
 import { policyDocument, policyOf } from '../../src/protocol/edge/policy-document.ts'
-import { BEGIN } from './link/fake-time.ts'
-import { DEVICE, INSTANCE, makeCloudKey } from './link/fake-cloud.ts'
-import { policyWith } from './link/policies.ts'
+import { BEGIN } from './sync/fake-time.ts'
+import { DEVICE, INSTANCE, makeCloudKey } from './sync/fake-cloud.ts'
+import { policyWith } from './sync/policies.ts'
 import { sameThread } from './same-thread.ts'
 
 /** A directory that is removed when the test is over. */
@@ -35,7 +35,7 @@ export function temporaryDirectory(): string {
 
 const LIMITS: JournalLimits = {
   pagesMax: 100_000,
-  slackPages: 256,
+  diskReservePages: 256,
   retentionMs: 7 * 86_400_000,
   retainedBytesMax: 1_000_000_000,
   answersMax: 100,
@@ -82,7 +82,7 @@ export const IDENTITY: Identity = {
   edgeUrl: 'https://cloud.test/edge/api/v1',
   serviceUrl: 'https://cloud.test/api',
   pushUrl: null,
-  hold: null,
+  suspension: null,
 }
 
 export const STAMP: ClockStamp = {
@@ -117,11 +117,11 @@ export function grantedAccount(account: AccountId, granted: bigint): GrantedAcco
   return { account, granted, exhausted: false, unlimited: false }
 }
 
-export const SEAL: SealOrder = {
+export const SEAL: SealRequest = {
   salt: 'salt-of-16-chars',
   bootId: 'boot-1',
   clock: { now: BEGIN, earliest: BEGIN, latest: null },
-  wants: [],
+  topUpRequests: [],
   needs: [],
   policies: [],
   returns: [],
@@ -133,11 +133,11 @@ export const SEAL: SealOrder = {
 export function entry(
   n: number,
   postings: readonly Posting[],
-  { moves = 'used', lastAnswer = null, ...more }: Partial<PendingEntry> = {},
+  { moves = 'used', idempotencyRecord = null, ...more }: Partial<PendingEntry> = {},
 ): PendingEntry {
   const kind = moves === 'used' ? 'access' : 'refund'
   const written = postings.map(({ account, amount }) => ({ account, amount: String(amount) }))
-  return { n, body: JSON.stringify({ n, kind, postings: written }), moves, postings, lastAnswer, ...more }
+  return { n, body: JSON.stringify({ n, kind, postings: written }), moves, postings, idempotencyRecord, ...more }
 }
 
 export function accountState(state: Partial<AccountState>): AccountState {

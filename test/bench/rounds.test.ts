@@ -6,7 +6,7 @@ import { agent, measureSizes } from '../../bench/contenders/agent.ts'
 import type { Contender } from '../../bench/contenders/contender.ts'
 import { floor } from '../../bench/contenders/floor.ts'
 import { withPlace } from '../../bench/contenders/place.ts'
-import { FLOOR_STACKS } from '../../bench/floor/order.ts'
+import { FLOOR_STACKS } from '../../bench/floor/options.ts'
 import { type Plan, runRounds } from '../../bench/rounds.ts'
 
 const sizes = { entryBytes: 900, answerBytes: 400 }

@@ -33,7 +33,7 @@ describe('npm run check', () => {
   it('fails as a whole when one of several checks fails', async () => {
     sample.write({ 'src/core/double.ts': `export const double = ({ half }: { half: bigint })    => half * 2n\n` })
     sample.write({
-      'src/agent/app/answer.ts': `import { double } from '../../core/double.ts'\n\nexport const answer = double\n`,
+      'src/agent/access/answer.ts': `import { double } from '../../core/double.ts'\n\nexport const answer = double\n`,
     })
     const { exitCode, output } = await sample.check('format', 'arrows')
     expect(verdicts(output).sort(), output).toEqual(['FAIL format', 'ok arrows'])
@@ -69,7 +69,7 @@ const defects: {
     packages: ['pino'],
     files: {
       'src/core/lonely.ts': `export const lonely = 1n\n`,
-      'src/agent/adapters/store.ts': `export const place = (now: number) => \`at \${now}\`\n\nexport const spare = 1\n`,
+      'src/agent/platform/store.ts': `export const place = (now: number) => \`at \${now}\`\n\nexport const spare = 1\n`,
     },
     complaint: ['src/core/lonely.ts', 'spare', 'pino'],
   },
@@ -90,10 +90,10 @@ describe('the check "lint"', () => {
   it('finds ambient time and randomness where decisions are made, a forgotten promise, a stray console and a barrel', async () => {
     sample.write({
       'src/core/clock.ts': `export const clock = () => [Date.now(), new Date(), Math.random(), new Date(0)]\n`,
-      'src/agent/app/wait.ts':
+      'src/agent/access/wait.ts':
         `import { randomUUID } from 'node:crypto'\n\n` +
         `export const wait = () => [setTimeout(randomUUID, 1), crypto.randomUUID(), process.env, Date.now]\n`,
-      'src/agent/adapters/send.ts':
+      'src/agent/platform/send.ts':
         `const send = () => Promise.resolve(Date.now())\n` +
         `export const forget = () => {\n  send()\n  console.log('sent')\n}\n`,
       'src/core/barrel.ts': `export * from './double.ts'\n`,
@@ -103,8 +103,8 @@ describe('the check "lint"', () => {
     expect(verdicts(output), output).toEqual(['FAIL lint'])
     expect(exitCode).toBe(1)
     expect(complaints(output)).toEqual({
-      'src/agent/adapters/send.ts': ['3 typescript(no-floating-promises)', '4 eslint(no-console)'],
-      'src/agent/app/wait.ts': [
+      'src/agent/platform/send.ts': ['3 typescript(no-floating-promises)', '4 eslint(no-console)'],
+      'src/agent/access/wait.ts': [
         '1 tallygate(no-ambient)',
         '3 eslint(no-restricted-globals)',
         '3 eslint(no-restricted-globals)',
@@ -142,22 +142,22 @@ describe('the check "arrows"', () => {
       'src/protocol/word.ts': `import 'node:crypto'\nimport 'zod'\nimport 'jose'\n\nexport type Word = string\n`,
       'src/protocol/logs.ts': `import 'pino'\n`,
       'src/settings/reads.ts': `import 'node:fs'\nimport 'smol-toml'\n`,
-      'src/agent/adapters/shortcut.ts': `import '../../cloud/app/charge.ts'\n`,
-      'src/cloud/adapters/shortcut.ts': `import type { place } from '../../agent/adapters/store.ts'\n\nexport type Place = typeof place\n`,
-      'src/cloud/app/charge.ts': `import 'fastify'\n`,
+      'src/agent/platform/shortcut.ts': `import '../../cloud/accounts/charge.ts'\n`,
+      'src/cloud/platform/shortcut.ts': `import type { place } from '../../agent/platform/store.ts'\n\nexport type Place = typeof place\n`,
+      'src/cloud/accounts/charge.ts': `import 'fastify'\n`,
       'src/cloud/command.ts': `import '../cli/main.ts'\n`,
-      'src/agent/app/grab.ts': `import '../adapters/store.ts'\n`,
-      'src/agent/app/compose-self.ts': `import '../compose.ts'\n`,
-      'src/agent/app/listen.ts': `import type { Server } from 'node:http'\n\nexport type Listening = Server\n`,
-      'src/agent/main.ts': `import './adapters/store.ts'\n`,
+      'src/agent/access/grab.ts': `import '../platform/store.ts'\n`,
+      'src/agent/access/compose-self.ts': `import '../compose.ts'\n`,
+      'src/agent/access/listen.ts': `import type { Server } from 'node:http'\n\nexport type Listening = Server\n`,
+      'src/agent/main.ts': `import './platform/store.ts'\n`,
       'src/demo/inside.ts': `import '../agent/compose.ts'\n`,
       'src/client/shortcut.ts': `import '../agent/compose.ts'\n`,
       'src/cli/tests.ts': `import '../../test/fake.ts'\n`,
       'test/fake.ts': `export const fake = 1\n`,
       'src/cli/nowhere.ts': `import './missing.ts'\n`,
       'src/cli/borrowed.ts': `import 'prettier'\n`,
-      'src/cloud/adapters/left.ts': `import type { Right } from './right.ts'\n\nexport type Left = Right\n`,
-      'src/cloud/adapters/right.ts': `import type { Left } from './left.ts'\n\nexport type Right = Left\n`,
+      'src/cloud/platform/left.ts': `import type { Right } from './right.ts'\n\nexport type Left = Right\n`,
+      'src/cloud/platform/right.ts': `import type { Left } from './left.ts'\n\nexport type Right = Left\n`,
     })
     const { exitCode, output } = await sample.check('arrows')
     expect(verdicts(output), output).toEqual(['FAIL arrows'])
@@ -165,19 +165,19 @@ describe('the check "arrows"', () => {
     expect(output).toContain('agent and cloud never import each other.')
     const found = output.split('\n').flatMap((line) => /^ {6}([\w-]+: src.*)$/.exec(line)?.[1] ?? [])
     expect(found.map((line) => line.replace(/→ \S*node_modules[/]([\w-]+)\S*/, '→ package $1')).sort()).toEqual([
-      'agent-and-cloud-meet-on-the-wire: src/agent/adapters/shortcut.ts → src/cloud/app/charge.ts',
-      'agent-and-cloud-meet-on-the-wire: src/cloud/adapters/shortcut.ts → src/agent/adapters/store.ts',
-      'app-does-no-io: src/agent/app/listen.ts → http',
-      'app-does-no-io: src/cloud/app/charge.ts → package fastify',
-      'app-knows-no-outside: src/agent/app/grab.ts → src/agent/adapters/store.ts',
+      'agent-and-cloud-meet-on-the-wire: src/agent/platform/shortcut.ts → src/cloud/accounts/charge.ts',
+      'agent-and-cloud-meet-on-the-wire: src/cloud/platform/shortcut.ts → src/agent/platform/store.ts',
+      'capabilities-do-no-io: src/agent/access/listen.ts → http',
+      'capabilities-do-no-io: src/cloud/accounts/charge.ts → package fastify',
+      'capabilities-know-no-adapters: src/agent/access/grab.ts → src/agent/platform/store.ts',
       'client-sees-the-wire: src/client/shortcut.ts → src/agent/compose.ts',
-      'composed-know-no-composition: src/agent/app/compose-self.ts → src/agent/compose.ts',
+      'composed-know-no-composition: src/agent/access/compose-self.ts → src/agent/compose.ts',
       'core-is-pure: src/core/knows-protocol.ts → src/protocol/word.ts',
       'core-is-pure: src/core/reads-clock.ts → fs',
       'demo-talks-to-processes: src/demo/inside.ts → src/agent/compose.ts',
-      'no-cycles: src/cloud/adapters/left.ts → src/cloud/adapters/right.ts → src/cloud/adapters/left.ts',
+      'no-cycles: src/cloud/platform/left.ts → src/cloud/platform/right.ts → src/cloud/platform/left.ts',
       'no-unresolved: src/cli/nowhere.ts → ./missing.ts',
-      'only-compose-names-adapters: src/agent/main.ts → src/agent/adapters/store.ts',
+      'only-compose-names-adapters: src/agent/main.ts → src/agent/platform/store.ts',
       'product-knows-no-scaffold: src/cli/tests.ts → test/fake.ts',
       'product-needs-no-dev-packages: src/cli/borrowed.ts → package prettier',
       'protocol-knows-core: src/protocol/logs.ts → package pino',

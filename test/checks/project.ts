@@ -24,12 +24,12 @@ const clean: Record<string, string> = {
   'bin/tallygate.js': `import '../src/cli/main.ts'\n`,
   'src/cli/main.ts': `import { agent } from '../agent/compose.ts'\n\nconsole.log(agent(Date.now()))\n`,
   'src/core/double.ts': `export interface Half {\n  half: bigint\n}\n\nexport const double = ({ half }: Half) => half * 2n\n`,
-  'src/agent/app/answer.ts':
+  'src/agent/access/answer.ts':
     `import { double, type Half } from '../../core/double.ts'\n\n` +
     `export const answer = (half: Half) => \`answer \${double(half)}\`\n`,
-  'src/agent/adapters/store.ts': `import { tmpdir } from 'node:os'\n\nexport const place = (now: number) => \`\${tmpdir()} at \${now}\`\n`,
+  'src/agent/platform/store.ts': `import { tmpdir } from 'node:os'\n\nexport const place = (now: number) => \`\${tmpdir()} at \${now}\`\n`,
   'src/agent/compose.ts':
-    `import { place } from './adapters/store.ts'\nimport { answer } from './app/answer.ts'\n\n` +
+    `import { place } from './platform/store.ts'\nimport { answer } from './access/answer.ts'\n\n` +
     `export const agent = (now: number) => answer({ half: 21n }) + place(now)\n`,
 }
 

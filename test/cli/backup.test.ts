@@ -11,8 +11,8 @@ import { accessResponseBody } from '../../src/protocol/service/access-request.ts
 import { LAST_BACKUP_FILE } from '../../src/protocol/local/last-backup.ts'
 import type { AgentStatus } from '../../src/protocol/local/status.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { Application } from '../agent/site.ts'
-import { startAgent } from '../agent/start-agent.ts'
+import { Application } from '../scenarios/agent/site.ts'
+import { startAgent } from '../scenarios/agent/start-agent.ts'
 import { ALWAYS, type Twin, openTwin, pick } from '../cloud/harness.ts'
 import { PostgresSchema } from '../support/postgres-schema.ts'
 import { PG_DUMP, backUpSchema } from '../support/schema-backup.ts'
@@ -142,8 +142,8 @@ describe('a backup of a device', { timeout: 90_000 }, () => {
     await site.startTwin()
 
     const again = await site.start()
-    const { incarnation } = await ready(again)
-    expect(incarnation).toBe(2)
+    const { epoch } = await ready(again)
+    expect(epoch).toBe(2)
     await delivered(again)
     expect(await site.used()).toBeCloseTo(15 + asked / 100, 6)
     expect(await site.spend(again, 1)).toBe(true)

@@ -16,19 +16,19 @@ const device = (n: number, changes: Partial<DeviceStateWire> = {}): DeviceStateW
   enrolledAt: 0,
   revokedAt: null,
   revokedBy: null,
-  key: { id: '-3gXeJ8G0ZLmVPG6B3oMVl1XYBkkTAqpGmbX3Q8dfPo', since: 0, next: null, rotationAsked: false },
-  hold: null,
+  key: { id: '-3gXeJ8G0ZLmVPG6B3oMVl1XYBkkTAqpGmbX3Q8dfPo', since: 0, next: null, rotationRequested: false },
+  suspension: null,
   presence: null,
   clock: null,
   lastSyncAt: 1_800_000_000_000,
   software: null,
-  incarnation: 1,
+  epoch: 1,
   status: 'ACTIVE',
   forked: false,
   rejected: false,
   seq: 1,
   backlog: 2,
-  releaseAsked: false,
+  releaseRequested: false,
   policies: [],
   outstanding: [
     { account: 'a', unreported: '1500000', billed: '0' },
@@ -113,9 +113,14 @@ test('an address that is none is USAGE', async () => {
 const one = device(1)
 
 test('a device is shown with all that is known of it', async () => {
-  const hold = { state: 'LOCKED', since: 1_800_000_000_000, by: 'key-1' } as const
-  const clock = { verdict: 'AHEAD', offsetMs: 61_500, takenAt: 1_800_000_000_000 } as const
-  const body = device(1, { hold, clock, releaseAsked: true, policies: [{ instanceId, applied: 3, newest: 4 }] })
+  const suspension = { state: 'LOCKED', since: 1_800_000_000_000, by: 'key-1' } as const
+  const clock = { comparison: 'AHEAD', offsetMs: 61_500, takenAt: 1_800_000_000_000 } as const
+  const body = device(1, {
+    suspension,
+    clock,
+    releaseRequested: true,
+    policies: [{ instanceId, applied: 3, newest: 4 }],
+  })
   await using twin = await fakeService('tcp', { [`GET /dm/edge/api/v1/devices/${one.id}`]: { body } })
   const { out } = await devices(twin.address, 'show', one.id)
   expect(out.split('\n')).toEqual([

@@ -8,10 +8,10 @@ import { describe, expect, it, onTestFinished, test } from 'vitest'
 import { CHECKS, type Level } from '../../src/cli/doctor/checks.ts'
 import { lookAtEndpoint } from '../../src/cli/doctor/endpoint.ts'
 import { examine } from '../../src/cli/doctor/examine.ts'
-import type { DoctorFacts } from '../../src/cli/doctor/facts.ts'
+import type { Observations } from '../../src/cli/doctor/observations.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { Application, Site } from '../agent/site.ts'
-import { NOW, STATE, endpoint, file, healthy, settings } from './doctor-facts.ts'
+import { Application, Site } from '../scenarios/agent/site.ts'
+import { NOW, STATE, endpoint, file, healthy, settings } from './doctor-observations.ts'
 import { tallygate } from './outside.ts'
 
 const DAY = 86_400_000
@@ -19,11 +19,11 @@ const problem = { code: 'CLOUD_UNREACHABLE', message: 'no route' }
 const noAgent = { agent: { code: 'AGENT_UNREACHABLE', message: 'connection refused.' }, agents: [] }
 
 const base = healthy()
-const status = base.agent as Exclude<DoctorFacts['agent'], { code: string; message: string }>
-const disk = base.fileSystem as Exclude<DoctorFacts['fileSystem'], { code: string }>
+const status = base.agent as Exclude<Observations['agent'], { code: string; message: string }>
+const disk = base.fileSystem as Exclude<Observations['fileSystem'], { code: string }>
 
 /** Per check: what is spoilt, and what it comes to. */
-const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, level: Level])[] = [
+const SPOILT: readonly (readonly [check: string, changes: Partial<Observations>, level: Level])[] = [
   ['configuration', { configuration: { ...base.configuration, problem } }, 'fail'],
   [
     'asked-agent',
@@ -93,7 +93,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, 
   ['disk-space', { fileSystem: { ...disk, free: 1_000_000 } }, 'fail'],
   ['disk-space', { fileSystem: { ...disk, free: 50_000_000 } }, 'warn'],
   ['inodes', { fileSystem: { ...disk, inodesFree: 3 } }, 'fail'],
-  ['reserve-file', { slack: file('slack', { kind: 'none' }) }, 'warn'],
+  ['reserve-file', { diskReserve: file('diskReserve', { kind: 'none' }) }, 'warn'],
   ['reserve-directory', { reserveFileSystem: disk }, 'warn'],
   ['database', { inspected: { ...base.inspected, quickCheck: 'row 3 missing from index' } }, 'fail'],
   [
@@ -123,7 +123,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, 
     {
       inspected: {
         ...base.inspected,
-        rescues: [{ at: 1, file: 'x', why: 'y', salvagedEntries: 3, lostEntries: null }],
+        salvages: [{ at: 1, file: 'x', why: 'y', salvagedEntries: 3, lostEntries: null }],
       },
     },
     'warn',
@@ -140,7 +140,7 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, 
   ['key-fits', { key: { ...base.key, keyId: 'another' } }, 'fail'],
   ['key-fits', { key: { ...base.key, keyId: 'before', nextKeyId: 'thumbprint' } }, 'warn'],
   ['attachment', { agent: { ...status, fenced: true } }, 'fail'],
-  ['attachment', { agent: { ...status, incarnation: 0 } }, 'warn'],
+  ['attachment', { agent: { ...status, epoch: 0 } }, 'warn'],
   ['rules', { now: NOW + 31 * DAY }, 'fail'],
   ['rules', { now: NOW + 29 * DAY }, 'warn'],
   ['rules', { inspected: { ...base.inspected, policies: [] } }, 'fail'],
@@ -198,9 +198,9 @@ const SPOILT: readonly (readonly [check: string, changes: Partial<DoctorFacts>, 
 
 describe('the checks', () => {
   it('have nothing to say about a healthy device', () => {
-    const { verdict, checks } = examine(healthy())
+    const { result, checks } = examine(healthy())
     expect(checks.filter(({ level }) => level !== 'ok' && level !== 'skip')).toEqual([])
-    expect(verdict).toBe('ok')
+    expect(result).toBe('ok')
   })
 
   it.each(SPOILT)('%s finds what is wrong', (name, changes, level) => {
@@ -218,7 +218,7 @@ describe('the checks', () => {
 
   it('say so when the device is not enrolled, and never throw', () => {
     const inspected = { ...base.inspected, identity: null, state: null, policies: [], schema: null, quickCheck: null }
-    const facts = healthy({
+    const observations = healthy({
       ...noAgent,
       inspected,
       cloud: null,
@@ -226,12 +226,12 @@ describe('the checks', () => {
       signIn: null,
       key: { ...base.key, keyId: null },
     })
-    for (const { evidence } of examine(facts).checks) expect(evidence).not.toContain('the check failed')
+    for (const { evidence } of examine(observations).checks) expect(evidence).not.toContain('the check failed')
   })
 })
 
 interface Doctor {
-  readonly verdict: string
+  readonly result: string
   readonly checks: readonly { readonly name: string; readonly level: Level; readonly evidence: string }[]
   readonly repairs?: readonly { readonly what: string; readonly done: boolean; readonly problem: string }[]
 }
@@ -279,7 +279,7 @@ test(
     for (const name of [...WRITTEN, 'agent', 'agent-version', 'socket', 'grants', 'clock', 'database-permissions']) {
       expect({ name, level: online.of(name) }).toEqual({ name, level: 'ok' })
     }
-    expect(online.code).toBe({ ok: 0, warn: 1, fail: 2 }[online.verdict])
+    expect(online.code).toBe({ ok: 0, warn: 1, fail: 2 }[online.result])
     // The cloud of this test has a name that leads nowhere.
     expect((await doctor(site)).of('cloud-name')).toBe('fail')
     const { out, code } = await tallygate(['doctor', '--no-network'], { env: environment(site), now: Date.now })
@@ -304,11 +304,11 @@ test(
     chmodSync(path, 0o644)
     chmodSync(join(site.stateDirectory, 'device.key'), 0o644)
     chmodSync(site.stateDirectory, 0o777)
-    rmSync(`${path}-slack`)
+    rmSync(`${path}-disk-reserve`)
     leaveSocket(site.socketPath)
 
     const broken = await doctor(site, '--no-network')
-    expect(broken).toMatchObject({ code: 2, verdict: 'fail' })
+    expect(broken).toMatchObject({ code: 2, result: 'fail' })
     expect(broken.repairs).toBeUndefined()
     for (const name of ['agent', 'state-directory', 'key', 'database-permissions']) expect(broken.of(name)).toBe('fail')
     for (const name of ['socket', 'reserve-file']) expect(broken.of(name)).toBe('warn')
@@ -321,7 +321,7 @@ test(
       expect(['ok', 'skip']).toContain(mended.of(name))
     }
     expect(existsSync(site.socketPath)).toBe(false)
-    expect(statSync(`${path}-slack`).size).toBe(16 * 1024 ** 2)
+    expect(statSync(`${path}-disk-reserve`).size).toBe(16 * 1024 ** 2)
 
     const again = await site.start()
     expect(await new Application(again).status()).toMatchObject({ lastEntry: 1, backlog: 1 })

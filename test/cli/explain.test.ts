@@ -3,9 +3,9 @@ import { join } from 'node:path'
 import fc from '../support/fast-check.ts'
 import { beforeEach, expect, onTestFinished, test } from 'vitest'
 import { HttpClient } from '../../src/client/http.ts'
-import { Application, ACCOUNT, Site } from '../agent/site.ts'
-import { INSTANCE } from '../agent/link/fake-cloud.ts'
-import { policyWith } from '../agent/link/policies.ts'
+import { Application, ACCOUNT, Site } from '../scenarios/agent/site.ts'
+import { INSTANCE } from '../agent/sync/fake-cloud.ts'
+import { policyWith } from '../agent/sync/policies.ts'
 import type { PolicyDocumentWire } from '../../src/protocol/edge/policy-document.ts'
 import { tallygate } from './outside.ts'
 
@@ -127,7 +127,7 @@ test(
     }
     await ask(fc.sample(request, { numRuns: 25, seed: 1 }), 2)
     await site.cloud.publish(rulesOf(3))
-    agent.link.wake('hint')
+    agent.link.wake('notification')
     await application.until(({ policies }) => policies[0]?.applied === 3)
     await ask(fc.sample(request, { numRuns: 25, seed: 2 }), 3)
 
@@ -153,7 +153,7 @@ test(
   },
 )
 
-test('a person reads the ladder of checks, and the first that failed', async () => {
+test('a person reads the checks, and the first that failed', async () => {
   await site.cloud.publish(rulesOf(2))
   const agent = await site.start()
   const application = new Application(agent)

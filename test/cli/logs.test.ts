@@ -2,7 +2,7 @@
 import { chmodSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { LogRing } from '../../src/agent/app/log-ring.ts'
+import { LogBuffer } from '../../src/agent/diagnostics/log-buffer.ts'
 import { AGENT_LOG_PATH } from '../../src/protocol/local/log.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
 import { fakeService } from './fake-service.ts'
@@ -77,7 +77,7 @@ test('a file is read as it is named; what cannot be had says what to do', async 
 })
 
 test('an agent remembers its last lines, within bounds', () => {
-  const ring = new LogRing()
+  const ring = new LogBuffer()
   for (let n = 0; n < 10_000; n += 1) ring.add(`{"n":${n}}\n`)
   const few = ring.text().split('\n')
   expect(few).toHaveLength(2_001)

@@ -26,8 +26,8 @@ const underWay: RecoveryStateWire = {
   since: 1_800_000_000_000,
   unproven: null,
   waitingFor: [
-    { deviceId, incarnation: 2, status: 'ACTIVE' },
-    { deviceId, incarnation: null, status: null },
+    { deviceId, epoch: 2, status: 'ACTIVE' },
+    { deviceId, epoch: null, status: null },
   ],
   accounts: [{ account: 'line/1', atRisk: '550000000', free: '450000000' }],
 }

@@ -20,7 +20,7 @@ describe('the destination of a backup', () => {
     linkSync(path, join(directory, 'hard.db'))
     symlinkSync(directory, join(directory, 'folder'))
     const names = [
-      ...['', '-wal', '-shm', '-slack'].map((suffix) => `${path}${suffix}`),
+      ...['', '-wal', '-shm', '-disk-reserve'].map((suffix) => `${path}${suffix}`),
       ...[join(directory, 'link.db'), join(directory, 'hard.db'), join(directory, 'folder', 'journal.db')],
       ...[join(directory, 'folder', 'journal.db-wal'), relative(process.cwd(), path)],
     ]

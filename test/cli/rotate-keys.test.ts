@@ -8,11 +8,11 @@ import {
   forgetSigningKey,
   openKeyRing,
   rotateSigningKey,
-} from '../../src/cloud/adapters/key-file/key-ring-file.ts'
+} from '../../src/cloud/platform/key-file/key-ring-file.ts'
 import type { AgentStatus } from '../../src/protocol/local/status.ts'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { Application } from '../agent/site.ts'
-import { startAgent } from '../agent/start-agent.ts'
+import { Application } from '../scenarios/agent/site.ts'
+import { startAgent } from '../scenarios/agent/start-agent.ts'
 import { ALWAYS, type Twin, newKeyPair, openTwin, pick } from '../cloud/harness.ts'
 import { PostgresSchema } from '../support/postgres-schema.ts'
 import { postgres } from '../support/servers.ts'

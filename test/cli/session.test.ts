@@ -1,8 +1,8 @@
 // `tallygate session` at a real agent, and as an administrator at a real twin.
 import { readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
-import { Application, Site } from '../agent/site.ts'
-import { INSTANCE } from '../agent/link/fake-cloud.ts'
+import { Application, Site } from '../scenarios/agent/site.ts'
+import { INSTANCE } from '../agent/sync/fake-cloud.ts'
 import { openTwin, pick } from '../cloud/harness.ts'
 import { tallygate } from './outside.ts'
 

@@ -35,7 +35,7 @@ test('a device that was never enrolled, and what is wrong with it, are shown too
     deviceId: null,
     connected: false,
     lastContactAt: null,
-    incarnation: 0,
+    epoch: 0,
     grant: null,
     policies: [],
     accounts: [],

@@ -3,13 +3,13 @@ import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import fc from '../support/fast-check.ts'
 import { describe, expect, it, test } from 'vitest'
-import type { Journal } from '../../src/agent/app/journal.ts'
+import type { Journal } from '../../src/agent/ledger/journal.ts'
 import type { EntryBodyWire, Segment, SyncAnswerWire } from '../../src/protocol/edge/sync.ts'
 import type { LedgerBundle } from '../../src/protocol/local/ledger-bundle.ts'
 import { signDocument } from '../../src/protocol/signing.ts'
 import { IDENTITY, SEAL, STAMP, journalIn, payloadOf, temporaryDirectory } from '../agent/harness.ts'
-import { type CloudKey, DEVICE, INSTANCE, makeCloudKey } from '../agent/link/fake-cloud.ts'
-import { BEGIN } from '../agent/link/fake-time.ts'
+import { type CloudKey, DEVICE, INSTANCE, makeCloudKey } from '../agent/sync/fake-cloud.ts'
+import { BEGIN } from '../agent/sync/fake-time.ts'
 import { tallygate } from './outside.ts'
 
 const LINE = 'line/i/a/0'
@@ -35,14 +35,14 @@ async function record(journal: Journal, n: number, amount: bigint): Promise<void
     postings: [{ account: LINE, amount: String(amount) }],
   }
   const postings = [{ account: LINE, amount }]
-  await journal.append([{ n, body: JSON.stringify(body), moves: 'used', postings, lastAnswer: null }], STAMP)
+  await journal.append([{ n, body: JSON.stringify(body), moves: 'used', postings, idempotencyRecord: null }], STAMP)
 }
 
 /** A segment, and the receipt and grant that the cloud signs for it. */
 async function exchange(journal: Journal, key: CloudKey, granted: bigint, unlimited = false): Promise<void> {
   const sealed = await journal.seal(SEAL)
   const { entries } = payloadOf(sealed.document) as Segment
-  const { incarnation, seq, hash } = sealed
+  const { epoch, seq, hash } = sealed
   const to = entries.first + entries.bodies.length - 1
   const grant = {
     term: seq,
@@ -53,10 +53,10 @@ async function exchange(journal: Journal, key: CloudKey, granted: bigint, unlimi
   const answer: SyncAnswerWire = {
     outcome: 'MERGED',
     deviceId: DEVICE,
-    incarnation,
+    epoch,
     seq,
     hash,
-    receipt: { incarnation, seq, hash, entries: { from: entries.first, to, head: entries.head }, retainUntil: BEGIN },
+    receipt: { epoch, seq, hash, entries: { from: entries.first, to, head: entries.head }, retainUntil: BEGIN },
     grant,
     policies: [],
     directives: [],
@@ -172,22 +172,22 @@ describe('a ledger that was altered', () => {
     [
       'a segment of another content',
       [`UPDATE segment SET hash = '${'a'.repeat(64)}' WHERE seq = 2`],
-      ['segment 2 of incarnation 1: SEGMENT_MALFORMED', 'segment 3 of incarnation 1: SEGMENT_CHAIN'],
+      ['segment 2 of epoch 1: SEGMENT_MALFORMED', 'segment 3 of epoch 1: SEGMENT_CHAIN'],
     ],
     [
       'a receipt that the cloud did not sign',
       ["UPDATE segment_document SET answer = replace(answer, '.', '.e') WHERE id = 2"],
-      ['segment 2 of incarnation 1: RECEIPT'],
+      ['segment 2 of epoch 1: RECEIPT'],
     ],
     [
       'the receipt of another segment',
       ['UPDATE segment_document SET answer = (SELECT answer FROM segment_document WHERE id = 3) WHERE id = 2'],
-      ['segment 2 of incarnation 1: RECEIPT'],
+      ['segment 2 of epoch 1: RECEIPT'],
     ],
     [
       'a segment that is no document',
       [`UPDATE segment_document SET document = 'x' WHERE id = 4`],
-      ['segment 4 of incarnation 1: SEGMENT_MALFORMED'],
+      ['segment 4 of epoch 1: SEGMENT_MALFORMED'],
     ],
   ])('is found out by %s', async (_what, statements, expected) => {
     const result = await verify('--db', await altered(...statements))

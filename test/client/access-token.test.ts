@@ -1,7 +1,7 @@
 import { generateKeyPairSync, type KeyObject } from 'node:crypto'
 import { calculateJwkThumbprint, decodeProtectedHeader, jwtVerify } from 'jose'
 import { describe, expect, test } from 'vitest'
-import { type AccessTokenOrder, makeAccessToken } from '../../src/client/access-token.ts'
+import { type AccessTokenOptions, makeAccessToken } from '../../src/client/access-token.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 
 const ec = generateKeyPairSync('ec', { namedCurve: 'P-256' })
@@ -9,7 +9,7 @@ const now = 1_800_000_000_500
 
 const pem = (key: KeyObject, type: 'pkcs8' | 'sec1' = 'pkcs8') => key.export({ format: 'pem', type })
 
-function make(changes: Partial<AccessTokenOrder> = {}) {
+function make(changes: Partial<AccessTokenOptions> = {}) {
   return makeAccessToken({
     kind: 'ADMIN',
     privateKey: pem(ec.privateKey),

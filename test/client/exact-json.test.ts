@@ -1,7 +1,7 @@
 import fc from '../support/fast-check.ts'
 import { expect, test } from 'vitest'
 import { exactTokens, parseExactJson } from '../../src/client/exact-json.ts'
-import { formatMicro } from '../../src/core/amount.ts'
+import { formatMicro } from '../../src/core/pricing/amount.ts'
 
 test('numbers keep the digits that a double would lose', () => {
   expect(parseExactJson('{"a":[9007199254740993.000001],"b":"1","c":true,"d":null}')).toEqual({

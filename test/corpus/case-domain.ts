@@ -2,11 +2,31 @@
  * A corpus case in the words of the engine: its policy, request, clock and rooms, and a decision turned back into the
  * words of the case. Ids are made from the names, so that a case decides the same wherever it is replayed.
  */
-import { type AccountId, actionAccount, limitAccount, lineAccount, parseAccount } from '../../src/core/account.ts'
-import { type Micro, decimal, formatDecimal, formatMicro, toMicro, wholeTokens } from '../../src/core/amount.ts'
-import type { Variables } from '../../src/core/formula-rate.ts'
-import type { AccessRequest, ClockReading, Decision, ItemOutcome, Room, RoomOf } from '../../src/core/decision.ts'
-import type { Action, Condition, ConsumptionLimit, LineItem, NamedCondition, Policy } from '../../src/core/policy.ts'
+import {
+  type AccountId,
+  actionAccount,
+  limitAccount,
+  lineAccount,
+  parseAccount,
+} from '../../src/core/accounts/account.ts'
+import { type Micro, decimal, formatDecimal, formatMicro, toMicro, wholeTokens } from '../../src/core/pricing/amount.ts'
+import type { Variables } from '../../src/core/pricing/formula-rate.ts'
+import type {
+  AccessRequest,
+  ClockReading,
+  Decision,
+  ItemOutcome,
+  AvailableBalance,
+  AvailableOf,
+} from '../../src/core/rules/decision.ts'
+import type {
+  Action,
+  Condition,
+  ConsumptionLimit,
+  LineItem,
+  NamedCondition,
+  Policy,
+} from '../../src/core/rules/policy.ts'
 import type { AccountName, ConditionFact, CorpusCase, LineItemFact } from './case-format.ts'
 
 const CORPUS_INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
@@ -68,21 +88,21 @@ export function clockOfCase({ clock }: CorpusCase): ClockReading {
 }
 
 /** What each account can still give: its cap less what is used, or a device's grant where the case gives one. */
-export function roomOfCase(corpusCase: CorpusCase): RoomOf {
-  const rooms = new Map<AccountId, Room>()
+export function availableOfCase(corpusCase: CorpusCase): AvailableOf {
+  const balances = new Map<AccountId, AvailableBalance>()
   const usedByRequester = new Map<AccountId, Micro>()
   const capOfLimit = new Map<string, Micro>()
-  const pool = (left: Room['left']): Room => ({ left, shortage: 'POOL' })
+  const pool = (left: AvailableBalance['left']): AvailableBalance => ({ left, shortage: 'POOL' })
   for (const item of corpusCase.facts.lineItems) {
     const cap = item.overdraft === 'Unlimited' ? 'UNLIMITED' : wholeTokens(item.quantity + item.overdraft)
     for (const { index, used } of item.reset?.periods ?? [{ index: 0, used: item.used ?? '0' }]) {
       const left = cap === 'UNLIMITED' ? cap : cap - micro(used)
-      rooms.set(accountOf(corpusCase, { line: item.id, period: index }), pool(left))
+      balances.set(accountOf(corpusCase, { line: item.id, period: index }), pool(left))
     }
     for (const action of item.actions) {
       if (action.allocation === undefined) continue
       const left = micro(action.allocation) - micro(action.used)
-      rooms.set(accountOf(corpusCase, { action: `${item.id}: ${action.name}` }), pool(left))
+      balances.set(accountOf(corpusCase, { action: `${item.id}: ${action.name}` }), pool(left))
     }
     if (item.consumptionLimit === undefined) continue
     capOfLimit.set(item.id, micro(item.consumptionLimit.limit))
@@ -91,11 +111,11 @@ export function roomOfCase(corpusCase: CorpusCase): RoomOf {
     }
   }
   for (const { left, shortage, ...name } of corpusCase.facts.grants) {
-    rooms.set(accountOf(corpusCase, name), { left: micro(left), shortage })
+    balances.set(accountOf(corpusCase, name), { left: micro(left), shortage })
   }
   return (account) => {
-    const room = rooms.get(account)
-    if (room !== undefined) return room
+    const balance = balances.get(account)
+    if (balance !== undefined) return balance
     const parsed = parseAccount(account)
     const cap = parsed?.kind === 'limit' ? capOfLimit.get(parsed.lineItemId) : undefined
     if (cap === undefined) throw new Error(`the case has no account ${account}`)
@@ -110,7 +130,7 @@ export function answerOf(corpusCase: CorpusCase, decision: Decision): Answer {
       ...accountName(corpusCase, account),
       amount: formatMicro(amount),
     })),
-    caveats: [...decision.caveats],
+    warnings: [...decision.warnings],
   }
 }
 
@@ -120,7 +140,7 @@ function answeredItem({ facts }: CorpusCase, outcome: ItemOutcome): Answer['item
   return {
     status: 'GRANTED',
     total: formatMicro(outcome.total),
-    parts: outcome.parts.map(({ lineItemId, rate, actionId: id, charged }) => {
+    parts: outcome.shares.map(({ lineItemId, rate, actionId: id, charged }) => {
       const item = facts.lineItems.findIndex((fact) => fact.id === lineItemId)
       const action = facts.lineItems[item]?.actions.find((_, index) => actionId(item, index) === id)
       return {

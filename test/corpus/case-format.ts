@@ -179,7 +179,7 @@ export const corpusCase = z.strictObject({
     items: z.array(wantedItem),
     /** In the order of first mention; `amount` in tokens. */
     postings: z.array(z.strictObject({ ...account, amount: decimalText })),
-    caveats: z.array(z.enum(['CLOCK_UNDECIDED_ALLOWED', 'ESSENTIAL_OFFLINE'])).default([]),
+    warnings: z.array(z.enum(['CLOCK_UNDECIDED_ALLOWED', 'ESSENTIAL_OFFLINE'])).default([]),
   }),
 })
 

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { accountOf, roomOfCase } from './case-domain.ts'
+import { accountOf, availableOfCase } from './case-domain.ts'
 import { loadCorpus } from './load-corpus.ts'
 
 let directory: string
@@ -81,7 +81,7 @@ test('the rooms of a case are its caps less what is used, and no more than a gra
   write('rooms.json', { ...plain, facts })
   const [rooms] = loadCorpus(directory)
   if (rooms === undefined) throw new Error('one case was written')
-  const left = (name: Parameters<typeof accountOf>[1]) => roomOfCase(rooms)(accountOf(rooms, name))
+  const left = (name: Parameters<typeof accountOf>[1]) => availableOfCase(rooms)(accountOf(rooms, name))
   expect(left({ line: 'plain' })).toEqual({ left: 12_500_000n, shortage: 'POOL' })
   expect(left({ line: 'unlimited' }).left).toBe('UNLIMITED')
   expect(left({ action: 'capped: all' }).left).toBe(3_000_000n)

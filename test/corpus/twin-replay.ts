@@ -3,10 +3,10 @@
  * in the words of the case. Only the use so far is written into the store: nobody could have made it by requests alone.
  */
 import { join } from 'node:path'
-import { type AccountId, actionAccount, limitAccount, lineAccount } from '../../src/core/account.ts'
-import { type Micro, decimal, formatMicro, toMicro, wholeTokens } from '../../src/core/amount.ts'
-import { openSqliteStore } from '../../src/cloud/adapters/sqlite/store.ts'
-import { newPool, retarget } from '../../src/cloud/app/pool.ts'
+import { type AccountId, actionAccount, limitAccount, lineAccount } from '../../src/core/accounts/account.ts'
+import { type Micro, decimal, formatMicro, toMicro, wholeTokens } from '../../src/core/pricing/amount.ts'
+import { openSqliteStore } from '../../src/cloud/storage/sqlite/store.ts'
+import { newPool, retarget } from '../../src/cloud/accounts/pool.ts'
 import { ITEM_STATUS } from '../../src/protocol/service/status.ts'
 import { type Reply, type Twin, pick, text } from '../cloud/harness.ts'
 import type { AccountName, CorpusCase, LineItemFact } from './case-format.ts'

@@ -42,10 +42,10 @@ const answered = (apps: Applications, count: number): Promise<void> =>
   expect.poll(() => apps.told.length, { timeout: 30_000, interval: 10 }).toBeGreaterThanOrEqual(count)
 
 /** The ledger of the device, whose agent is gone. */
-function ledger(incarnation = 1): DeviceAudit {
+function ledger(epoch = 1): DeviceAudit {
   const copy = join(temporaryDirectory(), 'copy.db')
   copyDatabase(join(site.agentState, 'journal.db'), copy)
-  const audit = new DeviceAudit(incarnation)
+  const audit = new DeviceAudit(epoch)
   audit.read(copy)
   return audit
 }
@@ -99,23 +99,23 @@ describe('a first start that is killed', () => {
     ['before the key has its name', 'link', 1],
     ['before the identity that the cloud gave is written', 'pwrite64', 41],
     ['before the identity is flushed', 'fsync', 12],
-    ['before the incarnation that the cloud gave is written', 'pwrite64', 43],
+    ['before the epoch that the cloud gave is written', 'pwrite64', 43],
     ['before the policy is flushed', 'fsync', 14],
   ] as const)('%s is made up for by the next one', { timeout: LIMIT_MS }, async ([, call, number], context) => {
     needsStrace(context)
     site.startAgent(killedAt(call, number))
     expect(await site.agent?.ended).toBe('SIGKILL')
     site.startAgent()
-    const { incarnation } = await site.agentServes()
+    const { epoch } = await site.agentServes()
     const apps = applications('after')
     apps.begin()
     await answered(apps, 20)
     await apps.end()
     await expectEqualBooks()
     await site.agent?.end('SIGKILL')
-    // An answer to an attach that was not kept is never taken: the next one makes another incarnation.
-    expect(incarnation).toBeLessThanOrEqual(2)
-    const { ledger: entries } = ledger(incarnation)
+    // An answer to an attach that was not kept is never taken: the next one makes another epoch.
+    expect(epoch).toBeLessThanOrEqual(2)
+    const { ledger: entries } = ledger(epoch)
     expect(entries.size).toBe(apps.told.length)
     for (const { correlationId } of apps.told) expect(entries.find(correlationId)).toBeDefined()
   })
@@ -157,11 +157,11 @@ describe('a state directory on a disk that is full at the start', () => {
     { timeout: LIMIT_MS },
     async (context) => {
       const disk = smallDisk(context.skip, '40m')
-      const makeRoom = fill(disk)
+      const freeSpace = fill(disk)
       const refused = start(join(disk, 'state'))
       expect(await refused.ended).toBe(73)
       await expect(refused.listening).rejects.toThrow('STATE_UNWRITABLE')
-      makeRoom()
+      freeSpace()
       start(join(disk, 'state'))
       await site.agentServes()
     },
@@ -176,10 +176,10 @@ describe('a state directory on a disk that is full at the start', () => {
       start(state)
       await site.agentServes()
       await site.agent?.end('SIGKILL')
-      rmSync(join(state, 'journal.db-slack'))
-      const makeRoom = fill(disk)
+      rmSync(join(state, 'journal.db-disk-reserve'))
+      const freeSpace = fill(disk)
       start(state)
-      await site.until('it runs', ({ incarnation }) => incarnation === 1)
+      await site.until('it runs', ({ epoch }) => epoch === 1)
       using application = new HttpClient({ address: `unix:${site.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
       const ask = () =>
         application.text({
@@ -188,7 +188,7 @@ describe('a state directory on a disk that is full at the start', () => {
           body: { requester: { type: 'user', value: 'ada' }, requestedItems: [{ item: 'press', count: 1 }] },
         })
       await expect(ask()).rejects.toMatchObject({ code: 'NOT_RECORDED' })
-      makeRoom()
+      freeSpace()
       await expect.poll(() => ask().then(() => 'decided', String), { timeout: 20_000 }).toBe('decided')
     },
   )
@@ -234,7 +234,7 @@ describe('an application that uses the number of a request for another one', () 
       expect(first.status).toBe(200)
       for (let life = 0; life < 2; life += 1) {
         const other = await ask(4)
-        expect(JSON.parse(other.text)).toMatchObject({ code: 'REPEAT_MISMATCH' })
+        expect(JSON.parse(other.text)).toMatchObject({ code: 'IDEMPOTENCY_CONFLICT' })
         expect(other.status).toBe(409)
         expect(await ask(3)).toEqual(first)
         await site.agent?.end('SIGKILL')

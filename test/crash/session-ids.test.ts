@@ -85,7 +85,7 @@ describe('a session that was begun offline', { timeout: 120_000 }, () => {
     rmSync(site.agentState, { recursive: true })
     cpSync(backup, site.agentState, { recursive: true })
     site.startAgent()
-    await site.until('it begins anew', ({ incarnation, fenced }) => incarnation === 2 && !fenced)
+    await site.until('it begins anew', ({ epoch, fenced }) => epoch === 2 && !fenced)
     await site.drained()
     expect([await atAgent(), await atTwin()]).toEqual(['ACTIVE', 'ACTIVE'])
     await site.agentServes()
@@ -101,7 +101,7 @@ describe('a session that was begun offline', { timeout: 120_000 }, () => {
     bytes.fill(0x5a, 4096 * (page - 1), 4096 * page)
     writeFileSync(ledger(), bytes)
     site.startAgent()
-    await site.until('it begins anew', ({ incarnation, fenced }) => incarnation === 3 && !fenced)
+    await site.until('it begins anew', ({ epoch, fenced }) => epoch === 3 && !fenced)
     await site.drained()
     expect(await atAgent()).toBe('ACTIVE')
     await expect.poll(atTwin).toBe('ACTIVE')
@@ -109,7 +109,7 @@ describe('a session that was begun offline', { timeout: 120_000 }, () => {
 
   it('is of unknown fate when the device has lost its ledger and only kept its key', async () => {
     await stopAgent()
-    for (const suffix of ['', '-wal', '-slack']) rmSync(`${ledger()}${suffix}`, { force: true })
+    for (const suffix of ['', '-wal', '-disk-reserve']) rmSync(`${ledger()}${suffix}`, { force: true })
     site.startAgent()
     await site.agentServes()
     await site.drained()

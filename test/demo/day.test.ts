@@ -1,11 +1,11 @@
 import { readFileSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'
-import { actionAccount, lineAccount, parseAccount } from '../../src/core/account.ts'
-import { decimal, type Micro, wholeTokens } from '../../src/core/amount.ts'
-import { compilePolicy } from '../../src/core/compile.ts'
-import { decide } from '../../src/core/decide.ts'
-import { exactly } from '../../src/core/decision.ts'
-import type { NamedCondition, Policy } from '../../src/core/policy.ts'
+import { actionAccount, lineAccount, parseAccount } from '../../src/core/accounts/account.ts'
+import { decimal, type Micro, wholeTokens } from '../../src/core/pricing/amount.ts'
+import { compilePolicy } from '../../src/core/rules/compile.ts'
+import { decide } from '../../src/core/rules/decide.ts'
+import { exactly } from '../../src/core/rules/decision.ts'
+import type { NamedCondition, Policy } from '../../src/core/rules/policy.ts'
 import { DAY_FILE, readDay } from '../../src/demo/day.ts'
 import { DAY_LENGTH, DAY_SEED, recordDay } from '../../src/demo/record-day.ts'
 import { CONDITIONS, LINE_ITEMS, RATE_TABLES, REQUESTERS } from '../../src/demo/site.ts'
@@ -72,19 +72,19 @@ test('the day has at least 2,000 requests, in order, and everybody asks for some
 })
 
 describe('with the whole pool at hand', () => {
-  const room = new Map<string, Micro>()
+  const available = new Map<string, Micro>()
   for (const item of LINE_ITEMS) {
-    room.set(lineAccount(instanceId, item.activationId, 0), wholeTokens(item.quantity + (item.overdraft ?? 0)))
+    available.set(lineAccount(instanceId, item.activationId, 0), wholeTokens(item.quantity + (item.overdraft ?? 0)))
     for (const { name, allocation } of item.rules) {
       if (allocation !== undefined)
-        room.set(actionAccount(instanceId, item.activationId, name), wholeTokens(allocation))
+        available.set(actionAccount(instanceId, item.activationId, name), wholeTokens(allocation))
     }
   }
   const limits = new Map(LINE_ITEMS.map((item) => [item.activationId, item.monthlyLimit]))
   const leftOf = (account: string): Micro => {
     const parsed = parseAccount(account)
     const limit = parsed?.kind === 'limit' ? limits.get(parsed.lineItemId) : undefined
-    return room.get(account) ?? wholeTokens(limit!)
+    return available.get(account) ?? wholeTokens(limit!)
   }
   const compiled = compilePolicy(policy())
   const outcomes = readDay().flatMap((recorded, index) => {
@@ -99,7 +99,7 @@ describe('with the whole pool at hand', () => {
       (account) => ({ left: leftOf(account), shortage: 'POOL' }),
       'BEST_EFFORT',
     )
-    for (const { account, amount } of decision.postings) room.set(account, leftOf(account) - amount)
+    for (const { account, amount } of decision.postings) available.set(account, leftOf(account) - amount)
     return decision.items.map((outcome, at) => ({ index, must: recorded.items[at]!.must, outcome }))
   })
 
@@ -122,7 +122,7 @@ describe('with the whole pool at hand', () => {
   })
 
   test('one request is paid by two line items', () => {
-    const split = outcomes.filter(({ outcome }) => outcome.outcome === 'GRANTED' && outcome.parts.length === 2)
+    const split = outcomes.filter(({ outcome }) => outcome.outcome === 'GRANTED' && outcome.shares.length === 2)
     expect(split.length).toBeGreaterThan(0)
   })
 })

@@ -123,7 +123,12 @@ test('each connection is an application session of its own, and goes on counting
 })
 
 test.each([
-  ['a refusal that may not be repeated', '{"code":"REPEAT_MISMATCH","message":"No."}', 409, 'REPEAT_MISMATCH'],
+  [
+    'a refusal that may not be repeated',
+    '{"code":"IDEMPOTENCY_CONFLICT","message":"No."}',
+    409,
+    'IDEMPOTENCY_CONFLICT',
+  ],
   ['an answer without the asked items', '{"requestedItems":[]}', 200, 'ANSWER_UNEXPECTED'],
   ['parts that do not add up', allowed.replace('1.000001', '1'), 200, 'ANSWER_UNEXPECTED'],
 ])('%s ends the play', async (_what, text, status, code) => {

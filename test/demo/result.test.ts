@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { actionAccount, limitAccount, lineAccount } from '../../src/core/account.ts'
+import { actionAccount, limitAccount, lineAccount } from '../../src/core/accounts/account.ts'
 import type { Told } from '../../src/demo/play.ts'
 import { grouped, reportJson, reportText } from '../../src/demo/report.ts'
 import { compare, type DemoResult, type Ledger, type Ledgers, succeeded, wrongRefusals } from '../../src/demo/result.ts'

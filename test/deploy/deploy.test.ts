@@ -2,12 +2,12 @@
 // path of the compose file is one that they read.
 import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
-import { metricsText } from '../../src/agent/adapters/status-http/metrics-text.ts'
+import { metricsText } from '../../src/agent/platform/status-http/metrics-text.ts'
 import { agentOptions } from '../../src/agent/settings.ts'
-import { Metrics } from '../../src/cloud/adapters/metrics/metrics.ts'
+import { Metrics } from '../../src/cloud/platform/metrics/metrics.ts'
 import { cloudOptions } from '../../src/cloud/settings.ts'
 import { namedOptions } from '../../src/settings/option.ts'
-import { reportWith } from '../agent/status-http/report-with.ts'
+import { reportWith } from '../agent/platform/status-http/report-with.ts'
 import { parsePrometheusText } from '../support/prometheus-text.ts'
 
 const text = (path: string): string => readFileSync(new URL(`../../deploy/${path}`, import.meta.url), 'utf8')

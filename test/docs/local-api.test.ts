@@ -5,9 +5,9 @@ import { join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { beforeEach, describe, expect, it } from 'vitest'
 import { temporaryDirectory } from '../agent/harness.ts'
-import { INSTANCE } from '../agent/link/fake-cloud.ts'
-import { policyWith } from '../agent/link/policies.ts'
-import { Application, Site } from '../agent/site.ts'
+import { INSTANCE } from '../agent/sync/fake-cloud.ts'
+import { policyWith } from '../agent/sync/policies.ts'
+import { Application, Site } from '../scenarios/agent/site.ts'
 
 const root = new URL('../../', import.meta.url)
 const page = readFileSync(new URL('docs/reference/local-api.md', root), 'utf8')
@@ -105,7 +105,7 @@ describe('the page on the local API', () => {
   })
 
   it('names every call that the socket answers to', async () => {
-    const text = readFileSync(new URL('src/agent/adapters/socket/routes.ts', root), 'utf8')
+    const text = readFileSync(new URL('src/agent/platform/socket/routes.ts', root), 'utf8')
     for (const operation of text.matchAll(/'(POST|GET|PUT|DELETE) (sessions|session|heartbeat)'/g)) {
       const path =
         { sessions: 'sessions`', session: 'sessions/{id}`', heartbeat: 'heartbeat`' }[operation[2] ?? ''] ?? ''

@@ -68,7 +68,7 @@ describe('the Debian package', () => {
     const control = directory()
     deb(file)
     told('-e', file, control)
-    const schemas = readdirSync(join(root, 'src/agent/adapters/sqlite/migrations')).length
+    const schemas = readdirSync(join(root, 'src/agent/platform/sqlite/migrations')).length
     const preinst = readFileSync(join(control, 'preinst'), 'utf8')
     expect(preinst).toContain(`journal.db ${schemas} `)
     for (const name of ['preinst', 'postinst', 'prerm', 'postrm']) {

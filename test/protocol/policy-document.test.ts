@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { LineItem, Policy } from '../../src/core/policy.ts'
+import type { LineItem, Policy } from '../../src/core/rules/policy.ts'
 import { policyDocument, policyOf, policyToWire } from '../../src/protocol/edge/policy-document.ts'
 
 const lineItem = (id: string): LineItem => ({

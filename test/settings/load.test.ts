@@ -28,7 +28,7 @@ const table = {
     sync: { interval: duration({ default: '30s', min: '1s', max: '24h', help: 'Time between rounds.' }) },
     log: { level: choice(['debug', 'info', 'warn'], { default: 'info', help: 'What is logged.' }) },
     push: {
-      enabled: toggle({ default: true, help: 'Whether hints are taken.' }),
+      enabled: toggle({ default: true, help: 'Whether change notifications are taken.' }),
       url: url({ default: null, schemes: ['mqtt', 'mqtts'], help: 'Broker.' }),
     },
     enrollment: { token: secret({ help: 'Token of an administrator.' }) },
@@ -186,7 +186,7 @@ describe('a secret', () => {
       refusal({ toml: 'push.url = "http://user:path/s3cret@broker"' }),
       refusal({ toml: 'push.url = "http://broker?user=x&password=s3cret"' }),
     ]) {
-      expect(JSON.stringify([error.message, error.facts])).not.toContain('s3cret')
+      expect(JSON.stringify([error.message, error.details])).not.toContain('s3cret')
     }
   })
 

@@ -1,6 +1,6 @@
 import { Command } from 'commander'
-import { backUpLedger } from '../../agent/adapters/sqlite/backup.ts'
-import { verifyLedger } from '../../agent/app/verify-ledger.ts'
+import { backUpLedger } from '../../agent/platform/sqlite/backup.ts'
+import { verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { ERRORS } from '../../protocol/errors.ts'
 import { agentDatabase } from '../agent-database.ts'
 import type { Io } from '../io.ts'
@@ -31,13 +31,13 @@ export function command(io: Io): Command {
       const said = {
         file,
         deviceId,
-        incarnation: state.incarnation,
+        epoch: state.epoch,
         lastEntry: state.lastEntry,
         whole: isWhole,
         checked,
       }
       const plain = isWhole
-        ? `${file} contains the ledger up to entry ${state.lastEntry} of epoch ${state.incarnation}. The ledger is intact.`
+        ? `${file} contains the ledger up to entry ${state.lastEntry} of epoch ${state.epoch}. The ledger is intact.`
         : `${file} is an exact copy, but the ledger is not intact. Run tallygate verify --db ${file} to see the problems.`
       io.stdout.write(`${flags.json === true ? jsonLine({ ...said, findings }) : plain}\n`)
       const unnoted = isWhole ? noteBackup(database, file, io.now()) : null

@@ -1,6 +1,6 @@
 import { mkdirSync } from 'node:fs'
 import { Command } from 'commander'
-import { formatMicro, parseDecimal, toMicro } from '../../core/amount.ts'
+import { formatMicro, parseDecimal, toMicro } from '../../core/pricing/amount.ts'
 import {
   cloudReserveState,
   deviceList,
@@ -13,7 +13,7 @@ import { type AdministratorFlags, administrator, withAdministratorFlags } from '
 import { collect, durationArgument, readFileArgument, uuidArgument } from '../arguments.ts'
 import { columns } from '../columns.ts'
 import { examples } from '../examples.ts'
-import { addDeviceOrders, shortState, unreported } from '../device-orders.ts'
+import { addDeviceCommands, shortState, unreported } from '../device-commands.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
 import { type ListedDevice, parseDeviceList, provision } from '../provisioning.ts'
@@ -91,7 +91,7 @@ export function command(io: Io): Command {
     .requiredOption('--line-item <id>', 'activation id of the line item')
     .option('--tokens <tokens>', 'number of tokens that devices never receive; 0 reserves none')
     .action((flags: CloudReserveFlags) => cloudReserve(flags, io))
-  addDeviceOrders(devices, io)
+  addDeviceCommands(devices, io)
   return examples(devices, [
     'CLOUD=(--url https://cloud.example/dynamicmonetization --admin-key administration-key.pem)',
     'tallygate devices enrollment-token "${CLOUD[@]}" --instance 64d2028c-ae87-4069-a624-66089d957ef9 >token',
@@ -108,22 +108,22 @@ async function offlinePolicy(flags: OfflinePolicyFlags, io: Io): Promise<void> {
     throw new CodedError('USAGE', 'Give --essential or --refuse, not both.')
   }
   const cap = flags.essential === undefined ? undefined : parseDecimal(flags.essential)
-  const arrearsCap = cap === undefined ? undefined : toMicro(cap)
-  if (flags.essential !== undefined && (arrearsCap === undefined || arrearsCap <= 0n)) {
+  const overspendCap = cap === undefined ? undefined : toMicro(cap)
+  if (flags.essential !== undefined && (overspendCap === undefined || overspendCap <= 0n)) {
     throw new CodedError('USAGE', '--essential needs a number of tokens above 0.')
   }
   using client = await administrator(flags, io)
   const item = encodeURIComponent(flags.lineItem)
   const path = `/edge/api/v1/instances/${flags.instance}/line-items/${item}/offline-policy`
   const body =
-    arrearsCap !== undefined
-      ? { policy: 'essential', arrearsCap: String(arrearsCap) }
+    overspendCap !== undefined
+      ? { policy: 'essential', overspendCap: String(overspendCap) }
       : flags.refuse === true
         ? { policy: 'refuse' }
         : undefined
   const call = body === undefined ? ({ method: 'GET', path } as const) : ({ method: 'PUT', path, body } as const)
   const state = await client.json(call, offlinePolicyState)
-  const each = `${formatMicro(state.arrearsCap)} tokens above the grant on each of ${state.devices} devices`
+  const each = `${formatMicro(state.overspendCap)} tokens above the grant on each of ${state.devices} devices`
   io.stdout.write(
     state.policy === 'refuse'
       ? 'refuse: devices spend only granted tokens\n'

@@ -1,6 +1,6 @@
 import { Command } from 'commander'
 import { type SocketFlags, withSocketFlag } from '../agent-socket.ts'
-import { type Examination, VERDICT_EXIT, examine } from '../doctor/examine.ts'
+import { type Examination, RESULT_EXIT, examine } from '../doctor/examine.ts'
 import { type Repair, repair } from '../doctor/fix.ts'
 import { gather } from '../doctor/gather.ts'
 import type { Io } from '../io.ts'
@@ -26,22 +26,22 @@ export function command(io: Io): Command {
     .option('--json', 'print one JSON document')
     .action(async (flags: DoctorFlags) => {
       const options = { socket: flags.socket, network: flags.network }
-      let facts = await gather(io, options)
-      const repairs = flags.fix === true ? repair(facts) : []
-      if (repairs.some(({ done }) => done)) facts = await gather(io, options)
-      const examination = examine(facts)
+      let observations = await gather(io, options)
+      const repairs = flags.fix === true ? repair(observations) : []
+      if (repairs.some(({ done }) => done)) observations = await gather(io, options)
+      const examination = examine(observations)
       const repaired = flags.fix === true ? { repairs } : {}
       writeLines(
         io.stdout,
         flags.json === true ? [jsonLine({ ...examination, ...repaired })] : describe(examination, repairs),
       )
-      io.exitWith(VERDICT_EXIT[examination.verdict])
+      io.exitWith(RESULT_EXIT[examination.result])
     })
 }
 
 const MARK = { ok: 'ok  ', warn: 'WARN', fail: 'FAIL', skip: '-   ' } as const
 
-function describe({ verdict, checks }: Examination, repairs: readonly Repair[]): readonly string[] {
+function describe({ result: verdict, checks }: Examination, repairs: readonly Repair[]): readonly string[] {
   const width = Math.max(...checks.map(({ name }) => name.length))
   const lines = checks.flatMap(({ name, level, evidence, remedy }) => [
     `${MARK[level]}  ${name.padEnd(width)}  ${evidence}`,

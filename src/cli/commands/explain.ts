@@ -1,6 +1,6 @@
 import { Command } from 'commander'
-import { findInLedger } from '../../agent/adapters/sqlite/read-ledger.ts'
-import { type Explanation, type Rung, explain } from '../../agent/app/explain.ts'
+import { findInLedger } from '../../agent/platform/sqlite/read-ledger.ts'
+import { type Explanation, type Check, explain } from '../../agent/diagnostics/explain.ts'
 import { CodedError, ERRORS } from '../../protocol/errors.ts'
 import { AGENT_DECISIONS_PATH, type KeptDecision, keptDecision } from '../../protocol/local/decision.ts'
 import { agentDatabase } from '../agent-database.ts'
@@ -63,14 +63,15 @@ async function keptIn(path: string, correlationId: string): Promise<KeptDecision
 }
 
 function describe(explanation: Explanation): readonly string[] {
-  const { kind, requester, session, items, ladder, accounts, replay, answer } = explanation
+  const { kind, requester, session, items, checkOrder, accounts, replay, answer } = explanation
   const lines = [...columns(factsOf(explanation))]
-  if (ladder.length > 0) lines.push('', kind === 'refusal' ? 'Checks' : 'Checks of the device', ...rungs(ladder))
-  for (const { item, version, count, outcome, tokens, ladder: own } of items) {
+  if (checkOrder.length > 0)
+    lines.push('', kind === 'refusal' ? 'Checks' : 'Checks of the device', ...checks(checkOrder))
+  for (const { item, version, count, outcome, tokens, checkOrder: own } of items) {
     lines.push(
       '',
       `${count} of ${item}${version === '' ? '' : ` ${version}`}: ${outcome}, ${tokens} tokens`,
-      ...rungs(own),
+      ...checks(own),
     )
   }
   if (accounts.length > 0) {
@@ -102,8 +103,8 @@ function factsOf({ correlationId, kind, clock, instanceId, policyRevision, reque
   return rows
 }
 
-function rungs(ladder: readonly Rung[]): readonly string[] {
-  return ladder.flatMap(({ code, asks, passed, evidence }) => {
+function checks(checkOrder: readonly Check[]): readonly string[] {
+  return checkOrder.flatMap(({ code, asks, passed, evidence }) => {
     const mark = passed === null ? '  -   ' : passed ? '  ok  ' : '  NO  '
     const said = passed === false ? ` (${code})` : ''
     return [`${mark}${asks}${said}`, ...evidence.map((each) => `        ${each}`)]

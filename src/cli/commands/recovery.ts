@@ -1,5 +1,5 @@
 import { Command } from 'commander'
-import { formatMicro } from '../../core/amount.ts'
+import { formatMicro } from '../../core/pricing/amount.ts'
 import { type RecoveryState, recoveryState } from '../../protocol/edge/administration.ts'
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { uuidArgument } from '../arguments.ts'
@@ -68,10 +68,10 @@ function describe({ since, unproven, waitingFor, accounts: withheld }: RecoveryS
         : 'The recovery has ended. No device has accounted for the withheld tokens.',
     ]
   }
-  const devices = waitingFor.map(({ deviceId, incarnation, status }) => [
+  const devices = waitingFor.map(({ deviceId, epoch, status }) => [
     '',
     deviceId,
-    incarnation === null ? 'never attached' : `epoch ${incarnation}, ${status?.toLowerCase() ?? ''}`,
+    epoch === null ? 'never attached' : `epoch ${epoch}, ${status?.toLowerCase() ?? ''}`,
   ])
   return [
     ...columns([

@@ -1,5 +1,5 @@
 import { Command } from 'commander'
-import { restoreLedger } from '../../agent/adapters/sqlite/backup.ts'
+import { restoreLedger } from '../../agent/platform/sqlite/backup.ts'
 import { agentDatabase } from '../agent-database.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'

@@ -2,7 +2,7 @@
 import { Command } from 'commander'
 import type { z } from 'zod'
 import { refusal } from '../../client/http.ts'
-import { heldSession } from '../../protocol/edge/administration.ts'
+import { sessionCommandResult } from '../../protocol/edge/administration.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { accessResponseBody } from '../../protocol/service/access-request.ts'
 import { liveSessions, session, sessionCreated } from '../../protocol/service/sessions.ts'
@@ -92,7 +92,7 @@ export function command(io: Io): Command {
       .action(async (id: string, flags: AdministratorFlags & Flags) => {
         using client = await administrator(flags, io)
         const path = `/edge/api/v1/sessions/${id}/${order}`
-        const answer = await client.json({ method: 'POST', path, body: {} }, heldSession)
+        const answer = await client.json({ method: 'POST', path, body: {} }, sessionCommandResult)
         const { state, outcome } = answer
         const text = outcome === 'DONE' ? state : `${state}; the device receives the command with its next sync`
         io.stdout.write(`${flags.json === true ? jsonLine(answer) : text}\n`)

@@ -1,11 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command, Option } from 'commander'
 import { z } from 'zod'
-import { verdictOf } from '../../agent/app/verdict.ts'
+import { healthStatusOf } from '../../agent/diagnostics/health-status.ts'
 import type { HttpClient } from '../../client/http.ts'
-import { accountInWords, roughly } from '../../core/in-words.ts'
-import { formatMicro } from '../../core/amount.ts'
-import { billed, room } from '../../core/grant.ts'
+import { accountInWords, roughly } from '../../core/accounts/in-words.ts'
+import { formatMicro } from '../../core/pricing/amount.ts'
+import { billed, available } from '../../core/accounts/grant.ts'
 import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 import { AGENT_STATUS_PATH, agentStatus, type AgentStatus, type AgentStatusWire } from '../../protocol/local/status.ts'
@@ -46,21 +46,21 @@ export function command(io: Io): Command {
         await watch(() => ask(client), flags.every, io)
         return
       }
-      const { status, verdict } = await ask(client)
-      writeLines(io.stdout, flags.json === true ? [jsonLine(status)] : describe(status, verdict, io.now()))
-      if (flags.check === true) io.exitWith(CHECK_EXIT[verdict.level])
+      const { status, health } = await ask(client)
+      writeLines(io.stdout, flags.json === true ? [jsonLine(status)] : describe(status, health, io.now()))
+      if (flags.check === true) io.exitWith(CHECK_EXIT[health.level])
     })
 }
 
 interface Asked {
   readonly status: AgentStatus
-  readonly verdict: DeviceReportWire['verdict']
+  readonly health: DeviceReportWire['health']
 }
 
 async function ask(client: HttpClient): Promise<Asked> {
   const raw = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, z.unknown())
   const parsed = agentStatus.safeParse(raw)
-  if (parsed.success) return { status: parsed.data, verdict: verdictOf(raw as AgentStatusWire) }
+  if (parsed.success) return { status: parsed.data, health: healthStatusOf(raw as AgentStatusWire) }
   throw new CodedError('ANSWER_UNEXPECTED', firstProblem(parsed.error, `GET ${AGENT_STATUS_PATH}: answer`))
 }
 
@@ -73,7 +73,7 @@ async function watch(look: () => Promise<Asked>, everyMs: number, { stdout, stop
   let last = ''
   while (!signal.aborted) {
     const looked = look().then(
-      ({ status, verdict }) => [lineOf(status, verdict), describe(status, verdict, now())] as const,
+      ({ status, health }) => [lineOf(status, health), describe(status, health, now())] as const,
       (error: unknown) => {
         if (!(error instanceof CodedError)) throw error
         const said = `NO RESPONSE  ${error.message} ${ERRORS[error.code].remedy}`
@@ -95,7 +95,7 @@ async function watch(look: () => Promise<Asked>, everyMs: number, { stdout, stop
 /** `--watch` prints a new line when this text changes. */
 function lineOf(
   { connected, lastEntry, backlog, conditions, policies }: AgentStatus,
-  { level, sentence }: Asked['verdict'],
+  { level, sentence }: Asked['health'],
 ): string {
   const rules = policies.map(({ applied }) => String(applied)).join(', ')
   const problems = conditions.map(({ subject, code }) => `, ${subject}: ${code}`).join('')
@@ -103,7 +103,7 @@ function lineOf(
   return `${level.toUpperCase()}  ${sentence} [${link}, ${lastEntry} entries, ${backlog} to send, rules ${rules}${problems}]`
 }
 
-function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: number): readonly string[] {
+function describe(status: AgentStatus, { sentence }: Asked['health'], now: number): readonly string[] {
   const ago = (instant: number | null): string =>
     instant === null ? 'never' : `${roughly(Math.max(0, now - instant))} ago`
   const facts = columns([
@@ -128,7 +128,7 @@ function describe(status: AgentStatus, { sentence }: Asked['verdict'], now: numb
   ])
   const rows = status.accounts.map((account) => [
     accountInWords(account.account),
-    account.unlimited ? 'unlimited' : formatMicro(room(account)),
+    account.unlimited ? 'unlimited' : formatMicro(available(account)),
     formatMicro(billed(account)),
     [
       ...(account.exhausted ? ['the pool is used up'] : []),
@@ -156,13 +156,13 @@ function keyText({ key: { id, since, next } }: AgentStatus, now: number): string
   return `${id}${age}${next === null ? '' : `; ${next} will replace it`}`
 }
 
-function spending({ fenced, hold, incarnation, grant }: AgentStatus): string {
-  if (hold !== null) {
-    const done = hold.state === 'LOCKED' ? 'locked' : 'terminated'
-    return `stopped: ${done} by ${hold.by}, ${new Date(hold.since).toISOString()}`
+function spending({ fenced, suspension, epoch, grant }: AgentStatus): string {
+  if (suspension !== null) {
+    const done = suspension.state === 'LOCKED' ? 'locked' : 'terminated'
+    return `stopped: ${done} by ${suspension.by}, ${new Date(suspension.since).toISOString()}`
   }
   if (fenced) return 'stopped: the cloud fenced this device; it attaches again by itself'
-  if (incarnation === 0) return 'not yet: the device has never attached to the cloud'
+  if (epoch === 0) return 'not yet: the device has never attached to the cloud'
   if (grant === null) return 'not yet: no grant'
   return `from available balances, for ${roughly(grant.remainingMs)} more without the cloud`
 }

@@ -6,7 +6,7 @@ import { gather } from '../doctor/gather.ts'
 import type { Io } from '../io.ts'
 import { contents } from '../support/contents.ts'
 import { tar } from '../support/tar.ts'
-import { writeWholeFile } from '../whole-file.ts'
+import { writeFileAtomically } from '../atomic-write.ts'
 
 interface BundleFlags extends SocketFlags {
   readonly output?: string
@@ -21,12 +21,12 @@ export function command(io: Io): Command {
     .option('--output <file>', 'output file (default: tallygate-support-<time>.tar.gz in the current directory)')
     .option('--no-network', 'do not contact name servers, the cloud or the broker')
     .action(async (flags: BundleFlags) => {
-      const facts = await gather(io, { socket: flags.socket, network: flags.network })
-      const files = await contents(facts, flags.socket, io)
-      const packed = await promisify(gzip)(tar(files, facts.now))
-      const stamp = new Date(facts.now).toISOString().replaceAll(/[:.]/g, '-')
+      const observations = await gather(io, { socket: flags.socket, network: flags.network })
+      const files = await contents(observations, flags.socket, io)
+      const packed = await promisify(gzip)(tar(files, observations.now))
+      const stamp = new Date(observations.now).toISOString().replaceAll(/[:.]/g, '-')
       const path = flags.output ?? `tallygate-support-${stamp}.tar.gz`
-      await writeWholeFile(path, once(packed))
+      await writeFileAtomically(path, once(packed))
       io.stdout.write(
         `${path}: ${packed.length} bytes, ${files.length} files. Review it before you send it: tar -xOzf ${path} | less\n`,
       )

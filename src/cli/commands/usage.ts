@@ -8,7 +8,7 @@ import { USAGE_FORMATS, type UsageFormat, usageCursor, usageCursorHeader } from 
 import { type AdministratorFlags, administrator, withAdministratorFlags } from '../administrator.ts'
 import { uuidArgument } from '../arguments.ts'
 import type { Io, Output } from '../io.ts'
-import { writeWholeFile } from '../whole-file.ts'
+import { writeFileAtomically } from '../atomic-write.ts'
 
 interface ExportFlags extends AdministratorFlags {
   readonly format: UsageFormat
@@ -49,7 +49,7 @@ async function exportUsage(flags: ExportFlags, io: Io): Promise<void> {
   const next = usageCursor.safeParse(headers[usageCursorHeader])
   if (!next.success) throw new CodedError('ANSWER_UNEXPECTED', `The response has no header ${usageCursorHeader}.`)
   if (flags.out === undefined) await writeOut(io.stdout, pieces)
-  else await writeWholeFile(flags.out, pieces)
+  else await writeFileAtomically(flags.out, pieces)
   io.stderr.write(`next cursor: ${next.data}\n`)
 }
 

@@ -1,14 +1,14 @@
 /** Works without agent and cloud, and also while the agent runs. */
 import { Command } from 'commander'
-import { readLedger } from '../../agent/adapters/sqlite/read-ledger.ts'
-import { type Finding, type Verification, verifyLedger } from '../../agent/app/verify-ledger.ts'
+import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
+import { type Finding, type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { CodedError, ERRORS, firstProblem } from '../../protocol/errors.ts'
 import { type LedgerBundle, ledgerBundle } from '../../protocol/local/ledger-bundle.ts'
 import { agentDatabase } from '../agent-database.ts'
 import { readFileArgument } from '../arguments.ts'
 import type { Io } from '../io.ts'
 import { jsonLine } from '../json-line.ts'
-import { writeWholeFile } from '../whole-file.ts'
+import { writeFileAtomically } from '../atomic-write.ts'
 import { writeLines } from '../lines.ts'
 
 interface VerifyFlags {
@@ -31,7 +31,7 @@ export function command(io: Io): Command {
         throw new CodedError('USAGE', 'Give a bundle or --db, not both.')
       }
       const ledger = bundle === undefined ? await readLedger(agentDatabase(flags.db, io)) : readBundle(bundle, io)
-      if (flags.export !== undefined) await writeWholeFile(flags.export, pieces(ledger))
+      if (flags.export !== undefined) await writeFileAtomically(flags.export, pieces(ledger))
       const verification = await verifyLedger(ledger)
       const isWhole = verification.findings.length === 0
       writeLines(
@@ -45,7 +45,7 @@ export function command(io: Io): Command {
 /** @throws CodedError LEDGER_UNREADABLE */
 function readBundle(path: string, io: Io): LedgerBundle {
   const unreadable = (why: string, cause?: unknown): CodedError =>
-    new CodedError('LEDGER_UNREADABLE', `${path}: ${why}`, { cause, facts: { path } })
+    new CodedError('LEDGER_UNREADABLE', `${path}: ${why}`, { cause, details: { path } })
   const text = readFileArgument(io, path, 'LEDGER_UNREADABLE')
   let value: unknown
   try {

@@ -3,13 +3,13 @@
  * not broken, so anything that only the network could tell is a warning. Programs rely on the names: do not change
  * them.
  */
-import { formatMicro } from '../../core/amount.ts'
-import { room } from '../../core/grant.ts'
-import { roughly, sizeInWords } from '../../core/in-words.ts'
+import { formatMicro } from '../../core/pricing/amount.ts'
+import { available } from '../../core/accounts/grant.ts'
+import { roughly, sizeInWords } from '../../core/accounts/in-words.ts'
 import { ERRORS, type ErrorCode } from '../../protocol/errors.ts'
 import type { AgentStatus } from '../../protocol/local/status.ts'
-import type { DoctorFacts, EndpointFacts, FileFacts, Problem } from './facts.ts'
-import { isProblem } from './facts.ts'
+import type { Observations, EndpointObservation, FileObservation, Problem } from './observations.ts'
+import { isProblem } from './observations.ts'
 import type { Choice, ChoiceWhy, OtherAgent } from './sources.ts'
 
 export type Level = 'ok' | 'warn' | 'fail' | 'skip'
@@ -22,7 +22,7 @@ export interface Finding {
 
 export interface Check {
   readonly name: string
-  readonly run: (facts: DoctorFacts) => Finding
+  readonly run: (observations: Observations) => Finding
 }
 
 const ok = (evidence: string): Finding => ({ level: 'ok', evidence, remedy: '' })
@@ -261,9 +261,9 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'owners',
-    run: ({ directory, database, key, log, slack }) => {
+    run: ({ directory, database, key, log, diskReserve }) => {
       if (directory.kind !== 'directory') return skip('there is no state directory')
-      const others = [database, log, slack, ...(key.path.startsWith(`${directory.path}/`) ? [key] : [])].filter(
+      const others = [database, log, diskReserve, ...(key.path.startsWith(`${directory.path}/`) ? [key] : [])].filter(
         ({ kind, uid }) => kind === 'file' && uid !== directory.uid,
       )
       if (others.length === 0) return ok(`all files belong to uid ${directory.uid}`)
@@ -296,12 +296,12 @@ export const CHECKS: readonly Check[] = [
       if (isProblem(fileSystem)) return unlooked(fileSystem)
       const { free, total } = fileSystem
       const evidence = `${sizeInWords(free)} of ${sizeInWords(total)} free`
-      if (free < settings.state.slack)
+      if (free < settings.state.diskReserve)
         return fail(
           evidence,
           'Free disk space: without it, the device cannot record decisions and refuses all requests.',
         )
-      if (free < 8 * settings.state.slack) return warn(evidence, 'Free disk space before the ledger needs it.')
+      if (free < 8 * settings.state.diskReserve) return warn(evidence, 'Free disk space before the ledger needs it.')
       return ok(evidence)
     },
   },
@@ -318,11 +318,12 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'reserve-file',
-    run: ({ slack, settings, database }) => {
+    run: ({ diskReserve, settings, database }) => {
       if (database.kind === 'none') return skip('there is no ledger yet')
-      const wanted = settings.state.slack
-      if (slack.kind === 'file' && slack.size >= wanted) return ok(`${slack.path} reserves ${sizeInWords(slack.size)}`)
-      const evidence = `${slack.path} ${slack.kind === 'file' ? `reserves ${sizeInWords(slack.size)} of ${sizeInWords(wanted)}` : 'is missing'}`
+      const wanted = settings.state.diskReserve
+      if (diskReserve.kind === 'file' && diskReserve.size >= wanted)
+        return ok(`${diskReserve.path} reserves ${sizeInWords(diskReserve.size)}`)
+      const evidence = `${diskReserve.path} ${diskReserve.kind === 'file' ? `reserves ${sizeInWords(diskReserve.size)} of ${sizeInWords(wanted)}` : 'is missing'}`
       return warn(evidence, 'Free disk space. The agent fills the file at its next start, or run doctor --fix now.')
     },
   },
@@ -331,12 +332,12 @@ export const CHECKS: readonly Check[] = [
     run: ({ reserveFileSystem, settings }) => {
       if (reserveFileSystem === null) return skip('write-behind is off')
       if (isProblem(reserveFileSystem))
-        return warn(`${settings.reserve.directory}: ${reserveFileSystem.message}`, 'Create the directory.')
+        return warn(`${settings.writeBehind.directory}: ${reserveFileSystem.message}`, 'Create the directory.')
       return reserveFileSystem.type === 'tmpfs' || reserveFileSystem.type === 'ramfs'
-        ? ok(`${settings.reserve.directory} is on ${reserveFileSystem.type}`)
+        ? ok(`${settings.writeBehind.directory} is on ${reserveFileSystem.type}`)
         : warn(
-            `${settings.reserve.directory} is on ${reserveFileSystem.type}: each decision writes to it and wears out the storage`,
-            'Set reserve.directory to a directory on tmpfs, such as /run/tallygate.',
+            `${settings.writeBehind.directory} is on ${reserveFileSystem.type}: each decision writes to it and wears out the storage`,
+            'Set write_behind.directory to a directory on tmpfs, such as /run/tallygate.',
           )
     },
   },
@@ -429,7 +430,7 @@ export const CHECKS: readonly Check[] = [
     name: 'write-ahead-log',
     run: ({ log, settings }) => {
       if (log.kind !== 'file') return ok('there is none')
-      const most = Math.max(64 * MIB, 4 * settings.state.slack)
+      const most = Math.max(64 * MIB, 4 * settings.state.diskReserve)
       return log.size <= most
         ? ok(sizeInWords(log.size))
         : warn(sizeInWords(log.size), 'Free disk space and restart the agent, or stop the agent and run doctor --fix.')
@@ -437,8 +438,8 @@ export const CHECKS: readonly Check[] = [
   },
   {
     name: 'damaged-ledgers',
-    run: ({ inspected: { rescues } }) => {
-      const [last] = rescues.slice(-1)
+    run: ({ inspected: { salvages } }) => {
+      const [last] = salvages.slice(-1)
       if (last === undefined) return ok('no damaged ledger was ever moved aside')
       const lost = last.lostEntries === null ? 'an unknown number' : String(last.lostEntries)
       return warn(
@@ -508,15 +509,15 @@ export const CHECKS: readonly Check[] = [
   {
     name: 'attachment',
     run: ({ agent, inspected: { state } }) => {
-      const incarnation = isProblem(agent) ? Number(state?.['incarnation'] ?? 0) : agent.incarnation
+      const epoch = isProblem(agent) ? Number(state?.['epoch'] ?? 0) : agent.epoch
       const fenced = isProblem(agent) ? state?.['fenced'] === 1 : agent.fenced
       if (fenced) {
         return fail(
-          `epoch ${incarnation} is fenced`,
+          `epoch ${epoch} is fenced`,
           'Look for a second device with the same state. This device attaches again by itself once it is online.',
         )
       }
-      return incarnation === 0 ? warn('never attached', 'Connect the device to the cloud.') : ok(`epoch ${incarnation}`)
+      return epoch === 0 ? warn('never attached', 'Connect the device to the cloud.') : ok(`epoch ${epoch}`)
     },
   },
   {
@@ -678,7 +679,7 @@ const SET_CLOCK = 'Set the clock (timedatectl set-ntp true), and check the batte
 
 function tokensLeft({ accounts, grant }: AgentStatus): Finding {
   const lines = accounts.filter(({ account }) => account.startsWith('line/'))
-  const left = lines.reduce((sum, account) => sum + (room(account) > 0n ? room(account) : 0n), 0n)
+  const left = lines.reduce((sum, account) => sum + (available(account) > 0n ? available(account) : 0n), 0n)
   const within = `for ${roughly(grant?.remainingMs ?? 0)} more without the cloud`
   if (lines.some(({ unlimited }) => unlimited)) return ok(`unlimited tokens ${within}`)
   return left === 0n
@@ -686,7 +687,7 @@ function tokensLeft({ accounts, grant }: AgentStatus): Finding {
     : ok(`${formatMicro(left)} tokens are left ${within}`)
 }
 
-function nameOf(endpoint: EndpointFacts | null, level: 'warn' | 'fail'): Finding {
+function nameOf(endpoint: EndpointObservation | null, level: 'warn' | 'fail'): Finding {
   if (endpoint === null) return skip(NOT_ENROLLED)
   const { host, addresses } = endpoint
   if (!isProblem(addresses)) return ok(`${host} resolves to ${addresses.slice(0, 4).join(', ')}`)
@@ -694,7 +695,7 @@ function nameOf(endpoint: EndpointFacts | null, level: 'warn' | 'fail'): Finding
   return { level, evidence: `${host}: ${addresses.message}`, remedy }
 }
 
-function reachable(endpoint: EndpointFacts | null, remedy: string): Finding {
+function reachable(endpoint: EndpointObservation | null, remedy: string): Finding {
   if (endpoint === null) return skip(NOT_ENROLLED)
   const { host, port, connected } = endpoint
   return isProblem(connected)
@@ -702,7 +703,11 @@ function reachable(endpoint: EndpointFacts | null, remedy: string): Finding {
     : ok(`${host}:${port} responds in ${connected} ms`)
 }
 
-function certificateOf(endpoint: EndpointFacts | null, setting: string, level: 'warn' | 'fail' = 'fail'): Finding {
+function certificateOf(
+  endpoint: EndpointObservation | null,
+  setting: string,
+  level: 'warn' | 'fail' = 'fail',
+): Finding {
   if (endpoint === null) return skip(NOT_ENROLLED)
   if (!endpoint.secure) {
     const isLocal = /^(localhost|127\.|\[?::1)/.test(endpoint.host)
@@ -719,7 +724,7 @@ function certificateOf(endpoint: EndpointFacts | null, setting: string, level: '
   return { level, evidence: `${evidence}: ${certificate.distrust}`, remedy }
 }
 
-function expiryOf(endpoint: EndpointFacts | null, now: number): Finding {
+function expiryOf(endpoint: EndpointObservation | null, now: number): Finding {
   const validTo = endpoint?.certificate?.validTo ?? null
   if (validTo === null) return skip(endpoint === null ? NOT_ENROLLED : 'there is no certificate')
   const left = validTo - now
@@ -732,7 +737,7 @@ function unlooked({ message }: Problem): Finding {
   return warn(message, 'Run doctor as root or as the user of the agent.')
 }
 
-function describeFile({ path, mode, uid, kind }: FileFacts): string {
+function describeFile({ path, mode, uid, kind }: FileObservation): string {
   if (kind === 'none') return `${path} is missing`
   return kind === 'hidden' ? `this user cannot access ${path}` : `${path} (0${mode.toString(8)}, uid ${uid})`
 }

@@ -2,7 +2,7 @@
 import { lookup } from 'node:dns/promises'
 import { connect as connectPlain, isIP } from 'node:net'
 import { type PeerCertificate, type TLSSocket, connect as connectTls, getCACertificates } from 'node:tls'
-import type { EndpointFacts, Problem } from './facts.ts'
+import type { EndpointObservation, Problem } from './observations.ts'
 
 const PATIENCE_MS = 5_000
 
@@ -17,7 +17,7 @@ const DEFAULT_PORTS: Readonly<Record<string, number>> = {
 const SECURE = new Set(['https:', 'mqtts:', 'wss:'])
 
 /** Never rejects. @param extraCa PEM certificates to trust besides those of the system */
-export async function lookAtEndpoint(address: string, extraCa: string | null): Promise<EndpointFacts> {
+export async function lookAtEndpoint(address: string, extraCa: string | null): Promise<EndpointObservation> {
   const { protocol, hostname, port: given, origin } = new URL(address)
   const host = hostname.replace(/^\[(.*)\]$/, '$1')
   const port = given === '' ? (DEFAULT_PORTS[protocol] ?? 443) : Number(given)
@@ -51,7 +51,7 @@ function connect(
   port: number,
   secure: boolean,
   extraCa: string | null,
-): Promise<Pick<EndpointFacts, 'connected' | 'certificate'>> {
+): Promise<Pick<EndpointObservation, 'connected' | 'certificate'>> {
   const begun = performance.now()
   return new Promise((resolve) => {
     const ca = extraCa === null ? {} : { ca: [...getCACertificates('default'), extraCa] }
@@ -60,7 +60,7 @@ function connect(
     const servername = isIP(host) === 0 ? { servername: host } : {}
     const tls = secure ? connectTls({ host, port, ...servername, ...trust }) : null
     const socket = tls ?? connectPlain({ host, port })
-    const end = (connected: number | Problem, certificate: EndpointFacts['certificate']): void => {
+    const end = (connected: number | Problem, certificate: EndpointObservation['certificate']): void => {
       socket.destroy()
       resolve({ connected, certificate })
     }
@@ -78,7 +78,7 @@ function connect(
   })
 }
 
-function certificateOf(socket: TLSSocket): EndpointFacts['certificate'] {
+function certificateOf(socket: TLSSocket): EndpointObservation['certificate'] {
   const shown: Partial<PeerCertificate> = socket.getPeerCertificate()
   const error: unknown = socket.authorizationError
   const validTo = Date.parse(shown.valid_to ?? '')

@@ -1,23 +1,23 @@
 import { CHECKS, type Finding } from './checks.ts'
-import type { DoctorFacts } from './facts.ts'
+import type { Observations } from './observations.ts'
 
 export interface Examined extends Finding {
   readonly name: string
 }
 
 /** Exit codes of `tallygate doctor`, by the most severe finding. */
-export const VERDICT_EXIT = { ok: 0, warn: 1, fail: 2 } as const
+export const RESULT_EXIT = { ok: 0, warn: 1, fail: 2 } as const
 
 export interface Examination {
-  readonly verdict: keyof typeof VERDICT_EXIT
+  readonly result: keyof typeof RESULT_EXIT
   readonly checks: readonly Examined[]
 }
 
 /** Never throws: a failed check is reported as a finding. */
-export function examine(facts: DoctorFacts): Examination {
+export function examine(observations: Observations): Examination {
   const checks = CHECKS.map(({ name, run }): Examined => {
     try {
-      return { name, ...run(facts) }
+      return { name, ...run(observations) }
     } catch (error) {
       const evidence = `the check failed: ${error instanceof Error ? error.message : String(error)}`
       return {
@@ -29,5 +29,5 @@ export function examine(facts: DoctorFacts): Examination {
     }
   })
   const has = (level: Finding['level']): boolean => checks.some((each) => each.level === level)
-  return { verdict: has('fail') ? 'fail' : has('warn') ? 'warn' : 'ok', checks }
+  return { result: has('fail') ? 'fail' : has('warn') ? 'warn' : 'ok', checks }
 }

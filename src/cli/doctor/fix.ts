@@ -1,8 +1,8 @@
 /** `tallygate doctor --fix` never removes or rewrites anything that contains usage. */
 import { chmodSync, chownSync, unlinkSync } from 'node:fs'
 import Database from 'better-sqlite3'
-import { Slack } from '../../agent/adapters/sqlite/slack.ts'
-import { type DoctorFacts, type FileFacts, isProblem } from './facts.ts'
+import { DiskReserve } from '../../agent/platform/sqlite/disk-reserve.ts'
+import { type Observations, type FileObservation, isProblem } from './observations.ts'
 
 export interface Repair {
   readonly what: string
@@ -15,8 +15,8 @@ const PAGE_BYTES = 4096
 
 const LOCK_PATIENCE_MS = 200
 
-export function repair(facts: DoctorFacts): readonly Repair[] {
-  const { directory, key, database, log, slack, socket, settings, configuration } = facts
+export function repair(observations: Observations): readonly Repair[] {
+  const { directory, key, database, log, diskReserve, socket, settings, configuration } = observations
   const repairs: Repair[] = []
   const attempt = (what: string, work: () => void): void => {
     try {
@@ -26,12 +26,12 @@ export function repair(facts: DoctorFacts): readonly Repair[] {
       repairs.push({ what, done: false, problem: (error as Error).message })
     }
   }
-  const close = (file: FileFacts, kind: FileFacts['kind'], forbidden: number, mode: number): void => {
+  const close = (file: FileObservation, kind: FileObservation['kind'], forbidden: number, mode: number): void => {
     if (file.kind !== kind || (file.mode & forbidden) === 0) return
     attempt(`chmod 0${mode.toString(8)} ${file.path}`, () => chmodSync(file.path, mode))
   }
   close(directory, 'directory', 0o027, 0o700)
-  for (const file of [database, log, slack]) close(file, 'file', 0o077, 0o600)
+  for (const file of [database, log, diskReserve]) close(file, 'file', 0o077, 0o600)
   if (settings.device.keyFile === null) close(key, 'file', 0o077, 0o600)
   else close(key, 'file', 0o007, key.mode & 0o770)
   for (const file of configuration.files) {
@@ -40,26 +40,26 @@ export function repair(facts: DoctorFacts): readonly Repair[] {
   }
 
   if (socket.kind === 'socket') {
-    const isLeft = isProblem(facts.agent) && facts.isListened === false
+    const isLeft = isProblem(observations.agent) && observations.isListened === false
     const mode = Number.parseInt(settings.socket.mode, 8)
     if (isLeft) attempt(`remove the socket ${socket.path}, on which no process listens`, () => unlinkSync(socket.path))
     else if (socket.mode !== mode)
       attempt(`chmod ${settings.socket.mode} ${socket.path}`, () => chmodSync(socket.path, mode))
   }
-  const { problem, quickCheck } = facts.inspected
+  const { problem, quickCheck } = observations.inspected
   const isSound = database.kind === 'file' && problem === null && quickCheck === 'ok'
-  if (!isProblem(facts.agent) || !isSound) return repairs
-  if (slack.kind !== 'file' || slack.size < settings.state.slack) {
-    attempt(`reserve ${settings.state.slack} bytes in ${slack.path}`, () =>
+  if (!isProblem(observations.agent) || !isSound) return repairs
+  if (diskReserve.kind !== 'file' || diskReserve.size < settings.state.diskReserve) {
+    attempt(`reserve ${settings.state.diskReserve} bytes in ${diskReserve.path}`, () =>
       underLock(database.path, () => {
-        if (!new Slack(slack.path, settings.state.slack / PAGE_BYTES).fill())
+        if (!new DiskReserve(diskReserve.path, settings.state.diskReserve / PAGE_BYTES).fill())
           throw new Error('there is not enough disk space')
-        if (facts.uid === 0) chownSync(slack.path, database.uid, -1)
+        if (observations.uid === 0) chownSync(diskReserve.path, database.uid, -1)
       }),
     )
   }
   if (log.kind === 'file' && log.size > 0) {
-    attempt(`checkpoint the write-ahead log into ${database.path}`, () => underLock(database.path, foldLog))
+    attempt(`checkpoint the write-ahead log into ${database.path}`, () => underLock(database.path, checkpointLog))
   }
   return repairs
 }
@@ -81,7 +81,7 @@ function underLock(path: string, work: (database: Database.Database) => void): v
   }
 }
 
-function foldLog(database: Database.Database): void {
+function checkpointLog(database: Database.Database): void {
   const [result] = database.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
   if (result?.busy !== 0) throw new Error('another process reads the database')
 }

@@ -7,15 +7,15 @@ import { statfs } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { dirname, join, resolve } from 'node:path'
 import Database from 'better-sqlite3'
-import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/adapters/cloud-http/exchange.ts'
-import { openKeyFiles } from '../../agent/adapters/key-file/key-file.ts'
-import { keyFilesOf } from '../../agent/adapters/key-file/key-paths.ts'
-import { inspectDatabase } from '../../agent/adapters/sqlite/inspect-database.ts'
-import { readLedger } from '../../agent/adapters/sqlite/read-ledger.ts'
-import type { Identity } from '../../agent/app/journal.ts'
-import type { DeviceKeys } from '../../agent/app/link/device-key.ts'
-import { DeviceTokens } from '../../agent/app/link/device-token.ts'
-import { type Verification, verifyLedger } from '../../agent/app/verify-ledger.ts'
+import { createExchange, EXCHANGE_DEFAULTS } from '../../agent/platform/http/exchange.ts'
+import { openKeyFiles } from '../../agent/platform/key-file/key-file.ts'
+import { keyFilesOf } from '../../agent/platform/key-file/key-paths.ts'
+import { inspectDatabase } from '../../agent/platform/sqlite/inspect-database.ts'
+import { readLedger } from '../../agent/platform/sqlite/read-ledger.ts'
+import type { Identity } from '../../agent/ledger/journal.ts'
+import type { DeviceKeys } from '../../agent/keys/device-key.ts'
+import { DeviceTokens } from '../../agent/keys/device-token.ts'
+import { type Verification, verifyLedger } from '../../agent/ledger/verify-ledger.ts'
 import { agentOptions, type AgentSettings } from '../../agent/settings.ts'
 import { HttpClient } from '../../client/http.ts'
 import { policyTag } from '../../protocol/edge/policy-document.ts'
@@ -25,13 +25,19 @@ import { VERSION_HEADER } from '../../protocol/wire.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
 import { loadSettings } from '../../settings/load.ts'
 import { namedOptions } from '../../settings/option.ts'
-import { readLastBackup } from '../../agent/adapters/system/last-backup.ts'
+import { readLastBackup } from '../../agent/platform/system/last-backup.ts'
 import { softwareVersion } from '../software-version.ts'
 import type { Io } from '../io.ts'
 import { lookAtEndpoint } from './endpoint.ts'
 import { runningAgents } from './running-agents.ts'
 import { choose } from './sources.ts'
-import { type DoctorFacts, type FileFacts, type FileSystemFacts, type Problem, isProblem } from './facts.ts'
+import {
+  type Observations,
+  type FileObservation,
+  type FileSystemObservation,
+  type Problem,
+  isProblem,
+} from './observations.ts'
 
 export interface GatherOptions {
   /** Overrides the socket of the agent settings. */
@@ -45,7 +51,7 @@ const OLDEST_NODE_MAJOR = 24
 /** Timeout for the agent's response. */
 const AGENT_PATIENCE_MS = 5_000
 
-export async function gather(io: Io, { socket: named, network }: GatherOptions): Promise<DoctorFacts> {
+export async function gather(io: Io, { socket: named, network }: GatherOptions): Promise<Observations> {
   const agents = runningAgents()
   const { settings, configuration } = configurationOf(io, choose(io, agents, named), named)
   const { directory } = settings.state
@@ -56,7 +62,7 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     listens(socketPath),
     askAgent(socketPath),
     fileSystemOf(directory),
-    settings.durability === 'reserved' ? fileSystemOf(settings.reserve.directory) : null,
+    settings.durability === 'write-behind' ? fileSystemOf(settings.writeBehind.directory) : null,
   ])
   // This user may lack access to the directory; the agent has it.
   const backup = isProblem(agent) ? readLastBackup(directory) : agent.backup
@@ -84,7 +90,7 @@ export async function gather(io: Io, { socket: named, network }: GatherOptions):
     directory: fileOf(directory),
     fileSystem,
     reserveFileSystem,
-    slack: fileOf(`${databasePath}-slack`),
+    diskReserve: fileOf(`${databasePath}-disk-reserve`),
     key,
     database: fileOf(databasePath),
     log: fileOf(`${databasePath}-wal`),
@@ -109,7 +115,7 @@ function configurationOf(
   socket: string | undefined,
 ): {
   readonly settings: AgentSettings
-  readonly configuration: DoctorFacts['configuration']
+  readonly configuration: Observations['configuration']
 } {
   const none = { env: {}, flags: {}, file: null, readText: io.readText }
   let settings: AgentSettings
@@ -147,7 +153,7 @@ function namedIn(file: string, key: string, { readText }: Io): string | null {
   }
 }
 
-function fileOf(path: string): FileFacts {
+function fileOf(path: string): FileObservation {
   const nothing = { path, mode: 0, uid: 0, size: 0, readable: false }
   try {
     const found = statSync(path, { throwIfNoEntry: false })
@@ -189,7 +195,7 @@ const FILE_SYSTEMS: Readonly<Record<number, string>> = {
 }
 
 /** Of the directory, or of its nearest existing parent. */
-async function fileSystemOf(directory: string): Promise<FileSystemFacts | Problem> {
+async function fileSystemOf(directory: string): Promise<FileSystemObservation | Problem> {
   let path = directory
   while (!existsSync(path) && dirname(path) !== path) path = dirname(path)
   try {
@@ -215,7 +221,7 @@ async function keysOf(settings: AgentSettings): Promise<DeviceKeys | Problem> {
   }
 }
 
-function keyOf(path: string, keys: DeviceKeys | Problem): DoctorFacts['key'] {
+function keyOf(path: string, keys: DeviceKeys | Problem): Observations['key'] {
   const file = fileOf(path)
   if (isProblem(keys)) return { ...file, problem: keys, keyId: null, nextKeyId: null }
   const { current, next } = keys
@@ -247,7 +253,7 @@ function listens(path: string): Promise<boolean | null> {
   })
 }
 
-async function askAgent(path: string): Promise<DoctorFacts['agent']> {
+async function askAgent(path: string): Promise<Observations['agent']> {
   using client = new HttpClient({
     address: `unix:${path}`,
     unreachable: 'AGENT_UNREACHABLE',
@@ -260,7 +266,7 @@ async function askAgent(path: string): Promise<DoctorFacts['agent']> {
   }
 }
 
-function memoryOf(pid: number | null): DoctorFacts['memory'] {
+function memoryOf(pid: number | null): Observations['memory'] {
   const text = textOf('/proc/meminfo') ?? ''
   const inMemory = (name: string): number | null => {
     const found = new RegExp(`^${name}: +(\\d+) kB$`, 'm').exec(text)?.[1]
@@ -279,7 +285,7 @@ function memoryOf(pid: number | null): DoctorFacts['memory'] {
   }
 }
 
-function timeZone({ env }: Io): DoctorFacts['timeZone'] {
+function timeZone({ env }: Io): Observations['timeZone'] {
   const named = env['TZ']?.replace(/^:/, '')
   const name = named === undefined || named === '' ? Intl.DateTimeFormat().resolvedOptions().timeZone : named
   try {
@@ -299,7 +305,7 @@ async function signIn(
   keys: DeviceKeys | Problem,
   extraCa: string | null,
   policy: { readonly instanceId: string; readonly revision: number } | undefined,
-): Promise<DoctorFacts['signIn']> {
+): Promise<Observations['signIn']> {
   const instanceId = policy?.instanceId ?? identity.instanceIds[0]
   if (instanceId === undefined) return null
   const network = createExchange({ ...EXCHANGE_DEFAULTS, silenceMs: 10_000, durationMs: 20_000, extraCa })

@@ -4,7 +4,7 @@
  * which may run as root and repairs files, to files of their choice.
  */
 import { readFileSync, readdirSync, readlinkSync, statSync } from 'node:fs'
-import { userOf } from '../../agent/adapters/system/names.ts'
+import { userOf } from '../../agent/platform/system/names.ts'
 
 export interface RunningAgent {
   readonly pid: number

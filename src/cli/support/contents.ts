@@ -3,13 +3,13 @@ import { readFileSync } from 'node:fs'
 import { arch, platform, release, uptime } from 'node:os'
 import type { AgentSettings } from '../../agent/settings.ts'
 import { agentOptions } from '../../agent/settings.ts'
-import { verdictOf } from '../../agent/app/verdict.ts'
+import { healthStatusOf } from '../../agent/diagnostics/health-status.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { AGENT_STATUS_PATH, type AgentStatusWire } from '../../protocol/local/status.ts'
 import { Secret, namedOptions } from '../../settings/option.ts'
 import { z } from 'zod'
 import { agentClient } from '../agent-socket.ts'
-import type { DoctorFacts } from '../doctor/facts.ts'
+import type { Observations } from '../doctor/observations.ts'
 import { examine } from '../doctor/examine.ts'
 import type { Io } from '../io.ts'
 import { USUAL_UNIT, journalLines, rememberedLines } from '../log-lines.ts'
@@ -21,23 +21,27 @@ const TEXT_MAX = 2_000_000
 
 const LOG_LINES = 5_000
 
-export async function contents(facts: DoctorFacts, socket: string | undefined, io: Io): Promise<readonly PackedFile[]> {
-  const { settings, inspected, configuration } = facts
+export async function contents(
+  observations: Observations,
+  socket: string | undefined,
+  io: Io,
+): Promise<readonly PackedFile[]> {
+  const { settings, inspected, configuration } = observations
   const report = await reportOf(socket, io)
   const log = await logOf(socket, io)
   const files: PackedFile[] = [
     { name: 'README.txt', text: README },
     { name: 'report.json', text: jsonOf(report) },
-    { name: 'doctor.json', text: jsonOf(examine(facts)) },
-    { name: 'versions.json', text: jsonOf(versionsOf(facts)) },
+    { name: 'doctor.json', text: jsonOf(examine(observations)) },
+    { name: 'versions.json', text: jsonOf(versionsOf(observations)) },
     { name: 'settings.json', text: jsonOf(settingsOf(settings)) },
     ...(configuration.file === null ? [] : [{ name: 'agent.toml', text: textOf(configuration.file) }]),
     { name: 'environment.json', text: jsonOf(environmentOf(io)) },
     { name: 'log.ndjson', text: log },
     { name: 'schema.sql', text: inspected.tables === null ? '' : `${inspected.tables};\n` },
-    { name: 'ledger.json', text: jsonOf(ledgerOf(facts)) },
+    { name: 'ledger.json', text: jsonOf(ledgerOf(observations)) },
   ]
-  const clean = redactor(secretsOf(facts))
+  const clean = redactor(secretsOf(observations))
   return files.map(({ name, text }) => ({ name: `tallygate-support/${name}`, text: clean(text.slice(-TEXT_MAX)) }))
 }
 
@@ -59,7 +63,7 @@ async function reportOf(socket: string | undefined, io: Io): Promise<unknown> {
   try {
     using client = agentClient(socket === undefined ? {} : { socket }, io)
     const status = await client.json({ method: 'GET', path: AGENT_STATUS_PATH }, z.unknown())
-    return { verdict: verdictOf(status as AgentStatusWire), status }
+    return { health: healthStatusOf(status as AgentStatusWire), status }
   } catch (error) {
     if (error instanceof CodedError) return { problem: { code: error.code, message: error.message } }
     return { problem: { code: 'INTERNAL', message: String(error) } }
@@ -77,7 +81,7 @@ async function logOf(socket: string | undefined, io: Io): Promise<string> {
   }
 }
 
-function versionsOf({ version, node, sqlite, timeZone, now }: DoctorFacts): unknown {
+function versionsOf({ version, node, sqlite, timeZone, now }: Observations): unknown {
   return {
     made: new Date(now).toISOString(),
     tallygate: version,
@@ -109,15 +113,15 @@ function environmentOf({ env }: Io): readonly string[] {
     .sort()
 }
 
-function ledgerOf({ inspected, verification, database, log, slack }: DoctorFacts): unknown {
-  const { problem, quickCheck, schema, state, policies, rescues, identity } = inspected
+function ledgerOf({ inspected, verification, database, log, diskReserve }: Observations): unknown {
+  const { problem, quickCheck, schema, state, policies, salvages, identity } = inspected
   const about = identity === null ? null : { ...identity, trustedKeys: identity.trustedKeys.length }
-  const files = [database, log, slack].map(({ path, size, mode, uid, kind }) => ({ path, size, mode, uid, kind }))
-  return { problem, quickCheck, schema, files, identity: about, state, policies, rescues, verification }
+  const files = [database, log, diskReserve].map(({ path, size, mode, uid, kind }) => ({ path, size, mode, uid, kind }))
+  return { problem, quickCheck, schema, files, identity: about, state, policies, salvages, verification }
 }
 
 /** All secrets on this machine, wherever they appear. */
-function secretsOf({ settings, key, configuration }: DoctorFacts): readonly string[] {
+function secretsOf({ settings, key, configuration }: Observations): readonly string[] {
   const set = namedOptions(agentOptions).flatMap(({ path }) => {
     const value = path.reduce<unknown>((node, part) => (node as Record<string, unknown> | undefined)?.[part], settings)
     return value instanceof Secret ? [value.reveal()] : []

@@ -4,14 +4,14 @@
  */
 import { z } from 'zod'
 import { SESSION_STATES } from '../service/sessions.ts'
-import { deviceHold } from './device-hold.ts'
+import { deviceSuspension } from './device-hold.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, uuid } from '../wire.ts'
 
 /**
  * `NONE`: never attached. `FENCED`: gets no grants. `CLOSED`: its final segment is merged; the device attaches again.
  */
-const incarnationStatus = z.enum(['NONE', 'ACTIVE', 'FENCED', 'CLOSED'])
+const epochStatus = z.enum(['NONE', 'ACTIVE', 'FENCED', 'CLOSED'])
 
 export const deviceState = z
   .strictObject({
@@ -28,16 +28,16 @@ export const deviceState = z
       since: instant,
       /** Announced by the device, not used yet. */
       next: z.string().nullable(),
-      rotationAsked: z.boolean(),
+      rotationRequested: z.boolean(),
     }),
     /** Suspension by an administrator. */
-    hold: deviceHold.nullable(),
+    suspension: deviceSuspension.nullable(),
     /** Connection of the agent to the MQTT broker, as seen by this node; null: unknown. */
     presence: z.strictObject({ online: z.boolean(), since: instant }).nullable(),
     /** As of the last segment. */
     clock: z
       .strictObject({
-        verdict: z.enum(['AGREES', 'OPEN', 'AHEAD', 'BEHIND']).meta({
+        comparison: z.enum(['AGREES', 'OPEN', 'AHEAD', 'BEHIND']).meta({
           description:
             'AGREES: the true time is within the interval that the device considers possible. OPEN: the same, and the interval has no upper bound. AHEAD, BEHIND: the interval is entirely later, or entirely earlier.',
         }),
@@ -50,8 +50,8 @@ export const deviceState = z
     lastSyncAt: instant.nullable(),
     software: z.string().nullable(),
     /** 0: never attached. */
-    incarnation: z.int().min(0),
-    status: incarnationStatus,
+    epoch: z.int().min(0),
+    status: epochStatus,
     /** The cloud saw two writers, now or in an earlier epoch: a copy or a restored backup. See the evidence. */
     forked: z.boolean(),
     /** A segment was inconsistent, now or in an earlier epoch. See the evidence. */
@@ -60,7 +60,7 @@ export const deviceState = z
     seq: z.int().min(0),
     /** Recorded but unsent entries, as of the last segment. */
     backlog: z.int().min(0),
-    releaseAsked: z.boolean(),
+    releaseRequested: z.boolean(),
     policies: z.array(
       z.strictObject({
         instanceId: uuid,
@@ -162,22 +162,22 @@ export type AuditListWire = z.input<typeof auditList>
  * Response to `POST .../edge/api/v1/sessions/{sessionId}/lock`, `/unlock` and `/terminate`. `ORDERED`, with status
  * 202: the device that keeps the session applies the command at its next sync.
  */
-export const heldSession = z.strictObject({
+export const sessionCommandResult = z.strictObject({
   sessionId: uuid,
   state: z.enum(SESSION_STATES),
   outcome: z.enum(['DONE', 'ORDERED']),
 })
-export type HeldSessionWire = z.input<typeof heldSession>
+export type SessionCommandResultWire = z.input<typeof sessionCommandResult>
 
 /**
  * The same below `.../devices/{deviceId}`. `NOTED`, with status 202: the cloud does not know the session, so `state`
  * is null; the device receives the command when it reports the session.
  */
-export const orderedSession = heldSession.extend({
-  state: heldSession.shape.state.nullable(),
+export const deviceSessionCommandResult = sessionCommandResult.extend({
+  state: sessionCommandResult.shape.state.nullable(),
   outcome: z.enum(['DONE', 'ORDERED', 'NOTED']),
 })
-export type OrderedSessionWire = z.input<typeof orderedSession>
+export type DeviceSessionCommandResultWire = z.input<typeof deviceSessionCommandResult>
 
 /**
  * `GET .../edge/api/v1/devices/{deviceId}/evidence`, newest first: segments that were not merged, and segments with
@@ -187,8 +187,8 @@ export const deviceEvidence = z
   .strictObject({
     evidence: z.array(
       z.strictObject({
-        incarnation: z.int().min(1),
-        kind: z.enum(['FORK', 'REJECTED', 'REMNANT']),
+        epoch: z.int().min(1),
+        kind: z.enum(['FORK', 'REJECTED', 'UNDELIVERED_RANGE']),
         seq: z.int().min(1),
         hash: hashText,
         /** Hash of the merged segment that this one contradicts. */
@@ -228,7 +228,7 @@ export const accountLedger = z
         /** Sold before a restore and not accounted for yet; not sold again. */
         withheld: microText,
         /** Overspend of devices under the offline policy, covered by the pool. */
-        arrears: microText,
+        overspend: microText,
         /**
          * Maximum by which real usage can exceed the cap: tokens released without evidence, and unaccounted tokens of
          * forked epochs, which each copy of the device can spend.
@@ -237,8 +237,8 @@ export const accountLedger = z
         devices: z.array(
           z.strictObject({
             deviceId: uuid,
-            incarnation: z.int().min(1),
-            status: incarnationStatus,
+            epoch: z.int().min(1),
+            status: epochStatus,
             granted: microText,
             used: microText,
             refunded: microText,
@@ -246,7 +246,7 @@ export const accountLedger = z
             /** Charged by other writers with the same identity: copies, or the device before a restore. */
             branchUsed: microText,
             /** Overspend under the offline policy; part of `used`. */
-            arrears: microText,
+            overspend: microText,
             /** Settled as used after silence, without evidence. Part of `billed`; decreases as evidence arrives. */
             presumed: microText,
             /** Settled as unused after silence, without evidence; may turn out to be spent. */
@@ -263,12 +263,12 @@ export const accountLedger = z
 export type AccountLedgerWire = z.input<typeof accountLedger>
 
 /** `PUT .../edge/api/v1/instances/{instanceId}/line-items/{lineItemId}/offline-policy`. */
-export const offlinePolicyOrder = z.discriminatedUnion('policy', [
+export const offlinePolicyRequest = z.discriminatedUnion('policy', [
   z.strictObject({ policy: z.literal('refuse') }),
   /** Maximum overspend of each device until its next contact. */
   z.strictObject({
     policy: z.literal('essential'),
-    arrearsCap: microText.refine((cap) => cap > 0n, 'must be more than 0'),
+    overspendCap: microText.refine((cap) => cap > 0n, 'must be more than 0'),
   }),
 ])
 
@@ -277,7 +277,7 @@ export const offlinePolicyState = z.strictObject({
   instanceId: uuid,
   lineItemId: z.string(),
   policy: z.enum(['refuse', 'essential']),
-  arrearsCap: microText,
+  overspendCap: microText,
   /** Devices that serve the instance and are not revoked. */
   devices: z.int().min(0),
   /** Maximum overspend of all devices: cap × devices. */
@@ -286,7 +286,7 @@ export const offlinePolicyState = z.strictObject({
 export type OfflinePolicyStateWire = z.input<typeof offlinePolicyState>
 
 /** `PUT .../edge/api/v1/instances/{instanceId}/line-items/{lineItemId}/cloud-reserve`. "0": nothing is reserved. */
-export const cloudReserveOrder = z.strictObject({ tokens: microText })
+export const cloudReserveRequest = z.strictObject({ tokens: microText })
 
 /** Tokens of a line item that devices never receive, per period. */
 export const cloudReserveState = z
@@ -313,11 +313,11 @@ export const recoveryState = z
      * has shown its sales mark, `MARK` until an administrator ends the recovery.
      */
     unproven: z.enum(['MARK', 'NODE']).nullable(),
-    /** Devices that must report; `incarnation` is null for a device that never attached. Up to 100. */
+    /** Devices that must report; `epoch` is null for a device that never attached. Up to 100. */
     waitingFor: z.array(
       z.strictObject({
         deviceId: uuid,
-        incarnation: z.int().min(1).nullable(),
+        epoch: z.int().min(1).nullable(),
         status: z.enum(['ACTIVE', 'FENCED', 'CLOSED']).nullable(),
       }),
     ),

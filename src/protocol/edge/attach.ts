@@ -23,7 +23,7 @@ export const attachRequest = z
 export const attachAnswer = z.strictObject({
   deviceId: uuid,
   nonce: z.string(),
-  incarnation: z.int().min(1),
+  epoch: z.int().min(1),
   /**
    * The cloud's progress in the device's highest epoch; a restored cloud may have less than it acknowledged. Null: the
    * device named none.

@@ -16,7 +16,7 @@ export const KEY_LINKS_MAX = 64
 export const keyChange = z.strictObject({
   deviceId: uuid,
   /** Current epoch; 0 before the first attach. */
-  incarnation: z.int().min(0),
+  epoch: z.int().min(0),
   /** Fresh for each attempt. */
   nonce: z.string().min(16).max(64),
   /** Thumbprint of the previous key. */

@@ -3,8 +3,8 @@
  * fields are refused, so that a device never applies half of a rule.
  */
 import { z } from 'zod'
-import { formatDecimal } from '../../core/amount.ts'
-import type { Condition, NamedCondition, Policy, RatedItem } from '../../core/policy.ts'
+import { formatDecimal } from '../../core/pricing/amount.ts'
+import type { Condition, NamedCondition, Policy, RatedItem } from '../../core/rules/policy.ts'
 import { publicJwk } from '../signing.ts'
 import { decimalText, formulaText, instant, microText, plainText, uuid } from '../wire.ts'
 
@@ -53,7 +53,7 @@ const lineItem = z.strictObject({
   offline: z
     .discriminatedUnion('policy', [
       z.strictObject({ policy: z.literal('refuse') }),
-      z.strictObject({ policy: z.literal('essential'), arrearsCap: microText }),
+      z.strictObject({ policy: z.literal('essential'), overspendCap: microText }),
     ])
     .optional(),
 })
@@ -150,7 +150,7 @@ export function policyToWire(
               periods: item.consumptionLimit.periods.map(({ index, from, until }) => ({ index, from, until })),
             },
       ...(item.offline?.policy === 'essential'
-        ? { offline: { policy: 'essential', arrearsCap: String(item.offline.arrearsCap) } }
+        ? { offline: { policy: 'essential', overspendCap: String(item.offline.overspendCap) } }
         : {}),
     })),
     conditions: policy.conditions.map((named) => ({ id: named.id, name: named.name, condition: bare(named) })),

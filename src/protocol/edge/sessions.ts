@@ -46,8 +46,8 @@ export const sessionSnapshot = z.strictObject({
 export type SessionSnapshot = z.infer<typeof sessionSnapshot>
 
 /** An administrator's command; sent with every answer until the device reports the state. */
-export const sessionOrder = z.strictObject({ id: uuid, order: z.enum(['LOCK', 'UNLOCK', 'TERMINATE']) })
-export type SessionOrder = z.infer<typeof sessionOrder>
+export const sessionCommand = z.strictObject({ id: uuid, command: z.enum(['LOCK', 'UNLOCK', 'TERMINATE']) })
+export type SessionCommand = z.infer<typeof sessionCommand>
 
 export const SESSION_EVENTS = [
   'OPENED',

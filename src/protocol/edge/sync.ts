@@ -4,12 +4,12 @@
  * repeats its stored answer. Both are signed; nothing else changes a balance.
  */
 import { z } from 'zod'
-import { ACCOUNT_ID_MAX } from '../../core/account.ts'
+import { ACCOUNT_ID_MAX } from '../../core/accounts/account.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, plainText, uuid } from '../wire.ts'
-import { deviceHold } from './device-hold.ts'
+import { deviceSuspension } from './device-hold.ts'
 import { thumbprintText } from './device-key.ts'
-import { SEGMENT_SESSIONS_MAX, SESSION_EVENTS, sessionOrder, sessionSnapshot } from './sessions.ts'
+import { SEGMENT_SESSIONS_MAX, SESSION_EVENTS, sessionCommand, sessionSnapshot } from './sessions.ts'
 
 export const accountId = z.string().min(1).max(ACCOUNT_ID_MAX)
 
@@ -24,7 +24,7 @@ export const SEGMENT_BYTES_MAX = 6_150_000
 export const SEGMENT_ENTRIES_BYTES_MAX = 2_000_000
 export const SEGMENT_COUNTERS_BYTES_MAX = 1_500_000
 export const SEGMENT_SESSIONS_BYTES_MAX = 1_000_000
-export const SEGMENT_WANTS_BYTES_MAX = 1_000_000
+export const SEGMENT_TOP_UPS_BYTES_MAX = 1_000_000
 export const SEGMENT_NEEDS_BYTES_MAX = 500_000
 
 /** Maximum text of a segment's entries, UTF-16 units; a single entry may exceed it. */
@@ -80,8 +80,8 @@ const entryRange = z.strictObject({
  * epoch. Each entry is billed once, by its chained hash, whichever copy delivers it. Empty if the device only reports
  * that there are no more.
  */
-const remnant = z.strictObject({
-  incarnation: z.int().min(1),
+const undeliveredRange = z.strictObject({
+  epoch: z.int().min(1),
   entries: entryRange,
   /**
    * Counters as of the first entry, if the cloud lost the entries before it and the device no longer keeps them. Sent
@@ -105,8 +105,8 @@ const remnant = z.strictObject({
 /** Payload of the JWS of kind `segment`, signed by the device key. */
 export const segment = z.strictObject({
   deviceId: uuid,
-  incarnation: z.int().min(1),
-  /** 1, 2, 3 ... per incarnation. */
+  epoch: z.int().min(1),
+  /** 1, 2, 3 ... per epoch. */
   seq: z.int().min(1),
   /** SHA-256 of the previous segment's payload; the chain start for the first. */
   previousHash: hashText,
@@ -122,13 +122,13 @@ export const segment = z.strictObject({
   /** Ledger entries `first` .. `first + bodies.length - 1`, each the JSON text of an {@link entryBody}. */
   entries: entryRange,
   /** While there are undelivered entries, a segment carries no entries of its own. */
-  remnant: remnant.nullable(),
+  undeliveredRange: undeliveredRange.nullable(),
   /** Later entries, and other undelivered entries, still to come. */
   backlog: z.int().min(0),
   /** Term of the grant in force for all later decisions. 0: not stated. */
   grantTerm: z.int().min(0),
   /** Top-up requests in advance; "0" only asks for the pool's balance. */
-  wants: z.array(z.strictObject({ account: accountId, wanted: microText })).max(SEGMENT_ACCOUNTS_MAX),
+  topUpRequests: z.array(z.strictObject({ account: accountId, wanted: microText })).max(SEGMENT_ACCOUNTS_MAX),
   /** Charges of waiting requests, in order of arrival. The cloud covers all missing tokens of a request, or none. */
   needs: z
     .array(
@@ -213,7 +213,7 @@ export const signedTime = z.strictObject({
   /** SHA-256 of the signed answer's text. */
   answer: hashText,
   /** Suspension of the device; null: none. */
-  hold: deviceHold.nullable().default(null),
+  suspension: deviceSuspension.nullable().default(null),
 })
 
 const grant = z.strictObject({
@@ -255,7 +255,7 @@ const release = z.strictObject({ account: accountId, keep: microText })
  * `retainUntil`.
  */
 const receipt = z.strictObject({
-  incarnation: z.int().min(1),
+  epoch: z.int().min(1),
   seq: z.int().min(1),
   /** Of the segment. */
   hash: hashText,
@@ -265,7 +265,7 @@ const receipt = z.strictObject({
   retainUntil: instant,
 })
 
-const common = { deviceId: uuid, incarnation: z.int().min(1) }
+const common = { deviceId: uuid, epoch: z.int().min(1) }
 
 /**
  * Number of entries in the segment, of an earlier epoch or a fork, that are not billed but kept as evidence. Absent:
@@ -288,7 +288,7 @@ export const syncAnswer = z.discriminatedUnion('outcome', [
     directives: z.array(directive),
     releases: z.array(release).max(RELEASES_MAX),
     /** Commands for sessions of the device. */
-    sessions: z.array(sessionOrder).max(SEGMENT_SESSIONS_MAX).default([]),
+    sessions: z.array(sessionCommand).max(SEGMENT_SESSIONS_MAX).default([]),
     /** Thumbprint of the key to replace; ignored by a device with another key. */
     replaceKey: thumbprintText.optional(),
     /** Latest time of the next sync. */

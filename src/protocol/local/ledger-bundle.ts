@@ -17,7 +17,7 @@ export const ledgerBundle = z.strictObject({
   /** Pinned public keys of the cloud, JWK as text. */
   trustedKeys: z.array(text),
   state: z.strictObject({
-    incarnation: count,
+    epoch: count,
     /** Id of the last entry before this epoch. */
     entryBase: count,
     lastEntry: count,
@@ -51,7 +51,7 @@ export const ledgerBundle = z.strictObject({
   entries: z.array(z.strictObject({ id: count, n: count, body: text })),
   segments: z.array(
     z.strictObject({
-      incarnation: count,
+      epoch: count,
       seq: count,
       hash: hashText,
       state: z.enum(['UNACKNOWLEDGED', 'ACKNOWLEDGED', 'ABANDONED']),

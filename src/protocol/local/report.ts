@@ -19,9 +19,9 @@ const size = z.int().min(0).nullable()
 
 export const deviceReport = z.strictObject({
   /** Health in one sentence. `refusing`: the device currently refuses all requests. */
-  verdict: z.strictObject({ level: z.enum(['ok', 'attention', 'refusing']), sentence: z.string() }),
+  health: z.strictObject({ level: z.enum(['ok', 'attention', 'refusing']), sentence: z.string() }),
   /** Accuracy of the device's time; `widthMs` null: unbounded. */
-  clock: z.strictObject({ verdict: z.enum(['exact', 'rough', 'unbounded']), widthMs: z.int().min(0).nullable() }),
+  clock: z.strictObject({ health: z.enum(['exact', 'rough', 'unbounded']), widthMs: z.int().min(0).nullable() }),
   status: agentStatus,
   /** Null if unknown. Disk of the state directory; agent memory as PSS. */
   machine: z.strictObject({

@@ -1,6 +1,6 @@
 /** Agent status on the socket. Amounts are micro-tokens as integer text, instants POSIX milliseconds. */
 import { z } from 'zod'
-import { deviceHold } from '../edge/device-hold.ts'
+import { deviceSuspension } from '../edge/device-hold.ts'
 import { accountId } from '../edge/sync.ts'
 import { lastBackup } from './last-backup.ts'
 import { instant, microText, uuid } from '../wire.ts'
@@ -29,12 +29,12 @@ export const agentStatus = z.strictObject({
   deviceId: uuid.nullable(),
   instanceIds: z.array(uuid),
   /** 0: not attached yet. */
-  incarnation: z.int().min(0),
+  epoch: z.int().min(0),
   fenced: z.boolean(),
   /** `since` null: unknown. `next` null: none announced. */
   key: z.strictObject({ id: z.string(), since: instant.nullable(), next: z.string().nullable() }),
   /** Suspension by an administrator; null: none. */
-  hold: deviceHold.nullable(),
+  suspension: deviceSuspension.nullable(),
   /** The cloud responded to the last exchange. */
   connected: z.boolean(),
   lastContactAt: instant.nullable(),
@@ -43,7 +43,7 @@ export const agentStatus = z.strictObject({
    * `durable`: charges are on disk before the response. `reserved` (write-behind): charges are within a reservation on
    * disk; a power cut counts the rest of the reservation as used.
    */
-  durability: z.enum(['durable', 'reserved']),
+  durability: z.enum(['durable', 'write-behind']),
   /** Acknowledged or not. */
   lastEntry: z.int().min(0),
   backlog: z.int().min(0),

@@ -3,11 +3,11 @@
  * request; documentation on request and response bodies.
  */
 import { z } from 'zod'
-import type { AccessRequest, Decision, RequestedItem } from '../../core/decision.ts'
-import type { Variables } from '../../core/formula-rate.ts'
-import { REQUESTER_ENCODED_MAX, fitsEncoded } from '../../core/account.ts'
-import { type Decimal, parseDecimal } from '../../core/amount.ts'
-import { variableName } from '../../core/formula.ts'
+import type { AccessRequest, Decision, RequestedItem } from '../../core/rules/decision.ts'
+import type { Variables } from '../../core/pricing/formula-rate.ts'
+import { REQUESTER_ENCODED_MAX, fitsEncoded } from '../../core/accounts/account.ts'
+import { type Decimal, parseDecimal } from '../../core/pricing/amount.ts'
+import { variableName } from '../../core/pricing/formula.ts'
 import { decimalNumber, exactNumber, plainText, tokensNumber, uuid } from '../wire.ts'
 import { type ApiVersion, ITEM_STATUS } from './status.ts'
 
@@ -210,10 +210,10 @@ export function accessResponse(
         status: { code: status[apiVersion], description: status.description },
         totalTokensCharged: granted ? tokensNumber(outcome.total) : 0,
         lineItems: granted
-          ? outcome.parts.map((part) => ({
-              activationId: part.lineItemId,
-              rate: exactNumber(part.rate),
-              tokensCharged: tokensNumber(part.charged),
+          ? outcome.shares.map((share) => ({
+              activationId: share.lineItemId,
+              rate: exactNumber(share.rate),
+              tokensCharged: tokensNumber(share.charged),
             }))
           : [],
       }

@@ -2,10 +2,10 @@
  * Same text as JSON.stringify of `accessResponse`, built by hand because it is on the critical path of every device
  * decision.
  */
-import { formatDecimal, formatMicro } from '../../core/amount.ts'
-import type { AccessRequest, Decision, ItemOutcome } from '../../core/decision.ts'
+import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
+import type { AccessRequest, Decision, ItemOutcome } from '../../core/rules/decision.ts'
 import { quoted } from '../json-text.ts'
-import { type AskedItemTexts, askedTexts } from './asked-texts.ts'
+import { type RequestedItemTexts, requestedTexts } from './asked-texts.ts'
 import { type ApiVersion, ITEM_STATUS } from './status.ts'
 
 /** @param correlationId a UUID */
@@ -15,7 +15,7 @@ export function accessResponseText(
   request: AccessRequest,
   decision: Pick<Decision, 'items'>,
 ): string {
-  const asked = askedTexts(request)
+  const asked = requestedTexts(request)
   let items = ''
   for (const [index, outcome] of decision.items.entries()) {
     items += `${index === 0 ? '' : ','}${itemText(apiVersion, asked.items[index], outcome)}`
@@ -23,13 +23,13 @@ export function accessResponseText(
   return `{"correlationId":"${correlationId}","requester":${asked.requester},"requestedItems":[${items}]}`
 }
 
-function itemText(apiVersion: ApiVersion, asked: AskedItemTexts | undefined, outcome: ItemOutcome): string {
+function itemText(apiVersion: ApiVersion, asked: RequestedItemTexts | undefined, outcome: ItemOutcome): string {
   if (asked === undefined) throw new Error('invariant: one outcome per requested item')
   const status = STATUS_TEXTS[apiVersion].get(outcome.outcome === 'REFUSED' ? outcome.reason : outcome.outcome)
   if (status === undefined) throw new Error('invariant: each outcome has a status')
   if (outcome.outcome !== 'GRANTED') return `${asked.answer},"status":${status},"totalTokensCharged":0,"lineItems":[]}`
   let parts = ''
-  for (const { lineItemId, rate, charged } of outcome.parts) {
+  for (const { lineItemId, rate, charged } of outcome.shares) {
     parts += `${parts === '' ? '' : ','}{"activationId":${quoted(lineItemId)},"rate":${formatDecimal(rate)},"tokensCharged":${formatMicro(charged)}}`
   }
   return `${asked.answer},"status":${status},"totalTokensCharged":${formatMicro(outcome.total)},"lineItems":[${parts}]}`

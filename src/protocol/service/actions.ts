@@ -1,6 +1,6 @@
 /** Actions on the wire. Source: interface, Rules of access; documentation on actions. */
 import { z } from 'zod'
-import { MICRO_MAX, toMicro } from '../../core/amount.ts'
+import { MICRO_MAX, toMicro } from '../../core/pricing/amount.ts'
 import { decimalNumber, plainText, uuid } from '../wire.ts'
 
 const ACTIONS_MAX = 1_000

@@ -2,29 +2,29 @@
  * JSON of requester and items, as repeated in every decision. Applications repeat requests, so it is built once per
  * request object.
  */
-import { formatDecimal } from '../../core/amount.ts'
-import type { AccessRequest, RequestedItem } from '../../core/decision.ts'
-import type { Variables } from '../../core/formula-rate.ts'
+import { formatDecimal } from '../../core/pricing/amount.ts'
+import type { AccessRequest, RequestedItem } from '../../core/rules/decision.ts'
+import type { Variables } from '../../core/pricing/formula-rate.ts'
 import { exactNumber } from '../wire.ts'
 
-export interface AskedTexts {
+export interface RequestedTexts {
   /** JSON. */
   readonly requester: string
-  readonly items: readonly AskedItemTexts[]
+  readonly items: readonly RequestedItemTexts[]
 }
 
 /** JSON of an unclosed object; more fields follow after a comma. */
-export interface AskedItemTexts {
+export interface RequestedItemTexts {
   /** As in a ledger entry. */
   readonly entry: string
   /** As in an answer. */
   readonly answer: string
 }
 
-const known = new WeakMap<AccessRequest, AskedTexts>()
+const known = new WeakMap<AccessRequest, RequestedTexts>()
 
 /** Cached per request object. */
-export function askedTexts(request: AccessRequest): AskedTexts {
+export function requestedTexts(request: AccessRequest): RequestedTexts {
   let texts = known.get(request)
   if (texts === undefined) {
     const { type, value } = request.requester
@@ -34,7 +34,7 @@ export function askedTexts(request: AccessRequest): AskedTexts {
   return texts
 }
 
-function itemTexts({ name, version, count, variables }: RequestedItem): AskedItemTexts {
+function itemTexts({ name, version, count, variables }: RequestedItem): RequestedItemTexts {
   const entry = { item: name, version, count: formatDecimal(count), variables: variables && variableTexts(variables) }
   const answer = { item: name, version: version === '' ? undefined : version, count: exactNumber(count) }
   return { entry: open(entry), answer: open(answer) }

@@ -1,6 +1,6 @@
 /** Consumption limits on the wire: this project's form of them (docs/decisions/periods.md). */
 import { z } from 'zod'
-import { MICRO_MAX, toMicro } from '../../core/amount.ts'
+import { MICRO_MAX, toMicro } from '../../core/pricing/amount.ts'
 import { decimalNumber, instant } from '../wire.ts'
 import { RESET_FREQUENCIES } from './line-items.ts'
 

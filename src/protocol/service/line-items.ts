@@ -3,8 +3,8 @@
  * problem. Source: interface, Errors; documentation on line items.
  */
 import { z } from 'zod'
-import { LINE_ITEM_ENCODED_MAX, fitsEncoded } from '../../core/account.ts'
-import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/amount.ts'
+import { LINE_ITEM_ENCODED_MAX, fitsEncoded } from '../../core/accounts/account.ts'
+import { MICRO_MAX, MICRO_PER_TOKEN } from '../../core/pricing/amount.ts'
 import { instant, pathText, plainText } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 

@@ -1,6 +1,6 @@
 /** Rate tables on the wire. Source: interface, Rate tables; documentation on rate tables. */
 import { z } from 'zod'
-import type { RatedItem } from '../../core/policy.ts'
+import type { RatedItem } from '../../core/rules/policy.ts'
 import { decimalNumber, formulaText, instant, plainText } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 

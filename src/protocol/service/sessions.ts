@@ -1,6 +1,6 @@
 /** Sessions on the wire, the same for the cloud and for a device. Source: interface, Sessions; documentation on session operations. */
 import { z } from 'zod'
-import { type Session, chargedUntil } from '../../core/session.ts'
+import { type Session, chargedUntil } from '../../core/sessions/session.ts'
 import { exactNumber, instant, plainText, uuid } from '../wire.ts'
 import type { ApiVersion } from './status.ts'
 

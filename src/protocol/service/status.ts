@@ -3,7 +3,7 @@
  * other codes are this project's choice (docs/decisions/item-status-codes.md). Clients should decide by the first
  * digit: 1 is not an error, 2 is refused.
  */
-import type { RefusalReason } from '../../core/decision.ts'
+import type { RefusalReason } from '../../core/rules/decision.ts'
 
 export type ApiVersion = 'v1.0' | 'v1.1'
 export const API_VERSIONS: readonly ApiVersion[] = ['v1.0', 'v1.1']

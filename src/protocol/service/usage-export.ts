@@ -64,7 +64,7 @@ export const USAGE_COLUMNS = [
   ['SOURCE', 'source'],
   ['SESSION_ID', 'sessionId'],
   ['DEVICE_ID', 'deviceId'],
-  ['INCARNATION', 'incarnation'],
+  ['EPOCH', 'epoch'],
   ['ENTRY', 'entry'],
   ['META_DATA', 'metaData'],
   ['CURSOR', 'cursor'],

@@ -1,17 +1,17 @@
 // What is kept beside the charges of sessions: who owns them, which are listed, what callers are held to, and for how long one
 // that ended is remembered.
 import { describe, expect, it } from 'vitest'
-import type { Hold } from '../../../src/agent/app/callers/callers.ts'
-import { SESSION_REST_MS } from '../../../src/core/session.ts'
+import type { CallerQuota } from '../../../src/agent/access/callers/callers.ts'
+import { SESSION_REST_MS } from '../../../src/core/sessions/session.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { requestOf, sessionAccessRequestBody } from '../../../src/protocol/service/access-request.ts'
 import { policyInForce } from '../harness.ts'
-import { INSTANCE } from '../link/fake-cloud.ts'
-import { BEGIN } from '../link/fake-time.ts'
+import { INSTANCE } from '../sync/fake-cloud.ts'
+import { BEGIN } from '../sync/fake-time.ts'
 import { HOUR, MINUTE, SessionDevice } from './device.ts'
 
 /** A caller whose calls are noted, and who has so many tokens. */
-class NotedHold implements Hold {
+class NotedQuota implements CallerQuota {
   readonly connectionsMax = null
   readonly calls: string[] = []
   tokens: bigint
@@ -42,14 +42,20 @@ class NotedHold implements Hold {
   }
 }
 
-function request(device: SessionDevice, sessionId: string, count: number, hold: Hold) {
+function request(device: SessionDevice, sessionId: string, count: number, quota: CallerQuota) {
   const body = sessionAccessRequestBody['v1.1'].parse({
     requester: { type: 'user', value: 'ada' },
     rollbackOnDeny: true,
     requestedItems: count === 0 ? [] : [{ item: 'print', count }],
   })
   const order = { apiVersion: 'v1.1' as const, sessionId, request: requestOf(body), metaData: [undefined] }
-  return device.sessions.request({ ...order, rollbackOnDeny: true, belongs: () => undefined, repeat: null, hold })
+  return device.sessions.request({
+    ...order,
+    rollbackOnDeny: true,
+    belongs: () => undefined,
+    idempotencyKey: null,
+    quota,
+  })
 }
 
 describe('sessions that are listed', () => {
@@ -119,39 +125,45 @@ it('a session that nobody ever asked anything of is recorded without a requester
 describe('what a caller is held to', () => {
   it('is told how many of its own sessions have not ended, locked ones included', async () => {
     const device = await SessionDevice.make()
-    const hold = new NotedHold()
+    const quota = new NotedQuota()
     const open = async (owner: string): Promise<string> => {
-      const answer = await device.sessions.open({ instanceId: INSTANCE, owner, bound: false, repeat: null, hold })
+      const answer = await device.sessions.open({
+        instanceId: INSTANCE,
+        owner,
+        bound: false,
+        idempotencyKey: null,
+        quota,
+      })
       if (!answer.operable) throw new Error('it was just opened')
       return (JSON.parse(answer.body) as { sessionId: string }).sessionId
     }
     const [locked, ended] = [await open('ada'), await open('ada')]
     await open('bob')
-    device.sessions.takeOrders([{ id: locked, order: 'LOCK' }], () => undefined)
+    device.sessions.applyCommands([{ id: locked, command: 'LOCK' }], () => undefined)
     await device.close(ended)
     await open('ada')
-    expect(hold.calls).toEqual(['open beside 0', 'open beside 1', 'open beside 0', 'open beside 1'])
+    expect(quota.calls).toEqual(['open beside 0', 'open beside 1', 'open beside 0', 'open beside 1'])
   })
 
   it('is asked before anything is decided, and spends what is granted', async () => {
     const device = await SessionDevice.make(100)
-    const hold = new NotedHold(50_000_000n)
+    const quota = new NotedQuota(50_000_000n)
     const id = await device.open()
-    expect(await request(device, id, 30, hold)).toMatchObject({ status: 200 })
-    expect(await request(device, id, 0, hold)).toMatchObject({ status: 200 })
-    expect(await request(device, id, 500, hold)).toMatchObject({ status: 403 })
-    await expect(request(device, id, 21, hold)).rejects.toMatchObject({ code: 'CALLER_LIMITED' })
-    expect([hold.tokens, hold.calls]).toEqual([20_000_000n, Array<string>(4).fill('request of user ada')])
+    expect(await request(device, id, 30, quota)).toMatchObject({ status: 200 })
+    expect(await request(device, id, 0, quota)).toMatchObject({ status: 200 })
+    expect(await request(device, id, 500, quota)).toMatchObject({ status: 403 })
+    await expect(request(device, id, 21, quota)).rejects.toMatchObject({ code: 'CALLER_LIMITED' })
+    expect([quota.tokens, quota.calls]).toEqual([20_000_000n, Array<string>(4).fill('request of user ada')])
     expect(device.billed()).toBeCloseTo(0, 2)
   })
 
   it('gets its tokens back when the charge cannot be recorded', async () => {
     const device = await SessionDevice.make(100)
-    const hold = new NotedHold(50_000_000n)
+    const quota = new NotedQuota(50_000_000n)
     const id = await device.open()
     device.journal.refusals = 1
-    await expect(request(device, id, 30, hold)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
-    expect(hold.tokens).toBe(50_000_000n)
+    await expect(request(device, id, 30, quota)).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    expect(quota.tokens).toBe(50_000_000n)
   })
 
   it('hears of each automatic charge, by the owner of the session', async () => {
@@ -234,7 +246,7 @@ it('a session whose opening could not be recorded takes no place among those tha
 
 it('a session is charged on time however short its interval is', async () => {
   const device = await SessionDevice.make()
-  device.board.put(await policyInForce(2, { sessionIntervalMs: 10_000 }))
+  device.activePolicies.put(await policyInForce(2, { sessionIntervalMs: 10_000 }))
   const id = await device.open()
   await device.pass(1_000)
   await device.request(id, 1)
@@ -273,7 +285,7 @@ function requestItems(
     metaData: body.requestedItems.map(({ metaData }) => metaData),
     rollbackOnDeny: true,
     belongs: () => undefined,
-    repeat: n === null ? null : { session: 'app', n, requestHash: `hash ${n}` },
+    idempotencyKey: n === null ? null : { session: 'app', n, requestHash: `hash ${n}` },
   })
 }
 
@@ -344,7 +356,7 @@ describe('a request for several items', () => {
       { name: 'scan', version: '', rate: '0.000001' },
     ]
     const rateTables = [{ series: '', version: '1', effectiveFrom: BEGIN - 1, items }]
-    device.board.put(await policyInForce(2, { rateTables }))
+    device.activePolicies.put(await policyInForce(2, { rateTables }))
     const id = await device.open()
     await requestItems(device, id, [
       { item: 'scan', count: 1 },
@@ -384,7 +396,7 @@ it('a request that could not be recorded may be sent again under its number', as
 
 it('a session whose rules may not be used any more ends at its next charge', async () => {
   const device = await SessionDevice.make()
-  device.board.put(await policyInForce(2, { usableForMs: 30 * MINUTE }))
+  device.activePolicies.put(await policyInForce(2, { usableForMs: 30 * MINUTE }))
   const id = await device.open()
   await device.request(id, 3)
   await device.pass(61 * MINUTE)
@@ -396,7 +408,7 @@ it('a session whose rules may not be used any more ends at its next charge', asy
   await expect(device.open()).rejects.toMatchObject({ code: 'POLICY_STALE' })
 })
 
-it('what was paid in an incarnation that is over is not spent again in the next one', async () => {
+it('what was paid in an epoch that is over is not spent again in the next one', async () => {
   const device = await SessionDevice.make()
   const id = await device.open()
   await device.request(id, 6)
@@ -404,7 +416,7 @@ it('what was paid in an incarnation that is over is not spent again in the next 
   await device.ledger.freeze()
   await device.settle()
   expect(device.warned).toMatchObject([{ sessionId: id, code: 'NOT_RECORDED' }])
-  Object.assign(device.disk, { incarnation: 2, accounts: new Map(), grant: null, entries: [] })
+  Object.assign(device.disk, { epoch: 2, accounts: new Map(), grant: null, entries: [] })
   device.ledger.begin(2)
   await device.grant(10_000_000n)
   expect(await device.request(id, 11)).toBe(403)

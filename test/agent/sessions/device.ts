@@ -3,14 +3,14 @@
 import { generateKeyPairSync } from 'node:crypto'
 import { importJWK } from 'jose'
 import { expect } from 'vitest'
-import { Access } from '../../../src/agent/app/access.ts'
-import { Clock } from '../../../src/agent/app/clock.ts'
-import { LastAnswers } from '../../../src/agent/app/last-answers.ts'
-import { Ledger } from '../../../src/agent/app/ledger.ts'
-import { LocalDecisions, type TopUpRequest } from '../../../src/agent/app/local-decisions.ts'
-import { PolicyBoard, type PolicyInForce } from '../../../src/agent/app/policy-board.ts'
-import { type SessionAnswer, Sessions } from '../../../src/agent/app/sessions/sessions.ts'
-import { type AccountId, lineAccount } from '../../../src/core/account.ts'
+import { Access } from '../../../src/agent/access/access.ts'
+import { Clock } from '../../../src/agent/runtime/clock.ts'
+import { IdempotencyCache } from '../../../src/agent/access/idempotency-cache.ts'
+import { Ledger } from '../../../src/agent/ledger/ledger.ts'
+import { LocalDecisions, type WaitingTopUp } from '../../../src/agent/access/local-decisions.ts'
+import { ActivePolicies, type PolicyInForce } from '../../../src/agent/policy/active-policies.ts'
+import { type SessionAnswer, Sessions } from '../../../src/agent/sessions/sessions.ts'
+import { type AccountId, lineAccount } from '../../../src/core/accounts/account.ts'
 import { type EntryBody, entryBody } from '../../../src/protocol/edge/sync.ts'
 import { sessionSnapshot } from '../../../src/protocol/edge/sessions.ts'
 import {
@@ -19,10 +19,10 @@ import {
   sessionAccessRequestBody,
 } from '../../../src/protocol/service/access-request.ts'
 import { accessBody, grantedAccount, policyInForce } from '../harness.ts'
-import { INSTANCE } from '../link/fake-cloud.ts'
-import { FakeTime } from '../link/fake-time.ts'
-import { Disk, MemoryJournal } from '../link/memory-journal.ts'
-import { policyWith } from '../link/policies.ts'
+import { INSTANCE } from '../sync/fake-cloud.ts'
+import { FakeTime } from '../sync/fake-time.ts'
+import { Disk, MemoryJournal } from '../sync/memory-journal.ts'
+import { policyWith } from '../sync/policies.ts'
 
 export const LINE = lineAccount(INSTANCE, 'line-1', 0)
 export const MINUTE = 60_000
@@ -31,7 +31,7 @@ const TOKEN = 1_000_000n
 
 /** Rules by which `print` costs one token, of a line item that may owe so much while the cloud cannot be asked. */
 export async function essentialRules(revision: number, cap: bigint): Promise<PolicyInForce> {
-  const offline = { policy: 'essential' as const, arrearsCap: String(cap) }
+  const offline = { policy: 'essential' as const, overspendCap: String(cap) }
   const { lineItems } = policyWith(revision)
   return policyInForce(revision, { lineItems: lineItems.map((item) => ({ ...item, offline })) })
 }
@@ -46,13 +46,13 @@ export class SessionDevice {
   ledger!: Ledger
   sessions!: Sessions
   access!: Access
-  board = new PolicyBoard()
+  activePolicies = new ActivePolicies()
   readonly fatal: unknown[] = []
   /** What happens at a broken invariant, besides its being noted. */
   onFatal: () => void = () => undefined
-  readonly asked: TopUpRequest[] = []
+  readonly asked: WaitingTopUp[] = []
   /** What the cloud does while a request waits for it. */
-  cloud: (request: TopUpRequest) => Promise<void> = async () => undefined
+  cloud: (request: WaitingTopUp) => Promise<void> = async () => undefined
   connected = true
   liveMax = 100
   /** Automatic charges, by the owner of the session. */
@@ -64,8 +64,8 @@ export class SessionDevice {
   /** Attached, with rules by which `print` costs one token, and so many tokens. */
   static async make(tokens = 1_000): Promise<SessionDevice> {
     const device = new SessionDevice()
-    device.disk.incarnation = 1
-    device.board.put(await policyInForce(1))
+    device.disk.epoch = 1
+    device.activePolicies.put(await policyInForce(1))
     await device.start()
     device.clock.learn({
       time: device.time.truth(),
@@ -88,11 +88,11 @@ export class SessionDevice {
       {
         journal: this.journal,
         clock: this.clock,
-        policies: this.board,
+        policies: this.activePolicies,
         startingGrant: 0n,
         batchEntries: 1_000,
         reserve: null,
-        soon: (call) => void setImmediate(call),
+        defer: (call) => void setImmediate(call),
         now: () => this.time.sinceBoot(),
         timers: this.time,
         onNeed: () => undefined,
@@ -102,7 +102,7 @@ export class SessionDevice {
       snapshot,
     )
     const topUps = {
-      requestGrant: async (request: TopUpRequest, deadlineMs: number) => {
+      requestGrant: async (request: WaitingTopUp, deadlineMs: number) => {
         if (!this.connected) return null
         this.asked.push(request)
         const begun = this.time.sinceBoot()
@@ -111,15 +111,15 @@ export class SessionDevice {
       },
       status: () => ({ deviceId: 'device', connected: this.connected, policies: [{ instanceId: INSTANCE }] }),
     }
-    const lastAnswers = new LastAnswers([], 10)
-    const { ledger, clock, board: policies } = this
+    const idempotencyCache = new IdempotencyCache([], 10)
+    const { ledger, clock, activePolicies: policies } = this
     const decisions = new LocalDecisions({ ledger, clock, policies, topUps, topUpDeadlineMs: 2_000 })
     const newId = (): string => `00000000-0000-4000-a000-${String((this.#ids += 1)).padStart(12, '0')}`
-    this.access = new Access({ ledger, decisions, lastAnswers, keepsFacts: true, newId })
+    this.access = new Access({ ledger, decisions, idempotencyCache, keepsInputs: true, newId })
     this.sessions = new Sessions(
       {
-        ...{ ledger, clock, policies, topUps, decisions, lastAnswers, newId },
-        keepsFacts: true,
+        ...{ ledger, clock, policies, topUps, decisions, idempotencyCache, newId },
+        keepsInputs: true,
         liveMax: this.liveMax,
         timers: this.time,
         onCharged: (owner, tokens) => void this.charged.push([owner, tokens]),
@@ -185,7 +185,7 @@ export class SessionDevice {
   }
 
   async open({ bound = false, owner = null }: { bound?: boolean; owner?: string | null } = {}): Promise<string> {
-    const answer = await this.sessions.open({ instanceId: INSTANCE, owner, bound, repeat: null })
+    const answer = await this.sessions.open({ instanceId: INSTANCE, owner, bound, idempotencyKey: null })
     if (!answer.operable) throw new Error('a session that was just opened is operable')
     return (JSON.parse(answer.body) as { sessionId: string }).sessionId
   }
@@ -213,14 +213,14 @@ export class SessionDevice {
       metaData: body.requestedItems.map(({ metaData }) => metaData),
       rollbackOnDeny,
       belongs: anybody,
-      repeat: null,
+      idempotencyKey: null,
     })
   }
 
   /** Asks for so many prints outside of any session. Returns the tokens that were charged. */
   async oneOff(count: number): Promise<number> {
     const body = accessBody(count)
-    const call = { instanceId: INSTANCE, text: JSON.stringify(body), body, repeat: null }
+    const call = { instanceId: INSTANCE, text: JSON.stringify(body), body, idempotencyKey: null }
     const { body: answer } = await this.access.request({ apiVersion: 'v1.1', ...call })
     const { requestedItems } = accessResponseBody.parse(JSON.parse(answer))
     return requestedItems.reduce((sum, { totalTokensCharged }) => sum + totalTokensCharged, 0)
@@ -239,14 +239,14 @@ export class SessionDevice {
   }
 
   /** Tokens that are charged and not given back, by the counters, checked against the entries. */
-  billed(incarnation = this.disk.incarnation): number {
+  billed(epoch = this.disk.epoch): number {
     const sums = { used: 0n, refunded: 0n }
     for (const { moves, postings, ...entry } of this.disk.history) {
-      if (entry.incarnation !== incarnation) continue
+      if (entry.epoch !== epoch) continue
       for (const { account, amount } of postings)
         if (account === LINE) sums[moves === 'refunded' ? 'refunded' : 'used'] += amount
     }
-    if (incarnation === this.disk.incarnation) {
+    if (epoch === this.disk.epoch) {
       const { used, refunded } = this.disk.accounts.get(LINE) ?? { used: 0n, refunded: 0n }
       expect({ used, refunded }).toEqual(sums)
     }

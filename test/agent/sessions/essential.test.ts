@@ -1,14 +1,14 @@
 // Sessions on an essential line item while the cloud cannot be asked: charges above the grant up to the cap, and what is
 // refunded of them.
 import { expect, it } from 'vitest'
-import { room } from '../../../src/core/grant.ts'
+import { available } from '../../../src/core/accounts/grant.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { LINE, MINUTE, SessionDevice, essentialRules } from './device.ts'
 
 /** Offline, with so many tokens granted and a cap of 50 above them. */
 async function offline(tokens: number): Promise<SessionDevice> {
   const device = await SessionDevice.make(tokens)
-  device.board.put(await essentialRules(2, 50_000_000n))
+  device.activePolicies.put(await essentialRules(2, 50_000_000n))
   device.connected = false
   return device
 }
@@ -16,7 +16,7 @@ async function offline(tokens: number): Promise<SessionDevice> {
 /** Tokens that are charged beyond the grant, as the disk has it. */
 function owed({ disk }: SessionDevice): number {
   const held = disk.accounts.get(LINE)
-  return held === undefined ? 0 : Number(-room(held)) / 1_000_000
+  return held === undefined ? 0 : Number(-available(held)) / 1_000_000
 }
 
 /** What the entries say was above the grant, by event, in tokens. */
@@ -53,7 +53,7 @@ it('the answer to a session request that was paid above the grant says so', asyn
   const id = await device.open()
   const inGrant = await device.ask(id, 30)
   const aboveGrant = await device.ask(id, 31)
-  expect([inGrant, aboveGrant].map((answer) => answer.operable && answer.caveats)).toEqual([[], ['ESSENTIAL_OFFLINE']])
+  expect([inGrant, aboveGrant].map((answer) => answer.operable && answer.warnings)).toEqual([[], ['ESSENTIAL_OFFLINE']])
 })
 
 it('what a session gives back is taken from what it owes first, and only the rest can be spent', async () => {
@@ -128,7 +128,7 @@ it('while the cloud answers, its word counts; one that does not answer in time c
   expect(above(device)).toEqual([['GRANTED', 20]])
 })
 
-it('a fence gives back what the rest of the interval owes, and the next incarnation charges on', async () => {
+it('a fence gives back what the rest of the interval owes, and the next epoch charges on', async () => {
   const device = await offline(10)
   const id = await device.open()
   await device.request(id, 30)
@@ -136,7 +136,7 @@ it('a fence gives back what the rest of the interval owes, and the next incarnat
   await device.ledger.freeze()
   expect(device.billed()).toBeCloseTo(15, 1)
   expect(owed(device)).toBeCloseTo(5, 1)
-  Object.assign(device.disk, { incarnation: 2, accounts: new Map(), grant: null, entries: [] })
+  Object.assign(device.disk, { epoch: 2, accounts: new Map(), grant: null, entries: [] })
   device.ledger.begin(2)
   await device.pass(5_000)
   expect(device.session(id).state).toBe('ACTIVE')

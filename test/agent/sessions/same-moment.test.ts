@@ -44,7 +44,7 @@ it('of two requests that wait for one top-up the first is granted, the second is
   bringIt()
   expect(await asked).toEqual([200, 403])
   expect(device.fatal).toEqual([])
-  expect(device.ledger.standing()).toBe('ATTACHED')
+  expect(device.ledger.status()).toBe('ATTACHED')
 })
 
 it('a request that counts on what it gives back is refused when another one took the rest', async () => {

@@ -3,7 +3,7 @@
 import fc from '../../support/fast-check.ts'
 import { expect, test } from 'vitest'
 import { CodedError } from '../../../src/protocol/errors.ts'
-import { room } from '../../../src/core/grant.ts'
+import { available } from '../../../src/core/accounts/grant.ts'
 import { HOUR, LINE, MINUTE, SessionDevice, essentialRules } from './device.ts'
 
 const RUNS = Number(process.env['TALLYGATE_TEST_RUNS'] ?? 80)
@@ -89,7 +89,7 @@ class History {
         this.#watch(device.close(this.#idOf(move)))
         return
       case 'order':
-        device.sessions.takeOrders([{ id: this.#idOf(move), order: move.order }], () => undefined)
+        device.sessions.applyCommands([{ id: this.#idOf(move), command: move.order }], () => undefined)
         return
       case 'pass':
         return device.pass(move.ms)
@@ -121,9 +121,9 @@ class History {
     const { device } = this
     await device.ledger.freeze()
     await device.settle()
-    const incarnation = device.disk.incarnation + 1
-    Object.assign(device.disk, { incarnation, accounts: new Map(), grant: null, entries: [] })
-    device.ledger.begin(incarnation)
+    const epoch = device.disk.epoch + 1
+    Object.assign(device.disk, { epoch, accounts: new Map(), grant: null, entries: [] })
+    device.ledger.begin(epoch)
     await device.grant(10n * TOKEN)
   }
 
@@ -145,7 +145,7 @@ function audit({ device, defects }: History, cap: bigint): void {
   const held = new Map(device.ledger.accounts()).get(LINE)
   const stored = device.disk.accounts.get(LINE)
   expect({ used: held?.used, refunded: held?.refunded }).toEqual({ used: stored?.used, refunded: stored?.refunded })
-  if (stored !== undefined) expect(-room(stored)).toBeLessThanOrEqual(cap)
+  if (stored !== undefined) expect(-available(stored)).toBeLessThanOrEqual(cap)
   const chargedBy = new Map<string, bigint>()
   for (const { kind, session, postings } of device.entries()) {
     if (session === undefined) continue
@@ -162,7 +162,7 @@ test(`${RUNS} random histories of sessions`, { timeout: 300_000 }, async () => {
     fc.asyncProperty(fc.array(move, { minLength: 5, maxLength: 60 }), cap, async (moves, cap) => {
       const history = new History(await SessionDevice.make(20))
       const { device } = history
-      if (cap > 0n) device.board.put(await essentialRules(2, cap))
+      if (cap > 0n) device.activePolicies.put(await essentialRules(2, cap))
       for (let opened = 0; opened < SESSIONS_AT_FIRST; opened += 1) {
         await history.make({ kind: 'open' })
         await device.settle()

@@ -1,10 +1,10 @@
 // The sessions of a device, step by step and through time, restarts, fences and full disks.
 import { describe, expect, it } from 'vitest'
-import { SESSION_REST_MS } from '../../../src/core/session.ts'
+import { SESSION_REST_MS } from '../../../src/core/sessions/session.ts'
 import { CodedError } from '../../../src/protocol/errors.ts'
 import { policyInForce } from '../harness.ts'
-import { INSTANCE } from '../link/fake-cloud.ts'
-import { BEGIN } from '../link/fake-time.ts'
+import { INSTANCE } from '../sync/fake-cloud.ts'
+import { BEGIN } from '../sync/fake-time.ts'
 import { HOUR, LINE, MINUTE, SessionDevice } from './device.ts'
 
 describe('a session on the device', () => {
@@ -158,7 +158,7 @@ describe('a session on the device', () => {
 
   it('is charged the interval that the rules name', async () => {
     const device = await SessionDevice.make()
-    device.board.put(await policyInForce(2, { sessionIntervalMs: 10 * MINUTE }))
+    device.activePolicies.put(await policyInForce(2, { sessionIntervalMs: 10 * MINUTE }))
     const id = await device.open()
     await device.request(id, 1)
     await device.pass(10 * MINUTE + 1_000)
@@ -272,8 +272,8 @@ describe('a restart of the agent', () => {
       await device.restart()
       const session = device.session(id)
       const paid = (session.charge?.items ?? [])
-        .flatMap(({ parts }) => parts)
-        .reduce((sum, part) => sum + part.charged, 0n)
+        .flatMap(({ shares }) => shares)
+        .reduce((sum, share) => sum + share.charged, 0n)
       if (session.state === 'IDLE') expect(device.billed()).toBe(0)
       else expect(device.billed()).toBeGreaterThanOrEqual(Number(paid) / 1e6)
       if (session.state === 'ACTIVE') await device.close(id)
@@ -364,7 +364,7 @@ describe('what an administrator orders', () => {
     await device.request(id, 6)
     let taken = 0
     const order = async (what: 'LOCK' | 'UNLOCK' | 'TERMINATE'): Promise<void> => {
-      device.sessions.takeOrders([{ id: id.toUpperCase(), order: what }], () => (taken += 1))
+      device.sessions.applyCommands([{ id: id.toUpperCase(), command: what }], () => (taken += 1))
       await device.settle()
     }
     await order('LOCK')
@@ -388,14 +388,14 @@ describe('what an administrator orders', () => {
 
   it('is nothing for a session that there is not', async () => {
     const device = await SessionDevice.make()
-    device.sessions.takeOrders([{ id: '00000000-0000-4000-8000-00000000ffff', order: 'LOCK' }], () => undefined)
+    device.sessions.applyCommands([{ id: '00000000-0000-4000-8000-00000000ffff', command: 'LOCK' }], () => undefined)
     await device.settle()
     expect(device.log()).toEqual([])
   })
 })
 
 describe('a fence', () => {
-  it('gives back to the accounts of the old incarnation, and the next one charges on: each moment is paid once', async () => {
+  it('gives back to the accounts of the old epoch, and the next one charges on: each moment is paid once', async () => {
     const device = await SessionDevice.make()
     const [active, idle] = [await device.open(), await device.open()]
     await device.request(active, 6)
@@ -405,11 +405,11 @@ describe('a fence', () => {
     await expect(device.request(active, 1)).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
     await expect(device.open()).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
     expect(device.session(idle).state).toBe('IDLE')
-    Object.assign(device.disk, { incarnation: 2, accounts: new Map(), grant: null, entries: [] })
+    Object.assign(device.disk, { epoch: 2, accounts: new Map(), grant: null, entries: [] })
     device.ledger.begin(2)
     await device.pass(5_000)
     expect(device.session(active).state).toBe('ACTIVE')
-    expect(device.disk.history.filter(({ incarnation }) => incarnation === 2)).toEqual([])
+    expect(device.disk.history.filter(({ epoch }) => epoch === 2)).toEqual([])
     await device.grant(100_000_000n)
     await device.pass(5_000)
     expect(device.billed()).toBe(6)
@@ -429,7 +429,7 @@ describe('a fence', () => {
     await device.ledger.freeze()
     expect(await asked).toBe(200)
     expect(device.billed()).toBe(0)
-    expect(device.session(id)).toMatchObject({ state: 'ACTIVE', charge: { items: [{ parts: [] }] } })
+    expect(device.session(id)).toMatchObject({ state: 'ACTIVE', charge: { items: [{ shares: [] }] } })
   })
 
   it('forfeits what could not be given back in time, rather than giving it back from what others paid', async () => {
@@ -438,7 +438,7 @@ describe('a fence', () => {
     await device.request(id, 6)
     device.journal.refusals = 1
     await device.ledger.freeze()
-    Object.assign(device.disk, { incarnation: 2, accounts: new Map(), grant: null, entries: [] })
+    Object.assign(device.disk, { epoch: 2, accounts: new Map(), grant: null, entries: [] })
     device.ledger.begin(2)
     await device.grant(100_000_000n)
     expect(await device.close(id)).toBe(204)
@@ -450,19 +450,20 @@ describe('a fence', () => {
 describe('a request that is sent again', () => {
   it('gets the answer that it had, and changes nothing: of every operation that takes a number', async () => {
     const device = await SessionDevice.make()
-    const repeat = (n: number) => ({ session: 'app', n, requestHash: `hash ${n}` })
-    const open = () => device.sessions.open({ instanceId: INSTANCE, owner: null, bound: false, repeat: repeat(1) })
+    const idempotencyKey = (n: number) => ({ session: 'app', n, requestHash: `hash ${n}` })
+    const open = () =>
+      device.sessions.open({ instanceId: INSTANCE, owner: null, bound: false, idempotencyKey: idempotencyKey(1) })
     const [first, second] = [await open(), await open()]
-    expect(second).toMatchObject({ ...first, caveats: [] })
+    expect(second).toMatchObject({ ...first, warnings: [] })
     expect(device.sessions.list(() => true)).toHaveLength(1)
     const id = device.sessions.list(() => true)[0]?.id ?? ''
-    const close = () => device.sessions.close(id, () => undefined, repeat(2))
+    const close = () => device.sessions.close(id, () => undefined, idempotencyKey(2))
     expect([await close(), await close()]).toMatchObject([{ status: 204 }, { status: 204, body: '' }])
     const wrong = device.sessions.open({
       instanceId: INSTANCE,
       owner: null,
       bound: false,
-      repeat: { ...repeat(2), requestHash: 'another' },
+      idempotencyKey: { ...idempotencyKey(2), requestHash: 'another' },
     })
     await expect(wrong).rejects.toBeInstanceOf(CodedError)
   })
@@ -477,7 +478,7 @@ describe('a session of a requester with a rule', () => {
     const [item] = base.document.lineItems
     const action = { id: actionId, name: null, conditionId, effect: 'ALLOW' as const, allocation: '20000000' }
     const { quantity, offline: _, ...rest } = item!
-    device.board.put(
+    device.activePolicies.put(
       await policyInForce(2, {
         lineItems: [{ ...rest, quantity: String(quantity), overdraft: '0', actions: [action], consumptionLimit: null }],
         conditions: [{ id: conditionId, name: null, condition: { operator: 'IN', property: 'a', values: ['b'] } }],

@@ -1,6 +1,6 @@
 import fc from '../../support/fast-check.ts'
 import { describe, expect, it } from 'vitest'
-import type { AccessRequest, ItemOutcome } from '../../../src/core/decision.ts'
+import type { AccessRequest, ItemOutcome } from '../../../src/core/rules/decision.ts'
 import { accessResponse } from '../../../src/protocol/service/access-request.ts'
 import { accessResponseText } from '../../../src/protocol/service/access-response-text.ts'
 import { ITEM_STATUS } from '../../../src/protocol/service/status.ts'
@@ -15,7 +15,7 @@ const outcome: fc.Arbitrary<ItemOutcome> = fc.oneof(
   fc.record({
     outcome: fc.constant('GRANTED' as const),
     total: micro,
-    parts: fc.array(
+    shares: fc.array(
       fc.record({ lineItemId: text, rate: number, actionId: fc.option(text, { nil: null }), charged: micro }),
     ),
   }),
@@ -23,7 +23,7 @@ const outcome: fc.Arbitrary<ItemOutcome> = fc.oneof(
   fc.record({
     outcome: fc.constant('REFUSED' as const),
     reason: fc.constantFrom(...(Object.keys(refusals) as Extract<ItemOutcome, { reason: unknown }>['reason'][])),
-    obstacles: fc.constant([]),
+    rejectionDetails: fc.constant([]),
   }),
 )
 

@@ -1,0 +1,161 @@
+/**
+ * One access request on the device. It never waits for the network, except for a top-up when the device is connected and
+ * its own grant is what falls short, and then not longer than the deadline. Whatever is decided, a refusal too, stands in
+ * the ledger before anybody hears of it; what cannot be recorded is not granted.
+ *
+ * The checks, in order; the first check that fails names the code:
+ *
+ *   1 BAD_REQUEST                  the body has the form of an access request
+ *     CALLER_NOT_ALLOWED, CALLER_LIMITED   ... of a requester, and at a pace, that the caller is held to
+ *   2 IDEMPOTENCY_CONFLICT, CONFLICT    an application session counts up; a repetition gets the answer that it had
+ *   3 NOT_ENROLLED                 the device belongs to a cloud
+ *   4 INSTANCE_UNKNOWN             ... and serves this instance
+ *   5 POLICY_MISSING               the rules of the instance have arrived
+ *   6 POLICY_STALE                 ... and may still be used
+ *   7 NOT_ATTACHED                 the device has an epoch that is not fenced
+ *   8                              the checks of core, whose refusals are answers, item by item; where tokens fall short and
+ *                                  the cloud cannot be asked, the offline policy of essential line items counts as well
+ *     REQUEST_TOO_LARGE            ... and where the cloud can be asked, one segment holds what the request needs
+ *   9 CALLER_LIMITED               the caller's budget holds what is charged
+ *  10 NOT_RECORDED                 the ledger has taken the entry
+ */
+import type { AccessRequest, Warning } from '../../core/rules/decision.ts'
+import type { AccessRequestBody } from '../../protocol/service/access-request.ts'
+import { accessResponseText } from '../../protocol/service/access-response-text.ts'
+import type { ApiVersion } from '../../protocol/service/status.ts'
+import { sha256 } from '../../protocol/signing.ts'
+import type { Durability } from '../ledger/commits.ts'
+import type { CallerQuota } from './callers/callers.ts'
+import { accessEntryText } from './entry-text.ts'
+import { decisionInputsText } from './decision-inputs.ts'
+import type { IdempotencyRecord } from '../ledger/journal.ts'
+import type { Claim, IdempotencyCache } from './idempotency-cache.ts'
+import type { Ledger } from '../ledger/ledger.ts'
+import { type Attempt, type LocalDecisions, tokensOf } from './local-decisions.ts'
+import { type ReadBody, RequestBodies } from './request-bodies.ts'
+
+export interface AccessCall {
+  readonly apiVersion: ApiVersion
+  /** In lower case. */
+  readonly instanceId: string
+  /** The body as text, and what JSON makes of it. */
+  readonly text: string
+  readonly body: unknown
+  /** Which request of which application session it is, where the application says so. */
+  readonly idempotencyKey: { readonly session: string; readonly n: number } | null
+  /** What the caller is held to, if anything. */
+  readonly quota?: CallerQuota
+}
+
+export interface AccessAnswer {
+  /** JSON text of the response body. */
+  readonly body: string
+  readonly policyRevision: number
+  readonly warnings: readonly Warning[]
+  /** What stood between the decision and the answer: a commit, or a block that is reserved ahead. */
+  readonly durability: Durability
+}
+
+export interface AccessDeps {
+  readonly ledger: Pick<Ledger, 'lastEntry' | 'record' | 'durability'>
+  readonly decisions: Pick<LocalDecisions, 'decide'>
+  readonly idempotencyCache: IdempotencyCache
+  /** Whether what decisions are made by is kept, so that they can be explained. */
+  readonly keepsInputs: boolean
+  /** A fresh UUID. */
+  readonly newId: () => string
+}
+
+const NO_WARNINGS: readonly Warning[] = []
+
+export class Access {
+  readonly #deps: AccessDeps
+  readonly #bodies = new RequestBodies()
+
+  constructor(deps: AccessDeps) {
+    this.#deps = deps
+  }
+
+  /**
+   * Rejects with a CodedError of the checks above; anything else means that the process must end. What it does at once it
+   * does without an async function in between: each of them would cost a good part of a decision.
+   */
+  request(call: AccessCall): Promise<AccessAnswer> {
+    try {
+      const read = this.#bodies.read(call.apiVersion, call.body)
+      call.quota?.request(read.body.requester)
+      if (call.idempotencyKey === null) return this.#decide(call, read, null)
+      return this.#once(call, read, call.idempotencyKey)
+    } catch (error) {
+      return Promise.reject(error instanceof Error ? error : new Error(String(error)))
+    }
+  }
+
+  /** Decides a request of an application session, unless it was decided before. */
+  async #once(
+    call: AccessCall,
+    read: ReadBody,
+    idempotencyKey: NonNullable<AccessCall['idempotencyKey']>,
+  ): Promise<AccessAnswer> {
+    const requestHash = sha256(`${call.apiVersion}\n${call.instanceId}\n${call.text}`)
+    const { idempotencyCache } = this.#deps
+    const begun = idempotencyCache.begin({ ...idempotencyKey, requestHash })
+    if (begun.kind === 'REPEAT') {
+      const { answer, policyRevision } = await begun.answer
+      // It may stand in the volatile log still.
+      return { body: answer, policyRevision, warnings: NO_WARNINGS, durability: this.#deps.ledger.durability }
+    }
+    try {
+      return await this.#decide(call, read, begun.claim)
+    } catch (error) {
+      idempotencyCache.fail(begun.claim, error)
+      throw error
+    }
+  }
+
+  #decide(call: AccessCall, { body, request }: ReadBody, claim: Claim | null): Promise<AccessAnswer> {
+    const { instanceId } = call
+    return this.#deps.decisions.decide({ instanceId, request, mode: 'BEST_EFFORT' }, (attempt) =>
+      this.#record(call, body, request, attempt, claim),
+    )
+  }
+
+  /** Entry, charge and answer in one synchronous block; the answer leaves when the entry is durable. */
+  #record(
+    call: AccessCall,
+    body: AccessRequestBody,
+    request: AccessRequest,
+    { policy, reading, seen, decision, above, allowances }: Attempt,
+    claim: Claim | null,
+  ): Promise<AccessAnswer> {
+    const { ledger, idempotencyCache, keepsInputs, newId } = this.#deps
+    const correlationId = newId()
+    const { instanceId, revision: policyRevision } = policy.document
+    const answer = accessResponseText(call.apiVersion, correlationId, request, decision)
+    const idempotencyRecord = claim === null ? null : lastAnswerOf(claim, answer, policyRevision)
+    const n = ledger.lastEntry() + 1
+    const metaData = body.requestedItems.map((item) => item.metaData)
+    const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision }
+    const { postings } = decision
+    const text = accessEntryText(entry, above)
+    const facts = keepsInputs ? decisionInputsText(call.apiVersion, seen, request.requester.dictionary) : null
+    const { quota } = call
+    const tokens = quota === undefined ? 0n : tokensOf(decision)
+    quota?.spend(tokens)
+    const recorded = ledger
+      .record({ n, body: text, moves: 'used', postings, allowances, idempotencyRecord, facts })
+      .then((durability) => {
+        if (idempotencyRecord !== null) idempotencyCache.settle(idempotencyRecord)
+        return { body: answer, policyRevision, warnings: decision.warnings, durability }
+      })
+    if (quota === undefined) return recorded
+    return recorded.catch((error: unknown) => {
+      quota.unspend(tokens)
+      throw error
+    })
+  }
+}
+
+function lastAnswerOf({ session, n, requestHash }: Claim, answer: string, policyRevision: number): IdempotencyRecord {
+  return { session, n, requestHash, answer, policyRevision }
+}

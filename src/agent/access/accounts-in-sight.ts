@@ -1,0 +1,29 @@
+/**
+ * Which accounts of a policy a device may come to charge within a horizon. Limits of single requesters are not among
+ * them: they come into sight with the requester's first request.
+ */
+import { type AccountId, actionAccount, lineAccount } from '../../core/accounts/account.ts'
+import type { ClockReading } from '../../core/rules/decision.ts'
+import { type Period, type Policy, TOLERANCE_MS } from '../../core/rules/policy.ts'
+
+/** Pools, one for each period that the horizon touches, and allocations of line items that are or will be usable. */
+export function accountsInSight(policy: Policy, { now }: ClockReading, horizonMs: number): readonly AccountId[] {
+  const until = now + horizonMs
+  const widen = policy.timezoneTolerant ? TOLERANCE_MS : 0
+  const accounts: AccountId[] = []
+  for (const item of policy.lineItems) {
+    const usable = item.elastic && item.state === 'DEPLOYED'
+    if (!usable || item.startsAt - widen > until || item.endsAt + widen < now) continue
+    for (const period of item.periods) {
+      if (touches(period, now, until)) accounts.push(lineAccount(policy.instanceId, item.id, period.index))
+    }
+    for (const action of item.actions) {
+      if (action.allocation !== null) accounts.push(actionAccount(policy.instanceId, item.id, action.id))
+    }
+  }
+  return accounts
+}
+
+function touches({ from, until }: Period, begin: number, end: number): boolean {
+  return (from === null || from <= end) && (until === null || begin < until)
+}

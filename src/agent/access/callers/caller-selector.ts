@@ -1,0 +1,45 @@
+/**
+ * Lists of callers as an operator writes them: `*`, `user:anna`, `uid:1000`, `group:plant`, `gid:50`, with commas between.
+ * Names are looked up once, at the start: a name that the system does not know is a mistake, not nobody.
+ */
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Caller } from './caller.ts'
+
+/** Numbers of users and groups by their names. */
+export interface Names {
+  user(name: string): number | undefined
+  group(name: string): number | undefined
+}
+
+export type CallerSelector = (caller: Caller) => boolean
+
+const ONE = /^(user|uid|group|gid):([^\s:,;]+)$/
+
+/**
+ * @param key of the setting, for the message
+ * @throws CodedError CONFIG_INVALID
+ */
+export function parseCallerSelector(key: string, text: string, names: Names): CallerSelector {
+  const any = text.split(',').map((each) => parseOne(key, each.trim(), names))
+  return (caller) => any.some((matches) => matches(caller))
+}
+
+function parseOne(key: string, text: string, names: Names): CallerSelector {
+  if (text === '*') return () => true
+  const [, kind, name = ''] = ONE.exec(text) ?? []
+  if (kind === 'uid' || kind === 'gid') {
+    if (!/^\d{1,10}$/.test(name)) throw invalid(key, `${text} is no number of a user or group`)
+    const id = Number(name)
+    return kind === 'uid' ? ({ uid }) => uid === id : ({ gids }) => gids.includes(id)
+  }
+  if (kind !== 'user' && kind !== 'group') {
+    throw invalid(key, `${JSON.stringify(text)} is none of *, user:NAME, uid:N, group:NAME, gid:N`)
+  }
+  const id = names[kind](name)
+  if (id === undefined) throw invalid(key, `this system has no ${kind} ${name}`)
+  return kind === 'user' ? ({ uid }) => uid === id : ({ gids }) => gids.includes(id)
+}
+
+export function invalid(key: string, why: string): CodedError {
+  return new CodedError('CONFIG_INVALID', `${key}: ${why}.`)
+}

@@ -1,0 +1,237 @@
+/**
+ * Who may do what at the socket. There are three rings (use: access requests and own sessions; observe: the status;
+ * administer: the sessions of everybody, the key of the device), and callers may be held to a number of requests per second, to tokens per hour,
+ * to a number of connections and of live sessions, and to one requester, so that no application can starve another or spend in its name. Root and the user of the agent
+ * stand in every ring: they own its state. What the caller says of itself counts for nothing.
+ */
+import { type Micro, wholeTokens } from '../../../core/pricing/amount.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { Bucket } from './bucket.ts'
+import { type Caller, callerName } from './caller.ts'
+import { type Names, type CallerSelector, invalid, parseCallerSelector } from './caller-selector.ts'
+
+export type CallerRole = 'use' | 'observe' | 'administer'
+
+export interface CallerSettings {
+  readonly use: string
+  readonly observe: string
+  readonly administer: string
+  /** Null: nobody is held to anything. */
+  readonly limits: string | null
+}
+
+/** What one caller is held to; what is left of it is shared by all its connections. */
+export interface CallerQuota {
+  /** Connections at a time; null: as many as there are. */
+  readonly connectionsMax: number | null
+  /** @throws CodedError CALLER_LIMITED, CALLER_NOT_ALLOWED */
+  request(requester: { readonly type: string; readonly value: string }): void
+  /**
+   * One more session, which is a request too.
+   *
+   * @param live those of the caller that have not ended
+   * @throws CodedError CALLER_LIMITED
+   */
+  open(live: number): void
+  /** @throws CodedError CALLER_LIMITED when the budget does not hold it; nothing is taken then */
+  spend(tokens: Micro): void
+  /** What was taken came to nothing. */
+  unspend(tokens: Micro): void
+  /** What is charged without being asked for: it counts, and is never refused. */
+  charged(tokens: Micro): void
+}
+
+interface Limit {
+  readonly who: CallerSelector
+  /** Null: no limit. */
+  readonly tokensPerHour: number | null
+  readonly requestsPerSecond: number | null
+  readonly connections: number | null
+  readonly sessions: number | null
+  readonly requester: { readonly type: string; readonly value: string } | null
+}
+
+const HOUR_MS = 60 * 60 * 1000
+const SECOND_MS = 1_000
+
+/** Callers whose allowance is remembered: the one that asked least recently is forgotten first. */
+const QUOTAS_MAX = 10_000
+
+export class Callers {
+  readonly #names: Names
+  #rules: Rules
+  readonly #ownUid: number
+  readonly #sinceBoot: () => number
+  readonly #holds = new Map<string, CallerQuota>()
+
+  /**
+   * @param sinceBoot reading of the boot-time clock, ms
+   * @throws CodedError CONFIG_INVALID
+   */
+  constructor(settings: CallerSettings, names: Names, ownUid: number, sinceBoot: () => number) {
+    this.#names = names
+    this.#rules = parseRules(settings, names)
+    this.#ownUid = ownUid
+    this.#sinceBoot = sinceBoot
+  }
+
+  /**
+   * Other rules for the calls from here on, by what is returned. What is left of an allowance stays unless the limits change.
+   *
+   * @throws CodedError CONFIG_INVALID, changing nothing
+   */
+  prepare(settings: CallerSettings): () => void {
+    const rules = parseRules(settings, this.#names)
+    return () => {
+      if (rules.limitsText !== this.#rules.limitsText) this.#holds.clear()
+      this.#rules = rules
+    }
+  }
+
+  isIn(caller: Caller, role: CallerRole): boolean {
+    return caller.uid === 0 || caller.uid === this.#ownUid || this.#rules.rings[role](caller)
+  }
+
+  /** @throws CodedError CALLER_NOT_ALLOWED */
+  require(caller: Caller, role: CallerRole): void {
+    if (this.isIn(caller, role)) return
+    throw new CodedError('CALLER_NOT_ALLOWED', `${callerName(caller)} may not ${role} this agent`, {
+      details: { uid: caller.uid, pid: caller.pid, role },
+    })
+  }
+
+  /** The first limit that names the caller; null for one that is held to nothing. */
+  quotaOf(caller: Caller): CallerQuota | null {
+    const { limits } = this.#rules
+    if (limits.length === 0) return null
+    const name = callerName(caller)
+    const known = this.#holds.get(name)
+    if (known !== undefined) return known
+    const limit = limits.find(({ who }) => who(caller))
+    if (limit === undefined) return null
+    const quota = new LimitedCaller(name, limit, this.#sinceBoot)
+    const [oldest] = this.#holds.keys()
+    if (this.#holds.size >= QUOTAS_MAX && oldest !== undefined) this.#holds.delete(oldest)
+    this.#holds.set(name, quota)
+    return quota
+  }
+
+  /** Of the owner of a session, where it has asked since the start. */
+  holdOfOwner(owner: string | null): CallerQuota | null {
+    return owner === null ? null : (this.#holds.get(owner) ?? null)
+  }
+}
+
+class LimitedCaller implements CallerQuota {
+  readonly connectionsMax: number | null
+  readonly #name: string
+  readonly #limit: Limit
+  readonly #sinceBoot: () => number
+  readonly #tokens: Bucket | null
+  readonly #requests: Bucket | null
+
+  constructor(name: string, limit: Limit, sinceBoot: () => number) {
+    const { tokensPerHour, requestsPerSecond, connections } = limit
+    this.connectionsMax = connections
+    this.#name = name
+    this.#limit = limit
+    this.#sinceBoot = sinceBoot
+    const now = sinceBoot()
+    this.#tokens = tokensPerHour === null ? null : new Bucket(wholeTokens(tokensPerHour), HOUR_MS, now)
+    this.#requests = requestsPerSecond === null ? null : new Bucket(BigInt(requestsPerSecond), SECOND_MS, now)
+  }
+
+  request({ type, value }: { readonly type: string; readonly value: string }): void {
+    const { requester } = this.#limit
+    if (requester !== null && (requester.type !== type || requester.value !== value)) {
+      const only = `${requester.type}:${requester.value}`
+      throw new CodedError('CALLER_NOT_ALLOWED', `${this.#name} may ask for the requester ${only} only`)
+    }
+    this.#pace()
+  }
+
+  open(live: number): void {
+    const { sessions } = this.#limit
+    if (sessions !== null && live >= sessions) {
+      throw new CodedError('CALLER_LIMITED', `${this.#name} may keep ${sessions} sessions at a time`)
+    }
+    this.#pace()
+  }
+
+  #pace(): void {
+    if (this.#requests?.take(1n, this.#sinceBoot()) !== false) return
+    const { requestsPerSecond } = this.#limit
+    throw new CodedError('CALLER_LIMITED', `${this.#name} may make ${requestsPerSecond ?? 0} requests per second`)
+  }
+
+  spend(tokens: Micro): void {
+    if (this.#tokens === null || this.#tokens.take(tokens, this.#sinceBoot())) return
+    const retryAfterMs = this.#tokens.waitFor(tokens, this.#sinceBoot())
+    throw new CodedError(
+      'CALLER_LIMITED',
+      `${this.#name} may spend ${this.#limit.tokensPerHour ?? 0} tokens per hour`,
+      {
+        details: { retryAfterMs },
+      },
+    )
+  }
+
+  unspend(tokens: Micro): void {
+    this.#tokens?.give(tokens)
+  }
+
+  charged(tokens: Micro): void {
+    this.#tokens?.owe(tokens, this.#sinceBoot())
+  }
+}
+
+interface Rules {
+  readonly rings: Readonly<Record<CallerRole, CallerSelector>>
+  readonly limits: readonly Limit[]
+  readonly limitsText: string | null
+}
+
+/** @throws CodedError CONFIG_INVALID */
+function parseRules(settings: CallerSettings, names: Names): Rules {
+  return {
+    rings: {
+      use: parseCallerSelector('callers.use', settings.use, names),
+      observe: parseCallerSelector('callers.observe', settings.observe, names),
+      administer: parseCallerSelector('callers.administer', settings.administer, names),
+    },
+    limits: settings.limits === null ? [] : settings.limits.split(';').map((text) => parseLimit(text, names)),
+    limitsText: settings.limits,
+  }
+}
+
+const TERM =
+  /^(\d{1,12}) tokens\/h$|^(\d{1,6}) requests\/s$|^(\d{1,6}) connections$|^(\d{1,6}) sessions$|^as ([^\s:]+):(\S+)$/
+
+/** `user:hmi = 500 tokens/h, 20 requests/s, 8 connections, 10 sessions, as machine:press-4` */
+function parseLimit(text: string, names: Names): Limit {
+  const [who = '', terms, ...rest] = text.split('=').map((part) => part.trim())
+  if (terms === undefined || rest.length > 0) throw badLimit(text)
+  let limit: Limit = {
+    who: parseCallerSelector('callers.limits', who, names),
+    tokensPerHour: null,
+    requestsPerSecond: null,
+    connections: null,
+    sessions: null,
+    requester: null,
+  }
+  for (const term of terms.split(',')) {
+    const [match, tokens, requests, connections, sessions, type, value] = TERM.exec(term.trim()) ?? []
+    if (match === undefined) throw badLimit(text)
+    if (tokens !== undefined) limit = { ...limit, tokensPerHour: Number(tokens) }
+    else if (requests !== undefined) limit = { ...limit, requestsPerSecond: Number(requests) }
+    else if (connections !== undefined) limit = { ...limit, connections: Number(connections) }
+    else if (sessions !== undefined) limit = { ...limit, sessions: Number(sessions) }
+    else limit = { ...limit, requester: { type: type ?? '', value: value ?? '' } }
+  }
+  return limit
+}
+
+function badLimit(text: string): CodedError {
+  const example = 'user:hmi = 500 tokens/h, 20 requests/s, 8 connections, 10 sessions, as machine:press-4'
+  return invalid('callers.limits', `${JSON.stringify(text.trim())} does not read like "${example}"`)
+}

@@ -1,0 +1,92 @@
+/**
+ * What makes an application's retry harmless: the last answer of each application session, kept for as long as it is
+ * among the most recently used ones of its caller. An application counts its requests up and has one at a time under way in a session; the
+ * same number again gets the same answer, also when the first one is still being decided.
+ */
+import { CodedError } from '../../protocol/errors.ts'
+import type { IdempotencyRecord } from '../ledger/journal.ts'
+import { RecentOfEach } from './recent-of-each.ts'
+
+/** Which request of which application session this is. */
+export interface Place {
+  readonly session: string
+  readonly n: number
+  /** SHA-256 of the request. */
+  readonly requestHash: string
+}
+
+export interface Claim extends Place {
+  /** Resolves with the answer once it is durable; rejects when there is none. */
+  readonly answer: Promise<IdempotencyRecord>
+}
+
+export type Begun =
+  | { readonly kind: 'NEW'; readonly claim: Claim }
+  | { readonly kind: 'REPEAT'; readonly answer: IdempotencyRecord | Promise<IdempotencyRecord> }
+
+interface OpenClaim extends Claim {
+  readonly resolve: (answer: IdempotencyRecord) => void
+  readonly reject: (error: unknown) => void
+}
+
+export class IdempotencyCache {
+  readonly #answers: RecentOfEach<IdempotencyRecord>
+  readonly #open = new Map<string, OpenClaim>()
+
+  /** @param stored least recently used first */
+  constructor(stored: readonly IdempotencyRecord[], perCallerMax: number) {
+    this.#answers = new RecentOfEach(perCallerMax)
+    for (const answer of stored) this.#keep(answer)
+  }
+
+  /** @throws CodedError IDEMPOTENCY_CONFLICT or CONFLICT */
+  begin(place: Place): Begun {
+    const { session, n, requestHash } = place
+    const open = this.#open.get(session)
+    const newest = open ?? this.#answers.get(session)
+    if (newest !== undefined && n < newest.n) {
+      throw new CodedError(
+        'CONFLICT',
+        `request ${n} of this application session is older than its last one, ${newest.n}`,
+      )
+    }
+    if (n === newest?.n) {
+      if (newest.requestHash !== requestHash) {
+        throw new CodedError('IDEMPOTENCY_CONFLICT', `request ${n} of this application session was another one`)
+      }
+      return {
+        kind: 'REPEAT',
+        answer: newest.answer instanceof Promise ? newest.answer : (newest as IdempotencyRecord),
+      }
+    }
+    if (open !== undefined) {
+      throw new CodedError('CONFLICT', `request ${open.n} of this application session is still being decided`)
+    }
+    const { promise, resolve, reject } = Promise.withResolvers<IdempotencyRecord>()
+    // Whoever repeats the request hears of a failure; with nobody waiting it is not lost, because the first caller does.
+    promise.catch(() => undefined)
+    const claim: OpenClaim = { ...place, answer: promise, resolve, reject }
+    this.#open.set(session, claim)
+    return { kind: 'NEW', claim }
+  }
+
+  /** The answer is durable. */
+  settle(answer: IdempotencyRecord): void {
+    const open = this.#open.get(answer.session)
+    this.#open.delete(answer.session)
+    this.#keep(answer)
+    open?.resolve(answer)
+  }
+
+  /** There is no answer: the same number may be sent again. */
+  fail(claim: Claim, error: unknown): void {
+    const open = this.#open.get(claim.session)
+    this.#open.delete(claim.session)
+    open?.reject(error)
+  }
+
+  #keep(answer: IdempotencyRecord): void {
+    this.#answers.freeSpace(answer.session)
+    this.#answers.set(answer.session, answer)
+  }
+}

@@ -1,0 +1,191 @@
+/**
+ * Decides a request on the balances of the device: one-off requests, session requests and automatic charges of sessions all
+ * come through here. What the device holds decides first. Where that falls short, the cloud is asked, and then the pool
+ * decides: the request is granted when the cloud has given the tokens, and refused for want of tokens only by what the cloud
+ * has said since the request came. Where the cloud cannot be asked, the offline policy of essential line items counts as well.
+ */
+import type { AccountId, Posting } from '../../core/accounts/account.ts'
+import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
+import { type Mode, decide } from '../../core/rules/decide.ts'
+import type { AccessRequest, ClockReading, Decision, AvailableOf } from '../../core/rules/decision.ts'
+import type { Need } from '../../core/accounts/grant.ts'
+import { isShort, needsOf } from '../../core/rules/needs.ts'
+import type { Policy } from '../../core/rules/policy.ts'
+import { BalancesSeen } from './decision-inputs.ts'
+import type { Ledger } from '../ledger/ledger.ts'
+import type { PolicyInForce } from '../policy/active-policies.ts'
+import { type RulesDeps, requireRules } from './require-rules.ts'
+
+/** What a waiting request asks of the cloud. */
+export interface WaitingTopUp {
+  /** Each is given as a whole or not at all. */
+  readonly needs: readonly Need[]
+  /** Accounts that could pay: the cloud says how much their pools have. */
+  readonly accounts: readonly AccountId[]
+}
+
+/** What the pools of accounts could still give when the cloud answered. */
+export type CloudWord = ReadonlyMap<AccountId, Micro>
+
+export interface LocalDecisionsDeps extends RulesDeps {
+  readonly ledger: Pick<Ledger, 'status' | 'availableAt' | 'availableAboveGrant' | 'allowancesOf' | 'aboveGrant'>
+  readonly clock: { reading(): ClockReading; sinceBoot(): number }
+  readonly topUps: RulesDeps['topUps'] & {
+    /**
+     * Resolves with the word of the cloud when a round that carried the request has ended, or with null when there is none:
+     * the cloud is out of reach, or has not answered in time. Rejects with REQUEST_TOO_LARGE when the cloud can be asked, but
+     * not for so much: the offline policy is not for that.
+     */
+    requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<CloudWord | null>
+  }
+  /** How long a request may wait for a top-up, ms. */
+  readonly topUpDeadlineMs: number
+}
+
+export interface Question {
+  /** In lower case. */
+  readonly instanceId: string
+  readonly request: AccessRequest
+  readonly mode: Mode
+  /** By account, what is refunded together with the charge, so that the charge may spend it. Absent: nothing. */
+  readonly refundAt?: (reading: ClockReading) => ReadonlyMap<AccountId, Micro>
+}
+
+/** One look at the rules and the balances; what it saw holds until something is awaited. */
+export interface Attempt {
+  readonly policy: PolicyInForce
+  readonly reading: ClockReading
+  readonly seen: BalancesSeen
+  readonly decision: Decision
+  /** By account, how much of its posting the grant does not hold. */
+  readonly above: ReadonlyMap<AccountId, Micro>
+  /** By account, how far it may be used above the grant for that. */
+  readonly allowances: ReadonlyMap<AccountId, Micro>
+}
+
+/** Rounds with the cloud that one request may wait for: what the first one brings to light, others may take meanwhile. */
+const TOP_UPS_MAX = 3
+
+/** How an attempt sees the accounts. */
+type View = (held: AvailableOf) => AvailableOf
+
+const asHeld: View = (held) => held
+
+const NOTHING: ReadonlyMap<AccountId, Micro> = new Map()
+
+export class LocalDecisions {
+  readonly #deps: LocalDecisionsDeps
+
+  constructor(deps: LocalDecisionsDeps) {
+    this.#deps = deps
+  }
+
+  /**
+   * Rejects or throws with the codes of {@link requireRules}, with REQUEST_TOO_LARGE, and as `take` does. Where the device holds enough nothing is awaited:
+   * an async function would cost a good part of a decision.
+   *
+   * @param take records what was decided, in the same synchronous block: others charge the same accounts
+   */
+  decide<T>(question: Question, take: (attempt: Attempt) => Promise<T>): Promise<T> {
+    const attempt = this.#attempt(question)
+    return isShort(attempt.decision) ? this.#decideWithCloud(question, take) : take(attempt)
+  }
+
+  async #decideWithCloud<T>(question: Question, take: (attempt: Attempt) => Promise<T>): Promise<T> {
+    const { clock, topUps, topUpDeadlineMs } = this.#deps
+    const until = clock.sinceBoot() + topUpDeadlineMs
+    const word = new Map<AccountId, Micro>()
+    for (let rounds = 0; ; rounds += 1) {
+      const alone = this.#attempt(question)
+      if (!isShort(alone.decision)) return take(alone)
+      const pooled = this.#attempt(question, withPool(word))
+      if (this.#holdsAll(question, pooled)) return take(pooled)
+      const patienceMs = until - clock.sinceBoot()
+      if (patienceMs <= 0) return take(this.#offline(question, alone))
+      // Others were faster, again and again.
+      if (rounds >= TOP_UPS_MAX) return take(alone)
+      const accounts = [...new Set([...alone.seen.accounts(), ...pooled.seen.accounts()])]
+      const needs = beyond(refundOf(question, pooled.reading), needsOf(pooled.decision, question.mode))
+      const answer = await topUps.requestGrant({ needs, accounts }, patienceMs)
+      if (answer === null) return take(this.#offline(question, this.#attempt(question)))
+      // An account that the cloud does not speak of is one of which it grants nothing.
+      for (const account of accounts) word.set(account, answer.get(account) ?? 0n)
+    }
+  }
+
+  /** The cloud has not said whether the pool can pay: the offline policy of essential line items has the last word. */
+  #offline(question: Question, attempt: Attempt): Attempt {
+    if (!isShort(attempt.decision) || !isAnyEssential(attempt.policy.compiled.policy)) return attempt
+    return this.#attempt(question, 'ABOVE_GRANT')
+  }
+
+  #attempt(question: Question, view: View | 'ABOVE_GRANT' = asHeld): Attempt {
+    const { clock, ledger } = this.#deps
+    const { instanceId, request, mode } = question
+    const reading = clock.reading()
+    const policy = requireRules(this.#deps, instanceId, reading)
+    const rules = policy.compiled.policy
+    const refund = refundOf(question, reading)
+    const availableOf: AvailableOf =
+      view === 'ABOVE_GRANT'
+        ? ledger.availableAboveGrant(reading, rules, refund)
+        : view(ledger.availableAt(reading, refund))
+    const seen = new BalancesSeen(availableOf)
+    const decision = decide(policy.compiled, request, reading, seen.of, mode)
+    const above = decision.warnings.includes('ESSENTIAL_OFFLINE')
+      ? aboveGrantOf(ledger, decision.postings, refund)
+      : NOTHING
+    const allowances = above.size === 0 ? NOTHING : ledger.allowancesOf(above.keys(), rules)
+    return { policy, reading, seen, decision, above, allowances }
+  }
+
+  /** Whether all that the attempt charges is on the device. */
+  #holdsAll(question: Question, { reading, decision }: Attempt): boolean {
+    const held = this.#deps.ledger.availableAt(reading, refundOf(question, reading))
+    return decision.postings.every(({ account, amount }) => {
+      const { left } = held(account)
+      return left === 'UNLIMITED' || left >= amount
+    })
+  }
+}
+
+function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<AccountId, Micro> {
+  return refundAt === undefined ? NOTHING : refundAt(reading)
+}
+
+/** As if the device held what the pools can give as well; a pool of which nothing is known yet can give everything. */
+function withPool(word: CloudWord): View {
+  return (held) => (account) => {
+    const balance = held(account)
+    if (balance.left === 'UNLIMITED') return balance
+    const left = balance.left + (word.get(account) ?? MICRO_MAX)
+    return { left: left < MICRO_MAX ? left : MICRO_MAX, shortage: 'POOL' }
+  }
+}
+
+/** What is needed besides the refund. */
+function beyond(refund: ReadonlyMap<AccountId, Micro>, needs: readonly Need[]): readonly Need[] {
+  if (refund.size === 0) return needs
+  return needs
+    .map((need) => need.map(({ account, amount }) => ({ account, amount: amount - (refund.get(account) ?? 0n) })))
+    .map((need) => need.filter(({ amount }) => amount > 0n))
+    .filter((need) => need.length > 0)
+}
+
+/** What a decision charges, over all its items. */
+export function tokensOf({ items }: Pick<Decision, 'items'>): Micro {
+  return items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
+}
+
+function aboveGrantOf(
+  ledger: Pick<Ledger, 'aboveGrant'>,
+  postings: readonly Posting[],
+  refund: ReadonlyMap<AccountId, Micro>,
+): ReadonlyMap<AccountId, Micro> {
+  const above = postings.map((posting) => [posting.account, ledger.aboveGrant(posting, refund)] as const)
+  return new Map(above.filter(([, amount]) => amount > 0n))
+}
+
+function isAnyEssential({ lineItems }: Policy): boolean {
+  return lineItems.some(({ offline }) => offline?.policy === 'essential')
+}

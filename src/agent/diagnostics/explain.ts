@@ -1,0 +1,381 @@
+/**
+ * Why a decision came out as it did: the checks, found by making the decision again from what the device has kept
+ * of it, the rules of that revision and the facts of that moment. The replay uses the same engine and must give the ledger
+ * entry back to the byte; anything else is said, never smoothed over. Nothing in here reads the present state of the device.
+ */
+import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
+import { type Micro, decimal, formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
+import { type CompiledPolicy, compilePolicy } from '../../core/rules/compile.ts'
+import { decide } from '../../core/rules/decide.ts'
+import type {
+  AccessRequest,
+  ClockReading,
+  Decision,
+  ItemOutcome,
+  RejectionDetail,
+  RequestedItem,
+  AvailableBalance,
+} from '../../core/rules/decision.ts'
+import { formulaRate } from '../../core/pricing/formula-rate.ts'
+import { rulingsFor } from '../../core/rules/rules.ts'
+import { policyDocument, policyOf } from '../../protocol/edge/policy-document.ts'
+import { type EntryBodyWire, entryBody } from '../../protocol/edge/sync.ts'
+import { CodedError, type ErrorCode, ERRORS, firstProblem } from '../../protocol/errors.ts'
+import type { KeptDecision, KeptRefusal } from '../../protocol/local/decision.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
+import { unverifiedText } from '../../protocol/signing.ts'
+import { accessResponse } from '../../protocol/service/access-request.ts'
+import { accessEntryText } from '../access/entry-text.ts'
+import { type DecisionInputs, parseDecisionInputs } from '../access/decision-inputs.ts'
+import { Trust } from '../keys/trust.ts'
+
+/** One check of the checks. `passed` null: it was not come to. */
+export interface Check {
+  readonly code: string
+  readonly asks: string
+  readonly passed: boolean | null
+  readonly evidence: readonly string[]
+}
+
+export interface ExplainedItem {
+  readonly item: string
+  readonly version: string
+  readonly count: string
+  readonly outcome: string
+  readonly tokens: string
+  /** Empty where the decision could not be made again. */
+  readonly checkOrder: readonly Check[]
+}
+
+export interface Explanation {
+  readonly correlationId: string
+  /** `change`: an entry that no request asked a decision for, such as a refund. `refusal`: nothing was decided or recorded. */
+  readonly kind: 'decision' | 'change' | 'refusal'
+  /** POSIX ms: best estimate, and what is sure; null for a bound that there was not. */
+  readonly clock: { readonly now: number; readonly earliest: number | null; readonly latest: number | null }
+  readonly instanceId: string | null
+  readonly policyRevision: number | null
+  readonly requester: { readonly type: string; readonly value: string; readonly dictionary: unknown } | null
+  /** Number of the ledger entry. */
+  readonly entry: number | null
+  readonly session: { readonly id: string; readonly event: string } | null
+  /** The checks before the items, or all of them for a refusal. */
+  readonly checkOrder: readonly Check[]
+  readonly items: readonly ExplainedItem[]
+  /** What accounts could give at that moment, in the order in which the rules asked. */
+  readonly accounts: readonly {
+    readonly account: AccountId
+    readonly left: string
+    readonly beyondGrant: string | null
+  }[]
+  readonly replay: {
+    /** `none`: there is nothing to be made again. */
+    readonly result: 'same' | 'different' | 'impossible' | 'none'
+    readonly says: string
+  }
+  /** JSON text of the answer as it was given; null where nobody was answered, or it cannot be made again. */
+  readonly answer: string | null
+}
+
+/** @throws CodedError DATABASE_CORRUPT for an entry that is none */
+export async function explain(kept: KeptDecision): Promise<Explanation> {
+  if (kept.kind === 'refusal') return refusalExplained(kept.refusal)
+  const { raw, reading } = readEntry(kept.body)
+  const before: Omit<Explanation, 'items' | 'accounts' | 'replay' | 'answer' | 'kind'> = {
+    correlationId: raw.correlationId,
+    clock: reading,
+    instanceId: raw.instanceId,
+    policyRevision: raw.policyRevision,
+    requester: raw.kind === 'burn' ? null : { ...raw.requester, dictionary: null },
+    entry: raw.n,
+    session: raw.session ?? null,
+    checkOrder: deviceChecks(null, {
+      INSTANCE_UNKNOWN: [`instance ${raw.instanceId}`],
+      POLICY_MISSING: [`revision ${raw.policyRevision}`],
+      NOT_RECORDED: [`entry ${raw.n} of the ledger`],
+    }),
+  }
+  if (raw.kind !== 'access') {
+    const says = `A ${raw.kind} entry: no rules decided on it.`
+    const items = raw.items.map((item) => recordedItem(item))
+    return {
+      ...before,
+      checkOrder: [],
+      kind: 'change',
+      items,
+      accounts: [],
+      replay: { result: 'none', says },
+      answer: null,
+    }
+  }
+  const impossible = (says: string): Explanation => ({
+    ...before,
+    kind: 'decision',
+    items: raw.items.map((item) => recordedItem(item)),
+    accounts: [],
+    replay: { result: 'impossible', says },
+    answer: null,
+  })
+  const inputs = kept.facts === null ? undefined : parseDecisionInputs(kept.facts)
+  if (inputs === undefined) return impossible('The facts of this decision are not kept on this device.')
+  if (kept.rules === null) return impossible(`Revision ${raw.policyRevision} of the rules is kept no more.`)
+  const opened = await (await trustOf(kept.trustedKeys)).open('policy', kept.rules)
+  const parsed = policyDocument.safeParse(parseJson(unverifiedText(kept.rules) ?? ''))
+  if (!parsed.success) return impossible(`The kept rules cannot be read: ${firstProblem(parsed.error, 'policy')}.`)
+
+  const compiled = compilePolicy(policyOf(parsed.data))
+  const request = requestFrom(raw, inputs)
+  const replayed = replay(compiled, request, reading, inputs, raw.session !== undefined)
+  const { decision, asked } = replayed
+  const isSame = replayed.isExact && entryFrom(raw, reading, request, decision) === kept.body
+  const signed = opened === undefined ? ' The key that signed those rules is not among the pinned ones any more.' : ''
+  return {
+    ...before,
+    kind: 'decision',
+    requester: { ...raw.requester, dictionary: inputs.dictionary },
+    items: decision.items.map((outcome, index) => explainedItem(compiled, request, reading, outcome, index)),
+    accounts: asked.map(([account, { left, overspend }]) => ({
+      account,
+      left: left === 'UNLIMITED' ? 'unlimited' : formatMicro(left),
+      beyondGrant: overspend === undefined ? null : formatMicro(overspend),
+    })),
+    replay: isSame
+      ? { result: 'same', says: `Made again from the kept rules and facts, it is the same to the byte.${signed}` }
+      : { result: 'different', says: `Made again from the kept rules and facts, it comes out otherwise.${signed}` },
+    answer:
+      inputs.apiVersion === null
+        ? null
+        : JSON.stringify(accessResponse(inputs.apiVersion, raw.correlationId, request, decision)),
+  }
+}
+
+/** A key that cannot be read is one that nothing was signed by. */
+async function trustOf(jwks: readonly string[]): Promise<Trust> {
+  try {
+    return await Trust.of(jwks)
+  } catch {
+    return Trust.of([])
+  }
+}
+
+/** The entry as it was written: the schema judges it, and leaves out keys that an object of JavaScript may not have. */
+function readEntry(body: string): { readonly raw: EntryBodyWire; readonly reading: ClockReading } {
+  const corrupt = (why: string): CodedError =>
+    new CodedError('DATABASE_CORRUPT', `the entry of this decision cannot be read: ${why}`)
+  let json: unknown
+  try {
+    json = JSON.parse(body)
+  } catch {
+    throw corrupt('it is no JSON')
+  }
+  const parsed = entryBody.safeParse(json)
+  if (!parsed.success) throw corrupt(firstProblem(parsed.error, 'entry'))
+  const raw = json as EntryBodyWire
+  return { raw, reading: { now: raw.at, earliest: raw.earliest, latest: raw.latest } }
+}
+
+function requestFrom({ requester, items }: EntryBodyWire, { dictionary }: DecisionInputs): AccessRequest {
+  return {
+    requester: { type: requester.type, value: requester.value, dictionary },
+    items: items.map(({ item, version, count, variables }): RequestedItem => {
+      const named = Object.entries(variables ?? {}).map(([name, value]) => [name, decimal(value)] as const)
+      return {
+        ...{ name: item, version, count: decimal(count) },
+        ...(variables === undefined ? {} : { variables: new Map(named) }),
+      }
+    }),
+  }
+}
+
+interface Replayed {
+  readonly decision: Decision
+  readonly asked: readonly (readonly [AccountId, AvailableBalance])[]
+  /** The rules asked for as many accounts as there are facts. */
+  readonly isExact: boolean
+}
+
+/** What the facts do not tell holds nothing. */
+const UNTOLD: AvailableBalance = { left: 0n, shortage: 'GRANT' }
+
+function replay(
+  compiled: CompiledPolicy,
+  request: AccessRequest,
+  reading: ClockReading,
+  { balances }: DecisionInputs,
+  isInSession: boolean,
+): Replayed {
+  const asked = new Map<AccountId, AvailableBalance>()
+  const availableOf = (account: AccountId): AvailableBalance => {
+    const known = asked.get(account)
+    if (known !== undefined) return known
+    const balance = balances[asked.size] ?? UNTOLD
+    asked.set(account, balance)
+    return balance
+  }
+  const decision = decide(compiled, request, reading, availableOf, isInSession ? 'ALL_OR_NOTHING' : 'BEST_EFFORT')
+  return { decision, asked: [...asked], isExact: asked.size === balances.length }
+}
+
+/** How much of a posting the grant did not hold is a fact of that moment too, and stands in the entry. */
+function entryFrom(raw: EntryBodyWire, reading: ClockReading, request: AccessRequest, decision: Decision): string {
+  const { n, instanceId, policyRevision, correlationId, session } = raw
+  const above = raw.postings.flatMap(({ account, aboveGrant }): [AccountId, Micro][] =>
+    aboveGrant === undefined ? [] : [[account, BigInt(aboveGrant)]],
+  )
+  const metaData = raw.items.map((item) => item.metaData)
+  const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision }
+  return accessEntryText(session === undefined ? entry : { ...entry, session }, new Map(above))
+}
+
+function recordedItem({ item, version, count, outcome, total }: EntryBodyWire['items'][number]): ExplainedItem {
+  return { item, version, count, outcome, tokens: formatMicro(BigInt(total)), checkOrder: [] }
+}
+
+/** What each check before the items asks, in the order of the checks of access requests. */
+const DEVICE_CHECKS: readonly (readonly [code: ErrorCode, asks: string])[] = [
+  ['BAD_REQUEST', 'the body has the form of an access request'],
+  ['CALLER_NOT_ALLOWED', 'the calling user may ask at all'],
+  ['CALLER_LIMITED', 'the calling user keeps the pace, and within the tokens, that it is held to'],
+  ['IDEMPOTENCY_CONFLICT', 'a repeated number repeats the same request'],
+  ['CONFLICT', 'requests of an application session count up'],
+  ['DEVICE_LOCKED', 'no administrator has locked the device'],
+  ['DEVICE_TERMINATED', 'no administrator has ended the service of the device'],
+  ['NOT_ENROLLED', 'the device belongs to a cloud'],
+  ['INSTANCE_UNKNOWN', 'the device serves the instance'],
+  ['POLICY_MISSING', 'the rules of the instance have arrived'],
+  ['POLICY_STALE', 'the rules may still be used'],
+  ['NOT_ATTACHED', 'the device has an epoch that is not fenced'],
+  ['NOT_RECORDED', 'the ledger has taken the entry'],
+]
+
+function deviceChecks(
+  failed: string | null,
+  evidence: Readonly<Partial<Record<ErrorCode, readonly string[]>>>,
+): readonly Check[] {
+  const at = DEVICE_CHECKS.findIndex(([code]) => code === failed)
+  return DEVICE_CHECKS.map(([code, asks], index): Check => {
+    const passed = at < 0 || index < at ? true : index === at ? false : null
+    return { code, asks, passed, evidence: passed === null ? [] : (evidence[code] ?? []) }
+  })
+}
+
+function refusalExplained({ correlationId, at, request, caller, code, message }: KeptRefusal): Explanation {
+  const isCheck = DEVICE_CHECKS.some(([each]) => each === code)
+  const asks = code in ERRORS ? ERRORS[code as ErrorCode].meaning : code
+  const evidence = [message, request, ...(caller === null ? [] : [`called by ${caller}`])]
+  return {
+    correlationId,
+    kind: 'refusal',
+    clock: { now: at, earliest: null, latest: null },
+    instanceId: null,
+    policyRevision: null,
+    requester: null,
+    entry: null,
+    session: null,
+    checkOrder: isCheck ? deviceChecks(code, { [code]: evidence }) : [{ code, asks, passed: false, evidence }],
+    items: [],
+    accounts: [],
+    replay: { result: 'none', says: 'It was turned away before anything was decided or recorded.' },
+    answer: null,
+  }
+}
+
+const ITEM_CHECKS = [
+  ['ITEM_NOT_RATED', 'a rate table in effect has the item with exactly this version'],
+  ['NO_USABLE_LINE_ITEM', 'an elastic, deployed line item in its window draws on a series that rates it'],
+  ['FORMULA_FAILED', 'its rate can be worked out'],
+  ['DENIED_BY_RULE', 'the actions of such a line item allow the requester'],
+  ['INSUFFICIENT_TOKENS', 'the pools of those line items hold enough'],
+  ['ALLOCATION_EXHAUSTED', '... also within the allocation of the action that allows'],
+  ['CONSUMPTION_LIMIT_REACHED', '... also within the consumption limit of the requester'],
+] as const
+
+/** Reasons that stand in the place of a check. */
+const AT_CHECK: Readonly<Record<string, number>> = { CLOCK_UNDECIDED: 1, GRANT_EXHAUSTED: 4, GRANT_EXPIRED: 4 }
+
+function explainedItem(
+  compiled: CompiledPolicy,
+  request: AccessRequest,
+  reading: ClockReading,
+  outcome: ItemOutcome,
+  index: number,
+): ExplainedItem {
+  const asked = request.items[index]
+  if (asked === undefined) throw new Error('invariant: one outcome per requested item')
+  const { name: item, version } = asked
+  const reason = outcome.outcome === 'REFUSED' ? outcome.reason : null
+  const failedAt = reason === null ? -1 : (AT_CHECK[reason] ?? ITEM_CHECKS.findIndex(([code]) => code === reason))
+  const evidence = itemEvidence(compiled, request, asked, reading, outcome)
+  const checkOrder = ITEM_CHECKS.map(([code, asks], at): Check => {
+    const passed = failedAt < 0 || at < failedAt ? true : at === failedAt ? false : null
+    const known = passed === null ? [] : (evidence[at] ?? [])
+    return { code: passed === false ? (reason ?? code) : code, asks, passed, evidence: known }
+  })
+  const tokens = outcome.outcome === 'GRANTED' ? formatMicro(outcome.total) : '0'
+  return { item, version, count: formatDecimal(asked.count), outcome: reason ?? outcome.outcome, tokens, checkOrder }
+}
+
+/** Per check of {@link ITEM_CHECKS}. */
+function itemEvidence(
+  compiled: CompiledPolicy,
+  { requester }: AccessRequest,
+  asked: RequestedItem,
+  reading: ClockReading,
+  outcome: ItemOutcome,
+): readonly (readonly string[])[] {
+  const view = compiled.item(asked.name, asked.version, reading)
+  if (!view.rated) return [['no rate table in effect has it']]
+  const usable = view.candidates.map(({ lineItem, undecided }) =>
+    undecided
+      ? `${lineItem.id}: usable, though the clock cannot tell whether its window is open`
+      : `${lineItem.id}: usable`,
+  )
+  const rates: string[] = []
+  const rulings: string[] = []
+  const rulingOf = rulingsFor(requester.dictionary)
+  for (const { lineItem, rate, rules } of view.candidates) {
+    const value = rate.kind === 'FIXED' ? rate.rate : formulaRate(rate.expression, asked.variables)
+    rates.push(`${lineItem.id}: ${typeof value === 'string' ? value : `${formatDecimal(value)} tokens each`}`)
+    if (typeof value === 'string') continue
+    const ruling = rulingOf(rules)
+    const { action } = ruling
+    const by = action === null ? '' : ` by ${action.name ?? `action ${action.id}`}`
+    if (ruling.ruling === 'REFUSE') rulings.push(`${lineItem.id}: ${ruling.why}${by}`)
+    else rulings.push(`${lineItem.id}: ${action === null ? 'open to everybody' : `allowed${by}`}`)
+  }
+  const capacity = outcome.outcome === 'REFUSED' ? outcome.rejectionDetails.flatMap(shortOf) : chargesOf(outcome)
+  return [
+    view.candidates
+      .map(({ lineItem }) => `series ${lineItem.rateTableSeries === '' ? '(none)' : lineItem.rateTableSeries}`)
+      .filter(isFirst),
+    [...usable, ...view.rejectionDetails.map(({ lineItemId, why }) => `${lineItemId}: ${why}`)],
+    rates,
+    rulings,
+    ...[0, 1, 2].map((check) => (check === 0 || outcome.outcome === 'REFUSED' ? capacity : [])),
+  ]
+}
+
+function isFirst(text: string, index: number, all: readonly string[]): boolean {
+  return all.indexOf(text) === index
+}
+
+function shortOf({ lineItemId, why, account, needed, left }: RejectionDetail): readonly string[] {
+  if (account === undefined || needed === undefined || left === undefined) return []
+  return [`${lineItemId}: ${why}: needs ${formatMicro(needed)}, ${kindOf(account)} has ${formatMicro(left)}`]
+}
+
+function chargesOf(outcome: ItemOutcome): readonly string[] {
+  if (outcome.outcome !== 'GRANTED') return []
+  return outcome.shares.map(({ lineItemId, charged }) => `${lineItemId}: pays ${formatMicro(charged)}`)
+}
+
+function kindOf(account: Posting['account']): string {
+  switch (parseAccount(account)?.kind) {
+    case 'action':
+      return 'the allocation'
+    case 'limit':
+      return 'the limit of the requester'
+    default:
+      return 'the device'
+  }
+}

@@ -1,0 +1,39 @@
+/**
+ * The last lines that the agent has logged, in memory, for a technician at the socket: a device without a journal of its
+ * system still tells what it did. Bounded in lines and in text, so that a flood of lines costs nothing but older ones.
+ */
+
+const LINES_MAX = 2_000
+
+/** In UTF-16 units, over all lines. */
+const TEXT_MAX = 1_000_000
+
+export class LogBuffer {
+  #lines: string[] = []
+  #length = 0
+
+  /** @param line one JSON object, with its line break */
+  add(line: string): void {
+    this.#lines.push(line)
+    this.#length += line.length
+    if (this.#lines.length > 2 * LINES_MAX || this.#length > 2 * TEXT_MAX) this.#shorten()
+  }
+
+  /** Oldest first, each with its line break. */
+  text(): string {
+    this.#shorten()
+    return this.#lines.join('')
+  }
+
+  #shorten(): void {
+    let length = 0
+    let count = 0
+    for (const line of this.#lines.toReversed()) {
+      length += line.length
+      if (count >= LINES_MAX || length > TEXT_MAX) break
+      count += 1
+    }
+    this.#lines = count === 0 ? [] : this.#lines.slice(-count)
+    this.#length = this.#lines.reduce((sum, line) => sum + line.length, 0)
+  }
+}

@@ -1,0 +1,129 @@
+/**
+ * Whether an access request could be served now, found out by doing what it does: a decision on the rules in force, without
+ * its charge, and a write to the journal. A refusal for want of tokens is service too, and so is being offline. However often it is asked, it
+ * writes once in {@link PROBE_EVERY_MS}.
+ */
+import { decide } from '../../core/rules/decide.ts'
+import { decimal } from '../../core/pricing/amount.ts'
+import type { ClockReading } from '../../core/rules/decision.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import type { Readiness } from '../../protocol/local/report.ts'
+import type { ClockStamp, Journal } from '../ledger/journal.ts'
+import type { Ledger } from '../ledger/ledger.ts'
+import type { HealthCondition } from '../sync/health.ts'
+import type { Timers } from '../sync/ports.ts'
+import { type RulesDeps, requireRules } from '../access/require-rules.ts'
+
+/** Between two writes of the probe, ms. */
+export const PROBE_EVERY_MS = 5_000
+
+/** A journal that takes longer is not ready, ms. */
+export const PROBE_TIMEOUT_MS = 2_000
+
+/** Between two writes for a watchdog as long as they succeed: each one wears the flash. */
+export const WATCH_WRITES_EVERY_MS = 60_000
+
+/** What came of a write to the journal; whether it said so itself, in time. */
+interface Written {
+  readonly failure: CodedError | null
+  readonly answered: boolean
+}
+
+export interface ReadinessDeps {
+  readonly ledger: RulesDeps['ledger'] & Pick<Ledger, 'availableAt'> & { stamp(): ClockStamp }
+  readonly policies: RulesDeps['policies']
+  readonly topUps: RulesDeps['topUps']
+  readonly clock: { reading(): ClockReading; sinceBoot(): number }
+  readonly journal: Pick<Journal, 'saveClock'> & { condition(): HealthCondition | null }
+  readonly timers: Timers
+}
+
+export class ReadinessProbe {
+  readonly #deps: ReadinessDeps
+  #wroteAt = -Infinity
+  #written: Promise<Written> = Promise.resolve({ failure: null, answered: false })
+
+  constructor(deps: ReadinessDeps) {
+    this.#deps = deps
+  }
+
+  async check(): Promise<Readiness> {
+    const { failure } = await this.#write(PROBE_EVERY_MS)
+    const checks = [checkOf('decision', this.#decide()), checkOf('journal', failure)]
+    return { ready: checks.every(({ ok }) => ok), checks }
+  }
+
+  /**
+   * Whether the parts that serve a request do their work, for a supervisor that would start the agent anew. What they refuse in
+   * the words of the catalogue (no enrollment, no rules, a full disk) is work done, which a new start does not change.
+   */
+  async works(): Promise<boolean> {
+    this.#decide()
+    const last = await this.#written
+    const { answered } = await this.#write(last.answered ? WATCH_WRITES_EVERY_MS : PROBE_EVERY_MS)
+    return answered
+  }
+
+  /** What keeps every instance from being decided for; one that can be is enough. */
+  #decide(): CodedError | null {
+    const { topUps, clock, ledger } = this.#deps
+    const reading = clock.reading()
+    const { deviceId, policies } = topUps.status()
+    if (deviceId === null) return new CodedError('NOT_ENROLLED', 'this device is not enrolled yet')
+    let failure = new CodedError('POLICY_MISSING', 'this device serves no instance')
+    for (const { instanceId } of policies) {
+      try {
+        const { document, compiled } = requireRules(this.#deps, instanceId.toLowerCase(), reading)
+        const [item] = document.rateTables.flatMap(({ items }) => items)
+        const asked = { name: item?.name ?? 'any', version: item?.version ?? '', count: decimal('1') }
+        const request = { requester: { type: 'tallygate', value: 'readiness', dictionary: {} }, items: [asked] }
+        decide(compiled, request, reading, ledger.availableAt(reading), 'BEST_EFFORT')
+        return null
+      } catch (error) {
+        if (!(error instanceof CodedError)) throw error
+        failure = error
+      }
+    }
+    return failure
+  }
+
+  #write(everyMs: number): Promise<Written> {
+    const now = this.#deps.clock.sinceBoot()
+    if (now - this.#wroteAt >= everyMs) {
+      this.#wroteAt = now
+      this.#written = this.#probe()
+    }
+    return this.#written
+  }
+
+  async #probe(): Promise<Written> {
+    const { journal, ledger, timers } = this.#deps
+    const late = Promise.withResolvers<Written>()
+    const cancel = timers.after(PROBE_TIMEOUT_MS, () => {
+      const failure = new CodedError('NOT_RECORDED', `the journal has not written for ${PROBE_TIMEOUT_MS} ms`)
+      late.resolve({ failure, answered: false })
+    })
+    const writing = journal.saveClock(ledger.stamp()).then(
+      () => {
+        // The clock needs less room than an entry: what entries have met still counts.
+        const standing = journal.condition()
+        const failure = standing === null ? null : new CodedError(standing.code, standing.message)
+        return { failure, answered: true }
+      },
+      (error: unknown) =>
+        error instanceof CodedError
+          ? { failure: error, answered: true }
+          : { failure: new CodedError('NOT_RECORDED', 'the journal is closed'), answered: false },
+    )
+    try {
+      return await Promise.race([writing, late.promise])
+    } finally {
+      cancel()
+    }
+  }
+}
+
+function checkOf(name: Readiness['checks'][number]['name'], failure: CodedError | null): Readiness['checks'][number] {
+  if (failure === null) return { name, ok: true }
+  return { name, ok: false, code: failure.code, message: failure.message }
+}

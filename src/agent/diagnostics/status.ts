@@ -1,0 +1,131 @@
+/** How the agent is, gathered from its parts without changing anything: what a technician and the command line see. */
+import { overdraftLeft } from '../../core/accounts/grant.ts'
+import type { LastBackup } from '../../protocol/local/last-backup.ts'
+import type { AgentStatusWire } from '../../protocol/local/status.ts'
+import type { ReloadNotice } from '../../settings/reload.ts'
+import type { Clock } from '../runtime/clock.ts'
+import { conditionOf } from '../ledger/damaged-ledger.ts'
+import type { SalvageRecord } from '../ledger/journal.ts'
+import type { Ledger } from '../ledger/ledger.ts'
+import { SUSPENSION } from '../sync/step.ts'
+import type { Link } from '../sync/link.ts'
+import type { WatchedJournal } from '../ledger/watch-journal.ts'
+import type { Wear } from './wear.ts'
+
+export interface StatusDeps {
+  readonly version: string
+  /** Best estimate, POSIX ms. */
+  readonly startedAt: number
+  readonly ledger: Pick<Ledger, 'accounts' | 'burnedOf' | 'durability' | 'grant' | 'lastEntry'>
+  readonly link: Pick<Link, 'status'>
+  readonly clock: Pick<Clock, 'reading'>
+  readonly journal: Pick<WatchedJournal, 'condition'>
+  readonly salvages: readonly SalvageRecord[]
+  readonly wear: Pick<Wear, 'reading' | 'condition'>
+  readonly reloadNotice: () => ReloadNotice | null
+  readonly lastBackup: () => LastBackup | null
+  /** How old it may be, ms; 0: nobody expects one. */
+  readonly backupMaxAgeMs: () => number
+}
+
+/** A device that is held back is told so once: what follows from it would look like something else to mend. */
+function isExplainedBySuspension(
+  { subject, code }: AgentStatusWire['conditions'][number],
+  suspension: AgentStatusWire['suspension'],
+): boolean {
+  if (suspension === null || subject === SUSPENSION) return false
+  return code === 'SESSION_LOCKED' || code === 'DEVICE_LOCKED' || code === 'DEVICE_TERMINATED'
+}
+
+/** A backup that is expected and is not there, or is too old. */
+function overdueOf(
+  backup: LastBackup | null,
+  maxAgeMs: number,
+  now: number,
+  startedAt: number,
+): AgentStatusWire['conditions'][number] | null {
+  if (maxAgeMs === 0 || (backup !== null && now - backup.at <= maxAgeMs)) return null
+  const message =
+    backup === null
+      ? 'No backup of the ledger was made by tallygate backup.'
+      : `The last backup of the ledger was made at ${new Date(backup.at).toISOString()}: ${backup.file}.`
+  return {
+    subject: 'backup',
+    code: 'BACKUP_OVERDUE',
+    message,
+    since: backup === null ? startedAt : backup.at + maxAgeMs,
+  }
+}
+
+export function statusOf({
+  version,
+  startedAt,
+  ledger,
+  link,
+  clock,
+  journal,
+  salvages,
+  wear,
+  reloadNotice,
+  lastBackup,
+  backupMaxAgeMs,
+}: StatusDeps): AgentStatusWire {
+  const { deviceId, epoch, fenced, key, suspension, connected, lastContactAt, lastSyncAt, ...rest } = link.status()
+  const grant = ledger.grant()
+  const recording = journal.condition()
+  const notice = reloadNotice()
+  const reload = notice === null ? null : { subject: 'settings', ...notice }
+  const { now } = clock.reading()
+  const backup = lastBackup()
+  const overdue = overdueOf(backup, backupMaxAgeMs(), now, startedAt)
+  const conditions = [
+    ...rest.conditions.filter((condition) => !isExplainedBySuspension(condition, suspension)),
+    ...[recording, wear.condition(), reload, overdue].filter((condition) => condition !== null),
+    ...salvages.map(conditionOf),
+  ]
+  return {
+    version,
+    startedAt,
+    deviceId,
+    instanceIds: rest.policies.map(({ instanceId }) => instanceId),
+    epoch,
+    fenced,
+    key,
+    suspension,
+    connected,
+    lastContactAt,
+    lastSyncAt,
+    durability: ledger.durability,
+    lastEntry: ledger.lastEntry(),
+    backlog: rest.backlog,
+    unacknowledgedSeq: rest.unacknowledgedSeq,
+    policies: [...rest.policies],
+    sessions: [...rest.sessions],
+    push: rest.push,
+    clock: clock.reading(),
+    grant:
+      grant === null
+        ? null
+        : {
+            term: grant.term,
+            expiresAt: grant.expiresAt,
+            remainingMs: Math.max(0, grant.lifetimeMs - grant.agedMs),
+          },
+    accounts: [...ledger.accounts()].map(([account, held]) => ({
+      account,
+      granted: String(held.granted),
+      used: String(held.used),
+      burned: String(ledger.burnedOf(account)),
+      refunded: String(held.refunded),
+      returned: String(held.returned),
+      exhausted: held.exhausted,
+      unlimited: held.unlimited,
+      overdraft: String(overdraftLeft(held, held.overdraft ?? 0n)),
+    })),
+    storage: wear.reading(),
+    backup,
+    conditions: conditions
+      .toSorted((a, b) => a.since - b.since)
+      .map(({ subject, code, message, since }) => ({ subject, code, message, since })),
+  }
+}

@@ -1,0 +1,57 @@
+/**
+ * When something is signed by a key that the device does not know: the cloud may have changed its key while the device was
+ * away. What it says about that counts only as far as each new key was introduced by one that the device trusts already.
+ */
+import { keyIntroduction } from '../../protocol/edge/signing-keys.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import type { PublicJwk } from '../../protocol/signing.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
+import type { Cloud } from '../sync/cloud.ts'
+import { type LinkMemory, identityOf } from '../sync/memory.ts'
+import type { LinkJournal, LinkLog } from '../sync/ports.ts'
+import { Trust, distinctKeys } from './trust.ts'
+
+interface KeyLearning {
+  readonly cloud: Pick<Cloud, 'signingKeys'>
+  readonly journal: Pick<LinkJournal, 'saveIdentity'>
+  readonly memory: LinkMemory
+  readonly log: LinkLog
+  readonly signal: AbortSignal
+}
+
+/** Returns whether the device trusts a key more than before; it is durable then. */
+export async function learnKeys({ cloud, journal, memory, log, signal }: KeyLearning): Promise<boolean> {
+  const identity = identityOf(memory)
+  const trustedKeys = await grown(identity.trustedKeys, await introductions())
+  if (trustedKeys.length === identity.trustedKeys.length) return false
+  const trust = await Trust.of(trustedKeys)
+  // How the device is held back may have been stored meanwhile.
+  const renewed = { ...identityOf(memory), trustedKeys }
+  await journal.saveIdentity(renewed)
+  memory.identity = renewed
+  memory.trust = trust
+  log.info({ keys: trustedKeys.length }, 'the cloud signs with another key, which the one before it has introduced')
+  return true
+
+  /** A cloud that knows of none, or gives no answer to that, leaves the device with what it trusts. */
+  async function introductions(): Promise<readonly string[]> {
+    try {
+      return await cloud.signingKeys(identity, signal)
+    } catch (error) {
+      if (error instanceof CodedError) return []
+      throw error
+    }
+  }
+}
+
+async function grown(trusted: readonly string[], documents: readonly string[]): Promise<readonly string[]> {
+  let keys = trusted
+  for (const document of documents) {
+    const opened = await (await Trust.of(keys)).open('key', document)
+    const introduced = opened === undefined ? undefined : keyIntroduction.safeParse(parseJson(opened.text)).data
+    if (introduced === undefined) continue
+    const known = keys.map((text) => JSON.parse(text) as PublicJwk)
+    keys = await distinctKeys([...known, introduced.introduces])
+  }
+  return keys
+}

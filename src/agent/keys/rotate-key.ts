@@ -1,0 +1,165 @@
+/**
+ * The device goes on with another key of its own. The next key is durable before it is announced, and used only after the
+ * cloud's signed answer stands in the journal, together with the link that proves where the next key comes from. Each step
+ * may be cut off and repeated; until the next key is used, the cloud takes either. Nothing here touches the ledger.
+ */
+import type { LinkState } from '../../core/sync/plan.ts'
+import { type KeyChange, KEY_LINKS_MAX, type KeyLink, keyAnswer } from '../../protocol/edge/device-key.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { signDocument } from '../../protocol/signing.ts'
+import type { Identity } from '../ledger/journal.ts'
+import type { SignedAnswer } from '../sync/cloud.ts'
+import type { DeviceKey, DeviceKeys } from './device-key.ts'
+import { type LinkMemory, identityOf } from '../sync/memory.ts'
+import { believe, believeTime, call, type StepContext, type StepResult } from '../sync/step.ts'
+
+/** Subject of the conditions of these steps. */
+export const KEY = 'device key'
+
+export function keyState(keys: DeviceKeys, memory: LinkMemory, isOrdered: boolean): LinkState['key'] {
+  const { identity, key } = memory
+  if (identity === null) return 'SETTLED'
+  const ready = keys.next?.signer.keyId
+  if (ready !== undefined && ready === identity.keyId) return key.isTried ? 'SETTLED' : 'REPLACE'
+  if (key.isUnknown && !key.isShown) return 'SHOW'
+  const announcing = identity.nextKey?.id
+  if (isOrdered || (key.isAsked && announcing === undefined)) return 'PREPARE'
+  if (announcing === undefined) return 'SETTLED'
+  if (key.isTried) return 'SETTLED'
+  return announcing === ready ? 'ANNOUNCE' : 'PREPARE'
+}
+
+/** Makes the next key, and keeps that it is wanted: over restarts, and for as long as there is no connection. */
+export async function prepareKey(context: StepContext): Promise<StepResult> {
+  const { keys, clock, memory, rotation, health, log } = context
+  // A technician is told himself; of everybody else's order the condition tells.
+  const isStanding = memory.key.isAsked || (memory.identity?.nextKey ?? null) !== null
+  memory.key.isAsked = false
+  try {
+    // One that the cloud does not take is no better the next time.
+    if (memory.key.isRefused && rotation.isAsked) await keys.discard()
+    const next = (await keys.prepare()).signer.keyId
+    const identity = identityOf(memory)
+    if (identity.nextKey?.id !== next) {
+      const since = identity.nextKey?.since ?? clock.reading().now
+      await save(context, { ...identity, nextKey: { id: next, since } })
+      log.info({ key: identity.keyId, next }, 'another key shall take the place of the one of this device')
+    }
+    memory.key.isRefused = false
+    health.clear(KEY)
+    rotation.taken({ key: identity.keyId, next })
+    return 'PLAN_AGAIN'
+  } catch (error) {
+    if (!(error instanceof CodedError)) throw error
+    rotation.failed(error)
+    memory.key.isTried = true
+    return isStanding ? goOnWithout(context, error) : 'PLAN_AGAIN'
+  }
+}
+
+/** A refusal leaves the device with the key that it has; it asks again with the next round. */
+export async function announceKey(context: StepContext): Promise<StepResult> {
+  const { cloud, keys, clock, memory, randomness, signal } = context
+  const { current, next } = keys
+  if (next === null) throw new Error('invariant: only a key that is there is announced')
+  memory.key.isTried = true
+  const identity = identityOf(memory)
+  const nonce = randomness.token()
+  const change = { deviceId: identity.deviceId, epoch: memory.epoch, nonce }
+  const link = await linkOf(change, current, next)
+  let said: SignedAnswer
+  try {
+    said = await call(context, () => cloud.announceKey(identity, { nonce, link }, signal))
+  } catch (error) {
+    if (!(error instanceof CodedError) || error.code === 'CLOUD_UNREACHABLE') throw error
+    if (isUnknownKey(memory, error)) throw error
+    memory.key.isRefused = error.code === 'DEVICE_KEY_REFUSED'
+    return goOnWithout(context, error)
+  }
+  await believeKey(context, said, nonce, next)
+  const keyLinks = [...(identity.keyLinks ?? []), link].slice(-KEY_LINKS_MAX)
+  const { signer } = next
+  await save(context, {
+    ...identityOf(memory),
+    keyId: signer.keyId,
+    keySince: clock.reading().now,
+    keyLinks,
+    nextKey: null,
+  })
+  return replaceKey(context)
+}
+
+/** The next key is the device's: it takes the place of the one before, which is used no more. */
+export async function replaceKey(context: StepContext): Promise<StepResult> {
+  const { keys, memory, health, log } = context
+  const before = keys.current.signer.keyId
+  try {
+    await keys.replace()
+  } catch (error) {
+    if (!(error instanceof CodedError)) throw error
+    return goOnWithout(context, error)
+  }
+  health.clear(KEY)
+  memory.key.isAsked = false
+  // The first request with it ends the key before.
+  memory.looking = true
+  log.info({ key: keys.current.signer.keyId, before }, 'the device has another key')
+  return 'PLAN_AGAIN'
+}
+
+/** The key in use is as good as it was: the rest of the round goes on with it. */
+function goOnWithout({ memory, health, log }: StepContext, error: CodedError): StepResult {
+  memory.key.isTried = true
+  if (health.raise(KEY, error)) log.warn({ code: error.code, ...error.details }, error.message)
+  return 'PLAN_AGAIN'
+}
+
+/** A cloud that was restored from a backup learns how this device came to its key. */
+export async function showLinks(context: StepContext): Promise<StepResult> {
+  const { cloud, keys, memory, randomness, signal, health, log } = context
+  const identity = identityOf(memory)
+  const { current } = keys
+  memory.key.isShown = true
+  const nonce = randomness.token()
+  const request = { nonce, links: [...(identity.keyLinks ?? [])] }
+  const said = await call(context, () => cloud.showKeyLinks(identity, request, signal))
+  await believeKey(context, said, nonce, current)
+  memory.key.isUnknown = false
+  health.clear(KEY)
+  log.info({ key: current.signer.keyId }, 'the cloud had forgotten the key of this device, and knows it again')
+  return 'PLAN_AGAIN'
+}
+
+/** Whether a refusal may mean that the cloud knows only an earlier key, and the device has something to show for its own. */
+export function isUnknownKey({ identity, key }: LinkMemory, error: unknown): boolean {
+  if (!(error instanceof CodedError) || error.code !== 'TOKEN_INVALID' || key.isShown) return false
+  return (identity?.keyLinks ?? []).length > 0
+}
+
+async function believeKey(context: StepContext, said: SignedAnswer, nonce: string, key: DeviceKey): Promise<void> {
+  const answer = await believe(context, 'device-key-answer', said.answer, keyAnswer)
+  await believeTime(context, said, nonce)
+  const { deviceId } = identityOf(context.memory)
+  if (answer.deviceId === deviceId && answer.nonce === nonce && answer.keyId === key.signer.keyId) return
+  throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another change of a key.', {
+    details: { deviceId: answer.deviceId, keyId: answer.keyId },
+  })
+}
+
+async function linkOf(
+  change: Pick<KeyChange, 'deviceId' | 'epoch' | 'nonce'>,
+  from: DeviceKey,
+  to: DeviceKey,
+): Promise<KeyLink> {
+  const payload: KeyChange = { ...change, previous: from.signer.keyId, next: to.publicJwk }
+  const text = JSON.stringify(payload)
+  return {
+    introduction: await signDocument('device-key', text, from.signer),
+    possession: await signDocument('device-key-possession', text, to.signer),
+  }
+}
+
+async function save({ journal, memory }: StepContext, identity: Identity): Promise<void> {
+  await journal.saveIdentity(identity)
+  memory.identity = identity
+}

@@ -1,0 +1,55 @@
+/**
+ * The keys of the cloud that this device believes: those that the enrollment token pinned, and those that a verified
+ * policy named later. Whatever one of them did not sign was not said by the cloud.
+ */
+import { type CryptoKey, importJWK } from 'jose'
+import { type DocumentKind, openDocument, type PublicJwk, publicJwk, thumbprint } from '../../protocol/signing.ts'
+
+interface TrustedKey {
+  readonly thumbprint: string
+  readonly jwk: PublicJwk
+  readonly key: CryptoKey
+}
+
+export interface Opened {
+  readonly text: string
+  readonly signedBy: PublicJwk
+}
+
+export class Trust {
+  readonly #keys: readonly TrustedKey[]
+
+  private constructor(keys: readonly TrustedKey[]) {
+    this.#keys = keys
+  }
+
+  /** @param jwks public keys as JWK text. Throws for a text that is none: they were verified before they were stored. */
+  static async of(jwks: readonly string[]): Promise<Trust> {
+    const keys = jwks.map(async (text) => {
+      const jwk = publicJwk.parse(JSON.parse(text))
+      const key = await importJWK(jwk, jwk.kty === 'OKP' ? 'EdDSA' : 'ES256')
+      if (key instanceof Uint8Array) throw new Error('invariant: a public key is no secret')
+      return { thumbprint: await thumbprint(jwk), jwk, key }
+    })
+    return new Trust(await Promise.all(keys))
+  }
+
+  /** The signed text; undefined when no trusted key has signed it as a document of this kind. */
+  async open(kind: DocumentKind, document: string): Promise<Opened | undefined> {
+    for (const { key, jwk } of this.#keys) {
+      const text = await openDocument(kind, document, key)
+      if (text !== undefined) return { text, signedBy: jwk }
+    }
+    return undefined
+  }
+}
+
+/** Keys as JWK text, each once, in order of first mention. */
+export async function distinctKeys(keys: readonly PublicJwk[]): Promise<readonly string[]> {
+  const byThumbprint = new Map<string, string>()
+  for (const key of keys) {
+    const id = await thumbprint(key)
+    if (!byThumbprint.has(id)) byThumbprint.set(id, JSON.stringify(key))
+  }
+  return [...byThumbprint.values()]
+}

@@ -1,0 +1,257 @@
+/**
+ * The counters of every account in memory, what is on its way to the journal included. No account that is counted
+ * down is used beyond its grant and its allowance: a charge that does not fit throws before anything changes, because it
+ * was decided on the room that this class gave.
+ */
+import type { AccountId, Posting } from '../../core/accounts/account.ts'
+import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
+import type { AvailableBalance } from '../../core/rules/decision.ts'
+import { available } from '../../core/accounts/grant.ts'
+import { counterBytesMax } from './counter-bytes.ts'
+import type { AccountState, GrantedAccount } from './journal.ts'
+
+interface AccountBalance {
+  granted: Micro
+  used: Micro
+  refunded: Micro
+  returned: Micro
+  exhausted: boolean
+  unlimited: boolean
+  allowance?: Micro
+  overdraft?: Micro
+  /** Room at or below which a top-up should be asked for; -1n once it was. */
+  lowAt: Micro
+}
+
+/** How much is given up at a time: accounts, and the bytes that their counters take in a segment. */
+interface MostReturns {
+  readonly accounts: number
+  readonly bytes: number
+}
+
+const NOTHING_GRANTED: AvailableBalance = { left: 0n, shortage: 'GRANT' }
+
+export class Balances {
+  readonly #balances = new Map<AccountId, AccountBalance>()
+
+  constructor(accounts: Iterable<readonly [AccountId, AccountState]>) {
+    for (const [account, state] of accounts) {
+      const balance: AccountBalance = { ...state, lowAt: 0n }
+      if (!balance.unlimited && available(balance) < -(balance.allowance ?? 0n))
+        throw new Error(`invariant: ${account} is within its grant and its allowance`)
+      balance.lowAt = lowMark(balance)
+      this.#balances.set(account, balance)
+    }
+  }
+
+  /**
+   * What core may draw on while the grant is in force.
+   *
+   * @param refund what the account gets back together with the charge
+   */
+  availableOf(account: AccountId, refund = 0n): AvailableBalance {
+    const balance = this.#balances.get(account)
+    if (balance === undefined) return NOTHING_GRANTED
+    // Metered only, up to what a counter holds: the bound is beyond use, and keeps an absurd count from passing it.
+    if (balance.unlimited) return { left: MICRO_MAX - balance.used, shortage: 'POOL' }
+    const left = available(balance) + refund
+    return { left: left > 0n ? left : 0n, shortage: balance.exhausted ? 'POOL' : 'GRANT' }
+  }
+
+  /** What was used of an account, and up to where it may be. */
+  spendableOf(account: AccountId): { readonly used: Micro; readonly usedMax: Micro } {
+    const balance = this.#known(account)
+    return { used: balance.used, usedMax: balance.unlimited ? MICRO_MAX : balance.used + available(balance) }
+  }
+
+  get(account: AccountId): AccountState | undefined {
+    return this.#balances.get(account)
+  }
+
+  all(): Iterable<readonly [AccountId, AccountState]> {
+    return this.#balances
+  }
+
+  /**
+   * How much of an account was used above what is granted.
+   *
+   * @param refund what the account gets back before more of it is used
+   */
+  overspendOf(account: AccountId, refund = 0n): Micro {
+    const balance = this.#balances.get(account)
+    if (balance === undefined || balance.unlimited) return 0n
+    const left = available(balance) + refund
+    return left < 0n ? -left : 0n
+  }
+
+  /** Nothing more may be used above the grants of accounts whose use they hold. */
+  settle(): void {
+    for (const balance of this.#balances.values()) if (available(balance) >= 0n) balance.allowance = 0n
+  }
+
+  /**
+   * Raises `used`, all of it or nothing. Returns true when an account has come to its low-water mark.
+   *
+   * @param allowances of accounts that may be used above what is granted, and how far
+   */
+  charge(postings: readonly Posting[], allowances?: ReadonlyMap<AccountId, Micro>): boolean {
+    for (const [account, allowance] of allowances ?? []) {
+      const balance = this.#balances.get(account) ?? this.#open(account)
+      if (allowance > (balance.allowance ?? 0n)) balance.allowance = allowance
+    }
+    for (const posting of postings) this.#checkedForCharge(posting)
+    let low = false
+    for (const { account, amount } of postings) {
+      const balance = this.#known(account)
+      balance.used += amount
+      if (!balance.unlimited && balance.lowAt >= 0n && available(balance) <= balance.lowAt) {
+        balance.lowAt = -1n
+        low = true
+      }
+    }
+    return low
+  }
+
+  /** Takes back a charge that was not recorded. */
+  uncharge(postings: readonly Posting[]): void {
+    for (const { account, amount } of postings) {
+      const balance = this.#known(account)
+      balance.used -= amount
+      if (balance.used < balance.refunded) throw new Error(`invariant: only a charge of ${account} is taken back`)
+    }
+  }
+
+  /** Raises `refunded`: only once the refund is durable, because what it gives back may be spent at once. */
+  refund(postings: readonly Posting[]): void {
+    for (const { account, amount } of postings) {
+      const balance = this.#known(account)
+      if (amount <= 0n || balance.refunded + amount > balance.used)
+        throw new Error(`invariant: ${account} was charged more`)
+      balance.refunded += amount
+    }
+  }
+
+  /** Takes back a refund that was not recorded. */
+  unrefund(postings: readonly Posting[]): void {
+    for (const { account, amount } of postings) {
+      const balance = this.#known(account)
+      if (amount > balance.refunded) throw new Error(`invariant: only a refund of ${account} is taken back`)
+      balance.refunded -= amount
+    }
+  }
+
+  /** Raises `returned` by all room of at most `most` accounts, and says by how much. */
+  giveUp(most: MostReturns): readonly Posting[] {
+    const returns: Posting[] = []
+    let bytes = 0
+    for (const [account, balance] of this.#balances) {
+      const amount = available(balance)
+      if (amount <= 0n) continue
+      bytes += counterBytesMax(account)
+      if (returns.length >= most.accounts || bytes > most.bytes) break
+      balance.returned += amount
+      returns.push({ account, amount })
+    }
+    return returns
+  }
+
+  /** Raises `returned` by what is held of these accounts beyond the figure beside each, of at most `most` of them. */
+  giveUpAbove(keeps: ReadonlyMap<AccountId, Micro>, most: MostReturns): readonly Posting[] {
+    const returns: Posting[] = []
+    let bytes = 0
+    for (const [account, keep] of keeps) {
+      const balance = this.#balances.get(account)
+      if (balance === undefined) continue
+      const amount = available(balance) - keep
+      if (amount <= 0n) continue
+      bytes += counterBytesMax(account)
+      if (returns.length >= most.accounts || bytes > most.bytes) break
+      balance.returned += amount
+      // What is left is little on purpose: being low is no news.
+      balance.lowAt = -1n
+      returns.push({ account, amount })
+    }
+    return returns
+  }
+
+  /** Undoes {@link Balances.giveUp} that the journal did not take. */
+  takeBack(returns: readonly Posting[]): void {
+    for (const { account, amount } of returns) {
+      const balance = this.#known(account)
+      if (amount > balance.returned) throw new Error(`invariant: ${account} has returned less`)
+      balance.returned -= amount
+    }
+  }
+
+  /**
+   * These accounts are counted down from here on. What was used above their grants stays allowed: the cloud counts it as
+   * granted when it hears of it.
+   *
+   * @returns those that were unlimited
+   */
+  limit(accounts: Iterable<AccountId>): readonly AccountId[] {
+    const limited: AccountId[] = []
+    for (const account of accounts) {
+      const balance = this.#balances.get(account)
+      if (balance?.unlimited !== true) continue
+      balance.unlimited = false
+      balance.lowAt = lowMark(balance)
+      const above = -available(balance)
+      if (above > (balance.allowance ?? 0n)) balance.allowance = above
+      limited.push(account)
+    }
+    return limited
+  }
+
+  /** Grants are cumulative: a smaller figure than the one known is old and changes nothing. */
+  grant(accounts: readonly GrantedAccount[]): void {
+    for (const { account, granted, exhausted, unlimited, overdraft = 0n } of accounts) {
+      const balance = this.#balances.get(account) ?? this.#open(account)
+      if (balance.unlimited && !unlimited)
+        throw new Error(`invariant: ${account} was limited before its grant is stored`)
+      if (granted > balance.granted) balance.granted = granted
+      balance.exhausted = exhausted
+      balance.unlimited = unlimited
+      balance.overdraft = overdraft
+      balance.lowAt = lowMark(balance)
+    }
+  }
+
+  clear(): void {
+    this.#balances.clear()
+  }
+
+  #open(account: AccountId): AccountBalance {
+    const balance: AccountBalance = {
+      granted: 0n,
+      used: 0n,
+      refunded: 0n,
+      returned: 0n,
+      exhausted: false,
+      unlimited: false,
+      lowAt: 0n,
+    }
+    this.#balances.set(account, balance)
+    return balance
+  }
+
+  #known(account: AccountId): AccountBalance {
+    const balance = this.#balances.get(account)
+    if (balance === undefined) throw new Error(`invariant: ${account} is known`)
+    return balance
+  }
+
+  #checkedForCharge({ account, amount }: Posting): void {
+    const balance = this.#known(account)
+    const fits = balance.unlimited
+      ? balance.used + amount <= MICRO_MAX
+      : amount <= available(balance) + (balance.allowance ?? 0n)
+    if (amount <= 0n || !fits) throw new Error(`invariant: a charge fits the room of ${account}`)
+  }
+}
+
+/** A quarter of what there is: a device asks early enough, and a small grant does not make it ask for ever. */
+function lowMark(balance: AccountBalance): Micro {
+  const left = available(balance)
+  return left > 0n ? left / 4n : 0n
+}

@@ -1,0 +1,32 @@
+/**
+ * What is told of a ledger that could not be used and was put aside: in the status, and in one line of the log at each
+ * start, for as long as its file is there, because somebody should look at it.
+ */
+import type { AgentStatusWire } from '../../protocol/local/status.ts'
+import type { SalvageRecord } from './journal.ts'
+import type { LinkLog } from '../sync/ports.ts'
+
+const CODE = 'DATABASE_CORRUPT'
+
+export function conditionOf({
+  at,
+  file,
+  salvagedEntries,
+  lostEntries,
+}: SalvageRecord): AgentStatusWire['conditions'][number] {
+  const lost = lostEntries === null ? 'what else it held is not known' : `${lostEntries} could not be read`
+  const message = `The ledger was damaged and is kept as ${file}: ${salvagedEntries} undelivered entries were salvaged, ${lost}.`
+  return { subject: 'damaged ledger', code: CODE, message, since: at }
+}
+
+export function logDamaged(log: Pick<LinkLog, 'warn'>, salvages: readonly SalvageRecord[]): void {
+  for (const { at, file, why, salvagedEntries, lostEntries } of salvages) {
+    log.warn(
+      { code: CODE, file, at, why, salvagedEntries, lostEntries, remedy: REMEDY },
+      'journal.db in the state directory could not be used as a ledger: it was put aside as the named file, and another one has taken its place',
+    )
+  }
+}
+
+const REMEDY =
+  'Look for the cause (disk, power, another program). Keep the file while use that is not billed may be in it; the warning ends when it is moved away.'

@@ -1,0 +1,616 @@
+/**
+ * The device's ledger: what it may spend, what it has spent, and the order in which that becomes durable. A decision is
+ * made and recorded in one synchronous block on the balances in memory; entries that come while a commit is under way
+ * make the next one. What the journal does not take is taken back exactly, with everything recorded after it. Nobody may
+ * hear of an entry before its promise resolves.
+ */
+import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
+import type { Micro } from '../../core/pricing/amount.ts'
+import { periodAt } from '../../core/rules/compile.ts'
+import type { ClockReading, AvailableBalance, AvailableOf } from '../../core/rules/decision.ts'
+import { type TopUpRequest, available, sumPostings } from '../../core/accounts/grant.ts'
+import type { Policy } from '../../core/rules/policy.ts'
+import { SEGMENT_ACCOUNTS_MAX, SEGMENT_COUNTERS_BYTES_MAX } from '../../protocol/edge/sync.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { accountsInSight } from '../access/accounts-in-sight.ts'
+import { Balances } from './balances.ts'
+import { BurnRate } from './burn-rate.ts'
+import { Commits, type Decided, type Durability, type WriteBehindDeps } from './commits.ts'
+import type {
+  AccountState,
+  ClockStamp,
+  GrantedAccount,
+  Journal,
+  PendingEntry,
+  Snapshot,
+  StoredClock,
+  StoredGrant,
+  ReceivedGrant,
+} from './journal.ts'
+import type { Timers } from '../sync/ports.ts'
+import type { PolicyInForce } from '../policy/active-policies.ts'
+
+/** Accounts whose room is given up at once, and what their counters take; more follow with the next segment. */
+const RETURNS_MAX = { accounts: SEGMENT_ACCOUNTS_MAX / 2, bytes: SEGMENT_COUNTERS_BYTES_MAX / 2 }
+
+export interface LedgerDeps {
+  readonly journal: Pick<Journal, 'append' | 'saveClock' | 'limit'>
+  readonly clock: { reading(): ClockReading; sinceBoot(): number; stored(): StoredClock }
+  readonly policies: { all(): Iterable<PolicyInForce> }
+  /** Wanted for each account that may be charged, however little it was: what a device has in hand before its first use. */
+  readonly startingGrant: Micro
+  /** Null: every answer follows its commit. */
+  readonly reserve: WriteBehindDeps | null
+  /** Calls when the entries of this moment have come, so that they share a commit. */
+  readonly defer: (call: () => void) => void
+  /** Time that passes, ms; only differences mean something. */
+  readonly now: () => number
+  readonly timers: Timers
+  /** So many entries make it worth while to deliver them. */
+  readonly batchEntries: number
+  /** An account has come to its low-water mark, or there are entries to deliver. */
+  readonly onNeed: () => void
+  /** These charges stand in the journal. */
+  readonly onCharged?: (postings: readonly Posting[]) => void
+  /** Called before the first moment at which nothing is recorded any more in this epoch; may record, at once. */
+  readonly beforeFreeze?: () => void
+  /** The outcome of a write is unknown: the process must end and open again. Nothing more is recorded. */
+  readonly onFatal: (error: unknown) => void
+}
+
+/** Whether anything can be recorded: the device has an epoch, and it is neither fenced nor being closed. */
+export type LedgerStatus = 'ATTACHED' | 'NOT_ATTACHED' | 'FROZEN' | 'BROKEN'
+
+/** By account, what is given back to it. */
+type Refund = ReadonlyMap<AccountId, Micro>
+
+export class Ledger {
+  readonly #deps: LedgerDeps
+  readonly #balances: Balances
+  /** Of the accounts that were charged within the last day. */
+  readonly #burnRates = new Map<AccountId, BurnRate>()
+  /** Balances at the start of the process, and the reading of the boot-time clock of that moment. */
+  readonly #heldAtStart = new Map<AccountId, Micro>()
+  readonly #startedAt: number
+  /** Accounts that are counted down again, but not yet in the journal. */
+  readonly #limited = new Set<AccountId>()
+  #epoch: number
+  #frozen: boolean
+  #broken = false
+  #grant: StoredGrant | null
+  /** Reading of the boot-time clock to which the grant's age belongs. */
+  #agedAt: number
+  #lastEntry: number
+  /** The last entry that was decided before the grant was taken. */
+  #grantedAfter: number
+  readonly #burned: ReadonlyMap<AccountId, Micro>
+  readonly #commits: Commits
+
+  constructor(deps: LedgerDeps, snapshot: Snapshot) {
+    this.#deps = deps
+    this.#balances = new Balances(snapshot.accounts)
+    for (const [account, held] of this.#balances.all()) this.#heldAtStart.set(account, available(held))
+    this.#startedAt = deps.clock.sinceBoot()
+    this.#epoch = snapshot.epoch
+    this.#frozen = snapshot.fenced
+    this.#grant = snapshot.grant
+    this.#lastEntry = snapshot.lastEntry
+    this.#grantedAfter = snapshot.lastEntry
+    this.#burned = snapshot.burned
+    const { journal, reserve, defer, now, timers } = deps
+    this.#commits = new Commits(
+      {
+        ...{ journal, reserve, defer, now, timers },
+        spendableOf: (account) => this.#balances.spendableOf(account),
+        stamp: () => this.stamp(),
+        epoch: () => this.#epoch,
+        onRecorded: this.#onRecorded,
+        onLost: this.#onLost,
+        onBroken: (error) => {
+          this.#broken = true
+          deps.onFatal(error)
+        },
+      },
+      { n: snapshot.lastEntry, head: snapshot.entryHead },
+    )
+    // After a restart in the same boot the time in between counts; after a reboot all the time since then does.
+    const { clock } = deps
+    const sinceBoot = clock.sinceBoot()
+    const sameBoot = snapshot.clock?.bootId === clock.stored().bootId && snapshot.clock.sinceBoot <= sinceBoot
+    this.#agedAt = sameBoot ? snapshot.clock.sinceBoot : 0
+  }
+
+  status(): LedgerStatus {
+    if (this.#broken) return 'BROKEN'
+    if (this.#epoch === 0) return 'NOT_ATTACHED'
+    return this.#frozen ? 'FROZEN' : 'ATTACHED'
+  }
+
+  epoch(): number {
+    return this.#epoch
+  }
+
+  /** Number of the last entry decided in this epoch, durable or on its way to the journal; 0 for none. */
+  lastEntry(): number {
+    return this.#lastEntry
+  }
+
+  accounts(): Iterable<readonly [AccountId, AccountState]> {
+    return this.#balances.all()
+  }
+
+  grant(): StoredGrant | null {
+    return this.#grant === null ? null : { ...this.#grant, agedMs: this.#age(this.#deps.clock.sinceBoot()) }
+  }
+
+  /**
+   * What core may draw on at this moment; holds until something is recorded or the caller awaits. An expired grant gives
+   * nothing, whatever is refunded.
+   *
+   * @param refund by account, what is recorded as given back together with the charge
+   */
+  availableAt(reading: ClockReading, refund: Refund = NO_REFUND): AvailableOf {
+    if (this.hasExpired(reading)) return this.#availableExpired
+    return refund.size === 0 ? this.#available : (account) => this.#balances.availableOf(account, refund.get(account))
+  }
+
+  /**
+   * The same, for a device that cannot ask the cloud: accounts of essential line items may be spent beyond the grant, up
+   * to the cap of their line item. Its pool counts over all periods together.
+   */
+  availableAboveGrant(reading: ClockReading, policy: Policy, refund: Refund = NO_REFUND): AvailableOf {
+    const availableOf = this.availableAt(reading, refund)
+    const caps = overspendCapsOf(policy)
+    return (account) => {
+      const balance = availableOf(account)
+      const cap = this.#capOf(account, policy.instanceId, caps)
+      if (cap === 0n) return balance
+      // What is held beyond its time is spent before anything is owed.
+      const held = this.#balances.availableOf(account, refund.get(account)).left
+      const beyond = held === 'UNLIMITED' || balance.left === 'UNLIMITED' ? 0n : held - balance.left
+      const owed = this.#overspendWith(account, refund)
+      return { ...balance, overspend: beyond + (cap > owed ? cap - owed : 0n) }
+    }
+  }
+
+  /** How far accounts of essential line items may be used above their grants. */
+  allowancesOf(accounts: Iterable<AccountId>, policy: Policy): ReadonlyMap<AccountId, Micro> {
+    const caps = overspendCapsOf(policy)
+    const allowed = [...accounts].map((account) => [account, this.#capOf(account, policy.instanceId, caps)] as const)
+    return new Map(allowed.filter(([, cap]) => cap > 0n))
+  }
+
+  /** How much of a charge the grant does not hold, with what is refunded together with it. */
+  aboveGrant({ account, amount }: Posting, refund: Refund = NO_REFUND): Micro {
+    const held = this.#balances.availableOf(account, refund.get(account)).left
+    if (held === 'UNLIMITED' || amount <= held) return 0n
+    return amount - held
+  }
+
+  /** Something is used above its grant. */
+  owes(): boolean {
+    for (const [, { allowance }] of this.#balances.all()) if ((allowance ?? 0n) > 0n) return true
+    return false
+  }
+
+  /** The cloud has heard of what was used above grants, and its grants hold it. */
+  settleAboveGrant(): void {
+    this.#balances.settle()
+  }
+
+  #capOf(account: AccountId, instanceId: string, caps: ReadonlyMap<string, Micro>): Micro {
+    const parsed = parseAccount(account)
+    return parsed?.instanceId === instanceId ? (caps.get(parsed.lineItemId) ?? 0n) : 0n
+  }
+
+  /** Of the account, and where it is the pool of a line item of its other periods too. */
+  #overspendWith(account: AccountId, refund: Refund): Micro {
+    const own = parseAccount(account)
+    if (own?.kind !== 'line') return this.#balances.overspendOf(account, refund.get(account))
+    let sum = 0n
+    for (const [other] of this.#balances.all()) {
+      const parsed = parseAccount(other)
+      const isSame = parsed?.kind === 'line' && parsed.lineItemId === own.lineItemId
+      if (isSame && parsed.instanceId === own.instanceId) sum += this.#balances.overspendOf(other, refund.get(other))
+    }
+    return sum
+  }
+
+  /**
+   * By the conservative end of the clock, or by powered-on time, whatever the clock says. Where nothing bounds the clock,
+   * powered-on time alone counts: a board without a battery can spend its grants right after boot.
+   */
+  hasExpired({ earliest, latest }: ClockReading): boolean {
+    if (this.#grant === null) return false
+    if ((latest ?? earliest) > this.#grant.expiresAt) return true
+    return this.#age(this.#deps.clock.sinceBoot()) > this.#grant.lifetimeMs
+  }
+
+  readonly #available: AvailableOf = (account) => this.#balances.availableOf(account)
+
+  readonly #availableExpired: AvailableOf = (account): AvailableBalance => {
+    const held = this.#balances.availableOf(account)
+    return held.shortage === 'POOL' && held.left === 0n ? held : { left: 0n, shortage: 'GRANT_EXPIRED' }
+  }
+
+  /**
+   * Takes an entry into the ledger: its charge counts from here on. `n` must be {@link Ledger.lastEntry} + 1. Resolves
+   * with how it was made safe, when it may be answered; rejects with NOT_RECORDED when it surely is not, and then has never
+   * happened.
+   */
+  record(entry: PendingEntry): Promise<Durability> {
+    if (this.status() !== 'ATTACHED') {
+      return Promise.reject(new CodedError('NOT_ATTACHED', 'nothing can be recorded at the moment'))
+    }
+    if (entry.n !== this.#lastEntry + 1) throw new Error('invariant: entries are numbered without gaps')
+    const low = entry.moves === 'used' && entry.postings.length > 0 && this.#charge(entry.postings, entry.allowances)
+    this.#lastEntry = entry.n
+    if (low || entry.n % this.#deps.batchEntries === 0) this.#deps.onNeed()
+    const later = entry.moves === 'refunded' ? entry.postings : NOTHING
+    return this.#commits.add({ entry, atOnce: NOTHING, later })
+  }
+
+  /** How an answer is made safe as long as nothing is in the way. */
+  get durability(): Durability {
+    return this.#commits.promise
+  }
+
+  /** What power cuts may have cost in this epoch, part of `used`. */
+  burnedOf(account: AccountId): Micro {
+    return this.#burned.get(account) ?? 0n
+  }
+
+  /**
+   * Takes several entries that become durable together, or not at all. A charge among them may spend what a refund among
+   * them gives back; nobody else may before it is durable. Resolves and rejects as {@link Ledger.record} does.
+   */
+  async recordTogether(entries: readonly PendingEntry[]): Promise<void> {
+    if (this.status() !== 'ATTACHED') {
+      throw new CodedError('NOT_ATTACHED', 'nothing can be recorded at the moment')
+    }
+    for (const [index, { n }] of entries.entries()) {
+      if (n !== this.#lastEntry + 1 + index) throw new Error('invariant: entries are numbered without gaps')
+    }
+    const spendable = sumPostings(postingsOf(entries, 'refunded'))
+    const spent = sumPostings(postingsOf(entries, 'used'))
+    const atOnce: Posting[] = []
+    for (const [account, back] of spendable) {
+      const charged = spent.get(account) ?? 0n
+      const amount = back < charged ? back : charged
+      if (amount > 0n) atOnce.push({ account, amount })
+    }
+    const later = minus(spendable, atOnce)
+    this.#balances.refund(atOnce)
+    const postings = [...spent].map(([account, amount]) => ({ account, amount }))
+    let low = false
+    try {
+      low = postings.length > 0 && this.#charge(postings, allowancesIn(entries))
+    } catch (error) {
+      // Nothing of it is recorded: what it would have given back is in nobody's hand.
+      this.#balances.unrefund(atOnce)
+      throw error
+    }
+    this.#lastEntry += entries.length
+    if (low || crosses(this.#lastEntry, entries.length, this.#deps.batchEntries)) this.#deps.onNeed()
+    const recorded = entries.map((entry, index) => {
+      const isFirst = index === 0
+      return this.#commits.add({ entry, atOnce: isFirst ? atOnce : NOTHING, later: isFirst ? later : NOTHING })
+    })
+    await Promise.all(recorded)
+  }
+
+  /** Top-ups: accounts below half of their target balance. Waiting requests ask for themselves. */
+  topUpRequests(): readonly TopUpRequest[] {
+    const topUpRequests: TopUpRequest[] = []
+    for (const [account, wanted] of this.#targets()) {
+      if (topUpRequests.length >= SEGMENT_ACCOUNTS_MAX) break
+      const held = this.#balances.get(account)
+      if (held?.unlimited === true) continue
+      const left = held === undefined ? 0n : available(held)
+      // What the rules do not limit is asked for until it is granted so, whatever is left of what was granted before.
+      if (2n * left < wanted || this.#isUnlimitedByRules(account)) topUpRequests.push({ account, wanted })
+    }
+    return topUpRequests
+  }
+
+  /** Accounts that may still be charged, and of which the cloud has said that the pool has nothing left. */
+  exhaustedAccounts(): readonly AccountId[] {
+    return [...this.#targets().keys()].filter((account) => this.#balances.get(account)?.exhausted === true)
+  }
+
+  /**
+   * What the device would like to hold of each account that it may come to charge: what it would use within the horizon, at
+   * least the starting grant. Limits of single requesters count from their first charge on.
+   */
+  #targets(): ReadonlyMap<AccountId, Micro> {
+    const reading = this.#deps.clock.reading()
+    const sinceBoot = this.#deps.clock.sinceBoot()
+    const targets = new Map<AccountId, Micro>()
+    const targetOf = (account: AccountId, horizonMs: number): Micro =>
+      greater(this.#burnRates.get(account)?.over(horizonMs, sinceBoot) ?? 0n, this.#deps.startingGrant)
+    const horizons = new Map<string, { readonly horizonMs: number; readonly policy: Policy }>()
+    for (const { document, compiled } of this.#deps.policies.all()) {
+      const horizonMs = document.grantHorizonMs
+      horizons.set(document.instanceId, { horizonMs, policy: compiled.policy })
+      for (const account of accountsInSight(compiled.policy, reading, horizonMs)) {
+        targets.set(account, targetOf(account, horizonMs))
+      }
+    }
+    for (const [account, rate] of this.#burnRates) {
+      if (rate.isIdle(sinceBoot)) {
+        this.#burnRates.delete(account)
+        continue
+      }
+      const parsed = parseAccount(account)
+      if (parsed?.kind !== 'limit') continue
+      const known = horizons.get(parsed.instanceId)
+      const limit = known?.policy.lineItems.find(({ id }) => id === parsed.lineItemId)?.consumptionLimit
+      if (known === undefined || limit === undefined || limit === null) continue
+      if (periodAt(limit.periods, reading.now)?.index === parsed.period) {
+        targets.set(account, targetOf(account, known.horizonMs))
+      }
+    }
+    return targets
+  }
+
+  /**
+   * Stops recording anything at once and resolves when every entry decided before stands in the journal, or was taken
+   * back. It ends with {@link Ledger.begin}.
+   */
+  async freeze(): Promise<void> {
+    if (this.status() === 'ATTACHED') this.#deps.beforeFreeze?.()
+    this.#frozen = true
+    await this.settled()
+    this.#commits.forgetReservations()
+  }
+
+  /** Resolves when no entry is on its way to the journal. */
+  settled(): Promise<void> {
+    return this.#commits.settled()
+  }
+
+  /** Resolves when what was answered before stands in the journal, or when the journal does not take it. */
+  flushed(): Promise<void> {
+    return this.#commits.flushed()
+  }
+
+  /** Nothing is on its way, and nothing reserved: a power cut costs nothing from here on. */
+  close(): Promise<void> {
+    return this.#commits.close()
+  }
+
+  /** Lets nothing more happen by itself. */
+  stop(): void {
+    this.#commits.stop()
+  }
+
+  /** Gives up all room at once: raises `returned` in memory and says by how much; empty when there is none. */
+  returnUnused(): readonly Posting[] {
+    const returns = this.#balances.giveUp(RETURNS_MAX)
+    this.#commits.shorten(returns.map(({ account }) => account))
+    return returns
+  }
+
+  /**
+   * Gives up what the device can spare. Of accounts that others need it keeps what it would use within the horizon, and never
+   * more than the figure beside each. Of the other accounts it gives up what is above twice the target balance, down to that:
+   * tokens that a request left behind, or that are not used any more.
+   *
+   * @param needed by waiting requests: none of it is given up
+   */
+  giveUpSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): readonly Posting[] {
+    const sinceBoot = this.#deps.clock.sinceBoot()
+    const keeps = new Map(this.#keptOf(recalled, sinceBoot))
+    for (const [account, target] of this.#surplusAbove(needed)) if (!keeps.has(account)) keeps.set(account, target)
+    for (const [account, amount] of needed) {
+      const keep = keeps.get(account)
+      if (keep !== undefined) keeps.set(account, keep + amount)
+    }
+    const returns = this.#balances.giveUpAbove(keeps, RETURNS_MAX)
+    this.#commits.shorten(returns.map(({ account }) => account))
+    return returns
+  }
+
+  /** Whether {@link Ledger.giveUpSpare} would give up anything that others need. */
+  holdsSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean {
+    for (const [account, keep] of this.#keptOf(recalled, this.#deps.clock.sinceBoot())) {
+      const held = this.#balances.get(account)
+      if (held !== undefined && available(held) > keep + (needed.get(account) ?? 0n)) return true
+    }
+    return false
+  }
+
+  /** Target balances of the accounts that hold far more than that, and more than waiting requests need. */
+  #surplusAbove(needed: ReadonlyMap<AccountId, Micro>): ReadonlyMap<AccountId, Micro> {
+    const above = new Map<AccountId, Micro>()
+    const instances = new Map<string, number>()
+    for (const { document } of this.#deps.policies.all()) instances.set(document.instanceId, document.grantHorizonMs)
+    // Without a bound of the clock it is not known which accounts can still be charged.
+    if (this.#deps.clock.reading().latest === null) return above
+    const sinceBoot = this.#deps.clock.sinceBoot()
+    const targets = this.#targets()
+    for (const [account, held] of this.#balances.all()) {
+      const horizonMs = instances.get(parseAccount(account)?.instanceId ?? '')
+      if (held.unlimited || horizonMs === undefined) continue
+      // What it held at the start was sized by use that this process has not seen.
+      const isKnown = sinceBoot - this.#startedAt >= horizonMs
+      const target = greater(targets.get(account) ?? 0n, isKnown ? 0n : (this.#heldAtStart.get(account) ?? 0n))
+      if (available(held) > 2n * target + (needed.get(account) ?? 0n)) above.set(account, target)
+    }
+    return above
+  }
+
+  #keptOf(recalled: ReadonlyMap<AccountId, Micro>, sinceBoot: number): ReadonlyMap<AccountId, Micro> {
+    const horizons = new Map<string, number>()
+    for (const { document } of this.#deps.policies.all()) horizons.set(document.instanceId, document.grantHorizonMs)
+    return new Map(
+      [...recalled].map(([account, keep]) => {
+        const horizonMs = horizons.get(parseAccount(account)?.instanceId ?? '') ?? 0
+        const used = this.#burnRates.get(account)?.over(horizonMs, sinceBoot) ?? 0n
+        return [account, used < keep ? used : keep]
+      }),
+    )
+  }
+
+  /** Undoes {@link Ledger.returnUnused} when the journal did not take it. */
+  takeBackUnused(returns: readonly Posting[]): void {
+    this.#balances.takeBack(returns)
+  }
+
+  /**
+   * What the rules in force allow of a grant that is about to be stored. Accounts that have a limit by it are counted down from
+   * here on: in memory at once, and in the journal when it holds all that was decided before.
+   */
+  async prepareGrant<T extends { readonly accounts: readonly GrantedAccount[] }>(grant: T): Promise<T> {
+    const accounts = grant.accounts.map((each) => {
+      return each.unlimited && !this.#isUnlimitedByRules(each.account) ? { ...each, unlimited: false } : each
+    })
+    await this.#limit(accounts.filter(({ unlimited }) => !unlimited).map(({ account }) => account))
+    return { ...grant, accounts }
+  }
+
+  /** Rules that are about to come into force: whatever was granted before, what they limit is counted down from here on. */
+  async prepareRules(policy: Policy): Promise<void> {
+    const limited: AccountId[] = []
+    for (const [account, { unlimited }] of this.#balances.all()) {
+      const isOwn = unlimited && parseAccount(account)?.instanceId === policy.instanceId
+      if (isOwn && !isUnlimitedBy(policy, account)) limited.push(account)
+    }
+    await this.#limit(limited)
+  }
+
+  async #limit(accounts: readonly AccountId[]): Promise<void> {
+    for (const account of this.#balances.limit(accounts)) this.#limited.add(account)
+    if (this.#limited.size === 0) return
+    this.#commits.endReservations(this.#limited)
+    if (!(await this.#commits.drained())) throw new CodedError('NOT_RECORDED', 'entries wait for the disk')
+    await this.#deps.journal.limit([...this.#limited])
+    this.#limited.clear()
+    // What was used is to be told, and what comes next to be granted.
+    this.#deps.onNeed()
+  }
+
+  #isUnlimitedByRules(account: AccountId): boolean {
+    for (const { compiled } of this.#deps.policies.all()) if (isUnlimitedBy(compiled.policy, account)) return true
+    return false
+  }
+
+  /** The newest grant, as the next segment tells of it. */
+  takenGrant(): ReceivedGrant | null {
+    return this.#grant === null ? null : { term: this.#grant.term, lastEntry: this.#grantedAfter }
+  }
+
+  /** The grant is durable: its tokens may be spent. One of an earlier term changes nothing. */
+  applyGrant(grant: StoredGrant & { readonly accounts: readonly GrantedAccount[] }): void {
+    if (this.#grant !== null && grant.term <= this.#grant.term) return
+    const { term, lifetimeMs, expiresAt, agedMs } = grant
+    this.#grant = { term, lifetimeMs, expiresAt, agedMs }
+    this.#grantedAfter = this.#lastEntry
+    this.#agedAt = this.#deps.clock.sinceBoot()
+    this.#balances.grant(grant.accounts)
+  }
+
+  /** A new epoch stands in the journal: all counters 0, entries count from 1, recording may begin. */
+  begin(epoch: number): void {
+    if (epoch <= this.#epoch) throw new Error('invariant: epochs rise')
+    if (!this.#commits.isSettled) throw new Error('invariant: the ledger was frozen before')
+    this.#epoch = epoch
+    this.#frozen = false
+    this.#grant = null
+    this.#lastEntry = 0
+    this.#balances.clear()
+    this.#limited.clear()
+    this.#commits.begin()
+    this.#heldAtStart.clear()
+  }
+
+  /** What each transaction keeps besides its own. */
+  stamp(): ClockStamp {
+    const clock = this.#deps.clock.stored()
+    return { clock, grantAgedMs: this.#grant === null ? 0 : this.#age(clock.sinceBoot) }
+  }
+
+  #age(sinceBoot: number): number {
+    if (this.#grant === null) return 0
+    return Math.floor(this.#grant.agedMs + Math.max(0, sinceBoot - this.#agedAt))
+  }
+
+  /** True when an account has come to its low-water mark. */
+  #charge(postings: readonly Posting[], allowances?: ReadonlyMap<AccountId, Micro>): boolean {
+    const low = this.#balances.charge(postings, allowances)
+    const sinceBoot = this.#deps.clock.sinceBoot()
+    for (const { account, amount } of postings) {
+      let rate = this.#burnRates.get(account)
+      if (rate === undefined) {
+        rate = new BurnRate(sinceBoot)
+        this.#burnRates.set(account, rate)
+      }
+      rate.add(amount, sinceBoot)
+    }
+    return low
+  }
+
+  readonly #onRecorded = (decided: readonly Decided[]): void => {
+    for (const { entry, later } of decided) {
+      if (later.length > 0) this.#balances.refund(later)
+      if (entry.moves === 'used') this.#deps.onCharged?.(entry.postings)
+    }
+  }
+
+  readonly #onLost = (decided: readonly Decided[]): void => {
+    for (const { entry, atOnce } of decided.toReversed()) {
+      if (entry.moves === 'used') this.#balances.uncharge(entry.postings)
+      this.#balances.unrefund(atOnce)
+    }
+    this.#lastEntry -= decided.length
+    this.#grantedAfter = Math.min(this.#grantedAfter, this.#lastEntry)
+  }
+}
+
+/** The widest of each account. */
+function allowancesIn(entries: readonly PendingEntry[]): ReadonlyMap<AccountId, Micro> {
+  const widest = new Map<AccountId, Micro>()
+  for (const { allowances = [] } of entries) {
+    for (const [account, allowance] of allowances) {
+      if (allowance > (widest.get(account) ?? 0n)) widest.set(account, allowance)
+    }
+  }
+  return widest
+}
+
+/** Per line item that is essential. */
+function overspendCapsOf({ lineItems }: Policy): ReadonlyMap<string, Micro> {
+  const caps = new Map<string, Micro>()
+  for (const { id, offline } of lineItems) if (offline?.policy === 'essential') caps.set(id, offline.overspendCap)
+  return caps
+}
+
+/** Only the pool of a line item can be without limit, never an allocation or a consumption limit. */
+function isUnlimitedBy({ instanceId, lineItems }: Policy, account: AccountId): boolean {
+  const parsed = parseAccount(account)
+  if (parsed?.kind !== 'line' || parsed.instanceId !== instanceId) return false
+  return lineItems.find(({ id }) => id === parsed.lineItemId)?.overdraft === 'UNLIMITED'
+}
+
+const NOTHING: readonly Posting[] = []
+const NO_REFUND: Refund = new Map()
+
+function greater(a: Micro, b: Micro): Micro {
+  return a > b ? a : b
+}
+
+function* postingsOf(entries: readonly PendingEntry[], moves: PendingEntry['moves']): Generator<Posting> {
+  for (const entry of entries) if (entry.moves === moves) yield* entry.postings
+}
+
+function minus(sums: ReadonlyMap<AccountId, Micro>, less: readonly Posting[]): readonly Posting[] {
+  const taken = new Map(less.map(({ account, amount }) => [account, amount]))
+  return [...sums]
+    .map(([account, amount]): Posting => ({ account, amount: amount - (taken.get(account) ?? 0n) }))
+    .filter(({ amount }) => amount > 0n)
+}
+
+/** Whether a multiple of `step` is among the last `count` numbers up to `last`. */
+function crosses(last: number, count: number, step: number): boolean {
+  return Math.floor(last / step) > Math.floor((last - count) / step)
+}

@@ -1,0 +1,76 @@
+/**
+ * What a start does about blocks that the process before it left open. A log that fits the journal says exactly what was
+ * spent: its entries are recorded. Otherwise the machine was switched off: the rest of every open block is burned, which is
+ * never less than what was spent. Either way no block is open afterwards, and doing it twice changes nothing.
+ */
+import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
+import type { ClockReading } from '../../core/rules/decision.ts'
+import type { Micro } from '../../core/pricing/amount.ts'
+import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
+import type { ClockStamp, Journal, PendingEntry, Snapshot } from './journal.ts'
+import { type LeftLog, missingFrom } from './volatile-log.ts'
+
+export interface RecoverReservations {
+  readonly journal: Pick<Journal, 'appendWriteBehind'>
+  /** Left by an earlier process; undefined when there is none, or it cannot be read. */
+  readonly left: LeftLog | undefined
+  readonly bootId: string
+  readonly reading: () => ClockReading
+  readonly stamp: () => ClockStamp
+  /** A fresh UUID. */
+  readonly newId: () => string
+  readonly log: { warn(fields: Record<string, unknown>, message: string): void }
+}
+
+/** Returns whether the journal has changed. */
+export async function recoverReservations(parts: RecoverReservations, snapshot: Snapshot): Promise<boolean> {
+  const { journal, left, bootId, stamp, log } = parts
+  const missing = missingFrom(left, snapshot, bootId)
+  const entries = missing ?? burnsOf(parts, snapshot)
+  if (entries.length === 0 && snapshot.openReservations.size === 0) return false
+  const used = new Map<AccountId, Micro>()
+  for (const account of snapshot.openReservations.keys()) used.set(account, snapshot.accounts.get(account)?.used ?? 0n)
+  for (const { moves, postings } of entries) {
+    if (moves === 'refunded') continue
+    for (const { account, amount } of postings) {
+      const before = used.get(account)
+      if (before !== undefined) used.set(account, before + amount)
+    }
+  }
+  const closed = [...used].map(([account, usedUpTo]) => ({ account, usedUpTo }))
+  await journal.appendWriteBehind(entries, closed, stamp(), true)
+  if (missing === undefined) {
+    const blocks = [...snapshot.openReservations].map(([account, end]) => {
+      return { account, tokens: String(end - (snapshot.accounts.get(account)?.used ?? 0n)) }
+    })
+    log.warn({ blocks }, 'the machine went off with open blocks: what was left of them counts as used')
+  }
+  return true
+}
+
+/** One entry for each instance. */
+function burnsOf({ reading, newId }: RecoverReservations, snapshot: Snapshot): readonly PendingEntry[] {
+  const byInstance = Map.groupBy(snapshot.openReservations, ([account]) => parseAccount(account)?.instanceId ?? '')
+  const { now, earliest, latest } = reading()
+  return [...byInstance].map(([instanceId, blocks], index): PendingEntry => {
+    const n = snapshot.lastEntry + 1 + index
+    const postings = blocks.map(([account, end]) => {
+      return { account, amount: end - (snapshot.accounts.get(account)?.used ?? 0n) }
+    })
+    const policy = snapshot.policies.find((each) => each.instanceId.toLowerCase() === instanceId.toLowerCase())
+    const body: EntryBodyWire = {
+      n,
+      kind: 'burn',
+      at: now,
+      earliest,
+      latest,
+      instanceId,
+      policyRevision: policy?.revision ?? 1,
+      correlationId: newId(),
+      requester: { type: '', value: '' },
+      items: [],
+      postings: postings.map(({ account, amount }) => ({ account, amount: String(amount) })),
+    }
+    return { n, body: JSON.stringify(body), moves: 'burned', postings, idempotencyRecord: null }
+  })
+}

@@ -1,0 +1,257 @@
+/**
+ * The edge protocol over HTTP: URLs, tokens, status codes and strict parsing. Tokens are the only state. Idempotent calls
+ * are retried a few times after a broken connection; longer waits are the caller's.
+ */
+import pRetry from 'p-retry'
+import { z } from 'zod'
+import { enrollmentResponse } from '../../../protocol/edge/enrollment.ts'
+import { policyTag } from '../../../protocol/edge/policy-document.ts'
+import { signingKeys } from '../../../protocol/edge/signing-keys.ts'
+import { signedAnswer } from '../../../protocol/edge/sync.ts'
+import { CodedError, type ErrorCode, ERRORS, errorBody, firstProblem } from '../../../protocol/errors.ts'
+import { openingHeader } from '../../../protocol/service/sessions.ts'
+import { uuid } from '../../../protocol/wire.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
+import type { Cloud, Heartbeat } from '../../sync/cloud.ts'
+import type { DeviceTokens } from '../../keys/device-token.ts'
+import type { Identity } from '../../ledger/journal.ts'
+import type { HttpAnswer, HttpExchange, HttpRequest } from './exchange.ts'
+
+export interface CloudHttpDeps {
+  readonly exchange: HttpExchange
+  readonly tokens: Pick<DeviceTokens, 'token' | 'followCloudClock'>
+  readonly pause: (ms: number) => Promise<void>
+  /** Uniform in [0, 1). */
+  readonly fraction: () => number
+}
+
+/** Immediate retries after a broken connection. */
+const REPEATS_MAX = 2
+
+/** Longest pause before the first retry, ms; doubles each time. */
+const REPEAT_PAUSE_MS = 200
+
+/** Broken or briefly refused connections, as opposed to an unreachable network. */
+const BROKEN_CONNECTION: ReadonlySet<unknown> = new Set(['ECONNRESET', 'ECONNREFUSED', 'ECONNABORTED', 'EPIPE'])
+
+/** Error codes for refusals that have a message but no code, as in the service API. */
+const BY_STATUS: Readonly<Record<number, ErrorCode>> = {
+  400: 'BAD_REQUEST',
+  401: 'TOKEN_INVALID',
+  403: 'ACCESS_KIND_WRONG',
+  404: 'NOT_FOUND',
+  409: 'CONFLICT',
+}
+
+const openedSession = z.object({ sessionId: uuid })
+
+interface Call {
+  readonly method: HttpRequest['method']
+  readonly url: string
+  readonly headers?: Readonly<Record<string, string>>
+  readonly body?: unknown
+  /** Compress a long body; the cloud accepts it. */
+  readonly compress?: boolean
+  /** False: a second send may count twice. */
+  readonly repeatable: boolean
+  readonly signal: AbortSignal
+}
+
+export function createCloudHttp(deps: CloudHttpDeps): Cloud {
+  const { tokens } = deps
+
+  /** Signs in as the device; retries once by the cloud's clock if the cloud rejects the token's time. */
+  const callAs = async (device: Identity, call: Call): Promise<HttpAnswer> => {
+    const first = await send(deps, call, await tokens.token(device))
+    const cloudNow = Date.parse(first.headers['date'] ?? '')
+    if (first.status !== 401 || codeOf(first) !== 'TOKEN_NOT_IN_TIME' || Number.isNaN(cloudNow)) return first
+    tokens.followCloudClock(cloudNow)
+    return send(deps, call, await tokens.token(device))
+  }
+
+  const edge = ({ edgeUrl }: Identity, ...path: readonly string[]): string => join(edgeUrl, path)
+  const sessions = ({ serviceUrl }: Identity, ...path: readonly string[]): string =>
+    join(serviceUrl, ['v1.1', 'sessions', ...path])
+  const ofInstance = (instanceId: string): Record<string, string> => ({ 'x-instance-id': instanceId })
+
+  return {
+    async enroll(edgeUrl, enrollmentToken, body, signal) {
+      const url = join(edgeUrl, ['enrollments'])
+      const call: Call = { method: 'POST', url, body, repeatable: true, signal }
+      return parse(accepted(await send(deps, call, enrollmentToken)), enrollmentResponse)
+    },
+
+    async attach(device, body, signal) {
+      const url = edge(device, 'devices', device.deviceId, 'attach')
+      const answer = await callAs(device, { method: 'POST', url, body, repeatable: true, signal })
+      return parse(accepted(answer), signedAnswer)
+    },
+
+    async sync(device, body, signal) {
+      const url = edge(device, 'devices', device.deviceId, 'sync')
+      const answer = await callAs(device, { method: 'POST', url, body, compress: true, repeatable: true, signal })
+      return parse(accepted(answer), signedAnswer)
+    },
+
+    async announceKey(device, body, signal) {
+      const url = edge(device, 'devices', device.deviceId, 'keys')
+      const answer = await callAs(device, { method: 'POST', url, body, repeatable: true, signal })
+      return parse(accepted(answer), signedAnswer)
+    },
+
+    async showKeyLinks(device, body, signal) {
+      const url = edge(device, 'devices', device.deviceId, 'keys', 'links')
+      const answer = await callAs(device, { method: 'POST', url, body, repeatable: true, signal })
+      return parse(accepted(answer), signedAnswer)
+    },
+
+    async policy(device, instanceId, knownRevision, signal) {
+      const url = edge(device, 'instances', instanceId, 'policy')
+      const headers: Record<string, string> = knownRevision === 0 ? {} : { 'if-none-match': policyTag(knownRevision) }
+      const answer = await callAs(device, { method: 'GET', url, headers, repeatable: true, signal })
+      if (answer.status === 304) return { kind: 'UNCHANGED' }
+      return { kind: 'DOCUMENT', document: accepted(answer).body.trim() }
+    },
+
+    async signingKeys(device, signal) {
+      const answer = await callAs(device, {
+        method: 'GET',
+        url: edge(device, 'signing-keys'),
+        repeatable: true,
+        signal,
+      })
+      return parse(accepted(answer), signingKeys).introductions
+    },
+
+    async openSession(device, instanceId, opening, signal) {
+      const url = sessions(device)
+      const headers = { ...ofInstance(instanceId), [openingHeader]: opening }
+      const call: Call = { method: 'POST', url, headers, body: { instanceId }, repeatable: false, signal }
+      return parse(accepted(await callAs(device, call)), openedSession).sessionId
+    },
+
+    async heartbeat(device, instanceId, sessionId, signal) {
+      const url = sessions(device, sessionId, 'heartbeat')
+      const headers = ofInstance(instanceId)
+      return heartbeatOf(await callAs(device, { method: 'GET', url, headers, repeatable: true, signal }))
+    },
+
+    async closeSession(device, instanceId, sessionId, signal) {
+      const url = sessions(device, sessionId)
+      const headers = ofInstance(instanceId)
+      const answer = await callAs(device, { method: 'DELETE', url, headers, repeatable: true, signal })
+      // Already gone or ended, as intended.
+      if (answer.status !== 404 && answer.status !== 409) accepted(answer)
+    },
+  }
+}
+
+async function send(
+  { exchange, pause, fraction }: CloudHttpDeps,
+  { method, url, headers, body, compress = false, repeatable, signal }: Call,
+  token: string,
+): Promise<HttpAnswer> {
+  const request: HttpRequest = {
+    method,
+    url,
+    headers: {
+      accept: 'application/json, application/jose',
+      authorization: `Bearer ${token}`,
+      ...headers,
+      ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+    },
+    body: body === undefined ? null : JSON.stringify(body),
+    compress,
+    signal,
+  }
+  return pRetry(() => exchange(request), {
+    retries: repeatable ? REPEATS_MAX : 0,
+    // shouldRetry pauses, with the injected clock and randomness.
+    minTimeout: 0,
+    shouldRetry: async ({ error, attemptNumber }) => {
+      const broken = error instanceof CodedError && BROKEN_CONNECTION.has(error.details['network'])
+      if (!broken || signal.aborted) return false
+      await pause(fraction() * REPEAT_PAUSE_MS * 2 ** (attemptNumber - 1))
+      return !signal.aborted
+    },
+  })
+}
+
+/**
+ * Returns a success response.
+ *
+ * @throws CodedError CLOUD_UNREACHABLE for temporary failures, the cloud's own code, or ANSWER_UNEXPECTED
+ */
+function accepted(answer: HttpAnswer): HttpAnswer {
+  const { status } = answer
+  if (status >= 200 && status < 300) return answer
+  if (status === 429 && codeOf(answer) === 'ATTACH_TOO_OFTEN') {
+    throw new CodedError('ATTACH_TOO_OFTEN', messageOf(answer), { details: { retryAfterMs: retryAfter(answer) } })
+  }
+  if (codeOf(answer) === 'GRANTS_FORGOTTEN') {
+    throw new CodedError('GRANTS_FORGOTTEN', messageOf(answer), { details: { retryAfterMs: retryAfter(answer) } })
+  }
+  if (status >= 500 || status === 429 || status === 408) {
+    throw new CodedError('CLOUD_UNREACHABLE', `The cloud responded with HTTP status ${status}.`, {
+      details: { status, retryAfterMs: retryAfter(answer) },
+    })
+  }
+  const code = codeOf(answer) ?? (hasMessage(answer) ? BY_STATUS[status] : undefined)
+  if (code === undefined) throw unexpected(answer, `HTTP status ${status}`)
+  throw new CodedError(code, messageOf(answer), { details: { status } })
+}
+
+function heartbeatOf(answer: HttpAnswer): Heartbeat {
+  if (answer.status === 404) return { kind: 'ENDED', state: 'UNKNOWN' }
+  if (answer.status !== 409) {
+    accepted(answer)
+    return { kind: 'ALIVE' }
+  }
+  const state = /\b(LOCKED|TERMINATED|FAILED|DISCONNECTED)\b/.exec(messageOf(answer))?.[1]
+  if (state === 'LOCKED') return { kind: 'LOCKED' }
+  return { kind: 'ENDED', state: state === 'FAILED' || state === 'DISCONNECTED' ? state : 'TERMINATED' }
+}
+
+function parse<S extends z.ZodType>(answer: HttpAnswer, schema: S): z.output<S> {
+  const parsed = schema.safeParse(parseJson(answer.body))
+  if (parsed.success) return parsed.data
+  throw unexpected(answer, firstProblem(parsed.error))
+}
+
+function unexpected({ status }: HttpAnswer, reason: string): CodedError {
+  return new CodedError(
+    'ANSWER_UNEXPECTED',
+    `The response does not come from the cloud: ${reason}. Check any proxy between this device and the cloud.`,
+    {
+      details: { status },
+    },
+  )
+}
+
+function codeOf(answer: HttpAnswer): ErrorCode | undefined {
+  const body = errorBody.safeParse(parseJson(answer.body))
+  return body.success && Object.hasOwn(ERRORS, body.data.code) ? (body.data.code as ErrorCode) : undefined
+}
+
+const withMessage = z.object({ message: z.string() })
+
+function hasMessage(answer: HttpAnswer): boolean {
+  return withMessage.safeParse(parseJson(answer.body)).success
+}
+
+function messageOf(answer: HttpAnswer): string {
+  const body = withMessage.safeParse(parseJson(answer.body))
+  return body.success ? body.data.message.slice(0, 500) : `status ${answer.status}`
+}
+
+/** Retry-After in seconds, or as a date relative to the Date header; returned in ms, 0 for none. */
+function retryAfter({ headers }: HttpAnswer): number {
+  const value = headers['retry-after'] ?? ''
+  if (/^\d{1,9}$/.test(value)) return Number(value) * 1000
+  const wait = Date.parse(value) - Date.parse(headers['date'] ?? '')
+  return wait > 0 ? wait : 0
+}
+
+function join(base: string, path: readonly string[]): string {
+  return [base.replace(/\/+$/, ''), ...path.map(encodeURIComponent)].join('/')
+}

@@ -1,0 +1,162 @@
+/**
+ * One HTTP request and its complete response, with limits on silence, duration and size. Keeps connections alive; follows
+ * no redirects; never retries. A missing response is CLOUD_UNREACHABLE with its cause.
+ */
+import { Agent as PlainAgent, type IncomingMessage, request as requestPlain } from 'node:http'
+import { Agent as TlsAgent, request as requestTls } from 'node:https'
+import { getCACertificates } from 'node:tls'
+import { promisify } from 'node:util'
+import { gzip } from 'node:zlib'
+import { CodedError } from '../../../protocol/errors.ts'
+
+export interface HttpRequest {
+  readonly method: 'GET' | 'POST' | 'DELETE'
+  readonly url: string
+  readonly headers: Readonly<Record<string, string>>
+  readonly body: string | null
+  /** The server accepts gzip; used for long bodies. */
+  readonly compress: boolean
+  readonly signal: AbortSignal
+}
+
+export interface HttpAnswer {
+  readonly status: number
+  /** Names in lower case; the first value of a repeated header. */
+  readonly headers: Readonly<Record<string, string | undefined>>
+  readonly body: string
+}
+
+/** @throws CodedError CLOUD_UNREACHABLE, with the errno in the detail `network`, or ANSWER_UNEXPECTED for a body above the limit */
+export type HttpExchange = (request: HttpRequest) => Promise<HttpAnswer>
+
+export interface ExchangeOptions {
+  /** Longest silence of the server, including the time to connect, ms. */
+  readonly silenceMs: number
+  /** Longest duration of request and response, ms. */
+  readonly durationMs: number
+  readonly answerBytesMax: number
+  /** Additional CA certificates in PEM; null for none. */
+  readonly extraCa: string | null
+}
+
+export const EXCHANGE_DEFAULTS: ExchangeOptions = {
+  silenceMs: 30_000,
+  durationMs: 5 * 60_000,
+  answerBytesMax: 16 * 1024 * 1024,
+  extraCa: null,
+}
+
+const COMPRESS_FROM_BYTES = 2_048
+
+const gzipped = promisify(gzip)
+
+/** Idle timeout of kept connections, ms; shorter than that of servers and gateways. */
+const IDLE_MS = 4_000
+
+export interface Exchange {
+  readonly exchange: HttpExchange
+  /** Closes idle connections. */
+  readonly close: () => void
+}
+
+export function createExchange(options: ExchangeOptions): Exchange {
+  const pool = { keepAlive: true, maxSockets: 4, timeout: IDLE_MS }
+  const ca = options.extraCa === null ? {} : { ca: [...getCACertificates('default'), options.extraCa] }
+  const plain = new PlainAgent(pool)
+  const tls = new TlsAgent({ ...pool, ...ca })
+  return {
+    exchange: async (request) => {
+      const duration = AbortSignal.timeout(options.durationMs)
+      try {
+        return await send(request, AbortSignal.any([request.signal, duration]), options, { plain, tls })
+      } catch (cause) {
+        if (cause instanceof CodedError) throw cause
+        throw unreachable(request, cause)
+      }
+    },
+    close: () => {
+      plain.destroy()
+      tls.destroy()
+    },
+  }
+}
+
+interface Agents {
+  readonly plain: PlainAgent
+  readonly tls: TlsAgent
+}
+
+async function send(
+  request: HttpRequest,
+  signal: AbortSignal,
+  options: ExchangeOptions,
+  agents: Agents,
+): Promise<HttpAnswer> {
+  const { method, url } = request
+  const { bytes, headers } = await encode(request)
+  const common = { method, headers, signal, timeout: options.silenceMs }
+  return new Promise((resolve, reject) => {
+    const take = (answer: IncomingMessage): void => {
+      read(answer, options.answerBytesMax).then(resolve, (error: unknown) => {
+        sending.destroy()
+        reject(error instanceof Error ? error : new Error('the response was interrupted', { cause: error }))
+      })
+    }
+    const sending = url.startsWith('https:')
+      ? requestTls(url, { ...common, agent: agents.tls }, take)
+      : requestPlain(url, { ...common, agent: agents.plain }, take)
+    sending.on('timeout', () => sending.destroy(Object.assign(new Error('silence'), { code: 'ETIMEDOUT' })))
+    sending.on('error', reject)
+    sending.end(bytes ?? undefined)
+  })
+}
+
+async function encode({ body, headers, compress }: HttpRequest) {
+  if (body === null) return { bytes: null, headers }
+  const plain = Buffer.from(body, 'utf8')
+  if (!compress || plain.byteLength < COMPRESS_FROM_BYTES) {
+    return { bytes: plain, headers: { ...headers, 'content-length': String(plain.byteLength) } }
+  }
+  const bytes = await gzipped(plain)
+  return {
+    bytes,
+    headers: { ...headers, 'content-encoding': 'gzip', 'content-length': String(bytes.byteLength) },
+  }
+}
+
+async function read(answer: IncomingMessage, most: number): Promise<HttpAnswer> {
+  const chunks: Buffer[] = []
+  let size = 0
+  for await (const chunk of answer as AsyncIterable<Buffer>) {
+    size += chunk.byteLength
+    if (size > most) {
+      throw new CodedError('ANSWER_UNEXPECTED', `The response is larger than ${most} bytes.`, {
+        details: { limit: most },
+      })
+    }
+    chunks.push(chunk)
+  }
+  if (!answer.complete) throw Object.assign(new Error('the response is incomplete'), { code: 'ECONNRESET' })
+  const headers: Record<string, string | undefined> = {}
+  for (const [name, values] of Object.entries(answer.headersDistinct)) headers[name] = values?.[0]
+  return { status: answer.statusCode ?? 0, headers, body: Buffer.concat(chunks).toString('utf8') }
+}
+
+function unreachable({ url, signal }: HttpRequest, cause: unknown): CodedError {
+  const { host } = new URL(url)
+  const network = signal.aborted ? 'ABORTED' : errnoOf(cause)
+  return new CodedError('CLOUD_UNREACHABLE', `The cloud at ${host} does not respond (${network}). Check the network.`, {
+    cause,
+    details: { host, network },
+  })
+}
+
+/** The first errno in the chain of causes; otherwise the error's name. */
+function errnoOf(error: unknown): string {
+  for (let at = error; at instanceof Error; at = at.cause) {
+    const { code } = at as { code?: unknown }
+    if (typeof code === 'string') return code
+    if (at.name === 'TimeoutError') return 'ETIMEDOUT'
+  }
+  return error instanceof Error ? error.name : 'unknown'
+}

@@ -1,0 +1,205 @@
+/**
+ * The device's private key as a PKCS #8 PEM file, readable by its owner only and never sent. The key is used only after
+ * the file and its directory are flushed: a device that enrolled with a key lost in a power cut could never return.
+ */
+import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto'
+import { link, open, readFile, rename, stat, unlink } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { importPKCS8 } from 'jose'
+import { CodedError } from '../../../protocol/errors.ts'
+import { publicJwk, thumbprint } from '../../../protocol/signing.ts'
+import type { DeviceKey, DeviceKeys } from '../../keys/device-key.ts'
+
+const PRIVATE_MODE = 0o600
+
+export interface KeyFileOptions {
+  readonly path: string
+  /** Generates an Ed25519 key pair if the file is missing. False for a provided key. */
+  readonly create: boolean
+}
+
+/**
+ * Opens the key file, or creates one.
+ *
+ * @throws CodedError DEVICE_KEY_UNUSABLE if the file is missing, readable by others, or has no Ed25519 or P-256 key;
+ * STATE_UNWRITABLE if a new key cannot be written
+ */
+export async function openKeyFile({ path, create }: KeyFileOptions): Promise<DeviceKey> {
+  // Service managers provide keys with an access list, which shows as group permissions.
+  const closedTo = create ? 0o077 : 0o007
+  const existing = await read(path, closedTo)
+  if (existing !== undefined) return deviceKey(existing, path)
+  if (!create) throw unusable(path, 'there is no such file')
+  await write(path)
+  const written = await read(path, closedTo)
+  if (written === undefined) throw unusable(path, 'it was removed as soon as it was written')
+  return deviceKey(written, path)
+}
+
+export interface KeyFilesOptions extends KeyFileOptions {
+  /** Path of the next key: generated on demand, or provided. Null: none is provided. */
+  readonly nextPath: string | null
+}
+
+/** @throws CodedError as {@link openKeyFile}, for either file; the next key may be missing */
+export async function openKeyFiles(options: KeyFilesOptions): Promise<DeviceKeys> {
+  const { create, nextPath } = options
+  const current = await openKeyFile(options)
+  const text = nextPath === null ? undefined : await read(nextPath, create ? 0o077 : 0o007)
+  const next = text === undefined || nextPath === null ? null : await deviceKey(text, nextPath)
+  return new KeyFiles(options, current, next?.signer.keyId === current.signer.keyId ? null : next)
+}
+
+/** A generated next key is renamed over the current one; provided files are only read. */
+class KeyFiles implements DeviceKeys {
+  readonly #options: KeyFilesOptions
+  #current: DeviceKey
+  #next: DeviceKey | null
+
+  constructor(options: KeyFilesOptions, current: DeviceKey, next: DeviceKey | null) {
+    this.#options = options
+    this.#current = current
+    this.#next = next
+  }
+
+  get current(): DeviceKey {
+    return this.#current
+  }
+
+  get next(): DeviceKey | null {
+    return this.#next
+  }
+
+  async prepare(): Promise<DeviceKey> {
+    const { create, nextPath, path } = this.#options
+    if (this.#next !== null) return this.#next
+    if (!create || nextPath === null) {
+      throw new CodedError(
+        'DEVICE_KEY_PROVIDED',
+        `The key of this device is provided as ${path}, without a next key. Provide one in device.next_key_file.`,
+      )
+    }
+    this.#next = await openKeyFile({ path: nextPath, create })
+    return this.#next
+  }
+
+  async discard(): Promise<void> {
+    const { create, nextPath } = this.#options
+    if (!create || nextPath === null) return
+    await changed(nextPath, () => unlink(nextPath).catch(ignoreMissing))
+    this.#next = null
+  }
+
+  async replace(): Promise<void> {
+    const { create, nextPath, path } = this.#options
+    const next = this.#next
+    if (next === null || nextPath === null) throw new Error('invariant: a next key exists')
+    if (create) await changed(path, () => rename(nextPath, path))
+    this.#current = next
+    this.#next = null
+  }
+}
+
+/** Renames or removes a key file durably. @throws CodedError STATE_UNWRITABLE */
+async function changed(path: string, change: () => Promise<void>): Promise<void> {
+  try {
+    await change()
+    await syncDirectory(dirname(path))
+  } catch (cause) {
+    const reason = errnoOf(cause) ?? 'unknown reason'
+    throw new CodedError(
+      'STATE_UNWRITABLE',
+      `The key file ${path} cannot be renamed or removed (${reason}). Check the permissions of its directory.`,
+      { cause },
+    )
+  }
+}
+
+async function read(path: string, closedTo: number): Promise<string | undefined> {
+  try {
+    const { mode } = await stat(path)
+    if ((mode & closedTo) !== 0) {
+      throw unusable(path, `its mode 0${(mode & 0o777).toString(8)} lets other users access it (run chmod 600)`)
+    }
+    return await readFile(path, 'utf8')
+  } catch (cause) {
+    if (cause instanceof CodedError) throw cause
+    if (errnoOf(cause) === 'ENOENT') return undefined
+    throw unusable(path, `it cannot be read (${errnoOf(cause) ?? 'unknown reason'})`, cause)
+  }
+}
+
+/** Atomic write: the file appears only after its bytes are flushed, and never replaces another key. */
+async function write(path: string): Promise<void> {
+  const { privateKey } = generateKeyPairSync('ed25519')
+  const temporary = `${path}.${randomUUID()}.new`
+  try {
+    const file = await open(temporary, 'wx', PRIVATE_MODE)
+    try {
+      await file.writeFile(privateKey.export({ format: 'pem', type: 'pkcs8' }))
+      await file.sync()
+    } finally {
+      await file.close()
+    }
+    await link(temporary, path)
+    await unlink(temporary)
+    await syncDirectory(dirname(path))
+  } catch (cause) {
+    await unlink(temporary).catch(ignoreMissing)
+    // Another process created the key first: use that one.
+    if (errnoOf(cause) === 'EEXIST') return
+    const reason = errnoOf(cause) ?? 'unknown reason'
+    throw new CodedError(
+      'STATE_UNWRITABLE',
+      `The key file ${path} cannot be written (${reason}). Check the directory's permissions and free space.`,
+      { cause },
+    )
+  }
+}
+
+async function syncDirectory(path: string): Promise<void> {
+  const directory = await open(path, 'r')
+  try {
+    await directory.sync()
+  } finally {
+    await directory.close()
+  }
+}
+
+async function deviceKey(pem: string, path: string): Promise<DeviceKey> {
+  const privateKey = parse(pem, path)
+  const algorithm = algorithmOf(privateKey)
+  if (algorithm === undefined) throw unusable(path, 'it contains neither an Ed25519 nor a P-256 key')
+  const jwk = publicJwk.parse(createPublicKey(privateKey).export({ format: 'jwk' }))
+  const text = privateKey.export({ format: 'pem', type: 'pkcs8' })
+  return {
+    publicJwk: jwk,
+    signer: { keyId: await thumbprint(jwk), algorithm, privateKey: await importPKCS8(text, algorithm) },
+  }
+}
+
+function parse(pem: string, path: string): KeyObject {
+  try {
+    return createPrivateKey(pem)
+  } catch (cause) {
+    throw unusable(path, 'it contains no PEM private key without a passphrase', cause)
+  }
+}
+
+function algorithmOf(key: KeyObject): 'EdDSA' | 'ES256' | undefined {
+  if (key.asymmetricKeyType === 'ed25519') return 'EdDSA'
+  return key.asymmetricKeyType === 'ec' && key.asymmetricKeyDetails?.namedCurve === 'prime256v1' ? 'ES256' : undefined
+}
+
+function unusable(path: string, reason: string, cause?: unknown): CodedError {
+  return new CodedError('DEVICE_KEY_UNUSABLE', `The key file ${path} cannot be used: ${reason}.`, { cause })
+}
+
+function errnoOf(error: unknown): string | undefined {
+  const { code } = error as { code?: unknown }
+  return typeof code === 'string' ? code : undefined
+}
+
+function ignoreMissing(error: unknown): void {
+  if (errnoOf(error) !== 'ENOENT') throw error
+}

@@ -1,0 +1,214 @@
+/**
+ * Change notifications over MQTT 5, or 3.1.1 for older brokers. Each connection attempt uses a fresh token and a clean
+ * session, and resubscribes; a retained notification reports missed changes. A broker that is down, slow or hostile
+ * affects nothing but notifications.
+ */
+import { getCACertificates } from 'node:tls'
+import { connect, type IClientOptions, type MqttClient } from 'mqtt'
+import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
+import { PacketMeter } from '../../../protocol/mqtt-framing.ts'
+import { deviceTopic, policyTopic, presence, presenceTopic } from '../../../protocol/push.ts'
+import type { CodedError } from '../../../protocol/errors.ts'
+import { backoff, type BackoffLimits } from '../../sync/backoff.ts'
+import type { Push, PushOptions } from '../../sync/push.ts'
+
+export interface MqttPushOptions {
+  /** Additional CA certificates in PEM; null for none. */
+  readonly extraCa: string | null
+  /** For a broker with its own users; null: device id and device token. */
+  readonly username: string | null
+  readonly password: string | null
+  /** MQTT keep-alive, s. */
+  readonly keepaliveS: number
+  readonly connectTimeoutMs: number
+  readonly backoff: BackoffLimits
+  /** A connection that lasted this long, ms, resets the reconnect delay. */
+  readonly stableMs: number
+  /** Resolves after `ms`, or once the signal aborts. */
+  readonly pause: (ms: number, signal: AbortSignal) => Promise<void>
+  /** Uniform in [0, 1). */
+  readonly fraction: () => number
+  /** Monotonic, ms. */
+  readonly now: () => number
+}
+
+export const MQTT_DEFAULTS = {
+  username: null,
+  password: null,
+  keepaliveS: 60,
+  connectTimeoutMs: 15_000,
+  backoff: { baseMs: 1_000, capMs: 5 * 60_000 },
+  stableMs: 60_000,
+} as const satisfies Partial<MqttPushOptions>
+
+/** Far above any notification; a longer message is truncated to nothing and counted as malformed. */
+const MESSAGE_BYTES_MAX = 8 * 1024
+
+/** Longest packet; on a longer one the agent disconnects before buffering it. */
+const PACKET_BYTES_MAX = 64 * 1024
+
+/** MQTT 5 receive maximum. */
+const RECEIVE_MAX = 16
+
+/** How long a clean stop waits for the broker to acknowledge the goodbye, ms. */
+const FAREWELL_MS = 1_000
+
+/** Subscription response codes from here on are refusals. */
+const REFUSED = 0x80
+
+type Version = 4 | 5
+
+/** Response codes for an unsupported MQTT version. */
+const UNSUPPORTED_VERSION: ReadonlySet<unknown> = new Set([0x01, 0x84])
+
+export function createMqttPush(options: MqttPushOptions): Push {
+  return {
+    async run(target, signal) {
+      let version: Version = 5
+      let failures = 0
+      while (!signal.aborted) {
+        const attempt = { version, password: options.password ?? (await target.password()) }
+        const { versionRefused, lastedMs } = await holdConnection(options, target, attempt, signal)
+        if (versionRefused) {
+          version = 4
+          continue
+        }
+        failures = lastedMs >= options.stableMs ? 1 : failures + 1
+        await options.pause(backoff(failures, 0, options.fraction(), options.backoff), signal)
+      }
+    },
+  }
+}
+
+interface Ended {
+  readonly versionRefused: boolean
+  /** How long the connection was usable, ms; 0 if it never was. */
+  readonly lastedMs: number
+}
+
+/** Connects once; resolves when that connection ends for any reason. */
+function holdConnection(
+  options: MqttPushOptions,
+  target: PushOptions,
+  attempt: { readonly version: Version; readonly password: string },
+  signal: AbortSignal,
+): Promise<Ended> {
+  const { url, deviceId, instanceIds, onMessage, onConnection, onTrouble } = target
+  const { now } = options
+  return new Promise((resolve) => {
+    let versionRefused = false
+    let usefulSince: number | null = null
+    let trouble: CodedError | null = null
+    const client = connectOrNot(options, target, attempt)
+    if (client === undefined || signal.aborted) {
+      client?.on('error', () => undefined).end(true)
+      resolve({ versionRefused, lastedMs: 0 })
+      return
+    }
+    const meter = new PacketMeter(PACKET_BYTES_MAX)
+    let isFlooded = false
+    client.stream.on('data', (chunk: Buffer) => {
+      if (isFlooded || meter.take(chunk)) return
+      isFlooded = true
+      trouble = brokerFailure(url, FLOODED)
+      client.stream.destroy()
+    })
+    const leave = (): void => void sayGoodbye(client, deviceId)
+    signal.addEventListener('abort', leave, { once: true })
+
+    client.on('connect', () => {
+      const topics = [deviceTopic(deviceId), ...instanceIds.map(policyTopic)]
+      client.subscribe(topics, { qos: 1 }, (error, _granted, packet) => {
+        if (isFlooded) return
+        const granted = packet?.granted ?? []
+        const refused = topics.filter((_topic, index) => Number(granted[index] ?? REFUSED) >= REFUSED)
+        if (refused.length > 0) trouble = granted.length > 0 ? topicsRefused(url, refused) : brokerFailure(url, error)
+        if (refused.length === topics.length) {
+          client.end(true)
+          return
+        }
+        usefulSince = now()
+        client.publish(presenceTopic(deviceId), presenceOf(true), { qos: 1, retain: true })
+        onConnection(true)
+        if (trouble !== null) onTrouble(trouble)
+      })
+    })
+    client.on('message', (topic, payload) => {
+      onMessage(topic, payload.byteLength > MESSAGE_BYTES_MAX ? '' : payload.toString('utf8'))
+    })
+    client.on('error', (error) => {
+      versionRefused ||= attempt.version === 5 && UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
+      if (!versionRefused) trouble = brokerFailure(url, error)
+    })
+    client.on('close', () => {
+      signal.removeEventListener('abort', leave)
+      client.end(true)
+      if (usefulSince !== null) onConnection(false)
+      if (isFlooded || (usefulSince === null && !versionRefused && !signal.aborted)) {
+        onTrouble(trouble ?? brokerFailure(url, CLOSED))
+      }
+      resolve({ versionRefused, lastedMs: usefulSince === null ? 0 : now() - usefulSince })
+    })
+  })
+}
+
+const CLOSED = new Error('the broker closed the connection without a reason')
+const FLOODED = new Error(`the broker sends packets larger than ${PACKET_BYTES_MAX} bytes`)
+
+/** Undefined for an address that the MQTT client does not understand. */
+function connectOrNot(
+  options: MqttPushOptions,
+  target: PushOptions,
+  attempt: { readonly version: Version; readonly password: string },
+): MqttClient | undefined {
+  try {
+    return connect(target.url, clientOptions(options, target, attempt))
+  } catch (error) {
+    target.onTrouble(brokerFailure(target.url, error))
+    return undefined
+  }
+}
+
+function clientOptions(
+  { extraCa, username, keepaliveS, connectTimeoutMs }: MqttPushOptions,
+  { deviceId }: PushOptions,
+  { version, password }: { readonly version: Version; readonly password: string },
+): IClientOptions {
+  return {
+    protocolVersion: version,
+    clientId: deviceId,
+    username: username ?? deviceId,
+    password,
+    clean: true,
+    keepalive: keepaliveS,
+    connectTimeout: connectTimeoutMs,
+    // This module reconnects itself: each attempt needs a fresh token.
+    reconnectPeriod: 0,
+    resubscribe: false,
+    queueQoSZero: false,
+    will: { topic: presenceTopic(deviceId), payload: Buffer.from(presenceOf(false)), qos: 1, retain: true },
+    ...(extraCa === null ? {} : { ca: [...getCACertificates('default'), extraCa] }),
+    ...(version === 5 ? { properties: { receiveMaximum: RECEIVE_MAX, maximumPacketSize: 2 * MESSAGE_BYTES_MAX } } : {}),
+  }
+}
+
+/** A clean disconnect does not trigger the last will, so the agent publishes it. */
+async function sayGoodbye(client: MqttClient, deviceId: string): Promise<void> {
+  if (!client.connected) {
+    client.end(true)
+    return
+  }
+  const giveUp = setTimeout(() => client.end(true), FAREWELL_MS)
+  try {
+    await client.publishAsync(presenceTopic(deviceId), presenceOf(false), { qos: 1, retain: true })
+    await client.endAsync()
+  } catch {
+    client.end(true)
+  } finally {
+    clearTimeout(giveUp)
+  }
+}
+
+function presenceOf(online: boolean): string {
+  return JSON.stringify(presence.parse({ online }))
+}

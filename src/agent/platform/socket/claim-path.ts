@@ -1,0 +1,99 @@
+/**
+ * Binds a listening server to a path. The socket has its final permissions before it appears there. Only a socket
+ * without a listener is ever removed.
+ */
+import { chmodSync, linkSync, lstatSync, mkdirSync, statSync, unlinkSync } from 'node:fs'
+import { type Server, connect } from 'node:net'
+import { dirname } from 'node:path'
+import { CodedError } from '../../../protocol/errors.ts'
+
+/** The kernel's limit on a socket path, minus the suffix of the temporary name. */
+const PATH_BYTES_MAX = 106
+
+/**
+ * Listens at `path` with the permissions `mode`. Returns a function that removes the socket, unless it was replaced.
+ *
+ * @throws CodedError SOCKET_IN_USE or SOCKET_PATH_OCCUPIED
+ */
+export async function claimPath(server: Server, path: string, mode: number): Promise<() => void> {
+  if (Buffer.byteLength(path) > PATH_BYTES_MAX) {
+    throw occupied(path, `is longer than ${PATH_BYTES_MAX} bytes, the limit for a socket path`)
+  }
+  try {
+    mkdirSync(dirname(path), { recursive: true })
+  } catch (error) {
+    throw occupied(path, `cannot be created: ${(error as Error).message}`, error)
+  }
+  try {
+    // Created under a temporary name, so that permissions are set before clients can see it.
+    const unborn = `${path}~`
+    await clear(unborn)
+    await clear(path)
+    await listen(server, unborn)
+    try {
+      chmodSync(unborn, mode)
+      linkSync(unborn, path)
+    } catch (error) {
+      server.close()
+      throw error
+    } finally {
+      unlinkSync(unborn)
+    }
+  } catch (error) {
+    throw refusal(error, path)
+  }
+  const { ino, dev } = statSync(path)
+  return () => {
+    const found = lstatSync(path, { throwIfNoEntry: false })
+    if (found?.ino === ino && found.dev === dev) unlinkSync(path)
+  }
+}
+
+/** Removes a socket without a listener; throws for anything else at the path. */
+async function clear(path: string): Promise<void> {
+  const found = lstatSync(path, { throwIfNoEntry: false })
+  if (found === undefined) return
+  if (!found.isSocket()) throw occupied(path, 'exists and is not a socket')
+  if (await answers(path)) throw inUse(path)
+  unlinkSync(path)
+}
+
+function answers(path: string): Promise<boolean> {
+  return new Promise((resolve, reject) => {
+    const socket = connect(path)
+    socket.once('connect', () => {
+      socket.destroy()
+      resolve(true)
+    })
+    socket.once('error', (error: NodeJS.ErrnoException) => {
+      if (error.code === 'ECONNREFUSED' || error.code === 'ENOENT') resolve(false)
+      // EAGAIN means that the accept queue is full, so a process is listening.
+      else if (error.code === 'EAGAIN') resolve(true)
+      else reject(error)
+    })
+  })
+}
+
+function listen(server: Server, path: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen(path, () => {
+      server.off('error', reject)
+      resolve()
+    })
+  })
+}
+
+function refusal(error: unknown, path: string): unknown {
+  if (error instanceof CodedError) return error
+  const { code, message } = error as NodeJS.ErrnoException
+  return code === 'EADDRINUSE' || code === 'EEXIST' ? inUse(path) : occupied(path, `cannot be used: ${message}`, error)
+}
+
+function inUse(path: string): CodedError {
+  return new CodedError('SOCKET_IN_USE', `another process is listening on ${path}`, { details: { path } })
+}
+
+function occupied(path: string, why: string, cause?: unknown): CodedError {
+  return new CodedError('SOCKET_PATH_OCCUPIED', `${path} ${why}`, { cause, details: { path } })
+}

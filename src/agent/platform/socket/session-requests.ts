@@ -1,0 +1,179 @@
+/**
+ * Session requests on the socket, with the service's paths, bodies and responses. Agent-specific headers carry the
+ * idempotency key and bind a session to its connection.
+ */
+import type { IncomingHttpHeaders } from 'node:http'
+import { z } from 'zod'
+import type { Session } from '../../../core/sessions/session.ts'
+import { CodedError, firstProblem } from '../../../protocol/errors.ts'
+import { requestOf, sessionAccessRequestBody } from '../../../protocol/service/access-request.ts'
+import {
+  SESSIONS_SHOWN_MAX,
+  instanceHeader,
+  listedToWire,
+  notOperable,
+  sessionBody,
+  sessionToWire,
+  sessionsQuery,
+} from '../../../protocol/service/sessions.ts'
+import { uuid } from '../../../protocol/wire.ts'
+import { sha256 } from '../../../protocol/signing.ts'
+import type { CallerQuota } from '../../access/callers/callers.ts'
+import type { KeptSession } from '../../sessions/kept-session.ts'
+import type { SessionAnswer, Sessions } from '../../sessions/sessions.ts'
+import { idempotencyKeyOf } from './idempotency-key.ts'
+import { type Reply, granted, plain } from './reply.ts'
+import type { JsonBody } from './request-body.ts'
+import type { Route } from './routes.ts'
+
+export type SessionService = Pick<
+  Sessions,
+  'open' | 'list' | 'get' | 'request' | 'heartbeat' | 'close' | 'connectionClosed'
+>
+
+export type SessionTarget = Extract<Route, { to: 'session' }>
+
+export interface SessionRequest {
+  readonly target: SessionTarget
+  /** Path with query. */
+  readonly url: string
+  readonly headers: IncomingHttpHeaders
+  /** Null for operations without a body. */
+  readonly body: JsonBody | null
+  /** The caller; null when callers are not identified. */
+  readonly owner: string | null
+  /** Whether the caller may access sessions of others. */
+  readonly administers: boolean
+  /** The caller's limits. */
+  readonly quota?: CallerQuota
+  /** Calls back when the request's connection closes, immediately if it is closed already. */
+  readonly onDisconnect: (call: () => void) => void
+}
+
+const BOUND_HEADER = 'x-tallygate-bound'
+
+export const takesBody = ({ operation }: SessionTarget): boolean => operation === 'open' || operation === 'request'
+
+/** @throws CodedError */
+export async function answerSession(service: SessionService, request: SessionRequest): Promise<Reply> {
+  const { target, body, headers } = request
+  const belongs = belongsTo(request)
+  switch (target.operation) {
+    case 'open': {
+      const { instanceId } = parse(sessionBody, body?.value, 'body')
+      requireInstance(request, instanceId)
+      const bound = isBound(headers)
+      const idempotencyKey = hashed(request)
+      const answer = await service.open({
+        instanceId,
+        owner: request.owner,
+        bound,
+        idempotencyKey,
+        ...quotaOf(request),
+      })
+      if (bound && answer.operable) bindTo(service, request, answer.body)
+      return replyTo(target, answer)
+    }
+    case 'list': {
+      const query = parse(
+        sessionsQuery,
+        Object.fromEntries(new URL(request.url, 'http://socket').searchParams),
+        'query',
+      )
+      if (query.instanceId !== undefined) requireInstance(request, query.instanceId)
+      const instanceId = query.instanceId ?? headerOf(headers)
+      const isShown = (kept: KeptSession): boolean =>
+        (instanceId === null || kept.session.instanceId === instanceId) && isOwn(request, kept)
+      return plain(JSON.stringify(service.list(isShown).slice(0, SESSIONS_SHOWN_MAX).map(listedToWire)))
+    }
+    case 'show':
+      return plain(JSON.stringify(sessionToWire(service.get(target.sessionId, belongs))))
+    case 'request': {
+      const asked = parse(sessionAccessRequestBody[target.apiVersion], body?.value, 'body')
+      const { apiVersion, sessionId } = target
+      const order = {
+        apiVersion,
+        sessionId,
+        request: requestOf(asked),
+        metaData: asked.requestedItems.map(({ metaData }) => metaData),
+        rollbackOnDeny: asked.rollbackOnDeny,
+        belongs,
+        idempotencyKey: hashed(request),
+        ...quotaOf(request),
+      }
+      return replyTo(target, await service.request(order))
+    }
+    case 'heartbeat':
+      return replyTo(target, await service.heartbeat(target.sessionId, belongs))
+    case 'close':
+      return replyTo(
+        target,
+        await service.close(target.sessionId, belongs, hashed(request)),
+        // The service answers closing an ended session with the v1.1 form in both versions.
+        'v1.1',
+      )
+  }
+}
+
+function quotaOf({ quota }: SessionRequest): { readonly quota?: CallerQuota } {
+  return quota === undefined ? {} : { quota }
+}
+
+function replyTo({ apiVersion }: SessionTarget, answer: SessionAnswer, version = apiVersion): Reply {
+  if (answer.operable) return { ...granted({ ...answer, durability: 'durable' }), status: answer.status }
+  const { status, body } = notOperable(version, answer.session)
+  return { status, headers: [], body: JSON.stringify(body) }
+}
+
+/** Ends the session when the connection closes. */
+function bindTo(service: SessionService, { onDisconnect }: SessionRequest, body: string): void {
+  const { sessionId } = JSON.parse(body) as { readonly sessionId: string }
+  onDisconnect(() => service.connectionClosed(sessionId))
+}
+
+/** Sessions of other callers appear not to exist. */
+function belongsTo(request: SessionRequest): (kept: KeptSession) => void {
+  return (kept) => {
+    if (!isOwn(request, kept)) throw new CodedError('NOT_FOUND', `There is no session ${kept.session.id}.`)
+    requireInstance(request, kept.session.instanceId)
+  }
+}
+
+function isOwn({ owner, administers }: SessionRequest, kept: KeptSession): boolean {
+  return administers || kept.owner === owner
+}
+
+function requireInstance({ headers }: SessionRequest, instanceId: Session['instanceId']): void {
+  const named = headerOf(headers)
+  if (named !== null && named !== instanceId) {
+    throw new CodedError(
+      'INSTANCE_NOT_IN_TOKEN',
+      'The x-instance-id header does not match the instance of the session.',
+    )
+  }
+}
+
+function headerOf(headers: IncomingHttpHeaders): string | null {
+  const value = headers[instanceHeader]
+  return value === undefined ? null : parse(uuid.toLowerCase(), value, instanceHeader)
+}
+
+function isBound(headers: IncomingHttpHeaders): boolean {
+  const value = headers[BOUND_HEADER]
+  if (value === undefined) return false
+  if (value === 'connection') return true
+  throw new CodedError('BAD_REQUEST', `${BOUND_HEADER} must be "connection"`)
+}
+
+function hashed({ target, headers, body, owner }: SessionRequest) {
+  const idempotencyKey = idempotencyKeyOf(headers, owner)
+  if (idempotencyKey === null) return null
+  const { apiVersion, operation, sessionId } = target
+  return { ...idempotencyKey, requestHash: sha256(`${apiVersion}\n${operation}\n${sessionId}\n${body?.text ?? ''}`) }
+}
+
+function parse<T>(schema: z.ZodType<T>, value: unknown, root: string): T {
+  const parsed = schema.safeParse(value)
+  if (parsed.success) return parsed.data
+  throw new CodedError('BAD_REQUEST', firstProblem(parsed.error, root))
+}

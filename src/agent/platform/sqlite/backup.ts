@@ -1,0 +1,263 @@
+/**
+ * Backup of a ledger while the agent runs, and restore. A restored ledger has no tokens and keeps every entry that the
+ * cloud may lack, from the backup and from the replaced ledger if readable. Nothing replaced is deleted.
+ */
+import {
+  chmodSync,
+  chownSync,
+  closeSync,
+  existsSync,
+  fsyncSync,
+  linkSync,
+  mkdtempSync,
+  openSync,
+  renameSync,
+  rmSync,
+  statSync,
+} from 'node:fs'
+import { dirname, join } from 'node:path'
+import Database from 'better-sqlite3'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { LedgerBundle } from '../../../protocol/local/ledger-bundle.ts'
+import { flushDirectoryOf, openDatabase } from './open-database.ts'
+import { readLedger, readLedgerCopy } from './read-ledger.ts'
+import { fill, finishSalvage } from './salvage-journal.ts'
+import { type Salvage, lostOf, salvageOf, salvaged } from './read-damaged.ts'
+import { scratchAt } from '../system/scratch.ts'
+import { copyConsistently } from './consistent-snapshot.ts'
+
+/**
+ * Writes the ledger's content at one moment during the call to a single file, replacing it at the end. Needs space for two
+ * copies in the directory of `to`.
+ *
+ * @param path the agent's database; the agent may run
+ * @returns the copy's content as a bundle that can be verified
+ * @throws CodedError LEDGER_UNREADABLE, DATABASE_CORRUPT, DATABASE_NEWER, OUTPUT_UNWRITABLE
+ */
+export async function backUpLedger(path: string, to: string): Promise<LedgerBundle> {
+  const unwritable = (cause: unknown): CodedError =>
+    new CodedError('OUTPUT_UNWRITABLE', `${to} cannot be written: ${messageOf(cause)}`, { cause })
+  const folder = atPlace(() => mkdtempSync(join(dirname(to), '.tallygate-backup-')), unwritable)
+  const isGone = scratchAt(folder)
+  try {
+    const [copy, whole] = [join(folder, 'journal.db'), join(folder, 'backup.db')]
+    await copyConsistently(path, copy)
+    const bundle = await readLedgerCopy(copy, path)
+    const database = new Database(copy)
+    try {
+      // SQL literal: quotes are doubled.
+      atPlace(() => database.exec(`VACUUM INTO '${whole.replaceAll("'", "''")}'`), unwritable)
+    } finally {
+      database.close()
+    }
+    requireIntegrity(whole)
+    atPlace(() => {
+      chmodSync(whole, 0o600)
+      flush(whole)
+      renameSync(whole, to)
+      flushDirectoryOf(to)
+    }, unwritable)
+    return bundle
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+    isGone()
+  }
+}
+
+export interface Restored {
+  /** Path of the replaced ledger; null: there was none. */
+  readonly replaced: string | null
+  /** Undelivered entries to be sent. */
+  readonly undelivered: number
+  /** Undelivered entries of the replaced ledger found in neither; null: unknown. */
+  readonly lost: number | null
+}
+
+/**
+ * Replaces a ledger with a backup.
+ *
+ * @param path the agent's database; the agent must be stopped
+ * @param wall POSIX ms; used only for the name of the kept file
+ * @throws CodedError STATE_IN_USE, BACKUP_FOREIGN, RESERVATION_OPEN, DATABASE_CORRUPT, DATABASE_NEWER, LEDGER_UNREADABLE,
+ * STATE_UNWRITABLE
+ */
+export async function restoreLedger(backup: string, path: string, wall: number): Promise<Restored> {
+  await readLedger(backup)
+  requireIntegrity(backup)
+  const balance = holdFinished(path)
+  try {
+    const before = salvageOfHeld(balance, path)
+    const salvage = merged(salvageOfBackup(backup), before)
+    const fresh = `${path}.restoring`
+    for (const suffix of ['', '-wal', '-shm']) rmSync(`${fresh}${suffix}`, { force: true })
+    const database = openDatabase(fresh)
+    try {
+      fill(database, salvage, null)
+    } finally {
+      database.close()
+    }
+    own(fresh, path)
+    const replaced = replace(path, fresh, balance, wall)
+    const undelivered = salvage.undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
+    return { replaced, undelivered, lost: salvage.lost }
+  } finally {
+    if (typeof balance !== 'string') balance.close()
+  }
+}
+
+/** Renames the ledger with its companion files; returns the new name. */
+function putAside(path: string, wall: number): string {
+  const aside = asideOf(path, wall)
+  // The log first: after an interruption, a database without its log is merely older.
+  for (const suffix of ['-journal', '-shm', '-wal', '']) {
+    if (existsSync(`${path}${suffix}`)) renameSync(`${path}${suffix}`, `${aside}${suffix}`)
+  }
+  flushDirectoryOf(path)
+  return aside
+}
+
+function asideOf(path: string, wall: number): string {
+  const stamp = new Date(wall).toISOString().replaceAll(/[:.]/g, '-')
+  let aside = `${path}.replaced-${stamp}`
+  for (let n = 2; existsSync(aside); n += 1) aside = `${path}.replaced-${stamp}-${n}`
+  return aside
+}
+
+/** Requires every entry to be readable. @throws CodedError DATABASE_CORRUPT */
+function salvageOfBackup(backup: string): Salvage {
+  const database = new Database(backup, { readonly: true })
+  try {
+    database.defaultSafeIntegers(true)
+    const salvage = salvageOf(database)
+    if (salvage.lost === 0) return salvage
+    const missing = salvage.lost === null ? 'its content' : `${salvage.lost} entries`
+    throw new CodedError('DATABASE_CORRUPT', `${backup}: ${missing} cannot be read.`, { details: { path: backup } })
+  } finally {
+    database.close()
+  }
+}
+
+type OpenedLedger = Database.Database | 'DAMAGED' | 'NONE'
+
+/** Locks the ledger against agents and checkpoints it, so that one rename replaces it. */
+function hold(path: string): OpenedLedger {
+  if (!existsSync(path)) return 'NONE'
+  try {
+    const database = openDatabase(path)
+    database.pragma('journal_mode = DELETE')
+    database.exec('BEGIN EXCLUSIVE')
+    return database
+  } catch (error) {
+    if (error instanceof CodedError && error.code === 'DATABASE_CORRUPT') return 'DAMAGED'
+    throw error
+  }
+}
+
+/** Null if there is no ledger. */
+function salvageOfHeld(balance: OpenedLedger, path: string): Salvage | null {
+  if (balance === 'NONE') return null
+  // Reuses the locking connection: closing another one in this process would release the lock.
+  if (balance === 'DAMAGED') return salvaged(path)
+  const salvage = salvageOf(balance)
+  if (!salvage.hasOpenReservations) return salvage
+  throw new CodedError('RESERVATION_OPEN', `${path} has open reservations whose usage may not be recorded yet.`, {
+    details: { path },
+  })
+}
+
+/** Finishes an interrupted salvage first: otherwise the agent's next start would replace the restored ledger. */
+function holdFinished(path: string): OpenedLedger {
+  const balance = hold(path)
+  if (!existsSync(`${path}.rescued`)) return balance
+  if (typeof balance !== 'string') balance.close()
+  finishSalvage(path)
+  return hold(path)
+}
+
+function replace(path: string, fresh: string, balance: OpenedLedger, wall: number): string | null {
+  let aside: string | null = null
+  // A log left behind would be applied to the new ledger.
+  if (typeof balance === 'string') {
+    const found = putAside(path, wall)
+    if (existsSync(found)) aside = found
+  } else {
+    aside = asideOf(path, wall)
+    linkSync(path, aside)
+  }
+  renameSync(fresh, path)
+  flushDirectoryOf(path)
+  return aside
+}
+
+/** Takes the longer list of each epoch (one is a prefix of the other) and the rules of the current ledger, which are no older. */
+function merged(backup: Salvage, before: Salvage | null): Salvage {
+  // Sessions of a backup may have ended or been charged since.
+  if (before === null) return { ...backup, sessions: [] }
+  const [one, other] = [backup.identity?.deviceId, before.identity?.deviceId]
+  if (one !== undefined && other !== undefined && one !== other) {
+    throw new CodedError('BACKUP_FOREIGN', `The backup belongs to device ${one}, but this ledger to device ${other}.`)
+  }
+  const byEpoch = new Map(before.undelivered.map((each) => [each.epoch, each]))
+  for (const each of backup.undelivered) {
+    const known = byEpoch.get(each.epoch)
+    if (known !== undefined && lastOf(each) <= lastOf(known)) continue
+    byEpoch.set(each.epoch, { ...each, lastEntry: Math.max(each.lastEntry, known?.lastEntry ?? 0) })
+  }
+  const undelivered = [...byEpoch.values()].toSorted((a, b) => a.epoch - b.epoch)
+  return {
+    identity: before.identity ?? backup.identity,
+    policies: before.policies.length > 0 ? before.policies : backup.policies,
+    sessions: before.sessions,
+    undelivered,
+    lost: before.lost === null ? null : lostOf(undelivered),
+    hasOpenReservations: before.hasOpenReservations,
+    answers: before.answers,
+  }
+}
+
+function lastOf({ ackedEntry, bodies }: Salvage['undelivered'][number]): number {
+  return ackedEntry + bodies.length
+}
+
+/** Gives a ledger restored by root to the directory's owner. */
+function own(fresh: string, path: string): void {
+  const { uid, gid } = statSync(dirname(path))
+  if (process.getuid?.() === 0) chownSync(fresh, uid, gid)
+}
+
+/** @throws CodedError DATABASE_CORRUPT */
+function requireIntegrity(path: string): void {
+  const corrupt = (why: string, cause?: unknown): CodedError =>
+    new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, details: { path } })
+  let database: Database.Database | undefined
+  try {
+    database = new Database(path, { readonly: true })
+    const verdict = database.pragma('integrity_check(1)', { simple: true })
+    if (verdict !== 'ok') throw corrupt(`the integrity check reports: ${String(verdict)}`)
+  } catch (error) {
+    throw error instanceof CodedError ? error : corrupt(messageOf(error), error)
+  } finally {
+    database?.close()
+  }
+}
+
+function flush(path: string): void {
+  const file = openSync(path, 'r')
+  try {
+    fsyncSync(file)
+  } finally {
+    closeSync(file)
+  }
+}
+
+function atPlace<T>(work: () => T, coded: (cause: unknown) => CodedError): T {
+  try {
+    return work()
+  } catch (cause) {
+    throw coded(cause)
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}

@@ -1,0 +1,88 @@
+/**
+ * Consistent snapshot of a database and its write-ahead log while the agent keeps writing. The agent locks the files and
+ * must not be disturbed; nothing beside them is created or changed.
+ */
+import { createReadStream } from 'node:fs'
+import { copyFile, mkdtemp, open, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { CodedError } from '../../../protocol/errors.ts'
+import { scratchAt } from '../system/scratch.ts'
+
+/** Retries after a checkpoint by the agent during a copy. */
+const ATTEMPTS = 20
+
+/** Bytes of the write-ahead log's header, which changes when the log restarts. */
+const LOG_HEAD_BYTES = 32
+
+/** Calls `read` with a copy that is removed afterwards. @throws CodedError LEDGER_UNREADABLE, and any error of `read` */
+export async function withConsistentSnapshot<T>(path: string, read: (copy: string) => Promise<T>): Promise<T> {
+  const folder = await mkdtemp(join(tmpdir(), 'tallygate-ledger-'))
+  const isGone = scratchAt(folder)
+  try {
+    await copyConsistently(path, join(folder, 'journal.db'))
+    return await read(join(folder, 'journal.db'))
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+    isGone()
+  }
+}
+
+/** Copies database and log so that neither was overwritten during the copy. */
+export async function copyConsistently(path: string, to: string): Promise<void> {
+  for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
+    try {
+      const head = await logHead(path)
+      await copyFile(path, to)
+      if (head === null) await rm(`${to}-wal`, { force: true })
+      else await copyFile(`${path}-wal`, `${to}-wal`)
+      if (head === (await logHead(path)) && (await same(path, to))) return
+    } catch (cause) {
+      throw new CodedError('LEDGER_UNREADABLE', `${path} cannot be read: ${reasonOf(cause)}.`, {
+        cause,
+        details: { path },
+      })
+    }
+  }
+  throw new CodedError(
+    'LEDGER_UNREADABLE',
+    `${path} changes too fast to be copied. Try again when the agent is less busy.`,
+    {
+      details: { path },
+    },
+  )
+}
+
+/** Null if there is no log. */
+async function logHead(path: string): Promise<string | null> {
+  try {
+    await using file = await open(`${path}-wal`, 'r')
+    const { buffer, bytesRead } = await file.read(Buffer.alloc(LOG_HEAD_BYTES), 0, LOG_HEAD_BYTES, 0)
+    return bytesRead === 0 ? null : buffer.toString('hex')
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null
+    throw error
+  }
+}
+
+async function same(one: string, other: string): Promise<boolean> {
+  const left = createReadStream(one)[Symbol.asyncIterator]()
+  const right = createReadStream(other)[Symbol.asyncIterator]()
+  for (;;) {
+    const [a, b] = [await left.next(), await right.next()]
+    if (a.done === true || b.done === true) return a.done === b.done
+    if (!(a.value as Buffer).equals(b.value as Buffer)) return false
+  }
+}
+
+function reasonOf(error: unknown): string {
+  const { code = '', message } = error as NodeJS.ErrnoException
+  return REASONS[code] ?? message
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  ENOENT: 'there is no such file',
+  EACCES: 'this user may not read it; run the command as root or as the user of the agent',
+  EISDIR: 'it is a directory',
+  ENOSPC: `${tmpdir()} has no space for a copy; set TMPDIR to a directory with more space`,
+}

@@ -1,0 +1,61 @@
+/**
+ * Reserved disk space: a file that is deleted when the disk is full, so that the device can still seal and deliver its
+ * last segments. A missing reservation is never an error.
+ */
+import { closeSync, fsyncSync, openSync, rmSync, statSync, statfsSync, writeSync } from 'node:fs'
+import { dirname } from 'node:path'
+
+const PAGE_BYTES = 4096
+
+export class DiskReserve {
+  readonly #path: string
+  readonly #bytes: number
+
+  constructor(path: string, pages: number) {
+    this.#path = path
+    this.#bytes = pages * PAGE_BYTES
+  }
+
+  /** Allocates real blocks unless already done. False if the disk lacks the space. */
+  fill(): boolean {
+    if (this.#size() === this.#bytes) return true
+    if (!this.#isRoomy()) return false
+    try {
+      const file = openSync(this.#path, 'w', 0o600)
+      try {
+        const block = Buffer.alloc(64 * PAGE_BYTES)
+        for (let left = this.#bytes; left > 0; left -= block.length)
+          writeSync(file, block, 0, Math.min(left, block.length))
+        fsyncSync(file)
+      } finally {
+        closeSync(file)
+      }
+      return true
+    } catch {
+      this.release()
+      return false
+    }
+  }
+
+  /** Frees the space. True if any was reserved. */
+  release(): boolean {
+    if (this.#size() === 0) return false
+    try {
+      rmSync(this.#path)
+      return true
+    } catch {
+      return false
+    }
+  }
+
+  /** Checked first, so that a nearly full disk is not filled in vain. */
+  #isRoomy(): boolean {
+    const { bavail, bsize } = statfsSync(dirname(this.#path))
+    return bavail * bsize > this.#bytes
+  }
+
+  #size(): number {
+    const found = statSync(this.#path, { throwIfNoEntry: false })
+    return found?.isFile() === true ? found.size : 0
+  }
+}

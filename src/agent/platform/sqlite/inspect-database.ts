@@ -1,0 +1,146 @@
+/**
+ * Diagnoses the agent's database from a copy, for technicians. Never writes. Unreadable parts are reported; a damaged or
+ * foreign file is a finding, not an error.
+ */
+import { readdirSync } from 'node:fs'
+import { stat, statfs } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import Database from 'better-sqlite3'
+import { CodedError } from '../../../protocol/errors.ts'
+import { unverifiedText } from '../../../protocol/signing.ts'
+import type { Identity, SalvageRecord } from '../../ledger/journal.ts'
+import { APPLICATION_ID } from './open-database.ts'
+import { withConsistentSnapshot } from './consistent-snapshot.ts'
+
+export interface InspectedDatabase {
+  /** Why parts are unknown; null when everything was read. */
+  readonly problem: { readonly code: string; readonly message: string } | null
+  /** Result of SQLite's quick_check: `ok` or its findings; null if the file could not be opened. */
+  readonly quickCheck: string | null
+  readonly schema: number | null
+  /** Newest schema known to this version. */
+  readonly knownSchema: number
+  readonly tables: string | null
+  readonly identity: Identity | null
+  readonly state: Readonly<Record<string, number | string | null>> | null
+  readonly policies: readonly {
+    readonly instanceId: string
+    readonly revision: number
+    readonly confirmedAt: number
+    /** From the signed document, unverified; null if unreadable. */
+    readonly issuedAt: number | null
+    readonly usableForMs: number | null
+  }[]
+  readonly salvages: readonly SalvageRecord[]
+}
+
+export async function inspectDatabase(path: string): Promise<InspectedDatabase> {
+  const knownSchema = readdirSync(new URL('./migrations/', import.meta.url)).filter((name) =>
+    name.endsWith('.sql'),
+  ).length
+  const nothing = { quickCheck: null, schema: null, knownSchema, tables: null, identity: null, state: null }
+  try {
+    await requireDiskSpace(path)
+    return await withConsistentSnapshot(path, async (copy) => inspect(copy, knownSchema))
+  } catch (error) {
+    const code = error instanceof CodedError ? error.code : 'DATABASE_CORRUPT'
+    return { ...nothing, problem: { code, message: messageOf(error) }, policies: [], salvages: [] }
+  }
+}
+
+/** The copy must not fill the device's disk. */
+async function requireDiskSpace(path: string): Promise<void> {
+  const size = await sizeOf(path)
+  const wal = await sizeOf(`${path}-wal`)
+  const { bavail, bsize } = await statfs(tmpdir())
+  const free = bavail * bsize
+  if (2 * (size + wal) <= free) return
+  const message = `the copy needs ${size + wal} bytes, but ${tmpdir()} has ${free} free; set TMPDIR to a directory with more space`
+  throw new CodedError('LEDGER_UNREADABLE', message)
+}
+
+async function sizeOf(path: string): Promise<number> {
+  return stat(path).then(
+    ({ size }) => size,
+    () => 0,
+  )
+}
+
+function inspect(copy: string, knownSchema: number): InspectedDatabase {
+  const database = new Database(copy)
+  try {
+    database.pragma('trusted_schema = OFF')
+    const attempt = <T>(read: () => T, otherwise: T): T => {
+      try {
+        return read()
+      } catch {
+        return otherwise
+      }
+    }
+    const id = database.pragma('application_id', { simple: true })
+    const quickCheck = String(database.pragma('quick_check(1)', { simple: true }))
+    const schema = database.pragma('user_version', { simple: true }) as number
+    const isForeign = id !== APPLICATION_ID
+    const text = attempt(
+      () => database.prepare('SELECT document FROM identity').pluck().get() as string | undefined,
+      undefined,
+    )
+    return {
+      problem: isForeign ? { code: 'DATABASE_CORRUPT', message: 'the file is the database of another program' } : null,
+      quickCheck,
+      schema,
+      knownSchema,
+      tables: attempt(
+        () =>
+          database
+            .prepare('SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name')
+            .pluck()
+            .all()
+            .join(';\n'),
+        null,
+      ),
+      identity: attempt(() => (text === undefined ? null : (JSON.parse(text) as Identity)), null),
+      state: attempt(
+        () => database.prepare('SELECT * FROM state').get() as Readonly<Record<string, number | string | null>>,
+        null,
+      ),
+      policies: attempt(() => policiesOf(database), []),
+      salvages: attempt(() => salvagesOf(database), []),
+    }
+  } finally {
+    database.close()
+  }
+}
+
+function policiesOf(database: Database.Database): InspectedDatabase['policies'] {
+  const rows = database
+    .prepare(
+      'SELECT instance_id AS instanceId, revision, confirmed_at AS confirmedAt, document FROM policy ORDER BY instance_id',
+    )
+    .all() as { instanceId: string; revision: number; confirmedAt: number; document: string }[]
+  return rows.map(({ document, ...row }) => {
+    try {
+      const text = unverifiedText(document) ?? ''
+      const { issuedAt, usableForMs } = JSON.parse(text) as { issuedAt?: unknown; usableForMs?: unknown }
+      return { ...row, issuedAt: numberOf(issuedAt), usableForMs: numberOf(usableForMs) }
+    } catch {
+      return { ...row, issuedAt: null, usableForMs: null }
+    }
+  })
+}
+
+function numberOf(value: unknown): number | null {
+  return typeof value === 'number' ? value : null
+}
+
+function salvagesOf(database: Database.Database): readonly SalvageRecord[] {
+  return database
+    .prepare(
+      'SELECT at, file, why, salvaged_entries AS salvagedEntries, lost_entries AS lostEntries FROM salvage ORDER BY at',
+    )
+    .all() as SalvageRecord[]
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}

@@ -1,0 +1,195 @@
+/**
+ * Handles calls on the journal's thread, one at a time in order. A failure that may have left a partial write ends the
+ * process.
+ */
+import Database from 'better-sqlite3'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Batch, CallFailure, JournalAnswer, JournalCall } from './journal-calls.ts'
+import type { JournalStore } from './journal-store.ts'
+import type { DiskReserve } from './disk-reserve.ts'
+
+export interface JournalHandlerDeps {
+  /** Path of the database, for messages. */
+  readonly path: string
+  /** Run by the first call, so that an open failure is returned like any other. */
+  readonly open: () => JournalStore
+  readonly diskReserve: Pick<DiskReserve, 'fill' | 'release'>
+}
+
+export class JournalHandler {
+  readonly #path: string
+  readonly #open: () => JournalStore
+  readonly #diskReserve: JournalHandlerDeps['diskReserve']
+  #store: JournalStore | undefined
+  /** A failure between calls, returned to the next call. */
+  #failed: { readonly error: unknown } | undefined
+
+  constructor({ path, open, diskReserve }: JournalHandlerDeps) {
+    this.#path = path
+    this.#open = open
+    this.#diskReserve = diskReserve
+  }
+
+  answerTo(call: JournalCall): JournalAnswer {
+    try {
+      return { ok: true, value: this.#take(call) }
+    } catch (error) {
+      return { ok: false, failure: failureOf(error, this.#path) }
+    }
+  }
+
+  /** Work after a call was answered. Never throws, as {@link JournalHandler.tidy}. */
+  answered(): void {
+    this.#unasked((store) => store.checkpointLogWhenDue())
+  }
+
+  /**
+   * One housekeeping step for an idle moment. False when there is nothing (more) to do. Never throws: a failure is as final
+   * as one in a commit and fails every later call.
+   */
+  tidy(): boolean {
+    let isMore = false
+    this.#unasked((store) => {
+      isMore = store.shrink()
+      if (!isMore && !store.hasDiskReserve) store.hasDiskReserve = this.#diskReserve.fill()
+    })
+    return isMore
+  }
+
+  #unasked(work: (store: JournalStore) => void): void {
+    if (this.#store === undefined || this.#failed !== undefined) return
+    try {
+      work(this.#store)
+    } catch (error) {
+      this.#failed = { error }
+    }
+  }
+
+  #take(call: JournalCall): unknown {
+    if (call.call === 'close') return this.#store?.close()
+    if (this.#failed !== undefined) throw this.#failed.error
+    const store = (this.#store ??= this.#open())
+    switch (call.call) {
+      case 'append':
+        return call.batch.answered ? this.#withDiskReserve(store, call) : this.#append(store, call.batch)
+      case 'recent':
+        return store.recent(call.limit)
+      case 'find':
+        return store.find(call.correlationId, call.before)
+      case 'read':
+        store.hasDiskReserve = this.#diskReserve.fill()
+        return store.read()
+      case 'sealed':
+        return store.sealed(call.seq)
+      case 'sealedEarlier':
+        return store.sealedEarlier(call.after)
+      case 'proofs':
+        return store.proofs()
+      case 'prepareSeal':
+        return store.prepareSeal(call.order)
+      case 'saveClock': {
+        store.saveClock(call.stamp)
+        return
+      }
+      default:
+        return this.#withDiskReserve(store, call)
+    }
+  }
+
+  /** Refuses entries while the reserved disk space is missing, after trying to reserve it again. */
+  #append(store: JournalStore, batch: Batch): string {
+    try {
+      return withDiskSpace(store, () => store.append(batch))
+    } catch (error) {
+      if (store.hasDiskReserve || !this.#diskReserve.fill()) throw error
+      store.hasDiskReserve = true
+      return store.append(batch)
+    }
+  }
+
+  /** Releases the reserved disk space if a call that must succeed runs out of space. */
+  #withDiskReserve(store: JournalStore, call: ControlCall): unknown {
+    try {
+      return withDiskSpace(store, () => this.#control(store, call))
+    } catch (error) {
+      if (!isFull(error) || !this.#diskReserve.release()) throw error
+      store.hasDiskReserve = false
+      store.checkpointLog()
+      return this.#control(store, call)
+    }
+  }
+
+  #control(store: JournalStore, call: ControlCall): unknown {
+    switch (call.call) {
+      case 'append':
+        return store.append(call.batch)
+      case 'storeSeal':
+        return store.storeSeal(call.document, call.now)
+      case 'acknowledge':
+        store.acknowledge(call.seq, call.grant, call.confirmation, call.answer, call.now)
+        store.hasDiskReserve = this.#diskReserve.fill()
+        return undefined
+      case 'fence': {
+        store.fence()
+        return
+      }
+      case 'attach': {
+        store.attach(call.epoch, call.leaving, call.now)
+        return
+      }
+      case 'limit': {
+        store.limit(call.accounts)
+        return
+      }
+      case 'saveIdentity': {
+        store.saveIdentity(call.identity)
+        return
+      }
+      case 'savePolicy': {
+        store.savePolicy(call.policy, call.trustedKeys)
+        return
+      }
+    }
+  }
+}
+
+type ControlCall = Extract<
+  JournalCall,
+  { call: 'append' | 'storeSeal' | 'acknowledge' | 'fence' | 'attach' | 'limit' | 'saveIdentity' | 'savePolicy' }
+>
+
+/** On a full disk, a checkpoint may still free the log for reuse. */
+function withDiskSpace<T>(open: JournalStore, work: () => T): T {
+  try {
+    return work()
+  } catch (error) {
+    if (!isFull(error) || !open.checkpointLog()) throw error
+    return work()
+  }
+}
+
+/**
+ * Out of space or not writable. SQLite detects these before the commit record is complete and before any flush, so the
+ * transaction is rolled back and recovery cannot bring it back.
+ */
+function isSurelyUndone(error: unknown): boolean {
+  return isFull(error) || (error instanceof Database.SqliteError && error.code.startsWith('SQLITE_READONLY'))
+}
+
+function isFull(error: unknown): boolean {
+  return error instanceof Database.SqliteError && error.code === 'SQLITE_FULL'
+}
+
+function failureOf(error: unknown, path: string): CallFailure {
+  if (error instanceof CodedError) return { code: error.code, message: error.message, details: error.details }
+  const message = error instanceof Error ? error.message : String(error)
+  if (!(error instanceof Database.SqliteError)) return { code: null, message, details: {} }
+  const facts = { path, sqlite: error.code }
+  if (isSurelyUndone(error)) return { code: 'NOT_RECORDED', message: `${path}: ${message}`, details: facts }
+  if (error.code.startsWith('SQLITE_IOERR'))
+    return { code: 'DISK_FAILED', message: `${path}: ${message}`, details: facts }
+  if (error.code.startsWith('SQLITE_CORRUPT') || error.code === 'SQLITE_NOTADB') {
+    return { code: 'DATABASE_CORRUPT', message: `${path}: ${message}`, details: facts }
+  }
+  return { code: null, message: `${message} (${error.code})`, details: facts }
+}

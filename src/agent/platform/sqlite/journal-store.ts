@@ -1,0 +1,630 @@
+/**
+ * The journal over an open database. Each method is one synchronous transaction: committed if it returns, rolled back if
+ * it throws. It re-checks invariants (no gaps in entries, no account above grant plus allowance), so that a bug above it
+ * ends the process instead of corrupting a balance.
+ */
+import { existsSync, statSync } from 'node:fs'
+import type Database from 'better-sqlite3'
+import type { AccountId } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import { SESSION_REST_MS } from '../../../core/sessions/session.ts'
+import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
+import { CHAIN_START, entryHash } from '../../../protocol/signing.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type {
+  AccountState,
+  ChainEnd,
+  ClockStamp,
+  Confirmation,
+  GrantedAccount,
+  Identity,
+  IdempotencyRecord,
+  Leaving,
+  SealRequest,
+  SealedSegment,
+  SegmentPlace,
+  Snapshot,
+  StoredAnswer,
+  StoredGrant,
+  StoredPolicy,
+} from '../../ledger/journal.ts'
+import { RecentOfEach } from '../../access/recent-of-each.ts'
+import type { AccountMove, Batch, FoundEntry, JournalLimits, PreparedSeal } from './journal-calls.ts'
+import {
+  type AccountRow,
+  type AnswerRow,
+  type UndeliveredRangeRow,
+  type EntryRow,
+  type JournalStatements,
+  type PolicyRow,
+  type SalvageRow,
+  type SegmentRow,
+  type SessionRow,
+  type StateRow,
+  answerOf,
+  clockOf,
+  grantOf,
+  policyOf,
+  segmentOf,
+  stampValues,
+  statementsOf,
+} from './journal-statements.ts'
+import { type SealPlan, planSegment } from './plan-segment.ts'
+
+const PAGE_BYTES = 4096
+
+/**
+ * Frames of the write-ahead log that trigger a checkpoint: 4 MiB. Checkpoints block calls: longer logs mean longer waits,
+ * shorter logs more flushes. The reserved disk space must cover the log and the next segment.
+ */
+const CHECKPOINT_FRAMES = 1_000
+
+/** Entries per search step: blocks commits for 1 to 2 ms. */
+const SEARCHED_ENTRIES = 2_000
+
+/** Entries after a rules change that may still have been decided by the old rules. */
+const LATE_ENTRIES = 10_000
+
+/** Newest ended sessions to keep. */
+const ENDED_SESSIONS_MAX = 1_000
+
+/** Free pages to keep so that the next writes need not grow the file: 1 MiB. */
+const FREE_PAGES_KEPT = 256n
+
+/** Pages freed per step, 512 KiB; bounds how long a call can wait. */
+const SHRINK_PAGES = 128n
+
+/** Truncate the write-ahead log above this size when idle: 1 MiB. */
+const LOG_BYTES_KEPT = 1024 * 1024
+
+/** Rows deleted per cleanup, which runs between commits. */
+const PRUNE_ROWS = 2_000
+
+export class JournalStore {
+  /**
+   * Whether the reserved disk space exists. While it does not, free database pages replace it: entries may not use the
+   * last of them, and only undelivered data is kept.
+   */
+  hasDiskReserve = true
+  readonly #database: Database.Database
+  readonly #limits: JournalLimits
+  readonly #statements: JournalStatements
+  readonly #transaction: Database.Transaction<(work: () => unknown) => unknown>
+  /** Sets the page limit for entries; the other statement sets the limit for final deliveries. */
+  readonly #allowPages: Database.Statement
+  readonly #allowPagesAndDiskReserve: Database.Statement
+  /** Slot of each application session; used slots are contiguous. */
+  #slots: RecentOfEach<number>
+  #plan: SealPlan | null = null
+  /** Confirmed revisions whose documents are not fetched yet. */
+  readonly #confirmedAhead = new Map<string, { readonly revision: number; readonly time: number }>()
+
+  constructor(database: Database.Database, limits: JournalLimits) {
+    this.#database = database
+    this.#limits = limits
+    this.#statements = statementsOf(database)
+    this.#transaction = database.transaction((work: () => unknown) => work())
+    this.#slots = this.#readSlots()
+    this.#allowPages = database.prepare(`PRAGMA max_page_count = ${limits.pagesMax}`)
+    this.#allowPagesAndDiskReserve = database.prepare(
+      `PRAGMA max_page_count = ${limits.pagesMax + limits.diskReservePages}`,
+    )
+    this.#allowPages.get()
+  }
+
+  read(): Snapshot {
+    const state = this.#state()
+    const accounts = new Map<AccountId, AccountState>()
+    const openReservations = new Map<AccountId, Micro>()
+    const burned = new Map<AccountId, Micro>()
+    for (const row of this.#statements.accounts.all() as AccountRow[]) {
+      const { granted, used, refunded, returned } = row
+      const flags = { exhausted: row.exhausted === 1n, unlimited: row.unlimited === 1n }
+      const spent = used - refunded + returned
+      const { allowance } = row
+      if (row.unlimited === 0n && spent > granted + allowance) throw new Error(`invariant: ${row.id} is overspent`)
+      if (row.reserved > used) openReservations.set(row.id, row.reserved)
+      if (row.burned > 0n) burned.set(row.id, row.burned)
+      accounts.set(row.id, {
+        ...{ granted, used, refunded, returned, ...flags },
+        ...(allowance > 0n ? { allowance } : {}),
+        ...(row.overdraft > 0n ? { overdraft: row.overdraft } : {}),
+      })
+    }
+    const unacknowledged = this.#statements.segmentInFlight.get() as SegmentRow | undefined
+    return {
+      identity: this.#identity(),
+      epoch: Number(state.epoch),
+      highestEpoch: Number(this.#statements.highestEpoch.get()),
+      fenced: state.fenced === 1n,
+      accounts,
+      grant: grantOf(state),
+      policies: (this.#statements.policies.all() as PolicyRow[]).map(policyOf),
+      lastEntry: Number(state.last_entry),
+      entryHead: state.entry_head,
+      openReservations,
+      burned,
+      lastSealedEntry: Number(state.sealed_entry),
+      undeliveredRanges: Number(this.#statements.undeliveredRangesLeft.get()),
+      resendsEarlier: state.resends_earlier === 1n,
+      idempotencyCache: (this.#statements.answers.all() as AnswerRow[]).map(answerOf),
+      sessions: (this.#statements.sessions.all() as SessionRow[]).map(({ ended, since, ...texts }) => ({
+        ...texts,
+        ended: ended === 1n,
+        since: Number(since),
+      })),
+      unacknowledged: unacknowledged === undefined ? null : segmentOf(unacknowledged),
+      lastSeq: Number(state.last_seq),
+      clock: clockOf(state),
+      salvages: (this.#statements.salvages.all() as SalvageRow[])
+        .filter(({ file }) => existsSync(file))
+        .map(({ at, file, why, salvaged_entries, lost_entries }) => ({
+          ...{ at: Number(at), file, why, salvagedEntries: Number(salvaged_entries) },
+          lostEntries: lost_entries === null ? null : Number(lost_entries),
+        })),
+    }
+  }
+
+  /**
+   * Reads every undelivered entry as the next segments will. A write-ahead log from another state of the file can leave an
+   * intact database with missing entries.
+   *
+   * @throws Error if an entry could never be delivered
+   */
+  checkUndelivered(): void {
+    const state = this.#state()
+    const head = this.#chainOver(state.entry_base, state.sealed_entry, state.last_entry, state.sealed_head)
+    if (head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
+    for (const row of this.#statements.allUndeliveredRanges.all() as UndeliveredRangeRow[]) {
+      const last = this.#chainOver(row.entry_base, row.sealed_entry, row.last_entry, row.sealed_head)
+      if (last !== row.last_head) throw new Error('invariant: the undelivered ranges on disk fit their chains')
+    }
+  }
+
+  /** Computes the hash chain over entries after `from` up to `to`. */
+  #chainOver(base: bigint, from: bigint, to: bigint, start: string): string {
+    let head = start
+    let n = from
+    const rows = this.#statements.entriesBetween.iterate(base + from, base + to)
+    for (const row of rows as Iterable<{ readonly n: bigint; readonly body: string }>) {
+      n += 1n
+      if (row.n !== n) break
+      head = entryHash(head, row.body)
+    }
+    if (n !== to) throw new Error(`invariant: entry ${n} of ${to} that are to be delivered is followed by the next one`)
+    return head
+  }
+
+  /** Returns the hash chain head of the epoch. */
+  append({ firstN, bodies, facts, moves, answers, sessions, reservations, answered, stamp }: Batch): string {
+    const run = <T>(work: () => T): T => (answered ? this.#runWithDiskReserve(work) : this.#run(work))
+    return run(() => {
+      const state = this.#state()
+      const nextN = bodies.length === 0 ? firstN : Number(state.last_entry) + 1
+      if (firstN > nextN) throw new CodedError('NOT_RECORDED', 'an entry before it was not recorded')
+      if (firstN < nextN) throw new Error('invariant: entries are numbered without gaps')
+      if (state.epoch === 0n || state.fenced === 1n) throw new Error('invariant: the epoch is open')
+      let head = state.entry_head
+      let n = state.last_entry
+      for (const [index, body] of bodies.entries()) {
+        n += 1n
+        head = entryHash(head, body)
+        this.#statements.insertEntry.run(state.entry_base + n, n, body, facts[index] ?? null)
+      }
+      for (const move of moves) this.#move(move)
+      for (const { account, usedUpTo } of reservations) changedOne(this.#statements.reserve.run(usedUpTo, account))
+      for (const answer of answers) this.#storeAnswer(answer, state.entry_base + n)
+      for (const { id, ended, since, document, snapshot } of sessions) {
+        this.#statements.storeSession.run(id, ended ? 1 : 0, since, document, snapshot)
+      }
+      this.#statements.appended.run(n, head, ...stampValues(stamp))
+      if (!answered) this.#refuseDiskReserve()
+      return head
+    })
+  }
+
+  /** Prepares the text of the next segment for signing. */
+  prepareSeal(order: SealRequest): PreparedSeal {
+    this.#plan = null
+    const identity = this.#identity()
+    if (identity === null || this.#state().epoch === 0n) {
+      throw new Error('invariant: only an attached device seals')
+    }
+    if (this.#statements.segmentInFlight.get() !== undefined) {
+      throw new Error('invariant: one unacknowledged segment at most')
+    }
+    const { text, plan } = planSegment(this.#statements, identity, order)
+    this.#plan = plan
+    return { text }
+  }
+
+  /** Stores the signed segment and the returns that it reports. */
+  storeSeal(document: string, now: number): SealedSegment {
+    const plan = this.#plan
+    if (plan === null) throw new Error('invariant: a segment is prepared before it is stored')
+    const { epoch, seq, hash, final, lastEntry, head } = plan
+    this.#runWithDiskReserve(() => {
+      const state = this.#state()
+      for (const { account, amount } of plan.returns) {
+        this.#statements.shorten.run(amount, account)
+        this.#move({ account, used: 0n, refunded: 0n, returned: amount, burned: 0n, allowance: 0n })
+      }
+      for (const [account, { used, refunded, returned }] of plan.counters) {
+        changedOne(this.#statements.sealAccount.run(used, refunded, returned, account))
+      }
+      const lastEntryId = state.entry_base + BigInt(lastEntry)
+      const { lastInsertRowid } = this.#statements.insertSegment.run(
+        epoch,
+        seq,
+        hash,
+        final ? 1 : 0,
+        lastEntryId,
+        now,
+        Buffer.byteLength(document),
+      )
+      this.#statements.insertDocument.run(lastInsertRowid, document)
+      for (const id of plan.sessionIds) changedOne(this.#statements.sealSession.run(id))
+      this.#statements.sealed.run(lastEntry, head, seq, hash)
+      if (plan.undeliveredRange !== null) {
+        const { epoch: earlier, sealedEntry, head: sealedHead, counted } = plan.undeliveredRange
+        for (const account of counted) changedOne(this.#statements.sealCount.run(earlier, account))
+        if (counted.length === 0) {
+          changedOne(
+            this.#statements.sealUndeliveredRange.run({ entry: sealedEntry, head: sealedHead, epoch: earlier }),
+          )
+        }
+      }
+    })
+    this.#plan = null
+    return { epoch, seq, hash, document, final, answer: null }
+  }
+
+  acknowledge(
+    seq: number,
+    grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
+    confirmation: Confirmation | null,
+    answer: StoredAnswer | null,
+    now: number,
+  ): void {
+    this.#runWithDiskReserve(() => {
+      const state = this.#state()
+      if (seq > Number(state.last_seq)) throw new Error('invariant: only a sealed segment is acknowledged')
+      const inFlight = this.#statements.segmentInFlight.get() as SegmentRow | undefined
+      if (inFlight?.epoch === state.epoch && Number(inFlight.seq) === seq) {
+        if (answer !== null) {
+          this.#statements.storeReceipt.run(answer.retainUntil, seq, state.epoch)
+          this.#statements.storeAnswerOf.run(answer.document, seq, state.epoch)
+        }
+        this.#statements.endSegment.run('ACKNOWLEDGED', now)
+        this.#statements.acked.run()
+        this.#statements.ackUndeliveredRanges.run()
+        this.#statements.deleteCounts.run()
+        this.#statements.deleteUndeliveredRanges.run()
+      }
+      if (grant !== null && (state.grant_term === null || grant.term > Number(state.grant_term))) {
+        this.#grant(grant)
+        this.#statements.settleAboveGrant.run()
+        if (answer !== null) {
+          for (const { account } of grant.accounts) this.#statements.proveAccount.run(seq, state.epoch, account)
+        }
+      }
+      if (confirmation !== null) {
+        for (const { instanceId, revision } of confirmation.policies) {
+          this.#statements.confirmPolicy.run(confirmation.time, instanceId, revision)
+          this.#confirmedAhead.set(instanceId, { revision, time: confirmation.time })
+        }
+      }
+    })
+    try {
+      this.#prune(now)
+    } catch (error) {
+      // The acknowledgement is committed; if the disk is too full for cleanup, a later call repeats it.
+      if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
+    }
+  }
+
+  sealed(seq: number): SealedSegment | null {
+    const row = this.#statements.segment.get(this.#state().epoch, seq) as SegmentRow | undefined
+    return row === undefined ? null : segmentOf(row)
+  }
+
+  sealedEarlier({ epoch, seq }: SegmentPlace): SealedSegment | null {
+    const current = this.#state().epoch
+    const row = this.#statements.segmentEarlier.get(current, epoch, seq) as SegmentRow | undefined
+    return row === undefined ? null : segmentOf(row)
+  }
+
+  /** At most one response per account: the newest that names it. */
+  proofs(): readonly string[] {
+    return this.#statements.proofs.all() as string[]
+  }
+
+  fence(): void {
+    this.#runWithDiskReserve(() => {
+      this.#statements.fence.run()
+      this.#statements.closeReservations.run()
+    })
+  }
+
+  attach(epoch: number, { isWhole, cloudEnd }: Leaving, now: number): void {
+    this.#runWithDiskReserve(() => {
+      const state = this.#state()
+      if (epoch <= Number(state.epoch)) throw new Error('invariant: epochs rise')
+      this.#statements.endSegment.run('ABANDONED', now)
+      this.#statements.unsealUndeliveredRanges.run()
+      this.#statements.unsealCounts.run()
+      const acked = { entry: state.acked_entry, head: state.acked_head }
+      const lost = cloudEnd === null || BigInt(cloudEnd.entry) >= acked.entry ? null : cloudEnd
+      const kept = lost === null ? null : this.#keptFrom(lost, state)
+      const { entry, head } = kept ?? acked
+      if (isWhole || entry < state.last_entry) {
+        this.#statements.insertUndeliveredRange.run({ entry, head, whole: isWhole ? 1 : 0 })
+        if (isWhole && lost !== null && kept === null) this.#countUpTo(state)
+      }
+      this.#statements.deleteAccounts.run()
+      // A fork may have discarded session states sent by the previous epoch.
+      this.#statements.unsealSessions.run()
+      const base = state.entry_base + state.last_entry
+      const resends = cloudEnd === null ? 0 : 1
+      this.#statements.attach.run({ epoch, base, start: CHAIN_START, resends })
+    })
+  }
+
+  limit(accounts: readonly AccountId[]): void {
+    this.#runWithDiskReserve(() => {
+      for (const account of accounts) changedOne(this.#statements.limit.run(account))
+    })
+  }
+
+  /** The cloud's chain end if all later entries are still stored; otherwise null. */
+  #keptFrom({ entry, head }: ChainEnd, state: StateRow): { readonly entry: bigint; readonly head: string } | null {
+    const from = BigInt(entry)
+    const rows = this.#statements.entriesBetween.all(
+      state.entry_base + from,
+      state.entry_base + state.acked_entry,
+    ) as readonly { readonly n: bigint; readonly body: string }[]
+    if (BigInt(rows.length) !== state.acked_entry - from) return null
+    const end = rows.reduce((before, { body }) => entryHash(before, body), head)
+    return end === state.acked_head ? { entry: from, head } : null
+  }
+
+  /** Saves the counters as of before the first unacknowledged entry. */
+  #countUpTo(state: StateRow): void {
+    this.#statements.countUndeliveredRange.run()
+    const rows = this.#statements.entriesBetween.iterate(
+      state.entry_base + state.acked_entry,
+      state.entry_base + state.last_entry,
+    ) as Iterable<{ readonly body: string }>
+    const moved = new Map<AccountId, { used: Micro; refunded: Micro }>()
+    for (const { body } of rows) {
+      const { kind, postings } = JSON.parse(body) as EntryBodyWire
+      for (const { account, amount } of postings) {
+        const sums = moved.get(account) ?? { used: 0n, refunded: 0n }
+        sums[kind === 'refund' ? 'refunded' : 'used'] += BigInt(amount)
+        moved.set(account, sums)
+      }
+    }
+    for (const [account, { used, refunded }] of moved) {
+      changedOne(this.#statements.uncountUndeliveredRange.run(used, refunded, account))
+    }
+  }
+
+  saveIdentity(identity: Identity): void {
+    this.#runWithDiskReserve(() => this.#statements.saveIdentity.run(JSON.stringify(identity)))
+  }
+
+  savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): void {
+    this.#runWithDiskReserve(() => {
+      const { instanceId, revision, document } = policy
+      const ahead = this.#confirmedAhead.get(instanceId)
+      const confirmedAt = ahead?.revision === revision ? ahead.time : 0
+      this.#keepReplaced(instanceId, revision)
+      this.#statements.savePolicy.run(instanceId, revision, document, confirmedAt)
+      const identity = this.#identity()
+      if (trustedKeys === null || identity === null) return
+      this.#statements.saveIdentity.run(JSON.stringify({ ...identity, trustedKeys }))
+    })
+  }
+
+  /** Archives replaced rules that recorded decisions were made by. */
+  #keepReplaced(instanceId: string, revision: number): void {
+    const { entry_base, last_entry } = this.#state()
+    this.#statements.keepPolicy.run(entry_base + last_entry, instanceId, revision)
+    this.#statements.deleteLargePolicies.run(this.#limits.pastRulesBytesMax)
+  }
+
+  saveClock(stamp: ClockStamp): void {
+    this.#run(() => this.#statements.saveClock.run(...stampValues(stamp)))
+  }
+
+  recent(limit: number): readonly EntryBodyWire[] {
+    const bodies = this.#statements.recent.all(limit) as string[]
+    return bodies.map((body) => JSON.parse(body) as EntryBodyWire)
+  }
+
+  /**
+   * One step of a search for the newest entry with this correlation id.
+   *
+   * @param before entry id to search below; null for all
+   */
+  find(correlationId: string, before: number | null): FoundEntry {
+    const top = before ?? Number.MAX_SAFE_INTEGER
+    const least = this.#statements.searchedTo.get(top, SEARCHED_ENTRIES) as bigint | null
+    if (least === null) return { found: null, next: null }
+    const rows = this.#statements.search.all(least, top, `"correlationId":"${correlationId}"`) as EntryRow[]
+    for (const { body, facts } of rows) {
+      // The application's payload may contain the same text.
+      const { correlationId: id, instanceId, policyRevision } = JSON.parse(body) as EntryBodyWire
+      if (id !== correlationId) continue
+      const known = { instanceId, revision: policyRevision }
+      const rules = this.#statements.policyOf.get(known) as string | undefined
+      const trustedKeys = this.#identity()?.trustedKeys ?? []
+      return { found: { body, facts, rules: rules ?? null, trustedKeys }, next: null }
+    }
+    return { found: null, next: Number(least) }
+  }
+
+  /**
+   * Deletes a bounded amount of acknowledged data: entries at once except the most recent (segments contain them), segments
+   * after the retention time or above their size limit, oldest first. With a half-full database or a full disk, only
+   * undelivered data is kept.
+   */
+  #prune(now: number): void {
+    this.#runWithDiskReserve(() => {
+      const { entry_base, last_entry, acked_entry } = this.#state()
+      const owed = this.#statements.firstUndeliveredRange.get() as UndeliveredRangeRow | undefined
+      // Keeps everything after the first undelivered entry of any epoch.
+      const delivered = owed === undefined ? entry_base + acked_entry : owed.entry_base + owed.acked_entry
+      const inUse = this.#pagesInUse()
+      const tight = this.hasDiskReserve ? inUse - BigInt(this.#limits.pagesMax) / 2n : inUse
+      const old = tight > 0n ? delivered : entry_base + last_entry - BigInt(this.#limits.recentEntries)
+      this.#statements.deleteEntries.run(old < delivered ? old : delivered, PRUNE_ROWS)
+      this.#statements.deletePolicies.run(LATE_ENTRIES)
+      // Times in the future come from a clock that was corrected since: restart their retention now.
+      this.#statements.redateSegments.run({ now })
+      this.#statements.deleteSegments.run({ before: now - this.#limits.retentionMs, now, most: PRUNE_ROWS })
+      this.#statements.deleteSessions.run({ before: now - SESSION_REST_MS, most: PRUNE_ROWS })
+      this.#statements.deleteOldSessions.run(ENDED_SESSIONS_MAX)
+      const over = (this.#statements.segmentBytes.get() as bigint) - BigInt(this.#limits.retainedBytesMax)
+      const tightBytes = tight * BigInt(PAGE_BYTES)
+      const tooMany = over > tightBytes ? over : tightBytes
+      if (tooMany > 0n) this.#statements.deleteOldestSegments.run(tooMany)
+    })
+  }
+
+  /** Refuses entries that would use space reserved for final deliveries, in the database or on the disk. */
+  #refuseDiskReserve(): void {
+    const limit = BigInt(this.#limits.pagesMax)
+    if ((this.#statements.pages.get() as bigint) > limit && this.#pagesInUse() > limit) {
+      throw new CodedError('NOT_RECORDED', 'the ledger is full')
+    }
+    if (!this.hasDiskReserve && (this.#statements.freePages.get() as bigint) < BigInt(this.#limits.diskReservePages)) {
+      throw new CodedError('NOT_RECORDED', 'the disk is full')
+    }
+  }
+
+  #pagesInUse(): bigint {
+    return (this.#statements.pages.get() as bigint) - (this.#statements.freePages.get() as bigint)
+  }
+
+  /**
+   * One step towards shrinking the file. False when there is nothing (more) to do. While the reserved disk space is missing,
+   * twice as many free pages and the log are kept instead.
+   */
+  shrink(): boolean {
+    try {
+      const kept = this.hasDiskReserve ? FREE_PAGES_KEPT : FREE_PAGES_KEPT + 2n * BigInt(this.#limits.diskReservePages)
+      const free = this.#statements.freePages.get() as bigint
+      const over = free - kept
+      if (over > 0n) {
+        this.#database.pragma(`incremental_vacuum(${over < SHRINK_PAGES ? over : SHRINK_PAGES})`)
+        this.checkpointLogWhenDue()
+        // A file created without auto_vacuum cannot shrink; its free pages are reused.
+        if ((this.#statements.freePages.get() as bigint) < free) return true
+      }
+      if (this.hasDiskReserve && this.#logBytes() > LOG_BYTES_KEPT) this.#statements.truncateLog.get()
+    } catch (error) {
+      // A full disk may lack the space for shrinking; a later step retries.
+      if ((error as { code?: unknown }).code !== 'SQLITE_FULL') throw error
+    }
+    return false
+  }
+
+  #logBytes(): number {
+    return statSync(`${this.#database.name}-wal`, { throwIfNoEntry: false })?.size ?? 0
+  }
+
+  /** Checkpoints the write-ahead log and closes the database. */
+  close(): void {
+    this.#database.close()
+  }
+
+  #state(): StateRow {
+    return this.#statements.state.get() as StateRow
+  }
+
+  #identity(): Identity | null {
+    const text = this.#statements.identity.get() as string | undefined
+    return text === undefined ? null : (JSON.parse(text) as Identity)
+  }
+
+  #readSlots(): RecentOfEach<number> {
+    const slots = new RecentOfEach<number>(this.#limits.answersMax)
+    const rows = this.#statements.slots.all() as { session: string; slot: bigint }[]
+    for (const { session, slot } of rows) slots.set(session, Number(slot))
+    return slots
+  }
+
+  #move({ account, used, refunded, returned, burned, allowance }: AccountMove): void {
+    if (allowance > 0n) this.#statements.allow.run(account, allowance)
+    const row = this.#statements.moveAccount.get(used, refunded, returned, burned, account) as AccountRow | undefined
+    if (row === undefined) throw new Error(`invariant: ${account} is known`)
+    if (row.unlimited === 0n && row.used - row.refunded + row.returned > row.granted + row.allowance) {
+      throw new Error(`invariant: ${account} is never overspent`)
+    }
+  }
+
+  #grant({
+    term,
+    lifetimeMs,
+    expiresAt,
+    agedMs,
+    accounts,
+  }: StoredGrant & { accounts: readonly GrantedAccount[] }): void {
+    for (const { account, granted, exhausted, unlimited, overdraft = 0n } of accounts) {
+      this.#statements.grantAccount.run(account, granted, exhausted ? 1 : 0, unlimited ? 1 : 0, overdraft)
+    }
+    this.#statements.grant.run(term, lifetimeMs, expiresAt, agedMs)
+  }
+
+  #storeAnswer(answer: IdempotencyRecord, entryId: bigint): void {
+    const { session, n, requestHash, status = 200, policyRevision } = answer
+    const slot = this.#slots.get(session) ?? this.#slots.freeSpace(session) ?? this.#slots.size
+    // Claimed now so that the same batch does not reuse it; reloaded if the transaction fails.
+    this.#slots.set(session, slot)
+    this.#statements.storeAnswer.run(slot, session, n, requestHash, answer.answer, status, policyRevision, entryId)
+  }
+
+  #run<T>(work: () => T): T {
+    try {
+      return this.#transaction.immediate(work) as T
+    } catch (error) {
+      this.#slots = this.#readSlots()
+      throw error
+    }
+  }
+
+  /** Runs work that must succeed on a full disk with the reserved pages. */
+  #runWithDiskReserve<T>(work: () => T): T {
+    this.#allowPagesAndDiskReserve.get()
+    try {
+      return this.#run(work)
+    } finally {
+      this.#allowPages.get()
+    }
+  }
+
+  /** Call after each transaction, once its outcome was returned: callers need not wait for it. */
+  checkpointLogWhenDue(): void {
+    const [, frames] = this.#statements.checkpointSize.get() as readonly bigint[]
+    if (frames !== undefined && frames >= CHECKPOINT_FRAMES) this.checkpointLog()
+  }
+
+  /**
+   * Checkpoint. True if the whole log was copied. A full disk leaves the log unchanged. A failed flush is fatal as in a
+   * commit: a second one could succeed without the pages on disk.
+   */
+  checkpointLog(): boolean {
+    try {
+      const { log, checkpointed } = this.#statements.checkpoint.get() as { log: bigint; checkpointed: bigint }
+      return log === checkpointed
+    } catch (error) {
+      if ((error as { code?: unknown }).code === 'SQLITE_FULL') return false
+      throw error
+    }
+  }
+}
+
+function changedOne({ changes }: { readonly changes: number }): void {
+  if (changes !== 1) throw new Error('invariant: one row changes')
+}

@@ -1,0 +1,38 @@
+/** The database thread: commits block only this thread. */
+import { parentPort, workerData } from 'node:worker_threads'
+import { Housekeeping } from './housekeeping.ts'
+import type { JournalCall, WorkerOptions } from './journal-calls.ts'
+import { JournalHandler } from './journal-handler.ts'
+import { openOrSalvage } from './salvage-journal.ts'
+import { DiskReserve } from './disk-reserve.ts'
+
+if (parentPort === null) throw new Error('invariant: this module runs as a worker')
+const port = parentPort
+const { path, limits, later, left } = workerData as WorkerOptions
+const diskReservePath = `${path}-disk-reserve`
+const handler = new JournalHandler({
+  path,
+  open: () => openOrSalvage(path, limits, [...later, diskReservePath], Date.now, left),
+  diskReserve: new DiskReserve(diskReservePath, limits.diskReservePages),
+})
+const housekeeping = new Housekeeping({
+  step: () => handler.tidy(),
+  now: () => performance.now(),
+  timers: {
+    after: (ms, call) => {
+      const timer = setTimeout(call, ms).unref()
+      return () => clearTimeout(timer)
+    },
+  },
+})
+
+port.on('message', (call: JournalCall) => {
+  port.postMessage(handler.answerTo(call))
+  if (call.call === 'close') {
+    housekeeping.stop()
+    port.close()
+    return
+  }
+  handler.answered()
+  housekeeping.answered()
+})

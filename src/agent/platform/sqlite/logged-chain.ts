@@ -1,0 +1,32 @@
+/** The answered entries that the volatile log of an earlier process in this boot adds to a damaged ledger. */
+import { entryHash } from '../../../protocol/signing.ts'
+import type { PendingEntry } from '../../ledger/journal.ts'
+import type { Anchor, LeftLog } from '../../ledger/volatile-log.ts'
+
+export interface LoggedChain {
+  readonly epoch: number
+  readonly anchor: Anchor
+  /** Entries after the anchor, by number, without gaps. */
+  readonly entries: ReadonlyMap<number, PendingEntry>
+  /** Hash chain heads from the anchor on, by number. */
+  readonly heads: ReadonlyMap<number, string>
+  readonly lastEntry: number
+}
+
+/** Null if the log is from another boot or its entries have gaps: it cannot be trusted. */
+export function loggedChain(left: LeftLog | null, bootId: string): LoggedChain | null {
+  const anchor = left?.anchors.at(-1)
+  if (left?.bootId !== bootId || anchor === undefined) return null
+  const entries = new Map<number, PendingEntry>()
+  const heads = new Map([[anchor.n, anchor.head]])
+  let { n, head } = anchor
+  for (const entry of left.entries) {
+    if (entry.n <= anchor.n) continue
+    if (entry.n !== n + 1) return null
+    n = entry.n
+    head = entryHash(head, entry.body)
+    entries.set(n, entry)
+    heads.set(n, head)
+  }
+  return { epoch: left.epoch, anchor, entries, heads, lastEntry: n }
+}

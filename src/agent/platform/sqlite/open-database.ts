@@ -1,0 +1,143 @@
+/**
+ * Opens the journal's database with durable commits. Settings are applied and read back at every open, because the
+ * binding opens an existing write-ahead log with weaker ones. Any problem becomes one CodedError; a damaged file stays
+ * unchanged.
+ */
+import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readFileSync, readdirSync } from 'node:fs'
+import { dirname, resolve } from 'node:path'
+import Database from 'better-sqlite3'
+import { CodedError } from '../../../protocol/errors.ts'
+
+/** "TgJ1", in the file header. */
+export const APPLICATION_ID = 0x54674a31
+
+const PAGE_BYTES = 4096
+
+/** How long to wait for another process to release the file, for example while it exits. */
+export const BUSY_MS = 200
+
+/**
+ * @throws CodedError STATE_IN_USE, STATE_UNWRITABLE, DATABASE_NEWER or DATABASE_CORRUPT
+ */
+export function openDatabase(path: string): Database.Database {
+  createFile(path)
+  let database: Database.Database | undefined
+  try {
+    database = new Database(path, { timeout: BUSY_MS })
+    database.defaultSafeIntegers(true)
+    set(database, 'locking_mode', 'EXCLUSIVE', 'exclusive')
+    refuseForeign(database, path)
+    database.pragma(`page_size = ${PAGE_BYTES}`)
+    // Lets the store shrink the file in steps. Takes effect only before the first write, so existing files are not touched.
+    if (database.pragma('page_count', { simple: true }) === 0n) set(database, 'auto_vacuum', 'INCREMENTAL', 2n)
+    set(database, 'journal_mode', 'WAL', 'wal')
+    // One flush per commit: otherwise a power cut loses commits that were answered.
+    set(database, 'synchronous', 'FULL', 2n)
+    // The store runs checkpoints, to handle their failures.
+    set(database, 'wal_autocheckpoint', '0', 0n)
+    set(database, 'foreign_keys', 'ON', 1n)
+    expect(database, 'page_size', BigInt(PAGE_BYTES))
+    const verdict = database.pragma('quick_check(1)', { simple: true })
+    if (verdict !== 'ok') throw corrupt(path, `the integrity check reports: ${String(verdict)}`)
+    migrate(database, path)
+    flushDirectoryOf(path)
+    return database
+  } catch (error) {
+    database?.close()
+    throw refusal(error, path)
+  }
+}
+
+/** Creates the file for its owner only. Never opens an existing file: closing it would drop this process's locks. */
+function createFile(path: string): void {
+  try {
+    makeDirectory(dirname(path))
+    if (existsSync(path)) return
+    closeSync(openSync(path, 'ax', 0o600))
+    flushDirectoryOf(path)
+  } catch (cause) {
+    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be created: ${messageOf(cause)}`, { cause })
+  }
+}
+
+/** For the owner only. Flushes the parent directory: otherwise a power cut could remove the new directory. */
+function makeDirectory(path: string): void {
+  const first = mkdirSync(path, { recursive: true, mode: 0o700 })
+  if (first === undefined) return
+  const above = dirname(resolve(first))
+  for (let made = resolve(path); made !== above; made = dirname(made)) flushDirectoryOf(made)
+}
+
+/** Makes the creation, renaming or removal of a file durable. */
+export function flushDirectoryOf(path: string): void {
+  const directory = openSync(dirname(path), 'r')
+  try {
+    fsyncSync(directory)
+  } finally {
+    closeSync(directory)
+  }
+}
+
+function set(database: Database.Database, pragma: string, value: string, expected: unknown): void {
+  database.pragma(`${pragma} = ${value}`)
+  expect(database, pragma, expected)
+}
+
+function expect(database: Database.Database, pragma: string, expected: unknown): void {
+  const actual = database.pragma(pragma, { simple: true })
+  if (actual !== expected) throw new Error(`SQLite did not apply ${pragma}: it is ${String(actual)}`)
+}
+
+/** Read-only check. An empty file is one whose creation was interrupted. */
+function refuseForeign(database: Database.Database, path: string): void {
+  const id = database.pragma('application_id', { simple: true })
+  if (id === BigInt(APPLICATION_ID)) return
+  const isEmpty = database.prepare('SELECT count(*) = 0 FROM sqlite_schema').pluck().get()
+  if (id !== 0n || isEmpty !== 1n) throw corrupt(path, 'it is the database of another program')
+}
+
+function migrate(database: Database.Database, path: string): void {
+  const folder = new URL('./migrations/', import.meta.url)
+  const migrations = readdirSync(folder)
+    .filter((name) => name.endsWith('.sql'))
+    .sort()
+  const version = Number(database.pragma('user_version', { simple: true }))
+  if (version > migrations.length) {
+    throw new CodedError(
+      'DATABASE_NEWER',
+      `${path} has schema ${version}; this version of tallygate supports up to ${migrations.length}`,
+      { details: { path, schema: version, known: migrations.length } },
+    )
+  }
+  for (const [index, name] of migrations.entries()) {
+    if (index < version) continue
+    const sql = readFileSync(new URL(name, folder), 'utf8')
+    database
+      .transaction(() => {
+        database.exec(sql)
+        database.pragma(`application_id = ${APPLICATION_ID}`)
+        database.pragma(`user_version = ${index + 1}`)
+      })
+      .exclusive()
+  }
+}
+
+function corrupt(path: string, why: string, cause?: unknown): CodedError {
+  return new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, details: { path } })
+}
+
+function refusal(error: unknown, path: string): unknown {
+  const code = error instanceof Database.SqliteError ? error.code : ''
+  if (code === 'SQLITE_BUSY') {
+    return new CodedError('STATE_IN_USE', `${path} is in use by another process`, { cause: error, details: { path } })
+  }
+  if (code === 'SQLITE_NOTADB' || code.startsWith('SQLITE_CORRUPT')) return corrupt(path, messageOf(error), error)
+  if (code.startsWith('SQLITE_CANTOPEN') || code.startsWith('SQLITE_READONLY') || code === 'SQLITE_FULL') {
+    return new CodedError('STATE_UNWRITABLE', `${path}: ${messageOf(error)}`, { cause: error, details: { path } })
+  }
+  return error
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}

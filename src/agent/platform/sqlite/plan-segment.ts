@@ -1,0 +1,320 @@
+/**
+ * Plans the next segment from unsealed journal data: entries of earlier epochs first, then the current ones with the
+ * counters as of the last entry, within the wire limits. Read-only.
+ */
+import type { AccountId } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import {
+  type EntryBodyWire,
+  SEGMENT_ACCOUNTS_MAX,
+  SEGMENT_BYTES_MAX,
+  SEGMENT_COUNTERS_BYTES_MAX,
+  SEGMENT_ENTRIES_BYTES_MAX,
+  SEGMENT_ENTRIES_MAX,
+  SEGMENT_SESSIONS_BYTES_MAX,
+  SEGMENT_TEXT_MAX,
+  type SegmentWire,
+} from '../../../protocol/edge/sync.ts'
+import { SEGMENT_SESSIONS_MAX, type SessionSnapshot } from '../../../protocol/edge/sessions.ts'
+import { entryHash, sha256 } from '../../../protocol/signing.ts'
+import { counterBytesMax } from '../../ledger/counter-bytes.ts'
+import type { Identity, SealRequest } from '../../ledger/journal.ts'
+import type { AccountRow, UndeliveredRangeRow, JournalStatements, StateRow } from './journal-statements.ts'
+import { segmentTopUps } from './segment-top-ups.ts'
+
+/** Changes to commit when the signed segment is stored. */
+export interface SealPlan {
+  readonly epoch: number
+  readonly seq: number
+  readonly hash: string
+  readonly final: boolean
+  readonly lastEntry: number
+  readonly head: string
+  readonly counters: ReadonlyMap<AccountId, SealedCounters>
+  readonly returns: SealRequest['returns']
+  readonly sessionIds: readonly string[]
+  readonly undeliveredRange: {
+    readonly epoch: bigint
+    readonly sealedEntry: bigint
+    readonly head: string
+    /** Accounts whose counters before the entries are reported. */
+    readonly counted: readonly AccountId[]
+  } | null
+}
+
+interface SealedCounters {
+  used: Micro
+  refunded: Micro
+  returned: Micro
+}
+
+/** The segment to sign and the changes to commit with it. */
+interface PlannedSegment {
+  readonly text: string
+  readonly plan: SealPlan
+}
+
+/** Read-only. Entries appended before the segment is stored do not change it. */
+export function planSegment(statements: JournalStatements, identity: Identity, order: SealRequest): PlannedSegment {
+  const state = statements.state.get() as StateRow
+  const undeliveredRange = undeliveredRangeIn(statements)
+  const entries = sealable(statements, state, order, undeliveredRange === null)
+  let head = state.sealed_head
+  for (const body of entries.bodies) head = entryHash(head, body)
+  const lastEntry = Number(state.sealed_entry) + entries.bodies.length
+  const isComplete = lastEntry === Number(state.last_entry)
+  if (isComplete && head !== state.entry_head) throw new Error('invariant: the entries on disk fit their chain')
+  const final = order.final && isComplete && entries.isFullyReported && undeliveredRange?.isMoreToFollow !== true
+
+  const seq = Number(state.last_seq) + 1
+  const epoch = Number(state.epoch)
+  const sessions = unsealedSessions(statements)
+  const withoutTopUps: SegmentWire = {
+    deviceId: identity.deviceId,
+    epoch,
+    seq,
+    previousHash: state.segment_head,
+    salt: order.salt,
+    bootId: order.bootId,
+    clock: order.clock,
+    counters: [...entries.counters].map(([account, { used, refunded, returned }]) => ({
+      account,
+      used: String(used),
+      refunded: String(refunded),
+      returned: String(returned),
+    })),
+    entries: {
+      first: Number(state.sealed_entry) + 1,
+      previousHash: state.sealed_head,
+      head,
+      bodies: [...entries.bodies],
+    },
+    undeliveredRange: undeliveredRange?.wire ?? null,
+    backlog: Number(state.last_entry) - lastEntry + (undeliveredRange?.left ?? 0),
+    grantTerm: order.grant !== null && lastEntry >= order.grant.lastEntry ? order.grant.term : 0,
+    topUpRequests: [],
+    needs: [],
+    policies: [...order.policies],
+    sessions: sessions.map(({ snapshot }) => JSON.parse(snapshot) as SessionSnapshot),
+    final,
+  }
+  const bytesLeft = SEGMENT_BYTES_MAX - Buffer.byteLength(JSON.stringify(withoutTopUps))
+  const text = JSON.stringify({ ...withoutTopUps, ...segmentTopUps(order, bytesLeft) } satisfies SegmentWire)
+  const hash = sha256(text)
+  const plan = {
+    epoch,
+    seq,
+    hash,
+    final,
+    lastEntry,
+    head,
+    counters: entries.counters,
+    returns: order.returns,
+    sessionIds: sessions.map(({ id }) => id),
+    undeliveredRange: undeliveredRange?.plan ?? null,
+  }
+  return { text, plan }
+}
+
+/** As many as fit; the rest go with the next segment. */
+function unsealedSessions(
+  statements: JournalStatements,
+): readonly { readonly id: string; readonly snapshot: string }[] {
+  const unsealed = statements.unsealedSessions.all(SEGMENT_SESSIONS_MAX) as { id: string; snapshot: string }[]
+  let length = 0
+  return unsealed.filter(({ snapshot }, index) => {
+    length += Buffer.byteLength(snapshot)
+    return index === 0 || length <= SEGMENT_SESSIONS_BYTES_MAX
+  })
+}
+
+/** Entries for one segment and the counters as of the last, within the wire limits. */
+function sealable(
+  statements: JournalStatements,
+  state: StateRow,
+  { returns }: SealRequest,
+  own: boolean,
+): {
+  readonly bodies: readonly string[]
+  readonly counters: ReadonlyMap<AccountId, SealedCounters>
+  /** All counters are reported, unless entries remain. */
+  readonly isFullyReported: boolean
+} {
+  const unsealed = statements.unsealed.all(
+    state.entry_base + state.sealed_entry,
+    own ? SEGMENT_ENTRIES_MAX : 0,
+  ) as string[]
+  let count = fitting(unsealed)
+  const isComplete = BigInt(count) === state.last_entry - state.sealed_entry
+  for (;;) {
+    const bodies = unsealed.slice(0, count)
+    const isLast = isComplete && count === unsealed.length
+    const moved = isLast ? movedNow(statements) : countersAfter(statements, bodies)
+    if (countersFit(moved) || count <= 1) {
+      const isFullyReported = !isLast || addReturned(statements, moved, returns)
+      return { bodies, counters: moved, isFullyReported }
+    }
+    count >>= 1
+  }
+}
+
+/** The next undelivered entries of the oldest epoch; a segment contains no others. */
+function undeliveredRangeIn(statements: JournalStatements): {
+  readonly wire: NonNullable<SegmentWire['undeliveredRange']>
+  readonly plan: NonNullable<SealPlan['undeliveredRange']>
+  /** Undelivered entries of all earlier epochs that remain after this segment. */
+  readonly left: number
+  /** Entries remain, or the end of an epoch is not reported yet. */
+  readonly isMoreToFollow: boolean
+} | null {
+  const row = statements.nextUndeliveredRange.get() as UndeliveredRangeRow | undefined
+  if (row === undefined) return null
+  const { epoch, entry_base, sealed_entry, sealed_head, last_entry, whole } = row
+  const endsUnsealed = Number(statements.undeliveredRangeEndsUnsealed.get())
+  const entriesUnsealed = Number(statements.undeliveredRangesUnsealed.get())
+  const before = { first: Number(sealed_entry) + 1, previousHash: sealed_head }
+  const counted = countedIn(statements, epoch)
+  if (counted !== null) {
+    const counters = counted.rows.map(({ id, used, refunded }) => {
+      return { account: id, used: String(used), refunded: String(refunded) }
+    })
+    return {
+      wire: {
+        epoch: Number(epoch),
+        entries: { ...before, head: sealed_head, bodies: [] },
+        counted: { counters, isLast: counted.isLast },
+        final: false,
+      },
+      plan: { epoch, sealedEntry: sealed_entry, head: sealed_head, counted: counted.rows.map(({ id }) => id) },
+      left: entriesUnsealed,
+      isMoreToFollow: true,
+    }
+  }
+  const most =
+    last_entry - sealed_entry < BigInt(SEGMENT_ENTRIES_MAX) ? Number(last_entry - sealed_entry) : SEGMENT_ENTRIES_MAX
+  const unsealed = statements.unsealed.all(entry_base + sealed_entry, most) as string[]
+  const bodies = unsealed.slice(0, fitting(unsealed))
+  let head = sealed_head
+  for (const body of bodies) head = entryHash(head, body)
+  const sealedEntry = sealed_entry + BigInt(bodies.length)
+  if (bodies.length === 0 && most > 0) throw new Error('invariant: entries that are not delivered are kept')
+  const isEnd = sealedEntry === last_entry
+  return {
+    wire: {
+      epoch: Number(epoch),
+      entries: { ...before, head, bodies },
+      final: isEnd && whole === 1n,
+    },
+    plan: { epoch, sealedEntry, head, counted: [] },
+    left: entriesUnsealed - bodies.length,
+    isMoreToFollow: endsUnsealed > (isEnd ? 1 : 0),
+  }
+}
+
+interface CountRow {
+  readonly id: AccountId
+  readonly used: Micro
+  readonly refunded: Micro
+}
+
+/** Counters before the entries that fit into a segment; null when all are reported. */
+function countedIn(
+  statements: JournalStatements,
+  epoch: bigint,
+): { readonly rows: readonly CountRow[]; readonly isLast: boolean } | null {
+  const all = statements.unsealedCounts.all(epoch) as CountRow[]
+  if (all.length === 0) return null
+  let bytes = 0
+  const rows = all.slice(0, SEGMENT_ACCOUNTS_MAX).filter(({ id }) => {
+    bytes += counterBytesMax(id)
+    return bytes <= SEGMENT_COUNTERS_BYTES_MAX
+  })
+  return { rows, isLast: rows.length === all.length }
+}
+
+/** Current counters of every account charged or refunded since the last segment. */
+function movedNow(statements: JournalStatements): Map<AccountId, SealedCounters> {
+  const rows = statements.movedAccounts.all() as AccountRow[]
+  return new Map(rows.map(({ id, used, refunded, returned }) => [id, { used, refunded, returned }]))
+}
+
+/**
+ * Adds returns of this segment and earlier unreported ones. An account without space is reported later; until then, the
+ * cloud believes that the device has more.
+ *
+ * @returns whether all of them fit
+ */
+function addReturned(
+  statements: JournalStatements,
+  counters: Map<AccountId, SealedCounters>,
+  returns: SealRequest['returns'],
+): boolean {
+  const told = new Map<AccountId, SealedCounters>()
+  for (const { id, returned } of statements.returnedAccounts.all() as AccountRow[]) {
+    told.set(id, { ...sealedCounters(statements, id), returned })
+  }
+  for (const { account, amount } of returns) {
+    const counted = counters.get(account) ?? told.get(account) ?? sealedCounters(statements, account)
+    const more = { ...counted, returned: counted.returned + amount }
+    if (counters.has(account)) counters.set(account, more)
+    else told.set(account, more)
+  }
+  let bytes = countersBytes(counters.keys())
+  for (const [account, counted] of told) {
+    bytes += counterBytesMax(account)
+    if (counters.size >= SEGMENT_ACCOUNTS_MAX || bytes > SEGMENT_COUNTERS_BYTES_MAX) return false
+    counters.set(account, counted)
+  }
+  return true
+}
+
+/**
+ * Counters as of the last segment plus the given entries; later entries are excluded. Returns go with the segment that
+ * leaves no entries behind: they may come from a later refund.
+ */
+function countersAfter(statements: JournalStatements, bodies: readonly string[]): Map<AccountId, SealedCounters> {
+  const counters = new Map<AccountId, SealedCounters>()
+  for (const body of bodies) {
+    const { kind, postings } = JSON.parse(body) as EntryBodyWire
+    for (const { account, amount } of postings) {
+      let counted = counters.get(account)
+      if (counted === undefined) {
+        counted = sealedCounters(statements, account)
+        counters.set(account, counted)
+      }
+      if (kind === 'refund') counted.refunded += BigInt(amount)
+      else counted.used += BigInt(amount)
+    }
+  }
+  return counters
+}
+
+function sealedCounters(statements: JournalStatements, account: AccountId): SealedCounters {
+  const row = statements.account.get(account) as AccountRow | undefined
+  if (row === undefined) throw new Error(`invariant: ${account} is known`)
+  return { used: row.sealed_used, refunded: row.sealed_refunded, returned: row.sealed_returned }
+}
+
+/** Number of bodies that fit into one segment, at least one. */
+function fitting(bodies: readonly string[]): number {
+  let count = 0
+  let length = 0
+  let bytes = 0
+  for (const body of bodies) {
+    length += body.length
+    bytes += Buffer.byteLength(JSON.stringify(body)) + 1
+    if (count > 0 && (length > SEGMENT_TEXT_MAX || bytes > SEGMENT_ENTRIES_BYTES_MAX)) break
+    count += 1
+  }
+  return count
+}
+
+function countersFit(counters: ReadonlyMap<AccountId, SealedCounters>): boolean {
+  return counters.size <= SEGMENT_ACCOUNTS_MAX && countersBytes(counters.keys()) <= SEGMENT_COUNTERS_BYTES_MAX
+}
+
+function countersBytes(accounts: Iterable<AccountId>): number {
+  let bytes = 0
+  for (const account of accounts) bytes += counterBytesMax(account)
+  return bytes
+}

@@ -1,0 +1,365 @@
+/**
+ * Reads the proven data of a damaged journal without changing it: identity, rules, sessions, last responses, and the
+ * undelivered entries as far as the hash chain is intact.
+ */
+import { constants, copyFileSync, existsSync, rmSync, statSync } from 'node:fs'
+import Database from 'better-sqlite3'
+import { sessionSnapshot } from '../../../protocol/edge/sessions.ts'
+import { entryHash } from '../../../protocol/signing.ts'
+import type { Identity, IdempotencyRecord, StoredSession } from '../../ledger/journal.ts'
+import { keptSession } from '../../sessions/kept-session.ts'
+import type { BootLog } from '../../ledger/volatile-log.ts'
+import { type LoggedChain, loggedChain } from './logged-chain.ts'
+import { openDatabase } from './open-database.ts'
+
+export const SUFFIXES = ['', '-wal', '-shm', '-journal']
+
+/** Length of an empty write-ahead log. */
+const LOG_HEADER_BYTES = 32
+
+/** Undelivered entries of one epoch, with the chain head before the first. */
+interface Undelivered {
+  readonly epoch: number
+  readonly ackedEntry: number
+  readonly ackedHead: string
+  /** Readable bodies; fewer than up to `lastEntry` if some are unreadable. */
+  readonly bodies: readonly string[]
+  readonly lastEntry: number
+  /** Every entry recorded in that epoch is in `bodies` or acknowledged. */
+  readonly isWhole: boolean
+}
+
+export interface Salvage {
+  readonly identity: Identity | null
+  readonly policies: readonly PolicyRow[]
+  readonly sessions: readonly SessionRow[]
+  readonly undelivered: readonly Undelivered[]
+  /** Number of undelivered, unreadable entries; null if unknown. */
+  readonly lost: number | null
+  /** Open reservations whose usage may not be recorded. */
+  readonly hasOpenReservations: boolean
+  /** Last responses whose entries are proven or delivered, least recent first. */
+  readonly answers: readonly SalvagedAnswer[]
+}
+
+interface SalvagedAnswer extends IdempotencyRecord {
+  /** The undelivered entry that the response belongs to; null: a delivered one. */
+  readonly entry: { readonly epoch: number; readonly n: number } | null
+}
+
+interface PolicyRow {
+  readonly instance_id: string
+  readonly revision: bigint
+  readonly document: string
+  readonly confirmed_at: bigint
+}
+
+interface SessionRow {
+  readonly id: string
+  readonly ended: bigint
+  readonly since: bigint
+  readonly document: string
+  readonly snapshot: string
+}
+
+const NOTHING: Salvage = {
+  identity: null,
+  policies: [],
+  sessions: [],
+  undelivered: [],
+  lost: null,
+  hasOpenReservations: false,
+  answers: [],
+}
+
+/** Works on a copy, because SQLite writes during recovery. Never throws. */
+export function salvaged(path: string, left: BootLog | null = null): Salvage {
+  const copy = `${path}.copy`
+  const logged = left === null ? null : loggedChain(left.log, left.bootId)
+  let database: Database.Database | undefined
+  try {
+    remove(copy)
+    // A log without its database is read over an empty one; its pages fill it.
+    const isLogOnly = sizeOf(path) === 0 && holdsFrames(path)
+    if (isLogOnly) openDatabase(copy).close()
+    for (const suffix of isLogOnly ? ['-wal'] : ['', '-wal']) {
+      if (!existsSync(`${path}${suffix}`)) continue
+      copyFileSync(`${path}${suffix}`, `${copy}${suffix}`, constants.COPYFILE_FICLONE)
+    }
+    database = new Database(copy)
+    database.defaultSafeIntegers(true)
+    database.pragma('locking_mode = EXCLUSIVE')
+    const salvage = salvageOf(database, logged)
+    return salvage.hasOpenReservations ? { ...salvage, lost: null } : salvage
+  } catch {
+    return logged === null ? NOTHING : fromLog(NOTHING, logged, [])
+  } finally {
+    try {
+      database?.close()
+    } catch {
+      // Ignored: it is a copy.
+    }
+    remove(copy)
+  }
+}
+
+/**
+ * Salvages an open ledger without changing it.
+ *
+ * @param logged entries that an earlier process of this boot answered beyond the ledger
+ */
+export function salvageOf(database: Database.Database, logged: LoggedChain | null = null): Salvage {
+  const identity = attempt(() => {
+    const text = database.prepare('SELECT document FROM identity').pluck().get() as string
+    const found = JSON.parse(text) as Identity
+    return typeof found.deviceId === 'string' && Array.isArray(found.trustedKeys) ? found : null
+  })
+  const policies = attempt(
+    () => database.prepare('SELECT instance_id, revision, document, confirmed_at FROM policy').all() as PolicyRow[],
+  )
+  const sessions = attempt(
+    () => database.prepare('SELECT id, ended, since, document, snapshot FROM session').all() as SessionRow[],
+  )
+  const rows = attempt(() => database.prepare('SELECT * FROM undelivered_ranges').all() as UndeliveredRangeRow[]) ?? []
+  const chains = rows.map((row): Chain => {
+    const heads = [
+      [Number(row.last_entry), row.last_head],
+      [Number(row.sealed_entry), row.sealed_head],
+    ] as const
+    return { row, undelivered: undeliveredOf(row, chained(database, row, heads, logged), row.whole === 1n) }
+  })
+  const state = attempt(() => database.prepare('SELECT * FROM state').get() as StateRow)
+  if (state !== null) {
+    const heads = [
+      [Number(state.last_entry), state.entry_head],
+      [Number(state.sealed_entry), state.sealed_head],
+    ] as const
+    // A damaged ledger or a backup may lack the latest entries.
+    const undelivered = undeliveredOf(state, chained(database, state, heads, logged), false)
+    if (undelivered.lastEntry > undelivered.ackedEntry) chains.unshift({ row: state, undelivered })
+  }
+  const openReservations = attempt(
+    () => database.prepare('SELECT count(*) FROM account WHERE reserved > used').pluck().get() as number | bigint,
+  )
+  const undelivered = chains.map((chain) => chain.undelivered)
+  const salvage = {
+    identity,
+    policies: policies ?? [],
+    sessions: (sessions ?? []).filter(isSession),
+    undelivered,
+    lost: state === null ? null : lostOf(undelivered),
+    hasOpenReservations: Number(openReservations ?? 0) > 0,
+    answers: storedAnswers(database, chains),
+  }
+  return logged === null ? salvage : fromLog(salvage, logged, state === null ? [] : [state, ...rows])
+}
+
+interface Chain {
+  readonly row: ChainRow
+  readonly undelivered: Undelivered
+}
+
+/**
+ * Adds responses and sessions from the volatile log, as far as their entries were salvaged. A log that does not join the
+ * ledger's chain replaces the shorter list of its epoch: undelivered entries must have no gap.
+ */
+function fromLog(salvage: Salvage, logged: LoggedChain, rows: readonly ChainRow[]): Salvage {
+  const { epoch, anchor, entries, heads, lastEntry } = logged
+  const row = rows.find((each) => Number(each.epoch) === epoch)
+  if (row === undefined && rows.length > 0) return salvage
+  const found = salvage.undelivered.find((each) => each.epoch === epoch)
+  const reached = found === undefined ? Number(row?.acked_entry ?? -1n) : found.ackedEntry + found.bodies.length
+  const headThere = found === undefined ? row?.acked_head : headOf(found)
+  const isJoined = headThere !== undefined && heads.get(reached) === headThere
+  if (entries.size === 0 || (!isJoined && entries.size <= (found?.bodies.length ?? 0))) {
+    return { ...salvage, hasOpenReservations: salvage.hasOpenReservations && !isJoined }
+  }
+  const alone: Undelivered = {
+    epoch,
+    ackedEntry: anchor.n,
+    ackedHead: anchor.head,
+    bodies: [...entries.values()].map(({ body }) => body),
+    lastEntry,
+    isWhole: false,
+  }
+  const others = salvage.undelivered.filter((each) => each !== found)
+  const lostBefore = found === undefined ? null : anchor.n - found.ackedEntry
+  const lost = salvage.lost === null || lostBefore === null ? null : lostOf(others) + lostBefore
+  const kept = isJoined ? salvage : { ...salvage, undelivered: [alone, ...others], lost }
+  const told = [...entries.values()]
+  const answers = told.flatMap(({ n, idempotencyRecord }) =>
+    idempotencyRecord === null ? [] : [{ ...idempotencyRecord, entry: { epoch, n } }],
+  )
+  const sessions = told.flatMap(({ session }) => (session === undefined ? [] : [rowOfSession(session)]))
+  return {
+    ...kept,
+    hasOpenReservations: salvage.hasOpenReservations && !isJoined,
+    answers: newest([...salvage.answers, ...answers], (answer) => answer.session),
+    sessions: newest([...salvage.sessions, ...sessions], (session) => session.id),
+  }
+}
+
+function headOf({ ackedHead, bodies }: Undelivered): string {
+  return bodies.reduce((head, body) => entryHash(head, body), ackedHead)
+}
+
+function rowOfSession({ id, ended, since, document, snapshot }: StoredSession): SessionRow {
+  return { id, ended: ended ? 1n : 0n, since: BigInt(Math.round(since)), document, snapshot }
+}
+
+/** The last item of each key, in order of those items. */
+function newest<T>(all: readonly T[], keyOf: (each: T) => string): readonly T[] {
+  const byKey = new Map<string, T>()
+  for (const each of all) {
+    byKey.delete(keyOf(each))
+    byKey.set(keyOf(each), each)
+  }
+  return [...byKey.values()]
+}
+
+/** Responses to proven or delivered entries. A response to an unreadable entry would have no charge. */
+function storedAnswers(database: Database.Database, chains: readonly Chain[]): readonly SalvagedAnswer[] {
+  const rows =
+    attempt(() => database.prepare('SELECT * FROM answer ORDER BY entry_id, slot').all() as AnswerRow[]) ?? []
+  return rows.flatMap((row): SalvagedAnswer[] => {
+    const chain = chains.find(
+      ({ row: { entry_base: base }, undelivered: { ackedEntry, lastEntry } }) =>
+        row.entry_id > base + BigInt(ackedEntry) && row.entry_id <= base + BigInt(lastEntry),
+    )
+    const n = chain === undefined ? 0 : Number(row.entry_id - chain.row.entry_base)
+    if (chain !== undefined && n > chain.undelivered.ackedEntry + chain.undelivered.bodies.length) return []
+    const answer = {
+      session: row.session,
+      n: Number(row.n),
+      requestHash: row.request_hash,
+      answer: row.body,
+      status: Number(row.status),
+      policyRevision: Number(row.policy_revision),
+    }
+    return [{ ...answer, entry: chain === undefined ? null : { epoch: chain.undelivered.epoch, n } }]
+  })
+}
+
+interface AnswerRow {
+  readonly session: string
+  readonly n: bigint
+  readonly request_hash: string
+  readonly body: string
+  readonly status: bigint
+  readonly policy_revision: bigint
+  readonly entry_id: bigint
+}
+
+/** Both texts parse and belong to the row's session. */
+function isSession(row: SessionRow): boolean {
+  return (
+    attempt(() => {
+      const told = sessionSnapshot.parse(JSON.parse(row.snapshot))
+      const { session } = keptSession(row)
+      return session.id === row.id && told.id === row.id && typeof session.instanceId === 'string'
+    }) === true
+  )
+}
+
+interface ChainRow {
+  readonly epoch: bigint
+  readonly entry_base: bigint
+  readonly acked_entry: bigint
+  readonly acked_head: string
+  readonly sealed_entry: bigint
+  readonly sealed_head: string
+  readonly last_entry: bigint
+}
+
+interface UndeliveredRangeRow extends ChainRow {
+  readonly last_head: string
+  readonly whole: bigint
+}
+
+interface StateRow extends ChainRow {
+  readonly entry_head: string
+}
+
+function undeliveredOf(row: ChainRow, bodies: readonly string[], wasWhole: boolean): Undelivered {
+  const ackedEntry = Number(row.acked_entry)
+  const lastEntry = Math.max(Number(row.last_entry), ackedEntry + bodies.length)
+  return {
+    epoch: Number(row.epoch),
+    ackedEntry,
+    ackedHead: row.acked_head,
+    bodies,
+    lastEntry,
+    isWhole: wasWhole && ackedEntry + bodies.length === lastEntry,
+  }
+}
+
+/** Number of unreadable entries. */
+export function lostOf(undelivered: readonly Undelivered[]): number {
+  return undelivered.reduce((sum, { ackedEntry, bodies, lastEntry }) => sum + lastEntry - ackedEntry - bodies.length, 0)
+}
+
+/**
+ * Entries after the last acknowledged one, up to the last of `heads` that their chain reaches. The volatile log continues
+ * them or replaces unreadable rows.
+ */
+function chained(
+  database: Database.Database,
+  row: ChainRow,
+  heads: readonly (readonly [n: number, head: string])[],
+  logged: LoggedChain | null,
+): readonly string[] {
+  const rows = readable(database, row)
+  const acked = Number(row.acked_entry)
+  const prove = (from: LoggedChain | null): readonly string[] => {
+    const bodies: string[] = []
+    let proven = 0
+    let head = row.acked_head
+    for (let n = acked + 1; ; n += 1) {
+      const body = from?.entries.get(n)?.body ?? rows[n - acked - 1]
+      if (body === undefined) return bodies.slice(0, proven)
+      head = entryHash(head, body)
+      bodies.push(body)
+      if (from?.heads.get(n) === head || heads.some(([at, is]) => at === n && is === head)) proven = bodies.length
+    }
+  }
+  const alone = prove(null)
+  const joined = logged?.epoch === Number(row.epoch) ? prove(logged) : alone
+  return joined.length > alone.length ? joined : alone
+}
+
+/** Bodies after the last acknowledged entry, up to the first missing or unreadable one. */
+function readable(database: Database.Database, { entry_base, acked_entry }: ChainRow): readonly string[] {
+  const bodies: string[] = []
+  attempt(() => {
+    const rows = database
+      .prepare('SELECT n, body FROM entry WHERE id > ? ORDER BY id')
+      .iterate(entry_base + acked_entry)
+    for (const row of rows as Iterable<{ n: bigint; body: string }>) {
+      if (Number(row.n) !== Number(acked_entry) + bodies.length + 1) break
+      bodies.push(row.body)
+    }
+    return null
+  })
+  return bodies
+}
+
+export function remove(database: string): void {
+  for (const suffix of SUFFIXES) rmSync(`${database}${suffix}`, { force: true })
+}
+
+export function holdsFrames(path: string): boolean {
+  return (sizeOf(`${path}-wal`) ?? 0) > LOG_HEADER_BYTES
+}
+
+export function sizeOf(path: string): number | undefined {
+  return statSync(path, { throwIfNoEntry: false })?.size
+}
+
+/** Null if the file cannot be read. */
+export function attempt<T>(look: () => T): T | null {
+  try {
+    return look()
+  } catch {
+    return null
+  }
+}

@@ -1,0 +1,164 @@
+/**
+ * Reads a ledger from a copy of the database and its write-ahead log, because a running agent locks them. The file may be
+ * damaged or malicious: nothing in it is executed, and tables are read only if they match this version's schema exactly.
+ */
+import { readFile, readdir } from 'node:fs/promises'
+import Database from 'better-sqlite3'
+import { z } from 'zod'
+import type { EntryBodyWire } from '../../../protocol/edge/sync.ts'
+import { CodedError, firstProblem } from '../../../protocol/errors.ts'
+import { type LedgerBundle, ledgerBundle } from '../../../protocol/local/ledger-bundle.ts'
+import type { Identity, RecordedEntry } from '../../ledger/journal.ts'
+import { APPLICATION_ID } from './open-database.ts'
+import { withConsistentSnapshot } from './consistent-snapshot.ts'
+
+const TABLES = ['state', 'identity', 'policy', 'past_policy', 'account', 'entry', 'segment', 'segment_document']
+
+/** @throws CodedError LEDGER_UNREADABLE if the file is missing, DATABASE_CORRUPT, DATABASE_NEWER */
+export async function readLedger(path: string): Promise<LedgerBundle> {
+  return withConsistentSnapshot(path, (copy) => readLedgerCopy(copy, path))
+}
+
+/**
+ * Reads a copy that no other process uses.
+ *
+ * @param name file name for messages
+ * @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER
+ */
+export async function readLedgerCopy(copy: string, name: string): Promise<LedgerBundle> {
+  return readCopy(copy, name, bundleFrom)
+}
+
+/**
+ * The newest entry with this correlation id, with its decision inputs; null if there is none.
+ *
+ * @throws CodedError as {@link readLedger}
+ */
+export async function findInLedger(path: string, correlationId: string): Promise<RecordedEntry | null> {
+  return withConsistentSnapshot(path, (copy) => readCopy(copy, path, (database) => entryFrom(database, correlationId)))
+}
+
+/** @param read throws if the database cannot be read */
+async function readCopy<T>(copy: string, path: string, read: (database: Database.Database) => T): Promise<T> {
+  const corrupt = (why: string, cause?: unknown): CodedError =>
+    new CodedError('DATABASE_CORRUPT', `${path}: ${why}`, { cause, details: { path } })
+  let database: Database.Database | undefined
+  try {
+    database = new Database(copy)
+    database.defaultSafeIntegers(false)
+    database.pragma('trusted_schema = OFF')
+    database.pragma('cell_size_check = ON')
+    if (database.pragma('application_id', { simple: true }) !== APPLICATION_ID) {
+      throw corrupt('the file is not an agent database')
+    }
+    await requireOwnTables(database, path)
+    return read(database)
+  } catch (error) {
+    if (error instanceof CodedError) throw error
+    throw corrupt(messageOf(error), error)
+  } finally {
+    database?.close()
+  }
+}
+
+function bundleFrom(database: Database.Database): LedgerBundle {
+  const parsed = ledgerBundle.safeParse(bundleOf(database))
+  if (!parsed.success) throw new Error(firstProblem(parsed.error, 'ledger'))
+  return parsed.data
+}
+
+const recordedEntry = z.object({ body: z.string(), facts: z.string().nullable() })
+
+function entryFrom(database: Database.Database, correlationId: string): RecordedEntry | null {
+  const rows = database
+    .prepare('SELECT body, facts FROM entry WHERE instr(body, ?) > 0 ORDER BY id DESC')
+    .iterate(`"correlationId":"${correlationId}"`)
+  for (const row of rows) {
+    const { body, facts } = recordedEntry.parse(row)
+    const { correlationId: id, instanceId, policyRevision } = JSON.parse(body) as Partial<EntryBodyWire>
+    if (id !== correlationId) continue
+    const rules = database
+      .prepare(
+        `SELECT document FROM policy WHERE instance_id = :instanceId AND revision = :policyRevision
+         UNION ALL SELECT document FROM past_policy WHERE instance_id = :instanceId AND revision = :policyRevision`,
+      )
+      .pluck()
+      .get({ instanceId, policyRevision }) as string | undefined
+    return { body, facts, rules: rules ?? null, trustedKeys: identityOf(database)?.trustedKeys ?? [] }
+  }
+  return null
+}
+
+function identityOf(database: Database.Database): Partial<Identity> | null {
+  const text = database.prepare('SELECT document FROM identity').pluck().get() as string | undefined
+  return text === undefined ? null : (JSON.parse(text) as Partial<Identity>)
+}
+
+/** Rejects views and generated columns, which could keep a reader busy forever. */
+async function requireOwnTables(database: Database.Database, path: string): Promise<void> {
+  const folder = new URL('./migrations/', import.meta.url)
+  const names = (await readdir(folder)).filter((name) => name.endsWith('.sql')).sort()
+  const version = database.pragma('user_version', { simple: true }) as number
+  if (version > names.length) {
+    throw new CodedError(
+      'DATABASE_NEWER',
+      `${path} has schema ${version}; this version of tallygate supports up to ${names.length}.`,
+      {
+        details: { path },
+      },
+    )
+  }
+  const own = new Database(':memory:')
+  try {
+    for (const name of names.slice(0, version)) own.exec(await readFile(new URL(name, folder), 'utf8'))
+    for (const table of TABLES) {
+      if (definitionOf(database, table) !== definitionOf(own, table))
+        throw new Error(`the table ${table} differs from this version's schema`)
+    }
+  } finally {
+    own.close()
+  }
+}
+
+function definitionOf(database: Database.Database, table: string): unknown {
+  return database.prepare("SELECT sql FROM sqlite_schema WHERE name = ? AND type = 'table'").pluck().get(table)
+}
+
+/** Raw contents; the schema validates the form. */
+function bundleOf(database: Database.Database): unknown {
+  const known = identityOf(database)
+  return {
+    format: 'tallygate-ledger',
+    version: 1,
+    deviceId: known?.deviceId ?? null,
+    trustedKeys: known?.trustedKeys ?? [],
+    state: database
+      .prepare(
+        `SELECT epoch, entry_base AS entryBase, last_entry AS lastEntry, entry_head AS entryHead,
+           sealed_entry AS sealedEntry, sealed_head AS sealedHead, acked_entry AS ackedEntry, acked_head AS ackedHead,
+           last_seq AS lastSeq, segment_head AS segmentHead FROM state`,
+      )
+      .get(),
+    accounts: database
+      .prepare(
+        `SELECT account.id AS account, CAST(granted AS TEXT) AS granted, CAST(used AS TEXT) AS used,
+           CAST(refunded AS TEXT) AS refunded, CAST(returned AS TEXT) AS returned,
+           CAST(allowance AS TEXT) AS allowance, unlimited,
+           CAST(sealed_used AS TEXT) AS sealedUsed, CAST(sealed_refunded AS TEXT) AS sealedRefunded, answer AS proof
+         FROM account LEFT JOIN segment_document ON segment_document.id = account.proof ORDER BY account.id`,
+      )
+      .all()
+      .map((row) => ({ ...(row as object), unlimited: (row as { unlimited: unknown }).unlimited === 1 })),
+    entries: database.prepare('SELECT id, n, body FROM entry ORDER BY id').all(),
+    segments: database
+      .prepare(
+        `SELECT epoch, seq, hash, state, document, answer FROM segment JOIN segment_document USING (id)
+           ORDER BY epoch, seq`,
+      )
+      .all(),
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}

@@ -1,0 +1,200 @@
+/**
+ * Replaces an unusable journal. The damaged file is renamed with a timestamp, never deleted; the new one contains all
+ * readable, proven data, continued by the volatile log where it fits. Rule signatures are checked again at use. The device
+ * gets no tokens until it attaches again.
+ */
+import { existsSync, lstatSync, renameSync, writeFileSync } from 'node:fs'
+import Database from 'better-sqlite3'
+import { CodedError } from '../../../protocol/errors.ts'
+import { entryHash } from '../../../protocol/signing.ts'
+import type { BootLog } from '../../ledger/volatile-log.ts'
+import { JournalStore } from './journal-store.ts'
+import type { JournalLimits } from './journal-calls.ts'
+import { SUFFIXES, type Salvage, attempt, holdsFrames, remove, salvaged, sizeOf } from './read-damaged.ts'
+import { BUSY_MS, flushDirectoryOf, openDatabase } from './open-database.ts'
+
+/**
+ * Opens the journal, or salvages it into a new one.
+ *
+ * @param later files that exist only once the journal has content
+ * @param wall POSIX ms; used only for the file name
+ * @param left entries that an earlier process answered but did not write to the journal; null: none
+ * @throws CodedError if the journal is not damaged but locked, written by a newer version, or cannot be written
+ */
+export function openOrSalvage(
+  path: string,
+  limits: JournalLimits,
+  later: readonly string[],
+  wall: () => number,
+  left: BootLog | null = null,
+): JournalStore {
+  finishSalvage(path)
+  try {
+    refuseEmptied(path, later)
+    return probed(path, limits)
+  } catch (error) {
+    if (!isDamage(error, path)) throw error
+    prepareSalvage(path, wall(), error instanceof Error ? error.message : String(error), left)
+    finishSalvage(path)
+    return probed(path, limits)
+  }
+}
+
+/**
+ * Builds the replacement under a temporary name until it is complete. If the process ends before that, the next start
+ * begins again; if later, {@link finishSalvage} continues.
+ */
+function prepareSalvage(path: string, at: number, why: string, left: BootLog | null): void {
+  const salvage = salvaged(path, left)
+  const draft = `${path}.draft`
+  remove(draft)
+  const database = openDatabase(draft)
+  try {
+    fill(database, salvage, { at, aside: asideOf(path, at), why })
+  } finally {
+    database.close()
+  }
+  renameSync(draft, `${path}.rescued`)
+  flushDirectoryOf(path)
+}
+
+/** Renames the damaged journal, unless already done, and moves the replacement into place. */
+export function finishSalvage(path: string): void {
+  const salvagedFrom = `${path}.rescued`
+  if (!existsSync(salvagedFrom)) return
+  const database = new Database(salvagedFrom)
+  const { at, file } = database.prepare('SELECT at, file FROM salvage').get() as { at: number; file: string }
+  // If that name is taken while a journal is still in place, it belongs to another journal: use a new name.
+  const aside = existsSync(file) && existsSync(path) ? asideOf(path, at) : file
+  database.prepare('UPDATE salvage SET file = ?').run(aside)
+  database.close()
+  // The log first: after an interruption, a database without its log is merely older.
+  for (const suffix of SUFFIXES.toReversed()) {
+    if (existsSync(`${path}${suffix}`)) renameSync(`${path}${suffix}`, `${aside}${suffix}`)
+  }
+  flushDirectoryOf(path)
+  renameSync(salvagedFrom, path)
+  flushDirectoryOf(path)
+}
+
+/** A journal that opens but cannot be read would end the process at each start. */
+function probed(path: string, limits: JournalLimits): JournalStore {
+  const database = openDatabase(path)
+  try {
+    const store = new JournalStore(database, limits)
+    store.read()
+    store.checkUndelivered()
+    return store
+  } catch (error) {
+    database.close()
+    throw error
+  }
+}
+
+/**
+ * SQLite treats an empty file as a new database and deletes its log. The database has lost its content if files exist
+ * beside it that are created only later.
+ */
+function refuseEmptied(path: string, later: readonly string[]): void {
+  if (!isEmpty(path)) return
+  // Another process may be creating the file.
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, BUSY_MS)
+  if (!isEmpty(path)) return
+  const size = sizeOf(path)
+  const hasLog = holdsFrames(path)
+  if (!hasLog && (size === undefined || !later.some((file) => existsSync(file)))) return
+  // Ensures that there is a file to rename.
+  if (size === undefined) writeFileSync(path, '', { mode: 0o600, flag: 'a' })
+  throw new CodedError('DATABASE_CORRUPT', `${path} is empty but had content before`, { details: { path } })
+}
+
+function isEmpty(path: string): boolean {
+  return (sizeOf(path) ?? 0) === 0 && (sizeOf(path) !== undefined || holdsFrames(path))
+}
+
+function isDamage(error: unknown, path: string): boolean {
+  if (error instanceof CodedError) {
+    if (error.code === 'DATABASE_CORRUPT') return true
+    return error.code === 'STATE_UNWRITABLE' && attempt(() => lstatSync(path).isDirectory()) === true
+  }
+  if (!(error instanceof Database.SqliteError)) return true
+  return /^SQLITE_(CORRUPT|NOTADB|ERROR|CONSTRAINT|MISMATCH|SCHEMA)/.test(error.code)
+}
+
+function asideOf(path: string, at: number): string {
+  const stamp = new Date(at).toISOString().replaceAll(/[:.]/g, '-')
+  let aside = `${path}.damaged-${stamp}`
+  for (let n = 2; existsSync(aside); n += 1) aside = `${path}.damaged-${stamp}-${n}`
+  return aside
+}
+
+/**
+ * Undelivered entries are sent with the next epoch.
+ *
+ * @param damage problem for the technician; null: none
+ */
+export function fill(
+  database: Database.Database,
+  { identity, policies, sessions, undelivered, lost, answers }: Salvage,
+  damage: { readonly at: number; readonly aside: string; readonly why: string } | null,
+): void {
+  database
+    .transaction(() => {
+      if (identity !== null) {
+        database.prepare('INSERT INTO identity (only, document) VALUES (1, ?)').run(JSON.stringify(identity))
+      }
+      const policy = database.prepare(
+        'INSERT OR IGNORE INTO policy (instance_id, revision, document, confirmed_at) VALUES (?, ?, ?, ?)',
+      )
+      for (const row of policies) policy.run(row.instance_id, row.revision, row.document, row.confirmed_at)
+      const session = database.prepare(
+        'INSERT OR IGNORE INTO session (id, ended, since, document, snapshot, unsealed) VALUES (?, ?, ?, ?, ?, 1)',
+      )
+      for (const row of sessions) session.run(row.id, row.ended, row.since, row.document, row.snapshot)
+      const entry = database.prepare('INSERT INTO entry (id, n, body) VALUES (?, ?, ?)')
+      const undeliveredRange = database.prepare(
+        `INSERT INTO undelivered_ranges (epoch, entry_base, acked_entry, acked_head, sealed_entry, sealed_head, last_entry, last_head,
+             whole, end_sealed)
+           VALUES (:epoch, :base, :acked, :head, :acked, :head, :last, :lastHead, :whole, 0)`,
+      )
+      let id = 0
+      const ids = new Map<string, number>()
+      for (const { epoch, ackedEntry, ackedHead, bodies, isWhole } of undelivered) {
+        if (bodies.length === 0 && !isWhole) continue
+        const base = id - ackedEntry
+        let n = ackedEntry
+        let lastHead = ackedHead
+        for (const body of bodies) {
+          entry.run((id += 1), (n += 1), body)
+          ids.set(`${epoch}/${n}`, id)
+          lastHead = entryHash(lastHead, body)
+        }
+        undeliveredRange.run({
+          epoch,
+          base,
+          acked: ackedEntry,
+          head: ackedHead,
+          last: n,
+          lastHead,
+          whole: isWhole ? 1 : 0,
+        })
+      }
+      database.prepare('UPDATE state SET entry_base = ?').run(id)
+      const answer = database.prepare(
+        `INSERT INTO answer (slot, session, n, request_hash, body, status, policy_revision, entry_id)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+      )
+      for (const [slot, each] of answers.entries()) {
+        const { session: name, n, requestHash, answer: body, status = 200, policyRevision, entry: of } = each
+        const entryId = of === null ? 0 : (ids.get(`${of.epoch}/${of.n}`) ?? 0)
+        answer.run(slot, name, n, requestHash, body, status, policyRevision, entryId)
+      }
+      if (damage === null) return
+      const { at, aside, why } = damage
+      const salvagedEntries = undelivered.reduce((sum, { bodies }) => sum + bodies.length, 0)
+      database
+        .prepare('INSERT INTO salvage (at, file, why, salvaged_entries, lost_entries) VALUES (?, ?, ?, ?, ?)')
+        .run(at, aside, why.slice(0, 1_000), salvagedEntries, lost)
+    })
+    .exclusive()
+}

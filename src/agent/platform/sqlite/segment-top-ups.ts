@@ -1,0 +1,48 @@
+/**
+ * Top-up requests in a segment. An invalid one would make the whole segment unreadable, so amounts are capped to a
+ * counter's range and requests beyond the wire limits are dropped.
+ */
+import { ACCOUNT_ID_MAX } from '../../../core/accounts/account.ts'
+import { countable } from '../../../core/pricing/amount.ts'
+import type { Need, TopUpRequest } from '../../../core/accounts/grant.ts'
+import {
+  SEGMENT_ACCOUNTS_MAX,
+  SEGMENT_NEEDS_BYTES_MAX,
+  SEGMENT_NEEDS_MAX,
+  SEGMENT_TOP_UPS_BYTES_MAX,
+  type SegmentWire,
+} from '../../../protocol/edge/sync.ts'
+
+/**
+ * In order, as many as fit. Needs of waiting requests come first.
+ *
+ * @param bytesLeft space left in the segment
+ */
+export function segmentTopUps(
+  { needs, topUpRequests }: { readonly needs: readonly Need[]; readonly topUpRequests: readonly TopUpRequest[] },
+  bytesLeft: number,
+): Pick<SegmentWire, 'needs' | 'topUpRequests'> {
+  const writtenNeeds = upTo(
+    needs.map((need) => need.map(({ account, amount }) => ({ account, amount: String(countable(amount)) }))),
+    { count: SEGMENT_NEEDS_MAX, bytes: Math.min(bytesLeft, SEGMENT_NEEDS_BYTES_MAX) },
+  )
+  const taken = Buffer.byteLength(JSON.stringify(writtenNeeds))
+  const writtenTopUps = upTo(
+    topUpRequests
+      .filter(({ account }) => account.length <= ACCOUNT_ID_MAX)
+      .map(({ account, wanted }) => ({ account, wanted: String(countable(wanted)) })),
+    { count: SEGMENT_ACCOUNTS_MAX, bytes: Math.min(bytesLeft - taken, SEGMENT_TOP_UPS_BYTES_MAX) },
+  )
+  return { needs: writtenNeeds, topUpRequests: writtenTopUps }
+}
+
+function upTo<T>(all: readonly T[], most: { readonly count: number; readonly bytes: number }): T[] {
+  const written: T[] = []
+  let bytes = 0
+  for (const each of all) {
+    bytes += Buffer.byteLength(JSON.stringify(each)) + 1
+    if (written.length >= most.count || bytes > most.bytes) break
+    written.push(each)
+  }
+  return written
+}

@@ -1,0 +1,326 @@
+/**
+ * The status page: the whole report on one self-contained page for phones and desktops. Works without script; script
+ * keeps it up to date. Names chosen by callers are always escaped.
+ */
+import { hash } from 'node:crypto'
+import { accountInWords, sizeInWords } from '../../../core/accounts/in-words.ts'
+import { formatMicro } from '../../../core/pricing/amount.ts'
+import { available } from '../../../core/accounts/grant.ts'
+import { type DeviceReportWire, USE_BINS } from '../../../protocol/local/report.ts'
+import { ITEM_STATUS, type ItemStatus } from '../../../protocol/service/status.ts'
+import { countersOf, suspensionSentence, inWords } from '../../diagnostics/health-status.ts'
+import { Html, html } from './html.ts'
+import { SCRIPT, STYLE } from './page-style.ts'
+
+const sourceOf = (text: string): string => `'sha256-${hash('sha256', text, 'base64')}'`
+
+// The policy contains hashes of these exact bytes: keep formatters away.
+const STYLE_ELEMENT = new Html(`<style>${STYLE}</style>`)
+const SCRIPT_ELEMENT = new Html(`<script>${SCRIPT}</script>`)
+
+/** Content-Security-Policy header of the page. */
+export const PAGE_POLICY = [
+  "default-src 'none'",
+  `style-src ${sourceOf(STYLE)}`,
+  `script-src ${sourceOf(SCRIPT)}`,
+  "connect-src 'self'",
+  'img-src data:',
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+].join('; ')
+
+export function statusPage(report: DeviceReportWire): string {
+  const { health, status } = report
+  const page = html`<!doctype html>
+    <html lang="en">
+      <head>
+        <meta charset="utf-8" />
+        <meta name="viewport" content="width=device-width, initial-scale=1" />
+        <title>Device status - Tallygate</title>
+        <link rel="icon" href="data:," />
+        ${STYLE_ELEMENT}
+      </head>
+      <body>
+        <header>
+          <h1>Tallygate device <span data-part="device">${status.deviceId ?? 'not enrolled'}</span></h1>
+          <p class="verdict ${health.level}" role="status" data-part="verdict">${health.sentence}</p>
+        </header>
+        <main>
+          ${problemsOf(report)} ${connectionOf(report)} ${ledgerOf(report)} ${tokensOf(report)} ${decisionsOf(report)}
+          ${refusalsOf(report)}
+        </main>
+        <footer><span id="live">Reload the page to refresh it.</span> <a href="/status">As JSON</a></footer>
+        ${SCRIPT_ELEMENT}
+      </body>
+    </html>`
+  return page.text
+}
+
+function problemsOf({ problems, status }: DeviceReportWire): Html {
+  const now = status.clock.now
+  const list = problems.map(
+    ({ subject, code, message, remedy, since }) =>
+      html`<div class="problem">
+        <p><strong>${subject}: ${code}</strong> <span class="soft">for ${inWords(Math.max(0, now - since))}</span></p>
+        <p>${message}</p>
+        <p><strong>What to do:</strong> ${remedy}</p>
+      </div>`,
+  )
+  return html`<section class="wide" aria-labelledby="problems">
+    <h2 id="problems">Problems</h2>
+    <div data-part="problems">${list.length === 0 ? html`<p class="soft">None.</p>` : list}</div>
+  </section>`
+}
+
+/** Requests that failed with an error before a decision. */
+function refusalsOf({ refusals, status }: DeviceReportWire): Html {
+  const list = refusals.map(
+    ({ correlationId, at, request, code, message, remedy }) =>
+      html`<div class="problem">
+        <p><strong>${code}</strong> <span class="soft">${ago(at, status.clock.now)}, ${request}</span></p>
+        <p>${message} <code>${correlationId}</code></p>
+        <p><strong>What to do:</strong> ${remedy}</p>
+      </div>`,
+  )
+  return html`<section class="wide" aria-labelledby="refusals">
+    <h2 id="refusals">Last errors of requests</h2>
+    <div data-part="refusals">${list.length === 0 ? html`<p class="soft">None since the start.</p>` : list}</div>
+  </section>`
+}
+
+const PUSH = { OFF: 'off', CONNECTED: 'connected', DISCONNECTED: 'not connected' }
+const SESSION = {
+  CLOSED: 'closed',
+  KEPT: 'from before the restart, not confirmed yet',
+  OPEN: 'open',
+  LOCKED: 'locked by an administrator',
+}
+
+function connectionOf({ status }: DeviceReportWire): Html {
+  const { connected, lastContactAt, lastSyncAt, push, clock, policies, sessions, grant } = status
+  const facts: Fact[] = [
+    ['Cloud', connected ? 'connected' : 'offline'],
+    ...(status.suspension === null ? [] : [['Held back', suspensionSentence(status.suspension)] as const]),
+    ['Last contact', ago(lastContactAt, clock.now)],
+    ['Last sync', ago(lastSyncAt, clock.now)],
+    ['Notifications', PUSH[push]],
+    ...sessions.map(({ state }): Fact => ['Session', SESSION[state]]),
+    ...policies.map(({ applied, newest }): Fact => [
+      'Rules',
+      newest > applied ? `revision ${applied} applied, ${newest} available` : `revision ${applied}, up to date`,
+    ]),
+    ['Grant', grant === null ? 'none' : `valid for ${inWords(grant.remainingMs)} more without the cloud`],
+  ]
+  return section('connection', 'Connection', factsOf('connection', facts))
+}
+
+const CLOCK = { exact: 'exact', rough: 'rough', unbounded: 'unbounded: only the earliest possible time is known' }
+
+function ledgerOf({ status, clock, machine }: DeviceReportWire): Html {
+  const { lastEntry, backlog, durability, startedAt, version } = status
+  const within = clock.widthMs === null ? '' : `, within ${inWords(clock.widthMs)}`
+  const facts: Fact[] = [
+    ['Not yet sent', `${backlog} of ${lastEntry} entries`],
+    [
+      'Durability',
+      durability === 'durable'
+        ? 'charges are written to disk before the response'
+        : 'write-behind, from reservations on disk',
+    ],
+    ['Clock', `${CLOCK[clock.health]}${within}`],
+    ['Disk', `${sizeOf(machine.diskFree)} free of ${sizeOf(machine.diskTotal)}, ledger ${sizeOf(machine.ledgerSize)}`],
+    ['Written', writtenOf(status.storage)],
+    [
+      'Memory',
+      `agent ${sizeOf(machine.memoryOfAgent)}, ${sizeOf(machine.memoryFree)} free of ${sizeOf(machine.memoryTotal)}`,
+    ],
+    ['Backup', backupOf(status)],
+    ['Key', keyOf(status)],
+    ['Running', `version ${version}, for ${inWords(Math.max(0, status.clock.now - startedAt))}`],
+  ]
+  return section('ledger', 'Ledger and device', factsOf('ledger', facts))
+}
+
+function backupOf({ backup, clock: { now } }: DeviceReportWire['status']): string {
+  return backup === null ? 'none' : `${inWords(Math.max(0, now - backup.at))} ago, ${backup.file}`
+}
+
+/** For comparison with `tallygate devices show`. */
+function keyOf({ key: { id, since, next }, clock: { now } }: DeviceReportWire['status']): string {
+  const age = since === null ? '' : `, for ${inWords(Math.max(0, now - since))}`
+  return `${id}${age}${next === null ? '' : `; next key: ${next}`}`
+}
+
+function writtenOf(storage: DeviceReportWire['status']['storage']): string {
+  if (storage === null) return 'unknown'
+  const { written, perDecision, perDay, budgetPerDay, measuredMs } = storage
+  const budget = budgetPerDay === null ? '' : ` of ${sizeOf(budgetPerDay)} allowed`
+  const rate =
+    perDay === null ? '' : `, ${sizeOf(perDay)} per day${budget} at the rate of the last ${inWords(measuredMs)}`
+  const each = perDecision === null ? '' : `, ${sizeOf(Math.max(0, perDecision))} per decision`
+  return `${sizeOf(written)} since the start${rate}${each}`
+}
+
+function noteOf({ exhausted, overdraft }: DeviceReportWire['status']['accounts'][number]): string {
+  const notes = exhausted ? ['the pool is exhausted'] : []
+  if (overdraft !== '0') notes.push(`up to ${formatMicro(BigInt(overdraft))} of the balance is overdraft`)
+  return notes.join(', ')
+}
+
+function tokensOf({ status, use }: DeviceReportWire): Html {
+  const charged = new Map(use.accounts.map((each) => [each.account, each.charged.map(BigInt)]))
+  const rows = status.accounts.map((account) => {
+    const counters = countersOf(account)
+    const name = accountInWords(account.account)
+    return html`<tr>
+      <th scope="row">${name}</th>
+      <td class="n">${account.unlimited ? 'unlimited' : formatMicro(available(counters))}</td>
+      <td class="n">${formatMicro(counters.used - counters.refunded)}</td>
+      <td>${useOf(name, charged.get(account.account) ?? [], use)}</td>
+      <td>${noteOf(account)}</td>
+    </tr>`
+  })
+  const body =
+    rows.length === 0
+      ? html`<tr>
+          <td colspan="5" class="soft">The device holds no tokens.</td>
+        </tr>`
+      : rows
+  const day = USE_BINS * use.binMs
+  const known = status.clock.now - use.since
+  return html`<section class="wide" aria-labelledby="tokens">
+    <h2 id="tokens">Tokens</h2>
+    <div class="scroll" role="group" aria-label="Table of tokens" tabindex="0">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Line item</th>
+            <th scope="col" class="n">Left</th>
+            <th scope="col" class="n">Used</th>
+            <th scope="col">Charged in the last 24 hours</th>
+            <th scope="col">Note</th>
+          </tr>
+        </thead>
+        <tbody data-part="tokens">
+          ${body}
+        </tbody>
+      </table>
+    </div>
+    <p class="soft" data-part="use-known">
+      ${known >= day ? '' : `Charges are known for the last ${inWords(Math.max(0, known))}.`}
+    </p>
+  </section>`
+}
+
+/** Charges over time, as a curve scaled to its peak and in words. */
+function useOf(name: string, charged: readonly bigint[], use: DeviceReportWire['use']): Html {
+  const sum = charged.reduce((total, amount) => total + amount, 0n)
+  if (sum === 0n) return html`<span class="soft">nothing</span>`
+  const { at, most } = peakOf(charged)
+  const words = `${formatMicro(sum)}, at most ${formatMicro(most)} in ${inWords(use.binMs)}`
+  const before = (charged.length - at) * use.binMs
+  const unknown = Math.max(0, Math.floor((use.since - use.until) / use.binMs) + charged.length)
+  return html`${curve(`${name}: ${words}, up to ${inWords(before)} ago`, charged, most, unknown)}
+    <span class="soft">${words}</span>`
+}
+
+function peakOf(charged: readonly bigint[]): { readonly at: number; readonly most: bigint } {
+  let peak = { at: 0, most: 0n }
+  for (const [at, amount] of charged.entries()) if (amount >= peak.most) peak = { at, most: amount }
+  return peak
+}
+
+const CURVE_HEIGHT = 20
+
+/** @param first bin where data begins; earlier bins are unknown */
+function curve(label: string, amounts: readonly bigint[], most: bigint, first: number): Html {
+  const points = amounts.slice(first).map((amount, at) => {
+    const share = Number((amount * 1_000n) / most) / 1_000
+    return `${first + at} ${(CURVE_HEIGHT * (1 - share)).toFixed(1)}`
+  })
+  const width = amounts.length - 1
+  return html`<svg
+    role="img"
+    aria-label="${label}"
+    viewBox="0 -1 ${width} ${CURVE_HEIGHT + 2}"
+    preserveAspectRatio="none"
+  >
+    <path class="area" d="M${first} ${CURVE_HEIGHT} L${points.join(' L')} L${width} ${CURVE_HEIGHT} Z"></path>
+    <path class="curve" d="M${points.join(' L')}"></path>
+  </svg>`
+}
+
+function decisionsOf({ decisions, status }: DeviceReportWire): Html {
+  const rows = decisions.map(
+    ({ at, correlationId, requester, item, version, count, outcome, tokens }) =>
+      html`<tr>
+        <td><time datetime="${new Date(at).toISOString()}">${ago(at, status.clock.now)}</time></td>
+        <td>${requester.type} ${requester.value}</td>
+        <td>${count} of ${item}${version === '' ? '' : ` ${version}`}</td>
+        <td>${reasonOf(outcome)}</td>
+        <td class="n">${formatMicro(BigInt(tokens))}</td>
+        <td><code>${correlationId}</code></td>
+      </tr>`,
+  )
+  const body =
+    rows.length === 0
+      ? html`<tr>
+          <td colspan="6" class="soft">None since the ledger was last delivered.</td>
+        </tr>`
+      : rows
+  return html`<section class="wide" aria-labelledby="decisions">
+    <h2 id="decisions">Last decisions</h2>
+    <div class="scroll" role="group" aria-label="Table of decisions" tabindex="0">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">When</th>
+            <th scope="col">Requester</th>
+            <th scope="col">Item</th>
+            <th scope="col">Decision</th>
+            <th scope="col" class="n">Tokens</th>
+            <th scope="col">For tallygate explain</th>
+          </tr>
+        </thead>
+        <tbody data-part="decisions">
+          ${body}
+        </tbody>
+      </table>
+    </div>
+  </section>`
+}
+
+function reasonOf(outcome: string): string {
+  if (outcome === 'GRANTED') return 'granted'
+  if (outcome === 'NOT_CHARGED') return 'not charged: another item was refused'
+  const known = Object.hasOwn(ITEM_STATUS, outcome) ? ITEM_STATUS[outcome as ItemStatus].description : outcome
+  return `refused: ${known}`
+}
+
+type Fact = readonly [name: string, value: string]
+
+function section(id: string, title: string, content: Html): Html {
+  return html`<section aria-labelledby="${id}">
+    <h2 id="${id}">${title}</h2>
+    ${content}
+  </section>`
+}
+
+function factsOf(part: string, facts: readonly Fact[]): Html {
+  return html`<dl data-part="${part}">
+    ${facts.map(
+      ([name, value]) =>
+        html`<dt>${name}</dt>
+          <dd>${value}</dd>`,
+    )}
+  </dl>`
+}
+
+function ago(instant: number | null, now: number): string {
+  return instant === null ? 'never' : `${inWords(Math.max(0, now - instant))} ago`
+}
+
+function sizeOf(bytes: number | null): string {
+  return bytes === null ? 'unknown' : sizeInWords(bytes)
+}

@@ -1,0 +1,183 @@
+/**
+ * Read-only HTTP server for the device status: browsers, monitoring and supervisors. It takes no body and shares no
+ * state with the application socket.
+ */
+import { type IncomingMessage, type Server, type ServerResponse, createServer as createPlain } from 'node:http'
+import { createServer as createTls } from 'node:https'
+import { type AddressInfo, isIPv6 } from 'node:net'
+import { Server as TlsServer, type SecureContextOptions, type TLSSocket } from 'node:tls'
+import { CodedError } from '../../../protocol/errors.ts'
+import { listenFailure } from '../../../protocol/listen-failure.ts'
+import type { DeviceReportWire, Readiness } from '../../../protocol/local/report.ts'
+import { type StatusAuthOptions, requireReader, requireSafe } from './status-auth.ts'
+import { metricsText } from './metrics-text.ts'
+import { PAGE_POLICY, statusPage } from './page.ts'
+
+export interface StatusOptions {
+  readonly port: number
+  readonly auth: StatusAuthOptions
+  readonly report: () => Promise<DeviceReportWire>
+  readonly readiness: () => Promise<Readiness>
+  /** Called for unexpected errors. */
+  readonly onFault: (error: unknown) => void
+}
+
+export interface StatusServer {
+  /** `http://host:port` */
+  readonly origin: string
+  /**
+   * Replaces certificate, key, client CA or token for new connections and requests; open connections stay. The host and
+   * whether TLS and a client CA are used cannot change.
+   */
+  renew(auth: StatusAuthOptions): void
+  stop(): Promise<void>
+}
+
+const CONNECTIONS_MAX = 64
+const REQUEST_TIMEOUT_MS = 10_000
+const HEADER_BYTES_MAX = 16 * 1024
+
+/** @throws CodedError CONFIG_INVALID, ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
+export async function openStatus(options: StatusOptions): Promise<StatusServer> {
+  const { port } = options
+  let { auth } = options
+  const { host } = auth
+  requireSafe(auth)
+  const server = createServer(auth)
+  server.maxConnections = CONNECTIONS_MAX
+  server.on('request', (request, response) => {
+    answer(options, auth, request).then(
+      (said) => send(request, response, said),
+      (error: unknown) => {
+        options.onFault(error)
+        send(
+          request,
+          response,
+          refusal(new CodedError('INTERNAL', 'the agent failed to handle the request; see its log')),
+        )
+      },
+    )
+  })
+  server.on('secureConnection', (socket: TLSSocket) => {
+    // Without a token, a client without a certificate of the client CA could never authenticate.
+    if (isForCertifiedOnly(auth) && !socket.authorized) socket.destroy()
+  })
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (cause) => reject(listenFailure(cause, `${host}:${port}`) as Error))
+    server.listen({ host, port }, resolve)
+  })
+  server.removeAllListeners('error').on('error', options.onFault)
+  const { address, port: bound } = server.address() as AddressInfo
+  const scheme = auth.tls === null ? 'http' : 'https'
+  return {
+    origin: `${scheme}://${isIPv6(address) ? `[${address}]` : address}:${bound}`,
+    renew: (next) => {
+      if (server instanceof TlsServer && next.tls !== null) server.setSecureContext(contextOf(next.tls))
+      auth = next
+    },
+    stop: () =>
+      new Promise((resolve) => {
+        server.close(() => resolve())
+        server.closeAllConnections()
+      }),
+  }
+}
+
+function createServer({ tls }: StatusAuthOptions): Server {
+  const limits = {
+    requestTimeout: REQUEST_TIMEOUT_MS,
+    headersTimeout: REQUEST_TIMEOUT_MS,
+    maxHeaderSize: HEADER_BYTES_MAX,
+  }
+  if (tls === null) return createPlain(limits)
+  try {
+    return createTls({
+      ...limits,
+      ...contextOf(tls),
+      requestCert: tls.clientCa !== null,
+      // Checked after the handshake: the token that may replace a certificate can be set or removed at any time.
+      rejectUnauthorized: false,
+    })
+  } catch (cause) {
+    throw new CodedError(
+      'CONFIG_INVALID',
+      'The certificate, key or client CA of status.* cannot be used. Check status.certificate_file, status.key_file and status.client_ca_file.',
+      { cause },
+    )
+  }
+}
+
+function contextOf({ certificate, key, clientCa }: NonNullable<StatusAuthOptions['tls']>): SecureContextOptions {
+  return { cert: certificate, key, minVersion: 'TLSv1.2', ...(clientCa === null ? {} : { ca: clientCa }) }
+}
+
+function isForCertifiedOnly({ tls, token }: StatusAuthOptions): boolean {
+  return tls !== null && tls.clientCa !== null && token === null
+}
+
+interface Said {
+  readonly status: number
+  readonly type: string
+  readonly body: string
+  readonly headers?: Readonly<Record<string, string>>
+}
+
+const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
+
+async function answer(
+  options: StatusOptions,
+  auth: StatusAuthOptions,
+  { method, url = '', headers, socket }: IncomingMessage,
+): Promise<Said> {
+  try {
+    const path = url.split('?', 1)[0]
+    if (method !== 'GET' && method !== 'HEAD') throw nothingHere()
+    // For supervisors; neither response contains data about callers.
+    if (path === '/livez') return json(200, { live: true })
+    if (path === '/readyz') {
+      const readiness = await options.readiness()
+      return json(readiness.ready ? 200 : 503, readiness)
+    }
+    if (path !== '/' && path !== '/status' && path !== '/metrics') throw nothingHere()
+    requireReader(auth, headers, (socket as Partial<TLSSocket>).authorized === true)
+    const report = await options.report()
+    if (path === '/status') return json(200, report)
+    if (path === '/metrics') {
+      return { status: 200, type: METRICS_TYPE, body: metricsText(report, await options.readiness()) }
+    }
+    return {
+      status: 200,
+      type: 'text/html; charset=utf-8',
+      body: statusPage(report),
+      headers: { 'content-security-policy': PAGE_POLICY, 'referrer-policy': 'no-referrer' },
+    }
+  } catch (error) {
+    if (error instanceof CodedError) return refusal(error)
+    throw error
+  }
+}
+
+function nothingHere(): CodedError {
+  return new CodedError('NOT_FOUND', 'No such path for this method.')
+}
+
+function json(status: number, body: unknown): Said {
+  return { status, type: 'application/json', body: JSON.stringify(body) }
+}
+
+function refusal(error: CodedError): Said {
+  const said = json(error.httpStatus, { message: error.message, code: error.code })
+  if (error.httpStatus !== 401) return said
+  return { ...said, headers: { 'www-authenticate': 'Basic realm="tallygate", charset="UTF-8"' } }
+}
+
+function send({ method }: IncomingMessage, response: ServerResponse, { status, type, body, headers }: Said): void {
+  response.writeHead(status, {
+    'content-type': type,
+    'content-length': Buffer.byteLength(body),
+    'cache-control': 'no-store',
+    'x-content-type-options': 'nosniff',
+    ...headers,
+  })
+  response.end(method === 'HEAD' ? undefined : body)
+}

@@ -1,0 +1,89 @@
+/**
+ * Access control for the status server. On loopback, any local program may read. Beyond it, TLS is required, plus the
+ * token or a client certificate. Requests that a foreign web page triggers are recognized by their Host header.
+ */
+import { createHash, timingSafeEqual } from 'node:crypto'
+import type { IncomingHttpHeaders } from 'node:http'
+import { BlockList, isIP } from 'node:net'
+import { CodedError } from '../../../protocol/errors.ts'
+
+export interface StatusAuthOptions {
+  readonly host: string
+  /** PEM; null: plain HTTP. */
+  readonly tls: { readonly certificate: string; readonly key: string; readonly clientCa: string | null } | null
+  readonly token: string | null
+}
+
+const LOOPBACK = new BlockList()
+LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4')
+LOOPBACK.addAddress('::1', 'ipv6')
+
+/** @throws CodedError CONFIG_INVALID when the network could read the status without authentication */
+export function requireSafe({ host, tls, token }: StatusAuthOptions): void {
+  if (isLoopback(host)) return
+  if (tls === null) {
+    throw new CodedError(
+      'CONFIG_INVALID',
+      `status.host is ${host}, which other machines can reach. Set status.certificate_file and status.key_file.`,
+    )
+  }
+  if (token === null && tls.clientCa === null) {
+    throw new CodedError(
+      'CONFIG_INVALID',
+      `status.host is ${host}, which other machines can reach. Set status.token_file or status.client_ca_file.`,
+    )
+  }
+}
+
+/**
+ * @param certified the client presented a certificate signed by `clientCa`
+ * @throws CodedError TOKEN_MISSING, TOKEN_INVALID, BAD_REQUEST
+ */
+export function requireReader(
+  { host, token, tls }: StatusAuthOptions,
+  headers: IncomingHttpHeaders,
+  certified: boolean,
+): void {
+  if (isLoopback(host) && !isLoopback(nameIn(headers.host))) {
+    throw new CodedError('BAD_REQUEST', 'The Host header does not name this machine.')
+  }
+  if (certified && tls !== null && tls.clientCa !== null) return
+  if (token === null) return
+  const given = tokenIn(headers.authorization)
+  if (given === null)
+    throw new CodedError(
+      'TOKEN_MISSING',
+      'The status of this device requires a token. Send the token in status.token_file as a bearer token or password.',
+    )
+  if (!timingSafeEqual(digest(given), digest(token))) {
+    throw new CodedError('TOKEN_INVALID', 'The token is wrong. Use the token in status.token_file.')
+  }
+}
+
+/** From a bearer token, or the password of basic authentication with any user name. */
+function tokenIn(authorization = ''): string | null {
+  const [, scheme = '', value = ''] = /^(\S+) +(\S+)$/.exec(authorization) ?? []
+  if (scheme.toLowerCase() === 'bearer') return value
+  if (scheme.toLowerCase() !== 'basic') return null
+  const pair = Buffer.from(value, 'base64').toString('utf8')
+  const colon = pair.indexOf(':')
+  return colon < 0 ? null : pair.slice(colon + 1)
+}
+
+function isLoopback(host: string): boolean {
+  if (host === 'localhost') return true
+  const family = isIP(host)
+  return family !== 0 && LOOPBACK.check(host, family === 6 ? 'ipv6' : 'ipv4')
+}
+
+/** The host name or address, without port and brackets. */
+function nameIn(host = ''): string {
+  return host
+    .replace(/:\d{1,5}$/, '')
+    .replace(/^\[(.*)\]$/, '$1')
+    .toLowerCase()
+}
+
+function digest(text: string): Buffer {
+  return createHash('sha256').update(text).digest()
+}

@@ -1,0 +1,44 @@
+/** The wall clock, and the time since boot including suspend, which Node's monotonic clock excludes. */
+import { closeSync, openSync, readFileSync, readSync } from 'node:fs'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { TimeSource } from '../../runtime/clock.ts'
+
+/** A cached boot-time reading is valid this long, ms; suspend may pass between two readings. */
+const GOOD_FOR_MS = 1
+
+export interface OpenTimeSource extends TimeSource {
+  close(): void
+}
+
+/** @throws CodedError SYSTEM_UNSUPPORTED without /proc */
+export function openTimeSource(): OpenTimeSource {
+  let uptime: number
+  let bootId: string
+  try {
+    bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
+    uptime = openSync('/proc/uptime', 'r')
+  } catch (cause) {
+    throw new CodedError(
+      'SYSTEM_UNSUPPORTED',
+      'The time since boot cannot be read from /proc. Mount /proc and start again.',
+      { cause },
+    )
+  }
+  const bytes = Buffer.alloc(32)
+  let readAt = -Infinity
+  let reading = 0
+  return {
+    bootId,
+    wall: () => Date.now(),
+    sinceBoot() {
+      const now = performance.now()
+      if (now - readAt >= GOOD_FOR_MS) {
+        const text = bytes.toString('latin1', 0, readSync(uptime, bytes, 0, bytes.length, 0))
+        reading = Math.round(Number.parseFloat(text) * 1000)
+        readAt = now
+      }
+      return reading
+    },
+    close: () => closeSync(uptime),
+  }
+}

@@ -1,0 +1,239 @@
+/**
+ * The volatile log, in files on tmpfs or another directory that is lost at reboot. Nothing is flushed. Each turn begins a
+ * new file, removed once the journal contains its entries. The log of an earlier process is read once, before any write.
+ */
+import {
+  closeSync,
+  fstatSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  writeSync,
+} from 'node:fs'
+import { join } from 'node:path'
+import { z } from 'zod'
+import { accountId } from '../../../protocol/edge/sync.ts'
+import { microText } from '../../../protocol/wire.ts'
+import { parseJson } from '../../../protocol/parse-json.ts'
+import type { PendingEntry } from '../../ledger/journal.ts'
+import type { Anchor, LeftLog, VolatileLog } from '../../ledger/volatile-log.ts'
+import { FrameWriter, readFrames } from './frame.ts'
+
+export interface TmpfsLogOptions {
+  readonly directory: string
+  /** File name prefix before the number; one per journal. */
+  readonly name: string
+  readonly bootId: string
+}
+
+const header = z.object({ kind: z.literal('header'), format: z.literal(3), bootId: z.string(), epoch: z.int() })
+const note = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('anchor'), n: z.int(), head: z.string() }),
+  z.object({ kind: z.literal('retract'), from: z.int() }),
+])
+const idempotencyRecord = z.object({
+  session: z.string(),
+  n: z.int(),
+  requestHash: z.string(),
+  answer: z.string(),
+  status: z.int().exactOptional(),
+  policyRevision: z.int(),
+})
+const storedSession = z.object({
+  id: z.string(),
+  ended: z.boolean(),
+  since: z.number(),
+  document: z.string(),
+  snapshot: z.string(),
+})
+const allowances = z.record(accountId, microText)
+const postings = z.object({ postings: z.array(z.object({ account: accountId, amount: microText })) })
+
+export class TmpfsLog implements VolatileLog {
+  readonly #options: TmpfsLogOptions
+  readonly #writer = new FrameWriter()
+  #epoch = 0
+  #file: number | null = null
+  /** Number of the file being written. */
+  #current = 0
+  #oldest = 0
+
+  constructor(options: TmpfsLogOptions) {
+    this.#options = options
+  }
+
+  /** The log of an earlier process; undefined if there is none or it cannot be trusted. */
+  left(): LeftLog | undefined {
+    const numbers = this.#numbers()
+    const anchors: Anchor[] = []
+    const entries: PendingEntry[] = []
+    let origin: { readonly bootId: string; readonly epoch: number } | undefined
+    for (const number of numbers) {
+      const frames = this.#read(number)
+      // Only the newest file can be torn.
+      if (frames === undefined || (frames.torn && number !== numbers.at(-1))) return undefined
+      const [first, ...texts] = frames.texts
+      // Torn in its first frame, so it has no entries.
+      if (first === undefined) continue
+      const begun = header.safeParse(parseJson(first))
+      if (!begun.success) return undefined
+      const { bootId, epoch } = begun.data
+      if (origin !== undefined && (origin.bootId !== bootId || origin.epoch !== epoch)) return undefined
+      origin = { bootId, epoch }
+      for (const text of texts) {
+        const taken = text.startsWith('{') ? takeNote(text, anchors, entries) : takeEntries(text, entries)
+        if (!taken) return undefined
+      }
+    }
+    return origin === undefined ? undefined : { ...origin, anchors, entries }
+  }
+
+  begin(epoch: number, from: Anchor): void {
+    mkdirSync(this.#options.directory, { recursive: true })
+    this.remove()
+    this.#epoch = epoch
+    this.#oldest = 1
+    this.#current = 0
+    this.turn()
+    this.#write([anchorText(from)])
+  }
+
+  write(entries: readonly PendingEntry[]): void {
+    // One frame for the batch: dependent entries are read together or not at all.
+    this.#write([entries.map(textOf).join('\n')])
+  }
+
+  retract(from: number): void {
+    this.#write([JSON.stringify({ kind: 'retract', from })])
+  }
+
+  turn(): void {
+    const { bootId } = this.#options
+    const file = openSync(this.#path(this.#current + 1), 'wx', 0o600)
+    if (this.#file !== null) closeSync(this.#file)
+    this.#file = file
+    this.#current += 1
+    const first = { kind: 'header', format: 3, bootId, epoch: this.#epoch }
+    this.#write([JSON.stringify(first)])
+  }
+
+  forget(reached: Anchor): void {
+    this.#write([anchorText(reached)])
+    for (; this.#oldest < this.#current; this.#oldest += 1) rmSync(this.#path(this.#oldest), { force: true })
+  }
+
+  remove(): void {
+    if (this.#file !== null) closeSync(this.#file)
+    this.#file = null
+    // Newest first: an interruption leaves the beginning of a log, which still fits or is rejected as a whole.
+    for (const number of this.#numbers().toReversed()) rmSync(this.#path(number), { force: true })
+  }
+
+  /** Writes everything or truncates back: a full file system may have written a part. */
+  #write(texts: readonly string[]): void {
+    const file = this.#file
+    if (file === null) throw new Error('invariant: the volatile log is open')
+    const bytes = this.#writer.frame(texts)
+    let written = 0
+    try {
+      while (written < bytes.length) written += writeSync(file, bytes, written)
+    } catch (error) {
+      if (written > 0) ftruncateSync(file, fstatSync(file).size - written)
+      throw error
+    }
+  }
+
+  #read(number: number) {
+    try {
+      return readFrames(readFileSync(this.#path(number)))
+    } catch {
+      return undefined
+    }
+  }
+
+  #path(number: number): string {
+    return join(this.#options.directory, `${this.#options.name}.${number}`)
+  }
+
+  #numbers(): readonly number[] {
+    const { directory, name } = this.#options
+    let names: readonly string[]
+    try {
+      names = readdirSync(directory)
+    } catch {
+      return []
+    }
+    return names
+      .filter((each) => each.startsWith(`${name}.`) && /^\d{1,15}$/.test(each.slice(name.length + 1)))
+      .map((each) => Number(each.slice(name.length + 1)))
+      .sort((a, b) => a - b)
+  }
+}
+
+function takeNote(text: string, anchors: Anchor[], entries: PendingEntry[]): boolean {
+  const told = note.safeParse(parseJson(text))
+  if (!told.success) return false
+  const { data } = told
+  if (data.kind === 'anchor') anchors.push({ n: data.n, head: data.head })
+  else while ((entries.at(-1)?.n ?? 0) >= data.from) entries.pop()
+  return true
+}
+
+function takeEntries(text: string, entries: PendingEntry[]): boolean {
+  const lines = text.split('\n')
+  if (lines.length % ENTRY_LINES !== 0) return false
+  for (let at = 0; at < lines.length; at += ENTRY_LINES) {
+    const entry = entryOf(lines.slice(at, at + ENTRY_LINES))
+    if (entry === undefined) return false
+    entries.push(entry)
+  }
+  return true
+}
+
+/** Number, kind of move, response, session, decision details, allowances and body, one per line: JSON has no line breaks. */
+const ENTRY_LINES = 7
+
+function textOf({
+  n,
+  body,
+  moves,
+  idempotencyRecord: answer,
+  session,
+  facts = '',
+  allowances: allowed,
+}: PendingEntry): string {
+  return `${n}\n${moves}\n${optional(answer)}\n${optional(session)}\n${facts}\n${allowancesText(allowed)}\n${body}`
+}
+
+function allowancesText(allowed: PendingEntry['allowances']): string {
+  if (allowed === undefined || allowed.size === 0) return ''
+  return JSON.stringify(Object.fromEntries([...allowed].map(([account, amount]) => [account, String(amount)])))
+}
+
+function optional(value: object | null | undefined): string {
+  return value === null || value === undefined ? '' : JSON.stringify(value)
+}
+
+function entryOf([n, moves, answer, session, facts = '', allowed, body]: readonly string[]): PendingEntry | undefined {
+  if (n === undefined || !/^[1-9]\d{0,15}$/.test(n) || body === undefined) return undefined
+  if (moves !== 'used' && moves !== 'refunded' && moves !== 'burned') return undefined
+  const posted = postings.safeParse(parseJson(body))
+  const last = answer === '' ? null : idempotencyRecord.safeParse(parseJson(answer ?? ''))
+  const kept = session === '' ? null : storedSession.safeParse(parseJson(session ?? ''))
+  const above = allowed === '' ? null : allowances.safeParse(parseJson(allowed ?? ''))
+  if (!posted.success || last?.success === false || kept?.success === false) return undefined
+  if (above?.success === false) return undefined
+  return {
+    ...{ n: Number(n), body, moves, postings: posted.data.postings, idempotencyRecord: last?.data ?? null },
+    ...(kept === null ? {} : { session: kept.data }),
+    ...(facts === '' ? {} : { facts }),
+    ...(above === null ? {} : { allowances: new Map(Object.entries(above.data)) }),
+  }
+}
+
+function anchorText({ n, head }: Anchor): string {
+  return JSON.stringify({ kind: 'anchor', n, head })
+}

@@ -1,0 +1,65 @@
+/**
+ * Newer rules: fetched, judged, made durable, and only then in force. A refused document leaves the rules in force and
+ * raises a condition that names the reason; it never ends the round, because what is owed to the cloud goes on.
+ */
+import { CodedError } from '../../protocol/errors.ts'
+import { acceptPolicy } from './accept-policy.ts'
+import { learnKeys } from '../keys/learn-keys.ts'
+import { identityOf, type PolicyMemory } from '../sync/memory.ts'
+import { call, endsRound, type StepContext, type StepResult } from '../sync/step.ts'
+import { distinctKeys, Trust } from '../keys/trust.ts'
+
+export async function fetchPolicy(context: StepContext, instanceId: string): Promise<StepResult> {
+  const { cloud, memory, health, log, signal } = context
+  const identity = identityOf(memory)
+  const held = memory.policies.get(instanceId)
+  if (held === undefined) throw new Error('invariant: only a policy of an own instance is fetched')
+  held.tried = true
+  try {
+    const answer = await call(context, () => cloud.policy(identity, instanceId, held.applied, signal))
+    if (answer.kind === 'DOCUMENT') await takeDocument(context, instanceId, held, answer.document)
+    health.clear(policySubject(instanceId))
+  } catch (error) {
+    if (!(error instanceof CodedError) || endsRound(error) || error.code === 'NOT_RECORDED') throw error
+    const { code } = error
+    if (health.raise(policySubject(instanceId), error)) log.warn({ instanceId, code, ...error.details }, error.message)
+  }
+  return 'GO_ON'
+}
+
+/** The subject of conditions about the rules of one instance. */
+export function policySubject(instanceId: string): string {
+  return `policy ${instanceId}`
+}
+
+async function takeDocument(
+  context: StepContext,
+  instanceId: string,
+  held: PolicyMemory,
+  document: string,
+): Promise<void> {
+  const { journal, ledger, activePolicies, memory, log } = context
+  if ((await memory.trust.open('policy', document)) === undefined) await learnKeys(context)
+  const policy = await acceptPolicy(memory.trust, document, instanceId, held.floor)
+  const { revision } = policy.document
+  const identity = identityOf(memory)
+  // The rules of other instances may still be signed by a key that this document no longer names: they must survive a
+  // restart without the cloud, so their keys stay until those rules are replaced.
+  const others = [...memory.policies]
+    .filter(([other]) => other !== instanceId)
+    .flatMap(([, { signedBy }]) => (signedBy === null ? [] : [signedBy]))
+  const trustedKeys = await distinctKeys([...policy.document.trustedKeys, ...others])
+  const trust = await Trust.of(trustedKeys)
+  await ledger.prepareRules(policy.compiled.policy)
+  await journal.savePolicy({ instanceId, revision, document }, trustedKeys)
+  memory.identity = { ...identity, trustedKeys }
+  memory.trust = trust
+  held.applied = revision
+  held.floor = revision
+  held.newest = Math.max(held.newest, revision)
+  held.signedBy = policy.signedBy
+  held.document = document
+  held.shown = false
+  activePolicies.put(policy)
+  log.info({ instanceId, revision }, 'policy in force')
+}

@@ -1,0 +1,101 @@
+/**
+ * Opens the agent's sessions in the service API and keeps them alive. An opening is durable before it is asked for, and the
+ * session's id once it is known: a restart goes on with it, and an opening whose answer was lost is asked for again. What the
+ * cloud answers about a session is a notice for the technician; only a cloud that cannot be reached ends the round.
+ */
+import { CodedError } from '../../protocol/errors.ts'
+import type { CloudSession } from '../ledger/journal.ts'
+import { identityOf, type SessionMemory } from '../sync/memory.ts'
+import { nextSession, type SessionEvent } from '../sync/session-state.ts'
+import { call, endsRound, type StepContext, type StepResult } from '../sync/step.ts'
+
+export async function openSession(context: StepContext, instanceId: string): Promise<StepResult> {
+  const held = heldOf(context, instanceId)
+  held.tried = true
+  const { cloud, memory, randomness, signal } = context
+  const before = keptOf(context, instanceId)
+  const isRepeated = before?.sessionId === null
+  const opening = isRepeated ? before.opening : randomness.token()
+  await unlessRefused(context, instanceId, async () => {
+    if (!isRepeated) await keep(context, instanceId, { instanceId, opening, sessionId: null })
+    const sessionId = await call(context, () => cloud.openSession(identityOf(memory), instanceId, opening, signal))
+    take(context, instanceId, held, { kind: 'OPENED', sessionId })
+    // What was opened a while ago may have ended since.
+    held.looking = isRepeated
+    await keep(context, instanceId, { instanceId, opening, sessionId })
+  })
+  return 'GO_ON'
+}
+
+export async function sendHeartbeat(context: StepContext, instanceId: string, sessionId: string): Promise<StepResult> {
+  const held = heldOf(context, instanceId)
+  held.tried = true
+  const ended = await unlessRefused(context, instanceId, async () => {
+    const { cloud, memory, signal } = context
+    const state = await call(context, () => cloud.heartbeat(identityOf(memory), instanceId, sessionId, signal))
+    held.looking = false
+    take(context, instanceId, held, state)
+    return state.kind === 'ENDED'
+  })
+  if (ended !== true) return 'GO_ON'
+  held.tried = false
+  return 'PLAN_AGAIN'
+}
+
+/** At a clean stop; a cloud that does not answer finds out by itself. */
+export async function closeSession(context: StepContext, instanceId: string, sessionId: string): Promise<void> {
+  const { cloud, memory, signal } = context
+  await call(context, () => cloud.closeSession(identityOf(memory), instanceId, sessionId, signal))
+  take(context, instanceId, heldOf(context, instanceId), { kind: 'CLOSED' })
+  await keep(context, instanceId, null)
+}
+
+function keptOf({ memory }: StepContext, instanceId: string): CloudSession | undefined {
+  return identityOf(memory).sessions?.find((session) => session.instanceId === instanceId)
+}
+
+/** In the journal from here on, in the place of the one of this instance before; null: none. */
+async function keep({ journal, memory }: StepContext, instanceId: string, session: CloudSession | null): Promise<void> {
+  const identity = identityOf(memory)
+  const others = (identity.sessions ?? []).filter((other) => other.instanceId !== instanceId)
+  const kept = { ...identity, sessions: session === null ? others : [...others, session] }
+  await journal.saveIdentity(kept)
+  memory.identity = kept
+}
+
+function sessionSubject(instanceId: string): string {
+  return `session ${instanceId}`
+}
+
+function take({ clock, health, log }: StepContext, instanceId: string, held: SessionMemory, event: SessionEvent): void {
+  const subject = sessionSubject(instanceId)
+  const { session, notice } = nextSession(held.session, event, clock.sinceBoot())
+  held.session = session
+  if (notice === 'CLEAR') health.clear(subject)
+  else if (notice !== undefined && health.raise(subject, notice)) {
+    log.warn({ instanceId, code: notice.code, ...notice.details }, notice.message)
+  }
+}
+
+/** Undefined when the cloud refused. */
+async function unlessRefused<T>(
+  context: StepContext,
+  instanceId: string,
+  work: () => Promise<T>,
+): Promise<T | undefined> {
+  try {
+    return await work()
+  } catch (error) {
+    if (!(error instanceof CodedError) || endsRound(error)) throw error
+    const { code, details, message } = error
+    if (context.health.raise(sessionSubject(instanceId), error))
+      context.log.warn({ instanceId, code, ...details }, message)
+    return undefined
+  }
+}
+
+function heldOf({ memory }: StepContext, instanceId: string): SessionMemory {
+  const held = memory.sessions.get(instanceId)
+  if (held === undefined) throw new Error('invariant: only a session of an own instance is kept')
+  return held
+}

@@ -1,0 +1,49 @@
+/**
+ * Getting an epoch. The nonce lives in memory only: an answer to an attach of another life of this process, or to
+ * one long ago, must not revive an epoch that is over. An attach grants nothing.
+ */
+import { attachAnswer } from '../../protocol/edge/attach.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { type LinkMemory, identityOf, takeEpoch } from './memory.ts'
+import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
+
+export async function attach(context: StepContext): Promise<StepResult> {
+  const { cloud, journal, ledger, clock, randomness, memory, options, signal, log } = context
+  const identity = identityOf(memory)
+  memory.attachNonce ??= { text: randomness.token(), repeated: false }
+  const { text: nonce, repeated } = memory.attachNonce
+  memory.attachNonce.repeated = true
+  const sentAt = clock.sinceBoot()
+  const { highestEpoch: above } = memory
+  const acknowledged = memory.epoch === above ? lastAcknowledged(memory) : 0
+  const request = { nonce, bootId: clock.bootId, above, acknowledged, software: options.software }
+  const said = await call(context, () => cloud.attach(identity, request, signal))
+  const receivedAt = clock.sinceBoot()
+  const answer = await believe(context, 'attach-answer', said.answer, attachAnswer)
+  const { deviceId, nonce: echoed, epoch, before } = answer
+  const now = await believeTime(context, said, nonce)
+  if (deviceId !== identity.deviceId || echoed !== nonce) {
+    throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another attach.', { details: { deviceId } })
+  }
+  if (epoch <= memory.highestEpoch) {
+    memory.attachNonce = null
+    throw new CodedError('ANSWER_UNEXPECTED', `Epoch ${epoch} is not above all that this device had.`, {
+      details: { epoch, highest: memory.highestEpoch },
+    })
+  }
+  // The time is signed for the nonce: an answer to a repeated attach may be as old as the first attempt.
+  if (!repeated) clock.learn({ time: now, sentAt, receivedAt })
+  const isBehind = before !== null && before.seq < acknowledged
+  const cloudEnd = isBehind ? { entry: before.lastEntry, head: before.entryHead } : null
+  await journal.attach(epoch, { isWhole: memory.fence === 'ABANDONED', cloudEnd })
+  takeEpoch(memory, epoch, ledger.lastEntry())
+  // What it has lost of the epoch before, and of those before that, goes up again as far as it is kept.
+  if (isBehind) memory.earlier = { epoch: 0, seq: 0 }
+  ledger.begin(epoch)
+  log.info({ epoch }, 'attached')
+  return 'PLAN_AGAIN'
+}
+
+function lastAcknowledged({ unacknowledged, lastSeq }: LinkMemory): number {
+  return unacknowledged === null ? lastSeq : unacknowledged.seq - 1
+}

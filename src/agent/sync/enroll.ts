@@ -1,0 +1,89 @@
+/**
+ * Becoming known to the cloud. The enrollment token reaches the device out of band, so the fingerprints in it are what the
+ * device trusts; everything else that the cloud answers counts only together with a key that fits one of them. A lost
+ * answer is harmless: the same token with the same key gets the same answer again.
+ */
+import { decodeJwt, decodeProtectedHeader } from 'jose'
+import type { z } from 'zod'
+import { enrollmentClaims } from '../../protocol/edge/enrollment.ts'
+import { CodedError, firstProblem, type ErrorCode } from '../../protocol/errors.ts'
+import { type PublicJwk, thumbprint } from '../../protocol/signing.ts'
+import type { Identity } from '../ledger/journal.ts'
+import type { Cloud } from './cloud.ts'
+import type { DeviceKey } from '../keys/device-key.ts'
+
+const TOKEN_TYPE = 'tallygate-enrollment+jwt'
+
+/** What the cloud may call it when a token is of no use; another attempt with the same token is of no use either. */
+const REFUSALS: ReadonlySet<ErrorCode> = new Set([
+  'ENROLLMENT_REFUSED',
+  'TOKEN_INVALID',
+  'TOKEN_NOT_IN_TIME',
+  'ACCESS_KIND_WRONG',
+])
+
+/**
+ * The identity that the cloud gave to this key, with the trusted keys that the token pins.
+ *
+ * @throws CodedError ENROLLMENT_REFUSED (do not try this token again), DEVICE_REVOKED, TRUST_MISMATCH, CLOUD_UNREACHABLE
+ */
+export async function enroll(
+  cloud: Pick<Cloud, 'enroll'>,
+  key: DeviceKey,
+  token: string,
+  signal: AbortSignal,
+): Promise<Identity> {
+  const claims = readClaims(token)
+  const request = { publicKey: key.publicJwk, ...(claims.name === undefined ? {} : { name: claims.name }) }
+  const answer = await cloud.enroll(claims.edge, token, request, signal).catch((error: unknown) => {
+    if (!(error instanceof CodedError) || !REFUSALS.has(error.code)) throw error
+    throw new CodedError('ENROLLMENT_REFUSED', `The cloud refused the enrollment token: ${error.message}`, {
+      cause: error,
+    })
+  })
+  const trusted = await pinned(answer.trustedKeys, claims.pins)
+  if (trusted.length === 0) {
+    throw new CodedError('TRUST_MISMATCH', 'The cloud showed no key that the enrollment token pins.', {
+      details: { edge: claims.edge },
+    })
+  }
+  const foreign = answer.instanceIds.find((instanceId) => !claims.instances.includes(instanceId))
+  if (foreign !== undefined) {
+    throw new CodedError('TRUST_MISMATCH', 'The cloud named an instance that the enrollment token does not.', {
+      details: { instanceId: foreign },
+    })
+  }
+  return {
+    deviceId: answer.deviceId,
+    keyId: key.signer.keyId,
+    instanceIds: answer.instanceIds,
+    trustedKeys: trusted.map((jwk) => JSON.stringify(jwk)),
+    edgeUrl: answer.addresses.edge,
+    serviceUrl: answer.addresses.service,
+    pushUrl: answer.addresses.push,
+    suspension: null,
+  }
+}
+
+/** The device cannot check the token's signature, and its clock has no say in whether the token is in time. */
+function readClaims(token: string): z.infer<typeof enrollmentClaims> {
+  const refused = (message: string, cause?: unknown): CodedError =>
+    new CodedError('ENROLLMENT_REFUSED', message, { cause })
+  let claims: unknown
+  try {
+    if (decodeProtectedHeader(token).typ !== TOKEN_TYPE)
+      throw refused('The enrollment token is a token of another kind.')
+    claims = decodeJwt(token)
+  } catch (cause) {
+    throw cause instanceof CodedError ? cause : refused('The enrollment token is not a JWT.', cause)
+  }
+  const parsed = enrollmentClaims.safeParse(claims)
+  if (!parsed.success) throw refused(`The enrollment token lacks something: ${firstProblem(parsed.error, 'token')}.`)
+  if (!/^https?:$/.test(new URL(parsed.data.edge).protocol)) throw refused('The enrollment token names no web address.')
+  return parsed.data
+}
+
+async function pinned(keys: readonly PublicJwk[], pins: readonly string[]): Promise<readonly PublicJwk[]> {
+  const fits = await Promise.all(keys.map(async (key) => pins.includes(await thumbprint(key))))
+  return keys.filter((_key, index) => fits[index] === true)
+}

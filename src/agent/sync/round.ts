@@ -1,0 +1,232 @@
+/**
+ * One sync round: ask core for a plan, take its steps one after another, ask again when a step has moved the state. The
+ * first step that fails ends the round; nothing has to be undone, because every step has committed by itself.
+ */
+import { plan, type LinkState, type Step } from '../../core/sync/plan.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import type { Identity } from '../ledger/journal.ts'
+import { attach } from './attach.ts'
+import { enroll } from './enroll.ts'
+import { fetchPolicy } from '../policy/fetch-policy.ts'
+import { openSession, sendHeartbeat } from '../sessions/cloud-sessions.ts'
+import { EARLY_PART, PLANS_PER_ROUND_MAX, ROUND_GAP_MS, SYNC_EVERY_MIN_MS } from './limits.ts'
+import { type LinkMemory, takeIdentity } from './memory.ts'
+import type { RoundResult, WakeReason } from './rounds.ts'
+import { sealAndSend, sendSegment } from './send-segment.ts'
+import { KEY, announceKey, isUnknownKey, keyState, prepareKey, replaceKey, showLinks } from '../keys/rotate-key.ts'
+import { PUSH, REVOCATION } from './health.ts'
+import { showSuspension, type StepContext, type StepResult } from './step.ts'
+
+/** Subjects of the conditions that a round which ends well, and has heard the cloud, has answered. */
+const ANSWERED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]
+
+/** Subjects of what the cloud may have refused, or not answered, only because the key is revoked. */
+const SAID_BY_REVOCATION = ['cloud', 'attach', 'link', 'sync', PUSH]
+
+/** @throws anything that is no CodedError: a broken invariant, or a journal whose outcome is unknown */
+export async function runRound(context: StepContext, reasons: ReadonlySet<WakeReason>): Promise<RoundResult> {
+  const { memory, waiting } = context
+  begin(context, reasons.has('notification') || reasons.has('operator'))
+  const token = mayEnroll(memory) ? await context.enrollmentToken() : null
+  let step: Step | undefined
+  try {
+    for (let plans = 0; plans < PLANS_PER_ROUND_MAX; plans += 1) {
+      let result: StepResult = 'GO_ON'
+      for (step of plan(stateOf(context, token))) {
+        result = await takeAsKnown(context, step, token)
+        if (result === 'PLAN_AGAIN') break
+      }
+      if (result === 'GO_ON') return end(context, token)
+    }
+    // There is more to do than one round may take: the rest is for the next one.
+    waiting.letCarriedGo()
+    return { ok: true, nextMs: ROUND_GAP_MS }
+  } catch (error) {
+    if (!(error instanceof CodedError)) throw error
+    return fail(context, step, error, token)
+  }
+}
+
+/** A device that is nobody yet, or whose service was ended, once it has delivered what it owes. */
+function mayEnroll({ identity, fence }: LinkMemory): boolean {
+  if (identity === null) return true
+  return identity.suspension?.state === 'TERMINATED' && fence !== 'NONE' && fence !== 'FENCED'
+}
+
+/** What the planner sees. */
+function stateOf(context: StepContext, token: string | null): LinkState {
+  const { memory, ledger, waiting, clock, options, keys, rotation } = context
+  const offered = token !== null && token !== memory.refusedToken
+  return {
+    enrollment: mayEnroll(memory) && offered ? 'POSSIBLE' : memory.identity !== null ? 'DONE' : 'IMPOSSIBLE',
+    key: keyState(keys, memory, rotation.isAsked),
+    epoch: memory.epoch,
+    fence: memory.fence,
+    unacknowledged: memory.unacknowledged !== null,
+    unsealed: Math.max(0, ledger.lastEntry() - memory.lastSealedEntry),
+    moreToSend: memory.moreToSend,
+    wanting: !memory.topUpsCarried && (waiting.asking || ledger.topUpRequests().length > 0),
+    releasing: memory.releasing,
+    sparing: memory.keeps.size > 0 && ledger.holdsSpare(memory.keeps, waiting.needed()),
+    looking: memory.looking,
+    policies: [...memory.policies].map(([instanceId, { applied, newest, tried }]) => ({
+      instanceId,
+      applied,
+      newest,
+      tried,
+    })),
+    sessions: [...memory.sessions].map(([instanceId, { session, looking, tried }]) => ({
+      instanceId,
+      sessionId: session.sessionId,
+      aliveAt: session.aliveAt,
+      checkedAt: session.checkedAt,
+      looking: looking || session.state === 'LOCKED',
+      tried,
+    })),
+    connected: memory.contact === 'UP',
+    syncedAt: memory.syncedAt,
+    now: clock.sinceBoot(),
+    // A round by the timer comes early: what would be due before the next one is due now.
+    syncEveryMs: Math.min(options.syncEveryMs, memory.nextSyncMs ?? Infinity) * (1 - EARLY_PART),
+    heartbeatEveryMs: options.heartbeatEveryMs * (1 - EARLY_PART),
+    checkEveryMs: options.sessionCheckEveryMs * (1 - EARLY_PART),
+    batchEntries: options.batchEntries,
+  }
+}
+
+function begin({ memory }: StepContext, look: boolean): void {
+  memory.looking ||= look || memory.lookAgain
+  memory.lookAgain = false
+  memory.topUpsCarried = false
+  memory.key.isTried = false
+  memory.key.isShown = false
+  for (const policy of memory.policies.values()) policy.tried = false
+  for (const held of memory.sessions.values()) {
+    held.tried = false
+    held.looking ||= look
+  }
+}
+
+/** A cloud that does not know the key of the device is shown how the device came to it, once in a round. */
+async function takeAsKnown(context: StepContext, step: Step, token: string | null): Promise<StepResult> {
+  try {
+    return await take(context, step, token)
+  } catch (error) {
+    if (!isUnknownKey(context.memory, error)) throw error
+    context.memory.key.isUnknown = true
+    return 'PLAN_AGAIN'
+  }
+}
+
+async function take(context: StepContext, step: Step, token: string | null): Promise<StepResult> {
+  switch (step.kind) {
+    case 'enroll':
+      return becomeKnown(context, token)
+    case 'prepare-key':
+      return prepareKey(context)
+    case 'announce-key':
+      return announceKey(context)
+    case 'replace-key':
+      return replaceKey(context)
+    case 'show-links':
+      return showLinks(context)
+    case 'attach':
+      return attach(context)
+    case 'send-segment':
+      return sendSegment(context)
+    case 'seal-and-send':
+      return sealAndSend(context, step)
+    case 'fetch-policy':
+      return fetchPolicy(context, step.instanceId)
+    case 'open-session':
+      return openSession(context, step.instanceId)
+    case 'heartbeat':
+      return sendHeartbeat(context, step.instanceId, step.sessionId)
+  }
+}
+
+async function becomeKnown(context: StepContext, token: string | null): Promise<StepResult> {
+  const { cloud, keys, clock, journal, memory, signal, log } = context
+  if (token === null) throw new Error('invariant: only a device with a token enrolls')
+  const enrolled = await enroll(cloud, keys.current, token, signal)
+  const before = memory.identity
+  if (before !== null && before.deviceId !== enrolled.deviceId) {
+    throw new CodedError(
+      'ENROLLMENT_REFUSED',
+      `The ledger here is of the device ${before.deviceId}, of another cloud.`,
+      {
+        details: { deviceId: before.deviceId, offered: enrolled.deviceId },
+      },
+    )
+  }
+  const instanceIds = [...new Set([...(before?.instanceIds ?? []), ...enrolled.instanceIds])]
+  const isSameKey = before?.keyId === enrolled.keyId
+  const keySince = isSameKey ? before.keySince : clock.reading().now
+  const identity: Identity = {
+    ...enrolled,
+    instanceIds,
+    sessions: before?.sessions ?? [],
+    ...(keySince === undefined ? {} : { keySince }),
+    ...(isSameKey ? { keyLinks: before.keyLinks ?? [], nextKey: before.nextKey ?? null } : {}),
+  }
+  await journal.saveIdentity(identity)
+  // The same token does not lift the next order. One whose answer could not be recorded is tried again.
+  memory.refusedToken = token
+  await takeIdentity(memory, identity)
+  showSuspension(context, null)
+  memory.contact = 'UP'
+  log.info({ deviceId: identity.deviceId, instances: identity.instanceIds.length }, 'enrolled')
+  return 'PLAN_AGAIN'
+}
+
+function end({ memory, health, waiting, options }: StepContext, token: string | null): RoundResult {
+  waiting.letCarriedGo()
+  if (memory.contact === 'UP') for (const subject of ANSWERED_BY_A_ROUND) health.clear(subject)
+  if (memory.identity !== null) health.clear('enrollment')
+  else if (token === null) health.raise('enrollment', new CodedError('NOT_ENROLLED', 'There is no enrollment token.'))
+  const longest = Math.min(options.syncEveryMs, options.heartbeatEveryMs, memory.nextSyncMs ?? Infinity)
+  return { ok: true, nextMs: memory.lookAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, longest) }
+}
+
+/** Which refusal means what is decided here: everything is tried again later but an enrollment token that was refused. */
+function fail(
+  { health, log, memory, signal, waiting }: StepContext,
+  step: Step | undefined,
+  error: CodedError,
+  token: string | null,
+): RoundResult {
+  waiting.letAllGo()
+  if (signal.aborted) return { ok: false, retryAfterMs: 0 }
+  const { code, details } = error
+  if (code === 'ENROLLMENT_REFUSED') memory.refusedToken = token
+  if (code === 'DEVICE_REVOKED') for (const subject of SAID_BY_REVOCATION) health.clear(subject)
+  const subject = subjectOf(step, error)
+  if (health.raise(subject, error)) log.warn({ subject, code, ...details, cause: error.cause }, error.message)
+  const { retryAfterMs } = details
+  return { ok: false, retryAfterMs: typeof retryAfterMs === 'number' ? retryAfterMs : 0 }
+}
+
+function subjectOf(step: Step | undefined, { code }: CodedError): string {
+  if (code === 'CLOUD_UNREACHABLE' || code === 'TRUST_MISMATCH') return 'cloud'
+  if (code === 'NOT_RECORDED') return 'journal'
+  if (code === 'DEVICE_REVOKED') return REVOCATION
+  switch (step?.kind) {
+    case 'enroll':
+      return 'enrollment'
+    case 'attach':
+      return 'attach'
+    case 'send-segment':
+    case 'seal-and-send':
+      return 'sync'
+    case 'prepare-key':
+    case 'announce-key':
+    case 'replace-key':
+    case 'show-links':
+      return KEY
+    case 'fetch-policy':
+    case 'open-session':
+    case 'heartbeat':
+    case undefined:
+      return 'link'
+  }
+}

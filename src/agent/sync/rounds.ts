@@ -1,0 +1,181 @@
+/**
+ * When rounds run: one at a time, woken by whoever thinks that there is something to do, spread by jitter. A wake carries
+ * nothing; during a round it causes exactly one more. A failed round only sets how long to wait; nothing but the passing
+ * of that time, or a sign that the network is back, ends the wait.
+ */
+import { backoff } from './backoff.ts'
+import {
+  EARLY_PART,
+  NOTIFICATION_BURST,
+  NOTIFICATION_GAP_MS,
+  REQUEST_BURST,
+  REQUEST_GAP_MS,
+  ROUND_GAP_MS,
+} from './limits.ts'
+import type { Randomness, Timers } from './ports.ts'
+
+/** Why somebody thinks that there is something to do. A reason says "look", never "what". */
+export type WakeReason = 'timer' | 'notification' | 'low-water' | 'request' | 'enrolled' | 'operator'
+
+export type RoundResult =
+  /** `nextMs`: the longest time until the next one. */
+  | { readonly ok: true; readonly nextMs: number }
+  /** `retryAfterMs`: what the cloud asked for; 0 when it did not. */
+  | { readonly ok: false; readonly retryAfterMs: number }
+
+export interface RoundsOptions {
+  readonly timers: Timers
+  /** Boot-time reading, ms. */
+  readonly sinceBoot: () => number
+  readonly randomness: Pick<Randomness, 'fraction'>
+  readonly backoffBaseMs: number
+  readonly backoffCapMs: number
+  /** Never rejects. `reasons` are those of the wakes since the round before. */
+  readonly round: (reasons: ReadonlySet<WakeReason>, signal: AbortSignal) => Promise<RoundResult>
+}
+
+export class Rounds {
+  readonly #options: RoundsOptions
+  readonly #stopped = new AbortController()
+  readonly #reasons = new Set<WakeReason>()
+  #running: Promise<void> | null = null
+  #cancelTimer: (() => void) | null = null
+  #timerAt = Infinity
+  /** Latest moment of the next round if nobody wakes it. */
+  #nextAt = Infinity
+  #startedAt = -Infinity
+  /** What a flood of change notifications uses up is not what waiting requests have. */
+  readonly #allowances = { request: new Allowance(REQUEST_BURST), notification: new Allowance(NOTIFICATION_BURST) }
+  #failures = 0
+  #waitUntil = -Infinity
+  #askedToWait = false
+  #done = 0
+  #failed = 0
+
+  constructor(options: RoundsOptions) {
+    this.#options = options
+  }
+
+  get counts(): { readonly done: number; readonly failed: number; readonly running: boolean } {
+    return { done: this.#done, failed: this.#failed, running: this.#running !== null }
+  }
+
+  /** The last round failed, and its wait is not over. */
+  get waiting(): boolean {
+    return this.#options.sinceBoot() < this.#waitUntil
+  }
+
+  /** A round as soon as the reason allows. */
+  wake(reason: WakeReason): void {
+    this.#reasons.add(reason)
+    this.#schedule()
+  }
+
+  /** The network is back: the wait of a failed round may end early, unless the cloud itself asked for it. */
+  encourage(): void {
+    if (!this.waiting || this.#askedToWait) return
+    const { sinceBoot, randomness, backoffBaseMs } = this.#options
+    this.#waitUntil = Math.min(this.#waitUntil, sinceBoot() + Math.floor(randomness.fraction() * backoffBaseMs))
+    this.#nextAt = this.#waitUntil
+    this.#schedule()
+  }
+
+  /** Something is doubtful: the next round by the timer comes at a random moment within `withinMs`, never before a wait ends. */
+  bringForward(withinMs: number): void {
+    const { sinceBoot, randomness } = this.#options
+    const at = Math.max(this.#waitUntil, sinceBoot() + Math.floor(randomness.fraction() * withinMs))
+    this.#nextAt = Math.min(this.#nextAt, at)
+    this.#schedule()
+  }
+
+  /** No further round; resolves when the one under way has ended, which is told to end at once. */
+  async stop(): Promise<void> {
+    this.#stopped.abort()
+    this.#cancelTimer?.()
+    this.#cancelTimer = null
+    await this.#running
+  }
+
+  #schedule(): void {
+    if (this.#stopped.signal.aborted || this.#running !== null) return
+    const now = this.#options.sinceBoot()
+    const dueAt = Math.min(this.#nextAt, ...[...this.#reasons].map((reason) => this.#due(reason)))
+    if (dueAt === Infinity || (this.#cancelTimer !== null && this.#timerAt <= dueAt)) return
+    this.#cancelTimer?.()
+    this.#timerAt = dueAt
+    this.#cancelTimer = this.#options.timers.after(Math.max(0, dueAt - now), () => {
+      this.#cancelTimer = null
+      this.#running = this.#run()
+    })
+  }
+
+  #due(reason: WakeReason): number {
+    switch (reason) {
+      case 'operator':
+      case 'enrolled':
+        return -Infinity
+      case 'request':
+      case 'notification': {
+        const gapMs = reason === 'notification' ? NOTIFICATION_GAP_MS : REQUEST_GAP_MS
+        const allowedAt = this.#allowances[reason].at(this.#options.sinceBoot())
+        return Math.max(this.#waitUntil, this.#startedAt + gapMs, allowedAt)
+      }
+      case 'timer':
+      case 'low-water':
+        return Math.max(this.#waitUntil, this.#startedAt + ROUND_GAP_MS)
+    }
+  }
+
+  async #run(): Promise<void> {
+    const { sinceBoot, randomness, round, backoffBaseMs, backoffCapMs } = this.#options
+    const reasons = new Set(this.#reasons)
+    this.#reasons.clear()
+    this.#startedAt = sinceBoot()
+    for (const reason of ['request', 'notification'] as const) {
+      if (reasons.has(reason)) this.#allowances[reason].take(this.#startedAt)
+    }
+    const result = await round(reasons, this.#stopped.signal)
+    const now = sinceBoot()
+    if (result.ok) {
+      this.#done += 1
+      this.#failures = 0
+      this.#waitUntil = -Infinity
+      this.#nextAt = now + Math.floor(result.nextMs * (1 - randomness.fraction() * EARLY_PART))
+    } else {
+      this.#failed += 1
+      this.#failures += 1
+      this.#askedToWait = result.retryAfterMs > 0
+      const limits = { baseMs: backoffBaseMs, capMs: backoffCapMs }
+      this.#waitUntil = now + backoff(this.#failures, result.retryAfterMs, randomness.fraction(), limits)
+      this.#nextAt = this.#waitUntil
+    }
+    this.#running = null
+    this.#schedule()
+  }
+}
+
+/** Rounds that may come at once; one more comes back in each {@link ROUND_GAP_MS}. */
+class Allowance {
+  readonly #most: number
+  #left: number
+  #takenAt = -Infinity
+
+  constructor(most: number) {
+    this.#most = most
+    this.#left = most
+  }
+
+  /** When the next round is allowed, at `now` or later. */
+  at(now: number): number {
+    return now + Math.ceil(Math.max(0, 1 - this.#now(now)) * ROUND_GAP_MS)
+  }
+
+  take(now: number): void {
+    this.#left = Math.max(0, this.#now(now) - 1)
+    this.#takenAt = now
+  }
+
+  #now(now: number): number {
+    return Math.min(this.#most, this.#left + (now - this.#takenAt) / ROUND_GAP_MS)
+  }
+}

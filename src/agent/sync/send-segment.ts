@@ -1,0 +1,420 @@
+/**
+ * Segments up, grants down. A segment is durable before its first byte leaves and is sent byte for byte until it is
+ * acknowledged; a grant is durable before its first token can be spent. At most one segment is on its way.
+ */
+import type { Step } from '../../core/sync/plan.ts'
+import { RULES_SHOWN_MAX, type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import type { SealedSegment, SegmentPlace, StoredAnswer } from '../ledger/journal.ts'
+import { policySubject } from '../policy/fetch-policy.ts'
+import { REFUSALS_MAX, REFUSED_FOR_MIN_MS } from './limits.ts'
+import { judgeAnswer, type Judgement, newerGrant } from './apply-response.ts'
+import { type PolicyMemory, identityOf } from './memory.ts'
+import { proofsBeside } from './proofs.ts'
+import { extentOf } from './segment-extent.ts'
+import { nextSession } from './session-state.ts'
+import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
+import { NO_TOP_UPS, topUpsOf, wordOf } from './top-ups.ts'
+
+/** An answer that is older than this, ms, is a stored one: its news may be out of date. */
+const FRESH_MS = 60_000
+
+/** Subject of the conditions of this step. */
+const SUBJECT = 'sync'
+
+/** Makes the next segment durable and sends it. */
+export async function sealAndSend(
+  context: StepContext,
+  step: Extract<Step, { kind: 'seal-and-send' }>,
+): Promise<StepResult> {
+  const { journal, ledger, clock, randomness, memory, waiting } = context
+  // A segment holds what the journal has.
+  await ledger.flushed()
+  const returns = step.final
+    ? []
+    : step.release
+      ? ledger.returnUnused()
+      : ledger.giveUpSpare(memory.keeps, waiting.needed())
+  if (step.release && returns.length === 0) {
+    memory.releasing = false
+    return 'PLAN_AGAIN'
+  }
+  const returned = returns.map(({ account }) => account)
+  // Between here and the call of the journal nothing may wait: a request that comes later is not in the segment.
+  const topUps = step.final
+    ? NO_TOP_UPS
+    : topUpsOf(ledger, waiting.carry(), new Set([...returned, ...memory.keeps.keys()]), step.release)
+  if (!step.final) memory.topUpsCarried = true
+  const sealed = await journal
+    .seal({
+      salt: randomness.token(),
+      bootId: clock.bootId,
+      clock: clock.reading(),
+      ...topUps,
+      policies: [...memory.policies].map(([instanceId, { applied }]) => ({ instanceId, revision: applied })),
+      returns,
+      grant: ledger.takenGrant(),
+      final: step.final,
+    })
+    .catch((error: unknown) => {
+      ledger.takeBackUnused(returns)
+      throw error
+    })
+  const { lastEntry, backlog, needs } = extentOf(sealed)
+  // There was no place for all of them: what the cloud answers is not about those that were left out.
+  if (needs < topUps.needs.length) waiting.letAllGo()
+  memory.keeps = new Map()
+  memory.unacknowledged = sealed
+  memory.lastSeq = sealed.seq
+  memory.lastSealedEntry = lastEntry
+  memory.moreToSend = backlog > 0
+  return sendSegment(context)
+}
+
+/** Sends what is sealed and not acknowledged, or what the cloud has lost and the device still keeps. */
+export async function sendSegment(context: StepContext): Promise<StepResult> {
+  const { cloud, clock, memory, randomness, signal } = context
+  const identity = identityOf(memory)
+  const sent = await nextToSend(context)
+  const nonce = randomness.token()
+  const sentAt = clock.sinceBoot()
+  const said = await call(context, () =>
+    cloud.sync(identity, { segment: sent.document, nonce, ...proofsWith(context, sent) }, signal),
+  ).catch(async (error: unknown) => {
+    if (!isUnreadable(error)) throw error
+    if (!hasHadEnough(context, sent)) throw error
+    if (isEarlier(context, sent)) {
+      memory.earlier = endOf(sent)
+      return
+    }
+    await abandonRejected(context, sent, error.message)
+  })
+  if (said === undefined) return 'PLAN_AGAIN'
+  const receivedAt = clock.sinceBoot()
+  const believed = await believe(context, 'sync-answer', said.answer, syncAnswer)
+  const now = await believeTime(context, said, nonce)
+  const { epoch, seq, hash } = sent
+  if (isEarlier(context, sent)) {
+    memory.earlier = afterEarlier(believed, sent)
+    clock.learn({ time: now, sentAt, receivedAt })
+    return 'PLAN_AGAIN'
+  }
+  const judgement = judgeAnswer(believed, { deviceId: identity.deviceId, epoch, seq, hash }, memory.lastSeq)
+  if (judgement.kind === 'FOREIGN') {
+    throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another segment.', {
+      details: { seq, outcome: believed.outcome },
+    })
+  }
+  clock.learn({ time: now, sentAt, receivedAt })
+  noteUnbilled(context, believed, sent)
+  await take(context, sent, judgement, { document: said.answer, receipt: receiptOf(believed), now })
+  return 'PLAN_AGAIN'
+}
+
+/** The cloud has taken them in as evidence: sent again, they would be no more than that. It is said until the next start. */
+function noteUnbilled({ health, log }: StepContext, answer: SyncAnswer, { seq }: SealedSegment): void {
+  const entries = answer.outcome === 'MERGED' || answer.outcome === 'FENCED' ? answer.unbilled : undefined
+  if (entries === undefined) return
+  const message = `The cloud keeps ${entries} entries of an earlier epoch as evidence and does not bill them.`
+  const error = new CodedError('USAGE_UNBILLED', message, { details: { entries, seq } })
+  if (health.raise('undelivered entries', error)) log.warn({ code: error.code, ...error.details }, error.message)
+}
+
+/** What was answered before is shown again: the cloud has forgotten it. */
+function proofsWith(context: StepContext, sent: SealedSegment): { readonly proofs?: string[] } {
+  const { memory } = context
+  const again = sent.answer === null ? [] : [sent.answer]
+  const isNews = !isEarlier(context, sent) && sent.seq === memory.unacknowledged?.seq
+  const { shown } = proofsBeside(sent.document, isNews ? memory.proofs : again)
+  return shown.length === 0 ? {} : { proofs: shown }
+}
+
+async function nextToSend({ journal, memory, health, log }: StepContext): Promise<SealedSegment> {
+  const { unacknowledged, resendFrom } = memory
+  if (unacknowledged === null) throw new Error('invariant: a segment to send is there')
+  if (memory.earlier !== null) {
+    const earlier = await journal.sealedEarlier(memory.earlier)
+    if (earlier !== null) return earlier
+    memory.earlier = null
+  }
+  if (resendFrom === null || resendFrom >= unacknowledged.seq) return unacknowledged
+  const kept = await journal.sealed(resendFrom)
+  if (kept !== null) return kept
+  // It cannot be made good: what proves the grants is shown, with the segment that goes up, and then the chain is left.
+  const error = new CodedError(
+    'CLOUD_BEHIND',
+    `The cloud has lost segment ${resendFrom}, which this device no longer keeps.`,
+    { details: { lost: resendFrom, sealed: unacknowledged.seq } },
+  )
+  if (health.raise('device', error)) log.warn({ code: error.code, ...error.details }, error.message)
+  memory.proofs = await journal.proofs()
+  memory.lost = true
+  memory.resendFrom = null
+  return unacknowledged
+}
+
+/** It was acknowledged in an epoch before the current one: whatever becomes of it, nothing changes here. */
+function isEarlier({ memory }: StepContext, { epoch }: SegmentPlace): boolean {
+  return epoch < memory.epoch
+}
+
+/** Behind all segments of its epoch. */
+function endOf({ epoch }: SegmentPlace): SegmentPlace {
+  return { epoch, seq: Number.MAX_SAFE_INTEGER }
+}
+
+/**
+ * Behind what the cloud has by its answer. Where something is missing that is not kept here, or another writer was faster, the
+ * rest of that epoch is of no use.
+ *
+ * @throws CodedError ANSWER_UNEXPECTED for the answer to another segment
+ */
+function afterEarlier(answer: SyncAnswer, sent: SealedSegment): SegmentPlace {
+  const { epoch, seq } = sent
+  if (answer.epoch !== epoch) {
+    throw new CodedError('ANSWER_UNEXPECTED', 'The answer belongs to another segment.', {
+      details: { seq, outcome: answer.outcome },
+    })
+  }
+  switch (answer.outcome) {
+    case 'MERGED':
+      return { epoch, seq }
+    case 'KNOWN':
+      return { epoch, seq: Math.max(seq, answer.seq) }
+    case 'FENCED':
+      return answer.forked ? endOf(sent) : { epoch, seq }
+    case 'BEHIND':
+    case 'REJECTED':
+      return endOf(sent)
+  }
+}
+
+/** An answer as it came, and when. */
+interface Said {
+  readonly document: string
+  readonly receipt: StoredAnswer['retainUntil']
+  readonly now: number
+}
+
+function receiptOf(answer: SyncAnswer): number | null {
+  return answer.outcome === 'MERGED' || answer.outcome === 'FENCED' ? (answer.receipt?.retainUntil ?? null) : null
+}
+
+async function take(
+  context: StepContext,
+  sent: SealedSegment,
+  judgement: Exclude<Judgement, { kind: 'FOREIGN' }>,
+  said: Said,
+): Promise<void> {
+  const { memory, health } = context
+  if (judgement.kind === 'BEHIND' && memory.lost) {
+    memory.proofs = proofsBeside(sent.document, memory.proofs).rest
+    if (memory.proofs.length > 0) return
+    await context.ledger.freeze()
+    if (memory.fence === 'NONE') await context.journal.fence()
+    memory.fence = 'ABANDONED'
+    return
+  }
+  if (judgement.kind === 'BEHIND') {
+    const { resendFrom } = judgement
+    const resent = memory.resendFrom !== null
+    memory.resendFrom = resent ? null : resendFrom
+    // What it has lost of this epoch it has lost of those before as well, if they were not over by then.
+    if (!resent) memory.earlier = { epoch: 0, seq: 0 }
+    if (resent) {
+      throw new CodedError('CLOUD_BEHIND', 'The cloud does not take the segments that it has lost.', {
+        details: { resendFrom },
+      })
+    }
+    raise(context, new CodedError('CLOUD_BEHIND', `The cloud has lost segment ${resendFrom} and those after it.`))
+    return
+  }
+  if (sent.seq !== memory.unacknowledged?.seq) {
+    // An old one again: its grant and its entries stand in the journal for as long as the cloud had forgotten them.
+    if (judgement.kind === 'FENCED') await stopSpending(context, judgement)
+    memory.resendFrom = judgement.kind === 'KNOWN' ? judgement.seq + 1 : sent.seq + 1
+    return
+  }
+  switch (judgement.kind) {
+    case 'MERGED':
+      await merged(context, sent, judgement.answer, said)
+      break
+    case 'KNOWN':
+      await acknowledge(context, sent, null)
+      break
+    case 'RESTORED':
+      await stopSpending(context, { closed: false, forked: true })
+      await acknowledge(context, sent, null)
+      break
+    case 'FENCED':
+      await stopSpending(context, judgement)
+      if (!judgement.acknowledged) {
+        throw new CodedError('ANSWER_UNEXPECTED', 'The epoch is fenced, but its segment is not acknowledged.', {
+          details: { seq: sent.seq },
+        })
+      }
+      await acknowledge(context, sent, said)
+      break
+    case 'REJECTED':
+      await abandonRejected(context, sent, judgement.problem)
+      break
+  }
+  memory.resendFrom = null
+  health.clear(SUBJECT)
+}
+
+async function merged(
+  context: StepContext,
+  sent: SealedSegment,
+  answer: Extract<SyncAnswer, { outcome: 'MERGED' }>,
+  { document, receipt, now }: Said,
+): Promise<void> {
+  const { journal, ledger, activePolicies, clock, memory, log } = context
+  const news = newerGrant(answer.grant, memory.grantTerm)
+  const grant = news === null ? null : await ledger.prepareGrant({ ...news, agedMs: 0 })
+  const confirmation = { time: answer.time, policies: answer.policies }
+  await journal.acknowledge(sent.seq, grant, confirmation, { document, retainUntil: receipt })
+  forget(context, sent)
+  if (news !== null && grant !== null) {
+    memory.grantTerm = grant.term
+    ledger.applyGrant(grant)
+    ledger.settleAboveGrant()
+    if (memory.topUpsCarried) context.waiting.hear(wordOf(news))
+  }
+  if (answer.sessions.length > 0) context.applyCommands(answer.sessions)
+  activePolicies.confirm(confirmation)
+  const fresh = now - answer.time < FRESH_MS
+  memory.proofs = proofsBeside(sent.document, memory.proofs).rest
+  if (memory.proofs.length > 0) memory.lookAgain = true
+  takeRevisions(context, answer, fresh)
+  memory.nextSyncMs = answer.nextSyncMs
+  memory.lastSyncAt = clock.reading().now
+  // What the cloud stored long ago for a segment of an earlier round says nothing about the news.
+  if (fresh || memory.topUpsCarried) {
+    memory.looking = false
+    memory.syncedAt = clock.sinceBoot()
+  }
+  memory.keeps = new Map(answer.releases.map(({ account, keep }) => [account, keep]))
+  if (answer.directives.includes('release')) memory.releasing = true
+  if (answer.directives.includes('sync')) memory.lookAgain = true
+  if (answer.replaceKey === identityOf(memory).keyId) memory.key.isAsked = true
+  for (const held of memory.sessions.values()) {
+    held.session = nextSession(held.session, { kind: 'SYNCED' }, clock.sinceBoot()).session
+  }
+  log.info({ seq: sent.seq, term: grant?.term, granted: grant?.accounts.length ?? 0 }, 'segment merged')
+}
+
+/** The cloud has what the segment says, without giving anything for it. */
+async function acknowledge(context: StepContext, sent: SealedSegment, said: Said | null): Promise<void> {
+  const answer = said === null ? null : { document: said.document, retainUntil: said.receipt }
+  await context.journal.acknowledge(sent.seq, null, null, answer)
+  forget(context, sent)
+}
+
+/** The segment is acknowledged in the journal. */
+function forget({ memory }: StepContext, sent: SealedSegment): void {
+  memory.unacknowledged = null
+  memory.lastAcknowledgedEntry = memory.lastSealedEntry
+  // What the cloud has lost goes up again, and was not counted among them.
+  memory.undeliveredRanges = Math.max(0, memory.undeliveredRanges - extentOf(sent).undeliveredRange)
+  if (sent.final && memory.fence === 'FENCED') memory.fence = 'CLOSED'
+}
+
+/** Nobody has signed that: software of another version, or somebody in between, may read it otherwise. */
+function isUnreadable(error: unknown): error is CodedError {
+  return error instanceof CodedError && error.code === 'SEGMENT_REJECTED'
+}
+
+/** Whether a segment was refused so often and for so long that its chain is left. */
+function hasHadEnough(context: StepContext, sent: SealedSegment): boolean {
+  const { clock, ledger, memory } = context
+  const { seq, hash } = sent
+  if (!isEarlier(context, sent)) {
+    // One of those that are sent again has been read before.
+    if (seq !== memory.unacknowledged?.seq) return false
+    // An epoch that got nothing may follow another one like it: what is used above grants is not allowed once more.
+    if (seq === 1 && ledger.owes()) return false
+  }
+  const now = clock.sinceBoot()
+  const before = memory.refused?.hash === hash ? memory.refused : { hash, times: 0, since: now }
+  memory.refused = { ...before, times: before.times + 1 }
+  // An epoch that is over earns nothing by waiting: it may have been given up before a restart.
+  if (memory.fence !== 'NONE') return true
+  return memory.refused.times >= REFUSALS_MAX && now - before.since >= REFUSED_FOR_MIN_MS
+}
+
+/**
+ * What the segment holds goes up as the undelivered range of this epoch: sent again as it is, it would be refused again. What of
+ * it the cloud cannot read in an undelivered range either, it keeps as evidence.
+ */
+async function abandonRejected(context: StepContext, { seq }: SealedSegment, problem: string): Promise<void> {
+  const { journal, ledger, memory, health, log } = context
+  await ledger.freeze()
+  if (memory.fence === 'NONE') await journal.fence()
+  memory.fence = 'ABANDONED'
+  const error = new CodedError(
+    'SEGMENT_REJECTED',
+    `The cloud refused segment ${seq}; its entries go up once more: ${problem}`,
+    {
+      details: { epoch: memory.epoch, seq, problem },
+    },
+  )
+  health.raise('device', error)
+  log.warn({ code: error.code, ...error.details }, error.message)
+}
+
+/** At once in memory, then durably: whatever is decided from here on would be of an epoch that is over. */
+async function stopSpending(
+  context: StepContext,
+  { closed, forked }: { readonly closed: boolean; readonly forked: boolean },
+): Promise<void> {
+  const { journal, ledger, memory, health, log } = context
+  await ledger.freeze()
+  if (memory.fence === 'NONE') {
+    await journal.fence()
+    memory.fence = 'FENCED'
+    log.warn({ epoch: memory.epoch, forked, closed }, 'the epoch is fenced')
+  }
+  if (closed) memory.fence = 'CLOSED'
+  if (forked) {
+    // Its chain belongs to the other history: what the cloud does not have of this one goes up as its undelivered range.
+    memory.fence = 'FORKED'
+    const message = 'The cloud knows another history of this device: it was copied, or its state was restored.'
+    health.raise('device', new CodedError('DEVICE_FORKED', message, { details: { epoch: memory.epoch } }))
+  }
+}
+
+function takeRevisions(
+  context: StepContext,
+  { policies }: Extract<SyncAnswer, { outcome: 'MERGED' }>,
+  fresh: boolean,
+): void {
+  for (const { instanceId, revision } of policies) {
+    const held = context.memory.policies.get(instanceId)
+    if (held === undefined) continue
+    if (!fresh) {
+      held.newest = Math.max(held.newest, revision)
+      continue
+    }
+    held.newest = revision
+    const subject = policySubject(instanceId)
+    if (revision < held.applied) {
+      const message = `The cloud's newest revision is ${revision}, but revision ${held.applied} is in force.`
+      const facts = { instanceId, revision, inForce: held.applied }
+      raise(context, new CodedError('POLICY_REVISION_OLDER', message, { details: facts }), subject)
+      showRules(context, held)
+    } else if (revision === held.applied) context.health.clear(subject)
+  }
+}
+
+/** A cloud that was restored may have forgotten the rules in force here: what it has signed itself tells it so, with the next segment. */
+function showRules({ memory }: StepContext, held: PolicyMemory): void {
+  if (held.document === null || held.shown || held.document.length > RULES_SHOWN_MAX) return
+  held.shown = true
+  memory.proofs = [...memory.proofs, held.document]
+  memory.lookAgain = true
+}
+
+function raise({ health, log }: StepContext, error: CodedError, subject = SUBJECT): void {
+  if (health.raise(subject, error)) log.warn({ subject, code: error.code, ...error.details }, error.message)
+}

@@ -1,0 +1,87 @@
+/**
+ * The agent's own session in the service API, one for each instance, as the device sees it. It decides nothing on the
+ * device: it shows the cloud that the agent lives, and the technician what the cloud thinks of it. It outlives the process:
+ * what one has opened, the next one keeps.
+ */
+import { CodedError } from '../../protocol/errors.ts'
+import type { Heartbeat } from './cloud.ts'
+
+export interface Session {
+  /** `KEPT`: from the process before; the cloud was not asked yet what became of it. */
+  readonly state: 'CLOSED' | 'KEPT' | 'OPEN' | 'LOCKED'
+  /** Null exactly when closed. */
+  readonly sessionId: string | null
+  /** Boot-time reading at the last sign of life, a merged segment included, ms. */
+  readonly aliveAt: number
+  /** Boot-time reading at which the cloud last spoke of this session itself, ms. */
+  readonly checkedAt: number
+}
+
+export type SessionEvent =
+  | { readonly kind: 'OPENED'; readonly sessionId: string }
+  /** A segment was merged, which counts as a heartbeat. */
+  | { readonly kind: 'SYNCED' }
+  /** The device has closed it. */
+  | { readonly kind: 'CLOSED' }
+  | Heartbeat
+
+export const NO_SESSION: Session = { state: 'CLOSED', sessionId: null, aliveAt: 0, checkedAt: 0 }
+
+/** As a process finds it in the journal. */
+export function keptSession(sessionId: string): Session {
+  return { state: 'KEPT', sessionId, aliveAt: 0, checkedAt: 0 }
+}
+
+/** What the technician should be told: a condition to raise, `CLEAR`, or nothing. */
+export type SessionNotice = CodedError | 'CLEAR' | undefined
+
+/**
+ * | state              | event  | next   | notice         |
+ * |--------------------|--------|--------|----------------|
+ * | any                | OPENED | OPEN   |                |
+ * | KEPT, OPEN, LOCKED | ALIVE  | OPEN   | CLEAR          |
+ * | KEPT, OPEN, LOCKED | LOCKED | LOCKED | SESSION_LOCKED |
+ * | KEPT               | ENDED  | CLOSED |                |
+ * | OPEN, LOCKED       | ENDED  | CLOSED | SESSION_ENDED  |
+ * | KEPT, OPEN, LOCKED | SYNCED | same   |                |
+ * | any                | CLOSED | CLOSED | CLEAR          |
+ * | CLOSED             | others | CLOSED |                |
+ *
+ * The notice of an ended session stays until a heartbeat of the next one: somebody should see it. That a session did not
+ * outlive the time in which no agent ran is nothing to see.
+ *
+ * @param now boot-time reading, ms
+ */
+export function nextSession(
+  session: Session,
+  event: SessionEvent,
+  now: number,
+): { readonly session: Session; readonly notice: SessionNotice } {
+  if (event.kind === 'OPENED') {
+    const { sessionId } = event
+    return { session: { state: 'OPEN', sessionId, aliveAt: now, checkedAt: now }, notice: undefined }
+  }
+  if (event.kind === 'CLOSED') return { session: NO_SESSION, notice: 'CLEAR' }
+  const { sessionId } = session
+  if (sessionId === null) return { session, notice: undefined }
+  switch (event.kind) {
+    case 'SYNCED':
+      return { session: { ...session, aliveAt: now }, notice: undefined }
+    case 'ALIVE':
+      return { session: { state: 'OPEN', sessionId, aliveAt: now, checkedAt: now }, notice: 'CLEAR' }
+    case 'LOCKED':
+      return {
+        session: { ...session, state: 'LOCKED', checkedAt: now },
+        notice: new CodedError('SESSION_LOCKED', 'The session is locked.', { details: { sessionId } }),
+      }
+    case 'ENDED': {
+      if (session.state === 'KEPT') return { session: NO_SESSION, notice: undefined }
+      const { state } = event
+      const message = state === 'UNKNOWN' ? 'The cloud does not know the session.' : `The session is ${state}.`
+      return {
+        session: NO_SESSION,
+        notice: new CodedError('SESSION_ENDED', message, { details: { sessionId, state } }),
+      }
+    }
+  }
+}

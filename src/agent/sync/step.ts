@@ -1,0 +1,152 @@
+/**
+ * What every step of a round works with, and how it talks to the cloud: a call that gets an answer proves contact, an
+ * answer counts only when a trusted key has signed it, and signed time counts only for the attempt that asked for it.
+ */
+import type { z } from 'zod'
+import type { SessionCommand } from '../../protocol/edge/sessions.ts'
+import { signedTime } from '../../protocol/edge/sync.ts'
+import { type DeviceSuspension, suspendedError } from '../../protocol/edge/device-hold.ts'
+import { CodedError, type ErrorCode, firstProblem } from '../../protocol/errors.ts'
+import { type DocumentKind, sha256 } from '../../protocol/signing.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
+import type { Cloud, SignedAnswer } from './cloud.ts'
+import type { DeviceKeys } from '../keys/device-key.ts'
+import { learnKeys } from '../keys/learn-keys.ts'
+import type { Health } from './health.ts'
+import type { LinkOptions } from './limits.ts'
+import type { LinkMemory } from './memory.ts'
+import type { LinkPolicies, LinkClock, LinkJournal, LinkLedger, LinkLog, Randomness } from './ports.ts'
+import type { RotationRequests } from '../keys/rotation-requests.ts'
+import type { WaitingRequests } from './waiting-requests.ts'
+
+export interface StepContext {
+  readonly journal: LinkJournal
+  readonly ledger: LinkLedger
+  readonly activePolicies: LinkPolicies
+  readonly clock: LinkClock
+  /** What the cloud's administrator wants of sessions that the device keeps. */
+  readonly applyCommands: (commands: readonly SessionCommand[]) => void
+  readonly randomness: Randomness
+  readonly cloud: Cloud
+  readonly keys: DeviceKeys
+  readonly rotation: RotationRequests
+  /** The enrollment token that the operator has provided; null for none. */
+  readonly enrollmentToken: () => Promise<string | null>
+  readonly log: LinkLog
+  readonly options: LinkOptions
+  readonly memory: LinkMemory
+  readonly health: Health
+  readonly waiting: WaitingRequests
+  /** Ends the round under way. */
+  readonly signal: AbortSignal
+}
+
+/** `PLAN_AGAIN`: the state has moved, so that the rest of the plan may no longer be what is to be done. */
+export type StepResult = 'GO_ON' | 'PLAN_AGAIN'
+
+/**
+ * No answer, or one that a stranger in the network could have given; or a refusal that keeps the device from asking for
+ * anything: what may go on without the cloud goes on.
+ */
+const NO_CONTACT: ReadonlySet<ErrorCode> = new Set([
+  'CLOUD_UNREACHABLE',
+  'ANSWER_UNEXPECTED',
+  'SEGMENT_REJECTED',
+  'GRANTS_FORGOTTEN',
+])
+
+/** Whether a refusal is of the device as a whole, or of every call: what else the round would ask is refused like it. */
+export function endsRound({ code }: CodedError): boolean {
+  return code === 'CLOUD_UNREACHABLE' || code === 'DEVICE_REVOKED'
+}
+
+/** One call to the cloud, with what it proves about the connection. */
+export async function call<T>({ memory, clock }: StepContext, exchange: () => Promise<T>): Promise<T> {
+  try {
+    const answer = await exchange()
+    memory.contact = 'UP'
+    memory.lastContactAt = clock.reading().now
+    return answer
+  } catch (error) {
+    if (error instanceof CodedError) memory.contact = NO_CONTACT.has(error.code) ? 'DOWN' : 'UP'
+    throw error
+  }
+}
+
+/**
+ * The content of a document that the cloud has signed.
+ *
+ * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
+ */
+export async function believe<S extends z.ZodType>(
+  context: StepContext,
+  kind: DocumentKind,
+  document: string,
+  schema: S,
+): Promise<z.output<S>> {
+  const { memory } = context
+  let opened = await memory.trust.open(kind, document)
+  if (opened === undefined && (await learnKeys(context))) opened = await memory.trust.open(kind, document)
+  if (opened === undefined) {
+    memory.contact = 'DOWN'
+    throw new CodedError('TRUST_MISMATCH', `The ${kind} is not signed by a key that this device trusts.`)
+  }
+  const parsed = schema.safeParse(parseJson(opened.text))
+  if (parsed.success) return parsed.data
+  throw new CodedError('ANSWER_UNEXPECTED', `The ${kind} cannot be understood: ${firstProblem(parsed.error, kind)}.`)
+}
+
+/**
+ * The cloud's time, signed for this attempt and this answer. How the cloud holds the device back is signed with it, and
+ * taken here.
+ *
+ * @returns POSIX ms
+ * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
+ */
+export async function believeTime(
+  context: StepContext,
+  { answer, time: document }: SignedAnswer,
+  nonce: string,
+): Promise<number> {
+  const { nonce: echoed, time, answer: named, suspension } = await believe(context, 'time', document, signedTime)
+  if (echoed !== nonce || named !== sha256(answer)) {
+    throw new CodedError('ANSWER_UNEXPECTED', 'The signed time belongs to another attempt or another answer.')
+  }
+  await applySuspension(context, suspension)
+  return time
+}
+
+/** Subject of the condition that the device is held back. */
+export const SUSPENSION = 'device held back'
+
+/** In force at once, and over a restart: a device that is locked stays so without the cloud. */
+async function applySuspension(
+  { activePolicies, health, journal, log, memory }: StepContext,
+  suspension: DeviceSuspension | null,
+): Promise<void> {
+  const { identity } = memory
+  if (identity === null || sameSuspension(identity.suspension, suspension)) return
+  if (suspension !== null) activePolicies.suspend(suspension)
+  const held = { ...identity, suspension }
+  await journal.saveIdentity(held)
+  memory.identity = held
+  showSuspension({ activePolicies, health }, suspension)
+  log.warn(
+    { state: suspension?.state ?? null, since: suspension?.since, by: suspension?.by },
+    'how the device is held back has changed',
+  )
+}
+
+/** As it stands in the journal. */
+export function showSuspension(
+  { activePolicies, health }: Pick<StepContext, 'activePolicies' | 'health'>,
+  suspension: DeviceSuspension | null,
+): void {
+  activePolicies.suspend(suspension)
+  if (suspension === null) health.clear(SUSPENSION)
+  else health.raise(SUSPENSION, suspendedError(suspension))
+}
+
+function sameSuspension(a: DeviceSuspension | null, b: DeviceSuspension | null): boolean {
+  return a?.state === b?.state && a?.since === b?.since && a?.by === b?.by
+}

@@ -1,0 +1,50 @@
+/** What a segment asks for, and what the grant in its answer says about it. */
+import type { AccountId } from '../../core/accounts/account.ts'
+import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
+import type { Need, TopUpRequest } from '../../core/accounts/grant.ts'
+import { type Grant, SEGMENT_ACCOUNTS_MAX } from '../../protocol/edge/sync.ts'
+import type { CloudWord } from '../access/local-decisions.ts'
+import type { LinkLedger } from './ports.ts'
+
+export interface TopUps {
+  readonly topUpRequests: readonly TopUpRequest[]
+  readonly needs: readonly Need[]
+}
+
+export const NO_TOP_UPS: TopUps = { topUpRequests: [], needs: [] }
+
+/** What waiting requests bring: what they need, and the accounts that could pay. */
+interface Carried {
+  readonly needs: readonly Need[]
+  readonly accounts: Iterable<AccountId>
+}
+
+/**
+ * The needs of waiting requests, how much there is of the accounts that they could use, and what the device would like to hold
+ * in advance. Nothing in advance of an account that is given back.
+ */
+export function topUpsOf(
+  ledger: Pick<LinkLedger, 'topUpRequests' | 'exhaustedAccounts'>,
+  { needs, accounts }: Carried,
+  givenBack: ReadonlySet<AccountId>,
+  isReleasing: boolean,
+): TopUps {
+  const topUpRequests = new Map(
+    [...accounts].map((account): [AccountId, TopUpRequest] => [account, { account, wanted: 0n }]),
+  )
+  for (const topUpRequest of isReleasing ? [] : ledger.topUpRequests())
+    if (!givenBack.has(topUpRequest.account)) topUpRequests.set(topUpRequest.account, topUpRequest)
+  for (const account of ledger.exhaustedAccounts())
+    if (!topUpRequests.has(account)) topUpRequests.set(account, { account, wanted: 0n })
+  return { needs, topUpRequests: [...topUpRequests.values()].slice(0, SEGMENT_ACCOUNTS_MAX) }
+}
+
+/** How much the pools could still have given. */
+export function wordOf({ accounts }: Pick<Grant, 'accounts'>): CloudWord {
+  return new Map(
+    accounts.map(({ account, unlimited, available }): [AccountId, Micro] => [
+      account,
+      unlimited ? MICRO_MAX : available,
+    ]),
+  )
+}

@@ -1,0 +1,116 @@
+/**
+ * Access requests that wait for tokens. What they need goes into the next segment, and each of them is let go with what the
+ * cloud has answered to it; or without an answer, when a round failed or its patience ends.
+ */
+import type { AccountId } from '../../core/accounts/account.ts'
+import { type Micro, countable } from '../../core/pricing/amount.ts'
+import type { Need } from '../../core/accounts/grant.ts'
+import { NEED_ACCOUNTS_MAX, SEGMENT_NEEDS_BYTES_MAX, SEGMENT_NEEDS_MAX } from '../../protocol/edge/sync.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import type { CloudWord, WaitingTopUp } from '../access/local-decisions.ts'
+import type { Timers } from './ports.ts'
+
+interface Waiting extends WaitingTopUp {
+  readonly needBytes: number
+  carried: boolean
+  /** What the cloud has answered to the segment that carried it. */
+  word: CloudWord | null
+  readonly letGo: () => void
+}
+
+export class WaitingRequests {
+  /** In the order in which they came. */
+  readonly #waiting = new Set<Waiting>()
+  readonly #timers: Timers
+  readonly #most: number
+
+  constructor(timers: Timers, most: number) {
+    this.#timers = timers
+    this.#most = most
+  }
+
+  get full(): boolean {
+    return this.#waiting.size >= this.#most
+  }
+
+  /**
+   * Resolves when the request should look at the ledger again. Null: the cloud has not answered.
+   *
+   * @throws CodedError REQUEST_TOO_LARGE: no segment takes it
+   */
+  wait({ needs, accounts }: WaitingTopUp, patienceMs: number): Promise<CloudWord | null> {
+    const needBytes = bytesOf(needs)
+    const isTooMany = needs.length > SEGMENT_NEEDS_MAX || needs.some(({ length }) => length > NEED_ACCOUNTS_MAX)
+    if (isTooMany || needBytes > SEGMENT_NEEDS_BYTES_MAX) {
+      const named = new Set(needs.flat().map(({ account }) => account)).size
+      throw new CodedError('REQUEST_TOO_LARGE', `It needs tokens of ${named} accounts, more than one segment can name.`)
+    }
+    return new Promise((resolve) => {
+      const waiting: Waiting = {
+        ...{ needs, accounts, needBytes },
+        carried: false,
+        word: null,
+        letGo: () => {
+          cancel()
+          this.#waiting.delete(waiting)
+          resolve(waiting.word)
+        },
+      }
+      const cancel = this.#timers.after(patienceMs, waiting.letGo)
+      this.#waiting.add(waiting)
+    })
+  }
+
+  /** Whether a request has not been carried by a segment yet. */
+  get asking(): boolean {
+    for (const { carried } of this.#waiting) if (!carried) return true
+    return false
+  }
+
+  /** Those that the next segment carries: as many as it takes, in the order in which they came. */
+  carry(): { readonly needs: readonly Need[]; readonly accounts: ReadonlySet<AccountId> } {
+    const needs: Need[] = []
+    const accounts = new Set<AccountId>()
+    let bytes = 0
+    for (const waiting of this.#waiting) {
+      if (waiting.carried) continue
+      bytes += waiting.needBytes
+      if (needs.length + waiting.needs.length > SEGMENT_NEEDS_MAX || bytes > SEGMENT_NEEDS_BYTES_MAX) break
+      waiting.carried = true
+      needs.push(...waiting.needs)
+      for (const account of waiting.accounts) accounts.add(account)
+    }
+    return { needs, accounts }
+  }
+
+  /** How much of each account the waiting requests need together: nothing of it is given back while they wait. */
+  needed(): ReadonlyMap<AccountId, Micro> {
+    const sums = new Map<AccountId, Micro>()
+    for (const { needs } of this.#waiting) {
+      for (const { account, amount } of needs.flat()) sums.set(account, countable((sums.get(account) ?? 0n) + amount))
+    }
+    return sums
+  }
+
+  /** The cloud has answered to the segment that carried those that have not heard of it yet. */
+  hear(word: CloudWord): void {
+    for (const waiting of this.#waiting) if (waiting.carried) waiting.word ??= word
+  }
+
+  /** The round has ended well. */
+  letCarriedGo(): void {
+    for (const waiting of [...this.#waiting]) if (waiting.carried) waiting.letGo()
+  }
+
+  /** There is nothing to wait for. */
+  letAllGo(): void {
+    for (const waiting of [...this.#waiting]) waiting.letGo()
+  }
+}
+
+function bytesOf(needs: readonly Need[]): number {
+  let bytes = 0
+  // An account's name, an amount of up to 19 digits, and the JSON around them.
+  for (const need of needs) for (const { account } of need) bytes += Buffer.byteLength(JSON.stringify(account)) + 50
+  return bytes + 3 * needs.length
+}

@@ -1,0 +1,76 @@
+/**
+ * Atomic write: writes a partial file beside the target, flushes and renames it. If writing fails, the target is
+ * unchanged. Non-files, such as a pipe or /dev/null, are written to directly.
+ */
+import { randomUUID } from 'node:crypto'
+import { realpathSync, statSync } from 'node:fs'
+import { open, rename, rm } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { scratchAt } from '../agent/platform/system/scratch.ts'
+import { CodedError } from '../protocol/errors.ts'
+
+/** @throws CodedError OUTPUT_UNWRITABLE, and errors of the pieces */
+export async function writeFileAtomically(path: string, pieces: AsyncIterable<Uint8Array>): Promise<void> {
+  if (isNoFile(path)) {
+    await writeThrough(path, pieces)
+    return
+  }
+  // A random name: parallel runs must not share a partial file, and another user must not prepare it.
+  const partial = `${path}.${randomUUID()}.partial`
+  const file = await atPath(path, () => open(partial, 'wx', 0o600))
+  const isDone = scratchAt(partial)
+  try {
+    try {
+      for await (const piece of pieces) await atPath(path, () => file.writeFile(piece))
+      await atPath(path, () => file.sync())
+    } finally {
+      await file.close()
+    }
+    await atPath(path, () => rename(partial, path))
+  } catch (error) {
+    await rm(partial, { force: true })
+    throw error
+  } finally {
+    isDone()
+  }
+  await flushDirectory(dirname(path))
+}
+
+/** Replacing a non-file with a file would destroy it and leave its readers waiting. */
+export function isNoFile(path: string): boolean {
+  try {
+    const found = statSync(path, { throwIfNoEntry: false })
+    if (found !== undefined && !found.isFile() && !found.isDirectory()) return true
+    // Open files have such names too: /dev/stdout, /dev/fd/3.
+    return found !== undefined && /^\/dev$|^\/proc\//.test(realpathSync(dirname(path)))
+  } catch {
+    return false
+  }
+}
+
+async function writeThrough(path: string, pieces: AsyncIterable<Uint8Array>): Promise<void> {
+  const file = await atPath(path, () => open(path, 'w'))
+  try {
+    for await (const piece of pieces) await atPath(path, () => file.writeFile(piece))
+  } finally {
+    await file.close()
+  }
+}
+
+/** Makes the rename survive a power cut, on systems where a directory can be flushed. */
+async function flushDirectory(path: string): Promise<void> {
+  try {
+    await using directory = await open(path, 'r')
+    await directory.sync()
+  } catch {
+    // Not supported here; the file itself is flushed.
+  }
+}
+
+async function atPath<T>(path: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (cause) {
+    throw new CodedError('OUTPUT_UNWRITABLE', `Cannot write ${path}.`, { cause })
+  }
+}

@@ -1,0 +1,228 @@
+/**
+ * The commands of `tallygate devices` that name a device. Each is one call of the cloud; the device follows at its
+ * next sync, which a change notification triggers.
+ */
+import { type Command, InvalidArgumentError } from 'commander'
+import { formatMicro, type Micro } from '../core/pricing/amount.ts'
+import {
+  auditList,
+  deviceState,
+  type DeviceState,
+  deviceSessionCommandResult,
+} from '../protocol/edge/administration.ts'
+import { type AdministratorFlags, administrator, withAdministratorFlags } from './administrator.ts'
+import { uuidArgument } from './arguments.ts'
+import { columns } from './columns.ts'
+import type { Io } from './io.ts'
+import { jsonLine } from './json-line.ts'
+import { writeLines } from './lines.ts'
+
+interface OrderFlags extends AdministratorFlags {
+  readonly json?: true
+  readonly session?: string
+}
+
+interface AuditFlags extends AdministratorFlags {
+  readonly device?: string
+  readonly limit: number
+  readonly json?: true
+}
+
+/** The cloud's maximum page size. */
+const AUDIT_MAX = 1_000
+
+const EDGE = '/edge/api/v1'
+
+export function addDeviceCommands(devices: Command, io: Io): void {
+  const named = (name: string, description: string): Command =>
+    withAdministratorFlags(devices.command(name))
+      .description(description)
+      .argument('<device>', 'device id', uuidArgument)
+      .option('--json', 'print one JSON document')
+  const held = (name: string, description: string): Command =>
+    named(name, description)
+      .option('--session <uuid>', 'apply to this session of the device only', uuidArgument)
+      .action((deviceId: string, flags: OrderFlags) =>
+        flags.session === undefined
+          ? order(deviceId, name, flags, io)
+          : commandDeviceSession(deviceId, flags.session, name, flags, io),
+      )
+
+  named('show', 'Shows the state of a device, its outstanding tokens and its backlog.').action(
+    (deviceId: string, flags: OrderFlags) => show(deviceId, flags, io),
+  )
+  held('lock', 'Locks a device: it grants no requests until it is unlocked. It still delivers its backlog.')
+  held('unlock', 'Unlocks a locked device.')
+  held('terminate', 'Ends the service of a device until it enrolls again. It still delivers its backlog.')
+  named('drain', 'Asks a device to return its unused tokens.').action((deviceId: string, flags: OrderFlags) =>
+    order(deviceId, 'release', flags, io),
+  )
+  named('rotate-key', 'Asks a device to replace its key with a new key that it generates.').action(
+    (deviceId: string, flags: OrderFlags) => order(deviceId, 'rotate-key', flags, io),
+  )
+  named(
+    'revoke',
+    "Revokes the device's key permanently. Tokens already granted to the device are not returned.",
+  ).action((deviceId: string, flags: OrderFlags) => order(deviceId, 'revoke', flags, io))
+  withAdministratorFlags(devices.command('audit'))
+    .description('Lists the commands sent to devices and sessions, and detected restores, newest first.')
+    .option('--device <uuid>', 'only records of this device', uuidArgument)
+    .option('--limit <n>', 'maximum number of records', limitArgument, 100)
+    .option('--json', 'print one JSON document per line')
+    .action((flags: AuditFlags) => audit(flags, io))
+}
+
+async function show(deviceId: string, flags: OrderFlags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  print(await client.json({ method: 'GET', path: `${EDGE}/devices/${deviceId}` }, deviceState), flags, io)
+}
+
+async function order(deviceId: string, what: string, flags: OrderFlags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  print(await client.json({ method: 'POST', path: `${EDGE}/devices/${deviceId}/${what}` }, deviceState), flags, io)
+}
+
+async function commandDeviceSession(
+  deviceId: string,
+  sessionId: string,
+  what: string,
+  flags: OrderFlags,
+  io: Io,
+): Promise<void> {
+  using client = await administrator(flags, io)
+  const device = `${EDGE}/devices/${deviceId}`
+  const answer = await client.json(
+    { method: 'POST', path: `${device}/sessions/${sessionId}/${what}` },
+    deviceSessionCommandResult,
+  )
+  if (flags.json === true) {
+    writeLines(io.stdout, [jsonLine(answer)])
+    return
+  }
+  const text = {
+    DONE: () => answer.state?.toLowerCase() ?? '',
+    ORDERED: () => `sent to device ${deviceId}, which keeps this session`,
+    NOTED: async () =>
+      noted(what, deviceId, (await client.json({ method: 'GET', path: device }, deviceState)).lastSyncAt),
+  }
+  writeLines(io.stdout, `session ${sessionId}: ${await text[answer.outcome]()}`.split('\n'))
+}
+
+function noted(what: string, deviceId: string, lastSyncAt: number | null): string {
+  const heard = lastSyncAt === null ? 'which has never synced' : `last contact ${new Date(lastSyncAt).toISOString()}`
+  return [
+    `not known to the cloud yet. The command to ${what} it is stored for device ${deviceId}, ${heard}.`,
+    'If the device has opened the session since, its next sync reports the session and receives the command.',
+    'If it has no such session, nothing happens, and the command is deleted after 30 days.',
+  ].join('\n  ')
+}
+
+async function audit(flags: AuditFlags, io: Io): Promise<void> {
+  using client = await administrator(flags, io)
+  const query = new URLSearchParams({ size: String(flags.limit) })
+  if (flags.device !== undefined) query.set('deviceId', flags.device)
+  const { records } = await client.json({ method: 'GET', path: `${EDGE}/audit?${query.toString()}` }, auditList)
+  const lines =
+    flags.json === true
+      ? records.map(jsonLine)
+      : columns([
+          ['AT', 'BY', 'COMMAND', 'DEVICE', 'SESSION', 'DETAIL'],
+          ...records.map(({ at, by, action, deviceId, sessionId, lineItem, detail }) => [
+            new Date(at).toISOString(),
+            by,
+            action.toLowerCase().replaceAll('_', ' '),
+            deviceId ?? '',
+            sessionId ?? '',
+            lineItem === null ? (detail ?? '') : `${lineItem.lineItemId}: ${formatMicro(lineItem.tokens)} tokens`,
+          ]),
+        ])
+  writeLines(io.stdout, lines)
+}
+
+function print(device: DeviceState, { json }: OrderFlags, io: Io): void {
+  writeLines(io.stdout, json === true ? [jsonLine(device)] : describe(device))
+}
+
+function describe(device: DeviceState): readonly string[] {
+  const facts = columns([
+    ['device', device.id],
+    ['name', device.name ?? ''],
+    ['state', stateOf(device)],
+    ['key', keyText(device)],
+    ['live updates', presenceText(device)],
+    ['last sync', instantText(device.lastSyncAt)],
+    ['software', device.software ?? 'unknown'],
+    ['clock', clockText(device)],
+    ['epoch', device.epoch === 0 ? 'never attached' : `${device.epoch}, ${device.status.toLowerCase()}`],
+    ['backlog', `${device.backlog} entries, as of its last sync`],
+    ...device.policies.map(({ instanceId, applied, newest }) => [
+      'rules',
+      `revision ${applied} of instance ${instanceId}${newest > applied ? `, newest: ${newest}` : ''}`,
+    ]),
+    ...(device.releaseRequested ? [['drain', 'asked to return its unused tokens']] : []),
+  ])
+  const accounts = columns([
+    ['ACCOUNT', 'OUTSTANDING', 'BILLED'],
+    ...device.outstanding.map(({ account, unreported, billed }) => [
+      account,
+      formatMicro(unreported),
+      formatMicro(billed),
+    ]),
+  ])
+  return [...facts, ...(device.outstanding.length === 0 ? [] : ['', ...accounts])]
+}
+
+/** Includes the administrator and the time if the device is suspended or revoked. */
+function stateOf({ revokedAt, revokedBy, suspension, forked, status }: DeviceState): string {
+  const by = (who: string | null, at: number): string =>
+    `since ${new Date(at).toISOString()}${who === null ? '' : ` by ${who}`}`
+  if (revokedAt !== null) return `revoked ${by(revokedBy, revokedAt)}`
+  const now =
+    suspension === null
+      ? status.toLowerCase()
+      : `${suspension.state.toLowerCase()} ${by(suspension.by, suspension.since)}`
+  return forked ? `${now}, copied` : now
+}
+
+export function shortState({ revokedAt, suspension, forked, status }: DeviceState): string {
+  if (revokedAt !== null) return 'revoked'
+  const state = (suspension?.state ?? status).toLowerCase()
+  return forked ? `${state}, copied` : state
+}
+
+export function unreported({ outstanding }: DeviceState): Micro {
+  return outstanding.reduce((sum: Micro, account) => sum + account.unreported, 0n)
+}
+
+function keyText({ key: { id, since, next, rotationRequested } }: DeviceState): string {
+  const asked = rotationRequested ? ', replacement requested' : ''
+  return `${id} since ${new Date(since).toISOString()}${next === null ? asked : `, next: ${next}`}`
+}
+
+function presenceText({ presence }: DeviceState): string {
+  if (presence === null) return 'unknown'
+  return `${presence.online ? 'connected' : 'not connected'} since ${new Date(presence.since).toISOString()}`
+}
+
+const CLOCK = {
+  AGREES: 'agrees with the cloud',
+  OPEN: 'agrees with the cloud, with no upper bound',
+  AHEAD: 'is ahead of the cloud',
+  BEHIND: 'is behind the cloud',
+} as const
+
+function clockText({ clock }: DeviceState): string {
+  if (clock === null) return 'unknown'
+  const seconds = (clock.offsetMs / 1_000).toFixed(3)
+  return `${CLOCK[clock.comparison]} (${seconds} s off at ${new Date(clock.takenAt).toISOString()})`
+}
+
+function instantText(instant: number | null): string {
+  return instant === null ? 'never' : new Date(instant).toISOString()
+}
+
+function limitArgument(text: string): number {
+  const n = Number(text)
+  if (Number.isInteger(n) && n >= 1 && n <= AUDIT_MAX) return n
+  throw new InvalidArgumentError(`Use a whole number from 1 to ${AUDIT_MAX}.`)
+}

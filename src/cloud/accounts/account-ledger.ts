@@ -1,0 +1,65 @@
+/** The accounts of an instance next to what each device epoch holds of them, as of one instant. */
+import type { AccountLedgerWire } from '../../protocol/edge/administration.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import type { Store } from '../storage/store.ts'
+import { overspendOn, billedOn, reservedOn, unaccountedOn } from '../storage/device-records.ts'
+
+/** @throws CodedError NOT_FOUND for an instance that there is not */
+export async function accountLedger(
+  { store }: { readonly store: Pick<Store, 'read'> },
+  instanceId: string,
+): Promise<AccountLedgerWire> {
+  return store.read(async (reader) => {
+    if ((await reader.instances.get(instanceId)) === undefined) {
+      throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+    }
+    const onDevices = Map.groupBy(
+      await reader.edge.deviceAccounts.ofInstance(instanceId),
+      ({ record }) => record.account,
+    )
+    const pools = await reader.edge.pools(instanceId)
+    return {
+      accounts: pools.map((pool) => ({
+        account: pool.account,
+        cap: textOf(pool.capTarget),
+        capInForce: textOf(pool.capInForce),
+        charged: String(pool.charged),
+        grantedOut: String(pool.grantedOut),
+        billedByDevices: String(pool.billedByDevices),
+        withheld: String(pool.withheld),
+        presumed: String(sumOf(onDevices.get(pool.account), ({ record }) => record.presumed)),
+        overspend: String(sumOf(onDevices.get(pool.account), ({ record }) => overspendOn(record))),
+        exposure: {
+          released: String(sumOf(onDevices.get(pool.account), ({ record }) => record.released)),
+          copies: String(
+            sumOf(onDevices.get(pool.account), ({ record, forked }) => (forked ? unaccountedOn(record) : 0n)),
+          ),
+        },
+        devices: (onDevices.get(pool.account) ?? []).map(({ record, status }) => ({
+          deviceId: record.deviceId,
+          epoch: record.epoch,
+          status,
+          granted: String(record.granted),
+          used: String(record.used),
+          refunded: String(record.refunded),
+          returned: String(record.returned),
+          branchUsed: String(record.branchUsed),
+          overspend: String(overspendOn(record)),
+          presumed: String(record.presumed),
+          released: String(record.released),
+          unlimited: record.unlimited,
+          held: String(reservedOn(record)),
+          billed: String(billedOn(record)),
+        })),
+      })),
+    }
+  })
+}
+
+function sumOf<T>(all: readonly T[] = [], amountOf: (one: T) => bigint): bigint {
+  return all.reduce((sum, one) => sum + amountOf(one), 0n)
+}
+
+function textOf(amount: bigint | null): string | null {
+  return amount === null ? null : String(amount)
+}

@@ -1,0 +1,81 @@
+/**
+ * How many tokens of a line item an administrator keeps for the cloud's own clients and sessions, in each period: devices are
+ * never granted them. What devices hold of them already is recalled. Source: docs/decisions/fair-sharing.md.
+ */
+import { lineAccount } from '../../core/accounts/account.ts'
+import type { Micro } from '../../core/pricing/amount.ts'
+import { periodAt } from '../../core/rules/compile.ts'
+import type { CloudReserveStateWire } from '../../protocol/edge/administration.ts'
+import type { Policies } from '../policy/load-policy.ts'
+import { free } from './pool.ts'
+import { changeRules } from '../policy/bump-policy-revision.ts'
+import { requireLineItem } from '../service-api/show-line-items.ts'
+import type { Reader, Store } from '../storage/store.ts'
+
+export interface CloudReserves {
+  readonly store: Store
+  readonly policies: Pick<Policies, 'of'>
+  readonly now: () => number
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function showCloudReserve(
+  { store, policies, now }: CloudReserves,
+  instanceId: string,
+  lineItemId: string,
+): Promise<CloudReserveStateWire> {
+  return store.read(async (reader) => {
+    await requireLineItem(reader, instanceId, lineItemId)
+    const reserves = await reader.edge.cloudReserves.list(instanceId)
+    const tokens = reserves.find((each) => each.lineItemId === lineItemId)?.tokens ?? 0n
+    const onDevices = await reservedByDevices(reader, policies, { instanceId, lineItemId, tokens }, now())
+    return { instanceId, lineItemId, tokens: String(tokens), onDevices: String(onDevices) }
+  })
+}
+
+/**
+ * @param tokens micro-tokens; 0n: none
+ * @param by id of the administration key
+ * @throws CodedError NOT_FOUND
+ */
+export async function setCloudReserve(
+  parts: CloudReserves,
+  {
+    instanceId,
+    lineItemId,
+    tokens,
+  }: { readonly instanceId: string; readonly lineItemId: string; readonly tokens: Micro },
+  by: string,
+): Promise<CloudReserveStateWire> {
+  const at = parts.now()
+  await parts.store.transaction((tx) =>
+    changeRules(tx, instanceId, at, async () => {
+      await requireLineItem(tx, instanceId, lineItemId)
+      await tx.edge.cloudReserves.save({ instanceId, lineItemId, tokens })
+      const lineItem = { instanceId, lineItemId, tokens }
+      await tx.edge.audit.append({ at, by, action: 'SET_CLOUD_RESERVE', deviceId: null, sessionId: null, lineItem })
+    }),
+  )
+  return showCloudReserve(parts, instanceId, lineItemId)
+}
+
+/** What is reserved and neither charged by the cloud nor free. */
+async function reservedByDevices(
+  reader: Reader,
+  policies: Pick<Policies, 'of'>,
+  {
+    instanceId,
+    lineItemId,
+    tokens,
+  }: { readonly instanceId: string; readonly lineItemId: string; readonly tokens: Micro },
+  now: number,
+): Promise<Micro> {
+  const lineItem = (await policies.of(reader, instanceId))?.lineItems.get(lineItemId)
+  const period = lineItem === undefined ? undefined : periodAt(lineItem.periods, now)
+  if (period === undefined) return 0n
+  const account = lineAccount(instanceId, lineItemId, period.index)
+  const pool = (await reader.accounts.get([account])).get(account)
+  if (pool?.capTarget === undefined || pool.capTarget === null) return 0n
+  const missing = tokens - pool.charged - free(pool)
+  return missing > 0n ? missing : 0n
+}

@@ -1,0 +1,260 @@
+/**
+ * Decisions over the whole pool, one after another in one transaction: each sees what those before it have charged. What
+ * they will touch is guessed first; then exactly that is locked, in the order of ids, and they are made on what is locked.
+ * It ends with the pools as they are to be written. One that fails has charged nothing, and the others stand.
+ */
+import { isDeepStrictEqual } from 'node:util'
+import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
+import { MICRO_MAX } from '../../core/pricing/amount.ts'
+import { decide, type Mode } from '../../core/rules/decide.ts'
+import { type AccessRequest, type Decision, type AvailableBalance, exactly } from '../../core/rules/decision.ts'
+import type { ReservedItem } from '../../core/sessions/session.ts'
+import type { LoadedPolicy } from '../policy/load-policy.ts'
+import { capOf, charge, free, newPool, refund } from './pool.ts'
+import type { Pool } from '../storage/records.ts'
+import type { Transaction } from '../storage/store.ts'
+
+export interface PoolRequest<T> {
+  readonly request: AccessRequest
+  readonly mode: Mode
+  /** POSIX ms. */
+  readonly now: number
+  /**
+   * What becomes of the decision. It may be asked more than once, and has no effects; where it throws, nothing is charged.
+   * @param before the pools that the decision has looked at and those refunded, after the refund and before the charge
+   */
+  readonly settle: (decision: Decision, before: ReadonlyMap<AccountId, Pool>) => T
+}
+
+export interface DecidedOverPools<T> {
+  /** One for each order: what `settle` has made of it, or what it failed with. */
+  readonly outcomes: readonly PromiseSettledResult<T>[]
+  /** The pools that refund and charges change, after all of them. To be saved if the decisions are to have effect. */
+  readonly changed: readonly Pool[]
+  /** All pools that are locked, as the decisions leave them. */
+  readonly after: ReadonlyMap<AccountId, Pool>
+}
+
+/**
+ * @param orders are decided in this order
+ * @param options.refunded goes back before anything is charged
+ * @param options.likely accounts that will probably be looked at; default: found out by reading
+ */
+export async function decideInTurn<T>(
+  tx: Transaction,
+  loaded: LoadedPolicy,
+  orders: readonly PoolRequest<T>[],
+  options: {
+    readonly refunded?: readonly ReservedItem[]
+    readonly likely?: ReadonlySet<AccountId> | undefined
+  } = {},
+): Promise<DecidedOverPools<T>> {
+  const back = refundsByAccount(options.refunded ?? [])
+  const fresh = (account: AccountId): Pool => newPool(account, capIn(loaded, account))
+  const asked = options.likely ?? (await guess(tx, loaded, orders, fresh))
+  const locked = new Map<AccountId, Pool>()
+  const exists = new Set<AccountId>()
+  const lock = async (accounts: Iterable<AccountId>): Promise<void> => {
+    const wanted = [...accounts]
+    const pools = await tx.accounts.lock(wanted)
+    for (const account of wanted) {
+      const pool = pools.get(account)
+      if (pool !== undefined) exists.add(account)
+      locked.set(account, refund(pool ?? fresh(account), back.get(account) ?? 0n))
+    }
+  }
+  await lock(new Set([...back.keys(), ...asked]))
+  for (;;) {
+    const turn = takeTurns(loaded, orders, locked, 0n, back.keys())
+    if (turn.unknown.size > 0) {
+      await lock(turn.unknown)
+      continue
+    }
+    const created = [...turn.charged, ...turn.drawnForNothing].filter((account) => !exists.has(account))
+    const opened = await tx.accounts.open(created.map((account) => ({ account, cap: capIn(loaded, account) })))
+    for (const account of created) exists.add(account)
+    // Somebody else may have made one meanwhile, and used it.
+    const raced = [...opened.values()].filter((pool) => !isDeepStrictEqual(pool, locked.get(pool.account)))
+    for (const pool of raced) locked.set(pool.account, pool)
+    if (raced.length > 0) continue
+
+    const touched = new Set([...back.keys(), ...turn.charged])
+    const { outcomes, after } = turn
+    return { outcomes, after, changed: [...after.values()].filter(({ account }) => touched.has(account)) }
+  }
+}
+
+/** {@link decideInTurn} for one request alone, whose failure is thrown. */
+export async function decideOverPools(
+  tx: Transaction,
+  loaded: LoadedPolicy,
+  request: AccessRequest,
+  mode: Mode,
+  now: number,
+  refunded: readonly ReservedItem[] = [],
+): Promise<{
+  readonly decision: Decision
+  readonly before: ReadonlyMap<AccountId, Pool>
+  readonly changed: readonly Pool[]
+  readonly after: ReadonlyMap<AccountId, Pool>
+}> {
+  const settle = (decision: Decision, before: ReadonlyMap<AccountId, Pool>) => ({ decision, before })
+  const { outcomes, changed, after } = await decideInTurn(tx, loaded, [{ request, mode, now, settle }], { refunded })
+  const [outcome] = outcomes
+  if (outcome === undefined) throw new Error('invariant: one outcome for each order')
+  if (outcome.status === 'rejected') throw outcome.reason
+  return { ...outcome.value, changed, after }
+}
+
+/**
+ * The accounts that the orders will probably look at, by pools as they were a while ago. What is not among them is supposed
+ * to hold plenty.
+ */
+export function likelyAccounts<T>(
+  loaded: LoadedPolicy,
+  orders: readonly PoolRequest<T>[],
+  lastSeen: ReadonlyMap<AccountId, Pool>,
+): ReadonlySet<AccountId> {
+  return takeTurns(loaded, orders.map(withoutSettling), lastSeen, MICRO_MAX, []).asked
+}
+
+function withoutSettling<T>(order: PoolRequest<T>): PoolRequest<undefined> {
+  return { ...order, settle: () => undefined }
+}
+
+/**
+ * The same by reading. Supposing plenty of what is not known looks only at the first line item that could serve; supposing
+ * nothing looks at all of them.
+ */
+async function guess<T>(
+  tx: Transaction,
+  loaded: LoadedPolicy,
+  orders: readonly PoolRequest<T>[],
+  fresh: (account: AccountId) => Pool,
+): Promise<ReadonlySet<AccountId>> {
+  const unsettled = orders.map(withoutSettling)
+  const seen = new Map<AccountId, Pool>()
+  let asked: ReadonlySet<AccountId> = new Set()
+  for (const availableOfUnknown of [MICRO_MAX, MICRO_MAX, 0n, 0n]) {
+    const turn = takeTurns(loaded, unsettled, seen, availableOfUnknown, [])
+    asked = turn.asked
+    if (turn.unknown.size === 0) break
+    const found = await tx.accounts.get([...turn.unknown])
+    for (const account of turn.unknown) seen.set(account, found.get(account) ?? fresh(account))
+  }
+  return asked
+}
+
+interface Turn<T> {
+  readonly outcomes: readonly PromiseSettledResult<T>[]
+  readonly after: ReadonlyMap<AccountId, Pool>
+  readonly charged: ReadonlySet<AccountId>
+  /** Pools that grant something for less than the least amount: their totals are recorded, so they must be locked as well. */
+  readonly drawnForNothing: ReadonlySet<AccountId>
+  readonly asked: ReadonlySet<AccountId>
+  /** Of those asked: not among the pools. */
+  readonly unknown: ReadonlySet<AccountId>
+}
+
+/** @param availableOfUnknown what an account that is not among the pools is supposed to hold */
+function takeTurns<T>(
+  { compiled, unproven }: LoadedPolicy,
+  orders: readonly PoolRequest<T>[],
+  pools: ReadonlyMap<AccountId, Pool>,
+  availableOfUnknown: bigint,
+  alsoBefore: Iterable<AccountId>,
+): Turn<T> {
+  const after = new Map(pools)
+  const shown = [...alsoBefore]
+  const charged = new Set<AccountId>()
+  const drawnForNothing = new Set<AccountId>()
+  const asked = new Set<AccountId>()
+  const unknown = new Set<AccountId>()
+  const one = ({ request, mode, now, settle }: PoolRequest<T>): T => {
+    const before = new Map<AccountId, Pool>()
+    for (const account of shown) before.set(account, after.get(account) ?? invariantPool())
+    const availableOf = (account: AccountId) => {
+      asked.add(account)
+      const pool = after.get(account)
+      if (pool === undefined) {
+        unknown.add(account)
+        return { left: availableOfUnknown, shortage: 'POOL' } as const
+      }
+      before.set(account, pool)
+      return availableOfPool(pool, unproven)
+    }
+    const decision = decide(compiled, request, exactly(now), availableOf, mode)
+    const known = decision.postings.flatMap(({ account, amount }) => {
+      const pool = after.get(account)
+      return pool === undefined ? [] : [charge(pool, amount)]
+    })
+    const settled = settle(decision, before)
+    for (const pool of known) {
+      after.set(pool.account, pool)
+      charged.add(pool.account)
+    }
+    const generous = generousLineItems(decision)
+    for (const account of generous.size === 0 ? [] : before.keys()) {
+      const parsed = parseAccount(account)
+      if (parsed?.kind === 'line' && generous.has(parsed.lineItemId)) drawnForNothing.add(account)
+    }
+    return settled
+  }
+  const outcomes = orders.map((order): PromiseSettledResult<T> => {
+    try {
+      return { status: 'fulfilled', value: one(order) }
+    } catch (reason) {
+      return { status: 'rejected', reason }
+    }
+  })
+  return { outcomes, after, charged, drawnForNothing, asked, unknown }
+}
+
+/** @param unproven a restored twin does not know how much of it was sold */
+function availableOfPool(pool: Pool, unproven: boolean): AvailableBalance {
+  if (pool.capTarget === null) return { left: free(pool), shortage: 'POOL' }
+  if (unproven) return { left: 0n, shortage: 'RECOVERY' }
+  return { left: free(pool), shortage: pool.withheld > 0n ? 'RECOVERY' : 'POOL' }
+}
+
+/** Those that grant an item without a charge. */
+function generousLineItems({ items }: Decision): ReadonlySet<string> {
+  const found = new Set<string>()
+  for (const item of items) {
+    if (item.outcome !== 'GRANTED') continue
+    for (const { lineItemId, charged } of item.shares) if (charged === 0n) found.add(lineItemId)
+  }
+  return found
+}
+
+function invariantPool(): never {
+  throw new Error('invariant: what is refunded is locked')
+}
+
+/** Gives back without deciding anything. Returns the pools after it, which are to be saved. */
+export async function refundPools(tx: Transaction, refunded: readonly ReservedItem[]): Promise<readonly Pool[]> {
+  const back = refundsByAccount(refunded)
+  const pools = await tx.accounts.lock([...back.keys()])
+  return [...back].map(([account, amount]) => {
+    const pool = pools.get(account)
+    if (pool === undefined) throw new Error('invariant: what was charged has an account')
+    return refund(pool, amount)
+  })
+}
+
+function refundsByAccount(refunded: readonly ReservedItem[]): ReadonlyMap<AccountId, bigint> {
+  const back = new Map<AccountId, bigint>()
+  for (const { shares } of refunded) {
+    for (const { accounts, charged } of shares) {
+      if (charged === 0n) continue
+      for (const account of accounts) back.set(account, (back.get(account) ?? 0n) + charged)
+    }
+  }
+  return back
+}
+
+/** The cap of an account that is not there yet. */
+export function capIn({ lineItems }: Pick<LoadedPolicy, 'lineItems'>, account: AccountId): Pool['capTarget'] {
+  const lineItem = lineItems.get(parseAccount(account)?.lineItemId ?? '')
+  return lineItem === undefined ? 0n : capOf(account, lineItem)
+}

@@ -1,0 +1,38 @@
+/**
+ * What changes on one epoch mean for the pools: what is held back for the device, and what is billed by it. Every
+ * change of a device's counters goes through here, so that the totals of a pool stay the sums over its devices.
+ */
+import type { AccountId } from '../../core/accounts/account.ts'
+import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
+import { accountFor, bill, overrun, takeBack } from './pool.ts'
+import type { Pool } from '../storage/records.ts'
+import { type DeviceAccountRecord, billedOn, reservedOn } from '../storage/device-records.ts'
+
+export interface AccountMove {
+  readonly before: DeviceAccountRecord
+  readonly after: DeviceAccountRecord
+}
+
+/** The pools afterwards, those that moved; undefined when an amount is larger than any counter can hold. */
+export function movePools(
+  pools: ReadonlyMap<AccountId, Pool>,
+  moves: readonly AccountMove[],
+): ReadonlyMap<AccountId, Pool> | undefined {
+  const moved = new Map<AccountId, Pool>()
+  for (const { before, after } of moves) {
+    const pool = pools.get(after.account)
+    if (pool === undefined) throw new Error('invariant: the pool of an account that moves was opened')
+    if (billedOn(after) > reservedOn(after)) throw new Error('invariant: what is billed, or presumed, is held')
+    const held = reservedOn(after) - reservedOn(before)
+    if (held > MICRO_MAX - pool.charged - pool.grantedOut) return undefined
+    const drawn = accountFor(held > 0n ? overrun(pool, held) : takeBack(pool, -held), shownAgain(before, after))
+    moved.set(after.account, bill(drawn, billedOn(after) - billedOn(before)))
+  }
+  return moved
+}
+
+/** What the epoch turns out to have been granted before the twin was restored: only then is a grant not the cloud's own. */
+function shownAgain(before: DeviceAccountRecord, after: DeviceAccountRecord): Micro {
+  const shown = after.granted - before.granted - (after.overspend - before.overspend)
+  return after.unlimited || shown < 0n ? 0n : shown
+}

@@ -1,0 +1,39 @@
+/** Brings the caps of a line item's accounts in line with its rules. Periods that are over, or not in its calendar, keep theirs. */
+import { parseAccount } from '../../core/accounts/account.ts'
+import { currentPeriod, isToCome } from './calendar.ts'
+import { lineItemOf } from '../service-api/line-item-terms.ts'
+import { capOf, retarget } from './pool.ts'
+import type { LineItemRecord, Pool } from '../storage/records.ts'
+import type { Transaction } from '../storage/store.ts'
+
+/** Reads what the transaction has written of the line item so far. */
+export async function retargetAccounts(tx: Transaction, record: LineItemRecord, now: number): Promise<void> {
+  const { instanceId, id, calendar, start } = record
+  const actions = await tx.actions.of(instanceId, id)
+  const lineItem = lineItemOf(record, actions, await tx.consumptionLimits.get(instanceId, id), 0n, now)
+  const period = currentPeriod(calendar, start, now)
+  await retargetPools(tx, await tx.accounts.ofLineItem(instanceId, id), ({ account }) => {
+    const parsed = parseAccount(account)
+    const keeps = parsed?.kind === 'line' && parsed.period !== period && !isToCome(calendar, start, parsed.period, now)
+    return keeps ? 'KEEP' : capOf(account, lineItem)
+  })
+}
+
+/** The line item is gone: nothing can be charged or granted any more, and what is out comes down as it comes back. */
+export async function closeAccounts(tx: Transaction, { instanceId, id }: LineItemRecord): Promise<void> {
+  await retargetPools(tx, await tx.accounts.ofLineItem(instanceId, id), () => 0n)
+}
+
+async function retargetPools(
+  tx: Transaction,
+  pools: readonly Pool[],
+  capFor: (pool: Pool) => Pool['capTarget'] | 'KEEP',
+): Promise<void> {
+  const changed = (pool: Pool): Pool | undefined => {
+    const cap = capFor(pool)
+    return cap === 'KEEP' || cap === pool.capTarget ? undefined : retarget(pool, cap)
+  }
+  const outdated = pools.filter((pool) => changed(pool) !== undefined).map(({ account }) => account)
+  const locked = await tx.accounts.lock(outdated)
+  await tx.accounts.save([...locked.values()].map(changed).filter((pool) => pool !== undefined))
+}

@@ -1,0 +1,86 @@
+/**
+ * Who calls: a device proves itself by a short-lived JWT that it signs with its own key, with the claims of a client token.
+ * The same token opens sessions at the service API for the device's instances, and the broker of change notifications.
+ */
+import { decodeJwt, errors, jwtVerify } from 'jose'
+import { z } from 'zod'
+import { CodedError } from '../../protocol/errors.ts'
+import type { Store } from '../storage/store.ts'
+import { algorithmOf, importPublicKey } from './device-key.ts'
+import { DEVICE_TOKEN_LIFETIME_S_MAX, TOKEN_SKEW_S } from './limits.ts'
+import type { Device, KnownDeviceKey } from '../storage/device-records.ts'
+import { requireTrusted } from './require-trusted.ts'
+
+/** A device whose token is in order. */
+export interface DeviceAccess {
+  readonly device: Device
+  /** Instances of the device that the token's audience names. */
+  readonly instanceIds: readonly string[]
+}
+
+const claims = z.object({
+  iss: z.string(),
+  aud: z.union([z.string(), z.array(z.string())]),
+  nbf: z.number(),
+  iat: z.number(),
+  exp: z.number(),
+  cnf: z.object({ jwk: z.object({ kid: z.string(), kty: z.literal('CLIENT') }) }),
+})
+
+/**
+ * @param found the key that the token claims
+ * @param now POSIX ms
+ * @throws CodedError TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED, DEVICE_KEY_REPLACED
+ */
+export async function authenticateDevice(found: KnownDeviceKey, token: string, now: number): Promise<DeviceAccess> {
+  const { device, publicKey, thumbprint, state } = found
+  const key = await importPublicKey(publicKey)
+  if (key === undefined) throw new Error('invariant: the key of a device was usable when it was registered')
+  let payload: unknown
+  try {
+    const verified = await jwtVerify(token, key, {
+      algorithms: [algorithmOf(publicKey)],
+      requiredClaims: ['nbf', 'iat', 'exp', 'aud'],
+      issuer: device.id,
+      currentDate: new Date(now),
+      clockTolerance: TOKEN_SKEW_S,
+    })
+    payload = verified.payload
+  } catch (cause) {
+    throw notInTime(cause)
+      ? new CodedError('TOKEN_NOT_IN_TIME', 'The token of this device has expired or is not valid yet.', { cause })
+      : new CodedError('TOKEN_INVALID', 'The token is malformed or its signature does not fit.', { cause })
+  }
+  const parsed = claims.safeParse(payload)
+  if (!parsed.success || parsed.data.cnf.jwk.kid !== thumbprint) {
+    throw new CodedError('TOKEN_INVALID', 'The token does not have the claims of a client token.')
+  }
+  if (parsed.data.exp - parsed.data.nbf > DEVICE_TOKEN_LIFETIME_S_MAX) {
+    throw new CodedError('TOKEN_INVALID', 'The token of a device must be valid for a day at most.')
+  }
+  requireTrusted(device)
+  if (state === 'PAST') throw new CodedError('DEVICE_KEY_REPLACED', 'This device has another key since.')
+  const named = new Set([parsed.data.aud].flat())
+  return { device, instanceIds: device.instanceIds.filter((id) => named.has(id)) }
+}
+
+/**
+ * What can be asked of a token whose key is yet to be introduced, before anything else is read.
+ *
+ * @throws CodedError TOKEN_INVALID
+ */
+export async function requireNamed(store: Pick<Store, 'read'>, token: string, deviceId: string): Promise<void> {
+  let issuer: unknown
+  try {
+    issuer = decodeJwt(token).iss
+  } catch (cause) {
+    throw new CodedError('TOKEN_INVALID', 'The token is not a JWT.', { cause })
+  }
+  if (issuer === deviceId && (await store.read((reader) => reader.edge.devices.get(deviceId))) !== undefined) return
+  throw new CodedError('TOKEN_INVALID', 'The token is not of this device.')
+}
+
+function notInTime(error: unknown): boolean {
+  if (error instanceof errors.JWTExpired) return true
+  return error instanceof errors.JWTClaimValidationFailed && error.claim === 'nbf' && error.reason === 'check_failed'
+}

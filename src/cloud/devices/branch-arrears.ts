@@ -1,0 +1,66 @@
+/**
+ * What branches of one epoch spent above their grants by the offline policy: all deliveries together no more than its cap,
+ * because a copy that has met the cloud is fenced, and gets no other cap. The cap holds for the pool of a line item over all
+ * its periods together, and for each of its other accounts.
+ */
+import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
+import type { Micro } from '../../core/pricing/amount.ts'
+import type { OpenedEntry } from '../sync/open-segment.ts'
+import type { DeviceAccountRecord } from '../storage/device-records.ts'
+
+type Postings = OpenedEntry['body']['postings']
+
+/** What a posting says that the grant did not hold, no more than the posting itself. */
+export function aboveGrantOf({ amount, aboveGrant = 0n }: Postings[number]): Micro {
+  return aboveGrant < amount ? aboveGrant : amount
+}
+
+export class BranchOverspend {
+  readonly #caps: ReadonlyMap<string, Micro>
+  readonly #spent = new Map<string, Micro>()
+
+  /**
+   * @param records of all accounts of the epoch
+   * @param caps by `instance/line item`
+   */
+  constructor(records: Iterable<DeviceAccountRecord>, caps: ReadonlyMap<string, Micro>) {
+    this.#caps = caps
+    for (const { account, branchOverspend } of records) this.#add(account, branchOverspend)
+  }
+
+  /** How much of each posting counts, in their order, if they are taken. */
+  of(postings: Postings): readonly Micro[] {
+    const spent = new Map<string, Micro>()
+    return postings.map((posting) => {
+      const { account } = posting
+      const key = keyOf(account)
+      const before = spent.get(key) ?? this.#spent.get(key) ?? 0n
+      const left = this.#capOf(account) - before
+      const above = aboveGrantOf(posting)
+      const counted = left <= 0n ? 0n : above < left ? above : left
+      spent.set(key, before + counted)
+      return counted
+    })
+  }
+
+  take(postings: Postings): void {
+    const counted = this.of(postings)
+    for (const [index, { account }] of postings.entries()) this.#add(account, counted[index] ?? 0n)
+  }
+
+  #add(account: AccountId, amount: Micro): void {
+    const key = keyOf(account)
+    this.#spent.set(key, (this.#spent.get(key) ?? 0n) + amount)
+  }
+
+  #capOf(account: AccountId): Micro {
+    const parsed = parseAccount(account)
+    return (parsed && this.#caps.get(`${parsed.instanceId}/${parsed.lineItemId}`)) ?? 0n
+  }
+}
+
+/** The accounts of one key share a cap. */
+function keyOf(account: AccountId): string {
+  const parsed = parseAccount(account)
+  return parsed?.kind === 'line' ? `${parsed.instanceId}/${parsed.lineItemId}` : account
+}

@@ -1,0 +1,185 @@
+/**
+ * A device replaces its key by one that it has made itself. It announces the next key with a link that both keys have
+ * signed; from then on either is taken, and the first use of the next key ends the one before. A key belongs to one device,
+ * once: a replaced key never comes back. Epoch, ledger and rights stay as they are.
+ */
+import type { z } from 'zod'
+import { type KeyLink, keyAnswer, keyChange } from '../../protocol/edge/device-key.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { namedKey, openDocument, signDocument, thumbprint } from '../../protocol/signing.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
+import type { Store, Transaction } from '../storage/store.ts'
+import { authenticateDevice } from './authenticate-device.ts'
+import { importPublicKey } from './device-key.ts'
+import type { KeyRing } from './key-ring.ts'
+import { KEYS_PER_HOUR_MAX, KEYS_WINDOW_MS } from './limits.ts'
+import type { Device, DeviceKey } from '../storage/device-records.ts'
+import { requireTrusted } from './require-trusted.ts'
+
+export interface ChangeDeviceKey {
+  readonly store: Pick<Store, 'read' | 'transaction'>
+  readonly keys: Pick<KeyRing, 'signer'>
+  /** POSIX ms. */
+  readonly now: () => number
+  /** A key was replaced: whatever connection was opened with it should end. */
+  readonly onKeyReplaced: (deviceId: string) => void
+}
+
+/**
+ * The signed answer; the same again for the same link.
+ *
+ * @param nonce that of the link
+ * @throws CodedError DEVICE_KEY_REFUSED, DEVICE_REVOKED
+ */
+export async function announceKey(
+  { store, keys, now }: Omit<ChangeDeviceKey, 'onKeyReplaced'>,
+  deviceId: string,
+  nonce: string,
+  link: KeyLink,
+): Promise<string> {
+  const at = now()
+  const next = await store.transaction(async (tx) => {
+    const device = await lockTrusted(tx, deviceId)
+    const change = await openLink(device.id, device, link)
+    if (change.nonce !== nonce) throw refused('The nonce of the request is not that of the link.')
+    if (change.epoch !== device.epoch) {
+      throw refused(`The link is of epoch ${change.epoch}, the device of ${device.epoch}.`)
+    }
+    if (device.nextKey?.thumbprint === change.key.thumbprint) return change.key
+    await register(tx, device.id, [change.key], at)
+    await tx.edge.devices.save({ ...device, nextKey: change.key })
+    return change.key
+  })
+  return signAnswer(keys, deviceId, nonce, next)
+}
+
+/**
+ * A device that this twin knows by an earlier key only, because it was restored from a backup, shows how it has come to the
+ * one that it has. That key must have signed the token of the request.
+ *
+ * @param links oldest first
+ * @throws CodedError DEVICE_KEY_REFUSED, DEVICE_KEY_REPLACED, DEVICE_REVOKED, TOKEN_INVALID, TOKEN_NOT_IN_TIME
+ */
+export async function showLinks(
+  { store, keys, now, onKeyReplaced }: ChangeDeviceKey,
+  deviceId: string,
+  token: string,
+  nonce: string,
+  links: readonly KeyLink[],
+): Promise<string> {
+  const at = now()
+  const { newest, isOther } = await store.transaction(async (tx) => {
+    const device = await lockTrusted(tx, deviceId)
+    const path = await pathFrom(device, links)
+    const key = path.at(-1) ?? device
+    await authenticateDevice({ device, ...key, state: 'CURRENT' }, token, at)
+    if (path.length === 0) return { newest: key, isOther: false }
+    // The first of them may have been announced before the backup.
+    const unknown = path.filter((each) => each.thumbprint !== device.nextKey?.thumbprint)
+    await register(tx, device.id, unknown, at)
+    await replace(tx, device, key, at)
+    return { newest: key, isOther: true }
+  })
+  if (isOther) onKeyReplaced(deviceId)
+  return signAnswer(keys, deviceId, nonce, newest)
+}
+
+/** The next key was used for the first time. Does nothing when it has been already, or another one was announced since. */
+export async function takeNextKey(
+  { store, now, onKeyReplaced }: Omit<ChangeDeviceKey, 'keys'>,
+  deviceId: string,
+  used: string,
+): Promise<void> {
+  const at = now()
+  const replaced = await store.transaction(async (tx) => {
+    const device = await lockTrusted(tx, deviceId)
+    const { nextKey } = device
+    if (nextKey?.thumbprint !== used) return false
+    await replace(tx, device, nextKey, at)
+    return true
+  })
+  if (replaced) onKeyReplaced(deviceId)
+}
+
+async function lockTrusted(tx: Transaction, deviceId: string): Promise<Device> {
+  const device = await tx.edge.devices.lock(deviceId)
+  if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
+  requireTrusted(device)
+  return device
+}
+
+async function replace(tx: Transaction, device: Device, { publicKey, thumbprint: id }: DeviceKey, at: number) {
+  await tx.edge.devices.save({ ...device, publicKey, thumbprint: id, keySince: at, nextKey: null, replaceKey: null })
+  const by = device.thumbprint
+  await tx.edge.audit.append({ at, by, action: 'REPLACE_DEVICE_KEY', deviceId: device.id, sessionId: null })
+}
+
+/** @throws CodedError DEVICE_KEY_REFUSED for a key that is or was one of this or another device, or one too many */
+async function register(tx: Transaction, deviceId: string, keys: readonly DeviceKey[], at: number): Promise<void> {
+  const recent = await tx.edge.devices.keysBetween(deviceId, at - KEYS_WINDOW_MS, at)
+  if (recent + keys.length > KEYS_PER_HOUR_MAX) throw refused(`This device had ${recent} keys within an hour.`)
+  for (const key of keys) {
+    if (await tx.edge.devices.registerKey(deviceId, key, at)) continue
+    throw refused('The next key is, or was, that of a device.')
+  }
+}
+
+interface OpenedLink {
+  readonly key: DeviceKey
+  readonly epoch: number
+  readonly nonce: string
+}
+
+/**
+ * What both keys have signed.
+ *
+ * @param previous the key that must have signed the introduction
+ * @throws CodedError DEVICE_KEY_REFUSED
+ */
+async function openLink(deviceId: string, previous: DeviceKey, link: KeyLink): Promise<OpenedLink> {
+  const before = await importPublicKey(previous.publicKey)
+  if (before === undefined) throw new Error('invariant: the key of a device was usable when it was registered')
+  const text = await openDocument('device-key', link.introduction, before)
+  if (text === undefined) throw refused('The introduction is not signed by the key that the device has.')
+  const change = keyChange.safeParse(parseJson(text)).data
+  if (change === undefined) throw refused('The introduction does not have the form of one.')
+  if (change.deviceId !== deviceId) throw refused('The introduction is of another device.')
+  if (change.previous !== previous.thumbprint) throw refused('The introduction names another key before it.')
+  const next = await importPublicKey(change.next)
+  if (next === undefined) throw refused('The next key is not a usable public key.')
+  if ((await openDocument('device-key-possession', link.possession, next)) !== text) {
+    throw refused('The next key has not signed what introduces it.')
+  }
+  const { epoch, nonce } = change
+  return { key: { publicKey: change.next, thumbprint: await thumbprint(change.next) }, epoch, nonce }
+}
+
+/**
+ * The keys from the one that is known to the newest: empty when the newest is the one that is known.
+ *
+ * @throws CodedError DEVICE_KEY_REFUSED
+ */
+async function pathFrom(device: Device, links: readonly KeyLink[]): Promise<readonly DeviceKey[]> {
+  const known = links.findIndex(({ introduction }) => namedKey(introduction) === device.thumbprint)
+  if (known === -1) {
+    const newest = links.at(-1)
+    if (newest !== undefined && namedKey(newest.possession) === device.thumbprint) return []
+    throw refused('No link leads on from the key by which the device is known.')
+  }
+  const path: DeviceKey[] = []
+  let at: DeviceKey = device
+  for (const link of links.slice(known)) {
+    at = (await openLink(device.id, at, link)).key
+    path.push(at)
+  }
+  return path
+}
+
+async function signAnswer({ signer }: Pick<KeyRing, 'signer'>, deviceId: string, nonce: string, key: DeviceKey) {
+  const payload: z.input<typeof keyAnswer> = { deviceId, nonce, keyId: key.thumbprint }
+  return signDocument('device-key-answer', JSON.stringify(payload), signer)
+}
+
+function refused(message: string): CodedError {
+  return new CodedError('DEVICE_KEY_REFUSED', message)
+}

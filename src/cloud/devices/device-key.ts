@@ -1,0 +1,17 @@
+/** Public keys of devices, ready to verify. */
+import { type CryptoKey, importJWK } from 'jose'
+import type { PublicJwk } from '../../protocol/signing.ts'
+
+export function algorithmOf(jwk: PublicJwk): 'EdDSA' | 'ES256' {
+  return jwk.kty === 'OKP' ? 'EdDSA' : 'ES256'
+}
+
+/** Undefined when the coordinates are no point of the curve. */
+export async function importPublicKey(jwk: PublicJwk): Promise<CryptoKey | undefined> {
+  try {
+    const key = await importJWK(jwk, algorithmOf(jwk))
+    return key instanceof Uint8Array ? undefined : key
+  } catch {
+    return undefined
+  }
+}

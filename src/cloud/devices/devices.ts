@@ -1,0 +1,220 @@
+/** What an administrator sees of devices and does with them. */
+import {
+  type AuditListWire,
+  type DeviceEvidenceWire,
+  type DeviceListWire,
+  type DeviceStateWire,
+  EVIDENCE_SHOWN_MAX,
+} from '../../protocol/edge/administration.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import type { Reader, Store } from '../storage/store.ts'
+import { type Attach, fenceCurrent } from '../sync/attach.ts'
+import { disconnectSessions } from '../sessions/device-sessions.ts'
+import { type Device, type DeviceClock, billedOn, reservedOn } from '../storage/device-records.ts'
+
+/** What a look at devices needs. */
+export interface ViewDevices {
+  readonly store: Pick<Store, 'read'>
+  /** Null: nothing was heard of it. */
+  readonly presence: (deviceId: string) => DeviceStateWire['presence']
+}
+
+/**
+ * @param instanceId null: of all instances
+ * @param offset position of the first one
+ * @throws CodedError NOT_FOUND for an instance that there is not
+ */
+export async function listDevices(
+  { store, presence }: ViewDevices,
+  instanceId: string | null,
+  offset: number,
+  limit: number,
+): Promise<DeviceListWire> {
+  return store.read(async (reader) => {
+    if (instanceId !== null && (await reader.instances.get(instanceId)) === undefined) {
+      throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+    }
+    const found = await reader.edge.devices.list(instanceId, offset, limit + 1)
+    const devices: DeviceStateWire[] = []
+    for (const device of found.slice(0, limit)) devices.push(await stateOf(reader, device, presence(device.id)))
+    return { devices, next: found.length > limit ? offset + limit : 0 }
+  })
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function showDevice({ store, presence }: ViewDevices, deviceId: string): Promise<DeviceStateWire> {
+  return store.read(async (reader) => {
+    const device = await reader.edge.devices.get(deviceId)
+    if (device === undefined) throw unknown(deviceId)
+    return stateOf(reader, device, presence(device.id))
+  })
+}
+
+export interface DeviceCommands {
+  readonly store: Pick<Store, 'transaction'>
+  readonly now: () => number
+}
+
+/**
+ * The device earns nothing more and is answered DEVICE_REVOKED; what it holds stays held, because it may be spent.
+ *
+ * @param by id of the administration key
+ * @throws CodedError NOT_FOUND
+ */
+export async function revokeDevice(
+  { store, now, present }: DeviceCommands & Pick<Attach, 'present'>,
+  deviceId: string,
+  by: string,
+): Promise<void> {
+  const at = now()
+  await store.transaction(async (tx) => {
+    const device = await tx.edge.devices.lock(deviceId)
+    if (device === undefined) throw unknown(deviceId)
+    if (device.revokedAt === null) {
+      const revoked = { ...device, revokedAt: at, revokedBy: by, releaseRequested: false }
+      await tx.edge.devices.save(revoked)
+      await fenceCurrent(tx, revoked, 'REVOKED', { now: at, present: present() })
+      await disconnectSessions(tx, deviceId, at)
+      // An external broker does not end the connection: the device hears so that it is to look.
+      await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
+    }
+    await tx.edge.audit.append({ at, by, action: 'REVOKE_DEVICE', deviceId, sessionId: null })
+  })
+}
+
+/**
+ * Asks the device to give back what it holds: with every answer until it has, and with a change notification to sync at once.
+ *
+ * @param by id of the administration key
+ * @throws CodedError NOT_FOUND, CONFLICT for a device that cannot give anything back
+ */
+export async function releaseDevice({ store, now }: DeviceCommands, deviceId: string, by: string): Promise<void> {
+  const at = now()
+  await store.transaction(async (tx) => {
+    const device = await tx.edge.devices.lock(deviceId)
+    if (device === undefined) throw unknown(deviceId)
+    if (device.revokedAt !== null) {
+      throw new CodedError('CONFLICT', 'The device is revoked: it cannot give back what it holds.')
+    }
+    await tx.edge.devices.save({ ...device, releaseRequested: true })
+    await tx.edge.audit.append({ at, by, action: 'RELEASE_DEVICE', deviceId, sessionId: null })
+    await tx.outbox.append([{ kind: 'device', deviceId, reason: 'sync' }], at)
+  })
+}
+
+/**
+ * Asks the device to replace the key that it has: with every answer until it has, and with a change notification to sync at once.
+ *
+ * @param by id of the administration key
+ * @throws CodedError NOT_FOUND, CONFLICT for a device that is revoked
+ */
+export async function rotateDeviceKey({ store, now }: DeviceCommands, deviceId: string, by: string): Promise<void> {
+  const at = now()
+  await store.transaction(async (tx) => {
+    const device = await tx.edge.devices.lock(deviceId)
+    if (device === undefined) throw unknown(deviceId)
+    if (device.revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked.`)
+    await tx.edge.devices.save({ ...device, replaceKey: device.thumbprint })
+    await tx.edge.audit.append({ at, by, action: 'ROTATE_DEVICE_KEY', deviceId, sessionId: null })
+    await tx.outbox.append([{ kind: 'device', deviceId, reason: 'sync' }], at)
+  })
+}
+
+/** @param before null: the newest */
+export async function showAudit(
+  { store }: { readonly store: Pick<Store, 'read'> },
+  deviceId: string | null,
+  before: bigint | null,
+  limit: number,
+): Promise<AuditListWire> {
+  const { records, next } = await store.read((reader) => reader.edge.audit.list(deviceId, before, limit))
+  const lines = records.map(({ lineItem, ...record }) => ({
+    ...record,
+    lineItem: lineItem === undefined ? null : { ...lineItem, tokens: String(lineItem.tokens) },
+  }))
+  return { records: lines, next: next === null ? null : String(next) }
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function showEvidence(
+  { store }: { readonly store: Pick<Store, 'read'> },
+  deviceId: string,
+): Promise<DeviceEvidenceWire> {
+  return store.read(async (reader) => {
+    if ((await reader.edge.devices.get(deviceId)) === undefined) throw unknown(deviceId)
+    const found = await reader.edge.evidence.of(deviceId, EVIDENCE_SHOWN_MAX)
+    return { evidence: found.map(({ deviceId: _, ...shown }) => shown) }
+  })
+}
+
+async function stateOf(
+  reader: Reader,
+  device: Device,
+  presence: DeviceStateWire['presence'],
+): Promise<DeviceStateWire> {
+  const epoch = await reader.edge.epochs.get(device.id, device.epoch)
+  const evidence = await reader.edge.evidence.kinds(device.id)
+  const policies: DeviceStateWire['policies'] = []
+  for (const instanceId of device.instanceIds) {
+    const applied = device.appliedPolicies.find((policy) => policy.instanceId === instanceId)?.revision ?? 0
+    const newest = (await reader.policyRevisions.get(instanceId))?.revision ?? 0
+    policies.push({ instanceId, applied, newest })
+  }
+  return {
+    id: device.id,
+    name: device.name,
+    instanceIds: [...device.instanceIds],
+    enrolledAt: device.enrolledAt,
+    revokedAt: device.revokedAt,
+    revokedBy: device.revokedBy,
+    key: {
+      id: device.thumbprint,
+      since: device.keySince,
+      next: device.nextKey?.thumbprint ?? null,
+      rotationRequested: device.replaceKey === device.thumbprint,
+    },
+    suspension: device.suspension,
+    presence,
+    clock: device.clock === null ? null : clockState(device.clock),
+    lastSyncAt: device.lastSyncAt,
+    software: device.software,
+    epoch: device.epoch,
+    status: epoch?.status ?? 'NONE',
+    forked: evidence.has('FORK'),
+    rejected: evidence.has('REJECTED'),
+    seq: epoch?.lastSeq ?? 0,
+    backlog: device.backlog,
+    releaseRequested: device.releaseRequested,
+    policies,
+    outstanding: await outstandingOf(reader, device.id),
+  }
+}
+
+/** A segment may have been on its way for so long before it was taken in: its clock is not behind for that, ms. */
+const ON_THE_WAY_MS = 5 * 60_000
+
+/** By how much the clocks of devices and the twin may differ without anybody calling it wrong, ms. */
+const CLOCK_TOLERANCE_MS = 1_000
+
+function clockState({ now, earliest, latest, takenAt }: DeviceClock): NonNullable<DeviceStateWire['clock']> {
+  const offsetMs = now - takenAt
+  if (earliest > takenAt + CLOCK_TOLERANCE_MS) return { comparison: 'AHEAD', offsetMs, takenAt }
+  if (latest === null) return { comparison: 'OPEN', offsetMs, takenAt }
+  return { comparison: latest < takenAt - ON_THE_WAY_MS ? 'BEHIND' : 'AGREES', offsetMs, takenAt }
+}
+
+async function outstandingOf(reader: Reader, deviceId: string): Promise<DeviceStateWire['outstanding']> {
+  const byAccount = Map.groupBy(await reader.edge.deviceAccounts.ofDevice(deviceId), ({ account }) => account)
+  return [...byAccount].map(([account, records]) => {
+    let [unreported, billedSoFar] = [0n, 0n]
+    for (const record of records) {
+      unreported += reservedOn(record) - billedOn(record)
+      billedSoFar += billedOn(record)
+    }
+    return { account, unreported: String(unreported), billed: String(billedSoFar) }
+  })
+}
+
+function unknown(deviceId: string): CodedError {
+  return new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
+}

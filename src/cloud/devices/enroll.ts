@@ -1,0 +1,175 @@
+/**
+ * A device becomes known: one token, one key. The same token with the same key gets the same answer again, so that a lost
+ * answer costs nothing; with another key it is refused. A key that is known already goes on as the same device.
+ */
+import { errors, jwtVerify } from 'jose'
+import { z } from 'zod'
+import { type Enrollment, type enrollmentRequest, enrollmentClaims } from '../../protocol/edge/enrollment.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { SIGNING_ALGORITHMS, namedKey, thumbprint } from '../../protocol/signing.ts'
+import type { Store, Transaction } from '../storage/store.ts'
+import { importPublicKey } from './device-key.ts'
+import { ENROLLMENT_TOKEN_TYPE } from './issue-enrollment-token.ts'
+import type { KeyRing } from './key-ring.ts'
+import { TOKEN_SKEW_S } from './limits.ts'
+import type { Device, EnrollmentRecord } from '../storage/device-records.ts'
+import { requireTrusted } from './require-trusted.ts'
+import type { Addresses } from './terms.ts'
+
+export interface Enroll {
+  readonly store: Pick<Store, 'transaction'>
+  readonly keys: KeyRing
+  readonly addresses: () => Addresses
+  readonly now: () => number
+  readonly newId: () => string
+}
+
+/**
+ * @param token the bearer token of the request
+ * @throws CodedError TOKEN_INVALID, BAD_REQUEST for an unusable key, ENROLLMENT_REFUSED, DEVICE_REVOKED for a key that was
+ */
+export async function enroll(
+  { store, keys, addresses, now, newId }: Enroll,
+  token: string,
+  request: z.infer<typeof enrollmentRequest>,
+): Promise<Enrollment> {
+  const { claims, expired } = await readToken(keys, token, now())
+  if ((await importPublicKey(request.publicKey)) === undefined) {
+    throw new CodedError('BAD_REQUEST', 'body.publicKey: is not a usable public key')
+  }
+  const key = { jwk: request.publicKey, thumbprint: await thumbprint(request.publicKey) }
+  const fresh = { id: newId(), now: now() }
+  const deviceId = await store.transaction(async (tx) => {
+    const used = await tx.edge.enrollments.get(claims.jti)
+    if (used !== undefined) return whoUsed(tx, used, key.thumbprint)
+    if (expired) throw refused('This enrollment token has expired.')
+    const name = request.name ?? claims.name ?? null
+    const device = await admit(tx, claims, { ...key, name, ...fresh })
+    const record = { jti: claims.jti, thumbprint: key.thumbprint, deviceId: device.id, at: fresh.now }
+    if (await tx.edge.enrollments.claim(record)) return device.id
+    // Another node has taken it since: with the same key it has made the same device.
+    const taken = await tx.edge.enrollments.get(claims.jti)
+    if (taken === undefined) throw new Error('invariant: a token that was used stays used')
+    return whoUsed(tx, taken, key.thumbprint)
+  })
+  return {
+    deviceId,
+    instanceIds: claims.instances,
+    trustedKeys: keys.trusted.map(({ jwk }) => jwk),
+    addresses: addresses(),
+  }
+}
+
+/** The device that has used the token. @throws CodedError ENROLLMENT_REFUSED when the key is not one of it */
+async function whoUsed(tx: Transaction, used: EnrollmentRecord, thumbprintNow: string): Promise<string> {
+  const found = await tx.edge.devices.withKey(thumbprintNow)
+  if (found?.device.id === used.deviceId) return used.deviceId
+  throw refused('This enrollment token was used by another device.')
+}
+
+/** Whether this twin has made a token, whatever its time: what a caller must have before anything is read of it. @throws CodedError TOKEN_INVALID */
+export async function requireEnrollmentToken(
+  { keys, now }: Pick<Enroll, 'keys' | 'now'>,
+  token: string,
+): Promise<void> {
+  await readToken(keys, token, now())
+}
+
+type Claims = z.infer<typeof enrollmentClaims>
+
+interface Newcomer {
+  readonly id: string
+  readonly now: number
+  readonly jwk: Device['publicKey']
+  readonly thumbprint: string
+  readonly name: string | null
+}
+
+async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promise<Device> {
+  const { instances } = token
+  for (const id of instances) {
+    if ((await tx.instances.get(id)) === undefined) throw refused('An instance of this enrollment token is gone.')
+  }
+  const known = await tx.edge.devices.withKey(newcomer.thumbprint)
+  if (known?.state === 'PAST') throw refused('The key of this device was replaced by another one.')
+  const locked = known === undefined ? undefined : await tx.edge.devices.lock(known.device.id)
+  if (locked !== undefined) {
+    requireTrusted(locked)
+    // What it holds of its other instances stays its own: late segments may still name them.
+    const instanceIds = [...new Set([...locked.instanceIds, ...instances])].sort()
+    const device = {
+      ...locked,
+      instanceIds,
+      name: newcomer.name ?? locked.name,
+      suspension: suspensionAfter(locked, token),
+    }
+    await tx.edge.devices.save(device)
+    return device
+  }
+  const device: Device = {
+    id: newcomer.id,
+    name: newcomer.name,
+    publicKey: newcomer.jwk,
+    thumbprint: newcomer.thumbprint,
+    instanceIds: [...instances].sort(),
+    enrolledAt: newcomer.now,
+    keySince: newcomer.now,
+    nextKey: null,
+    replaceKey: null,
+    revokedAt: null,
+    revokedBy: null,
+    suspension: null,
+    lastSyncAt: null,
+    software: null,
+    epoch: 0,
+    backlog: 0,
+    appliedPolicies: [],
+    releaseRequested: false,
+    clock: null,
+  }
+  await tx.edge.devices.insert(device)
+  return device
+}
+
+/** Who ended the service of a device wants a token of an administrator that knows of it; a lock is lifted by nothing else. */
+function suspensionAfter({ suspension }: Device, { iat }: Claims): Device['suspension'] {
+  if (suspension?.state !== 'TERMINATED') return suspension
+  if ((iat + 1) * 1_000 > suspension.since) return null
+  throw refused('The service of this device was ended after this enrollment token was made: it needs a fresh one.')
+}
+
+/** The claims of a token that this twin has signed; a token whose time is over still tells who used it. */
+async function readToken(
+  keys: KeyRing,
+  token: string,
+  now: number,
+): Promise<{ readonly claims: Claims; readonly expired: boolean }> {
+  const key = keys.trusted.find(({ keyId }) => keyId === namedKey(token))
+  if (key === undefined) throw new CodedError('TOKEN_INVALID', 'The enrollment token is not from this service.')
+  let payload: unknown
+  let expired = false
+  try {
+    const verified = await jwtVerify(token, key.publicKey, {
+      algorithms: [...SIGNING_ALGORITHMS],
+      typ: ENROLLMENT_TOKEN_TYPE,
+      currentDate: new Date(now),
+      clockTolerance: TOKEN_SKEW_S,
+    })
+    payload = verified.payload
+  } catch (cause) {
+    if (!(cause instanceof errors.JWTExpired)) {
+      throw new CodedError('TOKEN_INVALID', 'The enrollment token is malformed or its signature does not fit.', {
+        cause,
+      })
+    }
+    payload = cause.payload
+    expired = true
+  }
+  const claims = enrollmentClaims.safeParse(payload)
+  if (!claims.success) throw new CodedError('TOKEN_INVALID', 'This token is no enrollment token.')
+  return { claims: claims.data, expired }
+}
+
+function refused(message: string): CodedError {
+  return new CodedError('ENROLLMENT_REFUSED', message)
+}

@@ -1,0 +1,48 @@
+/** Makes the one-time token with which a device becomes known. Who holds it can enroll one device, and nothing else. */
+import { SignJWT } from 'jose'
+import type { z } from 'zod'
+import type { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import type { Store } from '../storage/store.ts'
+import type { KeyRing } from './key-ring.ts'
+import { ENROLLMENT_TOKEN_LIFETIME_MS } from './limits.ts'
+import type { Addresses } from './terms.ts'
+
+export const ENROLLMENT_TOKEN_TYPE = 'tallygate-enrollment+jwt'
+
+export interface IssueEnrollmentToken {
+  readonly store: Pick<Store, 'read'>
+  readonly keys: KeyRing
+  readonly addresses: () => Addresses
+  readonly now: () => number
+  readonly newId: () => string
+}
+
+/** @throws CodedError NOT_FOUND for an instance that there is not */
+export async function issueEnrollmentToken(
+  { store, keys, addresses, now, newId }: IssueEnrollmentToken,
+  { instanceIds, lifetimeMs, name }: z.infer<typeof enrollmentTokenRequest>,
+): Promise<z.infer<typeof enrollmentTokenResponse>> {
+  const instances = [...new Set(instanceIds.map((id) => id.toLowerCase()))]
+  await store.read(async (reader) => {
+    for (const id of instances) {
+      if ((await reader.instances.get(id)) === undefined) {
+        throw new CodedError('NOT_FOUND', `There is no instance ${id}.`, { details: { instanceId: id } })
+      }
+    }
+  })
+  const issued = Math.floor(now() / 1000)
+  const expires = issued + Math.ceil((lifetimeMs ?? ENROLLMENT_TOKEN_LIFETIME_MS) / 1000)
+  const token = await new SignJWT({
+    edge: addresses().edge,
+    instances,
+    pins: keys.trusted.map(({ keyId }) => keyId),
+    ...(name === undefined ? {} : { name }),
+  })
+    .setProtectedHeader({ alg: keys.signer.algorithm, typ: ENROLLMENT_TOKEN_TYPE, kid: keys.signer.keyId })
+    .setJti(newId())
+    .setIssuedAt(issued)
+    .setExpirationTime(expires)
+    .sign(keys.signer.privateKey)
+  return { token, expiresAt: expires * 1000 }
+}

@@ -1,0 +1,71 @@
+/**
+ * An administrator stops a device for now, lets it go on, or ends its service. The device learns of it with the time that
+ * is signed for its next sync, and a change notification tells it to come; a device that does not come is bounded by the end of its grant.
+ * What it owes is taken in whatever was decided about it.
+ */
+import type { DeviceSuspension } from '../../protocol/edge/device-hold.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { commandSession } from '../sessions/command-session.ts'
+import type { SessionDeps } from '../sessions/session-life.ts'
+import type { Store } from '../storage/store.ts'
+import { fenceCurrent } from '../sync/attach.ts'
+import type { Device } from '../storage/device-records.ts'
+
+export interface SuspendDevice {
+  readonly store: Pick<Store, 'read' | 'transaction'>
+  readonly sessions: SessionDeps
+  readonly now: () => number
+  /** {@link Moment.present} */
+  readonly present: () => number
+}
+
+export type SuspensionCommand = 'LOCK' | 'UNLOCK' | 'TERMINATE'
+
+const STATE = { LOCK: 'LOCKED', UNLOCK: null, TERMINATE: 'TERMINATED' } as const
+const ACTION = { LOCK: 'LOCK_DEVICE', UNLOCK: 'UNLOCK_DEVICE', TERMINATE: 'TERMINATE_DEVICE' } as const
+
+/**
+ * The device first, then every session that it has opened or keeps, one by one: whoever repeats an order that was cut off
+ * in between completes it.
+ *
+ * @param by id of the administration key
+ * @throws CodedError NOT_FOUND, CONFLICT for a device that is revoked, or terminated
+ */
+export async function suspendDevice(
+  { store, sessions, now, present }: SuspendDevice,
+  deviceId: string,
+  command: SuspensionCommand,
+  by: string,
+): Promise<void> {
+  const at = now()
+  await store.transaction(async (tx) => {
+    const device = await tx.edge.devices.lock(deviceId)
+    if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
+    const held = { ...device, suspension: nextSuspension(device, command, by, at) }
+    await tx.edge.devices.save(held)
+    if (command === 'TERMINATE') await fenceCurrent(tx, held, 'TERMINATED', { now: at, present: present() })
+    await tx.edge.audit.append({ at, by, action: ACTION[command], deviceId, sessionId: null })
+    await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
+  })
+  for (const sessionId of await store.read((reader) => reader.sessions.notEnded(deviceId))) {
+    await commandSession(sessions, { id: sessionId, command, by: null }, at).catch((error: unknown) => {
+      // It has ended, or is forgotten, since.
+      if (!(error instanceof CodedError) || (error.code !== 'CONFLICT' && error.code !== 'NOT_FOUND')) throw error
+    })
+  }
+}
+
+function nextSuspension(
+  { id, revokedAt, suspension }: Device,
+  command: SuspensionCommand,
+  by: string,
+  at: number,
+): DeviceSuspension | null {
+  if (revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${id} is revoked.`)
+  const state = STATE[command]
+  if (state === suspension?.state) return suspension
+  if (suspension?.state === 'TERMINATED') {
+    throw new CodedError('CONFLICT', `The service of the device ${id} was ended: it must enroll again.`)
+  }
+  return state === null ? null : { state, since: at, by }
+}

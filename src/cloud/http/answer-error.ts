@@ -1,0 +1,78 @@
+/**
+ * Error responses: `{ message, code }` with the status of the code. Details of unexpected errors are logged, not sent;
+ * the caller gets the log line's id.
+ */
+import { STATUS_CODES } from 'node:http'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { CodedError, ERRORS, type ErrorCode } from '../../protocol/errors.ts'
+
+const RETRY_AFTER_S = 1
+
+/** Framework errors with their own code. */
+const FRAMEWORK: Readonly<Record<string, [ErrorCode, string]>> = {
+  FST_ERR_CTP_BODY_TOO_LARGE: ['BODY_TOO_LARGE', 'The body is larger than the limit.'],
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: ['MEDIA_TYPE_NOT_SUPPORTED', 'The Content-Type is not application/json.'],
+  FST_ERR_CTP_INVALID_CONTENT_LENGTH: ['BAD_REQUEST', 'The body length differs from Content-Length.'],
+  FST_ERR_MAX_PARAM_LENGTH: ['BAD_REQUEST', 'A path segment is longer than any id or name.'],
+  FST_ERR_BAD_URL: ['BAD_REQUEST', 'The path is malformed.'],
+}
+
+/** Messages of these codes contain addresses, users and paths: they are logged, and callers get only the meaning. */
+const INSIDE: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
+  'DATABASE_UNREACHABLE',
+  'DATABASE_REFUSED',
+  'DATABASE_UNSUITABLE',
+  'DATABASE_CORRUPT',
+  'OUTCOME_UNKNOWN',
+  'NOT_RECORDED',
+  'STATE_UNWRITABLE',
+  'DISK_FAILED',
+])
+
+export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
+  const known = coded(error)
+  if (known === undefined || known.httpStatus >= 500) request.log.error({ err: error }, 'request failed')
+  const shown =
+    known ?? new CodedError('INTERNAL', `The service failed because of an unexpected error. Log id: ${request.id}.`)
+  if (shown.httpStatus === 401) void reply.header('www-authenticate', 'Bearer')
+  const { retryAfterMs } = shown.details
+  if (typeof retryAfterMs === 'number') void reply.header('retry-after', Math.ceil(retryAfterMs / 1000))
+  else if (shown.httpStatus === 503) void reply.header('retry-after', RETRY_AFTER_S)
+  const message = INSIDE.has(shown.code) ? ERRORS[shown.code].meaning : shown.message
+  sendJson(reply, shown.httpStatus, { message, code: shown.code })
+}
+
+/** Only JSON.stringify writes exact numbers. */
+export function sendJson(reply: FastifyReply, status: number, body?: unknown): void {
+  void reply.code(status)
+  if (body === undefined) void reply.send()
+  else void reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
+}
+
+/** Connection errors by Node's codes. */
+const BROKEN: Readonly<Record<string, [ErrorCode, string]>> = {
+  HPE_HEADER_OVERFLOW: ['HEADERS_TOO_LARGE', 'The request line and headers are too large.'],
+  ERR_HTTP_REQUEST_TIMEOUT: ['REQUEST_TOO_SLOW', 'The request did not arrive in time.'],
+}
+
+/** Complete response for a connection without a valid HTTP request. @param cause code of Node's error */
+export function rawRefusal(cause: string | undefined): string {
+  const [code, message] = BROKEN[cause ?? ''] ?? ['BAD_REQUEST', 'The connection sent no valid HTTP request.']
+  const body = JSON.stringify({ message, code })
+  const { http } = ERRORS[code]
+  return [
+    `HTTP/1.1 ${http} ${STATUS_CODES[http] ?? ''}`,
+    'content-type: application/json; charset=utf-8',
+    `content-length: ${Buffer.byteLength(body)}`,
+    'connection: close',
+    '',
+    body,
+  ].join('\r\n')
+}
+
+function coded(error: unknown): CodedError | undefined {
+  if (error instanceof CodedError) return error
+  if (!(error instanceof Error) || !('code' in error) || typeof error.code !== 'string') return undefined
+  const [code, message] = FRAMEWORK[error.code] ?? []
+  return code === undefined || message === undefined ? undefined : new CodedError(code, message, { cause: error })
+}

@@ -1,0 +1,144 @@
+/** The cloud's HTTP server without routes: bodies, limits, errors, log lines. */
+import { Server as TlsServer } from 'node:tls'
+import Fastify, {
+  type FastifyBaseLogger,
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+  LogController,
+} from 'fastify'
+import { CodedError } from '../../protocol/errors.ts'
+import { answerError, rawRefusal } from './answer-error.ts'
+import { checkAnswers } from './check-answers.ts'
+import { parseBody } from './json.ts'
+import { PathMethods } from './path-methods.ts'
+
+export interface ServerOptions {
+  /** Bytes. */
+  readonly bodyMax: number
+  /** Path prefix of the service; calls without it get a message that names it. */
+  readonly prefix: string
+  /** Maximum concurrent requests; more are refused with OVERLOADED. */
+  readonly requestsMax: number
+  /** Maximum time for a complete request to arrive, ms. */
+  readonly requestTimeoutMs: number
+  readonly logger: FastifyBaseLogger
+  readonly newId: () => string
+  /** PEM; null: plain HTTP. */
+  readonly tls: { readonly certificate: string; readonly key: string } | null
+  /** Called for each undeclared response, which is sent as an internal error. Null: no checks. */
+  readonly onWrongAnswer: ((error: Error) => void) | null
+}
+
+export interface Server {
+  readonly http: FastifyInstance
+  /** Refuses new requests with STOPPING; requests in progress continue. */
+  readonly stopAccepting: () => void
+  /** For new HTTPS connections. */
+  readonly renewCertificate: (tls: { readonly certificate: string; readonly key: string }) => void
+}
+
+/** Maximum time for request headers to arrive, ms. */
+const HEAD_TIMEOUT_MS_MAX = 30_000
+
+/** How long a connection without a valid HTTP request stays open, ms. */
+const LINGER_MS = 1_000
+
+/** Check interval for slow requests, ms. */
+const ARRIVALS_CHECKED_EVERY_MS_MAX = 5_000
+
+export function createServer(options: ServerOptions): Server {
+  const { requestTimeoutMs } = options
+  const arrival = {
+    headersTimeout: Math.min(requestTimeoutMs, HEAD_TIMEOUT_MS_MAX),
+    connectionsCheckingInterval: Math.min(requestTimeoutMs, ARRIVALS_CHECKED_EVERY_MS_MAX),
+  }
+  const http = Fastify({
+    bodyLimit: options.bodyMax,
+    loggerInstance: options.logger,
+    logController: new LogController({ disableRequestLogging: true }),
+    genReqId: options.newId,
+    // HEAD must not trigger the effect of GET heartbeat.
+    exposeHeadRoutes: false,
+    return503OnClosing: false,
+    forceCloseConnections: 'idle',
+    routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1_024 },
+    frameworkErrors: (error, request, reply) => answerError(error, request, reply),
+    requestTimeout: requestTimeoutMs,
+    clientErrorHandler: (error, socket) => {
+      if (!socket.writable) return void socket.destroy()
+      socket.end(rawRefusal(error.code))
+      // Lets a client that is still sending read the response.
+      socket.resume()
+      setTimeout(() => socket.destroy(), LINGER_MS).unref()
+    },
+    ...(options.tls === null
+      ? { http: arrival }
+      : { https: { ...arrival, cert: options.tls.certificate, key: options.tls.key } }),
+  }) as unknown as FastifyInstance
+  // Half-closed clients still receive a response, which may be a charge.
+  Object.assign(http.server, { httpAllowHalfOpen: true })
+  let stopping = false
+  let underWay = 0
+
+  http.removeAllContentTypeParsers()
+  http.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body, done) => {
+    try {
+      done(null, body.length === 0 ? undefined : parseBody(body as Buffer))
+    } catch (error) {
+      done(error as Error)
+    }
+  })
+  http.setErrorHandler((error, request, reply) => answerError(error, request, reply))
+  const methods = new PathMethods()
+  http.addHook('onRoute', ({ url, method }) => methods.add(url, [method].flat()))
+  http.setNotFoundHandler((request, reply) => answerUnrouted(options.prefix, methods.at(request.url), request, reply))
+  http.addHook('onRequest', async (request, reply) => {
+    underWay += 1
+    reply.raw.once('close', () => {
+      underWay -= 1
+    })
+    if (stopping) throw new CodedError('STOPPING', 'The service is shutting down.')
+    if (underWay > options.requestsMax) {
+      throw new CodedError('OVERLOADED', `More than ${options.requestsMax} requests are in progress.`)
+    }
+    // Before the body is read: no handler needs it.
+    if (request.is404) return answerUnrouted(options.prefix, methods.at(request.url), request, reply)
+    return undefined
+  })
+  http.addHook('onSend', async (_request, reply) => {
+    if (stopping) void reply.header('connection', 'close')
+  })
+  if (options.onWrongAnswer !== null) checkAnswers(http, options.onWrongAnswer)
+  http.addHook('onResponse', async (request, reply) => {
+    const { method, routeOptions } = request
+    request.log.debug({ method, route: routeOptions.url, status: reply.statusCode, ms: reply.elapsedTime }, 'request')
+  })
+  return {
+    http,
+    stopAccepting: () => {
+      stopping = true
+    },
+    renewCertificate: ({ certificate, key }) => {
+      if (http.server instanceof TlsServer) http.server.setSecureContext({ cert: certificate, key })
+    },
+  }
+}
+
+function answerUnrouted(
+  prefix: string,
+  allowed: readonly string[],
+  request: FastifyRequest,
+  reply: FastifyReply,
+): FastifyReply {
+  const { method } = request
+  if (allowed.length === 0) {
+    const place = request.url.startsWith(`${prefix}/`) ? '' : ` The service is below ${prefix}.`
+    answerError(new CodedError('NOT_FOUND', `No operation ${method} at this path.${place}`), request, reply)
+    return reply
+  }
+  void reply.header('allow', [...allowed, 'OPTIONS'].join(', '))
+  if (method === 'OPTIONS') return reply.code(204).send()
+  answerError(new CodedError('METHOD_NOT_ALLOWED', `This path does not support ${method}.`), request, reply)
+  return reply
+}

@@ -1,0 +1,44 @@
+/** The one-off access request. Source: interface, Non-session access request. */
+import {
+  accessRequestBody,
+  accessResponse,
+  accessResponses,
+  requestOf,
+} from '../../../protocol/service/access-request.ts'
+import type { AccessBatcher } from '../../service-api/request-access.ts'
+import { type Route, inInstance, route } from '../routes.ts'
+import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
+import { metaDataOf } from './meta-data.ts'
+
+export function accessRequestRoutes(batcher: AccessBatcher, newId: () => string): readonly Route[] {
+  return [
+    route({
+      id: 'postaccessrequest',
+      tag: 'Access requests',
+      summary: 'Request items once, without a session',
+      description: 'Each item is granted or refused independently, in the given order.',
+      example: REQUEST_EXAMPLE,
+      answers: (version) => ({
+        200: {
+          description: 'The result of each item, granted or refused.',
+          body: accessResponses[version],
+          example: responseExample(version),
+        },
+      }),
+      errors: ['NOT_FOUND'],
+      method: 'POST',
+      path: '/instances/:instanceId/access-request',
+      areas: ['elastic/api'],
+      access: 'EITHER',
+      params: inInstance,
+      body: (version) => accessRequestBody[version],
+      handle: async ({ params: { instanceId }, body, version, now }) => {
+        const request = requestOf(body)
+        const correlationId = newId()
+        const order = { instanceId, correlationId, request, metaData: metaDataOf(body) }
+        const decision = await batcher.request(order, now)
+        return { status: 200, body: accessResponse(version, correlationId, request, decision) }
+      },
+    }),
+  ]
+}

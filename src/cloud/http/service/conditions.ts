@@ -1,0 +1,112 @@
+/** Operations on conditions. Source: interface, Rules of access: conditions. */
+import { z } from 'zod'
+import { uuid } from '../../../protocol/wire.ts'
+import { type ConditionWire, conditionList, conditionsBody } from '../../../protocol/service/conditions.ts'
+import {
+  createConditions,
+  deleteCondition,
+  deleteConditions,
+  patchConditions,
+} from '../../service-api/change-conditions.ts'
+import type { ConditionNode } from '../../storage/records.ts'
+import { requireInstance } from '../../service-api/show-line-items.ts'
+import type { Store } from '../../storage/store.ts'
+import { type Route, inInstance, instanceId, route } from '../routes.ts'
+
+const place = {
+  path: '/instances/:instanceId/conditions',
+  areas: ['api', 'floating/api'],
+  access: 'EITHER',
+  params: inInstance,
+} as const
+
+export function conditionRoutes(store: Store, newId: () => string): readonly Route[] {
+  return [
+    route({
+      id: 'getconditions',
+      tag: 'Rules of access',
+      summary: 'List the conditions of an instance',
+      answers: { 200: { description: 'All conditions.', body: conditionList } },
+      errors: ['NOT_FOUND'],
+      ...place,
+      method: 'GET',
+      handle: async ({ params }) => {
+        const conditions = await store.read(async (reader) => {
+          await requireInstance(reader, params.instanceId)
+          return reader.conditions.list(params.instanceId)
+        })
+        return { status: 200, body: conditions.map(conditionToWire) }
+      },
+    }),
+    route({
+      id: 'postconditions',
+      tag: 'Rules of access',
+      summary: 'Create conditions',
+      example: [{ name: 'Engineers', operator: 'IN', property: 'department', values: ['engineering', 'design'] }],
+      answers: { 200: { description: 'Only the created conditions.', body: conditionList } },
+      errors: ['NOT_FOUND'],
+      ...place,
+      method: 'POST',
+      body: conditionsBody,
+      handle: async ({ params, body, now }) => ({
+        status: 200,
+        body: (await createConditions(store, params.instanceId, body, newId, now)).map(conditionToWire),
+      }),
+    }),
+    route({
+      id: 'patchconditions',
+      tag: 'Rules of access',
+      summary: 'Update conditions by their id, and create those without one',
+      answers: { 200: { description: 'Only the created and updated conditions.', body: conditionList } },
+      errors: ['NOT_FOUND'],
+      ...place,
+      method: 'PATCH',
+      body: conditionsBody,
+      handle: async ({ params, body, now }) => ({
+        status: 200,
+        body: (await patchConditions(store, params.instanceId, body, newId, now)).map(conditionToWire),
+      }),
+    }),
+    route({
+      id: 'deleteconditions',
+      tag: 'Rules of access',
+      summary: 'Delete all conditions of an instance',
+      answers: { 204: { description: 'All conditions are deleted.' } },
+      errors: ['NOT_FOUND', 'CONFLICT'],
+      ...place,
+      method: 'DELETE',
+      handle: async ({ params, now }) => {
+        await deleteConditions(store, params.instanceId, now)
+        return { status: 204 }
+      },
+    }),
+    route({
+      id: 'deletecondition',
+      tag: 'Rules of access',
+      summary: 'Delete one condition',
+      answers: { 204: { description: 'The condition is deleted.' } },
+      errors: ['NOT_FOUND', 'CONFLICT'],
+      ...place,
+      method: 'DELETE',
+      path: '/instances/:instanceId/conditions/:conditionId',
+      params: z.object({ instanceId, conditionId: uuid.toLowerCase() }),
+      handle: async ({ params, now }) => {
+        await deleteCondition(store, params.instanceId, params.conditionId, now)
+        return { status: 204 }
+      },
+    }),
+  ]
+}
+
+function conditionToWire(node: ConditionNode): ConditionWire {
+  const label = { id: node.id, ...(node.name === null ? {} : { name: node.name }) }
+  switch (node.operator) {
+    case 'AND':
+    case 'OR':
+      return { ...label, operator: node.operator, conditions: node.conditions.map(conditionToWire) }
+    case 'NOT':
+      return { ...label, operator: 'NOT', condition: conditionToWire(node.condition) }
+    case 'IN':
+      return { ...label, operator: 'IN', property: node.property, values: node.values }
+  }
+}

@@ -1,0 +1,61 @@
+/** Configuration operations. Source: interface, Configuration. */
+import { CodedError } from '../../../protocol/errors.ts'
+import {
+  CONFIGURATION,
+  type ConfigurationValueWire,
+  configurationBody,
+  configurationProblem,
+  configurationValues,
+} from '../../../protocol/service/configuration.ts'
+import type { ApiVersion } from '../../../protocol/service/status.ts'
+import {
+  type ConfigurationState,
+  changeConfiguration,
+  showConfiguration,
+} from '../../service-api/change-configuration.ts'
+import type { Store } from '../../storage/store.ts'
+import { type Route, route } from '../routes.ts'
+
+const place = { path: '/configuration', areas: ['provisioning/api'], access: 'ADMINISTRATION' } as const
+
+export function configurationRoutes(store: Store): readonly Route[] {
+  return [
+    route({
+      id: 'gettenantconfigurations',
+      tag: 'Configuration',
+      summary: 'List the configuration values',
+      answers: { 200: { description: 'All values of this API version.', body: configurationValues } },
+      ...place,
+      method: 'GET',
+      handle: async ({ version }) => ({ status: 200, body: toWire(version, await store.read(showConfiguration)) }),
+    }),
+    route({
+      id: 'patchtenantconfigurations',
+      tag: 'Configuration',
+      summary: 'Change configuration values',
+      example: [{ name: 'timezone.tolerant', value: 'true' }],
+      answers: { 200: { description: 'All values of this API version.', body: configurationValues } },
+      ...place,
+      method: 'PATCH',
+      body: configurationBody,
+      handle: async ({ body, version, principal, now }) => {
+        for (const change of body) {
+          const problem = configurationProblem(version, change)
+          if (problem !== undefined) throw new CodedError('BAD_REQUEST', `body: ${problem}`)
+        }
+        return { status: 200, body: toWire(version, await changeConfiguration(store, body, principal.keyId, now)) }
+      },
+    }),
+  ]
+}
+
+function toWire(version: ApiVersion, states: readonly ConfigurationState[]): readonly ConfigurationValueWire[] {
+  const known = new Set(CONFIGURATION.filter(({ versions }) => versions.includes(version)).map(({ name }) => name))
+  return states
+    .filter(({ name }) => known.has(name))
+    .map(({ name, value, changed }) => ({
+      name,
+      value,
+      ...(changed === null ? {} : { modified: changed.modified, updatedBy: changed.updatedBy }),
+    }))
+}

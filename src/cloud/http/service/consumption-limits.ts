@@ -1,0 +1,74 @@
+/**
+ * The consumption limit of a line item. An extension of this project: the service has one, but its form is not public. See
+ * docs/decisions/periods.md.
+ */
+import { consumptionLimit, consumptionLimitBody } from '../../../protocol/service/consumption-limits.ts'
+import { tokensNumber } from '../../../protocol/wire.ts'
+import {
+  type ConsumptionLimitTerms,
+  removeConsumptionLimit,
+  setConsumptionLimit,
+  showConsumptionLimit,
+} from '../../service-api/set-consumption-limit.ts'
+import type { Store } from '../../storage/store.ts'
+import { type Route, route } from '../routes.ts'
+import { inLineItem } from './line-items.ts'
+
+const place = {
+  path: '/instances/:instanceId/line-items/:lineItemId/consumption-limit',
+  areas: ['api', 'floating/api'],
+  versions: ['v1.1'],
+  access: 'EITHER',
+  params: inLineItem,
+} as const
+
+export function consumptionLimitRoutes(store: Store): readonly Route[] {
+  return [
+    route({
+      id: 'getconsumptionlimit',
+      tag: 'Consumption limits',
+      summary: 'Show the consumption limit of a line item',
+      answers: { 200: { description: 'The limit and its next reset.', body: consumptionLimit } },
+      errors: ['NOT_FOUND'],
+      ...place,
+      method: 'GET',
+      handle: async ({ params: { instanceId, lineItemId }, now }) => {
+        const terms = await store.read((reader) => showConsumptionLimit(reader, instanceId, lineItemId, now))
+        return { status: 200, body: termsToWire(terms) }
+      },
+    }),
+    route({
+      id: 'putconsumptionlimit',
+      tag: 'Consumption limits',
+      summary: 'Set the consumption limit of a line item',
+      description: 'Counts start at zero when a limit is set.',
+      example: { limit: 100, frequency: 'MONTHLY', nextReset: 1_772_323_200_000 },
+      answers: { 200: { description: 'The limit in force.', body: consumptionLimit } },
+      errors: ['NOT_FOUND'],
+      ...place,
+      method: 'PUT',
+      body: consumptionLimitBody,
+      handle: async ({ params: { instanceId, lineItemId }, body, now }) => {
+        const terms = await setConsumptionLimit(store, instanceId, lineItemId, body, now)
+        return { status: 200, body: termsToWire(terms) }
+      },
+    }),
+    route({
+      id: 'deleteconsumptionlimit',
+      tag: 'Consumption limits',
+      summary: 'Remove the consumption limit of a line item',
+      answers: { 204: { description: 'The limit is removed.' } },
+      errors: ['NOT_FOUND'],
+      ...place,
+      method: 'DELETE',
+      handle: async ({ params: { instanceId, lineItemId }, now }) => {
+        await removeConsumptionLimit(store, instanceId, lineItemId, now)
+        return { status: 204 }
+      },
+    }),
+  ]
+}
+
+function termsToWire({ limit, frequency, nextReset }: ConsumptionLimitTerms) {
+  return { limit: tokensNumber(limit), frequency, nextReset }
+}

@@ -1,0 +1,80 @@
+/** Instance operations. Source: interface, Instances. */
+import {
+  type InstanceWire,
+  PAGE_SIZE_DEFAULT,
+  instance,
+  instanceBody,
+  instancePage,
+  instanceQuery,
+} from '../../../protocol/service/instances.ts'
+import type { ApiVersion } from '../../../protocol/service/status.ts'
+import { createInstance } from '../../service-api/create-instance.ts'
+import type { Instance } from '../../storage/records.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Store } from '../../storage/store.ts'
+import { type Area, type Route, inInstance, route } from '../routes.ts'
+import { pageOf } from './page.ts'
+
+/** v1.1 has instances below `api` as well, and so below its second address. */
+const place = {
+  areas: (version: ApiVersion): readonly Area[] =>
+    version === 'v1.0' ? ['provisioning/api'] : ['provisioning/api', 'api', 'floating/api'],
+  access: 'ADMINISTRATION',
+  tag: 'Instances',
+} as const
+
+export function instanceRoutes(store: Store, newId: () => string): readonly Route[] {
+  return [
+    route({
+      id: 'listinstances',
+      summary: 'List instances, or find the default instance of an account',
+      answers: { 200: { description: 'One page.', body: instancePage } },
+      ...place,
+      method: 'GET',
+      path: '/instances',
+      query: instanceQuery,
+      handle: async ({ query: { next = 0, size = PAGE_SIZE_DEFAULT, accountId } }) =>
+        store.read(async (reader) => {
+          if (accountId !== undefined) {
+            const found = await reader.instances.defaultOf(accountId)
+            return { status: 200, body: { content: found === undefined ? [] : [instanceToWire(found)], next: 0 } }
+          }
+          const page = await pageOf(next, size, (offset, limit) => reader.instances.list(offset, limit))
+          return { status: 200, body: { content: page.shown.map(instanceToWire), next: page.next } }
+        }),
+    }),
+    route({
+      id: 'createinstance',
+      summary: 'Create an instance',
+      example: { shortName: 'Plant 7', accountId: 'customer-4711' },
+      answers: { 201: { description: 'The instance.', body: instance } },
+      ...place,
+      method: 'POST',
+      path: '/instances',
+      body: instanceBody,
+      handle: async ({ body, now }) => ({
+        status: 201,
+        body: instanceToWire(await createInstance(store, { id: newId(), ...body }, now)),
+      }),
+    }),
+    route({
+      id: 'getinstance',
+      summary: 'Show an instance',
+      answers: { 200: { description: 'The instance.', body: instance } },
+      errors: ['NOT_FOUND'],
+      ...place,
+      method: 'GET',
+      path: '/instances/:instanceId',
+      params: inInstance,
+      handle: async ({ params }) => {
+        const found = await store.read((reader) => reader.instances.get(params.instanceId))
+        if (found === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${params.instanceId}.`)
+        return { status: 200, body: instanceToWire(found) }
+      },
+    }),
+  ]
+}
+
+function instanceToWire({ id, shortName, accountId, defaultInstance, created, modified }: Instance): InstanceWire {
+  return { id, shortName, accountId, defaultInstance, created, modified }
+}

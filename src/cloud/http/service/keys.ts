@@ -1,0 +1,101 @@
+/** Authorization key operations. Source: interface, Authentication; documentation on key management. */
+import { z } from 'zod'
+import { PAGE_SIZE_DEFAULT } from '../../../protocol/service/instances.ts'
+import {
+  KEY_DELETED,
+  type PublicKeyWire,
+  keyDeleted,
+  keyId,
+  keysBody,
+  keysQuery,
+  publicKeyPage,
+  publicKeys,
+} from '../../../protocol/service/keys.ts'
+import { deleteKey, saveKeys } from '../../service-api/change-keys.ts'
+import type { KeyRecord, KeyType } from '../../storage/records.ts'
+import type { Store } from '../../storage/store.ts'
+import { type Route, route } from '../routes.ts'
+import { pageOf } from './page.ts'
+
+const areas = ['api', 'floating/api'] as const
+const access = 'ADMINISTRATION'
+
+interface Kind {
+  readonly type: KeyType
+  readonly path: string
+  /** Operation ids. */
+  readonly ids: { readonly save: string; readonly remove: string }
+}
+
+const KINDS: readonly Kind[] = [
+  {
+    type: 'administration-key',
+    path: '/administration-keys',
+    ids: { save: 'producer-admin-key-upload', remove: 'delete-producer-admin-key' },
+  },
+  {
+    type: 'client-key',
+    path: '/client-keys',
+    ids: { save: 'client-key-upload', remove: 'delete-client-key' },
+  },
+]
+
+/** @param delayMs after which a saved key begins, and a deleted one ends, to verify */
+export function keyRoutes(store: Store, delayMs: number): readonly Route[] {
+  return [
+    ...KINDS.flatMap(({ type, path, ids }) => [
+      route({
+        id: ids.save,
+        tag: 'Authorization keys',
+        summary: `Add or replace ${type}s`,
+        answers: { 200: { description: 'The keys as saved.', body: publicKeys } },
+        method: 'PUT',
+        path,
+        areas,
+        access,
+        body: keysBody,
+        handle: async ({ body, now }) => ({
+          status: 200,
+          body: (await saveKeys(store, type, body, delayMs, now)).map(keyToWire),
+        }),
+      }),
+      route({
+        id: ids.remove,
+        tag: 'Authorization keys',
+        summary: `Delete a ${type}`,
+        answers: { 200: { description: 'It is deleted.', body: keyDeleted } },
+        errors: type === 'administration-key' ? ['NOT_FOUND', 'LAST_ADMINISTRATION_KEY'] : ['NOT_FOUND'],
+        method: 'DELETE',
+        path: `${path}/:keyId`,
+        areas,
+        access,
+        params: z.object({ keyId }),
+        handle: async ({ params, now }) => {
+          await deleteKey(store, type, params.keyId, delayMs, now)
+          return { status: 200, body: KEY_DELETED }
+        },
+      }),
+    ]),
+    route({
+      id: 'get-public-keys',
+      tag: 'Authorization keys',
+      summary: 'List the public keys',
+      answers: { 200: { description: 'One page.', body: publicKeyPage } },
+      method: 'GET',
+      path: '/public-keys',
+      areas,
+      access,
+      query: keysQuery,
+      handle: async ({ query: { next: from = 0, size = PAGE_SIZE_DEFAULT } }) => {
+        const page = await store.read((reader) =>
+          pageOf(from, size, (offset, limit) => reader.keys.list(offset, limit)),
+        )
+        return { status: 200, body: { keys: page.shown.map(keyToWire), next: page.next } }
+      },
+    }),
+  ]
+}
+
+function keyToWire({ id, type, pem, created, modified }: KeyRecord): PublicKeyWire {
+  return { id, type, publicKey: pem, created, modified }
+}

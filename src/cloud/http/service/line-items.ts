@@ -1,0 +1,131 @@
+/** Line item operations. Source: interface, Line items and Errors. */
+import { z } from 'zod'
+import { tokensNumber } from '../../../protocol/wire.ts'
+import {
+  type LineItemWire,
+  lineItemBodies,
+  lineItemId,
+  lineItemProblems,
+  lineItems,
+  parseLineItem,
+} from '../../../protocol/service/line-items.ts'
+import type { ApiVersion } from '../../../protocol/service/status.ts'
+import { deleteLineItem } from '../../service-api/delete-line-item.ts'
+import { mapLineItem } from '../../service-api/map-line-item.ts'
+import { type LineItemUse, listLineItems, showLineItem } from '../../service-api/show-line-items.ts'
+import type { Store } from '../../storage/store.ts'
+import { type Answer, type Route, inInstance, instanceId, route } from '../routes.ts'
+import { LINE_ITEM_EXAMPLE, problemsExample } from './examples.ts'
+
+const areas = ['provisioning/api'] as const
+
+export const inLineItem = z.object({ instanceId, lineItemId })
+
+export function lineItemRoutes(store: Store): readonly Route[] {
+  return [
+    route({
+      id: 'listlineitems',
+      tag: 'Line items',
+      summary: 'List the line items of an instance',
+      answers: (version) => ({ 200: { description: 'All line items.', body: z.array(lineItems[version]) } }),
+      errors: ['NOT_FOUND'],
+      method: 'GET',
+      path: '/instances/:instanceId/line-items',
+      areas,
+      access: 'EITHER',
+      params: inInstance,
+      handle: async ({ params, version, now }) => {
+        const uses = await store.read((reader) => listLineItems(reader, params.instanceId, now))
+        return { status: 200, body: uses.map((use) => lineItemToWire(version, use)) }
+      },
+    }),
+    route({
+      id: 'addactivation',
+      tag: 'Line items',
+      summary: 'Map a line item to an instance, or replace its details',
+      bodyForm: (version) => lineItemBodies[version],
+      example: LINE_ITEM_EXAMPLE,
+      answers: (version) => ({
+        200: { description: 'The details of a mapped line item were replaced.', body: lineItems[version] },
+        201: { description: 'The line item was mapped.', body: lineItems[version], example: LINE_ITEM_EXAMPLE },
+        400: {
+          description: 'The payload is invalid. Each text is a path and its problem.',
+          body: lineItemProblems[version],
+          example: problemsExample(version),
+        },
+      }),
+      errors: ['NOT_FOUND'],
+      method: 'PUT',
+      path: '/instances/:instanceId/line-items',
+      areas,
+      access: 'ADMINISTRATION',
+      params: inInstance,
+      body: z.unknown(),
+      handle: async ({ params, body, version, now }) => {
+        const parsed = parseLineItem(version, params.instanceId, body)
+        if (!parsed.ok) return invalid(version, parsed.problems)
+        const mapped = await mapLineItem(store, params.instanceId, parsed.body, now)
+        if (mapped.outcome === 'REFUSED') return invalid(version, mapped.problems)
+        return { status: mapped.outcome === 'MAPPED' ? 201 : 200, body: lineItemToWire(version, mapped.use) }
+      },
+    }),
+    route({
+      id: 'getlineitembyid',
+      tag: 'Line items',
+      summary: 'Show a line item',
+      answers: (version) => ({
+        200: { description: 'The line item.', body: lineItems[version], example: LINE_ITEM_EXAMPLE },
+      }),
+      errors: ['NOT_FOUND'],
+      method: 'GET',
+      path: '/instances/:instanceId/line-items/:lineItemId',
+      areas,
+      access: 'EITHER',
+      params: inLineItem,
+      handle: async ({ params, version, now }) => {
+        const use = await store.read((reader) => showLineItem(reader, params.instanceId, params.lineItemId, now))
+        return { status: 200, body: lineItemToWire(version, use) }
+      },
+    }),
+    route({
+      id: 'deletelineitem',
+      tag: 'Line items',
+      summary: 'Delete a line item that is OBSOLETE',
+      answers: { 204: { description: 'The line item is deleted.' } },
+      errors: ['NOT_FOUND', 'CONFLICT'],
+      method: 'DELETE',
+      path: '/instances/:instanceId/line-items/:lineItemId',
+      areas,
+      access: 'ADMINISTRATION',
+      params: inLineItem,
+      handle: async ({ params, now }) => {
+        await deleteLineItem(store, params.instanceId, params.lineItemId, now)
+        return { status: 204 }
+      },
+    }),
+  ]
+}
+
+/** The key of the problems is what v1.1 changed. */
+function invalid(version: ApiVersion, problems: readonly string[]): Answer {
+  return { status: 400, body: version === 'v1.0' ? { errors: problems } : { message: problems } }
+}
+
+function lineItemToWire(version: ApiVersion, { record, used }: LineItemUse): LineItemWire {
+  const { rateTableSeries, overdraftType, overdraftLimit, resetFrequency } = record
+  return {
+    activationId: record.id,
+    state: record.state,
+    quantity: tokensNumber(record.quantity),
+    start: record.start,
+    end: record.end,
+    used: tokensNumber(used),
+    attributes: {
+      elastic: record.elastic,
+      ...(rateTableSeries === null ? {} : { rateTableSeries }),
+      ...(overdraftLimit === null ? {} : { overdraftLimit: tokensNumber(overdraftLimit) }),
+      ...(overdraftType === null ? {} : { overdraftType }),
+      ...(resetFrequency === null || version === 'v1.0' ? {} : { resetFrequency }),
+    },
+  }
+}

@@ -1,0 +1,215 @@
+/** Session operations. Source: interface, Sessions and Errors; documentation on states and status codes. */
+import { z } from 'zod'
+import type { Session } from '../../../core/sessions/session.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import {
+  accessResponse,
+  accessResponses,
+  requestOf,
+  sessionAccessRequestBody,
+} from '../../../protocol/service/access-request.ts'
+import {
+  DENIED_STATUS,
+  SESSIONS_SHOWN_MAX,
+  listedToWire,
+  liveSessions,
+  notOperable,
+  session,
+  sessionBody,
+  sessionCreated,
+  sessionNotOperable,
+  sessionToWire,
+  sessionsQuery,
+} from '../../../protocol/service/sessions.ts'
+import { uuid } from '../../../protocol/wire.ts'
+import type { Principal } from '../../service-api/authenticate.ts'
+import {
+  type SessionDeps,
+  closeSession,
+  heartbeat,
+  openSession,
+  requestInSession,
+} from '../../sessions/session-life.ts'
+import { type Call, type Route, requireInstanceOf, route } from '../routes.ts'
+import { REQUEST_EXAMPLE, responseExample } from './examples.ts'
+import { metaDataOf } from './meta-data.ts'
+
+const place = { areas: ['api', 'floating/api'], access: 'EITHER' } as const
+
+const inSession = z.object({ sessionId: uuid.toLowerCase() })
+
+export function sessionRoutes(deps: SessionDeps): readonly Route[] {
+  return [
+    route({
+      id: 'createsession',
+      tag: 'Sessions',
+      summary: 'Create a session',
+      answers: { 200: { description: 'The session is IDLE and free of charge.', body: sessionCreated } },
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'DEVICE_LOCKED', 'DEVICE_TERMINATED'],
+      ...place,
+      method: 'POST',
+      path: '/sessions',
+      body: sessionBody,
+      idempotent:
+        'For the session of a device agent: the same value returns the same session; another value ends that session and opens a new one. Optional for other clients.',
+      handle: async (call) => {
+        const { body, principal, idempotencyKey: opening, now } = call
+        const { instanceId } = body
+        belongsTo(call)({ instanceId })
+        const session = await openSession(deps, { instanceId, deviceId: principal.deviceId, opening }, now)
+        return { status: 200, body: { sessionId: session.id } }
+      },
+    }),
+    route({
+      id: 'getallsessionsforinstance',
+      tag: 'Sessions',
+      summary: 'List up to 100 live sessions, newest first',
+      answers: { 200: { description: 'IDLE and ACTIVE sessions.', body: liveSessions } },
+      errors: ['INSTANCE_HEADER_MISSING'],
+      ...place,
+      method: 'GET',
+      path: '/sessions',
+      query: sessionsQuery,
+      handle: async (call) => {
+        const { query, instanceHeader } = call
+        if (query.instanceId !== undefined) belongsTo(call)({ instanceId: query.instanceId })
+        else requireHeader(call)
+        const instanceId = query.instanceId ?? instanceHeader
+        const sessions = await deps.store.read((reader) => reader.sessions.live(instanceId, SESSIONS_SHOWN_MAX))
+        return { status: 200, body: sessions.map(listedToWire) }
+      },
+    }),
+    route({
+      id: 'getsession',
+      tag: 'Sessions',
+      summary: 'Show a session',
+      answers: { 200: { description: 'The session.', body: session } },
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING'],
+      ...place,
+      method: 'GET',
+      path: '/sessions/:sessionId',
+      params: inSession,
+      handle: async (call) => {
+        const belongs = belongsTo(call)
+        const { sessionId } = call.params
+        const session = await deps.store.read((reader) => reader.sessions.get(sessionId))
+        if (session === undefined) throw new CodedError('NOT_FOUND', `There is no session ${sessionId}.`)
+        belongs(session)
+        return { status: 200, body: sessionToWire(session) }
+      },
+    }),
+    route({
+      id: 'putsessionaccessrequest',
+      tag: 'Sessions',
+      summary: 'Request items in a session, replacing its current items',
+      description: 'All items are granted, or none. An empty list releases the current items; the session stays open.',
+      example: { ...REQUEST_EXAMPLE, rollbackOnDeny: true },
+      answers: (version) => ({
+        200: {
+          description: 'All items are granted.',
+          body: accessResponses[version],
+          example: responseExample(version),
+        },
+        403: {
+          description: 'The items are denied; `status` of each item gives the reason.',
+          body: version === 'v1.0' ? z.union([accessResponses[version], sessionNotOperable]) : accessResponses[version],
+        },
+      }),
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE', 'SESSION_ON_DEVICE'],
+      ...place,
+      method: 'PUT',
+      path: '/sessions/:sessionId',
+      params: inSession,
+      body: (version) => sessionAccessRequestBody[version],
+      handle: async (call) => {
+        const { params, body, version, now } = call
+        const request = requestOf(body)
+        const correlationId = deps.newId()
+        const order = {
+          sessionId: params.sessionId,
+          correlationId,
+          request,
+          metaData: metaDataOf(body),
+          rollbackOnDeny: body.rollbackOnDeny,
+        }
+        const answer = await requestInSession(deps, order, belongsTo(call), now)
+        if (!answer.operable) return notOperable(version, answer.session)
+        const said = accessResponse(version, correlationId, request, answer.decision)
+        return { status: answer.granted ? 200 : DENIED_STATUS, body: said }
+      },
+    }),
+    route({
+      id: 'closesession',
+      tag: 'Sessions',
+      summary: 'Close a session',
+      description: 'Charges for unused time are refunded.',
+      answers: {
+        202: { description: 'The device that keeps the session is notified with its next sync.' },
+        204: { description: 'The session is closed.' },
+      },
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE'],
+      ...place,
+      method: 'DELETE',
+      path: '/sessions/:sessionId',
+      params: inSession,
+      handle: async (call) => {
+        const { sessionId } = call.params
+        const { operable, ordered, session } = await closeSession(deps, sessionId, belongsTo(call), call.now)
+        if (!operable) return notOperable('v1.1', session)
+        return { status: ordered === true ? ORDERED_STATUS : 204 }
+      },
+    }),
+    route({
+      id: 'getheartbeat',
+      tag: 'Sessions',
+      summary: 'Send a heartbeat',
+      description: 'Stop on any response other than 204.',
+      answers: (version) => ({
+        204: { description: 'The session continues.' },
+        ...(version === 'v1.0'
+          ? { 403: { description: 'The session was terminated.', body: sessionNotOperable } }
+          : {}),
+      }),
+      errors: ['NOT_FOUND', 'INSTANCE_HEADER_MISSING', 'SESSION_NOT_OPERABLE'],
+      ...place,
+      method: 'GET',
+      path: '/sessions/:sessionId/heartbeat',
+      params: inSession,
+      handle: async (call) => {
+        const { operable, session } = await heartbeat(deps, call.params.sessionId, belongsTo(call), call.now)
+        return operable ? { status: 204 } : notOperable(call.version, session)
+      },
+    }),
+  ]
+}
+
+/** The device that keeps the session ends it with its next sync. */
+const ORDERED_STATUS = 202
+
+type SessionCall = Pick<Call<unknown, unknown, unknown>, 'principal' | 'instanceHeader'>
+
+/**
+ * Checks the session's instance. A client token requires the header and must list its instance; with an administration
+ * token the header is optional.
+ */
+function belongsTo(call: SessionCall): (session: Pick<Session, 'instanceId'>) => void {
+  requireHeader(call)
+  return ({ instanceId }) => {
+    if (call.instanceHeader !== null && call.instanceHeader !== instanceId) {
+      throw new CodedError(
+        'INSTANCE_NOT_IN_TOKEN',
+        'The header x-instance-id does not match the instance of the session.',
+      )
+    }
+  }
+}
+
+function requireHeader({ principal, instanceHeader }: { principal: Principal; instanceHeader: string | null }): void {
+  if (instanceHeader !== null) requireInstanceOf(principal, instanceHeader)
+  else if (principal.kind === 'CLIENT') {
+    throw new CodedError(
+      'INSTANCE_HEADER_MISSING',
+      'Session operations require the header x-instance-id with a client token.',
+    )
+  }
+}

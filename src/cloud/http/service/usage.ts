@@ -1,0 +1,68 @@
+/** Usage export for billing; this project's own operation. */
+import { CodedError } from '../../../protocol/errors.ts'
+import {
+  USAGE_MEDIA_TYPES,
+  type UsageFormat,
+  usageCursorHeader,
+  usageQuery,
+} from '../../../protocol/service/usage-export.ts'
+import { exportUsage } from '../../usage/export-usage.ts'
+import type { Store } from '../../storage/store.ts'
+import { type Route, route } from '../routes.ts'
+
+export function usageRoutes(store: Store, tenantId: string): readonly Route[] {
+  return [
+    route({
+      id: 'exportusage',
+      tag: 'Usage',
+      summary: 'Export usage records as CSV or NDJSON, oldest first',
+      description: `The header ${usageCursorHeader} of the response is the \`after\` value of the next export.`,
+      answers: {
+        200: { description: 'One record per line.', streams: Object.values(USAGE_MEDIA_TYPES) },
+      },
+      errors: ['NOT_ACCEPTABLE', 'CURSOR_UNKNOWN', 'USAGE_FORGOTTEN', 'NOT_FOUND'],
+      method: 'GET',
+      path: '/usage',
+      areas: ['provisioning/api'],
+      versions: ['v1.1'],
+      access: 'ADMINISTRATION',
+      query: usageQuery,
+      handle: async ({ query, accept }) => {
+        const format = query.format ?? acceptedFormat(accept)
+        const { next, pieces } = await exportUsage(store, {
+          format,
+          tenantId,
+          instanceId: query.instanceId ?? null,
+          from: query.from ?? null,
+          to: query.to ?? null,
+          after: query.after ?? null,
+        })
+        const headers = { [usageCursorHeader]: String(next), 'cache-control': 'no-store' }
+        return { status: 200, stream: { type: USAGE_MEDIA_TYPES[format], headers, pieces } }
+      },
+    }),
+  ]
+}
+
+/** In order of preference. */
+const ACCEPTED: readonly (readonly [format: UsageFormat, ranges: readonly string[]])[] = [
+  ['ndjson', ['application/x-ndjson', 'application/ndjson', 'application/*', '*/*']],
+  ['csv', ['text/csv', 'text/*', '*/*']],
+]
+
+/** @throws CodedError NOT_ACCEPTABLE */
+function acceptedFormat(accept: string | null): UsageFormat {
+  const weighed = (accept ?? '*/*').split(',').map((range) => {
+    const [type = '', ...parameters] = range.split(';').map((part) => part.trim().toLowerCase())
+    const weight = parameters.find((parameter) => parameter.startsWith('q='))
+    return { type, weight: weight === undefined ? 1 : Number(weight.slice(2)) }
+  })
+  let best: { format: UsageFormat; weight: number } | undefined
+  for (const [format, ranges] of ACCEPTED) {
+    // The most specific range determines the weight.
+    const weight = ranges.map((name) => weighed.find(({ type }) => type === name)?.weight).find((w) => w !== undefined)
+    if (weight !== undefined && weight > (best?.weight ?? 0)) best = { format, weight }
+  }
+  if (best !== undefined) return best.format
+  throw new CodedError('NOT_ACCEPTABLE', 'Usage records are available as text/csv and application/x-ndjson.')
+}

@@ -1,0 +1,187 @@
+/**
+ * The cloud's signing key, created at the first start, and the chain of introductions by which devices move from one key to
+ * the next. Each step of a rotation is durable; the old key signs until the last step, and an interrupted rotation resumes.
+ */
+import { type KeyObject, createPublicKey } from 'node:crypto'
+import {
+  chownSync,
+  closeSync,
+  existsSync,
+  fsyncSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  statSync,
+  writeSync,
+} from 'node:fs'
+import { dirname, join } from 'node:path'
+import { z } from 'zod'
+import { INTRODUCTIONS_MAX } from '../../../protocol/edge/signing-keys.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import { type PublicJwk, publicJwk, signDocument, thumbprint } from '../../../protocol/signing.ts'
+import type { KeyRing, TrustedKey } from '../../devices/key-ring.ts'
+import { openKeyFile } from './key-file.ts'
+
+const chainFile = z.array(
+  z.strictObject({
+    previous: publicJwk,
+    introduction: z.string(),
+    /** Thumbprint of the introduced key. */
+    introduces: z.string(),
+    /** Devices are still told to trust the previous key. */
+    trusted: z.boolean(),
+  }),
+)
+type Chain = z.infer<typeof chainFile>
+
+/** `signing-keys.json` beside the key. */
+export function chainPath(keyPath: string): string {
+  return join(dirname(keyPath), 'signing-keys.json')
+}
+
+/** Includes the thumbprints of replaced keys. */
+export interface KeyRingFile extends KeyRing {
+  readonly succeeded: readonly string[]
+}
+
+/** @throws CodedError KEY_UNUSABLE, STATE_UNWRITABLE */
+export async function openKeyRing(path: string): Promise<KeyRingFile> {
+  const { privateKey } = openKeyFile(path, 'Ed25519')
+  const own = await trustedKey(publicOf(privateKey))
+  const chain = readChain(path)
+  const before: TrustedKey[] = []
+  for (const { previous, trusted } of chain.toReversed()) {
+    const key = await trustedKey(previous)
+    if (trusted && key.keyId !== own.keyId && before.every(({ keyId }) => keyId !== key.keyId)) before.push(key)
+  }
+  return {
+    signer: { keyId: own.keyId, algorithm: 'EdDSA', privateKey: privateKey.toCryptoKey('Ed25519', false, ['sign']) },
+    trusted: [own, ...before],
+    introductions: chain.map(({ introduction }) => introduction),
+    succeeded: await Promise.all(chain.map(({ previous }) => thumbprint(previous))),
+  }
+}
+
+/**
+ * Creates the next signing key, introduces it with the current one, and replaces that. A running cloud uses it after a
+ * reload.
+ *
+ * @param now POSIX ms
+ * @returns thumbprints of the old and new key
+ * @throws CodedError KEY_UNUSABLE, STATE_UNWRITABLE, CONFLICT
+ */
+export async function rotateSigningKey(
+  path: string,
+  now: number,
+): Promise<{ readonly from: string; readonly to: string }> {
+  if (!existsSync(path)) throw new CodedError('KEY_UNUSABLE', `The key file ${path} does not exist.`)
+  const current = openKeyFile(path, 'Ed25519').privateKey
+  const nextPath = `${path}.next`
+  const next = publicOf(openKeyFile(nextPath, 'Ed25519').privateKey)
+  const previous = publicOf(current)
+  const [from, to] = [await thumbprint(previous), await thumbprint(next)]
+  const chain = readChain(path)
+  if (chain.at(-1)?.introduces !== to) {
+    if (chain.length >= INTRODUCTIONS_MAX)
+      throw new CodedError(
+        'CONFLICT',
+        `${chainPath(path)} already contains ${chain.length} keys. Forget a previous key first.`,
+      )
+    const signer = {
+      keyId: from,
+      algorithm: 'EdDSA',
+      privateKey: current.toCryptoKey('Ed25519', false, ['sign']),
+    } as const
+    const introduction = await signDocument('key', JSON.stringify({ introduces: next, at: now }), signer)
+    writeChain(path, [...chain, { previous, introduction, introduces: to, trusted: true }])
+  }
+  unlessWritable(path, () => {
+    ownLike(path, nextPath)
+    renameSync(nextPath, path)
+    flush(dirname(path), path)
+  })
+  return { from, to }
+}
+
+/**
+ * Removes a previous key: devices drop it with their next rules.
+ *
+ * @throws CodedError NOT_FOUND if the key is not trusted or is the current one; STATE_UNWRITABLE
+ */
+export async function forgetSigningKey(path: string, keyId: string): Promise<void> {
+  const ring = await openKeyRing(path)
+  if (!ring.trusted.slice(1).some((key) => key.keyId === keyId)) {
+    const known = ring.trusted.slice(1).map((key) => key.keyId)
+    throw new CodedError(
+      'NOT_FOUND',
+      `${keyId} is not a trusted previous signing key. Trusted previous keys: ${known.join(', ') || 'none'}.`,
+    )
+  }
+  const chain: Chain = []
+  for (const link of readChain(path)) {
+    chain.push((await thumbprint(link.previous)) === keyId ? { ...link, trusted: false } : link)
+  }
+  writeChain(path, chain)
+}
+
+async function trustedKey(jwk: PublicJwk): Promise<TrustedKey> {
+  const key = createPublicKey({ key: jwk, format: 'jwk' })
+  return { keyId: await thumbprint(jwk), jwk, publicKey: key.toCryptoKey('Ed25519', true, ['verify']) }
+}
+
+function publicOf(privateKey: KeyObject): PublicJwk {
+  return publicJwk.parse(createPublicKey(privateKey).export({ format: 'jwk' }))
+}
+
+function readChain(keyPath: string): Chain {
+  const path = chainPath(keyPath)
+  if (!existsSync(path)) return []
+  try {
+    return chainFile.parse(JSON.parse(readFileSync(path, 'utf8')))
+  } catch (cause) {
+    throw new CodedError('KEY_UNUSABLE', `${path} does not contain introductions of signing keys.`, { cause })
+  }
+}
+
+function writeChain(keyPath: string, chain: Chain): void {
+  const path = chainPath(keyPath)
+  const partial = `${path}.new`
+  unlessWritable(path, () => {
+    const file = openSync(partial, 'w', 0o600)
+    try {
+      writeSync(file, `${JSON.stringify(chain, null, 2)}\n`)
+      fsyncSync(file)
+    } finally {
+      closeSync(file)
+    }
+    ownLike(keyPath, partial)
+    renameSync(partial, path)
+    flush(dirname(path), path)
+  })
+}
+
+/** Gives a file written by root to the cloud's user. */
+function ownLike(model: string, path: string): void {
+  if (process.getuid?.() !== 0) return
+  const { uid, gid } = statSync(model)
+  chownSync(path, uid, gid)
+}
+
+function flush(...paths: readonly string[]): void {
+  for (const path of paths) {
+    const file = openSync(path, 'r')
+    try {
+      fsyncSync(file)
+    } finally {
+      closeSync(file)
+    }
+  }
+}
+
+function unlessWritable(path: string, work: () => void): void {
+  try {
+    work()
+  } catch (cause) {
+    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be written.`, { cause })
+  }
+}

@@ -1,0 +1,143 @@
+/**
+ * Serves the metrics at a separate address, or at `/metrics` of the cloud's address for local clients or with the token:
+ * they reveal sales and load. Failures here do not affect other requests.
+ */
+import { createHash, timingSafeEqual } from 'node:crypto'
+import { type IncomingHttpHeaders, type IncomingMessage, type ServerResponse, createServer } from 'node:http'
+import { BlockList, isIPv6 } from 'node:net'
+import type { AddressInfo } from 'node:net'
+import type { FastifyInstance } from 'fastify'
+import { z } from 'zod'
+import { CodedError } from '../../../protocol/errors.ts'
+import { answerError } from '../../http/answer-error.ts'
+import { declaredAnswers } from '../../http/operation.ts'
+import type { Metrics } from './metrics.ts'
+
+export const METRICS_PATH = '/metrics'
+
+const MEDIA_TYPE = 'text/plain'
+
+/** Counts the server's requests; call before registering its routes. */
+export function countRequests(http: FastifyInstance, metrics: Metrics): void {
+  http.addHook('onResponse', async ({ method, routeOptions }, reply) => {
+    metrics.request(method, routeOptions.url, reply.statusCode, reply.elapsedTime)
+  })
+}
+
+/** On the cloud's own server. @param token null: local clients only */
+export function registerMetrics(http: FastifyInstance, metrics: Metrics, token: string | null): void {
+  const form = { description: 'The text format of Prometheus.', body: z.string(), mediaType: MEDIA_TYPE }
+  const answers = declaredAnswers('GET', { 200: form }, [])
+  http.get(METRICS_PATH, { config: { answers } }, async (request, reply) => {
+    try {
+      requireReader(request.headers, request.socket.remoteAddress, token)
+      const text = await metrics.text()
+      void reply.type(metrics.contentType).send(text)
+    } catch (error) {
+      answerError(error, request, reply)
+    }
+    return reply
+  })
+}
+
+export interface MetricsListener {
+  /** `http://host:port` */
+  readonly origin: string
+  close(): Promise<void>
+}
+
+/**
+ * At a separate address without TLS, for a monitoring network. Rejects if listening fails.
+ * @param token null: every client that reaches the address may read
+ */
+export async function listenForMetrics(
+  { host, port }: { readonly host: string; readonly port: number },
+  metrics: Metrics,
+  token: string | null,
+  onFault: (error: unknown) => void,
+): Promise<MetricsListener> {
+  const server = createServer({ requestTimeout: 10_000, headersTimeout: 10_000, maxHeaderSize: 16 * 1024 })
+  server.maxConnections = 64
+  server.on('request', (request: IncomingMessage, response: ServerResponse) => {
+    answer(request, metrics, token).then(
+      ({ status, type, text }) => {
+        response.writeHead(status, { 'content-type': type })
+        response.end(text)
+      },
+      (error: unknown) => {
+        onFault(error)
+        response.writeHead(500).end()
+      },
+    )
+  })
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject)
+    server.listen({ host, port }, () => {
+      server.off('error', reject)
+      resolve()
+    })
+  })
+  server.on('error', onFault)
+  const { address, port: bound } = server.address() as AddressInfo
+  return {
+    origin: `http://${isIPv6(address) ? `[${address}]` : address}:${bound}`,
+    close: () =>
+      new Promise((resolve) => {
+        server.close(() => resolve())
+        server.closeAllConnections()
+      }),
+  }
+}
+
+async function answer(
+  { method, url = '', headers }: IncomingMessage,
+  metrics: Metrics,
+  token: string | null,
+): Promise<{ readonly status: number; readonly type: string; readonly text: string }> {
+  try {
+    if (method !== 'GET' || url.split('?', 1)[0] !== METRICS_PATH) {
+      throw new CodedError('NOT_FOUND', `Metrics are at GET ${METRICS_PATH}.`)
+    }
+    if (token !== null) requireToken(headers, token)
+    return { status: 200, type: metrics.contentType, text: await metrics.text() }
+  } catch (error) {
+    if (!(error instanceof CodedError)) throw error
+    const { message, code } = error
+    return { status: error.httpStatus, type: 'application/json', text: JSON.stringify({ message, code }) }
+  }
+}
+
+const LOOPBACK = new BlockList()
+LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4')
+LOOPBACK.addAddress('::1', 'ipv6')
+
+/** Headers that reveal a forwarded request. */
+const FORWARDED = ['forwarded', 'x-forwarded-for', 'x-real-ip', 'via']
+
+/** @throws CodedError TOKEN_MISSING, TOKEN_INVALID */
+function requireReader(headers: IncomingHttpHeaders, peer: string | undefined, token: string | null): void {
+  if (token !== null) {
+    requireToken(headers, token)
+    return
+  }
+  const isLocal = peer !== undefined && LOOPBACK.check(peer, isIPv6(peer) ? 'ipv6' : 'ipv4')
+  if (isLocal && FORWARDED.every((name) => headers[name] === undefined)) return
+  throw new CodedError(
+    'TOKEN_MISSING',
+    'Metrics are available on this machine, or with the token in metrics.token_file.',
+  )
+}
+
+/** @throws CodedError TOKEN_MISSING, TOKEN_INVALID */
+function requireToken({ authorization }: IncomingHttpHeaders, token: string): void {
+  const given = /^Bearer +(\S+)$/i.exec(authorization ?? '')?.[1]
+  if (given === undefined)
+    throw new CodedError('TOKEN_MISSING', 'Send the token in metrics.token_file as a bearer token.')
+  if (!timingSafeEqual(digest(given), digest(token))) {
+    throw new CodedError('TOKEN_INVALID', 'The token is wrong. Use the token in metrics.token_file.')
+  }
+}
+
+function digest(text: string): Buffer {
+  return createHash('sha256').update(text).digest()
+}

@@ -1,0 +1,162 @@
+/**
+ * MQTT broker inside a single-node cloud; devices sign in with their tokens. State is lost at a restart, and only this
+ * process publishes: several nodes need an external broker.
+ */
+import { type Server, type Socket, createServer } from 'node:net'
+import { Duplex } from 'node:stream'
+import { Server as TlsServer, createServer as createTlsServer } from 'node:tls'
+import { Aedes, type Client } from 'aedes'
+import { CodedError } from '../../../protocol/errors.ts'
+import { listenFailure } from '../../../protocol/listen-failure.ts'
+import type { Broker } from '../../devices/publish-notifications.ts'
+import { type SignedIn, mayPublish, maySubscribe } from './device-rights.ts'
+import { PacketLimit } from './packet-limit.ts'
+
+export interface EmbeddedBrokerOptions {
+  readonly host: string
+  /** 0: any free port. */
+  readonly port: number
+  /** PEM; null: no TLS. */
+  readonly tls: { readonly certificate: string; readonly key: string } | null
+  /** Resolves the device of a token. @throws CodedError for an invalid token */
+  readonly signIn: (token: string) => Promise<SignedIn>
+  /** Called whenever a device connects or disconnects. */
+  readonly onPresence: (deviceId: string, online: boolean) => void
+  readonly log: { info(fields: Record<string, unknown>, message: string): void }
+}
+
+export interface EmbeddedBroker extends Broker {
+  /** Listening address, `mqtt://host:port`. */
+  readonly url: string
+  /** Disconnects the device if connected. */
+  drop(deviceId: string): void
+  /** Replaces the TLS certificate for new connections. */
+  renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
+  close(): Promise<void>
+}
+
+/** Packet limit, bytes; the largest packet of a device is a CONNECT with a token. */
+const PACKET_BYTES_MAX = 16 * 1024
+
+const CONNECTIONS_MAX = 10_000
+
+/** Timeouts for the CONNECT packet and for a device that does not read, ms. */
+const CONNECT_TIMEOUT_MS = 10_000
+const DRAIN_TIMEOUT_MS = 10_000
+
+/** MQTT 3.1.1 return codes. */
+const IDENTIFIER_REJECTED = 2
+const SERVER_UNAVAILABLE = 3
+const BAD_USERNAME_OR_PASSWORD = 4
+
+/** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED */
+export async function openEmbeddedBroker(options: EmbeddedBrokerOptions): Promise<EmbeddedBroker> {
+  const { log } = options
+  const devices = new Map<Client, SignedIn>()
+  const sockets = new Set<Socket>()
+
+  const aedes = await Aedes.createBroker({
+    connectTimeout: CONNECT_TIMEOUT_MS,
+    drainTimeout: DRAIN_TIMEOUT_MS,
+    authenticate: (client, username, password, done) => {
+      const refuse = (returnCode: number, reason: string): void => {
+        log.info({ clientId: client.id, reason }, 'a device was refused at the broker')
+        done(Object.assign(new Error(reason), { returnCode }), false)
+      }
+      // A second connection with a client id takes over the first: only the same device may do that.
+      if (username === undefined || username !== client.id || !client.clean) {
+        refuse(IDENTIFIER_REJECTED, 'client id and user name must be the device id, and the session must be clean')
+        return
+      }
+      options.signIn(password?.toString('utf8') ?? '').then(
+        (device) => {
+          if (device.deviceId !== username) {
+            refuse(BAD_USERNAME_OR_PASSWORD, 'the token belongs to another device')
+            return
+          }
+          devices.set(client, device)
+          done(null, true)
+        },
+        (error: unknown) => {
+          if (error instanceof CodedError && error.httpStatus < 500) refuse(BAD_USERNAME_OR_PASSWORD, error.code)
+          else refuse(SERVER_UNAVAILABLE, error instanceof CodedError ? error.code : 'the token could not be checked')
+        },
+      )
+    },
+    authorizeSubscribe: (client, subscription, done) => {
+      const device = devices.get(client)
+      done(null, device !== undefined && maySubscribe(device, subscription.topic) ? subscription : null)
+    },
+    authorizePublish: (client, packet, done) => {
+      const device = client === null ? undefined : devices.get(client)
+      const may = device !== undefined && mayPublish(device, packet.topic, packet.payload)
+      done(may ? null : new Error('devices may publish only their own presence'))
+    },
+  })
+  aedes.on('clientReady', (client) => options.onPresence(client.id, true))
+  aedes.on('clientDisconnect', (client) => {
+    devices.delete(client)
+    // A newer connection of the device may exist.
+    const online = [...devices.values()].some(({ deviceId }) => deviceId === client.id)
+    if (!online) options.onPresence(client.id, false)
+  })
+
+  const accept = (socket: Socket): void => {
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+    socket.on('error', () => socket.destroy())
+    const limit = new PacketLimit(PACKET_BYTES_MAX)
+    limit.on('error', () => socket.destroy())
+    const sides = { readable: socket.pipe(limit), writable: socket }
+    // The library types accept only web streams here; Node also takes its own.
+    const connection = Duplex.from(sides as unknown as Iterable<never>)
+    connection.on('error', () => socket.destroy())
+    const client = aedes.handle(connection)
+    client.on('error', () => undefined)
+  }
+  const { tls } = options
+  const server: Server =
+    tls === null ? createServer(accept) : createTlsServer({ cert: tls.certificate, key: tls.key }, accept)
+  server.maxConnections = CONNECTIONS_MAX
+  let port: number
+  try {
+    port = await listen(server, options)
+  } catch (error) {
+    // Its timers would keep the process alive after the error.
+    await new Promise<void>((resolve) => aedes.close(() => resolve()))
+    throw error
+  }
+
+  return {
+    url: `${tls === null ? 'mqtt' : 'mqtts'}://${options.host.includes(':') ? `[${options.host}]` : options.host}:${port}`,
+    publish: ({ topic, payload, retain }) =>
+      new Promise((resolve, reject) => {
+        aedes.publish({ cmd: 'publish', dup: false, qos: 1, topic, payload, retain }, (error) => {
+          if (error) reject(error)
+          else resolve()
+        })
+      }),
+    drop(deviceId) {
+      for (const [client, device] of devices) if (device.deviceId === deviceId) client.close()
+    },
+    renewCertificate({ certificate, key }) {
+      if (server instanceof TlsServer) server.setSecureContext({ cert: certificate, key })
+    },
+    async close() {
+      const closed = new Promise<void>((resolve) => server.close(() => resolve()))
+      await new Promise<void>((resolve) => aedes.close(() => resolve()))
+      for (const socket of sockets) socket.destroy()
+      await closed
+    },
+  }
+}
+
+async function listen(server: Server, { host, port }: EmbeddedBrokerOptions): Promise<number> {
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (cause) => reject(listenFailure(cause, `${host}:${port} (push)`) as Error))
+    server.listen({ host, port }, resolve)
+  })
+  const address = server.address()
+  if (address === null || typeof address === 'string') throw new Error('invariant: a TCP server has a port')
+  return address.port
+}

@@ -1,0 +1,172 @@
+/**
+ * Client of an external MQTT broker such as Mosquitto or EMQX, with MQTT 5 or 3.1.1. That broker controls subscriptions.
+ * While it is unreachable, publishing fails and notifications stay in the outbox.
+ */
+import { getCACertificates } from 'node:tls'
+import { type IClientOptions, type MqttClient, connect } from 'mqtt'
+import { brokerFailure, topicsRefused } from '../../../protocol/broker-failure.ts'
+import { CodedError, type ErrorCode } from '../../../protocol/errors.ts'
+import { EVERY_PRESENCE } from '../../../protocol/push.ts'
+import type { Broker } from '../../devices/publish-notifications.ts'
+
+export interface ExternalBrokerOptions {
+  readonly url: string
+  readonly username: string | null
+  readonly password: string | null
+  /** Additional CA certificates in PEM; null for none. */
+  readonly ca: string | null
+  /** Unique per node: a broker allows one connection per client id. */
+  readonly clientId: string
+  /** Called after each connection: notifications may be waiting. */
+  readonly onConnect: () => void
+  /** Called for presence messages, which any client may have sent. */
+  readonly onPresence: (topic: string, payload: Uint8Array) => void
+  /** Uniform in [0, 1). */
+  readonly fraction: () => number
+  readonly log: {
+    info(fields: Record<string, unknown>, message: string): void
+    warn(fields: Record<string, unknown>, message: string): void
+  }
+}
+
+export interface ExternalBroker extends Broker {
+  /** Ends within about a second; unacknowledged messages are rejected. */
+  close(): Promise<void>
+}
+
+/** Base of the random reconnect delay, which doubles up to the cap. */
+const BACKOFF_BASE_MS = 1_000
+const BACKOFF_CAP_MS = 30_000
+
+/** Timeout for connecting, acknowledgements and closing, ms. */
+const CONNECT_TIMEOUT_MS = 10_000
+const ACKNOWLEDGE_TIMEOUT_MS = 10_000
+const END_TIMEOUT_MS = 1_000
+
+/** Limits for incoming data, far above any legitimate message. */
+const RECEIVE_MAX = 100
+const PACKET_BYTES_MAX = 4_096
+
+/** Response codes for an unsupported MQTT version. */
+const UNSUPPORTED_VERSION: ReadonlySet<unknown> = new Set([0x01, 0x84])
+
+/** Connects in the background. @throws CodedError CONFIG_INVALID for an invalid address */
+export function openExternalBroker(options: ExternalBrokerOptions): ExternalBroker {
+  return new Connection(options)
+}
+
+class Connection implements ExternalBroker {
+  readonly #options: ExternalBrokerOptions
+  readonly #closing = Promise.withResolvers<never>()
+  #client: MqttClient
+  #version: 4 | 5 = 5
+  #failures = 0
+  /** The problem already logged since the last successful connection. */
+  #said: ErrorCode | null = null
+  #timer: NodeJS.Timeout | undefined
+  #isClosed = false
+
+  constructor(options: ExternalBrokerOptions) {
+    this.#options = options
+    this.#closing.promise.catch(() => undefined)
+    this.#client = this.#connect()
+  }
+
+  async publish({ topic, payload, retain }: Parameters<Broker['publish']>[0]): Promise<void> {
+    if (this.#isClosed || !this.#client.connected) throw new Error('the push broker is not connected')
+    const sent = this.#client.publishAsync(topic, payload, { qos: 1, retain })
+    sent.catch(() => undefined)
+    await within(ACKNOWLEDGE_TIMEOUT_MS, Promise.race([sent, this.#closing.promise]))
+  }
+
+  async close(): Promise<void> {
+    if (this.#isClosed) return
+    this.#isClosed = true
+    clearTimeout(this.#timer)
+    const client = this.#client
+    if (client.connected) await within(END_TIMEOUT_MS, client.endAsync()).catch(() => undefined)
+    client.end(true)
+    this.#closing.reject(new Error('the cloud is stopping'))
+  }
+
+  #connect(): MqttClient {
+    const { log, url, onPresence, onConnect } = this.#options
+    const client = this.#open()
+    let versionRefused = false
+    client.on('connect', () => {
+      this.#failures = 0
+      this.#said = null
+      log.info({ url, mqtt: this.#version }, 'connected to the push broker')
+      client.subscribe(EVERY_PRESENCE, { qos: 1 }, (error, granted) => {
+        if (error !== null || (granted?.[0]?.qos ?? 0) > 2) this.#say(topicsRefused(url, [EVERY_PRESENCE]))
+      })
+      onConnect()
+    })
+    client.on('message', onPresence)
+    client.on('error', (error) => {
+      versionRefused ||= this.#version === 5 && UNSUPPORTED_VERSION.has((error as { code?: unknown }).code)
+      if (!versionRefused) this.#say(brokerFailure(url, error))
+    })
+    client.on('close', () => {
+      client.end(true)
+      if (this.#isClosed || client !== this.#client) return
+      if (versionRefused) this.#version = 4
+      else this.#failures += 1
+      const longest = versionRefused ? 0 : Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** (this.#failures - 1))
+      this.#timer = setTimeout(
+        () => {
+          this.#client = this.#connect()
+        },
+        Math.floor(this.#options.fraction() * longest),
+      )
+    })
+    return client
+  }
+
+  #say({ code, details, message }: CodedError): void {
+    if (this.#said === code || this.#isClosed) return
+    this.#said = code
+    this.#options.log.warn({ code, ...details }, message)
+  }
+
+  #open(): MqttClient {
+    const { url, username, password, ca, clientId } = this.#options
+    const options: IClientOptions = {
+      protocolVersion: this.#version,
+      clientId,
+      clean: true,
+      // Reconnection is done here, to spread it over time.
+      reconnectPeriod: 0,
+      connectTimeout: CONNECT_TIMEOUT_MS,
+      // The outbox keeps unsent notifications.
+      queueQoSZero: false,
+      ...(this.#version === 5
+        ? { properties: { receiveMaximum: RECEIVE_MAX, maximumPacketSize: PACKET_BYTES_MAX } }
+        : {}),
+      ...(username === null ? {} : { username }),
+      ...(password === null ? {} : { password }),
+      ...(ca === null ? {} : { ca: [...getCACertificates('default'), ca] }),
+    }
+    try {
+      return connect(url, options)
+    } catch (cause) {
+      throw new CodedError(
+        'CONFIG_INVALID',
+        `push.url is ${url}, which is not a valid MQTT address. Use mqtt://host:port or mqtts://host:port.`,
+        { cause },
+      )
+    }
+  }
+}
+
+async function within<T>(ms: number, work: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<never>((_resolve, reject) => {
+    timer = setTimeout(() => reject(new Error(`no response within ${ms} ms`)), ms)
+  })
+  try {
+    return await Promise.race([work, late])
+  } finally {
+    clearTimeout(timer)
+  }
+}

@@ -1,0 +1,170 @@
+/** Opens the configured broker and the publisher of the outbox. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { readFileSync } from 'node:fs'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Authenticator } from '../../service-api/authenticate.ts'
+import { type DevicePresence, Presence } from '../../devices/presence.ts'
+import { type Broker, NotificationPublisher, announcePolicies } from '../../devices/publish-notifications.ts'
+import type { Timers } from '../../runtime/run-repeatedly.ts'
+import type { Store } from '../../storage/store.ts'
+import type { CloudSettings } from '../../settings.ts'
+import type { SignedIn } from './device-rights.ts'
+import { openEmbeddedBroker } from './embedded-broker.ts'
+import { openExternalBroker } from './external-broker.ts'
+
+export interface PushDeps {
+  readonly settings: CloudSettings['push']
+  /** Certificate of the cloud, also used by the embedded broker. */
+  readonly tls: { readonly certificate: string; readonly key: string } | null
+  readonly store: Store
+  readonly authenticator: Authenticator
+  /** POSIX ms. */
+  readonly now: () => number
+  readonly newId: () => string
+  readonly timers: Timers
+  readonly log: {
+    info(fields: Record<string, unknown>, message: string): void
+    warn(fields: Record<string, unknown>, message: string): void
+  }
+}
+
+export interface Push {
+  /** Address of the broker for this process; null: push is off. */
+  readonly local: string | null
+  /** Address of the broker for devices. */
+  readonly url: string | null
+  /** Null: unknown. */
+  presence(deviceId: string): DevicePresence | null
+  /** Disconnects a device from this node once pending notifications are sent, at most a second later. */
+  drop(deviceId: string): void
+  /** Replaces the embedded broker's TLS certificate for new connections. */
+  renewCertificate(tls: { readonly certificate: string; readonly key: string }): void
+  close(): Promise<void>
+}
+
+/** Interval for finding unpublished notifications, also those of other nodes. */
+const LOOK_EVERY_MS = 10_000
+
+/** How long a disconnect waits for pending notifications, ms. */
+const LAST_NOTIFICATION_MS = 1_000
+
+/** @throws CodedError ADDRESS_IN_USE, ADDRESS_NOT_PERMITTED, CONFIG_INVALID, CONFIG_UNREADABLE */
+export async function openPush(deps: PushDeps): Promise<Push> {
+  switch (deps.settings.broker) {
+    case 'embedded':
+      return openEmbedded(deps)
+    case 'external':
+      return openExternal(deps)
+    case 'off':
+      return openNone(deps)
+  }
+}
+
+async function openEmbedded(deps: PushDeps): Promise<Push> {
+  const { settings, tls, store, log } = deps
+  const { host, port } = settings
+  const presence = new Presence(deps.now)
+  const broker = await openEmbeddedBroker({
+    host,
+    port,
+    tls,
+    signIn: (token) => signIn(deps, token),
+    onPresence: (deviceId, online) => presence.set(deviceId, online),
+    log,
+  })
+  // Retained notifications are lost at a restart.
+  try {
+    await announcePolicies(store, broker)
+  } catch (error) {
+    await broker.close()
+    throw error
+  }
+  const publisher = publish(deps, broker)
+  return {
+    local: broker.url,
+    url: settings.publicUrl ?? broker.url,
+    presence: (deviceId) => presence.of(deviceId),
+    drop(deviceId) {
+      // Lets the device receive the notification about its command before it is disconnected.
+      const hinted = Promise.race([publisher.idle(), sleep(LAST_NOTIFICATION_MS, undefined, { ref: false })])
+      void hinted.then(() => broker.drop(deviceId))
+    },
+    renewCertificate: (renewed) => broker.renewCertificate(renewed),
+    async close() {
+      await publisher.stop()
+      await broker.close()
+    },
+  }
+}
+
+function openExternal(deps: PushDeps): Push {
+  const { settings, newId, log } = deps
+  const { url, username, password, caFile } = settings
+  if (url === null) {
+    throw new CodedError(
+      'CONFIG_INVALID',
+      'push.broker is "external", but push.url is missing. Set it to the address of the broker.',
+    )
+  }
+  const presence = new Presence(deps.now)
+  const waiting: { publisher?: NotificationPublisher } = {}
+  const broker = openExternalBroker({
+    url,
+    username,
+    password: password?.reveal() ?? null,
+    ca: caFile === null ? null : readCa(caFile),
+    clientId: `tallygate-twin-${newId()}`,
+    onConnect: () => waiting.publisher?.wake(),
+    onPresence: (topic, payload) => presence.hear(topic, payload),
+    fraction: Math.random,
+    log,
+  })
+  const publisher = publish(deps, broker)
+  waiting.publisher = publisher
+  return {
+    local: url,
+    url: settings.publicUrl ?? url,
+    presence: (deviceId) => presence.of(deviceId),
+    drop: () => undefined,
+    renewCertificate: () => undefined,
+    async close() {
+      // Do not wait for a broker that acknowledges nothing.
+      const stopped = publisher.stop()
+      await broker.close()
+      await stopped
+    },
+  }
+}
+
+/** Push is off: empties the outbox. */
+function openNone(deps: PushDeps): Push {
+  const publisher = publish(deps, { publish: async () => undefined })
+  return {
+    local: null,
+    url: null,
+    presence: () => null,
+    drop: () => undefined,
+    renewCertificate: () => undefined,
+    close: () => publisher.stop(),
+  }
+}
+
+function publish({ store, now, timers, log }: PushDeps, broker: Broker): NotificationPublisher {
+  const publisher = new NotificationPublisher({ store, broker, now, timers, log, lookEveryMs: LOOK_EVERY_MS })
+  publisher.start()
+  return publisher
+}
+
+async function signIn({ authenticator, now }: PushDeps, token: string): Promise<SignedIn> {
+  const { deviceId, instances } = await authenticator.authenticate(`Bearer ${token}`, now())
+  if (deviceId === null) throw new CodedError('ACCESS_KIND_WRONG', 'The broker accepts device tokens only.')
+  return { deviceId, instanceIds: [...(instances ?? [])] }
+}
+
+function readCa(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (cause) {
+    throw new CodedError('CONFIG_UNREADABLE', `${path} cannot be read.`, { cause })
+  }
+}

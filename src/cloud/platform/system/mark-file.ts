@@ -1,0 +1,148 @@
+/**
+ * Sales mark file beside the database. Each slot is one line with a checksum within a disk sector, so a power cut leaves
+ * the old or the new content.
+ */
+import {
+  closeSync,
+  existsSync,
+  fdatasync,
+  fstatSync,
+  fsyncSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  writeSync,
+} from 'node:fs'
+import { dirname } from 'node:path'
+import { promisify } from 'node:util'
+import { crc32 } from 'node:zlib'
+import { CodedError } from '../../../protocol/errors.ts'
+import { type MarkFile, SLOT_TEXT_MAX } from '../../sync/recovery/mark-file.ts'
+
+/** Size of a disk sector. */
+const SLOT_BYTES = 512
+
+/** Content of a hole left by a failed write before a later one. */
+const NEVER_WRITTEN = Buffer.alloc(SLOT_BYTES)
+
+const flushData = promisify(fdatasync)
+
+export interface SystemMarkFile extends MarkFile {
+  close(): void
+}
+
+/** @param path file in an existing directory */
+export function openMarkFile(path: string): SystemMarkFile {
+  const bootId = readBootId()
+  const open: { file: number | null } = { file: existsSync(path) ? openAt(path, 'r+') : null }
+  const failed: { cause?: unknown } = {}
+  const opened = (): number => {
+    if (open.file === null) throw new Error('invariant: a mark is begun before it is written')
+    return open.file
+  }
+  return {
+    bootId,
+    read: () => (open.file === null ? 'MISSING' : slotsIn(readFileSync(path))),
+    begin() {
+      if (open.file !== null) closeSync(open.file)
+      open.file = null
+      const fresh = `${path}.new`
+      recorded(path, () => {
+        const made = openSync(fresh, 'w', 0o600)
+        fsyncSync(made)
+        closeSync(made)
+        renameSync(fresh, path)
+        const directory = openSync(dirname(path), 'r')
+        fsyncSync(directory)
+        closeSync(directory)
+      })
+      open.file = openAt(path, 'r+')
+    },
+    write(slot, text) {
+      if ('cause' in failed)
+        throw new CodedError(
+          'NOT_RECORDED',
+          `${path} cannot be written after an earlier failure. Restart the cloud.`,
+          failed,
+        )
+      if (text.length > SLOT_TEXT_MAX) throw new Error('invariant: the text fits its slot')
+      recorded(path, () => writeSync(opened(), lineOf(text), 0, SLOT_BYTES, slot * SLOT_BYTES))
+    },
+    flush() {
+      try {
+        fsyncSync(opened())
+      } catch (cause) {
+        // The state on disk is unknown: a second flush could falsely succeed.
+        failed.cause = cause
+        throw new CodedError('NOT_RECORDED', `${path} cannot be flushed.`, { cause })
+      }
+    },
+    async flushLater() {
+      await flushData(opened()).catch((cause: unknown) => {
+        failed.cause = cause
+        throw new CodedError('NOT_RECORDED', `${path} cannot be flushed.`, { cause })
+      })
+    },
+    place() {
+      const { dev, ino } = fstatSync(opened(), { bigint: true })
+      return `${dev}:${ino}`
+    },
+    close() {
+      if (open.file !== null) closeSync(open.file)
+      open.file = null
+    },
+  }
+}
+
+function openAt(path: string, flags: string): number {
+  try {
+    return openSync(path, flags)
+  } catch (cause) {
+    throw new CodedError('STATE_UNWRITABLE', `${path} cannot be opened.`, { cause })
+  }
+}
+
+function recorded<T>(path: string, work: () => T): T {
+  try {
+    return work()
+  } catch (cause) {
+    const message = cause instanceof Error ? cause.message : String(cause)
+    throw new CodedError('NOT_RECORDED', `${path}: ${message}`, { cause })
+  }
+}
+
+function lineOf(text: string): Buffer {
+  const line = Buffer.alloc(SLOT_BYTES, ' ')
+  line.write(`${checksum(text)} ${text}`, 'latin1')
+  line.write('\n', SLOT_BYTES - 1)
+  return line
+}
+
+function slotsIn(bytes: Buffer): readonly string[] | 'DAMAGED' {
+  const slots: string[] = []
+  // A torn last slot was never relied on.
+  for (let at = 0; at + SLOT_BYTES <= bytes.length; at += SLOT_BYTES) {
+    const slot = bytes.subarray(at, at + SLOT_BYTES)
+    if (slot.equals(NEVER_WRITTEN)) {
+      slots.push('')
+      continue
+    }
+    const line = slot.toString('latin1').trimEnd()
+    const text = line.slice(9)
+    if (line.slice(0, 9) !== `${checksum(text)} `.slice(0, line.length)) return 'DAMAGED'
+    slots.push(text)
+  }
+  return slots
+}
+
+function checksum(text: string): string {
+  return crc32(text).toString(16).padStart(8, '0')
+}
+
+function readBootId(): string | null {
+  try {
+    return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
+  } catch {
+    return null
+  }
+}

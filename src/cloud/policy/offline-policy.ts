@@ -1,0 +1,72 @@
+/**
+ * What devices do with a line item when their grant is used up and the twin cannot be asked: refuse, or, where it is
+ * essential, go on up to a cap for each device. The exposure is what all devices together may then spend beyond what the
+ * pool has given them. Source: docs/decisions/offline-policy.md.
+ */
+import { type Micro, MICRO_MAX } from '../../core/pricing/amount.ts'
+import type { OfflinePolicyStateWire } from '../../protocol/edge/administration.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { changeRules } from './bump-policy-revision.ts'
+import { requireLineItem } from '../service-api/show-line-items.ts'
+import type { Reader, Store } from '../storage/store.ts'
+
+/** @throws CodedError NOT_FOUND */
+export async function showOfflinePolicy(
+  { store }: { readonly store: Pick<Store, 'read'> },
+  instanceId: string,
+  lineItemId: string,
+): Promise<OfflinePolicyStateWire> {
+  return store.read(async (reader) => {
+    await requireLineItem(reader, instanceId, lineItemId)
+    return stateOf(reader, instanceId, lineItemId)
+  })
+}
+
+/** @param overspendCap micro-tokens; 0n: refuse. @throws CodedError NOT_FOUND, BAD_REQUEST */
+export async function setOfflinePolicy(
+  { store, now }: { readonly store: Store; readonly now: () => number },
+  instanceId: string,
+  lineItemId: string,
+  overspendCap: Micro,
+): Promise<OfflinePolicyStateWire> {
+  return store.transaction(async (tx) => {
+    await changeRules(tx, instanceId, now(), async () => {
+      await requireLineItem(tx, instanceId, lineItemId)
+      const before = (await tx.edge.offlinePolicies.list(instanceId)).find((each) => each.lineItemId === lineItemId)
+      const highest = before?.overspendCapMax ?? 0n
+      const overspendCapMax = overspendCap > highest ? overspendCap : highest
+      await tx.edge.offlinePolicies.save({ instanceId, lineItemId, overspendCap, overspendCapMax })
+    })
+    const state = await stateOf(tx, instanceId, lineItemId)
+    if (BigInt(state.exposure) > MICRO_MAX)
+      throw new CodedError('BAD_REQUEST', 'body.overspendCap: all devices together exceed any pool')
+    return state
+  })
+}
+
+/** The highest cap that devices may have in their rules, by line item. */
+export async function overspendCaps(
+  reader: Reader,
+  instanceIds: readonly string[],
+): Promise<ReadonlyMap<string, Micro>> {
+  const caps = new Map<string, Micro>()
+  for (const instanceId of instanceIds) {
+    for (const { lineItemId, overspendCapMax } of await reader.edge.offlinePolicies.list(instanceId)) {
+      caps.set(`${instanceId}/${lineItemId}`, overspendCapMax)
+    }
+  }
+  return caps
+}
+
+async function stateOf(reader: Reader, instanceId: string, lineItemId: string): Promise<OfflinePolicyStateWire> {
+  const record = (await reader.edge.offlinePolicies.list(instanceId)).find((each) => each.lineItemId === lineItemId)
+  const overspendCap = record?.overspendCap ?? 0n
+  const devices = await reader.edge.devices.countTrusted(instanceId)
+  return {
+    ...{ instanceId, lineItemId },
+    policy: overspendCap > 0n ? 'essential' : 'refuse',
+    overspendCap: String(overspendCap),
+    devices,
+    exposure: String(overspendCap * BigInt(devices)),
+  }
+}

@@ -1,0 +1,62 @@
+/** The policy of an instance as a device gets it: signed once for each revision, then kept. */
+import { policyToWire } from '../../protocol/edge/policy-document.ts'
+import { signDocument } from '../../protocol/signing.ts'
+import { chargeIntervalMs } from '../service-api/change-configuration.ts'
+import type { Policies } from './load-policy.ts'
+import type { Store } from '../storage/store.ts'
+import type { KeyRing } from '../devices/key-ring.ts'
+import type { EdgeTerms } from '../devices/terms.ts'
+
+export interface PolicyDocuments {
+  readonly store: Pick<Store, 'read' | 'transaction'>
+  readonly keys: KeyRing
+  readonly policies: Pick<Policies, 'at'>
+  readonly now: () => number
+  readonly terms: Pick<EdgeTerms, 'policyUsableMs' | 'grantHorizonMs' | 'sessionIntervalMs'>
+}
+
+export interface SignedPolicy {
+  readonly revision: number
+  /** Compact JWS of kind `policy`. */
+  readonly document: string
+}
+
+/**
+ * The newest policy; undefined for an instance that has none.
+ *
+ * @param known the revision that the caller holds: null is answered when it is the newest
+ */
+export async function signedPolicy(
+  { store, keys, policies, now, terms }: PolicyDocuments,
+  instanceId: string,
+  known: number | null,
+): Promise<SignedPolicy | null | undefined> {
+  const found = await store.read(async (reader) => {
+    const newest = await reader.policyRevisions.get(instanceId)
+    if (newest === undefined) return undefined
+    const { revision } = newest
+    if (revision === known) return { revision, document: null, policy: null }
+    const document = await reader.edge.policyDocuments.get(instanceId, revision)
+    if (document !== undefined) return { revision, document, policy: null }
+    const sessionIntervalMs = terms.sessionIntervalMs ?? (await chargeIntervalMs(reader))
+    return { revision, document: null, policy: (await policies.at(reader, newest)).policy, sessionIntervalMs }
+  })
+  if (found === undefined) return undefined
+  if (found.document !== null) return { revision: found.revision, document: found.document }
+  if (found.policy === null) return null
+  const wire = policyToWire(found.policy, {
+    issuedAt: now(),
+    usableForMs: terms.policyUsableMs,
+    grantHorizonMs: terms.grantHorizonMs,
+    sessionIntervalMs: found.sessionIntervalMs,
+    trustedKeys: keys.trusted.map(({ jwk }) => jwk),
+  })
+  const signed = await signDocument('policy', JSON.stringify(wire), keys.signer)
+  const { revision } = found
+  // Another node may have signed this revision meanwhile: all devices get the document that was first.
+  const document = await store.transaction(async (tx) => {
+    await tx.edge.policyDocuments.save(instanceId, revision, signed)
+    return (await tx.edge.policyDocuments.get(instanceId, revision)) ?? signed
+  })
+  return { revision, document }
+}

@@ -1,0 +1,80 @@
+/**
+ * Orders that wait at the same time are served together: while one batch is under way the next one gathers, in the order
+ * of arrival. A single order waits for nobody. Whoever asks gets his own outcome; a batch that fails as a whole is the
+ * failure of each of its orders.
+ */
+
+/** Calls after whatever else this turn of the event loop brings. */
+export type Defer = (call: () => void) => void
+
+export interface BatcherOptions<Order, Answer> {
+  readonly defer: Defer
+  /** Serves a batch that is not empty: one outcome for each order, in their order. */
+  readonly serve: (orders: readonly Order[]) => Promise<readonly PromiseSettledResult<Answer>[]>
+  /** What an order counts for; default: 1. */
+  readonly weightOf?: (order: Order) => number
+  /** Most weight of one batch; an order that is heavier is served alone. */
+  readonly weightMax: number
+}
+
+interface Waiting<Order, Answer> {
+  readonly order: Order
+  readonly resolve: (answer: Answer) => void
+  readonly reject: (reason: unknown) => void
+}
+
+export class Batcher<Order, Answer> {
+  readonly #options: BatcherOptions<Order, Answer>
+  readonly #waiting: Waiting<Order, Answer>[] = []
+  #busy = false
+
+  constructor(options: BatcherOptions<Order, Answer>) {
+    this.#options = options
+  }
+
+  /** Whether nobody waits and nothing is under way. */
+  get idle(): boolean {
+    return !this.#busy
+  }
+
+  ask(order: Order): Promise<Answer> {
+    return new Promise<Answer>((resolve, reject) => {
+      this.#waiting.push({ order, resolve, reject })
+      if (this.#busy) return
+      this.#busy = true
+      // Whatever else this turn of the event loop brings joins the first batch.
+      this.#options.defer(() => void this.#work())
+    })
+  }
+
+  async #work(): Promise<void> {
+    while (this.#waiting.length > 0) await this.#serve(this.#next())
+    this.#busy = false
+  }
+
+  #next(): readonly Waiting<Order, Answer>[] {
+    const { weightOf = () => 1, weightMax } = this.#options
+    let weight = 0
+    let count = 0
+    for (const { order } of this.#waiting) {
+      weight += weightOf(order)
+      if (count > 0 && weight > weightMax) break
+      count += 1
+    }
+    return this.#waiting.splice(0, count)
+  }
+
+  async #serve(batch: readonly Waiting<Order, Answer>[]): Promise<void> {
+    try {
+      const outcomes = await this.#options.serve(batch.map(({ order }) => order))
+      for (const [index, { resolve, reject }] of batch.entries()) {
+        const outcome = outcomes[index]
+        if (outcome === undefined) reject(new Error('invariant: each order has an outcome'))
+        else if (outcome.status === 'fulfilled') resolve(outcome.value)
+        else reject(outcome.reason)
+      }
+    } catch (reason) {
+      for (const { reject } of batch) reject(reason)
+    }
+  }
+}

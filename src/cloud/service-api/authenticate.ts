@@ -1,0 +1,210 @@
+/**
+ * Who calls: a JWT that an administrator or a client made with a private key whose public half is registered, or that a
+ * device made with its own key. The stored key decides the algorithm. A signature that was verified is remembered; whether
+ * its key is still registered is looked up for every request. Source: interface, Authentication; documentation on tokens;
+ * docs/decisions/access-tokens.md.
+ */
+import { hash } from 'node:crypto'
+import { decodeJwt, errors, jwtVerify } from 'jose'
+import { z } from 'zod'
+import { CodedError } from '../../protocol/errors.ts'
+import { keyInForce } from './change-keys.ts'
+import { Batcher, type Defer } from '../runtime/batcher.ts'
+import { authenticateDevice } from '../devices/authenticate-device.ts'
+import type { KnownDeviceKey } from '../storage/device-records.ts'
+import type { KeyRecord } from '../storage/records.ts'
+import type { Reader, Store } from '../storage/store.ts'
+import { type VerificationKey, readVerificationKey } from './verification-key.ts'
+
+export type AccessKind = 'ADMINISTRATION' | 'CLIENT'
+
+export interface Principal {
+  readonly kind: AccessKind
+  readonly keyId: string
+  /** In lower case; null: every instance. */
+  readonly instances: ReadonlySet<string> | null
+  /** Null unless a device calls. */
+  readonly deviceId: string | null
+}
+
+/** Times of a token may be off by so much. */
+const CLOCK_SKEW_S = 60
+
+/** Parsed keys kept in memory. */
+const KEYS_MAX = 1_000
+
+/** Tokens kept in memory whose signature was verified. */
+const TOKENS_MAX = 1_000
+
+/** Keys that are looked up in one read. */
+const LOOKUPS_MAX = 64
+
+/** One that a store cannot look up would fail the read that it shares with others. */
+const keyId = z
+  .string()
+  .min(1)
+  .max(256)
+  .refine((text) => !text.includes('\0'))
+
+const claims = z.object({
+  iss: z.string(),
+  nbf: z.number(),
+  iat: z.number(),
+  exp: z.number(),
+  cnf: z.object({ jwk: z.object({ kid: keyId, kty: z.enum(['ADMIN', 'CLIENT']) }) }),
+  aud: z.union([z.string(), z.array(z.string())]).optional(),
+})
+
+export class Authenticator {
+  /** Who comes while keys are read shares the next read. It begins after he came, so a revoked key is found gone. */
+  readonly #lookups: Batcher<KeyName, FoundKey | undefined>
+  readonly #keys = new Map<string, VerificationKey>()
+  /** By the hash of the token, least recently used first. */
+  readonly #verified = new Map<string, Verified>()
+
+  /** A device has used the key that it had announced: resolves when that key has taken the place of the one before. */
+  readonly #takeNextKey: (deviceId: string, thumbprint: string) => Promise<void>
+
+  constructor(
+    store: Pick<Store, 'read'>,
+    defer: Defer,
+    takeNextKey: (deviceId: string, thumbprint: string) => Promise<void>,
+  ) {
+    this.#takeNextKey = takeNextKey
+    this.#lookups = new Batcher({ defer, serve: (names) => findKeys(store, names), weightMax: LOOKUPS_MAX })
+  }
+
+  /**
+   * @param authorization value of the header, if any
+   * @throws CodedError TOKEN_MISSING, TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED, DEVICE_KEY_REPLACED
+   */
+  async authenticate(authorization: string | undefined, now: number): Promise<Principal> {
+    if (authorization === undefined) throw new CodedError('TOKEN_MISSING', 'There is no Authorization header.')
+    const token = /^Bearer +([\w.~+/=-]+) *$/i.exec(authorization)?.[1]
+    if (token === undefined) throw new CodedError('TOKEN_MISSING', 'The Authorization header has no bearer token.')
+    const digest = hash('sha256', token, 'base64')
+    const known = this.#verified.get(digest)
+    const asserted = known?.claims ?? claimsOf(token)
+    const { kid, kty } = asserted.cnf.jwk
+    const found = await this.#lookups.ask({ kid, kty })
+    if (found?.kind === 'DEVICE') {
+      const { device, instanceIds } = await authenticateDevice(found.key, token, now)
+      if (found.key.state === 'NEXT') await this.#takeNextKey(device.id, kid)
+      return { kind: 'CLIENT', keyId: kid, instances: lower(instanceIds), deviceId: device.id }
+    }
+    const pem = found === undefined ? null : keyInForce(found.key, now)
+    if (pem === null)
+      throw new CodedError('TOKEN_INVALID', 'The token names a key that is not registered for its kind.')
+    if (known?.pem === pem && isInTime(known.claims, now)) {
+      this.#keep(digest, known)
+      return known.principal
+    }
+    await verify(token, this.#key(pem), now)
+    const principal = principalOf(asserted)
+    this.#keep(digest, { claims: asserted, pem, principal })
+    return principal
+  }
+
+  #keep(digest: string, verified: Verified): void {
+    this.#verified.delete(digest)
+    if (this.#verified.size >= TOKENS_MAX) {
+      const [oldest] = this.#verified.keys()
+      if (oldest !== undefined) this.#verified.delete(oldest)
+    }
+    this.#verified.set(digest, verified)
+  }
+
+  #key(pem: string): VerificationKey {
+    const known = this.#keys.get(pem)
+    if (known !== undefined) return known
+    const key = readVerificationKey(pem)
+    if (key === undefined) throw new Error('invariant: a registered key was judged when it was saved')
+    if (this.#keys.size >= KEYS_MAX) this.#keys.clear()
+    this.#keys.set(pem, key)
+    return key
+  }
+}
+
+type Claims = z.infer<typeof claims>
+
+type KeyName = Claims['cnf']['jwk']
+
+type FoundKey =
+  { readonly kind: 'REGISTERED'; readonly key: KeyRecord } | { readonly kind: 'DEVICE'; readonly key: KnownDeviceKey }
+
+/** A token whose signature fits a key. It is good as long as that key is in force, and within its times. */
+interface Verified {
+  readonly claims: Claims
+  readonly pem: string
+  readonly principal: Principal
+}
+
+async function findKeys(
+  store: Pick<Store, 'read'>,
+  names: readonly KeyName[],
+): Promise<readonly PromiseSettledResult<FoundKey | undefined>[]> {
+  return store.read(async (reader) => {
+    const found = new Map<string, FoundKey | undefined>()
+    for (const { kid, kty } of names) {
+      const name = `${kty} ${kid}`
+      if (!found.has(name)) found.set(name, await findKey(reader, kid, kty))
+    }
+    return names.map(({ kid, kty }) => ({ status: 'fulfilled', value: found.get(`${kty} ${kid}`) }))
+  })
+}
+
+async function findKey(reader: Reader, kid: string, kty: KeyName['kty']): Promise<FoundKey | undefined> {
+  const key = await reader.keys.get(kty === 'ADMIN' ? 'administration-key' : 'client-key', kid)
+  if (key !== undefined) return { kind: 'REGISTERED', key }
+  const found = kty === 'CLIENT' ? await reader.edge.devices.withKey(kid) : undefined
+  return found === undefined ? undefined : { kind: 'DEVICE', key: found }
+}
+
+/** @throws CodedError TOKEN_INVALID for a client that names no instances */
+function principalOf({ cnf, aud }: Claims): Principal {
+  const { kid, kty } = cnf.jwk
+  if (kty === 'ADMIN') return { kind: 'ADMINISTRATION', keyId: kid, instances: null, deviceId: null }
+  if (aud === undefined) throw new CodedError('TOKEN_INVALID', 'A client token needs the claim aud.')
+  return { kind: 'CLIENT', keyId: kid, instances: lower([aud].flat()), deviceId: null }
+}
+
+/** Without the tolerance: what is off by a little is verified again. */
+function isInTime({ nbf, exp }: Claims, now: number): boolean {
+  return nbf * 1_000 <= now && now < exp * 1_000
+}
+
+/** The claims before anything is verified: they name the key. */
+function claimsOf(token: string): Claims {
+  let payload: unknown
+  try {
+    payload = decodeJwt(token)
+  } catch (cause) {
+    throw new CodedError('TOKEN_INVALID', 'The token is not a JWT.', { cause })
+  }
+  const parsed = claims.safeParse(payload)
+  if (parsed.success) return parsed.data
+  throw new CodedError(
+    'TOKEN_INVALID',
+    'The token lacks one of the claims iss, nbf, iat, exp and cnf, or has another type.',
+  )
+}
+
+async function verify(token: string, { key, algorithms }: VerificationKey, now: number): Promise<void> {
+  try {
+    await jwtVerify(token, key, {
+      algorithms: [...algorithms],
+      currentDate: new Date(now),
+      clockTolerance: CLOCK_SKEW_S,
+    })
+  } catch (cause) {
+    const outOfTime =
+      cause instanceof errors.JWTExpired || (cause instanceof errors.JWTClaimValidationFailed && cause.claim === 'nbf')
+    throw outOfTime
+      ? new CodedError('TOKEN_NOT_IN_TIME', 'The token has expired or is not valid yet.', { cause })
+      : new CodedError('TOKEN_INVALID', 'The signature of the token does not fit its key.', { cause })
+  }
+}
+
+function lower(ids: readonly string[]): ReadonlySet<string> {
+  return new Set(ids.map((id) => id.toLowerCase()))
+}

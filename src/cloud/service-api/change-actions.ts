@@ -1,0 +1,97 @@
+/**
+ * The actions of a line item: appended, replaced as a list, removed. An action that keeps its id keeps its counts; one that
+ * goes takes them with it. Source: interface, Rules of access.
+ */
+import type { Action } from '../../core/rules/policy.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { type ActionInput, actionsProblem } from '../../protocol/service/actions.ts'
+import { changeRules } from '../policy/bump-policy-revision.ts'
+import { retargetAccounts } from '../accounts/retarget-accounts.ts'
+import { type ActionUse, actionUses, requireLineItem } from './show-line-items.ts'
+import type { Store, Transaction } from '../storage/store.ts'
+
+interface Place {
+  readonly instanceId: string
+  readonly lineItemId: string
+}
+
+/** Adds to the end of the list. Returns the ones added. @throws CodedError NOT_FOUND, BAD_REQUEST */
+export async function appendActions(
+  store: Store,
+  place: Place,
+  inputs: readonly Omit<ActionInput, 'id' | 'used'>[],
+  newId: () => string,
+  now: number,
+): Promise<readonly ActionUse[]> {
+  const added = inputs.map((input) => actionOf(input, newId()))
+  const all = await change(store, place, now, (stored) => [...stored, ...added])
+  return all.slice(-added.length)
+}
+
+/** Makes the list the one given. @throws CodedError NOT_FOUND, BAD_REQUEST */
+export async function replaceActions(
+  store: Store,
+  place: Place,
+  inputs: readonly ActionInput[],
+  newId: () => string,
+  now: number,
+): Promise<readonly ActionUse[]> {
+  const given = inputs.flatMap(({ id }) => (id === undefined ? [] : [id]))
+  if (new Set(given).size < given.length) throw new CodedError('BAD_REQUEST', 'body: two actions have the same id')
+  const wanted = inputs.map((input) => actionOf(input, input.id ?? newId()))
+  return change(store, place, now, (stored) => {
+    const known = new Set(stored.map(({ id }) => id))
+    const unknown = given.find((id) => !known.has(id))
+    if (unknown !== undefined) {
+      throw new CodedError('BAD_REQUEST', `body: the line item has no action ${unknown}; ids are made by the service`)
+    }
+    return wanted
+  })
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function removeActions(store: Store, place: Place, now: number): Promise<void> {
+  await change(store, place, now, () => [])
+}
+
+async function change(
+  store: Store,
+  { instanceId, lineItemId }: Place,
+  now: number,
+  next: (stored: readonly Action[]) => readonly Action[],
+): Promise<readonly ActionUse[]> {
+  return store.transaction((tx) =>
+    changeRules(tx, instanceId, now, async () => {
+      const record = await requireLineItem(tx, instanceId, lineItemId)
+      const actions = next(await tx.actions.of(instanceId, lineItemId))
+      await refuseInconsistent(tx, instanceId, actions)
+      await tx.actions.replace(instanceId, lineItemId, actions)
+      await retargetAccounts(tx, record, now)
+      const [shown] = await actionUses(tx, instanceId, [{ lineItemId, actions }])
+      return shown?.actions ?? []
+    }),
+  )
+}
+
+async function refuseInconsistent(tx: Transaction, instanceId: string, actions: readonly Action[]): Promise<void> {
+  const conditions = new Set((await tx.conditions.list(instanceId)).map(({ id }) => id))
+  const problem = actionsProblem(
+    actions.map(({ effect, conditionId, allocation }) => ({
+      action: effect,
+      conditionId: conditionId ?? undefined,
+      allocation: allocation ?? undefined,
+    })),
+    conditions,
+  )
+  if (problem !== undefined) throw new CodedError('BAD_REQUEST', `body: ${problem}`)
+}
+
+function actionOf(input: Omit<ActionInput, 'id' | 'used'>, id: string): Action {
+  return {
+    id,
+    name: input.name ?? null,
+    conditionId: input.conditionId ?? null,
+    effect: input.action,
+    allocation: input.allocation ?? null,
+  }
+}

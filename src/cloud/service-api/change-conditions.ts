@@ -1,0 +1,150 @@
+/**
+ * The conditions of an instance: created, updated, deleted. One that an action refers to stays. Source: interface, Rules of
+ * access; documentation on conditions.
+ */
+import { CONDITION_DEPTH_MAX } from '../../core/rules/policy.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import {
+  CONDITIONS_CHARACTERS_MAX,
+  CONDITIONS_MAX,
+  type ConditionInput,
+  conditionDepth,
+} from '../../protocol/service/conditions.ts'
+import { changeRules, lockRules, bumpPolicyRevision } from '../policy/bump-policy-revision.ts'
+import type { ConditionNode } from '../storage/records.ts'
+import type { Store, Transaction } from '../storage/store.ts'
+
+/** Returns the created ones. @throws CodedError NOT_FOUND, BAD_REQUEST */
+export async function createConditions(
+  store: Store,
+  instanceId: string,
+  inputs: readonly ConditionInput[],
+  newId: () => string,
+  now: number,
+): Promise<readonly ConditionNode[]> {
+  for (const [index, { id }] of inputs.entries()) {
+    if (id !== undefined) {
+      throw new CodedError('BAD_REQUEST', `body[${index}].id: made by the service; PATCH updates a condition by its id`)
+    }
+  }
+  const created = nodesOf(inputs, newId)
+  return store.transaction((tx) =>
+    changeRules(tx, instanceId, now, async () => {
+      await refuseTooMuch(tx, instanceId, created, [])
+      await tx.conditions.save(instanceId, created)
+      return created
+    }),
+  )
+}
+
+/** Updates those with an id and creates the others. Returns what changed. @throws CodedError NOT_FOUND, BAD_REQUEST */
+export async function patchConditions(
+  store: Store,
+  instanceId: string,
+  inputs: readonly ConditionInput[],
+  newId: () => string,
+  now: number,
+): Promise<readonly ConditionNode[]> {
+  const given = inputs.flatMap(({ id }) => (id === undefined ? [] : [id]))
+  if (new Set(given).size < given.length) throw new CodedError('BAD_REQUEST', 'body: two conditions have the same id')
+  const nodes = nodesOf(inputs, newId)
+  return store.transaction(async (tx) => {
+    const revision = await lockRules(tx, instanceId)
+    const stored = new Map((await tx.conditions.list(instanceId)).map((node) => [node.id, node]))
+    const unknown = given.find((id) => !stored.has(id))
+    if (unknown !== undefined) throw new CodedError('BAD_REQUEST', `body: there is no condition ${unknown}`)
+    const changed = nodes.filter((node) => !same(stored.get(node.id), node))
+    if (changed.length === 0) return []
+    const replaced = changed.flatMap(({ id }) => stored.get(id) ?? [])
+    await refuseTooMuch(tx, instanceId, changed, replaced)
+    await tx.conditions.save(instanceId, changed)
+    await bumpPolicyRevision(tx, revision, now)
+    return changed
+  })
+}
+
+/** @throws CodedError NOT_FOUND, CONFLICT */
+export async function deleteCondition(store: Store, instanceId: string, id: string, now: number): Promise<void> {
+  await store.transaction((tx) =>
+    changeRules(tx, instanceId, now, async () => {
+      if ((await tx.conditions.get(instanceId, id)) === undefined) {
+        throw new CodedError('NOT_FOUND', `There is no condition ${id} on instance ${instanceId}.`)
+      }
+      await remove(tx, instanceId, [id])
+    }),
+  )
+}
+
+/** @throws CodedError NOT_FOUND, CONFLICT */
+export async function deleteConditions(store: Store, instanceId: string, now: number): Promise<void> {
+  await store.transaction((tx) =>
+    changeRules(tx, instanceId, now, async () => {
+      await remove(
+        tx,
+        instanceId,
+        (await tx.conditions.list(instanceId)).map(({ id }) => id),
+      )
+    }),
+  )
+}
+
+async function remove(tx: Transaction, instanceId: string, ids: readonly string[]): Promise<void> {
+  const referenced = await tx.conditions.referenced(instanceId)
+  const kept = ids.find((id) => referenced.has(id))
+  if (kept !== undefined) throw new CodedError('CONFLICT', `An action refers to condition ${kept}.`)
+  await tx.conditions.remove(instanceId, ids)
+}
+
+/** @param replaced what goes when `saved` comes */
+async function refuseTooMuch(
+  tx: Transaction,
+  instanceId: string,
+  saved: readonly ConditionNode[],
+  replaced: readonly ConditionNode[],
+): Promise<void> {
+  const stored = await tx.conditions.size(instanceId)
+  if (stored.count + saved.length - replaced.length > CONDITIONS_MAX) {
+    throw new CodedError('BAD_REQUEST', `body: an instance has at most ${CONDITIONS_MAX} conditions`)
+  }
+  if (stored.characters + charactersOf(saved) - charactersOf(replaced) > CONDITIONS_CHARACTERS_MAX) {
+    throw new CodedError(
+      'BAD_REQUEST',
+      `body: the conditions of an instance have at most ${CONDITIONS_CHARACTERS_MAX} characters of JSON in all`,
+    )
+  }
+}
+
+function charactersOf(nodes: readonly ConditionNode[]): number {
+  return nodes.reduce((sum, node) => sum + JSON.stringify(node).length, 0)
+}
+
+function nodesOf(inputs: readonly ConditionInput[], newId: () => string): readonly ConditionNode[] {
+  return inputs.map((input, index) => {
+    if (conditionDepth(input) > CONDITION_DEPTH_MAX) {
+      throw new CodedError('BAD_REQUEST', `body[${index}]: nests deeper than ${CONDITION_DEPTH_MAX} levels`)
+    }
+    return nodeOf(input, newId)
+  })
+}
+
+function nodeOf(input: ConditionInput, newId: () => string): ConditionNode {
+  const label = { id: input.id ?? newId(), name: input.name ?? null }
+  switch (input.operator) {
+    case 'AND':
+    case 'OR':
+      return {
+        ...label,
+        operator: input.operator,
+        conditions: input.conditions.map((inner) => nodeOf(inner, newId)),
+      }
+    case 'NOT':
+      return { ...label, operator: 'NOT', condition: nodeOf(input.condition, newId) }
+    case 'IN':
+      return { ...label, operator: 'IN', property: input.property, values: input.values }
+  }
+}
+
+/** Both are made by {@link nodeOf}, so their JSON has one order. */
+function same(stored: ConditionNode | undefined, node: ConditionNode): boolean {
+  return stored !== undefined && JSON.stringify(stored) === JSON.stringify(node)
+}

@@ -1,0 +1,59 @@
+/** Configuration values of the tenant. Source: interface, Configuration. */
+import { CONFIGURATION, type ConfigurationName, chargePeriodMs } from '../../protocol/service/configuration.ts'
+import { changeSharedRules } from '../policy/bump-policy-revision.ts'
+import type { ConfigurationValue } from '../storage/records.ts'
+import type { Reader, Store, Transaction } from '../storage/store.ts'
+
+export interface ConfigurationState {
+  readonly name: ConfigurationName
+  readonly value: string
+  /** Null: never changed. */
+  readonly changed: Pick<ConfigurationValue, 'modified' | 'updatedBy'> | null
+}
+
+/** Values that decisions rest on: a change of one is a change of every instance's rules. */
+const RULES: ReadonlySet<string> = new Set<ConfigurationName>(['timezone.tolerant', 'session.charge.period'])
+
+export async function showConfiguration(reader: Reader): Promise<readonly ConfigurationState[]> {
+  const stored = new Map((await reader.configuration.list()).map((value) => [value.name, value]))
+  return CONFIGURATION.map(({ name, default: initial }): ConfigurationState => {
+    const value = stored.get(name)
+    return { name, value: value?.value ?? initial, changed: value ?? null }
+  })
+}
+
+/** Length of the interval between automatic charges of a session, ms. */
+export async function chargeIntervalMs(reader: Reader): Promise<number> {
+  const state = (await showConfiguration(reader)).find(({ name }) => name === 'session.charge.period')
+  const interval = state === undefined ? undefined : chargePeriodMs(state.value)
+  if (interval === undefined) throw new Error('invariant: session.charge.period has a valid value')
+  return interval
+}
+
+/** The changes were judged by `configurationProblem`. Returns the whole configuration after them. */
+export async function changeConfiguration(
+  store: Store,
+  changes: readonly { readonly name: string; readonly value: string }[],
+  keyId: string,
+  now: number,
+): Promise<readonly ConfigurationState[]> {
+  return store.transaction(async (tx) => {
+    const before = new Map<string, string>(
+      (await showConfiguration(tx)).map(({ name, value }) => [name, value] as const),
+    )
+    const differing = changes.filter(({ name, value }) => before.get(name) !== value)
+    const save = (): Promise<void> => saveAll(tx, differing, keyId, now)
+    if (differing.some(({ name }) => RULES.has(name))) await changeSharedRules(tx, now, save)
+    else await save()
+    return showConfiguration(tx)
+  })
+}
+
+async function saveAll(
+  tx: Transaction,
+  changes: readonly { readonly name: string; readonly value: string }[],
+  updatedBy: string,
+  modified: number,
+): Promise<void> {
+  for (const { name, value } of changes) await tx.configuration.save({ name, value, modified, updatedBy })
+}

@@ -1,0 +1,68 @@
+/**
+ * Authorization keys: added, replaced, deleted; the last administration key stays. A delay, where one is configured, lets
+ * a saved key begin and a deleted one end to verify later, as the service does. Source: documentation on key management.
+ */
+import { CodedError } from '../../protocol/errors.ts'
+import type { KeyRecord, KeyType } from '../storage/records.ts'
+import type { Store } from '../storage/store.ts'
+import { readVerificationKey } from './verification-key.ts'
+
+/** @throws CodedError BAD_REQUEST for a key that cannot verify */
+export async function saveKeys(
+  store: Store,
+  type: KeyType,
+  keys: readonly { readonly id: string; readonly publicKey: string }[],
+  delayMs: number,
+  now: number,
+): Promise<readonly KeyRecord[]> {
+  for (const [index, { publicKey }] of keys.entries()) {
+    if (readVerificationKey(publicKey) === undefined) {
+      throw new CodedError(
+        'BAD_REQUEST',
+        `body[${index}].publicKey: must be a PEM public key, RSA of 2048 bits or more or EC P-256`,
+      )
+    }
+  }
+  return store.transaction(async (tx) => {
+    await tx.keys.lock()
+    const saved: KeyRecord[] = []
+    for (const { id, publicKey } of keys) {
+      const stored = await tx.keys.get(type, id)
+      const key: KeyRecord = {
+        type,
+        id,
+        pem: publicKey,
+        activeFrom: now + delayMs,
+        previousPem: delayMs === 0 || stored === undefined ? null : keyInForce(stored, now),
+        retiresAt: null,
+        created: stored?.retiresAt !== null ? now : stored.created,
+        modified: now,
+      }
+      await tx.keys.save(key)
+      saved.push(key)
+    }
+    return saved
+  })
+}
+
+/** @throws CodedError NOT_FOUND, LAST_ADMINISTRATION_KEY */
+export async function deleteKey(store: Store, type: KeyType, id: string, delayMs: number, now: number): Promise<void> {
+  await store.transaction(async (tx) => {
+    await tx.keys.lock()
+    const key = await tx.keys.get(type, id)
+    if (key?.retiresAt !== null) {
+      throw new CodedError('NOT_FOUND', `There is no ${type} ${JSON.stringify(id)}.`)
+    }
+    if (type === 'administration-key' && (await tx.keys.countAdministration()) === 1) {
+      throw new CodedError('LAST_ADMINISTRATION_KEY', 'The last administration key cannot be deleted.')
+    }
+    if (delayMs === 0) await tx.keys.remove(type, id)
+    else await tx.keys.save({ ...key, retiresAt: now + delayMs, modified: now })
+  })
+}
+
+/** The PEM that verifies at this instant; null when none does. */
+export function keyInForce(key: KeyRecord, now: number): string | null {
+  if (key.retiresAt !== null && now >= key.retiresAt) return null
+  return now >= key.activeFrom ? key.pem : key.previousPem
+}

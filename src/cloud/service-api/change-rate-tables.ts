@@ -1,0 +1,39 @@
+/** Rate tables of the tenant: created, and deleted while they are not in effect. Source: interface, Rate tables. */
+import { CodedError } from '../../protocol/errors.ts'
+import type { RateTableBody } from '../../protocol/service/rate-tables.ts'
+import { changeSharedRules } from '../policy/bump-policy-revision.ts'
+import type { Store } from '../storage/store.ts'
+
+/** @throws CodedError CONFLICT when the series has this version already */
+export async function createRateTable(store: Store, body: RateTableBody, now: number): Promise<void> {
+  const { version, effectiveFrom } = body
+  const series = body.series ?? ''
+  await store.transaction((tx) =>
+    changeSharedRules(tx, now, async () => {
+      if ((await tx.rateTables.get(series, version)) !== undefined) {
+        throw new CodedError('CONFLICT', `There is a rate table ${named(series, version)} already.`)
+      }
+      await tx.rateTables.insert({ series, version, effectiveFrom, created: now, items: body.items })
+    }),
+  )
+}
+
+/** @throws CodedError NOT_FOUND, CONFLICT when it is in effect */
+export async function deleteRateTable(store: Store, series: string, version: string, now: number): Promise<void> {
+  await store.transaction((tx) =>
+    changeSharedRules(tx, now, async () => {
+      const table = await tx.rateTables.get(series, version)
+      if (table === undefined) {
+        throw new CodedError('NOT_FOUND', `There is no rate table ${named(series, version)}.`)
+      }
+      if (table.effectiveFrom <= now) {
+        throw new CodedError('CONFLICT', `The rate table ${named(series, version)} is in effect already.`)
+      }
+      await tx.rateTables.remove(series, version)
+    }),
+  )
+}
+
+function named(series: string, version: string): string {
+  return series === '' ? `without series, version ${version}` : `of series ${series}, version ${version}`
+}

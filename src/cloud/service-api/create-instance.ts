@@ -1,0 +1,24 @@
+/** Makes an instance. The first one of a customer account becomes its default instance. */
+import type { Instance } from '../storage/records.ts'
+import type { Store } from '../storage/store.ts'
+
+export async function createInstance(
+  store: Store,
+  order: { readonly id: string; readonly shortName: string; readonly accountId: string },
+  now: number,
+): Promise<Instance> {
+  return store.transaction(async (tx) => {
+    const defaultInstance = (await tx.instances.defaultOf(order.accountId)) === undefined
+    const instance: Instance = { ...order, defaultInstance, created: now, modified: now }
+    await tx.instances.insert(instance)
+    await tx.policyRevisions.insert({
+      instanceId: order.id,
+      revision: 1,
+      bumpedAt: now,
+      listedAt: now,
+      calendarDue: null,
+    })
+    await tx.outbox.append([{ kind: 'policy', instanceId: order.id, revision: 1 }], now)
+    return instance
+  })
+}

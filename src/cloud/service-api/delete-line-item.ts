@@ -1,0 +1,30 @@
+/**
+ * Deletes a line item that is OBSOLETE. It is neither shown nor decided by any more; its accounts stay, because sessions
+ * may still be refunded from them and devices may still report on them. Source: documentation on deletion.
+ */
+import { CodedError } from '../../protocol/errors.ts'
+import { changeRules } from '../policy/bump-policy-revision.ts'
+import { closeAccounts } from '../accounts/retarget-accounts.ts'
+import { requireLineItem } from './show-line-items.ts'
+import type { Store } from '../storage/store.ts'
+
+/** @throws CodedError NOT_FOUND, CONFLICT */
+export async function deleteLineItem(store: Store, instanceId: string, id: string, now: number): Promise<void> {
+  await store.transaction((tx) =>
+    changeRules(tx, instanceId, now, async () => {
+      const record = await requireLineItem(tx, instanceId, id)
+      if (record.state !== 'OBSOLETE') {
+        throw new CodedError('CONFLICT', `A line item can be deleted when it is OBSOLETE; this one is ${record.state}.`)
+      }
+      await tx.actions.replace(instanceId, id, [])
+      const limit = await tx.consumptionLimits.get(instanceId, id)
+      if (limit !== undefined) await tx.consumptionLimits.save({ ...limit, limit: null })
+      const offline = (await tx.edge.offlinePolicies.list(instanceId)).find(({ lineItemId }) => lineItemId === id)
+      // The highest cap stays: devices may still report what they spent by it.
+      if (offline !== undefined) await tx.edge.offlinePolicies.save({ ...offline, overspendCap: 0n })
+      await tx.edge.cloudReserves.save({ instanceId, lineItemId: id, tokens: 0n })
+      await tx.lineItems.update({ ...record, deleted: now, modified: now })
+      await closeAccounts(tx, record)
+    }),
+  )
+}

@@ -1,0 +1,84 @@
+/**
+ * Maps a line item to an instance, or replaces all that is stored of one that is mapped already; what was used stays. A
+ * line item that was deleted and is mapped again begins with nothing used. Source: interface, Line items.
+ */
+import { wholeTokens } from '../../core/pricing/amount.ts'
+import type { LineItemBody } from '../../protocol/service/line-items.ts'
+import { changedCalendar, newCalendar, unlistedPeriod } from '../accounts/calendar.ts'
+import { lockRules, bumpPolicyRevision } from '../policy/bump-policy-revision.ts'
+import type { Calendar, LineItemRecord } from '../storage/records.ts'
+import { retargetAccounts } from '../accounts/retarget-accounts.ts'
+import { type LineItemUse, lineItemUse } from './show-line-items.ts'
+import type { Store } from '../storage/store.ts'
+
+export type Mapped =
+  | { readonly outcome: 'MAPPED' | 'REPLACED'; readonly use: LineItemUse }
+  /** The state asked for does not follow from the one stored; in the words of a validation error. */
+  | { readonly outcome: 'REFUSED'; readonly problems: readonly string[] }
+
+/** @throws CodedError NOT_FOUND when there is no such instance */
+export async function mapLineItem(store: Store, instanceId: string, body: LineItemBody, now: number): Promise<Mapped> {
+  return store.transaction(async (tx): Promise<Mapped> => {
+    const revision = await lockRules(tx, instanceId)
+    const stored = await tx.lineItems.get(instanceId, body.activationId)
+    const isNew = stored?.deleted !== null
+    const problem = stateProblem(isNew ? undefined : stored, body)
+    if (problem !== undefined) return { outcome: 'REFUSED', problems: [problem] }
+    const record = recordOf(instanceId, body, stored, revision.listedAt, now)
+    if (stored === undefined) await tx.lineItems.insert(record)
+    else await tx.lineItems.update(record)
+    await retargetAccounts(tx, record, now)
+    await bumpPolicyRevision(tx, revision, now)
+    return { outcome: isNew ? 'MAPPED' : 'REPLACED', use: await lineItemUse(tx, record, now) }
+  })
+}
+
+/** Source: documentation on the state of a line item. */
+function stateProblem(stored: LineItemRecord | undefined, { state }: LineItemBody): string | undefined {
+  if (stored === undefined && state !== 'DEPLOYED') {
+    return `$.state: ${state} may be set only on a line item that is mapped already`
+  }
+  if (stored?.state === 'OBSOLETE' && state !== 'OBSOLETE') {
+    return `$.state: OBSOLETE is final and cannot become ${state}`
+  }
+  return undefined
+}
+
+function recordOf(
+  instanceId: string,
+  body: LineItemBody,
+  stored: LineItemRecord | undefined,
+  listedAt: number,
+  now: number,
+): LineItemRecord {
+  const { attributes } = body
+  return {
+    instanceId,
+    id: body.activationId,
+    state: body.state,
+    quantity: wholeTokens(body.quantity),
+    start: body.start,
+    end: body.end,
+    elastic: attributes.elastic ?? false,
+    rateTableSeries: attributes.rateTableSeries ?? null,
+    overdraftType: attributes.overdraftType ?? null,
+    overdraftLimit: attributes.overdraftLimit === undefined ? null : wholeTokens(attributes.overdraftLimit),
+    resetFrequency: attributes.resetFrequency ?? null,
+    calendar: calendarOf(body, stored, listedAt, now),
+    created: stored?.deleted !== null ? now : stored.created,
+    modified: now,
+    deleted: null,
+  }
+}
+
+function calendarOf(
+  { start, attributes }: LineItemBody,
+  stored: LineItemRecord | undefined,
+  listedAt: number,
+  now: number,
+): Calendar {
+  const frequency = attributes.resetFrequency ?? 'NONE'
+  if (stored === undefined) return newCalendar(frequency, start, now)
+  if (stored.deleted === null) return changedCalendar(stored, frequency, start, now, listedAt)
+  return newCalendar(frequency, start, now, unlistedPeriod(stored.calendar, stored.start, listedAt))
+}

@@ -1,0 +1,93 @@
+/**
+ * The consumption limit of a line item: what one requester may take from it until the next reset. Counts start at zero
+ * when a limit is set; another amount alone keeps them. Source: docs/decisions/periods.md.
+ */
+import type { Micro } from '../../core/pricing/amount.ts'
+import { periodAt } from '../../core/rules/compile.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { limitPeriods, unlistedLimitPeriod } from '../accounts/calendar.ts'
+import { changeRules } from '../policy/bump-policy-revision.ts'
+import type { ConsumptionLimitRecord } from '../storage/records.ts'
+import { retargetAccounts } from '../accounts/retarget-accounts.ts'
+import { requireLineItem } from './show-line-items.ts'
+import type { Reader, Store } from '../storage/store.ts'
+
+export interface ConsumptionLimitTerms {
+  readonly limit: Micro
+  readonly frequency: ConsumptionLimitRecord['frequency']
+  /** POSIX ms. */
+  readonly nextReset: number
+}
+
+/** With the next reset after now. @throws CodedError NOT_FOUND */
+export async function showConsumptionLimit(
+  reader: Reader,
+  instanceId: string,
+  lineItemId: string,
+  now: number,
+): Promise<ConsumptionLimitTerms> {
+  await requireLineItem(reader, instanceId, lineItemId)
+  const record = await reader.consumptionLimits.get(instanceId, lineItemId)
+  if (record === undefined || record.limit === null) {
+    throw new CodedError('NOT_FOUND', 'The line item has no consumption limit.')
+  }
+  return { limit: record.limit, frequency: record.frequency, nextReset: nextReset(record, now) }
+}
+
+/** @throws CodedError NOT_FOUND, BAD_REQUEST */
+export async function setConsumptionLimit(
+  store: Store,
+  instanceId: string,
+  lineItemId: string,
+  terms: ConsumptionLimitTerms,
+  now: number,
+): Promise<ConsumptionLimitTerms> {
+  if (terms.nextReset <= now) throw new CodedError('BAD_REQUEST', 'body.nextReset: must be in the future')
+  return store.transaction((tx) =>
+    changeRules(tx, instanceId, now, async ({ listedAt }) => {
+      const record = await requireLineItem(tx, instanceId, lineItemId)
+      const stored = await tx.consumptionLimits.get(instanceId, lineItemId)
+      const continues =
+        stored !== undefined &&
+        stored.limit !== null &&
+        stored.frequency === terms.frequency &&
+        nextReset(stored, now) === terms.nextReset
+      await tx.consumptionLimits.save(
+        continues
+          ? { ...stored, limit: terms.limit }
+          : {
+              instanceId,
+              lineItemId,
+              ...terms,
+              first: stored === undefined ? 0 : unlistedLimitPeriod(stored, listedAt),
+            },
+      )
+      await retargetAccounts(tx, record, now)
+      return terms
+    }),
+  )
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function removeConsumptionLimit(
+  store: Store,
+  instanceId: string,
+  lineItemId: string,
+  now: number,
+): Promise<void> {
+  await store.transaction((tx) =>
+    changeRules(tx, instanceId, now, async () => {
+      const record = await requireLineItem(tx, instanceId, lineItemId)
+      const stored = await tx.consumptionLimits.get(instanceId, lineItemId)
+      if (stored === undefined || stored.limit === null) {
+        throw new CodedError('NOT_FOUND', 'The line item has no consumption limit.')
+      }
+      await tx.consumptionLimits.save({ ...stored, limit: null })
+      await retargetAccounts(tx, record, now)
+    }),
+  )
+}
+
+function nextReset(record: ConsumptionLimitRecord, now: number): number {
+  return periodAt(limitPeriods(record, now).periods, now)?.until ?? record.nextReset
+}

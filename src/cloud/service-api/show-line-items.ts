@@ -1,0 +1,80 @@
+/** Line items and their actions with what was used of them: charged by the cloud and billed by devices, together. */
+import { actionAccount, lineAccount } from '../../core/accounts/account.ts'
+import type { Micro } from '../../core/pricing/amount.ts'
+import type { Action } from '../../core/rules/policy.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { currentPeriod } from '../accounts/calendar.ts'
+import { used } from '../accounts/pool.ts'
+import type { LineItemActions, LineItemRecord } from '../storage/records.ts'
+import type { Reader } from '../storage/store.ts'
+
+export interface LineItemUse {
+  readonly record: LineItemRecord
+  /** In the current period. */
+  readonly used: Micro
+}
+
+export interface ActionUse {
+  readonly action: Action
+  /** Null where the action has no allocation. */
+  readonly used: Micro | null
+}
+
+/** @throws CodedError NOT_FOUND when there is no such instance */
+export async function listLineItems(reader: Reader, instanceId: string, now: number): Promise<readonly LineItemUse[]> {
+  await requireInstance(reader, instanceId)
+  const records = await reader.lineItems.list(instanceId)
+  const accountOf = (record: LineItemRecord) =>
+    lineAccount(record.instanceId, record.id, currentPeriod(record.calendar, record.start, now))
+  const pools = await reader.accounts.get(records.map(accountOf))
+  return records.map((record): LineItemUse => {
+    const pool = pools.get(accountOf(record))
+    return { record, used: pool === undefined ? 0n : used(pool) }
+  })
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function showLineItem(reader: Reader, instanceId: string, id: string, now: number): Promise<LineItemUse> {
+  return lineItemUse(reader, await requireLineItem(reader, instanceId, id), now)
+}
+
+export async function lineItemUse(reader: Reader, record: LineItemRecord, now: number): Promise<LineItemUse> {
+  const account = lineAccount(record.instanceId, record.id, currentPeriod(record.calendar, record.start, now))
+  const pool = (await reader.accounts.get([account])).get(account)
+  return { record, used: pool === undefined ? 0n : used(pool) }
+}
+
+export async function actionUses(
+  reader: Reader,
+  instanceId: string,
+  lineItems: readonly LineItemActions[],
+): Promise<readonly { readonly lineItemId: string; readonly actions: readonly ActionUse[] }[]> {
+  const accounts = lineItems.flatMap(({ lineItemId, actions }) =>
+    actions.filter(({ allocation }) => allocation !== null).map(({ id }) => actionAccount(instanceId, lineItemId, id)),
+  )
+  const pools = await reader.accounts.get(accounts)
+  return lineItems.map(({ lineItemId, actions }) => ({
+    lineItemId,
+    actions: actions.map((action): ActionUse => {
+      if (action.allocation === null) return { action, used: null }
+      const pool = pools.get(actionAccount(instanceId, lineItemId, action.id))
+      return { action, used: pool === undefined ? 0n : used(pool) }
+    }),
+  }))
+}
+
+/** @throws CodedError NOT_FOUND */
+export async function requireInstance(reader: Reader, instanceId: string): Promise<void> {
+  if ((await reader.instances.get(instanceId)) === undefined) {
+    throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+  }
+}
+
+/** @throws CodedError NOT_FOUND for one that was deleted, too */
+export async function requireLineItem(reader: Reader, instanceId: string, id: string): Promise<LineItemRecord> {
+  const record = await reader.lineItems.get(instanceId, id)
+  if (record?.deleted !== null) {
+    throw new CodedError('NOT_FOUND', `There is no line item ${JSON.stringify(id)} on instance ${instanceId}.`)
+  }
+  return record
+}

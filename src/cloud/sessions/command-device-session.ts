@@ -1,0 +1,61 @@
+/**
+ * What an administrator orders of one session of a device. A device opens sessions that the twin has not heard of: an order for
+ * such a one is noted, and becomes that session's order in the transaction that takes the session in, so that the device hears of it
+ * with the answer to the very sync that tells of the session. An order that finds no session is forgotten.
+ */
+import { SESSION_REST_MS } from '../../core/sessions/session.ts'
+import type { SessionCommand } from '../../protocol/edge/sessions.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { type SessionCommandResult, type CommandSession, COMMAND_ACTION, commandSession } from './command-session.ts'
+import type { SessionDeps } from './session-life.ts'
+import { SESSION_COMMANDS_MAX } from '../devices/limits.ts'
+
+/** `NOTED`: the twin does not know the session; the order is there when the device tells of it. */
+export type DeviceSessionCommandResult = SessionCommandResult | { readonly outcome: 'NOTED' }
+
+export interface CommandDeviceSession extends CommandSession {
+  readonly deviceId: string
+  readonly command: SessionCommand['command']
+  readonly by: string
+}
+
+/** @throws CodedError NOT_FOUND for a device that there is not or a session of somebody else, CONFLICT for a session that has ended, a device that is revoked, or too many orders */
+export async function commandDeviceSession(
+  deps: SessionDeps,
+  asked: CommandDeviceSession,
+  now: number,
+): Promise<DeviceSessionCommandResult> {
+  const { deviceId, id } = asked
+  for (;;) {
+    const session = await deps.store.read((reader) => reader.sessions.get(id))
+    if (session !== undefined) {
+      if ((session.keptBy ?? session.deviceId) === deviceId) return commandSession(deps, asked, now)
+      throw new CodedError('NOT_FOUND', `The session ${id} is not of the device ${deviceId}.`)
+    }
+    if (await note(deps, asked, now)) return { outcome: 'NOTED' }
+  }
+}
+
+/** False when the session has become known meanwhile. */
+async function note(
+  { store, trustsClock }: SessionDeps,
+  { deviceId, id, command, by }: CommandDeviceSession,
+  now: number,
+): Promise<boolean> {
+  return store.transaction(async (tx) => {
+    const device = await tx.edge.devices.lock(deviceId)
+    if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
+    if (device.revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked.`)
+    // Sessions of the device are taken in under its lock.
+    if ((await tx.sessions.get(id)) !== undefined) return false
+    if (trustsClock()) await tx.edge.sessionCommands.forget(deviceId, now - SESSION_REST_MS)
+    await tx.edge.sessionCommands.note(deviceId, id, command, now)
+    if ((await tx.edge.sessionCommands.count(deviceId)) > SESSION_COMMANDS_MAX) {
+      const most = `${SESSION_COMMANDS_MAX} orders wait for sessions that the device ${deviceId} has not told of`
+      throw new CodedError('CONFLICT', `${most}; there may be no more.`)
+    }
+    await tx.edge.audit.append({ at: now, by, action: COMMAND_ACTION[command], deviceId, sessionId: id })
+    await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], now)
+    return true
+  })
+}

@@ -1,0 +1,67 @@
+/**
+ * An administrator stops a session for now, lets it go on, or ends it. The twin does so at once with a session that it
+ * keeps itself; of one that a device keeps it notes what is wanted, and change notifications that the device should come for it.
+ */
+import { type Session, hasEnded, isLive, step } from '../../core/sessions/session.ts'
+import type { SessionCommand } from '../../protocol/edge/sessions.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { type SessionDeps, applyStep, settledSession } from './session-life.ts'
+
+/** `DONE`: it is so. `ORDERED`: its device will make it so with its next sync. */
+export interface SessionCommandResult {
+  readonly outcome: 'DONE' | 'ORDERED'
+  readonly session: Session
+}
+
+const EVENT = { LOCK: 'LOCKED', UNLOCK: 'UNLOCKED', TERMINATE: 'CLOSED' } as const
+
+/** As the audit has them. */
+export const COMMAND_ACTION = {
+  LOCK: 'LOCK_SESSION',
+  UNLOCK: 'UNLOCK_SESSION',
+  TERMINATE: 'TERMINATE_SESSION',
+} as const
+
+export interface CommandSession {
+  readonly id: string
+  readonly command: SessionCommand['command']
+  /** Id of the administration key; null where the order is part of a larger one, which says who gave it. */
+  readonly by: string | null
+}
+
+/** @throws CodedError NOT_FOUND, CONFLICT for a session that has ended */
+export async function commandSession(
+  deps: SessionDeps,
+  { id, command, by }: CommandSession,
+  now: number,
+): Promise<SessionCommandResult> {
+  return deps.store.transaction(async (tx): Promise<SessionCommandResult> => {
+    const session = await known(
+      id,
+      settledSession(deps, tx, id, () => undefined, now),
+    )
+    if (hasEnded(session)) throw new CodedError('CONFLICT', `The session is ${session.state}.`)
+    if (by !== null) {
+      const deviceId = session.keptBy ?? session.deviceId
+      await tx.edge.audit.append({ at: now, by, action: COMMAND_ACTION[command], deviceId, sessionId: id })
+    }
+    if (session.keptBy !== null) {
+      // The last word counts: an order takes the place of the one before.
+      await tx.sessions.want(session.id, command)
+      await tx.outbox.append([{ kind: 'device', deviceId: session.keptBy, reason: 'session' }], now)
+      return { outcome: 'ORDERED', session }
+    }
+    const isSo = command === 'LOCK' ? session.state === 'LOCKED' : command === 'UNLOCK' && isLive(session)
+    if (isSo) return { outcome: 'DONE', session }
+    const next = step(session, { kind: EVENT[command] }, now)
+    return { outcome: 'DONE', session: await applyStep(deps, tx, next, session, now) }
+  })
+}
+
+async function known(id: string, session: Promise<Session>): Promise<Session> {
+  return session.catch((error: unknown) => {
+    if (!(error instanceof CodedError) || error.code !== 'NOT_FOUND') throw error
+    const message = `There is no session ${id} here. One that a device keeps is known from the next sync of the device on; name the device to order it before.`
+    throw new CodedError('NOT_FOUND', message)
+  })
+}

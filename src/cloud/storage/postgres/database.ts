@@ -1,0 +1,142 @@
+/** Checks that the database is suitable and migrates it. If several nodes start at once, one migrates and the others wait. */
+import pg from 'pg'
+import { CodedError } from '../../../protocol/errors.ts'
+import { type Migration, readMigrations } from '../sql/migrations.ts'
+import type { DatabaseAddress } from './address.ts'
+import { NotConnected, coded } from './failures.ts'
+import { type Limits, SERVER_VERSION_MIN } from './limits.ts'
+import { connectionOptions } from './pool.ts'
+import { ADVISORY_CLASS } from './rule-locks.ts'
+
+export function migrations(folder = new URL('./migrations/', import.meta.url)): readonly Migration[] {
+  return readMigrations(folder)
+}
+
+/**
+ * Migrates the tables; returns the number of the schema that contains them.
+ *
+ * @throws CodedError CONFIG_INVALID, DATABASE_UNREACHABLE, DATABASE_REFUSED, DATABASE_UNSUITABLE, DATABASE_CORRUPT,
+ * DATABASE_NEWER
+ */
+export async function prepareDatabase(address: DatabaseAddress, limits: Limits, all = migrations()): Promise<number> {
+  const { shown } = address
+  try {
+    const client = await connect(address, limits)
+    try {
+      const schema = await judge(client, shown)
+      await migrate(client, schema, shown, all)
+      return schema
+    } finally {
+      await client.end()
+    }
+  } catch (error) {
+    throw coded(error, shown)
+  }
+}
+
+async function connect({ connectionString }: DatabaseAddress, limits: Limits): Promise<pg.Client> {
+  let client: pg.Client
+  try {
+    client = new pg.Client(connectionOptions(connectionString, limits))
+  } catch (cause) {
+    // For example, a certificate that cannot be read.
+    const words = cause instanceof Error ? cause.message : String(cause)
+    throw new CodedError('CONFIG_INVALID', `The address of the database cannot be used: ${words}`)
+  }
+  // The pending statement reports connection errors.
+  client.on('error', () => undefined)
+  try {
+    await client.connect()
+  } catch (cause) {
+    throw new NotConnected('no connection', { cause })
+  }
+  return client
+}
+
+/** Encodings for every character. SQL_ASCII stores bytes unchanged, and the driver sends UTF-8. */
+const ENCODINGS: ReadonlySet<string> = new Set(['UTF8', 'SQL_ASCII'])
+
+interface Facts {
+  readonly version: bigint
+  readonly version_text: string
+  readonly encoding: string
+  readonly reads_only: boolean
+  /** Null: no schema in the search path exists. */
+  readonly schema: bigint | null
+}
+
+async function judge(client: pg.Client, shown: string): Promise<number> {
+  const { rows } = await client.query<Facts>(`
+    SELECT current_setting('server_version_num')::bigint AS version, current_setting('server_version') AS version_text,
+      current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS reads_only,
+      (SELECT oid::bigint FROM pg_namespace WHERE nspname = current_schema()) AS schema`)
+  const [inputs] = rows
+  if (inputs === undefined) throw new Error('invariant: a SELECT without FROM has one row')
+  const unsuitable = (text: string) => new CodedError('DATABASE_UNSUITABLE', `${shown}: ${text}`)
+  if (inputs.version < BigInt(SERVER_VERSION_MIN) * 10_000n) {
+    throw unsuitable(`the server is PostgreSQL ${inputs.version_text}; it must be ${SERVER_VERSION_MIN} or newer.`)
+  }
+  if (!ENCODINGS.has(inputs.encoding)) throw unsuitable(`the encoding is ${inputs.encoding}; it must be UTF8.`)
+  if (inputs.reads_only) throw unsuitable('this server is a read-only standby. Connect to the primary.')
+  if (inputs.schema === null) throw unsuitable('no schema in the search path exists. Create one for the tables.')
+  // Half of an advisory lock key is a signed 32-bit integer.
+  return Number(inputs.schema) | 0
+}
+
+/**
+ * Runs each migration in a transaction with its number, under a lock against other nodes.
+ * @throws CodedError DATABASE_NEWER, DATABASE_CORRUPT if another program has tables with the same names
+ */
+async function migrate(client: pg.Client, schema: number, shown: string, all: readonly Migration[]): Promise<void> {
+  const newest = all.at(-1)?.number ?? 0
+  const judged = (version: number): number => {
+    if (version <= newest) return version
+    throw new CodedError(
+      'DATABASE_NEWER',
+      `${shown} has schema ${version}; this version of tallygate supports up to ${newest}.`,
+    )
+  }
+  if ((await knowsVersions(client)) && judged(await versionOf(client)) === newest) return
+  for (const { number, sql } of all) {
+    await client.query('BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE')
+    try {
+      // Tables may be large, and another node may be migrating.
+      await client.query(`SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true)`)
+      await client.query('SELECT pg_advisory_xact_lock($1, $2)', [MIGRATION_CLASS, schema])
+      if (!(await knowsVersions(client))) {
+        await client.query(
+          'CREATE TABLE tallygate_schema (number BIGINT PRIMARY KEY, applied TIMESTAMPTZ NOT NULL DEFAULT now())',
+        )
+      }
+      if (judged(await versionOf(client)) < number) {
+        await client.query(sql)
+        await client.query('INSERT INTO tallygate_schema (number) VALUES ($1)', [number])
+      }
+      await client.query('COMMIT')
+    } catch (error) {
+      await client.query('ROLLBACK').catch(() => undefined)
+      if (error instanceof pg.DatabaseError && error.code === DUPLICATE_TABLE) {
+        throw new CodedError('DATABASE_CORRUPT', `${shown} has tables of another program: ${error.message}.`, {
+          cause: error,
+        })
+      }
+      throw error
+    }
+  }
+}
+
+const MIGRATION_CLASS = ADVISORY_CLASS + 1
+
+const DUPLICATE_TABLE = '42P07'
+
+async function knowsVersions(client: pg.Client): Promise<boolean> {
+  const { rows } = await client.query<{ known: boolean }>(
+    `SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = current_schema() AND tablename = 'tallygate_schema') AS known`,
+  )
+  return rows[0]?.known === true
+}
+
+async function versionOf(client: pg.Client): Promise<number> {
+  const { rows } = await client.query<{ version: bigint | null }>('SELECT max(number) AS version FROM tallygate_schema')
+  return Number(rows[0]?.version ?? 0n)
+}

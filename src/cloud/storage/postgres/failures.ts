@@ -1,0 +1,119 @@
+/** Classifies database failures: rerun the transaction, or report a code. The only place that decides about reruns. */
+import pg from 'pg'
+import { WouldWait } from '../sql/would-wait.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+
+/** The connection was lost before COMMIT: nothing has changed. */
+export class ConnectionLost extends Error {}
+
+/** The connection was lost after COMMIT was sent: only the server knows the outcome. */
+export class CommitUnanswered extends Error {
+  readonly xid: string
+
+  constructor(xid: string, cause: unknown) {
+    super('the connection was lost during a commit', { cause })
+    this.xid = xid
+  }
+}
+
+/** No connection was available. */
+export class NotConnected extends Error {}
+
+/** The server's error code; undefined if the connection failed. */
+function sqlState(error: unknown): string | undefined {
+  return error instanceof pg.DatabaseError ? error.code : undefined
+}
+
+/** Errors after which the server closes the connection. */
+export function endsConnection(error: unknown): boolean {
+  if (!(error instanceof pg.DatabaseError)) return false
+  // The severity is localized, so check the code too.
+  return error.severity === 'FATAL' || error.severity === 'PANIC' || /^(08|57P0)/.test(error.code ?? '')
+}
+
+/** A prepared statement no longer fits changed tables; another connection parses it anew. */
+export function isStalePlan(error: unknown): boolean {
+  return error instanceof pg.DatabaseError && error.routine === 'RevalidateCachedQuery'
+}
+
+/**
+ * Whether a rerun may succeed: a conflict between transactions, or a connection lost before the commit. A duplicate key is
+ * a conflict too: the rerun sees the other transaction's row.
+ */
+export function isWorthAnotherRun(error: unknown): boolean {
+  if (error instanceof ConnectionLost || error instanceof WouldWait) return true
+  return MEETINGS.has(sqlState(error) ?? '')
+}
+
+const MEETINGS: ReadonlySet<string> = new Set([
+  '40001', // serialization_failure
+  '40P01', // deadlock_detected
+  '23505', // unique_violation
+  '23503', // foreign_key_violation
+])
+
+/** Maps a database failure to a code for operators; passes others on. */
+export function coded(error: unknown, shown: string): unknown {
+  if (error instanceof NotConnected) return notConnected(error.cause, shown)
+  if (error instanceof ConnectionLost) {
+    return new CodedError('DATABASE_UNREACHABLE', `${shown}: ${error.message}`, { cause: error.cause })
+  }
+  if (error instanceof CommitUnanswered) {
+    return new CodedError('OUTCOME_UNKNOWN', `${shown}: the connection was lost during a commit.`, {
+      cause: error.cause,
+      details: { xid: error.xid },
+    })
+  }
+  const state = sqlState(error instanceof WouldWait ? error.cause : error)
+  if (state === undefined) return error
+  type Code = ConstructorParameters<typeof CodedError>[0]
+  const plain = (code: Code, text: string) => new CodedError(code, text, { cause: error, details: { sqlState: state } })
+  const of = (code: Code, text: string) => plain(code, `${shown}: ${text}`)
+  const { message } = error as Error
+  switch (state) {
+    case '40001':
+    case '40P01':
+    case '55P03': // lock_not_available
+    case '57014': // query_canceled: the statement's limit
+      return plain('OVERLOADED', 'Too many transactions are waiting for the same rows.')
+    case '53100': // disk_full
+    case '58030': // io_error
+      return of('NOT_RECORDED', message)
+    case '42501': // insufficient_privilege
+      return of('DATABASE_REFUSED', message)
+    case 'XX001': // data_corrupted
+    case 'XX002': // index_corrupted
+      return of('DATABASE_CORRUPT', message)
+    case '22021': // character_not_in_repertoire
+    case '54000': // program_limit_exceeded: a text is too long for an index
+      return plain(
+        'BAD_REQUEST',
+        'A text is too long for a database index or contains a character that the database cannot store.',
+      )
+    default:
+      return error
+  }
+}
+
+function notConnected(cause: unknown, shown: string): CodedError {
+  const state = sqlState(cause)
+  const words = messageOf(cause)
+  // Pool timeout: all connections stayed in use.
+  if (words === 'timeout exceeded when trying to connect') {
+    return new CodedError('OVERLOADED', 'No database connection became free in time.', { cause })
+  }
+  const refused = state !== undefined && /^(28|3D|42501)/.test(state)
+  return new CodedError(refused ? 'DATABASE_REFUSED' : 'DATABASE_UNREACHABLE', `${shown}: ${words}`, {
+    cause,
+    ...(state === undefined ? {} : { details: { sqlState: state } }),
+  })
+}
+
+/** A host name with several addresses fails with an AggregateError without a message. */
+export function messageOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  if (error instanceof AggregateError && error.message === '') {
+    return error.errors.map((each) => (each instanceof Error ? each.message : String(each))).join('; ')
+  }
+  return error.message
+}

@@ -1,0 +1,230 @@
+-- What the service itself keeps. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1. `seq` gives rows
+-- the order of their creation. Equal in effect to the migration of the same number for SQLite: so each whole number has 64
+-- bits, and text that is compared or ordered is compared by its bytes, whatever the locale of the database.
+
+CREATE TABLE instances (
+  seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  id TEXT COLLATE "C" NOT NULL UNIQUE,
+  short_name TEXT NOT NULL,
+  account_id TEXT COLLATE "C" NOT NULL,
+  is_default BIGINT NOT NULL,
+  created BIGINT NOT NULL,
+  modified BIGINT NOT NULL
+);
+
+CREATE INDEX instances_by_account ON instances (account_id);
+CREATE UNIQUE INDEX instances_one_default ON instances (account_id) WHERE is_default = 1;
+
+CREATE TABLE policy_revisions (
+  instance_id TEXT COLLATE "C" NOT NULL PRIMARY KEY REFERENCES instances (id),
+  revision BIGINT NOT NULL,
+  bumped_at BIGINT NOT NULL,
+  listed_at BIGINT NOT NULL,
+  calendar_due BIGINT
+);
+
+CREATE INDEX policy_revisions_by_calendar ON policy_revisions (calendar_due) WHERE calendar_due IS NOT NULL;
+
+CREATE TABLE line_items (
+  seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
+  id TEXT COLLATE "C" NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('DEPLOYED', 'INACTIVE', 'OBSOLETE')),
+  quantity BIGINT NOT NULL CHECK (quantity >= 0),
+  start_at BIGINT NOT NULL,
+  end_at BIGINT NOT NULL,
+  elastic BIGINT NOT NULL,
+  rate_table_series TEXT,
+  overdraft_type TEXT CHECK (overdraft_type IN ('Number', 'Unlimited')),
+  overdraft_limit BIGINT CHECK (overdraft_limit >= 0),
+  reset_frequency TEXT,
+  calendar_frequency TEXT NOT NULL,
+  calendar_first BIGINT NOT NULL,
+  calendar_first_at BIGINT NOT NULL,
+  calendar_next BIGINT NOT NULL,
+  created BIGINT NOT NULL,
+  modified BIGINT NOT NULL,
+  deleted BIGINT,
+  UNIQUE (instance_id, id)
+);
+
+CREATE TABLE conditions (
+  seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
+  id TEXT COLLATE "C" NOT NULL,
+  -- The condition with the ids and names of every level, as JSON.
+  body TEXT NOT NULL,
+  UNIQUE (instance_id, id)
+);
+
+CREATE TABLE actions (
+  instance_id TEXT COLLATE "C" NOT NULL,
+  line_item_id TEXT COLLATE "C" NOT NULL,
+  position BIGINT NOT NULL,
+  id TEXT NOT NULL,
+  name TEXT,
+  condition_id TEXT COLLATE "C",
+  effect TEXT NOT NULL CHECK (effect IN ('ALLOW', 'DENY')),
+  allocation BIGINT CHECK (allocation >= 0),
+  PRIMARY KEY (instance_id, line_item_id, position),
+  FOREIGN KEY (instance_id, line_item_id) REFERENCES line_items (instance_id, id),
+  FOREIGN KEY (instance_id, condition_id) REFERENCES conditions (instance_id, id)
+);
+
+CREATE INDEX actions_by_condition ON actions (instance_id, condition_id);
+
+CREATE TABLE rate_tables (
+  seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  series TEXT COLLATE "C" NOT NULL,
+  version TEXT COLLATE "C" NOT NULL,
+  effective_from BIGINT NOT NULL,
+  created BIGINT NOT NULL,
+  -- `[{ name, version, rate }]` as JSON; the rate is decimal text.
+  items TEXT NOT NULL,
+  UNIQUE (series, version)
+);
+
+CREATE TABLE consumption_limits (
+  instance_id TEXT COLLATE "C" NOT NULL,
+  line_item_id TEXT COLLATE "C" NOT NULL,
+  -- NULL: removed.
+  limit_amount BIGINT CHECK (limit_amount > 0),
+  frequency TEXT NOT NULL CHECK (frequency IN ('DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY')),
+  next_reset BIGINT NOT NULL,
+  first_period BIGINT NOT NULL,
+  PRIMARY KEY (instance_id, line_item_id),
+  FOREIGN KEY (instance_id, line_item_id) REFERENCES line_items (instance_id, id)
+);
+
+-- `keys` is a word of SQL.
+CREATE TABLE public_keys (
+  seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  type TEXT COLLATE "C" NOT NULL CHECK (type IN ('administration-key', 'client-key')),
+  id TEXT COLLATE "C" NOT NULL,
+  pem TEXT NOT NULL,
+  active_from BIGINT NOT NULL,
+  previous_pem TEXT,
+  retires_at BIGINT,
+  created BIGINT NOT NULL,
+  modified BIGINT NOT NULL,
+  UNIQUE (type, id)
+);
+
+CREATE TABLE configuration (
+  name TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+  value TEXT NOT NULL,
+  modified BIGINT NOT NULL,
+  updated_by TEXT NOT NULL
+);
+
+CREATE TABLE accounts (
+  id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+  instance_id TEXT COLLATE "C" NOT NULL,
+  line_item_id TEXT COLLATE "C" NOT NULL,
+  charged BIGINT NOT NULL CHECK (charged >= 0),
+  granted_out BIGINT NOT NULL CHECK (granted_out >= 0),
+  billed_by_devices BIGINT NOT NULL CHECK (billed_by_devices >= 0),
+  -- All that was ever charged or granted: compared with the sales mark, a file beside the database.
+  sold BIGINT NOT NULL CHECK (sold >= 0),
+  -- Sold after the backup from which the database was restored, and not accounted for.
+  withheld BIGINT NOT NULL CHECK (withheld >= 0),
+  cap_target BIGINT CHECK (cap_target >= 0),
+  cap_in_force BIGINT CHECK (cap_in_force >= 0),
+  -- The highest cap_target so far: devices can have spent by any of them.
+  cap_highest BIGINT NOT NULL CHECK (cap_highest >= 0 AND (cap_target IS NULL OR cap_target <= cap_highest)),
+  -- Never oversold: what is out is at most the cap in force. NULL: metered only.
+  CHECK (charged + granted_out <= cap_in_force)
+);
+
+CREATE INDEX accounts_by_line_item ON accounts (instance_id, line_item_id);
+
+CREATE TABLE usage (
+  seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  correlation_id TEXT COLLATE "C" NOT NULL,
+  usage_time BIGINT NOT NULL,
+  write_time BIGINT NOT NULL,
+  requester_type TEXT NOT NULL,
+  requester_value TEXT NOT NULL,
+  account_id TEXT NOT NULL,
+  instance_id TEXT COLLATE "C" NOT NULL,
+  activation_id TEXT,
+  quantity BIGINT,
+  used BIGINT,
+  item TEXT NOT NULL,
+  version TEXT NOT NULL,
+  -- Decimal text.
+  count TEXT NOT NULL,
+  operation TEXT NOT NULL CHECK (operation IN ('REQUEST', 'AUTOMATIC_CHARGE', 'REFUND', 'BURN', 'SETTLEMENT')),
+  status TEXT NOT NULL,
+  tokens BIGINT NOT NULL,
+  source TEXT NOT NULL CHECK (source IN ('one-off', 'session', 'device')),
+  session_id TEXT,
+  device_id TEXT,
+  epoch BIGINT,
+  entry BIGINT,
+  meta_data TEXT
+);
+
+CREATE INDEX usage_by_instance ON usage (instance_id, seq);
+CREATE INDEX usage_by_correlation ON usage (correlation_id);
+
+-- Positions that a twin gave out and has forgotten, because it was restored from a backup: later than where the backup ends,
+-- and not later than where it goes on. They are never given out again.
+CREATE TABLE forgotten_usage (
+  backup_end BIGINT NOT NULL PRIMARY KEY,
+  gone_on_after BIGINT NOT NULL
+);
+
+CREATE TABLE sessions (
+  seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  id TEXT COLLATE "C" NOT NULL UNIQUE,
+  instance_id TEXT COLLATE "C" NOT NULL REFERENCES instances (id),
+  device_id TEXT COLLATE "C",
+  -- What the device that opened it calls this opening, so that it happens once; null: it is not the one of an agent.
+  opening TEXT COLLATE "C",
+  -- The device that charges it, ends it and reports it; null: the twin does.
+  kept_by TEXT COLLATE "C",
+  -- What an administrator wants of a session that a device keeps.
+  wanted TEXT CHECK (wanted IN ('LOCK', 'UNLOCK', 'TERMINATE')),
+  state TEXT NOT NULL CHECK (state IN ('IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED')),
+  created BIGINT NOT NULL,
+  -- JSON.
+  requester TEXT,
+  -- JSON: what paid for the running interval.
+  charge TEXT,
+  interval_ms BIGINT NOT NULL,
+  heartbeat_due BIGINT,
+  last_heartbeat BIGINT NOT NULL,
+  last_access_request BIGINT NOT NULL,
+  since BIGINT NOT NULL,
+  next_due BIGINT NOT NULL
+);
+
+CREATE INDEX sessions_by_due ON sessions (next_due);
+CREATE INDEX sessions_live ON sessions (instance_id, created) WHERE state IN ('IDLE', 'ACTIVE');
+CREATE INDEX sessions_kept_by ON sessions (kept_by) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');
+CREATE INDEX sessions_of_device ON sessions (device_id) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');
+CREATE UNIQUE INDEX sessions_by_opening ON sessions (device_id, instance_id, opening) WHERE opening IS NOT NULL;
+
+-- The line items that pay the running interval of a live session.
+CREATE TABLE session_line_items (
+  session_id TEXT COLLATE "C" NOT NULL REFERENCES sessions (id),
+  instance_id TEXT COLLATE "C" NOT NULL,
+  line_item_id TEXT COLLATE "C" NOT NULL,
+  PRIMARY KEY (instance_id, line_item_id, session_id)
+);
+
+CREATE INDEX session_line_items_by_session ON session_line_items (session_id);
+
+CREATE TABLE outbox (
+  id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  kind TEXT NOT NULL CHECK (kind IN ('policy', 'device')),
+  instance_id TEXT COLLATE "C",
+  revision BIGINT,
+  device_id TEXT COLLATE "C",
+  reason TEXT,
+  written BIGINT NOT NULL,
+  claimed_until BIGINT NOT NULL
+);
+CREATE INDEX outbox_by_instance ON outbox (instance_id);
+CREATE INDEX outbox_by_device ON outbox (device_id);

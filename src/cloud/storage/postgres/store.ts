@@ -1,0 +1,131 @@
+/**
+ * The store on PostgreSQL, for one or more nodes. Decisions lock their rows; conflicting transactions are rerun a bounded
+ * number of times. A lost connection affects only its caller. An unanswered commit is looked up before reporting.
+ */
+import { setTimeout as pause } from 'node:timers/promises'
+import { Kysely } from 'kysely'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Store } from '../store.ts'
+import { ALONE } from '../sql/sql.ts'
+import type { Tables } from '../sql/tables.ts'
+import { readerOf, runWork } from '../sql/transaction.ts'
+import { databaseAddress } from './address.ts'
+import { prepareDatabase } from './database.ts'
+import { PoolDialect, aheadOn } from './dialect.ts'
+import { CommitUnanswered, ConnectionLost, coded, isWorthAnotherRun } from './failures.ts'
+import { LIMITS, type Limits } from './limits.ts'
+import { type Pool, openPool } from './pool.ts'
+import { ruleLocks } from './rule-locks.ts'
+
+export interface PostgresStoreOptions {
+  /** `postgres://user:password@host:port/database` */
+  readonly url: string
+  /** Null: use the URL's or PGPASSWORD. */
+  readonly password?: string | null
+  /** Called when an idle connection was lost. */
+  readonly onConnectionLost: (error: CodedError) => void
+  /** Called with the cause of a rerun. */
+  readonly onRerun?: (cause: unknown) => void
+  /** Overrides of the default limits. */
+  readonly limits?: Partial<Limits>
+}
+
+/**
+ * @throws CodedError CONFIG_INVALID, DATABASE_UNREACHABLE, DATABASE_REFUSED, DATABASE_UNSUITABLE, DATABASE_CORRUPT,
+ * DATABASE_NEWER
+ */
+export async function openPostgresStore(options: PostgresStoreOptions): Promise<Store> {
+  const address = databaseAddress(options.url, options.password)
+  const limits = { ...LIMITS, ...options.limits }
+  const { onRerun = () => undefined } = options
+  const { connectionString, shown } = address
+  const schema = await prepareDatabase(address, limits)
+  const pool = openPool(connectionString, limits, ({ message }) => {
+    options.onConnectionLost(new CodedError('DATABASE_UNREACHABLE', `${shown}: ${message}`))
+  })
+  const database = new Kysely<Tables>({ dialect: new PoolDialect(pool, limits) })
+  const listeners = new Set<() => void>()
+
+  return {
+    async transaction(work) {
+      const written = { outbox: false }
+      const result = await rerunning(shown, limits, onRerun, async () => {
+        written.outbox = false
+        const done: { result?: Awaited<ReturnType<typeof work>> } = {}
+        try {
+          return await database.transaction().execute(async (db) => {
+            const sql = { db, lockRows: true, rules: ruleLocks(db, schema), ahead: aheadOn(db) }
+            const result = await runWork(sql, work, () => (written.outbox = true))
+            done.result = result
+            return result
+          })
+        } catch (error) {
+          if (error instanceof CommitUnanswered && 'result' in done && (await wasCommitted(pool, limits, error))) {
+            return done.result
+          }
+          throw error
+        }
+      })
+      if (written.outbox) for (const listener of listeners) listener()
+      return result
+    },
+    read: (work) =>
+      rerunning(shown, limits, onRerun, () =>
+        database
+          .transaction()
+          .setAccessMode('read only')
+          .execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, ahead: null }))),
+      ),
+    onOutbox(listener) {
+      listeners.add(listener)
+      return () => listeners.delete(listener)
+    },
+    close: () => pool.end(),
+  }
+}
+
+async function rerunning<T>(
+  shown: string,
+  { runsMax, rerunPauseMs }: Limits,
+  onRerun: (cause: unknown) => void,
+  run: () => Promise<T>,
+): Promise<T> {
+  for (let runs = 1; ; runs += 1) {
+    try {
+      return await run()
+    } catch (error) {
+      if (runs >= runsMax || !isWorthAnotherRun(error)) throw coded(error, shown)
+      onRerun(error)
+      await pause(Math.random() * rerunPauseMs * 2 ** (runs - 1))
+    }
+  }
+}
+
+/**
+ * Whether the transaction was committed. Reports an unknown outcome: a rerun might charge twice.
+ *
+ * @throws ConnectionLost if nothing has changed, CommitUnanswered if the outcome is unknown
+ */
+async function wasCommitted(
+  pool: Pool,
+  { outcomeQuestionsMax, outcomePauseMs }: Limits,
+  unanswered: CommitUnanswered,
+): Promise<boolean> {
+  for (let questions = 0; questions < outcomeQuestionsMax; questions += 1) {
+    if (questions > 0) await pause(outcomePauseMs)
+    const status = await statusOf(pool, unanswered.xid)
+    if (status === 'committed') return true
+    if (status === 'aborted') throw new ConnectionLost(unanswered.message, { cause: unanswered.cause })
+  }
+  return false
+}
+
+/** `in progress` while pending; undefined if the server does not respond or no longer knows it. */
+async function statusOf(pool: Pool, xid: string): Promise<string | null | undefined> {
+  try {
+    const { rows } = await pool.query<{ status: string | null }>('SELECT pg_xact_status($1::xid8) AS status', [xid])
+    return rows[0]?.status
+  } catch {
+    return undefined
+  }
+}

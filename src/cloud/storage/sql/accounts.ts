@@ -1,0 +1,215 @@
+/** Accounts in SQL. The table itself refuses a row that breaks the invariant of a pool. */
+import { sql as statement } from 'kysely'
+import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import { newPool } from '../../accounts/pool.ts'
+import type { Pool } from '../records.ts'
+import type { AccountReader, Transaction } from '../store.ts'
+import { type Sql, chunks } from './sql.ts'
+import type { Row } from './tables.ts'
+import { WouldWait, isLockNotAvailable } from './would-wait.ts'
+
+export function accountReader(sql: Sql): AccountReader {
+  return {
+    get: (accounts) => select(sql, accounts, 'NONE'),
+    async ofLineItem(instanceId, lineItemId) {
+      const rows = await sql.db
+        .selectFrom('accounts')
+        .selectAll()
+        .where('instance_id', '=', instanceId)
+        .where('line_item_id', '=', lineItemId)
+        .orderBy('id')
+        .execute()
+      return rows.map(poolOf)
+    },
+  }
+}
+
+/** @returns the noun, and the way to lock accounts ahead of the statement after which `lock` will be asked for them */
+export function accountTransaction(sql: Sql): {
+  readonly accounts: Transaction['accounts']
+  readonly lockAhead: (accounts: readonly AccountId[]) => Promise<void>
+} {
+  const { db, lockRows } = sql
+  const held = new Set<AccountId>()
+  let last: AccountId | undefined
+  const isInOrder = (account: AccountId): boolean =>
+    last === undefined || held.has(account) || lockOrder(last, account) < 0
+  const hold = (accounts: Iterable<AccountId>): void => {
+    for (const account of accounts) {
+      held.add(account)
+      if (last === undefined || lockOrder(last, account) < 0) last = account
+    }
+  }
+  /** Those after the last one that is locked already are waited for; one before it must be free. */
+  const lock = async (accounts: readonly AccountId[]): Promise<Map<AccountId, Pool>> => {
+    if (!lockRows) return select(sql, accounts, 'NONE')
+    const known = takeAhead(accounts)
+    const others = accounts.filter((account) => !known.asked.has(account))
+    const pools = await select(sql, others, others.every(isInOrder) ? 'WAIT' : 'NO_WAIT')
+    hold(pools.keys())
+    for (const [account, pool] of known.pools) pools.set(account, pool)
+    return pools
+  }
+  let ahead: { readonly asked: ReadonlySet<AccountId>; readonly rows: () => readonly Row<'accounts'>[] } | undefined
+  const lockAhead = async (accounts: readonly AccountId[]): Promise<void> => {
+    const [some, more] = chunks([...new Set(accounts)].sort(lockOrder))
+    if (sql.ahead === null || some === undefined || more !== undefined) return
+    // What is waited for comes after everything that is locked already.
+    if (last !== undefined || ahead !== undefined) return
+    ahead = { asked: new Set(some), rows: await sql.ahead(locking(db, some, 'WAIT')) }
+  }
+  /** What is locked already. It is looked at once: after that the transaction may have changed it. */
+  const takeAhead = (wanted: readonly AccountId[]) => {
+    const pools = new Map<AccountId, Pool>()
+    const asked = new Set<AccountId>()
+    if (ahead === undefined) return { asked, pools }
+    const rows = new Map(ahead.rows().map((row) => [row.id, row]))
+    hold(rows.keys())
+    for (const account of wanted) {
+      if (!ahead.asked.has(account)) continue
+      asked.add(account)
+      const row = rows.get(account)
+      if (row !== undefined) pools.set(account, poolOf(row))
+    }
+    ahead = undefined
+    return { asked, pools }
+  }
+  /** Inserts or locks each in the order given: one that another transaction has made meanwhile is locked in its turn. */
+  const insert = async (rows: readonly Row<'accounts'>[]): Promise<readonly Row<'accounts'>[]> => {
+    const mayWait = !lockRows || rows.every(({ id }) => isInOrder(id))
+    const made: Row<'accounts'>[] = []
+    for (const some of chunks(rows, 50)) {
+      const inserting = db
+        .insertInto('accounts')
+        .values(some)
+        .onConflict((conflict) =>
+          conflict.column('id').doUpdateSet((excluded) => ({ id: excluded.ref('excluded.id') })),
+        )
+        .returningAll()
+      made.push(...(await (mayWait ? inserting.execute() : withoutWaiting(sql, () => inserting.execute()))))
+    }
+    if (lockRows) hold(rows.map(({ id }) => id))
+    return made
+  }
+  const accounts: Transaction['accounts'] = {
+    ...accountReader(sql),
+    lock,
+    async open(wanted) {
+      const accounts = wanted.map(({ account }) => account)
+      const pools = await lock(accounts)
+      const missing = new Map(wanted.filter(({ account }) => !pools.has(account)).map((each) => [each.account, each]))
+      if (missing.size === 0) return pools
+      // An insert waits for another one of the same id, so the order matters here too.
+      const rows = [...missing.keys()]
+        .sort(lockOrder)
+        .map((account) => rowOf(newPool(account, missing.get(account)?.cap ?? null)))
+      for (const row of await insert(rows)) pools.set(row.id, poolOf(row))
+      return pools
+    },
+    async save(pools) {
+      for (const some of chunks(pools.map(rowOf), 50)) {
+        await db
+          .insertInto('accounts')
+          .values(some)
+          .onConflict((conflict) =>
+            conflict.column('id').doUpdateSet((excluded) => ({
+              charged: excluded.ref('excluded.charged'),
+              granted_out: excluded.ref('excluded.granted_out'),
+              billed_by_devices: excluded.ref('excluded.billed_by_devices'),
+              sold: excluded.ref('excluded.sold'),
+              withheld: excluded.ref('excluded.withheld'),
+              cap_target: excluded.ref('excluded.cap_target'),
+              cap_in_force: excluded.ref('excluded.cap_in_force'),
+              cap_highest: excluded.ref('excluded.cap_highest'),
+            })),
+          )
+          .execute()
+      }
+    },
+  }
+  return { accounts, lockAhead }
+}
+
+/**
+ * Pools of line items first: whoever draws on an allocation or a limit draws on its line item too, so that two who make the
+ * same account have met before.
+ */
+function lockOrder(a: AccountId, b: AccountId): number {
+  const [first, second] = [isLine(a), isLine(b)]
+  if (first !== second) return first ? -1 : 1
+  if (a === b) return 0
+  return a < b ? -1 : 1
+}
+
+function isLine(account: AccountId): boolean {
+  return account.startsWith('line/')
+}
+
+/** An insert waits for another one of the same id, and knows no NOWAIT. */
+async function withoutWaiting<T>({ db }: Sql, insert: () => Promise<T>): Promise<T> {
+  const before = await statement<{ timeout: string }>`
+    SELECT current_setting('lock_timeout') AS timeout, set_config('lock_timeout', '1', true)`.execute(db)
+  const made = await insert().catch((error: unknown) => {
+    throw isLockNotAvailable(error) ? new WouldWait(error) : error
+  })
+  await statement`SELECT set_config('lock_timeout', ${before.rows[0]?.timeout ?? '0'}, true)`.execute(db)
+  return made
+}
+
+/** Sorted, so that transactions which lock the same accounts never wait for each other in a circle. */
+async function select({ db }: Sql, accounts: readonly AccountId[], how: Locking): Promise<Map<AccountId, Pool>> {
+  const pools = new Map<AccountId, Pool>()
+  for (const some of chunks([...new Set(accounts)].sort(lockOrder))) {
+    const rows = await locking(db, some, how)
+      .execute()
+      .catch((error: unknown) => {
+        throw how === 'NO_WAIT' && isLockNotAvailable(error) ? new WouldWait(error) : error
+      })
+    for (const row of rows) pools.set(row.id, poolOf(row))
+  }
+  return pools
+}
+
+type Locking = 'NONE' | 'WAIT' | 'NO_WAIT'
+
+function locking(db: Sql['db'], accounts: readonly AccountId[], how: Locking) {
+  const listed = db.selectFrom('accounts').selectAll().where('id', 'in', accounts)
+  if (how === 'NONE') return listed
+  const locked = listed
+    .orderBy(statement<boolean>`id NOT LIKE 'line/%'`)
+    .orderBy('id')
+    .forNoKeyUpdate()
+  return how === 'WAIT' ? locked : locked.noWait()
+}
+
+function rowOf(pool: Pool): Row<'accounts'> {
+  const parsed = parseAccount(pool.account)
+  if (parsed === undefined) throw new Error('invariant: an account id is one that core made')
+  return {
+    id: pool.account,
+    instance_id: parsed.instanceId,
+    line_item_id: parsed.lineItemId,
+    charged: pool.charged,
+    granted_out: pool.grantedOut,
+    billed_by_devices: pool.billedByDevices,
+    sold: pool.sold,
+    withheld: pool.withheld,
+    cap_target: pool.capTarget,
+    cap_in_force: pool.capInForce,
+    cap_highest: pool.capHighest,
+  }
+}
+
+export function poolOf(row: Row<'accounts'>): Pool {
+  return {
+    account: row.id,
+    charged: row.charged,
+    grantedOut: row.granted_out,
+    billedByDevices: row.billed_by_devices,
+    sold: row.sold,
+    withheld: row.withheld,
+    capTarget: row.cap_target,
+    capInForce: row.cap_in_force,
+    capHighest: row.cap_highest,
+  }
+}

@@ -1,0 +1,91 @@
+/** Actions of line items in SQL: rows with a position, replaced as a list. */
+import type { Action } from '../../../core/rules/policy.ts'
+import type { LineItemActions } from '../records.ts'
+import type { ActionReader, Transaction } from '../store.ts'
+import { type Sql, chunks } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function actionReader({ db }: Sql): ActionReader {
+  const of = async (instanceId: string, lineItemIds: readonly string[]): Promise<readonly Row<'actions'>[]> => {
+    const rows: Row<'actions'>[] = []
+    for (const ids of chunks(lineItemIds)) {
+      rows.push(
+        ...(await db
+          .selectFrom('actions')
+          .selectAll()
+          .where('instance_id', '=', instanceId)
+          .where('line_item_id', 'in', ids)
+          .orderBy('line_item_id')
+          .orderBy('position')
+          .execute()),
+      )
+    }
+    return rows
+  }
+  return {
+    async of(instanceId, lineItemId) {
+      return (await of(instanceId, [lineItemId])).map(actionOf)
+    },
+    async list(instanceId, offset, limit) {
+      const lineItems = await db
+        .selectFrom('line_items')
+        .select('line_items.id')
+        .where('line_items.instance_id', '=', instanceId)
+        .where('line_items.deleted', 'is', null)
+        .where((where) =>
+          where.exists(
+            where
+              .selectFrom('actions')
+              .select('actions.id')
+              .whereRef('actions.instance_id', '=', 'line_items.instance_id')
+              .whereRef('actions.line_item_id', '=', 'line_items.id'),
+          ),
+        )
+        .orderBy('line_items.seq')
+        .offset(offset)
+        .limit(limit)
+        .execute()
+      const ids = lineItems.map(({ id }) => id)
+      const byLineItem = Map.groupBy(await of(instanceId, ids), (row) => row.line_item_id)
+      return ids.map((lineItemId): LineItemActions => ({
+        lineItemId,
+        actions: (byLineItem.get(lineItemId) ?? []).map(actionOf),
+      }))
+    },
+  }
+}
+
+export function actionTransaction(sql: Sql): Transaction['actions'] {
+  const { db } = sql
+  return {
+    ...actionReader(sql),
+    async replace(instanceId, lineItemId, actions) {
+      await db
+        .deleteFrom('actions')
+        .where('instance_id', '=', instanceId)
+        .where('line_item_id', '=', lineItemId)
+        .execute()
+      const rows = actions.map((action, position) => ({
+        instance_id: instanceId,
+        line_item_id: lineItemId,
+        position: BigInt(position),
+        id: action.id,
+        name: action.name,
+        condition_id: action.conditionId,
+        effect: action.effect,
+        allocation: action.allocation,
+      }))
+      for (const some of chunks(rows, 100)) await db.insertInto('actions').values(some).execute()
+    },
+  }
+}
+
+function actionOf(row: Row<'actions'>): Action {
+  return {
+    id: row.id,
+    name: row.name,
+    conditionId: row.condition_id,
+    effect: row.effect as Action['effect'],
+    allocation: row.allocation,
+  }
+}

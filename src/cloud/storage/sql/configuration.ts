@@ -1,0 +1,31 @@
+/** Configuration values that differ from their defaults, in SQL. */
+import type { ConfigurationReader, Transaction } from '../store.ts'
+import type { Sql } from './sql.ts'
+
+export function configurationReader({ db }: Sql): ConfigurationReader {
+  return {
+    async list() {
+      const rows = await db.selectFrom('configuration').selectAll().orderBy('name').execute()
+      return rows.map(({ name, value, modified, updated_by }) => ({
+        name,
+        value,
+        modified: Number(modified),
+        updatedBy: updated_by,
+      }))
+    },
+  }
+}
+
+export function configurationTransaction(sql: Sql): Transaction['configuration'] {
+  return {
+    ...configurationReader(sql),
+    async save({ name, value, modified, updatedBy }) {
+      const columns = { value, modified: BigInt(modified), updated_by: updatedBy }
+      await sql.db
+        .insertInto('configuration')
+        .values({ name, ...columns })
+        .onConflict((conflict) => conflict.column('name').doUpdateSet(columns))
+        .execute()
+    },
+  }
+}

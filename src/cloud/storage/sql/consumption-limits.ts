@@ -1,0 +1,59 @@
+/** Consumption limits of line items in SQL. */
+import type { ConsumptionLimitRecord } from '../records.ts'
+import type { ConsumptionLimitReader, Transaction } from '../store.ts'
+import type { Sql } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function consumptionLimitReader({ db }: Sql): ConsumptionLimitReader {
+  return {
+    async get(instanceId, lineItemId) {
+      const row = await db
+        .selectFrom('consumption_limits')
+        .selectAll()
+        .where('instance_id', '=', instanceId)
+        .where('line_item_id', '=', lineItemId)
+        .executeTakeFirst()
+      return row === undefined ? undefined : limitOf(row)
+    },
+    async list(instanceId) {
+      const rows = await db
+        .selectFrom('consumption_limits')
+        .selectAll()
+        .where('instance_id', '=', instanceId)
+        .orderBy('line_item_id')
+        .execute()
+      return rows.map(limitOf)
+    },
+  }
+}
+
+export function consumptionLimitTransaction(sql: Sql): Transaction['consumptionLimits'] {
+  const { db } = sql
+  return {
+    ...consumptionLimitReader(sql),
+    async save(limit) {
+      const columns = {
+        limit_amount: limit.limit,
+        frequency: limit.frequency,
+        next_reset: BigInt(limit.nextReset),
+        first_period: BigInt(limit.first),
+      }
+      await db
+        .insertInto('consumption_limits')
+        .values({ instance_id: limit.instanceId, line_item_id: limit.lineItemId, ...columns })
+        .onConflict((conflict) => conflict.columns(['instance_id', 'line_item_id']).doUpdateSet(columns))
+        .execute()
+    },
+  }
+}
+
+function limitOf(row: Row<'consumption_limits'>): ConsumptionLimitRecord {
+  return {
+    instanceId: row.instance_id,
+    lineItemId: row.line_item_id,
+    limit: row.limit_amount,
+    frequency: row.frequency as ConsumptionLimitRecord['frequency'],
+    nextReset: Number(row.next_reset),
+    first: Number(row.first_period),
+  }
+}

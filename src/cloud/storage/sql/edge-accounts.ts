@@ -1,0 +1,213 @@
+/** What epochs hold of accounts, in SQL. The table itself refuses a row that has spent more than it was granted. */
+import { sql as expression } from 'kysely'
+import type { AccountId } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import type { DeviceAccountRecord, Epoch } from '../device-records.ts'
+import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import { poolOf } from './accounts.ts'
+import { type Sql, chunks, toFlag } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function deviceAccountReader({ db }: Sql): EdgeReader['deviceAccounts'] {
+  const ofEpoch = (deviceId: string, epoch: number) =>
+    db
+      .selectFrom('device_accounts')
+      .selectAll('device_accounts')
+      .where('device_accounts.device_id', '=', deviceId)
+      .where('device_accounts.epoch', '=', BigInt(epoch))
+  const withRoom = (deviceId: string, epoch: number) =>
+    ofEpoch(deviceId, epoch).where(
+      expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded`,
+    )
+  return {
+    async get(deviceId, epoch, accounts) {
+      const records = new Map<AccountId, DeviceAccountRecord>()
+      for (const some of chunks([...new Set(accounts)])) {
+        const rows = await ofEpoch(deviceId, epoch).where('account', 'in', some).execute()
+        for (const row of rows) records.set(row.account, recordOf(row))
+      }
+      return records
+    },
+    async ofEpoch(deviceId, epoch) {
+      const rows = await ofEpoch(deviceId, epoch).orderBy('account').execute()
+      return new Map(rows.map((row) => [row.account, recordOf(row)]))
+    },
+    async ofDevice(deviceId) {
+      const rows = await db
+        .selectFrom('device_accounts')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .orderBy('account')
+        .orderBy('epoch')
+        .execute()
+      return rows.map(recordOf)
+    },
+    async ofInstance(instanceId) {
+      const rows = await db
+        .selectFrom('accounts')
+        .innerJoin('device_accounts', 'device_accounts.account', 'accounts.id')
+        .innerJoin('epochs', (join) =>
+          join
+            .onRef('epochs.device_id', '=', 'device_accounts.device_id')
+            .onRef('epochs.number', '=', 'device_accounts.epoch'),
+        )
+        .selectAll('device_accounts')
+        .select(['epochs.status', 'epochs.forked'])
+        .where('accounts.instance_id', '=', instanceId)
+        .orderBy('device_accounts.account')
+        .orderBy('device_accounts.device_id')
+        .orderBy('device_accounts.epoch')
+        .execute()
+      return rows.map((row) => ({
+        record: recordOf(row),
+        status: row.status as Epoch['status'],
+        forked: row.forked === 1n,
+      }))
+    },
+    async limitedAgain(deviceId, epoch, limit) {
+      const rows = await ofEpoch(deviceId, epoch)
+        .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+        .where('device_accounts.metered', '=', 1n)
+        .where('accounts.cap_target', 'is not', null)
+        .orderBy('device_accounts.unlimited', 'desc')
+        .orderBy('device_accounts.account')
+        .limit(limit)
+        .execute()
+      return rows.map(recordOf)
+    },
+    async overspendOf(accounts) {
+      const sums = new Map<AccountId, Micro>()
+      for (const some of chunks([...accounts])) {
+        const rows = await db
+          .selectFrom('device_accounts')
+          .select(['account', expression<bigint>`CAST(sum(overspend + branch_overspend) AS BIGINT)`.as('overspend')])
+          .where('account', 'in', some)
+          .groupBy('account')
+          .execute()
+        for (const { account, overspend } of rows) sums.set(account, overspend)
+      }
+      return sums
+    },
+    async availableOfOthers(account, except, heardSince, limit) {
+      const left = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
+      const rows = await db
+        .selectFrom('device_accounts')
+        .innerJoin('epochs', (join) =>
+          join
+            .onRef('epochs.device_id', '=', 'device_accounts.device_id')
+            .onRef('epochs.number', '=', 'device_accounts.epoch'),
+        )
+        .innerJoin('devices', 'devices.id', 'device_accounts.device_id')
+        .select(['device_accounts.device_id', left.as('available')])
+        .where('device_accounts.account', '=', account)
+        .where('device_accounts.device_id', '<>', except)
+        .where('epochs.status', '=', 'ACTIVE')
+        .where('devices.last_sync_at', '>', BigInt(heardSince))
+        .where(left, '>', 0n)
+        .orderBy('available', 'desc')
+        .orderBy('device_accounts.device_id')
+        .limit(limit)
+        .execute()
+      return rows.map((row) => ({ deviceId: row.device_id, available: row.available }))
+    },
+    async hasRoom(deviceId, epoch) {
+      const row = await withRoom(deviceId, epoch).limit(1).executeTakeFirst()
+      return row !== undefined
+    },
+    async aboveCaps(deviceId, epoch, limit) {
+      const above = expression<bigint>`accounts.charged + accounts.granted_out - accounts.cap_target`
+      return withRoom(deviceId, epoch)
+        .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+        .select('device_accounts.account')
+        .select(
+          expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`.as(
+            'available',
+          ),
+        )
+        .select(above.as('above'))
+        .where(above, '>', 0n)
+        .orderBy('device_accounts.account')
+        .limit(limit)
+        .execute()
+    },
+  }
+}
+
+export function deviceAccountTransaction(sql: Sql): EdgeTransaction['deviceAccounts'] {
+  return {
+    ...deviceAccountReader(sql),
+    async save(records) {
+      for (const some of chunks(records.map(rowOf), 50)) {
+        await sql.db
+          .insertInto('device_accounts')
+          .values(some)
+          .onConflict((conflict) =>
+            conflict.columns(['device_id', 'epoch', 'account']).doUpdateSet((excluded) => ({
+              granted: excluded.ref('excluded.granted'),
+              used: excluded.ref('excluded.used'),
+              refunded: excluded.ref('excluded.refunded'),
+              returned: excluded.ref('excluded.returned'),
+              branch_used: excluded.ref('excluded.branch_used'),
+              overspend: excluded.ref('excluded.overspend'),
+              branch_overspend: excluded.ref('excluded.branch_overspend'),
+              presumed: excluded.ref('excluded.presumed'),
+              released: excluded.ref('excluded.released'),
+              unlimited: excluded.ref('excluded.unlimited'),
+              metered: excluded.ref('excluded.metered'),
+            })),
+          )
+          .execute()
+      }
+    },
+  }
+}
+
+export function poolsOf({ db }: Sql): EdgeReader['pools'] {
+  return async (instanceId) => {
+    const rows = await db
+      .selectFrom('accounts')
+      .selectAll()
+      .where('instance_id', '=', instanceId)
+      .orderBy('id')
+      .execute()
+    return rows.map(poolOf)
+  }
+}
+
+function rowOf(record: DeviceAccountRecord): Row<'device_accounts'> {
+  return {
+    device_id: record.deviceId,
+    epoch: BigInt(record.epoch),
+    account: record.account,
+    granted: record.granted,
+    used: record.used,
+    refunded: record.refunded,
+    returned: record.returned,
+    branch_used: record.branchUsed,
+    overspend: record.overspend,
+    branch_overspend: record.branchOverspend,
+    presumed: record.presumed,
+    released: record.released,
+    unlimited: toFlag(record.unlimited),
+    metered: toFlag(record.metered),
+  }
+}
+
+function recordOf(row: Row<'device_accounts'>): DeviceAccountRecord {
+  return {
+    deviceId: row.device_id,
+    epoch: Number(row.epoch),
+    account: row.account,
+    granted: row.granted,
+    used: row.used,
+    refunded: row.refunded,
+    returned: row.returned,
+    branchUsed: row.branch_used,
+    overspend: row.overspend,
+    branchOverspend: row.branch_overspend,
+    presumed: row.presumed,
+    released: row.released,
+    unlimited: row.unlimited === 1n,
+    metered: row.metered === 1n,
+  }
+}

@@ -1,0 +1,231 @@
+/** Devices and used enrollment tokens in SQL. */
+import type { PublicJwk } from '../../../protocol/signing.ts'
+import type { DeviceSuspension } from '../../../protocol/edge/device-hold.ts'
+import type { Device, DeviceClock, DeviceKey, KnownDeviceKey } from '../device-records.ts'
+import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import { type Sql, chunks, toBigint, toFlag, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function deviceReader(sql: Sql): EdgeReader['devices'] {
+  const { db } = sql
+  return {
+    async get(id) {
+      const row = await db.selectFrom('devices').selectAll().where('id', '=', id).executeTakeFirst()
+      return row === undefined ? undefined : withInstances(sql, row)
+    },
+    async withKey(thumbprint) {
+      const key = await db.selectFrom('device_keys').selectAll().where('thumbprint', '=', thumbprint).executeTakeFirst()
+      if (key === undefined) return undefined
+      const row = await db.selectFrom('devices').selectAll().where('id', '=', key.device_id).executeTakeFirstOrThrow()
+      const device = await withInstances(sql, row)
+      return {
+        device,
+        thumbprint,
+        publicKey: JSON.parse(key.public_key) as PublicJwk,
+        state: stateOf(device, thumbprint),
+      }
+    },
+    async keysBetween(deviceId, since, until) {
+      const { count } = await db
+        .selectFrom('device_keys')
+        .select(({ fn }) => fn.countAll<bigint>().as('count'))
+        .where('device_id', '=', deviceId)
+        .where('registered_at', '>', BigInt(since))
+        .where('registered_at', '<=', BigInt(until))
+        .executeTakeFirstOrThrow()
+      return Number(count)
+    },
+    async list(instanceId, offset, limit) {
+      let query = db.selectFrom('devices').selectAll('devices')
+      if (instanceId !== null) {
+        query = query
+          .innerJoin('device_instances', 'device_instances.device_id', 'devices.id')
+          .where('device_instances.instance_id', '=', instanceId)
+      }
+      const rows = await query.orderBy('devices.seq').offset(offset).limit(limit).execute()
+      const devices: Device[] = []
+      for (const row of rows) devices.push(await withInstances(sql, row))
+      return devices
+    },
+    async newestSync() {
+      const row = await db
+        .selectFrom('devices')
+        .select(({ fn }) => fn.max('last_sync_at').as('newest'))
+        .executeTakeFirst()
+      const newest = row?.newest ?? null
+      return newest === null ? null : Number(newest)
+    },
+    async countTrusted(instanceId) {
+      const { count } = await db
+        .selectFrom('device_instances')
+        .innerJoin('devices', 'devices.id', 'device_instances.device_id')
+        .select(({ fn }) => fn.countAll<bigint>().as('count'))
+        .where('device_instances.instance_id', '=', instanceId)
+        .where('devices.revoked_at', 'is', null)
+        .executeTakeFirstOrThrow()
+      return Number(count)
+    },
+    async countLive(instanceId, since, except) {
+      const { count } = await db
+        .selectFrom('device_instances')
+        .innerJoin('devices', 'devices.id', 'device_instances.device_id')
+        .select(({ fn }) => fn.countAll<bigint>().as('count'))
+        .where('device_instances.instance_id', '=', instanceId)
+        .where('devices.id', '!=', except)
+        .where('devices.revoked_at', 'is', null)
+        .where('devices.last_sync_at', '>=', BigInt(since))
+        .executeTakeFirstOrThrow()
+      return Number(count)
+    },
+  }
+}
+
+export function deviceTransaction(sql: Sql): EdgeTransaction['devices'] {
+  const { db, lockRows } = sql
+  const serve = async ({ id, instanceIds }: Device): Promise<void> => {
+    await db.deleteFrom('device_instances').where('device_id', '=', id).execute()
+    const rows = instanceIds.map((instance_id) => ({ instance_id, device_id: id }))
+    for (const some of chunks(rows, 100)) await db.insertInto('device_instances').values(some).execute()
+  }
+  const register: EdgeTransaction['devices']['registerKey'] = async (deviceId, { thumbprint, publicKey }, at) => {
+    const inserted = await db
+      .insertInto('device_keys')
+      .values({
+        thumbprint,
+        device_id: deviceId,
+        public_key: JSON.stringify(publicKey),
+        registered_at: BigInt(at),
+      })
+      .onConflict((conflict) => conflict.column('thumbprint').doNothing())
+      .returning('thumbprint')
+      .executeTakeFirst()
+    return inserted !== undefined
+  }
+  return {
+    ...deviceReader(sql),
+    async lock(id) {
+      const query = db.selectFrom('devices').selectAll().where('id', '=', id)
+      const row = await (lockRows ? query.forNoKeyUpdate() : query).executeTakeFirst()
+      return row === undefined ? undefined : withInstances(sql, row)
+    },
+    async insert(device) {
+      await db
+        .insertInto('devices')
+        .values({
+          id: device.id,
+          enrolled_at: BigInt(device.enrolledAt),
+          ...columnsOf(device),
+        })
+        .execute()
+      const { id, publicKey, thumbprint, enrolledAt } = device
+      const isFree = await register(id, { publicKey, thumbprint }, enrolledAt)
+      if (!isFree) throw new Error('invariant: a key is of one device')
+      await serve(device)
+    },
+    registerKey: register,
+    async save(device) {
+      const before = await instancesOf(sql, device.id)
+      await db.updateTable('devices').set(columnsOf(device)).where('id', '=', device.id).execute()
+      if (before.join() !== [...device.instanceIds].sort().join()) await serve(device)
+    },
+  }
+}
+
+export function enrollmentReader({ db }: Sql): EdgeReader['enrollments'] {
+  return {
+    async get(jti) {
+      const row = await db.selectFrom('enrollments').selectAll().where('jti', '=', jti).executeTakeFirst()
+      return row === undefined
+        ? undefined
+        : { jti: row.jti, thumbprint: row.thumbprint, deviceId: row.device_id, at: Number(row.at) }
+    },
+  }
+}
+
+export function enrollmentTransaction(sql: Sql): EdgeTransaction['enrollments'] {
+  return {
+    ...enrollmentReader(sql),
+    async claim({ jti, thumbprint, deviceId, at }) {
+      const inserted = await sql.db
+        .insertInto('enrollments')
+        .values({ jti, thumbprint, device_id: deviceId, at: BigInt(at) })
+        .onConflict((conflict) => conflict.column('jti').doNothing())
+        .returning('jti')
+        .executeTakeFirst()
+      return inserted !== undefined
+    },
+  }
+}
+
+async function instancesOf({ db }: Sql, deviceId: string): Promise<readonly string[]> {
+  const rows = await db
+    .selectFrom('device_instances')
+    .select('instance_id')
+    .where('device_id', '=', deviceId)
+    .orderBy('instance_id')
+    .execute()
+  return rows.map(({ instance_id }) => instance_id)
+}
+
+function columnsOf(device: Device) {
+  return {
+    name: device.name,
+    public_key: JSON.stringify(device.publicKey),
+    thumbprint: device.thumbprint,
+    key_since: BigInt(device.keySince),
+    next_public_key: device.nextKey === null ? null : JSON.stringify(device.nextKey.publicKey),
+    next_thumbprint: device.nextKey?.thumbprint ?? null,
+    replace_key: device.replaceKey,
+    revoked_at: toBigint(device.revokedAt),
+    revoked_by: device.revokedBy,
+    suspension_state: device.suspension?.state ?? null,
+    suspended_since: toBigint(device.suspension?.since ?? null),
+    suspended_by: device.suspension?.by ?? null,
+    last_sync_at: toBigint(device.lastSyncAt),
+    software: device.software,
+    epoch: BigInt(device.epoch),
+    backlog: BigInt(device.backlog),
+    applied_policies: JSON.stringify(device.appliedPolicies),
+    release_requested: toFlag(device.releaseRequested),
+    clock: device.clock === null ? null : JSON.stringify(device.clock),
+  }
+}
+
+async function withInstances(sql: Sql, row: Row<'devices'>): Promise<Device> {
+  return {
+    id: row.id,
+    name: row.name,
+    publicKey: JSON.parse(row.public_key) as PublicJwk,
+    thumbprint: row.thumbprint,
+    keySince: Number(row.key_since),
+    nextKey: nextKeyOf(row),
+    replaceKey: row.replace_key,
+    instanceIds: await instancesOf(sql, row.id),
+    enrolledAt: Number(row.enrolled_at),
+    revokedAt: toNumber(row.revoked_at),
+    revokedBy: row.revoked_by,
+    suspension: suspensionOf(row),
+    lastSyncAt: toNumber(row.last_sync_at),
+    software: row.software,
+    epoch: Number(row.epoch),
+    backlog: Number(row.backlog),
+    appliedPolicies: JSON.parse(row.applied_policies) as Device['appliedPolicies'],
+    releaseRequested: row.release_requested === 1n,
+    clock: row.clock === null ? null : (JSON.parse(row.clock) as DeviceClock),
+  }
+}
+
+function nextKeyOf({ next_public_key, next_thumbprint }: Row<'devices'>): DeviceKey | null {
+  if (next_public_key === null || next_thumbprint === null) return null
+  return { publicKey: JSON.parse(next_public_key) as PublicJwk, thumbprint: next_thumbprint }
+}
+
+function stateOf(device: Device, thumbprint: string): KnownDeviceKey['state'] {
+  if (device.thumbprint === thumbprint) return 'CURRENT'
+  return device.nextKey?.thumbprint === thumbprint ? 'NEXT' : 'PAST'
+}
+
+function suspensionOf({ suspension_state, suspended_since, suspended_by }: Row<'devices'>): DeviceSuspension | null {
+  if (suspension_state === null || suspended_since === null || suspended_by === null) return null
+  return { state: suspension_state as DeviceSuspension['state'], since: Number(suspended_since), by: suspended_by }
+}

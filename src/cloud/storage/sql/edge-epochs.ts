@@ -1,0 +1,153 @@
+/** Epochs in SQL. The table itself refuses a second active one of a device. */
+import { sql as expression } from 'kysely'
+import type { Epoch } from '../device-records.ts'
+import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import { type Sql, toBigint, toFlag, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function epochReader({ db }: Sql): EdgeReader['epochs'] {
+  const unsettledEpochs = () => db.selectFrom('epochs').where('settled_at', 'is', null).where('status', '<>', 'CLOSED')
+  /** Quiet since before the instant, with something that can be settled. */
+  const silent = (before: number) =>
+    unsettledEpochs()
+      .select(['device_id', 'number', 'quiet_since'])
+      .where('quiet_since', '<', BigInt(before))
+      .where((or) =>
+        or.or([
+          or('status', '=', 'FENCED'),
+          or.exists(
+            or
+              .selectFrom('device_accounts')
+              .select('device_accounts.account')
+              .whereRef('device_accounts.device_id', '=', 'epochs.device_id')
+              .whereRef('device_accounts.epoch', '=', 'epochs.number')
+              .where(
+                expression<boolean>`device_accounts.granted - device_accounts.returned > device_accounts.used - device_accounts.refunded + device_accounts.branch_used`,
+              ),
+          ),
+        ]),
+      )
+      // Whom a restored twin remembers as silent it may have heard, and granted to, after the backup.
+      .where((where) =>
+        where.not(
+          where.exists(where.selectFrom('last_restore').select('last_restore.slot').where('at', '>=', BigInt(before))),
+        ),
+      )
+  return {
+    async get(deviceId, number) {
+      const row = await db
+        .selectFrom('epochs')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('number', '=', BigInt(number))
+        .executeTakeFirst()
+      return row === undefined ? undefined : epochOf(row)
+    },
+    async byNonce(deviceId, nonce) {
+      const row = await db
+        .selectFrom('epochs')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('nonce', '=', nonce)
+        .executeTakeFirst()
+      return row === undefined ? undefined : epochOf(row)
+    },
+    async attachedSince(deviceId, since) {
+      const rows = await db
+        .selectFrom('epochs')
+        .select('created_at')
+        .where('device_id', '=', deviceId)
+        .where('created_at', '>', BigInt(since))
+        .where('nonce', 'is not', null)
+        .orderBy('created_at')
+        .execute()
+      return rows.map(({ created_at }) => Number(created_at))
+    },
+    async nextInactive(before) {
+      const row = await silent(before).orderBy('quiet_since').limit(1).executeTakeFirst()
+      return row === undefined
+        ? undefined
+        : { deviceId: row.device_id, number: Number(row.number), quietSince: Number(row.quiet_since) }
+    },
+    async settlementLoad(before, settledSince) {
+      const count = expression<bigint>`count(DISTINCT device_id)`.as('count')
+      const due = await db.selectFrom(silent(before).as('due')).select(count).executeTakeFirstOrThrow()
+      const unsettled = await unsettledEpochs().select(count).executeTakeFirstOrThrow()
+      const settled = await db
+        .selectFrom('epochs')
+        .select(count)
+        .where('settled_at', 'is not', null)
+        .where('settled_at', '>', BigInt(settledSince))
+        .executeTakeFirstOrThrow()
+      return { due: Number(due.count), unsettled: Number(unsettled.count), settled: Number(settled.count) }
+    },
+  }
+}
+
+export function epochTransaction(sql: Sql): EdgeTransaction['epochs'] {
+  const { db } = sql
+  return {
+    ...epochReader(sql),
+    async insert(epoch) {
+      await db.insertInto('epochs').values(rowOf(epoch)).execute()
+    },
+    async save(epoch) {
+      await db
+        .updateTable('epochs')
+        .set(rowOf(epoch))
+        .where('device_id', '=', epoch.deviceId)
+        .where('number', '=', BigInt(epoch.number))
+        .execute()
+    },
+  }
+}
+
+function rowOf(epoch: Epoch): Row<'epochs'> {
+  return {
+    device_id: epoch.deviceId,
+    number: BigInt(epoch.number),
+    status: epoch.status,
+    created_at: BigInt(epoch.createdAt),
+    fenced_at: toBigint(epoch.fencedAt),
+    fence_reason: epoch.fenceReason,
+    quiet_since: BigInt(epoch.quietSince),
+    settlement: epoch.settlement,
+    settled_at: toBigint(epoch.settledAt),
+    forked: toFlag(epoch.forked),
+    rejected: toFlag(epoch.rejected),
+    grants_forgotten: toFlag(epoch.grantsForgotten),
+    carried_on: toFlag(epoch.carriedOn),
+    last_seq: BigInt(epoch.lastSeq),
+    last_hash: epoch.lastHash,
+    last_entry: BigInt(epoch.lastEntry),
+    entry_head: epoch.entryHead,
+    term: BigInt(epoch.term),
+    nonce: epoch.nonce,
+    attach_answer: epoch.attachAnswer,
+  }
+}
+
+function epochOf(row: Row<'epochs'>): Epoch {
+  return {
+    deviceId: row.device_id,
+    number: Number(row.number),
+    status: row.status as Epoch['status'],
+    createdAt: Number(row.created_at),
+    fencedAt: toNumber(row.fenced_at),
+    fenceReason: row.fence_reason as Epoch['fenceReason'],
+    quietSince: Number(row.quiet_since),
+    settlement: row.settlement as Epoch['settlement'],
+    settledAt: toNumber(row.settled_at),
+    forked: row.forked === 1n,
+    rejected: row.rejected === 1n,
+    grantsForgotten: row.grants_forgotten === 1n,
+    carriedOn: row.carried_on === 1n,
+    lastSeq: Number(row.last_seq),
+    lastHash: row.last_hash,
+    lastEntry: Number(row.last_entry),
+    entryHead: row.entry_head,
+    term: Number(row.term),
+    nonce: row.nonce,
+    attachAnswer: row.attach_answer,
+  }
+}

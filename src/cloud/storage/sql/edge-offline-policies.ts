@@ -1,0 +1,37 @@
+/** What devices may do with a line item when they cannot ask, in SQL. */
+import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import type { Sql } from './sql.ts'
+
+export function offlinePolicyReader({ db }: Sql): EdgeReader['offlinePolicies'] {
+  return {
+    async list(instanceId) {
+      const rows = await db
+        .selectFrom('offline_policies')
+        .selectAll()
+        .where('instance_id', '=', instanceId)
+        .orderBy('line_item_id')
+        .execute()
+      return rows.map((row) => ({
+        instanceId: row.instance_id,
+        lineItemId: row.line_item_id,
+        overspendCap: row.overspend_cap,
+        overspendCapMax: row.overspend_cap_max,
+      }))
+    },
+  }
+}
+
+export function offlinePolicyTransaction(sql: Sql): EdgeTransaction['offlinePolicies'] {
+  const { db } = sql
+  return {
+    ...offlinePolicyReader(sql),
+    async save({ instanceId, lineItemId, overspendCap, overspendCapMax }) {
+      const columns = { overspend_cap: overspendCap, overspend_cap_max: overspendCapMax }
+      await db
+        .insertInto('offline_policies')
+        .values({ instance_id: instanceId, line_item_id: lineItemId, ...columns })
+        .onConflict((conflict) => conflict.columns(['instance_id', 'line_item_id']).doUpdateSet(columns))
+        .execute()
+    },
+  }
+}

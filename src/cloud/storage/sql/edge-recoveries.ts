@@ -1,0 +1,124 @@
+/** Recovery after a restore from a backup, in SQL. */
+import { sql as expression } from 'kysely'
+import type { AwaitedDevice, Epoch, Recovery } from '../device-records.ts'
+import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import { type Sql, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function recoveryReader({ db }: Sql): EdgeReader['recoveries'] {
+  return {
+    async get(instanceId) {
+      const row = await db.selectFrom('recoveries').selectAll().where('instance_id', '=', instanceId).executeTakeFirst()
+      return row === undefined ? undefined : recoveryOf(row)
+    },
+    async underWay() {
+      const rows = await db
+        .selectFrom('recoveries')
+        .selectAll()
+        .where('ended_at', 'is', null)
+        .orderBy('instance_id')
+        .execute()
+      return rows.map(recoveryOf)
+    },
+    async waitingFor(instanceId, since, limit) {
+      const rows = await db
+        .selectFrom('device_instances')
+        .innerJoin('devices', 'devices.id', 'device_instances.device_id')
+        .leftJoin('epochs', 'epochs.device_id', 'devices.id')
+        .where('device_instances.instance_id', '=', instanceId)
+        .where('devices.revoked_at', 'is', null)
+        .where(expression<boolean>`COALESCE(devices.suspension_state, '') <> 'TERMINATED'`)
+        .where((or) =>
+          or.or([
+            or('epochs.number', 'is', null),
+            or.and([or('epochs.status', '<>', 'CLOSED'), or('epochs.settled_at', 'is', null)]),
+          ]),
+        )
+        .where((where) =>
+          where.not(
+            where.exists(
+              where
+                .selectFrom('segments')
+                .select('segments.seq')
+                .whereRef('segments.device_id', '=', 'epochs.device_id')
+                .whereRef('segments.epoch', '=', 'epochs.number')
+                .where('segments.received_at', '>=', BigInt(since)),
+            ),
+          ),
+        )
+        .select(['devices.id', 'epochs.number', 'epochs.status'])
+        .orderBy('devices.id')
+        .orderBy('epochs.number')
+        .limit(limit)
+        .execute()
+      return rows.map(({ id, number, status }): AwaitedDevice => ({
+        deviceId: id,
+        epoch: toNumber(number),
+        status: status as Epoch['status'] | null,
+      }))
+    },
+  }
+}
+
+/** Of two reasons the one that lasts longer, of two instants the later. */
+const stronger = expression<'MARK' | 'NODE' | null>`CASE
+  WHEN recoveries.ended_at IS NOT NULL THEN excluded.unproven
+  WHEN recoveries.unproven = 'MARK' OR excluded.unproven = 'MARK' THEN 'MARK'
+  ELSE COALESCE(excluded.unproven, recoveries.unproven) END`
+const later = expression<bigint>`CASE WHEN excluded.since > recoveries.since THEN excluded.since ELSE recoveries.since END`
+
+export function recoveryTransaction(sql: Sql): EdgeTransaction['recoveries'] {
+  const { db } = sql
+  return {
+    ...recoveryReader(sql),
+    async begin(instanceId, since, unproven) {
+      await db
+        .insertInto('recoveries')
+        .values({ instance_id: instanceId, since: BigInt(since), unproven, ended_at: null, ended_by: null })
+        .onConflict((conflict) =>
+          conflict
+            .column('instance_id')
+            .doUpdateSet({ since: later, unproven: stronger, ended_at: null, ended_by: null }),
+        )
+        .execute()
+    },
+    async beginAll(since, unproven) {
+      await expression`
+        INSERT INTO recoveries (instance_id, since, unproven, ended_at, ended_by)
+        SELECT id, CAST(${BigInt(since)} AS BIGINT), CAST(${unproven} AS TEXT), NULL, NULL FROM instances WHERE TRUE
+        ON CONFLICT (instance_id)
+        DO UPDATE SET since = ${later}, unproven = ${stronger}, ended_at = NULL, ended_by = NULL`.execute(db)
+    },
+    async proveAll() {
+      await db.updateTable('recoveries').set({ unproven: null }).where('unproven', '=', 'NODE').execute()
+    },
+    async end(instanceId, at, by) {
+      await db
+        .updateTable('recoveries')
+        .set({ unproven: null, ended_at: BigInt(at), ended_by: by })
+        .where('instance_id', '=', instanceId)
+        .execute()
+    },
+    async restored(at) {
+      await db
+        .insertInto('last_restore')
+        .values({ slot: 1n, at: BigInt(at) })
+        .onConflict((conflict) =>
+          conflict.column('slot').doUpdateSet({
+            at: expression<bigint>`CASE WHEN excluded.at > last_restore.at THEN excluded.at ELSE last_restore.at END`,
+          }),
+        )
+        .execute()
+    },
+  }
+}
+
+function recoveryOf(row: Row<'recoveries'>): Recovery {
+  return {
+    instanceId: row.instance_id,
+    since: Number(row.since),
+    unproven: row.unproven,
+    endedAt: toNumber(row.ended_at),
+    endedBy: row.ended_by,
+  }
+}

@@ -1,0 +1,214 @@
+/** Merged segments, segments kept as evidence, and ledger entries in SQL. */
+import { sql as expression } from 'kysely'
+import type { Evidence, LedgerEntry, MergedSegment } from '../device-records.ts'
+import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
+import { type Sql, chunks, toFlag } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function segmentReader({ db }: Sql): EdgeReader['segments'] {
+  return {
+    async get(deviceId, epoch, seq) {
+      const row = await db
+        .selectFrom('segments')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('epoch', '=', BigInt(epoch))
+        .where('seq', '=', BigInt(seq))
+        .executeTakeFirst()
+      return row === undefined ? undefined : segmentOf(row)
+    },
+  }
+}
+
+export function segmentTransaction(sql: Sql): EdgeTransaction['segments'] {
+  const { db } = sql
+  return {
+    ...segmentReader(sql),
+    async append(segment) {
+      await db
+        .updateTable('segments')
+        .set({ document: null, answer: null })
+        .where('device_id', '=', segment.deviceId)
+        .where('epoch', '=', BigInt(segment.epoch))
+        .where('seq', '=', BigInt(segment.seq - 1))
+        .execute()
+      await db
+        .insertInto('segments')
+        .values({
+          device_id: segment.deviceId,
+          epoch: BigInt(segment.epoch),
+          seq: BigInt(segment.seq),
+          hash: segment.hash,
+          document: segment.document,
+          answer: segment.answer,
+          received_at: BigInt(segment.receivedAt),
+        })
+        .execute()
+    },
+  }
+}
+
+export function evidenceReader({ db }: Sql): EdgeReader['evidence'] {
+  return {
+    async of(deviceId, limit) {
+      const rows = await db
+        .selectFrom('evidence')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .orderBy('received_at', 'desc')
+        .orderBy('hash')
+        .limit(limit)
+        .execute()
+      return rows.map(evidenceOf)
+    },
+    async size(deviceId, epoch) {
+      const row = await db
+        .selectFrom('evidence')
+        .select([
+          expression<bigint>`count(*)`.as('segments'),
+          expression<bigint>`CAST(coalesce(sum(octet_length(document) + coalesce(octet_length(recorded_document), 0)), 0) AS BIGINT)`.as(
+            'bytes',
+          ),
+        ])
+        .where('device_id', '=', deviceId)
+        .where('epoch', '=', BigInt(epoch))
+        .executeTakeFirstOrThrow()
+      return { segments: Number(row.segments), bytes: Number(row.bytes) }
+    },
+    async kinds(deviceId) {
+      const rows = await db.selectFrom('evidence').select('kind').distinct().where('device_id', '=', deviceId).execute()
+      return new Set(rows.map(({ kind }) => kind as Evidence['kind']))
+    },
+  }
+}
+
+export function evidenceTransaction(sql: Sql): EdgeTransaction['evidence'] {
+  return {
+    ...evidenceReader(sql),
+    async keep(evidence) {
+      await sql.db
+        .insertInto('evidence')
+        .values({
+          device_id: evidence.deviceId,
+          epoch: BigInt(evidence.epoch),
+          hash: evidence.hash,
+          kind: evidence.kind,
+          seq: BigInt(evidence.seq),
+          recorded_hash: evidence.recordedHash,
+          recorded_document: evidence.recordedDocument,
+          problem: evidence.problem,
+          document: evidence.document,
+          received_at: BigInt(evidence.receivedAt),
+        })
+        .onConflict((conflict) => conflict.columns(['device_id', 'epoch', 'hash']).doNothing())
+        .execute()
+    },
+  }
+}
+
+export function entryReader({ db }: Sql): EdgeReader['entries'] {
+  return {
+    async hashes(deviceId, epoch, first, last) {
+      const rows = await db
+        .selectFrom('entries')
+        .select('hash')
+        .where('device_id', '=', deviceId)
+        .where('epoch', '=', BigInt(epoch))
+        .where('n', '>=', BigInt(first))
+        .where('n', '<=', BigInt(last))
+        .execute()
+      return new Set(rows.map(({ hash }) => hash))
+    },
+    async hashInChain(deviceId, epoch, n) {
+      const row = await db
+        .selectFrom('entries')
+        .select('hash')
+        .where('device_id', '=', deviceId)
+        .where('epoch', '=', BigInt(epoch))
+        .where('n', '=', BigInt(n))
+        .where('branch', '=', 0n)
+        .executeTakeFirst()
+      return row?.hash
+    },
+    async of(deviceId, epoch) {
+      const rows = await db
+        .selectFrom('entries')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('epoch', '=', BigInt(epoch))
+        .orderBy('n')
+        .orderBy('branch')
+        .orderBy('hash')
+        .execute()
+      return rows.map(entryOf)
+    },
+  }
+}
+
+export function entryTransaction(sql: Sql): EdgeTransaction['entries'] {
+  return {
+    ...entryReader(sql),
+    async append(entries) {
+      const rows = entries.map((entry) => ({
+        device_id: entry.deviceId,
+        epoch: BigInt(entry.epoch),
+        n: BigInt(entry.n),
+        hash: entry.hash,
+        seq: BigInt(entry.seq),
+        branch: toFlag(entry.branch),
+        body: entry.body,
+      }))
+      for (const some of chunks(rows, 50)) await sql.db.insertInto('entries').values(some).execute()
+    },
+    async adopt(deviceId, epoch, hashes, seq) {
+      for (const some of chunks(hashes)) {
+        await sql.db
+          .updateTable('entries')
+          .set({ branch: 0n, seq: BigInt(seq) })
+          .where('device_id', '=', deviceId)
+          .where('epoch', '=', BigInt(epoch))
+          .where('hash', 'in', some)
+          .execute()
+      }
+    },
+  }
+}
+
+function segmentOf(row: Row<'segments'>): MergedSegment {
+  return {
+    deviceId: row.device_id,
+    epoch: Number(row.epoch),
+    seq: Number(row.seq),
+    hash: row.hash,
+    document: row.document,
+    answer: row.answer,
+    receivedAt: Number(row.received_at),
+  }
+}
+
+function evidenceOf(row: Row<'evidence'>): Evidence {
+  return {
+    deviceId: row.device_id,
+    epoch: Number(row.epoch),
+    kind: row.kind as Evidence['kind'],
+    seq: Number(row.seq),
+    hash: row.hash,
+    recordedHash: row.recorded_hash,
+    recordedDocument: row.recorded_document,
+    problem: row.problem,
+    document: row.document,
+    receivedAt: Number(row.received_at),
+  }
+}
+
+function entryOf(row: Row<'entries'>): LedgerEntry {
+  return {
+    deviceId: row.device_id,
+    epoch: Number(row.epoch),
+    n: Number(row.n),
+    hash: row.hash,
+    seq: Number(row.seq),
+    branch: row.branch === 1n,
+    body: row.body,
+  }
+}

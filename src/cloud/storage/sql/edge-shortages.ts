@@ -1,0 +1,159 @@
+/** Who is short of what, in SQL. Rows that another transaction is at are passed over where no account is locked. */
+import { sql as expression } from 'kysely'
+import { parseAccount } from '../../../core/accounts/account.ts'
+import type { Shortage } from '../device-records.ts'
+import type { EdgeReader, EdgeTransaction, ServableTimes } from '../device-store.ts'
+import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+/** What is free of the pool; null: it is not counted down. */
+const FREE = expression<bigint>`accounts.cap_target - accounts.withheld - accounts.charged - accounts.granted_out`
+const ROOM = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
+
+export function shortageReader({ db }: Sql): EdgeReader['shortages'] {
+  return {
+    async of(accounts, { since, until }) {
+      const found: Shortage[] = []
+      for (const some of chunks([...new Set(accounts)])) {
+        const rows = await db
+          .selectFrom('shortages')
+          .selectAll()
+          .where('account', 'in', some)
+          .where('at', '>', BigInt(since))
+          .where('at', '<=', BigInt(until))
+          .orderBy('account')
+          .orderBy('who')
+          .execute()
+        found.push(...rows.map(shortageOf))
+      }
+      return found
+    },
+    async recallsFrom(deviceId, epoch, { since, until }, limit) {
+      const rows = await db
+        .selectFrom('device_accounts')
+        .innerJoin('shortages', 'shortages.account', 'device_accounts.account')
+        .innerJoin('accounts', 'accounts.id', 'device_accounts.account')
+        .select(['device_accounts.account', expression<bigint>`min(shortages.keep)`.as('keep'), ROOM.as('available')])
+        .where('device_accounts.device_id', '=', deviceId)
+        .where('device_accounts.epoch', '=', BigInt(epoch))
+        .where('shortages.keep', 'is not', null)
+        .where(ROOM, '>', 0n)
+        .where('shortages.who', '<>', deviceId)
+        .where('shortages.at', '>', BigInt(since))
+        .where('shortages.at', '<=', BigInt(until))
+        .where(expression<boolean>`${FREE} < shortages.enough`)
+        .groupBy(['device_accounts.account', ROOM])
+        .orderBy(expression`${ROOM} - min(shortages.keep)`, 'desc')
+        .orderBy('device_accounts.account')
+        .limit(limit)
+        .execute()
+      return rows
+    },
+    servable: (times, limit) => servable(db, times, limit).execute(),
+  }
+}
+
+export function shortageTransaction(sql: Sql): EdgeTransaction['shortages'] {
+  const { db, lockRows } = sql
+  return {
+    ...shortageReader(sql),
+    async save(shortage) {
+      const parsed = parseAccount(shortage.account)
+      if (parsed === undefined) throw new Error('invariant: an account id is one that core made')
+      const columns = {
+        lacking: shortage.lacking,
+        enough: shortage.enough,
+        keep: shortage.keep,
+        since: BigInt(shortage.since),
+        at: BigInt(shortage.at),
+        recalled_at: toBigint(shortage.recalledAt),
+        notified_at: toBigint(shortage.notifiedAt),
+      }
+      await db
+        .insertInto('shortages')
+        .values({ account: shortage.account, who: shortage.who, ...columns })
+        .onConflict((conflict) => conflict.columns(['account', 'who']).doUpdateSet(columns))
+        .execute()
+    },
+    async takeServable(times, limit) {
+      const query = servable(db, times, limit)
+      const rows = await (lockRows ? query.forNoKeyUpdate('shortages').skipLocked() : query).execute()
+      for (const { account, who } of rows) {
+        await db
+          .updateTable('shortages')
+          .set({ notified_at: BigInt(times.now) })
+          .where('account', '=', account)
+          .where('who', '=', who)
+          .execute()
+      }
+      return [...new Set(rows.map(({ who }) => who))]
+    },
+    async forget({ before, after }, limit) {
+      const query = db
+        .selectFrom('shortages')
+        .select(['account', 'who'])
+        .where((where) => where.or([where('at', '<', BigInt(before)), where('at', '>', BigInt(after))]))
+        .limit(limit)
+      const rows = await (lockRows ? query.forUpdate().skipLocked() : query).execute()
+      for (const { account, who } of rows) {
+        await db.deleteFrom('shortages').where('account', '=', account).where('who', '=', who).execute()
+      }
+    },
+  }
+}
+
+/**
+ * Nothing is granted of an account of which a restored cloud still waits to hear. Instants after `now` come from a clock that
+ * was ahead: a shortage is left out, and a notification does not count.
+ */
+function servable(db: Sql['db'], { now, since, notifiedBefore }: ServableTimes, limit: number) {
+  return db
+    .selectFrom('shortages')
+    .innerJoin('accounts', 'accounts.id', 'shortages.account')
+    .innerJoin('devices', 'devices.id', 'shortages.who')
+    .select(['shortages.account', 'shortages.who'])
+    .where('shortages.at', '>', BigInt(since))
+    .where('shortages.at', '<=', BigInt(now))
+    .where((where) =>
+      where.or([
+        where('shortages.notified_at', 'is', null),
+        where('shortages.notified_at', '>', BigInt(now)),
+        where.and([
+          where('shortages.notified_at', '<=', BigInt(notifiedBefore)),
+          where('shortages.notified_at', '<', where.ref('shortages.at')),
+        ]),
+      ]),
+    )
+    .where((where) =>
+      where.or([where('accounts.cap_target', 'is', null), expression<boolean>`${FREE} >= shortages.enough`]),
+    )
+    .where((where) =>
+      where.not(
+        where.exists(
+          where
+            .selectFrom('recoveries')
+            .select('recoveries.since')
+            .whereRef('recoveries.instance_id', '=', 'accounts.instance_id')
+            .where('recoveries.ended_at', 'is', null)
+            .where('recoveries.unproven', 'is not', null),
+        ),
+      ),
+    )
+    .orderBy('shortages.at')
+    .orderBy('shortages.who')
+    .limit(limit)
+}
+
+function shortageOf(row: Row<'shortages'>): Shortage {
+  return {
+    account: row.account,
+    who: row.who,
+    lacking: row.lacking,
+    enough: row.enough,
+    keep: row.keep,
+    since: Number(row.since),
+    at: Number(row.at),
+    recalledAt: toNumber(row.recalled_at),
+    notifiedAt: toNumber(row.notified_at),
+  }
+}

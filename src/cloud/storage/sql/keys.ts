@@ -1,0 +1,80 @@
+/** Registered public keys in SQL. */
+import type { KeyRecord, KeyType } from '../records.ts'
+import type { KeyReader, Transaction } from '../store.ts'
+import { type Sql, toBigint, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function keyReader({ db }: Sql): KeyReader {
+  return {
+    async get(type, id) {
+      const row = await db
+        .selectFrom('public_keys')
+        .selectAll()
+        .where('type', '=', type)
+        .where('id', '=', id)
+        .executeTakeFirst()
+      return row === undefined ? undefined : keyOf(row)
+    },
+    async list(offset, limit) {
+      const rows = await db
+        .selectFrom('public_keys')
+        .selectAll()
+        .where('retires_at', 'is', null)
+        .orderBy('seq')
+        .offset(offset)
+        .limit(limit)
+        .execute()
+      return rows.map(keyOf)
+    },
+    async countAdministration() {
+      const { count } = await db
+        .selectFrom('public_keys')
+        .select((select) => select.fn.countAll<bigint>().as('count'))
+        .where('type', '=', 'administration-key')
+        .where('retires_at', 'is', null)
+        .executeTakeFirstOrThrow()
+      return Number(count)
+    },
+  }
+}
+
+export function keyTransaction(sql: Sql): Transaction['keys'] {
+  const { db, lockRows } = sql
+  return {
+    ...keyReader(sql),
+    async lock() {
+      if (lockRows) await db.selectFrom('public_keys').select('seq').orderBy('seq').forUpdate().execute()
+    },
+    async save(key) {
+      const columns = {
+        pem: key.pem,
+        active_from: BigInt(key.activeFrom),
+        previous_pem: key.previousPem,
+        retires_at: toBigint(key.retiresAt),
+        created: BigInt(key.created),
+        modified: BigInt(key.modified),
+      }
+      await db
+        .insertInto('public_keys')
+        .values({ type: key.type, id: key.id, ...columns })
+        .onConflict((conflict) => conflict.columns(['type', 'id']).doUpdateSet(columns))
+        .execute()
+    },
+    async remove(type, id) {
+      await db.deleteFrom('public_keys').where('type', '=', type).where('id', '=', id).execute()
+    },
+  }
+}
+
+function keyOf(row: Row<'public_keys'>): KeyRecord {
+  return {
+    type: row.type as KeyType,
+    id: row.id,
+    pem: row.pem,
+    activeFrom: Number(row.active_from),
+    previousPem: row.previous_pem,
+    retiresAt: toNumber(row.retires_at),
+    created: Number(row.created),
+    modified: Number(row.modified),
+  }
+}

@@ -1,0 +1,98 @@
+/** Policy revisions in SQL. The row is read after the lock of the rules was taken, so it is the last word on them. */
+import type { AccountId } from '../../../core/accounts/account.ts'
+import type { PolicyRevision } from '../records.ts'
+import type { PolicyRevisionReader, Transaction } from '../store.ts'
+import { type Sql, toBigint, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function policyRevisionReader({ db }: Sql): PolicyRevisionReader {
+  return {
+    async get(instanceId) {
+      const row = await db
+        .selectFrom('policy_revisions')
+        .selectAll()
+        .where('instance_id', '=', instanceId)
+        .executeTakeFirst()
+      return row === undefined ? undefined : revisionOf(row)
+    },
+    async calendarDue(now, raisedAfter, limit) {
+      const rows = await db
+        .selectFrom('policy_revisions')
+        .select('instance_id')
+        .where((eb) => eb.or([eb('calendar_due', '<=', BigInt(now)), eb('bumped_at', '>', BigInt(raisedAfter))]))
+        .orderBy('calendar_due')
+        .limit(limit)
+        .execute()
+      return rows.map(({ instance_id }) => instance_id)
+    },
+  }
+}
+
+export function policyRevisionTransaction(
+  sql: Sql,
+  lockAhead: (accounts: readonly AccountId[]) => Promise<void>,
+): Transaction['policyRevisions'] {
+  const { db, rules } = sql
+  const reader = policyRevisionReader(sql)
+  return {
+    ...reader,
+    async hold(instanceId, likely = []) {
+      await rules.hold(instanceId)
+      await lockAhead(likely)
+      return reader.get(instanceId)
+    },
+    async lock(instanceId) {
+      await rules.lock(instanceId)
+      return reader.get(instanceId)
+    },
+    lockAll: () => rules.lockAll(),
+    async raiseAll(now, beyond = 0) {
+      const [at, least] = [BigInt(now), BigInt(beyond)]
+      await db
+        .updateTable('policy_revisions')
+        .set((expression) => ({
+          revision: expression(
+            expression.case().when('revision', '<', least).then(least).else(expression.ref('revision')).end(),
+            '+',
+            1n,
+          ),
+          bumped_at: expression.case().when('bumped_at', '<', at).then(at).else(expression.ref('bumped_at')).end(),
+          listed_at: expression.case().when('listed_at', '<', at).then(at).else(expression.ref('listed_at')).end(),
+        }))
+        .execute()
+    },
+    async insert(revision) {
+      await rules.add()
+      await db
+        .insertInto('policy_revisions')
+        .values({ instance_id: revision.instanceId, ...columnsOf(revision) })
+        .execute()
+    },
+    async save(revision) {
+      await db
+        .updateTable('policy_revisions')
+        .set(columnsOf(revision))
+        .where('instance_id', '=', revision.instanceId)
+        .execute()
+    },
+  }
+}
+
+function columnsOf(revision: PolicyRevision) {
+  return {
+    revision: BigInt(revision.revision),
+    bumped_at: BigInt(revision.bumpedAt),
+    listed_at: BigInt(revision.listedAt),
+    calendar_due: toBigint(revision.calendarDue),
+  }
+}
+
+function revisionOf(row: Row<'policy_revisions'>): PolicyRevision {
+  return {
+    instanceId: row.instance_id,
+    revision: Number(row.revision),
+    bumpedAt: Number(row.bumped_at),
+    listedAt: Number(row.listed_at),
+    calendarDue: toNumber(row.calendar_due),
+  }
+}

@@ -1,0 +1,69 @@
+/** Rate tables in SQL; the items are JSON, with each rate as exact decimal text and each formula as it was given. */
+import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
+import type { RatedItem } from '../../../core/rules/policy.ts'
+import type { RateTableRecord } from '../records.ts'
+import type { RateTableReader, Transaction } from '../store.ts'
+import type { Sql } from './sql.ts'
+import type { Row } from './tables.ts'
+
+export function rateTableReader({ db }: Sql): RateTableReader {
+  return {
+    async get(series, version) {
+      const row = await db
+        .selectFrom('rate_tables')
+        .selectAll()
+        .where('series', '=', series)
+        .where('version', '=', version)
+        .executeTakeFirst()
+      return row === undefined ? undefined : rateTableOf(row)
+    },
+    async list() {
+      return (await db.selectFrom('rate_tables').selectAll().orderBy('seq').execute()).map(rateTableOf)
+    },
+  }
+}
+
+export function rateTableTransaction(sql: Sql): Transaction['rateTables'] {
+  const { db } = sql
+  return {
+    ...rateTableReader(sql),
+    async insert(table) {
+      await db
+        .insertInto('rate_tables')
+        .values({
+          series: table.series,
+          version: table.version,
+          effective_from: BigInt(table.effectiveFrom),
+          created: BigInt(table.created),
+          items: JSON.stringify(table.items.map(storedItem)),
+        })
+        .execute()
+    },
+    async remove(series, version) {
+      await db.deleteFrom('rate_tables').where('series', '=', series).where('version', '=', version).execute()
+    },
+  }
+}
+
+type StoredItem = { readonly name: string; readonly version: string } & (
+  { readonly rate: string; readonly formula?: never } | { readonly formula: string; readonly rate?: never }
+)
+
+function storedItem({ name, version, rate, formula }: RatedItem): StoredItem {
+  return rate === undefined ? { name, version, formula } : { name, version, rate: formatDecimal(rate) }
+}
+
+function ratedItemOf({ name, version, rate, formula }: StoredItem): RatedItem {
+  return rate === undefined ? { name, version, formula } : { name, version, rate: decimal(rate) }
+}
+
+function rateTableOf(row: Row<'rate_tables'>): RateTableRecord {
+  const items = JSON.parse(row.items) as readonly StoredItem[]
+  return {
+    series: row.series,
+    version: row.version,
+    effectiveFrom: Number(row.effective_from),
+    created: Number(row.created),
+    items: items.map(ratedItemOf),
+  }
+}

@@ -1,0 +1,180 @@
+/** Sessions in SQL. The line items that pay a live session stand in rows of their own, so that they can be looked up. */
+import { sql as expression } from 'kysely'
+import { type Session, type SessionState, hasEnded, nextDue } from '../../../core/sessions/session.ts'
+import { type StoredCharge, chargeOf, storedCharge } from '../../../core/sessions/stored-charge.ts'
+import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
+import type { SessionReader, Transaction } from '../store.ts'
+import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
+import type { Row } from './tables.ts'
+
+/** As literals, as the partial indexes have them: SQLite uses such an index only where it can see that it holds every row. */
+const IS_LIVE = expression<boolean>`state IN ('IDLE', 'ACTIVE')`
+const HAS_NOT_ENDED = expression<boolean>`state IN ('IDLE', 'ACTIVE', 'LOCKED')`
+
+export function sessionReader({ db }: Sql): SessionReader {
+  return {
+    async get(id) {
+      const row = await db.selectFrom('sessions').selectAll().where('id', '=', id).executeTakeFirst()
+      return row === undefined ? undefined : sessionOf(row)
+    },
+    async live(instanceId, limit) {
+      let query = db.selectFrom('sessions').selectAll().where(IS_LIVE)
+      if (instanceId !== null) query = query.where('instance_id', '=', instanceId)
+      const rows = await query.orderBy('created', 'desc').orderBy('seq', 'desc').limit(limit).execute()
+      return rows.map(sessionOf)
+    },
+    async notEnded(deviceId) {
+      const of = (column: 'device_id' | 'kept_by') =>
+        db.selectFrom('sessions').select('id').where(column, '=', deviceId).where(HAS_NOT_ENDED)
+      // Each half by the index of its column, which an OR would not use.
+      const rows = await of('device_id').union(of('kept_by')).orderBy('id').execute()
+      return rows.map(({ id }) => id)
+    },
+    async ofDevice(deviceId) {
+      const rows = await db
+        .selectFrom('sessions')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where(HAS_NOT_ENDED)
+        .where(IS_LIVE)
+        .orderBy('id')
+        .execute()
+      return rows.map(sessionOf)
+    },
+    async openedAs(deviceId, instanceId, opening) {
+      const rows = await db
+        .selectFrom('sessions')
+        .selectAll()
+        .where('device_id', '=', deviceId)
+        .where('instance_id', '=', instanceId)
+        .where('opening', 'is not', null)
+        .where((where) => where.or([where('opening', '=', opening), HAS_NOT_ENDED]))
+        .orderBy('id')
+        .execute()
+      return rows.map((row) => ({ session: sessionOf(row), isThis: row.opening === opening }))
+    },
+    async keptBy(deviceId) {
+      const rows = await db
+        .selectFrom('sessions')
+        .selectAll()
+        .where('kept_by', '=', deviceId)
+        .where(HAS_NOT_ENDED)
+        .orderBy('id')
+        .execute()
+      return rows.map((row) => ({ session: sessionOf(row), wanted: row.wanted as SessionCommand['command'] | null }))
+    },
+    async renewedBy(until, limit) {
+      const rows = await db
+        .selectFrom('sessions')
+        .selectAll()
+        .where('next_due', '<=', BigInt(until))
+        .where('state', '=', 'ACTIVE')
+        .orderBy('next_due')
+        .limit(limit)
+        .execute()
+      return rows.map(sessionOf).filter(({ charge }) => charge !== null && charge.until <= until)
+    },
+    async holds(instanceId, lineItemId) {
+      const row = await db
+        .selectFrom('session_line_items')
+        .select('session_id')
+        .where('instance_id', '=', instanceId)
+        .where('line_item_id', '=', lineItemId)
+        .limit(1)
+        .executeTakeFirst()
+      return row !== undefined
+    },
+  }
+}
+
+export function sessionTransaction(sql: Sql): Transaction['sessions'] {
+  const { db, lockRows } = sql
+  const hold = async (session: Session): Promise<void> => {
+    await db.deleteFrom('session_line_items').where('session_id', '=', session.id).execute()
+    if (hasEnded(session)) return
+    const lineItems = new Set(session.charge?.items.flatMap(({ shares }) => shares.map(({ lineItemId }) => lineItemId)))
+    const rows = [...lineItems].map((lineItemId) => ({
+      session_id: session.id,
+      instance_id: session.instanceId,
+      line_item_id: lineItemId,
+    }))
+    for (const some of chunks(rows, 100)) await db.insertInto('session_line_items').values(some).execute()
+  }
+  return {
+    ...sessionReader(sql),
+    async insert(session, opening = null) {
+      await db
+        .insertInto('sessions')
+        .values({
+          id: session.id,
+          instance_id: session.instanceId,
+          device_id: session.deviceId,
+          opening,
+          kept_by: session.keptBy,
+          wanted: null,
+          created: BigInt(session.created),
+          ...columnsOf(session),
+        })
+        .execute()
+      await hold(session)
+    },
+    async lock(id) {
+      const query = db.selectFrom('sessions').selectAll().where('id', '=', id)
+      const row = await (lockRows ? query.forNoKeyUpdate() : query).executeTakeFirst()
+      return row === undefined ? undefined : sessionOf(row)
+    },
+    async lockDue(now) {
+      const query = db
+        .selectFrom('sessions')
+        .selectAll()
+        .where('next_due', '<=', BigInt(now))
+        .orderBy('next_due')
+        .limit(1)
+      const row = await (lockRows ? query.forNoKeyUpdate().skipLocked() : query).executeTakeFirst()
+      return row === undefined ? undefined : sessionOf(row)
+    },
+    async save(session) {
+      await db.updateTable('sessions').set(columnsOf(session)).where('id', '=', session.id).execute()
+      await hold(session)
+    },
+    async want(id, command) {
+      await db.updateTable('sessions').set({ wanted: command }).where('id', '=', id).execute()
+    },
+    async remove(id) {
+      await db.deleteFrom('session_line_items').where('session_id', '=', id).execute()
+      await db.deleteFrom('sessions').where('id', '=', id).execute()
+    },
+  }
+}
+
+function columnsOf(session: Session) {
+  return {
+    state: session.state,
+    requester: session.requester === null ? null : JSON.stringify(session.requester),
+    charge: session.charge === null ? null : JSON.stringify(storedCharge(session.charge)),
+    interval_ms: BigInt(session.intervalMs),
+    heartbeat_due: toBigint(session.heartbeatDue),
+    last_heartbeat: BigInt(session.lastHeartbeat),
+    last_access_request: BigInt(session.lastAccessRequest),
+    since: BigInt(session.since),
+    next_due: BigInt(nextDue(session)),
+  }
+}
+
+function sessionOf(row: Row<'sessions'>): Session {
+  return {
+    id: row.id,
+    instanceId: row.instance_id,
+    deviceId: row.device_id,
+    keptBy: row.kept_by,
+    state: row.state as SessionState,
+    created: Number(row.created),
+    requester: row.requester === null ? null : (JSON.parse(row.requester) as NonNullable<Session['requester']>),
+    charge: row.charge === null ? null : chargeOf(JSON.parse(row.charge) as StoredCharge),
+    intervalMs: Number(row.interval_ms),
+    heartbeatDue: toNumber(row.heartbeat_due),
+    lastHeartbeat: Number(row.last_heartbeat),
+    lastAccessRequest: Number(row.last_access_request),
+    since: Number(row.since),
+  }
+}

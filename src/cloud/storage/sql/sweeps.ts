@@ -1,0 +1,49 @@
+/** What pauses sweeps and what an administrator has confirmed, in SQL: one row each, or none. */
+import { sql as expression } from 'kysely'
+import type { SweepReader, Transaction } from '../store.ts'
+import type { Sql } from './sql.ts'
+
+export function sweepReader({ db }: Sql): SweepReader {
+  return {
+    async clockRecord() {
+      const row = await db.selectFrom('clock_record').selectAll().executeTakeFirst()
+      return row === undefined
+        ? undefined
+        : { at: Number(row.at), sinceBoot: Number(row.since_boot), bootId: row.boot_id }
+    },
+    async settlementConfirmed() {
+      const row = await db.selectFrom('settlement_confirmed').select('quiet_before').executeTakeFirst()
+      return row === undefined ? null : Number(row.quiet_before)
+    },
+  }
+}
+
+export function sweepTransaction(sql: Sql): Transaction['sweeps'] {
+  const { db, lockRows } = sql
+  return {
+    ...sweepReader(sql),
+    async databaseTime() {
+      // SQLite has the clock of this process.
+      if (!lockRows) return null
+      const { rows } = await expression<{ at: bigint }>`
+        SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT) AS at`.execute(db)
+      return rows[0] === undefined ? null : Number(rows[0].at)
+    },
+    async noteClock({ at, sinceBoot, bootId }) {
+      const columns = { at: BigInt(at), since_boot: BigInt(sinceBoot), boot_id: bootId }
+      await db
+        .insertInto('clock_record')
+        .values({ slot: 1n, ...columns })
+        .onConflict((conflict) => conflict.column('slot').doUpdateSet(columns))
+        .execute()
+    },
+    async confirmSettlement(quietBefore) {
+      const columns = { quiet_before: BigInt(quietBefore) }
+      await db
+        .insertInto('settlement_confirmed')
+        .values({ slot: 1n, ...columns })
+        .onConflict((conflict) => conflict.column('slot').doUpdateSet(columns))
+        .execute()
+    },
+  }
+}

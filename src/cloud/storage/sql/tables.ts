@@ -1,0 +1,173 @@
+/**
+ * The tables as Kysely sees them, the same for each SQL database. Whole numbers are `bigint`, flags `0n` or `1n`; JSON is
+ * text. What the columns mean stands in the migrations.
+ */
+import type { Generated, Selectable } from 'kysely'
+import type { EdgeTables } from './edge-tables.ts'
+
+export interface Tables extends EdgeTables {
+  instances: {
+    seq: Generated<bigint>
+    id: string
+    short_name: string
+    account_id: string
+    is_default: bigint
+    created: bigint
+    modified: bigint
+  }
+  policy_revisions: {
+    instance_id: string
+    revision: bigint
+    bumped_at: bigint
+    listed_at: bigint
+    calendar_due: bigint | null
+  }
+  line_items: {
+    seq: Generated<bigint>
+    instance_id: string
+    id: string
+    state: string
+    quantity: bigint
+    start_at: bigint
+    end_at: bigint
+    elastic: bigint
+    rate_table_series: string | null
+    overdraft_type: string | null
+    overdraft_limit: bigint | null
+    reset_frequency: string | null
+    calendar_frequency: string
+    calendar_first: bigint
+    calendar_first_at: bigint
+    calendar_next: bigint
+    created: bigint
+    modified: bigint
+    deleted: bigint | null
+  }
+  actions: {
+    instance_id: string
+    line_item_id: string
+    position: bigint
+    id: string
+    name: string | null
+    condition_id: string | null
+    effect: string
+    allocation: bigint | null
+  }
+  conditions: {
+    seq: Generated<bigint>
+    instance_id: string
+    id: string
+    body: string
+  }
+  rate_tables: {
+    seq: Generated<bigint>
+    series: string
+    version: string
+    effective_from: bigint
+    created: bigint
+    items: string
+  }
+  consumption_limits: {
+    instance_id: string
+    line_item_id: string
+    limit_amount: bigint | null
+    frequency: string
+    next_reset: bigint
+    first_period: bigint
+  }
+  public_keys: {
+    seq: Generated<bigint>
+    type: string
+    id: string
+    pem: string
+    active_from: bigint
+    previous_pem: string | null
+    retires_at: bigint | null
+    created: bigint
+    modified: bigint
+  }
+  configuration: {
+    name: string
+    value: string
+    modified: bigint
+    updated_by: string
+  }
+  accounts: {
+    id: string
+    instance_id: string
+    line_item_id: string
+    charged: bigint
+    granted_out: bigint
+    billed_by_devices: bigint
+    sold: bigint
+    withheld: bigint
+    cap_target: bigint | null
+    cap_in_force: bigint | null
+    cap_highest: bigint
+  }
+  forgotten_usage: {
+    backup_end: bigint
+    gone_on_after: bigint
+  }
+  usage: {
+    seq: Generated<bigint>
+    correlation_id: string
+    usage_time: bigint
+    write_time: bigint
+    requester_type: string
+    requester_value: string
+    account_id: string
+    instance_id: string
+    activation_id: string | null
+    quantity: bigint | null
+    used: bigint | null
+    item: string
+    version: string
+    count: string
+    operation: string
+    status: string
+    tokens: bigint
+    source: string
+    session_id: string | null
+    device_id: string | null
+    epoch: bigint | null
+    entry: bigint | null
+    meta_data: string | null
+  }
+  sessions: {
+    seq: Generated<bigint>
+    id: string
+    instance_id: string
+    device_id: string | null
+    opening: string | null
+    kept_by: string | null
+    wanted: string | null
+    state: string
+    created: bigint
+    requester: string | null
+    charge: string | null
+    interval_ms: bigint
+    heartbeat_due: bigint | null
+    last_heartbeat: bigint
+    last_access_request: bigint
+    since: bigint
+    next_due: bigint
+  }
+  session_line_items: {
+    session_id: string
+    instance_id: string
+    line_item_id: string
+  }
+  outbox: {
+    id: Generated<bigint>
+    kind: string
+    instance_id: string | null
+    revision: bigint | null
+    device_id: string | null
+    reason: string | null
+    written: bigint
+    claimed_until: bigint
+  }
+}
+
+export type Row<Name extends keyof Tables> = Selectable<Tables[Name]>

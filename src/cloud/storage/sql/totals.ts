@@ -1,0 +1,34 @@
+/** Totals in SQL: each looks at a bounded number of rows. */
+import type { SessionState } from '../../../core/sessions/session.ts'
+import { ROWS_COUNTED_MAX, type TotalsReader } from '../../accounts/totals.ts'
+import type { Sql } from './sql.ts'
+
+export function totalsReader({ db }: Sql): TotalsReader {
+  return {
+    async totals() {
+      const sessions = await db
+        .selectFrom(db.selectFrom('sessions').select('state').limit(ROWS_COUNTED_MAX).as('some'))
+        .select(({ fn }) => ['state', fn.countAll<bigint>().as('number')])
+        .groupBy('state')
+        .execute()
+      const outbox = await db
+        .selectFrom(db.selectFrom('outbox').select('id').limit(ROWS_COUNTED_MAX).as('some'))
+        .select(({ fn }) => fn.countAll<bigint>().as('number'))
+        .executeTakeFirstOrThrow()
+      // Accounts of actions and limits count the same tokens once more. The range of ids reads the key, not the table.
+      const accounts = await db
+        .selectFrom('accounts')
+        .select('granted_out')
+        .where('id', '>=', 'line/')
+        .where('id', '<', 'line0')
+        .where('granted_out', '>', 0n)
+        .limit(ROWS_COUNTED_MAX)
+        .execute()
+      return {
+        sessions: new Map(sessions.map(({ state, number }) => [state as SessionState, Number(number)])),
+        outbox: Number(outbox.number),
+        grantedOut: accounts.reduce((sum, account) => sum + account.granted_out, 0n),
+      }
+    },
+  }
+}

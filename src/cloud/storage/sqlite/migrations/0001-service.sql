@@ -1,0 +1,229 @@
+-- What the service itself keeps. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1. `seq` gives rows
+-- the order of their creation.
+
+CREATE TABLE instances (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE,
+  short_name TEXT NOT NULL,
+  account_id TEXT NOT NULL,
+  is_default INTEGER NOT NULL,
+  created INTEGER NOT NULL,
+  modified INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX instances_by_account ON instances (account_id);
+CREATE UNIQUE INDEX instances_one_default ON instances (account_id) WHERE is_default = 1;
+
+CREATE TABLE policy_revisions (
+  instance_id TEXT NOT NULL PRIMARY KEY REFERENCES instances (id),
+  revision INTEGER NOT NULL,
+  bumped_at INTEGER NOT NULL,
+  listed_at INTEGER NOT NULL,
+  calendar_due INTEGER
+) STRICT;
+
+CREATE INDEX policy_revisions_by_calendar ON policy_revisions (calendar_due) WHERE calendar_due IS NOT NULL;
+
+CREATE TABLE line_items (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  instance_id TEXT NOT NULL REFERENCES instances (id),
+  id TEXT NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('DEPLOYED', 'INACTIVE', 'OBSOLETE')),
+  quantity INTEGER NOT NULL CHECK (quantity >= 0),
+  start_at INTEGER NOT NULL,
+  end_at INTEGER NOT NULL,
+  elastic INTEGER NOT NULL,
+  rate_table_series TEXT,
+  overdraft_type TEXT CHECK (overdraft_type IN ('Number', 'Unlimited')),
+  overdraft_limit INTEGER CHECK (overdraft_limit >= 0),
+  reset_frequency TEXT,
+  calendar_frequency TEXT NOT NULL,
+  calendar_first INTEGER NOT NULL,
+  calendar_first_at INTEGER NOT NULL,
+  calendar_next INTEGER NOT NULL,
+  created INTEGER NOT NULL,
+  modified INTEGER NOT NULL,
+  deleted INTEGER,
+  UNIQUE (instance_id, id)
+) STRICT;
+
+CREATE TABLE actions (
+  instance_id TEXT NOT NULL,
+  line_item_id TEXT NOT NULL,
+  position INTEGER NOT NULL,
+  id TEXT NOT NULL,
+  name TEXT,
+  condition_id TEXT,
+  effect TEXT NOT NULL CHECK (effect IN ('ALLOW', 'DENY')),
+  allocation INTEGER CHECK (allocation >= 0),
+  PRIMARY KEY (instance_id, line_item_id, position),
+  FOREIGN KEY (instance_id, line_item_id) REFERENCES line_items (instance_id, id),
+  FOREIGN KEY (instance_id, condition_id) REFERENCES conditions (instance_id, id)
+) STRICT;
+
+CREATE INDEX actions_by_condition ON actions (instance_id, condition_id);
+
+CREATE TABLE conditions (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  instance_id TEXT NOT NULL REFERENCES instances (id),
+  id TEXT NOT NULL,
+  -- The condition with the ids and names of every level, as JSON.
+  body TEXT NOT NULL,
+  UNIQUE (instance_id, id)
+) STRICT;
+
+CREATE TABLE rate_tables (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  series TEXT NOT NULL,
+  version TEXT NOT NULL,
+  effective_from INTEGER NOT NULL,
+  created INTEGER NOT NULL,
+  -- `[{ name, version, rate }]` as JSON; the rate is decimal text.
+  items TEXT NOT NULL,
+  UNIQUE (series, version)
+) STRICT;
+
+CREATE TABLE consumption_limits (
+  instance_id TEXT NOT NULL,
+  line_item_id TEXT NOT NULL,
+  -- NULL: removed.
+  limit_amount INTEGER CHECK (limit_amount > 0),
+  frequency TEXT NOT NULL CHECK (frequency IN ('DAILY', 'WEEKLY', 'MONTHLY', 'YEARLY')),
+  next_reset INTEGER NOT NULL,
+  first_period INTEGER NOT NULL,
+  PRIMARY KEY (instance_id, line_item_id),
+  FOREIGN KEY (instance_id, line_item_id) REFERENCES line_items (instance_id, id)
+) STRICT;
+
+-- `keys` is a word of SQL.
+CREATE TABLE public_keys (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  type TEXT NOT NULL CHECK (type IN ('administration-key', 'client-key')),
+  id TEXT NOT NULL,
+  pem TEXT NOT NULL,
+  active_from INTEGER NOT NULL,
+  previous_pem TEXT,
+  retires_at INTEGER,
+  created INTEGER NOT NULL,
+  modified INTEGER NOT NULL,
+  UNIQUE (type, id)
+) STRICT;
+
+CREATE TABLE configuration (
+  name TEXT NOT NULL PRIMARY KEY,
+  value TEXT NOT NULL,
+  modified INTEGER NOT NULL,
+  updated_by TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE accounts (
+  id TEXT NOT NULL PRIMARY KEY,
+  instance_id TEXT NOT NULL,
+  line_item_id TEXT NOT NULL,
+  charged INTEGER NOT NULL CHECK (charged >= 0),
+  granted_out INTEGER NOT NULL CHECK (granted_out >= 0),
+  billed_by_devices INTEGER NOT NULL CHECK (billed_by_devices >= 0),
+  -- All that was ever charged or granted: compared with the sales mark, a file beside the database.
+  sold INTEGER NOT NULL CHECK (sold >= 0),
+  -- Sold after the backup from which the database was restored, and not accounted for.
+  withheld INTEGER NOT NULL CHECK (withheld >= 0),
+  cap_target INTEGER CHECK (cap_target >= 0),
+  cap_in_force INTEGER CHECK (cap_in_force >= 0),
+  -- The highest cap_target so far: devices can have spent by any of them.
+  cap_highest INTEGER NOT NULL CHECK (cap_highest >= 0 AND (cap_target IS NULL OR cap_target <= cap_highest)),
+  -- Never oversold: what is out is at most the cap in force. NULL: metered only.
+  CHECK (charged + granted_out <= cap_in_force)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX accounts_by_line_item ON accounts (instance_id, line_item_id);
+
+CREATE TABLE usage (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  correlation_id TEXT NOT NULL,
+  usage_time INTEGER NOT NULL,
+  write_time INTEGER NOT NULL,
+  requester_type TEXT NOT NULL,
+  requester_value TEXT NOT NULL,
+  account_id TEXT NOT NULL,
+  instance_id TEXT NOT NULL,
+  activation_id TEXT,
+  quantity INTEGER,
+  used INTEGER,
+  item TEXT NOT NULL,
+  version TEXT NOT NULL,
+  -- Decimal text.
+  count TEXT NOT NULL,
+  operation TEXT NOT NULL CHECK (operation IN ('REQUEST', 'AUTOMATIC_CHARGE', 'REFUND', 'BURN', 'SETTLEMENT')),
+  status TEXT NOT NULL,
+  tokens INTEGER NOT NULL,
+  source TEXT NOT NULL CHECK (source IN ('one-off', 'session', 'device')),
+  session_id TEXT,
+  device_id TEXT,
+  epoch INTEGER,
+  entry INTEGER,
+  meta_data TEXT
+) STRICT;
+
+CREATE INDEX usage_by_instance ON usage (instance_id, seq);
+CREATE INDEX usage_by_correlation ON usage (correlation_id);
+
+-- Positions that a twin gave out and has forgotten, because it was restored from a backup: later than where the backup ends,
+-- and not later than where it goes on. They are never given out again.
+CREATE TABLE forgotten_usage (
+  backup_end INTEGER PRIMARY KEY,
+  gone_on_after INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE sessions (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE,
+  instance_id TEXT NOT NULL REFERENCES instances (id),
+  device_id TEXT,
+  -- What the device that opened it calls this opening, so that it happens once; null: it is not the one of an agent.
+  opening TEXT,
+  -- The device that charges it, ends it and reports it; null: the twin does.
+  kept_by TEXT,
+  -- What an administrator wants of a session that a device keeps.
+  wanted TEXT CHECK (wanted IN ('LOCK', 'UNLOCK', 'TERMINATE')),
+  state TEXT NOT NULL CHECK (state IN ('IDLE', 'ACTIVE', 'LOCKED', 'TERMINATED', 'FAILED', 'DISCONNECTED')),
+  created INTEGER NOT NULL,
+  -- JSON.
+  requester TEXT,
+  -- JSON: what paid for the running interval.
+  charge TEXT,
+  interval_ms INTEGER NOT NULL,
+  heartbeat_due INTEGER,
+  last_heartbeat INTEGER NOT NULL,
+  last_access_request INTEGER NOT NULL,
+  since INTEGER NOT NULL,
+  next_due INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX sessions_by_due ON sessions (next_due);
+CREATE INDEX sessions_live ON sessions (instance_id, created) WHERE state IN ('IDLE', 'ACTIVE');
+CREATE INDEX sessions_kept_by ON sessions (kept_by) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');
+CREATE INDEX sessions_of_device ON sessions (device_id) WHERE state IN ('IDLE', 'ACTIVE', 'LOCKED');
+CREATE UNIQUE INDEX sessions_by_opening ON sessions (device_id, instance_id, opening) WHERE opening IS NOT NULL;
+
+-- The line items that pay the running interval of a live session.
+CREATE TABLE session_line_items (
+  session_id TEXT NOT NULL REFERENCES sessions (id),
+  instance_id TEXT NOT NULL,
+  line_item_id TEXT NOT NULL,
+  PRIMARY KEY (instance_id, line_item_id, session_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX session_line_items_by_session ON session_line_items (session_id);
+
+CREATE TABLE outbox (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  kind TEXT NOT NULL CHECK (kind IN ('policy', 'device')),
+  instance_id TEXT,
+  revision INTEGER,
+  device_id TEXT,
+  reason TEXT,
+  written INTEGER NOT NULL,
+  claimed_until INTEGER NOT NULL
+) STRICT;
+CREATE INDEX outbox_by_instance ON outbox (instance_id);
+CREATE INDEX outbox_by_device ON outbox (device_id);

@@ -1,0 +1,292 @@
+-- What the twin keeps of devices. Instants are POSIX milliseconds, amounts micro-tokens, flags 0 or 1.
+
+CREATE TABLE devices (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE,
+  name TEXT,
+  -- JWK, as JSON.
+  public_key TEXT NOT NULL,
+  thumbprint TEXT NOT NULL UNIQUE,
+  key_since INTEGER NOT NULL,
+  -- Announced by the device: taken as well, and in the place of the other one with its first use.
+  next_public_key TEXT,
+  next_thumbprint TEXT,
+  -- Thumbprint of the key that an administrator wants replaced.
+  replace_key TEXT,
+  enrolled_at INTEGER NOT NULL,
+  revoked_at INTEGER,
+  -- Id of an administration key.
+  revoked_by TEXT,
+  suspension_state TEXT CHECK (suspension_state IN ('LOCKED', 'TERMINATED')),
+  suspended_since INTEGER,
+  suspended_by TEXT,
+  last_sync_at INTEGER,
+  software TEXT,
+  epoch INTEGER NOT NULL,
+  backlog INTEGER NOT NULL,
+  -- `[{ instanceId, revision }]` as JSON.
+  applied_policies TEXT NOT NULL,
+  release_requested INTEGER NOT NULL,
+  -- What it knew of the time at its last segment, as JSON.
+  clock TEXT
+) STRICT;
+
+-- Every key that a device has, had or announced, for ever: a key is of one device, once.
+CREATE TABLE device_keys (
+  thumbprint TEXT NOT NULL PRIMARY KEY,
+  device_id TEXT NOT NULL REFERENCES devices (id),
+  -- JWK, as JSON.
+  public_key TEXT NOT NULL,
+  registered_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX device_keys_by_device ON device_keys (device_id, registered_at);
+
+CREATE TABLE device_instances (
+  instance_id TEXT NOT NULL REFERENCES instances (id),
+  device_id TEXT NOT NULL REFERENCES devices (id),
+  PRIMARY KEY (instance_id, device_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX device_instances_by_device ON device_instances (device_id);
+
+CREATE TABLE enrollments (
+  jti TEXT NOT NULL PRIMARY KEY,
+  thumbprint TEXT NOT NULL,
+  device_id TEXT NOT NULL REFERENCES devices (id),
+  at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- One row per life of a device's ledger, kept for ever: forgetting one would bill or refuse what is known.
+CREATE TABLE epochs (
+  device_id TEXT NOT NULL REFERENCES devices (id),
+  number INTEGER NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('ACTIVE', 'FENCED', 'CLOSED')),
+  created_at INTEGER NOT NULL,
+  fenced_at INTEGER,
+  fence_reason TEXT,
+  -- When it was last heard of, or fenced.
+  quiet_since INTEGER NOT NULL,
+  settlement TEXT CHECK (settlement IN ('CHARGED', 'RELEASED')),
+  settled_at INTEGER,
+  forked INTEGER NOT NULL,
+  rejected INTEGER NOT NULL,
+  grants_forgotten INTEGER NOT NULL,
+  carried_on INTEGER NOT NULL,
+  last_seq INTEGER NOT NULL,
+  last_hash TEXT NOT NULL,
+  last_entry INTEGER NOT NULL,
+  entry_head TEXT NOT NULL,
+  term INTEGER NOT NULL,
+  nonce TEXT,
+  attach_answer TEXT,
+  PRIMARY KEY (device_id, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX epochs_by_nonce ON epochs (device_id, nonce) WHERE nonce IS NOT NULL;
+CREATE INDEX epochs_inactive ON epochs (quiet_since) WHERE settled_at IS NULL AND status <> 'CLOSED';
+CREATE INDEX epochs_settled ON epochs (settled_at) WHERE settled_at IS NOT NULL;
+CREATE UNIQUE INDEX epochs_one_active ON epochs (device_id) WHERE status = 'ACTIVE';
+
+CREATE TABLE segments (
+  device_id TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  hash TEXT NOT NULL,
+  -- The signed segment and the signed answer, for the last one of an epoch only.
+  document TEXT,
+  answer TEXT,
+  received_at INTEGER NOT NULL,
+  PRIMARY KEY (device_id, epoch, seq),
+  FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
+) STRICT;
+
+-- Segments that were not merged: of a second writer, or not adding up.
+CREATE TABLE evidence (
+  device_id TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  hash TEXT NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('FORK', 'REJECTED', 'UNDELIVERED_RANGE')),
+  seq INTEGER NOT NULL,
+  recorded_hash TEXT,
+  recorded_document TEXT,
+  problem TEXT,
+  document TEXT NOT NULL,
+  received_at INTEGER NOT NULL,
+  PRIMARY KEY (device_id, epoch, hash),
+  FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
+) STRICT;
+
+-- Ledger entries of devices, each billed once. The hash covers the entry and the whole chain before it.
+CREATE TABLE entries (
+  device_id TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  n INTEGER NOT NULL,
+  hash TEXT NOT NULL,
+  seq INTEGER NOT NULL,
+  branch INTEGER NOT NULL,
+  body TEXT NOT NULL,
+  PRIMARY KEY (device_id, epoch, n, hash),
+  FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number)
+) STRICT;
+
+CREATE UNIQUE INDEX entries_one_chain ON entries (device_id, epoch, n) WHERE branch = 0;
+
+CREATE TABLE device_accounts (
+  device_id TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  account TEXT NOT NULL REFERENCES accounts (id),
+  granted INTEGER NOT NULL CHECK (granted >= 0),
+  used INTEGER NOT NULL CHECK (used >= 0),
+  refunded INTEGER NOT NULL CHECK (refunded >= 0 AND refunded <= used),
+  returned INTEGER NOT NULL CHECK (returned >= 0),
+  branch_used INTEGER NOT NULL CHECK (branch_used >= 0),
+  overspend INTEGER NOT NULL CHECK (overspend >= 0),
+  -- Of what other writers charged, spent above the grants by the offline policy.
+  branch_overspend INTEGER NOT NULL CHECK (branch_overspend >= 0 AND branch_overspend <= branch_used),
+  presumed INTEGER NOT NULL CHECK (presumed >= 0),
+  released INTEGER NOT NULL CHECK (released >= 0),
+  -- Granted without limit when it was last granted.
+  unlimited INTEGER NOT NULL CHECK (unlimited IN (0, 1)),
+  -- Is unlimited, or has been: the device may report what it used before it heard of the limit.
+  metered INTEGER NOT NULL CHECK (metered = unlimited OR metered = 1),
+  PRIMARY KEY (device_id, epoch, account),
+  FOREIGN KEY (device_id, epoch) REFERENCES epochs (device_id, number),
+  -- More is never spent and returned than was granted.
+  CHECK (used - refunded + returned <= granted)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX device_accounts_by_account ON device_accounts (account);
+
+CREATE INDEX device_accounts_metered ON device_accounts (device_id, epoch) WHERE metered = 1;
+
+-- Who got less of an account than it needed, or than it wanted to hold in advance. Written under the lock of the account.
+CREATE TABLE shortages (
+  account TEXT NOT NULL REFERENCES accounts (id),
+  -- Id of a device, or what of the cloud itself is short: 'cloud/...'.
+  who TEXT NOT NULL,
+  -- So many tokens are needed; 0: they were only wanted in advance, or are there by now.
+  lacking INTEGER NOT NULL CHECK (lacking >= 0),
+  -- From so many free tokens of the pool on it can be served.
+  enough INTEGER NOT NULL,
+  -- What other devices may keep; NULL: nothing is recalled from them.
+  keep INTEGER CHECK (keep >= 0),
+  -- When it began to lack what it needs, and when that was last noted.
+  since INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  -- When others were last notified that tokens are recalled.
+  recalled_at INTEGER,
+  -- When it was last notified that there are tokens again.
+  notified_at INTEGER,
+  PRIMARY KEY (account, who)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX shortages_by_time ON shortages (at);
+
+-- What an administrator wants of sessions that their device has not told of; a row goes when it has.
+CREATE TABLE session_commands (
+  device_id TEXT NOT NULL REFERENCES devices (id),
+  session_id TEXT NOT NULL,
+  wanted TEXT NOT NULL CHECK (wanted IN ('LOCK', 'UNLOCK', 'TERMINATE')),
+  at INTEGER NOT NULL,
+  PRIMARY KEY (device_id, session_id)
+) STRICT, WITHOUT ROWID;
+
+-- What devices may spend of a line item above their grants when they cannot ask; no row, or 0: nothing.
+CREATE TABLE offline_policies (
+  instance_id TEXT NOT NULL REFERENCES instances (id),
+  line_item_id TEXT NOT NULL,
+  overspend_cap INTEGER NOT NULL CHECK (overspend_cap >= 0),
+  -- The highest that any revision of the rules has had.
+  overspend_cap_max INTEGER NOT NULL CHECK (overspend_cap_max >= overspend_cap),
+  PRIMARY KEY (instance_id, line_item_id)
+) STRICT;
+
+-- Tokens of a line item, in each period, that devices are never granted; no row, or 0: none.
+CREATE TABLE cloud_reserves (
+  instance_id TEXT NOT NULL REFERENCES instances (id),
+  line_item_id TEXT NOT NULL,
+  tokens INTEGER NOT NULL CHECK (tokens >= 0),
+  PRIMARY KEY (instance_id, line_item_id)
+) STRICT;
+
+-- Post-restore recovery of an instance: the database comes from a backup, and may not know all that was sold and granted.
+CREATE TABLE recoveries (
+  instance_id TEXT NOT NULL PRIMARY KEY REFERENCES instances (id),
+  -- Devices must have been heard from since then.
+  since INTEGER NOT NULL,
+  -- Why it is not known how much was sold, so that nothing is: 'MARK' until an administrator ends the recovery, 'NODE' until
+  -- another node has shown its sales mark. NULL: what may have been sold is withheld from each account, and the rest is sold.
+  unproven TEXT CHECK (unproven IN ('MARK', 'NODE')),
+  -- NULL: under way.
+  ended_at INTEGER,
+  -- Id of an administration key, or 'twin'.
+  ended_by TEXT
+) STRICT, WITHOUT ROWID;
+
+-- The sales mark of each node: a file outside the database, which a restore of the database leaves as it is.
+CREATE TABLE sales_marks (
+  id TEXT NOT NULL PRIMARY KEY,
+  -- Counted up in the file and here: where the two differ, one of them is older than the other.
+  turn INTEGER NOT NULL,
+  seen_at INTEGER NOT NULL,
+  -- Recovery waits for what this mark shows.
+  awaited INTEGER NOT NULL,
+  -- It was there before the database had anything to lose, or a node that has its own mark has accepted it.
+  accepted INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- When the twin heard last that it was restored from a backup; one row at most. Of what happened before it knows a part only.
+CREATE TABLE last_restore (
+  slot INTEGER PRIMARY KEY CHECK (slot = 1),
+  at INTEGER NOT NULL
+) STRICT;
+
+-- Policies as signed, once per revision; the newest of each instance.
+CREATE TABLE policy_documents (
+  instance_id TEXT NOT NULL REFERENCES instances (id),
+  revision INTEGER NOT NULL,
+  document TEXT NOT NULL,
+  PRIMARY KEY (instance_id, revision)
+) STRICT;
+
+-- The key that signs for all nodes, by its thumbprint; one row at most.
+CREATE TABLE signing_key (
+  slot INTEGER PRIMARY KEY CHECK (slot = 1),
+  thumbprint TEXT NOT NULL,
+  since INTEGER NOT NULL
+) STRICT;
+
+-- Who did what, kept for ever.
+CREATE TABLE audit (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  at INTEGER NOT NULL,
+  -- Id of an administration key.
+  key_id TEXT NOT NULL,
+  action TEXT NOT NULL,
+  device_id TEXT,
+  session_id TEXT,
+  -- Of an order about a line item.
+  instance_id TEXT,
+  line_item_id TEXT,
+  tokens INTEGER,
+  -- What it was about, where that is no device or session.
+  detail TEXT
+) STRICT;
+
+CREATE INDEX audit_by_device ON audit (device_id, seq);
+
+-- When a node last trusted its wall clock; one row at most. A node whose clock does not fit it pauses its sweeps.
+CREATE TABLE clock_record (
+  slot INTEGER PRIMARY KEY CHECK (slot = 1),
+  at INTEGER NOT NULL,
+  -- Time since boot, ms, and which boot.
+  since_boot INTEGER NOT NULL,
+  boot_id TEXT NOT NULL
+) STRICT;
+
+-- An administrator has confirmed the settlement of every epoch that was silent since before this instant; one row at most.
+CREATE TABLE settlement_confirmed (
+  slot INTEGER PRIMARY KEY CHECK (slot = 1),
+  quiet_before INTEGER NOT NULL
+) STRICT;

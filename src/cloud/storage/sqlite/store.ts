@@ -1,0 +1,82 @@
+/**
+ * The store in one SQLite file. Transactions run one after another, so rows need no locks; waiting ones share a commit.
+ * Readers use a separate connection and see the last commit. After a failure that leaves the file's state unknown, the store
+ * refuses everything: the process must restart.
+ */
+import Sqlite from 'better-sqlite3'
+import { Kysely } from 'kysely'
+import type { Store } from '../store.ts'
+import { ALONE } from '../sql/sql.ts'
+import type { Tables } from '../sql/tables.ts'
+import { readerOf, runWork } from '../sql/transaction.ts'
+import { coded, openDatabase, openReader } from './database.ts'
+import { SingleConnectionDialect, inOneHand } from './dialect.ts'
+import { GroupCommit } from './group-commit.ts'
+
+export interface SqliteStoreOptions {
+  readonly path: string
+  /** Verify the whole file at open. */
+  readonly check: boolean
+  /** Called once when the file may not contain what was committed. */
+  readonly onBroken: (error: unknown) => void
+}
+
+/** @throws CodedError DATABASE_CORRUPT, DATABASE_NEWER or STATE_UNWRITABLE */
+export function openSqliteStore({ path, check, onBroken }: SqliteStoreOptions): Store {
+  const forWriting = openDatabase(path, { check })
+  const forReading = openReader(path)
+  const writer = inOneHand(forWriting)
+  const reader = new Kysely<Tables>({ dialect: new SingleConnectionDialect(forReading) })
+  const commits = new GroupCommit(forWriting, () => performance.now())
+  const listeners = new Set<() => void>()
+  const health: { cause?: unknown } = {}
+
+  const guard = async <T>(run: () => Promise<T>): Promise<T> => {
+    if ('cause' in health) throw new Error('the store is broken', health)
+    try {
+      return await run()
+    } catch (error) {
+      if (isFatal(error) && !('cause' in health)) {
+        health.cause = error
+        onBroken(coded(error, path))
+      }
+      throw coded(error, path)
+    }
+  }
+
+  return {
+    transaction: (work) =>
+      guard(async () => {
+        const written = { outbox: false }
+        const sql = { db: writer, lockRows: false, rules: ALONE, ahead: null }
+        const result = await commits.run(
+          () => runWork(sql, work, () => (written.outbox = true)),
+          // It may have bumped a policy revision: decisions must not cache a revision before it is committed.
+          () => written.outbox,
+        )
+        if (written.outbox) for (const listener of listeners) listener()
+        return result
+      }),
+    read: (work) =>
+      guard(() =>
+        reader.transaction().execute((db) => work(readerOf({ db, lockRows: false, rules: ALONE, ahead: null }))),
+      ),
+    onOutbox(listener) {
+      listeners.add(listener)
+      return () => listeners.delete(listener)
+    },
+    async close() {
+      await commits.idle()
+      // Kysely closes only connections that it has used.
+      await reader.destroy()
+      await writer.destroy()
+      forReading.close()
+      forWriting.close()
+    },
+  }
+}
+
+/** After a failed write or flush, the disk's content is unknown; a damaged page may give a wrong balance. */
+function isFatal(error: unknown): boolean {
+  return error instanceof Sqlite.SqliteError && /^SQLITE_(IOERR|CORRUPT|NOTADB)/.test(error.code)
+}

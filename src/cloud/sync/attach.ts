@@ -1,0 +1,143 @@
+/**
+ * A device without an epoch gets the next one. The one before is fenced, so that it earns no more grants; what it
+ * holds stays held until its final segment. An attach grants nothing, and the same nonce gets the same answer again.
+ */
+import type { z } from 'zod'
+import type { attachAnswer, attachRequest } from '../../protocol/edge/attach.ts'
+import { CodedError } from '../../protocol/errors.ts'
+import { CHAIN_START, signDocument } from '../../protocol/signing.ts'
+import type { Store, Transaction } from '../storage/store.ts'
+import type { KeyRing } from '../devices/key-ring.ts'
+import { requireNotSuspended } from '../devices/require-not-suspended.ts'
+import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
+import type { Device, FenceReason, Epoch, Moment } from '../storage/device-records.ts'
+import { ATTACH_WINDOW_MS, type EdgeTerms } from '../devices/terms.ts'
+import { requireTrusted } from '../devices/require-trusted.ts'
+
+export interface Attach {
+  readonly store: Pick<Store, 'transaction'>
+  readonly keys: KeyRing
+  readonly now: () => number
+  /** {@link Moment.present} */
+  readonly present: () => number
+  readonly terms: Pick<EdgeTerms, 'attachesMax'>
+}
+
+/**
+ * The signed answer, byte for byte the same for the same nonce.
+ *
+ * @throws CodedError DEVICE_REVOKED, DEVICE_TERMINATED, ATTACH_TOO_OFTEN
+ */
+export async function attach(
+  { store, keys, now, present, terms }: Attach,
+  deviceId: string,
+  request: z.infer<typeof attachRequest>,
+): Promise<string> {
+  const at = now()
+  const moment = { now: at, present: present() }
+  return store.transaction(async (tx) => {
+    const device = await tx.edge.devices.lock(deviceId)
+    if (device === undefined) throw new CodedError('NOT_FOUND', 'There is no such device.')
+    requireTrusted(device)
+    const isOver = device.suspension?.state === 'TERMINATED'
+    if (isOver) await requireOwing(tx, device)
+    const answered = await tx.edge.epochs.byNonce(deviceId, request.nonce)
+    if (answered !== undefined) {
+      if (answered.attachAnswer === null) throw new Error('invariant: an attach stores its answer')
+      return answered.attachAnswer
+    }
+
+    await refuseTooMany(tx, deviceId, terms.attachesMax, at)
+    const before = await howFar(tx, device, request)
+    await fenceCurrent(tx, device, 'SUPERSEDED', moment)
+    const number = nextNumber(device, request.above)
+    const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, epoch: number, before }
+    // The signature depends on nothing but its input: running it twice, as a transaction may, does no harm.
+    const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
+    const made = { ...newEpoch(deviceId, number, moment), nonce: request.nonce, attachAnswer: answer }
+    await tx.edge.epochs.insert(isOver ? fenced(made, 'TERMINATED', moment) : made)
+    await tx.edge.devices.save({ ...device, epoch: number, software: request.software, backlog: 0 })
+    return answer
+  })
+}
+
+/** Of the epoch that the device leaves. What it has acknowledged and does not know a twin that was restored has forgotten. */
+async function howFar(
+  tx: Transaction,
+  device: Device,
+  { above, acknowledged }: z.infer<typeof attachRequest>,
+): Promise<z.input<typeof attachAnswer>['before']> {
+  if (above === 0) return null
+  const left = await tx.edge.epochs.get(device.id, above)
+  if (left === undefined) return { seq: 0, lastEntry: 0, entryHead: CHAIN_START }
+  const { lastSeq, lastEntry, entryHead } = left
+  if (lastSeq < acknowledged) await tx.edge.epochs.save({ ...left, grantsForgotten: true })
+  return { seq: lastSeq, lastEntry, entryHead }
+}
+
+/**
+ * A device whose service was ended delivers what it owes. Where the chain of its epoch cannot, it takes another one
+ * that earns nothing, until that is closed.
+ *
+ * @throws CodedError DEVICE_TERMINATED
+ */
+async function requireOwing(tx: Transaction, device: Device): Promise<void> {
+  const current = await tx.edge.epochs.get(device.id, device.epoch)
+  if (current === undefined || current.status === 'CLOSED') requireNotSuspended(device)
+}
+
+/** Two copies of a device that both live would make a row with each sync, for ever: each may only go on so often. */
+async function refuseTooMany(tx: Transaction, deviceId: string, most: number, now: number): Promise<void> {
+  const since = await tx.edge.epochs.attachedSince(deviceId, now - ATTACH_WINDOW_MS)
+  // An instant that is to come was written when the clock was ahead: it must not lock the device out until then.
+  const recent = since.filter((at) => at <= now)
+  const next = recent.at(-most)
+  if (next === undefined) return
+  const retryAfterMs = Math.max(1, next + ATTACH_WINDOW_MS - now)
+  throw new CodedError('ATTACH_TOO_OFTEN', `This device has attached ${recent.length} times within an hour.`, {
+    details: { deviceId, retryAfterMs },
+  })
+}
+
+/** Above all that the device ever had: a twin that was restored from a backup knows of fewer. */
+function nextNumber(device: Device, above: number): number {
+  const believed = above <= device.epoch + EPOCHS_FORGOTTEN_MAX
+  return Math.max(device.epoch, believed ? above : 0) + 1
+}
+
+/** An epoch that has reported nothing. */
+export function newEpoch(deviceId: string, number: number, { now, present }: Moment): Epoch {
+  return {
+    deviceId,
+    number,
+    status: 'ACTIVE',
+    createdAt: now,
+    fencedAt: null,
+    fenceReason: null,
+    quietSince: present,
+    settlement: null,
+    settledAt: null,
+    forked: false,
+    rejected: false,
+    grantsForgotten: false,
+    carriedOn: false,
+    lastSeq: 0,
+    lastHash: CHAIN_START,
+    lastEntry: 0,
+    entryHead: CHAIN_START,
+    term: 0,
+    nonce: null,
+    attachAnswer: null,
+  }
+}
+
+/** Ends what the device's current epoch can earn; does nothing when there is none or it has ended already. */
+export async function fenceCurrent(tx: Transaction, device: Device, reason: FenceReason, at: Moment): Promise<void> {
+  const current = await tx.edge.epochs.get(device.id, device.epoch)
+  if (current?.status === 'ACTIVE') await tx.edge.epochs.save(fenced(current, reason, at))
+}
+
+export function fenced(epoch: Epoch, reason: FenceReason, { now, present }: Moment): Epoch {
+  if (epoch.status !== 'ACTIVE') return epoch
+  return { ...epoch, status: 'FENCED', fencedAt: now, fenceReason: reason, quietSince: present }
+}

@@ -1,0 +1,137 @@
+/**
+ * The cloud's own requests recall tokens from devices as a device would: where a pool cannot pay one of them, but could if
+ * devices returned what they hold, the shortage is noted in the transaction of the refusal, and the devices that hold most
+ * are notified at once. A client that asks again finds the tokens. Source: docs/decisions/fair-sharing.md.
+ */
+import type { AccountId } from '../../../core/accounts/account.ts'
+import { parseAccount } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import { type Mode, decide } from '../../../core/rules/decide.ts'
+import { type AccessRequest, type Decision, exactly } from '../../../core/rules/decision.ts'
+import { isShort, isShortItem } from '../../../core/rules/needs.ts'
+import { fairShare } from './grants.ts'
+import { CLOUD_CLIENTS, type Shortage } from '../../storage/device-records.ts'
+import { isShortNow, noteLack, noteServed, rebalancedSince } from './rebalance.ts'
+import type { EdgeTerms } from '../../devices/terms.ts'
+import type { LoadedPolicy } from '../../policy/load-policy.ts'
+import { free, recoverable } from '../../accounts/pool.ts'
+import type { Pool } from '../../storage/records.ts'
+import type { Transaction } from '../../storage/store.ts'
+
+/** Of one account, shortest time between two notes, ms: a flood of refused requests says the same again and again. */
+const NOTE_AGAIN_MS = 1_000
+
+/** Accounts of which it is remembered that they were short. */
+const REMEMBERED_MAX = 1_000
+
+/** A request that was decided over the pools. */
+export interface DecidedRequest {
+  readonly request: AccessRequest
+  readonly mode: Mode
+  readonly decision: Decision
+}
+
+export class CloudShortages {
+  readonly #terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>
+  /** What was noted here of each account, and when. Only a help: another node, or a restart, notes it again. */
+  readonly #noted = new Map<AccountId, { readonly lacking: Micro; readonly at: number }>()
+
+  constructor(terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>) {
+    this.#terms = terms
+  }
+
+  /**
+   * Notes what the requests lack, and that an account which was short has paid again.
+   *
+   * @param pools all that the decisions have looked at, after them. Locked
+   * @param now POSIX ms
+   */
+  async note(
+    tx: Transaction,
+    loaded: LoadedPolicy,
+    requests: readonly DecidedRequest[],
+    pools: ReadonlyMap<AccountId, Pool>,
+    now: number,
+  ): Promise<void> {
+    await this.#noteServed(tx, requests, now)
+    const short = requests.filter(({ decision }) => isShort(decision))
+    if (short.length === 0) return
+    const lacking = lackingOf(loaded, short, pools, now)
+    for (const [account, amount] of lacking) {
+      const pool = pools.get(account)
+      if (pool === undefined || amount <= free(pool) || !this.#isNews(account, amount, now)) continue
+      await noteCloudLack(tx, loaded, { pool, who: CLOUD_CLIENTS, lacking: amount }, now, this.#terms)
+    }
+  }
+
+  #isNews(account: AccountId, lacking: Micro, now: number): boolean {
+    const before = this.#noted.get(account)
+    const isRecent = before !== undefined && before.at <= now && now - before.at < NOTE_AGAIN_MS
+    if (isRecent && lacking <= before.lacking) return false
+    if (this.#noted.size >= REMEMBERED_MAX) this.#noted.clear()
+    this.#noted.set(account, { lacking, at: now })
+    return true
+  }
+
+  async #noteServed(tx: Transaction, requests: readonly DecidedRequest[], now: number): Promise<void> {
+    if (this.#noted.size === 0) return
+    const paid = new Set(requests.flatMap(({ decision }) => decision.postings.map(({ account }) => account)))
+    const accounts = [...paid].filter((account) => this.#noted.delete(account))
+    if (accounts.length === 0) return
+    for (const shortage of await tx.edge.shortages.of(accounts, { since: rebalancedSince(now), until: now })) {
+      if (shortage.who === CLOUD_CLIENTS) await noteServed(tx, shortage, now)
+    }
+  }
+}
+
+/** What the refused requests would take of each account if devices returned all that they hold. */
+function lackingOf(
+  { compiled }: LoadedPolicy,
+  requests: readonly DecidedRequest[],
+  pools: ReadonlyMap<AccountId, Pool>,
+  now: number,
+): ReadonlyMap<AccountId, Micro> {
+  const taken = new Map<AccountId, Micro>()
+  for (const { request, mode, decision } of requests) {
+    // What was granted of a request is charged already.
+    const items = mode === 'ALL_OR_NOTHING' ? request.items : request.items.filter((_, n) => isShortAt(decision, n))
+    const availableOf = (account: AccountId) => {
+      const pool = pools.get(account)
+      const left = pool === undefined ? 0n : free(pool) + recoverable(pool) - (taken.get(account) ?? 0n)
+      return { left: left > 0n ? left : 0n, shortage: 'POOL' } as const
+    }
+    for (const { account, amount } of decide(compiled, { ...request, items }, exactly(now), availableOf, mode)
+      .postings) {
+      taken.set(account, (taken.get(account) ?? 0n) + amount)
+    }
+  }
+  return taken
+}
+
+function isShortAt({ items }: Decision, index: number): boolean {
+  const item = items[index]
+  return item !== undefined && isShortItem(item)
+}
+
+/** Notes that the cloud itself needs so many free tokens of a pool. The pool is locked. */
+export async function noteCloudLack(
+  tx: Transaction,
+  { cloudReserves }: Pick<LoadedPolicy, 'cloudReserves'>,
+  { pool, who, lacking }: { readonly pool: Pool; readonly who: string; readonly lacking: Micro },
+  now: number,
+  terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>,
+): Promise<void> {
+  const parsed = parseAccount(pool.account)
+  if (parsed === undefined) throw new Error('invariant: an account id is one that core made')
+  const devices = await tx.edge.devices.countLive(parsed.instanceId, now - terms.grantHorizonMs, '')
+  const reserved = parsed.kind === 'line' ? (cloudReserves.get(parsed.lineItemId) ?? 0n) : 0n
+  const share = fairShare(pool, reserved, devices)
+  const known = await tx.edge.shortages.of([pool.account], { since: rebalancedSince(now), until: now })
+  const usable = free(pool)
+  // Clients that were refused before may ask again as well: the largest of their requests counts.
+  const isSame = (shortage: Shortage) => shortage.who === who && isShortNow(shortage, now, terms)
+  const before = who === CLOUD_CLIENTS ? (known.find(isSame)?.lacking ?? 0n) : 0n
+  const most = before > lacking && before <= usable + recoverable(pool) ? before : lacking
+  const lack = { pool, who, deviceId: null, lacking: most, recalled: most - usable, usable, share, own: 0n, known }
+  await noteLack(tx, lack, now, terms)
+}

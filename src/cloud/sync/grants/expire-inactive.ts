@@ -1,0 +1,131 @@
+/**
+ * Epochs that have been silent for too long are settled: what they hold counts as used (the default), or goes back to
+ * the pool at a risk that is shown. Whatever becomes known later corrects it: a presumption comes down to the true figure, and
+ * use of what was released is an overrun. A device that comes back is billed, closed exactly and begins anew, as after any
+ * other fence. Of a twin that was restored from a backup, silence counts from the restore at the earliest: what was silent in the
+ * backup may have been granted something since.
+ */
+import type { Policies } from '../../policy/load-policy.ts'
+import type { SettlementStateWire } from '../../../protocol/edge/administration.ts'
+import type { Reader, Store, Transaction } from '../../storage/store.ts'
+import { fenced } from '../attach.ts'
+import { type AccountMove, movePools } from '../../accounts/move-pools.ts'
+import { type Epoch, type Settlement, settled } from '../../storage/device-records.ts'
+import { lockRulesOf, openPools } from '../../policy/rules-in-force.ts'
+import { writePresumptions } from './write-settlement.ts'
+
+export interface ExpireInactive {
+  readonly store: Pick<Store, 'read' | 'transaction'>
+  readonly policies: Pick<Policies, 'hold'>
+  /** {@link Moment.present} */
+  readonly present: () => number
+  /** How long an epoch may be silent, ms. */
+  readonly afterMs: number
+  readonly as: Settlement
+  /** Percent of the devices that may be settled within {@link SETTLEMENT_WINDOW_MS} without an administrator. */
+  readonly percentMax: number
+  /** Told of each look: whether more devices are due than may be settled, and settlement waits for an administrator. */
+  readonly onPaused?: (paused: boolean) => void
+}
+
+/** Settlements are counted over this time, ms. */
+const SETTLEMENT_WINDOW_MS = 24 * 60 * 60_000
+
+/** Settles one, all of it in one transaction; false when none is due. Any number of nodes may look at the same time. */
+export async function expireNextInactive(parts: ExpireInactive): Promise<boolean> {
+  const now = parts.present()
+  const before = now - parts.afterMs
+  const outcome = await parts.store.transaction(async (tx): Promise<'NONE_DUE' | 'SETTLED' | 'PAUSED'> => {
+    const due = await tx.edge.epochs.nextInactive(before)
+    if (due === undefined) return 'NONE_DUE'
+    if (await needsConfirmation(tx, due.quietSince, parts, now)) return 'PAUSED'
+    await tx.edge.devices.lock(due.deviceId)
+    const epoch = await tx.edge.epochs.get(due.deviceId, due.number)
+    // Another node may have been faster, or the device has spoken.
+    if (epoch?.settledAt !== null) return 'SETTLED'
+    if (epoch.status === 'CLOSED' || epoch.quietSince >= before) return 'SETTLED'
+    await settle(parts, tx, epoch, now)
+    return 'SETTLED'
+  })
+  parts.onPaused?.(outcome === 'PAUSED')
+  return outcome === 'SETTLED'
+}
+
+/**
+ * Many devices that fall silent at once are more likely to be cut off, or judged by a wrong clock, than gone: an administrator
+ * decides about them.
+ */
+async function needsConfirmation(
+  reader: Reader,
+  quietSince: number,
+  { afterMs, percentMax }: Pick<ExpireInactive, 'afterMs' | 'percentMax'>,
+  now: number,
+): Promise<boolean> {
+  const confirmed = await reader.sweeps.settlementConfirmed()
+  if (confirmed !== null && quietSince < confirmed) return false
+  const { due, settled, allowed } = await settlementLoad(reader, afterMs, percentMax, now)
+  return due + settled > allowed
+}
+
+async function settlementLoad(reader: Reader, afterMs: number, percentMax: number, now: number) {
+  const load = await reader.edge.epochs.settlementLoad(now - afterMs, now - SETTLEMENT_WINDOW_MS)
+  const { due, unsettled, settled } = load
+  return { due, settled, allowed: Math.max(1, Math.floor(((unsettled + settled) * percentMax) / 100)) }
+}
+
+/** How many devices wait for an administrator, and why. */
+export async function showSettlement({
+  store,
+  present,
+  afterMs,
+  percentMax,
+}: Pick<ExpireInactive, 'store' | 'present' | 'afterMs' | 'percentMax'>): Promise<SettlementStateWire> {
+  const at = present()
+  return store.read(async (reader) => {
+    const load = await settlementLoad(reader, afterMs, percentMax, at)
+    const next = await reader.edge.epochs.nextInactive(at - afterMs)
+    const paused = next !== undefined && (await needsConfirmation(reader, next.quietSince, { afterMs, percentMax }, at))
+    return { paused, ...load }
+  })
+}
+
+/**
+ * An administrator lets every device be settled that is due now, however many they are.
+ *
+ * @param by id of the administration key
+ */
+export async function confirmSettlement(
+  { store, present, afterMs }: Pick<ExpireInactive, 'store' | 'present' | 'afterMs'>,
+  by: string,
+): Promise<void> {
+  const at = present()
+  await store.transaction(async (tx) => {
+    await tx.sweeps.confirmSettlement(at - afterMs)
+    await tx.edge.audit.append({ at, by, action: 'CONFIRM_SETTLEMENT', deviceId: null, sessionId: null })
+  })
+}
+
+/** The epoch gets no more grants, if it could still get any, and what it holds is settled. The device is locked. */
+async function settle({ policies, as }: ExpireInactive, tx: Transaction, epoch: Epoch, now: number): Promise<void> {
+  const { deviceId, number } = epoch
+  const device = await tx.edge.devices.get(deviceId)
+  if (device === undefined) throw new Error('invariant: devices are never deleted')
+  const records = await tx.edge.deviceAccounts.ofEpoch(deviceId, number)
+  const moves = [...records.values()]
+    .map((before): AccountMove => ({ before, after: settled(before, as) }))
+    .filter(({ before, after }) => before.presumed !== after.presumed || before.released !== after.released)
+  const rules = await lockRulesOf(tx, policies, device.instanceIds, now)
+  const pools = await openPools(
+    tx,
+    rules,
+    moves.map(({ after }) => after.account),
+  )
+  const moved = movePools(pools, moves)
+  if (moved === undefined) throw new Error('invariant: what is settled was held before')
+  await tx.accounts.save([...moved.values()])
+  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
+  const moment = { now, present: epoch.quietSince }
+  const over: Epoch = { ...fenced(epoch, 'SILENT', moment), settlement: as, settledAt: now }
+  await tx.edge.epochs.save(over)
+  await writePresumptions({ tx, epoch: over, now }, moves, moved)
+}

@@ -1,0 +1,195 @@
+/**
+ * Gives a device its grant: what is sized in `grants.ts` goes into the pools and the accounts of the device, in the
+ * transaction of the merge, and other devices are asked for what it still lacks. A restored twin grants nothing while it does
+ * not know how much was sold.
+ */
+import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import { type Need, type TopUpRequest, available, sumPostings } from '../../../core/accounts/grant.ts'
+import type { Grant } from '../../../protocol/edge/sync.ts'
+import { freeForDevices, recoverable } from '../../accounts/pool.ts'
+import type { Pool } from '../../storage/records.ts'
+import type { Transaction } from '../../storage/store.ts'
+import {
+  type RequestedAccount,
+  type Grantable,
+  type Granting,
+  fairShare,
+  grantRequested,
+  lastUsableAt,
+  quantityOf,
+} from './grants.ts'
+import type { Device, DeviceAccountRecord, Epoch, Shortage } from '../../storage/device-records.ts'
+import { type RulesInForce, reservedOf } from '../../policy/rules-in-force.ts'
+import { type ShortageTransaction, isShortNow, noteLack, noteServed, rebalancedSince, spareFor } from './rebalance.ts'
+import type { EdgeTransaction } from '../../storage/device-store.ts'
+import type { MergeContext } from '../merge-context.ts'
+import type { EdgeTerms } from '../../devices/terms.ts'
+
+/** What a segment asks for. */
+export interface TopUps {
+  readonly topUpRequests: readonly TopUpRequest[]
+  readonly needs: readonly Need[]
+}
+
+export const NO_TOP_UPS: TopUps = { topUpRequests: [], needs: [] }
+
+/** The accounts of what is asked for that can be granted at all. */
+export function accountsOf({ topUpRequests, needs }: TopUps, grantable: Grantable): readonly AccountId[] {
+  const named = [...topUpRequests, ...needs.flat()].map(({ account }) => account)
+  return [...new Set(named)].filter((account) => grantable(account) !== undefined)
+}
+
+/** Whether an administrator has the device return all that it holds. */
+export async function mustRelease({ tx, device, epoch }: MergeContext): Promise<boolean> {
+  return device.releaseRequested && (await tx.edge.deviceAccounts.hasRoom(device.id, epoch.number))
+}
+
+interface Giving {
+  readonly rules: RulesInForce
+  /** By these rules. */
+  readonly grantable: Grantable
+  readonly topUps: TopUps
+  /** Accounts that the grant names, asked for or not. */
+  readonly named: readonly AccountId[]
+  /** After the merge, as is what is held of them. */
+  readonly pools: ReadonlyMap<AccountId, Pool>
+  readonly held: (account: AccountId) => DeviceAccountRecord
+  /** Accounts that the segment reports use of. */
+  readonly inUse: ReadonlySet<AccountId>
+  readonly releasing: boolean
+}
+
+/** What a grant needs of a segment on its way. */
+export interface GrantContext {
+  readonly deps: { readonly terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs' | 'grantLifetimeMs'> }
+  readonly tx: ShortageTransaction & {
+    readonly accounts: Pick<Transaction['accounts'], 'save'>
+    readonly edge: {
+      readonly devices: Pick<EdgeTransaction['devices'], 'countLive'>
+      readonly deviceAccounts: Pick<EdgeTransaction['deviceAccounts'], 'save'>
+    }
+  }
+  readonly device: Pick<Device, 'id'>
+  readonly epoch: Pick<Epoch, 'deviceId' | 'number' | 'term'>
+  readonly now: number
+}
+
+/** The signed part of the answer; pools, accounts and shortages are written. */
+export async function giveGrant(taking: GrantContext, giving: Giving): Promise<Grant> {
+  const { deps, tx, epoch, now } = taking
+  const { terms } = deps
+  const { rules, grantable, topUps, releasing } = giving
+  const known = await knownShortages(tx, accountsOf(topUps, grantable), now)
+  const asked = await requestedAccounts(taking, giving, known)
+  const granting = grantRequested(asked, topUps.needs, topUps.topUpRequests, (account) =>
+    quantityOf(account, grantable),
+  )
+  await tx.accounts.save([...granting.pools.values()])
+  await tx.edge.deviceAccounts.save(granting.accounts)
+  if (!releasing) await noteShortages(taking, giving, asked, granting, known)
+  const lifetimeMs = Math.max(0, Math.min(terms.grantLifetimeMs, (lastUsableAt(rules) ?? Infinity) - now))
+  return {
+    // Rises with time, so that a twin restored from a backup goes on above every term that it has forgotten.
+    term: Math.max(epoch.term + 1, now),
+    lifetimeMs,
+    expiresAt: now + lifetimeMs,
+    accounts: granting.wire,
+  }
+}
+
+type Known = ReadonlyMap<AccountId, readonly Shortage[]>
+
+async function knownShortages(tx: ShortageTransaction, accounts: readonly AccountId[], now: number): Promise<Known> {
+  if (accounts.length === 0) return new Map()
+  const found = await tx.edge.shortages.of(accounts, { since: rebalancedSince(now), until: now })
+  return Map.groupBy(found, ({ account }) => account)
+}
+
+async function requestedAccounts(
+  taking: GrantContext,
+  { rules, grantable, topUps, named, pools, held, inUse, releasing }: Giving,
+  known: Known,
+): Promise<ReadonlyMap<AccountId, RequestedAccount>> {
+  const { deps, tx, device, now } = taking
+  const others = new Map<string, number>()
+  for (const instanceId of rules.keys()) {
+    const since = now - deps.terms.grantHorizonMs
+    others.set(instanceId, await tx.edge.devices.countLive(instanceId, since, device.id))
+  }
+  const accounts = new Set([...accountsOf(topUps, grantable), ...named])
+  const wanted = new Map(topUps.topUpRequests.map((topUpRequest) => [topUpRequest.account, topUpRequest.wanted]))
+  const asked = new Map<AccountId, RequestedAccount>()
+  for (const account of accounts) {
+    const pool = pools.get(account)
+    if (pool === undefined) throw new Error('invariant: the pool of an account that a grant names was opened')
+    const reserved = reservedOf(account, rules)
+    const share = fairShare(pool, reserved, (others.get(parseAccount(account)?.instanceId ?? '') ?? 0) + 1)
+    const asking = { who: device.id, isInUse: inUse.has(account), wanted: wanted.get(account) ?? 0n, share }
+    const spare = spareFor(asking, freeForDevices(pool, reserved), known.get(account) ?? [], now, deps.terms)
+    const isWithheld = releasing || rules.get(parseAccount(account)?.instanceId ?? '')?.unproven === true
+    asked.set(account, { account, pool, held: held(account), reserved, share, spare, isWithheld })
+  }
+  return asked
+}
+
+/** Of each account, what the device still lacks after the grant, or that it lacks nothing any more. */
+async function noteShortages(
+  { deps, tx, device, now }: GrantContext,
+  { topUps, inUse }: Giving,
+  asked: ReadonlyMap<AccountId, RequestedAccount>,
+  granting: Granting,
+  knownBy: Known,
+): Promise<void> {
+  const wanted = new Map(topUps.topUpRequests.map((topUpRequest) => [topUpRequest.account, topUpRequest.wanted]))
+  const waitedFor = new Set(topUps.needs.flat().map(({ account }) => account))
+  for (const { account, pool: before, held, reserved, share } of asked.values()) {
+    if (before.capTarget === null) continue
+    const pool = granting.pools.get(account) ?? before
+    const known = knownBy.get(account) ?? []
+    const noted = known.find(({ who }) => who === device.id)
+    // A client that was refused asks again: a sync without its request does not mean that it was served.
+    const isStillShort = noted !== undefined && noted.lacking > 0n && isShortNow(noted, now, deps.terms)
+    if (isStillShort && !waitedFor.has(account)) continue
+    const usable = freeForDevices(pool, reserved)
+    const own = available(held) + (granting.granted.get(account) ?? 0n)
+    const most = usable + recoverable(pool) - own
+    const needed = lackingOf(account, granting.unmet, own - (granting.spoken.get(account) ?? 0n), usable, most)
+    const target = least(wanted.get(account) ?? 0n, share)
+    const inAdvance = target > own ? target - own : 0n
+    const lack = { pool, who: device.id, deviceId: device.id, usable, share, own, known }
+    if (needed > 0n) {
+      const recalled = needed > usable ? needed - usable : 0n
+      await noteLack(tx, { ...lack, lacking: needed, recalled }, now, deps.terms)
+    } else if (inAdvance > 0n) {
+      await noteLack(tx, { ...lack, lacking: 0n, recalled: inUse.has(account) ? inAdvance : 0n }, now, deps.terms)
+    } else if (noted !== undefined) {
+      await noteServed(tx, noted, now)
+    }
+  }
+}
+
+/**
+ * How many free tokens of an account the unmet requests need together, as far as there can be so many. Where there cannot for
+ * any of them, what the smallest needs.
+ *
+ * @param left balance that no served request will charge
+ * @param usable the free tokens
+ * @param most the free tokens and all that other devices can return
+ */
+function lackingOf(account: AccountId, unmet: readonly Need[], left: Micro, usable: Micro, most: Micro): Micro {
+  let lacking = 0n
+  let smallest: Micro | undefined
+  for (const need of unmet) {
+    const amount = sumPostings(need).get(account) ?? 0n
+    // Another account is the one that cannot pay it.
+    if (amount - left <= usable) continue
+    if (lacking + amount - left <= most) lacking += amount - left
+    else if (smallest === undefined || amount - left < smallest) smallest = amount - left
+  }
+  return lacking > 0n ? lacking : (smallest ?? 0n)
+}
+
+function least(a: Micro, b: Micro): Micro {
+  return a < b ? a : b
+}

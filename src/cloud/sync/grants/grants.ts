@@ -1,0 +1,166 @@
+/**
+ * What a device gets with the answer to a merged segment: the pools after it, the device's accounts after it, and the
+ * signed part. Never more than a pool has free, never for an account that the rules in force do not have.
+ */
+import { type AccountId, type ParsedAccount, parseAccount } from '../../../core/accounts/account.ts'
+import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'
+import { isIn } from '../../../core/rules/compile.ts'
+import { type GrantSizes, sizeGrants } from '../../../core/accounts/fair-share.ts'
+import { type Need, type TopUpRequest, available } from '../../../core/accounts/grant.ts'
+import { type LineItem, type Period, type Policy, TOLERANCE_MS } from '../../../core/rules/policy.ts'
+import type { Grant } from '../../../protocol/edge/sync.ts'
+import { freeForDevices, grantOut, recoverable } from '../../accounts/pool.ts'
+import type { Pool } from '../../storage/records.ts'
+import type { DeviceAccountRecord } from '../../storage/device-records.ts'
+import type { RulesInForce } from '../../policy/rules-in-force.ts'
+
+/** Finds the line item that stands behind an account, if the account can be spent now or in the next period. */
+export type Grantable = (account: AccountId) => LineItem | undefined
+
+/** @param now POSIX ms */
+export function grantableAt(rules: RulesInForce, now: number): Grantable {
+  return (account) => {
+    const parsed = parseAccount(account)
+    const loaded = parsed && rules.get(parsed.instanceId)
+    const lineItem = parsed && loaded?.lineItems.get(parsed.lineItemId)
+    if (lineItem?.state !== 'DEPLOYED' || !lineItem.elastic) return undefined
+    if (now > lineItem.endsAt + toleranceOf(loaded?.policy)) return undefined
+    return hasAccount(lineItem, parsed, now) ? lineItem : undefined
+  }
+}
+
+function hasAccount(lineItem: LineItem, account: ParsedAccount | undefined, now: number): boolean {
+  switch (account?.kind) {
+    case 'line':
+      return currentOrNext(lineItem.periods, account.period, now)
+    case 'action': {
+      const action = lineItem.actions.find(({ id }) => id === account.actionId)
+      return action !== undefined && action.allocation !== null
+    }
+    case 'limit': {
+      const limit = lineItem.consumptionLimit
+      return limit !== null && currentOrNext(limit.periods, account.period, now)
+    }
+    case undefined:
+      return false
+  }
+}
+
+function toleranceOf(policy: Policy | undefined): number {
+  return policy?.timezoneTolerant === true ? TOLERANCE_MS : 0
+}
+
+function currentOrNext(periods: readonly Period[], index: number, now: number): boolean {
+  const current = periods.findIndex((period) => isIn(period, now))
+  return current !== -1 && periods.slice(current, current + 2).some((period) => period.index === index)
+}
+
+/**
+ * Up to where the grants of an account are no overdraft: the quantity of a line item. Undefined for an account that knows no
+ * overdraft: an allocation or a limit.
+ */
+export function quantityOf(account: AccountId, grantable: Grantable): Micro | undefined {
+  return parseAccount(account)?.kind === 'line' ? grantable(account)?.quantity : undefined
+}
+
+/** The last instant at which anything of these rules can be spent; null where no line item is deployed. */
+export function lastUsableAt(rules: RulesInForce): number | null {
+  let last: number | null = null
+  for (const { policy } of rules.values()) {
+    for (const { state, endsAt } of policy.lineItems) {
+      if (state === 'DEPLOYED') last = Math.max(last ?? 0, endsAt + toleranceOf(policy))
+    }
+  }
+  return last
+}
+
+/** One account that a device asks for, as it stands when the grant is sized. */
+export interface RequestedAccount {
+  readonly account: AccountId
+  /** After the merge. */
+  readonly pool: Pool
+  /** What the device has of it, after the merge. */
+  readonly held: DeviceAccountRecord
+  /** Of the pool, what is kept for the cloud. */
+  readonly reserved: Micro
+  /** What one device may have in advance at most. */
+  readonly share: Micro
+  /** What of the pool may be granted in advance. */
+  readonly spare: Micro
+  /** Nothing of it is granted: the device is asked to give back, or a restored cloud does not know how much was sold. */
+  readonly isWithheld: boolean
+}
+
+export interface Granting extends GrantSizes {
+  readonly pools: ReadonlyMap<AccountId, Pool>
+  readonly accounts: readonly DeviceAccountRecord[]
+  /** The signed part. */
+  readonly wire: Grant['accounts']
+}
+
+/** The fair share of each device: all that is not spent, what devices hold included. */
+export function fairShare(pool: Pool, reserved: Micro, devices: number): Micro {
+  const unspent = freeForDevices(pool, reserved) + recoverable(pool)
+  return unspent > 0n ? unspent / BigInt(Math.max(1, devices)) : 0n
+}
+
+/**
+ * Grants what is right of each account.
+ *
+ * @param asked every account of the needs and the wants that is grantable
+ * @param quantity of a line item's pool, micro-tokens; undefined for an account that knows no overdraft
+ */
+export function grantRequested(
+  asked: ReadonlyMap<AccountId, RequestedAccount>,
+  needs: readonly Need[],
+  topUpRequests: readonly TopUpRequest[],
+  quantity: (account: AccountId) => Micro | undefined,
+): Granting {
+  const sizes = sizeGrants(needs, topUpRequests, (account) => {
+    const found = asked.get(account)
+    if (found === undefined || found.isWithheld) return undefined
+    const { pool, held, reserved, share, spare } = found
+    if (pool.capTarget === null) return 'UNLIMITED'
+    const free = freeForDevices(pool, reserved)
+    // What is granted is counted over all time.
+    const countable = MICRO_MAX - held.granted
+    return { available: available(held), free: free < countable ? free : countable, spare, share }
+  })
+  const pools = new Map<AccountId, Pool>()
+  const accounts: DeviceAccountRecord[] = []
+  const wire: Grant['accounts'] = []
+  for (const { account, pool, held, reserved, isWithheld } of asked.values()) {
+    if (pool.capTarget === null) {
+      if (!held.unlimited) accounts.push({ ...held, unlimited: true, metered: true })
+      wire.push({ account, granted: held.granted, exhausted: false, available: MICRO_MAX, unlimited: true })
+      continue
+    }
+    const size = sizes.granted.get(account) ?? 0n
+    const drawn = grantOut(pool, size)
+    const topped = { ...held, granted: held.granted + size, unlimited: false }
+    if (size > 0n) pools.set(account, drawn)
+    if (size > 0n || held.unlimited) accounts.push(topped)
+    const overdraft = overdraftIn(available(topped), drawn, quantity(account))
+    const left = freeForDevices(drawn, reserved)
+    wire.push({
+      account,
+      granted: topped.granted,
+      exhausted: !isWithheld && left === 0n && drawn.withheld === 0n,
+      available: isWithheld ? 0n : left,
+      unlimited: false,
+      ...(overdraft > 0n ? { overdraft } : {}),
+    })
+  }
+  return { ...sizes, pools, accounts, wire }
+}
+
+/**
+ * How much of what a device holds unspent may be overdraft, at most: whose tokens are the last ones of a pool shows only when they
+ * are spent, so what is out beyond the quantity is said to every device that holds as much.
+ */
+function overdraftIn(held: Micro, { charged, grantedOut }: Pool, quantity: Micro | undefined): Micro {
+  if (quantity === undefined || held <= 0n) return 0n
+  const beyond = charged + grantedOut - quantity
+  if (beyond <= 0n) return 0n
+  return beyond < held ? beyond : held
+}

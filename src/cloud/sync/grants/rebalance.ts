@@ -1,0 +1,194 @@
+/**
+ * A pool that has nothing left while devices hold tokens that they may not need. Whoever falls short of what it needs is noted
+ * with its account: devices that hold more than the level of the note return the rest with their next sync, and get a change
+ * notification to come at once; meanwhile nothing that is needed is granted to others in advance. Nothing is taken from a
+ * device that has not returned it. Source: docs/decisions/fair-sharing.md.
+ */
+import type { AccountId } from '../../../core/accounts/account.ts'
+import { type Micro, countable } from '../../../core/pricing/amount.ts'
+import { recallLevel } from '../../../core/accounts/fair-share.ts'
+import { RELEASES_MAX } from '../../../protocol/edge/sync.ts'
+import { free, recoverable } from '../../accounts/pool.ts'
+import type { ChangeNotification, Pool } from '../../storage/records.ts'
+import type { Transaction } from '../../storage/store.ts'
+import type { EdgeTransaction } from '../../storage/device-store.ts'
+import { RECALLS_NOTIFIED_MAX } from '../../devices/limits.ts'
+import type { AccountMove } from '../../accounts/move-pools.ts'
+import type { Recall, Shortage } from '../../storage/device-records.ts'
+import type { MergeContext } from '../merge-context.ts'
+import type { EdgeTerms } from '../../devices/terms.ts'
+
+/** After a shortage, so long a device that does not use the account gets less of it in advance, ms. */
+const REBALANCE_MS = 60 * 60_000
+
+/** Shortest time between two notifications of devices for one shortage, ms. */
+const RECALL_AGAIN_MS = 1_000
+
+/** Sync intervals for which a shortage holds tokens back and recalls others: one to return them, one to ask again. */
+const SHORT_FOR_SYNCS = 2
+
+/** Sync intervals after which a device that was not heard of cannot be counted on to return anything. */
+const SILENT_AFTER_SYNCS = 3
+
+type Terms = Pick<EdgeTerms, 'syncEveryMs'>
+
+/** What of a transaction notes shortages. */
+export interface ShortageTransaction {
+  readonly outbox: Pick<Transaction['outbox'], 'append'>
+  readonly edge: {
+    readonly shortages: Pick<EdgeTransaction['shortages'], 'of' | 'save'>
+    readonly deviceAccounts: Pick<EdgeTransaction['deviceAccounts'], 'availableOfOthers'>
+  }
+}
+
+/** Shortages of before this say nothing any more. */
+export function rebalancedSince(now: number): number {
+  return now - REBALANCE_MS
+}
+
+/**
+ * What the device is to return, as much as one answer takes: what others need, and what is out above a cap. The level of a
+ * recall counts on the balance before this segment: what the segment reports as spent is no part of what is returned.
+ */
+export async function recallsFrom(
+  { tx, device, epoch, now, deps }: MergeContext,
+  moves: readonly AccountMove[],
+): Promise<readonly Recall[]> {
+  const spent = new Map(
+    moves.map(({ before, after }) => [after.account, after.used - after.refunded - before.used + before.refunded]),
+  )
+  const { shortages, deviceAccounts } = tx.edge
+  const noted = { since: shortSince(now, deps.terms), until: now }
+  const recalls = new Map<AccountId, Micro>()
+  for (const { account, available, above } of await deviceAccounts.aboveCaps(device.id, epoch.number, RELEASES_MAX)) {
+    recalls.set(account, available > above ? available - above : 0n)
+  }
+  for (const { account, keep, available } of await shortages.recallsFrom(
+    device.id,
+    epoch.number,
+    noted,
+    RELEASES_MAX,
+  )) {
+    const used = spent.get(account) ?? 0n
+    const level = used <= 0n ? keep : used < keep ? keep - used : 0n
+    const other = recalls.get(account)
+    if (available > level) recalls.set(account, other === undefined || level < other ? level : other)
+  }
+  return [...recalls].slice(0, RELEASES_MAX).map(([account, keep]) => ({ account, keep }))
+}
+
+interface Asking {
+  readonly who: string
+  /** It spends of the account. */
+  readonly isInUse: boolean
+  readonly wanted: Micro
+  readonly share: Micro
+}
+
+/**
+ * What of the free tokens can be granted in advance. What others lack is theirs. A device that does not use an account of which
+ * others were short lately gets something only where everyone could have as much.
+ *
+ * @param usable the free tokens that this device could be granted
+ */
+export function spareFor(
+  { who, isInUse, wanted, share }: Asking,
+  usable: Micro,
+  known: readonly Shortage[],
+  now: number,
+  terms: Terms,
+): Micro {
+  const others = known.filter((shortage) => shortage.who !== who)
+  const isRebalanced = others.some(({ recalledAt }) => recalledAt !== null && recalledAt > rebalancedSince(now))
+  if (isRebalanced && !isInUse && share < wanted) return 0n
+  return usable - reservedForOthers(others, now, terms)
+}
+
+export interface Lack {
+  readonly pool: Pool
+  readonly who: string
+  /** Null: the cloud itself. */
+  readonly deviceId: string | null
+  /** So many free tokens are needed; 0n: they were only wanted in advance. */
+  readonly lacking: Micro
+  /** So many are worth recalling from others. */
+  readonly recalled: Micro
+  /** The free tokens that it may have. */
+  readonly usable: Micro
+  readonly share: Micro
+  /** Balance of the device. */
+  readonly own: Micro
+  /** Of the account, since {@link rebalancedSince}. */
+  readonly known: readonly Shortage[]
+}
+
+/** Notes what is lacking, and notifies the devices that can return it. The account is locked. */
+export async function noteLack(tx: ShortageTransaction, lack: Lack, now: number, terms: Terms): Promise<void> {
+  const { pool, who, deviceId, lacking, recalled, usable, share, own, known } = lack
+  const { account } = pool
+  const before = known.find((shortage) => shortage.who === who)
+  const returnable = recoverable(pool) - own
+  const isRecalled = recalled > 0n && returnable > 0n && lacking <= usable + returnable
+  const enough = countable(free(pool) - usable + (lacking > 0n ? lacking : 1n))
+  const isSame = before !== undefined && before.lacking > 0n && lacking > 0n && isShortNow(before, now, terms)
+  const since = isSame ? before.since : now
+  const notifiedAt = before?.notifiedAt ?? null
+  const noted = { account, who, lacking: countable(lacking), enough, since, at: now, notifiedAt }
+  if (!isRecalled) {
+    // Only who is to be notified one day: that need not be written with every sync.
+    if (before?.enough === enough && before.keep === null && before.at > now - REBALANCE_MS / 2) return
+    await tx.edge.shortages.save({ ...noted, keep: null, recalledAt: before?.recalledAt ?? null })
+    return
+  }
+  const heardSince = now - SILENT_AFTER_SYNCS * terms.syncEveryMs
+  const others = await tx.edge.deviceAccounts.availableOfOthers(
+    account,
+    deviceId ?? '',
+    heardSince,
+    RECALLS_NOTIFIED_MAX,
+  )
+  const missing =
+    recalled +
+    reservedForOthers(
+      known.filter((shortage) => shortage.who !== who),
+      now,
+      terms,
+    )
+  const rooms = others.map(({ available }) => available)
+  // What others have returned by now was not enough, because they had spent more than was known: they return everything.
+  const isLate = now - since >= terms.syncEveryMs
+  const keep = lacking === 0n ? share : isLate ? 0n : recallLevel(rooms, share, missing)
+  const againMs = lacking > 0n ? RECALL_AGAIN_MS : terms.syncEveryMs
+  const notifiedLast = before?.recalledAt ?? null
+  const isNews = notifiedLast === null || notifiedLast <= now - againMs
+  await tx.edge.shortages.save({ ...noted, keep, recalledAt: isNews ? now : notifiedLast })
+  if (!isNews) return
+  const notifications: ChangeNotification[] = []
+  let hoped = 0n
+  for (const other of others) {
+    if (hoped >= missing || other.available <= keep) break
+    notifications.push({ kind: 'device', deviceId: other.deviceId, reason: 'sync' })
+    hoped += other.available - keep
+  }
+  if (notifications.length > 0) await tx.outbox.append(notifications, now)
+}
+
+/** What was lacking is there: nothing is recalled for it any more. The account is locked. */
+export async function noteServed(tx: ShortageTransaction, before: Shortage, now: number): Promise<void> {
+  if (before.lacking === 0n && before.keep === null) return
+  await tx.edge.shortages.save({ ...before, lacking: 0n, keep: null, notifiedAt: now })
+}
+
+/** What those that are short, and that others return tokens for, need of the free ones. */
+function reservedForOthers(shortages: readonly Shortage[], now: number, terms: Terms): Micro {
+  return shortages.reduce((sum, each) => (isShortNow(each, now, terms) ? sum + each.lacking : sum), 0n)
+}
+
+/** Whether tokens are recalled for it, and wait for it. */
+export function isShortNow({ keep, at }: Shortage, now: number, terms: Terms): boolean {
+  return keep !== null && at > shortSince(now, terms)
+}
+
+function shortSince(now: number, { syncEveryMs }: Terms): number {
+  return now - SHORT_FOR_SYNCS * syncEveryMs
+}

@@ -1,0 +1,130 @@
+/**
+ * What has to happen about shortages although nobody asks: devices that were short hear when a pool can serve them again,
+ * whatever brought the tokens back; and what the cloud itself will need soon is recalled from devices ahead of time, so that its
+ * sessions do not end because an idle device holds the tokens. Source: docs/decisions/fair-sharing.md.
+ */
+import { type AccountId, lineAccount } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import { periodAt } from '../../../core/rules/compile.ts'
+import { noteCloudLack } from './cloud-shortages.ts'
+import type { Policies } from '../../policy/load-policy.ts'
+import { free, recoverable } from '../../accounts/pool.ts'
+import type { ChangeNotification, Pool } from '../../storage/records.ts'
+import type { Reader, Store } from '../../storage/store.ts'
+import { RENEWALS_WATCHED_MAX, SERVABLE_NOTIFIED_MAX, SHORTAGES_FORGOTTEN_MAX } from '../../devices/limits.ts'
+import { CLOUD_RENEWALS, CLOUD_RESERVE } from '../../storage/device-records.ts'
+import type { EdgeTerms } from '../../devices/terms.ts'
+
+export interface WatchShortages {
+  readonly store: Pick<Store, 'read' | 'transaction'>
+  readonly policies: Pick<Policies, 'of' | 'hold'>
+  readonly now: () => number
+  readonly terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>
+}
+
+/** A device that was short hears of tokens for so long after that, ms. */
+const NOTIFY_FOR_MS = 24 * 60 * 60_000
+
+/** Renewals that are due within so many sync intervals recall tokens: one to return them, one for doubt. */
+const AHEAD_SYNCS = 2
+
+const RECALL_EVERY_MAX_MS = 30_000
+
+/** Notifies some devices. Always false: the others wait for the next look, so that they do not all come at once. */
+export async function notifyServable({ store, now, terms }: WatchShortages): Promise<false> {
+  const at = now()
+  const times = { now: at, since: at - NOTIFY_FOR_MS, notifiedBefore: at - terms.syncEveryMs }
+  const isAny = await store.read(async (reader) => (await reader.edge.shortages.servable(times, 1)).length > 0)
+  if (!isAny) return false
+  await store.transaction(async (tx) => {
+    const devices = await tx.edge.shortages.takeServable(times, SERVABLE_NOTIFIED_MAX)
+    await tx.outbox.append(
+      devices.map((deviceId): ChangeNotification => ({ kind: 'device', deviceId, reason: 'sync' })),
+      at,
+    )
+  })
+  return false
+}
+
+/**
+ * How often to look for what the cloud itself will need, ms: at least once in each sync interval, so that no renewal comes up
+ * between two looks, and no recall runs out.
+ */
+export function recallEveryMs({ syncEveryMs }: Pick<EdgeTerms, 'syncEveryMs'>): number {
+  return Math.min(RECALL_EVERY_MAX_MS, syncEveryMs)
+}
+
+/** Recalls what the cloud itself will need. Always false: there is nothing to go on with at once. */
+export async function recallForCloud({ store, policies, now, terms }: WatchShortages): Promise<false> {
+  const at = now()
+  const needed = await store.read(async (reader) => {
+    return new Map([
+      [CLOUD_RENEWALS, await renewalsAhead(reader, at + AHEAD_SYNCS * terms.syncEveryMs)],
+      [CLOUD_RESERVE, await unfilledReserves(reader, policies, at)],
+    ])
+  })
+  for (const [who, amounts] of needed) {
+    for (const [account, { instanceId, amount }] of amounts) {
+      await store.transaction(async (tx) => {
+        const loaded = await policies.hold(tx, instanceId, at)
+        const pool = (await tx.accounts.lock([account])).get(account)
+        if (loaded === undefined || pool === undefined) return
+        const most = free(pool) + recoverable(pool)
+        const lacking = amount < most ? amount : most
+        if (lacking <= free(pool)) return
+        await noteCloudLack(tx, loaded, { pool, who, lacking }, at, terms)
+      })
+    }
+  }
+  const noted = { before: at - NOTIFY_FOR_MS, after: at + NOTIFY_FOR_MS }
+  await store.transaction((tx) => tx.edge.shortages.forget(noted, SHORTAGES_FORGOTTEN_MAX))
+  return false
+}
+
+interface Needed {
+  readonly instanceId: string
+  readonly amount: Micro
+}
+
+/** What the sessions of the cloud that are renewed by then will be charged, of the pools that do not hold it. */
+async function renewalsAhead(reader: Reader, until: number): Promise<ReadonlyMap<AccountId, Needed>> {
+  const sums = new Map<AccountId, Needed>()
+  for (const { instanceId, charge } of await reader.sessions.renewedBy(until, RENEWALS_WATCHED_MAX)) {
+    for (const { accounts, charged } of (charge?.items ?? []).flatMap(({ shares }) => shares)) {
+      for (const account of accounts) {
+        sums.set(account, { instanceId, amount: (sums.get(account)?.amount ?? 0n) + charged })
+      }
+    }
+  }
+  return lackingOnly(reader, sums)
+}
+
+/** What is reserved for the cloud, and not free although it has not been charged. */
+async function unfilledReserves(
+  reader: Reader,
+  policies: Pick<Policies, 'of'>,
+  now: number,
+): Promise<ReadonlyMap<AccountId, Needed>> {
+  const reserved = new Map<AccountId, Needed>()
+  for (const { instanceId, lineItemId, tokens } of await reader.edge.cloudReserves.list(null)) {
+    if (tokens === 0n) continue
+    const lineItem = (await policies.of(reader, instanceId))?.lineItems.get(lineItemId)
+    const period = lineItem === undefined ? undefined : periodAt(lineItem.periods, now)
+    if (period === undefined) continue
+    const account = lineAccount(instanceId, lineItemId, period.index)
+    const charged = (await reader.accounts.get([account])).get(account)?.charged ?? 0n
+    if (tokens > charged) reserved.set(account, { instanceId, amount: tokens - charged })
+  }
+  return lackingOnly(reader, reserved)
+}
+
+/** Those of which the pool has less free, while devices hold some. */
+async function lackingOnly(
+  reader: Reader,
+  needed: ReadonlyMap<AccountId, Needed>,
+): Promise<ReadonlyMap<AccountId, Needed>> {
+  const pools = await reader.accounts.get([...needed.keys()])
+  const isLacking = (pool: Pool | undefined, amount: Micro): boolean =>
+    pool !== undefined && pool.capTarget !== null && free(pool) < amount && recoverable(pool) > 0n
+  return new Map([...needed].filter(([account, { amount }]) => isLacking(pools.get(account), amount)))
+}

@@ -1,0 +1,153 @@
+/**
+ * Entries that cannot become part of the merged chain of their epoch: of a second writer, or behind entries that are
+ * missing or do not add up. What they charge is billed as a branch of that epoch, each entry once by its chained hash,
+ * whoever delivers it and how often. Refunds in them are not: what they give back may have been given back already.
+ */
+import type { AccountId } from '../../../core/accounts/account.ts'
+import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'
+import { entryProblem } from '../../../core/sync/receive.ts'
+import type { Pool } from '../../storage/records.ts'
+import { BranchOverspend } from '../../devices/branch-arrears.ts'
+import { type AccountMove, movePools } from '../../accounts/move-pools.ts'
+import { overspendCaps } from '../../policy/offline-policy.ts'
+import type { OpenedEntry } from '../open-segment.ts'
+import { type IsPlausible, plausibleBy } from './plausible.ts'
+import {
+  type DeviceAccountRecord,
+  type Epoch,
+  reservedOn,
+  newDeviceAccount,
+  overspentOn,
+  settled,
+} from '../../storage/device-records.ts'
+import { type RulesInForce, openPools, viewPools } from '../../policy/rules-in-force.ts'
+import { type MergeContext, ownerOf } from '../merge-context.ts'
+import type { BranchUnbilled } from './unbilled.ts'
+import { writePresumptions } from '../grants/write-settlement.ts'
+import { writeUsage } from '../../usage/write-usage.ts'
+
+export async function billBranch(
+  context: Pick<MergeContext, 'tx' | 'device' | 'segment' | 'now'>,
+  rules: RulesInForce,
+  epoch: Epoch,
+  entries: readonly OpenedEntry[],
+): Promise<BranchUnbilled> {
+  const { tx, device, segment, now } = context
+  const charging = entries.filter(({ body }) => body.kind !== 'refund' && body.kind !== 'session')
+  const instances = new Set(device.instanceIds)
+  const isSound = ({ n, body }: OpenedEntry): boolean => body.n === n && entryProblem(body, instances) === undefined
+  const sound = charging.filter(isSound)
+  const unsound = charging.length - sound.length
+  const [first, last] = [sound[0]?.n ?? 0, sound.at(-1)?.n ?? 0]
+  const known = await tx.edge.entries.hashes(device.id, epoch.number, first, last)
+  const fresh = sound.filter(({ hash }) => !known.has(hash))
+  if (fresh.length === 0) return { ...NOTHING_UNBILLED, unsound }
+
+  const caps = await overspendCaps(tx, device.instanceIds)
+  const records = await tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number)
+  const isPlausible = await plausibleBy(tx, rules, accountsOf(fresh))
+  const judge = (entries: readonly OpenedEntry[], pools: ReadonlyMap<AccountId, Pool>) => {
+    const tally = new BranchTally(epoch, records, pools, new BranchOverspend(records.values(), caps), isPlausible)
+    return { billed: entries.filter(({ body }) => tally.take(body.postings)), tally }
+  }
+  // What is not billed leaves no accounts behind: they are opened for the rest, which is judged again as others left them.
+  const viewed = await viewPools(tx, rules, accountsOf(fresh), epoch)
+  const ofRules = fresh.filter(({ body }) => body.postings.every(({ account }) => viewed.has(account)))
+  const likely = judge(ofRules, viewed)
+  const before = await openPools(tx, rules, accountsOf(likely.billed))
+  const { billed, tally } = judge(likely.billed, before)
+  const moves = tally.moves()
+  const moved = movePools(before, moves)
+  if (moved === undefined) throw new Error('invariant: what is plausible fits a counter')
+  await tx.accounts.save([...moved.values()])
+  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
+  await tx.edge.entries.append(
+    billed.map(({ n, hash, text }) => {
+      return { ...ownerOf(epoch), n, hash, seq: segment.header.seq, branch: true, body: text }
+    }),
+  )
+  await writeUsage({ tx, epoch, now }, billed, before)
+  await writePresumptions({ tx, epoch, now }, moves, moved)
+  return {
+    unsound,
+    unknown: fresh.length - ofRules.length,
+    implausible: ofRules.length - billed.length,
+    accounts: new Set([...likely.tally.doubted, ...tally.doubted]),
+  }
+}
+
+const NOTHING_UNBILLED: BranchUnbilled = { unsound: 0, unknown: 0, implausible: 0, accounts: new Set() }
+
+function accountsOf(entries: readonly OpenedEntry[]): ReadonlySet<AccountId> {
+  return new Set(entries.flatMap(({ body }) => body.postings.map(({ account }) => account)))
+}
+
+/** What a branch charges, entry by entry: one that goes beyond what is plausible does not take the others with it. */
+class BranchTally {
+  /** Accounts of which more was used than can have been. */
+  readonly doubted = new Set<AccountId>()
+  readonly #epoch: Epoch
+  readonly #records: ReadonlyMap<AccountId, DeviceAccountRecord>
+  readonly #pools: ReadonlyMap<AccountId, Pool>
+  readonly #overspend: BranchOverspend
+  readonly #isPlausible: IsPlausible
+  readonly #spent = new Map<AccountId, Spent>()
+
+  constructor(
+    epoch: Epoch,
+    records: ReadonlyMap<AccountId, DeviceAccountRecord>,
+    pools: ReadonlyMap<AccountId, Pool>,
+    overspend: BranchOverspend,
+    isPlausible: IsPlausible,
+  ) {
+    this.#epoch = epoch
+    this.#records = records
+    this.#pools = pools
+    this.#overspend = overspend
+    this.#isPlausible = isPlausible
+  }
+
+  /** False, and nothing counts, when an account cannot have given it. */
+  take(postings: OpenedEntry['body']['postings']): boolean {
+    const spent = new Map<AccountId, Spent>()
+    const counted = this.#overspend.of(postings)
+    for (const [index, { account, amount }] of postings.entries()) {
+      const before = spent.get(account) ?? this.#spent.get(account) ?? { amount: 0n, overspend: 0n }
+      spent.set(account, { amount: before.amount + amount, overspend: before.overspend + (counted[index] ?? 0n) })
+    }
+    const doubted = postings.find(({ account }) => !this.#isBelieved(account, spent.get(account)))
+    if (doubted !== undefined) {
+      this.doubted.add(doubted.account)
+      return false
+    }
+    for (const [account, each] of spent) this.#spent.set(account, each)
+    this.#overspend.take(postings)
+    return true
+  }
+
+  moves(): readonly AccountMove[] {
+    return [...this.#spent].map(([account, spent]) => this.#moveOf(account, spent))
+  }
+
+  #isBelieved(account: AccountId, spent: Spent | undefined): boolean {
+    const pool = this.#pools.get(account)
+    if (pool === undefined || spent === undefined) throw new Error('invariant: the pool of a branch was opened')
+    const move = this.#moveOf(account, spent)
+    const grantedOut = pool.grantedOut + reservedOn(move.after) - reservedOn(move.before)
+    if (pool.charged + grantedOut > MICRO_MAX) return false
+    return this.#isPlausible(move, { ...pool, grantedOut }, overspentOn(move.after) - overspentOn(move.before))
+  }
+
+  #moveOf(account: AccountId, { amount, overspend }: Spent): AccountMove {
+    const { deviceId, number, settlement } = this.#epoch
+    const before = this.#records.get(account) ?? newDeviceAccount(deviceId, number, account)
+    const branchUsed = before.branchUsed + amount
+    const branchOverspend = before.branchOverspend + overspend
+    return { before, after: settled({ ...before, branchUsed, branchOverspend }, settlement) }
+  }
+}
+
+interface Spent {
+  readonly amount: Micro
+  readonly overspend: Micro
+}

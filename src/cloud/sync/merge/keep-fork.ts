@@ -1,0 +1,51 @@
+/**
+ * Two writers continue one chain: somebody copied the device, or restored it from a backup. Neither is locked out: the
+ * epoch is fenced, both segments are kept as evidence, and what the other writer has charged is billed as a branch
+ * of its own. Its refunds are not: what they give back may have been given back already.
+ */
+import { fenced } from '../attach.ts'
+import { billBranch } from './bill-branch.ts'
+import { keepEvidence } from './keep-evidence.ts'
+import type { Epoch, MergedSegment } from '../../storage/device-records.ts'
+import { lockRulesOf } from '../../policy/rules-in-force.ts'
+import { mergeUndelivered } from './merge-undelivered.ts'
+import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../merge-context.ts'
+import { together, reportedOf, unbilledOf } from './unbilled.ts'
+
+/** @param recorded the merged segment with the same seq, if there is one */
+export async function keepFork(context: MergeContext, recorded: MergedSegment | undefined): Promise<MergeResult> {
+  const { deps, tx, device, epoch, segment, now } = context
+  const last = recorded ?? (await tx.edge.segments.get(device.id, epoch.number, epoch.lastSeq))
+  const after: Epoch = {
+    ...fenced(epoch, 'FORKED', context),
+    forked: true,
+    quietSince: context.present,
+  }
+  await tx.edge.epochs.save(after)
+  const rules = await lockRulesOf(tx, deps.policies, device.instanceIds, now)
+  const { received, entries } = segment
+  const isChained = received.entryHead === (received.entryHashes.at(-1) ?? received.entriesPreviousHash)
+  const unbilled = isChained
+    ? unbilledOf({ branch: await billBranch(context, rules, after, entries) })
+    : unbilledOf({ broken: entries.length })
+  await keepEvidence(context, {
+    epoch: epoch.number,
+    kind: 'FORK',
+    recordedHash: last?.hash ?? null,
+    recordedDocument: last?.document ?? null,
+    problem: unbilled?.problem ?? null,
+  })
+  const all = together(unbilled, await mergeUndelivered(context, rules))
+  await tx.edge.devices.save({ ...device, lastSyncAt: now })
+  const answer = await signAnswer(deps, {
+    outcome: 'FENCED',
+    ...ownerOf(after),
+    seq: after.lastSeq,
+    hash: after.lastHash,
+    forked: true,
+    closed: segment.final,
+    receipt: null,
+    ...reportedOf(all),
+  })
+  return { taken: true, answer, unbilled: all }
+}

@@ -1,0 +1,219 @@
+/**
+ * The next segment of an epoch: its counters and entries become part of the bill, and a current epoch gets its
+ * grant. A segment that does not add up changes no balance: it is kept as evidence, and its epoch earns nothing more.
+ */
+import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import { type Merge, lastOf, mergeSegment, withoutKnown } from '../../../core/sync/receive.ts'
+import type { Grant, SyncAnswerWire } from '../../../protocol/edge/sync.ts'
+import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
+import { disconnectUntold, commandsFor, takeSessions } from '../../sessions/device-sessions.ts'
+import { NO_TOP_UPS, accountsOf, giveGrant, mustRelease } from '../grants/give-grant.ts'
+import { grantableAt } from '../grants/grants.ts'
+import { LIMITED_AGAIN_MAX } from '../../devices/limits.ts'
+import { overspendCaps } from '../../policy/offline-policy.ts'
+import { type AccountMove, movePools } from '../../accounts/move-pools.ts'
+import type { OpenedSegment } from '../open-segment.ts'
+import { type DeviceAccountRecord, type Epoch, type Recall, newDeviceAccount } from '../../storage/device-records.ts'
+import { reject } from '../reject.ts'
+import { type RulesInForce, lockRulesOf, openListedPools } from '../../policy/rules-in-force.ts'
+import { recallsFrom } from '../grants/rebalance.ts'
+import { mergeUndelivered } from './merge-undelivered.ts'
+import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../merge-context.ts'
+import { type Unbilled, reportedOf } from './unbilled.ts'
+import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
+
+/** @param grants the epoch is the current one: it can earn grants and return tokens */
+export async function mergeNext(context: MergeContext, grants: boolean): Promise<MergeResult> {
+  const { deps, tx, device, epoch, segment, now, present } = context
+  const { received } = segment
+  const rules = await lockRulesOf(tx, deps.policies, device.instanceIds, now)
+  // A segment that was answered before the twin was restored has had its grant: its answer comes again.
+  const goesOn = grants && !segment.final && context.proof === null
+  const grantable = grantableAt(rules, now)
+  const topUps = goesOn && device.suspension === null ? segment.topUps : NO_TOP_UPS
+  const asked = accountsOf(topUps, grantable)
+  const limited = goesOn ? await tx.edge.deviceAccounts.limitedAgain(device.id, epoch.number, LIMITED_AGAIN_MAX) : []
+  const named = [...[...received.counters, ...limited].map(({ account }) => account), ...asked]
+  const known = segment.final
+    ? await tx.edge.deviceAccounts.ofEpoch(device.id, epoch.number)
+    : await tx.edge.deviceAccounts.get(device.id, epoch.number, named)
+
+  const unbilled = await mergeUndelivered(
+    context,
+    rules,
+    named.filter((account) => isServed(account, device)),
+  )
+  const merge = await mergeInto(context, known, grants)
+  if (!merge.merged) return reject(context, merge.problem, { account: merge.account, n: merge.n })
+
+  const record = (account: AccountId): DeviceAccountRecord =>
+    known.get(account) ?? newDeviceAccount(device.id, epoch.number, account)
+  const split = await splitEntries(
+    context,
+    epoch,
+    segment.entries.filter(({ n }) => n > epoch.lastEntry),
+  )
+  const moves = movesOf(epoch, known, merge.changes, split)
+  const told = accountsToTell(moves, limited)
+  const ofMoves = moves.map((move) => move.after.account)
+  const before = await openListedPools(tx, rules, [...ofMoves, ...asked, ...told], epoch)
+  const unknown = unknownAccount(epoch, moves, before)
+  if (unknown !== undefined) return reject(context, 'ACCOUNT_UNKNOWN', { account: unknown })
+  const moved = movePools(before, moves)
+  if (moved === undefined) return reject(context, 'AMOUNT_BEYOND_BELIEF', {})
+  if (epoch.grantsForgotten) await requirePlausible(context, rules, moves, moved)
+  const pools = new Map([...before, ...moved])
+  await writeMerge(context, epoch, split, moves, before, moved)
+
+  const next: Epoch = {
+    ...epoch,
+    status: segment.final && lastOf(received) >= epoch.lastEntry ? 'CLOSED' : epoch.status,
+    lastSeq: segment.header.seq,
+    lastHash: segment.header.hash,
+    lastEntry: merge.lastEntry,
+    entryHead: merge.entryHead,
+    quietSince: present,
+  }
+  // What another epoch still has to say is not how the sessions of the current one stand.
+  if (epoch.number === device.epoch) {
+    if (segment.header.seq === 1) await disconnectUntold(tx, device.id, segment.sessions, now)
+    await takeSessions(tx, device, segment.sessions, now, deps.trustsClock())
+  }
+  const commands = goesOn ? await commandsFor(tx, device.id) : []
+  const releasing = goesOn && (await mustRelease(context))
+  const after = new Map(moves.map((move) => [move.after.account, move.after]))
+  const held = (account: AccountId): DeviceAccountRecord => after.get(account) ?? record(account)
+  const inUse = new Set(
+    moves.flatMap(({ before: known, after: { account, used } }) => (used > known.used ? account : [])),
+  )
+  const grant = goesOn
+    ? await giveGrant(context, { rules, grantable, topUps, named: told, pools, held, inUse, releasing })
+    : null
+  const recalls = goesOn ? await recallsFrom(context, moves) : []
+  const answer =
+    context.proof?.document ??
+    (await signAnswer(deps, answerTo(context, next, unbilled, rules, grant, releasing, commands, recalls)))
+
+  await tx.edge.epochs.save({ ...next, term: grant?.term ?? epoch.term })
+  await tx.edge.segments.append({
+    ...ownerOf(epoch),
+    seq: segment.header.seq,
+    hash: segment.header.hash,
+    document: segment.document,
+    answer,
+    receivedAt: receivedAt(context),
+  })
+  await tx.edge.devices.save({
+    ...device,
+    lastSyncAt: now,
+    clock: { ...segment.clock, takenAt: now },
+    // What another epoch still has to say is not the backlog of the current one.
+    ...(epoch.number === device.epoch
+      ? { backlog: segment.backlog, appliedPolicies: servedOnly(segment.policies, device.instanceIds) }
+      : {}),
+    releaseRequested: grants ? device.releaseRequested && releasing : device.releaseRequested,
+  })
+  await deps.heartbeat(tx, device, now, context.sessions)
+  return { taken: true, answer, unbilled }
+}
+
+/**
+ * When the segment was first received. One that comes again to a twin that was restored is not news of its device: more of
+ * what was forgotten may follow, and the twin learns until it has.
+ */
+function receivedAt({ proof, now }: MergeContext): number {
+  return proof?.answer.outcome === 'MERGED' ? Math.min(proof.answer.time, now) : now
+}
+
+/**
+ * Accounts of which the device has to hear, asked or not: what it used above its grants counts as granted by now, or what was
+ * unlimited has a limit.
+ */
+function accountsToTell(moves: readonly AccountMove[], limited: readonly DeviceAccountRecord[]): readonly AccountId[] {
+  const raised = moves.filter(({ before, after }) => after.granted > before.granted)
+  const news = [...raised.map(({ after }) => after), ...limited.filter(({ unlimited }) => unlimited)]
+  return news.map(({ account }) => account)
+}
+
+/**
+ * A segment that was given up may come after a later epoch has delivered its entries, and more: then it says nothing
+ * that is not known.
+ */
+async function mergeInto(
+  { tx, device, epoch, segment, fit }: MergeContext,
+  known: ReadonlyMap<AccountId, DeviceAccountRecord>,
+  grants: boolean,
+): Promise<Merge> {
+  const { received } = segment
+  const { status, lastEntry, entryHead } = epoch
+  if (status === 'CLOSED' || lastOf(received) < lastEntry) return { merged: true, changes: [], lastEntry, entryHead }
+  const caps = await overspendCaps(tx, device.instanceIds)
+  const news = fit.kind === 'CONTINUES' ? withoutKnown(received, fit.known) : received
+  return mergeSegment(epoch, known, news, new Set(device.instanceIds), {
+    returns: grants,
+    closes: segment.final && !epoch.forked,
+    grantTaken: segment.grantTerm > 0 && segment.grantTerm >= epoch.term,
+    grantsForgotten: epoch.grantsForgotten,
+    overspendCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
+  })
+}
+
+function answerTo(
+  { deps, device, epoch, segment, now }: MergeContext,
+  next: Epoch,
+  unbilled: Unbilled | null,
+  rules: RulesInForce,
+  grant: Grant | null,
+  releasing: boolean,
+  commands: SessionCommand[],
+  recalls: readonly Recall[],
+): SyncAnswerWire {
+  const merged = { ...ownerOf(epoch), seq: next.lastSeq, hash: next.lastHash }
+  const receipt = {
+    epoch: epoch.number,
+    seq: next.lastSeq,
+    hash: next.lastHash,
+    entries: {
+      from: segment.received.firstEntry,
+      to: lastOf(segment.received),
+      head: segment.received.entryHead,
+    },
+    retainUntil: now + deps.terms.receiptMarginMs,
+  }
+  if (grant === null) {
+    const { forked, status } = next
+    return { outcome: 'FENCED', ...merged, forked, closed: status === 'CLOSED', receipt, ...reportedOf(unbilled) }
+  }
+  return {
+    outcome: 'MERGED',
+    ...merged,
+    receipt,
+    grant: {
+      ...grant,
+      accounts: grant.accounts.map(({ granted, available, overdraft, ...account }) => ({
+        ...account,
+        granted: String(granted),
+        available: String(available),
+        ...(overdraft === undefined ? {} : { overdraft: String(overdraft) }),
+      })),
+    },
+    policies: [...rules].map(([instanceId, { revision }]) => ({ instanceId, revision })),
+    directives: releasing ? ['release'] : [],
+    releases: recalls.map(({ account, keep }) => ({ account, keep: String(keep) })),
+    sessions: commands,
+    ...(device.replaceKey === device.thumbprint ? { replaceKey: device.replaceKey } : {}),
+    nextSyncMs: deps.terms.syncEveryMs,
+    time: now,
+    ...reportedOf(unbilled),
+  }
+}
+
+function isServed(account: AccountId, { instanceIds }: MergeContext['device']): boolean {
+  const parsed = parseAccount(account)
+  return parsed !== undefined && instanceIds.includes(parsed.instanceId)
+}
+
+/** What a device says of instances that are not its own is nobody's business. */
+function servedOnly(policies: OpenedSegment['policies'], instanceIds: readonly string[]): OpenedSegment['policies'] {
+  return policies.filter(({ instanceId }) => instanceIds.includes(instanceId))
+}

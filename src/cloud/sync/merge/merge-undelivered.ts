@@ -1,0 +1,255 @@
+/**
+ * The undelivered range of an earlier epoch: entries that its own chain could not deliver. Where that epoch has one writer,
+ * and the entries continue its chain, they become part of it, refunds included, and the last of them closes it exactly. Other
+ * entries are billed as a branch. What cannot be billed is kept as evidence and does not refuse the segment that brings it,
+ * so that a device always gets rid of it.
+ */
+import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
+import { sumPostings } from '../../../core/accounts/grant.ts'
+import {
+  type ChainFit,
+  type MergeTerms,
+  type ReceivedSegment,
+  entryProblem,
+  lastOf,
+  mergeSegment,
+  mergeReported,
+  withoutKnown,
+} from '../../../core/sync/receive.ts'
+import { newEpoch } from '../attach.ts'
+import { billBranch } from './bill-branch.ts'
+import { fitOf } from './fit-of.ts'
+import { keepEvidence } from './keep-evidence.ts'
+import { movePools } from '../../accounts/move-pools.ts'
+import { overspendCaps } from '../../policy/offline-policy.ts'
+import type { OpenedEntry, OpenedUndelivered } from '../open-segment.ts'
+import { type DeviceAccountRecord, type Epoch } from '../../storage/device-records.ts'
+import { type RulesInForce, openListedPools } from '../../policy/rules-in-force.ts'
+import type { MergeContext } from '../merge-context.ts'
+import { type Unbilled, unbilledOf } from './unbilled.ts'
+import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
+import { writeCounted, writePresumptions } from '../grants/write-settlement.ts'
+
+type Context = Pick<MergeContext, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present'>
+
+/**
+ * @param also accounts that the transaction locks afterwards: all are locked in one order
+ * @throws CodedError GRANTS_FORGOTTEN
+ */
+export async function mergeUndelivered(
+  context: Context,
+  rules: RulesInForce,
+  also: readonly AccountId[] = [],
+): Promise<Unbilled | null> {
+  const { tx, device, epoch, segment } = context
+  const { undeliveredRange } = segment
+  if (undeliveredRange === null) return null
+  const { count, entries } = undeliveredRange
+  if (undeliveredRange.epoch >= epoch.number) {
+    return unbilledIn(context, epoch, count, unbilledOf({ misplaced: count }))
+  }
+  const known = await earlier(context, undeliveredRange.epoch)
+  if (!undeliveredRange.isChained) return unbilledIn(context, known, count, unbilledOf({ broken: count }))
+  const sound = soundStart(undeliveredRange, new Set(device.instanceIds))
+  await tx.accounts.lock([...new Set([...accountsOf(undeliveredRange, sound, device.instanceIds), ...also])])
+  const base = await passLost(context, rules, known, undeliveredRange)
+  if (base === null) return unbilledIn(context, known, 1, { entries: count, problem: LOST_DO_NOT_ADD_UP })
+  const range = rangeOf(undeliveredRange, sound)
+  const fit = await fitOf(tx, base, range)
+  if (fit.kind === 'LOST') return unbilledIn(context, base, count, unbilledOf({ lost: count }))
+  const old = sound.length === 0 ? base : await noteFork(context, base, fit)
+  const isMerged =
+    !old.forked &&
+    fit.kind === 'CONTINUES' &&
+    (await continueChain(context, rules, old, sound, withoutKnown(range, fit.known)))
+  const others = isMerged ? entries.slice(sound.length) : entries
+  const unreadable = count - entries.length
+  if (others.length + unreadable === 0) return null
+  const branch = await billBranch(context, rules, old, others)
+  return unbilledIn(context, old, others.length + unreadable, unbilledOf({ unreadable, branch }))
+}
+
+const LOST_DO_NOT_ADD_UP = 'What the device says of entries that the cloud has lost does not add up.'
+
+/** Of the instances that the device serves. */
+function accountsOf(
+  { counted }: OpenedUndelivered,
+  sound: readonly OpenedEntry[],
+  instanceIds: readonly string[],
+): readonly AccountId[] {
+  const told = (counted?.counters ?? []).map(({ account }) => account)
+  const isServed = (account: AccountId): boolean => instanceIds.includes(parseAccount(account)?.instanceId ?? '')
+  return [...told.filter(isServed), ...sound.flatMap(({ body }) => body.postings.map(({ account }) => account))]
+}
+
+/** A twin that was restored from a backup may not know it. */
+async function earlier({ tx, device, now, present }: Context, number: number): Promise<Epoch> {
+  const known = await tx.edge.epochs.get(device.id, number)
+  if (known !== undefined) return known
+  const learned: Epoch = {
+    ...newEpoch(device.id, number, { now, present }),
+    status: 'FENCED',
+    fencedAt: now,
+    fenceReason: 'SUPERSEDED',
+    grantsForgotten: true,
+  }
+  await tx.edge.epochs.insert(learned)
+  return learned
+}
+
+/** The entries up to the first that cannot be read or does not add up: what that one moved is not known, and what follows builds on it. */
+function soundStart({ first, entries }: OpenedUndelivered, instances: ReadonlySet<string>): readonly OpenedEntry[] {
+  const end = entries.findIndex(
+    ({ n, body }, index) => n !== first + index || body.n !== n || entryProblem(body, instances) !== undefined,
+  )
+  return end === -1 ? entries : entries.slice(0, end)
+}
+
+/**
+ * A cloud that was restored may have lost entries that the device no longer keeps. Of an epoch with one writer the
+ * counters say what they came to: they are billed by these, and the chain goes on behind them.
+ *
+ * @returns null when the counters cannot be right
+ * @throws CodedError GRANTS_FORGOTTEN
+ */
+async function passLost(
+  context: Context,
+  rules: RulesInForce,
+  old: Epoch,
+  { first, previousHash, counted }: OpenedUndelivered,
+): Promise<Epoch | null> {
+  const { tx, device, now } = context
+  const isLost = old.grantsForgotten && !old.forked && old.status !== 'CLOSED' && first > old.lastEntry + 1
+  if (counted === null || !isLost) return old
+  const accounts = counted.counters.map(({ account }) => account)
+  const records = await tx.edge.deviceAccounts.get(device.id, old.number, accounts)
+  const counters = counted.counters.map((told) => ({ ...told, returned: records.get(told.account)?.returned ?? 0n }))
+  const changes = mergeReported(records, counters, new Set(device.instanceIds), await termsOf(context, old, false))
+  if ('problem' in changes) return null
+  const moves = movesOf(old, records, changes, { fresh: [], ofBranch: [] })
+  const before = await openListedPools(tx, rules, accounts, old)
+  if (unknownAccount(old, moves, before) !== undefined) return null
+  const moved = movePools(before, moves)
+  if (moved === undefined) return null
+  await requirePlausible(context, rules, moves, moved)
+  await tx.accounts.save([...moved.values()])
+  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
+  await writeCounted({ tx, epoch: old, now }, moves, moved)
+  await writePresumptions({ tx, epoch: old, now }, moves, moved)
+  const end = counted.isLast ? { lastEntry: first - 1, entryHead: previousHash } : {}
+  const passed: Epoch = { ...old, ...end, carriedOn: true, quietSince: context.present }
+  await tx.edge.epochs.save(passed)
+  return passed
+}
+
+async function termsOf({ tx, device }: Context, old: Epoch, closes: boolean): Promise<MergeTerms> {
+  const caps = await overspendCaps(tx, device.instanceIds)
+  return {
+    returns: false,
+    closes,
+    grantTaken: false,
+    grantsForgotten: old.grantsForgotten,
+    overspendCapOf: (instanceId, lineItemId) => caps.get(`${instanceId}/${lineItemId}`) ?? 0n,
+  }
+}
+
+/** As a segment would bring them; the counters follow from the entries. */
+function rangeOf({ first, previousHash }: OpenedUndelivered, sound: readonly OpenedEntry[]): ReceivedSegment {
+  return {
+    counters: [],
+    firstEntry: first,
+    entriesPreviousHash: previousHash,
+    entryHead: sound.at(-1)?.hash ?? previousHash,
+    entries: sound.map(({ body }) => body),
+    entryHashes: sound.map(({ hash }) => hash),
+  }
+}
+
+/** Entries that contradict the chain, or follow its end after it was closed, are of a second writer. */
+async function noteFork({ tx }: Context, old: Epoch, fit: ChainFit): Promise<Epoch> {
+  const isOld = fit.kind === 'CONTINUES' && fit.fresh === 0
+  if (old.forked || (fit.kind !== 'CONTRADICTS' && (old.status !== 'CLOSED' || isOld))) return old
+  const forked = { ...old, forked: true }
+  await tx.edge.epochs.save(forked)
+  return forked
+}
+
+/**
+ * @param sound all entries that add up, the known ones included
+ * @param range those that the chain does not have
+ * @returns false when together they do not add up with what is known of the accounts
+ */
+async function continueChain(
+  context: Context,
+  rules: RulesInForce,
+  old: Epoch,
+  sound: readonly OpenedEntry[],
+  range: ReceivedSegment,
+): Promise<boolean> {
+  const { tx, device, segment } = context
+  const isAll = segment.undeliveredRange?.final === true && sound.length === segment.undeliveredRange.count
+  const closes = isAll && old.status !== 'CLOSED' && lastOf(range) >= old.lastEntry
+  if (range.entries.length === 0 && !closes) return true
+  const accounts = range.entries.flatMap(({ postings }) => postings.map(({ account }) => account))
+  const records = closes
+    ? await tx.edge.deviceAccounts.ofEpoch(device.id, old.number)
+    : await tx.edge.deviceAccounts.get(device.id, old.number, accounts)
+  const counted = { ...range, counters: countersAfter(range, records) }
+  const terms = await termsOf(context, old, closes)
+  const merge = mergeSegment(old, records, counted, new Set(device.instanceIds), terms)
+  if (!merge.merged) return false
+  const split = await splitEntries(context, old, sound.slice(sound.length - range.entries.length))
+  const moves = movesOf(old, records, merge.changes, split)
+  const before = await openListedPools(
+    tx,
+    rules,
+    moves.map(({ after }) => after.account),
+    old,
+  )
+  if (unknownAccount(old, moves, before) !== undefined) return false
+  const moved = movePools(before, moves)
+  if (moved === undefined) return false
+  if (old.grantsForgotten) await requirePlausible(context, rules, moves, moved)
+  await writeMerge(context, old, split, moves, before, moved)
+  const { lastEntry, entryHead } = merge
+  const status = closes ? 'CLOSED' : old.status
+  await tx.edge.epochs.save({
+    ...old,
+    status,
+    lastEntry,
+    entryHead,
+    carriedOn: true,
+    quietSince: context.present,
+  })
+  return true
+}
+
+/** The counters that the entries lead to. */
+function countersAfter(
+  { entries }: ReceivedSegment,
+  records: ReadonlyMap<AccountId, DeviceAccountRecord>,
+): ReceivedSegment['counters'] {
+  const used = sumPostings(entries.flatMap(({ kind, postings }) => (kind === 'refund' ? [] : postings)))
+  const refunded = sumPostings(entries.flatMap(({ kind, postings }) => (kind === 'refund' ? postings : [])))
+  return [...new Set([...used.keys(), ...refunded.keys()])].map((account) => {
+    const record = records.get(account)
+    return {
+      account,
+      used: (record?.used ?? 0n) + (used.get(account) ?? 0n),
+      refunded: (record?.refunded ?? 0n) + (refunded.get(account) ?? 0n),
+      returned: record?.returned ?? 0n,
+    }
+  })
+}
+
+/** @param count of the entries that are not part of the chain */
+async function unbilledIn(
+  context: Context,
+  { number }: Epoch,
+  count: number,
+  unbilled: Unbilled | null,
+): Promise<Unbilled | null> {
+  if (count === 0) return null
+  await keepEvidence(context, { epoch: number, kind: 'UNDELIVERED_RANGE', problem: unbilled?.problem ?? null })
+  return unbilled
+}

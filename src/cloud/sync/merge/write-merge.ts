@@ -1,0 +1,132 @@
+/** Entries that become part of the merged chain of their epoch: what they change, and how that is written. */
+import type { AccountId } from '../../../core/accounts/account.ts'
+import { sumPostings } from '../../../core/accounts/grant.ts'
+import type { AccountChange } from '../../../core/sync/receive.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Pool } from '../../storage/records.ts'
+import { aboveGrantOf } from '../../devices/branch-arrears.ts'
+import type { AccountMove } from '../../accounts/move-pools.ts'
+import type { OpenedEntry } from '../open-segment.ts'
+import { plausibleBy } from './plausible.ts'
+import { type DeviceAccountRecord, type Epoch, newDeviceAccount, settled } from '../../storage/device-records.ts'
+import type { RulesInForce } from '../../policy/rules-in-force.ts'
+import { type MergeContext, ownerOf } from '../merge-context.ts'
+import { writePresumptions } from '../grants/write-settlement.ts'
+import { writeUsage } from '../../usage/write-usage.ts'
+
+/** The entries that the chain does not have yet. */
+export interface SplitEntries {
+  readonly fresh: readonly OpenedEntry[]
+  /** Billed already, as a branch. */
+  readonly ofBranch: readonly OpenedEntry[]
+}
+
+export async function splitEntries(
+  { tx }: Pick<MergeContext, 'tx'>,
+  epoch: Epoch,
+  entries: readonly OpenedEntry[],
+): Promise<SplitEntries> {
+  const [first, last] = [entries[0]?.n, entries.at(-1)?.n]
+  // Only a second writer, or a later epoch, can have brought them: neither while it is active.
+  if (epoch.status === 'ACTIVE' || first === undefined || last === undefined) {
+    return { fresh: entries, ofBranch: [] }
+  }
+  const reported = await tx.edge.entries.hashes(epoch.deviceId, epoch.number, first, last)
+  return {
+    fresh: entries.filter(({ hash }) => !reported.has(hash)),
+    ofBranch: entries.filter(({ hash }) => reported.has(hash)),
+  }
+}
+
+/** @param records what is known of the accounts of the epoch */
+export function movesOf(
+  epoch: Epoch,
+  records: ReadonlyMap<AccountId, DeviceAccountRecord>,
+  changes: readonly AccountChange[],
+  { ofBranch }: SplitEntries,
+): readonly AccountMove[] {
+  const postings = ofBranch.flatMap(({ body }) => body.postings)
+  const adopted = sumPostings(postings)
+  const adoptedAbove = sumPostings(
+    postings.map((posting) => ({ account: posting.account, amount: aboveGrantOf(posting) })),
+  )
+  return changes.map(({ account, after }): AccountMove => {
+    const before = records.get(account) ?? newDeviceAccount(epoch.deviceId, epoch.number, account)
+    const above = adoptedAbove.get(account) ?? 0n
+    const branchOverspend = before.branchOverspend > above ? before.branchOverspend - above : 0n
+    const branchUsed = before.branchUsed - (adopted.get(account) ?? 0n)
+    const reported = { ...before, ...after, branchUsed, branchOverspend }
+    return { before, after: settled(reported, epoch.settlement) }
+  })
+}
+
+/**
+ * An account of the moves that no rules have ever had. Where the cloud was restored it may have forgotten these rules: the
+ * segment waits until they are entered again.
+ *
+ * @param pools of the accounts that rules have had
+ * @throws CodedError GRANTS_FORGOTTEN
+ */
+export function unknownAccount(
+  { grantsForgotten }: Pick<Epoch, 'grantsForgotten'>,
+  moves: readonly AccountMove[],
+  pools: ReadonlyMap<AccountId, Pool>,
+): AccountId | undefined {
+  const found = moves.find(({ after }) => !pools.has(after.account))?.after
+  if (found !== undefined && grantsForgotten) {
+    throw new CodedError('GRANTS_FORGOTTEN', `No rules of ${found.account} are known.`, {
+      details: { account: found.account, deviceId: found.deviceId },
+    })
+  }
+  return found?.account
+}
+
+/**
+ * What a device says that it was granted, and this cloud has forgotten, waits until the rules allow it.
+ *
+ * @param pools after the moves
+ * @throws CodedError GRANTS_FORGOTTEN
+ */
+export async function requirePlausible(
+  { tx }: Pick<MergeContext, 'tx'>,
+  rules: RulesInForce,
+  moves: readonly AccountMove[],
+  pools: ReadonlyMap<AccountId, Pool>,
+): Promise<void> {
+  const isPlausible = await plausibleBy(tx, rules, pools.keys())
+  for (const move of moves) {
+    const { before, after } = move
+    const pool = pools.get(after.account)
+    const forgotten = after.granted - before.granted - (after.overspend - before.overspend)
+    if (pool === undefined || isPlausible(move, pool, forgotten)) continue
+    throw new CodedError('GRANTS_FORGOTTEN', `More of ${after.account} was used than it can have held.`, {
+      details: { account: after.account, deviceId: after.deviceId },
+    })
+  }
+}
+
+/**
+ * @param epoch as it was before
+ * @param before pools before the moves
+ * @param moved pools after them
+ */
+export async function writeMerge(
+  { tx, segment, now }: Pick<MergeContext, 'tx' | 'segment' | 'now'>,
+  epoch: Epoch,
+  { fresh, ofBranch }: SplitEntries,
+  moves: readonly AccountMove[],
+  before: ReadonlyMap<AccountId, Pool>,
+  moved: ReadonlyMap<AccountId, Pool>,
+): Promise<void> {
+  const { seq } = segment.header
+  await tx.accounts.save([...moved.values()])
+  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
+  await tx.edge.entries.append(
+    fresh.map(({ n, hash, text }) => ({ ...ownerOf(epoch), n, hash, seq, branch: false, body: text })),
+  )
+  // What was billed as a branch is part of the chain from here on: the counters have it, and its lines are written.
+  const adopted = ofBranch.map(({ hash }) => hash)
+  await tx.edge.entries.adopt(epoch.deviceId, epoch.number, adopted, seq)
+  await writeUsage({ tx, epoch, now }, fresh, before)
+  await writePresumptions({ tx, epoch, now }, moves, moved)
+}

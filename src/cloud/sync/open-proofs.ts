@@ -1,0 +1,60 @@
+/** What a device shows to a twin which may have forgotten it: worth something only with the twin's own signature. */
+import { z } from 'zod'
+import { type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
+import { openDocument } from '../../protocol/signing.ts'
+import type { KeyRing } from '../devices/key-ring.ts'
+
+export interface Proof {
+  readonly document: string
+  readonly answer: Extract<SyncAnswer, { outcome: 'MERGED' | 'FENCED' }>
+}
+
+/** Those of the documents that the twin has signed for this device; others prove nothing. */
+export async function openProofs(
+  keys: KeyRing,
+  deviceId: string,
+  documents: readonly string[],
+): Promise<readonly Proof[]> {
+  const proofs: Proof[] = []
+  for (const document of documents) {
+    const answer = await openAnswer(keys, document)
+    if (answer?.deviceId !== deviceId) continue
+    if (answer.outcome === 'MERGED' || answer.outcome === 'FENCED') proofs.push({ document, answer })
+  }
+  return proofs
+}
+
+async function openAnswer(keys: KeyRing, document: string): Promise<SyncAnswer | undefined> {
+  for (const { publicKey } of keys.trusted) {
+    const text = await openDocument('sync-answer', document, publicKey)
+    if (text !== undefined) return syncAnswer.safeParse(JSON.parse(text)).data
+  }
+  return undefined
+}
+
+/** Rules that the twin has signed, of one instance. */
+export interface ShownRules {
+  readonly instanceId: string
+  readonly revision: number
+  /** POSIX ms. */
+  readonly issuedAt: number
+}
+
+const shownRules = z.object({ instanceId: z.string(), revision: z.int(), issuedAt: z.int() })
+
+/** Those of the documents that are policies which the twin has signed for one of these instances. */
+export async function openRules(
+  keys: KeyRing,
+  instanceIds: readonly string[],
+  documents: readonly string[],
+): Promise<readonly ShownRules[]> {
+  const rules: ShownRules[] = []
+  for (const document of documents) {
+    for (const { publicKey } of keys.trusted) {
+      const text = await openDocument('policy', document, publicKey)
+      const shown = text === undefined ? undefined : shownRules.safeParse(JSON.parse(text)).data
+      if (shown !== undefined && instanceIds.includes(shown.instanceId)) rules.push(shown)
+    }
+  }
+  return rules
+}

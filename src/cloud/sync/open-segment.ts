@@ -1,0 +1,150 @@
+/**
+ * Turns what a device sent into a segment that can be judged: signed by this device, of the right form, with the hash of
+ * its payload and of each of its entries. What it says is believed no further than that.
+ */
+import { parseDecimal } from '../../core/pricing/amount.ts'
+import type { ReceivedEntry, ReceivedSegment, SegmentHeader } from '../../core/sync/receive.ts'
+import { type EntryBody, type Segment, entryBody, segment } from '../../protocol/edge/sync.ts'
+import { firstProblem } from '../../protocol/errors.ts'
+import { parseJson } from '../../protocol/parse-json.ts'
+import { type PublicJwk, entryHash, openDocument, sha256 } from '../../protocol/signing.ts'
+import { importPublicKey } from '../devices/device-key.ts'
+import type { Device } from '../storage/device-records.ts'
+
+export interface OpenedEntry {
+  readonly n: number
+  readonly hash: string
+  /** As the device recorded it. */
+  readonly text: string
+  readonly body: EntryBody
+}
+
+export interface OpenedSegment {
+  readonly header: SegmentHeader
+  readonly epoch: number
+  readonly final: boolean
+  /** As it came. */
+  readonly document: string
+  readonly received: ReceivedSegment
+  readonly entries: readonly OpenedEntry[]
+  readonly undeliveredRange: OpenedUndelivered | null
+  readonly topUps: Pick<Segment, 'topUpRequests' | 'needs'>
+  readonly clock: Segment['clock']
+  readonly backlog: number
+  readonly grantTerm: number
+  readonly policies: Segment['policies']
+  readonly sessions: Segment['sessions']
+}
+
+/** The undelivered range of an earlier epoch. Nothing of it can make the segment unreadable. */
+export interface OpenedUndelivered {
+  readonly epoch: number
+  /** Number of the first entry, and the hash before it, as the device claims. */
+  readonly first: number
+  readonly previousHash: string
+  /** The hashes go from the one before the first entry to the head that the device names. */
+  readonly isChained: boolean
+  /** How many there are. */
+  readonly count: number
+  /** Those that can be read. */
+  readonly entries: readonly OpenedEntry[]
+  /** What the counters were before the first entry, where the cloud has lost those before it; null where it has not. */
+  readonly counted: NonNullable<NonNullable<Segment['undeliveredRange']>['counted']> | null
+  /** With these the device has delivered everything that it recorded in that epoch. */
+  readonly final: boolean
+}
+
+export type Opening =
+  | { readonly opened: true; readonly segment: OpenedSegment }
+  /** In words for whoever looks after the device. */
+  | { readonly opened: false; readonly problem: string }
+
+const not = (problem: string): Opening => ({ opened: false, problem })
+
+/** @param publicKey the key of the device that is said to have signed it */
+export async function openSegment(
+  device: Pick<Device, 'id'>,
+  publicKey: PublicJwk,
+  document: string,
+): Promise<Opening> {
+  const key = await importPublicKey(publicKey)
+  if (key === undefined) throw new Error('invariant: the key of a device was usable when it was registered')
+  const text = await openDocument('segment', document, key)
+  if (text === undefined) return not('The segment is not signed by this device.')
+  const payload = parseJson(text)
+  const parsed = segment.safeParse(payload)
+  if (!parsed.success) return not(firstProblem(parsed.error, 'segment'))
+  const { data } = parsed
+  if (data.deviceId !== device.id) return not('The segment is of another device.')
+
+  const entries: OpenedEntry[] = []
+  let hash = data.entries.previousHash
+  for (const [index, body] of data.entries.bodies.entries()) {
+    const entry = readEntry(body, `segment.entries.bodies[${index}]`)
+    if (typeof entry === 'string') return not(entry)
+    hash = entryHash(hash, body)
+    entries.push({ n: data.entries.first + index, hash, text: body, body: entry })
+  }
+  return {
+    opened: true,
+    segment: {
+      header: { seq: data.seq, hash: sha256(text), previousHash: data.previousHash },
+      epoch: data.epoch,
+      final: data.final,
+      document,
+      received: {
+        counters: data.counters,
+        firstEntry: data.entries.first,
+        entriesPreviousHash: data.entries.previousHash,
+        entryHead: data.entries.head,
+        entries: entries.map(({ body }): ReceivedEntry => body),
+        entryHashes: entries.map((entry) => entry.hash),
+      },
+      entries,
+      undeliveredRange: data.undeliveredRange === null ? null : openUndeliveredRange(data.undeliveredRange),
+      topUps: { topUpRequests: data.topUpRequests, needs: data.needs },
+      clock: data.clock,
+      backlog: data.backlog,
+      grantTerm: data.grantTerm,
+      policies: data.policies,
+      sessions: data.sessions,
+    },
+  }
+}
+
+function openUndeliveredRange({
+  epoch,
+  entries: range,
+  counted,
+  final,
+}: NonNullable<Segment['undeliveredRange']>): OpenedUndelivered {
+  const entries: OpenedEntry[] = []
+  let hash = range.previousHash
+  for (const [index, text] of range.bodies.entries()) {
+    hash = entryHash(hash, text)
+    const body = readEntry(text, 'entry')
+    if (typeof body !== 'string') entries.push({ n: range.first + index, hash, text, body })
+  }
+  const { first, previousHash, head, bodies } = range
+  return {
+    epoch,
+    first,
+    previousHash,
+    isChained: hash === head,
+    count: bodies.length,
+    entries,
+    counted: counted ?? null,
+    final,
+  }
+}
+
+/** Or what is wrong with it. */
+function readEntry(text: string, at: string): EntryBody | string {
+  const entry = entryBody.safeParse(parseJson(text))
+  if (!entry.success) return firstProblem(entry.error, at)
+  for (const item of entry.data.items) {
+    const count = parseDecimal(item.count)
+    if (count === undefined || count.digits < 0n) return `${at}: a count is not a decimal`
+  }
+  return entry.data
+}

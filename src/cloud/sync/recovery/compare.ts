@@ -1,0 +1,70 @@
+/** Whether a sales mark and a database are of one history, and if not, which of the two is the older one. */
+import type { AccountId } from '../../../core/accounts/account.ts'
+import { isLimitAccount } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import type { Pool } from '../../storage/records.ts'
+import type { Reader, Store } from '../../storage/store.ts'
+import { type SalesMark, isHashed, markName } from './sales-mark.ts'
+
+export interface Comparison {
+  readonly result: 'AGREES' | 'DATABASE_OLDER' | 'MARK_OLDER'
+  /** For an administrator; null where they agree. */
+  readonly reason: string | null
+  /** How much can have been sold of each account of the mark, at most. */
+  readonly sold: ReadonlyMap<AccountId, Micro>
+  /** More than that can have been sold, of any account. */
+  readonly unknown: boolean
+}
+
+/**
+ * The turn is written to the database first, and the file follows within a second: after a power cut it can be behind by the
+ * turns of that time.
+ */
+const TURNS_BEHIND_MAX = 2
+
+/** @param shared other nodes sell, too: what the database counts beyond the mark may be theirs */
+export async function compare(
+  store: Pick<Store, 'read' | 'transaction'>,
+  mark: SalesMark,
+  shared: boolean,
+): Promise<Comparison> {
+  const records = await store.read((reader) => reader.edge.salesMarks.list())
+  const own = records.find(({ id }) => id === mark.id)
+  const settled = await store.transaction((tx) => tx.usage.settled())
+  const pools = await store.read((reader) => poolsOf(reader, mark))
+
+  const sold = new Map<AccountId, Micro>()
+  // A mark that the backup does not know began after it. Only another one can show what was sold until then.
+  let unknown = !mark.isComplete || (own === undefined && (!shared || records.length === 0))
+  let older = own === undefined || own.turn < mark.turn || settled < mark.position
+  let newer = own !== undefined && own.turn > mark.turn + TURNS_BEHIND_MAX
+  for (const count of mark.counts()) {
+    const pool = pools.get(count.name)
+    const known = pool?.sold ?? 0n
+    older ||= known < count.sold
+    newer ||= !shared && known > count.reserved
+    if (pool !== undefined || !isHashed(count.name)) sold.set(pool?.account ?? count.name, count.atMost)
+    else unknown ||= !isLimitAccount(count.name)
+  }
+  if (newer) {
+    const reason = 'The sales mark is an old copy: the database has gone on without it.'
+    return { result: 'MARK_OLDER', reason, sold, unknown: true }
+  }
+  if (!older) return { result: 'AGREES', reason: null, sold, unknown }
+  const reason = 'The database is older than the sales mark: it comes from a backup.'
+  return { result: 'DATABASE_OLDER', reason, sold, unknown }
+}
+
+/** The accounts of the mark that the database has, by their names in the mark. */
+export async function poolsOf(reader: Reader, mark: SalesMark): Promise<ReadonlyMap<string, Pool>> {
+  const names = [...mark.counts()].map(({ name }) => name)
+  const pools = new Map<string, Pool>(await reader.accounts.get(names.filter((name) => !isHashed(name))))
+  const instances = new Set(names.filter(isHashed).map((name) => name.split('/')[1] ?? ''))
+  for (const instanceId of instances) {
+    for (const pool of await reader.edge.pools(instanceId)) {
+      const name = markName(pool.account)
+      if (isHashed(name)) pools.set(name, pool)
+    }
+  }
+  return pools
+}

@@ -1,0 +1,333 @@
+/**
+ * What a node has sold, kept outside the database: for each account the highest count of tokens ever sold that this node has
+ * committed. A database that counts less comes from a backup, and the difference is what it has forgotten. See
+ * docs/decisions/sales-mark.md.
+ *
+ * The file must not cost a flush for each sale, so each account has two counts. `sold` is written after each commit and
+ * survives the end of the process; a flush follows within a second. `reserved` is flushed before the commit of a sale that
+ * would pass it, in steps that double: after a power cut it bounds what `sold` may have lost.
+ */
+import { createHash } from 'node:crypto'
+import { type AccountId, isLimitAccount } from '../../../core/accounts/account.ts'
+import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'
+import type { Pool } from '../../storage/records.ts'
+import { type MarkFile, SLOT_TEXT_MAX } from './mark-file.ts'
+
+/** Accounts of line items and allocations that are kept, and as many of consumption limits: the file has at most 16 MiB. */
+export const ACCOUNTS_MAX = 16_384
+
+/** Other nodes that are kept: those that were seen last. */
+const PEERS_MAX = 10
+
+/** The first step of an account reserves this part of its cap, and the largest this. */
+const FIRST_STEP_PART = 64n
+const LAST_STEP_PART = 8n
+
+/** Without a cap, micro-tokens. */
+const STEP_MIN = 64_000_000n
+const STEP_MAX = 1_000_000_000_000n
+
+const HEADER_SLOT = 0
+const PEERS_SLOT = 1
+const FIRST_ACCOUNT_SLOT = 2
+
+interface Header {
+  readonly id: string
+  /** As the database has it, or one or two behind. */
+  readonly turn: number
+  readonly place: string
+  readonly bootId: string | null
+  /** The node has ended in good order: all that it has sold is here. */
+  readonly closed: boolean
+  /** The highest position of usage records that an export has named. */
+  readonly position: string
+  /** When the node last worked, about, POSIX ms. */
+  readonly at: number
+  /** Accounts of line items or allocations had to make room for others. */
+  readonly dropped: boolean
+}
+
+interface Kept {
+  readonly slot: number
+  readonly sold: Micro
+  readonly reserved: Micro
+  readonly step: Micro
+}
+
+/** In the order of their last sale, the oldest first. */
+type Shelf = Map<string, Kept>
+
+export interface Count {
+  /** By {@link markName}. */
+  readonly name: string
+  /** What the database must have reached. */
+  readonly sold: Micro
+  /** Beyond which this node has never sold. */
+  readonly reserved: Micro
+  /** The least that is known to be at least what this node has sold up to. */
+  readonly atMost: Micro
+}
+
+export class SalesMark {
+  readonly #file: MarkFile
+  readonly #shelves: Readonly<Record<'pools' | 'limits', Shelf>> = { pools: new Map(), limits: new Map() }
+  /** Slots of accounts that do not exist any more. */
+  readonly #unused: number[] = []
+  /** Sold counts that could not be written after their commit. */
+  readonly #owed = new Set<string>()
+  #header: Header
+  #peers: readonly string[]
+  #slots: number
+  #isExact: boolean
+  #isFlushed = true
+
+  private constructor(file: MarkFile, header: Header, peers: readonly string[], slots: number, isExact: boolean) {
+    this.#file = file
+    this.#header = header
+    this.#peers = peers
+    this.#slots = slots
+    this.#isExact = isExact
+  }
+
+  static read(file: MarkFile): SalesMark | 'MISSING' | 'DAMAGED' {
+    const slots = file.read()
+    if (typeof slots === 'string') return slots
+    try {
+      const header = JSON.parse(slots[HEADER_SLOT] ?? '') as Header
+      const peers = JSON.parse(slots[PEERS_SLOT] ?? '') as string[]
+      const isExact = header.closed || (header.bootId !== null && header.bootId === file.bootId)
+      const mark = new SalesMark(file, header, peers, slots.length, isExact)
+      for (const [slot, text] of slots.entries()) if (slot >= FIRST_ACCOUNT_SLOT) mark.#take(slot, text)
+      return mark
+    } catch {
+      return 'DAMAGED'
+    }
+  }
+
+  /** An empty one in the place of whatever is there. */
+  static begin(file: MarkFile, id: string, at: number): SalesMark {
+    file.begin()
+    const header: Header = {
+      id,
+      turn: 0,
+      place: file.place(),
+      bootId: file.bootId,
+      closed: false,
+      position: '0',
+      at,
+      dropped: false,
+    }
+    const mark = new SalesMark(file, header, [], FIRST_ACCOUNT_SLOT, true)
+    mark.#write({}, [])
+    mark.flush()
+    return mark
+  }
+
+  #take(slot: number, text: string): void {
+    if (text === '') {
+      this.#unused.push(slot)
+      return
+    }
+    const [account = '', sold = '', reserved = '', step = ''] = text.split(' ')
+    this.#shelfOf(account).set(account, { slot, sold: BigInt(sold), reserved: BigInt(reserved), step: BigInt(step) })
+  }
+
+  get id(): string {
+    return this.#header.id
+  }
+
+  get turn(): number {
+    return this.#header.turn
+  }
+
+  get position(): bigint {
+    return BigInt(this.#header.position)
+  }
+
+  get at(): number {
+    return this.#header.at
+  }
+
+  get peers(): readonly string[] {
+    return this.#peers
+  }
+
+  /** The file was copied or moved since this node worked with it. */
+  get isElsewhere(): boolean {
+    return this.#header.place !== this.#file.place()
+  }
+
+  /** Every account that was sold from has its count here; consumption limits are left out of this. */
+  get isComplete(): boolean {
+    return !this.#header.dropped
+  }
+
+  /** By {@link markName}. */
+  *counts(): Generator<Count> {
+    for (const shelf of Object.values(this.#shelves)) {
+      for (const [name, { sold, reserved }] of shelf)
+        yield { name, sold, reserved, atMost: this.#isExact ? sold : reserved }
+    }
+  }
+
+  /** How much was sold of an account, at least. */
+  soldOf(account: AccountId): Micro {
+    return this.#find(markName(account))?.sold ?? 0n
+  }
+
+  /**
+   * The node goes on with this mark, from this turn.
+   * @param pools all accounts of the mark that the database has
+   */
+  goOn(pools: Iterable<Pool>, turn: number, at: number): void {
+    const known = new Map([...pools].map((pool) => [markName(pool.account), pool]))
+    for (const shelf of Object.values(this.#shelves)) {
+      for (const [name, { slot }] of shelf) {
+        if (known.has(name)) continue
+        this.#file.write(slot, '')
+        this.#unused.push(slot)
+        shelf.delete(name)
+      }
+    }
+    this.note(known.values())
+    this.#isExact = true
+    this.#write({ turn, at, closed: false, bootId: this.#file.bootId, place: this.#file.place() })
+    this.flush()
+  }
+
+  /** The database has counted the turn as well. */
+  turned(turn: number, at: number, peers: readonly string[]): void {
+    this.#write({ turn, at }, peers.slice(-PEERS_MAX))
+  }
+
+  /**
+   * Before the commit of what these pools have sold.
+   * @throws CodedError NOT_RECORDED: nothing may be sold
+   */
+  reserve(pools: Iterable<Pool>): void {
+    for (const account of this.#owed) {
+      const kept = this.#find(account)
+      if (kept !== undefined) this.#file.write(kept.slot, textOf(account, kept))
+      this.#owed.delete(account)
+    }
+    const reserved: (readonly [string, Kept])[] = []
+    for (const pool of pools) {
+      const account = markName(pool.account)
+      const before = this.#find(account)
+      if (before !== undefined && pool.sold <= before.reserved) continue
+      const step = nextStep(pool, before)
+      const most = pool.sold > MICRO_MAX - step ? MICRO_MAX : pool.sold + step
+      const slot = before?.slot ?? this.#slotFor(account)
+      const kept: Kept = { slot, sold: before?.sold ?? 0n, reserved: most, step }
+      this.#file.write(slot, textOf(account, kept))
+      reserved.push([account, kept])
+    }
+    if (reserved.length === 0) return
+    this.#file.flush()
+    this.#isFlushed = true
+    for (const [account, kept] of reserved) this.#shelfOf(account).set(account, kept)
+  }
+
+  /** After the commit, and before anybody is told. */
+  note(pools: Iterable<Pool>): void {
+    for (const pool of pools) {
+      const account = markName(pool.account)
+      const before = this.#find(account)
+      if (before === undefined || pool.sold <= before.sold) continue
+      const kept = { ...before, sold: pool.sold }
+      const shelf = this.#shelfOf(account)
+      shelf.delete(account)
+      shelf.set(account, kept)
+      this.#isFlushed = false
+      try {
+        this.#file.write(kept.slot, textOf(account, kept))
+      } catch {
+        // The sale is within what is reserved. Nothing more is sold before this can be written.
+        this.#owed.add(account)
+      }
+    }
+  }
+
+  /** A position of usage records is about to be named. @throws CodedError NOT_RECORDED */
+  name(position: bigint): void {
+    if (position <= this.position) return
+    this.#write({ position: String(position) })
+    this.flush()
+  }
+
+  flush(): void {
+    this.#file.flush()
+    this.#isFlushed = true
+  }
+
+  async flushLater(at: number): Promise<void> {
+    if (this.#isFlushed) return
+    this.#write({ at })
+    this.#isFlushed = true
+    await this.#file.flushLater()
+  }
+
+  /** The node ends: nothing is sold any more. */
+  close(at: number): void {
+    if (this.#owed.size > 0) return
+    this.flush()
+    this.#write({ closed: true, at })
+    this.flush()
+  }
+
+  #write(change: Partial<Header>, peers: readonly string[] = this.#peers): void {
+    const header = { ...this.#header, ...change }
+    this.#file.write(HEADER_SLOT, JSON.stringify(header))
+    if (peers !== this.#peers || this.#slots === FIRST_ACCOUNT_SLOT) this.#file.write(PEERS_SLOT, JSON.stringify(peers))
+    this.#header = header
+    this.#peers = peers
+    this.#isFlushed = false
+  }
+
+  #find(name: string): Kept | undefined {
+    return this.#shelfOf(name).get(name)
+  }
+
+  #shelfOf(name: string): Shelf {
+    return this.#shelves[isLimitAccount(name) ? 'limits' : 'pools']
+  }
+
+  /** An unused one, or that of the account that was sold from least recently. */
+  #slotFor(name: string): number {
+    const shelf = this.#shelfOf(name)
+    if (shelf.size < ACCOUNTS_MAX) return this.#unused.pop() ?? this.#slots++
+    const [oldest] = shelf
+    if (oldest === undefined) throw new Error('invariant: a full shelf has an oldest account')
+    const [dropped, { slot }] = oldest
+    if (shelf === this.#shelves.pools && !this.#header.dropped) this.#write({ dropped: true })
+    shelf.delete(dropped)
+    return slot
+  }
+}
+
+function textOf(name: string, { sold, reserved, step }: Kept): string {
+  return `${name} ${sold} ${reserved} ${step}`
+}
+
+/** Three counts of 19 digits and the spaces before them. */
+const NAME_MAX = SLOT_TEXT_MAX - 60
+
+/** Under which an account stands in a mark: an id that is too long for a slot goes by kind, instance and hash. */
+export function markName(account: AccountId): string {
+  if (account.length <= NAME_MAX) return account
+  const [kind, instanceId] = account.split('/')
+  return `${kind}/${instanceId}/#${createHash('sha256').update(account).digest('hex')}`
+}
+
+/** Whose id is not the name. */
+export function isHashed(name: string): boolean {
+  return name.includes('/#')
+}
+
+function nextStep({ capTarget }: Pool, before: Kept | undefined): Micro {
+  const [first, last] =
+    capTarget === null ? [STEP_MIN, STEP_MAX] : [capTarget / FIRST_STEP_PART, capTarget / LAST_STEP_PART]
+  const doubled = 2n * (before?.step ?? 0n)
+  const step = doubled > first ? doubled : first
+  return step < last ? step : last
+}

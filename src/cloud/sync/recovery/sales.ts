@@ -1,0 +1,314 @@
+/**
+ * The store of a node that keeps a sales mark: no sale is committed that the mark could not show, and none rests on a database
+ * that counts less than the mark. Mark and database are compared when the node starts, whenever an account is locked, and,
+ * where several nodes share the database, every few seconds. Where the database turns out to be the older one, recovery begins
+ * before anything else is sold. See docs/decisions/sales-mark.md.
+ */
+import type { AccountId } from '../../../core/accounts/account.ts'
+import type { Micro } from '../../../core/pricing/amount.ts'
+import { CodedError } from '../../../protocol/errors.ts'
+import type { Recovery, SalesMarkRecord } from '../../storage/device-records.ts'
+import type { Policies } from '../../policy/load-policy.ts'
+import type { Pool } from '../../storage/records.ts'
+import type { Store, Transaction } from '../../storage/store.ts'
+import { type Comparison, compare, poolsOf } from './compare.ts'
+import type { MarkFile } from './mark-file.ts'
+import { beginRecovery } from './recovery.ts'
+import { SalesMark } from './sales-mark.ts'
+
+export interface SalesDeps {
+  /** As it is, without a mark. */
+  readonly store: Store
+  readonly file: MarkFile
+  readonly policies: Pick<Policies, 'of'>
+  /** Several nodes may share the database. */
+  readonly shared: boolean
+  /** An administrator says that the database comes from a backup. */
+  readonly restored: boolean
+  readonly now: () => number
+  readonly newId: () => string
+  readonly pause: (ms: number) => Promise<unknown>
+  /** Recovery has begun, and why. */
+  readonly onRecovery: (reason: string) => void
+  /** The file can no longer be trusted to hold what was written. */
+  readonly onBroken: (error: unknown) => void
+}
+
+/** How often a node looks into a database that it shares, ms. */
+export const TURN_EVERY_MS = 2_000
+
+/** How long a node waits for another one to show that it works. */
+const COMPANY_MS = 5_000
+const COMPANY_LOOK_MS = 250
+
+/** After this a node that is not seen any more is no part of the company, ms. */
+const COMPANY_FORGOTTEN_MS = 30 * 24 * 60 * 60_000
+
+/** Runs of one transaction that find the database to be older than the mark. */
+const RUNS_MAX = 3
+
+/** The database counts less than the mark: it was replaced under the running node. */
+class DatabaseOlder extends Error {}
+
+export class Sales {
+  /** With a mark. */
+  readonly store: Store
+  readonly #deps: SalesDeps
+  readonly #started = Promise.withResolvers<SalesMark>()
+  #mark: SalesMark | undefined
+  #recovering: Promise<void> | undefined
+
+  constructor(deps: SalesDeps) {
+    this.#deps = deps
+    const { store } = deps
+    this.store = {
+      read: (work) => store.read(work),
+      onOutbox: (listener) => store.onOutbox(listener),
+      close: () => store.close(),
+      transaction: (work) => this.#transaction(work),
+    }
+    this.#started.promise.catch(() => undefined)
+  }
+
+  /**
+   * Compares mark and database. Transactions wait for it.
+   * @throws CodedError NOT_RECORDED, STATE_UNWRITABLE, and what the store throws
+   */
+  async start(): Promise<void> {
+    try {
+      this.#mark = await this.#open()
+      this.#started.resolve(this.#mark)
+    } catch (error) {
+      this.#started.reject(error)
+      throw error
+    }
+  }
+
+  /** Makes what was sold since the last call survive a power cut. */
+  async flush(): Promise<false> {
+    try {
+      await this.#mark?.flushLater(this.#deps.now())
+    } catch (error) {
+      this.#deps.onBroken(error)
+    }
+    return false
+  }
+
+  /** Looks whether a database that other nodes share is still the same one, and shows them that this node works. */
+  async turn(): Promise<false> {
+    const mark = this.#mark
+    if (mark === undefined) return false
+    const { store, now } = this.#deps
+    const records = await store.read((reader) => reader.edge.salesMarks.list())
+    const own = records.find(({ id }) => id === mark.id)
+    if (own !== undefined && own.turn > mark.turn + 1) {
+      throw new CodedError('STATE_IN_USE', 'Another node works with a copy of the sales mark of this one.')
+    }
+    // The answer to the last turn may have been lost.
+    if (own === undefined || own.turn < mark.turn || !(await this.#count(own))) {
+      await this.#recoverIfOlder(mark)
+      return false
+    }
+    const others = records.filter(({ id }) => id !== mark.id).map(({ id }) => id)
+    mark.turned(own.turn + 1, now(), others)
+    if (own.awaited) await store.transaction((tx) => this.#show(tx, mark.id))
+    if (records.some(({ accepted }) => !accepted)) await store.transaction((tx) => tx.edge.salesMarks.acceptAll())
+    return false
+  }
+
+  async #count({ id, turn }: SalesMarkRecord): Promise<boolean> {
+    const { store, now } = this.#deps
+    return store.transaction((tx) => tx.edge.salesMarks.turn(id, turn, now()))
+  }
+
+  /** Nothing is sold any more. */
+  close(): void {
+    this.#mark?.close(this.#deps.now())
+    this.#mark = undefined
+  }
+
+  async #transaction<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    const mark = await this.#started.promise
+    for (let run = 1; ; run += 1) {
+      const sold = new Map<AccountId, Pool>()
+      const named = { position: 0n }
+      try {
+        const result = await this.#deps.store.transaction(async (tx) => {
+          sold.clear()
+          named.position = 0n
+          const result = await work(watched(tx, mark, sold, named))
+          mark.reserve(sold.values())
+          return result
+        })
+        mark.note(sold.values())
+        mark.name(named.position)
+        return result
+      } catch (error) {
+        if (!(error instanceof DatabaseOlder) || run >= RUNS_MAX) throw error
+        await this.#recoverIfOlder(mark)
+      }
+    }
+  }
+
+  async #open(): Promise<SalesMark> {
+    const { store, file, shared, restored, now } = this.#deps
+    const found = SalesMark.read(file)
+    const records = await store.read((reader) => reader.edge.salesMarks.list())
+    if (typeof found === 'string') return this.#begin(found === 'DAMAGED' ? 'is damaged' : 'is missing', records)
+    const own = records.find(({ id }) => id === found.id)
+    const comparison = await compare(store, found, shared)
+    const isInOtherHands = shared && (found.isElsewhere || comparison.result === 'MARK_OLDER')
+    if (isInOtherHands && own !== undefined && (await this.#works(own))) {
+      return this.#begin('is a copy of that of another node', records)
+    }
+    if (restored || comparison.result !== 'AGREES') await this.#recover(found, comparison)
+    else await this.#join(found)
+    const pools = await store.read((reader) => poolsOf(reader, found))
+    found.goOn(pools.values(), found.turn + 1, now())
+    return found
+  }
+
+  /** Without a mark that could be relied on. Only a database that has nothing to lose, or other nodes, make up for that. */
+  async #begin(what: string, records: readonly SalesMarkRecord[]): Promise<SalesMark> {
+    const { store, file, shared, restored, now, newId } = this.#deps
+    const mark = SalesMark.begin(file, newId(), now())
+    const record = { id: mark.id, turn: 1, seenAt: now(), awaited: false, accepted: records.length === 0 }
+    await store.transaction((tx) => tx.edge.salesMarks.save(record))
+    const isFirst = records.length === 0
+    if (restored || !(isFirst || (shared && (await this.#isAccepted(mark.id))))) {
+      const reason =
+        restored && isFirst ? 'store.restored is set, and there is no sales mark.' : `The sales mark ${what}.`
+      await this.#recover(mark, { reason, sold: new Map(), unknown: true })
+    }
+    mark.goOn([], 1, now())
+    return mark
+  }
+
+  /** Another node, whose own mark fits the database, works with it. */
+  async #isAccepted(id: string): Promise<boolean> {
+    return this.#comesTrue((record) => record.id === id && record.accepted)
+  }
+
+  /** Another process counts the turns of this mark. */
+  async #works({ id, turn }: SalesMarkRecord): Promise<boolean> {
+    return this.#comesTrue((record) => record.id === id && record.turn > turn)
+  }
+
+  async #comesTrue(isSo: (record: SalesMarkRecord) => boolean): Promise<boolean> {
+    const { store, pause } = this.#deps
+    for (let waited = 0; ; waited += COMPANY_LOOK_MS) {
+      const records = await store.read((reader) => reader.edge.salesMarks.list())
+      if (records.some(isSo)) return true
+      if (waited >= COMPANY_MS) return false
+      await pause(COMPANY_LOOK_MS)
+    }
+  }
+
+  /** The mark fits the database: the node goes on. What a recovery that another node has begun waits for is shown by that. */
+  async #join(mark: SalesMark): Promise<void> {
+    const { store, now } = this.#deps
+    await store.transaction(async (tx) => {
+      const records = await tx.edge.salesMarks.list()
+      if (records.some(({ id, awaited }) => id === mark.id && awaited)) await this.#show(tx, mark.id)
+      await tx.edge.salesMarks.save({
+        id: mark.id,
+        turn: mark.turn + 1,
+        seenAt: now(),
+        awaited: false,
+        accepted: true,
+      })
+      await tx.edge.salesMarks.forget(now() - COMPANY_FORGOTTEN_MS)
+    })
+  }
+
+  /** What this mark shows is in the database. When it was the last one that was awaited, the rest is known to be unsold. */
+  async #show(tx: Transaction, id: string): Promise<void> {
+    const { now } = this.#deps
+    await tx.policyRevisions.lockAll()
+    const records = await tx.edge.salesMarks.list()
+    const own = records.find((record) => record.id === id)
+    if (own !== undefined) await tx.edge.salesMarks.save({ ...own, awaited: false })
+    if (records.some(({ id: other, awaited }) => other !== id && awaited)) return
+    await tx.edge.recoveries.proveAll()
+    // Rules that are kept in memory know that nothing may be sold.
+    await tx.policyRevisions.raiseAll(now())
+    await tx.outbox.appendPolicies(now())
+  }
+
+  async #recover(
+    mark: SalesMark,
+    { reason, sold, unknown }: Pick<Comparison, 'reason' | 'sold' | 'unknown'>,
+  ): Promise<void> {
+    const { store, policies, shared, now, onRecovery } = this.#deps
+    const why = reason ?? 'store.restored is set.'
+    await store.transaction(async (tx) => {
+      const records = await tx.edge.salesMarks.list()
+      const others = new Set([...mark.peers, ...records.map(({ id }) => id)])
+      others.delete(mark.id)
+      // A database that is not shared has one mark at a time: others are gone.
+      if (!shared) others.clear()
+      const unproven: Recovery['unproven'] = unknown ? 'MARK' : others.size > 0 ? 'NODE' : null
+      const { position, at: until } = mark
+      await beginRecovery(tx, policies, { sold, unproven, position, until, reason: why }, now())
+      const seen = { seenAt: now(), accepted: true }
+      await tx.edge.salesMarks.save({ id: mark.id, turn: mark.turn + 1, awaited: false, ...seen })
+      for (const id of others) {
+        const turn = records.find((record) => record.id === id)?.turn ?? 0
+        await tx.edge.salesMarks.save({ id, turn, awaited: true, ...seen })
+      }
+    })
+    onRecovery(why)
+  }
+
+  /** While the node runs. All that find it out at once wait for one recovery. */
+  async #recoverIfOlder(mark: SalesMark): Promise<void> {
+    this.#recovering ??= (async () => {
+      const { store, shared, now } = this.#deps
+      const comparison = await compare(store, mark, shared)
+      if (comparison.result === 'AGREES') return
+      await this.#recover(mark, comparison)
+      mark.turned(mark.turn + 1, now(), mark.peers)
+    })().finally(() => {
+      this.#recovering = undefined
+    })
+    return this.#recovering
+  }
+}
+
+/** A transaction whose sales are collected, and which fails where the database counts less than the mark. */
+function watched(
+  tx: Transaction,
+  mark: SalesMark,
+  sold: Map<AccountId, Pool>,
+  named: { position: bigint },
+): Transaction {
+  const before = new Map<AccountId, Micro>()
+  const look = (pools: ReadonlyMap<AccountId, Pool>): ReadonlyMap<AccountId, Pool> => {
+    for (const pool of pools.values()) {
+      if (pool.sold < mark.soldOf(pool.account)) throw new DatabaseOlder(pool.account)
+      before.set(pool.account, pool.sold)
+    }
+    return pools
+  }
+  return {
+    ...tx,
+    accounts: {
+      ...tx.accounts,
+      lock: async (accounts) => look(await tx.accounts.lock(accounts)),
+      open: async (wanted) => look(await tx.accounts.open(wanted)),
+      async save(pools) {
+        await tx.accounts.save(pools)
+        for (const pool of pools) if (pool.sold > (before.get(pool.account) ?? 0n)) sold.set(pool.account, pool)
+      },
+    },
+    usage: {
+      ...tx.usage,
+      async settled() {
+        const position = await tx.usage.settled()
+        if (position < mark.position) throw new DatabaseOlder('usage')
+        if (position > named.position) named.position = position
+        return position
+      },
+    },
+  }
+}

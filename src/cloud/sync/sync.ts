@@ -1,0 +1,177 @@
+/**
+ * One segment of a device, taken in: judged, merged, billed and answered with a grant, all in one transaction, and answered
+ * only after its commit. Whatever a device sends, no token is granted that the pool does not have, nothing is billed twice,
+ * and a repetition gets the bytes of the first answer.
+ */
+import { type MergeOutcome, receive } from '../../core/sync/receive.ts'
+import { namedKey } from '../../protocol/signing.ts'
+import type { Transaction } from '../storage/store.ts'
+import { fenceCurrent, newEpoch } from './attach.ts'
+import { lockSessions } from '../sessions/device-sessions.ts'
+import { fitOf } from './merge/fit-of.ts'
+import { keepFork } from './merge/keep-fork.ts'
+import { EPOCHS_FORGOTTEN_MAX } from '../devices/limits.ts'
+import { mergeNext } from './merge/merge-next.ts'
+import { type OpenedSegment, openSegment } from './open-segment.ts'
+import type { Device, Epoch, MergedSegment, Moment } from '../storage/device-records.ts'
+import { noticeRestore } from './recovery/notice-restore.ts'
+import { type Proof, type ShownRules, openProofs, openRules } from './open-proofs.ts'
+import { takeProofs } from './take-proofs.ts'
+import { type Sync, type MergeResult, type MergeContext, ownerOf, signAnswer } from './merge-context.ts'
+import { requireTrusted } from '../devices/require-trusted.ts'
+
+/** What became of a segment: how it was judged, or that it could not be opened, or did not add up. */
+export type SyncOutcome = MergeOutcome['kind'] | 'UNREADABLE' | 'REJECTED'
+
+export interface WatchedSync extends Sync {
+  /** Told after the commit. */
+  readonly onVerdict?: (outcome: SyncOutcome) => void
+  /** Told after the commit: the device has shown what the twin has signed and forgotten of these instances. */
+  readonly onRestored?: (deviceId: string, instanceIds: readonly string[]) => void
+}
+
+/** @throws CodedError DEVICE_REVOKED */
+export async function sync(
+  deps: WatchedSync,
+  device: Device,
+  document: string,
+  proofDocuments: readonly string[] = [],
+): Promise<MergeResult> {
+  const opening = await openSegment(device, await signerOf(deps, device, document), document)
+  if (!opening.opened) {
+    deps.onVerdict?.('UNREADABLE')
+    return { taken: false, problem: opening.problem }
+  }
+  const proofs = await openProofs(deps.keys, device.id, proofDocuments)
+  const rules = await openRules(deps.keys, device.instanceIds, proofDocuments)
+  const moment = { now: deps.now(), present: deps.present() }
+  const { outcome, taken, restored } = await deps.store.transaction(async (tx) => {
+    const locked = await tx.edge.devices.lock(device.id)
+    if (locked === undefined) throw new Error('invariant: devices are never deleted')
+    requireTrusted(locked)
+    return take(deps, tx, locked, opening.segment, { proofs, rules }, moment)
+  })
+  deps.onVerdict?.(outcome)
+  if (restored.length > 0) deps.onRestored?.(device.id, restored)
+  return taken
+}
+
+/**
+ * A segment is sent byte for byte until it is acknowledged, so a key that was replaced since may have sealed it. Who brings
+ * it has proven that he has a key in force.
+ */
+async function signerOf(
+  { store }: Pick<Sync, 'store'>,
+  device: Device,
+  document: string,
+): Promise<Device['publicKey']> {
+  const named = namedKey(document)
+  if (named === undefined || named === device.thumbprint) return device.publicKey
+  const found = await store.read((reader) => reader.edge.devices.withKey(named))
+  return found?.device.id === device.id ? found.publicKey : device.publicKey
+}
+
+interface Judged {
+  readonly outcome: SyncOutcome
+  readonly taken: MergeResult
+  readonly restored: readonly string[]
+}
+
+async function take(
+  deps: Sync,
+  tx: Transaction,
+  device: Device,
+  segment: OpenedSegment,
+  { proofs, rules }: { readonly proofs: readonly Proof[]; readonly rules: readonly ShownRules[] },
+  moment: Moment,
+): Promise<Judged> {
+  const { now } = moment
+  // Proofs of what was forgotten may lock rules and accounts: sessions stand before both in the order of locks.
+  const sessions = await lockSessions(tx, device, segment)
+  const known = await tx.edge.epochs.get(device.id, segment.epoch)
+  const learned = known === undefined ? await learn(tx, device, segment.epoch, moment) : { device, epoch: known }
+  if (learned === undefined) {
+    const problem = 'The cloud never gave out this epoch.'
+    return { outcome: 'REJECTED', taken: { taken: false, problem }, restored: [] }
+  }
+  const restored =
+    proofs.length + rules.length === 0 ? [] : await noticeRestore(tx, learned.device, learned.epoch, proofs, rules, now)
+  const epoch =
+    proofs.length === 0 ? learned.epoch : await takeProofs(deps, tx, learned.device, learned.epoch, proofs, now)
+  const context: MergeContext = {
+    deps,
+    tx,
+    segment,
+    fit: await fitOf(tx, epoch, segment.received),
+    sessions,
+    proof: proofOf(segment, proofs),
+    ...moment,
+    device: learned.device,
+    epoch,
+  }
+  const recorded = await tx.edge.segments.get(device.id, epoch.number, segment.header.seq)
+  const outcome = receive(epoch, segment.header, recorded?.hash ?? null, context.fit)
+  const taken = await follow(context, outcome, recorded)
+  return { outcome: taken.taken ? outcome.kind : 'REJECTED', taken, restored }
+}
+
+async function follow(
+  context: MergeContext,
+  outcome: MergeOutcome,
+  recorded: MergedSegment | undefined,
+): Promise<MergeResult> {
+  const { tx, epoch } = context
+  switch (outcome.kind) {
+    case 'MERGE':
+      return mergeNext(context, outcome.grants)
+    case 'REPEAT':
+      return { taken: true, answer: storedAnswer(recorded), unbilled: null }
+    case 'KNOWN':
+      return told(context, 'KNOWN')
+    case 'BEHIND':
+      await tx.edge.epochs.save({ ...epoch, grantsForgotten: true, quietSince: context.present })
+      return told(context, 'BEHIND')
+    case 'FORK':
+      return keepFork(context, recorded)
+  }
+}
+
+/** The answer that the twin gave to this very segment before it was restored. */
+function proofOf({ header, epoch }: OpenedSegment, proofs: readonly Proof[]): Proof | null {
+  return proofs.find(({ answer: { receipt } }) => receipt?.epoch === epoch && receipt.hash === header.hash) ?? null
+}
+
+function storedAnswer(last: MergedSegment | undefined): string {
+  const answer = last?.answer ?? null
+  if (answer === null) throw new Error('invariant: the answer to the last segment is stored')
+  return answer
+}
+
+async function told({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND'): Promise<MergeResult> {
+  const answer = await signAnswer(deps, { outcome, ...ownerOf(epoch), seq: epoch.lastSeq })
+  return { taken: true, answer, unbilled: null }
+}
+
+/**
+ * An epoch that the device has and the twin has not: the twin was restored from a backup. It begins again from what
+ * the device can show. Undefined when the number is implausible.
+ */
+async function learn(
+  tx: Transaction,
+  device: Device,
+  number: number,
+  moment: Moment,
+): Promise<{ readonly device: Device; readonly epoch: Epoch } | undefined> {
+  if (number > device.epoch + EPOCHS_FORGOTTEN_MAX) return undefined
+  const fresh = { ...newEpoch(device.id, number, moment), grantsForgotten: true }
+  if (number < device.epoch) {
+    const epoch: Epoch = { ...fresh, status: 'FENCED', fencedAt: moment.now, fenceReason: 'SUPERSEDED' }
+    await tx.edge.epochs.insert(epoch)
+    return { device, epoch }
+  }
+  await fenceCurrent(tx, device, 'SUPERSEDED', moment)
+  await tx.edge.epochs.insert(fresh)
+  const current = { ...device, epoch: number }
+  await tx.edge.devices.save(current)
+  return { device: current, epoch: fresh }
+}

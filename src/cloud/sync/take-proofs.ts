@@ -1,0 +1,77 @@
+/**
+ * Grants that the twin has signed itself and does not remember are entered again, whatever has become of the pool since,
+ * because the device may have spent them.
+ */
+import type { AccountId } from '../../core/accounts/account.ts'
+import type { Micro } from '../../core/pricing/amount.ts'
+import type { Transaction } from '../storage/store.ts'
+import { type AccountMove, movePools } from '../accounts/move-pools.ts'
+import type { Proof } from './open-proofs.ts'
+import { type Device, type Epoch, newDeviceAccount, settled } from '../storage/device-records.ts'
+import { lockRulesOf, openPools } from '../policy/rules-in-force.ts'
+import type { Sync } from './merge-context.ts'
+import { writePresumptions } from './grants/write-settlement.ts'
+
+/** What proofs say of one account, in whatever order they come. */
+interface Shown {
+  readonly granted: Micro
+  /** How it was granted last. */
+  readonly last: { readonly term: number; readonly unlimited: boolean }
+  /** It was granted without limit at some time. */
+  readonly metered: boolean
+}
+
+/** The epoch with what its proofs say that it was granted; the same one when they say nothing new. */
+export async function takeProofs(
+  { policies }: Pick<Sync, 'policies'>,
+  tx: Transaction,
+  device: Device,
+  epoch: Epoch,
+  proofs: readonly Proof[],
+  now: number,
+): Promise<Epoch> {
+  const shown = new Map<AccountId, Shown>()
+  let { term } = epoch
+  for (const { answer } of proofs) {
+    if (answer.outcome !== 'MERGED' || answer.grant === null || answer.epoch !== epoch.number) continue
+    if (answer.grant.term > term) term = answer.grant.term
+    for (const { account, granted, unlimited } of answer.grant.accounts) {
+      const before = shown.get(account)
+      const last =
+        before !== undefined && before.last.term > answer.grant.term
+          ? before.last
+          : { term: answer.grant.term, unlimited }
+      shown.set(account, {
+        granted: before !== undefined && before.granted > granted ? before.granted : granted,
+        last,
+        metered: unlimited || before?.metered === true,
+      })
+    }
+  }
+  if (epoch.status === 'CLOSED' || term === epoch.term) return epoch
+
+  const known = await tx.edge.deviceAccounts.get(device.id, epoch.number, [...shown.keys()])
+  const moves = [...shown].flatMap(([account, proven]): AccountMove[] => {
+    const before = known.get(account) ?? newDeviceAccount(device.id, epoch.number, account)
+    const unlimited = proven.last.term > epoch.term ? proven.last.unlimited : before.unlimited
+    const metered = before.metered || proven.metered
+    if (proven.granted <= before.granted && unlimited === before.unlimited && metered === before.metered) return []
+    const more = proven.granted > before.granted ? proven.granted : before.granted
+    return [{ before, after: settled({ ...before, granted: more, unlimited, metered }, epoch.settlement) }]
+  })
+  const rules = await lockRulesOf(tx, policies, device.instanceIds, now)
+  const pools = await openPools(
+    tx,
+    rules,
+    moves.map(({ after }) => after.account),
+  )
+  const moved = movePools(pools, moves)
+  if (moved === undefined) throw new Error('invariant: what was granted once fits a counter')
+  await tx.accounts.save([...moved.values()])
+  await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
+  // What was granted to an epoch that is settled counts as used until its segments say otherwise.
+  await writePresumptions({ tx, epoch, now }, moves, moved)
+  const next: Epoch = { ...epoch, term, grantsForgotten: true }
+  await tx.edge.epochs.save(next)
+  return next
+}

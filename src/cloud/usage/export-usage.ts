@@ -1,0 +1,69 @@
+/**
+ * The export of usage records, piece by piece, so that its length costs no memory. It ends at a position that is fixed
+ * before the first piece and after which everything is still to come: an export that begins there continues this one
+ * without a gap and without a repetition, whatever was written meanwhile and by how many nodes.
+ */
+import { CodedError } from '../../protocol/errors.ts'
+import type { UsageFormat } from '../../protocol/service/usage-export.ts'
+import type { Store, UsageRange } from '../storage/store.ts'
+import { usageHead, usageLine } from './usage-text.ts'
+
+/** Records of one piece: read at once, and held until the reader has taken them. */
+export const USAGE_PIECE_RECORDS = 500
+
+export interface UsageExportOptions extends Pick<UsageRange, 'instanceId' | 'from' | 'to'> {
+  readonly format: UsageFormat
+  readonly tenantId: string
+  /** Null: from the first record on. */
+  readonly after: bigint | null
+}
+
+export interface UsageExport {
+  /** With which the next export goes on. */
+  readonly next: bigint
+  readonly pieces: AsyncIterable<string>
+}
+
+/**
+ * @throws CodedError CURSOR_UNKNOWN when there is no such position, USAGE_FORGOTTEN when the twin was restored from a backup
+ * that ends before it, NOT_FOUND when there is no such instance
+ */
+export async function exportUsage(store: Store, options: UsageExportOptions): Promise<UsageExport> {
+  const { instanceId } = options
+  const after = options.after ?? 0n
+  if (instanceId !== null && (await store.read((reader) => reader.instances.get(instanceId))) === undefined) {
+    throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
+  }
+  const { upTo, backupEnd } = await store.transaction(async (tx) => ({
+    upTo: await tx.usage.settled(),
+    backupEnd: await tx.usage.backupEnd(after),
+  }))
+  if (after > upTo) throw new CodedError('CURSOR_UNKNOWN', `after is ${after}, but the newest record is ${upTo}.`)
+  if (backupEnd !== null) {
+    throw new CodedError(
+      'USAGE_FORGOTTEN',
+      `after is ${after}, but the twin was restored from a backup that ends at ${backupEnd}: go on with after=${backupEnd}.`,
+    )
+  }
+  return { next: upTo, pieces: piecesOf(store, options, after, upTo) }
+}
+
+async function* piecesOf(
+  store: Store,
+  { format, tenantId, instanceId, from, to }: UsageExportOptions,
+  first: bigint,
+  upTo: bigint,
+): AsyncGenerator<string> {
+  const head = usageHead(format)
+  if (head !== '') yield head
+  let after = first
+  for (;;) {
+    const range = { after, upTo, instanceId, from, to, limit: USAGE_PIECE_RECORDS }
+    const records = await store.read((reader) => reader.usage.range(range))
+    const last = records.at(-1)
+    if (last === undefined) return
+    yield records.map((record) => usageLine(format, tenantId, record)).join('')
+    if (records.length < USAGE_PIECE_RECORDS) return
+    after = last.position
+  }
+}

@@ -1,0 +1,113 @@
+/**
+ * The lines of the bill: one usage record for each part that a device charged or gave back, for each item refused, and for
+ * what a power cut burned of each line item.
+ */
+import { parseAccount } from '../../core/accounts/account.ts'
+import { type Micro, parseDecimal } from '../../core/pricing/amount.ts'
+import type { UsageRecord, UsageSource } from '../storage/records.ts'
+import type { OpenedEntry } from '../sync/open-segment.ts'
+
+export interface UsageInputs {
+  readonly deviceId: string
+  readonly epoch: number
+  readonly writeTime: number
+  /** The customer account of an instance. */
+  readonly accountIdOf: (instanceId: string) => string
+  /** Null for a line item that the twin does not know. */
+  readonly quantityOf: (instanceId: string, lineItemId: string) => Micro | null
+  /** What counted as used of an account before the first of the entries. */
+  readonly usedBefore: (account: string) => Micro
+}
+
+/** In the order of the entries; the running totals go on from `usedBefore`. */
+export function usageOfEntries(entries: readonly OpenedEntry[], inputs: UsageInputs): readonly UsageRecord[] {
+  const totals = new Map<string, Micro>()
+  const advance = (account: string | undefined, tokens: Micro): Micro | null => {
+    if (account === undefined) return null
+    const total = (totals.get(account) ?? inputs.usedBefore(account)) + tokens
+    totals.set(account, total)
+    return total
+  }
+  const burnt = (n: number, body: OpenedEntry['body']): UsageRecord[] =>
+    body.postings.flatMap(({ account, amount }): UsageRecord[] => {
+      const parsed = parseAccount(account)
+      if (parsed?.kind !== 'line') return []
+      const { instanceId, lineItemId } = parsed
+      return [
+        {
+          correlationId: body.correlationId,
+          usageTime: body.at,
+          writeTime: inputs.writeTime,
+          requesterType: body.requester.type,
+          requesterValue: body.requester.value,
+          accountId: inputs.accountIdOf(instanceId),
+          instanceId,
+          activationId: lineItemId,
+          quantity: inputs.quantityOf(instanceId, lineItemId),
+          used: advance(account, amount),
+          item: '',
+          version: '',
+          count: { digits: 0n, scale: 0 },
+          operation: 'BURN',
+          status: 'BURNED',
+          tokens: amount,
+          source: { kind: 'device', deviceId: inputs.deviceId, epoch: inputs.epoch, entry: n },
+          metaData: null,
+        },
+      ]
+    })
+  return entries.flatMap(({ n, body }) => {
+    const source: UsageSource = {
+      kind: 'device',
+      deviceId: inputs.deviceId,
+      epoch: inputs.epoch,
+      entry: n,
+      ...(body.session === undefined ? {} : { sessionId: body.session.id }),
+    }
+    const sign = body.kind === 'refund' ? -1n : 1n
+    if (body.kind === 'burn') return burnt(n, body)
+    const accounts = lineAccounts(body.postings.map(({ account }) => account))
+    return body.items.flatMap((item): UsageRecord[] => {
+      const common = {
+        correlationId: body.correlationId,
+        usageTime: body.at,
+        writeTime: inputs.writeTime,
+        requesterType: body.requester.type,
+        requesterValue: body.requester.value,
+        accountId: inputs.accountIdOf(body.instanceId),
+        instanceId: body.instanceId,
+        item: item.item,
+        version: item.version,
+        count: parseDecimal(item.count) ?? { digits: 0n, scale: 0 },
+        operation: operationOf(body),
+        status: body.kind === 'refund' ? 'REFUNDED' : item.outcome,
+        source,
+        metaData: item.metaData === undefined ? null : JSON.stringify(item.metaData),
+      }
+      if (item.parts.length === 0) return [{ ...common, activationId: null, quantity: null, used: null, tokens: 0n }]
+      return item.parts.map(({ lineItemId, charged }) => ({
+        ...common,
+        activationId: lineItemId,
+        quantity: inputs.quantityOf(body.instanceId, lineItemId),
+        used: advance(accounts.get(lineItemId), sign * charged),
+        tokens: sign * charged,
+      }))
+    })
+  })
+}
+
+/** The next interval of a session, paid or refused, is the device's own doing: nobody asked for it. */
+function operationOf({ kind, session }: OpenedEntry['body']): UsageRecord['operation'] {
+  if (kind === 'refund') return 'REFUND'
+  return session?.event === 'RENEWED' || session?.event === 'NOT_RENEWED' ? 'AUTOMATIC_CHARGE' : 'REQUEST'
+}
+
+/** The account of each line item that an entry charged; a decision charges one period of a line item only. */
+function lineAccounts(accounts: readonly string[]): ReadonlyMap<string, string> {
+  const found = new Map<string, string>()
+  for (const account of accounts) {
+    const parsed = parseAccount(account)
+    if (parsed?.kind === 'line') found.set(parsed.lineItemId, account)
+  }
+  return found
+}

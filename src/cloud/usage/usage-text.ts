@@ -1,0 +1,84 @@
+/**
+ * A usage record as a line of text: CSV by RFC 4180, or one JSON document. Numbers are exact decimal text in both. In CSV, a
+ * text that a spreadsheet could take for a formula gets an apostrophe in front, and so does one that begins with an
+ * apostrophe: who takes one leading apostrophe off again has every text as it was.
+ */
+import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
+import { USAGE_COLUMNS, type UsageColumn, type UsageFormat } from '../../protocol/service/usage-export.ts'
+import type { UsageRecord } from '../storage/records.ts'
+import type { NumberedUsage } from '../storage/store.ts'
+
+/** What a cell holds: a text of somebody's own, a word or number of ours, a JSON document, or nothing. */
+type Cell = { readonly text: string } | { readonly number: string } | { readonly json: string } | null
+
+/** The line before all others; empty where the format has none. */
+export function usageHead(format: UsageFormat): string {
+  return format === 'csv' ? `${USAGE_COLUMNS.map(([name]) => name).join(',')}\r\n` : ''
+}
+
+export function usageLine(format: UsageFormat, tenantId: string, numbered: NumberedUsage): string {
+  const cells = cellsOf(tenantId, numbered)
+  if (format === 'csv') return `${USAGE_COLUMNS.map(([, key]) => csvCell(cells[key])).join(',')}\r\n`
+  return `{${USAGE_COLUMNS.map(([, key]) => `${JSON.stringify(key)}:${jsonCell(cells[key])}`).join(',')}}\n`
+}
+
+function cellsOf(tenantId: string, { position, record }: NumberedUsage): Readonly<Record<UsageColumn, Cell>> {
+  const { quantity, used, metaData } = record
+  return {
+    correlationId: { text: record.correlationId },
+    tenantId: { text: tenantId },
+    usageTime: { number: String(record.usageTime) },
+    writeTime: { number: String(record.writeTime) },
+    consumerId: { text: record.requesterValue },
+    consumerType: { text: record.requesterType },
+    accountId: { text: record.accountId },
+    instanceId: { text: record.instanceId },
+    activationId: record.activationId === null ? null : { text: record.activationId },
+    mappedEntitledCount: quantity === null ? null : { number: formatMicro(quantity) },
+    used: used === null ? null : { number: formatMicro(used) },
+    item: { text: record.item },
+    itemVersion: record.version === '' ? null : { text: record.version },
+    count: { number: formatDecimal(record.count) },
+    operation: { text: record.operation },
+    status: { text: record.status },
+    tokens: { number: formatMicro(record.tokens) },
+    ...sourceCells(record),
+    metaData: metaData === null ? null : { json: metaData },
+    cursor: { text: String(position) },
+  }
+}
+
+function sourceCells({ source }: UsageRecord) {
+  const kind = { text: source.kind }
+  const none = { source: kind, sessionId: null, deviceId: null, epoch: null, entry: null }
+  switch (source.kind) {
+    case 'one-off':
+      return none
+    case 'session':
+      return { ...none, sessionId: { text: source.sessionId } }
+    case 'device':
+      return {
+        ...none,
+        deviceId: { text: source.deviceId },
+        epoch: { number: String(source.epoch) },
+        entry: { number: String(source.entry) },
+      }
+  }
+}
+
+/** Also in their full-width forms, which some spreadsheets take for the same. */
+const FORMULA_OR_APOSTROPHE = /^[=+\-@'\t\r\n＝＋－＠]/
+
+function csvCell(cell: Cell): string {
+  if (cell === null) return ''
+  if ('number' in cell) return cell.number
+  const text = 'json' in cell ? cell.json : cell.text
+  const safe = FORMULA_OR_APOSTROPHE.test(text) ? `'${text}` : text
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe
+}
+
+function jsonCell(cell: Cell): string {
+  if (cell === null) return 'null'
+  if ('number' in cell) return cell.number
+  return 'json' in cell ? cell.json : JSON.stringify(cell.text)
+}

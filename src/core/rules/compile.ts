@@ -1,0 +1,328 @@
+/**
+ * Turns a policy into what decisions are made by. Everything that depends only on the policy and on which windows, periods
+ * and rate tables are in effect is worked out once per span of time between two changes, and per item when it is first
+ * asked for: a decision then looks up one short list, however many line items and items do not apply.
+ */
+import { type AccountId, actionAccount, lineAccount } from '../accounts/account.ts'
+import { MICRO_PER_TOKEN, type Decimal, type Ratio, ratio } from '../pricing/amount.ts'
+import { compileCondition, type Evaluate } from './condition.ts'
+import { type Expression, parseFormula } from '../pricing/formula.ts'
+import { type ClockReading, type RejectionDetail, REJECTION_DETAILS_MAX } from './decision.ts'
+import { type LineItem, type Period, type Policy, type RateTable, type RatedItem, TOLERANCE_MS } from './policy.ts'
+import { type Rules, compileRules } from './rules.ts'
+
+/** A line item that can pay for an item at a moment, as far as neither requester nor balances matter. */
+export interface Candidate {
+  readonly lineItem: LineItem
+  readonly rate: CompiledRate
+  readonly lineAccount: AccountId
+  readonly actionAccounts: ReadonlyMap<string, AccountId>
+  /** Period of the consumption limit; null where the line item has none. */
+  readonly limitPeriod: number | null
+  readonly rules: Rules
+  /** The clock cannot tell whether the window is open, and the policy allows it. */
+  readonly undecided: boolean
+}
+
+/** A rate as charges are computed by it. */
+export interface FixedRate {
+  readonly kind: 'FIXED'
+  readonly rate: Decimal
+  /** Micro-tokens per unit of count. */
+  readonly microRate: Ratio
+}
+
+/** How a rate table rates an item; the rate of a formula depends on the request. */
+export type CompiledRate = FixedRate | { readonly kind: 'FORMULA'; readonly expression: Expression }
+
+export function fixedRate(rate: Decimal): FixedRate {
+  return { kind: 'FIXED', rate, microRate: ratio(rate.digits * MICRO_PER_TOKEN, 10n ** BigInt(rate.scale)) }
+}
+
+/** What is known about one item at a moment. Candidates stand in the order in which they are charged. */
+export type ItemView =
+  | { readonly rated: false }
+  | {
+      readonly rated: true
+      readonly candidates: readonly Candidate[]
+      readonly rejectionDetails: readonly RejectionDetail[]
+      /** A line item would serve if the clock could tell that its window is open. */
+      readonly refusedByClock: boolean
+    }
+
+export interface CompiledPolicy {
+  readonly policy: Policy
+  /** The item as it stands at the reading: cheap when the same span of time was asked about before. */
+  item(name: string, version: string, clock: ClockReading): ItemView
+}
+
+const NOT_RATED: ItemView = { rated: false }
+
+/** Spans of time kept at once; a clock moves through them one after another, or straddles a few. */
+const SPANS_MAX = 16
+
+/**
+ * Compiles a policy. Never throws on a policy that the protocol's schema accepts; a reference to a missing condition
+ * evaluates as an error and so refuses (see {@link danglingConditions} for refusing such a policy as a whole).
+ */
+export function compilePolicy(policy: Policy): CompiledPolicy {
+  const conditions = new Map<string, Evaluate>(policy.conditions.map((named) => [named.id, compileCondition(named)]))
+  const widen = policy.timezoneTolerant ? TOLERANCE_MS : 0
+  const bySeries = lineItemsBySeries(policy, conditions, widen)
+  const tables = compileTables(policy.rateTables)
+  const tablesOfItem = indexTables(tables)
+  const changes = instantsOfChange(policy, widen)
+  const spans = new Map<string, Map<string, ItemView>>()
+
+  const viewsAt = (clock: ClockReading): Map<string, ItemView> => {
+    const latest = clock.latest ?? Number.POSITIVE_INFINITY
+    const key = `${span(changes, clock.now)} ${span(changes, clock.earliest)} ${span(changes, latest)}`
+    const known = spans.get(key)
+    if (known !== undefined) return known
+    if (spans.size >= SPANS_MAX) spans.clear()
+    const views = new Map<string, ItemView>()
+    spans.set(key, views)
+    return views
+  }
+
+  return {
+    policy,
+    item(name, version, clock) {
+      const key = itemKey(name, version)
+      const containing = tablesOfItem.get(key)
+      if (containing === undefined) return NOT_RATED
+      const views = viewsAt(clock)
+      const known = views.get(key)
+      if (known !== undefined) return known
+      const view = viewItem(key, containing, tables, bySeries, clock, policy.undecidedClock)
+      views.set(key, view)
+      return view
+    },
+  }
+}
+
+/** Ids of conditions that actions refer to and the policy does not contain: such a policy is incomplete. */
+export function danglingConditions(policy: Policy): readonly string[] {
+  const known = new Set(policy.conditions.map(({ id }) => id))
+  const referred = policy.lineItems.flatMap(({ actions }) => actions.map(({ conditionId }) => conditionId))
+  return [...new Set(referred)].filter((id): id is string => id !== null && !known.has(id))
+}
+
+/** The order in which line items are charged: earliest end, then earliest start. Source: interface, charging. */
+function chargeOrder(a: LineItem, b: LineItem): number {
+  if (a.endsAt !== b.endsAt) return a.endsAt - b.endsAt
+  if (a.startsAt !== b.startsAt) return a.startsAt - b.startsAt
+  if (a.id === b.id) return 0
+  return a.id < b.id ? -1 : 1
+}
+
+/** The period that holds an instant; undefined when none does. */
+export function periodAt(periods: readonly Period[], now: number): Period | undefined {
+  return periods.find((period) => isIn(period, now))
+}
+
+export function isIn({ from, until }: Period, now: number): boolean {
+  return (from === null || from <= now) && (until === null || now < until)
+}
+
+interface CompiledLineItem {
+  readonly instanceId: string
+  readonly lineItem: LineItem
+  /** Inclusive, tolerance applied. */
+  readonly opensAt: number
+  readonly closesAt: number
+  readonly rules: Rules
+  readonly actionAccounts: ReadonlyMap<string, AccountId>
+}
+
+function lineItemsBySeries(
+  policy: Policy,
+  conditions: ReadonlyMap<string, Evaluate>,
+  widen: number,
+): ReadonlyMap<string, readonly CompiledLineItem[]> {
+  const ordered = policy.lineItems.toSorted(chargeOrder).map((lineItem) => ({
+    lineItem,
+    opensAt: lineItem.startsAt - widen,
+    closesAt: lineItem.endsAt + widen,
+    rules: compileRules(lineItem.actions, conditions),
+    actionAccounts: new Map(
+      lineItem.actions
+        .filter(({ allocation }) => allocation !== null)
+        .map(({ id }) => [id, actionAccount(policy.instanceId, lineItem.id, id)]),
+    ),
+    instanceId: policy.instanceId,
+  }))
+  return Map.groupBy(ordered, ({ lineItem }) => lineItem.rateTableSeries)
+}
+
+interface CompiledTable {
+  readonly series: string
+  readonly effectiveFrom: number
+  readonly rates: ReadonlyMap<string, CompiledRate>
+  /** From when another table of the series takes its place; Infinity for the last. */
+  readonly effectiveUntil: number
+}
+
+/** Within a series a table is in effect until the next one is; of two with the same instant the later in the list stays. */
+function compileTables(tables: readonly RateTable[]): readonly CompiledTable[] {
+  const compiled: CompiledTable[] = []
+  for (const series of Map.groupBy(tables, (table) => table.series).values()) {
+    const ordered = series.toSorted((a, b) => a.effectiveFrom - b.effectiveFrom)
+    for (const [index, table] of ordered.entries()) {
+      const effectiveUntil = ordered[index + 1]?.effectiveFrom ?? Number.POSITIVE_INFINITY
+      const { effectiveFrom } = table
+      compiled.push({ series: table.series, effectiveFrom, effectiveUntil, rates: ratesByItem(table) })
+    }
+  }
+  return compiled
+}
+
+function ratesByItem(table: RateTable): ReadonlyMap<string, CompiledRate> {
+  const rates = new Map<string, CompiledRate>()
+  for (const item of table.items) {
+    const key = itemKey(item.name, item.version)
+    if (!rates.has(key)) rates.set(key, compileRate(item))
+  }
+  return rates
+}
+
+/** Stands in for a formula that does not parse, which the protocol's schema refuses: it has no rate either. */
+const NO_RATE: Expression = { kind: 'CALL', operation: 'DIVIDE', operands: [zero(), zero()] }
+
+function zero(): Expression {
+  return { kind: 'NUMBER', value: { num: 0n, den: 1n } }
+}
+
+function compileRate({ rate, formula }: RatedItem): CompiledRate {
+  if (rate !== undefined) return fixedRate(rate)
+  const parsed = parseFormula(formula)
+  return { kind: 'FORMULA', expression: 'problem' in parsed ? NO_RATE : parsed.expression }
+}
+
+function indexTables(tables: readonly CompiledTable[]): ReadonlyMap<string, readonly CompiledTable[]> {
+  const index = new Map<string, CompiledTable[]>()
+  for (const table of tables) {
+    for (const key of table.rates.keys()) {
+      const containing = index.get(key)
+      if (containing === undefined) index.set(key, [table])
+      else containing.push(table)
+    }
+  }
+  return index
+}
+
+/** Unambiguous whatever the two texts hold. */
+function itemKey(name: string, version: string): string {
+  return `${name.length}:${name}${version}`
+}
+
+/** Every instant at which an answer may change, ascending. */
+function instantsOfChange(policy: Policy, widen: number): readonly number[] {
+  const instants = new Set<number>()
+  const addPeriods = (periods: readonly Period[]): void => {
+    for (const { from, until } of periods) {
+      if (from !== null) instants.add(from)
+      if (until !== null) instants.add(until)
+    }
+  }
+  for (const lineItem of policy.lineItems) {
+    instants.add(lineItem.startsAt - widen)
+    // The end is inclusive: the first instant outside is one later.
+    instants.add(lineItem.endsAt + widen + 1)
+    addPeriods(lineItem.periods)
+    if (lineItem.consumptionLimit !== null) addPeriods(lineItem.consumptionLimit.periods)
+  }
+  for (const { effectiveFrom } of policy.rateTables) instants.add(effectiveFrom)
+  return [...instants].sort((a, b) => a - b)
+}
+
+/** How many changes have happened by an instant: the same number means the same answers. */
+function span(changes: readonly number[], instant: number): number {
+  let [low, high] = [0, changes.length]
+  while (low < high) {
+    const middle = (low + high) >>> 1
+    if ((changes[middle] ?? 0) <= instant) low = middle + 1
+    else high = middle
+  }
+  return low
+}
+
+function viewItem(
+  key: string,
+  containing: readonly CompiledTable[],
+  tables: readonly CompiledTable[],
+  bySeries: ReadonlyMap<string, readonly CompiledLineItem[]>,
+  clock: ClockReading,
+  undecidedClock: Policy['undecidedClock'],
+): ItemView {
+  const inEffect = (table: CompiledTable): boolean =>
+    table.effectiveFrom <= clock.now && clock.now < table.effectiveUntil
+  const rates = new Map<string, CompiledRate>()
+  for (const table of containing) {
+    const rate = table.rates.get(key)
+    if (rate !== undefined && inEffect(table)) rates.set(table.series, rate)
+  }
+  if (rates.size === 0) return NOT_RATED
+
+  const candidates: Candidate[] = []
+  const rejectionDetails: RejectionDetail[] = []
+  let refusedByClock = false
+  for (const [series, rate] of rates) {
+    for (const compiled of bySeries.get(series) ?? []) {
+      const why = unusable(compiled, clock, undecidedClock)
+      if (why === null) candidates.push(candidate(compiled, rate, clock))
+      else {
+        refusedByClock ||= why === 'CLOCK_UNDECIDED'
+        if (rejectionDetails.length < REJECTION_DETAILS_MAX)
+          rejectionDetails.push({ lineItemId: compiled.lineItem.id, why })
+      }
+    }
+  }
+  if (candidates.length === 0) {
+    const inForce = new Set(tables.filter(inEffect).map(({ series }) => series))
+    for (const [series, others] of bySeries) {
+      if (rates.has(series)) continue
+      const why = inForce.has(series) ? 'SERIES_DOES_NOT_RATE_ITEM' : 'SERIES_HAS_NO_TABLE'
+      const more = others.slice(0, REJECTION_DETAILS_MAX - rejectionDetails.length)
+      rejectionDetails.push(...more.map(({ lineItem }) => ({ lineItemId: lineItem.id, why }) as const))
+    }
+  }
+  candidates.sort((a, b) => chargeOrder(a.lineItem, b.lineItem))
+  return { rated: true, candidates, rejectionDetails, refusedByClock }
+}
+
+/** The first check that a line item fails, the clock's doubt last; null when it can serve. */
+function unusable(
+  { lineItem, opensAt, closesAt }: CompiledLineItem,
+  { now, earliest, latest }: ClockReading,
+  undecidedClock: Policy['undecidedClock'],
+): RejectionDetail['why'] | null {
+  if (!lineItem.elastic) return 'NOT_ELASTIC'
+  if (lineItem.state !== 'DEPLOYED') return 'NOT_DEPLOYED'
+  if (latest !== null && latest < opensAt) return 'NOT_STARTED'
+  if (earliest > closesAt) return 'ENDED'
+  if (periodAt(lineItem.periods, now) === undefined) return 'NO_PERIOD'
+  const limit = lineItem.consumptionLimit
+  if (limit !== null && periodAt(limit.periods, now) === undefined) return 'NO_PERIOD'
+  return undecidedClock === 'refuse' && !surelyOpen(opensAt, closesAt, earliest, latest) ? 'CLOCK_UNDECIDED' : null
+}
+
+function surelyOpen(opensAt: number, closesAt: number, earliest: number, latest: number | null): boolean {
+  return opensAt <= earliest && latest !== null && latest <= closesAt
+}
+
+function candidate(compiled: CompiledLineItem, rate: CompiledRate, clock: ClockReading): Candidate {
+  const { lineItem } = compiled
+  const period = periodAt(lineItem.periods, clock.now)
+  if (period === undefined) throw new Error('invariant: a usable line item has a period')
+  const limit = lineItem.consumptionLimit
+  return {
+    lineItem,
+    rate,
+    lineAccount: lineAccount(compiled.instanceId, lineItem.id, period.index),
+    actionAccounts: compiled.actionAccounts,
+    limitPeriod: limit === null ? null : (periodAt(limit.periods, clock.now)?.index ?? null),
+    rules: compiled.rules,
+    undecided: !surelyOpen(compiled.opensAt, compiled.closesAt, clock.earliest, clock.latest),
+  }
+}

@@ -1,0 +1,116 @@
+/**
+ * Conditions on the requester's dictionary, compiled once per policy. A verdict has three values: what cannot be
+ * evaluated is an ERROR, and an ERROR never becomes an allow: the check order refuses on it. Evaluation never throws on data.
+ */
+import { CONDITION_DEPTH_MAX, type Condition } from './policy.ts'
+
+export type ConditionResult = 'TRUE' | 'FALSE' | 'ERROR'
+
+export type Dictionary = Readonly<Record<string, unknown>>
+
+export type Evaluate = (dictionary: Dictionary) => ConditionResult
+
+/** Stands in for a condition that does not exist. */
+export const ALWAYS_ERROR: Evaluate = () => 'ERROR'
+
+/** @param depth nesting level of `condition`, 1 at the top */
+export function compileCondition(condition: Condition, depth = 1): Evaluate {
+  if (depth > CONDITION_DEPTH_MAX) return ALWAYS_ERROR
+  switch (condition.operator) {
+    case 'AND':
+      return compileAll(condition.conditions, 'FALSE', depth)
+    case 'OR':
+      return compileAll(condition.conditions, 'TRUE', depth)
+    case 'NOT': {
+      const inner = compileCondition(condition.condition, depth + 1)
+      return (dictionary) => not(inner(dictionary))
+    }
+    case 'IN':
+      return compileIn(condition.property, condition.values)
+    default:
+      return ALWAYS_ERROR
+  }
+}
+
+function not(verdict: ConditionResult): ConditionResult {
+  if (verdict === 'ERROR') return 'ERROR'
+  return verdict === 'TRUE' ? 'FALSE' : 'TRUE'
+}
+
+/** Kleene's AND (decided by a FALSE) and OR (decided by a TRUE); the order of the parts never matters. */
+function compileAll(parts: readonly Condition[], decidedBy: 'TRUE' | 'FALSE', depth: number): Evaluate {
+  if (parts.length === 0) return ALWAYS_ERROR
+  const inner = parts.map((part) => compileCondition(part, depth + 1))
+  return (dictionary) => {
+    let error = false
+    for (const evaluate of inner) {
+      const verdict = evaluate(dictionary)
+      if (verdict === decidedBy) return decidedBy
+      if (verdict === 'ERROR') error = true
+    }
+    if (error) return 'ERROR'
+    return not(decidedBy)
+  }
+}
+
+/**
+ * True if the value of the property, or any element of it when it is an array, is one of the values: text as it stands,
+ * numbers and booleans by their JSON text. Absent or null is FALSE; an object cannot be compared.
+ */
+function compileIn(property: string, values: readonly string[]): Evaluate {
+  const wanted = new Set(values)
+  const compare = (value: unknown): ConditionResult => {
+    const text = textOf(value)
+    if (text === undefined) return 'ERROR'
+    return text !== null && wanted.has(text) ? 'TRUE' : 'FALSE'
+  }
+  return (dictionary) => {
+    if (!Object.hasOwn(dictionary, property)) return 'FALSE'
+    const value = dictionary[property]
+    if (!Array.isArray(value)) return compare(value)
+    const { texts, incomparable } = elementsOf(value)
+    for (const text of wanted) if (texts.has(text)) return 'TRUE'
+    return incomparable ? 'ERROR' : 'FALSE'
+  }
+}
+
+interface Elements {
+  readonly texts: ReadonlySet<string>
+  /** Some element is an object or an array. */
+  readonly incomparable: boolean
+}
+
+/** Arrays of dictionaries that were looked at: a long one is walked once, not once for each condition that asks. */
+const KNOWN_ELEMENTS = new WeakMap<readonly unknown[], Elements>()
+
+function elementsOf(array: readonly unknown[]): Elements {
+  const known = KNOWN_ELEMENTS.get(array)
+  if (known !== undefined) return known
+  const texts = new Set<string>()
+  let incomparable = false
+  for (const element of array) {
+    const text = textOf(element)
+    if (text === undefined) incomparable = true
+    else if (text !== null) texts.add(text)
+  }
+  const elements = { texts, incomparable }
+  KNOWN_ELEMENTS.set(array, elements)
+  return elements
+}
+
+/** What a value is compared by; null where there is nothing to compare, undefined for what cannot be compared. */
+function textOf(value: unknown): string | null | undefined {
+  switch (typeof value) {
+    case 'string':
+      return value
+    case 'number':
+      // Too large to be a number at all: its JSON text would be "null".
+      return Number.isFinite(value) ? JSON.stringify(value) : undefined
+    case 'boolean':
+      return JSON.stringify(value)
+    case 'undefined':
+      return null
+    default:
+      return value === null ? null : undefined
+  }
+}

@@ -1,0 +1,340 @@
+/**
+ * The decision: which line items pay how much for each requested item, or which check of the checks refuses.
+ *
+ * The check order, in its documented order; the first check that fails names the reason:
+ *
+ *   1 ITEM_NOT_RATED             a rate table in effect has the item with exactly this version
+ *   2 NO_USABLE_LINE_ITEM        an elastic, deployed line item in its window draws on a series that rates it
+ *     CLOCK_UNDECIDED            ... and only the clock's doubt about the window is in the way
+ *   3 FORMULA_FAILED             its formula, where it has one, gives a rate for the variables of the request
+ *   4 DENIED_BY_RULE             the actions of such a line item allow the requester
+ *   5 INSUFFICIENT_TOKENS        the pools of those line items hold enough
+ *   6 ALLOCATION_EXHAUSTED       ... also within the allocation of the action that allows
+ *   7 CONSUMPTION_LIMIT_REACHED  ... also within the requester's consumption limit
+ *
+ * On a device, checks 5 to 7 fail as GRANT_EXPIRED or GRANT_EXHAUSTED where the device's grant, and not the pool, is what
+ * ran out. A room may have overspend: what an essential line item may pay beyond it, after every grant of every line item
+ * that allows the request. The same facts give the same decision, wherever they are held; nothing in here reads a clock or throws on data.
+ */
+import { type AccountId, type Posting, limitAccount } from '../accounts/account.ts'
+import { type Micro, type Ratio, decimalRatio, ratio, roundHalfEven } from '../pricing/amount.ts'
+import { type Candidate, type CompiledPolicy, type CompiledRate, type FixedRate, fixedRate } from './compile.ts'
+import {
+  type AccessRequest,
+  type Warning,
+  type ClockReading,
+  type Decision,
+  type ItemOutcome,
+  type RejectionDetail,
+  REJECTION_DETAILS_MAX,
+  type ChargeShare,
+  type RefusalReason,
+  type RequestedItem,
+  type Requester,
+  type AvailableBalance,
+  type AvailableOf,
+} from './decision.ts'
+import { type FormulaFailure, formulaRate } from '../pricing/formula-rate.ts'
+import type { Action } from './policy.ts'
+import { type Rules, type Ruling, rulingsFor } from './rules.ts'
+
+/**
+ * Best effort: each item is granted or refused by itself, in order, each seeing what the ones before it took (one-off
+ * requests). All or nothing: one refused item leaves all uncharged (session requests).
+ */
+export type Mode = 'BEST_EFFORT' | 'ALL_OR_NOTHING'
+
+/** Decides a request. Pure: the caller applies the postings, all in one transaction, before anyone hears the answer. */
+export function decide(
+  policy: CompiledPolicy,
+  request: AccessRequest,
+  clock: ClockReading,
+  availableOf: AvailableOf,
+  mode: Mode,
+): Decision {
+  const taken: Charged = new Map()
+  const warnings: Warning[] = []
+  const rulingOf = rulingsFor(request.requester.dictionary)
+  const items = request.items.map((item) =>
+    decideItem(policy, request.requester, rulingOf, item, clock, availableOf, taken, warnings),
+  )
+  if (mode === 'ALL_OR_NOTHING' && items.some(({ outcome }) => outcome === 'REFUSED')) {
+    return { items: items.map(withoutCharge), postings: [], warnings: [] }
+  }
+  const postings: Posting[] = []
+  for (const [account, amount] of taken) postings.push({ account, amount })
+  return { items, postings, warnings }
+}
+
+/** What this request has taken so far, by account, in order of first mention. */
+type Charged = Map<AccountId, Micro>
+
+function withoutCharge(outcome: ItemOutcome): ItemOutcome {
+  return outcome.outcome === 'GRANTED' ? { outcome: 'NOT_CHARGED' } : outcome
+}
+
+function decideItem(
+  policy: CompiledPolicy,
+  requester: Requester,
+  rulingOf: (rules: Rules) => Ruling,
+  item: RequestedItem,
+  clock: ClockReading,
+  availableOf: AvailableOf,
+  taken: Charged,
+  warnings: Warning[],
+): ItemOutcome {
+  const view = policy.item(item.name, item.version, clock)
+  if (!view.rated) return refused('ITEM_NOT_RATED', [])
+  if (view.candidates.length === 0) {
+    return refused(view.refusedByClock ? 'CLOCK_UNDECIDED' : 'NO_USABLE_LINE_ITEM', view.rejectionDetails)
+  }
+
+  const payers: Payer[] = []
+  const denials: RejectionDetail[] = []
+  const failures: RejectionDetail[] = []
+  const rateOf = ratesFor(item)
+  const untried = view.candidates[Symbol.iterator]()
+  let isBeyond = false
+  // Line items after the one that serves the rest are never looked at.
+  const payerAt = (index: number): Payer | undefined => {
+    while (payers.length <= index) {
+      const { value: candidate, done } = untried.next()
+      if (done === true) {
+        if (isBeyond) return undefined
+        isBeyond = true
+        payers.push(...payers.filter(hasOverspend).map((each) => ({ ...each, inOverspend: true })))
+        continue
+      }
+      const rate = rateOf(candidate.rate)
+      if (typeof rate === 'string') {
+        if (failures.length < REJECTION_DETAILS_MAX) failures.push(rejectionDetail(candidate, null, rate))
+        continue
+      }
+      const ruling = rulingOf(candidate.rules)
+      if (ruling.ruling === 'ALLOW') {
+        payers.push(payer(policy, candidate, rate, ruling.action, requester, availableOf, taken))
+      } else if (denials.length < REJECTION_DETAILS_MAX)
+        denials.push(rejectionDetail(candidate, ruling.action, ruling.why))
+    }
+    return payers[index]
+  }
+
+  const count = decimalRatio(item.count)
+  const shares = split(count, payerAt, 'LIMIT')
+  if (shares === undefined) {
+    if (payers.length > 0) return refused(...shortage(count, payers))
+    return denials.length > 0 ? refused('DENIED_BY_RULE', denials) : refused('FORMULA_FAILED', failures)
+  }
+
+  for (const {
+    payer: { accounts, candidate, inOverspend },
+    charged,
+  } of shares) {
+    if (inOverspend && charged > 0n) addOnce(warnings, 'ESSENTIAL_OFFLINE')
+    if (candidate.undecided) addOnce(warnings, 'CLOCK_UNDECIDED_ALLOWED')
+    if (charged === 0n) continue
+    for (const { account } of accounts) taken.set(account, (taken.get(account) ?? 0n) + charged)
+  }
+  return granted(shares)
+}
+
+function addOnce(warnings: Warning[], warning: Warning): void {
+  if (!warnings.includes(warning)) warnings.push(warning)
+}
+
+/** The rate of each candidate for one requested item; a formula that several of them share is evaluated once. */
+function ratesFor({ variables }: RequestedItem): (rate: CompiledRate) => FixedRate | FormulaFailure {
+  let known: Map<CompiledRate, FixedRate | FormulaFailure> | undefined
+  return (compiled) => {
+    if (compiled.kind === 'FIXED') return compiled
+    known ??= new Map()
+    let rate = known.get(compiled)
+    if (rate === undefined) {
+      const value = formulaRate(compiled.expression, variables)
+      rate = typeof value === 'string' ? value : fixedRate(value)
+      known.set(compiled, rate)
+    }
+    return rate
+  }
+}
+
+/** The checks that look at balances, each including the ones before it. */
+type CapacityCheck = 'TOKENS' | 'ALLOCATION' | 'LIMIT'
+const CAPACITY_CHECKS: readonly CapacityCheck[] = ['TOKENS', 'ALLOCATION', 'LIMIT']
+
+const CHECK_REASON: Readonly<Record<CapacityCheck, RefusalReason>> = {
+  TOKENS: 'INSUFFICIENT_TOKENS',
+  ALLOCATION: 'ALLOCATION_EXHAUSTED',
+  LIMIT: 'CONSUMPTION_LIMIT_REACHED',
+}
+
+const CHECK_REJECTION_DETAIL: Readonly<Record<CapacityCheck, RejectionDetail['why']>> = {
+  TOKENS: 'TOO_FEW_TOKENS',
+  ALLOCATION: 'ALLOCATION_TOO_SMALL',
+  LIMIT: 'LIMIT_TOO_SMALL',
+}
+
+interface PayerAccount {
+  readonly check: CapacityCheck
+  readonly account: AccountId
+  /** Never negative; what this request took before is already off. */
+  readonly left: Micro | 'UNLIMITED'
+  /** As `left`, with overspend: never below it. */
+  readonly reach: Micro
+  readonly shortage: AvailableBalance['shortage']
+}
+
+/** A candidate whose rules allow the requester, with the accounts that a charge to it touches. */
+interface Payer {
+  readonly candidate: Candidate
+  readonly rate: FixedRate
+  readonly action: Action | null
+  readonly accounts: readonly PayerAccount[]
+  /** What it can pay is what its overspend add, after it has paid all that is left. */
+  readonly inOverspend: boolean
+}
+
+function hasOverspend({ accounts }: Payer): boolean {
+  return accounts.some(({ left, reach }) => left !== 'UNLIMITED' && reach > left)
+}
+
+function payer(
+  policy: CompiledPolicy,
+  candidate: Candidate,
+  rate: FixedRate,
+  action: Action | null,
+  requester: Requester,
+  availableOf: AvailableOf,
+  taken: Charged,
+): Payer {
+  const look = (check: CapacityCheck, account: AccountId): PayerAccount => {
+    const balance = availableOf(account)
+    if (balance.left === 'UNLIMITED')
+      return { check, account, left: 'UNLIMITED', reach: 0n, shortage: balance.shortage }
+    const left = balance.left - (taken.get(account) ?? 0n)
+    const reach = left + (balance.overspend ?? 0n)
+    return { check, account, left: left > 0n ? left : 0n, reach: reach > 0n ? reach : 0n, shortage: balance.shortage }
+  }
+  const accounts = [look('TOKENS', candidate.lineAccount)]
+  const allocated = action === null ? undefined : candidate.actionAccounts.get(action.id)
+  if (allocated !== undefined) accounts.push(look('ALLOCATION', allocated))
+  if (candidate.limitPeriod !== null) {
+    const { instanceId } = policy.policy
+    accounts.push(look('LIMIT', limitAccount(instanceId, candidate.lineItem.id, requester, candidate.limitPeriod)))
+  }
+  return { candidate, rate, action, accounts, inOverspend: false }
+}
+
+/** The least that the accounts up to a check hold; of a payer overspent, what its overspend add to that. */
+function capacity({ accounts, inOverspend }: Payer, check: CapacityCheck): Micro | 'UNLIMITED' {
+  const last = CAPACITY_CHECKS.indexOf(check)
+  let least: Micro | 'UNLIMITED' = 'UNLIMITED'
+  let farthest: Micro | 'UNLIMITED' = 'UNLIMITED'
+  for (const account of accounts) {
+    if (account.left === 'UNLIMITED' || CAPACITY_CHECKS.indexOf(account.check) > last) continue
+    if (least === 'UNLIMITED' || account.left < least) least = account.left
+    if (farthest === 'UNLIMITED' || account.reach < farthest) farthest = account.reach
+  }
+  if (!inOverspend) return least
+  return least === 'UNLIMITED' || farthest === 'UNLIMITED' ? 0n : farthest - least
+}
+
+interface Share {
+  readonly payer: Payer
+  readonly charged: Micro
+}
+
+/**
+ * Walks the payers in order; each serves what it can of the remaining count at its own rate. The count is an exact
+ * fraction, and only the total is rounded: the last share absorbs the rounding, so that the shares always sum to the
+ * rounded total. Undefined when they cannot serve all of it.
+ */
+function split(
+  count: Ratio,
+  payerAt: (index: number) => Payer | undefined,
+  check: CapacityCheck,
+): readonly Share[] | undefined {
+  const shares: Share[] = []
+  let remaining = count
+  let sum = 0n
+  for (let index = 0; ; index += 1) {
+    const payer = payerAt(index)
+    if (payer === undefined) return undefined
+    const { microRate } = payer.rate
+    const needed = chargeFor(remaining, microRate, sum)
+    const available = capacity(payer, check)
+    if (available === 'UNLIMITED' || available >= needed) {
+      shares.push({ payer, charged: needed })
+      return shares
+    }
+    if (available === 0n) continue
+    shares.push({ payer, charged: available })
+    sum += available
+    remaining = ratio(
+      remaining.num * microRate.num - available * remaining.den * microRate.den,
+      remaining.den * microRate.num,
+    )
+  }
+}
+
+/** Micro-tokens for `count` on top of `sum`, so that the sum of both is rounded once. */
+function chargeFor(count: Ratio, microRate: Ratio, sum: Micro): Micro {
+  const den = count.den * microRate.den
+  return roundHalfEven({ num: sum * den + count.num * microRate.num, den }) - sum
+}
+
+function granted(shares: readonly Share[]): ItemOutcome {
+  let total = 0n
+  const chargeShares: ChargeShare[] = []
+  for (const { payer: own, charged } of shares) {
+    const lineItemId = own.candidate.lineItem.id
+    total += charged
+    const before = own.inOverspend ? chargeShares.findIndex((share) => share.lineItemId === lineItemId) : -1
+    const part = chargeShares[before]
+    if (part !== undefined) chargeShares[before] = { ...part, charged: part.charged + charged }
+    else chargeShares.push({ lineItemId, rate: own.rate.rate, actionId: own.action?.id ?? null, charged })
+  }
+  return { outcome: 'GRANTED', shares: chargeShares, total }
+}
+
+/** Names the first capacity check that cannot serve the count, and every account that is too small by itself. */
+function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, readonly RejectionDetail[]] {
+  const check = CAPACITY_CHECKS.find((each) => split(count, (index) => payers[index], each) === undefined)
+  if (check === undefined) throw new Error('invariant: a refused split fails at one of the checks')
+  const last = CAPACITY_CHECKS.indexOf(check)
+  let reason = CHECK_REASON[check]
+  const rejectionDetails: RejectionDetail[] = []
+  for (const each of payers) {
+    if (each.inOverspend) continue
+    const least = capacity(each, check)
+    const needed = chargeFor(count, each.rate.microRate, 0n)
+    for (const { check: own, account, left, shortage } of each.accounts) {
+      if (left === 'UNLIMITED') continue
+      if (CAPACITY_CHECKS.indexOf(own) <= last && left === least) reason = localReason(reason, shortage)
+      if (left < needed && rejectionDetails.length < REJECTION_DETAILS_MAX) {
+        rejectionDetails.push({
+          ...rejectionDetail(each.candidate, each.action, CHECK_REJECTION_DETAIL[own]),
+          account,
+          needed,
+          left,
+        })
+      }
+    }
+  }
+  return [reason, rejectionDetails]
+}
+
+/** A shortage that can end outranks one of the pool, and an expired grant one that is used up. */
+function localReason(reason: RefusalReason, shortage: AvailableBalance['shortage']): RefusalReason {
+  if (shortage === 'GRANT_EXPIRED' || reason === 'GRANT_EXPIRED') return 'GRANT_EXPIRED'
+  if (shortage === 'GRANT' || reason === 'GRANT_EXHAUSTED') return 'GRANT_EXHAUSTED'
+  return shortage === 'RECOVERY' ? 'POOL_IN_RECOVERY' : reason
+}
+
+function rejectionDetail(candidate: Candidate, action: Action | null, why: RejectionDetail['why']): RejectionDetail {
+  return { lineItemId: candidate.lineItem.id, why, ...(action === null ? {} : { actionId: action.id }) }
+}
+
+function refused(reason: RefusalReason, rejectionDetails: readonly RejectionDetail[]): ItemOutcome {
+  return { outcome: 'REFUSED', reason, rejectionDetails }
+}

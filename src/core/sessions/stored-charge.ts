@@ -1,0 +1,76 @@
+/**
+ * What paid for the running interval of a session as it is kept in a database: plain JSON, decimals and micro-tokens as
+ * text. Device and cloud keep it alike, each for itself: no message carries it.
+ */
+import { decimal, formatDecimal } from '../pricing/amount.ts'
+import type { Variables } from '../pricing/formula-rate.ts'
+import type { ReservedItem, IntervalCharge } from './session.ts'
+
+export interface StoredCharge {
+  readonly from: number
+  readonly until: number
+  readonly items: readonly {
+    readonly name: string
+    readonly version: string
+    readonly count: string
+    readonly variables?: Readonly<Record<string, string>>
+    readonly metaData: string | null
+    readonly parts: readonly {
+      readonly lineItemId: string
+      readonly accounts: readonly string[]
+      readonly charged: string
+      readonly rate?: string
+    }[]
+  }[]
+}
+
+export function storedCharge({ from, until, items }: IntervalCharge): StoredCharge {
+  return {
+    from,
+    until,
+    items: items.map(({ item, shares }) => ({
+      name: item.name,
+      version: item.version,
+      count: formatDecimal(item.count),
+      ...(item.variables === undefined ? {} : { variables: textsOf(item.variables) }),
+      metaData: item.metaData,
+      parts: shares.map(({ lineItemId, accounts, charged, rate }) => ({
+        lineItemId,
+        accounts,
+        charged: String(charged),
+        ...(rate === undefined ? {} : { rate: formatDecimal(rate) }),
+      })),
+    })),
+  }
+}
+
+/** The reverse of {@link storedCharge}. */
+export function chargeOf({ from, until, items }: StoredCharge): IntervalCharge {
+  return {
+    from,
+    until,
+    items: items.map(({ name, version, count, variables, metaData, parts }): ReservedItem => ({
+      item: {
+        name,
+        version,
+        count: decimal(count),
+        ...(variables === undefined ? {} : { variables: variablesOf(variables) }),
+        metaData,
+      },
+      shares: parts.map(({ lineItemId, accounts, charged, rate }) => ({
+        lineItemId,
+        accounts,
+        charged: BigInt(charged),
+        ...(rate === undefined ? {} : { rate: decimal(rate) }),
+      })),
+    })),
+  }
+}
+
+function textsOf(variables: Variables): Readonly<Record<string, string>> {
+  return Object.fromEntries([...variables].map(([name, value]) => [name, formatDecimal(value)]))
+}
+
+function variablesOf(texts: Readonly<Record<string, string>>): Variables {
+  return new Map(Object.entries(texts).map(([name, text]) => [name, decimal(text)]))
+}

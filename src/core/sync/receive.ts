@@ -1,0 +1,470 @@
+/**
+ * How the cloud takes in what a device reports. One function says what a segment is (the next one, a repetition, one from
+ * the past, one of two writers), another merges the next one into the counters or says why it does not add up. Neither
+ * ever lowers a counter, and what is billed rises by exactly what the ledger entries say.
+ */
+import { type AccountId, type ParsedAccount, type Posting, parseAccount } from '../accounts/account.ts'
+import type { Micro } from '../pricing/amount.ts'
+import {
+  type Counters,
+  NO_COUNTERS,
+  billed,
+  impossible,
+  outstanding,
+  available,
+  sumPostings,
+} from '../accounts/grant.ts'
+
+/** How far the cloud has merged one epoch of one device. */
+export interface EpochState {
+  /** Fenced: no grants and no returns any more, late segments are still billed. Closed: its final segment is merged. */
+  readonly status: 'ACTIVE' | 'FENCED' | 'CLOSED'
+  /** 0 before the first segment. */
+  readonly lastSeq: number
+  /** Hash of the last merged segment; the chain start before the first. */
+  readonly lastHash: string
+  /** 0 before the first entry. */
+  readonly lastEntry: number
+  /** Hash of the last merged entry; the chain start before the first. */
+  readonly entryHead: string
+  /** A later epoch of the device has delivered entries of this one, or has said that there are no more. */
+  readonly carriedOn: boolean
+}
+
+export interface SegmentHeader {
+  readonly seq: number
+  readonly hash: string
+  readonly previousHash: string
+}
+
+export type MergeOutcome =
+  /** The next one of the one writer: merge it; `grants` says whether it can earn grants and return tokens. */
+  | { readonly kind: 'MERGE'; readonly grants: boolean }
+  /** The last one again: send the stored answer, byte for byte. */
+  | { readonly kind: 'REPEAT' }
+  /** An earlier one again: say how far the cloud is. */
+  | { readonly kind: 'KNOWN' }
+  /** Segments before it are missing here: have them sent again. Only a cloud that was restored gets here. */
+  | { readonly kind: 'BEHIND' }
+  /** Two writers continue one chain: a copy, or a restored backup. Keep the evidence, fence, bill both branches. */
+  | { readonly kind: 'FORK' }
+
+/**
+ * What a segment is. Rows are tried from the top. A later epoch may have delivered the entries of a segment that the
+ * device gave up, or that a restored cloud has lost, and that arrives late all the same.
+ *
+ * | seq        | hash, previousHash                | entries     | status                | verdict          |
+ * |------------|-----------------------------------|-------------|-----------------------|------------------|
+ * | = last     | hash is the one on record         | any         | any                   | REPEAT           |
+ * | < last     | hash is the one on record         | any         | any                   | KNOWN            |
+ * | <= last    | another hash                      | any         | any                   | FORK             |
+ * | = last + 1 | previousHash is the last hash     | nothing new | CLOSED by a later one | MERGE, no grants |
+ * | > last + 1 | any                               | nothing new | CLOSED by a later one | BEHIND           |
+ * | > last     | any                               | any         | CLOSED                | FORK             |
+ * | > last + 1 | any                               | any         | ACTIVE, FENCED        | BEHIND           |
+ * | = last + 1 | previousHash is not the last hash | any         | ACTIVE, FENCED        | FORK             |
+ * | = last + 1 | previousHash is the last hash     | contradict  | ACTIVE, FENCED        | FORK             |
+ * | = last + 1 | previousHash is the last hash     | other       | ACTIVE                | MERGE, grants    |
+ * | = last + 1 | previousHash is the last hash     | other       | FENCED                | MERGE, no grants |
+ *
+ * @param recordedHash hash of the merged segment with the same seq; null where there is none
+ * @param entries how the entries of the segment fit the merged chain
+ */
+export function receive(
+  state: EpochState,
+  segment: SegmentHeader,
+  recordedHash: string | null,
+  entries: ChainFit,
+): MergeOutcome {
+  if (segment.seq <= state.lastSeq) {
+    if (segment.hash !== recordedHash) return { kind: 'FORK' }
+    return { kind: segment.seq === state.lastSeq ? 'REPEAT' : 'KNOWN' }
+  }
+  const isFar = segment.seq > state.lastSeq + 1
+  const follows = !isFar && segment.previousHash === state.lastHash
+  if (state.status === 'CLOSED') {
+    if (!state.carriedOn || !saysNothingNew(entries)) return { kind: 'FORK' }
+    if (isFar) return { kind: 'BEHIND' }
+    return follows ? { kind: 'MERGE', grants: false } : { kind: 'FORK' }
+  }
+  if (isFar) return { kind: 'BEHIND' }
+  if (!follows || entries.kind === 'CONTRADICTS') return { kind: 'FORK' }
+  return { kind: 'MERGE', grants: state.status === 'ACTIVE' }
+}
+
+function saysNothingNew(entries: ChainFit): boolean {
+  return entries.kind === 'LOST' || (entries.kind === 'CONTINUES' && entries.fresh === 0)
+}
+
+/** How a range of entries fits the merged chain of its epoch. */
+export type ChainFit =
+  /** The first `known` of them are in the chain; the `fresh` ones after these continue it. */
+  | { readonly kind: 'CONTINUES'; readonly known: number; readonly fresh: number }
+  /** They end where the cloud has lost the entries of the chain: it cannot tell. */
+  | { readonly kind: 'LOST' }
+  /** They begin behind its end, or after another end than it has. */
+  | { readonly kind: 'DETACHED' }
+  /** The chain has other content under the same numbers: two writers. */
+  | { readonly kind: 'CONTRADICTS' }
+
+export type EntryRange = Pick<ReceivedSegment, 'firstEntry' | 'entriesPreviousHash' | 'entryHashes'>
+
+/** Number of the last entry of a range; the one before its first where it is empty. */
+export function lastOf({ firstEntry, entryHashes }: EntryRange): number {
+  return firstEntry + entryHashes.length - 1
+}
+
+/**
+ * A hash covers everything before it, so one comparison decides: at the end of the chain, or where the range ends before it.
+ *
+ * @param recorded hash of the merged entry with the number of the last one of the range, where the chain is longer; undefined
+ *   where that entry was lost
+ */
+export function fitChain(
+  { lastEntry, entryHead }: Pick<EpochState, 'lastEntry' | 'entryHead'>,
+  range: EntryRange,
+  recorded: string | undefined,
+): ChainFit {
+  const { firstEntry, entriesPreviousHash, entryHashes } = range
+  if (firstEntry > lastEntry + 1) return { kind: 'DETACHED' }
+  const n = Math.min(lastOf(range), lastEntry)
+  const known = n - firstEntry + 1
+  const claimed = known === 0 ? entriesPreviousHash : entryHashes[known - 1]
+  const merged = n === lastEntry ? entryHead : recorded
+  if (claimed === merged) return { kind: 'CONTINUES', known, fresh: entryHashes.length - known }
+  if (merged === undefined) return { kind: 'LOST' }
+  return { kind: firstEntry > lastEntry ? 'DETACHED' : 'CONTRADICTS' }
+}
+
+/** Without the first `known` entries, which the chain has. */
+export function withoutKnown(segment: ReceivedSegment, known: number): ReceivedSegment {
+  return {
+    ...segment,
+    firstEntry: segment.firstEntry + known,
+    entriesPreviousHash: known === 0 ? segment.entriesPreviousHash : (segment.entryHashes[known - 1] ?? ''),
+    entries: segment.entries.slice(known),
+    entryHashes: segment.entryHashes.slice(known),
+  }
+}
+
+/** What the cloud knows of one account on one epoch. */
+export interface DeviceAccount extends Counters {
+  /** Granted without limit when it was last granted. */
+  readonly unlimited: boolean
+  /**
+   * Use may be ahead of `granted`: the account is unlimited, or has been, and the device may still report what it used before
+   * it heard of the limit.
+   */
+  readonly metered: boolean
+  /** How much was spent above the grants by the offline policy of the line item, of all segments together. */
+  readonly overspend: Micro
+}
+
+export const NO_DEVICE_ACCOUNT: DeviceAccount = { ...NO_COUNTERS, unlimited: false, metered: false, overspend: 0n }
+
+/** One ledger entry, as far as the arithmetic needs it. */
+export interface ReceivedEntry {
+  readonly n: number
+  /**
+   * `session`: a change of a session that moves no tokens. A burn charges its postings and has no items: each account has
+   * its own amount.
+   */
+  readonly kind: 'access' | 'refund' | 'session' | 'burn'
+  readonly instanceId: string
+  readonly items: readonly {
+    readonly total: Micro
+    readonly parts: readonly { readonly lineItemId: string; readonly charged: Micro }[]
+  }[]
+  readonly postings: readonly Posting[]
+}
+
+export interface ReceivedSegment {
+  /** Absolute values of the accounts that changed. */
+  readonly counters: readonly {
+    readonly account: AccountId
+    readonly used: Micro
+    readonly refunded: Micro
+    readonly returned: Micro
+  }[]
+  /** Number of the first entry, and the chain head before it, as the device claims. */
+  readonly firstEntry: number
+  readonly entriesPreviousHash: string
+  /** Chain head after the last entry, as the device claims. */
+  readonly entryHead: string
+  readonly entries: readonly ReceivedEntry[]
+  /** Hash of each entry, computed here from `entriesPreviousHash` on. */
+  readonly entryHashes: readonly string[]
+}
+
+export interface MergeTerms {
+  /** Raises of `returned` count. False for a fenced epoch: it keeps holding what it gave up too late. */
+  readonly returns: boolean
+  /** The last segment: everything not spent comes back, `R = G - U + F`. */
+  readonly closes: boolean
+  /** Nothing that is still to come was decided before the device took its last grant: what that limits is no longer metered. */
+  readonly grantTaken: boolean
+  /** The cloud has forgotten grants (it was restored): `granted` follows what was spent instead of contradicting it. */
+  readonly grantsForgotten: boolean
+  /**
+   * What a device may spend above its grants until its next contact, by the offline policy of a line item; the most that any
+   * of its revisions allowed. `granted` follows such use. Absent: nothing.
+   */
+  readonly overspendCapOf?: (instanceId: string, lineItemId: string) => Micro
+}
+
+export interface AccountChange {
+  readonly account: AccountId
+  readonly before: DeviceAccount
+  readonly after: DeviceAccount
+}
+
+export type Merge =
+  | {
+      readonly merged: true
+      readonly changes: readonly AccountChange[]
+      readonly lastEntry: number
+      readonly entryHead: string
+    }
+  | NotMerged
+
+export interface NotMerged {
+  readonly merged: false
+  readonly problem: MergeProblem
+  readonly account?: AccountId
+  readonly n?: number
+}
+
+/** Why a segment of the right writer does not add up. None of them happens to an honest device. */
+export type MergeProblem =
+  | 'ACCOUNT_UNKNOWN'
+  | 'ACCOUNT_NAMED_TWICE'
+  | 'INSTANCE_NOT_SERVED'
+  | 'ENTRY_NUMBER_WRONG'
+  | 'ENTRY_CHAIN_BROKEN'
+  | 'ENTRY_DOES_NOT_ADD_UP'
+  | 'COUNTER_FELL'
+  | 'COUNTERS_DO_NOT_FIT_ENTRIES'
+  | 'MORE_SPENT_THAN_GRANTED'
+  | 'MORE_OVERSPEND_THAN_ALLOWED'
+
+/**
+ * Counters after a segment with verdict MERGE, or the first thing that does not add up. Per account, use rises by exactly
+ * what the `access` and `burn` entries post and refunds by what the `refund` entries post.
+ *
+ * @param accounts what is known of the epoch: at least the accounts that the segment names, all of them when it closes
+ * @param instances ids of the instances that the device serves
+ */
+export function mergeSegment(
+  state: EpochState,
+  accounts: ReadonlyMap<AccountId, DeviceAccount>,
+  segment: ReceivedSegment,
+  instances: ReadonlySet<string>,
+  terms: MergeTerms,
+): Merge {
+  const broken = checkEntries(state, segment, instances)
+  if (broken !== undefined) return broken
+
+  const used = sumPostings(postingsOf(segment.entries, (kind) => kind !== 'refund'))
+  const refunded = sumPostings(postingsOf(segment.entries, (kind) => kind === 'refund'))
+  const after = mergeCounters(accounts, segment.counters, instances, terms, { used, refunded })
+  if (!(after instanceof Map)) return after
+  for (const account of [...used.keys(), ...refunded.keys()]) {
+    if (!after.has(account)) return { merged: false, problem: 'COUNTERS_DO_NOT_FIT_ENTRIES', account }
+  }
+
+  const changes: AccountChange[] = []
+  for (const account of new Set([...accounts.keys(), ...after.keys()])) {
+    const before = accounts.get(account) ?? NO_DEVICE_ACCOUNT
+    const reported = after.get(account) ?? before
+    const counted = terms.grantTaken ? { ...reported, metered: reported.unlimited } : reported
+    const closed = terms.closes ? close(counted) : counted
+    if (!same(before, closed)) changes.push({ account, before, after: closed })
+  }
+  return {
+    merged: true,
+    changes,
+    lastEntry: state.lastEntry + segment.entries.length,
+    entryHead: segment.entryHead,
+  }
+}
+
+/**
+ * Counters after entries that the cloud has lost and the device no longer keeps, as the device tells them: no entries say by
+ * how much they rise.
+ */
+export function mergeReported(
+  accounts: ReadonlyMap<AccountId, DeviceAccount>,
+  counters: ReceivedSegment['counters'],
+  instances: ReadonlySet<string>,
+  terms: MergeTerms,
+): readonly AccountChange[] | NotMerged {
+  const after = mergeCounters(accounts, counters, instances, terms, null)
+  if (!(after instanceof Map)) return after
+  return [...after].map(([account, told]) => ({
+    account,
+    before: accounts.get(account) ?? NO_DEVICE_ACCOUNT,
+    after: told,
+  }))
+}
+
+/** @param rises what the entries say; null: the counters alone say it */
+function mergeCounters(
+  accounts: ReadonlyMap<AccountId, DeviceAccount>,
+  counters: ReceivedSegment['counters'],
+  instances: ReadonlySet<string>,
+  terms: MergeTerms,
+  rises: Readonly<Record<'used' | 'refunded', ReadonlyMap<AccountId, Micro>>> | null,
+): Map<AccountId, DeviceAccount> | NotMerged {
+  const overspend = new Overspend(terms)
+  const after = new Map<AccountId, DeviceAccount>()
+  for (const counter of counters) {
+    const { account } = counter
+    const parsed = parseAccount(account)
+    if (parsed === undefined) return { merged: false, problem: 'ACCOUNT_UNKNOWN', account }
+    if (!instances.has(parsed.instanceId)) return { merged: false, problem: 'INSTANCE_NOT_SERVED', account }
+    if (after.has(account)) return { merged: false, problem: 'ACCOUNT_NAMED_TWICE', account }
+    const before = accounts.get(account) ?? NO_DEVICE_ACCOUNT
+    if (counter.used < before.used || counter.refunded < before.refunded || counter.returned < before.returned) {
+      return { merged: false, problem: 'COUNTER_FELL', account }
+    }
+    if (
+      rises !== null &&
+      (counter.used - before.used !== (rises.used.get(account) ?? 0n) ||
+        counter.refunded - before.refunded !== (rises.refunded.get(account) ?? 0n))
+    ) {
+      return { merged: false, problem: 'COUNTERS_DO_NOT_FIT_ENTRIES', account }
+    }
+    const { used: spent, refunded: givenBack, returned } = counter
+    const followed = followMeter({ ...before, used: spent, refunded: givenBack, returned })
+    const reported = overspend.cover(parsed, followed)
+    if (reported === undefined) return { merged: false, problem: 'MORE_OVERSPEND_THAN_ALLOWED', account }
+    if (impossible(reported)) return { merged: false, problem: 'MORE_SPENT_THAN_GRANTED', account }
+    after.set(account, terms.returns ? reported : { ...reported, returned: before.returned })
+  }
+  return after
+}
+
+/** How the totals of an account move when a device's counters go from `before` to `after`. */
+export function movement(before: Counters, after: Counters): { readonly held: Micro; readonly billed: Micro } {
+  return { held: outstanding(after) - outstanding(before), billed: billed(after) - billed(before) }
+}
+
+/** The numbers and hashes of the entries go on where the cloud stands, and each entry agrees with itself. */
+function checkEntries(
+  state: EpochState,
+  segment: ReceivedSegment,
+  instances: ReadonlySet<string>,
+): NotMerged | undefined {
+  const { entries, entryHashes } = segment
+  if (segment.entriesPreviousHash !== state.entryHead) return { merged: false, problem: 'ENTRY_CHAIN_BROKEN' }
+  if (segment.entryHead !== (entryHashes.at(-1) ?? state.entryHead)) {
+    return { merged: false, problem: 'ENTRY_CHAIN_BROKEN' }
+  }
+  if (entries.length > 0 && segment.firstEntry !== state.lastEntry + 1) {
+    return { merged: false, problem: 'ENTRY_NUMBER_WRONG', n: segment.firstEntry }
+  }
+  for (const [index, entry] of entries.entries()) {
+    const { n } = entry
+    if (n !== segment.firstEntry + index) return { merged: false, problem: 'ENTRY_NUMBER_WRONG', n }
+    const problem = entryProblem(entry, instances)
+    if (problem !== undefined) return { merged: false, problem, n }
+  }
+  return undefined
+}
+
+/**
+ * What is wrong with one entry by itself: an instance that the device does not serve, an account of another instance, or
+ * postings that say something else than the lines of the bill. Undefined when it is in order.
+ */
+export function entryProblem(entry: ReceivedEntry, instances: ReadonlySet<string>): MergeProblem | undefined {
+  if (!instances.has(entry.instanceId)) return 'INSTANCE_NOT_SERVED'
+  if (entry.kind === 'session' && entry.items.length + entry.postings.length > 0) return 'ENTRY_DOES_NOT_ADD_UP'
+  const posted = new Map<string, Micro>()
+  const beside = new Map<AccountId, { lineItemId: string; amount: Micro }>()
+  for (const { account, amount } of entry.postings) {
+    const parsed = parseAccount(account)
+    if (parsed?.instanceId !== entry.instanceId) return 'ACCOUNT_UNKNOWN'
+    const { lineItemId } = parsed
+    if (parsed.kind === 'line') posted.set(lineItemId, (posted.get(lineItemId) ?? 0n) + amount)
+    else beside.set(account, { lineItemId, amount: (beside.get(account)?.amount ?? 0n) + amount })
+  }
+  if (entry.kind === 'burn') return entry.items.length === 0 ? undefined : 'ENTRY_DOES_NOT_ADD_UP'
+  const parts = new Map<string, Micro>()
+  for (const item of entry.items) {
+    let total = 0n
+    for (const { lineItemId, charged } of item.parts) {
+      total += charged
+      parts.set(lineItemId, (parts.get(lineItemId) ?? 0n) + charged)
+    }
+    if (total !== item.total) return 'ENTRY_DOES_NOT_ADD_UP'
+  }
+  for (const lineItemId of new Set([...posted.keys(), ...parts.keys()])) {
+    if ((posted.get(lineItemId) ?? 0n) !== (parts.get(lineItemId) ?? 0n)) return 'ENTRY_DOES_NOT_ADD_UP'
+  }
+  // Whoever spends of an allocation or a limit spends of its line item: that bounds what is believed of them.
+  for (const { lineItemId, amount } of beside.values()) {
+    if (amount > (parts.get(lineItemId) ?? 0n)) return 'ENTRY_DOES_NOT_ADD_UP'
+  }
+  return undefined
+}
+
+function* postingsOf(
+  entries: readonly ReceivedEntry[],
+  counts: (kind: ReceivedEntry['kind']) => boolean,
+): Generator<Posting> {
+  for (const entry of entries) if (counts(entry.kind)) yield* entry.postings
+}
+
+/**
+ * What a segment reports above the grants, by the offline policy: settled by it, so that the next one begins with nothing.
+ * The cap holds for the pool of a line item over all its periods together, and for each of its other accounts.
+ */
+class Overspend {
+  readonly #capOf: NonNullable<MergeTerms['overspendCapOf']>
+  readonly #grantsForgotten: boolean
+  readonly #ofLines = new Map<string, Micro>()
+
+  constructor({ overspendCapOf, grantsForgotten }: MergeTerms) {
+    this.#capOf = overspendCapOf ?? (() => 0n)
+    this.#grantsForgotten = grantsForgotten
+  }
+
+  /**
+   * The account with `granted` following its use, as it is where it needs nothing; undefined when it is above the cap. Where
+   * grants were forgotten, what is above the cap is one of them.
+   */
+  cover(parsed: ParsedAccount, account: DeviceAccount): DeviceAccount | undefined {
+    const missing = -available(account)
+    if (missing <= 0n) return account
+    const cap = this.#capOf(parsed.instanceId, parsed.lineItemId)
+    const key = `${parsed.instanceId}/${parsed.lineItemId}`
+    const left = parsed.kind === 'line' ? cap - (this.#ofLines.get(key) ?? 0n) : cap
+    const overspend = missing < left ? missing : left
+    if (missing > overspend && !this.#grantsForgotten) return cap === 0n ? account : undefined
+    if (parsed.kind === 'line') this.#ofLines.set(key, cap - left + overspend)
+    return { ...account, granted: account.granted + missing, overspend: account.overspend + overspend }
+  }
+}
+
+/** What is only metered was granted as far as it was spent. */
+function followMeter(account: DeviceAccount): DeviceAccount {
+  const { granted, used, refunded, returned, metered } = account
+  const spent = used - refunded + returned
+  return metered && spent > granted ? { ...account, granted: spent } : account
+}
+
+function close(account: DeviceAccount): DeviceAccount {
+  return { ...account, returned: account.granted - account.used + account.refunded }
+}
+
+function same(a: DeviceAccount, b: DeviceAccount): boolean {
+  return (
+    a.granted === b.granted &&
+    a.used === b.used &&
+    a.refunded === b.refunded &&
+    a.returned === b.returned &&
+    a.unlimited === b.unlimited &&
+    a.metered === b.metered &&
+    a.overspend === b.overspend
+  )
+}

@@ -1,0 +1,454 @@
+// One access request over the real ledger and engine, a journal in memory, and a cloud that is as near as the test wants.
+import { describe, expect, it } from 'vitest'
+import { Access, type AccessCall } from '../../../src/agent/access/access.ts'
+import { Clock } from '../../../src/agent/runtime/clock.ts'
+import type { PendingEntry } from '../../../src/agent/ledger/journal.ts'
+import { Callers } from '../../../src/agent/access/callers/callers.ts'
+import { IdempotencyCache } from '../../../src/agent/access/idempotency-cache.ts'
+import { Ledger } from '../../../src/agent/ledger/ledger.ts'
+import { type CloudWord, LocalDecisions, type WaitingTopUp } from '../../../src/agent/access/local-decisions.ts'
+import { ActivePolicies, type PolicyInForce } from '../../../src/agent/policy/active-policies.ts'
+import { limitAccount, lineAccount } from '../../../src/core/accounts/account.ts'
+import { entryBody } from '../../../src/protocol/edge/sync.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
+import { accessResponseBody, type AccessResponse } from '../../../src/protocol/service/access-request.ts'
+import { accessBody, grantedAccount, policyInForce, snapshotWith } from '../harness.ts'
+import { INSTANCE } from '../sync/fake-cloud.ts'
+import { FakeTime } from '../sync/fake-time.ts'
+import { policyWith } from '../sync/policies.ts'
+
+const LINE = lineAccount(INSTANCE, 'line-1', 0)
+const OTHER_INSTANCE = '00000000-0000-4000-8000-000000000000'
+
+class Device {
+  readonly time = new FakeTime()
+  readonly clock = new Clock(this.time, null)
+  readonly activePolicies = new ActivePolicies()
+  readonly recorded: PendingEntry[] = []
+  readonly asked: WaitingTopUp[] = []
+  /** What the cloud does while a request waits for it. */
+  cloud: (request: WaitingTopUp, deadlineMs: number) => Promise<void> = async () => undefined
+  /** What it says then that the pools could still give; of the others nothing. */
+  word: CloudWord = new Map()
+  deviceId: string | null = 'device'
+  served = [INSTANCE]
+  diskIsFull = false
+  connected = true
+  readonly ledger: Ledger
+  readonly access: Access
+  #ids = 0
+
+  constructor(epoch = 1) {
+    const snapshot = snapshotWith({ epoch })
+    this.ledger = new Ledger(
+      {
+        journal: {
+          append: async (entries) => this.#append(entries),
+          saveClock: async () => undefined,
+          limit: async () => undefined,
+        },
+        clock: this.clock,
+        policies: this.activePolicies,
+        startingGrant: 0n,
+        batchEntries: 1_000,
+        defer: (call) => void setImmediate(call),
+        reserve: null,
+        now: () => 0,
+        timers: { after: () => () => undefined },
+        onNeed: () => undefined,
+        onFatal: () => undefined,
+      },
+      snapshot,
+    )
+    const decisions = new LocalDecisions({
+      ledger: this.ledger,
+      policies: this.activePolicies,
+      clock: this.clock,
+      topUps: {
+        requestGrant: async (request, deadlineMs) => {
+          if (!this.connected) return null
+          this.asked.push(request)
+          const begun = this.time.sinceBoot()
+          await this.cloud(request, deadlineMs)
+          return this.time.sinceBoot() - begun < deadlineMs ? this.word : null
+        },
+        status: () => ({
+          deviceId: this.deviceId,
+          connected: this.connected,
+          policies: this.served.map((instanceId) => ({ instanceId })),
+        }),
+      },
+      topUpDeadlineMs: 2_000,
+    })
+    this.access = new Access({
+      ledger: this.ledger,
+      decisions,
+      idempotencyCache: new IdempotencyCache([], 10),
+      keepsInputs: true,
+      newId: () => `00000000-0000-4000-8000-${String((this.#ids += 1)).padStart(12, '0')}`,
+    })
+  }
+
+  async #append(entries: readonly PendingEntry[]): Promise<void> {
+    if (this.diskIsFull) throw new CodedError('NOT_RECORDED', 'the disk is full')
+    this.recorded.push(...entries)
+  }
+
+  #term = 0
+  grant(granted: bigint, account = LINE, exhausted = false): void {
+    this.ledger.applyGrant({
+      term: (this.#term += 1),
+      lifetimeMs: 86_400_000,
+      expiresAt: this.time.truth() + 86_400_000,
+      agedMs: 0,
+      accounts: [{ ...grantedAccount(account, granted), exhausted }],
+    })
+  }
+
+  async ask(body: unknown, call: Partial<AccessCall> = {}): Promise<AccessResponse> {
+    const { body: answer } = await this.access.request({
+      apiVersion: 'v1.0',
+      instanceId: INSTANCE,
+      text: JSON.stringify(body),
+      body,
+      idempotencyKey: null,
+      ...call,
+    })
+    return accessResponseBody.parse(JSON.parse(answer))
+  }
+
+  get lastEntry() {
+    const last = this.recorded.at(-1)
+    return last === undefined ? undefined : entryBody.parse(JSON.parse(last.body))
+  }
+}
+
+async function ready(granted = 100_000_000n, policy: PolicyInForce | null = null): Promise<Device> {
+  const device = new Device()
+  device.activePolicies.put(policy ?? (await policyInForce(1)))
+  if (granted > 0n) device.grant(granted)
+  return device
+}
+
+const statusOf = ({ requestedItems }: AccessResponse): string[] => requestedItems.map(({ status }) => status.code)
+
+describe('an access request', () => {
+  it('is charged, recorded with all that led to it, and answered in the words of the service', async () => {
+    const device = await ready()
+    const answer = await device.ask({
+      requester: { type: 'user', value: 'ada', dictionary: { department: 'print' } },
+      requestedItems: [{ item: 'print', count: 2.5, metaData: { job: 7 } }],
+    })
+    expect(answer).toEqual({
+      correlationId: '00000000-0000-4000-8000-000000000001',
+      requester: { type: 'user', value: 'ada' },
+      requestedItems: [
+        {
+          item: 'print',
+          count: 2.5,
+          status: { code: '101', description: 'Successfully checked out' },
+          totalTokensCharged: 2.5,
+          lineItems: [{ activationId: 'line-1', rate: 1, tokensCharged: 2.5 }],
+        },
+      ],
+    })
+    const reading = device.clock.reading()
+    expect(device.lastEntry).toEqual({
+      n: 1,
+      kind: 'access',
+      at: reading.now,
+      earliest: reading.earliest,
+      latest: reading.latest,
+      instanceId: INSTANCE,
+      policyRevision: 1,
+      correlationId: answer.correlationId,
+      requester: { type: 'user', value: 'ada' },
+      items: [
+        {
+          item: 'print',
+          version: '',
+          count: '2.5',
+          outcome: 'GRANTED',
+          total: 2_500_000n,
+          parts: [{ lineItemId: 'line-1', rate: '1', actionId: null, charged: 2_500_000n }],
+          metaData: { job: 7 },
+        },
+      ],
+      postings: [{ account: LINE, amount: 2_500_000n }],
+    })
+    expect(device.asked).toEqual([])
+  })
+
+  it('is charged by the formula of the policy, whose variables stand in the entry', async () => {
+    const items = [{ name: 'print', version: '', formula: 'Size * 2' }]
+    const rateTables = [{ series: '', version: '1', effectiveFrom: 0, items }]
+    const device = await ready(100_000_000n, await policyInForce(1, { rateTables }))
+    const body = {
+      requester: { type: 'user', value: 'ada' },
+      requestedItems: [{ item: 'print', count: 2, variables: { SIZE: 1.5 } }],
+    }
+    const answer = await device.ask(body, { apiVersion: 'v1.1' })
+    expect(answer.requestedItems[0]?.lineItems).toEqual([{ activationId: 'line-1', rate: 3, tokensCharged: 6 }])
+    expect(device.lastEntry?.items[0]).toMatchObject({ variables: { size: '1.5' }, total: 6_000_000n })
+    expect(statusOf(await device.ask(accessBody(1), { apiVersion: 'v1.1' }))).toEqual(['2007'])
+    await expect(device.ask(body)).rejects.toMatchObject({ code: 'BAD_REQUEST' })
+  })
+
+  it('that is refused is an entry too, with nothing charged', async () => {
+    const device = await ready()
+    const answer = await device.ask(accessBody(1, 'scan'), { apiVersion: 'v1.1' })
+    expect(statusOf(answer)).toEqual(['2001'])
+    expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'ITEM_NOT_RATED', total: 0n }], postings: [] })
+  })
+
+  it.each([
+    ['nothing', null],
+    ['a field that nobody knows', { ...accessBody(1), rollbackOnDeny: true }],
+    ['no item', { requester: { type: 'user', value: 'ada' }, requestedItems: [] }],
+    ['a count of zero', accessBody(0)],
+    ['a negative count', accessBody(-1)],
+    [
+      'a requester whose account could not be named',
+      { ...accessBody(1), requester: { type: 'user', value: '\u{20AC}'.repeat(140) } },
+    ],
+    ['a requester with a NUL', { ...accessBody(1), requester: { type: 'user', value: 'a\u0000' } }],
+    ['a requester with half a character', { ...accessBody(1), requester: { type: 'user', value: '\ud800' } }],
+  ])('with %s is refused before anything is looked at', async (_what, body) => {
+    const device = new Device(0)
+    device.deviceId = null
+    await expect(device.ask(body)).rejects.toMatchObject({ code: 'BAD_REQUEST' })
+  })
+})
+
+describe('the check order', () => {
+  it('names what is missing first: enrollment, instance, rules, their freshness, standing', async () => {
+    const device = new Device(0)
+    const refusal = async (instanceId = INSTANCE): Promise<string> =>
+      device.ask(accessBody(1), { instanceId }).then(
+        (answer) => statusOf(answer).join(),
+        (error: unknown) => (error as CodedError).code,
+      )
+    device.deviceId = null
+    expect(await refusal()).toBe('NOT_ENROLLED')
+    device.deviceId = 'device'
+    expect(await refusal(OTHER_INSTANCE)).toBe('INSTANCE_UNKNOWN')
+    expect(await refusal()).toBe('POLICY_MISSING')
+    device.activePolicies.put(await policyInForce(1, { usableForMs: 1_000 }))
+    expect(await refusal()).toBe('NOT_ATTACHED')
+    device.ledger.begin(1)
+    device.grant(1_000_000n)
+    expect(await refusal()).toBe('101')
+    device.clock.learn({ time: device.time.truth() + 2_000, sentAt: 0, receivedAt: device.time.sinceBoot() })
+    expect(await refusal()).toBe('POLICY_STALE')
+    device.activePolicies.put(await policyInForce(2))
+    void device.ledger.freeze()
+    expect(await refusal()).toBe('NOT_ATTACHED')
+    expect(await refusal(OTHER_INSTANCE)).toBe('INSTANCE_UNKNOWN')
+    expect(device.recorded).toHaveLength(1)
+  })
+
+  it('grants nothing that cannot be recorded, and goes on when it can be again', async () => {
+    const device = await ready(10_000_000n)
+    device.diskIsFull = true
+    await expect(device.ask(accessBody(10))).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    device.diskIsFull = false
+    expect(statusOf(await device.ask(accessBody(10)))).toEqual(['101'])
+    expect(device.recorded).toHaveLength(1)
+  })
+
+  it("gives a caller's budget back when the charge could not be recorded", async () => {
+    const device = await ready(20_000_000n)
+    const settings = { use: '*', observe: '*', administer: '*', limits: 'uid:7 = 10 tokens/h' }
+    const names = { user: () => undefined, group: () => undefined }
+    const quota = new Callers(settings, names, 1, () => device.time.sinceBoot()).quotaOf({ uid: 7, gids: [], pid: 1 })
+    if (quota === null) throw new Error('the caller is limited')
+    device.diskIsFull = true
+    await expect(device.ask(accessBody(10), { quota })).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    device.diskIsFull = false
+    expect(statusOf(await device.ask(accessBody(10), { quota }))).toEqual(['101'])
+    await expect(device.ask(accessBody(1), { quota })).rejects.toMatchObject({ code: 'CALLER_LIMITED' })
+  })
+})
+
+describe('a request that the grant of the device does not hold', () => {
+  const items = (...counts: number[]) => ({
+    requester: { type: 'user', value: 'ada' },
+    requestedItems: counts.map((count) => ({ item: 'print', count })),
+  })
+  const needOf = (amount: bigint, account = LINE) => [{ account, amount }]
+
+  it('asks the cloud at once for what it needs, and is decided by what comes', async () => {
+    const device = await ready(5_000_000n)
+    device.cloud = async () => device.grant(20_000_000n)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['101'])
+    expect(device.asked).toEqual([{ needs: [needOf(12_000_000n)], accounts: [LINE] }])
+    expect(device.recorded).toHaveLength(1)
+  })
+
+  it('asks for each of its items by itself, those that fit included, so that the pool pays those that it can', async () => {
+    const device = await ready(5_000_000n)
+    device.cloud = async () => device.grant(8_000_000n)
+    device.word = new Map([[LINE, 2_000_000n]])
+    expect(statusOf(await device.ask(items(3, 5, 4)))).toEqual(['101', '101', '202'])
+    expect(device.asked).toEqual([
+      { needs: [needOf(3_000_000n), needOf(5_000_000n), needOf(4_000_000n)], accounts: [LINE] },
+    ])
+  })
+
+  it('asks a second time for exactly what the pools together can pay', async () => {
+    const { lineItems } = policyWith(1)
+    const [first] = lineItems
+    const second = { ...first!, id: 'line-2', endsAt: first!.endsAt + 1 }
+    const device = await ready(0n, await policyInForce(1, { lineItems: [first!, second] }))
+    const other = lineAccount(INSTANCE, 'line-2', 0)
+    device.word = new Map([
+      [LINE, 7_000_000n],
+      [other, 90_000_000n],
+    ])
+    device.cloud = async ({ needs }) => {
+      if (needs.flat().length === 1) return
+      device.grant(7_000_000n)
+      device.grant(3_000_000n, other)
+    }
+    expect(statusOf(await device.ask(accessBody(10)))).toEqual(['101'])
+    expect(device.asked).toEqual([
+      { needs: [needOf(10_000_000n)], accounts: [LINE, other] },
+      { needs: [[...needOf(7_000_000n), ...needOf(3_000_000n, other)]], accounts: [LINE, other] },
+    ])
+    expect(device.lastEntry?.postings).toEqual([...needOf(7_000_000n), ...needOf(3_000_000n, other)])
+  })
+
+  it('asks for every account that is too small, the limit of the requester too', async () => {
+    const { lineItems } = policyWith(1)
+    const consumptionLimit = { limit: '50000000', periods: [{ index: 0, from: null, until: null }] }
+    const device = await ready(0n, await policyInForce(1, { lineItems: [{ ...lineItems[0]!, consumptionLimit }] }))
+    const limit = limitAccount(INSTANCE, 'line-1', { type: 'user', value: 'ada' }, 0)
+    device.word = new Map([[LINE, 50_000_000n]])
+    expect(statusOf(await device.ask(accessBody(2), { apiVersion: 'v1.1' }))).toEqual(['2005'])
+    expect(device.asked).toEqual([
+      { needs: [[...needOf(2_000_000n), ...needOf(2_000_000n, limit)]], accounts: [LINE, limit] },
+    ])
+    expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'CONSUMPTION_LIMIT_REACHED' }], postings: [] })
+  })
+
+  it('is refused by the word of the cloud when the pool cannot pay it, and does not ask again', async () => {
+    const device = await ready(5_000_000n)
+    device.word = new Map([[LINE, 6_000_000n]])
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['202'])
+    expect(device.asked).toHaveLength(1)
+    expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'INSUFFICIENT_TOKENS' }], postings: [] })
+  })
+
+  it('is refused as short of a grant where others take what the pool had, again and again', async () => {
+    const device = await ready(5_000_000n)
+    device.word = new Map([[LINE, 100_000_000n]])
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
+    expect(device.asked).toHaveLength(3)
+    expect(device.lastEntry).toMatchObject({ items: [{ outcome: 'GRANT_EXHAUSTED' }], postings: [] })
+  })
+
+  it('waits for the cloud no longer than the deadline', async () => {
+    const device = await ready(5_000_000n)
+    const deadlines: number[] = []
+    device.word = new Map([[LINE, 100_000_000n]])
+    device.cloud = async (_request, deadlineMs) => {
+      deadlines.push(deadlineMs)
+      device.time.advance(1_500)
+    }
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
+    expect(deadlines).toEqual([2_000, 500])
+    device.cloud = async () => device.time.advance(2_000)
+    await device.ask(accessBody(12))
+    expect(device.asked).toHaveLength(3)
+  })
+
+  it('asks also where the cloud has said before that the pool is used up: only its word of now counts', async () => {
+    const device = new Device()
+    device.activePolicies.put(await policyInForce(1))
+    device.grant(5_000_000n, LINE, true)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['202'])
+    expect(device.asked).toHaveLength(1)
+    device.cloud = async () => device.grant(12_000_000n)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['101'])
+  })
+
+  it('is refused by what the cloud has said before where it cannot be asked', async () => {
+    const device = new Device()
+    device.connected = false
+    device.activePolicies.put(await policyInForce(1))
+    device.grant(5_000_000n, LINE, true)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['202'])
+    device.grant(5_000_000n, LINE, false)
+    expect(statusOf(await device.ask(accessBody(12)))).toEqual(['208'])
+    expect(device.asked).toEqual([])
+  })
+
+  it('does not ask for what no pool can ever hold', async () => {
+    const device = await ready(5_000_000n)
+    expect(statusOf(await device.ask(accessBody(1e15)))).toEqual(['202'])
+    expect(device.asked).toEqual([])
+  })
+
+  it('asks when the grant has expired, and is refused as such where the cloud cannot be asked', async () => {
+    const device = await ready()
+    device.time.advance(86_400_001)
+    device.connected = false
+    expect(statusOf(await device.ask(accessBody(1)))).toEqual(['209'])
+    device.connected = true
+    device.cloud = async () => device.grant(100_000_000n)
+    expect(statusOf(await device.ask(accessBody(1)))).toEqual(['101'])
+  })
+
+  it('is looked at anew from the first check after it has waited', async () => {
+    const device = await ready(5_000_000n)
+    device.cloud = async () => void device.ledger.freeze()
+    await expect(device.ask(accessBody(12))).rejects.toMatchObject({ code: 'NOT_ATTACHED' })
+    expect(device.recorded).toHaveLength(0)
+  })
+})
+
+describe('a request of an application session', () => {
+  const idempotencyKey = (n: number) => ({ idempotencyKey: { session: 'app', n } })
+
+  it('that comes again gets its answer again and is not charged again, whatever has changed since', async () => {
+    const device = await ready(10_000_000n)
+    const first = await device.ask(accessBody(7), idempotencyKey(1))
+    device.diskIsFull = true
+    expect(await device.ask(accessBody(7), idempotencyKey(1))).toEqual(first)
+    void device.ledger.freeze()
+    expect(await device.ask(accessBody(7), idempotencyKey(1))).toEqual(first)
+    expect(device.recorded).toHaveLength(1)
+    expect(device.recorded[0]?.idempotencyRecord).toMatchObject({ session: 'app', n: 1, policyRevision: 1 })
+  })
+
+  it('that comes again while the first is being decided is charged once', async () => {
+    const device = await ready(10_000_000n)
+    const answers = await Promise.all([1, 2, 3].map(() => device.ask(accessBody(7), idempotencyKey(1))))
+    expect(new Set(answers.map(({ correlationId }) => correlationId)).size).toBe(1)
+    expect(device.recorded).toHaveLength(1)
+  })
+
+  it('is refused under a number that had another body, another instance or another API version', async () => {
+    const device = await ready(10_000_000n)
+    await device.ask(accessBody(1), idempotencyKey(1))
+    const mismatch = { code: 'IDEMPOTENCY_CONFLICT' }
+    await expect(device.ask(accessBody(2), idempotencyKey(1))).rejects.toMatchObject(mismatch)
+    await expect(device.ask(accessBody(1), { ...idempotencyKey(1), apiVersion: 'v1.1' })).rejects.toMatchObject(
+      mismatch,
+    )
+    await expect(device.ask(accessBody(1), { ...idempotencyKey(1), instanceId: OTHER_INSTANCE })).rejects.toMatchObject(
+      mismatch,
+    )
+    await device.ask(accessBody(1), idempotencyKey(2))
+    await expect(device.ask(accessBody(1), idempotencyKey(1))).rejects.toMatchObject({ code: 'CONFLICT' })
+  })
+
+  it('that was not recorded may be sent again under its number, and is decided then', async () => {
+    const device = await ready(10_000_000n)
+    device.diskIsFull = true
+    await expect(device.ask(accessBody(7), idempotencyKey(1))).rejects.toMatchObject({ code: 'NOT_RECORDED' })
+    device.diskIsFull = false
+    expect(statusOf(await device.ask(accessBody(7), idempotencyKey(1)))).toEqual(['101'])
+    expect(device.recorded).toHaveLength(1)
+  })
+})

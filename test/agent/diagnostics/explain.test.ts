@@ -1,0 +1,191 @@
+// Decisions made again from what a device keeps of them: whatever was asked, and by whatever rules, the same comes out.
+import fc from '../../support/fast-check.ts'
+import { describe, expect, it } from 'vitest'
+import { accessEntryText } from '../../../src/agent/access/entry-text.ts'
+import { explain } from '../../../src/agent/diagnostics/explain.ts'
+import { BalancesSeen, decisionInputsText, parseDecisionInputs } from '../../../src/agent/access/decision-inputs.ts'
+import { Refusals } from '../../../src/agent/diagnostics/refusals.ts'
+import { compilePolicy } from '../../../src/core/rules/compile.ts'
+import { decide } from '../../../src/core/rules/decide.ts'
+import type { AvailableBalance } from '../../../src/core/rules/decision.ts'
+import type { Condition, Policy } from '../../../src/core/rules/policy.ts'
+import { policyToWire } from '../../../src/protocol/edge/policy-document.ts'
+import type { KeptDecision } from '../../../src/protocol/local/decision.ts'
+import { accessResponse } from '../../../src/protocol/service/access-request.ts'
+import { sha256, signDocument } from '../../../src/protocol/signing.ts'
+import { type Scenario, availableOf, scenario } from '../../core/rules/properties.arbitraries.ts'
+import { type CloudKey, INSTANCE, makeCloudKey } from '../sync/fake-cloud.ts'
+
+const CORRELATION_ID = '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b'
+
+/** The protocol's ids are UUIDs. */
+function uuidOf(text: string): string {
+  const hex = sha256(text)
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-4${hex.slice(13, 16)}-8${hex.slice(17, 20)}-${hex.slice(20, 32)}`
+}
+
+function onTheWire(policy: Policy): Policy {
+  const filled = (condition: Condition): Condition => {
+    if (condition.operator === 'NOT') return { ...condition, condition: filled(condition.condition) }
+    if (condition.operator === 'IN') return condition
+    const conditions = condition.conditions.map(filled)
+    return {
+      ...condition,
+      conditions: conditions.length > 0 ? conditions : [{ operator: 'IN', property: 'p', values: [] }],
+    }
+  }
+  return {
+    ...policy,
+    instanceId: INSTANCE,
+    conditions: policy.conditions.map(({ id, name, ...condition }) => ({ id: uuidOf(id), name, ...filled(condition) })),
+    lineItems: policy.lineItems.map((item) => ({
+      ...item,
+      periods: item.periods.length > 0 ? item.periods : [{ index: 0, from: null, until: null }],
+      actions: item.actions.map((action) => ({
+        ...action,
+        id: uuidOf(action.id),
+        conditionId: action.conditionId === null ? null : uuidOf(action.conditionId),
+      })),
+    })),
+  }
+}
+
+interface Made {
+  readonly kept: Extract<KeptDecision, { kind: 'entry' }>
+  readonly answer: string
+}
+
+/** One decision as the agent makes, records and answers it. */
+async function made(key: CloudKey, { policy: raw, request, clock, balances, mode }: Scenario): Promise<Made> {
+  const policy = onTheWire(raw)
+  const terms = { issuedAt: 1, usableForMs: 1, grantHorizonMs: 1, trustedKeys: [key.jwk] }
+  const rules = await signDocument('policy', JSON.stringify(policyToWire(policy, terms)), key.signer)
+  const held = balances.map((balance): AvailableBalance => ({
+    ...balance,
+    left: typeof balance.left === 'bigint' && balance.left < 0n ? 0n : balance.left,
+  }))
+  const seen = new BalancesSeen(availableOf(held))
+  const decision = decide(compilePolicy(policy), request, clock, seen.of, mode)
+  const entry = {
+    ...{ n: 7, reading: clock, instanceId: INSTANCE, policyRevision: 1, correlationId: CORRELATION_ID },
+    ...{ request, metaData: request.items.map((_, index) => (index === 0 ? { job: [1, 'x'] } : undefined)), decision },
+    ...(mode === 'ALL_OR_NOTHING' ? { session: { id: uuidOf('s'), event: 'GRANTED' as const } } : {}),
+  }
+  return {
+    kept: {
+      kind: 'entry',
+      body: accessEntryText(entry),
+      facts: decisionInputsText('v1.1', seen, request.requester.dictionary),
+      rules,
+      trustedKeys: [JSON.stringify(key.jwk)],
+    },
+    answer: JSON.stringify(accessResponse('v1.1', CORRELATION_ID, request, decision)),
+  }
+}
+
+describe('a decision that is explained', () => {
+  it('comes out the same to the byte, answer included, whatever was asked', { timeout: 120_000 }, async () => {
+    const key = await makeCloudKey()
+    await fc.assert(
+      fc.asyncProperty(scenario(4), async (each) => {
+        const { kept, answer } = await made(key, each)
+        const explanation = await explain(kept)
+        expect(explanation.replay).toEqual({ result: 'same', says: expect.any(String) as string })
+        expect(explanation.answer).toBe(answer)
+        // A check that failed is named by the outcome, and nothing behind it was come to.
+        for (const { outcome, checkOrder } of explanation.items) {
+          const failed = checkOrder.filter(({ passed }) => passed === false)
+          if (outcome === 'GRANTED' || outcome === 'NOT_CHARGED') expect(failed).toEqual([])
+          else expect(failed.map(({ code }) => code)).toEqual([outcome])
+        }
+      }),
+      { numRuns: 400 },
+    )
+  })
+
+  it('is said to differ when facts, rules or the entry were altered', async () => {
+    const key = await makeCloudKey()
+    const candidates = fc
+      .sample(scenario(1), { numRuns: 300, seed: 7 })
+      .map(async (each) => ({ each, ...(await made(key, each)) }))
+    const { each: sample, kept } = (await Promise.all(candidates)).find(
+      ({ kept: { body, facts } }) => body.includes('"postings":[{') && /^1;\d+P[;,]/.test(facts ?? ''),
+    )!
+    const result = async (changes: Partial<typeof kept>) => (await explain({ ...kept, ...changes })).replay.result
+    expect(await result({})).toBe('same')
+    expect(await result({ facts: kept.facts!.replaceAll(/(\d+|\*)([PGX])/g, '0$2') })).toBe('different')
+    expect(await result({ facts: kept.facts!.replace(';', ';5P,') })).toBe('different')
+    expect(await result({ body: kept.body.replace(/"charged":"\d+"/, '"charged":"1234567"') })).toBe('different')
+    const empty = policyToWire(onTheWire({ ...sample.policy, lineItems: [] }), {
+      ...{ issuedAt: 1, usableForMs: 1, grantHorizonMs: 1, trustedKeys: [key.jwk] },
+    })
+    expect(await result({ rules: await signDocument('policy', JSON.stringify(empty), key.signer) })).toBe('different')
+  })
+
+  it('is shown as it was recorded where facts or rules are kept no more, and tells which', async () => {
+    const key = await makeCloudKey()
+    const [sample] = fc.sample(scenario(1), { numRuns: 1, seed: 1 })
+    const { kept } = await made(key, sample!)
+    const says = async (changes: Partial<typeof kept>) => (await explain({ ...kept, ...changes })).replay
+    expect(await says({ facts: null })).toMatchObject({
+      result: 'impossible',
+      says: expect.stringContaining('facts') as string,
+    })
+    expect(await says({ rules: null })).toMatchObject({
+      result: 'impossible',
+      says: expect.stringContaining('rules') as string,
+    })
+    expect(await says({ rules: 'a.b.c' })).toMatchObject({ result: 'impossible' })
+    const other = await makeCloudKey()
+    expect(await says({ trustedKeys: [JSON.stringify(other.jwk)] })).toMatchObject({
+      result: 'same',
+      says: expect.stringContaining('not among the pinned ones') as string,
+    })
+    await expect(explain({ ...kept, body: '{' })).rejects.toMatchObject({ code: 'DATABASE_CORRUPT' })
+  })
+
+  it('takes a few bytes beside its entry', async () => {
+    const balance: AvailableBalance = { left: 98_500_000n, shortage: 'GRANT' }
+    const seen = new BalancesSeen(() => balance)
+    seen.of('line/a')
+    seen.of('action/a')
+    seen.of('line/a')
+    expect(decisionInputsText('v1.1', seen, {})).toBe('1;98500000G,98500000G;')
+    expect(parseDecisionInputs('1;98500000G,*P,0X+5;{"a":";"}')).toEqual({
+      apiVersion: 'v1.1',
+      balances: [
+        balance,
+        { left: 'UNLIMITED', shortage: 'POOL' },
+        { left: 0n, shortage: 'GRANT_EXPIRED', overspend: 5n },
+      ],
+      dictionary: { a: ';' },
+    })
+    for (const text of ['', '1', '2;;', '1;x;', '1;5;', '1;;[]', '1;;{'])
+      expect(parseDecisionInputs(text)).toBeUndefined()
+  })
+})
+
+describe('a refusal without an entry', () => {
+  const refusals = (most: number): Refusals => {
+    let ids = 0
+    return new Refusals({ now: () => 5, newId: () => uuidOf(String((ids += 1))), most })
+  }
+
+  it('is explained by the check that failed, and the last of them are remembered', async () => {
+    const kept = refusals(2)
+    const add = (code: 'POLICY_STALE' | 'OVERLOADED') => kept.add({ code, message: 'too long ago' }, 'POST', 'uid:0')
+    const first = add('POLICY_STALE')
+    const refusal = kept.get(first)!
+    const { kind, checkOrder, replay } = await explain({ kind: 'refusal', refusal })
+    expect({ kind, replay: replay.result }).toEqual({ kind: 'refusal', replay: 'none' })
+    expect(checkOrder.filter(({ passed }) => passed === false)).toEqual([
+      expect.objectContaining({ code: 'POLICY_STALE', evidence: ['too long ago', 'POST', 'called by uid:0'] }),
+    ])
+    expect(checkOrder.findLast(({ passed }) => passed === true)?.code).toBe('POLICY_MISSING')
+    const second = add('OVERLOADED')
+    const third = add('OVERLOADED')
+    expect(kept.get(first)).toBeUndefined()
+    expect([second, third].map((id) => kept.get(id)?.code)).toEqual(['OVERLOADED', 'OVERLOADED'])
+    expect(refusals(0).get(add('OVERLOADED'))).toBeUndefined()
+  })
+})

@@ -1,0 +1,68 @@
+import { describe, expect, it } from 'vitest'
+import { clockHealth, healthStatusOf } from '../../../src/agent/diagnostics/health-status.ts'
+import type { AgentStatusWire } from '../../../src/protocol/local/status.ts'
+import { agentStatus } from '../../cli/agent-status.ts'
+
+const NO_GRANT_LEFT = { term: 4, expiresAt: 1, remainingMs: 0 }
+const [held] = agentStatus().accounts
+const dry = [{ ...held!, used: held!.granted, refunded: '0' }]
+const heldBack = (state: 'LOCKED' | 'TERMINATED') => ({ state, since: 1_800_000_000_000, by: 'key-1' })
+const condition = (subject: string) => [{ subject, code: 'CLOUD_UNREACHABLE', message: 'it is away', since: 1 }]
+const revoked = [{ subject: 'revocation', code: 'DEVICE_REVOKED', message: 'it was', since: 1 }]
+
+describe('the verdict', () => {
+  const cases: [string, Partial<AgentStatusWire>, 'ok' | 'attention' | 'refusing', RegExp][] = [
+    ['a device in order', {}, 'ok', /working: connected, with 120 tokens/],
+    ['one without limit', { accounts: [{ ...held!, unlimited: true }] }, 'ok', /tokens without limit/],
+    ['one that is not enrolled', { deviceId: null }, 'refusing', /not enrolled/],
+    [
+      'one that is locked as a whole',
+      { suspension: heldBack('LOCKED') },
+      'refusing',
+      /\(key-1\) has locked this device, at 2027-/,
+    ],
+    [
+      'one whose service was ended',
+      { suspension: heldBack('TERMINATED'), fenced: true },
+      'refusing',
+      /ended the service .* at 2027-/,
+    ],
+    ['one whose ledger is full', { conditions: condition('ledger') }, 'refusing', /cannot record/],
+    ['one that is fenced', { fenced: true }, 'refusing', /stopped this device/],
+    ['one without rules', { policies: [] }, 'refusing', /no rules/],
+    ['one that never attached', { epoch: 0 }, 'refusing', /not attached/],
+    [
+      'one that is offline',
+      { connected: false },
+      'attention',
+      /offline and goes on deciding, with 120 tokens.* 24 hours/,
+    ],
+    ['one that is offline and dry', { connected: false, accounts: dry }, 'refusing', /used up its tokens/],
+    ['one that is offline with an expired grant', { connected: false, grant: NO_GRANT_LEFT }, 'refusing', /expired/],
+    ['one that is online with an expired grant', { grant: NO_GRANT_LEFT }, 'attention', /asks the cloud for another/],
+    ['one that never had a grant, offline', { connected: false, grant: null }, 'refusing', /no grant/],
+    ['one that is dry, online', { accounts: dry }, 'attention', /no tokens at hand/],
+    ['one whose key was revoked', { conditions: revoked }, 'attention', /key .* was revoked: .*120 tokens.* 24 hours/],
+    ['one whose key was revoked, dry', { conditions: revoked, accounts: dry }, 'refusing', /revoked.* refuses every/],
+    ['one whose key was revoked, at its end', { conditions: revoked, grant: NO_GRANT_LEFT }, 'refusing', /revoked/],
+    ['one with a problem', { conditions: condition('sync') }, 'attention', /one problem/],
+    [
+      'one whose session is locked',
+      { sessions: [{ instanceId: agentStatus().instanceIds[0]!, state: 'LOCKED', sessionId: 's' }] },
+      'attention',
+      /locked/,
+    ],
+  ]
+  it.each(cases)('of %s', (_name, changes, level, sentence) => {
+    const health = healthStatusOf(agentStatus(changes))
+    expect(health.level).toBe(level)
+    expect(health.sentence).toMatch(sentence)
+  })
+})
+
+it('says how exactly the time is known', () => {
+  const clock = (latest: number | null) => clockHealth({ now: 1_000_000, earliest: 1_000_000, latest })
+  expect(clock(null)).toEqual({ health: 'unbounded', widthMs: null })
+  expect(clock(1_060_000)).toEqual({ health: 'exact', widthMs: 60_000 })
+  expect(clock(1_060_001)).toEqual({ health: 'rough', widthMs: 60_001 })
+})

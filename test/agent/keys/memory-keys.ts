@@ -1,0 +1,71 @@
+// Keys of a device that live as long as the test: files that outlive the process, with a crash where the disk has ordered one.
+import { CodedError } from '../../../src/protocol/errors.ts'
+import type { Signer } from '../../../src/protocol/signing.ts'
+import type { DeviceKey, DeviceKeys } from '../../../src/agent/keys/device-key.ts'
+import type { Disk } from '../sync/memory-journal.ts'
+
+/** What is on the disk. */
+export interface KeyPlace {
+  current: DeviceKey
+  next: DeviceKey | null
+}
+
+export class MemoryKeys implements DeviceKeys {
+  readonly #place: KeyPlace
+  readonly #disk: Disk
+  readonly #make: () => Promise<DeviceKey>
+  current: DeviceKey
+  next: DeviceKey | null
+  /** Nothing can be written. */
+  readOnly = false
+
+  constructor(place: KeyPlace, disk: Disk, make: () => Promise<DeviceKey>) {
+    this.#place = place
+    this.#disk = disk
+    this.#make = make
+    this.current = place.current
+    this.next = place.next
+  }
+
+  async prepare(): Promise<DeviceKey> {
+    if (this.next !== null) return this.next
+    const made = await this.#make()
+    this.#write(() => (this.#place.next = made))
+    this.next = made
+    return made
+  }
+
+  async discard(): Promise<void> {
+    this.#write(() => (this.#place.next = null))
+    this.next = null
+  }
+
+  async replace(): Promise<void> {
+    const { next } = this
+    if (next === null) throw new Error('invariant: only a key that is there takes the place')
+    this.#write(() => Object.assign(this.#place, { current: next, next: null }))
+    this.current = next
+    this.next = null
+  }
+
+  #write(change: () => unknown): void {
+    if (this.readOnly) throw new CodedError('STATE_UNWRITABLE', 'the directory is read-only')
+    change()
+    this.#disk.committed()
+  }
+}
+
+/** Signs with the key that is in use at that moment. */
+export function signerOf(keys: () => DeviceKeys): Signer {
+  return {
+    get keyId() {
+      return keys().current.signer.keyId
+    },
+    get algorithm() {
+      return keys().current.signer.algorithm
+    },
+    get privateKey() {
+      return keys().current.signer.privateKey
+    },
+  }
+}

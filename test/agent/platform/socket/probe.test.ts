@@ -1,0 +1,37 @@
+// The agent probes on its own door: over real sockets that answer, hang, turn away, or are not there.
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { probeSocket } from '../../../../src/agent/platform/socket/probe.ts'
+import { listeningSocket } from '../../../support/unix-sockets.ts'
+import { temporaryDirectory } from '../../harness.ts'
+
+async function doorThat(answers: string | null): Promise<string> {
+  const path = join(temporaryDirectory(), 'agent.sock')
+  const server = createServer((socket) => {
+    socket.on('error', () => undefined)
+    if (answers === null) socket.destroy()
+    else socket.once('data', () => socket.end(answers))
+  })
+  onTestFinished(() => void server.close())
+  await new Promise<void>((resolve) => void server.listen(path, resolve))
+  return path
+}
+
+describe('knocking', () => {
+  it('is answered', async () => {
+    expect(await probeSocket(await doorThat('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'), 5_000)).toBe(true)
+  })
+
+  it('is in vain where there is a refusal, nobody, or nobody who comes to the door', async () => {
+    expect(await probeSocket(await doorThat('HTTP/1.1 500 Oops\r\n\r\n'), 5_000)).toBe(false)
+    expect(await probeSocket(join(temporaryDirectory(), 'agent.sock'), 5_000)).toBe(false)
+    const path = join(temporaryDirectory(), 'agent.sock')
+    listeningSocket(path)
+    expect(await probeSocket(path, 20)).toBe(false)
+  })
+
+  it('finds somebody where visitors are turned away for their number', async () => {
+    expect(await probeSocket(await doorThat(null), 5_000)).toBe(true)
+  })
+})

@@ -1,0 +1,35 @@
+// A process that records entries as fast as it can and says, after each commit, how many are durable; it ends when it is
+// killed. Run with the state directory as its argument.
+import { writeSync } from 'node:fs'
+import { join } from 'node:path'
+import { openJournal } from '../../../../src/agent/platform/sqlite/journal.ts'
+import type { PendingEntry } from '../../../../src/agent/ledger/journal.ts'
+
+const directory = process.argv[2] ?? ''
+const account = 'line/i/a/0'
+const journal = await openJournal({
+  path: join(directory, 'journal.db'),
+  limits: {
+    ...{ pagesMax: 100_000, diskReservePages: 16, retentionMs: 1, retainedBytesMax: 1, answersMax: 10 },
+    ...{ recentEntries: 1_000, pastRulesBytesMax: 0 },
+  },
+  sign: async (payload) => `e30.${payload}.AA`,
+  now: () => 0,
+  onBroken: (error) => {
+    throw error
+  },
+})
+let { lastEntry: n } = await journal.read()
+const stamp = { clock: { bootId: 'b', sinceBoot: 1, earliest: 1, latest: null }, grantAgedMs: 0 }
+for (;;) {
+  const size = 1 + (n % 50)
+  const entries = Array.from({ length: size }, (): PendingEntry => {
+    n += 1
+    const postings = [{ account, amount: 1n }]
+    const body = JSON.stringify({ n, kind: 'access', postings: [{ account, amount: '1' }] })
+    const idempotencyRecord = { session: `s${n % 20}`, n, requestHash: 'h', answer: String(n), policyRevision: 1 }
+    return { n, body, moves: 'used', postings, idempotencyRecord }
+  })
+  await journal.append(entries, stamp)
+  writeSync(1, `${n}\n`)
+}

@@ -1,0 +1,33 @@
+// A device that owes the cloud entries, and damage to its journal of the kind that leaves the entries readable.
+import { closeSync, openSync, writeSync } from 'node:fs'
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
+import type { Journal, PendingEntry } from '../../../../src/agent/ledger/journal.ts'
+import { SEAL, STAMP, attach, entry, journalIn, temporaryDirectory } from '../../harness.ts'
+
+export const A = 'line/i/a/0'
+
+export const entries = (from: number, count: number): PendingEntry[] =>
+  Array.from({ length: count }, (_, index) => entry(from + index, [{ account: A, amount: 3n }]))
+
+/** Entries 1 to 20 are delivered, 21 to 60 are not. */
+export async function deviceWithBacklog(): Promise<{ directory: string; journal: Journal; path: string }> {
+  const directory = temporaryDirectory()
+  const journal = await journalIn(directory)
+  await attach(journal, { [A]: 1_000_000n })
+  await journal.append(entries(1, 20), STAMP)
+  const { seq } = await journal.seal(SEAL)
+  await journal.acknowledge(seq, null, null)
+  await journal.append(entries(21, 40), STAMP)
+  return { directory, journal, path: join(directory, 'journal.db') }
+}
+
+/** Overwrites the root of a table, by default of one that the salvage does not need. The journal must be closed. */
+export function damage(path: string, table = 'answer'): void {
+  const database = new Database(path, { readonly: true })
+  const page = database.prepare('SELECT rootpage FROM sqlite_schema WHERE name = ?').pluck().get(table) as number
+  database.close()
+  const file = openSync(path, 'r+')
+  writeSync(file, Buffer.alloc(4096, 7), 0, 4096, (page - 1) * 4096)
+  closeSync(file)
+}

@@ -1,0 +1,446 @@
+// What the SQLite journal promises beyond the contract: what it does when processes are killed, disks are full, files are
+// strange, and states are shared.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import Database from 'better-sqlite3'
+import { describe, expect, it } from 'vitest'
+import { openDatabase } from '../../../../src/agent/platform/sqlite/open-database.ts'
+import type { Journal } from '../../../../src/agent/ledger/journal.ts'
+import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
+import type { Segment } from '../../../../src/protocol/edge/sync.ts'
+import { attach, entry, grant, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
+import { INSTANCE } from '../../sync/fake-cloud.ts'
+import { BEGIN } from '../../sync/fake-time.ts'
+
+const A = 'line/i/a/0'
+const FULL = { code: 'NOT_RECORDED' }
+
+describe('a process that is killed', () => {
+  it('has lost nothing that it said was durable, and recorded nothing that it had not begun', async () => {
+    const directory = temporaryDirectory()
+    const prepared = await journalIn(directory)
+    await attach(prepared, { [A]: 10n ** 12n })
+    await prepared.close()
+
+    let before = 0
+    for (const commits of [1, 40, 90, 25, 60]) {
+      const child = spawn(process.execPath, [new URL('./committing-process.ts', import.meta.url).pathname, directory])
+      const killed = once(child, 'close')
+      let told = 0
+      let seen = 0
+      for await (const line of createInterface({ input: child.stdout })) {
+        told = Number(line)
+        seen += 1
+        if (seen === commits) child.kill('SIGKILL')
+      }
+      await killed
+      expect(seen).toBeGreaterThanOrEqual(commits)
+
+      const journal = await journalIn(directory)
+      const { lastEntry, accounts, idempotencyCache } = await journal.read()
+      expect(lastEntry).toBeGreaterThanOrEqual(told)
+      expect(lastEntry).toBeLessThanOrEqual(told + 50)
+      expect(told).toBeGreaterThan(before)
+      expect(accounts.get(A)?.used).toBe(BigInt(lastEntry))
+      expect(Math.max(...idempotencyCache.map(({ n }) => n))).toBe(lastEntry)
+      await journal.close()
+      before = lastEntry
+    }
+
+    // The chain over everything that was ever recorded, worked out again from what the segments hold.
+    const journal = await journalIn(directory)
+    let head = CHAIN_START
+    for (let sealed = 0; sealed < before;) {
+      const { document, seq } = await journal.seal(SEAL)
+      const { entries } = payloadOf(document) as Segment
+      for (const [index, body] of entries.bodies.entries()) {
+        expect(JSON.parse(body)).toMatchObject({ n: entries.first + index })
+        head = entryHash(head, body)
+      }
+      expect(entries.head).toBe(head)
+      sealed += entries.bodies.length
+      await journal.acknowledge(seq, null, null)
+    }
+  })
+})
+
+describe('the database file', () => {
+  it('is flushed with every commit also when it is opened again', () => {
+    const path = join(temporaryDirectory(), 'journal.db')
+    for (let open = 0; open < 3; open += 1) {
+      const database = openDatabase(path)
+      expect(database.pragma('synchronous', { simple: true })).toBe(2n)
+      expect(database.pragma('journal_mode', { simple: true })).toBe('wal')
+      expect(database.pragma('page_size', { simple: true })).toBe(4096n)
+      database.exec('UPDATE state SET grant_aged_ms = 1')
+      expect(existsSync(`${path}-shm`)).toBe(false)
+      database.close()
+    }
+  })
+
+  it('and its log are readable by their owner only', async () => {
+    const directory = join(temporaryDirectory(), 'state')
+    const journal = await journalIn(directory)
+    await attach(journal, {})
+    for (const name of ['journal.db', 'journal.db-wal'])
+      expect(statSync(join(directory, name)).mode & 0o777).toBe(0o600)
+    expect(statSync(directory).mode & 0o777).toBe(0o700)
+  })
+
+  it('of a newer version is refused and left as it is', async () => {
+    const path = join(temporaryDirectory(), 'journal.db')
+    openDatabase(path).close()
+    const newer = new Database(path)
+    newer.pragma('user_version = 99')
+    newer.close()
+    const before = readFileSync(path)
+    expect(() => openDatabase(path)).toThrow(expect.objectContaining({ code: 'DATABASE_NEWER' }))
+    expect(readFileSync(path).equals(before)).toBe(true)
+  })
+
+  it('of another program, or that is no database at all, is refused and left as it is', async () => {
+    const directory = temporaryDirectory()
+    const foreign = join(directory, 'foreign.db')
+    const database = new Database(foreign)
+    database.exec('CREATE TABLE theirs (a)')
+    database.close()
+    const text = join(directory, 'text.db')
+    writeFileSync(text, 'this is a text, and not a short one at that. '.repeat(200))
+    for (const path of [foreign, text]) {
+      const before = readFileSync(path)
+      expect(() => openDatabase(path)).toThrow(expect.objectContaining({ code: 'DATABASE_CORRUPT' }))
+      expect(readFileSync(path).equals(before)).toBe(true)
+    }
+  })
+
+  it('whose making was interrupted is made', async () => {
+    const directory = temporaryDirectory()
+    writeFileSync(join(directory, 'journal.db'), '')
+    const journal = await journalIn(directory)
+    expect(await journal.read()).toMatchObject({ epoch: 0 })
+  })
+
+  it('in a place where none can be is refused with the reason', async () => {
+    const occupied = join(temporaryDirectory(), 'file')
+    writeFileSync(occupied, '')
+    await expect(journalIn(join(occupied, 'state'))).rejects.toMatchObject({ code: 'STATE_UNWRITABLE' })
+  })
+})
+
+describe('a state directory', () => {
+  it('is held by one journal at a time, in this process and in others, and free again after it', async () => {
+    const directory = temporaryDirectory()
+    const first = await journalIn(directory)
+    await attach(first, { [A]: 1_000_000n })
+    await expect(journalIn(directory)).rejects.toMatchObject({ code: 'STATE_IN_USE' })
+    const other = spawn(process.execPath, [new URL('./committing-process.ts', import.meta.url).pathname, directory])
+    const words = other.stderr.toArray() as Promise<Buffer[]>
+    const [code] = (await once(other, 'close')) as [number]
+    expect(code).not.toBe(0)
+    expect(Buffer.concat(await words).toString()).toContain('STATE_IN_USE')
+    // The refused ones have changed nothing, and have not taken the lock away.
+    await first.append([entry(1, [{ account: A, amount: 1n }])], STAMP)
+    await expect(journalIn(directory)).rejects.toMatchObject({ code: 'STATE_IN_USE' })
+    await first.close()
+    expect(await (await journalIn(directory)).read()).toMatchObject({ lastEntry: 1 })
+  })
+})
+
+describe('a full ledger', () => {
+  const big = (n: number) => ({ ...entry(n, [{ account: A, amount: 1n }]), body: bodyOf(n) })
+  const bodyOf = (n: number): string =>
+    JSON.stringify({ n, kind: 'access', postings: [{ account: A, amount: '1' }], filler: 'x'.repeat(3_000) })
+
+  it('refuses entries as surely not recorded, still delivers, and records again when that has made room', async () => {
+    const journal = await journalIn(temporaryDirectory(), {
+      limits: { pagesMax: 300, diskReservePages: 600, retainedBytesMax: 100_000 },
+    })
+    await attach(journal, { [A]: 1_000_000n })
+    let recorded = 0
+    const fill = async (): Promise<number> => {
+      const before = recorded
+      for (;;) {
+        try {
+          await journal.append([big(recorded + 1)], STAMP)
+          recorded += 1
+        } catch (error) {
+          expect(error).toMatchObject(FULL)
+          return recorded - before
+        }
+      }
+    }
+    expect(await fill()).toBeGreaterThan(100)
+    expect(await journal.read()).toMatchObject({ lastEntry: recorded })
+    expect((await journal.read()).accounts.get(A)?.used).toBe(BigInt(recorded))
+    await expect(journal.append([big(recorded + 1)], STAMP)).rejects.toMatchObject(FULL)
+
+    // As often as it may be: what a delivery leaves free beyond the limit is not for entries.
+    for (let round = 0, delivered = 0; round < 3; round += 1) {
+      while (delivered < recorded) {
+        const { document, seq } = await journal.seal(SEAL)
+        delivered += (payloadOf(document) as Segment).entries.bodies.length
+        await journal.acknowledge(seq, null, null)
+      }
+      expect(await fill()).toBeGreaterThan(50)
+      expect((await journal.read()).accounts.get(A)?.used).toBe(BigInt(recorded))
+    }
+  })
+
+  it('keeps a segment of what it holds within reach of the disk by a file that gives way', async () => {
+    const directory = temporaryDirectory()
+    const journal = await journalIn(directory, { limits: { diskReservePages: 32 } })
+    await journal.read()
+    expect(statSync(join(directory, 'journal.db-disk-reserve'))).toMatchObject({ size: 32 * 4096 })
+    expect(statSync(join(directory, 'journal.db-disk-reserve')).blocks * 512).toBeGreaterThanOrEqual(32 * 4096)
+  })
+})
+
+describe('a disk that is full', () => {
+  it('takes no more entries once the last space is gone, still delivers, and takes them when there is space again', async () => {
+    const directory = temporaryDirectory()
+    // A directory in the place of the file: the space cannot be set aside.
+    const diskReserve = join(directory, 'journal.db-disk-reserve')
+    mkdirSync(diskReserve)
+    const journal = await journalIn(directory, { limits: { diskReservePages: 32 } })
+    await journal.read()
+    await attach(journal, { [A]: 10n })
+    const append = () => journal.append([entry(1, [{ account: A, amount: 1n }])], STAMP)
+    await expect(append()).rejects.toMatchObject(FULL)
+    const { seq } = await journal.seal(SEAL)
+    await journal.acknowledge(seq, null, null)
+    await expect(append()).rejects.toMatchObject(FULL)
+    rmSync(diskReserve, { recursive: true })
+    await append()
+    expect(statSync(diskReserve).size).toBe(32 * 4096)
+    expect((await journal.read()).accounts.get(A)?.used).toBe(1n)
+  })
+
+  it('keeps nothing that is delivered', async () => {
+    const directory = temporaryDirectory()
+    mkdirSync(join(directory, 'journal.db-disk-reserve'))
+    const journal = await journalIn(directory)
+    await journal.read()
+    await attach(journal, {})
+    const seqs = [await grant(journal, 2, {}), await grant(journal, 3, {})]
+    for (const seq of seqs) expect(await journal.sealed(seq)).toBeNull()
+  })
+})
+
+describe('a batch that fails', () => {
+  it('leaves nothing of itself, and nothing of what was put behind it', async () => {
+    const journal = await journalIn(temporaryDirectory(), { limits: { pagesMax: 60 } })
+    await attach(journal, { [A]: 1_000n })
+    const long = { ...entry(1, [{ account: A, amount: 5n }]), body: 'x'.repeat(4096 * 80) }
+    const failing = journal.append([long], STAMP)
+    const behind = journal.append([entry(2, [{ account: A, amount: 7n }])], STAMP)
+    await expect(failing).rejects.toMatchObject(FULL)
+    await expect(behind).rejects.toMatchObject(FULL)
+    await journal.append([entry(1, [{ account: A, amount: 3n }])], STAMP)
+    expect((await journal.read()).accounts.get(A)?.used).toBe(3n)
+    expect(await journal.recent(10)).toMatchObject([{ n: 1 }])
+  })
+
+  it('because it breaks a rule of the ledger ends the journal, once and for all', async () => {
+    const broken: Error[] = []
+    const directory = temporaryDirectory()
+    const journal = await journalIn(directory, { onBroken: (error) => broken.push(error) })
+    await attach(journal, { [A]: 10n })
+    await expect(journal.append([entry(1, [{ account: A, amount: 11n }])], STAMP)).rejects.toThrow('overspent')
+    await expect(journal.append([entry(1, [{ account: A, amount: 1n }])], STAMP)).rejects.toThrow('overspent')
+    await expect(journal.seal(SEAL)).rejects.toThrow('overspent')
+    expect(broken).toHaveLength(1)
+    await journal.close()
+    expect((await (await journalIn(directory)).read()).accounts.get(A)?.used).toBe(0n)
+  })
+
+  it.each([
+    ['a gap in the numbers', (journal: Journal) => journal.append([entry(0, [])], STAMP), 'without gaps'],
+    ['a second segment in flight', (journal: Journal) => journal.seal(SEAL).then(() => journal.seal(SEAL)), 'at most'],
+    ['an epoch that does not rise', (journal: Journal) => journal.attach(1), 'rise'],
+    ['a refund of what was not used', (journal: Journal) => journal.append([refund], STAMP), 'CHECK'],
+  ])('never takes %s', async (_what, attempt, why) => {
+    const journal = await journalIn(temporaryDirectory())
+    await attach(journal, { [A]: 10n })
+    await expect(attempt(journal)).rejects.toThrow(why)
+  })
+
+  const refund = entry(1, [{ account: A, amount: 1n }], { moves: 'refunded' })
+})
+
+describe('a long backlog', () => {
+  it('goes up in bounded segments, whose counters hold what they name and no more', async () => {
+    const journal = await journalIn(temporaryDirectory())
+    await attach(journal, { [A]: 10n ** 9n })
+    const entries = Array.from({ length: 2_300 }, (_, index) => entry(index + 1, [{ account: A, amount: 2n }]))
+    await journal.append(entries, STAMP)
+    await journal.append([entry(2_301, [{ account: A, amount: 100n }], { moves: 'refunded' })], STAMP)
+
+    const segments: Segment[] = []
+    for (let round = 0; round < 3; round += 1) {
+      const { document, seq, final } = await journal.seal({
+        ...SEAL,
+        final: true,
+        returns: round === 0 ? [{ account: A, amount: 1_000n }] : [],
+      })
+      segments.push(payloadOf(document) as Segment)
+      expect(final).toBe(round === 2)
+      await journal.acknowledge(seq, null, null)
+    }
+    expect(segments.map(({ entries, backlog }) => [entries.first, entries.bodies.length, backlog])).toEqual([
+      [1, 1_000, 1_301],
+      [1_001, 1_000, 301],
+      [2_001, 301, 0],
+    ])
+    // What is given up may come from a later refund: only the segment that leaves nothing behind tells it.
+    expect(segments.map(({ counters }) => counters)).toEqual([
+      [{ account: A, used: '2000', refunded: '0', returned: '0' }],
+      [{ account: A, used: '4000', refunded: '0', returned: '0' }],
+      [{ account: A, used: '4600', refunded: '100', returned: '1000' }],
+    ])
+  })
+
+  it('of long entries is cut by their text, one entry at the least', async () => {
+    const journal = await journalIn(temporaryDirectory())
+    await attach(journal, { [A]: 10n })
+    const lengths = [1_200_000, 500_000, 499_000, 400_000]
+    for (const [index, length] of lengths.entries()) {
+      await journal.append([{ ...entry(index + 1, []), body: `{"postings":[],"x":"${'x'.repeat(length)}"}` }], STAMP)
+    }
+    const sizes: number[] = []
+    for (let round = 0; round < 3; round += 1) {
+      const { document, seq } = await journal.seal(SEAL)
+      sizes.push((payloadOf(document) as Segment).entries.bodies.length)
+      await journal.acknowledge(seq, null, null)
+    }
+    expect(sizes).toEqual([1, 2, 1])
+  })
+})
+
+describe('what is kept', () => {
+  it('of a policy that was fetched after the cloud had named it counts from when it was named', async () => {
+    const journal = await journalIn(temporaryDirectory())
+    await attach(journal, {})
+    const { seq } = await journal.seal(SEAL)
+    await journal.acknowledge(seq, null, { time: BEGIN, policies: [{ instanceId: INSTANCE, revision: 3 }] })
+    await journal.savePolicy({ instanceId: INSTANCE, revision: 3, document: 'signed' }, null)
+    expect((await journal.read()).policies).toMatchObject([{ revision: 3, confirmedAt: BEGIN }])
+    await journal.savePolicy({ instanceId: INSTANCE, revision: 4, document: 'signed' }, null)
+    expect((await journal.read()).policies).toMatchObject([{ revision: 4, confirmedAt: 0 }])
+  })
+
+  it('of acknowledged segments is what the retention time and the space allow', async () => {
+    let now = BEGIN
+    const journal = await journalIn(temporaryDirectory(), {
+      now: () => now,
+      limits: { retentionMs: 1_000, retainedBytesMax: 10_000_000 },
+    })
+    await attach(journal, {})
+    const first = await grant(journal, 2, {})
+    now += 900
+    const second = await grant(journal, 3, {})
+    expect(await journal.sealed(first)).not.toBeNull()
+    now += 200
+    const third = await grant(journal, 4, {})
+    expect(await journal.sealed(first)).toBeNull()
+    expect(await journal.sealed(second)).not.toBeNull()
+    // A clock that was far ahead and is set right must not keep what it dated for ever.
+    now = BEGIN - 1_000_000
+    await grant(journal, 5, {})
+    now += 1_100
+    await grant(journal, 6, {})
+    expect(await journal.sealed(third)).toBeNull()
+  })
+
+  it('of acknowledged segments is bounded in bytes, the oldest first', async () => {
+    const journal = await journalIn(temporaryDirectory(), { limits: { retainedBytesMax: 3_000 } })
+    await attach(journal, {})
+    const seqs: number[] = []
+    for (let term = 2; term < 12; term += 1) seqs.push(await grant(journal, term, {}))
+    const kept = await Promise.all(seqs.map(async (seq) => (await journal.sealed(seq)) !== null))
+    expect(kept.lastIndexOf(false)).toBe(kept.indexOf(true) - 1)
+    expect(kept.at(-1)).toBe(true)
+    expect(kept[0]).toBe(false)
+  })
+
+  it('of the final segment of an epoch lasts until the next one, whatever it takes', async () => {
+    let now = BEGIN
+    const limits = { retainedBytesMax: 1, retentionMs: 1 }
+    const journal = await journalIn(temporaryDirectory(), { limits, now: () => now })
+    await attach(journal, {})
+    await journal.fence()
+    const { seq, final } = await journal.seal({ ...SEAL, final: true })
+    await journal.acknowledge(seq, null, null)
+    now += 1_000
+    await journal.saveClock(STAMP)
+    expect(final).toBe(true)
+    expect(await journal.sealed(seq)).toMatchObject({ seq, final: true })
+  })
+
+  it('of the last answers is the most recently used, over restarts', async () => {
+    const directory = temporaryDirectory()
+    const answer = (session: string, n: number) => ({
+      idempotencyRecord: { session, n, requestHash: 'h', answer: `{"n":${n}}`, policyRevision: 1 },
+    })
+    let journal = await journalIn(directory, { limits: { answersMax: 3 } })
+    await attach(journal, {})
+    await journal.append(
+      [entry(1, [], answer('a', 1)), entry(2, [], answer('b', 1)), entry(3, [], answer('c', 1))],
+      STAMP,
+    )
+    await journal.append([entry(4, [], answer('a', 2))], STAMP)
+    await journal.append([entry(5, [], answer('d', 1))], STAMP)
+    await journal.close()
+    journal = await journalIn(directory, { limits: { answersMax: 3 } })
+    const { idempotencyCache } = await journal.read()
+    expect(idempotencyCache.map(({ session, n }) => [session, n])).toEqual([
+      ['c', 1],
+      ['a', 2],
+      ['d', 1],
+    ])
+  })
+
+  it('of the last answers is as much for each caller, whatever the others name, over restarts', async () => {
+    const directory = temporaryDirectory()
+    const answer = (session: string) => ({
+      idempotencyRecord: { session, n: 1, requestHash: 'h', answer: '{}', policyRevision: 1 },
+    })
+    const limits = { answersMax: 2 }
+    let journal = await journalIn(directory, { limits })
+    await attach(journal, {})
+    await journal.append([entry(1, [], answer('uid:1000 till'))], STAMP)
+    for (let n = 2; n <= 6; n += 1) {
+      if (n === 4) {
+        await journal.close()
+        journal = await journalIn(directory, { limits })
+      }
+      await journal.append([entry(n, [], answer(`uid:1001 name-${n}`))], STAMP)
+    }
+    await journal.append([entry(7, [], answer('uid:1000 kiosk'))], STAMP)
+    await journal.close()
+    journal = await journalIn(directory, { limits })
+    const { idempotencyCache } = await journal.read()
+    expect(idempotencyCache.map(({ session }) => session)).toEqual([
+      'uid:1000 till',
+      'uid:1001 name-5',
+      'uid:1001 name-6',
+      'uid:1000 kiosk',
+    ])
+  })
+
+  it('of acknowledged entries is the most recent thousand', async () => {
+    const journal = await journalIn(temporaryDirectory())
+    await attach(journal, {})
+    for (let round = 0; round < 3; round += 1) {
+      const entries = Array.from({ length: 600 }, (_, index) => entry(round * 600 + index + 1, []))
+      await journal.append(entries, STAMP)
+      const { seq } = await journal.seal(SEAL)
+      await journal.acknowledge(seq, null, null)
+    }
+    const recent = await journal.recent(5_000)
+    expect(recent).toHaveLength(1_000)
+    expect(recent[0]).toMatchObject({ n: 1_800 })
+  })
+})

@@ -1,0 +1,93 @@
+// A backup that takes the place of a ledger: what either of them owes the cloud is kept.
+import { existsSync, readdirSync, renameSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { backUpLedger, restoreLedger } from '../../../../src/agent/platform/sqlite/backup.ts'
+import { STAMP, journalIn, temporaryDirectory } from '../../harness.ts'
+import { BEGIN } from '../../sync/fake-time.ts'
+import { A, damage, deviceWithBacklog, entries } from './damaged.ts'
+
+/** A device with a backup that has 40 undelivered entries, and 60 more in its ledger. */
+async function backedUp() {
+  const device = await deviceWithBacklog()
+  const file = join(device.directory, 'backup.db')
+  await backUpLedger(device.path, file)
+  await device.journal.append(entries(61, 60), STAMP)
+  await device.journal.close()
+  return { ...device, file }
+}
+
+async function undeliveredRangesIn(directory: string): Promise<number | undefined> {
+  const journal = await journalIn(directory)
+  const { undeliveredRanges } = await journal.read()
+  await journal.close()
+  return undeliveredRanges
+}
+
+describe('a backup that takes the place of a ledger', () => {
+  it('may itself have an undelivered range', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.fence()
+    await journal.attach(9)
+    await journal.close()
+    const file = join(directory, 'backup.db')
+    await backUpLedger(path, file)
+    const other = temporaryDirectory()
+    expect(await restoreLedger(file, join(other, 'journal.db'), BEGIN)).toMatchObject({ undelivered: 40 })
+    expect(await undeliveredRangesIn(other)).toBe(40)
+  })
+
+  it('keeps what the ledger owed also when it is restored twice', async () => {
+    const { directory, file, path } = await backedUp()
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100 })
+    expect(await undeliveredRangesIn(directory)).toBe(100)
+  })
+
+  it('keeps what a damaged ledger still gives, as a salvage would', async () => {
+    const { directory, file, path } = await backedUp()
+    damage(path)
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 100, lost: 0 })
+    expect(await undeliveredRangesIn(directory)).toBe(100)
+  })
+
+  it('says what neither a damaged ledger nor the backup gives', async () => {
+    const { directory, file, path } = await backedUp()
+    damage(path, 'entry')
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: 60 })
+    expect(await undeliveredRangesIn(directory)).toBe(40)
+    writeFileSync(path, 'no database '.repeat(2_000))
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: null })
+  })
+
+  it('is not undone by a salvage that was not finished', async () => {
+    const { directory, file, path } = await backedUp()
+    const other = temporaryDirectory()
+    const broken = 'no database '.repeat(2_000)
+    writeFileSync(join(other, 'journal.db'), broken)
+    await (await journalIn(other)).close()
+    renameSync(join(other, 'journal.db'), `${path}.rescued`)
+    writeFileSync(path, broken)
+    const { replaced } = await restoreLedger(file, path, BEGIN)
+    expect(replaced).not.toBeNull()
+    expect(existsSync(`${path}.rescued`)).toBe(false)
+    // The one that was damaged is beside it, not over the one that had its name.
+    expect(readdirSync(directory).filter((name) => name.startsWith('journal.db.damaged-'))).toHaveLength(1)
+    expect(await undeliveredRangesIn(directory)).toBe(40)
+  })
+
+  it('waits until the blocks of the ledger are closed, but may itself have some', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.appendWriteBehind([], [{ account: A, usedUpTo: 5_000n }], STAMP, false)
+    const file = join(directory, 'backup.db')
+    await backUpLedger(path, file)
+    await journal.close()
+    await expect(restoreLedger(file, path, BEGIN)).rejects.toMatchObject({ code: 'RESERVATION_OPEN' })
+    expect(await undeliveredRangesIn(directory)).toBe(0)
+    const again = await journalIn(directory)
+    expect((await again.read()).openReservations.get(A)).toBe(5_000n)
+    await again.appendWriteBehind([], [{ account: A, usedUpTo: 180n }], STAMP, false)
+    await again.close()
+    expect(await restoreLedger(file, path, BEGIN)).toMatchObject({ undelivered: 40, lost: 0 })
+  })
+})

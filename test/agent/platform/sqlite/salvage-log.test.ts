@@ -1,0 +1,145 @@
+// A damaged journal beside the volatile log of a device that spends ahead of its disk.
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { TmpfsLog } from '../../../../src/agent/platform/tmpfs/volatile-log.ts'
+import type { Journal, IdempotencyRecord, PendingEntry } from '../../../../src/agent/ledger/journal.ts'
+import type { BootLog } from '../../../../src/agent/ledger/volatile-log.ts'
+import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
+import { CHAIN_START, entryHash } from '../../../../src/protocol/signing.ts'
+import { IDENTITY, SEAL, STAMP, attach, entry, journalIn, payloadOf, temporaryDirectory } from '../../harness.ts'
+import { sameThread } from '../../same-thread.ts'
+import { A, damage } from './damaged.ts'
+
+const BOOT = 'this boot'
+const DELIVERED = 20
+const RECORDED = 33
+const ANSWERED = 60
+
+const answerTo = (n: number): IdempotencyRecord => ({
+  session: `app ${n % 4}`,
+  n,
+  requestHash: `request ${n}`,
+  answer: `answer ${n}`,
+  policyRevision: 1,
+})
+const charge = (n: number): PendingEntry => ({
+  ...entry(n, [{ account: A, amount: 3n }]),
+  idempotencyRecord: answerTo(n),
+})
+const charges = (from: number, to: number): PendingEntry[] =>
+  Array.from({ length: to - from + 1 }, (_, index) => charge(from + index))
+const headAt = (n: number): string => charges(1, n).reduce((head, { body }) => entryHash(head, body), CHAIN_START)
+
+interface Written {
+  readonly directory: string
+  readonly log: TmpfsLog
+}
+
+/** Entries 1 to 20 are delivered, those to 33 recorded, those to 60 answered from the log. */
+async function device(): Promise<Written> {
+  const directory = temporaryDirectory()
+  const journal = await journalIn(directory, {}, sameThread)
+  await attach(journal, { [A]: 1_000_000n })
+  await journal.append(charges(1, DELIVERED), STAMP)
+  const { seq } = await journal.seal(SEAL)
+  await journal.acknowledge(seq, null, null)
+  await journal.appendWriteBehind(charges(DELIVERED + 1, RECORDED), [{ account: A, usedUpTo: 900n }], STAMP, false)
+  await journal.close()
+  const log = new TmpfsLog({ directory: join(directory, 'run'), name: 'ledger', bootId: BOOT })
+  log.begin(1, { n: RECORDED, head: headAt(RECORDED) })
+  for (const each of charges(RECORDED + 1, ANSWERED)) log.write([each])
+  return { directory, log }
+}
+
+async function reopened({ directory, log }: Written, bootId = BOOT): Promise<Journal> {
+  const left = log.left()
+  const boot: BootLog | null = left === undefined ? null : { log: left, bootId }
+  return journalIn(directory, { left: boot }, sameThread)
+}
+
+async function deliveredBy(journal: Journal): Promise<readonly string[]> {
+  if ((await journal.read()).identity === null) await journal.saveIdentity(IDENTITY)
+  await journal.attach(9)
+  const bodies: string[] = []
+  for (;;) {
+    const { document, seq } = await journal.seal(SEAL)
+    const { undeliveredRange } = payloadOf(document) as SegmentWire
+    await journal.acknowledge(seq, null, null)
+    if (undeliveredRange === null) return bodies
+    bodies.push(...undeliveredRange.entries.bodies)
+  }
+}
+
+const bodiesOf = (entries: readonly PendingEntry[]) => entries.map(({ body }) => body)
+const salvageOf = async (journal: Journal) => (await journal.read()).salvages?.[0]
+const answersOf = async (journal: Journal) => (await journal.read()).idempotencyCache.map(({ n }) => n)
+
+describe('a damaged journal whose volatile log fits', () => {
+  it('is continued by the log: every charge that was answered is delivered, and none is called lost', async () => {
+    const written = await device()
+    damage(join(written.directory, 'journal.db'), 'policy')
+    const journal = await reopened(written)
+    expect(await salvageOf(journal)).toMatchObject({ salvagedEntries: ANSWERED - DELIVERED, lostEntries: 0 })
+    expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, ANSWERED)))
+  })
+
+  it('gives the answers of its last requests again, so that a retry is not charged twice', async () => {
+    const written = await device()
+    damage(join(written.directory, 'journal.db'), 'policy')
+    const journal = await reopened(written)
+    expect((await journal.read()).idempotencyCache).toEqual([57, 58, 59, 60].map(answerTo))
+    // Also when the ledger that has taken its place goes on.
+    await journal.attach(9)
+    await journal.append([{ ...entry(1, []), idempotencyRecord: answerTo(61) }], STAMP)
+    expect(await answersOf(journal)).toEqual([58, 59, 60, 61])
+  })
+
+  it('gives no answer again whose entry cannot be read, because a retry would not be charged', async () => {
+    const written = await device()
+    written.log.remove()
+    damage(join(written.directory, 'journal.db'), 'entry')
+    const journal = await reopened(written)
+    const { salvagedEntries } = (await salvageOf(journal)) ?? { salvagedEntries: -1 }
+    expect(await answersOf(journal)).toEqual([30, 31, 32, 33].filter((n) => n <= DELIVERED + salvagedEntries))
+  })
+
+  it('is not continued by a log of another boot, nor by one that belongs to another chain', async () => {
+    const other = await device()
+    damage(join(other.directory, 'journal.db'), 'policy')
+    const journal = await reopened(other, 'another boot')
+    // The blocks were open: what was spent of them beyond the journal is not known.
+    expect(await salvageOf(journal)).toMatchObject({ salvagedEntries: RECORDED - DELIVERED, lostEntries: null })
+
+    const foreign = await device()
+    foreign.log.begin(1, { n: RECORDED, head: headAt(RECORDED - 1) })
+    foreign.log.write(charges(RECORDED + 1, RECORDED + 3))
+    damage(join(foreign.directory, 'journal.db'), 'policy')
+    expect(await salvageOf(await reopened(foreign))).toMatchObject({
+      salvagedEntries: RECORDED - DELIVERED,
+      lostEntries: null,
+    })
+  })
+
+  it('brings what the log holds although the entries before it cannot be read', async () => {
+    const written = await device()
+    damage(join(written.directory, 'journal.db'), 'entry')
+    const journal = await reopened(written)
+    const { salvagedEntries } = (await salvageOf(journal)) ?? {}
+    expect(salvagedEntries).toBeGreaterThanOrEqual(ANSWERED - RECORDED)
+    expect((await deliveredBy(journal)).slice(-(ANSWERED - RECORDED))).toEqual(
+      bodiesOf(charges(RECORDED + 1, ANSWERED)),
+    )
+    expect((await journal.read()).idempotencyCache).toEqual([57, 58, 59, 60].map(answerTo))
+  })
+
+  it('loses nothing of a log whose entries the journal has already taken', async () => {
+    const written = await device()
+    const { log } = written
+    log.begin(1, { n: DELIVERED - 5, head: headAt(DELIVERED - 5) })
+    log.write(charges(DELIVERED - 4, RECORDED))
+    damage(join(written.directory, 'journal.db'), 'entry')
+    const journal = await reopened(written)
+    expect(await salvageOf(journal)).toMatchObject({ salvagedEntries: RECORDED - DELIVERED, lostEntries: 0 })
+    expect(await deliveredBy(journal)).toEqual(bodiesOf(charges(DELIVERED + 1, RECORDED)))
+  })
+})

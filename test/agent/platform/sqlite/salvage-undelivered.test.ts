@@ -1,0 +1,54 @@
+// What a damaged journal owed of earlier epochs, and of blocks that were open in it.
+import { describe, expect, it } from 'vitest'
+import { STAMP, entry, journalIn } from '../../harness.ts'
+import { A, damage, deviceWithBacklog } from './damaged.ts'
+
+async function salvagedFrom(directory: string) {
+  const journal = await journalIn(directory)
+  const { undeliveredRanges, salvages } = await journal.read()
+  await journal.close()
+  const counts = (salvages ?? []).map(({ salvagedEntries, lostEntries }) => ({ salvagedEntries, lostEntries }))
+  return { undeliveredRanges, counts }
+}
+
+describe('undelivered ranges of a damaged journal', () => {
+  it('are salvaged, though no segment holds any of them', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.fence()
+    await journal.attach(9)
+    await journal.append(
+      [1, 2, 3, 4, 5].map((n) => entry(n, [])),
+      STAMP,
+    )
+    await journal.close()
+    damage(path)
+    expect(await salvagedFrom(directory)).toEqual({
+      undeliveredRanges: 45,
+      counts: [{ salvagedEntries: 45, lostEntries: 0 }],
+    })
+  })
+
+  it('are salvaged again when the journal that a salvage made is damaged too', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.close()
+    for (let times = 0; times < 3; times += 1) {
+      damage(path)
+      // Each salvage is one of its own journal.
+      expect(await salvagedFrom(directory)).toEqual({
+        undeliveredRanges: 40,
+        counts: [{ salvagedEntries: 40, lostEntries: 0 }],
+      })
+    }
+  })
+
+  it('are no whole account while a block is open: what was used of it is not known', async () => {
+    const { directory, journal, path } = await deviceWithBacklog()
+    await journal.appendWriteBehind([], [{ account: A, usedUpTo: 5_000n }], STAMP, false)
+    await journal.close()
+    damage(path)
+    expect(await salvagedFrom(directory)).toEqual({
+      undeliveredRanges: 40,
+      counts: [{ salvagedEntries: 40, lostEntries: null }],
+    })
+  })
+})

@@ -1,0 +1,121 @@
+// A segment is sealed for good: whatever the device was asked for, the cloud must be able to take and to read it.
+import { describe, expect, it } from 'vitest'
+import { type AccountId, limitAccount } from '../../../../src/core/accounts/account.ts'
+import { MICRO_MAX } from '../../../../src/core/pricing/amount.ts'
+import {
+  SEGMENT_ACCOUNTS_MAX,
+  SEGMENT_BYTES_MAX,
+  SEGMENT_COUNTERS_BYTES_MAX,
+  SEGMENT_ENTRIES_BYTES_MAX,
+  SEGMENT_SESSIONS_BYTES_MAX,
+  SEGMENT_NEEDS_BYTES_MAX,
+  SEGMENT_TOP_UPS_BYTES_MAX,
+  SYNC_BODY_BYTES_MAX,
+  type Segment,
+  segment,
+} from '../../../../src/protocol/edge/sync.ts'
+import { attach, entry, journalIn, payloadOf, SEAL, STAMP, temporaryDirectory } from '../../harness.ts'
+import { INSTANCE } from '../../sync/fake-cloud.ts'
+
+/** The limit of a requester whose name is as long as names may be. */
+const accountOf = (n: number): AccountId =>
+  limitAccount(INSTANCE, 'line-1', { type: 'ldap-distinguished-name', value: `CN=${n},OU=${'x'.repeat(1_100)}` }, 42)
+
+/** As the twin reads it; throws when it could not. */
+function readByTwin(document: string): Segment {
+  const body = JSON.stringify({ segment: document, nonce: 'x'.repeat(64) })
+  expect(Buffer.byteLength(body)).toBeLessThan(SYNC_BODY_BYTES_MAX)
+  return segment.parse(payloadOf(document))
+}
+
+it('a want above what a counter holds is sealed as one for all that there is', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  await attach(journal, {})
+  const topUpRequests = [{ account: accountOf(1), wanted: 3n * MICRO_MAX }]
+  const needs = [[{ account: accountOf(1), amount: MICRO_MAX + 1n }]]
+  const read = readByTwin((await journal.seal({ ...SEAL, topUpRequests, needs })).document)
+  expect(read.topUpRequests).toEqual([{ account: accountOf(1), wanted: MICRO_MAX }])
+  expect(read.needs).toEqual([[{ account: accountOf(1), amount: MICRO_MAX }]])
+})
+
+it('of more top-up requests than a segment takes the first go with it, and those of waiting requests have a place of their own', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  await attach(journal, {})
+  const topUpRequests = Array.from({ length: SEGMENT_ACCOUNTS_MAX }, (_, n) => {
+    return { account: accountOf(n), wanted: 10_000_000n }
+  })
+  const needs = topUpRequests.map(({ account }) => [{ account, amount: 5n }])
+  const read = readByTwin((await journal.seal({ ...SEAL, topUpRequests, needs })).document)
+  expect(read.needs.length).toBeGreaterThan(300)
+  expect(read.needs).toEqual(needs.slice(0, read.needs.length))
+  expect(read.topUpRequests.length).toBeGreaterThan(500)
+  expect(read.topUpRequests).toEqual(topUpRequests.slice(0, read.topUpRequests.length))
+})
+
+describe('what is given up', () => {
+  const ACCOUNTS = 1_500
+  const accounts = Array.from({ length: ACCOUNTS }, (_, n) => accountOf(n))
+
+  it('beyond what a segment takes is told with the next one, and only then is the chain closed', async () => {
+    const journal = await journalIn(temporaryDirectory())
+    await attach(journal, Object.fromEntries(accounts.map((account) => [account, 100n])))
+    await journal.append([entry(1, [{ account: accountOf(ACCOUNTS - 1), amount: 30n }])], STAMP)
+    await journal.fence()
+    const returns = accounts.slice(0, -1).map((account) => ({ account, amount: 100n }))
+    const told = new Map<AccountId, bigint>()
+    const finals: boolean[] = []
+    for (let segments = 0; segments < 2; segments += 1) {
+      const { document, seq } = await journal.seal({ ...SEAL, returns: segments === 0 ? returns : [], final: true })
+      const read = readByTwin(document)
+      for (const { account, used, returned } of read.counters) {
+        expect(used).toBe(account === accountOf(ACCOUNTS - 1) ? 30n : 0n)
+        told.set(account, returned)
+      }
+      finals.push(read.final)
+      await journal.acknowledge(seq, null, null)
+    }
+    expect(told).toEqual(
+      new Map([[accountOf(ACCOUNTS - 1), 0n], ...returns.map((each) => [each.account, each.amount] as const)]),
+    )
+    expect(finals).toEqual([false, true])
+  })
+})
+
+it('entries that move more accounts than a segment takes go up in several', async () => {
+  const journal = await journalIn(temporaryDirectory())
+  const accounts = Array.from({ length: 1_000 }, (_, n) => [accountOf(2 * n), accountOf(2 * n + 1)] as const)
+  await attach(journal, Object.fromEntries(accounts.flat().map((account) => [account, 100n])))
+  await journal.append(
+    accounts.map((pair, index) =>
+      entry(
+        index + 1,
+        pair.map((account) => ({ account, amount: 7n })),
+      ),
+    ),
+    STAMP,
+  )
+  let sent = 0
+  for (let segments = 0; sent < accounts.length; segments += 1) {
+    expect(segments).toBeLessThan(20)
+    const { document, seq } = await journal.seal(SEAL)
+    const read = readByTwin(document)
+    sent += read.entries.bodies.length
+    expect(read.counters).toHaveLength(2 * read.entries.bodies.length)
+    await journal.acknowledge(seq, null, null)
+  }
+})
+
+it('a segment that is full in every part fits the body of a sync', () => {
+  const parts = [
+    SEGMENT_ENTRIES_BYTES_MAX,
+    SEGMENT_COUNTERS_BYTES_MAX,
+    SEGMENT_SESSIONS_BYTES_MAX,
+    SEGMENT_NEEDS_BYTES_MAX,
+    SEGMENT_TOP_UPS_BYTES_MAX,
+  ]
+  expect(parts.reduce((sum, bytes) => sum + bytes, 0)).toBeLessThan(SEGMENT_BYTES_MAX)
+  const signed = `${'x'.repeat(200)}.${Buffer.alloc(SEGMENT_BYTES_MAX).toString('base64url')}.${'x'.repeat(100)}`
+  expect(Buffer.byteLength(JSON.stringify({ segment: signed, nonce: 'x'.repeat(64) }))).toBeLessThan(
+    SYNC_BODY_BYTES_MAX,
+  )
+})

@@ -1,0 +1,140 @@
+// The status page in a real browser: it fits, it can be used without a mouse or eyes, it refreshes, and it runs nothing else.
+import { createRequire } from 'node:module'
+import type { AxeResults } from 'axe-core'
+import type { Page } from 'playwright-core'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { openStatus } from '../../../../src/agent/platform/status-http/server.ts'
+import type { DeviceReportWire } from '../../../../src/protocol/local/report.ts'
+import { browserForTests } from '../../../support/chromium.ts'
+import { SCENES } from './scenes.ts'
+
+const PHONE = { width: 360, height: 740 }
+const DESKTOP = { width: 1280, height: 900 }
+const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js')
+
+const chromium = browserForTests()
+
+class Shown {
+  report: DeviceReportWire
+  readonly complaints: string[] = []
+  readonly page: Page
+  readonly stop: () => Promise<void>
+
+  private constructor(report: DeviceReportWire, page: Page, stop: () => Promise<void>) {
+    this.report = report
+    this.page = page
+    this.stop = stop
+  }
+
+  static async open(
+    scene: keyof typeof SCENES,
+    viewport: { readonly width: number; readonly height: number },
+    colorScheme: 'light' | 'dark' = 'light',
+    javaScriptEnabled = true,
+  ): Promise<Shown> {
+    // axe is put into the page by the test, past the policy that keeps everybody else out.
+    const page = await chromium.browser.newPage({ viewport, colorScheme, javaScriptEnabled })
+    const holder: { shown?: Shown } = {}
+    const server = await openStatus({
+      port: 0,
+      auth: { host: '127.0.0.1', tls: null, token: null },
+      report: async () => holder.shown?.report ?? SCENES[scene],
+      readiness: async () => ({ ready: true, checks: [] }),
+      onFault: (error) => shown.complaints.push(String(error)),
+    })
+    const shown = new Shown(SCENES[scene], page, () => server.stop())
+    holder.shown = shown
+    onTestFinished(async () => {
+      await page.close()
+      await server.stop()
+    })
+    page.on('console', (message) => {
+      if (message.type() === 'error' || message.type() === 'warning') shown.complaints.push(message.text())
+    })
+    page.on('pageerror', (error) => shown.complaints.push(String(error)))
+    page.on('dialog', (dialog) => {
+      shown.complaints.push('a dialog')
+      void dialog.dismiss()
+    })
+    page.on('request', (request) => {
+      if (!request.url().startsWith(server.origin) && !request.url().startsWith('data:')) {
+        shown.complaints.push(`it asked for ${request.url()}`)
+      }
+    })
+    await page.goto(server.origin)
+    return shown
+  }
+
+  /** What axe finds wrong, in words. */
+  async violations(): Promise<readonly string[]> {
+    const { browser } = chromium
+    const context = await browser.newContext({ bypassCSP: true, viewport: this.page.viewportSize() })
+    try {
+      const page = await context.newPage()
+      await page.emulateMedia({ colorScheme: await this.scheme() })
+      await page.goto(this.page.url())
+      await page.addScriptTag({ path: AXE })
+      const { violations, passes } = await page.evaluate<AxeResults>('axe.run()')
+      expect(passes.length).toBeGreaterThan(10)
+      return violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).join(' ')}`)
+    } finally {
+      await context.close()
+    }
+  }
+
+  async scheme(): Promise<'light' | 'dark'> {
+    return (await this.page.evaluate('matchMedia("(prefers-color-scheme: dark)").matches')) === true ? 'dark' : 'light'
+  }
+
+  /** Pixels by which the page is wider than its window. */
+  async overflow(): Promise<number> {
+    return Number(
+      await this.page.evaluate('document.documentElement.scrollWidth - document.documentElement.clientWidth'),
+    )
+  }
+}
+
+describe('the status page in a browser', { timeout: 60_000 }, () => {
+  for (const scene of Object.keys(SCENES) as (keyof typeof SCENES)[]) {
+    it(`fits a phone and a desk, and shuts nobody out: ${scene}`, async () => {
+      for (const [viewport, scheme] of [
+        [PHONE, 'dark'],
+        [DESKTOP, 'light'],
+      ] as const) {
+        const shown = await Shown.open(scene, viewport, scheme)
+        expect(await shown.page.getByRole('status').textContent()).toBe(SCENES[scene].health.sentence)
+        expect(await shown.overflow()).toBe(0)
+        expect(await shown.violations()).toEqual([])
+        expect(await shown.page.title()).toBe('Device status - Tallygate')
+        expect(shown.complaints).toEqual([])
+      }
+    })
+  }
+
+  it('takes over what has changed by itself, and leaves the focus where it is', async () => {
+    const shown = await Shown.open('working', DESKTOP)
+    const { page } = shown
+    const focused = () => page.evaluate('document.activeElement.getAttribute("aria-label")')
+    await page.keyboard.press('Tab')
+    expect(await focused()).toBe('Table of tokens')
+    shown.report = SCENES.offline
+    await page.getByText(SCENES.offline.health.sentence).waitFor({ timeout: 15_000 })
+    await page.getByText('CLOUD_UNREACHABLE').waitFor()
+    expect(await focused()).toBe('Table of tokens')
+    expect(shown.complaints).toEqual([])
+  })
+
+  it('says so when the agent does not answer any more', async () => {
+    const shown = await Shown.open('working', PHONE)
+    await shown.page.getByText('Refreshed every 2 seconds.').waitFor({ timeout: 15_000 })
+    await shown.stop()
+    await shown.page.getByText('The agent does not respond').waitFor({ timeout: 15_000 })
+    expect(await shown.page.getByRole('status').textContent()).toBe(SCENES.working.health.sentence)
+  })
+
+  it('is whole without script', async () => {
+    const shown = await Shown.open('offline', PHONE, 'light', false)
+    expect(await shown.page.getByText('CLOUD_UNREACHABLE').count()).toBe(1)
+    expect(await shown.page.getByRole('row').count()).toBeGreaterThan(8)
+  })
+})

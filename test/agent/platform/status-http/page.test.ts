@@ -1,0 +1,109 @@
+import { describe, expect, it } from 'vitest'
+import { statusPage } from '../../../../src/agent/platform/status-http/page.ts'
+import { USE_BINS, USE_BIN_MS } from '../../../../src/protocol/local/report.ts'
+import { agentStatus } from '../../../cli/agent-status.ts'
+import { HOSTILE, decision, reportWith } from './report-with.ts'
+
+describe('the status page', () => {
+  it('shows hostile names as text, in every place where a name can stand', () => {
+    const account = {
+      granted: '1',
+      used: '0',
+      burned: '0',
+      refunded: '0',
+      returned: '0',
+      exhausted: false,
+      unlimited: false,
+      overdraft: '0',
+    }
+    const name = encodeURIComponent(HOSTILE)
+    const problem = { subject: HOSTILE, code: HOSTILE, message: HOSTILE, remedy: HOSTILE, since: 1 }
+    const page = statusPage(
+      reportWith(
+        { accounts: [{ ...account, account: `limit/i/${name}/${name}/${name}/0` }], version: HOSTILE },
+        {
+          decisions: [{ ...decision(1, HOSTILE, '0', HOSTILE, HOSTILE), version: HOSTILE, count: HOSTILE }],
+          problems: [problem],
+          refusals: [
+            { correlationId: HOSTILE, at: 1, request: HOSTILE, code: HOSTILE, message: HOSTILE, remedy: HOSTILE },
+          ],
+          health: { level: 'ok', sentence: HOSTILE },
+        },
+      ),
+    )
+    expect(page.match(/<script/g)).toHaveLength(1)
+    expect(page).not.toContain('<img')
+    expect(page).not.toContain('\u202e')
+    expect(page).not.toContain('\u0007')
+    expect(page.split('&lt;script&gt;').length).toBeGreaterThan(10)
+  })
+
+  it('says what is refused, wanted, unsent and left', () => {
+    const page = statusPage(reportWith())
+    for (const words of [
+      'refused: Denied by rule of access',
+      'revision 7 applied, 8 available',
+      '3 of 12 entries',
+      'LW-ANNUAL',
+      '19.9 GiB free of 57.7 GiB',
+      'the pool is exhausted, up to 20 of the balance is overdraft',
+    ]) {
+      expect(page).toContain(words)
+    }
+  })
+
+  it('shows the key of the device, since when, and the one that shall follow', () => {
+    const { clock, key } = agentStatus()
+    const since = clock.now - 3 * 86_400_000
+    expect(statusPage(reportWith({ key: { ...key, since } }))).toContain(`<dd>${key.id}, for 3 days</dd>`)
+    const [from, to] = ['a'.repeat(43), 'b'.repeat(43)]
+    const page = statusPage(reportWith({ key: { id: from, since: null, next: to } }))
+    expect(page).toContain(`<dd>${from}; next key: ${to}</dd>`)
+  })
+
+  describe('of use over time', () => {
+    const NOW = agentStatus().clock.now
+    const { account } = agentStatus().accounts[0]!
+    const use = { binMs: USE_BIN_MS, until: NOW + 1, since: NOW - 86_400_000 }
+    const at = (bins: Readonly<Record<number, bigint>>) =>
+      Array.from({ length: USE_BINS }, (_, bin) => String(bins[bin] ?? 0n))
+
+    it('draws a curve up to its peak, and says the same in words', () => {
+      const charged = at({ 46: 1_000_000n, 47: 2_000_000n })
+      const page = statusPage(reportWith({}, { use: { ...use, accounts: [{ account, charged }] } }))
+      expect(page).toContain('aria-label="LW-ANNUAL: 3, at most 2 in 30 minutes, up to 30 minutes ago"')
+      expect(page).toMatch(/class="curve" d="M0 20\.0 L1 20\.0 .* L45 20\.0 L46 10\.0 L47 0\.0"/)
+      expect(page).not.toContain('is known for the last')
+    })
+
+    it('of amounts beyond what a floating-point number holds it draws the same curve', () => {
+      const charged = at({ 0: 9_000_000_000_000_000_001n, 1: 4_500_000_000_000_000_001n })
+      const page = statusPage(reportWith({}, { use: { ...use, accounts: [{ account, charged }] } }))
+      expect(page).toMatch(/class="curve" d="M0 0\.0 L1 10\.0 L2 20\.0 /)
+    })
+
+    it('begins where something is known', () => {
+      const known = {
+        ...use,
+        since: NOW - 2 * USE_BIN_MS + 2,
+        accounts: [{ account, charged: at({ 46: 4n, 47: 8n }) }],
+      }
+      const page = statusPage(reportWith({}, { use: known }))
+      expect(page).toContain('class="curve" d="M46 10.0 L47 0.0"')
+      const barely = { ...known, since: NOW, accounts: [{ account, charged: at({ 47: 8n }) }] }
+      expect(statusPage(reportWith({}, { use: barely }))).toContain('class="curve" d="M47 0.0"')
+    })
+
+    it('says where nothing was charged, and since when it knows', () => {
+      const page = statusPage(reportWith({}, { use: { ...use, since: NOW - 3 * 3_600_000, accounts: [] } }))
+      expect(page).not.toContain('<svg')
+      expect(page).toContain('<span class="soft">nothing</span>')
+      expect(page).toContain('Charges are known for the last 3 hours.')
+    })
+  })
+
+  it('stays small', () => {
+    const decisions = Array.from({ length: 20 }, (_, n) => decision(n + 1, 'GRANTED', '1'))
+    expect(Buffer.byteLength(statusPage(reportWith({}, { decisions })))).toBeLessThan(40_000)
+  })
+})

@@ -1,0 +1,125 @@
+// States of a device that the status page is looked at in: by tests in a browser, and by whoever makes the screenshots.
+import { type DeviceReportWire, USE_BINS, USE_BIN_MS } from '../../../../src/protocol/local/report.ts'
+import { agentStatus, instanceId } from '../../../cli/agent-status.ts'
+import { HOSTILE, decision, reportWith } from './report-with.ts'
+
+const NOW = agentStatus().clock.now
+const account = (id: string, granted: number, used: number, changes = {}) => ({
+  account: id,
+  granted: String(granted * 1_000_000),
+  used: String(used * 1_000_000),
+  burned: '0',
+  refunded: '0',
+  returned: '0',
+  exhausted: false,
+  unlimited: false,
+  overdraft: '0',
+  ...changes,
+})
+const accounts = [
+  account(`line/${instanceId}/LW-ANNUAL-CONTRACT/0`, 150, 62.5),
+  account(`line/${instanceId}/LW-FURNACE/3`, 600, 570, { exhausted: true, overdraft: '20000000' }),
+  account(`action/${instanceId}/LW-ANNUAL-CONTRACT/6b0f3f7e-30a5-4d2f-8d2f-1f1a3c4b5d6e`, 40, 12),
+  account(`line/${instanceId}/LW-METERED/0`, 0, 0, { unlimited: true }),
+]
+/** A shift: charges by half hours, in whole tokens. */
+const charged = (perBin: (bin: number) => number): string[] =>
+  Array.from({ length: USE_BINS }, (_, bin) => String(Math.round(perBin(bin) * 1_000_000)))
+const use = {
+  binMs: USE_BIN_MS,
+  until: NOW + 600_000,
+  since: NOW - 86_400_000,
+  accounts: [
+    {
+      account: accounts[0]!.account,
+      charged: charged((bin) => (bin < 18 ? 0 : 2 + Math.round(6 * Math.sin(bin / 3)) / 4)),
+    },
+    { account: accounts[1]!.account, charged: charged((bin) => (bin % 12 < 3 ? 40 : 0)) },
+    { account: accounts[2]!.account, charged: charged((bin) => (bin === 30 ? 9.5 : bin === 46 ? 2.5 : 0)) },
+  ],
+}
+/** Of an agent that was started five hours ago. */
+const sinceNoon = {
+  ...use,
+  since: NOW - 5 * 3_600_000,
+  accounts: use.accounts.map(({ account, charged }) => {
+    return { account, charged: charged.map((amount, bin) => (bin < USE_BINS - 10 ? '0' : amount)) }
+  }),
+}
+const decisions = [
+  decision(12, 'GRANTED', '2500000', 'LaserCut', 'anna'),
+  decision(11, 'DENIED_BY_RULE', '0', 'Furnace', 'tom'),
+  decision(10, 'GRANTED', '12000000', 'Furnace', 'kiln-1'),
+  decision(9, 'GRANT_EXHAUSTED', '0', 'LaserCut', 'lisa'),
+]
+const problem = (subject: string, code: string, message: string, remedy: string, minutes: number) => {
+  return { subject, code, message, remedy, since: NOW - minutes * 60_000 }
+}
+const away = problem(
+  'sync',
+  'CLOUD_UNREACHABLE',
+  'connect ECONNREFUSED 192.0.2.10:443',
+  'Check network, address and TLS; the device goes on deciding within its grants.',
+  95,
+)
+const full = problem(
+  'ledger',
+  'NOT_RECORDED',
+  'the disk is full',
+  'Make room on the disk, or let the device reach the cloud.',
+  3,
+)
+const stale = {
+  correlationId: '5c8ec4fd-f17f-4657-bf09-74a97ddc9f99',
+  at: NOW - 41_000,
+  request: `POST v1.1 access-request of ${instanceId}`,
+  code: 'POLICY_STALE',
+  message: 'revision 7 was last confirmed too long ago',
+  remedy: 'Let the device reach the cloud; the administrator sets the grace.',
+}
+const isAway = {
+  connected: false,
+  push: 'DISCONNECTED' as const,
+  lastContactAt: NOW - 95 * 60_000,
+  backlog: 412,
+  lastEntry: 2_117,
+}
+const conditionOf = ({ subject, code, message, since }: typeof away) => ({ subject, code, message, since })
+
+export const SCENES: Readonly<Record<'working' | 'offline' | 'refusing' | 'empty' | 'hostile', DeviceReportWire>> = {
+  working: reportWith({ accounts, policies: [{ instanceId, applied: 8, newest: 8 }] }, { decisions, use }),
+  offline: reportWith(
+    { accounts, ...isAway, conditions: [conditionOf(away)] },
+    { decisions, problems: [away], use: sinceNoon },
+  ),
+  refusing: reportWith(
+    {
+      accounts,
+      ...isAway,
+      clock: { now: NOW, earliest: NOW, latest: null },
+      conditions: [away, full].map(conditionOf),
+    },
+    { decisions, use, problems: [away, full], refusals: [stale], clock: { health: 'unbounded', widthMs: null } },
+  ),
+  empty: reportWith(
+    {
+      deviceId: null,
+      accounts: [],
+      policies: [],
+      grant: null,
+      connected: false,
+      lastContactAt: null,
+      lastSyncAt: null,
+    },
+    { decisions: [] },
+  ),
+  hostile: reportWith(
+    { accounts: [account(`line/${instanceId}/${encodeURIComponent(HOSTILE)}/0`, 1, 1)] },
+    {
+      decisions: [
+        decision(12, 'GRANTED', '1', HOSTILE, HOSTILE),
+        decision(11, 'GRANTED', '1', 'x'.repeat(200), 'y'.repeat(200)),
+      ],
+    },
+  ),
+}

@@ -1,0 +1,187 @@
+// The status of a whole agent over HTTP.
+import { readFileSync } from 'node:fs'
+import { type IncomingMessage, request } from 'node:http'
+import { text } from 'node:stream/consumers'
+import { request as secureRequest } from 'node:https'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import type { Agent } from '../../../../src/agent/compose.ts'
+import { openStatus } from '../../../../src/agent/platform/status-http/server.ts'
+import { deviceReport, readiness } from '../../../../src/protocol/local/report.ts'
+import { Authority } from '../../../support/certificates.ts'
+import { parsePrometheusText, valueOf } from '../../../support/prometheus-text.ts'
+import { ACCOUNT, Application, Site } from '../../../scenarios/agent/site.ts'
+import { reportWith } from './report-with.ts'
+
+const PORT = { 'status-port': '0' }
+
+async function get(agent: Agent, path: string): Promise<Response> {
+  if (agent.statusAddress === null) throw new Error('there is no status page')
+  return fetch(`${agent.statusAddress}${path}`)
+}
+
+describe('the status over HTTP', () => {
+  it('is there only when a port is set', async () => {
+    const site = await Site.make()
+    expect((await site.start()).statusAddress).toBeNull()
+  })
+
+  it('tells what the device did, in JSON, as metrics and as a page', async () => {
+    const site = await Site.make()
+    const agent = await site.start(PORT)
+    const application = new Application(agent)
+    await application.until(({ accounts }) => accounts.length > 0)
+    await application.ask(2.5)
+    await application.until(({ backlog }) => backlog === 0)
+
+    const report = deviceReport.parse(await (await get(agent, '/status')).json())
+    expect(report.health.level).toBe('ok')
+    expect(report.machine.diskFree).toBeGreaterThan(0)
+    expect(report.machine.ledgerSize).toBeGreaterThan(0)
+    expect(report.machine.memoryOfAgent).toBeGreaterThan(1e6)
+    // What others share with this process counts in part only.
+    expect(report.machine.memoryOfAgent).toBeLessThan(process.memoryUsage.rss() * 1.5)
+    expect(report.status.storage).toMatchObject({ written: expect.any(Number) as number, perDay: null })
+
+    const families = parsePrometheusText(await (await get(agent, '/metrics')).text())
+    expect(valueOf(families, 'tallygate_agent_tokens_used')).toBe(2.5)
+    expect(valueOf(families, 'tallygate_agent_ledger_entries')).toBe(1)
+    expect(valueOf(families, 'tallygate_agent_verdict', { level: 'ok' })).toBe(1)
+    expect(valueOf(families, 'tallygate_agent_ready')).toBe(1)
+
+    const page = await get(agent, '/')
+    expect(page.headers.get('content-security-policy')).toContain("default-src 'none'")
+    expect(await page.text()).toContain(report.health.sentence)
+  })
+
+  it('shows the last decisions with their reasons, while the ledger has them', async () => {
+    const site = await Site.make()
+    const first = await site.start()
+    await new Application(first).until(({ accounts }) => accounts.length > 0)
+    await first.stop()
+    site.isOnline = false
+    const agent = await site.start(PORT)
+    await new Application(agent).ask(30)
+    await new Application(agent).ask(100_000)
+    const { decisions } = deviceReport.parse(await (await get(agent, '/status')).json())
+    expect(decisions.map(({ outcome, tokens }) => [outcome, tokens])).toEqual([
+      ['GRANT_EXHAUSTED', 0n],
+      ['GRANTED', 30_000_000n],
+    ])
+  })
+
+  it('knows when tokens were charged, and a restarted agent knows it from its ledger', async () => {
+    const site = await Site.make()
+    const agent = await site.start(PORT)
+    await new Application(agent).until(({ accounts }) => accounts.length > 0)
+    await new Application(agent).ask(2)
+    await new Application(agent).ask(3)
+    const used = async (of: Agent) => {
+      const { use } = deviceReport.parse(await (await get(of, '/status')).json())
+      return use.accounts.map(({ account, charged }) => [account, charged.reduce((sum, amount) => sum + amount, 0n)])
+    }
+    expect(await used(agent)).toEqual([[ACCOUNT, 5_000_000n]])
+    await agent.stop()
+    site.isOnline = false
+    const next = await site.start(PORT)
+    expect(await used(next)).toEqual([[ACCOUNT, 5_000_000n]])
+    await new Application(next).ask(1)
+    expect(await used(next)).toEqual([[ACCOUNT, 6_000_000n]])
+  })
+
+  it('is ready offline, and not before there are rules', async () => {
+    const site = await Site.make()
+    site.isOnline = false
+    const stranger = await site.start(PORT)
+    const refused = await get(stranger, '/readyz')
+    expect(refused.status).toBe(503)
+    expect(readiness.parse(await refused.json()).checks[0]).toMatchObject({ name: 'decision', code: 'NOT_ENROLLED' })
+    expect((await get(stranger, '/livez')).status).toBe(200)
+    await stranger.stop()
+
+    site.isOnline = true
+    const enrolled = await site.start()
+    await new Application(enrolled).until(({ accounts }) => accounts.length > 0)
+    await enrolled.stop()
+    site.isOnline = false
+    const offline = await site.start(PORT)
+    const ready = await get(offline, '/readyz')
+    expect([ready.status, readiness.parse(await ready.json()).ready]).toEqual([200, true])
+  })
+
+  it('refuses other paths, other methods and other names by code', async () => {
+    const server = await openStatus({
+      port: 0,
+      auth: { host: '127.0.0.1', tls: null, token: 'secret' },
+      report: async () => reportWith(),
+      readiness: async () => ({ ready: true, checks: [] }),
+      onFault: (error) => expect.unreachable(String(error)),
+    })
+    const ask = async (path: string, init: RequestInit = {}) => {
+      const answer = await fetch(`${server.origin}${path}`, init)
+      const body = await answer.text()
+      return [answer.status, body.startsWith('{') ? (JSON.parse(body) as { code?: string }).code : body]
+    }
+    expect(await ask('/nowhere')).toEqual([404, 'NOT_FOUND'])
+    expect(await ask('/status', { method: 'POST', body: 'x' })).toEqual([404, 'NOT_FOUND'])
+    expect(await ask('/status')).toEqual([401, 'TOKEN_MISSING'])
+    expect(await ask('/status', { headers: { authorization: 'Bearer no' } })).toEqual([401, 'TOKEN_INVALID'])
+    const head = await fetch(`${server.origin}/`, { method: 'HEAD', headers: { authorization: 'Bearer secret' } })
+    expect([head.status, await head.text()]).toEqual([200, ''])
+    const { port } = new URL(server.origin)
+    const rebound = request({
+      port,
+      path: '/status',
+      headers: { host: 'evil.example', authorization: 'Bearer secret' },
+    })
+    rebound.end()
+    const answer = await new Promise<IncomingMessage>((resolve) => rebound.once('response', resolve))
+    expect(await text(answer)).toContain('BAD_REQUEST')
+    await server.stop()
+  })
+
+  it('does not start where others could read', async () => {
+    const site = await Site.make()
+    const started = site.start({ ...PORT, 'status-host': '0.0.0.0' })
+    await expect(started).rejects.toMatchObject({ code: 'CONFIG_INVALID' })
+  })
+})
+
+it('the schema of the report is the one that is documented', () => {
+  const schema = JSON.parse(
+    readFileSync(new URL('../../../../docs/reference/device-report.schema.json', import.meta.url), 'utf8'),
+  ) as {
+    readonly required: readonly string[]
+  }
+  expect(schema.required).toEqual(Object.keys(deviceReport.shape))
+})
+
+it('beyond loopback, who holds no certificate of the authority is heard only where a token would do as well', async () => {
+  await using authority = await Authority.make()
+  const certified = await authority.certify(Date.now() + 86_400_000)
+  const tls = { ...certified, clientCa: authority.certificate }
+  const door = { host: '0.0.0.0', tls, token: null }
+  const server = await openStatus({
+    port: 0,
+    auth: door,
+    report: async () => reportWith(),
+    readiness: async () => ({ ready: true, checks: [] }),
+    onFault: (error) => expect.unreachable(String(error)),
+  })
+  onTestFinished(() => server.stop())
+  const { port } = new URL(server.origin)
+  const ask = async (more: object): Promise<number | string> => {
+    const asked = secureRequest({ port, path: '/status', ca: authority.certificate, agent: false, ...more })
+    asked.end()
+    return new Promise((resolve) => {
+      asked.once('response', (answer) => resolve(answer.resume().statusCode ?? 0))
+      asked.once('error', () => resolve('closed'))
+    })
+  }
+  const shown = { cert: certified.certificate, key: certified.key }
+  const authorization = { headers: { authorization: 'Bearer secret' } }
+  expect([await ask(shown), await ask({}), await ask(authorization)]).toEqual([200, 'closed', 'closed'])
+  server.renew({ ...door, token: 'secret' })
+  expect([await ask(shown), await ask({}), await ask(authorization)]).toEqual([200, 401, 200])
+  server.renew(door)
+  expect([await ask(shown), await ask({}), await ask(authorization)]).toEqual([200, 'closed', 'closed'])
+})

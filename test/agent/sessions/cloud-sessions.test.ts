@@ -1,0 +1,190 @@
+import { expect, test } from 'vitest'
+import {
+  keptSession,
+  nextSession,
+  NO_SESSION,
+  type Session,
+  type SessionEvent,
+} from '../../../src/agent/sync/session-state.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
+import { policyWith } from '../sync/policies.ts'
+import { TestDevice } from '../sync/test-device.ts'
+
+const OPEN: Session = { state: 'OPEN', sessionId: 's', aliveAt: 1, checkedAt: 1 }
+const LOCKED: Session = { ...OPEN, state: 'LOCKED' }
+const KEPT = keptSession('s')
+
+test.each<[Session, SessionEvent, Session, string | undefined]>([
+  [NO_SESSION, { kind: 'OPENED', sessionId: 's' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, undefined],
+  [OPEN, { kind: 'OPENED', sessionId: 't' }, { ...OPEN, sessionId: 't', aliveAt: 5, checkedAt: 5 }, undefined],
+  [OPEN, { kind: 'ALIVE' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
+  [LOCKED, { kind: 'ALIVE' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
+  [OPEN, { kind: 'LOCKED' }, { ...LOCKED, checkedAt: 5 }, 'SESSION_LOCKED'],
+  [LOCKED, { kind: 'LOCKED' }, { ...LOCKED, checkedAt: 5 }, 'SESSION_LOCKED'],
+  [OPEN, { kind: 'ENDED', state: 'TERMINATED' }, NO_SESSION, 'SESSION_ENDED'],
+  [LOCKED, { kind: 'ENDED', state: 'FAILED' }, NO_SESSION, 'SESSION_ENDED'],
+  [OPEN, { kind: 'SYNCED' }, { ...OPEN, aliveAt: 5 }, undefined],
+  [LOCKED, { kind: 'SYNCED' }, { ...LOCKED, aliveAt: 5 }, undefined],
+  [OPEN, { kind: 'CLOSED' }, NO_SESSION, 'CLEAR'],
+  [KEPT, { kind: 'ALIVE' }, { ...OPEN, aliveAt: 5, checkedAt: 5 }, 'CLEAR'],
+  [KEPT, { kind: 'LOCKED' }, { ...LOCKED, aliveAt: 0, checkedAt: 5 }, 'SESSION_LOCKED'],
+  [KEPT, { kind: 'ENDED', state: 'TERMINATED' }, NO_SESSION, undefined],
+  [KEPT, { kind: 'SYNCED' }, { ...KEPT, aliveAt: 5 }, undefined],
+  [KEPT, { kind: 'OPENED', sessionId: 't' }, { ...OPEN, sessionId: 't', aliveAt: 5, checkedAt: 5 }, undefined],
+  [KEPT, { kind: 'CLOSED' }, NO_SESSION, 'CLEAR'],
+  [NO_SESSION, { kind: 'CLOSED' }, NO_SESSION, 'CLEAR'],
+  [NO_SESSION, { kind: 'ALIVE' }, NO_SESSION, undefined],
+  [NO_SESSION, { kind: 'LOCKED' }, NO_SESSION, undefined],
+  [NO_SESSION, { kind: 'ENDED', state: 'TERMINATED' }, NO_SESSION, undefined],
+  [NO_SESSION, { kind: 'SYNCED' }, NO_SESSION, undefined],
+])('a session that is %o and hears %o becomes %o', (before, event, after, notice) => {
+  const next = nextSession(before, event, 5)
+  expect(next.session).toEqual(after)
+  expect(typeof next.notice === 'object' ? next.notice.code : next.notice).toBe(notice)
+})
+
+const heartbeats = (device: TestDevice): number =>
+  device.cloud.calls.filter((call) => call.endsWith('/heartbeat')).length
+
+test('segments keep a session alive, and now and then the cloud is asked what became of it', async () => {
+  const device = await TestDevice.running()
+  expect(device.cloud.sessions).toHaveLength(1)
+  await device.pass(40 * 60_000)
+  expect(heartbeats(device)).toBe(0)
+  await device.pass(20 * 60_000)
+  expect(heartbeats(device)).toBe(1)
+  expect(device.cloud.sessions).toHaveLength(1)
+})
+
+test('a session that the cloud has ended is opened anew, and the technician hears of it until the next heartbeat', async () => {
+  for (const state of ['TERMINATED', 'FAILED', 'DISCONNECTED'] as const) {
+    const device = await TestDevice.running()
+    const [session] = device.cloud.sessions
+    if (session === undefined) throw new Error('a session is open')
+    session.state = state
+    device.link.wake('notification')
+    await device.pass(2_000)
+    expect(device.conditions).toEqual(['session: SESSION_ENDED'])
+    expect(device.link.status().conditions[0]?.details).toMatchObject({ state })
+    expect(device.cloud.sessions).toHaveLength(2)
+    expect(device.link.status().sessions[0]).toMatchObject({ state: 'OPEN', sessionId: device.cloud.sessions[1]?.id })
+    device.link.wake('notification')
+    await device.pass(2_000)
+    expect(device.conditions).toEqual([])
+  }
+})
+
+test('a restart takes the session up again, and asks for it before anything else', async () => {
+  const device = await TestDevice.running()
+  const sessionId = device.cloud.sessions[0]?.id
+  const before = device.cloud.calls.length
+  await device.restart({ reboot: true })
+  expect(device.link.status().sessions).toMatchObject([{ state: 'KEPT', sessionId }])
+  await device.settle()
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId }])
+  expect(device.cloud.sessions).toHaveLength(1)
+  const ofSessions = device.cloud.calls.slice(before).filter((call) => call.includes('/sessions'))
+  expect(ofSessions).toEqual([expect.stringMatching(/^GET .*\/heartbeat$/)])
+})
+
+test('a session that ended while no agent ran is opened anew without a word', async () => {
+  const device = await TestDevice.running()
+  device.kill()
+  const [session] = device.cloud.sessions
+  if (session === undefined) throw new Error('a session is open')
+  session.state = 'TERMINATED'
+  await device.restart()
+  await device.settle()
+  expect(device.conditions).toEqual([])
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId: device.cloud.sessions[1]?.id }])
+})
+
+test('a session whose opening was not answered is the same one after a restart, and after a round', async () => {
+  for (const isKilled of [true, false]) {
+    const device = await TestDevice.make()
+    device.network.tamper = (request, answer) =>
+      request.url.endsWith('/sessions') ? { ...answer, body: answer.body.slice(0, 9) } : answer
+    await device.start()
+    await device.settle()
+    expect(device.cloud.sessions).toHaveLength(1)
+    expect(device.link.status().sessions).toMatchObject([{ state: 'CLOSED' }])
+    device.network.tamper = (_request, answer) => answer
+    if (isKilled) await device.restart()
+    await device.sync()
+    expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId: device.cloud.sessions[0]?.id }])
+    expect(device.cloud.sessions).toHaveLength(1)
+  }
+})
+
+test('after a clean stop another session is opened, by another key', async () => {
+  const device = await TestDevice.running()
+  const stopped = device.link.stop()
+  await device.settle()
+  await stopped
+  await device.restart()
+  await device.settle()
+  expect(device.cloud.sessions.map(({ state }) => state)).toEqual(['TERMINATED', 'IDLE'])
+  expect(device.link.status().sessions).toMatchObject([{ state: 'OPEN', sessionId: device.cloud.sessions[1]?.id }])
+})
+
+test('a session that the cloud does not know is opened anew', async () => {
+  const device = await TestDevice.running()
+  device.cloud.sessions.splice(0)
+  await device.sync()
+  expect(device.cloud.sessions).toHaveLength(1)
+})
+
+test('a locked session is waited for', async () => {
+  const device = await TestDevice.running()
+  const [session] = device.cloud.sessions
+  if (session === undefined) throw new Error('a session is open')
+  session.state = 'LOCKED'
+  await device.sync()
+  expect(device.conditions).toEqual(['session: SESSION_LOCKED'])
+  expect(device.link.status().sessions).toMatchObject([{ state: 'LOCKED', sessionId: session.id }])
+  session.state = 'IDLE'
+  await device.pass(60_000)
+  expect(device.conditions).toEqual([])
+  expect(device.cloud.sessions).toHaveLength(1)
+})
+
+test('a session that cannot be opened keeps neither rules nor usage from going on', async () => {
+  const device = await TestDevice.make()
+  device.network.tamper = (request, answer) =>
+    request.url.includes('/sessions') ? { status: 403, headers: {}, body: '{"message":"no sessions today"}' } : answer
+  await device.start()
+  await device.settle()
+  await device.charge(1_000_000n)
+  await device.cloud.publish(policyWith(2))
+  await device.sync()
+  expect(device.conditions).toEqual(['session: ACCESS_KIND_WRONG'])
+  expect(device.link.status()).toMatchObject({ backlog: 0, connected: true, policies: [{ applied: 2 }] })
+  expect(device.link.status().rounds.failed).toBe(0)
+})
+
+test('a clean stop closes the session, and gives room back only where that is set', async () => {
+  for (const returnUnusedOnStop of [false, true]) {
+    const device = await TestDevice.running({ options: { returnUnusedOnStop } })
+    await device.charge(1_000_000n)
+    const stopped = device.link.stop()
+    await device.settle()
+    await stopped
+    expect(device.cloud.sessions).toMatchObject([{ state: 'TERMINATED' }])
+    expect(device.left === 0n).toBe(returnUnusedOnStop)
+    await device.pass(3_600_000)
+    expect(device.cloud.calls.at(-1)).toMatch(/^DELETE/)
+  }
+})
+
+test('a stop does not wait for a cloud that does not answer', async () => {
+  const device = await TestDevice.running()
+  const silence = new CodedError('CLOUD_UNREACHABLE', 'given up', { details: { network: 'ABORTED' } })
+  device.network.intercept = ({ signal }) =>
+    new Promise((_resolve, reject) => signal.addEventListener('abort', () => reject(silence)))
+  const stopped = device.link.stop()
+  await device.settle()
+  await device.pass(5_000)
+  await stopped
+  expect(device.fatal).toEqual([])
+  expect(device.cloud.sessions).toMatchObject([{ state: 'IDLE' }])
+})

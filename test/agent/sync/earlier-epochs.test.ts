@@ -1,0 +1,157 @@
+// A twin put back to a backup from before an epoch was over: what the device still keeps of it is delivered again, so that
+// nothing of it is presumed, nobody is waited for, and nothing is billed twice.
+import { cp, mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createExchange, EXCHANGE_DEFAULTS } from '../../../src/agent/platform/http/exchange.ts'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { DAY, openTwin, type Twin } from '../../cloud/harness.ts'
+import { TestDevice } from './test-device.ts'
+
+const TOKEN = 1_000_000n
+
+let twin: Twin
+let backup: string
+let instanceId: string
+let device: TestDevice
+const stops: (() => Promise<void> | void)[] = []
+
+beforeEach(async () => {
+  twin = await openTwin()
+  backup = await mkdtemp(join(tmpdir(), 'tallygate-backup-'))
+  instanceId = await twin.instance()
+  await twin.rates({ Print: 1 })
+  await twin.lineItem(instanceId)
+  const { exchange, close } = createExchange(EXCHANGE_DEFAULTS)
+  stops.push(close)
+  device = await TestDevice.at({
+    // The twin listens elsewhere after each start.
+    exchange: (request) => {
+      const url = new URL(request.url)
+      url.port = new URL(twin.cloud.address).port
+      return exchange({ ...request, url: url.href })
+    },
+    push: { run: async () => undefined },
+    begin: twin.now,
+    token: await enrollmentToken(),
+    charged: { instanceId, lineItemId: 'ACT-1', account: lineAccount(instanceId, 'ACT-1', 0) },
+  })
+  await device.start()
+  await device.settle()
+})
+afterEach(async () => {
+  device.kill()
+  for (const stop of stops.splice(0)) await stop()
+  await twin[Symbol.asyncDispose]()
+  await rm(backup, { recursive: true })
+})
+
+async function enrollmentToken(): Promise<string> {
+  const { body } = await twin.call('POST', '/edge/api/v1/enrollment-tokens', { body: { instanceIds: [instanceId] } })
+  return (body as { readonly token: string }).token
+}
+
+async function save(): Promise<void> {
+  await twin.stop()
+  await cp(twin.settings.store.path, backup, { recursive: true })
+  await twin.start()
+}
+
+async function restore(): Promise<void> {
+  await twin.stop()
+  await rm(twin.settings.store.path, { recursive: true })
+  await cp(backup, twin.settings.store.path, { recursive: true })
+  twin.now += 1_000
+  device.time.advance(1_000)
+  await twin.start((settings) => ({ ...settings, store: { ...settings.store, restored: true } }))
+}
+
+async function spend(amount: bigint): Promise<void> {
+  expect(await device.charge(amount)).toBe('GRANTED')
+  await device.sync()
+}
+
+/** The service of the device is ended, and it enrolls again: its epoch is closed exactly, and another one begins. */
+async function beginAnew(): Promise<void> {
+  const { deviceId, epoch } = device.link.status()
+  await twin.call('POST', `/edge/api/v1/devices/${deviceId ?? ''}/terminate`)
+  await device.sync()
+  device.token = await enrollmentToken()
+  await device.sync()
+  await device.sync()
+  expect(device.link.status()).toMatchObject({ epoch: epoch + 1, fenced: false, backlog: 0 })
+}
+
+async function books() {
+  const pools = await twin.read((reader) => reader.accounts.get([device.charged.account]))
+  const { grantedOut, billedByDevices, charged } = pools.get(device.charged.account) ?? {}
+  return { grantedOut, billedByDevices, charged, used: await twin.used(instanceId, 'ACT-1') }
+}
+
+/** What the twin still waits for, as a restored one. */
+async function waitingFor(): Promise<readonly unknown[]> {
+  const { body } = await twin.call('GET', `/edge/api/v1/instances/${instanceId}/recovery`)
+  return (body as { readonly waitingFor: readonly unknown[] }).waitingFor
+}
+
+test('what was used and given back in it is known again, and nobody is waited for', async () => {
+  await spend(1n * TOKEN)
+  await save()
+  await spend(2n * TOKEN)
+  await beginAnew()
+  await spend(3n * TOKEN)
+  const before = await books()
+  expect(before.used).toBe(6)
+  await restore()
+  await spend(1n)
+  await device.sync()
+  expect(await books()).toMatchObject({ ...before, billedByDevices: 6n * TOKEN + 1n, used: 6.000001 })
+  expect(await waitingFor()).toEqual([])
+  // Nor is anything of it presumed once it has been silent for long enough.
+  for (let weeks = 0; weeks < 6; weeks += 1) {
+    device.time.advance(7 * DAY)
+    await twin.advance(7 * DAY)
+    await device.sync()
+  }
+  expect(await books()).toMatchObject({ billedByDevices: 6n * TOKEN + 1n })
+  expect(device.conditions).toEqual([])
+})
+
+test('any number of them come in their order, over restarts of the device', async () => {
+  await save()
+  for (let lives = 0; lives < 3; lives += 1) {
+    await spend(2n * TOKEN)
+    await beginAnew()
+  }
+  await spend(1n * TOKEN)
+  const before = await books()
+  await restore()
+  for (let commits = 1; commits <= 3; commits += 1) {
+    device.disk.commitsUntilCrash = commits
+    await device.charge(1n)
+    await device.sync()
+    device.disk.commitsUntilCrash = Infinity
+    await device.restart()
+    await device.settle()
+  }
+  await device.sync()
+  const { grantedOut, billedByDevices } = await books()
+  expect(grantedOut).toBe(before.grantedOut)
+  const durable = device.durable.charged
+  expect(billedByDevices).toBe(durable)
+  expect(await waitingFor()).toEqual([])
+})
+
+test('where one segment is kept no more, the rest of its epoch is left, and the current one goes on', async () => {
+  await save()
+  await spend(2n * TOKEN)
+  await spend(2n * TOKEN)
+  await beginAnew()
+  await restore()
+  device.disk.earlierSegments = device.disk.earlierSegments.filter(({ seq }) => seq !== 2)
+  await spend(1n * TOKEN)
+  await device.sync()
+  expect(device.link.status()).toMatchObject({ epoch: 2, backlog: 0, unacknowledgedSeq: null, fenced: false })
+  expect(await waitingFor()).toMatchObject([{ epoch: 1 }])
+})

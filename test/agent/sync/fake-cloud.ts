@@ -1,0 +1,490 @@
+// A small cloud that speaks the edge API and the sessions of the service API over an in-memory exchange, with real
+// signatures. It keeps its books in its own plain way: what it bills is the sum of the entries that it has taken, each once.
+import { generateKeyPairSync } from 'node:crypto'
+import { compactVerify, importJWK, jwtVerify, SignJWT, decodeJwt } from 'jose'
+import type { z } from 'zod'
+import type { HttpAnswer, HttpExchange, HttpRequest } from '../../../src/agent/platform/http/exchange.ts'
+import { MICRO_MAX } from '../../../src/core/pricing/amount.ts'
+import { sizeGrants } from '../../../src/core/accounts/fair-share.ts'
+import { type attachAnswer, attachRequest } from '../../../src/protocol/edge/attach.ts'
+import { enrollmentRequest } from '../../../src/protocol/edge/enrollment.ts'
+import { policyDocument, type PolicyDocumentWire } from '../../../src/protocol/edge/policy-document.ts'
+import {
+  entryBody,
+  type Segment,
+  segment as segmentSchema,
+  syncAnswer,
+  type SyncAnswerWire,
+  syncRequest,
+} from '../../../src/protocol/edge/sync.ts'
+import {
+  CHAIN_START,
+  type DocumentKind,
+  entryHash,
+  openDocument,
+  type PublicJwk,
+  publicJwk,
+  sha256,
+  signDocument,
+  type Signer,
+  thumbprint,
+} from '../../../src/protocol/signing.ts'
+
+export const EDGE = 'https://cloud.test/tg/edge/api/v1'
+export const SERVICE = 'https://cloud.test/tg/api'
+export const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
+export const OTHER_INSTANCE = '7c2f0d4e-5a8e-4a43-9f3f-0b6f5c0a9d21'
+export const DEVICE = '0b0e7a52-8d3c-4c3e-9a25-0d2f9a1f7c01'
+
+/** A key pair of the cloud, or of somebody who would like to be it. */
+export interface CloudKey {
+  readonly signer: Signer
+  readonly jwk: PublicJwk
+}
+
+export async function makeCloudKey(): Promise<CloudKey> {
+  const { publicKey, privateKey } = generateKeyPairSync('ed25519')
+  const jwk = publicJwk.parse(publicKey.export({ format: 'jwk' }))
+  const imported = await importJWK({ ...privateKey.export({ format: 'jwk' }) }, 'EdDSA')
+  if (imported instanceof Uint8Array) throw new Error('a key pair is no secret')
+  return { jwk, signer: { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey: imported } }
+}
+
+interface Holding {
+  granted: bigint
+  used: bigint
+  refunded: bigint
+  returned: bigint
+}
+
+export interface Epoch {
+  readonly number: number
+  status: 'ACTIVE' | 'FENCED' | 'CLOSED'
+  forked: boolean
+  term: number
+  lastEntry: number
+  entryHead: string
+  /** By seq - 1. */
+  readonly merged: { readonly hash: string; readonly answer: string }[]
+  readonly holdings: Map<string, Holding>
+}
+
+export interface BilledEntry {
+  readonly key: string
+  readonly body: z.output<typeof entryBody>
+}
+
+interface Session {
+  readonly id: string
+  readonly instanceId: string
+  readonly opening: string
+  state: 'IDLE' | 'LOCKED' | 'TERMINATED' | 'FAILED' | 'DISCONNECTED'
+}
+
+function howFar(epoch: Epoch | undefined): z.input<typeof attachAnswer>['before'] {
+  if (epoch === undefined) return { seq: 0, lastEntry: 0, entryHead: CHAIN_START }
+  const { merged, lastEntry, entryHead } = epoch
+  return { seq: merged.length, lastEntry, entryHead }
+}
+
+export class FakeCloud {
+  readonly #now: () => number
+  key: CloudKey
+  /** Named in policies besides the signing key. */
+  nextKeys: readonly PublicJwk[] = []
+  devicePublicKey: PublicJwk | null = null
+  enrolledBy: string | null = null
+  readonly epochs = new Map<number, Epoch>()
+  readonly #attachAnswers = new Map<string, string>()
+  readonly caps = new Map<string, bigint>()
+  /** Every entry that was taken, once, by its hash. */
+  readonly billed = new Map<string, BilledEntry>()
+  readonly policies = new Map<string, { revision: number; document: string }>()
+  readonly sessions: Session[] = []
+  /** Given with the next merged segments. */
+  directives: ('release' | 'sync')[] = []
+  /** What the device may keep at most, given with the next merged segment. */
+  releases: { account: string; keep: string }[] = []
+  nextSyncMs = 60_000
+  grantLifetimeMs = 86_400_000
+  pushUrl: string | null = null
+  revoked = false
+  /** The next segment of the right writer does not add up, says the cloud. */
+  refuses = false
+  /** Whether the cloud calls a forked epoch closed after its final segment. */
+  closes = true
+  /** What happened that must not happen: read by the auditor. */
+  readonly alarms: string[] = []
+  /** Bodies of the sync requests as they came in. */
+  readonly received: { readonly seq: number; readonly document: string }[] = []
+  /** What came with each segment to prove what the cloud may have forgotten. */
+  readonly proofs: { readonly seq: number; readonly proofs: readonly string[] }[] = []
+  readonly calls: string[] = []
+  #sessionsOpened = 0
+
+  constructor(now: () => number, key: CloudKey) {
+    this.#now = now
+    this.key = key
+  }
+
+  /** Of the epoch that is current. */
+  get current(): Epoch {
+    const current = this.epochs.get(this.epochs.size)
+    if (current === undefined) throw new Error('the device never attached')
+    return current
+  }
+
+  async enrollmentToken(overrides: Record<string, unknown> = {}): Promise<string> {
+    const claims = { jti: '3f0d9f06-6f0b-4c38-8e2d-0f3b1f2b9a10', edge: EDGE, instances: [INSTANCE] }
+    return new SignJWT({ ...claims, pins: [this.key.signer.keyId], ...overrides })
+      .setProtectedHeader({ alg: 'EdDSA', typ: 'tallygate-enrollment+jwt', kid: this.key.signer.keyId })
+      .setIssuedAt(Math.floor(this.#now() / 1000))
+      .setExpirationTime(Math.floor(this.#now() / 1000) + 86_400)
+      .sign(this.key.signer.privateKey)
+  }
+
+  /** Signs and publishes the next revision. */
+  async publish(document: Omit<PolicyDocumentWire, 'trustedKeys'> & { trustedKeys?: PublicJwk[] }): Promise<void> {
+    const trustedKeys = document.trustedKeys ?? [this.key.jwk, ...this.nextKeys]
+    const text = JSON.stringify({ ...document, trustedKeys })
+    this.policies.set(document.instanceId, {
+      revision: document.revision,
+      document: await signDocument('policy', text, this.key.signer),
+    })
+    policyDocument.safeParse(JSON.parse(text))
+  }
+
+  /** An administrator, or another attach, ends what the epoch can earn. */
+  fence(): void {
+    if (this.current.status === 'ACTIVE') this.current.status = 'FENCED'
+  }
+
+  /** Sum of what was taken from an account, refunds subtracted. */
+  billedOn(account: string): bigint {
+    let sum = 0n
+    for (const { body } of this.billed.values()) {
+      for (const posting of body.postings) {
+        if (posting.account === account) sum += body.kind === 'access' ? posting.amount : -posting.amount
+      }
+    }
+    return sum
+  }
+
+  /** What is held back for the device, over all epochs. */
+  outOn(account: string): bigint {
+    let sum = 0n
+    for (const { holdings } of this.epochs.values()) {
+      const held = holdings.get(account)
+      if (held !== undefined) sum += held.granted - held.returned
+    }
+    return sum
+  }
+
+  readonly exchange: HttpExchange = async (request) => {
+    const path = new URL(request.url).pathname
+    this.calls.push(`${request.method} ${path}`)
+    const answer = await this.#route(request, path)
+    return { ...answer, headers: { date: new Date(this.#now()).toUTCString(), ...answer.headers } }
+  }
+
+  async #route(request: HttpRequest, path: string): Promise<HttpAnswer> {
+    const edge = path.split('/tg/edge/api/v1/')[1]
+    const service = path.split('/tg/api/v1.1/')[1]
+    if (edge === 'enrollments') return this.#enroll(request)
+    const denied = await this.#authenticate(request)
+    if (denied !== undefined) return denied
+    if (edge === `devices/${DEVICE}/attach`) return this.#attach(request)
+    if (edge === `devices/${DEVICE}/sync`) return this.#sync(request)
+    const policy = /^instances\/([^/]+)\/policy$/.exec(edge ?? '')
+    if (policy !== null) return this.#policy(request, policy[1] ?? '')
+    if (service?.startsWith('sessions') === true) return this.#session(request, service.split('/'))
+    return refusal(404, 'NOT_FOUND', 'There is no such route.')
+  }
+
+  async #authenticate({ headers }: HttpRequest): Promise<HttpAnswer | undefined> {
+    const token = headers['authorization']?.replace('Bearer ', '') ?? ''
+    if (this.devicePublicKey === null) return refusal(401, 'TOKEN_INVALID', 'unknown key')
+    const key = await importJWK(this.devicePublicKey, 'EdDSA')
+    try {
+      await jwtVerify(token, key, { currentDate: new Date(this.#now()), clockTolerance: 60, issuer: DEVICE })
+    } catch (error) {
+      const { code } = error as { code?: string }
+      const { exp = 0 } = decodeJwt(token)
+      const late = code === 'ERR_JWT_EXPIRED' || code === 'ERR_JWT_CLAIM_VALIDATION_FAILED'
+      return refusal(401, late ? 'TOKEN_NOT_IN_TIME' : 'TOKEN_INVALID', `exp ${exp}`)
+    }
+    return this.revoked ? refusal(403, 'DEVICE_REVOKED', 'The key was revoked.') : undefined
+  }
+
+  async #enroll({ headers, body }: HttpRequest): Promise<HttpAnswer> {
+    const token = headers['authorization']?.replace('Bearer ', '') ?? ''
+    const { publicKey } = enrollmentRequest.parse(JSON.parse(body ?? ''))
+    const used = await thumbprint(publicKey)
+    if (this.enrolledBy !== null && this.enrolledBy !== used) {
+      return refusal(403, 'ENROLLMENT_REFUSED', 'This enrollment token was used by another device.')
+    }
+    if (decodeJwt(token).jti === undefined) return refusal(401, 'TOKEN_INVALID', 'no token of this cloud')
+    this.enrolledBy = used
+    this.devicePublicKey = publicKey
+    return json(200, {
+      deviceId: DEVICE,
+      instanceIds: decodeJwt<{ instances: string[] }>(token).instances,
+      trustedKeys: [this.key.jwk],
+      addresses: { edge: EDGE, service: SERVICE, push: this.pushUrl },
+    })
+  }
+
+  async #attach({ body }: HttpRequest): Promise<HttpAnswer> {
+    const { nonce, above } = attachRequest.parse(JSON.parse(body ?? ''))
+    let answer = this.#attachAnswers.get(nonce)
+    if (answer === undefined) {
+      const before = this.epochs.get(this.epochs.size)
+      if (before?.status === 'ACTIVE') before.status = 'FENCED'
+      const number = this.epochs.size + 1
+      this.epochs.set(number, {
+        number,
+        status: 'ACTIVE',
+        forked: false,
+        term: 0,
+        lastEntry: 0,
+        entryHead: CHAIN_START,
+        merged: [],
+        holdings: new Map(),
+      })
+      answer = await this.#sign('attach-answer', {
+        ...{ deviceId: DEVICE, nonce, epoch: number },
+        before: above === 0 ? null : howFar(this.epochs.get(above)),
+      })
+      this.#attachAnswers.set(nonce, answer)
+    }
+    return json(200, { answer, time: await this.#time(nonce, answer) })
+  }
+
+  async #sync({ body }: HttpRequest): Promise<HttpAnswer> {
+    const { segment: document, nonce, proofs = [] } = syncRequest.parse(JSON.parse(body ?? ''))
+    if (this.devicePublicKey === null) throw new Error('unreachable: the token was verified')
+    const key = await importJWK(this.devicePublicKey, 'EdDSA')
+    if (key instanceof Uint8Array) throw new Error('a public key is no secret')
+    const text = await openDocument('segment', document, key)
+    if (text === undefined) return refusal(422, 'SEGMENT_REJECTED', 'not signed by its device')
+    const segment = segmentSchema.parse(JSON.parse(text))
+    this.received.push({ seq: segment.seq, document })
+    this.proofs.push({ seq: segment.seq, proofs })
+    const taken = await this.#take(segment, sha256(text))
+    if (typeof taken !== 'string') return taken
+    return json(200, { answer: taken, time: await this.#time(nonce, taken) })
+  }
+
+  async #take(segment: Segment, hash: string): Promise<string | HttpAnswer> {
+    const epoch = this.epochs.get(segment.epoch)
+    if (epoch === undefined) return refusal(422, 'SEGMENT_REJECTED', 'never given out')
+    const { merged } = epoch
+    const about = { deviceId: DEVICE, epoch: epoch.number }
+    if (segment.seq <= merged.length) {
+      const known = merged[segment.seq - 1]
+      if (known?.hash !== hash) return this.#fork(epoch, segment)
+      if (segment.seq === merged.length) return known.answer
+      return this.#answer({ outcome: 'KNOWN', ...about, seq: merged.length })
+    }
+    if (epoch.status === 'CLOSED') return this.#fork(epoch, segment)
+    if (segment.seq > merged.length + 1) {
+      return this.#answer({ outcome: 'BEHIND', ...about, seq: merged.length })
+    }
+    if (segment.previousHash !== (merged.at(-1)?.hash ?? CHAIN_START)) return this.#fork(epoch, segment)
+    return this.#merge(epoch, segment, hash)
+  }
+
+  async #fork(epoch: Epoch, segment: Segment): Promise<string> {
+    this.alarms.push(`fork of epoch ${epoch.number} at segment ${segment.seq}`)
+    epoch.status = epoch.status === 'CLOSED' ? 'CLOSED' : 'FENCED'
+    epoch.forked = true
+    this.#bill(epoch, segment)
+    return this.#answer({
+      outcome: 'FENCED',
+      deviceId: DEVICE,
+      epoch: epoch.number,
+      seq: epoch.merged.length,
+      hash: epoch.merged.at(-1)?.hash ?? CHAIN_START,
+      forked: true,
+      closed: segment.final && this.closes,
+      receipt: null,
+    })
+  }
+
+  async #merge(epoch: Epoch, segment: Segment, hash: string): Promise<string | HttpAnswer> {
+    const active = epoch.status === 'ACTIVE'
+    if (this.refuses) {
+      this.refuses = false
+      epoch.status = 'FENCED'
+      const about = { deviceId: DEVICE, epoch: epoch.number }
+      return this.#answer({ outcome: 'REJECTED', ...about, hash, problem: 'ENTRY_DOES_NOT_ADD_UP' })
+    }
+    if (segment.entries.previousHash !== epoch.entryHead || segment.entries.first !== epoch.lastEntry + 1) {
+      this.alarms.push(`the entries of segment ${segment.seq} do not go on where those before ended`)
+      return refusal(422, 'SEGMENT_REJECTED', 'entries do not fit')
+    }
+    const posted = new Map<string, bigint>()
+    for (const body of this.#bill(epoch, segment)) {
+      for (const { account, amount } of body.postings) {
+        posted.set(account, (posted.get(account) ?? 0n) + (body.kind === 'access' ? amount : -amount))
+      }
+    }
+    for (const { account, used, refunded, returned } of segment.counters) {
+      const held = this.#holding(epoch, account)
+      if (used - refunded - (held.used - held.refunded) !== (posted.get(account) ?? 0n)) {
+        this.alarms.push(`the counters of ${account} in segment ${segment.seq} say something else than its entries`)
+      }
+      posted.delete(account)
+      held.used = used
+      held.refunded = refunded
+      if (active) held.returned = returned
+      if (held.used - held.refunded + held.returned > held.granted) this.alarms.push(`${account} was overspent`)
+    }
+    if (posted.size > 0) this.alarms.push(`segment ${segment.seq} spends from accounts that it does not count`)
+    epoch.lastEntry += segment.entries.bodies.length
+    epoch.entryHead = segment.entries.head
+    if (segment.final) {
+      epoch.status = 'CLOSED'
+      for (const held of epoch.holdings.values()) held.returned = held.granted - held.used + held.refunded
+    }
+    const about = { deviceId: DEVICE, epoch: epoch.number, seq: segment.seq, hash }
+    const { first, bodies, head } = segment.entries
+    const receipt = {
+      epoch: epoch.number,
+      seq: segment.seq,
+      hash,
+      entries: { from: first, to: first + bodies.length - 1, head },
+      retainUntil: this.#now() + 7 * 86_400_000,
+    }
+    const answer = await this.#answer(
+      active && !segment.final
+        ? {
+            outcome: 'MERGED',
+            ...about,
+            receipt,
+            grant: this.#grant(epoch, segment),
+            policies: [...this.policies].map(([instanceId, { revision }]) => ({ instanceId, revision })),
+            directives: this.directives.splice(0),
+            releases: this.releases.splice(0),
+            nextSyncMs: this.nextSyncMs,
+            time: this.#now(),
+          }
+        : { outcome: 'FENCED', ...about, forked: epoch.forked, closed: segment.final, receipt },
+    )
+    epoch.merged.push({ hash, answer })
+    return answer
+  }
+
+  /** The bodies of the entries that nobody has reported before. */
+  #bill({ number }: Epoch, segment: Segment): z.output<typeof entryBody>[] {
+    if (segment.undeliveredRange !== null)
+      this.#billRange(segment.undeliveredRange.epoch, segment.undeliveredRange.entries)
+    return this.#billRange(number, segment.entries)
+  }
+
+  #billRange(number: number, range: Segment['entries']): z.output<typeof entryBody>[] {
+    const fresh: z.output<typeof entryBody>[] = []
+    let head = range.previousHash
+    for (const text of range.bodies) {
+      head = entryHash(head, text)
+      const key = `${number} ${head}`
+      if (this.billed.has(key)) continue
+      const body = entryBody.parse(JSON.parse(text))
+      this.billed.set(key, { key, body })
+      fresh.push(body)
+    }
+    if (head !== range.head) this.alarms.push(`the chain of entries up to ${range.head} is broken`)
+    return fresh
+  }
+
+  #grant(epoch: Epoch, segment: Segment): Extract<SyncAnswerWire, { outcome: 'MERGED' }>['grant'] {
+    epoch.term += 1
+    const asked = [...new Set([...segment.topUpRequests, ...segment.needs.flat()].map(({ account }) => account))]
+    const freeOf = (account: string) => (this.caps.get(account) ?? 0n) - this.outOn(account)
+    const supplies = new Map(
+      asked.map((account) => {
+        const { granted, returned, used, refunded } = this.#holding(epoch, account)
+        const free = freeOf(account)
+        return [account, { available: granted - returned - used + refunded, free, spare: free, share: MICRO_MAX }]
+      }),
+    )
+    const sizes = sizeGrants(segment.needs, segment.topUpRequests, (account) => supplies.get(account))
+    const accounts = asked.map((account) => {
+      const held = this.#holding(epoch, account)
+      held.granted += sizes.granted.get(account) ?? 0n
+      const free = freeOf(account)
+      const exhausted = free === 0n
+      return { account, granted: String(held.granted), exhausted, available: String(free), unlimited: false }
+    })
+    const lifetimeMs = this.grantLifetimeMs
+    return { term: epoch.term, lifetimeMs, expiresAt: this.#now() + lifetimeMs, accounts }
+  }
+
+  #holding({ holdings }: Epoch, account: string): Holding {
+    const held = holdings.get(account) ?? { granted: 0n, used: 0n, refunded: 0n, returned: 0n }
+    holdings.set(account, held)
+    return held
+  }
+
+  #policy({ headers }: HttpRequest, instanceId: string): HttpAnswer {
+    const policy = this.policies.get(instanceId)
+    if (policy === undefined) return refusal(404, 'NOT_FOUND', 'There is no policy.')
+    if (headers['if-none-match'] === `"${policy.revision}"`) return { status: 304, headers: {}, body: '' }
+    return { status: 200, headers: { 'content-type': 'application/jose' }, body: policy.document }
+  }
+
+  #session({ method, headers, body }: HttpRequest, [, id, heartbeat]: string[]): HttpAnswer {
+    const instanceId = headers['x-instance-id'] ?? ''
+    if (method === 'POST') {
+      if ((JSON.parse(body ?? '') as { instanceId: string }).instanceId !== instanceId)
+        return json(400, { message: 'no' })
+      const opening = headers['idempotency-key'] ?? ''
+      const known = this.sessions.find((one) => one.opening === opening)
+      if (known !== undefined) return json(200, { sessionId: known.id })
+      this.#sessionsOpened += 1
+      const session: Session = { id: sessionId(this.#sessionsOpened), instanceId, opening, state: 'IDLE' }
+      this.sessions.push(session)
+      return json(200, { sessionId: session.id })
+    }
+    const session = this.sessions.find((one) => one.id === id)
+    if (session === undefined) return json(404, { message: 'There is no such session.' })
+    if (method === 'GET' && heartbeat === 'heartbeat') {
+      if (session.state === 'IDLE') return { status: 204, headers: {}, body: '' }
+      return json(409, { message: `Session is ${session.state}` })
+    }
+    session.state = 'TERMINATED'
+    return { status: 204, headers: {}, body: '' }
+  }
+
+  async #answer(answer: SyncAnswerWire): Promise<string> {
+    syncAnswer.parse(answer)
+    return this.#sign('sync-answer', answer)
+  }
+
+  #time(nonce: string, answer: string): Promise<string> {
+    return this.#sign('time', { nonce, time: this.#now(), answer: sha256(answer) })
+  }
+
+  #sign(kind: DocumentKind, payload: unknown): Promise<string> {
+    return signDocument(kind, JSON.stringify(payload), this.key.signer)
+  }
+}
+
+/** Content of a signed document, whoever signed it. */
+export async function contentOf(document: string, key: PublicJwk): Promise<unknown> {
+  const imported = await importJWK(key, 'EdDSA')
+  const { payload } = await compactVerify(document, imported)
+  return JSON.parse(new TextDecoder().decode(payload))
+}
+
+export function json(status: number, body: unknown): HttpAnswer {
+  return { status, headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }
+}
+
+export function refusal(status: number, code: string, message: string): HttpAnswer {
+  return json(status, { code, message })
+}
+
+function sessionId(n: number): string {
+  return `00000000-0000-4000-8000-${String(n).padStart(12, '0')}`
+}

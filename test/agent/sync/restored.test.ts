@@ -1,0 +1,245 @@
+import { expect, test } from 'vitest'
+import { type SegmentWire, SYNC_BODY_BYTES_MAX } from '../../../src/protocol/edge/sync.ts'
+import { payloadOf } from '../harness.ts'
+import { REFUSED_FOR_MIN_MS } from '../../../src/agent/sync/limits.ts'
+import { calmDown } from './audit.ts'
+import { json } from './fake-cloud.ts'
+import { ACCOUNT, TestDevice } from './test-device.ts'
+
+/** What it takes to put the cloud back to this moment. */
+function backupOf({ cloud }: TestDevice): () => void {
+  const { current } = cloud
+  const { lastEntry, entryHead } = current
+  const holdings = structuredClone(current.holdings)
+  const merged = [...current.merged]
+  const billed = new Map(cloud.billed)
+  return () => {
+    current.merged.splice(0, Infinity, ...merged)
+    Object.assign(current, { lastEntry, entryHead })
+    current.holdings.clear()
+    for (const [account, held] of holdings) current.holdings.set(account, held)
+    cloud.billed.clear()
+    for (const [key, entry] of billed) cloud.billed.set(key, entry)
+  }
+}
+
+/** The cloud merges three segments, and is put back to before them. */
+async function loseThreeSegments(device: TestDevice): Promise<void> {
+  const restore = backupOf(device)
+  for (let i = 0; i < 3; i += 1) {
+    await device.charge(1_000_000n)
+    await device.sync()
+  }
+  restore()
+}
+
+test('a device that was restored from a backup is not locked out, and the technician hears of it', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  const backup = device.disk.copy()
+  await device.charge(2_000_000n)
+  await device.sync()
+  device.disk = backup
+  await device.restart()
+  await device.charge(500_000n)
+  await calmDown(device)
+  expect(device.conditions).toEqual(['device: DEVICE_FORKED'])
+  expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false })
+  // Both histories are billed: what was spent after the backup, and what was spent again.
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(3_500_000n)
+})
+
+test('a device restored to an unacknowledged segment that the cloud knows delivers what it did since', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.network.faults = ['LOSE_ANSWER']
+  await device.sync()
+  const backup = device.disk.copy()
+  await device.sync()
+  await device.charge(2_000_000n)
+  await device.sync()
+  device.disk = backup
+  await device.restart()
+  await device.charge(300_000n)
+  await calmDown(device)
+  expect(device.conditions).toEqual(['device: DEVICE_FORKED'])
+  expect(device.link.status().epoch).toBe(2)
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(3_300_000n)
+})
+
+test('a device stops spending as soon as it hears that the cloud knows more than itself', async () => {
+  const device = await TestDevice.running()
+  device.network.faults = ['LOSE_ANSWER']
+  await device.sync()
+  const backup = device.disk.copy()
+  await device.sync()
+  await device.charge(2_000_000n)
+  await device.sync()
+  device.disk = backup
+  device.network.faults = [null, 'LOSE_REQUEST']
+  await device.restart()
+  await device.settle()
+  expect(device.link.status()).toMatchObject({ epoch: 1, fenced: true, unacknowledgedSeq: null })
+  expect(device.disk.fenced).toBe(true)
+  expect(await device.charge(1n)).toBe('REFUSED')
+})
+
+test('what a restored device has not delivered goes up as an undelivered range, in as many segments as it takes', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  const backup = device.disk.copy()
+  await device.charge(2_000_000n)
+  await device.sync()
+  device.disk = backup
+  backup.segmentEntriesMax = 2
+  device.network.down = true
+  await device.restart()
+  for (let n = 0; n < 7; n += 1) await device.charge(10_000n)
+  device.network.down = false
+  device.network.faults = [null, 'LOSE_ANSWER', null, 'LOSE_ANSWER']
+  await calmDown(device)
+  expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false, backlog: 0 })
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(3_070_000n)
+  expect(device.disk.undeliveredRanges).toEqual([])
+  const epochs = device.cloud.received.map(({ document }) => payloadOf(document) as SegmentWire)
+  expect(epochs.filter(({ undeliveredRange }) => undeliveredRange !== null).length).toBeGreaterThan(1)
+  for (const { undeliveredRange, entries } of epochs) {
+    if (undeliveredRange !== null) expect([undeliveredRange.epoch, entries.bodies]).toEqual([1, []])
+  }
+})
+
+test('a process that ends at any commit on the way delivers each entry of an undelivered range exactly once', async () => {
+  for (let commit = 1; commit <= 8; commit += 1) {
+    const device = await TestDevice.running()
+    await device.charge(1_000_000n)
+    await device.sync()
+    const backup = device.disk.copy()
+    await device.charge(2_000_000n)
+    await device.sync()
+    device.disk = backup
+    backup.segmentEntriesMax = 1
+    await device.restart()
+    for (let n = 0; n < 3; n += 1) await device.charge(10_000n)
+    device.disk.commitsUntilCrash = commit
+    await device.sync()
+    await calmDown(device)
+    expect(device.cloud.billedOn(ACCOUNT)).toBe(3_030_000n)
+    expect(device.disk.undeliveredRanges).toEqual([])
+  }
+})
+
+test('a segment that the cloud refuses is not sent for ever: the device begins anew and delivers its entries', async () => {
+  const device = await TestDevice.running()
+  device.cloud.refuses = true
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.conditions).toEqual(['device: SEGMENT_REJECTED'])
+  await calmDown(device)
+  expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false, backlog: 0 })
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(1_000_000n)
+  expect(await device.charge(1_000n)).toBe('GRANTED')
+})
+
+test('a device begins anew after its final segment, whatever the cloud says of the epoch', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  device.cloud.closes = false
+  const backup = device.disk.copy()
+  await device.charge(2_000_000n)
+  await device.sync()
+  device.disk = backup
+  await device.restart()
+  await device.charge(500_000n)
+  await device.sync()
+  expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false })
+})
+
+test('a cloud that was restored from a backup gets the segments that it has lost', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  await loseThreeSegments(device)
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.link.status()).toMatchObject({ backlog: 0, unacknowledgedSeq: null })
+  expect(device.conditions).toEqual([])
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(5_000_000n)
+})
+
+test('what the cloud has lost goes up with its own answers, and it enters its grants again', async () => {
+  const device = await TestDevice.running()
+  await loseThreeSegments(device)
+  const before = device.cloud.proofs.length
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.cloud.proofs.slice(before).map(({ seq, proofs }) => [seq, proofs.length])).toEqual([
+    [5, 0],
+    [2, 1],
+    [3, 1],
+    [4, 1],
+    [5, 0],
+  ])
+  expect(device.conditions).toEqual([])
+})
+
+test('segments that neither side has any more are named; the device shows its grants, begins anew and goes on', async () => {
+  const device = await TestDevice.running()
+  await loseThreeSegments(device)
+  device.disk.segments = device.disk.segments.filter(({ seq }) => seq !== 3)
+  await device.charge(1_000_000n)
+  await calmDown(device)
+  expect(device.conditions).toEqual(['device: CLOUD_BEHIND'])
+  expect(device.link.status()).toMatchObject({ epoch: 2, backlog: 0, unacknowledgedSeq: null, fenced: false })
+  const { proofs } = device.cloud.proofs.findLast(({ seq }) => seq === 5) ?? { proofs: [] }
+  expect(proofs.length).toBeGreaterThan(0)
+  // Their entries are still here: what the cloud has lost of them goes up once more, from where its chain ends.
+  const undeliveredRanges = device.cloud.received.flatMap(
+    ({ document }) => (payloadOf(document) as SegmentWire).undeliveredRange ?? [],
+  )
+  expect(undeliveredRanges).toMatchObject([{ epoch: 1, entries: { first: 2 }, final: true }])
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(device.durable.charged)
+  expect(await device.charge(1_000n)).toBe('GRANTED')
+})
+
+test('proofs that are long are shown with as many segments as it takes, each of which the cloud takes', async () => {
+  const device = await TestDevice.running()
+  await loseThreeSegments(device)
+  device.disk.segments = device.disk.segments.filter(({ seq }) => seq !== 3)
+  const proofs = Array.from({ length: 50 }, (_, n) => String(n).padEnd(1_000_000, 'p'))
+  device.journal.proofs = async () => proofs
+  const bodies: number[] = []
+  device.network.tamper = ({ body }, answer) => {
+    bodies.push(Buffer.byteLength(body ?? ''))
+    return answer
+  }
+  await device.charge(1_000_000n)
+  await calmDown(device)
+  expect(device.link.status()).toMatchObject({ epoch: 2, backlog: 0, fenced: false })
+  const shown = device.cloud.proofs.flatMap((each) => each.proofs)
+  expect(shown.filter((each) => each.length === 1_000_000)).toEqual(proofs)
+  expect(Math.max(...bodies)).toBeLessThanOrEqual(SYNC_BODY_BYTES_MAX)
+})
+
+test('a chain that is given up before the cloud can say what it has lost: what is kept of that goes up again', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  await device.sync()
+  await loseThreeSegments(device)
+  device.network.intercept = async (request) => {
+    const isUnread = request.url.endsWith('/sync') && device.link.status().epoch === 1
+    return isUnread ? json(422, { code: 'SEGMENT_REJECTED', message: 'no' }) : device.cloud.exchange(request)
+  }
+  await device.charge(1_000_000n)
+  await device.pass(2 * REFUSED_FOR_MIN_MS)
+  expect(device.link.status()).toMatchObject({ epoch: 2, fenced: false })
+  await calmDown(device)
+  const sent = device.cloud.received.map(({ document }) => payloadOf(document) as SegmentWire)
+  const places = sent.map(({ epoch, seq }) => `${epoch}/${seq}`)
+  expect(places.slice(0, places.indexOf('2/1') + 1)).toEqual(
+    ['1/1', '1/2', '1/3', '1/4', '1/5', '1/1', '1/3', '1/4', '1/5', '2/1'], // prettier-ignore
+  )
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(device.durable.charged)
+})

@@ -1,0 +1,293 @@
+import { expect, test } from 'vitest'
+import { audit, calmDown } from './audit.ts'
+import { contentOf, json, makeCloudKey } from './fake-cloud.ts'
+import { policyWith } from './policies.ts'
+import { ACCOUNT, STARTING_GRANT, TestDevice } from './test-device.ts'
+import { signDocument } from '../../../src/protocol/signing.ts'
+
+const syncs = (device: TestDevice): readonly string[] => device.cloud.received.map(({ document }) => document)
+
+test('a device with an enrollment token enrolls, attaches, gets its rules and a first grant in one round', async () => {
+  const device = await TestDevice.running()
+  expect(device.conditions).toEqual([])
+  expect(device.left).toBe(STARTING_GRANT)
+  expect(device.link.status()).toMatchObject({
+    epoch: 1,
+    connected: true,
+    policies: [{ applied: 1, newest: 1 }],
+    sessions: [{ state: 'OPEN' }],
+  })
+})
+
+test('after a lost answer the same bytes go up again, and are billed once', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.network.faults = ['LOSE_ANSWER']
+  await device.sync()
+  expect(device.link.status()).toMatchObject({ connected: false, backlog: 1, unacknowledgedSeq: 2 })
+  await device.sync()
+  expect(syncs(device)).toHaveLength(3)
+  expect(syncs(device)[2]).toBe(syncs(device)[1])
+  expect(device.link.status()).toMatchObject({ connected: true, backlog: 0, unacknowledgedSeq: null })
+  audit(device)
+})
+
+test('the same bytes go up again after a restart and after a power cut', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.network.faults = ['LOSE_ANSWER']
+  await device.sync()
+  device.network.down = true
+  await device.restart()
+  await device.settle()
+  await device.restart({ reboot: true })
+  device.network.down = false
+  await device.sync()
+  expect(new Set(syncs(device).slice(1)).size).toBe(1)
+  await calmDown(device)
+  audit(device)
+})
+
+test('a request that arrives twice, or late, changes nothing', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.network.faults = ['REPEAT_REQUEST']
+  await device.sync()
+  await device.charge(2_000_000n)
+  device.network.faults = ['DELAY_REQUEST']
+  await device.sync()
+  await device.sync()
+  expect(device.conditions).toEqual([])
+  await calmDown(device)
+  audit(device)
+  expect(device.cloud.billedOn(ACCOUNT)).toBe(3_000_000n)
+})
+
+test('an answer that is shown again is not taken for the answer to another segment', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.network.faults = ['OLD_ANSWER']
+  await device.sync()
+  expect(device.conditions).toContain('sync: ANSWER_UNEXPECTED')
+  expect(device.link.status().unacknowledgedSeq).toBe(2)
+  await device.sync()
+  expect(device.conditions).toEqual([])
+  audit(device)
+})
+
+test('an old answer with time that is signed for this attempt is refused all the same', async () => {
+  const device = await TestDevice.running()
+  let first = ''
+  device.network.tamper = (request, answer) => {
+    if (!request.url.endsWith('/sync')) return answer
+    const body = JSON.parse(answer.body) as { answer: string; time: string }
+    first ||= body.answer
+    return json(200, { ...body, answer: first })
+  }
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.link.status().unacknowledgedSeq).toBeNull()
+  await device.charge(1_000_000n)
+  await device.sync()
+  expect(device.conditions).toContain('sync: ANSWER_UNEXPECTED')
+  expect(device.link.status().unacknowledgedSeq).toBe(3)
+})
+
+test('an answer that no trusted key has signed gives nothing, even with the right content', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  const stranger = await makeCloudKey()
+  const forge = async (document: string): Promise<string> => {
+    const content = JSON.stringify(await contentOf(document, device.cloud.key.jwk))
+    return signDocument('sync-answer', content, stranger.signer)
+  }
+  const { exchange } = device.cloud
+  const forged: string[] = []
+  device.network.intercept = async (request) => {
+    const answer = await exchange(request)
+    if (!request.url.endsWith('/sync')) return answer
+    const body = JSON.parse(answer.body) as { answer: string; time: string }
+    forged.push(await forge(body.answer))
+    return json(200, { ...body, answer: forged.at(-1) })
+  }
+  const before = device.left
+  await device.sync()
+  expect(forged).toHaveLength(1)
+  expect(device.conditions).toContain('cloud: TRUST_MISMATCH')
+  expect(device.link.status()).toMatchObject({ connected: false, unacknowledgedSeq: 2 })
+  expect(device.left).toBe(before)
+  device.network.intercept = null
+  await device.sync()
+  expect(device.conditions).toEqual([])
+  audit(device)
+})
+
+test('signed time of a stranger is not believed', async () => {
+  const device = await TestDevice.running()
+  const stranger = await makeCloudKey()
+  const { exchange } = device.cloud
+  device.network.intercept = async (request) => {
+    const answer = await exchange(request)
+    if (!request.url.endsWith('/sync')) return answer
+    const { nonce } = JSON.parse(request.body ?? '') as { nonce: string }
+    const time = await signDocument('time', JSON.stringify({ nonce, time: 0 }), stranger.signer)
+    return json(200, { ...(JSON.parse(answer.body) as object), time })
+  }
+  const before = device.clock.reading()
+  await device.sync()
+  expect(device.conditions).toContain('cloud: TRUST_MISMATCH')
+  expect(device.clock.reading().earliest).toBeGreaterThanOrEqual(before.earliest)
+})
+
+test('signed time that goes with another answer is not believed', async () => {
+  const device = await TestDevice.running()
+  const { exchange, key } = device.cloud
+  device.network.intercept = async (request) => {
+    const answer = await exchange(request)
+    if (!request.url.endsWith('/sync')) return answer
+    const { nonce } = JSON.parse(request.body ?? '') as { nonce: string }
+    const text = JSON.stringify({ nonce, time: 0, answer: 'a'.repeat(64) })
+    const time = await signDocument('time', text, key.signer)
+    return json(200, { ...(JSON.parse(answer.body) as object), time })
+  }
+  await device.sync()
+  expect(device.conditions).toContain('sync: ANSWER_UNEXPECTED')
+  expect(device.link.status().unacknowledgedSeq).not.toBeNull()
+})
+
+test('signed time of another attempt makes the whole answer one of another attempt', async () => {
+  const device = await TestDevice.running()
+  let time = ''
+  device.network.intercept = async (request) => {
+    const answer = await device.cloud.exchange(request)
+    if (!request.url.endsWith('/sync')) return answer
+    const body = JSON.parse(answer.body) as { answer: string; time: string }
+    time ||= body.time
+    return json(200, { ...body, time })
+  }
+  await device.sync()
+  await device.pass(3_000_000)
+  const { earliest, latest } = device.clock.reading()
+  expect(device.conditions).toContain('sync: ANSWER_UNEXPECTED')
+  expect(earliest).toBeLessThanOrEqual(device.time.truth())
+  expect(latest ?? Infinity).toBeGreaterThanOrEqual(device.time.truth())
+})
+
+test('an answer that the cloud stored long ago is no news: the device asks again in the same round', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.network.faults = ['LOSE_ANSWER']
+  await device.sync()
+  device.network.down = true
+  await device.pass(3_600_000)
+  device.network.down = false
+  await device.cloud.publish(policyWith(2))
+  await device.sync()
+  expect(device.link.status().policies).toMatchObject([{ applied: 2, newest: 2 }])
+  audit(device)
+})
+
+test('a cloud that asks to be left alone is left alone', async () => {
+  const device = await TestDevice.running()
+  device.network.retryAfter = '120'
+  device.network.faults = ['UNAVAILABLE']
+  await device.sync()
+  expect(device.conditions).toEqual(['cloud: CLOUD_UNREACHABLE'])
+  const before = device.cloud.calls.length
+  device.link.wake('notification')
+  await device.pass(119_000)
+  expect(device.cloud.calls.length).toBe(before)
+  await device.pass(10_000)
+  expect(device.conditions).toEqual([])
+})
+
+test('a grant is on the disk before its first token can be spent', async () => {
+  const device = await TestDevice.running()
+  const spentAll = device.left
+  await device.charge(spentAll)
+  // Sealed, then acknowledged with the grant: the process ends right after that second commit.
+  device.disk.commitsUntilCrash = 2
+  await device.sync()
+  expect(device.fatal).toHaveLength(1)
+  expect(device.left).toBe(0n)
+  await device.restart()
+  expect(device.left > 0n).toBe(true)
+  await calmDown(device)
+  audit(device)
+})
+
+test('a disk that is full when a segment is sealed costs the round and nothing else', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.journal.refusals = 1
+  await device.sync()
+  expect(device.conditions).toEqual(['journal: NOT_RECORDED'])
+  expect(device.fatal).toEqual([])
+  await device.sync()
+  expect(device.conditions).toEqual([])
+  audit(device)
+})
+
+test('a long backlog goes up in bounded segments in one round', async () => {
+  const device = await TestDevice.running()
+  device.disk.segmentEntriesMax = 3
+  for (let i = 0; i < 10; i += 1) await device.charge(1_000n)
+  const { done } = device.link.status().rounds
+  await device.sync()
+  expect(device.cloud.received.map(({ seq }) => seq)).toEqual([1, 2, 3, 4, 5])
+  expect(device.link.status()).toMatchObject({ backlog: 0, rounds: { done: done + 1 } })
+  audit(device)
+})
+
+test('entries do not go up one by one, but when the time is up', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000n)
+  await device.charge(1_000n)
+  await device.pass(30_000)
+  expect(syncs(device)).toHaveLength(1)
+  await device.pass(40_000)
+  expect(syncs(device)).toHaveLength(2)
+  expect(device.link.status().backlog).toBe(0)
+})
+
+test('room that the cloud wants back is given up with the next segment, and the books agree', async () => {
+  const device = await TestDevice.running()
+  await device.charge(1_000_000n)
+  device.cloud.directives = ['release']
+  await device.sync()
+  expect(device.left).toBe(0n)
+  expect(device.cloud.outOn(ACCOUNT)).toBe(1_000_000n)
+  audit(device)
+})
+
+test('room that could not be recorded as given up stays with the device', async () => {
+  const device = await TestDevice.running()
+  device.cloud.directives = ['release']
+  const left = device.left
+  const { seal } = device.journal
+  device.journal.seal = (order) => {
+    if (order.returns.length > 0) {
+      device.journal.refusals = 1
+      device.journal.seal = seal
+    }
+    return seal.call(device.journal, order)
+  }
+  await device.sync()
+  expect(device.conditions).toEqual(['journal: NOT_RECORDED'])
+  expect(device.left).toBe(left)
+  await device.sync()
+  expect(device.left).toBe(0n)
+  await calmDown(device)
+  audit(device)
+})
+
+test('a cloud that wants room back with every answer does not keep the device busy', async () => {
+  const device = await TestDevice.running()
+  const before = device.cloud.received.length
+  device.network.intercept = async (request) => {
+    device.cloud.directives = ['release', 'sync']
+    return device.cloud.exchange(request)
+  }
+  await device.pass(20_000)
+  expect(device.cloud.received.length - before).toBeLessThan(50)
+})

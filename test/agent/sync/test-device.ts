@@ -1,0 +1,311 @@
+// A whole device but for its socket and its disk: the real ledger, clock, tokens, HTTP calls and link, over a faulty network
+// to the fake cloud, in time that the test moves. It can lose its process at any commit and start again from its disk.
+import { generateKeyPairSync } from 'node:crypto'
+import { importJWK } from 'jose'
+import type { HttpExchange } from '../../../src/agent/platform/http/exchange.ts'
+import { createCloudHttp } from '../../../src/agent/platform/http/cloud-client.ts'
+import { Clock } from '../../../src/agent/runtime/clock.ts'
+import { Ledger } from '../../../src/agent/ledger/ledger.ts'
+import type { DeviceKey } from '../../../src/agent/keys/device-key.ts'
+import { DeviceTokens } from '../../../src/agent/keys/device-token.ts'
+import { LINK_DEFAULTS, type LinkOptions } from '../../../src/agent/sync/limits.ts'
+import { createLink, type Link } from '../../../src/agent/sync/link.ts'
+import type { Push } from '../../../src/agent/sync/push.ts'
+import { ActivePolicies } from '../../../src/agent/policy/active-policies.ts'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
+import type { EntryBodyWire } from '../../../src/protocol/edge/sync.ts'
+import { publicJwk, thumbprint } from '../../../src/protocol/signing.ts'
+import { FakeCloud, INSTANCE, makeCloudKey } from './fake-cloud.ts'
+import { FakeTime } from './fake-time.ts'
+import { FaultyNetwork } from '../../scenarios/link/faulty-network.ts'
+import { Disk, MemoryJournal } from './memory-journal.ts'
+import { type KeyPlace, MemoryKeys, signerOf } from '../keys/memory-keys.ts'
+import { policyWith } from './policies.ts'
+
+const LINE_ITEM = 'line-1'
+export const ACCOUNT = lineAccount(INSTANCE, LINE_ITEM, 0)
+
+/** What the pool of {@link ACCOUNT} holds, micro-tokens. */
+export const CAP = 1_000_000_000n
+
+/** Micro-tokens that a device wants before it has spent anything. */
+export const STARTING_GRANT = 10_000_000n
+
+export interface TestDeviceOptions {
+  readonly options?: Partial<LinkOptions>
+  readonly push?: Push
+  /** Uniform in [0, 1); by default always 0.5. */
+  readonly fraction?: () => number
+}
+
+export class TestDevice {
+  readonly time: FakeTime
+  readonly cloud: FakeCloud
+  readonly network: FaultyNetwork
+  readonly key: DeviceKey
+  /** Of the device itself, over restarts. */
+  readonly keyPlace: KeyPlace
+  keys: MemoryKeys
+  readonly #how: TestDeviceOptions
+  /** What charges are on. */
+  charged = { instanceId: INSTANCE, lineItemId: LINE_ITEM, account: ACCOUNT }
+  disk = new Disk()
+  journal: MemoryJournal
+  token: string | null = null
+  fatal: unknown[] = []
+  /** What the link has written to its log. */
+  readonly logged: { readonly fields: Record<string, unknown>; readonly message: string }[] = []
+  /** Amounts of which an application was told that they are charged, or given back. */
+  readonly told = { charged: 0n, refunded: 0n }
+  ledger!: Ledger
+  activePolicies!: ActivePolicies
+  clock!: Clock
+  link!: Link
+  #tokensMade = 0
+
+  private constructor(time: FakeTime, cloud: FakeCloud, key: DeviceKey, how: TestDeviceOptions) {
+    this.time = time
+    this.cloud = cloud
+    this.network = new FaultyNetwork(cloud.exchange)
+    this.key = key
+    this.keyPlace = { current: key, next: null }
+    this.keys = this.#openKeys()
+    this.#how = how
+    this.journal = this.#openJournal()
+  }
+
+  /** A device with an enrollment token, before its first start. */
+  static async make(how: TestDeviceOptions = {}): Promise<TestDevice> {
+    const time = new FakeTime()
+    const cloud = new FakeCloud(() => time.truth(), await makeCloudKey())
+    cloud.caps.set(ACCOUNT, CAP)
+    await cloud.publish(policyWith(1))
+    const device = new TestDevice(time, cloud, await makeDeviceKey(), how)
+    device.token = await cloud.enrollmentToken()
+    return device
+  }
+
+  /** A device on its way to a cloud that is not the fake one. */
+  static async at(site: {
+    readonly exchange: HttpExchange
+    readonly push: Push
+    readonly begin: number
+    readonly token: string
+    readonly charged: TestDevice['charged']
+  }): Promise<TestDevice> {
+    const time = new FakeTime(site.begin)
+    const cloud = new FakeCloud(() => time.truth(), await makeCloudKey())
+    const device = new TestDevice(time, cloud, await makeDeviceKey(), { push: site.push })
+    device.network.intercept = site.exchange
+    device.token = site.token
+    device.charged = site.charged
+    return device
+  }
+
+  /** The same, started, and with everything that the cloud gives at first. */
+  static async running(how: TestDeviceOptions = {}): Promise<TestDevice> {
+    const device = await TestDevice.make(how)
+    await device.start()
+    await device.settle()
+    return device
+  }
+
+  /** A process begins, with what the disk holds. */
+  async start(): Promise<void> {
+    const { time } = this
+    this.keys = this.#openKeys()
+    this.journal = this.#openJournal()
+    const snapshot = await this.journal.read()
+    this.clock = new Clock(time, snapshot.clock)
+    this.activePolicies = new ActivePolicies()
+    const onFatal = (error: unknown): void => void this.fatal.push(error)
+    this.ledger = new Ledger(
+      {
+        journal: this.journal,
+        clock: this.clock,
+        policies: this.activePolicies,
+        startingGrant: STARTING_GRANT,
+        batchEntries: LINK_DEFAULTS.batchEntries,
+        defer: (call) => void setImmediate(call),
+        reserve: null,
+        now: () => time.sinceBoot(),
+        timers: time,
+        onNeed: () => this.link.wake('low-water'),
+        onFatal,
+      },
+      snapshot,
+    )
+    const fraction = this.#how.fraction ?? (() => 0.5)
+    const tokens = new DeviceTokens(this.keys, this.clock)
+    const { exchange } = this.network
+    this.link = await createLink({
+      snapshot,
+      journal: this.journal,
+      ledger: this.ledger,
+      activePolicies: this.activePolicies,
+      clock: this.clock,
+      applyCommands: () => undefined,
+      timers: time,
+      randomness: { fraction, token: () => this.#token() },
+      cloud: createCloudHttp({ exchange, tokens, pause: async () => undefined, fraction }),
+      keys: this.keys,
+      tokens,
+      push: this.#how.push ?? null,
+      enrollmentToken: async () => this.token,
+      log: {
+        info: (fields, message) => void this.logged.push({ fields, message }),
+        warn: (fields, message) => void this.logged.push({ fields, message }),
+      },
+      options: { ...LINK_DEFAULTS, software: 'tallygate test', ...this.#how.options },
+      onFatal,
+    })
+    await this.link.start()
+  }
+
+  /** The process is gone without a word. */
+  kill(): void {
+    this.journal.kill()
+    this.time.forgetTimers()
+  }
+
+  /** The process is gone and begins anew; with a power cut the boot id changes as well. */
+  async restart({ reboot = false } = {}): Promise<void> {
+    this.kill()
+    if (reboot) this.time.bootId = `${this.time.bootId}'`
+    this.fatal = []
+    await this.start()
+  }
+
+  /** Lets everything run that is due at this moment, until nothing moves. */
+  async settle(): Promise<void> {
+    for (let quiet = 0; quiet < 3;) {
+      this.time.advance(0)
+      await new Promise((resolve) => setImmediate(resolve))
+      quiet = this.link.status().rounds.running && this.fatal.length === 0 ? 0 : quiet + 1
+    }
+  }
+
+  /** Moves time, stopping at every timer to let its work end. */
+  async pass(ms: number): Promise<void> {
+    let left = ms
+    while (left > 0) {
+      const step = Math.min(left, Math.max(1, this.time.untilNext))
+      this.time.advance(step)
+      left -= step
+      await this.settle()
+    }
+  }
+
+  /** A round, whatever the wait of a failed one. */
+  async sync(): Promise<void> {
+    this.link.wake('operator')
+    await this.settle()
+  }
+
+  get left(): bigint {
+    const { left } = this.ledger.availableAt(this.clock.reading())(this.charged.account)
+    return left === 'UNLIMITED' ? -1n : left
+  }
+
+  /** Charges as an access request would: when the room holds it, and it is told to nobody before it is durable. */
+  async charge(amount: bigint): Promise<'GRANTED' | 'REFUSED' | 'UNKNOWN'> {
+    if (this.ledger.status() !== 'ATTACHED' || this.left < amount) return 'REFUSED'
+    const recorded = this.#record('access', amount)
+    const outcome = recorded.then(
+      () => 'GRANTED' as const,
+      () => 'UNKNOWN' as const,
+    )
+    const done = (await Promise.race([outcome, this.journal.died])) ?? 'UNKNOWN'
+    if (done === 'GRANTED') this.told.charged += amount
+    return done
+  }
+
+  /** Gives back a part of what was charged before. */
+  async refund(amount: bigint): Promise<boolean> {
+    if (this.ledger.status() !== 'ATTACHED') return false
+    const held = this.disk.accounts.get(this.charged.account)
+    if (held === undefined || held.used - held.refunded < amount) return false
+    const done = await Promise.race([
+      this.#record('refund', amount).then(
+        () => true,
+        () => false,
+      ),
+      this.journal.died,
+    ])
+    if (done !== true) return false
+    this.told.refunded += amount
+    return true
+  }
+
+  /** What became durable, over all epochs. */
+  get durable(): { readonly charged: bigint; readonly refunded: bigint } {
+    const sums = { charged: 0n, refunded: 0n }
+    for (const { moves, postings } of this.disk.history) {
+      for (const { amount } of postings) sums[moves === 'used' ? 'charged' : 'refunded'] += amount
+    }
+    return sums
+  }
+
+  get conditions(): readonly string[] {
+    return this.link.status().conditions.map(({ subject, code }) => `${subject.split(' ')[0] ?? ''}: ${code}`)
+  }
+
+  #record(kind: 'access' | 'refund', amount: bigint): Promise<unknown> {
+    const { instanceId, lineItemId, account } = this.charged
+    const n = this.ledger.lastEntry() + 1
+    const reading = this.clock.reading()
+    const body: EntryBodyWire = {
+      n,
+      kind,
+      at: reading.now,
+      earliest: reading.earliest,
+      latest: reading.latest,
+      instanceId,
+      policyRevision: 1,
+      correlationId: '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b',
+      requester: { type: 'user', value: 'lisa' },
+      items: [
+        {
+          item: 'print',
+          version: '',
+          count: '1',
+          outcome: 'GRANTED',
+          total: String(amount),
+          parts: [{ lineItemId, rate: '1', actionId: null, charged: String(amount) }],
+        },
+      ],
+      postings: [{ account, amount: String(amount) }],
+    }
+    return this.ledger.record({
+      n,
+      body: JSON.stringify(body),
+      moves: kind === 'access' ? 'used' : 'refunded',
+      postings: [{ account, amount }],
+      idempotencyRecord: null,
+    })
+  }
+
+  #openKeys(): MemoryKeys {
+    return new MemoryKeys(this.keyPlace, this.disk, makeDeviceKey)
+  }
+
+  #openJournal(): MemoryJournal {
+    return new MemoryJournal(
+      this.disk,
+      signerOf(() => this.keys),
+    )
+  }
+
+  #token(): string {
+    this.#tokensMade += 1
+    return `token-${String(this.#tokensMade).padStart(12, '0')}-${this.time.bootId.length}-${this.disk.history.length}`
+  }
+}
+
+export async function makeDeviceKey(): Promise<DeviceKey> {
+  const { publicKey, privateKey } = generateKeyPairSync('ed25519')
+  const jwk = publicJwk.parse(publicKey.export({ format: 'jwk' }))
+  const imported = await importJWK({ ...privateKey.export({ format: 'jwk' }) }, 'EdDSA')
+  if (imported instanceof Uint8Array) throw new Error('a key pair is no secret')
+  return { publicJwk: jwk, signer: { keyId: await thumbprint(jwk), algorithm: 'EdDSA', privateKey: imported } }
+}

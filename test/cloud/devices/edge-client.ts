@@ -1,0 +1,109 @@
+// A device of the tests that reaches the twin over HTTP, with tokens of its own.
+import { randomUUID } from 'node:crypto'
+import { SignJWT, importJWK } from 'jose'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { enrollmentResponse, enrollmentTokenResponse } from '../../../src/protocol/edge/enrollment.ts'
+import { signedAnswer, signedTime } from '../../../src/protocol/edge/sync.ts'
+import { openDocument } from '../../../src/protocol/signing.ts'
+import type { Reply, Twin } from '../harness.ts'
+import { type DeviceKeys, TestDevice, type TwinSide, newDeviceKeys } from '../sync/test-device.ts'
+
+export const EDGE = '/edge/api/v1'
+
+export interface TokenChange {
+  readonly issuer?: string
+  readonly audience?: readonly string[]
+  readonly kid?: string
+  readonly kty?: string
+  readonly from?: number
+  readonly until?: number
+  readonly signer?: DeviceKeys['signer']
+}
+
+export class EdgeClient {
+  readonly twin: Twin
+  readonly device: TestDevice
+  readonly instanceId: string
+  readonly keys: DeviceKeys
+
+  private constructor(twin: Twin, device: TestDevice, instanceId: string, keys: DeviceKeys) {
+    this.twin = twin
+    this.device = device
+    this.instanceId = instanceId
+    this.keys = keys
+  }
+
+  /** Enrolls a device with keys of its own, and attaches it. */
+  static async join(twin: Twin, instanceId: string, algorithm: 'EdDSA' | 'ES256' = 'EdDSA'): Promise<EdgeClient> {
+    const keys = await newDeviceKeys(algorithm)
+    const enrolled = await twin.call('POST', `${EDGE}/enrollments`, {
+      token: await enrollmentToken(twin, instanceId),
+      body: { publicKey: keys.jwk },
+    })
+    const { deviceId, trustedKeys } = enrollmentResponse.parse(enrolled.body)
+    const [jwk] = trustedKeys
+    const publicKey = await importJWK(jwk!, jwk!.kty === 'OKP' ? 'EdDSA' : 'ES256')
+    if (publicKey instanceof Uint8Array) throw new Error('a public key is no secret')
+    const side: TwinSide = {
+      keys: { trusted: [{ publicKey }] },
+      attach: async (_id, nonce, above) => (await client.attach(nonce, above)).answer,
+      sync: async (_id, document) => {
+        const reply = await client.post('sync', { segment: document, nonce: randomUUID() })
+        if (reply.status === 200) return { taken: true, answer: signedAnswer.parse(reply.body).answer, unbilled: null }
+        return { taken: false, problem: reply.text }
+      },
+    }
+    const device = new TestDevice(deviceId, keys, side)
+    device.instanceId = instanceId
+    const client: EdgeClient = new EdgeClient(twin, device, instanceId, keys)
+    await device.attach()
+    return client
+  }
+
+  get id(): string {
+    return this.device.id
+  }
+
+  line(lineItemId = 'ACT-1'): string {
+    return lineAccount(this.instanceId, lineItemId, 0)
+  }
+
+  async token(change: TokenChange = {}): Promise<string> {
+    const now = this.twin.wall
+    const signer = change.signer ?? this.keys.signer
+    const cnf = { jwk: { kid: change.kid ?? this.keys.signer.keyId, kty: change.kty ?? 'CLIENT' } }
+    return new SignJWT({ cnf, aud: [...(change.audience ?? [this.instanceId])] })
+      .setProtectedHeader({ alg: signer.algorithm, typ: 'JWT' })
+      .setIssuer(change.issuer ?? this.id)
+      .setNotBefore(Math.floor((change.from ?? now) / 1000))
+      .setIssuedAt(Math.floor((change.from ?? now) / 1000))
+      .setExpirationTime(Math.floor((change.until ?? now + 300_000) / 1000))
+      .sign(signer.privateKey)
+  }
+
+  async post(what: 'attach' | 'sync', body: unknown, token?: string): Promise<Reply> {
+    return this.twin.call('POST', `${EDGE}/devices/${this.id}/${what}`, { token: token ?? (await this.token()), body })
+  }
+
+  async attach(nonce: string, above = 0): Promise<{ answer: string; time: number }> {
+    const reply = await this.post('attach', { nonce, bootId: 'boot', above, acknowledged: 0, software: 'tests' })
+    if (reply.status !== 200) throw new Error(reply.text)
+    const { answer, time } = signedAnswer.parse(reply.body)
+    const text = await openDocument('time', time, this.device.twin.keys.trusted[0].publicKey)
+    const said = signedTime.parse(JSON.parse(text ?? ''))
+    if (said.nonce !== nonce) throw new Error('the time is for another attempt')
+    return { answer, time: said.time }
+  }
+
+  async policy(headers: Record<string, string> = {}, instanceId = this.instanceId): Promise<Response> {
+    return fetch(`${this.twin.cloud.address}${EDGE}/instances/${instanceId}/policy`, {
+      headers: { authorization: `Bearer ${await this.token()}`, ...headers },
+    })
+  }
+}
+
+export async function enrollmentToken(twin: Twin, ...instanceIds: string[]): Promise<string> {
+  const reply = await twin.call('POST', `${EDGE}/enrollment-tokens`, { body: { instanceIds } })
+  if (reply.status !== 201) throw new Error(reply.text)
+  return enrollmentTokenResponse.parse(reply.body).token
+}

@@ -1,0 +1,508 @@
+import { SYNC_BODY_BYTES_MAX, signedAnswer } from '../../../src/protocol/edge/sync.ts'
+import { randomUUID } from 'node:crypto'
+import { stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { gzipSync } from 'node:zlib'
+import fc from '../../support/fast-check.ts'
+import { decodeJwt } from 'jose'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { accountLedger, deviceEvidence, deviceList, deviceState } from '../../../src/protocol/edge/administration.ts'
+import { enrollmentResponse } from '../../../src/protocol/edge/enrollment.ts'
+import { policyDocument } from '../../../src/protocol/edge/policy-document.ts'
+import { openDocument } from '../../../src/protocol/signing.ts'
+import { HOUR, type Twin, openTwin, pick } from '../harness.ts'
+import { EDGE, EdgeClient, enrollmentToken } from './edge-client.ts'
+import { newDeviceKeys, topUpRequest } from '../sync/test-device.ts'
+
+const TOKENS = 1_000_000n
+
+let twin: Twin
+let instanceId: string
+beforeEach(async () => {
+  twin = await openTwin()
+  instanceId = await twin.instance()
+  await twin.rates({ Print: 3 })
+  await twin.lineItem(instanceId, { activationId: 'ACT-1', quantity: 100 })
+})
+afterEach(async () => twin[Symbol.asyncDispose]())
+
+const codeOf = ({ status, body }: { status: number; body: unknown }) => [status, pick(body, 'code')]
+
+describe('an enrollment token', () => {
+  it('names where to go, for which instances, and the keys to pin', async () => {
+    const claims = decodeJwt(await enrollmentToken(twin, instanceId))
+    expect(claims).toMatchObject({ edge: `${twin.cloud.address}${EDGE}`, instances: [instanceId] })
+    expect(claims['pins']).toHaveLength(1)
+    expect((claims.exp ?? 0) - (claims.iat ?? 0)).toBe(24 * 3600)
+  })
+
+  it('is made for administrators only, and for instances that there are', async () => {
+    const body = { instanceIds: [instanceId] }
+    const token = await twin.clientToken(instanceId)
+    expect(codeOf(await twin.call('POST', `${EDGE}/enrollment-tokens`, { body, token }))).toEqual([
+      403,
+      'ACCESS_KIND_WRONG',
+    ])
+    const nowhere = { instanceIds: [randomUUID()] }
+    expect(codeOf(await twin.call('POST', `${EDGE}/enrollment-tokens`, { body: nowhere }))).toEqual([404, 'NOT_FOUND'])
+    const none = { instanceIds: [] }
+    expect(codeOf(await twin.call('POST', `${EDGE}/enrollment-tokens`, { body: none }))).toEqual([400, 'BAD_REQUEST'])
+  })
+
+  it('is signed by the same key after a restart, which nobody else can read', async () => {
+    const before = decodeJwt(await enrollmentToken(twin, instanceId))['pins']
+    await twin.restart()
+    expect(decodeJwt(await enrollmentToken(twin, instanceId))['pins']).toEqual(before)
+    const { mode } = await stat(join(twin.settings.store.path, 'signing-key.pem'))
+    expect(mode & 0o777).toBe(0o600)
+  })
+})
+
+describe('enrolling', () => {
+  const enroll = async (token: string, body: unknown) => twin.call('POST', `${EDGE}/enrollments`, { token, body })
+
+  it('gives the same answer to the same key again, and refuses another', async () => {
+    const token = await enrollmentToken(twin, instanceId)
+    const keys = await newDeviceKeys()
+    const first = await enroll(token, { publicKey: keys.jwk, name: 'hall gateway' })
+    expect(first.status).toBe(200)
+    expect(enrollmentResponse.parse(first.body)).toMatchObject({
+      instanceIds: [instanceId],
+      addresses: { edge: `${twin.cloud.address}${EDGE}`, service: `${twin.cloud.address}/api` },
+    })
+    expect((await enroll(token, { publicKey: keys.jwk })).body).toEqual(first.body)
+    const other = await newDeviceKeys()
+    expect(codeOf(await enroll(token, { publicKey: other.jwk }))).toEqual([403, 'ENROLLMENT_REFUSED'])
+  })
+
+  it('gives the answer again even when the token has expired meanwhile, but takes no new device by it', async () => {
+    const [used, unused] = [await enrollmentToken(twin, instanceId), await enrollmentToken(twin, instanceId)]
+    const keys = await newDeviceKeys()
+    const first = await enroll(used, { publicKey: keys.jwk })
+    twin.now += 25 * HOUR
+    expect((await enroll(used, { publicKey: keys.jwk })).body).toEqual(first.body)
+    const other = await newDeviceKeys()
+    expect(codeOf(await enroll(unused, { publicKey: other.jwk }))).toEqual([403, 'ENROLLMENT_REFUSED'])
+  })
+
+  it('lets one of two devices in that use a token at the same time', async () => {
+    const token = await enrollmentToken(twin, instanceId)
+    const keys = await Promise.all([newDeviceKeys(), newDeviceKeys(), newDeviceKeys()])
+    const replies = await Promise.all(keys.map(({ jwk }) => enroll(token, { publicKey: jwk })))
+    expect(replies.map(({ status }) => status).sort()).toEqual([200, 403, 403])
+  })
+
+  it('goes on as the same device with a key that is known, and serves the instances of both tokens', async () => {
+    const keys = await newDeviceKeys()
+    const first = await enroll(await enrollmentToken(twin, instanceId), { publicKey: keys.jwk })
+    const second = await twin.instance('other customer')
+    const again = await enroll(await enrollmentToken(twin, second), { publicKey: keys.jwk })
+    expect(pick(again.body, 'deviceId')).toEqual(pick(first.body, 'deviceId'))
+    expect(pick(again.body, 'instanceIds')).toEqual([second])
+    for (const id of [instanceId, second]) {
+      const { body } = await twin.call('GET', `${EDGE}/devices?instanceId=${id}`)
+      expect(deviceList.parse(body).devices).toHaveLength(1)
+    }
+  })
+
+  it('is refused to a revoked key', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    await twin.call('POST', `${EDGE}/devices/${client.id}/revoke`)
+    const token = await enrollmentToken(twin, instanceId)
+    expect(codeOf(await enroll(token, { publicKey: client.keys.jwk }))).toEqual([403, 'DEVICE_REVOKED'])
+  })
+
+  it('takes no other token, and no key that is none', async () => {
+    const keys = await newDeviceKeys()
+    const body = { publicKey: keys.jwk }
+    expect(codeOf(await enroll(await twin.administrationToken(), body))).toEqual([401, 'TOKEN_INVALID'])
+    expect(codeOf(await enroll('a.b.c', body))).toEqual([401, 'TOKEN_INVALID'])
+    const missing = await twin.call('POST', `${EDGE}/enrollments`, { token: null, body })
+    expect(codeOf(missing)).toEqual([401, 'TOKEN_MISSING'])
+    const token = await enrollmentToken(twin, instanceId)
+    const off = { kty: 'EC', crv: 'P-256', x: 'AAAA', y: 'AAAA' }
+    expect(codeOf(await enroll(token, { publicKey: off }))).toEqual([400, 'BAD_REQUEST'])
+    const secret = { ...keys.jwk, d: 'AAAA' }
+    expect(codeOf(await enroll(token, { publicKey: secret }))).toEqual([400, 'BAD_REQUEST'])
+  })
+
+  it('does not take an enrollment token of another twin', async () => {
+    await using other = await openTwin()
+    const stranger = await enrollmentToken(other, await other.instance())
+    const keys = await newDeviceKeys()
+    expect(codeOf(await enroll(stranger, { publicKey: keys.jwk }))).toEqual([401, 'TOKEN_INVALID'])
+  })
+})
+
+describe('the token of a device', () => {
+  it('opens sessions at the service API for its instances, and a sync is their heartbeat', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const token = await client.token()
+    const headers = { 'x-instance-id': instanceId }
+    const opened = await twin.call('POST', '/api/v1.1/sessions', { token, headers, body: { instanceId } })
+    expect(opened.status).toBe(200)
+    twin.now += 60_000
+    await client.device.sync()
+    const { body } = await twin.call('GET', `/api/v1.1/sessions?instanceId=${instanceId}`)
+    expect(body).toMatchObject([{ sessionId: pick(opened.body, 'sessionId'), lastHeartBeat: twin.now }])
+  })
+
+  it('opens nothing for an instance that is not its own, whatever its audience says', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const other = await twin.instance('other customer')
+    const token = await client.token({ audience: [instanceId, other] })
+    const headers = { 'x-instance-id': other }
+    const opened = await twin.call('POST', '/api/v1.1/sessions', { token, headers, body: { instanceId: other } })
+    expect(codeOf(opened)).toEqual([403, 'INSTANCE_NOT_IN_TOKEN'])
+  })
+
+  it('may be signed with P-256', async () => {
+    const client = await EdgeClient.join(twin, instanceId, 'ES256')
+    expect(await client.device.sync()).toMatchObject({ outcome: 'MERGED' })
+  })
+
+  const attachment = { nonce: 'n'.repeat(16), bootId: 'b', above: 0, acknowledged: 0, software: 's' }
+
+  it('is refused when its claims are not those of this device', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const other = await EdgeClient.join(twin, instanceId)
+    const attempts: [string, unknown][] = [
+      [await client.token({ issuer: other.id }), [401, 'TOKEN_INVALID']],
+      [await client.token({ signer: other.keys.signer }), [401, 'TOKEN_INVALID']],
+      [await client.token({ kid: 'nobody' }), [401, 'TOKEN_INVALID']],
+      [await client.token({ kty: 'ADMIN' }), [401, 'TOKEN_INVALID']],
+      [await client.token({ until: twin.now + 48 * HOUR }), [401, 'TOKEN_INVALID']],
+      [await other.token(), [403, 'ACCESS_KIND_WRONG']],
+      [await twin.administrationToken(), [403, 'ACCESS_KIND_WRONG']],
+      [await twin.clientToken(instanceId), [403, 'ACCESS_KIND_WRONG']],
+    ]
+    for (const [token, expected] of attempts) {
+      expect(codeOf(await client.post('attach', attachment, token))).toEqual(expected)
+    }
+  })
+
+  it('is answered with the time when it is not in time, here and at the service API', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    for (const change of [
+      { from: 0, until: HOUR },
+      { from: twin.now + 2 * HOUR, until: twin.now + 3 * HOUR },
+    ]) {
+      const token = await client.token(change)
+      const refused = await client.post('attach', attachment, token)
+      expect(codeOf(refused)).toEqual([401, 'TOKEN_NOT_IN_TIME'])
+      expect(refused.headers.get('date')).toBe(new Date(twin.now).toUTCString())
+      const headers = { 'x-instance-id': instanceId }
+      const session = await twin.call('POST', '/api/v1.1/sessions', { token, headers, body: { instanceId } })
+      expect(codeOf(session)).toEqual([401, 'TOKEN_NOT_IN_TIME'])
+      expect(session.headers.get('date')).not.toBeNull()
+    }
+  })
+
+  it('is of no use once the device is revoked', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const revoked = await twin.call('POST', `${EDGE}/devices/${client.id}/revoke`)
+    expect(deviceState.parse(revoked.body)).toMatchObject({ revokedAt: twin.now, status: 'FENCED' })
+    expect(codeOf(await client.post('attach', attachment))).toEqual([403, 'DEVICE_REVOKED'])
+    const headers = { 'x-instance-id': instanceId }
+    const token = await client.token()
+    const session = await twin.call('POST', '/api/v1.1/sessions', { token, headers, body: { instanceId } })
+    expect(codeOf(session)).toEqual([403, 'DEVICE_REVOKED'])
+  })
+})
+
+describe('the policy', () => {
+  it('is signed, complete, and the same bytes for everybody', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const response = await client.policy()
+    expect(response.headers.get('content-type')).toContain('application/jose')
+    const document = await response.text()
+    const text = await openDocument('policy', document, client.device.twin.keys.trusted[0].publicKey)
+    const policy = policyDocument.parse(JSON.parse(text ?? ''))
+    expect(policy).toMatchObject({
+      instanceId,
+      issuedAt: twin.now,
+      grantHorizonMs: 24 * HOUR,
+      lineItems: [{ id: 'ACT-1', quantity: 100n * TOKENS }],
+    })
+    expect(response.headers.get('etag')).toBe(`"${policy.revision}"`)
+    twin.now += HOUR
+    const other = await EdgeClient.join(twin, instanceId)
+    expect(await (await other.policy()).text()).toBe(document)
+    await twin.restart()
+    expect(await (await other.policy()).text()).toBe(document)
+  })
+
+  it('is not sent again to who has it, until it changes', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const tag = (await client.policy()).headers.get('etag') ?? ''
+    const unchanged = await client.policy({ 'if-none-match': tag })
+    expect([unchanged.status, await unchanged.text()]).toEqual([304, ''])
+    await twin.lineItem(instanceId, { activationId: 'ACT-1', quantity: 200 })
+    const changed = await client.policy({ 'if-none-match': tag })
+    expect([changed.status, changed.headers.get('etag')]).toEqual([200, `"${Number(tag.replaceAll('"', '')) + 1}"`])
+    for (const strange of ['*', 'W/"x"', '"', '"99999999999999999999"', `${tag}, "7"`]) {
+      expect((await client.policy({ 'if-none-match': strange })).status).toBe(200)
+    }
+  })
+
+  it('is shown to devices of the instance only', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const other = await twin.instance('other customer')
+    expect((await client.policy({}, other)).status).toBe(403)
+    expect((await client.policy({}, randomUUID())).status).toBe(403)
+    expect((await client.policy({}, 'x')).status).toBe(400)
+    const administrator = await twin.call('GET', `${EDGE}/instances/${instanceId}/policy`)
+    expect(codeOf(administrator)).toEqual([403, 'ACCESS_KIND_WRONG'])
+  })
+})
+
+describe('attaching', () => {
+  it('gives the same answer for the same nonce, with time that is fresh', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const first = await client.attach('one attempt of many')
+    twin.now += HOUR
+    const second = await client.attach('one attempt of many')
+    expect(second.answer).toBe(first.answer)
+    expect([first.time, second.time]).toEqual([twin.now - HOUR, twin.now])
+    expect((await client.attach('another attempt of many')).answer).not.toBe(first.answer)
+  })
+})
+
+describe('a sync over HTTP', () => {
+  it('bills at the twin what the device has spent, and the service shows it as used', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const account = client.line()
+    await client.device.sync([topUpRequest(account, 60n * TOKENS)])
+    expect(client.device.charge({ lineItemId: 'ACT-1', accounts: [account], amount: 12n * TOKENS })).toBe(true)
+    await client.device.sync()
+    expect(await twin.used(instanceId, 'ACT-1')).toBe(12)
+    const { body } = await twin.call('GET', `${EDGE}/instances/${instanceId}/accounts`)
+    expect(accountLedger.parse(body).accounts).toMatchObject([
+      {
+        account,
+        cap: 100n * TOKENS,
+        capInForce: 100n * TOKENS,
+        charged: 0n,
+        grantedOut: 60n * TOKENS,
+        billedByDevices: 12n * TOKENS,
+        devices: [
+          {
+            deviceId: client.id,
+            epoch: 1,
+            status: 'ACTIVE',
+            granted: 60n * TOKENS,
+            used: 12n * TOKENS,
+            returned: 0n,
+          },
+        ],
+      },
+    ])
+  })
+
+  it('shares the pool with the requests that the twin decides itself', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    await client.device.sync([topUpRequest(client.line(), 60n * TOKENS)])
+    expect((await twin.access(instanceId, { Print: 13 })).body).toMatchObject({
+      requestedItems: [{ totalTokensCharged: 39 }],
+    })
+    expect((await twin.access(instanceId, { Print: 1 })).body).toMatchObject({
+      requestedItems: [{ totalTokensCharged: 0 }],
+    })
+    await client.device.sync([topUpRequest(client.line(), 100n * TOKENS)])
+    // What the client was refused waits for it.
+    expect(client.device.available(client.line())).toBe(60n * TOKENS)
+  })
+
+  const sendRaw = async (client: EdgeClient, raw: Uint8Array<ArrayBuffer>, headers: Record<string, string>) =>
+    twin.call('POST', `${EDGE}/devices/${client.id}/sync`, { token: await client.token(), raw, headers })
+
+  it('takes a body that is compressed with gzip', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const { document } = await client.device.seal()
+    const body = gzipSync(JSON.stringify({ segment: document, nonce: randomUUID() }))
+    expect((await sendRaw(client, body, { 'content-encoding': 'gzip' })).status).toBe(200)
+  })
+
+  it('refuses a body that is compressed badly, otherwise, or to a bomb', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const plain = Buffer.from(JSON.stringify({ segment: 'x', nonce: randomUUID() }))
+    expect(codeOf(await sendRaw(client, plain, { 'content-encoding': 'gzip' }))).toEqual([400, 'BAD_REQUEST'])
+    const cut = gzipSync(plain).subarray(0, 20)
+    expect(codeOf(await sendRaw(client, cut, { 'content-encoding': 'gzip' }))).toEqual([400, 'BAD_REQUEST'])
+    expect(codeOf(await sendRaw(client, plain, { 'content-encoding': 'br' }))).toEqual([
+      415,
+      'MEDIA_TYPE_NOT_SUPPORTED',
+    ])
+    const bomb = gzipSync(Buffer.alloc(32 * 1024 * 1024, ' '))
+    expect(bomb.length).toBeLessThan(64 * 1024)
+    expect(codeOf(await sendRaw(client, bomb, { 'content-encoding': 'gzip' }))).toEqual([413, 'BODY_TOO_LARGE'])
+    const broken = Buffer.concat([bomb.subarray(0, 20_000), Buffer.alloc(20_000, 7)])
+    expect(codeOf(await sendRaw(client, broken, { 'content-encoding': 'gzip' }))).toEqual([413, 'BODY_TOO_LARGE'])
+    expect((await twin.call('GET', `${EDGE}/devices`)).status).toBe(200)
+  })
+
+  it('takes a body larger than the service takes, and refuses one beyond its own limit', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const large = Buffer.from(JSON.stringify({ segment: 'x'.repeat(2 * 1024 * 1024), nonce: randomUUID() }))
+    expect(codeOf(await sendRaw(client, large, {}))).toEqual([422, 'SEGMENT_REJECTED'])
+    const full = { segment: 'x'.repeat(8_200_300), nonce: randomUUID(), proofs: ['p'.repeat(7_000_000)] }
+    expect(codeOf(await sendRaw(client, Buffer.from(JSON.stringify(full)), {}))).toEqual([422, 'SEGMENT_REJECTED'])
+    const beyond = Buffer.from(JSON.stringify({ segment: 'x'.repeat(SYNC_BODY_BYTES_MAX), nonce: randomUUID() }))
+    expect(codeOf(await sendRaw(client, beyond, {}))).toEqual([413, 'BODY_TOO_LARGE'])
+  })
+
+  it('says that it was refused when it does not add up', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const payload = client.device.payload()
+    const lie = { ...payload, counters: [{ account: client.line(), used: '1', refunded: '0', returned: '0' }] }
+    const { document } = await client.device.sealAs(lie)
+    const refused = await client.post('sync', { segment: document, nonce: randomUUID() })
+    expect(refused.status).toBe(200)
+    expect(await client.device.accept(signedAnswer.parse(refused.body).answer)).toMatchObject({
+      outcome: 'REJECTED',
+      problem: 'COUNTERS_DO_NOT_FIT_ENTRIES',
+    })
+    const { body } = await twin.call('GET', `${EDGE}/devices?instanceId=${instanceId}`)
+    expect(deviceList.parse(body).devices).toMatchObject([{ id: client.id, rejected: true, status: 'FENCED' }])
+  })
+
+  it('never fails because of what is in it', { timeout: 60_000 }, async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    await client.device.sync([topUpRequest(client.line(), 50n * TOKENS)])
+    client.device.charge({ lineItemId: 'ACT-1', accounts: [client.line()], amount: TOKENS })
+    const honest = client.device.payload()
+    const paths = leaves(honest)
+    await fc.assert(
+      fc.asyncProperty(fc.constantFrom(...paths), fc.oneof(fc.jsonValue(), hostile), async (path, value) => {
+        const document = await client.device.sign(withLeaf(honest, path, value))
+        const reply = await client.post('sync', { segment: document, nonce: randomUUID() })
+        expect([200, 422]).toContain(reply.status)
+      }),
+      { numRuns: 150 },
+    )
+    await fc.assert(
+      fc.asyncProperty(fc.constantFrom('attach' as const, 'sync' as const), fc.jsonValue(), async (what, body) => {
+        expect((await client.post(what, body)).status).toBeLessThan(500)
+      }),
+      { numRuns: 60 },
+    )
+  })
+})
+
+describe('administration', () => {
+  it('lists devices page by page, with what is applied and what is out', async () => {
+    const clients = []
+    for (let n = 0; n < 3; n++) clients.push(await EdgeClient.join(twin, instanceId))
+    await clients[0]?.device.sync([topUpRequest(clients[0].line(), 10n * TOKENS)])
+    const first = deviceList.parse((await twin.call('GET', `${EDGE}/devices?instanceId=${instanceId}&size=2`)).body)
+    expect(first.next).toBe(2)
+    const rest = deviceList.parse((await twin.call('GET', `${EDGE}/devices?size=2&next=2`)).body)
+    expect(rest.next).toBe(0)
+    expect([...first.devices, ...rest.devices].map(({ id }) => id)).toEqual(clients.map(({ id }) => id))
+    expect(first.devices[0]).toMatchObject({
+      lastSyncAt: twin.now,
+      software: 'tests',
+      epoch: 1,
+      status: 'ACTIVE',
+      seq: 1,
+      policies: [{ instanceId, applied: 1 }],
+      outstanding: [{ account: clients[0]?.line(), unreported: 10n * TOKENS, billed: 0n }],
+    })
+  })
+
+  it('shows who was copied, with the evidence, also after the device has begun again', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    const copy = client.device.copy()
+    await client.device.sync()
+    const other = await copy.seal()
+    await copy.sync()
+    await copy.beginAgain()
+    const { body } = await twin.call('GET', `${EDGE}/devices`)
+    expect(deviceList.parse(body).devices).toMatchObject([{ forked: true, rejected: false, status: 'ACTIVE' }])
+    const shown = deviceEvidence.parse((await twin.call('GET', `${EDGE}/devices/${client.id}/evidence`)).body)
+    expect(shown.evidence.find(({ hash }) => hash === other.hash)).toMatchObject({
+      epoch: 1,
+      kind: 'FORK',
+      seq: 1,
+      document: other.document,
+      recordedHash: client.device.state.hash,
+    })
+  })
+
+  it('asks a device to give back what it holds', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    await client.device.sync([topUpRequest(client.line(), 10n * TOKENS)])
+    const asked = await twin.call('POST', `${EDGE}/devices/${client.id}/release`)
+    expect(deviceState.parse(asked.body)).toMatchObject({ releaseRequested: true })
+    expect(await client.device.sync()).toMatchObject({ directives: ['release'] })
+  })
+
+  it('knows only devices and instances that there are, and administrators', async () => {
+    const nobody = randomUUID()
+    expect(codeOf(await twin.call('POST', `${EDGE}/devices/${nobody}/revoke`))).toEqual([404, 'NOT_FOUND'])
+    expect(codeOf(await twin.call('POST', `${EDGE}/devices/${nobody}/release`))).toEqual([404, 'NOT_FOUND'])
+    expect(codeOf(await twin.call('GET', `${EDGE}/devices/${nobody}/evidence`))).toEqual([404, 'NOT_FOUND'])
+    expect(codeOf(await twin.call('POST', `${EDGE}/devices/x/release`))).toEqual([400, 'BAD_REQUEST'])
+    expect(codeOf(await twin.call('GET', `${EDGE}/instances/${nobody}/accounts`))).toEqual([404, 'NOT_FOUND'])
+    expect(codeOf(await twin.call('GET', `${EDGE}/devices?instanceId=${nobody}`))).toEqual([404, 'NOT_FOUND'])
+    expect(codeOf(await twin.call('GET', `${EDGE}/devices?size=-1`))).toEqual([400, 'BAD_REQUEST'])
+    const client = await EdgeClient.join(twin, instanceId)
+    const token = await client.token()
+    for (const [method, path] of [
+      ['GET', `${EDGE}/devices`],
+      ['GET', `${EDGE}/instances/${instanceId}/accounts`],
+      ['GET', `${EDGE}/devices/${client.id}/evidence`],
+      ['POST', `${EDGE}/devices/${client.id}/revoke`],
+      ['POST', `${EDGE}/devices/${client.id}/release`],
+    ] as const) {
+      expect(codeOf(await twin.call(method, path, { token }))).toEqual([403, 'ACCESS_KIND_WRONG'])
+    }
+  })
+
+  it('cannot release a device that is revoked', async () => {
+    const client = await EdgeClient.join(twin, instanceId)
+    await twin.call('POST', `${EDGE}/devices/${client.id}/revoke`)
+    expect(codeOf(await twin.call('POST', `${EDGE}/devices/${client.id}/release`))).toEqual([409, 'CONFLICT'])
+  })
+})
+
+/** Values that somebody may have thought of as numbers, texts or keys. */
+const hostile = fc.constantFrom<unknown>(
+  -1,
+  0,
+  1.5,
+  2 ** 53,
+  1e308,
+  '',
+  '-0',
+  '9223372036854775807',
+  '1e3',
+  'line/x/y/0',
+  'a'.repeat(64),
+  '\u0000',
+  '\ud800',
+  [],
+  {},
+  { __proto__: 1 },
+  null,
+  JSON.stringify({ n: 1 }),
+  '['.repeat(100_000),
+)
+
+type Path = readonly (string | number)[]
+
+function leaves(value: unknown, path: Path = []): Path[] {
+  if (typeof value !== 'object' || value === null) return [path]
+  return [path, ...Object.entries(value).flatMap(([key, child]) => leaves(child, [...path, key]))]
+}
+
+function withLeaf(value: unknown, path: Path, leaf: unknown): unknown {
+  const [key, ...rest] = path
+  if (key === undefined) return leaf
+  const copy: Record<string | number, unknown> | unknown[] = Array.isArray(value)
+    ? [...(value as unknown[])]
+    : { ...(value as object) }
+  const at = copy as Record<string | number, unknown>
+  at[key] = withLeaf(at[key], rest, leaf)
+  return copy
+}

@@ -1,0 +1,258 @@
+import { randomUUID } from 'node:crypto'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { auditList, type DeviceState, deviceState } from '../../../src/protocol/edge/administration.ts'
+import { deviceTopic } from '../../../src/protocol/push.ts'
+import { signedAnswer, signedTime } from '../../../src/protocol/edge/sync.ts'
+import { openDocument } from '../../../src/protocol/signing.ts'
+import { type Twin, openTwin, pick } from '../harness.ts'
+import { Listener } from '../platform/mqtt/listener.ts'
+import { EDGE, EdgeClient, enrollmentToken } from './edge-client.ts'
+import { topUpRequest } from '../sync/test-device.ts'
+
+const TOKENS = 1_000_000n
+
+let twin: Twin
+let instanceId: string
+let client: EdgeClient
+beforeEach(async () => {
+  twin = await openTwin()
+  instanceId = await twin.instance()
+  await twin.rates({ Print: 3 })
+  await twin.lineItem(instanceId, { activationId: 'ACT-1', quantity: 100 })
+  client = await EdgeClient.join(twin, instanceId)
+})
+afterEach(async () => twin[Symbol.asyncDispose]())
+
+const order = (what: string, id = client.id) => twin.call('POST', `${EDGE}/devices/${id}/${what}`)
+const shown = async (): Promise<DeviceState> =>
+  deviceState.parse((await twin.call('GET', `${EDGE}/devices/${client.id}`)).body)
+const codeOf = ({ status, body }: { status: number; body: unknown }) => [status, pick(body, 'code')]
+
+/** What the signed time of a sync says. */
+async function suspensionAtSync(): Promise<unknown> {
+  const sealed = await client.device.seal()
+  const reply = await client.post('sync', { segment: sealed.document, nonce: 'nonce-of-16-chars' })
+  const { answer, time } = signedAnswer.parse(reply.body)
+  const text = await openDocument('time', time, client.device.twin.keys.trusted[0].publicKey)
+  await client.device.accept(answer)
+  return signedTime.parse(JSON.parse(text ?? '')).suspension
+}
+
+async function spend(amount: bigint): Promise<void> {
+  await client.device.sync([topUpRequest(client.line(), 50n * TOKENS)])
+  client.device.charge({ lineItemId: 'ACT-1', accounts: [client.line()], amount })
+}
+
+const openSession = async () =>
+  twin.call('POST', '/api/v1.1/sessions', {
+    token: await client.token(),
+    headers: { 'x-instance-id': instanceId },
+    body: { instanceId },
+  })
+const heartbeat = async (sessionId: unknown, version: string) =>
+  twin.call('GET', `/api/${version}/sessions/${String(sessionId)}/heartbeat`, {
+    token: await client.token(),
+    headers: { 'x-instance-id': instanceId },
+  })
+
+describe('a device that is locked', () => {
+  it('is told so, with who and since when, in what is signed for each sync, until it is unlocked', async () => {
+    expect(await suspensionAtSync()).toBeNull()
+    const since = (twin.now += 1_000)
+    expect((await order('lock')).status).toBe(200)
+    const { suspension } = await shown()
+    expect(suspension).toMatchObject({ state: 'LOCKED', since })
+    expect(suspension?.by).toMatch(/^[\w-]{20,}$/)
+    twin.now += 1_000
+    await order('lock')
+    expect(await suspensionAtSync()).toEqual(suspension)
+    await order('unlock')
+    expect(await suspensionAtSync()).toBeNull()
+    expect((await shown()).suspension).toBeNull()
+  })
+
+  it('is billed for what it has spent, and granted nothing more', async () => {
+    await spend(10n * TOKENS)
+    await order('lock')
+    const answer = await client.device.sync([topUpRequest(client.line(), 90n * TOKENS)])
+    expect(answer).toMatchObject({ outcome: 'MERGED', grant: { accounts: [] } })
+    const { outstanding } = await shown()
+    expect(outstanding).toEqual([{ account: client.line(), unreported: 40n * TOKENS, billed: 10n * TOKENS }])
+    await order('unlock')
+    expect(await client.device.sync([topUpRequest(client.line(), 60n * TOKENS)])).toMatchObject({
+      grant: { accounts: [{ account: client.line() }] },
+    })
+  })
+
+  it('has its sessions locked and unlocked with it, which heartbeats of both versions say', async () => {
+    const sessionId = pick((await openSession()).body, 'sessionId')
+    await order('lock')
+    expect((await heartbeat(sessionId, 'v1.1')).text).toContain('LOCKED')
+    expect((await heartbeat(sessionId, 'v1.0')).text).toContain('Session is locked')
+    expect(codeOf(await openSession())).toEqual([403, 'DEVICE_LOCKED'])
+    await order('unlock')
+    expect((await heartbeat(sessionId, 'v1.1')).status).toBeLessThan(300)
+  })
+
+  it('hears a change notification at once', async () => {
+    const enrolled = await twin.call('POST', `${EDGE}/enrollments`, {
+      token: await enrollmentToken(twin, instanceId),
+      body: { publicKey: client.keys.jwk },
+    })
+    const url = (enrolled.body as { addresses: { push: string } }).addresses.push
+    await using listener = await Listener.connect(url, {
+      clientId: client.id,
+      username: client.id,
+      password: await client.token(),
+    })
+    await listener.subscribe(deviceTopic(client.id))
+    expect((await shown()).presence).toMatchObject({ online: true })
+    await order('lock')
+    expect(await listener.next()).toMatchObject({ payload: { reason: 'session' } })
+  })
+
+  it('gives back what it holds when it is drained, and gets nothing again', async () => {
+    await spend(10n * TOKENS)
+    await order('lock')
+    expect(pick((await order('release')).body, 'releaseRequested')).toBe(true)
+    await client.device.sync()
+    client.device.giveBack(client.line())
+    await client.device.sync([topUpRequest(client.line(), 50n * TOKENS)])
+    expect((await shown()).outstanding).toEqual([{ account: client.line(), unreported: 0n, billed: 10n * TOKENS }])
+  })
+})
+
+describe('a device whose service is ended', () => {
+  it('delivers what it owes, is closed exactly, and gets no other epoch', async () => {
+    await spend(10n * TOKENS)
+    const sessionId = pick((await openSession()).body, 'sessionId')
+    await order('terminate')
+    expect((await heartbeat(sessionId, 'v1.1')).text).toContain('TERMINATED')
+    expect(codeOf(await openSession())).toEqual([403, 'DEVICE_TERMINATED'])
+    expect(await client.device.sync()).toMatchObject({ outcome: 'FENCED' })
+    expect(await client.device.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
+    expect((await shown()).outstanding).toEqual([{ account: client.line(), unreported: 0n, billed: 10n * TOKENS }])
+    const reply = await client.post('attach', {
+      nonce: randomUUID(),
+      bootId: 'boot',
+      above: 0,
+      acknowledged: 0,
+      software: 'tests',
+    })
+    expect(codeOf(reply)).toEqual([403, 'DEVICE_TERMINATED'])
+    expect(pick(reply.body, 'message')).toMatch(/ended at \d{4}-\d\d-\d\dT.*, by \S+/)
+  })
+
+  it('takes another epoch, which earns nothing, where a copy has ended the chain that would deliver what it owes', async () => {
+    await spend(10n * TOKENS)
+    const { device } = client
+    const copy = device.copy()
+    copy.charge({ lineItemId: 'ACT-1', accounts: [client.line()], amount: 5n * TOKENS })
+    await device.sync()
+    await order('terminate')
+    expect(await copy.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
+    const old = copy.copy()
+    await copy.attach()
+    expect(await shown()).toMatchObject({ epoch: 2, status: 'FENCED' })
+    const undeliveredRange = await copy.sealAs({
+      ...copy.payload([topUpRequest(client.line(), 50n * TOKENS)]),
+      undeliveredRange: old.undeliveredRange(),
+    })
+    const taken = await copy.twin.sync(client.id, undeliveredRange.document)
+    expect(taken).toMatchObject({ taken: true })
+    copy.state = { ...copy.state, seq: 1, hash: undeliveredRange.hash }
+    expect(await copy.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
+    expect((await shown()).outstanding).toEqual([
+      { account: client.line(), unreported: 35n * TOKENS, billed: 15n * TOKENS },
+    ])
+    await expect(copy.attach()).rejects.toThrow('DEVICE_TERMINATED')
+  })
+
+  it('goes on as the same device with a token that was made since, and with no other', async () => {
+    const before = await enrollmentToken(twin, instanceId)
+    twin.now += 2_000
+    await order('terminate')
+    const enroll = (token: string) =>
+      twin.call('POST', `${EDGE}/enrollments`, { token, body: { publicKey: client.keys.jwk } })
+    expect(codeOf(await enroll(before))).toEqual([403, 'ENROLLMENT_REFUSED'])
+    twin.now += 2_000
+    const fresh = await enroll(await enrollmentToken(twin, instanceId))
+    expect(pick(fresh.body, 'deviceId')).toBe(client.id)
+    expect((await shown()).suspension).toBeNull()
+    expect((await client.attach(randomUUID())).answer).not.toBe('')
+  })
+
+  it('cannot be locked or unlocked, and a revoked one can be held back no more', async () => {
+    await order('terminate')
+    expect((await order('terminate')).status).toBe(200)
+    expect(codeOf(await order('unlock'))).toEqual([409, 'CONFLICT'])
+    expect(codeOf(await order('lock'))).toEqual([409, 'CONFLICT'])
+    const other = await EdgeClient.join(twin, instanceId)
+    await order('revoke', other.id)
+    expect(codeOf(await order('lock', other.id))).toEqual([409, 'CONFLICT'])
+    expect(codeOf(await order('terminate', other.id))).toEqual([409, 'CONFLICT'])
+  })
+
+  it('stays locked when it enrolls again while it is only locked', async () => {
+    await order('lock')
+    const token = await enrollmentToken(twin, instanceId)
+    await twin.call('POST', `${EDGE}/enrollments`, { token, body: { publicKey: client.keys.jwk } })
+    expect((await shown()).suspension?.state).toBe('LOCKED')
+  })
+})
+
+describe('orders', () => {
+  it('are for administrators, about devices that there are', async () => {
+    const token = await twin.clientToken(instanceId)
+    for (const what of ['lock', 'unlock', 'terminate', 'release', 'revoke']) {
+      const path = `${EDGE}/devices/${client.id}/${what}`
+      expect(codeOf(await twin.call('POST', path, { token }))).toEqual([403, 'ACCESS_KIND_WRONG'])
+      expect(codeOf(await twin.call('POST', path, { token: await client.token() }))).toEqual([403, 'ACCESS_KIND_WRONG'])
+      expect(codeOf(await order(what, randomUUID()))).toEqual([404, 'NOT_FOUND'])
+    }
+    expect(codeOf(await twin.call('GET', `${EDGE}/audit`, { token }))).toEqual([403, 'ACCESS_KIND_WRONG'])
+    expect((await shown()).suspension).toBeNull()
+  })
+
+  it('stand in the audit with the key that gave them, newest first and page by page', async () => {
+    const sessionId = String(pick((await openSession()).body, 'sessionId'))
+    await order('lock')
+    await order('unlock')
+    await order('release')
+    await twin.call('POST', `${EDGE}/sessions/${sessionId}/terminate`)
+    await order('terminate')
+    await order('revoke')
+    await order('lock')
+    const read = async (query: string) => auditList.parse((await twin.call('GET', `${EDGE}/audit?${query}`)).body)
+    const { records, next } = await read(`deviceId=${client.id}`)
+    expect(next).toBeNull()
+    expect(records.map(({ action }) => action)).toEqual([
+      'REVOKE_DEVICE',
+      'TERMINATE_DEVICE',
+      'TERMINATE_SESSION',
+      'RELEASE_DEVICE',
+      'UNLOCK_DEVICE',
+      'LOCK_DEVICE',
+    ])
+    expect(records[2]).toMatchObject({ at: twin.now, deviceId: client.id, sessionId })
+    expect(new Set(records.map(({ by }) => by))).toEqual(new Set([(await shown()).revokedBy]))
+    const first = await read('size=4')
+    expect(first.records).toEqual(records.slice(0, 4))
+    expect((await read(`size=4&before=${first.next ?? ''}`)).records).toEqual(records.slice(4))
+    expect((await read(`deviceId=${randomUUID()}`)).records).toEqual([])
+  })
+})
+
+describe('the clock of a device', () => {
+  it.each([
+    ['agrees', 0, 0, 5, 'AGREES'],
+    ['knows of no later end', 0, 0, null, 'OPEN'],
+    ['can only be ahead', 60_000, 60_000, 60_001, 'AHEAD'],
+    ['can only be behind', -3_600_000, -3_600_000, -3_599_000, 'BEHIND'],
+  ])('%s', async (_name, off, earliest, latest, comparison) => {
+    const at = twin.now
+    client.device.clock = { now: at + off, earliest: at + earliest, latest: latest === null ? null : at + latest }
+    await client.device.sync()
+    expect((await shown()).clock).toEqual({ comparison, offsetMs: off, takenAt: at })
+  })
+})

@@ -1,0 +1,155 @@
+import { randomUUID } from 'node:crypto'
+import { connect as connectSocket } from 'node:net'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { deviceTopic, policyTopic, presenceTopic } from '../../../../src/protocol/push.ts'
+import { type Twin, openTwin } from '../../harness.ts'
+import { EDGE, EdgeClient } from '../../devices/edge-client.ts'
+import { Listener } from './listener.ts'
+
+let twin: Twin
+let instanceId: string
+let client: EdgeClient
+beforeEach(async () => {
+  twin = await openTwin()
+  instanceId = await twin.instance()
+  client = await EdgeClient.join(twin, instanceId)
+})
+afterEach(async () => twin[Symbol.asyncDispose]())
+
+const pushUrl = async (who = client): Promise<string> => {
+  const { body } = await twin.call('POST', `${EDGE}/enrollments`, {
+    token: await enrollAgain(),
+    body: { publicKey: who.keys.jwk },
+  })
+  return (body as { addresses: { push: string } }).addresses.push
+}
+const enrollAgain = async () => {
+  const { body } = await twin.call('POST', `${EDGE}/enrollment-tokens`, { body: { instanceIds: [instanceId] } })
+  return (body as { token: string }).token
+}
+
+const signIn = async (
+  who = client,
+  change: { clientId?: string; username?: string; password?: string; clean?: boolean } = {},
+) =>
+  Listener.connect(await pushUrl(), {
+    clientId: change.clientId ?? who.id,
+    username: change.username ?? who.id,
+    password: change.password ?? (await who.token()),
+    clean: change.clean ?? true,
+  })
+
+describe('a device at the embedded broker', () => {
+  it('hears of the newest policy when it subscribes, and of each change at once', async () => {
+    await using listener = await signIn()
+    await listener.subscribe(policyTopic(instanceId))
+    expect(await listener.next()).toEqual({
+      topic: policyTopic(instanceId),
+      payload: { instanceId, revision: 1 },
+      retained: true,
+    })
+    await twin.lineItem(instanceId)
+    expect(await listener.next()).toMatchObject({ payload: { instanceId, revision: 2 } })
+  })
+
+  it('hears of the newest policy also after a restart of the twin, which keeps no messages', async () => {
+    await twin.lineItem(instanceId)
+    await twin.restart()
+    await using listener = await signIn()
+    await listener.subscribe(policyTopic(instanceId))
+    expect(await listener.next()).toMatchObject({ payload: { instanceId, revision: 2 }, retained: true })
+  })
+
+  it('is told to sync when it shall give back what it holds', async () => {
+    await using listener = await signIn()
+    await listener.subscribe(deviceTopic(client.id))
+    await twin.call('POST', `${EDGE}/devices/${client.id}/release`)
+    expect(await listener.next()).toEqual({
+      topic: deviceTopic(client.id),
+      payload: { reason: 'sync' },
+      retained: false,
+    })
+  })
+
+  it('may subscribe to nothing but its own topics', async () => {
+    const other = await EdgeClient.join(twin, instanceId)
+    const elsewhere = await twin.instance('other customer')
+    await using listener = await signIn()
+    const refused = [
+      deviceTopic(other.id),
+      policyTopic(elsewhere),
+      presenceTopic(client.id),
+      'tallygate/v1/#',
+      'tallygate/v1/instances/+/policy',
+      '#',
+      '$SYS/#',
+    ]
+    expect(await listener.subscribe(...refused, policyTopic(instanceId))).toEqual([...refused.map(() => 128), 1])
+  })
+
+  it('may say that it is there', async () => {
+    await using listener = await signIn()
+    const said = await listener.client.publishAsync(presenceTopic(client.id), '{"online":true}', {
+      qos: 1,
+      retain: true,
+    })
+    expect(said).toBeDefined()
+    expect(await listener.subscribe(deviceTopic(client.id))).toEqual([1])
+  })
+
+  it.each([
+    ['a policy that there is not', () => policyTopic(instanceId), `{"instanceId":"x","revision":9}`],
+    ['the presence of somebody else', () => presenceTopic(randomUUID()), '{"online":true}'],
+    ['more than whether it is there', () => presenceTopic(client.id), '{"online":true,"more":1}'],
+    ['a long story', () => presenceTopic(client.id), JSON.stringify({ online: true, story: 'x'.repeat(1_000) })],
+  ])('is thrown out when it announces %s', async (_name, topic, payload) => {
+    await using listener = await signIn()
+    listener.client.publish(topic(), payload, { qos: 0, retain: true })
+    await listener.closed
+    await using again = await signIn()
+    await again.subscribe(policyTopic(instanceId))
+    expect(await again.next()).toMatchObject({ payload: { instanceId, revision: 1 } })
+  })
+
+  it('is refused with a token or an id that is not its own', async () => {
+    const other = await EdgeClient.join(twin, instanceId)
+    const attempts = [
+      { password: 'nonsense' },
+      { password: await other.token() },
+      { password: await twin.administrationToken() },
+      { password: await twin.clientToken(instanceId) },
+      { password: await client.token({ from: 0, until: 3_600_000 }) },
+      { username: other.id },
+      { clientId: other.id },
+      { clientId: 'constructor', username: 'constructor' },
+      { clean: false },
+    ]
+    for (const attempt of attempts) await expect(signIn(client, attempt)).rejects.toThrow(/Connection refused/)
+  })
+
+  it('takes over from its own older connection, and from nobody else', async () => {
+    await using first = await signIn()
+    await using second = await signIn()
+    await first.closed
+    expect(await second.subscribe(deviceTopic(client.id))).toEqual([1])
+  })
+
+  it('is thrown out when it is revoked, and cannot come back', async () => {
+    await using listener = await signIn()
+    await twin.call('POST', `${EDGE}/devices/${client.id}/revoke`)
+    await listener.closed
+    const other = await EdgeClient.join(twin, instanceId)
+    const url = await pushUrl(other)
+    const back = Listener.connect(url, { clientId: client.id, username: client.id, password: await client.token() })
+    await expect(back).rejects.toThrow(/Connection refused/)
+  })
+
+  it('cannot make the twin buffer a packet of hundreds of megabytes', async () => {
+    const { hostname, port } = new URL(await pushUrl())
+    const socket = connectSocket(Number(port), hostname)
+    const closed = new Promise<void>((resolve) => socket.once('close', () => resolve()))
+    socket.on('error', () => undefined)
+    socket.write(Buffer.from([0x10, 0xff, 0xff, 0xff, 0x7f]))
+    await closed
+  })
+})

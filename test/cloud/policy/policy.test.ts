@@ -1,0 +1,237 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { decimal } from '../../../src/core/pricing/amount.ts'
+import { openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
+import { appendActions, removeActions, replaceActions } from '../../../src/cloud/service-api/change-actions.ts'
+import {
+  createConditions,
+  deleteConditions,
+  patchConditions,
+} from '../../../src/cloud/service-api/change-conditions.ts'
+import { changeConfiguration } from '../../../src/cloud/service-api/change-configuration.ts'
+import { createRateTable, deleteRateTable } from '../../../src/cloud/service-api/change-rate-tables.ts'
+import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
+import { deleteLineItem } from '../../../src/cloud/service-api/delete-line-item.ts'
+import { Policies } from '../../../src/cloud/policy/load-policy.ts'
+import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
+import { carryOnCalendar } from '../../../src/cloud/policy/bump-policy-revision.ts'
+import { removeConsumptionLimit, setConsumptionLimit } from '../../../src/cloud/service-api/set-consumption-limit.ts'
+import type { Store } from '../../../src/cloud/storage/store.ts'
+import type { LineItemBody } from '../../../src/protocol/service/line-items.ts'
+import { policyOf, policyDocument, policyToWire } from '../../../src/protocol/edge/policy-document.ts'
+
+const NOW = Date.UTC(2026, 4, 6)
+const DAY = 86_400_000
+const [ONE, TWO] = ['11111111-1111-4111-8111-111111111111', '22222222-2222-4222-8222-222222222222']
+
+let folder: string
+let store: Store
+let policies: Policies
+let ids = 0
+const newId = (): string => `00000000-0000-4000-8000-${String((ids += 1)).padStart(12, '0')}`
+
+beforeEach(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'tallygate-policy-'))
+  store = openSqliteStore({ path: join(folder, 'twin.db'), check: false, onBroken: () => undefined })
+  policies = new Policies({ max: 10, undecidedClock: 'allow' })
+  for (const id of [ONE, TWO]) await createInstance(store, { id, shortName: 's', accountId: id }, NOW)
+})
+afterEach(async () => {
+  await store.close()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+const lineItem = (change: Partial<LineItemBody> = {}, attributes: LineItemBody['attributes'] = {}): LineItemBody => ({
+  activationId: 'A',
+  state: 'DEPLOYED',
+  quantity: 100,
+  start: NOW - DAY,
+  end: NOW + 400 * DAY,
+  attributes: { elastic: true, ...attributes },
+  ...change,
+})
+
+const revisionOf = async (id: string): Promise<number | undefined> =>
+  (await store.read((reader) => reader.policyRevisions.get(id)))?.revision
+
+/** Change notifications that wait, and then no more. */
+const notifications = () =>
+  store.transaction(async (tx) => {
+    const messages = await tx.outbox.claim(1000, NOW, NOW)
+    await tx.outbox.remove(messages.map(({ id }) => id))
+    return messages.map(({ notification }) =>
+      notification.kind === 'policy' ? `${notification.instanceId} ${notification.revision}` : notification.kind,
+    )
+  })
+
+describe('every change of the rules', () => {
+  it('raises the revision of its instance by one, and leaves a change notification', async () => {
+    expect(await notifications()).toEqual([`${ONE} 1`, `${TWO} 1`])
+    const place = { instanceId: ONE, lineItemId: 'A' }
+    const condition = { operator: 'IN', property: 'p', values: ['v'] } as const
+    const changes: (() => Promise<unknown>)[] = [
+      () => mapLineItem(store, ONE, lineItem(), NOW),
+      () => mapLineItem(store, ONE, lineItem({ quantity: 5 }), NOW),
+      () => createConditions(store, ONE, [condition], newId, NOW),
+      () => patchConditions(store, ONE, [condition], newId, NOW),
+      () => appendActions(store, place, [{ action: 'ALLOW' }], newId, NOW),
+      () => replaceActions(store, place, [], newId, NOW),
+      () => removeActions(store, place, NOW),
+      () => deleteConditions(store, ONE, NOW),
+      () => setConsumptionLimit(store, ONE, 'A', { limit: 5n, frequency: 'DAILY', nextReset: NOW + 1 }, NOW),
+      () => removeConsumptionLimit(store, ONE, 'A', NOW),
+      () => mapLineItem(store, ONE, lineItem({ state: 'OBSOLETE' }), NOW),
+      () => deleteLineItem(store, ONE, 'A', NOW),
+    ]
+    for (const [index, change] of changes.entries()) {
+      await change()
+      expect(await revisionOf(ONE)).toBe(index + 2)
+      expect(await notifications()).toEqual([`${ONE} ${index + 2}`])
+    }
+    expect(await revisionOf(TWO)).toBe(1)
+  })
+
+  it('that all instances share raises all of them', async () => {
+    const body = { version: '1', effectiveFrom: NOW + 1, items: [{ name: 'P', version: '', rate: decimal(1) }] }
+    await createRateTable(store, body, NOW)
+    await deleteRateTable(store, '', '1', NOW)
+    await changeConfiguration(store, [{ name: 'timezone.tolerant', value: 'true' }], 'k', NOW)
+    await changeConfiguration(store, [{ name: 'session.charge.period', value: 'PT2H' }], 'k', NOW)
+    expect([await revisionOf(ONE), await revisionOf(TWO)]).toEqual([5, 5])
+    expect(await notifications()).toHaveLength(2)
+  })
+
+  it('and nothing else raises it', async () => {
+    const condition = { operator: 'IN', property: 'p', values: ['v'] } as const
+    await createConditions(store, ONE, [condition], newId, NOW)
+    await notifications()
+    const [stored] = await store.read((reader) => reader.conditions.list(ONE))
+    await patchConditions(store, ONE, [{ ...condition, id: stored?.id }], newId, NOW)
+    await mapLineItem(store, ONE, lineItem({ state: 'OBSOLETE' }), NOW)
+    await expect(deleteRateTable(store, 'no', '1', NOW)).rejects.toMatchObject({ code: 'NOT_FOUND' })
+    await changeConfiguration(store, [{ name: 'timezone.tolerant', value: 'false' }], 'k', NOW)
+    await changeConfiguration(store, [{ name: 'session.charge.period', value: 'PT1H' }], 'k', NOW)
+    expect(await revisionOf(ONE)).toBe(2)
+    expect(await notifications()).toEqual([])
+  })
+})
+
+describe('the policy of an instance', () => {
+  const load = async (id = ONE, now = NOW) => {
+    const loaded = await store.transaction((tx) => policies.hold(tx, id, now))
+    if (loaded === undefined) throw new Error('there is no policy')
+    return loaded
+  }
+
+  it('holds what was configured, in the form that devices take', async () => {
+    await mapLineItem(
+      store,
+      ONE,
+      lineItem({}, { rateTableSeries: 'S', overdraftType: 'Number', overdraftLimit: 7 }),
+      NOW,
+    )
+    await mapLineItem(store, ONE, lineItem({ activationId: 'B' }, { overdraftType: 'Unlimited' }), NOW)
+    const condition = {
+      name: 'c',
+      operator: 'NOT',
+      condition: { operator: 'IN', property: 'p', values: ['v'] },
+    } as const
+    const [made] = await createConditions(store, ONE, [condition], newId, NOW)
+    const place = { instanceId: ONE, lineItemId: 'A' }
+    await appendActions(store, place, [{ action: 'ALLOW', conditionId: made?.id, allocation: 5_000_000n }], newId, NOW)
+    await setConsumptionLimit(store, ONE, 'B', { limit: 9n, frequency: 'DAILY', nextReset: NOW + 1 }, NOW)
+    const items = [{ name: 'P', version: '1', rate: decimal('0.125') }]
+    await createRateTable(store, { series: 'S', version: '1', effectiveFrom: 0, items }, NOW)
+    const { policy, revision, accountId } = await load()
+    expect([revision, accountId, policy.revision]).toEqual([7, ONE, 7])
+    expect(policy.lineItems).toMatchObject([
+      {
+        id: 'A',
+        rateTableSeries: 'S',
+        quantity: 100_000_000n,
+        overdraft: 7_000_000n,
+        actions: [{ effect: 'ALLOW', conditionId: made?.id, allocation: 5_000_000n }],
+        consumptionLimit: null,
+      },
+      { id: 'B', rateTableSeries: '', overdraft: 'UNLIMITED', actions: [], consumptionLimit: { limit: 9n } },
+    ])
+    const terms = {
+      issuedAt: NOW,
+      usableForMs: 1,
+      grantHorizonMs: 1,
+      trustedKeys: [{ kty: 'OKP', crv: 'Ed25519', x: 'x' } as const],
+    }
+    const wire: unknown = JSON.parse(JSON.stringify(policyToWire(policy, terms)))
+    const received = policyOf(policyDocument.parse(wire))
+    expect(received.lineItems).toEqual(policy.lineItems)
+    expect(received.rateTables).toEqual(policy.rateTables)
+    expect(received.conditions).toMatchObject([{ id: made?.id, name: 'c', operator: 'NOT' }])
+  })
+
+  it('is compiled once for each revision', async () => {
+    await mapLineItem(store, ONE, lineItem(), NOW)
+    const first = await load()
+    expect(await load()).toBe(first)
+    await mapLineItem(store, ONE, lineItem({ quantity: 5 }), NOW)
+    const second = await load()
+    expect(second).not.toBe(first)
+    expect(second.lineItems.get('A')?.quantity).toBe(5_000_000n)
+  })
+
+  it('is not kept when the transaction that carried its calendar on was rolled back', async () => {
+    await mapLineItem(store, ONE, lineItem({}, { resetFrequency: 'DAILY' }), NOW)
+    const later = NOW + 40 * DAY
+    const rolledBack = store.transaction(async (tx) => {
+      expect((await policies.hold(tx, ONE, later))?.revision).toBe(3)
+      throw new Error('on purpose')
+    })
+    await expect(rolledBack).rejects.toThrow('on purpose')
+    await mapLineItem(store, ONE, lineItem({ quantity: 5 }), NOW)
+    const loaded = await load()
+    expect([loaded.revision, loaded.lineItems.get('A')?.quantity]).toEqual([3, 5_000_000n])
+  })
+
+  it('leaves out rate tables that were superseded long ago, and keeps the future ones', async () => {
+    const items = [{ name: 'P', version: '', rate: decimal(1) }]
+    for (const [version, days] of [
+      ['old', -90],
+      ['before', -60],
+      ['current', -10],
+      ['next', 10],
+    ] as const) {
+      await createRateTable(store, { version, effectiveFrom: NOW + days * DAY, items }, NOW)
+    }
+    const versions = (await load()).policy.rateTables.map(({ version }) => version)
+    expect(versions).toEqual(['before', 'current', 'next'])
+  })
+
+  it('forgets the instance that was used longest ago when there are too many', async () => {
+    policies = new Policies({ max: 1, undecidedClock: 'allow' })
+    const one = await load(ONE)
+    await load(TWO)
+    expect(await load(ONE)).not.toBe(one)
+  })
+
+  it('has its calendars carried on before they end, whoever comes first', async () => {
+    await mapLineItem(store, ONE, lineItem({}, { resetFrequency: 'DAILY' }), NOW)
+    await mapLineItem(store, TWO, lineItem({}, { resetFrequency: 'YEARLY' }), NOW)
+    const later = NOW + 32 * DAY
+    expect(await store.transaction((tx) => carryOnCalendar(tx, NOW + 20 * DAY))).toBe(false)
+    expect(await store.transaction((tx) => carryOnCalendar(tx, later))).toBe(true)
+    expect(await store.transaction((tx) => carryOnCalendar(tx, later))).toBe(false)
+    expect([await revisionOf(ONE), await revisionOf(TWO)]).toEqual([3, 2])
+    const { policy } = await load(ONE, later)
+    expect(policy.lineItems[0]?.periods.at(-1)?.until).toBeGreaterThan(later + 30 * DAY)
+  })
+
+  it('is not renewed for a line item that is over', async () => {
+    await mapLineItem(store, ONE, lineItem({ end: NOW + 10 * DAY }, { resetFrequency: 'DAILY' }), NOW)
+    expect((await store.read((reader) => reader.policyRevisions.get(ONE)))?.calendarDue).toBeNull()
+    await mapLineItem(store, ONE, lineItem({}, { resetFrequency: 'DAILY' }), NOW)
+    expect((await store.read((reader) => reader.policyRevisions.get(ONE)))?.calendarDue).not.toBeNull()
+    await mapLineItem(store, ONE, lineItem({ state: 'OBSOLETE' }, { resetFrequency: 'DAILY' }), NOW)
+    expect((await store.read((reader) => reader.policyRevisions.get(ONE)))?.calendarDue).toBeNull()
+  })
+})

@@ -1,0 +1,446 @@
+// One-off access requests that come at the same time, over any store: the books are those of some sequential order.
+import { randomUUID } from 'node:crypto'
+import fc from '../../support/fast-check.ts'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { MICRO_MAX, decimal, wholeTokens } from '../../../src/core/pricing/amount.ts'
+import type { Decision } from '../../../src/core/rules/decision.ts'
+import { createRateTable } from '../../../src/cloud/service-api/change-rate-tables.ts'
+import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
+import { Policies } from '../../../src/cloud/policy/load-policy.ts'
+import { mapLineItem } from '../../../src/cloud/service-api/map-line-item.ts'
+import type { UsageRecord } from '../../../src/cloud/storage/records.ts'
+import { AccessBatcher, type AccessCommand } from '../../../src/cloud/service-api/request-access.ts'
+import { setConsumptionLimit } from '../../../src/cloud/service-api/set-consumption-limit.ts'
+import { closeSession, openSession, requestInSession } from '../../../src/cloud/sessions/session-life.ts'
+import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
+import type { LineItemBody } from '../../../src/protocol/service/line-items.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
+import { cloudShortages } from '../sync/grants/shortages.ts'
+
+const NOW = Date.UTC(2026, 4, 6)
+const DAY = 86_400_000
+
+interface Ask {
+  readonly who: number
+  readonly count: string
+  /** Counts of more items of the same request. */
+  readonly more?: readonly string[]
+}
+
+/** @param open a node over the same store as the others that are open; over an empty one where there is none */
+export function requestAccessSuite(name: string, open: () => Promise<Store>): void {
+  describe(name, () => {
+    let store: Store
+    const nodes: Store[] = []
+    beforeEach(async () => {
+      store = await another()
+      await createRateTable(store, table('1', 'P', '0.7'), NOW)
+    })
+    afterEach(async () => {
+      for (const node of nodes.splice(0)) await node.close()
+    })
+
+    const another = async (): Promise<Store> => {
+      const node = await open()
+      nodes.push(node)
+      return node
+    }
+
+    const table = (version: string, item: string, rate: string) => ({
+      version,
+      effectiveFrom: NOW - DAY,
+      items: [{ name: item, version: '', rate: decimal(rate) }],
+    })
+
+    const handlerOver = (over: Pick<Store, 'transaction'> = store): AccessBatcher =>
+      new AccessBatcher(over, new Policies({ max: 10, undecidedClock: 'refuse' }), cloudShortages(), setImmediate)
+
+    /** Line items A and B of some tokens, with a limit for each requester on the first. */
+    const newInstance = async (quantities = [20, 10], change: Partial<LineItemBody['attributes']> = {}) => {
+      const id = randomUUID()
+      await createInstance(store, { id, shortName: 's', accountId: id }, NOW)
+      for (const [index, quantity] of quantities.entries()) {
+        const activationId = String.fromCharCode(65 + index)
+        const body = {
+          activationId,
+          state: 'DEPLOYED' as const,
+          quantity,
+          start: NOW - DAY,
+          end: NOW + (100 + index) * DAY,
+          attributes: { elastic: true, ...change },
+        }
+        await mapLineItem(store, id, body, NOW)
+      }
+      return id
+    }
+
+    const limit = (id: string, tokens: number) =>
+      setConsumptionLimit(store, id, 'A', { limit: wholeTokens(tokens), frequency: 'DAILY', nextReset: NOW + DAY }, NOW)
+
+    const orderOf = (instanceId: string, { who, count, more = [] }: Ask, item = 'P'): AccessCommand => ({
+      instanceId,
+      correlationId: randomUUID(),
+      request: {
+        requester: { type: 'user', value: `user ${who}`, dictionary: {} },
+        items: [count, ...more].map((each) => ({ name: item, version: '', count: decimal(each) })),
+      },
+      metaData: [count, ...more].map(() => null),
+    })
+
+    /** What was decided, without ids that differ from one instance to another. */
+    const gist = ({ items }: Decision): unknown =>
+      items.map((item) => {
+        if (item.outcome === 'REFUSED') return item.reason
+        if (item.outcome === 'NOT_CHARGED') return item.outcome
+        return item.shares.map(({ lineItemId, charged }) => `${lineItemId} ${charged}`)
+      })
+
+    /** Oldest first. */
+    const usageOf = async (instanceId: string): Promise<readonly UsageRecord[]> => {
+      const { records } = await store.read((reader) => reader.usage.list({ instanceId, limit: 10_000 }))
+      return records.toReversed()
+    }
+
+    /** Charged is what the usage records say, in each of which the total goes on from the one before; never over the cap. */
+    const requireExactBooks = async (instanceId: string): Promise<bigint> => {
+      const totals = new Map<string, bigint>()
+      let all = 0n
+      for (const { activationId, tokens, used } of await usageOf(instanceId)) {
+        if (activationId === null) continue
+        totals.set(activationId, (totals.get(activationId) ?? 0n) + tokens)
+        expect(used).toBe(totals.get(activationId))
+        all += tokens
+      }
+      for (const lineItemId of ['A', 'B']) {
+        const pools = await store.read((reader) => reader.accounts.ofLineItem(instanceId, lineItemId))
+        for (const { capInForce, charged } of pools) expect(capInForce === null || charged <= capInForce).toBe(true)
+        const line = pools.find(({ account }) => account.startsWith('line/'))
+        expect(line?.charged ?? 0n).toBe(totals.get(lineItemId) ?? 0n)
+      }
+      return all
+    }
+
+    const counts = fc.constantFrom('1', '0.1', '2.5', '7', '40', '0.0000001')
+    const asks = fc.array(
+      fc.record({ who: fc.integer({ min: 0, max: 3 }), count: counts, more: fc.array(counts, { maxLength: 3 }) }),
+      { minLength: 1, maxLength: 60 },
+    )
+    const overdrafts = fc.constantFrom<Partial<LineItemBody['attributes']>>({}, { overdraftType: 'Unlimited' })
+
+    it('at the same time are decided as one after another', { timeout: 120_000 }, async () => {
+      await fc.assert(
+        fc.asyncProperty(asks, overdrafts, fc.boolean(), async (list, attributes, limited) => {
+          const [together, alone] = [await newInstance([20, 10], attributes), await newInstance([20, 10], attributes)]
+          if (limited) for (const id of [together, alone]) await limit(id, 9)
+          const [crowd, queue] = [handlerOver(), handlerOver()]
+          const parallel = await Promise.all(list.map((ask) => crowd.request(orderOf(together, ask), NOW)))
+          const sequential: Decision[] = []
+          for (const ask of list) sequential.push(await queue.request(orderOf(alone, ask), NOW))
+          expect(parallel.map(gist)).toEqual(sequential.map(gist))
+          expect(await requireExactBooks(together)).toBe(await requireExactBooks(alone))
+          const seen = (records: readonly UsageRecord[]) =>
+            records.map(({ requesterValue, status, tokens, used }) => [requesterValue, status, tokens, used])
+          expect(seen(await usageOf(together))).toEqual(seen(await usageOf(alone)))
+        }),
+        { numRuns: 12 },
+      )
+    })
+
+    it('take no more than there is, in as few transactions as there are batches', async () => {
+      const id = await newInstance([10, 3])
+      let transactions = 0
+      const counted: Pick<Store, 'transaction'> = {
+        transaction: (work) => {
+          transactions += 1
+          return store.transaction(work)
+        },
+      }
+      const batcher = handlerOver(counted)
+      const decisions = await Promise.all(
+        Array.from({ length: 100 }, (_, who) => batcher.request(orderOf(id, { who, count: '1' }), NOW)),
+      )
+      // Whoever gets the last tokens of A has the rest from B: 13 tokens are 18 times 0.7 and no more.
+      expect(decisions.filter(({ items }) => items[0]?.outcome === 'GRANTED')).toHaveLength(18)
+      expect(await requireExactBooks(id)).toBe(12_600_000n)
+      expect(await usageOf(id)).toHaveLength(101)
+      expect(transactions).toBe(2)
+    })
+
+    it('alone take one transaction, which looks once at the rules and locks once', async () => {
+      const id = await newInstance()
+      const calls: string[] = []
+      const batcher = handlerOver(watched(store, (name) => calls.push(name)))
+      await batcher.request(orderOf(id, { who: 1, count: '1' }), NOW)
+      calls.length = 0
+      await batcher.request(orderOf(id, { who: 1, count: '1' }), NOW)
+      expect(calls.filter((name) => name !== 'accounts.open')).toEqual([
+        'transaction',
+        'policyRevisions.hold',
+        'accounts.lock',
+        'accounts.save',
+        'usage.append',
+      ])
+    })
+
+    it('are each refused for themselves, and one that cannot be decided fails alone', async () => {
+      const id = await newInstance([5, 5])
+      const batcher = handlerOver()
+      const broken = orderOf(id, { who: 1, count: '1' })
+      const poisoned = {
+        ...broken,
+        request: { ...broken.request, items: [{ ...broken.request.items[0]!, count: null as never }] },
+      }
+      const outcomes = await Promise.allSettled([
+        batcher.request(orderOf(id, { who: 0, count: '1' }), NOW),
+        batcher.request(poisoned, NOW),
+        batcher.request(orderOf(id, { who: 2, count: '1' }, 'unrated'), NOW),
+        batcher.request(orderOf(randomUUID(), { who: 0, count: '1' }), NOW),
+        batcher.request(orderOf(id, { who: 3, count: '1' }), NOW),
+      ])
+      expect(outcomes.map((each) => (each.status === 'fulfilled' ? gist(each.value) : each.status))).toEqual([
+        [['A 700000']],
+        'rejected',
+        ['ITEM_NOT_RATED'],
+        'rejected',
+        [['A 700000']],
+      ])
+      expect(outcomes[3]).toMatchObject({ reason: { code: 'NOT_FOUND' } })
+      expect(await requireExactBooks(id)).toBe(1_400_000n)
+    })
+
+    it('that the store refuses take nothing of the others with them', async () => {
+      const id = await newInstance([50, 5])
+      const refusing: Pick<Store, 'transaction'> = {
+        transaction: (work) =>
+          store.transaction(async (tx) =>
+            work({
+              ...tx,
+              usage: {
+                ...tx.usage,
+                append: async (records) => {
+                  if (records.some(({ metaData }) => metaData === 'poison'))
+                    throw new Error('a row that cannot be held')
+                  await tx.usage.append(records)
+                },
+              },
+            }),
+          ),
+      }
+      const batcher = handlerOver(refusing)
+      const outcomes = await Promise.allSettled(
+        Array.from({ length: 20 }, (_, who) =>
+          batcher.request({ ...orderOf(id, { who, count: '1' }), metaData: [who % 7 === 3 ? 'poison' : null] }, NOW),
+        ),
+      )
+      const failed = outcomes.flatMap(({ status }, index) => (status === 'rejected' ? [index] : []))
+      expect(failed).toEqual([3, 10, 17])
+      expect(await requireExactBooks(id)).toBe(17n * 700_000n)
+    })
+
+    it('whose batch is cut in the middle have charged nothing, and are not decided again', async () => {
+      const id = await newInstance()
+      let runs = 0
+      const cut: Pick<Store, 'transaction'> = {
+        transaction: (work) =>
+          store.transaction(async (tx) => {
+            runs += 1
+            return work({
+              ...tx,
+              usage: {
+                ...tx.usage,
+                append: async () => {
+                  throw new CodedError('OUTCOME_UNKNOWN', 'the connection was lost')
+                },
+              },
+            })
+          }),
+      }
+      const batcher = handlerOver(cut)
+      const outcomes = await Promise.allSettled(
+        Array.from({ length: 9 }, (_, who) => batcher.request(orderOf(id, { who, count: '1' }), NOW)),
+      )
+      for (const outcome of outcomes) expect(outcome).toMatchObject({ reason: { code: 'OUTCOME_UNKNOWN' } })
+      expect(runs).toBe(1)
+      expect(await requireExactBooks(id)).toBe(0n)
+    })
+
+    it('of two nodes take no more than there is', async () => {
+      const id = await newInstance([30, 10])
+      await limit(id, 25)
+      const batchers = [handlerOver(), handlerOver(await another())] as const
+      const decisions = await Promise.all(
+        Array.from({ length: 160 }, (_, index) =>
+          batchers[index % 2]!.request(orderOf(id, { who: index % 3, count: '1' }), NOW),
+        ),
+      )
+      const granted = decisions.flatMap(({ items }) => items.filter(({ outcome }) => outcome === 'GRANTED'))
+      expect(granted).toHaveLength(57)
+      expect(await requireExactBooks(id)).toBe(39_900_000n)
+    })
+
+    it('are decided by the rules of the moment, however these change meanwhile', async () => {
+      const id = await newInstance([1_000, 10])
+      const batcher = handlerOver()
+      const requests = Array.from({ length: 60 }, async (_, who) => {
+        if (who % 20 === 10) await setQuantity(id, 5 + who)
+        return batcher.request(orderOf(id, { who, count: '1' }), NOW)
+      })
+      await Promise.all(requests)
+      await requireExactBooks(id)
+    })
+
+    const setQuantity = (id: string, quantity: number) => {
+      const body = { activationId: 'A', state: 'DEPLOYED' as const, quantity, start: NOW - DAY, end: NOW + 100 * DAY }
+      return mapLineItem(store, id, { ...body, attributes: { elastic: true } }, NOW)
+    }
+
+    describe('of amounts that no counter holds', () => {
+      const HUGE = '9000000000000'
+      const unlimited = { overdraftType: 'Unlimited' as const }
+
+      it('are refused, also where a line item has no limit', async () => {
+        await createRateTable(store, { ...table('2', 'Huge', HUGE), effectiveFrom: NOW - DAY / 2 }, NOW)
+        const id = await newInstance([1], unlimited)
+        const batcher = handlerOver()
+        const outcomes = await Promise.all(
+          ['1', '1', '1e30', '0.02', '999999999'].map((count, who) =>
+            batcher.request(orderOf(id, { who, count }, 'Huge'), NOW),
+          ),
+        )
+        expect(outcomes.map(gist)).toEqual([
+          [['A 9000000000000000000']],
+          ['INSUFFICIENT_TOKENS'],
+          ['INSUFFICIENT_TOKENS'],
+          [['A 180000000000000000']],
+          ['INSUFFICIENT_TOKENS'],
+        ])
+        expect(await requireExactBooks(id)).toBeLessThanOrEqual(MICRO_MAX)
+      })
+
+      it('are refused, also together in one request', async () => {
+        await createRateTable(store, { ...table('2', 'Huge', HUGE), effectiveFrom: NOW - DAY / 2 }, NOW)
+        const id = await newInstance([1], unlimited)
+        const order = orderOf(id, { who: 0, count: '1' }, 'Huge')
+        const items = Array.from({ length: 5 }, () => order.request.items[0]!)
+        const request = { ...order, request: { ...order.request, items }, metaData: items.map(() => null) }
+        const [first, ...others] = (await handlerOver().request(request, NOW)).items
+        expect(first?.outcome).toBe('GRANTED')
+        for (const item of others) expect(item).toMatchObject({ outcome: 'REFUSED', reason: 'INSUFFICIENT_TOKENS' })
+        await requireExactBooks(id)
+      })
+
+      it(
+        'whatever rates, counts and pools meet, are decided, and what is stored fits',
+        { timeout: 120_000 },
+        async () => {
+          const whole = Number(MICRO_MAX / 1_000_000n)
+          const rates = [
+            '0.0000001',
+            '0.000001',
+            '1',
+            '3.3',
+            '9223372036854.775807',
+            '9223372036854.775808',
+            '1e15',
+            '1e38',
+          ]
+          for (const [index, rate] of rates.entries()) {
+            const version = `r${index}`
+            await createRateTable(
+              store,
+              { ...table(version, rate, rate), series: rate, effectiveFrom: NOW - DAY / 2 },
+              NOW,
+            )
+          }
+          const counts = fc.constantFrom(
+            '0.0000001',
+            '1',
+            '2.5',
+            '999999999',
+            '9223372036854.775807',
+            '9223372036854775807',
+            '1e38',
+          )
+          const pools = fc.constantFrom<Partial<LineItemBody['attributes']>>(
+            {},
+            { overdraftType: 'Unlimited' },
+            { overdraftType: 'Number', overdraftLimit: 1 },
+          )
+          await fc.assert(
+            fc.asyncProperty(
+              fc.constantFrom(...rates),
+              fc.constantFrom(0, 1, whole - 1),
+              pools,
+              fc.boolean(),
+              fc.array(
+                fc.record({ counts: fc.array(counts, { minLength: 1, maxLength: 4 }), inSession: fc.boolean() }),
+                {
+                  minLength: 1,
+                  maxLength: 8,
+                },
+              ),
+              async (rate, quantity, attributes, limited, list) => {
+                const id = await newInstance([quantity, 1], { ...attributes, rateTableSeries: rate })
+                if (limited) await limit(id, whole)
+                const policies = new Policies({ max: 10, undecidedClock: 'refuse' })
+                const batcher = new AccessBatcher(store, policies, cloudShortages(), setImmediate)
+                const parts = {
+                  store,
+                  policies,
+                  shortages: cloudShortages(),
+                  newId: randomUUID,
+                  sessionIntervalMs: null,
+                  trustsClock: () => true,
+                }
+                await Promise.all(
+                  list.map(async ({ counts: [count = '1', ...more], inSession }, who) => {
+                    const order = orderOf(id, { who: who % 2, count, more }, rate)
+                    if (!inSession) return batcher.request(order, NOW)
+                    const { id: sessionId } = await openSession(
+                      parts,
+                      { instanceId: id, deviceId: null, opening: null },
+                      NOW,
+                    )
+                    await requestInSession(parts, { ...order, sessionId, rollbackOnDeny: true }, () => undefined, NOW)
+                    return closeSession(parts, sessionId, () => undefined, NOW + 1_000)
+                  }),
+                )
+                await requireExactBooks(id)
+              },
+            ),
+            { numRuns: 60 },
+          )
+        },
+      )
+    })
+  })
+}
+
+/** Tells of each call of the store, as `noun.verb`. */
+function watched(store: Store, tell: (name: string) => void): Pick<Store, 'transaction'> {
+  return {
+    transaction: (work) => {
+      tell('transaction')
+      return store.transaction(async (tx) =>
+        work(
+          Object.fromEntries(
+            Object.entries(tx).map(([noun, verbs]) => [
+              noun,
+              Object.fromEntries(
+                Object.entries(verbs as Record<string, unknown>).map(([verb, call]) => [
+                  verb,
+                  typeof call !== 'function'
+                    ? call
+                    : (...given: unknown[]): unknown => {
+                        tell(`${noun}.${verb}`)
+                        return (call as (...all: unknown[]) => unknown)(...given)
+                      },
+                ]),
+              ),
+            ]),
+          ) as unknown as Transaction,
+        ),
+      )
+    },
+  }
+}

@@ -1,0 +1,135 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import Sqlite from 'better-sqlite3'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { GroupCommit } from '../../../src/cloud/storage/sqlite/group-commit.ts'
+
+let folder: string
+let database: Sqlite.Database
+let said: string[]
+let commits: GroupCommit
+let time: number
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'tallygate-commit-'))
+  said = []
+  database = new Sqlite(join(folder, 'x.db'), { verbose: (sql) => said.push(String(sql)) })
+  database.pragma('journal_mode = WAL')
+  database.exec('CREATE TABLE notes (n INTEGER PRIMARY KEY, body TEXT) STRICT')
+  time = 0
+  commits = new GroupCommit(database, () => time)
+  said.length = 0
+})
+afterEach(() => {
+  database.close()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+const never = (): boolean => false
+
+const note = (n: number, body = '') =>
+  commits.run(async () => {
+    database.prepare('INSERT INTO notes VALUES (?, ?)').run(n, body)
+    await Promise.resolve()
+    return n
+  }, never)
+
+const kept = (): unknown[] => database.prepare('SELECT n FROM notes ORDER BY n').pluck().all()
+const count = (sql: string): number => said.filter((each) => each === sql).length
+
+describe('transactions that wait together', () => {
+  it('share one commit, and hear of it only afterwards', async () => {
+    const told: string[] = []
+    const all = [1, 2, 3, 4, 5].map((n) => note(n).then(() => told.push(`${n} after ${count('COMMIT')} commits`)))
+    await Promise.all(all)
+    expect(told).toEqual([1, 2, 3, 4, 5].map((n) => `${n} after 1 commits`))
+    expect(kept()).toEqual([1, 2, 3, 4, 5])
+  })
+
+  it('fail by themselves: what one of them wrote before it failed is gone, and nothing else is', async () => {
+    const failing = commits.run(async () => {
+      database.prepare('INSERT INTO notes VALUES (99, NULL)').run()
+      throw new Error('on purpose')
+    }, never)
+    const outcomes = await Promise.allSettled([note(1), failing, note(1), note(2)])
+    expect(outcomes.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'rejected', 'fulfilled'])
+    expect(kept()).toEqual([1, 2])
+    expect(count('COMMIT')).toBe(1)
+  })
+
+  it('do not see what must be committed first', async () => {
+    const first = commits.run(
+      async () => database.prepare('INSERT INTO notes VALUES (1, NULL)').run(),
+      () => true,
+    )
+    await Promise.all([first, note(2), note(3)])
+    expect(count('COMMIT')).toBe(2)
+  })
+
+  it('are spread over several commits when there are very many', async () => {
+    await Promise.all(Array.from({ length: 200 }, (_, n) => note(n)))
+    expect(count('COMMIT')).toBeGreaterThanOrEqual(4)
+    expect(kept()).toHaveLength(200)
+  })
+
+  it('do not keep the first of them waiting for long', async () => {
+    const slow = commits.run(async () => {
+      time += 21
+    }, never)
+    await Promise.all([slow, note(1)])
+    expect(count('COMMIT')).toBe(2)
+  })
+
+  it('have all failed when the disk is full, and the next ones go on', async () => {
+    await note(1)
+    const pages = database.pragma('page_count', { simple: true }) as number
+    database.pragma(`max_page_count = ${pages + 2}`)
+    const large = 'x'.repeat(100_000)
+    const outcomes = await Promise.allSettled([note(2), note(3, large), note(4)])
+    for (const outcome of outcomes.slice(1, 2)) expect(outcome).toMatchObject({ status: 'rejected' })
+    const told = outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? [outcome.value] : []))
+    expect(kept()).toEqual([1, ...told])
+    database.pragma(`max_page_count = 1000000`)
+    await note(5)
+    expect(kept()).toContain(5)
+  })
+
+  it('have all failed when the commit does, and none has had any effect', async () => {
+    const exec = database.exec.bind(database)
+    database.exec = (sql) => {
+      if (sql === 'COMMIT') throw new Error('the disk did not take it')
+      return exec(sql)
+    }
+    const outcomes = await Promise.allSettled([note(1), note(2)])
+    expect(outcomes.map(({ status }) => status)).toEqual(['rejected', 'rejected'])
+    database.exec = exec
+    expect(kept()).toEqual([])
+    expect(await note(3)).toBe(3)
+  })
+
+  it('have all failed when SQLite gives up in the middle', async () => {
+    const first = note(1)
+    const giveUp = commits.run(async () => {
+      database.exec('ROLLBACK')
+      throw new Error('the disk is gone')
+    }, never)
+    const outcomes = await Promise.allSettled([first, giveUp, note(2)])
+    expect(outcomes.map(({ status }) => status)).toEqual(['rejected', 'rejected', 'fulfilled'])
+    expect(outcomes[0]).toMatchObject({ reason: { message: 'the disk is gone' } })
+    expect(kept()).toEqual([2])
+  })
+})
+
+describe('a twin whose database cannot be begun', () => {
+  it('tells the one that waits, and does not spin', async () => {
+    const other = new Sqlite(join(folder, 'x.db'))
+    database.pragma('busy_timeout = 0')
+    other.exec('BEGIN IMMEDIATE')
+    await expect(note(1)).rejects.toMatchObject({ code: 'SQLITE_BUSY' })
+    other.exec('ROLLBACK')
+    other.close()
+    expect(await note(1)).toBe(1)
+    await commits.idle()
+  })
+})

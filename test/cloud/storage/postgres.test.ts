@@ -1,0 +1,659 @@
+import { inspect } from 'node:util'
+import { Kysely, sql } from 'kysely'
+import pg from 'pg'
+import { afterAll, afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { newSession } from '../../../src/core/sessions/session.ts'
+import { PoolDialect } from '../../../src/cloud/storage/postgres/dialect.ts'
+import { LIMITS, type Limits } from '../../../src/cloud/storage/postgres/limits.ts'
+import { openPool } from '../../../src/cloud/storage/postgres/pool.ts'
+import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
+import { deleteKey, saveKeys } from '../../../src/cloud/service-api/change-keys.ts'
+import { createInstance } from '../../../src/cloud/service-api/create-instance.ts'
+import { charge, free } from '../../../src/cloud/accounts/pool.ts'
+import { changeRules, changeSharedRules } from '../../../src/cloud/policy/bump-policy-revision.ts'
+import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
+import { PostgresSchema, runSql } from '../../support/postgres-schema.ts'
+import { postgres } from '../../support/servers.ts'
+import { newKeyPair } from '../harness.ts'
+import { PostgresProxy } from './postgres-proxy.ts'
+import { storeSuite, usage } from './suite.ts'
+
+const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'
+const ACCOUNT = lineAccount(INSTANCE, 'A', 0)
+const PASSWORD = 'a%41-päss/word'
+
+/** As the driver sends it; the beginning of a transaction names READ COMMITTED. */
+const COMMIT = 'COMMIT\u0000'
+
+const server = postgres()
+const schemas: PostgresSchema[] = []
+afterAll(async () => {
+  for (const schema of schemas) await schema[Symbol.asyncDispose]()
+})
+
+async function newSchema(): Promise<PostgresSchema> {
+  const schema = await PostgresSchema.create(server.url)
+  schemas.push(schema)
+  return schema
+}
+
+/** With the tables of the store after its first use. */
+let shared: PostgresSchema | undefined
+async function emptySchema(): Promise<PostgresSchema> {
+  shared ??= await newSchema()
+  await shared.empty()
+  return shared
+}
+
+const open = (url: string, limits: Partial<Limits> = {}, onConnectionLost = (_error: CodedError): void => undefined) =>
+  openPostgresStore({ url, limits, onConnectionLost })
+
+storeSuite('the store on PostgreSQL', async () => open((await emptySchema()).url))
+
+describe('on PostgreSQL', () => {
+  let schema: PostgresSchema
+  const stores: Store[] = []
+  const gates: PromiseWithResolvers<undefined>[] = []
+  /** Opened at the end of the test, also of one that failed: a transaction must not wait for ever. */
+  const newGate = (): PromiseWithResolvers<undefined> => {
+    const gate = Promise.withResolvers<undefined>()
+    gates.push(gate)
+    return gate
+  }
+  beforeEach(async () => {
+    schema = await emptySchema()
+  })
+  afterEach(async () => {
+    for (const gate of gates.splice(0)) gate.resolve(undefined)
+    await Promise.all(stores.splice(0).map((store) => store.close()))
+  })
+
+  /** One more node over the same database. */
+  const node = async (limits: Partial<Limits> = {}, url = schema.url): Promise<Store> => {
+    const store = await open(url, limits)
+    stores.push(store)
+    return store
+  }
+
+  const withAccount = async (store: Store, cap: bigint): Promise<Store> => {
+    await createInstance(store, { id: INSTANCE, shortName: 's', accountId: 'customer' }, 1)
+    await store.transaction((tx) => tx.accounts.open([{ account: ACCOUNT, cap }]))
+    return store
+  }
+
+  const exported = async (store: Store, upTo: bigint) => {
+    const range = { after: 0n, upTo, instanceId: null, from: null, to: null, limit: 9 }
+    return (await store.read((reader) => reader.usage.range(range))).map(({ record }) => record)
+  }
+
+  it('an export waits for a record that another node is about to commit at a lower position', async () => {
+    const [other, exporter] = [await node(), await node({}, named())]
+    await other.transaction((tx) => tx.usage.append([usage(1)]))
+    const writer = new pg.Client({ connectionString: schema.url })
+    await writer.connect()
+    const columns = `SELECT string_agg(column_name, ',') AS names FROM information_schema.columns
+      WHERE table_schema = current_schema() AND table_name = 'usage' AND column_name <> 'seq'`
+    const { names } = (await writer.query<{ names: string }>(columns)).rows[0]!
+    await writer.query(`BEGIN; INSERT INTO usage (${names}) SELECT ${names} FROM usage`)
+    await other.transaction((tx) => tx.usage.append([usage(2)]))
+    const settled = exporter.transaction((tx) => tx.usage.settled())
+    await waiting(1)
+    await writer.query('COMMIT')
+    await writer.end()
+    expect(await exported(exporter, await settled)).toEqual([usage(1), usage(1), usage(2)])
+  })
+
+  it('an export does not wait for a transaction that has usage to write and still takes locks', async () => {
+    const [writer, exporter] = [await node(), await node()]
+    await writer.transaction(async (tx) => {
+      await tx.usage.append([usage(1)])
+      await answered(tx)
+      expect(await exported(exporter, await exporter.transaction((other) => other.usage.settled()))).toEqual([])
+    })
+    const upTo = await exporter.transaction((tx) => tx.usage.settled())
+    expect(await exported(exporter, upTo)).toEqual([usage(1)])
+  })
+
+  it('tells the clock of the database, whatever that of the node is', async () => {
+    const store = await node()
+    const [row] = await runSql<{ at: string }>(schema.url, `SELECT extract(epoch FROM clock_timestamp()) * 1000 AS at`)
+    const told = await store.transaction((tx) => tx.sweeps.databaseTime())
+    const [later] = await runSql<{ at: string }>(
+      schema.url,
+      `SELECT extract(epoch FROM clock_timestamp()) * 1000 AS at`,
+    )
+    expect(told).toBeGreaterThanOrEqual(Number(row?.at) - 1)
+    expect(told).toBeLessThanOrEqual(Number(later?.at) + 1)
+  })
+
+  const charged = async (store: Store): Promise<bigint | undefined> =>
+    (await store.read((reader) => reader.accounts.get([ACCOUNT]))).get(ACCOUNT)?.charged
+
+  /** Charges one micro-token, if it is there. */
+  const chargeOne = async (tx: Transaction): Promise<boolean> => {
+    const pool = (await tx.accounts.lock([ACCOUNT])).get(ACCOUNT)
+    if (pool === undefined || free(pool) < 1n) return false
+    await tx.accounts.save([charge(pool, 1n)])
+    return true
+  }
+
+  /** Writes and locks are sent ahead of their answers: waits until the server has done those of this transaction. */
+  const answered = async (tx: Transaction): Promise<void> => {
+    await tx.instances.get(INSTANCE)
+  }
+
+  /** Waits until so many transactions in this database wait for a lock. */
+  const waiting = (count: number): Promise<void> =>
+    vi.waitFor(
+      async () => {
+        const [row] = await runSql<{ count: number }>(
+          schema.url,
+          `SELECT count(*)::int AS count FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = '${NODE}'`,
+        )
+        expect(row?.count).toBe(count)
+      },
+      { timeout: 10_000, interval: 10 },
+    )
+
+  // Others may use the server too: the nodes of this file are found by a name of their own.
+  const NODE = `tallygate-${process.pid}`
+  const named = (url = schema.url): string => {
+    const its = new URL(url)
+    its.searchParams.set('application_name', NODE)
+    return its.href
+  }
+
+  describe('two nodes', () => {
+    it('never charge more than the cap of an account, and lose no charge', async () => {
+      const nodes = [await withAccount(await node(), 150n), await node()]
+      const attempts = Array.from({ length: 400 }, async (_, index) => nodes[index % 2]!.transaction(chargeOne))
+      const granted = (await Promise.all(attempts)).filter(Boolean)
+      expect(granted).toHaveLength(150)
+      expect(await charged(nodes[0]!)).toBe(150n)
+    })
+
+    it('open one account together', async () => {
+      const nodes = [await withAccount(await node(), 1n), await node()]
+      const accounts = Array.from({ length: 20 }, (_, period) => lineAccount(INSTANCE, 'B', period))
+      const opened = await Promise.all(
+        Array.from({ length: 20 }, (_, index) => {
+          // In any order: it is the store that puts them in one.
+          const wanted = (index < 10 ? accounts : accounts.toReversed()).map((account) => ({ account, cap: 7n }))
+          return nodes[index % 2]!.transaction((tx) => tx.accounts.open(wanted))
+        }),
+      )
+      expect(opened.every((pools) => pools.size === 20)).toBe(true)
+    })
+
+    it('raise the revision of the rules one after another', async () => {
+      const nodes = [await withAccount(await node(), 1n), await node()]
+      const raises = Array.from({ length: 40 }, (_, index) =>
+        nodes[index % 2]!.transaction((tx) =>
+          changeRules(tx, INSTANCE, 1, async () => (await tx.policyRevisions.get(INSTANCE))?.revision),
+        ),
+      )
+      const seen = (await Promise.all(raises)).toSorted((a = 0, b = 0) => a - b)
+      expect(seen).toEqual(Array.from({ length: 40 }, (_, index) => index + 1))
+      expect(await nodes[0]!.read((reader) => reader.policyRevisions.get(INSTANCE))).toMatchObject({ revision: 41 })
+    })
+
+    it('decide by rules that nobody changes meanwhile', async () => {
+      const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
+      const [holds, gate] = [newGate(), newGate()]
+      const deciding = nodes[0].transaction(async (tx) => {
+        const before = await tx.policyRevisions.hold(INSTANCE)
+        holds.resolve(undefined)
+        await gate.promise
+        return [before?.revision, (await tx.policyRevisions.get(INSTANCE))?.revision]
+      })
+      await holds.promise
+      const changing = nodes[1].transaction((tx) => changeRules(tx, INSTANCE, 1, async () => undefined))
+      await waiting(1)
+      gate.resolve(undefined)
+      expect(await deciding).toEqual([1, 1])
+      await changing
+      expect(await nodes[1].read((reader) => reader.policyRevisions.get(INSTANCE))).toMatchObject({ revision: 2 })
+    })
+
+    it('let a change of the rules have its turn, however many decisions follow each other', async () => {
+      const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
+      const order: string[] = []
+      const [holds, gate] = [newGate(), newGate()]
+      const first = nodes[0].transaction(async (tx) => {
+        await tx.policyRevisions.hold(INSTANCE)
+        holds.resolve(undefined)
+        await gate.promise
+      })
+      await holds.promise
+      const change = nodes[1].transaction(async (tx) => {
+        await tx.policyRevisions.lock(INSTANCE)
+        order.push('change')
+      })
+      await waiting(1)
+      const later = nodes[0].transaction(async (tx) => {
+        await tx.policyRevisions.hold(INSTANCE)
+        order.push('decision')
+      })
+      await waiting(2)
+      gate.resolve(undefined)
+      await Promise.all([first, change, later])
+      expect(order).toEqual(['change', 'decision'])
+    })
+
+    it('hold the rules and lock accounts in one go: who comes later waits, and has the last word', async () => {
+      const nodes = [await withAccount(await node({}, named()), 10n), await node({}, named())] as const
+      const [held, gate] = [newGate(), newGate()]
+      const first = nodes[0].transaction(async (tx) => {
+        await tx.policyRevisions.hold(INSTANCE, [ACCOUNT])
+        held.resolve(undefined)
+        await gate.promise
+        return chargeOne(tx)
+      })
+      await held.promise
+      const second = nodes[1].transaction(async (tx) => {
+        await tx.policyRevisions.hold(INSTANCE, [ACCOUNT])
+        return chargeOne(tx)
+      })
+      await waiting(1)
+      gate.resolve(undefined)
+      expect(await Promise.all([first, second])).toEqual([true, true])
+      expect(await charged(nodes[0])).toBe(2n)
+    })
+
+    it('change what all instances share only between the making of two instances', async () => {
+      const nodes = [await withAccount(await node({}, named()), 1n), await node({}, named())] as const
+      const [made, gate] = [newGate(), newGate()]
+      const making = nodes[0].transaction(async (tx) => {
+        const instance = { id: 'new', shortName: 's', accountId: 'customer', defaultInstance: false }
+        await tx.instances.insert({ ...instance, created: 1, modified: 1 })
+        await tx.policyRevisions.insert({ instanceId: 'new', revision: 1, bumpedAt: 1, listedAt: 1, calendarDue: null })
+        await answered(tx)
+        made.resolve(undefined)
+        await gate.promise
+      })
+      await made.promise
+      const changing = nodes[1].transaction((tx) => changeSharedRules(tx, 1, async () => undefined))
+      await waiting(1)
+      gate.resolve(undefined)
+      await Promise.all([making, changing])
+      expect(await nodes[0].read((reader) => reader.policyRevisions.get('new'))).toMatchObject({ revision: 2 })
+      expect(await nodes[0].read((reader) => reader.policyRevisions.get(INSTANCE))).toMatchObject({ revision: 2 })
+    })
+
+    it('take each message of the outbox once', async () => {
+      const nodes = [await withAccount(await node(), 1n), await node()]
+      await nodes[0]!.transaction((tx) =>
+        tx.outbox.append(
+          Array.from({ length: 200 }, (_, n) => ({ kind: 'device', deviceId: String(n), reason: 'sync' }) as const),
+          1,
+        ),
+      )
+      const publish = async (store: Store): Promise<bigint[]> => {
+        const taken: bigint[] = []
+        for (;;) {
+          const messages = await store.transaction((tx) => tx.outbox.claim(7, 10, 1_000))
+          if (messages.length === 0) return taken
+          taken.push(...messages.map(({ id }) => id))
+          await store.transaction((tx) => tx.outbox.remove(messages.map(({ id }) => id)))
+        }
+      }
+      const taken = (await Promise.all([...nodes, ...nodes].map(publish))).flat()
+      // One more than was appended: an instance that is made has a message of its own.
+      expect(taken).toHaveLength(201)
+      expect(new Set(taken).size).toBe(201)
+    })
+
+    it('move on different sessions, and pass over one that the other is at', async () => {
+      const nodes = [await withAccount(await node(), 1n), await node()] as const
+      await nodes[0].transaction(async (tx) => {
+        for (const id of ['a', 'b'])
+          await tx.sessions.insert(newSession({ id, instanceId: INSTANCE, deviceId: null }, 1))
+      })
+      const far = 253_402_300_799_999
+      const taken = await nodes[0].transaction(async (tx) => {
+        const mine = await tx.sessions.lockDue(far)
+        const theirs = await nodes[1].transaction(async (other) => (await other.sessions.lockDue(far))?.id)
+        return [mine?.id, theirs]
+      })
+      expect(taken.toSorted()).toEqual(['a', 'b'])
+    })
+
+    it('make one default instance of an account', async () => {
+      const nodes = [await node(), await node()]
+      const made = await Promise.all(
+        Array.from({ length: 6 }, (_, index) =>
+          createInstance(nodes[index % 2]!, { id: `${index}`, shortName: 's', accountId: 'one' }, 1),
+        ),
+      )
+      expect(made.filter(({ defaultInstance }) => defaultInstance)).toHaveLength(1)
+    })
+
+    it('never delete the last administration key between them', async () => {
+      const nodes = [await node(), await node()] as const
+      const publicKey = newKeyPair().publicPem
+      await saveKeys(
+        nodes[0],
+        'administration-key',
+        [
+          { id: 'a', publicKey },
+          { id: 'b', publicKey },
+        ],
+        0,
+        1,
+      )
+      const deletions = await Promise.allSettled([
+        deleteKey(nodes[0], 'administration-key', 'a', 0, 2),
+        deleteKey(nodes[1], 'administration-key', 'b', 0, 2),
+      ])
+      expect(deletions.map(({ status }) => status).toSorted()).toEqual(['fulfilled', 'rejected'])
+      expect(await nodes[0].read((reader) => reader.keys.countAdministration())).toBe(1)
+    })
+
+    it('both get done when each waits for what the other has locked', async () => {
+      const store = await withAccount(await node(), 10n)
+      const [a, b] = [ACCOUNT, lineAccount(INSTANCE, 'B', 0)] as const
+      await store.transaction((tx) => tx.accounts.open([{ account: b, cap: 10n }]))
+      const locked = [newGate(), newGate()] as const
+      const runs = [0, 0]
+      const work = (index: 0 | 1, first: string, second: string) =>
+        store.transaction(async (tx) => {
+          runs[index]! += 1
+          const pools = new Map(await tx.accounts.lock([first]))
+          locked[index].resolve(undefined)
+          if (runs[index] === 1) await locked[1 - index]!.promise
+          for (const [id, pool] of await tx.accounts.lock([second])) pools.set(id, pool)
+          await tx.accounts.save([...pools.values()].map((pool) => charge(pool, 1n)))
+        })
+      await Promise.all([work(0, a, b), work(1, b, a)])
+      expect(Math.max(...runs)).toBeGreaterThan(1)
+      const pools = await store.read((reader) => reader.accounts.get([a, b]))
+      expect([...pools.values()].map((pool) => pool.charged)).toEqual([2n, 2n])
+    })
+  })
+
+  describe('a lost connection', () => {
+    let proxy: PostgresProxy
+    beforeEach(async () => {
+      await withAccount(await node(), 1_000n)
+      proxy = await PostgresProxy.open(schema.url)
+    })
+    afterEach(async () => {
+      await Promise.all(stores.splice(0).map((store) => store.close()))
+      await proxy[Symbol.asyncDispose]()
+    })
+
+    const count = () => {
+      const work = async (tx: Transaction): Promise<number> => {
+        work.runs += 1
+        await chargeOne(tx)
+        return work.runs
+      }
+      work.runs = 0
+      return work
+    }
+
+    it('in the middle of a transaction has changed nothing, and the work is run again', async () => {
+      const store = await node({}, proxy.url)
+      const work = count()
+      proxy.failAt('for no key update', 'LOSE_ANSWER')
+      expect(await store.transaction(work)).toBe(2)
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('while a write and the commit behind it are on their way is no reason to do the work twice', async () => {
+      const store = await node({}, proxy.url)
+      const work = count()
+      proxy.failAt('insert into "accounts"', 'LOSE_ANSWER')
+      await store.transaction(work)
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('that the server has ended says so by itself', async () => {
+      const store = await node({}, named())
+      const work = count()
+      const result = await store.transaction(async (tx) => {
+        if (work.runs === 0) {
+          await runSql(
+            server.url,
+            `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '${NODE}'`,
+          )
+        }
+        return work(tx)
+      })
+      expect(result).toBe(2)
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('before the commit arrived has changed nothing, and the work is run again', async () => {
+      const store = await node({}, proxy.url)
+      const work = count()
+      proxy.failAt(COMMIT, 'LOSE_MESSAGE')
+      expect(await store.transaction(work)).toBe(2)
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('after the commit arrived is no reason to do the work twice', async () => {
+      const store = await node({}, proxy.url)
+      const work = count()
+      proxy.failAt(COMMIT, 'LOSE_ANSWER')
+      expect(await store.transaction(work)).toBe(1)
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('during a commit leaves its outcome unknown while the server cannot be asked, and nothing is run again', async () => {
+      const store = await node({ outcomeQuestionsMax: 2, outcomePauseMs: 10 }, proxy.url)
+      const work = count()
+      const back = Promise.withResolvers<() => Promise<void>>()
+      proxy.failAt(COMMIT, 'LOSE_ANSWER', () => void proxy.refuse().then(back.resolve, back.reject))
+      await expect(store.transaction(work)).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+      await (
+        await back.promise
+      )()
+      expect(work.runs).toBe(1)
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('to a server that is away is DATABASE_UNREACHABLE until it is back', async () => {
+      const store = await node({}, proxy.url)
+      expect(await charged(store)).toBe(0n)
+      const back = await proxy.refuse()
+      await expect(store.transaction(chargeOne)).rejects.toMatchObject({
+        code: 'DATABASE_UNREACHABLE',
+        httpStatus: 503,
+      })
+      await expect(charged(store)).rejects.toMatchObject({ code: 'DATABASE_UNREACHABLE' })
+      await back()
+      expect(await store.transaction(chargeOne)).toBe(true)
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('is noticed when the server does not say anything any more', async () => {
+      const store = await node({ answerTimeoutMs: 2_000, runsMax: 1 }, proxy.url)
+      expect(await charged(store)).toBe(0n)
+      proxy.fallInactive()
+      await expect(store.transaction(chargeOne)).rejects.toMatchObject({ code: 'DATABASE_UNREACHABLE' })
+      proxy.speakAgain()
+      expect(await store.transaction(chargeOne)).toBe(true)
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('is noticed in the middle of a transaction too, whose work is run again', async () => {
+      const store = await node({ answerTimeoutMs: 2_000 }, proxy.url)
+      const work = count()
+      proxy.failAt('for no key update', 'NO_ANSWER')
+      expect(await store.transaction(work)).toBe(2)
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('that nobody uses is told to the log, and to nobody else', async () => {
+      const lost: CodedError[] = []
+      const store = await open(proxy.url, {}, (error) => lost.push(error))
+      stores.push(store)
+      await charged(store)
+      proxy.cutAll()
+      await vi.waitFor(() => expect(lost).toMatchObject([{ code: 'DATABASE_UNREACHABLE' }]))
+      expect(await store.transaction(chargeOne)).toBe(true)
+    })
+  })
+
+  describe('waiting ends by itself', () => {
+    it('for a row that somebody holds', async () => {
+      const store = await withAccount(await node({ lockTimeoutMs: 50 }), 10n)
+      await store.transaction(async (tx) => {
+        await chargeOne(tx)
+        await expect(store.transaction(chargeOne)).rejects.toMatchObject({ code: 'OVERLOADED', httpStatus: 503 })
+      })
+      expect(await charged(store)).toBe(1n)
+    })
+
+    it('for a connection, when all of them are in use', async () => {
+      const store = await withAccount(await node({ connectionsMax: 1, connectTimeoutMs: 2_000 }), 10n)
+      await store.transaction(async () => {
+        await expect(store.transaction(chargeOne)).rejects.toMatchObject({ code: 'OVERLOADED' })
+      })
+      expect(await store.transaction(chargeOne)).toBe(true)
+    })
+
+    it('for a node that fell silent in the middle of a transaction', async () => {
+      const silent = await withAccount(await node({ silenceTimeoutMs: 500 }), 10n)
+      const other = await node()
+      let runs = 0
+      await silent.transaction(async (tx) => {
+        runs += 1
+        await chargeOne(tx)
+        // The other one gets the row only when the server has given up on this one.
+        if (runs === 1) expect(await other.transaction(chargeOne)).toBe(true)
+      })
+      expect(runs).toBeGreaterThan(1)
+      expect(await charged(other)).toBe(2n)
+    })
+  })
+
+  it('flushes each commit, whatever the default of the database is', async () => {
+    const url = new URL(schema.url)
+    url.searchParams.set('options', `${url.searchParams.get('options') ?? ''} -csynchronous_commit=off`)
+    const pool = openPool(url.href, LIMITS, () => undefined)
+    const database = new Kysely({ dialect: new PoolDialect(pool, LIMITS) })
+    const { rows } = await sql<{ synchronous_commit: string }>`SHOW synchronous_commit`.execute(database)
+    await pool.end()
+    expect(rows).toEqual([{ synchronous_commit: 'on' }])
+  })
+
+  it('refuses a text that it cannot hold', async () => {
+    const store = await node()
+    await expect(store.read((reader) => reader.instances.get('\u0000'))).rejects.toMatchObject({ code: 'BAD_REQUEST' })
+  })
+
+  describe('a start', () => {
+    beforeEach(async () => {
+      schema = await newSchema()
+    })
+
+    const codeOf = async (url: string, limits: Partial<Limits> = {}): Promise<string> => {
+      try {
+        await (await open(url, limits)).close()
+        return 'none'
+      } catch (error) {
+        return (error as CodedError).code
+      }
+    }
+
+    it('of several nodes at once migrates once', async () => {
+      await Promise.all(Array.from({ length: 5 }, () => node()))
+      const rows = await runSql(schema.url, 'SELECT number::int FROM tallygate_schema ORDER BY number')
+      expect(rows).toEqual([{ number: 1 }, { number: 2 }])
+    })
+
+    it('is refused when a newer version wrote the database, and leaves it as it is', async () => {
+      await (await open(schema.url)).close()
+      await runSql(schema.url, 'INSERT INTO tallygate_schema (number) VALUES (9999)')
+      expect(await codeOf(schema.url)).toBe('DATABASE_NEWER')
+      expect(await runSql(schema.url, 'SELECT max(number)::int AS newest FROM tallygate_schema')).toEqual([
+        { newest: 9999 },
+      ])
+    })
+
+    it('is refused where another program has tables of the same names, and leaves nothing behind', async () => {
+      await runSql(schema.url, 'CREATE TABLE usage (text TEXT)')
+      expect(await codeOf(schema.url)).toBe('DATABASE_CORRUPT')
+      const tables = await runSql(schema.url, 'SELECT tablename FROM pg_tables WHERE schemaname = current_schema()')
+      expect(tables).toEqual([{ tablename: 'usage' }])
+    })
+
+    it('is refused where there is no place for tables', async () => {
+      const url = new URL(server.url)
+      url.searchParams.set('options', '-csearch_path=nowhere')
+      expect(await codeOf(url.href)).toBe('DATABASE_UNSUITABLE')
+    })
+
+    it('is refused where the encoding has no room for all characters', async () => {
+      const name = `test_latin1_${process.pid}`
+      await runSql(
+        server.url,
+        `CREATE DATABASE ${name} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0`,
+      )
+      try {
+        const url = new URL(server.url)
+        url.pathname = name
+        expect(await codeOf(url.href)).toBe('DATABASE_UNSUITABLE')
+      } finally {
+        await runSql(server.url, `DROP DATABASE ${name}`)
+      }
+    })
+
+    it('is refused where the database does not exist', async () => {
+      const url = new URL(server.url)
+      url.pathname = 'nowhere'
+      expect(await codeOf(url.href)).toBe('DATABASE_REFUSED')
+    })
+
+    it('is refused at an address that is none', async () => {
+      expect(await codeOf('mysql://localhost/x')).toBe('CONFIG_INVALID')
+      expect(await codeOf(`postgres://user:${PASSWORD}@[/x`)).toBe('CONFIG_INVALID')
+      expect(await codeOf('postgres://localhost/x?sslmode=verify-full&sslrootcert=/nowhere/ca.pem')).toBe(
+        'CONFIG_INVALID',
+      )
+    })
+
+    it('without a server is DATABASE_UNREACHABLE', async () => {
+      const proxy = await PostgresProxy.open(schema.url)
+      const { url } = proxy
+      await proxy[Symbol.asyncDispose]()
+      expect(await codeOf(url)).toBe('DATABASE_UNREACHABLE')
+    })
+  })
+
+  it('never tells its password', async () => {
+    const told: unknown[] = []
+    const attempt = async (url: string, password?: string): Promise<void> => {
+      const opening = openPostgresStore({
+        url,
+        ...(password === undefined ? {} : { password }),
+        onConnectionLost: (error) => told.push(error),
+      })
+      told.push(await opening.catch((error: unknown) => error))
+    }
+    const url = new URL(schema.url)
+    url.username = 'nobody-knows-me'
+    await attempt(url.href, PASSWORD)
+    url.password = encodeURIComponent(PASSWORD)
+    await attempt(url.href)
+    await attempt(`postgres://user:${PASSWORD}@[/x`)
+    await attempt(`mysql://user:${PASSWORD}@host/x`)
+    await using gone = await PostgresProxy.open(url.href)
+    const refused = new URL(gone.url)
+    await gone.refuse()
+    await attempt(refused.href)
+
+    expect(told).toHaveLength(5)
+    for (const error of told) {
+      expect(error).toBeInstanceOf(CodedError)
+      const seen = inspect(error, { depth: 10, showHidden: true }) + JSON.stringify(error)
+      for (const secret of [PASSWORD, encodeURIComponent(PASSWORD), encodeURI(PASSWORD)]) {
+        expect(seen).not.toContain(secret)
+      }
+    }
+  })
+})

@@ -1,0 +1,146 @@
+import { mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import Sqlite from 'better-sqlite3'
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { claimStore } from '../../../src/cloud/storage/sqlite/claim-store.ts'
+import { openDatabase } from '../../../src/cloud/storage/sqlite/database.ts'
+import { openSqliteStore } from '../../../src/cloud/storage/sqlite/store.ts'
+import type { CodedError } from '../../../src/protocol/errors.ts'
+import { storeSuite } from './suite.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'tallygate-store-'))
+let count = 0
+const newPath = (): string => join(folder, `${(count += 1)}.db`)
+afterAll(() => rmSync(folder, { recursive: true, force: true }))
+
+const open = (path: string, onBroken: (error: unknown) => void = () => undefined) =>
+  openSqliteStore({ path, check: true, onBroken })
+
+storeSuite('the store on SQLite', async () => open(newPath()))
+
+describe('a database file', () => {
+  let path: string
+  beforeEach(() => {
+    path = newPath()
+  })
+
+  const codeOf = (work: () => unknown): string => {
+    try {
+      work()
+    } catch (error) {
+      return (error as CodedError).code
+    }
+    return 'none'
+  }
+
+  it('is flushed at each commit, however often it is opened', async () => {
+    for (let round = 0; round < 3; round += 1) {
+      const database = openDatabase(path, { check: false })
+      expect(database.pragma('synchronous', { simple: true })).toBe(2n)
+      expect(database.pragma('journal_mode', { simple: true })).toBe('wal')
+      expect(database.pragma('foreign_keys', { simple: true })).toBe(1n)
+      database.close()
+    }
+  })
+
+  it('is not written by another process while a transaction rests on what it has read', async () => {
+    const store = open(path)
+    const other = new Sqlite(path, { timeout: 0 })
+    const write = () => other.exec(`INSERT INTO configuration VALUES ('n', 'v', 1, 'k')`)
+    await store.transaction(async (tx) => {
+      await tx.configuration.list()
+      expect(write).toThrow('locked')
+    })
+    write()
+    other.close()
+    await store.close()
+  })
+
+  it('is for its owner only, with what belongs to it, whatever the process leaves to others', async () => {
+    const before = process.umask(0)
+    try {
+      const release = claimStore(`${path}.lock`)
+      const store = open(path)
+      for (const name of [path, `${path}-wal`, `${path}-shm`, `${path}.lock`]) {
+        expect(statSync(name).mode & 0o777, name).toBe(0o600)
+      }
+      await store.close()
+      release()
+    } finally {
+      process.umask(before)
+    }
+  })
+
+  it('keeps what was committed over a restart', async () => {
+    const instance = { id: 'i', shortName: 's', accountId: 'a', defaultInstance: true, created: 1, modified: 1 }
+    const store = open(path)
+    await store.transaction((tx) => tx.instances.insert(instance))
+    await store.close()
+    const again = open(path)
+    expect(await again.read((reader) => reader.instances.get('i'))).toEqual(instance)
+    await again.close()
+  })
+
+  it('is refused when a newer version wrote it, and left as it is', async () => {
+    await open(path).close()
+    const database = new Sqlite(path)
+    database.pragma('user_version = 9999')
+    database.close()
+    expect(codeOf(() => open(path))).toBe('DATABASE_NEWER')
+    const after = new Sqlite(path)
+    expect(after.pragma('user_version', { simple: true })).toBe(9999)
+    after.close()
+  })
+
+  it('is refused when it is no database', () => {
+    writeFileSync(path, 'this is not a database, but it is long enough to be looked at as one. '.repeat(20))
+    const before = readFileSync(path)
+    expect(codeOf(() => open(path))).toBe('DATABASE_CORRUPT')
+    expect(readFileSync(path)).toEqual(before)
+  })
+
+  it('is refused when it is the database of another program', () => {
+    const other = new Sqlite(path)
+    other.exec('CREATE TABLE notes (text TEXT)')
+    other.close()
+    expect(codeOf(() => open(path))).toBe('DATABASE_CORRUPT')
+  })
+
+  it('is refused when a part of it is missing', async () => {
+    const store = open(path)
+    await store.transaction(async (tx) => {
+      for (let n = 0; n < 200; n += 1) {
+        const id = `${n}`
+        await tx.instances.insert({ id, shortName: id, accountId: id, defaultInstance: true, created: 1, modified: 1 })
+      }
+    })
+    await store.close()
+    truncateSync(path, Math.floor(statSync(path).size / 2))
+    expect(codeOf(() => open(path))).toBe('DATABASE_CORRUPT')
+  })
+
+  it('is refused when its folder does not exist', () => {
+    expect(codeOf(() => open(join(folder, 'nowhere', 'twin.db')))).toBe('STATE_UNWRITABLE')
+  })
+
+  it('stops a store for good when a page of it turns out to be damaged', async () => {
+    await open(path).close()
+    const database = new Sqlite(path)
+    const { page } = database
+      .prepare<[], { page: number }>(`SELECT rootpage AS page FROM sqlite_schema WHERE name = 'rate_tables'`)
+      .get()!
+    database.close()
+    const bytes = readFileSync(path)
+    bytes.fill(0x5a, (page - 1) * 4096, page * 4096)
+    writeFileSync(path, bytes)
+    const broken: unknown[] = []
+    const damaged = openSqliteStore({ path, check: false, onBroken: (error) => broken.push(error) })
+    await expect(damaged.read((reader) => reader.rateTables.list())).rejects.toMatchObject({
+      code: 'DATABASE_CORRUPT',
+    })
+    expect(broken).toHaveLength(1)
+    await expect(damaged.read((reader) => reader.instances.get('i'))).rejects.toThrow('the store is broken')
+    await damaged.close()
+  })
+})

@@ -1,0 +1,159 @@
+// A store that checks the order of locks of `src/cloud/storage/store.ts` in every transaction, whichever database is behind it.
+import type { AccountId } from '../../../src/core/accounts/account.ts'
+import type { Store, Transaction } from '../../../src/cloud/storage/store.ts'
+
+const RANKS = ['devices', 'sessions', 'rules', 'accounts'] as const
+type Rank = (typeof RANKS)[number]
+
+/** Throws inside the transaction where a lock is taken out of order, or a row is written without the lock that it needs. */
+export function watchLockOrder(store: Store): Store {
+  return {
+    transaction: (work) => store.transaction((tx) => work(watched(tx))),
+    read: (work) => store.read(work),
+    onOutbox: (listener) => store.onOutbox(listener),
+    close: () => store.close(),
+  }
+}
+
+class Locks {
+  readonly #held: Record<Rank, Set<string>> = {
+    devices: new Set(),
+    sessions: new Set(),
+    rules: new Set(),
+    accounts: new Set(),
+  }
+  readonly #changing = new Set<string>()
+
+  /** A lock that the transaction waits for; one that it has already is free. */
+  take(rank: Rank, id: string): void {
+    const held = this.#held[rank]
+    if (held.has(id)) return
+    const later = RANKS.slice(RANKS.indexOf(rank) + 1).find((each) => this.#held[each].size > 0)
+    if (later !== undefined) throw new Error(`order of locks: ${rank} ${id} after ${later}`)
+    const above = [...held].find((each) => each > id)
+    // An account before one that is locked is not waited for: the store sees to that.
+    if (above !== undefined && rank !== 'accounts') throw new Error(`order of locks: ${rank} ${id} after ${above}`)
+    held.add(id)
+  }
+
+  change(id: string): void {
+    if (this.#held.rules.has(id) && !this.#changing.has(id)) throw new Error(`order of locks: rules ${id} shared first`)
+    this.take('rules', id)
+    this.#changing.add(id)
+  }
+
+  require(rank: Rank, ids: Iterable<string>): void {
+    for (const id of ids) if (!this.#held[rank].has(id)) throw new Error(`not locked: ${rank} ${id}`)
+  }
+}
+
+function watched(tx: Transaction): Transaction {
+  const locks = new Locks()
+  return {
+    ...tx,
+    sessions: {
+      ...tx.sessions,
+      async lock(id) {
+        const session = await tx.sessions.lock(id)
+        if (session !== undefined) locks.take('sessions', id)
+        return session
+      },
+      async lockDue(now) {
+        const session = await tx.sessions.lockDue(now)
+        if (session !== undefined) locks.take('sessions', session.id)
+        return session
+      },
+    },
+    policyRevisions: {
+      ...tx.policyRevisions,
+      async hold(instanceId, likely) {
+        locks.take('rules', instanceId)
+        return tx.policyRevisions.hold(instanceId, likely)
+      },
+      async lock(instanceId) {
+        locks.change(instanceId)
+        return tx.policyRevisions.lock(instanceId)
+      },
+    },
+    accounts: {
+      ...tx.accounts,
+      async lock(accounts) {
+        const pools = await tx.accounts.lock(accounts)
+        for (const account of pools.keys()) locks.take('accounts', account)
+        return pools
+      },
+      async open(wanted) {
+        for (const { account } of wanted) locks.take('accounts', account)
+        return tx.accounts.open(wanted)
+      },
+      async save(pools) {
+        locks.require(
+          'accounts',
+          pools.map(({ account }) => account),
+        )
+        await tx.accounts.save(pools)
+      },
+    },
+    edge: watchedEdge(tx.edge, locks),
+  }
+}
+
+function watchedEdge(edge: Transaction['edge'], locks: Locks): Transaction['edge'] {
+  const requireAccounts = (deviceId: string, accounts: readonly AccountId[]): void => {
+    locks.require('devices', [deviceId])
+    locks.require('accounts', accounts)
+  }
+  return {
+    ...edge,
+    devices: {
+      ...edge.devices,
+      async lock(id) {
+        locks.take('devices', id)
+        return edge.devices.lock(id)
+      },
+      async insert(device) {
+        locks.take('devices', device.id)
+        await edge.devices.insert(device)
+      },
+      async save(device) {
+        locks.require('devices', [device.id])
+        await edge.devices.save(device)
+      },
+    },
+    epochs: {
+      ...edge.epochs,
+      async insert(epoch) {
+        locks.require('devices', [epoch.deviceId])
+        await edge.epochs.insert(epoch)
+      },
+      async save(epoch) {
+        locks.require('devices', [epoch.deviceId])
+        await edge.epochs.save(epoch)
+      },
+    },
+    entries: {
+      ...edge.entries,
+      async append(entries) {
+        locks.require(
+          'devices',
+          entries.map(({ deviceId }) => deviceId),
+        )
+        await edge.entries.append(entries)
+      },
+    },
+    deviceAccounts: {
+      ...edge.deviceAccounts,
+      async save(records) {
+        for (const { deviceId, account } of records) requireAccounts(deviceId, [account])
+        await edge.deviceAccounts.save(records)
+      },
+    },
+    shortages: {
+      ...edge.shortages,
+      async save(shortage) {
+        locks.require('accounts', [shortage.account])
+        await edge.shortages.save(shortage)
+      },
+    },
+  }
+}

@@ -1,0 +1,462 @@
+// A pool that has run dry while devices hold what they do not need, for every store.
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { lineAccount } from '../../../../src/core/accounts/account.ts'
+import { MICRO_MAX } from '../../../../src/core/pricing/amount.ts'
+import { DAY, INSTANCE, type Twin } from '../twin.ts'
+import { TestDevice, topUpRequest } from '../test-device.ts'
+
+const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
+
+/** @param open a twin with nothing in it but the instance */
+export function rebalanceSuite(name: string, open: () => Promise<Twin>): void {
+  describe(name, () => {
+    let twin: Twin
+    beforeEach(async () => {
+      twin = await open()
+      await twin.setLineItem('ACT-1', { quantity: 100n })
+    })
+    afterEach(async () => twin[Symbol.asyncDispose]())
+
+    const charge = (amount: bigint) => ({ lineItemId: 'ACT-1', accounts: [LINE], amount })
+    const notifications = () =>
+      twin.store.transaction(async (tx) => {
+        const found = await tx.outbox.claim(1_000, twin.time, twin.time + 1)
+        await tx.outbox.remove(found.map(({ id }) => id))
+        return found
+      })
+    const recallsFrom = ({ id, state }: TestDevice) =>
+      twin.store.read(async (reader) => {
+        const noted = { since: twin.time - 2 * twin.terms.syncEveryMs, until: twin.time }
+        const found = await reader.edge.shortages.recallsFrom(id, state.epoch, noted, 10)
+        return found.flatMap(({ account, keep, available }) => (available > keep ? [{ account, keep }] : []))
+      })
+
+    async function devicesWith<T extends readonly bigint[]>(...rooms: T): Promise<{ [K in keyof T]: TestDevice }> {
+      const devices: TestDevice[] = []
+      for (const available of rooms) {
+        const device = await TestDevice.join(twin)
+        await device.sync(available > 0n ? [topUpRequest(LINE, 0n, available)] : [])
+        devices.push(device)
+      }
+      await notifications()
+      return devices as unknown as { [K in keyof T]: TestDevice }
+    }
+
+    /** Does as an agent does that is asked: gives back what is beyond `keep`, and all of it when it is idle. */
+    async function obey(device: TestDevice, idle = true): Promise<void> {
+      const answer = await device.sync()
+      if (answer.outcome !== 'MERGED') throw new Error(answer.outcome)
+      for (const { account, keep } of answer.releases) device.giveBack(account, idle ? 0n : keep)
+      if (answer.releases.length > 0) await device.sync()
+    }
+
+    it('recalls what a device holds that was unlimited before', async () => {
+      await twin.setLineItem('ACT-1', { quantity: 100n, overdraft: 'UNLIMITED' })
+      const [needy, rich] = await devicesWith(0n, 80n)
+      await twin.setLineItem('ACT-1', { quantity: 100n })
+      await rich.sync([topUpRequest(LINE, 0n, 100n)])
+      await needy.sync([topUpRequest(LINE, 0n, 40n)])
+      expect(await recallsFrom(rich)).toEqual([{ account: LINE, keep: 50n }])
+    })
+
+    it('recalls from those who hold most what a waiting request needs, and notifies them at once', async () => {
+      const [needy, rich, poor] = await devicesWith(0n, 80n, 20n)
+      await needy.sync([topUpRequest(LINE, 0n, 40n)])
+      expect(needy.available(LINE)).toBe(0n)
+      expect(await recallsFrom(rich)).toEqual([{ account: LINE, keep: 33n }])
+      expect(await recallsFrom(poor)).toEqual([])
+      expect((await notifications()).map(({ notification }) => notification)).toEqual([
+        { kind: 'device', deviceId: rich.id, reason: 'sync' },
+      ])
+
+      expect(await rich.sync()).toMatchObject({ releases: [{ account: LINE, keep: 33n }] })
+      rich.giveBack(LINE, 33n)
+      expect(await rich.sync([topUpRequest(LINE, 80n)])).toMatchObject({ releases: [] })
+      expect(await recallsFrom(rich)).toEqual([])
+      await needy.sync([topUpRequest(LINE, 0n, 40n)])
+      expect(needy.available(LINE)).toBe(40n)
+    })
+
+    it('recalls below the fair share where a waiting request needs it, the same level for all', async () => {
+      const [needy, ...others] = await devicesWith(0n, 30n, 30n, 30n)
+      await needy.sync([topUpRequest(LINE, 0n, 40n)])
+      for (const device of others) {
+        expect(await recallsFrom(device)).toEqual([{ account: LINE, keep: 20n }])
+        await obey(device, false)
+      }
+      await needy.sync([topUpRequest(LINE, 0n, 40n)])
+      expect(needy.available(LINE)).toBe(40n)
+    })
+
+    it('recalls as much from a device that has spent since the level was set', async () => {
+      const [needy, busy, idle] = await devicesWith(0n, 50n, 50n)
+      await needy.sync([topUpRequest(LINE, 0n, 20n)])
+      expect(await recallsFrom(busy)).toEqual([{ account: LINE, keep: 33n }])
+      expect(busy.charge(charge(20n))).toBe(true)
+      expect(await busy.sync()).toMatchObject({ releases: [{ account: LINE, keep: 13n }] })
+      busy.giveBack(LINE, 13n)
+      await busy.sync()
+      await obey(idle, false)
+      await needy.sync([topUpRequest(LINE, 0n, 20n)])
+      expect(needy.available(LINE)).toBe(20n)
+    })
+
+    it('recalls what is left of a device that has spent nearly all since the level was set', async () => {
+      const [needy, busy] = await devicesWith(0n, 100n)
+      await needy.sync([topUpRequest(LINE, 0n, 90n)])
+      expect(busy.charge(charge(95n))).toBe(true)
+      expect(await busy.sync()).toMatchObject({ releases: [{ account: LINE, keep: 0n }] })
+    })
+
+    it('goes on recalling while the device syncs without its request, and recalls everything after a sync interval', async () => {
+      const [needy, rich] = await devicesWith(20n, 80n)
+      await needy.sync([topUpRequest(LINE, 0n, 40n)])
+      await needy.sync([topUpRequest(LINE, 10n)])
+      expect(await recallsFrom(rich)).toEqual([{ account: LINE, keep: 50n }])
+      for (let n = 0; n < 2; n += 1) {
+        twin.time += twin.terms.syncEveryMs / 2
+        await needy.sync([topUpRequest(LINE, 0n, 40n)])
+      }
+      expect(await recallsFrom(rich)).toEqual([{ account: LINE, keep: 0n }])
+    })
+
+    it('recalls nothing for a request that all tokens together could not pay, and moves nothing for it', async () => {
+      const [greedy, other] = await devicesWith(0n, 60n)
+      const answer = await greedy.sync([topUpRequest(LINE, 0n, 101n)])
+      expect(greedy.available(LINE)).toBe(0n)
+      expect(answer).toMatchObject({ grant: { accounts: [{ account: LINE, available: 40n, exhausted: false }] } })
+      expect(await recallsFrom(other)).toEqual([])
+      expect(await notifications()).toEqual([])
+      await other.sync([topUpRequest(LINE, 0n, 100n)])
+      expect(other.available(LINE)).toBe(100n)
+    })
+
+    it('takes in requests for more than any pool can ever have', async () => {
+      await twin.reserve('ACT-1', 10n)
+      const [other, greedy, greedier] = await devicesWith(60n, 0n, 0n)
+      const most = { account: LINE, amount: String(MICRO_MAX) }
+      for (const [device, needs] of [
+        [greedy, [[most]]],
+        [greedier, [[most, most]]],
+      ] as const) {
+        const { document } = await device.sealAs({ ...device.payload([]), needs: needs.map((need) => [...need]) })
+        const taken = await twin.sync(device.id, document)
+        if (!taken.taken) throw new Error(taken.problem)
+        expect(await device.accept(taken.answer)).toMatchObject({
+          grant: { accounts: [{ account: LINE, granted: 0n, available: 30n }] },
+        })
+      }
+      expect(await recallsFrom(other)).toEqual([])
+    })
+
+    it('grants no more over time than a counter holds, however often it is given back', async () => {
+      await twin.setLineItem('ACT-2', { quantity: MICRO_MAX })
+      const line = lineAccount(INSTANCE, 'ACT-2', 0)
+      const [device] = await devicesWith(0n)
+      await device.sync([topUpRequest(line, MICRO_MAX - 5n)])
+      expect(device.available(line)).toBe(MICRO_MAX - 5n)
+      device.giveBack(line, 0n)
+      await device.sync([topUpRequest(line, 10n)])
+      expect(device.available(line)).toBe(5n)
+    })
+
+    it('serves the waiting requests that it can, in their order, and says what is left', async () => {
+      const [device] = await devicesWith(0n)
+      const payload = device.payload([])
+      const needs = [70n, 40n, 30n, 1n].map((amount) => [{ account: LINE, amount: String(amount) }])
+      const { document } = await device.sealAs({ ...payload, needs })
+      const taken = await twin.sync(device.id, document)
+      if (!taken.taken) throw new Error(taken.problem)
+      expect(await device.accept(taken.answer)).toMatchObject({
+        grant: { accounts: [{ account: LINE, granted: 100n, available: 0n, exhausted: true }] },
+      })
+    })
+
+    it('counts what the cloud itself has charged as spent', async () => {
+      await twin.chargeDirectly(LINE, 40n)
+      const [needy, rich] = await devicesWith(0n, 60n)
+      await needy.sync([topUpRequest(LINE, 0n, 61n)])
+      expect(await recallsFrom(rich)).toEqual([])
+      await needy.sync([topUpRequest(LINE, 0n, 50n)])
+      expect(await recallsFrom(rich)).toEqual([{ account: LINE, keep: 10n }])
+      expect((await notifications()).map(({ notification }) => notification)).toEqual([
+        { kind: 'device', deviceId: rich.id, reason: 'sync' },
+      ])
+    })
+
+    it('has a device give back what a lowered cap has no place for, with what the cloud has charged', async () => {
+      await twin.chargeDirectly(LINE, 40n)
+      const [device] = await devicesWith(60n)
+      expect(await device.sync()).toMatchObject({ releases: [] })
+      await twin.setLineItem('ACT-1', { quantity: 99n })
+      expect(await device.sync()).toMatchObject({ releases: [{ account: LINE, keep: 59n }] })
+    })
+
+    it('grants nothing in advance of what another device was refused, until that is over', async () => {
+      const [needy, rich] = await devicesWith(0n, 95n)
+      await needy.sync([topUpRequest(LINE, 0n, 40n)])
+      await rich.sync()
+      rich.giveBack(LINE, 60n)
+      await rich.sync([topUpRequest(LINE, 200n)])
+      expect(rich.available(LINE)).toBe(60n)
+      // The device that was refused has not asked again yet: its tokens wait for it.
+      const [third] = await devicesWith(0n)
+      await third.sync([topUpRequest(LINE, 40n)])
+      expect(third.available(LINE)).toBe(0n)
+      await needy.sync([topUpRequest(LINE, 0n, 40n)])
+      expect(needy.available(LINE)).toBe(40n)
+    })
+
+    it('grants an idle device its share in advance only an hour after the last shortage, unless there is enough', async () => {
+      const [needy, rich, third] = await devicesWith(0n, 100n, 0n)
+      await needy.sync([topUpRequest(LINE, 0n, 1n)])
+      await obey(rich)
+      await needy.sync([topUpRequest(LINE, 0n, 1n)])
+      expect(needy.available(LINE)).toBe(1n)
+      await third.sync([topUpRequest(LINE, 30n)])
+      expect(third.available(LINE)).toBe(30n)
+      await rich.sync([topUpRequest(LINE, 40n)])
+      expect(rich.available(LINE)).toBe(0n)
+      twin.time += 3_600_000
+      await rich.sync([topUpRequest(LINE, 40n)])
+      expect(rich.available(LINE)).toBe(33n)
+    })
+
+    it('notifies again when the shortage before was noted by a clock far ahead', async () => {
+      const [needy, rich] = await devicesWith(0n, 100n)
+      twin.time += 31 * DAY
+      await rich.sync()
+      await needy.sync([topUpRequest(LINE, 0n, 10n)])
+      twin.time -= 31 * DAY
+      expect(await recallsFrom(rich)).toEqual([])
+      await rich.sync()
+      await notifications()
+      await needy.sync([topUpRequest(LINE, 0n, 10n)])
+      expect(await notifications()).toHaveLength(1)
+    })
+
+    it('notifies nobody twice at a time, and nobody for what an idle device would like to hold', async () => {
+      const [needy, rich] = await devicesWith(0n, 100n)
+      await needy.sync([topUpRequest(LINE, 50n)])
+      expect(await recallsFrom(rich)).toEqual([])
+      for (let n = 0; n < 5; n += 1) await needy.sync([topUpRequest(LINE, 0n, 10n)])
+      expect(await notifications()).toHaveLength(1)
+      twin.time += twin.terms.syncEveryMs
+      await rich.seal()
+      await needy.sync([topUpRequest(LINE, 0n, 10n)])
+      expect(await notifications()).toHaveLength(1)
+    })
+
+    describe('a device that was short', () => {
+      const notified = async () => {
+        await twin.notifyServable()
+        return (await notifications()).flatMap(({ notification }) =>
+          notification.kind === 'device' ? [notification.deviceId] : [],
+        )
+      }
+
+      it('is notified once when another device has returned what it needs', async () => {
+        const [needy, rich] = await devicesWith(0n, 100n)
+        await needy.sync([topUpRequest(LINE, 0n, 40n)])
+        await notifications()
+        expect(await notified()).toEqual([])
+        rich.giveBack(LINE, 61n)
+        await rich.sync()
+        expect(await notified()).toEqual([])
+        rich.giveBack(LINE, 60n)
+        await rich.sync()
+        expect(await notified()).toEqual([needy.id])
+        expect(await notified()).toEqual([])
+        await needy.sync([topUpRequest(LINE, 0n, 40n)])
+        expect(needy.available(LINE)).toBe(40n)
+        twin.time += twin.terms.syncEveryMs
+        rich.giveBack(LINE)
+        await rich.sync()
+        expect(await notified()).toEqual([])
+      })
+
+      it('is notified when an administrator raises the quantity, also of what no recall could have brought', async () => {
+        const [needy, rich] = await devicesWith(0n, 100n)
+        await needy.sync([topUpRequest(LINE, 0n, 150n)])
+        await rich.sync([topUpRequest(LINE, 0n, 200n)])
+        await notifications()
+        expect(await notified()).toEqual([])
+        await twin.setLineItem('ACT-1', { quantity: 250n })
+        await notifications()
+        expect(await notified()).toEqual([needy.id, rich.id].sort())
+        await twin.setLineItem('ACT-1', { quantity: 250n, overdraft: 'UNLIMITED' })
+      })
+
+      it('is not notified of what the cloud has charged itself', async () => {
+        const [needy, rich] = await devicesWith(0n, 60n)
+        await twin.chargeDirectly(LINE, 40n)
+        await needy.sync([topUpRequest(LINE, 0n, 30n)])
+        rich.giveBack(LINE, 31n)
+        await rich.sync()
+        await notifications()
+        expect(await notified()).toEqual([])
+        expect(await recallsFrom(rich)).toEqual([{ account: LINE, keep: 30n }])
+        rich.giveBack(LINE, 30n)
+        await rich.sync()
+        await notifications()
+        expect(await recallsFrom(rich)).toEqual([])
+        expect(await notified()).toEqual([needy.id])
+      })
+
+      it('is notified when the cloud refunds, and when a silent device is settled as released', async () => {
+        const [needy, rich] = await devicesWith(0n, 60n)
+        await twin.chargeDirectly(LINE, 40n)
+        await needy.sync([topUpRequest(LINE, 0n, 30n)])
+        await notifications()
+        await twin.refundDirectly(LINE, 30n)
+        expect(await notified()).toEqual([needy.id])
+        twin.time += 31 * 86_400_000
+        await needy.sync([topUpRequest(LINE, 0n, 50n)])
+        await notifications()
+        expect(await notified()).toEqual([])
+        await twin.settle('RELEASED')
+        expect(await notified()).toEqual([needy.id])
+        expect(rich.available(LINE)).toBe(60n)
+      })
+
+      it('is notified although it only wanted to hold some in advance', async () => {
+        const [idle, rich] = await devicesWith(0n, 100n)
+        await idle.sync([topUpRequest(LINE, 10n)])
+        expect(await notified()).toEqual([])
+        rich.giveBack(LINE, 50n)
+        await rich.sync()
+        expect(await notified()).toEqual([idle.id])
+      })
+
+      describe('while the clock was far ahead', () => {
+        it('is not notified of it: it asks again by itself', async () => {
+          const [needy, rich] = await devicesWith(0n, 100n)
+          twin.time += DAY / 2
+          await needy.sync([topUpRequest(LINE, 0n, 40n)])
+          twin.time -= DAY / 2
+          rich.giveBack(LINE, 60n)
+          await rich.sync()
+          await notifications()
+          for (let round = 0; round < 3; round += 1) {
+            expect(await notified()).toEqual([])
+            twin.time += twin.terms.syncEveryMs
+          }
+        })
+
+        it('is notified again of what it is short of since, although it was notified', async () => {
+          const [needy, rich] = await devicesWith(0n, 100n)
+          await needy.sync([topUpRequest(LINE, 0n, 40n)])
+          rich.giveBack(LINE, 60n)
+          await rich.sync()
+          await notifications()
+          twin.time += DAY / 2
+          expect(await notified()).toEqual([needy.id])
+          twin.time -= DAY / 2
+          expect(await notified()).toEqual([needy.id])
+          expect(await notified()).toEqual([])
+          twin.time += twin.terms.syncEveryMs
+          await needy.sync([topUpRequest(LINE, 0n, 100n)])
+          rich.giveBack(LINE)
+          await rich.sync()
+          await notifications()
+          expect(await notified()).toEqual([needy.id])
+          expect(await notified()).toEqual([])
+        })
+
+        it('is forgotten, when it was further ahead than anything is notified for', async () => {
+          const [needy] = await devicesWith(0n, 100n)
+          twin.time += 2 * DAY
+          await needy.sync([topUpRequest(LINE, 0n, 40n)])
+          const noted = () =>
+            twin.store.read(({ edge }) => edge.shortages.of([LINE], { since: 0, until: twin.time + 9 * DAY }))
+          expect(await noted()).toHaveLength(1)
+          twin.time -= 2 * DAY
+          await twin.recallForCloud()
+          expect(await noted()).toEqual([])
+        })
+      })
+
+      it('is notified again, at most once in a sync interval, where others were faster', async () => {
+        const [needy, rich, third] = await devicesWith(0n, 100n, 0n)
+        for (let round = 0; round < 3; round += 1) {
+          await needy.sync([topUpRequest(LINE, 0n, 40n)])
+          await notifications()
+          rich.giveBack(LINE, 60n)
+          await rich.sync()
+          expect(await notified()).toEqual(round === 0 || round === 2 ? [needy.id] : [])
+          await third.sync([topUpRequest(LINE, 0n, 40n)])
+          await needy.sync([topUpRequest(LINE, 0n, 40n)])
+          expect(needy.available(LINE)).toBe(0n)
+          third.giveBack(LINE)
+          await third.sync()
+          await rich.sync([topUpRequest(LINE, 0n, 100n)])
+          await notifications()
+          if (round === 1) twin.time += twin.terms.syncEveryMs
+        }
+      })
+    })
+
+    it('recalls what is reserved for the cloud, and no more than there is', async () => {
+      const [one, other] = await devicesWith(60n, 40n)
+      await twin.reserve('ACT-1', 30n)
+      await twin.recallForCloud()
+      expect([await recallsFrom(one), await recallsFrom(other)]).toEqual([
+        [{ account: LINE, keep: 35n }],
+        [{ account: LINE, keep: 35n }],
+      ])
+      await obey(one, false)
+      await obey(other, false)
+      expect(await recallsFrom(one)).toEqual([])
+      await twin.reserve('ACT-1', 1_000n)
+      await twin.recallForCloud()
+      expect([await recallsFrom(one), await recallsFrom(other)]).toEqual([
+        [{ account: LINE, keep: 0n }],
+        [{ account: LINE, keep: 0n }],
+      ])
+    })
+
+    it('comes to rest within an hour: devices that all want more than there is do not pass it on and on', async () => {
+      const devices = await devicesWith(50n, 50n, 0n, 0n)
+      let moved = 0
+      for (let round = 0; round < 30; round += 1) {
+        twin.time += twin.terms.syncEveryMs
+        const before = devices.map((device) => device.available(LINE))
+        for (const device of devices) {
+          await obey(device, false)
+          await device.sync([topUpRequest(LINE, 100n, device.available(LINE) === 0n ? 1n : 0n)])
+        }
+        if (devices.some((device, index) => device.available(LINE) !== before[index])) moved = round
+      }
+      expect(devices.map((device) => device.available(LINE)).reduce((sum, each) => sum + each, 0n)).toBeGreaterThan(90n)
+      expect(devices.every((device) => device.available(LINE) > 0n)).toBe(true)
+      expect(moved * twin.terms.syncEveryMs).toBeLessThanOrEqual(3_600_000)
+    })
+
+    it(
+      'never leaves the last tokens with an idle device for longer than a sync interval',
+      { timeout: 60_000 },
+      async () => {
+        const devices: TestDevice[] = []
+        for (let n = 0; n < 20; n += 1) {
+          const device = await TestDevice.join(twin)
+          await device.sync([topUpRequest(LINE, 10n)])
+          devices.push(device)
+        }
+        const [busy, ...idle] = devices
+        if (busy === undefined) throw new Error('there is a device')
+        for (let used = 0n; used < 100n;) {
+          await busy.sync([topUpRequest(LINE, 20n, 1n)])
+          if (busy.available(LINE) === 0n) {
+            // The pool is dry. One sync interval, in which each connected device comes once and does as it is asked.
+            for (const device of idle) await obey(device)
+            twin.time += twin.terms.syncEveryMs
+            await busy.sync([topUpRequest(LINE, 20n, 1n)])
+            expect(busy.available(LINE)).toBeGreaterThan(0n)
+          }
+          for (; busy.available(LINE) > 0n; used += 1n) busy.charge(charge(1n))
+        }
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n })
+      },
+    )
+  })
+}

@@ -1,0 +1,689 @@
+// What becomes of an epoch that was given up, and of the entries that a later one delivers, for every store.
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { actionAccount, limitAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
+import { accountLedger } from '../../../../src/cloud/accounts/account-ledger.ts'
+import { setOfflinePolicy } from '../../../../src/cloud/policy/offline-policy.ts'
+import { deleteLineItem } from '../../../../src/cloud/service-api/delete-line-item.ts'
+import type { SegmentWire } from '../../../../src/protocol/edge/sync.ts'
+import { successorOf } from '../successor.ts'
+import { DAY, INSTANCE, type Twin } from '../twin.ts'
+import { TestDevice, topUpRequest } from '../test-device.ts'
+
+const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
+const ACTION = actionAccount(INSTANCE, 'ACT-1', 'a')
+const OTHER = lineAccount(INSTANCE, 'ACT-2', 0)
+const actions = [{ id: 'a', name: null, effect: 'ALLOW', conditionId: null, allocation: 1_000n }] as const
+
+/** @param open a twin with nothing in it but the instance */
+export function undeliveredSuite(name: string, open: () => Promise<Twin>): void {
+  describe(name, () => {
+    let twin: Twin
+    beforeEach(async () => {
+      twin = await open()
+      await twin.setLineItem('ACT-1', { quantity: 1_000n, actions })
+      await twin.setLineItem('ACT-2', { quantity: 1_000n })
+    })
+    afterEach(async () => twin[Symbol.asyncDispose]())
+
+    const charge = (amount: bigint) => ({ lineItemId: 'ACT-1', accounts: [LINE, ACTION], amount })
+    const ofOther = (amount: bigint) => ({ lineItemId: 'ACT-2', accounts: [OTHER], amount })
+    const evidence = (device: TestDevice) => twin.store.read((reader) => reader.edge.evidence.of(device.id, 100))
+    const epoch = (device: TestDevice, number = 1) =>
+      twin.store.read((reader) => reader.edge.epochs.get(device.id, number))
+    const record = async (device: TestDevice, account = LINE) => {
+      const records = await twin.store.read((reader) => reader.edge.deviceAccounts.ofDevice(device.id))
+      return records.find((each) => each.account === account && each.epoch === 1)
+    }
+    /** What the lines of the bill come to. */
+    const linesOf = async (lineItemId = 'ACT-1') => {
+      const { records } = await twin.store.read((reader) => reader.usage.list({ limit: 1_000 }))
+      return records
+        .filter(({ activationId }) => activationId === lineItemId)
+        .reduce((sum, { tokens }) => sum + tokens, 0n)
+    }
+
+    /** It holds 600 of each account, has charged 120 and given back 50, and has told nothing of that. */
+    async function owing(): Promise<TestDevice> {
+      const device = await TestDevice.join(twin)
+      await device.sync([topUpRequest(LINE, 600n), topUpRequest(ACTION, 600n)])
+      device.charge(charge(120n))
+      device.refund(charge(50n))
+      return device
+    }
+
+    /** Its next segment is refused, and it gives the epoch up. */
+    async function refused(device: TestDevice): Promise<SegmentWire> {
+      const honest = device.payload()
+      const lie = { ...honest, counters: honest.counters.map((each) => ({ ...each, used: '1' })) }
+      expect(await twin.sync(device.id, (await device.sealAs(lie)).document)).toMatchObject({ taken: false })
+      return honest
+    }
+
+    const send = async (device: TestDevice, payload: SegmentWire) =>
+      twin.sync(device.id, (await device.sealAs(payload)).document)
+
+    const expectSettledExactly = async (device: TestDevice, used: bigint, refunded: bigint) => {
+      const billed = used - refunded
+      for (const account of [LINE, ACTION]) {
+        expect(await twin.pool(account)).toMatchObject({ grantedOut: billed, billedByDevices: billed })
+        expect(await record(device, account)).toMatchObject({
+          ...{ used, refunded, branchUsed: 0n, presumed: 0n, released: 0n },
+          returned: 600n - billed,
+        })
+      }
+      expect(await linesOf()).toBe(billed)
+      expect(await epoch(device)).toMatchObject({ status: 'CLOSED', forked: false })
+    }
+
+    describe('an epoch that was given up and has one writer', () => {
+      it('is billed exactly, refunds included, and closed, when a later one has delivered the rest', async () => {
+        const device = await owing()
+        await refused(device)
+        const { deliver } = await successorOf(device)
+        expect(await deliver(device.undeliveredRange(1, 2, true))).toMatchObject({ outcome: 'MERGED' })
+        await expectSettledExactly(device, 120n, 50n)
+        twin.time += 31 * DAY
+        await twin.settle()
+        await expectSettledExactly(device, 120n, 50n)
+        expect((await evidence(device)).map(({ kind }) => kind)).toEqual(['REJECTED'])
+      })
+
+      it.each(['CHARGED', 'RELEASED'] as const)(
+        'is billed exactly when its undelivered entries come after it was settled as %s',
+        async (as) => {
+          const device = await owing()
+          await refused(device)
+          twin.time += 31 * DAY
+          await twin.settle(as)
+          expect((await twin.pool(LINE)).billedByDevices).toBe(as === 'CHARGED' ? 600n : 0n)
+          const { deliver } = await successorOf(device)
+          await deliver(device.undeliveredRange(1, 1))
+          expect(await linesOf()).toBe((await twin.pool(LINE)).billedByDevices)
+          await deliver(device.undeliveredRange(2, 2, true))
+          await expectSettledExactly(device, 120n, 50n)
+        },
+      )
+
+      it('is closed by a device that has nothing more to deliver of it', async () => {
+        const device = await owing()
+        await device.sync()
+        const { deliver } = await successorOf(device)
+        const nothing = device.undeliveredRange(3, 2, true)
+        expect(nothing.entries.bodies).toEqual([])
+        await deliver(nothing)
+        await expectSettledExactly(device, 120n, 50n)
+      })
+
+      it('stays open for what a restored device has left of it: more may have been used', async () => {
+        const device = await owing()
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(1, 2, false))
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 70n })
+        twin.time += 31 * DAY
+        await twin.settle()
+        expect((await twin.pool(LINE)).billedByDevices).toBe(600n)
+      })
+
+      it('stays open for a device that knows less of it than the cloud', async () => {
+        const device = await owing()
+        const restored = device.copy()
+        device.charge(charge(5n))
+        await device.sync()
+        const { deliver } = await successorOf(restored)
+        await deliver(restored.undeliveredRange(1, 2, true))
+        expect(await epoch(device)).toMatchObject({ status: 'FENCED', forked: false })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 75n })
+      })
+
+      it('is billed once, whatever overlaps and whatever comes again', async () => {
+        const device = await owing()
+        device.charge(charge(7n))
+        device.refund(charge(3n))
+        const { deliver } = await successorOf(device)
+        for (const [first, last] of [
+          [1, 1],
+          [1, 2],
+          [2, 3],
+          [1, 3],
+          [3, 4],
+          [1, 4],
+          [4, 4],
+        ] as const) {
+          // prettier-ignore
+          await deliver(device.undeliveredRange(first, last, true))
+        }
+        await expectSettledExactly(device, 127n, 53n)
+        await deliver(device.undeliveredRange(1, 4, true))
+        await expectSettledExactly(device, 127n, 53n)
+        expect(await evidence(device)).toEqual([])
+      })
+
+      it('takes charges from behind a gap as a branch, and makes them part of the chain when the gap is filled', async () => {
+        const device = await owing()
+        device.charge(charge(7n))
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(2, 3, true))
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 7n })
+        expect(await record(device)).toMatchObject({ used: 0n, branchUsed: 7n })
+        await deliver(device.undeliveredRange(1, 3, true))
+        await expectSettledExactly(device, 127n, 50n)
+      })
+
+      it('is delivered on by another epoch, when the one that began is given up as well', async () => {
+        const device = await owing()
+        device.charge(charge(7n))
+        const first = await successorOf(device)
+        await first.deliver(device.undeliveredRange(1, 2))
+        const second = await successorOf(first.next)
+        await second.deliver(device.undeliveredRange(2, 3, true))
+        await expectSettledExactly(device, 127n, 50n)
+      })
+
+      it('is billed exactly what overspend of an essential line item it had', async () => {
+        await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(OTHER, 100n)])
+        device.chargeInOverspend(ofOther(130n))
+        device.refund(ofOther(20n))
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(1, 2, true))
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 110n, billedByDevices: 110n })
+        expect(await record(device, OTHER)).toMatchObject({ used: 130n, refunded: 20n, overspend: 10n, branchUsed: 0n })
+      })
+
+      it('is billed what it metered without limit, also after the line item got one', async () => {
+        await twin.setLineItem('ACT-2', { quantity: 100n, overdraft: 'UNLIMITED' })
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(OTHER, 100n)])
+        device.charge(ofOther(5_000n))
+        device.refund(ofOther(1_000n))
+        await twin.setLineItem('ACT-2', { quantity: 100n })
+        const { deliver } = await successorOf(device)
+        expect(await deliver(device.undeliveredRange(1, 2, true))).not.toHaveProperty('unbilled')
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 4_000n, billedByDevices: 4_000n })
+      })
+
+      it('that a restored cloud has forgotten is billed and closed by what continues its chain', async () => {
+        const device = await TestDevice.join(twin)
+        device.state.epoch = 4
+        for (const account of [LINE, ACTION]) {
+          device.state.counters.set(account, { granted: 600n, used: 0n, refunded: 0n, returned: 0n })
+        }
+        device.charge(charge(120n))
+        device.refund(charge(50n))
+        const { next, deliver } = await successorOf(device)
+        expect(next.state.epoch).toBe(5)
+        await deliver(device.undeliveredRange(1, 2, true))
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 70n, billedByDevices: 70n })
+        expect(await epoch(device, 4)).toMatchObject({ status: 'CLOSED', grantsForgotten: true })
+      })
+
+      it('waits with what no cap can have allowed until the administrator of a restored cloud has entered it again', async () => {
+        const device = await TestDevice.join(twin)
+        device.state.epoch = 4
+        device.state.counters.set(OTHER, { granted: 9_000n, used: 0n, refunded: 0n, returned: 0n })
+        device.charge(ofOther(2_500n))
+        const { next } = await successorOf(device)
+        const sealed = await next.sealAs({ ...next.payload(), undeliveredRange: device.undeliveredRange(1, 1, true) })
+        await expect(twin.sync(next.id, sealed.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
+        await twin.setLineItem('ACT-2', { quantity: 2_000n })
+        expect(await twin.sync(next.id, sealed.document)).toMatchObject({ taken: true, unbilled: null })
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 2_500n, billedByDevices: 2_500n })
+      })
+
+      it('is billed up to an entry that does not add up; charges behind it are billed, and it stays open', async () => {
+        const device = await owing()
+        const { body } = device.state.entries[1]!
+        device.state.entries[1]!.body = body.replace('"total":"50"', '"total":"51"')
+        device.charge(charge(7n))
+        device.refund(charge(7n))
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(1, 4, true))
+        expect(await record(device)).toMatchObject({ used: 120n, refunded: 0n, branchUsed: 7n, returned: 0n })
+        expect(await epoch(device)).toMatchObject({ status: 'FENCED', forked: false, lastEntry: 1 })
+      })
+    })
+
+    describe('entries that a restored cloud has lost and the device no longer keeps', () => {
+      const counted = (isLast: boolean, ...accounts: readonly string[]) => ({
+        counters: accounts.map((account) => ({ account, used: '120', refunded: '50' })),
+        isLast,
+      })
+
+      /** The cloud has heard that its copy of the first epoch is not the newest. */
+      async function forgetful(): Promise<TestDevice> {
+        const device = await owing()
+        device.charge(charge(7n))
+        device.refund(charge(3n))
+        const ahead = { ...device.payload(), seq: 9 }
+        const taken = await send(device, ahead)
+        if (!taken.taken) throw new Error(taken.problem)
+        expect(await device.accept(taken.answer)).toMatchObject({ outcome: 'BEHIND', seq: 1 })
+        return device
+      }
+
+      it('are billed by the counters of the device, and the chain goes on behind them until it is closed', async () => {
+        const device = await forgetful()
+        const { deliver } = await successorOf(device)
+        const gone = { ...device.undeliveredRange(3, 2), counted: counted(false, LINE) }
+        await deliver(gone)
+        await deliver({ ...gone, counted: counted(true, ACTION) })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 70n })
+        await deliver(device.undeliveredRange(3, 4, true))
+        await expectSettledExactly(device, 127n, 53n)
+        const { records } = await twin.store.read((reader) => reader.usage.list({ limit: 100 }))
+        expect(records.find(({ operation }) => operation === 'SETTLEMENT')).toMatchObject({
+          status: 'COUNTED',
+          tokens: 70n,
+          source: { epoch: 1, entry: 0 },
+        })
+        // The same again, as after an answer that was lost.
+        await deliver({ ...gone, counted: counted(true, ACTION) })
+        await deliver(device.undeliveredRange(3, 4, true))
+        await expectSettledExactly(device, 127n, 53n)
+        expect(await evidence(device)).toEqual([])
+      })
+
+      it('are no alarm when the device still has some of their segments, after the epoch was closed', async () => {
+        const device = await forgetful()
+        const kept = { ...device.payload(), seq: 9 }
+        const lost = { ...kept, entries: { ...kept.entries, bodies: [], head: kept.entries.previousHash, first: 2 } }
+        const { deliver } = await successorOf(device)
+        await deliver({ ...device.undeliveredRange(3, 2), counted: counted(true, LINE, ACTION) })
+        await deliver(device.undeliveredRange(3, 4, true))
+        for (const late of [kept, lost]) {
+          const taken = await send(device, late)
+          if (!taken.taken) throw new Error(taken.problem)
+          expect(await device.accept(taken.answer)).toMatchObject({ outcome: 'BEHIND', seq: 1 })
+        }
+        await expectSettledExactly(device, 127n, 53n)
+        expect(await evidence(device)).toEqual([])
+      })
+
+      it('correct what was presumed of them', async () => {
+        const device = await forgetful()
+        twin.time += 31 * DAY
+        await twin.settle()
+        const { deliver } = await successorOf(device)
+        await deliver({ ...device.undeliveredRange(3, 2), counted: counted(true, LINE, ACTION) })
+        expect(await linesOf()).toBe(600n)
+        await deliver(device.undeliveredRange(3, 4, true))
+        await expectSettledExactly(device, 127n, 53n)
+      })
+
+      it('are not believed to be lost by a cloud that has not forgotten anything', async () => {
+        const device = await owing()
+        const { deliver } = await successorOf(device)
+        await deliver({ ...device.undeliveredRange(3, 2), counted: counted(true, LINE, ACTION) })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 0n })
+      })
+
+      it('are not billed by counters that fall behind what is known: the evidence stays', async () => {
+        const device = await forgetful()
+        const old = device.copy()
+        old.state.unacknowledged = null
+        await old.sync([], false)
+        const { deliver } = await successorOf(device)
+        const fallen = { counters: [{ account: LINE, used: '119', refunded: '50' }], isLast: true }
+        await deliver({ ...device.undeliveredRange(6, 5), counted: fallen })
+        expect(await record(device)).toMatchObject({ used: 127n, refunded: 53n })
+        expect(await evidence(device)).toMatchObject([
+          {
+            kind: 'UNDELIVERED_RANGE',
+            problem: 'What the device says of entries that the cloud has lost does not add up.',
+          },
+        ])
+      })
+
+      it('wait while they come to more than any cap can have allowed', async () => {
+        const device = await forgetful()
+        const { next } = await successorOf(device)
+        const made = { counters: [{ account: OTHER, used: '2500', refunded: '0' }], isLast: true }
+        const undeliveredRange = { ...device.undeliveredRange(3, 2), counted: made }
+        const sealed = await next.sealAs({ ...next.payload(), undeliveredRange })
+        await expect(twin.sync(next.id, sealed.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 0n })
+      })
+    })
+
+    describe('a segment that was given up and arrives late', () => {
+      it('changes nothing and is no alarm, whatever was delivered before', async () => {
+        const device = await owing()
+        const late = device.payload()
+        device.charge(charge(7n))
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(1, 2))
+        expect(await send(device, late)).toMatchObject({ taken: true })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 70n })
+        await deliver(device.undeliveredRange(3, 3, true))
+        await expectSettledExactly(device, 127n, 50n)
+        expect(await evidence(device)).toEqual([])
+      })
+
+      it.each([
+        ['nothing of it', []],
+        ['a part of it', [[1, 1]]],
+        ['all of it', [[1, 2]]],
+        ['more than it', [[1, 3]]],
+        ['everything, so that its epoch is closed', [[1, 4]]],
+      ] as const)('after a later epoch has delivered %s is billed once, and is no fork', async (_name, parts) => {
+        const device = await owing()
+        const late = device.payload()
+        device.charge(charge(7n))
+        device.refund(charge(3n))
+        const { deliver } = await successorOf(device)
+        for (const [first, last] of parts) await deliver(device.undeliveredRange(first, last, true))
+        const taken = await send(device, late)
+        expect(taken).toMatchObject({ taken: true })
+        if (!taken.taken) return
+        expect(await device.accept(taken.answer)).toMatchObject({
+          outcome: 'FENCED',
+          forked: false,
+          seq: late.seq,
+          receipt: { entries: { from: 1, to: 2, head: late.entries.head } },
+        })
+        await deliver(device.undeliveredRange(1, 4, true))
+        await expectSettledExactly(device, 127n, 53n)
+        expect(await evidence(device)).toEqual([])
+      })
+
+      it('and is empty, after its epoch was closed, is no fork', async () => {
+        const device = await owing()
+        await device.sync()
+        const late = device.payload()
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(3, 2, true))
+        expect(await send(device, late)).toMatchObject({ taken: true })
+        await expectSettledExactly(device, 120n, 50n)
+      })
+    })
+
+    describe('a second writer of an epoch that was given up', () => {
+      it('is seen by entries that contradict what a later epoch has delivered, and both are billed', async () => {
+        const device = await owing()
+        const clone = device.copy()
+        device.charge(charge(7n))
+        clone.charge(charge(9n))
+        clone.refund(charge(9n))
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(1, 3))
+        expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
+        expect(await record(device)).toMatchObject({ used: 127n, refunded: 50n, branchUsed: 9n })
+        expect((await evidence(device)).map(({ kind }) => kind)).toEqual(['FORK'])
+        await deliver(device.undeliveredRange(1, 3, true))
+        expect(await epoch(device)).toMatchObject({ status: 'FENCED', forked: true })
+        expect(await linesOf()).toBe(86n)
+      })
+
+      it('is seen when it delivers its entries later, and its refunds are not paid', async () => {
+        const device = await owing()
+        const clone = device.copy()
+        device.charge(charge(7n))
+        clone.charge(charge(9n))
+        clone.refund(charge(9n))
+        const one = await successorOf(device)
+        await one.deliver(device.undeliveredRange(1, 3, true))
+        const two = await successorOf(clone)
+        await two.deliver(clone.undeliveredRange(1, 4, true))
+        await two.deliver(clone.undeliveredRange(1, 4, true))
+        expect(await record(device)).toMatchObject({ used: 127n, refunded: 50n, branchUsed: 9n })
+        expect(await epoch(device)).toMatchObject({ status: 'CLOSED', forked: true })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 86n, billedByDevices: 86n })
+      })
+
+      it('keeps the epoch open: what was granted may still be used by the other', async () => {
+        const device = await owing()
+        const clone = device.copy()
+        await device.sync()
+        clone.charge(charge(9n))
+        await clone.sync()
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(3, 2, true))
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 600n, billedByDevices: 79n })
+      })
+
+      it('is seen by entries behind the end of an epoch that was closed', async () => {
+        const device = await owing()
+        const clone = device.copy()
+        await device.sync([], true)
+        clone.charge(charge(9n))
+        const { deliver } = await successorOf(clone)
+        await deliver(clone.undeliveredRange(1, 3, true))
+        expect(await epoch(device)).toMatchObject({ status: 'CLOSED', forked: true })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 79n, billedByDevices: 79n })
+      })
+    })
+
+    describe('rules that changed while entries were on their way', () => {
+      it('never make granted use unbilled: a lowered cap', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 500n), topUpRequest(ACTION, 500n)])
+        device.charge(charge(100n))
+        await twin.setLineItem('ACT-1', { quantity: 200n, actions: [{ ...actions[0], allocation: 20n }] })
+        const { deliver } = await successorOf(device)
+        expect(await deliver(device.undeliveredRange(1, 1))).not.toHaveProperty('unbilled')
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 500n, billedByDevices: 100n, capInForce: 500n })
+        expect(await twin.pool(ACTION)).toMatchObject({ grantedOut: 500n, billedByDevices: 100n })
+      })
+
+      it('never make granted use unbilled: a line item that was deleted', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 500n), topUpRequest(ACTION, 500n), topUpRequest(OTHER, 500n)])
+        device.charge(charge(100n))
+        device.charge(ofOther(300n))
+        await twin.setLineItem('ACT-1', { quantity: 1_000n, actions, state: 'OBSOLETE' })
+        await deleteLineItem(twin.store, INSTANCE, 'ACT-1', twin.time)
+        const { deliver } = await successorOf(device)
+        expect(await deliver(device.undeliveredRange(1, 2, true))).not.toHaveProperty('unbilled')
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 100n })
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 300n, billedByDevices: 300n })
+      })
+
+      it('never make what a copy used unbilled, by the cap that it was granted under', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 500n), topUpRequest(ACTION, 500n)])
+        const clone = device.copy()
+        device.charge(charge(400n))
+        clone.charge(charge(400n))
+        await device.sync()
+        await twin.setLineItem('ACT-1', { quantity: 100n, actions: [{ ...actions[0], allocation: 10n }] })
+        expect(await clone.sync()).not.toHaveProperty('unbilled')
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 800n, billedByDevices: 800n })
+      })
+    })
+
+    describe('numbers that nobody can have used', () => {
+      /** A copy that has charged 30 of another line item, and of ACT-1 first 50, then 5000, then 60. */
+      async function liar(): Promise<TestDevice> {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 100n), topUpRequest(ACTION, 100n), topUpRequest(OTHER, 100n)])
+        const clone = device.copy()
+        await device.sync()
+        for (const account of [LINE, ACTION]) {
+          clone.state.counters.set(account, { granted: 9_000n, used: 0n, refunded: 0n, returned: 0n })
+        }
+        for (const amount of [50n, 5_000n, 60n]) clone.charge(charge(amount))
+        clone.charge(ofOther(30n))
+        return clone
+      }
+
+      const expectTheRestBilled = async () => {
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 110n, billedByDevices: 110n })
+        expect(await twin.pool(ACTION)).toMatchObject({ grantedOut: 110n, billedByDevices: 110n })
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
+        expect([await linesOf(), await linesOf('ACT-2')]).toEqual([110n, 30n])
+      }
+      const problem = `Not billed: 1 entries (more than was granted and than copies can have used of ${LINE}).`
+
+      it('are kept as evidence, said to device and administrator, and take nothing else with them: a fork', async () => {
+        const clone = await liar()
+        expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true, unbilled: 1 })
+        await expectTheRestBilled()
+        expect(await evidence(clone)).toMatchObject([{ kind: 'FORK', problem }])
+      })
+
+      it('are kept as evidence, said to device and administrator, and take nothing else with them: a later epoch', async () => {
+        const clone = await liar()
+        const { deliver } = await successorOf(clone)
+        expect(await deliver(clone.undeliveredRange(1, 4, true))).toMatchObject({ outcome: 'MERGED', unbilled: 1 })
+        await expectTheRestBilled()
+        expect(await evidence(clone)).toMatchObject([{ kind: 'UNDELIVERED_RANGE', problem }])
+        expect(await epoch(clone)).toMatchObject({ status: 'FENCED' })
+        // Nothing of what is billed is billed again with it.
+        expect(await deliver(clone.undeliveredRange(1, 4, true))).toMatchObject({ unbilled: 1 })
+        await expectTheRestBilled()
+      })
+
+      it('are no more overspend than the offline policy allows', async () => {
+        await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(OTHER, 1_000n)])
+        const clone = device.copy()
+        await device.sync()
+        clone.chargeInOverspend(ofOther(2_040n))
+        clone.chargeInOverspend(ofOther(1n))
+        expect(await clone.sync()).toMatchObject({ unbilled: 1 })
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 2_040n, billedByDevices: 2_040n })
+        const { accounts } = await accountLedger({ store: twin.store }, INSTANCE)
+        expect(accounts.find(({ account }) => account === OTHER)).toMatchObject({ overspend: '40' })
+      })
+
+      it('are no more overspend than the offline policy allows over all deliveries of the epoch, nor than an entry charges', async () => {
+        await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(OTHER, 1_000n)])
+        const clone = device.copy()
+        device.charge(ofOther(1n))
+        await device.sync()
+        for (const amount of [10n, 1_000n, 20n, 1_000n, 5n]) clone.chargeInOverspend(ofOther(amount))
+        for (const entry of clone.state.entries) {
+          entry.body = entry.body
+            .replace(/,"aboveGrant":"\d+"/, '')
+            .replace(/"amount":"(\d+)"/, '"amount":"$1","aboveGrant":"9000"')
+        }
+        const { deliver } = await successorOf(clone)
+        const overspend = async () => (await record(device, OTHER))?.branchOverspend
+        const seen: unknown[] = []
+        for (let n = 1; n <= 5; n += 1) {
+          await deliver(clone.undeliveredRange(n, n))
+          seen.push(await overspend())
+        }
+        expect(seen).toEqual([10n, 40n, 40n, 40n, 40n])
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 2_036n, billedByDevices: 2_036n })
+      })
+
+      it('give their overspend to the chain when they become part of it', async () => {
+        await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(OTHER, 100n)])
+        device.chargeInOverspend(ofOther(5n))
+        device.chargeInOverspend(ofOther(110n))
+        const { deliver } = await successorOf(device)
+        await deliver(device.undeliveredRange(2, 2))
+        expect(await record(device, OTHER)).toMatchObject({ overspend: 0n, branchOverspend: 15n, branchUsed: 110n })
+        await deliver(device.undeliveredRange(1, 2, true))
+        expect(await record(device, OTHER)).toMatchObject({ overspend: 15n, branchOverspend: 0n, branchUsed: 0n })
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 115n, billedByDevices: 115n })
+      })
+    })
+
+    describe('accounts that no rules have ever had', () => {
+      const INVENTED = lineAccount(INSTANCE, 'ACT-2', 7)
+      const ofInvented = (amount: bigint) => ({ lineItemId: 'ACT-2', accounts: [INVENTED], amount })
+      const exists = async (account: string) =>
+        (await twin.store.read((reader) => reader.accounts.get([account]))).has(account)
+      const problem = 'Not billed: 1 entries (they use accounts that no rules have ever had).'
+
+      /** It has charged 5 of a period that does not exist, and 30 of one that does. */
+      async function inventive(): Promise<TestDevice> {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(OTHER, 100n)])
+        const granted = { granted: 5n, used: 0n, refunded: 0n, returned: 0n }
+        device.state.counters.set(INVENTED, granted)
+        return device
+      }
+
+      it('are not opened by a copy, and its other entries are billed', async () => {
+        const device = await inventive()
+        const clone = device.copy()
+        await device.sync()
+        clone.charge(ofInvented(5n))
+        clone.charge(ofOther(30n))
+        expect(await clone.sync()).toMatchObject({ outcome: 'FENCED', forked: true, unbilled: 1 })
+        expect(await exists(INVENTED)).toBe(false)
+        expect(await evidence(clone)).toMatchObject([{ kind: 'FORK', problem }])
+        expect(await twin.pool(OTHER)).toMatchObject({ billedByDevices: 30n })
+      })
+
+      it('are not opened by what a later epoch delivers, however often', async () => {
+        const device = await inventive()
+        device.charge(ofInvented(5n))
+        device.charge(ofOther(30n))
+        const { deliver } = await successorOf(device)
+        for (let n = 0; n < 2; n += 1) {
+          expect(await deliver(device.undeliveredRange(1, 2, true))).toMatchObject({ unbilled: 1 })
+          expect(await exists(INVENTED)).toBe(false)
+          expect(await twin.pool(OTHER)).toMatchObject({ billedByDevices: 30n })
+        }
+        expect((await evidence(device))[0]).toMatchObject({ kind: 'UNDELIVERED_RANGE', problem })
+      })
+
+      it('are not opened by the offline policy of an essential line item: the segment is refused', async () => {
+        await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
+        const device = await TestDevice.join(twin)
+        device.chargeInOverspend(ofInvented(5n))
+        const { document } = await device.seal()
+        expect(await twin.sync(device.id, document)).toMatchObject({
+          taken: false,
+          details: { problem: 'ACCOUNT_UNKNOWN', account: INVENTED },
+        })
+        expect(await exists(INVENTED)).toBe(false)
+      })
+
+      it('wait, where the cloud has forgotten grants, until the rules are entered again', async () => {
+        const device = await TestDevice.join(twin)
+        device.state.epoch = 4
+        const unmapped = lineAccount(INSTANCE, 'ACT-9', 0)
+        device.state.counters.set(unmapped, { granted: 9n, used: 0n, refunded: 0n, returned: 0n })
+        device.charge({ lineItemId: 'ACT-9', accounts: [unmapped], amount: 9n })
+        const { next } = await successorOf(device)
+        const sealed = await next.sealAs({ ...next.payload(), undeliveredRange: device.undeliveredRange(1, 1, true) })
+        await expect(twin.sync(next.id, sealed.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
+        expect(await exists(unmapped)).toBe(false)
+      })
+
+      it('are opened, where the cloud has forgotten grants, for periods that it may have forgotten too', async () => {
+        const device = await TestDevice.join(twin)
+        device.state.epoch = 4
+        device.state.counters.set(INVENTED, { granted: 9n, used: 0n, refunded: 0n, returned: 0n })
+        device.charge(ofInvented(9n))
+        const { deliver } = await successorOf(device)
+        expect(await deliver(device.undeliveredRange(1, 1, true))).toMatchObject({ outcome: 'MERGED' })
+        expect(await twin.pool(INVENTED)).toMatchObject({ billedByDevices: 9n })
+      })
+
+      it('are not opened beside an account that can not have given so much', async () => {
+        const requester = limitAccount(INSTANCE, 'ACT-2', { type: 'user', value: 'Nobody' }, 0)
+        const device = await inventive()
+        const clone = device.copy()
+        await device.sync()
+        for (const account of [OTHER, requester]) {
+          clone.state.counters.set(account, { granted: 9_000n, used: 0n, refunded: 0n, returned: 0n })
+        }
+        clone.charge({ lineItemId: 'ACT-2', accounts: [OTHER, requester], amount: 5_000n })
+        expect(await clone.sync()).toMatchObject({ unbilled: 1 })
+        expect(await exists(requester)).toBe(false)
+      })
+
+      it('are told from those that nobody has drawn on yet: these are opened and billed', async () => {
+        await setOfflinePolicy({ store: twin.store, now: twin.now }, INSTANCE, 'ACT-2', 40n)
+        const device = await TestDevice.join(twin)
+        const clone = device.copy()
+        await device.sync()
+        clone.chargeInOverspend(ofOther(30n))
+        expect(await clone.sync()).not.toHaveProperty('unbilled')
+        expect(await twin.pool(OTHER)).toMatchObject({ grantedOut: 30n, billedByDevices: 30n })
+      })
+    })
+  })
+}

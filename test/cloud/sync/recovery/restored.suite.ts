@@ -1,0 +1,641 @@
+// A twin that was restored from a backup: what it has forgotten comes back with proofs, and nothing is sold twice meanwhile.
+import { randomUUID } from 'node:crypto'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { actionAccount, limitAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
+import { accountLedger } from '../../../../src/cloud/accounts/account-ledger.ts'
+import { revokeDevice, showAudit } from '../../../../src/cloud/devices/devices.ts'
+import { AccessBatcher } from '../../../../src/cloud/service-api/request-access.ts'
+import { decimal } from '../../../../src/core/pricing/amount.ts'
+import { openSession } from '../../../../src/cloud/sessions/session-life.ts'
+import { exportUsage } from '../../../../src/cloud/usage/export-usage.ts'
+import { setOfflinePolicy } from '../../../../src/cloud/policy/offline-policy.ts'
+import type { SyncAnswerWire } from '../../../../src/protocol/edge/sync.ts'
+import {
+  beginRecovery,
+  endRecoveries,
+  overrideRecovery,
+  showRecovery,
+} from '../../../../src/cloud/sync/recovery/recovery.ts'
+import { signDocument } from '../../../../src/protocol/signing.ts'
+import { DAY, INSTANCE, type Twin } from '../twin.ts'
+import { type Sealed, TestDevice, newDeviceKeys, topUpRequest } from '../test-device.ts'
+import { cloudShortages } from '../grants/shortages.ts'
+
+const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
+const HOUR = DAY / 24
+
+/** @param open two twins of one owner: the second is what was restored, and knows of devices but of nothing they did */
+export function restoredSuite(name: string, open: () => Promise<Twin>): void {
+  describe(name, () => {
+    let twin: Twin
+    beforeEach(async () => {
+      twin = await open()
+      await twin.setLineItem('ACT-1', { quantity: 1_000n })
+    })
+    afterEach(async () => twin[Symbol.asyncDispose]())
+
+    const charge = (amount: bigint) => ({ lineItemId: 'ACT-1', accounts: [LINE], amount })
+    const recovery = () => showRecovery({ store: twin.store }, INSTANCE)
+    const override = () => overrideRecovery(twin, INSTANCE, 'admin')
+
+    /** @param sold of the line item, until the twin was restored */
+    const restore = (sold: bigint, unproven: 'MARK' | 'NODE' | null = null) =>
+      twin.store.transaction((tx) =>
+        beginRecovery(
+          tx,
+          twin.policies,
+          { sold: new Map([[LINE, sold]]), unproven, position: 0n, until: 0, reason: 'a test' },
+          twin.time,
+        ),
+      )
+    const endThose = () => endRecoveries(twin.store, twin.time)
+
+    /** What the twin answered before it was restored: it has signed it, and does not remember. */
+    async function forgottenAnswer(
+      device: TestDevice,
+      sealed: Sealed,
+      granted: bigint,
+      unlimited = false,
+    ): Promise<string> {
+      const at = twin.time
+      const about = { deviceId: device.id, epoch: device.state.epoch, seq: sealed.seq, hash: sealed.hash }
+      const entries = { from: 1, to: device.state.sealedEntry, head: device.state.entryHead }
+      const answer: SyncAnswerWire = {
+        outcome: 'MERGED',
+        ...about,
+        receipt: { epoch: about.epoch, seq: about.seq, hash: about.hash, entries, retainUntil: at },
+        grant: {
+          term: at + sealed.seq,
+          lifetimeMs: DAY,
+          expiresAt: at + DAY,
+          accounts: [{ account: LINE, granted: String(granted), exhausted: false, available: '0', unlimited }],
+        },
+        policies: [],
+        directives: [],
+        releases: [],
+        sessions: [],
+        nextSyncMs: 300_000,
+        time: at,
+      }
+      const document = await signDocument('sync-answer', JSON.stringify(answer), twin.keys.signer)
+      await device.accept(document)
+      return document
+    }
+
+    /** Sends it, with proofs, and takes the answer. */
+    async function send(device: TestDevice, sealed: Sealed, proofs: readonly string[] = []) {
+      const taken = await twin.sync(device.id, sealed.document, proofs)
+      if (!taken.taken) throw new Error(taken.problem)
+      return { document: taken.answer, answer: await device.accept(taken.answer) }
+    }
+
+    it('enters again what it has signed, gives its old answers again, and bills what it had forgotten', async () => {
+      const device = await TestDevice.join(twin)
+      const segments: { sealed: Sealed; answer: string }[] = []
+      for (const granted of [100n, 140n, 180n]) {
+        const sealed = await device.seal([topUpRequest(LINE, 100n)])
+        segments.push({ sealed, answer: await forgottenAnswer(device, sealed, granted) })
+        device.charge(charge(40n))
+      }
+      expect(device.counters(LINE)).toMatchObject({ granted: 180n, used: 120n })
+      const last = await device.seal([topUpRequest(LINE, 100n)])
+      expect((await send(device, last)).answer).toMatchObject({ outcome: 'BEHIND', seq: 0 })
+      for (const { sealed, answer } of segments) {
+        expect((await send(device, sealed, [answer])).document).toBe(answer)
+      }
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 180n, billedByDevices: 80n })
+      await override()
+      expect((await send(device, last)).answer).toMatchObject({ outcome: 'MERGED', seq: 4 })
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 220n, billedByDevices: 120n })
+      expect(device.available(LINE)).toBe(100n)
+    })
+
+    it('enters the same again in whatever order its answers are shown', async () => {
+      const orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] // prettier-ignore
+      for (const order of orders) {
+        const device = await TestDevice.join(twin)
+        const answers: string[] = []
+        for (const [granted, unlimited] of [
+          [0n, true],
+          [100n, false],
+          [180n, false],
+        ] as const) {
+          const sealed = await device.seal()
+          answers.push(await forgottenAnswer(device, sealed, granted, unlimited))
+        }
+        const { answer } = await send(device, await device.seal(), order.map((index) => answers[index] ?? '')) // prettier-ignore
+        expect(answer).toMatchObject({ outcome: 'BEHIND' })
+        const { epoch, records } = await twin.store.read(async ({ edge }) => ({
+          epoch: await edge.epochs.get(device.id, 1),
+          records: await edge.deviceAccounts.ofDevice(device.id),
+        }))
+        expect(epoch).toMatchObject({ term: device.state.term, grantsForgotten: true })
+        expect(records).toMatchObject([{ granted: 180n, unlimited: false, metered: true }])
+      }
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 6n * 180n })
+    })
+
+    it('bills what was used while it granted without limit, which it has forgotten, until the device knows of the limit', async () => {
+      const device = await TestDevice.join(twin)
+      const first = await device.seal([topUpRequest(LINE, 100n)])
+      const answer = await forgottenAnswer(device, first, 0n, true)
+      expect(device.charge(charge(5_000n))).toBe(true)
+      const second = await device.seal()
+      expect(device.charge(charge(5_000n))).toBe(true)
+      expect((await send(device, second)).answer).toMatchObject({ outcome: 'BEHIND' })
+      await send(device, first, [answer])
+      expect((await send(device, second)).answer).toMatchObject({ outcome: 'MERGED', seq: 2 })
+      expect(device.state.unlimited.has(LINE)).toBe(false)
+      expect(await device.sync()).toMatchObject({ outcome: 'MERGED', seq: 3 })
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 10_000n, billedByDevices: 10_000n })
+      expect(device.counters(LINE)).toMatchObject({ granted: 10_000n, used: 10_000n })
+    })
+
+    it('takes proofs of a device that keeps a session open', async () => {
+      const device = await TestDevice.join(twin)
+      const parts = {
+        store: twin.store,
+        policies: twin.policies,
+        shortages: cloudShortages(),
+        newId: randomUUID,
+        sessionIntervalMs: null,
+        trustsClock: () => true,
+      }
+      const { id } = await openSession(parts, { instanceId: INSTANCE, deviceId: device.id, opening: null }, twin.time)
+      const sealed = await device.seal([topUpRequest(LINE, 100n)])
+      const document = await forgottenAnswer(device, sealed, 100n)
+      await send(device, sealed, [document])
+      expect(await twin.store.read((reader) => reader.sessions.get(id))).toMatchObject({ state: 'IDLE' })
+      expect(twin.heartbeats).toEqual([device.id])
+    })
+
+    it('enters them again although the pool was sold meanwhile: the cap in force follows, nothing more is granted', async () => {
+      const device = await TestDevice.join(twin)
+      const sealed = await device.seal([topUpRequest(LINE, 0n, 1_000n)])
+      const document = await forgottenAnswer(device, sealed, 1_000n)
+      const other = await TestDevice.join(twin)
+      await other.sync([topUpRequest(LINE, 0n, 600n)])
+      await send(device, sealed, [document])
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 1_600n, capTarget: 1_000n, capInForce: 1_600n })
+      await other.sync([topUpRequest(LINE, 0n, 700n)])
+      expect(other.available(LINE)).toBe(600n)
+    })
+
+    it('bills the overspend of an essential item above any cap, also on grants that it has forgotten', async () => {
+      const scarce = lineAccount(INSTANCE, 'ACT-2', 0)
+      await twin.setLineItem('ACT-2', { quantity: 10n })
+      await setOfflinePolicy({ store: twin.store, now: () => twin.time }, INSTANCE, 'ACT-2', 50n)
+      const inOverspend = (device: TestDevice, amount: bigint) =>
+        device.chargeInOverspend({ lineItemId: 'ACT-2', accounts: [scarce], amount })
+      /** A device that knows of a segment that the twin has forgotten, without its answer, and has gone on overspent. */
+      const ahead = async (amount: bigint) => {
+        const device = await TestDevice.join(twin)
+        const forgotten = await device.seal()
+        device.state.unacknowledged = null
+        inOverspend(device, amount)
+        const next = await device.seal()
+        expect((await send(device, next)).answer).toMatchObject({ outcome: 'BEHIND' })
+        await twin.sync(device.id, forgotten.document)
+        return { device, next }
+      }
+      const [one, two] = [await ahead(50n), await ahead(50n)]
+      expect((await send(one.device, one.next)).answer).toMatchObject({ outcome: 'MERGED', seq: 2 })
+      // What is out already is no reason to doubt the next one.
+      expect((await send(two.device, two.next)).answer).toMatchObject({ outcome: 'MERGED', seq: 2 })
+      expect(await twin.pool(scarce)).toMatchObject({ grantedOut: 100n, billedByDevices: 100n })
+      const shown = (await accountLedger(twin, INSTANCE)).accounts.find(({ account }) => account === scarce)
+      expect(shown).toMatchObject({ overspend: '100', devices: [{ overspend: '50' }, { overspend: '50' }] })
+      // Nor can a chain be given up for it: its overspend are billed as a branch.
+      inOverspend(one.device, 40n)
+      const old = one.device.copy()
+      await one.device.attach()
+      const branch = await one.device.sealAs({ ...one.device.payload(), undeliveredRange: old.undeliveredRange(2, 2) })
+      expect(await twin.sync(one.device.id, branch.document)).toMatchObject({ taken: true })
+      expect(await twin.pool(scarce)).toMatchObject({ billedByDevices: 140n })
+      // Beyond what the policy allows it is a forgotten grant like any other.
+      const three = await ahead(71n)
+      await expect(twin.sync(three.device.id, three.next.document)).rejects.toMatchObject({ code: 'GRANTS_FORGOTTEN' })
+    })
+
+    it('bills the use of an allocation and of a limit that it has forgotten with the rules', async () => {
+      const forgotten = [
+        actionAccount(INSTANCE, 'ACT-1', '5f2a'),
+        limitAccount(INSTANCE, 'ACT-1', { type: 'user', value: 'ada' }, 0),
+      ]
+      const device = await TestDevice.join(twin)
+      const sealed = await device.seal()
+      device.state.unacknowledged = null
+      for (const account of [LINE, ...forgotten]) {
+        device.state.counters.set(account, { granted: 40n, used: 0n, refunded: 0n, returned: 0n })
+      }
+      device.charge({ lineItemId: 'ACT-1', accounts: [LINE, ...forgotten], amount: 40n })
+      const late = await device.seal()
+      expect((await send(device, late)).answer).toMatchObject({ outcome: 'BEHIND' })
+      await twin.sync(device.id, sealed.document)
+      expect((await send(device, late)).answer).toMatchObject({ outcome: 'MERGED', seq: 2 })
+      for (const account of [LINE, ...forgotten])
+        expect(await twin.pool(account)).toMatchObject({ billedByDevices: 40n })
+    })
+
+    it('believes no proof that it has not signed, or that belongs to another device', async () => {
+      const [device, other] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      const { document } = await send(other, await other.seal([topUpRequest(LINE, 100n)]))
+      await device.sync()
+      const forged = document.slice(0, -8) + 'AAAAAAAA'
+      await send(device, await device.seal(), [document, forged, 'nothing', ''])
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n })
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
+    })
+
+    it('learns of a grant of which it has lost the segment, and holds it back', async () => {
+      const device = await TestDevice.join(twin)
+      const document = await forgottenAnswer(device, await device.seal([topUpRequest(LINE, 100n)]), 100n)
+      device.charge(charge(30n))
+      const next = await device.seal()
+      expect((await send(device, next, [document])).answer).toMatchObject({ outcome: 'BEHIND' })
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 0n })
+      const old = device.copy()
+      await device.attach()
+      const undeliveredRange = await device.sealAs({ ...device.payload(), undeliveredRange: old.undeliveredRange() })
+      expect(await twin.sync(device.id, undeliveredRange.document)).toMatchObject({ taken: true })
+      expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 30n })
+    })
+
+    describe('does not sell what its sales mark has counted', () => {
+      it('but the rest, and what devices account for stays sold', async () => {
+        const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+        await one.sync([topUpRequest(LINE, 10n)])
+        await two.sync([topUpRequest(LINE, 10n)])
+        const sealed = await two.seal([topUpRequest(LINE, 460n)])
+        const answer = await forgottenAnswer(two, sealed, 460n)
+        twin.time += 1_000
+        // Devices have had 450 more, and clients of the twin 100.
+        await restore(570n)
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 20n, sold: 570n, withheld: 550n })
+        // 430 are left for certain.
+        await one.sync([topUpRequest(LINE, 0n, 440n)])
+        expect(one.available(LINE)).toBe(440n)
+        expect(await twin.chargeDirectly(LINE, 1n)).toBe(false)
+        await endThose()
+        expect(await recovery()).toMatchObject({
+          since: twin.time,
+          unproven: null,
+          waitingFor: [{ deviceId: two.id, epoch: 1, status: 'ACTIVE' }],
+          accounts: [{ account: LINE, atRisk: '550', free: '0' }],
+        })
+        await send(two, sealed, [answer])
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 900n, withheld: 100n })
+        await two.sync()
+        await endThose()
+        expect(await recovery()).toMatchObject({ since: null, waitingFor: [], accounts: [{ atRisk: '100' }] })
+        expect(await twin.chargeDirectly(LINE, 1n)).toBe(false)
+      })
+
+      it('until an administrator ends the recovery, who is shown what may be sold twice', async () => {
+        const device = await TestDevice.join(twin)
+        await restore(550n)
+        expect(await override()).toMatchObject({
+          since: twin.time,
+          accounts: [{ account: LINE, atRisk: '550', free: '450' }],
+        })
+        expect(await recovery()).toMatchObject({ since: null, accounts: [] })
+        const { records } = await showAudit({ store: twin.store }, null, null, 10)
+        expect(records).toMatchObject([
+          { action: 'END_RECOVERY', by: 'admin' },
+          { action: 'NOTICE_RESTORE', by: 'twin' },
+        ])
+        expect(JSON.parse(records[0]?.detail ?? '')).toMatchObject({
+          instanceId: INSTANCE,
+          exposure: [{ atRisk: '550' }],
+        })
+        await device.sync([topUpRequest(LINE, 0n, 1_000n)])
+        expect(device.available(LINE)).toBe(1_000n)
+      })
+
+      it('twice when the same backup is restored twice', async () => {
+        await restore(550n)
+        await restore(550n)
+        expect(await twin.pool(LINE)).toMatchObject({ sold: 550n, withheld: 550n })
+        expect(await twin.chargeDirectly(LINE, 450n)).toBe(true)
+        expect(await twin.chargeDirectly(LINE, 1n)).toBe(false)
+      })
+    })
+
+    describe('without a sales mark', () => {
+      const request = (): Promise<{ readonly items: readonly { readonly outcome: string }[] }> =>
+        new AccessBatcher(twin.store, twin.policies, cloudShortages(), setImmediate).request(
+          {
+            instanceId: INSTANCE,
+            correlationId: randomUUID(),
+            request: {
+              requester: { type: 'user', value: 'ada', dictionary: {} },
+              items: [{ name: 'Print', version: '', count: decimal(1) }],
+            },
+            metaData: [null],
+          },
+          twin.time,
+        )
+
+      it('sells nothing to devices and clients, also with no device to wait for, until an administrator ends it', async () => {
+        await twin.setRates({ Print: 0.0001 })
+        await restore(0n, 'MARK')
+        await endThose()
+        expect((await request()).items).toMatchObject([{ outcome: 'REFUSED', reason: 'POOL_IN_RECOVERY' }])
+        const device = await TestDevice.join(twin)
+        expect(await device.sync([topUpRequest(LINE, 0n, 1n)])).toMatchObject({
+          grant: { accounts: [{ account: LINE, granted: 0n, exhausted: false }] },
+        })
+        await endThose()
+        expect(await recovery()).toMatchObject({ unproven: 'MARK', waitingFor: [] })
+        await override()
+        expect((await request()).items).toMatchObject([{ outcome: 'GRANTED' }])
+        await device.sync([topUpRequest(LINE, 0n, 1n)])
+        expect(device.available(LINE)).toBe(1n)
+      })
+
+      it('sells what has no limit', async () => {
+        await twin.setRates({ Print: 0.0001 })
+        await twin.setLineItem('ACT-1', { quantity: 0n, overdraft: 'UNLIMITED' })
+        await restore(0n, 'MARK')
+        expect((await request()).items).toMatchObject([{ outcome: 'GRANTED' }])
+      })
+    })
+
+    it('waits for every device that is enrolled, and neither for revoked nor for terminated ones', async () => {
+      const attached = await TestDevice.join(twin)
+      const [revoked, terminated] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      const { deviceId } = await twin.enroll(await twin.enrollmentToken(), (await newDeviceKeys()).jwk)
+      await revokeDevice(twin, revoked.id, 'admin')
+      await twin.store.transaction(async (tx) => {
+        const device = await tx.edge.devices.lock(terminated.id)
+        if (device === undefined) throw new Error('it was enrolled')
+        const hold = { state: 'TERMINATED', since: twin.time, by: 'admin' } as const
+        await tx.edge.devices.save({ ...device, suspension: hold })
+      })
+      await restore(0n)
+      const { waitingFor } = await recovery()
+      expect(waitingFor.toSorted((a, b) => Number(b.epoch) - Number(a.epoch))).toEqual([
+        { deviceId: attached.id, epoch: 1, status: 'ACTIVE' },
+        { deviceId, epoch: null, status: null },
+      ])
+    })
+
+    it.each([
+      ['a backup that is older than the time after which silence is settled', 12 * HOUR, 0, 15 * HOUR],
+      ['a device that had been away for nearly that time at the backup', 30 * DAY, 29.5 * DAY, 15 * HOUR],
+    ])('sells nothing twice and fences nobody with %s', async (_, afterMs, away, age) => {
+      const [device, other] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await device.sync([topUpRequest(LINE, 100n)])
+      twin.time += away + HOUR
+      const sealed = await device.seal([topUpRequest(LINE, 0n, 900n)])
+      const answer = await forgottenAnswer(device, sealed, 900n)
+      twin.time += age - HOUR
+      await restore(1_000n)
+      const start = async () => {
+        await twin.settle('CHARGED', afterMs)
+        await endThose()
+      }
+      await start()
+      await other.sync([topUpRequest(LINE, 0n, 900n)])
+      expect(device.available(LINE)).toBe(900n)
+      expect(other.available(LINE)).toBe(0n)
+      expect(await recovery()).toMatchObject({ waitingFor: [{ deviceId: device.id, status: 'ACTIVE' }] })
+      // Nor is anybody fenced for a silence that the backup only remembers when an administrator ends it.
+      await override()
+      await start()
+      await send(device, sealed, [answer])
+      expect((await device.sync()).outcome).toBe('MERGED')
+    })
+
+    it('settles whoever is silent for so long from the restore on', async () => {
+      const device = await TestDevice.join(twin)
+      await device.sync([topUpRequest(LINE, 100n)])
+      twin.time += 100 * DAY
+      await restore(0n)
+      twin.time += 30 * DAY
+      expect(await twin.settle()).toBe(1)
+      twin.time += 1
+      expect(await twin.settle()).toBe(2)
+      await endThose()
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
+    })
+
+    it('counts silence from the first proof of what it has forgotten, when nobody told it', async () => {
+      const [device, silent] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await silent.sync([topUpRequest(LINE, 100n)])
+      const sealed = await device.seal([topUpRequest(LINE, 100n)])
+      const answer = await forgottenAnswer(device, sealed, 100n)
+      twin.time += 30 * DAY
+      await send(device, sealed, [answer])
+      twin.time += 1
+      expect(await twin.settle()).toBe(1)
+      expect(await recovery()).toMatchObject({ since: twin.time - 1 })
+    })
+
+    it('waits for all devices again when the backup was made during a recovery', async () => {
+      await twin.setLineItem('ACT-2', { quantity: 1_000n })
+      const other = lineAccount(INSTANCE, 'ACT-2', 0)
+      const [one, silent, three] = [
+        await TestDevice.join(twin),
+        await TestDevice.join(twin),
+        await TestDevice.join(twin),
+      ]
+      await one.sync([topUpRequest(LINE, 10n)])
+      await silent.sync([topUpRequest(other, 10n)])
+      twin.time += 1_000
+      await restore(10n)
+      twin.time += 1_000
+      await one.sync([topUpRequest(LINE, 10n)])
+      await endThose()
+      // The backup is made here: it has forgotten what follows.
+      twin.time += 1_000
+      const sealed = await one.seal([topUpRequest(LINE, 900n)])
+      const answer = await forgottenAnswer(one, sealed, 900n)
+      twin.time += 60_000
+      await restore(900n)
+      await three.sync([topUpRequest(LINE, 900n)])
+      expect(three.available(LINE)).toBeLessThanOrEqual(100n)
+      expect((await recovery()).waitingFor.map(({ deviceId }) => deviceId)).toContain(one.id)
+      await send(one, sealed, [answer])
+      expect((await twin.pool(LINE)).grantedOut).toBeLessThanOrEqual(1_000n)
+    })
+
+    describe('told to who bills', () => {
+      async function exported(after: bigint | null) {
+        const order = { format: 'ndjson', tenantId: 't', instanceId: null, from: null, to: null, after } as const
+        const { next, pieces } = await exportUsage(twin.store, order)
+        let text = ''
+        for await (const piece of pieces) text += piece
+        const lines = text.split('\n').filter((line) => line !== '')
+        return { next, lines: lines.map((line) => JSON.parse(line) as Record<string, unknown>) }
+      }
+      async function use(device: TestDevice, times: number): Promise<void> {
+        for (let n = 0; n < times; n += 1) device.charge(charge(1n))
+        await device.sync()
+      }
+
+      it('refuses cursors of what it has forgotten, however much is written after, and names the one to go on with', async () => {
+        const device = await TestDevice.join(twin)
+        await device.sync([topUpRequest(LINE, 100n)])
+        await use(device, 2)
+        const { next: backupEnd } = await exported(null)
+        // The job had three more lines, which are not in the backup.
+        const cursor = backupEnd + 3n
+        twin.time += 1_000
+        await restore(0n)
+        const atOnce = await exported(backupEnd)
+        expect(atOnce.lines).toEqual([])
+        for (const times of [1, 2, 3]) {
+          await use(device, times)
+          await expect(exported(cursor)).rejects.toMatchObject({
+            code: 'USAGE_FORGOTTEN',
+            message: expect.stringContaining(`after=${backupEnd}.`) as string,
+          })
+        }
+        const { lines, next } = await exported(backupEnd)
+        expect(lines.map(({ entry }) => entry)).toEqual([3, 4, 5, 6, 7, 8])
+        expect((await exported(atOnce.next)).lines).toEqual(lines)
+        expect((await exported(next)).lines).toEqual([])
+        for (const line of lines) expect(BigInt(line['cursor'] as string)).toBeGreaterThan(cursor)
+        // The same backup again, a second later.
+        twin.time += 1_000
+        await restore(0n)
+        await use(device, 1)
+        await expect(exported(next + 1n)).rejects.toMatchObject({ code: 'USAGE_FORGOTTEN' })
+        expect((await exported(next)).lines).toHaveLength(1)
+      })
+    })
+
+    it('gives its rules a revision above every one that it can have forgotten, also when the same backup is restored again', async () => {
+      const revision = async () => (await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision
+      const known = await revision()
+      for (const quantity of [900n, 800n, 700n]) await twin.setLineItem('ACT-1', { quantity })
+      const newest = (await revision()) ?? 0
+      expect(newest).toBe((known ?? 0) + 3)
+      await restore(0n)
+      expect(await revision()).toBeGreaterThan(Math.max(newest, twin.time))
+    })
+
+    it('notices by itself that it was restored, once, and says who has shown it', async () => {
+      const [one, two, three] = [await TestDevice.join(twin), await TestDevice.join(twin), await TestDevice.join(twin)]
+      await two.sync([topUpRequest(LINE, 10n)])
+      const revision = async () =>
+        (await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision ?? 0
+      const known = await revision()
+      const shown: { sealed: Sealed; answer: string }[] = []
+      for (const device of [one, two]) {
+        const sealed = await device.seal()
+        shown.push({ sealed, answer: await forgottenAnswer(device, sealed, 300n) })
+      }
+      twin.time += 60_000
+      // A segment that is ahead says so without proof: a stolen key could stop all grants with it.
+      await send(two, await two.seal())
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
+      expect([await revision(), twin.restored]).toEqual([known, []])
+
+      const [first, second] = shown
+      if (first === undefined || second === undefined) throw new Error('there are two')
+      await send(one, first.sealed, [first.answer])
+      expect(twin.restored).toEqual([{ deviceId: one.id, instanceIds: [INSTANCE] }])
+      expect(await recovery()).toMatchObject({ since: twin.time })
+      expect(await revision()).toBeGreaterThan(twin.time)
+      twin.time += 1_000
+      await three.sync([topUpRequest(LINE, 0n, 100n)])
+      expect(three.available(LINE)).toBe(0n)
+      // More of the same past is no news.
+      await send(two, second.sealed, [second.answer])
+      expect(twin.restored).toHaveLength(1)
+      const { records } = await showAudit({ store: twin.store }, null, null, 10)
+      expect(records).toMatchObject([{ action: 'NOTICE_RESTORE', by: 'twin', deviceId: one.id }])
+    })
+
+    it('notices it by rules that it has signed and does not know, and by no others', async () => {
+      const device = await TestDevice.join(twin)
+      const other = '0b8a1a52-6f3e-4b53-a6a5-9a7f6a0d8d11'
+      const rules = async (revision: number, instanceId = INSTANCE, signer = twin.keys.signer) =>
+        signDocument('policy', JSON.stringify({ instanceId, revision, issuedAt: twin.time }), signer)
+      const known = (await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision ?? 0
+      const nothing = [await rules(known), await rules(99, INSTANCE, device.keys.signer), await rules(99, other)]
+      await send(device, await device.seal(), nothing)
+      expect(twin.restored).toEqual([])
+      await send(device, await device.seal(), [await rules(known + 1)])
+      expect(twin.restored).toEqual([{ deviceId: device.id, instanceIds: [INSTANCE] }])
+      const next = await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE))
+      expect(next?.revision).toBeGreaterThan(twin.time)
+      // Also on a host whose clock is behind, and during a recovery.
+      const ahead = twin.time + DAY
+      twin.time += 1
+      await send(device, await device.seal(), [await rules(ahead)])
+      expect((await twin.store.read((reader) => reader.policyRevisions.get(INSTANCE)))?.revision).toBe(ahead + 1)
+    })
+
+    it('counts nobody as heard of by what the backup knows, also where its clock is behind that', async () => {
+      const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await one.sync([topUpRequest(LINE, 10n)])
+      await two.sync([topUpRequest(LINE, 10n)])
+      const before = twin.time
+      twin.time -= 60_000
+      await restore(20n)
+      expect(await recovery()).toMatchObject({ since: before + 1, waitingFor: [{}, {}] })
+      await one.sync()
+      expect(await recovery()).toMatchObject({ waitingFor: [{}, {}] })
+      twin.time = before + 1
+      await one.sync()
+      await two.sync()
+      await endThose()
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
+    })
+
+    it('waits for a device that has begun to show what was forgotten until it has shown all of it', async () => {
+      const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await two.sync([topUpRequest(LINE, 10n)])
+      const segments: { sealed: Sealed; answer: string }[] = []
+      for (const granted of [10n, 900n]) {
+        const sealed = await one.seal([topUpRequest(LINE, 10n)])
+        segments.push({ sealed, answer: await forgottenAnswer(one, sealed, granted) })
+      }
+      twin.time += 1_000
+      await restore(910n)
+      const [first, second] = segments
+      if (first === undefined || second === undefined) throw new Error('there are two')
+      twin.time += 1_000
+      await send(one, first.sealed, [first.answer])
+      await two.sync([topUpRequest(LINE, 0n, 100n)])
+      await endThose()
+      expect(two.available(LINE)).toBe(100n)
+      expect(await recovery()).toMatchObject({ waitingFor: [{ deviceId: one.id }] })
+      await send(one, second.sealed, [second.answer])
+      await one.sync()
+      await endThose()
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
+    })
+
+    it('does not wait for those that are settled', async () => {
+      const [one, two] = [await TestDevice.join(twin), await TestDevice.join(twin)]
+      await one.sync([topUpRequest(LINE, 10n)])
+      await two.sync([topUpRequest(LINE, 10n)])
+      twin.time += 1
+      await restore(20n)
+      twin.time += 31 * DAY
+      await one.sync()
+      expect(await recovery()).toMatchObject({ waitingFor: [{ deviceId: two.id }] })
+      await twin.settle()
+      await endThose()
+      expect(await recovery()).toMatchObject({ since: null, waitingFor: [] })
+    })
+
+    it('begins a recovery with the first proof of what it does not know, in which it sells nothing', async () => {
+      const device = await TestDevice.join(twin)
+      const other = await TestDevice.join(twin)
+      await other.sync([topUpRequest(LINE, 10n)])
+      const sealed = await device.seal([topUpRequest(LINE, 100n)])
+      const document = await forgottenAnswer(device, sealed, 100n)
+      twin.time += 1_000
+      await send(device, sealed, [document])
+      const { since, waitingFor } = await recovery()
+      expect(since).toBe(twin.time)
+      // The device has more to say, or says with its next segment that it has not.
+      expect(waitingFor.map(({ deviceId }) => deviceId).sort()).toEqual([device.id, other.id].sort())
+    })
+  })
+}

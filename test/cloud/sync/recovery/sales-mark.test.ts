@@ -1,0 +1,257 @@
+// The sales mark: never behind what was told to anybody, at the cost of a few flushes, and never larger than its limit.
+import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { limitAccount, lineAccount } from '../../../../src/core/accounts/account.ts'
+import { MICRO_MAX } from '../../../../src/core/pricing/amount.ts'
+import { openMarkFile } from '../../../../src/cloud/platform/system/mark-file.ts'
+import { charge, newPool } from '../../../../src/cloud/accounts/pool.ts'
+import type { MarkFile } from '../../../../src/cloud/sync/recovery/mark-file.ts'
+import { ACCOUNTS_MAX, SalesMark, markName } from '../../../../src/cloud/sync/recovery/sales-mark.ts'
+import type { Pool } from '../../../../src/cloud/storage/records.ts'
+import { CodedError } from '../../../../src/protocol/errors.ts'
+import fc from '../../../support/fast-check.ts'
+
+const ACCOUNT = lineAccount('64d2028c-ae87-4069-a624-66089d957ef9', 'ACT-1', 0)
+const MICRO = 1_000_000n
+const pool = newPool(ACCOUNT, 1_000n * MICRO)
+const soldPool = (sold: bigint, account = ACCOUNT): Pool => ({ ...newPool(account, 1_000n * MICRO), sold })
+
+/** A file in memory, as a machine keeps it, with its flushes and mishaps. */
+class Memory implements MarkFile {
+  bootId = 'boot'
+  flushes = 0
+  fails = false
+  #place = 'here'
+  #written: string[] = []
+  #flushed: string[] = []
+
+  read(): readonly string[] {
+    return Array.from(this.#written, (text: string | undefined) => text ?? '')
+  }
+
+  begin(): void {
+    this.#written = []
+  }
+
+  write(slot: number, text: string): void {
+    if (this.fails) throw new CodedError('NOT_RECORDED', 'the disk is full')
+    this.#written[slot] = text
+  }
+
+  flush(): void {
+    this.flushes += 1
+    this.#flushed = [...this.#written]
+  }
+
+  async flushLater(): Promise<void> {
+    this.flush()
+  }
+
+  place(): string {
+    return this.#place
+  }
+
+  powerCut(): void {
+    this.bootId = `${this.bootId}+`
+    this.#written = [...this.#flushed]
+  }
+}
+
+class WithoutPowerCuts extends Memory {
+  override flush(): void {
+    this.flushes += 1
+  }
+}
+
+function read(file: MarkFile): SalesMark {
+  const mark = SalesMark.read(file)
+  if (typeof mark === 'string') throw new Error(`the mark is ${mark}`)
+  return mark
+}
+
+/** How much can have been sold of an account, by what the mark says. */
+const atMost = (mark: SalesMark, account = ACCOUNT): bigint =>
+  [...mark.counts()].find(({ name }) => name === markName(account))?.atMost ?? 0n
+
+/** One sale, as a transaction makes it. */
+function sell(mark: SalesMark, before: Pool, amount: bigint): Pool {
+  const after = charge(before, amount)
+  mark.reserve([after])
+  mark.note([after])
+  return after
+}
+
+describe('a sales mark', () => {
+  it('knows exactly what was sold when the process is killed', () => {
+    const file = new Memory()
+    let now = pool
+    const mark = SalesMark.begin(file, 'one', 0)
+    for (let n = 0; n < 100; n += 1) now = sell(mark, now, MICRO)
+    expect(atMost(read(file))).toBe(100n * MICRO)
+  })
+
+  it('has counted a sale, at the latest, before the sale is committed', () => {
+    const file = new Memory()
+    const mark = SalesMark.begin(file, 'one', 0)
+    mark.reserve([soldPool(10n)])
+    file.powerCut()
+    expect(atMost(read(file))).toBeGreaterThanOrEqual(10n)
+    // It never took place.
+    expect(read(file).soldOf(ACCOUNT)).toBe(0n)
+  })
+
+  it('never falls behind what was told, whatever is sold and whenever the power is cut', () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.tuple(fc.bigInt(1n, 200n * MICRO), fc.constantFrom('sell', 'kill', 'power', 'flush'))),
+        (steps) => {
+          const file = new Memory()
+          let mark = SalesMark.begin(file, 'one', 0)
+          let told = newPool(ACCOUNT, 100_000n * MICRO)
+          for (const [amount, step] of steps) {
+            if (step === 'sell') told = sell(mark, told, amount)
+            else if (step === 'flush') mark.flush()
+            else {
+              if (step === 'power') file.powerCut()
+              const next = read(file)
+              expect(atMost(next)).toBeGreaterThanOrEqual(told.sold)
+              expect(next.soldOf(ACCOUNT)).toBeLessThanOrEqual(told.sold)
+              if (step === 'kill') expect(atMost(next)).toBe(told.sold)
+              // The database has all of it.
+              next.goOn([told], next.turn + 1, 0)
+              mark = next
+            }
+          }
+        },
+      ),
+    )
+  })
+
+  it('costs a few flushes for a whole quantity, in whatever portions it is sold', () => {
+    for (const portion of [1n, 7n, 100n]) {
+      const file = new Memory()
+      const mark = SalesMark.begin(file, 'one', 0)
+      let now = pool
+      const before = file.flushes
+      while (now.charged + portion * MICRO <= 1_000n * MICRO) now = sell(mark, now, portion * MICRO)
+      expect(file.flushes - before).toBeLessThanOrEqual(14)
+    }
+  })
+
+  it('costs ever fewer flushes where nothing is limited', () => {
+    const file = new Memory()
+    const mark = SalesMark.begin(file, 'one', 0)
+    let now = newPool(ACCOUNT, null)
+    for (let n = 0; n < 10_000; n += 1) now = sell(mark, now, 10n * MICRO)
+    expect(file.flushes).toBeLessThan(20)
+  })
+
+  it('lets nothing be sold that it cannot show, and goes on when the disk takes it again', () => {
+    const file = new Memory()
+    const mark = SalesMark.begin(file, 'one', 0)
+    file.fails = true
+    expect(() => mark.reserve([soldPool(10n)])).toThrow(expect.objectContaining({ code: 'NOT_RECORDED' }) as Error)
+    file.fails = false
+    mark.reserve([soldPool(10n)])
+    file.fails = true
+    // What is reserved has been sold: the count follows as soon as it can.
+    mark.note([soldPool(10n)])
+    expect(() => mark.reserve([soldPool(11n)])).toThrow(expect.objectContaining({ code: 'NOT_RECORDED' }) as Error)
+    expect(read(file).soldOf(ACCOUNT)).toBe(0n)
+    file.fails = false
+    mark.reserve([soldPool(11n)])
+    expect(read(file).soldOf(ACCOUNT)).toBe(10n)
+  })
+
+  it('keeps accounts with ids of any length apart', () => {
+    const file = new Memory()
+    const mark = SalesMark.begin(file, 'one', 0)
+    const accounts = ['a', 'b'].map((letter) => lineAccount('64d2028c', letter.repeat(600), 0))
+    for (const [index, account] of accounts.entries()) {
+      mark.reserve([soldPool(BigInt(index + 1), account)])
+      mark.note([soldPool(BigInt(index + 1), account)])
+    }
+    expect(accounts.map((account) => read(file).soldOf(account))).toEqual([1n, 2n])
+  })
+
+  it('counts up to the largest amount', () => {
+    const file = new Memory()
+    const mark = SalesMark.begin(file, 'one', 0)
+    sell(mark, { ...newPool(ACCOUNT, null), sold: MICRO_MAX - 1n }, 5n)
+    expect(atMost(read(file))).toBe(MICRO_MAX)
+  })
+
+  it('has room for a limited number of accounts, and says when one of a line item had to go', () => {
+    const file = new WithoutPowerCuts()
+    const mark = SalesMark.begin(file, 'one', 0)
+    const limit = (n: number): string => limitAccount('64d2028c', 'ACT-1', { type: 'user', value: `u${n}` }, 0)
+    const count = (account: string): void => {
+      mark.reserve([soldPool(1n, account)])
+      mark.note([soldPool(1n, account)])
+    }
+    count(ACCOUNT)
+    for (let n = 0; n <= ACCOUNTS_MAX; n += 1) count(limit(n))
+    expect(file.read().length).toBeLessThanOrEqual(ACCOUNTS_MAX + 3)
+    expect([mark.soldOf(ACCOUNT), mark.soldOf(limit(0)), mark.soldOf(limit(ACCOUNTS_MAX))]).toEqual([1n, 0n, 1n])
+    expect(read(file).isComplete).toBe(true)
+    for (let n = 1; n <= ACCOUNTS_MAX; n += 1) count(lineAccount('64d2028c', 'ACT-1', n))
+    expect(mark.soldOf(ACCOUNT)).toBe(0n)
+    expect(read(file).isComplete).toBe(false)
+    expect(file.read().length).toBeLessThanOrEqual(2 * ACCOUNTS_MAX + 3)
+  })
+})
+
+describe('the file of a sales mark', () => {
+  function path(): string {
+    const directory = mkdtempSync(join(tmpdir(), 'tallygate-mark-'))
+    onTestFinished(() => rmSync(directory, { recursive: true, force: true }))
+    return join(directory, 'sales.mark')
+  }
+
+  function open(at: string) {
+    const file = openMarkFile(at)
+    onTestFinished(() => file.close())
+    return file
+  }
+
+  it('is missing at first, then holds what was written, for its owner only', () => {
+    const at = path()
+    expect(open(at).read()).toBe('MISSING')
+    const mark = SalesMark.begin(open(at), 'one', 5)
+    mark.reserve([soldPool(10n)])
+    mark.note([soldPool(10n)])
+    const again = read(open(at))
+    expect([again.id, again.at, again.soldOf(ACCOUNT)]).toEqual(['one', 5, 10n])
+    expect(again.isElsewhere).toBe(false)
+    expect(statSync(at).mode & 0o077).toBe(0)
+  })
+
+  it('knows that it is a copy', () => {
+    const at = path()
+    SalesMark.begin(open(at), 'one', 0)
+    const copy = path()
+    writeFileSync(copy, readFileSync(at))
+    expect(read(open(copy)).isElsewhere).toBe(true)
+  })
+
+  it.each([0, 8, 100, 511, 513, 1_200])('is damaged when byte %i is another one', (index) => {
+    const at = path()
+    const mark = SalesMark.begin(open(at), 'one', 0)
+    mark.reserve([soldPool(10n)])
+    const bytes = readFileSync(at)
+    bytes.writeUInt8(bytes.readUInt8(index) ^ 4, index)
+    writeFileSync(at, bytes)
+    expect(SalesMark.read(open(at))).toBe('DAMAGED')
+  })
+
+  it('does not rely on what a write that was cut off has left', () => {
+    const at = path()
+    const mark = SalesMark.begin(open(at), 'one', 0)
+    mark.reserve([soldPool(10n)])
+    mark.note([soldPool(10n)])
+    writeFileSync(at, Buffer.concat([readFileSync(at), Buffer.alloc(512), Buffer.from('half')]))
+    expect(atMost(read(open(at)))).toBe(10n)
+  })
+})

@@ -1,0 +1,116 @@
+import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { openPostgresStore } from '../../../src/cloud/storage/postgres/store.ts'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { PostgresSchema } from '../../support/postgres-schema.ts'
+import { postgres } from '../../support/servers.ts'
+import { deviceKeySuite } from '../devices/device-key.suite.ts'
+import { restoredSuite } from './recovery/restored.suite.ts'
+import { rebalanceSuite } from './grants/rebalance.suite.ts'
+import { expireInactiveSuite } from './grants/expire-inactive.suite.ts'
+import { syncSuite } from './sync.suite.ts'
+import { undeliveredSuite } from './merge/undelivered.suite.ts'
+import { TestDevice, newDeviceKeys, topUpRequest } from './test-device.ts'
+import { DAY, INSTANCE, Twin } from './twin.ts'
+
+const LINE = lineAccount(INSTANCE, 'ACT-1', 0)
+
+const server = postgres()
+let schema: PostgresSchema | undefined
+afterAll(async () => schema?.[Symbol.asyncDispose]())
+
+const openStore = async () => {
+  schema ??= await PostgresSchema.create(server.url)
+  return openPostgresStore({ url: schema.url, onConnectionLost: () => undefined })
+}
+const openTwin = async () => {
+  const store = await openStore()
+  await schema?.empty()
+  return Twin.over(store)
+}
+
+syncSuite('segments, over PostgreSQL', openTwin)
+undeliveredSuite('undelivered entries, over PostgreSQL', openTwin)
+rebalanceSuite('scarcity, over PostgreSQL', openTwin)
+restoredSuite('a restored twin, over PostgreSQL', openTwin)
+expireInactiveSuite('silence, over PostgreSQL', openTwin)
+deviceKeySuite('the key of a device, over PostgreSQL', openTwin)
+
+describe('two nodes over one PostgreSQL', () => {
+  let nodes: [Twin, Twin]
+  beforeEach(async () => {
+    const first = await openTwin()
+    nodes = [first, await first.anotherNode(await openStore())]
+    await first.setLineItem('ACT-1', { quantity: 1_000n })
+  })
+  afterEach(async () => {
+    for (const node of nodes) await node[Symbol.asyncDispose]()
+  })
+  const eachNode = <T>(work: (node: Twin) => Promise<T>): Promise<T[]> => Promise.all([...nodes, ...nodes].map(work))
+
+  it('settle a silent device once, whoever looks at the same time', async () => {
+    const [node] = nodes
+    const device = await TestDevice.join(node)
+    await device.sync([topUpRequest(LINE, 100n)])
+    for (const each of nodes) each.time += 31 * DAY
+    await eachNode((each) => each.settle())
+    expect((await node.pool(LINE)).billedByDevices).toBe(100n)
+    const { records } = await node.store.read((reader) => reader.usage.list({ limit: 10 }))
+    expect(records.map(({ status, tokens }) => [status, tokens])).toEqual([['PRESUMED', 100n]])
+  })
+
+  it('give one answer to a segment that reaches both at the same time, and bill it once', async () => {
+    const [node] = nodes
+    const device = await TestDevice.join(node)
+    await device.sync([topUpRequest(LINE, 100n)])
+    device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount: 30n })
+    const { document } = await device.seal([topUpRequest(LINE, 100n)])
+    const answers = await eachNode((each) => each.sync(device.id, document))
+    expect(new Set(answers.map((taken) => taken.taken && taken.answer)).size).toBe(1)
+    expect(await node.pool(LINE)).toMatchObject({ grantedOut: 130n, billedByDevices: 30n })
+  })
+
+  it('give one epoch for one nonce', async () => {
+    const [node] = nodes
+    const device = await TestDevice.join(node)
+    const answers = await eachNode((each) => each.attach(device.id, 'one nonce for all of them'))
+    expect(new Set(answers).size).toBe(1)
+    expect(await node.device(device.id)).toMatchObject({ epoch: 2 })
+  })
+
+  it('let one device in by one token, also when it asks both at the same time', async () => {
+    const [node] = nodes
+    const keys = await newDeviceKeys()
+    const token = await node.enrollmentToken()
+    const enrolled = await eachNode((each) => each.enroll(token, keys.jwk))
+    expect(new Set(enrolled.map(({ deviceId }) => deviceId)).size).toBe(1)
+  })
+
+  it(
+    'never grant together more than there is, whoever asks for it at the same time',
+    { timeout: 120_000 },
+    async () => {
+      const devices = await Promise.all(
+        Array.from({ length: 8 }, async (_, index) => TestDevice.join(nodes[index % 2]!)),
+      )
+      let spent = 0n
+      for (let round = 0; round < 5; round++) {
+        await Promise.all(
+          devices.map(async (device, index) => {
+            await device.sync([topUpRequest(LINE, 300n, 50n)])
+            if (device.charge({ lineItemId: 'ACT-1', accounts: [LINE], amount: 40n })) spent += 40n
+            if (index % 3 === 0) device.giveBack(LINE)
+            if (index % 4 === 0) await nodes[0].chargeDirectly(LINE, 7n)
+          }),
+        )
+        const pool = await nodes[1].pool(LINE)
+        expect(pool.charged + pool.grantedOut <= 1_000n).toBe(true)
+      }
+      for (const device of devices) await device.sync([], true)
+      const { charged, grantedOut, billedByDevices } = await nodes[0].pool(LINE)
+      expect(billedByDevices).toBe(spent)
+      expect(grantedOut).toBe(spent)
+      expect(charged + grantedOut <= 1_000n).toBe(true)
+      expect(spent).toBeGreaterThan(0n)
+    },
+  )
+})

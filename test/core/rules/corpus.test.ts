@@ -1,0 +1,60 @@
+/**
+ * Runs every case of the corpus through the engine, and through the naive evaluator as well: a case whose wanted answer
+ * is wrong cannot be made to pass by a matching mistake in one of them.
+ */
+import { describe, expect, test } from 'vitest'
+import { compilePolicy } from '../../../src/core/rules/compile.ts'
+import { decide } from '../../../src/core/rules/decide.ts'
+import { answerOf, clockOfCase, policyOfCase, requestOfCase, availableOfCase } from '../../corpus/case-domain.ts'
+import { loadCorpus } from '../../corpus/load-corpus.ts'
+import { naiveDecide } from './naive-evaluator.ts'
+
+const corpus = loadCorpus()
+
+describe('the engine answers every case of the corpus', () => {
+  test.each(corpus.map((each) => [each.file, each.name, each] as const))('%s: %s', (_file, _name, each) => {
+    const decision = decide(
+      compilePolicy(policyOfCase(each)),
+      requestOfCase(each),
+      clockOfCase(each),
+      availableOfCase(each),
+      each.mode,
+    )
+    expect(answerOf(each, decision)).toStrictEqual(each.want)
+  })
+})
+
+describe('the naive evaluator answers every case of the corpus', () => {
+  test.each(corpus.map((each) => [each.file, each] as const))('%s', (_file, each) => {
+    const { items, postings, warnings } = naiveDecide(
+      policyOfCase(each),
+      requestOfCase(each),
+      clockOfCase(each),
+      availableOfCase(each),
+      each.mode,
+    )
+    const withRejectionDetails = items.map((item) =>
+      item.outcome === 'REFUSED' ? { ...item, rejectionDetails: [] } : item,
+    )
+    expect(answerOf(each, { items: withRejectionDetails, postings, warnings })).toStrictEqual(each.want)
+  })
+})
+
+test('the corpus shows every reason for a refusal, and each case by a name of its own', () => {
+  const statuses = new Set(corpus.flatMap((each) => each.want.items.map((item) => item.status)))
+  expect([...statuses].sort()).toEqual([
+    'ALLOCATION_EXHAUSTED',
+    'CLOCK_UNDECIDED',
+    'CONSUMPTION_LIMIT_REACHED',
+    'DENIED_BY_RULE',
+    'FORMULA_FAILED',
+    'GRANTED',
+    'GRANT_EXHAUSTED',
+    'GRANT_EXPIRED',
+    'INSUFFICIENT_TOKENS',
+    'ITEM_NOT_RATED',
+    'NOT_CHARGED',
+    'NO_USABLE_LINE_ITEM',
+  ])
+  expect(new Set(corpus.map((each) => each.name)).size).toBe(corpus.length)
+})

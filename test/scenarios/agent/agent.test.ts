@@ -1,0 +1,123 @@
+// The agent as a whole, over its socket, with its database, and with a cloud that answers in memory.
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { billed } from '../../../src/core/accounts/grant.ts'
+import { INSTANCE } from '../../agent/sync/fake-cloud.ts'
+import { ACCOUNT, Application, code, Site } from './site.ts'
+
+describe('the agent', () => {
+  it('enrolls, takes rules and tokens, decides, delivers, and is billed what it has charged', async () => {
+    const site = await Site.make()
+    const application = new Application(await site.start())
+    const ready = await application.until(({ accounts }) => accounts.length > 0)
+    expect(ready).toMatchObject({ connected: true, epoch: 1, policies: [{ instanceId: INSTANCE, applied: 1 }] })
+
+    expect(code(await application.ask(2.5))).toBe('101')
+    expect(code(await application.ask(40))).toBe('101')
+    const delivered = await application.until(({ backlog, lastEntry }) => lastEntry === 2 && backlog === 0)
+    expect(site.cloud.billedOn(ACCOUNT)).toBe(42_500_000n)
+    expect(delivered.accounts.map(billed)).toEqual([42_500_000n])
+    expect(site.cloud.alarms).toEqual([])
+  })
+
+  it('asks the cloud for a request that is larger than its grant, and the pool is never oversold', async () => {
+    const site = await Site.make()
+    const application = new Application(await site.start({ 'sync-interval': '1h' }))
+    await application.until(({ accounts }) => accounts.length > 0)
+    expect(code(await application.ask(700))).toBe('101')
+    expect(code(await application.ask(700))).not.toBe('101')
+    expect(code(await application.ask(250))).toBe('101')
+    expect(site.cloud.outOn(ACCOUNT) <= 1_000_000_000n).toBe(true)
+  })
+
+  it('goes on offline within its grant, over restarts, and delivers everything when the line is back', async () => {
+    const site = await Site.make()
+    const first = await site.start()
+    await new Application(first).until(({ accounts }) => accounts.length > 0)
+    expect(code(await new Application(first).ask(10))).toBe('101')
+    await first.stop()
+
+    site.isOnline = false
+    const second = await site.start()
+    const application = new Application(second)
+    expect(code(await application.ask(30))).toBe('101')
+    expect(code(await application.ask(500))).toBe('208')
+    const alone = await application.status()
+    expect(alone).toMatchObject({ connected: false, lastEntry: 3 })
+    expect(alone.backlog).toBeGreaterThanOrEqual(2)
+    await second.stop()
+
+    site.isOnline = true
+    const third = new Application(await site.start())
+    expect(code(await third.ask(1))).toBe('101')
+    await third.until(({ backlog, connected }) => connected && backlog === 0)
+    expect(site.cloud.billedOn(ACCOUNT)).toBe(41_000_000n)
+    expect(site.cloud.alarms).toEqual([])
+  })
+
+  it('gives a retry the answer that it had before the restart', async () => {
+    const site = await Site.make()
+    const first = await site.start()
+    await new Application(first).until(({ accounts }) => accounts.length > 0)
+    const session = { 'x-tallygate-session': 'app', 'x-tallygate-request': '1' }
+    const answer = await new Application(first).ask(10, session)
+    await first.stop()
+    site.isOnline = false
+    const again = new Application(await site.start())
+    expect(await again.ask(10, session)).toEqual(answer)
+    expect((await again.status()).accounts.map(billed)).toEqual([10_000_000n])
+  })
+
+  it('shares neither its state nor its socket with a second one', async () => {
+    const site = await Site.make()
+    const agent = await site.start()
+    await expect(site.start()).rejects.toMatchObject({ code: 'STATE_IN_USE' })
+    const elsewhere = join(site.directory, 'elsewhere')
+    await expect(site.start({ 'state-directory': elsewhere })).rejects.toMatchObject({ code: 'SOCKET_IN_USE' })
+    expect((await new Application(agent).status()).version).toMatch(/^\d/)
+    // What could not start has let go of what it held.
+    const socket = { 'state-directory': elsewhere, 'socket-path': join(site.directory, 'other.sock') }
+    await (await site.start(socket)).stop()
+  })
+
+  it('says in one line of its log which ledger it has put aside where, and what to do, until the file is taken away', async () => {
+    const site = await Site.make()
+    site.isOnline = false
+    const told = () => {
+      const lines = site.log.splice(0).map((line) => JSON.parse(line) as Record<string, unknown>)
+      return lines.filter((line) => line['code'] === 'DATABASE_CORRUPT')
+    }
+    mkdirSync(site.stateDirectory, { recursive: true })
+    writeFileSync(join(site.stateDirectory, 'journal.db'), 'a diary, and no ledger\n'.repeat(1_000))
+    for (const start of ['the first', 'another']) {
+      const agent = await site.start()
+      const [line, ...more] = told()
+      expect([start, more]).toEqual([start, []])
+      const file = String(line?.['file'])
+      expect(file).toContain(`${join(site.stateDirectory, 'journal.db')}.damaged-`)
+      expect(line).toMatchObject({ level: 40, lostEntries: null })
+      expect(line?.['remedy']).toMatch(/moved away/)
+      expect(readFileSync(file, 'utf8')).toContain('a diary')
+      const { conditions } = await new Application(agent).status()
+      const shown = conditions.filter((condition) => condition.code === 'DATABASE_CORRUPT')
+      expect(shown.map(({ message }) => message.includes(file))).toEqual([true])
+      await agent.stop()
+      if (start === 'another') rmSync(file)
+    }
+    await site.start()
+    expect(told()).toEqual([])
+  })
+
+  it('starts where the cloud is out of reach and it belongs to none yet, and says so', async () => {
+    const site = await Site.make()
+    site.isOnline = false
+    const agent = await site.start()
+    const application = new Application(agent)
+    await expect(application.ask(1)).rejects.toMatchObject({ code: 'NOT_ENROLLED' })
+    expect(await application.status()).toMatchObject({ deviceId: null, epoch: 0, accounts: [] })
+    await agent.stop()
+    await agent.ended
+    expect(existsSync(agent.socketPath)).toBe(false)
+  })
+})

@@ -1,0 +1,115 @@
+// A device with its agent, a cloud in memory that can be cut off, and applications at the agent's socket.
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { pino } from 'pino'
+import { expect, onTestFinished } from 'vitest'
+import { HttpClient } from '../../../src/client/http.ts'
+import { type Agent, composeAgent } from '../../../src/agent/compose.ts'
+import { agentOptions, type AgentSettings } from '../../../src/agent/settings.ts'
+import { lineAccount } from '../../../src/core/accounts/account.ts'
+import { CodedError } from '../../../src/protocol/errors.ts'
+import { AGENT_STATUS_PATH, type AgentStatus, agentStatus } from '../../../src/protocol/local/status.ts'
+import { type AccessResponse, accessResponseBody } from '../../../src/protocol/service/access-request.ts'
+import { loadSettings } from '../../../src/settings/load.ts'
+import { accessBody, temporaryDirectory } from '../../agent/harness.ts'
+import { FakeCloud, INSTANCE, makeCloudKey } from '../../agent/sync/fake-cloud.ts'
+import { policyWith } from '../../agent/sync/policies.ts'
+
+export const ACCOUNT = lineAccount(INSTANCE, 'line-1', 0)
+const DAY = 86_400_000
+
+export class Site {
+  readonly directory = temporaryDirectory()
+  cloud!: FakeCloud
+  #token = ''
+  isOnline = true
+  /** Lines of the agents that were started. */
+  readonly log: string[] = []
+
+  /** @param cap of the pool, micro-tokens */
+  static async make(cap = 1_000_000_000n): Promise<Site> {
+    const site = new Site()
+    site.cloud = new FakeCloud(() => Date.now(), await makeCloudKey())
+    site.cloud.caps.set(ACCOUNT, cap)
+    const [item] = policyWith(1).lineItems
+    const around = { startsAt: Date.now() - DAY, endsAt: Date.now() + DAY }
+    await site.cloud.publish(policyWith(1, { issuedAt: Date.now(), lineItems: [{ ...item!, ...around }] }))
+    site.#token = await site.cloud.enrollmentToken()
+    return site
+  }
+
+  get stateDirectory(): string {
+    return join(this.directory, 'state')
+  }
+
+  get socketPath(): string {
+    return join(this.directory, 'agent.sock')
+  }
+
+  settings(flags: Readonly<Record<string, string>> = {}): AgentSettings {
+    const tokenFile = join(this.directory, 'token')
+    writeFileSync(tokenFile, this.#token)
+    return loadSettings(agentOptions, {
+      file: null,
+      env: {},
+      flags: {
+        'state-directory': this.stateDirectory,
+        'socket-path': this.socketPath,
+        'enrollment-token-file': tokenFile,
+        'sync-interval': '1s',
+        ...flags,
+      },
+      readText: () => this.#token,
+    })
+  }
+
+  async start(flags: Readonly<Record<string, string>> = {}): Promise<Agent> {
+    const agent = await composeAgent(this.settings(flags), {
+      log: pino({ level: 'info' }, { write: (line) => void this.log.push(line) }),
+      push: null,
+      exchange: async (request) => {
+        if (!this.isOnline) throw new CodedError('CLOUD_UNREACHABLE', 'the line is cut')
+        return this.cloud.exchange(request)
+      },
+    })
+    onTestFinished(() => agent.stop())
+    return agent
+  }
+}
+
+export class Application {
+  readonly #client: HttpClient
+
+  constructor(agent: { readonly socketPath: string }) {
+    this.#client = new HttpClient({ address: `unix:${agent.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
+    onTestFinished(() => this.#client[Symbol.dispose]())
+  }
+
+  /** @throws CodedError of the refusal, or AGENT_UNREACHABLE */
+  async ask(count: number, headers: Record<string, string> = {}): Promise<AccessResponse> {
+    const path = `/v1.0/instances/${INSTANCE}/access-request`
+    return this.#client.json({ method: 'POST', path, headers, body: accessBody(count) }, accessResponseBody)
+  }
+
+  async status(): Promise<AgentStatus> {
+    return this.#client.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
+  }
+
+  /** Waits for the status to be so. */
+  async until(isSo: (status: AgentStatus) => boolean): Promise<AgentStatus> {
+    let status = await this.status()
+    await expect
+      .poll(
+        async () => {
+          status = await this.status()
+          return isSo(status)
+        },
+        { timeout: 20_000, interval: 5 },
+      )
+      .toBe(true)
+    return status
+  }
+}
+
+/** Status code of the first item. */
+export const code = ({ requestedItems }: AccessResponse): string | undefined => requestedItems[0]?.status.code

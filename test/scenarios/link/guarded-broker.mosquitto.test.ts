@@ -1,0 +1,173 @@
+// A device and the real twin at a real Mosquitto with TLS, users and rights: change notifications arrive, and where the broker cannot be used the
+// device says why, in words of the error catalogue, and finds everything by its timer.
+import { randomUUID } from 'node:crypto'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { pino } from 'pino'
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
+import type { MqttPushOptions } from '../../../src/agent/platform/mqtt/mqtt-push.ts'
+import { LINK_DEFAULTS } from '../../../src/agent/sync/limits.ts'
+import { Secret } from '../../../src/settings/option.ts'
+import { openTwin, type Twin } from '../../cloud/harness.ts'
+import { Authority, type Certified } from '../../support/certificates.ts'
+import { type BrokerGuard, guardedMosquitto } from '../../support/servers.ts'
+import { deviceAt, hintsOnce } from './device-at-twin.ts'
+import type { TestDevice } from '../../agent/sync/test-device.ts'
+
+const users = { twin: randomUUID(), fleet: randomUUID() }
+const rights = [
+  'user twin',
+  'topic write tallygate/v1/#',
+  'topic read tallygate/v1/devices/+/presence',
+  'pattern read tallygate/v1/instances/+/policy',
+  'pattern read tallygate/v1/devices/%c/change notification',
+  'pattern write tallygate/v1/devices/%c/presence',
+]
+const guard = (certificate: Certified): BrokerGuard => ({ users, rights, certificate })
+
+let authority: Authority
+let directory = ''
+beforeAll(async () => {
+  authority = await Authority.make()
+  directory = await mkdtemp(join(tmpdir(), 'tallygate-guarded-'))
+  await writeFile(join(directory, 'ca.pem'), authority.certificate)
+})
+afterAll(async () => {
+  await authority[Symbol.asyncDispose]()
+  await rm(directory, { recursive: true, force: true })
+})
+
+interface Site {
+  readonly twin: Twin
+  /** What the twin has logged with a code. */
+  readonly said: { readonly code: string; readonly msg: string }[]
+  readonly device: TestDevice
+  readonly instanceId: string
+}
+
+async function openSite(
+  url: string,
+  change: {
+    readonly twinPassword?: string
+    readonly twinCa?: string | null
+    readonly push?: Partial<MqttPushOptions>
+  } = {},
+): Promise<Site> {
+  const said: Site['said'] = []
+  const log = pino({ level: 'info' }, { write: (line) => void said.push(JSON.parse(line) as Site['said'][number]) })
+  const twin = await openTwin(
+    (settings) => ({
+      ...settings,
+      push: {
+        ...settings.push,
+        broker: 'external',
+        url,
+        username: 'twin',
+        password: new Secret(change.twinPassword ?? users.twin),
+        caFile: change.twinCa === undefined ? join(directory, 'ca.pem') : change.twinCa,
+      },
+    }),
+    log,
+  )
+  onTestFinished(() => twin[Symbol.asyncDispose]())
+  const instanceId = await twin.shop()
+  const push = hintsOnce({
+    extraCa: authority.certificate,
+    username: 'fleet',
+    password: users.fleet,
+    ...change.push,
+  })
+  const device = await deviceAt(twin, instanceId, push)
+  await device.start()
+  await device.settle()
+  return { twin, said, device, instanceId }
+}
+
+const until = (what: () => unknown): Promise<void> => expect.poll(what, { timeout: 10_000, interval: 20 }).toBeTruthy()
+
+const revisionOf = ({ device, instanceId }: Site): number =>
+  device.activePolicies.get(instanceId)?.document.revision ?? 0
+
+/** The device never hears of the change, and has it after one interval all the same. */
+async function findsAChangeByItsTimer(site: Site): Promise<void> {
+  const before = revisionOf(site)
+  await site.twin.lineItem(site.instanceId, { quantity: 50 })
+  site.twin.now += LINK_DEFAULTS.syncEveryMs
+  await site.device.pass(LINK_DEFAULTS.syncEveryMs)
+  await until(() => revisionOf(site) > before)
+  expect(site.device.link.status().notifications).toEqual({ taken: 0, ignored: 0 })
+}
+
+describe('a broker with TLS, users and rights', () => {
+  const broker = guardedMosquitto('mosquitto with TLS', async () =>
+    guard(await authority.certify(Date.now() + 86_400_000)),
+  )
+
+  test('carries change notifications from the twin to the device, and the word that it is there to the twin', async () => {
+    const site = await openSite(broker.url)
+    const { device, twin, instanceId } = site
+    await until(() => device.link.status().push === 'CONNECTED')
+    expect(device.conditions).toEqual([])
+    await device.pass(2_000)
+    const before = revisionOf(site)
+    await twin.lineItem(instanceId, { quantity: 50 })
+    await until(() => device.link.status().notifications.taken > 0)
+    await until(async () => {
+      await device.pass(10)
+      return revisionOf(site) > before
+    })
+    const deviceId = device.link.status().deviceId ?? ''
+    await until(async () => {
+      const { body } = await twin.call('GET', `/edge/api/v1/devices/${deviceId}`)
+      return (body as { presence: { online: boolean } | null }).presence?.online === true
+    })
+  })
+
+  test('a device with a wrong password says so, and keeps polling', async () => {
+    const site = await openSite(broker.url, { push: { password: 'wrong' } })
+    // The cloud is asked first whether the key was revoked, within half a minute of the device's own time.
+    await until(async () => {
+      await site.device.pass(1_000)
+      return site.device.conditions.includes('push: BROKER_REFUSED')
+    })
+    await findsAChangeByItsTimer(site)
+  })
+
+  test('a device that trusts another authority says so, and keeps polling', async () => {
+    await using other = await Authority.make()
+    const site = await openSite(broker.url, { push: { extraCa: other.certificate } })
+    await until(() => site.device.conditions.includes('push: BROKER_NOT_TRUSTED'))
+    await findsAChangeByItsTimer(site)
+  })
+
+  test('a twin that is not let in, or trusts another authority, says so once and serves', async () => {
+    const wrong = await openSite(broker.url, { twinPassword: 'wrong' })
+    await until(() => wrong.said.some(({ code }) => code === 'BROKER_REFUSED'))
+    await findsAChangeByItsTimer(wrong)
+    expect(wrong.said.filter(({ code }) => code === 'BROKER_REFUSED')).toHaveLength(1)
+    const astray = await openSite(broker.url, { twinCa: null })
+    await until(() => astray.said.some(({ code }) => code === 'BROKER_NOT_TRUSTED'))
+    expect(astray.said.map(({ msg }) => msg).join()).not.toContain(users.twin)
+  })
+})
+
+describe('a broker whose certificate has expired', () => {
+  const broker = guardedMosquitto('mosquitto with TLS', async () =>
+    guard(await authority.certify(Date.now() - 3_600_000)),
+  )
+
+  test('is not trusted, and the device keeps polling', async () => {
+    const site = await openSite(broker.url)
+    await until(() => site.device.conditions.includes('push: BROKER_NOT_TRUSTED'))
+    const [condition] = site.device.link.status().conditions
+    expect(condition?.message).toMatch(/expired/)
+    await findsAChangeByItsTimer(site)
+  })
+})
+
+test('a broker that is not there is out of reach, and the device keeps polling', async () => {
+  const site = await openSite('mqtt://127.0.0.1:9')
+  await until(() => site.device.conditions.includes('push: BROKER_UNREACHABLE'))
+  await findsAChangeByItsTimer(site)
+})
