@@ -14,7 +14,14 @@ const verdicts = (output: string): string[] =>
 describe('npm run check', () => {
   it('passes a clean project, with one line for each check', async () => {
     const { exitCode, output } = await sample.check()
-    expect(verdicts(output).sort(), output).toEqual(['ok arrows', 'ok format', 'ok lint', 'ok types', 'ok unused'])
+    expect(verdicts(output).sort(), output).toEqual([
+      'ok arrows',
+      'ok format',
+      'ok lint',
+      'ok prose',
+      'ok types',
+      'ok unused',
+    ])
     expect(exitCode).toBe(0)
   })
 
@@ -62,6 +69,15 @@ const defects: {
       'src/core/wrong.ts': `import { double } from './double.ts'\n\nexport const wrong = double({ half: 21 })\n`,
     },
     complaint: ['src/core/wrong.ts(3,', "Type 'number' is not assignable to type 'bigint'"],
+  },
+  {
+    check: 'prose',
+    defect: 'a word of the avoid list in a page and in a manual page',
+    files: {
+      'docs/how-to/keep.md': `# Keep\n\nNobody reads this twice.\n`,
+      'docs/reference/man/sample.1': `.SH NAME\nsample \\- leaves the remnant alone\n`,
+    },
+    complaint: ['keep.md:3:1: Nobody', 'sample.1:2', 'undelivered entries'],
   },
   {
     check: 'unused',

@@ -11,7 +11,9 @@ const copied = [
   '.dependency-cruiser.mjs',
   '.prettierignore',
   '.prettierrc.json',
+  '.textlintrc.json',
   'oxlint.config.ts',
+  'prose-terms.yml',
   'knip.json',
   'scripts/arrows.ts',
   'scripts/check.ts',
@@ -21,6 +23,7 @@ const copied = [
 ]
 
 const clean: Record<string, string> = {
+  'README.md': `# Sample\n\nThe device keeps its entries until the cloud has them.\n`,
   'bin/tallygate.js': `import '../src/cli/main.ts'\n`,
   'src/cli/main.ts': `import { agent } from '../agent/compose.ts'\n\nconsole.log(agent(Date.now()))\n`,
   'src/core/double.ts': `export interface Half {\n  half: bigint\n}\n\nexport const double = ({ half }: Half) => half * 2n\n`,
@@ -108,6 +111,9 @@ function manifest(packages: string[]): string {
     'oxlint',
     'oxlint-tsgolint',
     'prettier',
+    '@textlint/textlint-plugin-text',
+    'textlint',
+    'textlint-rule-prh',
     'typescript',
     'typescript-7',
   ]
