@@ -1,22 +1,24 @@
 /**
- * One access request on the device. It never waits for the network, except for a top-up when the device is connected and
- * its own grant is what falls short, and then not longer than the deadline. Whatever is decided, a refusal too, stands in
- * the ledger before anybody hears of it; what cannot be recorded is not granted.
+ * Decides one access request on the device. It waits for the network only for a top-up, when the device is connected
+ * and its
+ * own grant is too small, and only until the deadline. Decisions and refusals are recorded before the response is sent;
+ * a
+ * request that cannot be recorded is not granted.
  *
- * The checks, in order; the first check that fails names the code:
+ * The checks run in this sequence; the first one that fails names the code:
  *
  *   1 BAD_REQUEST                  the body has the form of an access request
- *     CALLER_NOT_ALLOWED, CALLER_LIMITED   ... of a requester, and at a pace, that the caller is held to
- *   2 IDEMPOTENCY_CONFLICT, CONFLICT    an application session counts up; a repetition gets the answer that it had
+ *     CALLER_NOT_ALLOWED, CALLER_LIMITED   ... from a requester, and at a rate, that the caller's quota allows
+ *   2 IDEMPOTENCY_CONFLICT, CONFLICT    an application session counts up; a retry gets the first answer again
  *   3 NOT_ENROLLED                 the device belongs to a cloud
  *   4 INSTANCE_UNKNOWN             ... and serves this instance
  *   5 POLICY_MISSING               the rules of the instance have arrived
  *   6 POLICY_STALE                 ... and may still be used
  *   7 NOT_ATTACHED                 the device has an epoch that is not fenced
  *   8                              the checks of core, whose refusals are answers, item by item; where tokens fall short and
- *                                  the cloud cannot be asked, the offline policy of essential line items counts as well
- *     REQUEST_TOO_LARGE            ... and where the cloud can be asked, one segment holds what the request needs
- *   9 CALLER_LIMITED               the caller's budget holds what is charged
+ *                                  the cloud cannot be reached, the offline policy of essential line items applies
+ *     REQUEST_TOO_LARGE            ... and where the cloud can be reached, one segment can carry the top-up request
+ *   9 CALLER_LIMITED               the caller's token budget covers the charge
  *  10 NOT_RECORDED                 the ledger has taken the entry
  */
 import type { AccessRequest, Warning } from '../../core/rules/decision.ts'
@@ -38,12 +40,11 @@ export interface AccessCall {
   readonly apiVersion: ApiVersion
   /** In lower case. */
   readonly instanceId: string
-  /** The body as text, and what JSON makes of it. */
+  /** The body as text, and as parsed JSON. */
   readonly text: string
   readonly body: unknown
-  /** Which request of which application session it is, where the application says so. */
+  /** Null: the application sends no idempotency key. */
   readonly idempotencyKey: { readonly session: string; readonly n: number } | null
-  /** What the caller is held to, if anything. */
   readonly quota?: CallerQuota
 }
 
@@ -52,7 +53,7 @@ export interface AccessAnswer {
   readonly body: string
   readonly policyRevision: number
   readonly warnings: readonly Warning[]
-  /** What stood between the decision and the answer: a commit, or a block that is reserved ahead. */
+  /** Whether the answer waited for a commit or used a reservation. */
   readonly durability: Durability
 }
 
@@ -60,7 +61,7 @@ export interface AccessDeps {
   readonly ledger: Pick<Ledger, 'lastEntry' | 'record' | 'durability'>
   readonly decisions: Pick<LocalDecisions, 'decide'>
   readonly idempotencyCache: IdempotencyCache
-  /** Whether what decisions are made by is kept, so that they can be explained. */
+  /** Whether to keep decision inputs, so that decisions can be explained. */
   readonly keepsInputs: boolean
   /** A fresh UUID. */
   readonly newId: () => string
@@ -77,8 +78,9 @@ export class Access {
   }
 
   /**
-   * Rejects with a CodedError of the checks above; anything else means that the process must end. What it does at once it
-   * does without an async function in between: each of them would cost a good part of a decision.
+   * Rejects with a CodedError of the checks above; any other error means that the process must end. It avoids async
+   * functions
+   * on the synchronous path because each adds noticeable time to a decision.
    */
   request(call: AccessCall): Promise<AccessAnswer> {
     try {
@@ -91,7 +93,6 @@ export class Access {
     }
   }
 
-  /** Decides a request of an application session, unless it was decided before. */
   async #once(
     call: AccessCall,
     read: ReadBody,
@@ -102,7 +103,7 @@ export class Access {
     const begun = idempotencyCache.begin({ ...idempotencyKey, requestHash })
     if (begun.kind === 'REPEAT') {
       const { answer, policyRevision } = await begun.answer
-      // It may stand in the volatile log still.
+      // The stored answer may still be only in the volatile log.
       return { body: answer, policyRevision, warnings: NO_WARNINGS, durability: this.#deps.ledger.durability }
     }
     try {
@@ -120,7 +121,7 @@ export class Access {
     )
   }
 
-  /** Entry, charge and answer in one synchronous block; the answer leaves when the entry is durable. */
+  /** Entry, charge and answer in one synchronous block; the answer is sent when the entry is durable. */
   #record(
     call: AccessCall,
     body: AccessRequestBody,

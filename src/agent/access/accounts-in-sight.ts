@@ -1,12 +1,13 @@
 /**
- * Which accounts of a policy a device may come to charge within a horizon. Limits of single requesters are not among
- * them: they come into sight with the requester's first request.
+ * Lists the accounts of a policy that a device may charge within a horizon. A requester's consumption limit is added
+ * only
+ * with the requester's first request.
  */
 import { type AccountId, actionAccount, lineAccount } from '../../core/accounts/account.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import { type Period, type Policy, TOLERANCE_MS } from '../../core/rules/policy.ts'
 
-/** Pools, one for each period that the horizon touches, and allocations of line items that are or will be usable. */
+/** Pools, one per period that the horizon touches, and allocations of line items that are or will be usable. */
 export function accountsInSight(policy: Policy, { now }: ClockReading, horizonMs: number): readonly AccountId[] {
   const until = now + horizonMs
   const widen = policy.timezoneTolerant ? TOLERANCE_MS : 0

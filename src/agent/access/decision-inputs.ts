@@ -1,14 +1,15 @@
 /**
- * The facts of a decision that its ledger entry does not hold: what the accounts could give, what conditions looked at, and
- * in which version of the interface it was answered. With the rules of that revision they make the same decision again,
- * bit for bit. They stay on the device and are no part of what is hashed, sent or billed. Each decision waits for this text
- * and pays for its bytes, so accounts are not named: the rules ask for them in one order, and so does a replay.
+ * Records the decision inputs that are not in the ledger entry: balances, dictionary, interface version. With the rules
+ * of
+ * that revision they reproduce the decision exactly. They stay on the device and are not hashed, sent or billed. The
+ * text is
+ * kept short because each decision writes it: accounts are unnamed, since a replay requests them in the same sequence.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Requester, AvailableBalance, AvailableOf } from '../../core/rules/decision.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
 
-/** A view of rooms that remembers what it gave, in the order in which accounts were first asked for. */
+/** Records the balances that it returns, in the sequence of first use. */
 export class BalancesSeen {
   readonly #balances = new Map<AccountId, AvailableBalance>()
   readonly #availableOf: AvailableOf
@@ -34,9 +35,8 @@ export class BalancesSeen {
   }
 }
 
-/** What {@link parseDecisionInputs} gives back. */
 export interface DecisionInputs {
-  /** Null: nobody asked, such as for an automatic charge of a session. */
+  /** Null: an automatic charge of a session, without a caller. */
   readonly apiVersion: ApiVersion | null
   readonly balances: readonly AvailableBalance[]
   readonly dictionary: Requester['dictionary']
@@ -48,7 +48,10 @@ const SHORTAGES = { P: 'POOL', G: 'GRANT', X: 'GRANT_EXPIRED', R: 'RECOVERY' } a
 const NOBODY = '-'
 const UNLIMITED = '*'
 
-/** `version;room,room...;dictionary`: a room is what is left, a letter for its shortage, and its overspend if any. */
+/**
+ * `version;balance,balance...;dictionary`. A balance is the amount left, a letter for its shortage, and its overspend
+ * if any.
+ */
 export function decisionInputsText(
   apiVersion: ApiVersion | null,
   seen: BalancesSeen,

@@ -1,7 +1,7 @@
 /**
- * The text of a ledger entry for an access request: what is hashed, kept, sent and billed, so every entry is written by
- * this one function. It is JSON of an `entryBody` of the edge protocol, put together by hand because each decision waits
- * for it.
+ * Writes the text of a ledger entry for an access request. This exact text is hashed, stored, sent and billed. It is
+ * the JSON
+ * of an `entryBody` of the edge protocol, built by hand because each decision waits for it.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { formatDecimal, type Micro } from '../../core/pricing/amount.ts'
@@ -20,11 +20,11 @@ export interface AccessEntry {
   /** Per requested item; undefined for none. */
   readonly metaData: readonly (Readonly<Record<string, unknown>> | undefined)[]
   readonly decision: Decision
-  /** The session that it belongs to, and what happens to it. */
+  /** The session that the entry changes, and how. */
   readonly session?: NonNullable<EntryBodyWire['session']>
 }
 
-/** @param aboveGrant by account, how much of its posting the grant does not hold */
+/** @param aboveGrant by account, how much of its posting exceeds the grant */
 export function accessEntryText(entry: AccessEntry, aboveGrant: ReadonlyMap<AccountId, Micro> = NOTHING_ABOVE): string {
   const { reading, request, decision, metaData } = entry
   const asked = requestedTexts(request)
@@ -36,7 +36,7 @@ export function accessEntryText(entry: AccessEntry, aboveGrant: ReadonlyMap<Acco
   for (const { account, amount } of decision.postings) {
     postings += `${postings === '' ? '' : ','}{"account":"${account}","amount":"${amount}"${aboveText(aboveGrant.get(account))}}`
   }
-  // UUIDs and accounts hold nothing that JSON writes in another way.
+  // UUIDs and account ids need no JSON escaping.
   return (
     `{"n":${entry.n},"kind":"access","at":${reading.now},"earliest":${reading.earliest},"latest":${reading.latest},` +
     `"instanceId":"${entry.instanceId}","policyRevision":${entry.policyRevision},` +

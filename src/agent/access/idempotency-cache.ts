@@ -1,13 +1,12 @@
 /**
- * What makes an application's retry harmless: the last answer of each application session, kept for as long as it is
- * among the most recently used ones of its caller. An application counts its requests up and has one at a time under way in a session; the
- * same number again gets the same answer, also when the first one is still being decided.
+ * Makes an application's retry harmless: keeps the last answer of each application session, for the most recently used
+ * sessions of each caller. An application numbers its requests and sends one at a time per session; repeating a number
+ * returns the same answer, also while the first request is still being decided.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { IdempotencyRecord } from '../ledger/journal.ts'
 import { RecentOfEach } from './recent-of-each.ts'
 
-/** Which request of which application session this is. */
 export interface Place {
   readonly session: string
   readonly n: number
@@ -16,7 +15,7 @@ export interface Place {
 }
 
 export interface Claim extends Place {
-  /** Resolves with the answer once it is durable; rejects when there is none. */
+  /** Resolves with the answer once it is durable; rejects if the request fails. */
   readonly answer: Promise<IdempotencyRecord>
 }
 
@@ -63,14 +62,14 @@ export class IdempotencyCache {
       throw new CodedError('CONFLICT', `request ${open.n} of this application session is still being decided`)
     }
     const { promise, resolve, reject } = Promise.withResolvers<IdempotencyRecord>()
-    // Whoever repeats the request hears of a failure; with nobody waiting it is not lost, because the first caller does.
+    // The first caller reports the failure, so it needs no handler when no retry is waiting.
     promise.catch(() => undefined)
     const claim: OpenClaim = { ...place, answer: promise, resolve, reject }
     this.#open.set(session, claim)
     return { kind: 'NEW', claim }
   }
 
-  /** The answer is durable. */
+  /** Call when the answer is durable. */
   settle(answer: IdempotencyRecord): void {
     const open = this.#open.get(answer.session)
     this.#open.delete(answer.session)
@@ -78,7 +77,7 @@ export class IdempotencyCache {
     open?.resolve(answer)
   }
 
-  /** There is no answer: the same number may be sent again. */
+  /** Call when there is no answer; the same number may then be sent again. */
   fail(claim: Claim, error: unknown): void {
     const open = this.#open.get(claim.session)
     this.#open.delete(claim.session)

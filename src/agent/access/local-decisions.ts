@@ -1,8 +1,9 @@
 /**
- * Decides a request on the balances of the device: one-off requests, session requests and automatic charges of sessions all
- * come through here. What the device holds decides first. Where that falls short, the cloud is asked, and then the pool
- * decides: the request is granted when the cloud has given the tokens, and refused for want of tokens only by what the cloud
- * has said since the request came. Where the cloud cannot be asked, the offline policy of essential line items counts as well.
+ * Decides one-off requests, session requests and automatic charges on the device's balances. If those fall short and
+ * the cloud
+ * can be reached, the request waits for a top-up; a refusal then rests on a response sent after the request arrived. If
+ * the
+ * cloud cannot be reached, the offline policy of essential line items applies.
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
@@ -16,15 +17,14 @@ import type { Ledger } from '../ledger/ledger.ts'
 import type { PolicyInForce } from '../policy/active-policies.ts'
 import { type RulesDeps, requireRules } from './require-rules.ts'
 
-/** What a waiting request asks of the cloud. */
 export interface WaitingTopUp {
-  /** Each is given as a whole or not at all. */
+  /** Each is granted whole or not at all. */
   readonly needs: readonly Need[]
-  /** Accounts that could pay: the cloud says how much their pools have. */
+  /** Accounts that could pay: the cloud reports how much their pools have. */
   readonly accounts: readonly AccountId[]
 }
 
-/** What the pools of accounts could still give when the cloud answered. */
+/** How much the pools could still grant when the cloud answered. */
 export type CloudWord = ReadonlyMap<AccountId, Micro>
 
 export interface LocalDecisionsDeps extends RulesDeps {
@@ -32,9 +32,11 @@ export interface LocalDecisionsDeps extends RulesDeps {
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly topUps: RulesDeps['topUps'] & {
     /**
-     * Resolves with the word of the cloud when a round that carried the request has ended, or with null when there is none:
-     * the cloud is out of reach, or has not answered in time. Rejects with REQUEST_TOO_LARGE when the cloud can be asked, but
-     * not for so much: the offline policy is not for that.
+     * Resolves with the cloud's answer after a round that carried the request; with null if the cloud is unreachable or
+     * does
+     * not answer in time. Rejects with REQUEST_TOO_LARGE if the cloud is reachable but no segment can carry the
+     * request; the
+     * offline policy does not apply then.
      */
     requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<CloudWord | null>
   }
@@ -47,26 +49,25 @@ export interface Question {
   readonly instanceId: string
   readonly request: AccessRequest
   readonly mode: Mode
-  /** By account, what is refunded together with the charge, so that the charge may spend it. Absent: nothing. */
+  /** By account, the amount refunded with the charge, which the charge may spend. Absent: nothing. */
   readonly refundAt?: (reading: ClockReading) => ReadonlyMap<AccountId, Micro>
 }
 
-/** One look at the rules and the balances; what it saw holds until something is awaited. */
+/** A decision on the current rules and balances; valid only until the next await. */
 export interface Attempt {
   readonly policy: PolicyInForce
   readonly reading: ClockReading
   readonly seen: BalancesSeen
   readonly decision: Decision
-  /** By account, how much of its posting the grant does not hold. */
+  /** By account, how much of its posting exceeds the grant. */
   readonly above: ReadonlyMap<AccountId, Micro>
-  /** By account, how far it may be used above the grant for that. */
+  /** By account, how far use may exceed the grant for it. */
   readonly allowances: ReadonlyMap<AccountId, Micro>
 }
 
-/** Rounds with the cloud that one request may wait for: what the first one brings to light, others may take meanwhile. */
+/** Rounds with the cloud that one request may wait for; other requests may use the granted tokens first. */
 const TOP_UPS_MAX = 3
 
-/** How an attempt sees the accounts. */
 type View = (held: AvailableOf) => AvailableOf
 
 const asHeld: View = (held) => held
@@ -81,10 +82,11 @@ export class LocalDecisions {
   }
 
   /**
-   * Rejects or throws with the codes of {@link requireRules}, with REQUEST_TOO_LARGE, and as `take` does. Where the device holds enough nothing is awaited:
-   * an async function would cost a good part of a decision.
+   * Rejects or throws with the codes of {@link requireRules}, with REQUEST_TOO_LARGE, and as `take` does. Awaits
+   * nothing when
+   * the balances suffice: an async function would add noticeable time to a decision.
    *
-   * @param take records what was decided, in the same synchronous block: others charge the same accounts
+   * @param take records the decision in the same synchronous block: other requests charge the same accounts
    */
   decide<T>(question: Question, take: (attempt: Attempt) => Promise<T>): Promise<T> {
     const attempt = this.#attempt(question)
@@ -102,18 +104,18 @@ export class LocalDecisions {
       if (this.#holdsAll(question, pooled)) return take(pooled)
       const patienceMs = until - clock.sinceBoot()
       if (patienceMs <= 0) return take(this.#offline(question, alone))
-      // Others were faster, again and again.
+      // Other requests used the granted tokens each time.
       if (rounds >= TOP_UPS_MAX) return take(alone)
       const accounts = [...new Set([...alone.seen.accounts(), ...pooled.seen.accounts()])]
       const needs = beyond(refundOf(question, pooled.reading), needsOf(pooled.decision, question.mode))
       const answer = await topUps.requestGrant({ needs, accounts }, patienceMs)
       if (answer === null) return take(this.#offline(question, this.#attempt(question)))
-      // An account that the cloud does not speak of is one of which it grants nothing.
+      // The cloud grants nothing of an account that it does not name.
       for (const account of accounts) word.set(account, answer.get(account) ?? 0n)
     }
   }
 
-  /** The cloud has not said whether the pool can pay: the offline policy of essential line items has the last word. */
+  /** Applies the offline policy: the cloud has not confirmed whether the pool can pay. */
   #offline(question: Question, attempt: Attempt): Attempt {
     if (!isShort(attempt.decision) || !isAnyEssential(attempt.policy.compiled.policy)) return attempt
     return this.#attempt(question, 'ABOVE_GRANT')
@@ -139,7 +141,7 @@ export class LocalDecisions {
     return { policy, reading, seen, decision, above, allowances }
   }
 
-  /** Whether all that the attempt charges is on the device. */
+  /** Whether the device's balances cover the whole charge. */
   #holdsAll(question: Question, { reading, decision }: Attempt): boolean {
     const held = this.#deps.ledger.availableAt(reading, refundOf(question, reading))
     return decision.postings.every(({ account, amount }) => {
@@ -153,7 +155,7 @@ function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<Ac
   return refundAt === undefined ? NOTHING : refundAt(reading)
 }
 
-/** As if the device held what the pools can give as well; a pool of which nothing is known yet can give everything. */
+/** Adds the pools' balances to the device's; a pool with unknown balance counts as unlimited. */
 function withPool(word: CloudWord): View {
   return (held) => (account) => {
     const balance = held(account)
@@ -163,7 +165,7 @@ function withPool(word: CloudWord): View {
   }
 }
 
-/** What is needed besides the refund. */
+/** The part of the needs that the refund does not cover. */
 function beyond(refund: ReadonlyMap<AccountId, Micro>, needs: readonly Need[]): readonly Need[] {
   if (refund.size === 0) return needs
   return needs
@@ -172,7 +174,7 @@ function beyond(refund: ReadonlyMap<AccountId, Micro>, needs: readonly Need[]): 
     .filter((need) => need.length > 0)
 }
 
-/** What a decision charges, over all its items. */
+/** Sum over all items. */
 export function tokensOf({ items }: Pick<Decision, 'items'>): Micro {
   return items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
 }

@@ -1,7 +1,6 @@
 /**
- * Something about the application sessions that each caller used most recently. Every caller has room for as many as
- * every other one, and only its own idlest ones make way for its next: whatever a caller names, nobody else loses
- * anything by it.
+ * Keeps a value per application session. Each caller has the same capacity and evicts only its own least recently used
+ * sessions, so callers cannot displace each other's values.
  */
 import { ownerOf } from './application-session.ts'
 
@@ -15,7 +14,6 @@ export class RecentOfEach<T> {
     this.#perCallerMax = perCallerMax
   }
 
-  /** Application sessions of all callers. */
   get size(): number {
     return this.#size
   }
@@ -24,7 +22,7 @@ export class RecentOfEach<T> {
     return this.#callers.get(ownerOf(session))?.get(session)
   }
 
-  /** Takes the caller's idlest application session out where it has room for no other; returns what was kept about it. */
+  /** When the caller is at capacity, evicts its least recently used application session and returns its value. */
   freeSpace(session: string): T | undefined {
     const own = this.#callers.get(ownerOf(session))
     if (own === undefined || own.has(session) || own.size < this.#perCallerMax) return undefined
@@ -35,7 +33,7 @@ export class RecentOfEach<T> {
     return idlest[1]
   }
 
-  /** Makes it the most recently used one. Nothing makes way here: that is {@link freeSpace}. */
+  /** Marks it as most recently used. Evicts nothing: call {@link freeSpace} first. */
   set(session: string, value: T): void {
     const owner = ownerOf(session)
     let own = this.#callers.get(owner)

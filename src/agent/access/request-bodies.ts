@@ -1,6 +1,7 @@
 /**
- * Bodies of access requests as the engine takes them. The socket hands over the same object for the same bytes, so a body
- * that was judged once is not judged again for as long as the socket keeps it.
+ * Parses bodies of access requests. The socket passes the same object for the same bytes, so each body is parsed once
+ * for as
+ * long as the socket caches it.
  */
 import type { AccessRequest } from '../../core/rules/decision.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'

@@ -1,6 +1,6 @@
 /**
- * The checks that stand before every decision on the device: nobody holds it back, it belongs to a cloud, serves the
- * instance, has its rules, they may still be used, and what is decided can be recorded. The first that fails names the code.
+ * The checks before every decision on the device, in the sequence of the `@throws` codes; the first that fails names
+ * the code.
  */
 import type { ClockReading } from '../../core/rules/decision.ts'
 import { suspendedError } from '../../protocol/edge/device-hold.ts'
@@ -11,7 +11,7 @@ import type { ActivePolicies, PolicyInForce } from '../policy/active-policies.ts
 export interface RulesDeps {
   readonly ledger: Pick<Ledger, 'status'>
   readonly policies: Pick<ActivePolicies, 'get' | 'suspension' | 'isStale'>
-  /** Who the device is, for a refusal that says why. */
+  /** For the refusal of a device that is not enrolled. */
   readonly topUps: {
     status(): {
       readonly deviceId: string | null
@@ -23,7 +23,8 @@ export interface RulesDeps {
 
 /**
  * @param instanceId in lower case
- * @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, INSTANCE_UNKNOWN, POLICY_MISSING, POLICY_STALE, STOPPING, NOT_ATTACHED
+ * @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, INSTANCE_UNKNOWN, POLICY_MISSING, POLICY_STALE,
+ * STOPPING, NOT_ATTACHED
  */
 export function requireRules(
   { ledger, policies, topUps }: RulesDeps,

@@ -1,15 +1,16 @@
 /**
- * An allowance that fills up evenly with time: at most `capacity` at once, and `capacity` again in each `refillMs`. It keeps
- * whole numbers only, so that nothing is gained or lost by asking often.
+ * A token bucket: at most `capacity` at once, refilled by `capacity` in each `refillMs`. It uses integers only, so
+ * frequent
+ * calls lose nothing to rounding.
  */
 export class Bucket {
   readonly #capacity: bigint
   readonly #refillMs: bigint
-  /** Held, times `refillMs`. */
+  /** Contents, times `refillMs`. */
   #level: bigint
   #at: number
 
-  /** @param now reading of a clock that never goes back, ms */
+  /** @param now monotonic clock reading, ms */
   constructor(capacity: bigint, refillMs: number, now: number) {
     this.#capacity = capacity
     this.#refillMs = BigInt(refillMs)
@@ -17,7 +18,6 @@ export class Bucket {
     this.#at = Math.floor(now)
   }
 
-  /** Takes all of it, or nothing. */
   take(amount: bigint, now: number): boolean {
     this.#fill(now)
     const cost = amount * this.#refillMs
@@ -26,20 +26,20 @@ export class Bucket {
     return true
   }
 
-  /** Takes it whether it is there or not: what is owed must fill up first. */
+  /** Takes the amount even if the bucket goes negative; it must refill first. */
   owe(amount: bigint, now: number): void {
     this.#fill(now)
     this.#level -= amount * this.#refillMs
   }
 
-  /** Puts back what was taken for nothing. */
+  /** Puts back an amount that was taken but not used. */
   give(amount: bigint): void {
     const full = this.#capacity * this.#refillMs
     const level = this.#level + amount * this.#refillMs
     this.#level = level < full ? level : full
   }
 
-  /** How long until so much is there, ms; 0 when it is. */
+  /** Time until `amount` is available, ms; 0 if it is now. */
   waitFor(amount: bigint, now: number): number {
     this.#fill(now)
     const lacking = amount * this.#refillMs - this.#level

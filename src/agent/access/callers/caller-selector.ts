@@ -1,11 +1,11 @@
 /**
- * Lists of callers as an operator writes them: `*`, `user:anna`, `uid:1000`, `group:plant`, `gid:50`, with commas between.
- * Names are looked up once, at the start: a name that the system does not know is a mistake, not nobody.
+ * Parses lists of callers in settings: `*`, `user:anna`, `uid:1000`, `group:plant`, `gid:50`, separated by commas.
+ * Names are
+ * resolved once, at start; an unknown name is a configuration error.
  */
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Caller } from './caller.ts'
 
-/** Numbers of users and groups by their names. */
 export interface Names {
   user(name: string): number | undefined
   group(name: string): number | undefined

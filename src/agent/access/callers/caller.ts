@@ -1,4 +1,4 @@
-/** Who is at the other end of a connection, by the word of the kernel: what the process was when it connected. */
+/** The process at the other end of a connection, as the kernel recorded it when it connected. */
 
 export interface Caller {
   readonly uid: number
@@ -7,7 +7,7 @@ export interface Caller {
   readonly pid: number
 }
 
-/** What a caller is called in ledgers of callers and as the owner of a session. */
+/** The caller's name in quotas and as the owner of a session. */
 export function callerName({ uid }: Pick<Caller, 'uid'>): string {
   return `uid:${uid}`
 }

@@ -1,8 +1,10 @@
 /**
- * Who may do what at the socket. There are three rings (use: access requests and own sessions; observe: the status;
- * administer: the sessions of everybody, the key of the device), and callers may be held to a number of requests per second, to tokens per hour,
- * to a number of connections and of live sessions, and to one requester, so that no application can starve another or spend in its name. Root and the user of the agent
- * stand in every ring: they own its state. What the caller says of itself counts for nothing.
+ * Authorizes callers of the socket. There are three roles: `use` (access requests and the caller's sessions), `observe`
+ * (the
+ * status) and `administer` (all sessions, the device key). Quotas limit requests, tokens, connections, live sessions
+ * and the
+ * requester. Root and the agent's user have every role because they own its state. Caller identity comes from the
+ * kernel only.
  */
 import { type Micro, wholeTokens } from '../../../core/pricing/amount.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -16,28 +18,28 @@ export interface CallerSettings {
   readonly use: string
   readonly observe: string
   readonly administer: string
-  /** Null: nobody is held to anything. */
+  /** Null: no quotas. */
   readonly limits: string | null
 }
 
-/** What one caller is held to; what is left of it is shared by all its connections. */
+/** A caller's quota, shared by all its connections. */
 export interface CallerQuota {
-  /** Connections at a time; null: as many as there are. */
+  /** Concurrent connections; null: unlimited. */
   readonly connectionsMax: number | null
   /** @throws CodedError CALLER_LIMITED, CALLER_NOT_ALLOWED */
   request(requester: { readonly type: string; readonly value: string }): void
   /**
-   * One more session, which is a request too.
+   * Counts a new session, which is a request too.
    *
-   * @param live those of the caller that have not ended
+   * @param live the caller's sessions that have not ended
    * @throws CodedError CALLER_LIMITED
    */
   open(live: number): void
-  /** @throws CodedError CALLER_LIMITED when the budget does not hold it; nothing is taken then */
+  /** @throws CodedError CALLER_LIMITED when the budget is too small; nothing is taken then */
   spend(tokens: Micro): void
-  /** What was taken came to nothing. */
+  /** Returns tokens of a charge that was not recorded. */
   unspend(tokens: Micro): void
-  /** What is charged without being asked for: it counts, and is never refused. */
+  /** Counts an automatic charge; never refuses it. */
   charged(tokens: Micro): void
 }
 
@@ -54,7 +56,7 @@ interface Limit {
 const HOUR_MS = 60 * 60 * 1000
 const SECOND_MS = 1_000
 
-/** Callers whose allowance is remembered: the one that asked least recently is forgotten first. */
+/** Callers whose quota is in memory; the least recently used one is evicted first. */
 const QUOTAS_MAX = 10_000
 
 export class Callers {
@@ -76,7 +78,7 @@ export class Callers {
   }
 
   /**
-   * Other rules for the calls from here on, by what is returned. What is left of an allowance stays unless the limits change.
+   * Returns a function that puts new rules in force. Unused allowances survive unless the limits change.
    *
    * @throws CodedError CONFIG_INVALID, changing nothing
    */
@@ -100,7 +102,7 @@ export class Callers {
     })
   }
 
-  /** The first limit that names the caller; null for one that is held to nothing. */
+  /** The first limit that names the caller; null for an unlimited caller. */
   quotaOf(caller: Caller): CallerQuota | null {
     const { limits } = this.#rules
     if (limits.length === 0) return null
@@ -116,7 +118,7 @@ export class Callers {
     return quota
   }
 
-  /** Of the owner of a session, where it has asked since the start. */
+  /** The quota of a session's owner, if the owner has called since the start. */
   holdOfOwner(owner: string | null): CallerQuota | null {
     return owner === null ? null : (this.#holds.get(owner) ?? null)
   }
