@@ -128,21 +128,21 @@ export function reportText(
     ],
     2,
   )
-  return [head, body, ...verdicts(lines, names.agent), memoryText(accounts, names.floor), proof(accounts)].join('\n\n')
+  return [head, body, ...judgments(lines, names.agent), memoryText(accounts, names.floor), proof(accounts)].join('\n\n')
 }
 
-function verdicts(lines: readonly Line[], agent: string): string[] {
+function judgments(lines: readonly Line[], agent: string): string[] {
   const line = lines.find((each) => each.contender === agent && each.connections === WANTED.connections)
   if (line === undefined) return []
-  const verdict = (what: string, ratio: number | null, wanted: number): string => {
+  const judgment = (what: string, ratio: number | null, wanted: number): string => {
     if (ratio === null) return `  ${what}: wanted ${wanted.toFixed(1)}, not measured`
     return `  ${what}: wanted ${wanted.toFixed(1)}, measured ${ratio.toFixed(2)}: ${ratio >= wanted ? 'reached' : 'missed'}`
   }
   return [
     [
       `the agent with ${WANTED.connections} connections`,
-      verdict('of redis', line.toRedis, WANTED.toRedis),
-      verdict('of the floor', line.toFloor, WANTED.toFloor),
+      judgment('of redis', line.toRedis, WANTED.toRedis),
+      judgment('of the floor', line.toFloor, WANTED.toFloor),
     ].join('\n'),
   ]
 }

@@ -23,7 +23,7 @@ if (unknown.length > 0) {
   process.exit(2)
 }
 
-/** Runs one check and prints its verdict; a failing one's output follows, indented. */
+/** Runs one check and prints its result; a failing one's output follows, indented. */
 async function judge(name: string, check: () => Promise<Outcome>): Promise<boolean> {
   const start = performance.now()
   const { ok, output } = await check().catch((error: unknown) => ({ ok: false, output: inspect(error) }))
@@ -34,9 +34,9 @@ async function judge(name: string, check: () => Promise<Outcome>): Promise<boole
 }
 
 const waiting = Object.entries(checks).filter(([name]) => named.length === 0 || named.includes(name))
-const verdicts: boolean[] = []
+const results: boolean[] = []
 async function work(): Promise<void> {
-  for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) verdicts.push(await judge(...next))
+  for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) results.push(await judge(...next))
 }
 await Promise.all(Array.from({ length: Math.min(2, availableParallelism()) }, work))
-if (verdicts.includes(false)) process.exitCode = 1
+if (results.includes(false)) process.exitCode = 1

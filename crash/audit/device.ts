@@ -73,8 +73,8 @@ export class DeviceAudit {
   }
 
   #read(database: Database.Database): void {
-    const verdict = database.pragma('integrity_check(1)', { simple: true })
-    hold(verdict === 'ok', `the journal's pages: ${String(verdict)}`)
+    const result = database.pragma('integrity_check(1)', { simple: true })
+    hold(result === 'ok', `the journal's pages: ${String(result)}`)
     const state = database.prepare('SELECT * FROM state').get() as StateRow
     const isExpected = state.epoch === 0n || Number(state.epoch) === this.#epoch
     hold(state.fenced === 0n && isExpected, `epoch ${state.epoch} is fenced, or not ${this.#epoch}`)

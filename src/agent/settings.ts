@@ -79,7 +79,7 @@ const options = {
   }),
   writeBehind: {
     directory: path({
-      help: 'With durability "reserved": directory for entries not yet in the ledger. It must be on tmpfs and survive restarts of the agent.',
+      help: 'With durability "write-behind": directory for entries not yet in the ledger. It must be on tmpfs and survive restarts of the agent.',
       default: '/run/tallygate',
     }),
     reservationMax: integer({

@@ -288,7 +288,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     presence: (deviceId) => push.presence(deviceId),
     onRevoked: (deviceId) => push.drop(deviceId),
     onKeyReplaced,
-    onVerdict: (verdict) => metrics.sync(verdict),
+    onOutcome: (outcome) => metrics.sync(outcome),
     onRestored: (deviceId, instances) => {
       log.warn({ code: 'STORE_RESTORED', deviceId, instances }, 'the store comes from a backup: recovery begins')
     },

@@ -38,10 +38,10 @@ export function reportText(result: DemoResult): readonly string[] {
       ...[told, device, cloud, service, exported, difference].map(tokensText),
     ]),
   ])
-  return [...decisions, '', ...tokens, '', ...verdict(result)]
+  return [...decisions, '', ...tokens, '', ...conclusion(result)]
 }
 
-function verdict(result: DemoResult): readonly string[] {
+function conclusion(result: DemoResult): readonly string[] {
   const wrong = result.wrong.map(({ request, items }) => {
     const [item] = items.filter(({ must, outcome }) => must !== undefined && must !== outcome)
     return `WRONG: ${request.at} ${request.requester}: ${item?.outcome ?? ''} instead of ${item?.must ?? ''}`

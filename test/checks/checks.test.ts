@@ -7,14 +7,14 @@ beforeEach(() => {
 })
 afterEach(() => sample.delete())
 
-/** The verdict line of each check, without its duration. */
-const verdicts = (output: string): string[] =>
+/** The result line of each check, without its duration. */
+const results = (output: string): string[] =>
   output.split('\n').flatMap((line) => /^(ok|FAIL) +(\w+) +[\d.]+ s$/.exec(line)?.slice(1, 3).join(' ') ?? [])
 
 describe('npm run check', () => {
   it('passes a clean project, with one line for each check', async () => {
     const { exitCode, output } = await sample.check()
-    expect(verdicts(output).sort(), output).toEqual([
+    expect(results(output).sort(), output).toEqual([
       'ok arrows',
       'ok format',
       'ok lint',
@@ -27,7 +27,7 @@ describe('npm run check', () => {
 
   it('runs only the checks that are named', async () => {
     const { exitCode, output } = await sample.check('arrows', 'format')
-    expect(verdicts(output).sort(), output).toEqual(['ok arrows', 'ok format'])
+    expect(results(output).sort(), output).toEqual(['ok arrows', 'ok format'])
     expect(exitCode).toBe(0)
   })
 
@@ -43,7 +43,7 @@ describe('npm run check', () => {
       'src/agent/access/answer.ts': `import { double } from '../../core/double.ts'\n\nexport const answer = double\n`,
     })
     const { exitCode, output } = await sample.check('format', 'arrows')
-    expect(verdicts(output).sort(), output).toEqual(['FAIL format', 'ok arrows'])
+    expect(results(output).sort(), output).toEqual(['FAIL format', 'ok arrows'])
     expect(exitCode).toBe(1)
   })
 })
@@ -96,7 +96,7 @@ describe.each(defects)('the check "$check"', ({ check, defect, packages = [], fi
     sample.declare(...packages)
     sample.write(files)
     const { exitCode, output } = await sample.check(check)
-    expect(verdicts(output), output).toEqual([`FAIL ${check}`])
+    expect(results(output), output).toEqual([`FAIL ${check}`])
     for (const words of complaint) expect(output).toContain(words)
     expect(exitCode).toBe(1)
   })
@@ -116,7 +116,7 @@ describe('the check "lint"', () => {
       'src/cli/say.ts': `console.log(new Date())\n`,
     })
     const { exitCode, output } = await sample.check('lint')
-    expect(verdicts(output), output).toEqual(['FAIL lint'])
+    expect(results(output), output).toEqual(['FAIL lint'])
     expect(exitCode).toBe(1)
     expect(complaints(output)).toEqual({
       'src/agent/platform/send.ts': ['3 typescript(no-floating-promises)', '4 eslint(no-console)'],
@@ -176,7 +176,7 @@ describe('the check "arrows"', () => {
       'src/cloud/platform/right.ts': `import type { Left } from './left.ts'\n\nexport type Right = Left\n`,
     })
     const { exitCode, output } = await sample.check('arrows')
-    expect(verdicts(output), output).toEqual(['FAIL arrows'])
+    expect(results(output), output).toEqual(['FAIL arrows'])
     expect(exitCode).toBe(1)
     expect(output).toContain('agent and cloud never import each other.')
     const found = output.split('\n').flatMap((line) => /^ {6}([\w-]+: src.*)$/.exec(line)?.[1] ?? [])
@@ -205,7 +205,7 @@ describe('the check "arrows"', () => {
   it('fails when dependency-cruiser cannot use the compiler and has read only what plain JavaScript shows', async () => {
     sample.breakCompilerForArrows()
     const { exitCode, output } = await sample.check('arrows')
-    expect(verdicts(output), output).toEqual(['FAIL arrows'])
+    expect(results(output), output).toEqual(['FAIL arrows'])
     expect(output).toMatch(/Read \d of \d+ TypeScript files, so the arrows are unproven/)
     expect(output).toContain('scripts/check.ts')
     expect(exitCode).toBe(1)

@@ -131,7 +131,7 @@ test('a request that was not refused as it had to be is wrong, and shown', () =>
   expect(reportText(result({ wrong })).at(-1)).toBe('WRONG: 07:00:00 laser-1: GRANTED instead of ITEM_NOT_RATED')
 })
 
-test('the report counts by phase and reason, and ends with the verdict', () => {
+test('the report counts by phase and reason, and ends with the conclusion', () => {
   expect(reportText(result({ kills: 2 }))).toEqual([
     'requested items            morning   midday  all day',
     '                            online  cut off',

@@ -57,16 +57,14 @@ describe('alerts and dashboard', () => {
     expect(found.flatMap(namesIn).filter((name) => !series.has(name))).toEqual([])
   })
 
-  it('ask for verdicts and levels that there are', () => {
+  it('ask for levels that the agent reports', () => {
     const levels = [
       ...rulesIn()
         .join('\n')
-        .matchAll(/tallygate_agent_verdict\{level="([a-z]+)"\}/g),
+        .matchAll(/tallygate_agent_health\{level="([a-z]+)"\}/g),
     ].map(([, level]) => level)
     const known = [
-      ...metricsText(reportWith(), { ready: true, checks: [] }).matchAll(
-        /tallygate_agent_verdict\{level="([a-z]+)"\}/g,
-      ),
+      ...metricsText(reportWith(), { ready: true, checks: [] }).matchAll(/tallygate_agent_health\{level="([a-z]+)"\}/g),
     ]
     expect(levels).not.toEqual([])
     expect(levels.filter((level) => !known.some(([, each]) => each === level))).toEqual([])

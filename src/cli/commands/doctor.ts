@@ -41,7 +41,7 @@ export function command(io: Io): Command {
 
 const MARK = { ok: 'ok  ', warn: 'WARN', fail: 'FAIL', skip: '-   ' } as const
 
-function describe({ result: verdict, checks }: Examination, repairs: readonly Repair[]): readonly string[] {
+function describe({ result, checks }: Examination, repairs: readonly Repair[]): readonly string[] {
   const width = Math.max(...checks.map(({ name }) => name.length))
   const lines = checks.flatMap(({ name, level, evidence, remedy }) => [
     `${MARK[level]}  ${name.padEnd(width)}  ${evidence}`,
@@ -50,10 +50,10 @@ function describe({ result: verdict, checks }: Examination, repairs: readonly Re
   const mended = repairs.map(({ what, done, problem }) => (done ? `fixed: ${what}` : `NOT fixed: ${what}: ${problem}`))
   const count = (level: keyof typeof MARK): number => checks.filter((each) => each.level === level).length
   const sum = `${checks.length} checks: ${count('ok')} ok, ${count('warn')} warnings, ${count('fail')} failures, ${count('skip')} not applicable.`
-  const verdicts = {
+  const summaries = {
     ok: 'No problems found.',
     warn: 'The agent works, with warnings.',
     fail: 'The agent has failures.',
   }
-  return [...mended, ...(mended.length > 0 ? [''] : []), ...lines, '', `${verdicts[verdict]} ${sum}`]
+  return [...mended, ...(mended.length > 0 ? [''] : []), ...lines, '', `${summaries[result]} ${sum}`]
 }

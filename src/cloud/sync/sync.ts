@@ -25,7 +25,7 @@ export type SyncOutcome = MergeOutcome['kind'] | 'UNREADABLE' | 'REJECTED'
 
 export interface WatchedSync extends Sync {
   /** Told after the commit. */
-  readonly onVerdict?: (outcome: SyncOutcome) => void
+  readonly onOutcome?: (outcome: SyncOutcome) => void
   /** Told after the commit: the device has shown what the twin has signed and forgotten of these instances. */
   readonly onRestored?: (deviceId: string, instanceIds: readonly string[]) => void
 }
@@ -39,7 +39,7 @@ export async function sync(
 ): Promise<MergeResult> {
   const opening = await openSegment(device, await signerOf(deps, device, document), document)
   if (!opening.opened) {
-    deps.onVerdict?.('UNREADABLE')
+    deps.onOutcome?.('UNREADABLE')
     return { taken: false, problem: opening.problem }
   }
   const proofs = await openProofs(deps.keys, device.id, proofDocuments)
@@ -51,7 +51,7 @@ export async function sync(
     requireTrusted(locked)
     return take(deps, tx, locked, opening.segment, { proofs, rules }, moment)
   })
-  deps.onVerdict?.(outcome)
+  deps.onOutcome?.(outcome)
   if (restored.length > 0) deps.onRestored?.(device.id, restored)
   return taken
 }

@@ -1,5 +1,5 @@
 /**
- * Conditions on the requester's dictionary, compiled once per policy. A verdict has three values: what cannot be
+ * Conditions on the requester's dictionary, compiled once per policy. A result has three values: what cannot be
  * evaluated is an ERROR, and an ERROR never becomes an allow: the check order refuses on it. Evaluation never throws on data.
  */
 import { CONDITION_DEPTH_MAX, type Condition } from './policy.ts'
@@ -32,9 +32,9 @@ export function compileCondition(condition: Condition, depth = 1): Evaluate {
   }
 }
 
-function not(verdict: ConditionResult): ConditionResult {
-  if (verdict === 'ERROR') return 'ERROR'
-  return verdict === 'TRUE' ? 'FALSE' : 'TRUE'
+function not(result: ConditionResult): ConditionResult {
+  if (result === 'ERROR') return 'ERROR'
+  return result === 'TRUE' ? 'FALSE' : 'TRUE'
 }
 
 /** Kleene's AND (decided by a FALSE) and OR (decided by a TRUE); the order of the parts never matters. */
@@ -44,9 +44,9 @@ function compileAll(parts: readonly Condition[], decidedBy: 'TRUE' | 'FALSE', de
   return (dictionary) => {
     let error = false
     for (const evaluate of inner) {
-      const verdict = evaluate(dictionary)
-      if (verdict === decidedBy) return decidedBy
-      if (verdict === 'ERROR') error = true
+      const result = evaluate(dictionary)
+      if (result === decidedBy) return decidedBy
+      if (result === 'ERROR') error = true
     }
     if (error) return 'ERROR'
     return not(decidedBy)

@@ -36,9 +36,9 @@ export function compileRules(actions: readonly Action[], conditions: ReadonlyMap
   })
   return (resultOf) => {
     for (const entry of entries) {
-      const verdict = resultOf(entry.triggered)
-      if (verdict === 'TRUE') return entry.taken
-      if (verdict === 'ERROR') return entry.failed
+      const result = resultOf(entry.triggered)
+      if (result === 'TRUE') return entry.taken
+      if (result === 'ERROR') return entry.failed
     }
     return NO_RULE_MATCHES
   }
@@ -50,11 +50,11 @@ export function compileRules(actions: readonly Action[], conditions: ReadonlyMap
  */
 export function rulingsFor(dictionary: Dictionary): (rules: Rules) => Ruling {
   const rulings = new Map<Rules, Ruling>()
-  const verdicts = new Map<Evaluate, ConditionResult>()
+  const results = new Map<Evaluate, ConditionResult>()
   const resultOf = (condition: Evaluate): ConditionResult => {
-    let verdict = verdicts.get(condition)
-    if (verdict === undefined) verdicts.set(condition, (verdict = condition(dictionary)))
-    return verdict
+    let result = results.get(condition)
+    if (result === undefined) results.set(condition, (result = condition(dictionary)))
+    return result
   }
   return (rules) => {
     let ruling = rulings.get(rules)

@@ -53,7 +53,7 @@ export type MergeOutcome =
  * What a segment is. Rows are tried from the top. A later epoch may have delivered the entries of a segment that the
  * device gave up, or that a restored cloud has lost, and that arrives late all the same.
  *
- * | seq        | hash, previousHash                | entries     | status                | verdict          |
+ * | seq        | hash, previousHash                | entries     | status                | outcome          |
  * |------------|-----------------------------------|-------------|-----------------------|------------------|
  * | = last     | hash is the one on record         | any         | any                   | REPEAT           |
  * | < last     | hash is the one on record         | any         | any                   | KNOWN            |
@@ -248,7 +248,7 @@ export type MergeProblem =
   | 'MORE_OVERSPEND_THAN_ALLOWED'
 
 /**
- * Counters after a segment with verdict MERGE, or the first thing that does not add up. Per account, use rises by exactly
+ * Counters after a segment with outcome MERGE, or the first thing that does not add up. Per account, use rises by exactly
  * what the `access` and `burn` entries post and refunds by what the `refund` entries post.
  *
  * @param accounts what is known of the epoch: at least the accounts that the segment names, all of them when it closes

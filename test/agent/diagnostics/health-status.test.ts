@@ -10,7 +10,7 @@ const heldBack = (state: 'LOCKED' | 'TERMINATED') => ({ state, since: 1_800_000_
 const condition = (subject: string) => [{ subject, code: 'CLOUD_UNREACHABLE', message: 'it is away', since: 1 }]
 const revoked = [{ subject: 'revocation', code: 'DEVICE_REVOKED', message: 'it was', since: 1 }]
 
-describe('the verdict', () => {
+describe('the health status', () => {
   const cases: [string, Partial<AgentStatusWire>, 'ok' | 'attention' | 'refusing', RegExp][] = [
     ['a device in order', {}, 'ok', /working: connected, with 120 tokens/],
     ['one without limit', { accounts: [{ ...held!, unlimited: true }] }, 'ok', /tokens without limit/],

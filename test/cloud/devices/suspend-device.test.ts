@@ -140,7 +140,7 @@ describe('a device whose service is ended', () => {
       software: 'tests',
     })
     expect(codeOf(reply)).toEqual([403, 'DEVICE_TERMINATED'])
-    expect(pick(reply.body, 'message')).toMatch(/ended at \d{4}-\d\d-\d\dT.*, by \S+/)
+    expect(pick(reply.body, 'message')).toMatch(/ended at \d{4}-\d\d-\d\dT[\d:.]+Z by \S+/)
   })
 
   it('takes another epoch, which earns nothing, where a copy has ended the chain that would deliver what it owes', async () => {

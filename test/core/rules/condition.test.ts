@@ -36,6 +36,6 @@ test.each<[string, Condition, 'TRUE' | 'FALSE' | 'ERROR']>([
   ['NOT of false', not(FALSE), 'TRUE'],
   ['NOT of an error', not(ERROR), 'ERROR'],
   ['an operator that nobody knows', { operator: 'XOR', conditions: [] } as unknown as Condition, 'ERROR'],
-])('%s', (_name, condition, verdict) => {
-  expect(compileCondition(condition)(dictionary)).toBe(verdict)
+])('%s', (_name, condition, result) => {
+  expect(compileCondition(condition)(dictionary)).toBe(result)
 })

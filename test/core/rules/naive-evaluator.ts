@@ -146,7 +146,7 @@ function decideItem(
     if (typeof rate === 'string') continue
     anyRate = true
     const ruling = rulingOf(policy, lineItem, requester)
-    if (ruling.verdict === 'ALLOWED')
+    if (ruling.ruling === 'ALLOWED')
       payers.push(payerOf(policy, lineItem, rate, ruling.action, requester, clock, availableOf))
   }
   if (payers.length === 0) return anyRate ? 'DENIED_BY_RULE' : 'FORMULA_FAILED'
@@ -203,18 +203,18 @@ export function ratedItem(
 }
 
 export type Ruling =
-  | { readonly verdict: 'ALLOWED'; readonly action: Action | null }
-  | { readonly verdict: 'REFUSED'; readonly why: 'RULE_DENIES' | 'NO_RULE_MATCHES' | 'RULE_ERROR' }
+  | { readonly ruling: 'ALLOWED'; readonly action: Action | null }
+  | { readonly ruling: 'REFUSED'; readonly why: 'RULE_DENIES' | 'NO_RULE_MATCHES' | 'RULE_ERROR' }
 
 export function rulingOf(policy: Pick<Policy, 'conditions'>, lineItem: LineItem, requester: Requester): Ruling {
-  if (lineItem.actions.length === 0) return { verdict: 'ALLOWED', action: null }
+  if (lineItem.actions.length === 0) return { ruling: 'ALLOWED', action: null }
   for (const action of lineItem.actions) {
     const truth = action.conditionId === null ? 'TRUE' : truthById(policy, action.conditionId, requester.dictionary)
-    if (truth === 'ERROR') return { verdict: 'REFUSED', why: 'RULE_ERROR' }
+    if (truth === 'ERROR') return { ruling: 'REFUSED', why: 'RULE_ERROR' }
     if (truth === 'FALSE') continue
-    return action.effect === 'ALLOW' ? { verdict: 'ALLOWED', action } : { verdict: 'REFUSED', why: 'RULE_DENIES' }
+    return action.effect === 'ALLOW' ? { ruling: 'ALLOWED', action } : { ruling: 'REFUSED', why: 'RULE_DENIES' }
   }
-  return { verdict: 'REFUSED', why: 'NO_RULE_MATCHES' }
+  return { ruling: 'REFUSED', why: 'NO_RULE_MATCHES' }
 }
 
 function truthById(policy: Pick<Policy, 'conditions'>, conditionId: string, dictionary: object): Truth {

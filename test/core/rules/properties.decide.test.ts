@@ -568,7 +568,7 @@ describe('rules of access', () => {
       const { policy, request } = scenario
       const lineItems = policy.lineItems.map((item) => {
         const ruling = rulingOf(policy, item, request.requester)
-        const undecided = ruling.verdict === 'REFUSED' && ruling.why === 'NO_RULE_MATCHES'
+        const undecided = ruling.ruling === 'REFUSED' && ruling.why === 'NO_RULE_MATCHES'
         return item.actions.length === 0 || undecided ? item : { ...item, actions: [...item.actions, ...later] }
       })
       expect(run({ ...scenario, policy: { ...policy, lineItems } })).toEqual(run(scenario))
@@ -606,7 +606,7 @@ describe('explanations', () => {
           if (item === undefined) throw new Error('a rejection detail names a line item of the policy')
           const window = windowState(policy, item, clock)
           const ruling = rulingOf(policy, item, request.requester)
-          const refusal = ruling.verdict === 'REFUSED' ? ruling.why : undefined
+          const refusal = ruling.ruling === 'REFUSED' ? ruling.why : undefined
           const rated = ratedItem(policy, item.rateTableSeries, asked, clock.now)
           const rate = rated === undefined ? undefined : rateFor(policy, item, asked, clock.now)
           const inForce = policy.rateTables.some(

@@ -72,8 +72,8 @@ describe('what a segment is', () => {
     ['anything after the final one is a second writer', closed, next, null, { kind: 'FORK' }],
     ['and so is anything long after it', closed, { ...next, seq: 12 }, null, { kind: 'FORK' }],
   ]
-  it.each(cases)('%s', (_name, state, header, recorded, verdict) => {
-    expect(receive(state, header, recorded, news)).toEqual(verdict)
+  it.each(cases)('%s', (_name, state, header, recorded, outcome) => {
+    expect(receive(state, header, recorded, news)).toEqual(outcome)
   })
 
   const late: [string, EpochState, Parameters<typeof receive>[1], ChainFit, MergeOutcome][] = [
@@ -95,8 +95,8 @@ describe('what a segment is', () => {
       { kind: 'MERGE', grants: false },
     ],
   ]
-  it.each(late)('a segment whose entries a later epoch may have delivered %s', (_name, state, header, fit, verdict) => {
-    expect(receive(state, header, null, fit)).toEqual(verdict)
+  it.each(late)('a segment whose entries a later epoch may have delivered %s', (_name, state, header, fit, outcome) => {
+    expect(receive(state, header, null, fit)).toEqual(outcome)
   })
 })
 

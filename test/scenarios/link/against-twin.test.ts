@@ -2,7 +2,7 @@
 import { expect, onTestFinished, test } from 'vitest'
 import { lineAccount } from '../../../src/core/accounts/account.ts'
 import { openTwin, type Twin } from '../../cloud/harness.ts'
-import { deviceAt, hintsOnce } from './device-at-twin.ts'
+import { deviceAt, notificationsOnce } from './device-at-twin.ts'
 import { Disk } from '../../agent/sync/memory-journal.ts'
 import type { TestDevice } from '../../agent/sync/test-device.ts'
 
@@ -18,7 +18,7 @@ async function openSite(change: Parameters<Twin['lineItem']>[1] = {}): Promise<S
   const twin = await openTwin()
   onTestFinished(() => twin[Symbol.asyncDispose]())
   const instanceId = await twin.shop(change)
-  const device = await deviceAt(twin, instanceId, hintsOnce())
+  const device = await deviceAt(twin, instanceId, notificationsOnce())
   return { twin, device, instanceId, used: () => twin.used(instanceId, 'ACT-1') }
 }
 

@@ -31,7 +31,7 @@ export async function deviceAt(twin: Twin, instanceId: string, push: Push = NO_N
 }
 
 /** Change notifications over MQTT. A connection that is cut is not tried again: the test would not know when. */
-export function hintsOnce(changes: Partial<MqttPushOptions> = {}): Push {
+export function notificationsOnce(changes: Partial<MqttPushOptions> = {}): Push {
   return createMqttPush({
     extraCa: null,
     ...MQTT_DEFAULTS,

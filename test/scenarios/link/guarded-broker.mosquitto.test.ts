@@ -12,7 +12,7 @@ import { Secret } from '../../../src/settings/option.ts'
 import { openTwin, type Twin } from '../../cloud/harness.ts'
 import { Authority, type Certified } from '../../support/certificates.ts'
 import { type BrokerGuard, guardedMosquitto } from '../../support/servers.ts'
-import { deviceAt, hintsOnce } from './device-at-twin.ts'
+import { deviceAt, notificationsOnce } from './device-at-twin.ts'
 import type { TestDevice } from '../../agent/sync/test-device.ts'
 
 const users = { twin: randomUUID(), fleet: randomUUID() }
@@ -72,7 +72,7 @@ async function openSite(
   )
   onTestFinished(() => twin[Symbol.asyncDispose]())
   const instanceId = await twin.shop()
-  const push = hintsOnce({
+  const push = notificationsOnce({
     extraCa: authority.certificate,
     username: 'fleet',
     password: users.fleet,

@@ -168,7 +168,7 @@ function salvageOfHeld(balance: OpenedLedger, path: string): Salvage | null {
 /** Finishes an interrupted salvage first: otherwise the agent's next start would replace the restored ledger. */
 function holdFinished(path: string): OpenedLedger {
   const balance = hold(path)
-  if (!existsSync(`${path}.rescued`)) return balance
+  if (!existsSync(`${path}.salvaged`)) return balance
   if (typeof balance !== 'string') balance.close()
   finishSalvage(path)
   return hold(path)
@@ -232,8 +232,8 @@ function requireIntegrity(path: string): void {
   let database: Database.Database | undefined
   try {
     database = new Database(path, { readonly: true })
-    const verdict = database.pragma('integrity_check(1)', { simple: true })
-    if (verdict !== 'ok') throw corrupt(`the integrity check reports: ${String(verdict)}`)
+    const result = database.pragma('integrity_check(1)', { simple: true })
+    if (result !== 'ok') throw corrupt(`the integrity check reports: ${String(result)}`)
   } catch (error) {
     throw error instanceof CodedError ? error : corrupt(messageOf(error), error)
   } finally {

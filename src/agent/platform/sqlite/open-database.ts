@@ -37,8 +37,8 @@ export function openDatabase(path: string): Database.Database {
     set(database, 'wal_autocheckpoint', '0', 0n)
     set(database, 'foreign_keys', 'ON', 1n)
     expect(database, 'page_size', BigInt(PAGE_BYTES))
-    const verdict = database.pragma('quick_check(1)', { simple: true })
-    if (verdict !== 'ok') throw corrupt(path, `the integrity check reports: ${String(verdict)}`)
+    const result = database.pragma('quick_check(1)', { simple: true })
+    if (result !== 'ok') throw corrupt(path, `the integrity check reports: ${String(result)}`)
     migrate(database, path)
     flushDirectoryOf(path)
     return database

@@ -54,13 +54,13 @@ function prepareSalvage(path: string, at: number, why: string, left: BootLog | n
   } finally {
     database.close()
   }
-  renameSync(draft, `${path}.rescued`)
+  renameSync(draft, `${path}.salvaged`)
   flushDirectoryOf(path)
 }
 
 /** Renames the damaged journal, unless already done, and moves the replacement into place. */
 export function finishSalvage(path: string): void {
-  const salvagedFrom = `${path}.rescued`
+  const salvagedFrom = `${path}.salvaged`
   if (!existsSync(salvagedFrom)) return
   const database = new Database(salvagedFrom)
   const { at, file } = database.prepare('SELECT at, file FROM salvage').get() as { at: number; file: string }

@@ -39,7 +39,7 @@ export function metricsText({ status, machine, health, clock }: DeviceReportWire
   family('build_info', 'gauge', 'Version of the running agent; always 1.', [`{version="${escape(status.version)}"}`, 1])
   gauge('ready', 'Whether the agent can serve access requests.', yes(ready))
   family(
-    'verdict',
+    'health',
     'gauge',
     'Health status: 1 for the current one.',
     ...(['ok', 'attention', 'refusing'] as const).map((level): [string, number] => [
@@ -52,7 +52,7 @@ export function metricsText({ status, machine, health, clock }: DeviceReportWire
   gauge('push_connected', 'Whether the agent is connected for change notifications.', yes(status.push === 'CONNECTED'))
   gauge('fenced', 'Whether the cloud has fenced this device.', yes(status.fenced))
   family(
-    'held',
+    'suspended',
     'gauge',
     'Whether an administrator suspended or locked this device, by kind.',
     ...(['LOCKED', 'TERMINATED'] as const).map((state): [string, number] => [

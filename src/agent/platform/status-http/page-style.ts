@@ -8,7 +8,7 @@ body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.45 system-ui
 header,main,footer{max-width:70rem;margin:0 auto;padding:1rem}
 h1{font-size:1rem;margin:0;color:var(--soft);font-weight:600}
 h2{font-size:1.05rem;margin:0 0 .6rem}
-.verdict{font-size:1.35rem;line-height:1.3;font-weight:600;margin:.5rem 0 0;padding-left:.8rem;border-left:.4rem solid}
+.health{font-size:1.35rem;line-height:1.3;font-weight:600;margin:.5rem 0 0;padding-left:.8rem;border-left:.4rem solid}
 .ok{color:var(--ok)}.attention{color:var(--attention)}.refusing{color:var(--refusing)}
 main{display:grid;gap:1rem;padding-top:0}
 section{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:1rem;min-width:0}

@@ -44,7 +44,7 @@ export function statusPage(report: DeviceReportWire): string {
       <body>
         <header>
           <h1>Tallygate device <span data-part="device">${status.deviceId ?? 'not enrolled'}</span></h1>
-          <p class="verdict ${health.level}" role="status" data-part="verdict">${health.sentence}</p>
+          <p class="health ${health.level}" role="status" data-part="health">${health.sentence}</p>
         </header>
         <main>
           ${problemsOf(report)} ${connectionOf(report)} ${ledgerOf(report)} ${tokensOf(report)} ${decisionsOf(report)}

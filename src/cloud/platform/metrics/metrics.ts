@@ -44,7 +44,7 @@ export class Metrics implements StoreWatcher {
   readonly #tokensRefunded: Counter<'source'>
   readonly #automaticCharges: Counter<'result' | 'source'>
   readonly #refunds: Counter<'source'>
-  readonly #syncs: Counter<'verdict'>
+  readonly #syncs: Counter<'outcome'>
   readonly #transactionSeconds: Histogram<'result'>
   readonly #sessions: Gauge<'state'>
   readonly #outbox: Gauge
@@ -89,7 +89,7 @@ export class Metrics implements StoreWatcher {
     this.#tokensRefunded = counter('tokens_refunded_total', 'Tokens refunded by committed usage records.', 'source')
     this.#automaticCharges = counter('automatic_charges_total', 'Due session charges, by result.', 'result', 'source')
     this.#refunds = counter('refunds_total', 'Refunds of prepaid session time that was not used.', 'source')
-    this.#syncs = counter('edge_syncs_total', 'Segments received from devices, by outcome.', 'verdict')
+    this.#syncs = counter('edge_syncs_total', 'Segments received from devices, by outcome.', 'outcome')
     this.#transactionSeconds = seconds(
       'store_transaction_duration_seconds',
       'Duration of store transactions including waiting, by result.',
@@ -144,8 +144,8 @@ export class Metrics implements StoreWatcher {
     if (labels !== undefined) quietly(() => this.#decisions.inc(labels))
   }
 
-  sync(verdict: SyncOutcome): void {
-    quietly(() => this.#syncs.inc({ verdict: verdict.toLowerCase() }))
+  sync(outcome: SyncOutcome): void {
+    quietly(() => this.#syncs.inc({ outcome: outcome.toLowerCase() }))
   }
 
   transaction(committed: boolean, ms: number): void {

@@ -37,9 +37,9 @@ export function backUpStore(path: string, to: string): void {
 function verify(path: string): void {
   const copy = new Sqlite(path, { readonly: true })
   try {
-    const verdict = copy.pragma('integrity_check(1)', { simple: true })
-    if (verdict !== 'ok')
-      throw new CodedError('DATABASE_CORRUPT', `${path}: the integrity check reports: ${String(verdict)}`)
+    const result = copy.pragma('integrity_check(1)', { simple: true })
+    if (result !== 'ok')
+      throw new CodedError('DATABASE_CORRUPT', `${path}: the integrity check reports: ${String(result)}`)
     const [wrong] = copy.pragma('foreign_key_check') as readonly unknown[]
     if (wrong !== undefined)
       throw new CodedError('DATABASE_CORRUPT', `${path}: ${JSON.stringify(wrong)} refers to a missing row`)

@@ -66,11 +66,11 @@ describe('a backup that takes the place of a ledger', () => {
     const broken = 'no database '.repeat(2_000)
     writeFileSync(join(other, 'journal.db'), broken)
     await (await journalIn(other)).close()
-    renameSync(join(other, 'journal.db'), `${path}.rescued`)
+    renameSync(join(other, 'journal.db'), `${path}.salvaged`)
     writeFileSync(path, broken)
     const { replaced } = await restoreLedger(file, path, BEGIN)
     expect(replaced).not.toBeNull()
-    expect(existsSync(`${path}.rescued`)).toBe(false)
+    expect(existsSync(`${path}.salvaged`)).toBe(false)
     // The one that was damaged is beside it, not over the one that had its name.
     expect(readdirSync(directory).filter((name) => name.startsWith('journal.db.damaged-'))).toHaveLength(1)
     expect(await undeliveredRangesIn(directory)).toBe(40)

@@ -156,9 +156,9 @@ describe('a damaged journal', () => {
   })
 
   it.each([
-    ['before anything was put aside', ['', '-wal'], 'rescued'],
-    ['when its log was put aside', [''], 'rescued'],
-    ['when it was put aside', [], 'rescued'],
+    ['before anything was put aside', ['', '-wal'], 'salvaged'],
+    ['when its log was put aside', [''], 'salvaged'],
+    ['when it was put aside', [], 'salvaged'],
     ['before what takes its place was complete', ['', '-wal'], 'draft'],
   ])('%s is salvaged by the next process', async (_when, stillThere, prepared) => {
     const directory = await device()
@@ -181,7 +181,7 @@ describe('a damaged journal', () => {
     const asides = readdirSync(directory).filter(isAside)
     expect(asides).toHaveLength(1)
     expect(readFileSync(join(directory, asides[0]!)).equals(bytes)).toBe(true)
-    expect(readdirSync(directory).filter((name) => /draft|rescued|copy/.test(name))).toEqual([])
+    expect(readdirSync(directory).filter((name) => /draft|salvaged|copy/.test(name))).toEqual([])
   })
 
   it('is named by the time at which it was put aside, and overwrites none that was put aside before', async () => {

@@ -45,7 +45,7 @@ describe('the status over HTTP', () => {
     const families = parsePrometheusText(await (await get(agent, '/metrics')).text())
     expect(valueOf(families, 'tallygate_agent_tokens_used')).toBe(2.5)
     expect(valueOf(families, 'tallygate_agent_ledger_entries')).toBe(1)
-    expect(valueOf(families, 'tallygate_agent_verdict', { level: 'ok' })).toBe(1)
+    expect(valueOf(families, 'tallygate_agent_health', { level: 'ok' })).toBe(1)
     expect(valueOf(families, 'tallygate_agent_ready')).toBe(1)
 
     const page = await get(agent, '/')

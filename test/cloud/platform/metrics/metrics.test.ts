@@ -145,7 +145,7 @@ describe('the syncs of devices', () => {
   it('are counted by what became of them', async () => {
     await using twin = await EdgeTwin.open()
     await twin.setLineItem('ACT-1', { quantity: 1_000n })
-    const verdicts: string[] = []
+    const outcomes: string[] = []
     const device = await TestDevice.join(twin)
     const { store, keys, terms, policies } = twin
     const heartbeat = async () => undefined
@@ -154,7 +154,7 @@ describe('the syncs of devices', () => {
       const known = await store.read((reader) => reader.edge.devices.get(device.id))
       if (known === undefined) throw new Error('the device is known')
       return sync(
-        { ...parts, trustsClock: () => true, onVerdict: (verdict) => verdicts.push(verdict) },
+        { ...parts, trustsClock: () => true, onOutcome: (outcome) => outcomes.push(outcome) },
         known,
         document,
       )
@@ -163,7 +163,7 @@ describe('the syncs of devices', () => {
     await send(document)
     await send(document)
     await send('nonsense')
-    expect(verdicts).toEqual(['MERGE', 'REPEAT', 'UNREADABLE'])
+    expect(outcomes).toEqual(['MERGE', 'REPEAT', 'UNREADABLE'])
   })
 })
 

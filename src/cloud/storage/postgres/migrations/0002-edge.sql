@@ -286,7 +286,7 @@ CREATE TABLE clock_record (
   boot_id TEXT COLLATE "C" NOT NULL
 );
 
--- An administrator has confirmed the settlement of every epoch that was silent since before this instant; one row at most.
+-- An administrator has confirmed the settlement of every epoch that was inactive since before this instant; one row at most.
 CREATE TABLE settlement_confirmed (
   slot BIGINT NOT NULL PRIMARY KEY CHECK (slot = 1),
   quiet_before BIGINT NOT NULL

@@ -285,7 +285,7 @@ CREATE TABLE clock_record (
   boot_id TEXT NOT NULL
 ) STRICT;
 
--- An administrator has confirmed the settlement of every epoch that was silent since before this instant; one row at most.
+-- An administrator has confirmed the settlement of every epoch that was inactive since before this instant; one row at most.
 CREATE TABLE settlement_confirmed (
   slot INTEGER PRIMARY KEY CHECK (slot = 1),
   quiet_before INTEGER NOT NULL

@@ -2,7 +2,7 @@
 import fc from '../../support/fast-check.ts'
 import { expect, it } from 'vitest'
 import { type AccountId, actionAccount, lineAccount } from '../../../src/core/accounts/account.ts'
-import { BranchOverspend } from '../../../src/cloud/devices/branch-arrears.ts'
+import { BranchOverspend } from '../../../src/cloud/devices/branch-overspend.ts'
 import { type DeviceAccountRecord, newDeviceAccount } from '../../../src/cloud/storage/device-records.ts'
 
 const FIRST = lineAccount('i', 'A', 0)
