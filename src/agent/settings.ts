@@ -74,7 +74,7 @@ const options = {
     }),
   },
   durability: choice(['durable', 'write-behind'], {
-    help: 'durable: charges are written to disk before the response. reserved: the response is sent at once from a reservation on disk; a power cut may count the unused part of the reservation as used.',
+    help: 'durable: charges are written to disk before the response. write-behind: the response is sent at once from a reservation on disk; a power cut may count the unused part of the reservation as used.',
     default: 'durable',
   }),
   writeBehind: {

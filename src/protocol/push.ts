@@ -12,7 +12,7 @@ const TOPIC_ROOT = 'tallygate/v1'
 export const policyTopic = (instanceId: string): string => `${TOPIC_ROOT}/instances/${instanceId}/policy`
 
 /** Not retained: this device should sync now. */
-export const deviceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/${deviceId}/change notification`
+export const deviceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/${deviceId}/notification`
 
 /** Retained, last will: whether the device's agent is connected. */
 export const presenceTopic = (deviceId: string): string => `${TOPIC_ROOT}/devices/${deviceId}/presence`

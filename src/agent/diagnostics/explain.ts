@@ -1,6 +1,6 @@
 /**
  * Why a decision came out as it did: the checks, found by making the decision again from what the device has kept
- * of it, the rules of that revision and the facts of that moment. The replay uses the same engine and must give the ledger
+ * of it, the rules of that revision and the inputs of that moment. The replay uses the same engine and must give the ledger
  * entry back to the byte; anything else is said, never smoothed over. Nothing in here reads the present state of the device.
  */
 import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
@@ -29,7 +29,7 @@ import { accessEntryText } from '../access/entry-text.ts'
 import { type DecisionInputs, parseDecisionInputs } from '../access/decision-inputs.ts'
 import { Trust } from '../keys/trust.ts'
 
-/** One check of the checks. `passed` null: it was not come to. */
+/** One check. `passed` null: it was not come to. */
 export interface Check {
   readonly code: string
   readonly asks: string
@@ -117,7 +117,7 @@ export async function explain(kept: KeptDecision): Promise<Explanation> {
     answer: null,
   })
   const inputs = kept.facts === null ? undefined : parseDecisionInputs(kept.facts)
-  if (inputs === undefined) return impossible('The facts of this decision are not kept on this device.')
+  if (inputs === undefined) return impossible('The inputs of this decision are not kept on this device.')
   if (kept.rules === null) return impossible(`Revision ${raw.policyRevision} of the rules is kept no more.`)
   const opened = await (await trustOf(kept.trustedKeys)).open('policy', kept.rules)
   const parsed = policyDocument.safeParse(parseJson(unverifiedText(kept.rules) ?? ''))
@@ -140,8 +140,8 @@ export async function explain(kept: KeptDecision): Promise<Explanation> {
       beyondGrant: overspend === undefined ? null : formatMicro(overspend),
     })),
     replay: isSame
-      ? { result: 'same', says: `Made again from the kept rules and facts, it is the same to the byte.${signed}` }
-      : { result: 'different', says: `Made again from the kept rules and facts, it comes out otherwise.${signed}` },
+      ? { result: 'same', says: `Made again from the kept rules and inputs, it is the same to the byte.${signed}` }
+      : { result: 'different', says: `Made again from the kept rules and inputs, it comes out otherwise.${signed}` },
     answer:
       inputs.apiVersion === null
         ? null
@@ -190,11 +190,11 @@ function requestFrom({ requester, items }: EntryBodyWire, { dictionary }: Decisi
 interface Replayed {
   readonly decision: Decision
   readonly asked: readonly (readonly [AccountId, AvailableBalance])[]
-  /** The rules asked for as many accounts as there are facts. */
+  /** The rules asked for as many accounts as there are inputs. */
   readonly isExact: boolean
 }
 
-/** What the facts do not tell holds nothing. */
+/** What the inputs do not tell holds nothing. */
 const UNTOLD: AvailableBalance = { left: 0n, shortage: 'GRANT' }
 
 function replay(

@@ -1,6 +1,7 @@
 /**
  * An administrator stops a session for now, lets it go on, or ends it. The twin does so at once with a session that it
- * keeps itself; of one that a device keeps it notes what is wanted, and change notifications that the device should come for it.
+ * keeps itself; of one that a device keeps it notes what is wanted, and
+ * notifies the device to come for it.
  */
 import { type Session, hasEnded, isLive, step } from '../../core/sessions/session.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'

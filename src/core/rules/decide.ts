@@ -1,5 +1,5 @@
 /**
- * The decision: which line items pay how much for each requested item, or which check of the checks refuses.
+ * The decision: which line items pay how much for each requested item, or which check refuses.
  *
  * The check order, in its documented order; the first check that fails names the reason:
  *
@@ -190,7 +190,7 @@ interface Payer {
   readonly rate: FixedRate
   readonly action: Action | null
   readonly accounts: readonly PayerAccount[]
-  /** What it can pay is what its overspend add, after it has paid all that is left. */
+  /** What it can pay is what its overspend adds, after it has paid all that is left. */
   readonly inOverspend: boolean
 }
 
@@ -225,7 +225,7 @@ function payer(
   return { candidate, rate, action, accounts, inOverspend: false }
 }
 
-/** The least that the accounts up to a check hold; of a payer overspent, what its overspend add to that. */
+/** The least that the accounts up to a check hold; of a payer that may overspend, what its overspend adds to that. */
 function capacity({ accounts, inOverspend }: Payer, check: CapacityCheck): Micro | 'UNLIMITED' {
   const last = CAPACITY_CHECKS.indexOf(check)
   let least: Micro | 'UNLIMITED' = 'UNLIMITED'

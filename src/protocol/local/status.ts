@@ -40,8 +40,8 @@ export const agentStatus = z.strictObject({
   lastContactAt: instant.nullable(),
   lastSyncAt: instant.nullable(),
   /**
-   * `durable`: charges are on disk before the response. `reserved` (write-behind): charges are within a reservation on
-   * disk; a power cut counts the rest of the reservation as used.
+   * `durable`: charges are on disk before the response. `write-behind`: charges are within a reservation on disk;
+   * a power cut counts the rest of the reservation as used.
    */
   durability: z.enum(['durable', 'write-behind']),
   /** Acknowledged or not. */

@@ -477,7 +477,7 @@ export function syncSuite(name: string, open: () => Promise<Twin>): void {
         device.state.epoch = 7
         await device.attach()
         expect(device.state.epoch).toBe(8)
-        await twin.attach(device.id, 'a number implausible', 2_000_000)
+        await twin.attach(device.id, 'an implausible number', 2_000_000)
         expect(await twin.device(device.id)).toMatchObject({ epoch: 9 })
       })
     })

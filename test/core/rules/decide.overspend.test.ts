@@ -66,11 +66,11 @@ describe('beyond the grants', () => {
     ['nothing is spent while they hold enough', [{ left: 10, overspend: 5 }], 10, [['a', 10]], false],
     ['all of the overspend may be spent', [{ left: 10, overspend: 5 }], 15, [['a', 15]], true],
     ['no more than that', [{ left: 10, overspend: 5 }], 16, null, false],
-    ['overspend pay where the grant is used up', [{ left: 0, overspend: 5 }], 5, [['a', 5]], true],
+    ['overspend pays where the grant is used up', [{ left: 0, overspend: 5 }], 5, [['a', 5]], true],
     ['nothing is spent without overspend', [{ left: 10 }], 11, null, false],
-    ['no overspend are the same as none', [{ left: 10, overspend: 0 }], 11, null, false],
+    ['an overspend of 0 is the same as none', [{ left: 10, overspend: 0 }], 11, null, false],
     [
-      'overspend wait for the grants of all line items',
+      'overspend waits for the grants of all line items',
       [{ left: 5, overspend: 10 }, { left: 3 }],
       10,
       [

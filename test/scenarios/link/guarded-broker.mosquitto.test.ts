@@ -21,7 +21,7 @@ const rights = [
   'topic write tallygate/v1/#',
   'topic read tallygate/v1/devices/+/presence',
   'pattern read tallygate/v1/instances/+/policy',
-  'pattern read tallygate/v1/devices/%c/change notification',
+  'pattern read tallygate/v1/devices/%c/notification',
   'pattern write tallygate/v1/devices/%c/presence',
 ]
 const guard = (certificate: Certified): BrokerGuard => ({ users, rights, certificate })

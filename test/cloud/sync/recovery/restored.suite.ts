@@ -205,7 +205,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       expect(await twin.pool(scarce)).toMatchObject({ grantedOut: 100n, billedByDevices: 100n })
       const shown = (await accountLedger(twin, INSTANCE)).accounts.find(({ account }) => account === scarce)
       expect(shown).toMatchObject({ overspend: '100', devices: [{ overspend: '50' }, { overspend: '50' }] })
-      // Nor can a chain be given up for it: its overspend are billed as a branch.
+      // Nor can a chain be given up for it: its overspend is billed as a branch.
       inOverspend(one.device, 40n)
       const old = one.device.copy()
       await one.device.attach()
