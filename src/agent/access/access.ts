@@ -1,9 +1,7 @@
 /**
  * Decides one access request on the device. It waits for the network only for a top-up, when the device is connected
- * and its
- * own grant is too small, and only until the deadline. Decisions and refusals are recorded before the response is sent;
- * a
- * request that cannot be recorded is not granted.
+ * and its own grant is too small, and only until the deadline. Decisions and refusals are recorded before the response
+ * is sent; a request that cannot be recorded is not granted.
  *
  * The checks run in this sequence; the first one that fails names the code:
  *
@@ -79,8 +77,7 @@ export class Access {
 
   /**
    * Rejects with a CodedError of the checks above; any other error means that the process must end. It avoids async
-   * functions
-   * on the synchronous path because each adds noticeable time to a decision.
+   * functions on the synchronous path because each adds noticeable time to a decision.
    */
   request(call: AccessCall): Promise<AccessAnswer> {
     try {

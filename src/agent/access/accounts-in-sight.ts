@@ -1,7 +1,6 @@
 /**
  * Lists the accounts of a policy that a device may charge within a horizon. A requester's consumption limit is added
- * only
- * with the requester's first request.
+ * only with the requester's first request.
  */
 import { type AccountId, actionAccount, lineAccount } from '../../core/accounts/account.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'

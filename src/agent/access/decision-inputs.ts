@@ -1,9 +1,8 @@
 /**
  * Records the decision inputs that are not in the ledger entry: balances, dictionary, interface version. With the rules
- * of
- * that revision they reproduce the decision exactly. They stay on the device and are not hashed, sent or billed. The
- * text is
- * kept short because each decision writes it: accounts are unnamed, since a replay requests them in the same sequence.
+ * of that revision they reproduce the decision exactly. They stay on the device and are not hashed, sent or billed. The
+ * text is kept short because each decision writes it: accounts are unnamed, since a replay requests them in the same
+ * sequence.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Requester, AvailableBalance, AvailableOf } from '../../core/rules/decision.ts'

@@ -1,7 +1,6 @@
 /**
  * Writes the text of a ledger entry for an access request. This exact text is hashed, stored, sent and billed. It is
- * the JSON
- * of an `entryBody` of the edge protocol, built by hand because each decision waits for it.
+ * the JSON of an `entryBody` of the edge protocol, built by hand because each decision waits for it.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { formatDecimal, type Micro } from '../../core/pricing/amount.ts'

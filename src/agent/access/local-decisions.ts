@@ -1,9 +1,7 @@
 /**
  * Decides one-off requests, session requests and automatic charges on the device's balances. If those fall short and
- * the cloud
- * can be reached, the request waits for a top-up; a refusal then rests on a response sent after the request arrived. If
- * the
- * cloud cannot be reached, the offline policy of essential line items applies.
+ * the cloud can be reached, the request waits for a top-up; a refusal then rests on a response sent after the request
+ * arrived. If the cloud cannot be reached, the offline policy of essential line items applies.
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
@@ -33,10 +31,8 @@ export interface LocalDecisionsDeps extends RulesDeps {
   readonly topUps: RulesDeps['topUps'] & {
     /**
      * Resolves with the cloud's answer after a round that carried the request; with null if the cloud is unreachable or
-     * does
-     * not answer in time. Rejects with REQUEST_TOO_LARGE if the cloud is reachable but no segment can carry the
-     * request; the
-     * offline policy does not apply then.
+     * does not answer in time. Rejects with REQUEST_TOO_LARGE if the cloud is reachable but no segment can carry the
+     * request; the offline policy does not apply then.
      */
     requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<CloudWord | null>
   }
@@ -83,8 +79,7 @@ export class LocalDecisions {
 
   /**
    * Rejects or throws with the codes of {@link requireRules}, with REQUEST_TOO_LARGE, and as `take` does. Awaits
-   * nothing when
-   * the balances suffice: an async function would add noticeable time to a decision.
+   * nothing when the balances suffice: an async function would add noticeable time to a decision.
    *
    * @param take records the decision in the same synchronous block: other requests charge the same accounts
    */

@@ -1,7 +1,6 @@
 /**
  * Parses bodies of access requests. The socket passes the same object for the same bytes, so each body is parsed once
- * for as
- * long as the socket caches it.
+ * for as long as the socket caches it.
  */
 import type { AccessRequest } from '../../core/rules/decision.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'

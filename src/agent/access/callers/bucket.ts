@@ -1,7 +1,6 @@
 /**
  * A token bucket: at most `capacity` at once, refilled by `capacity` in each `refillMs`. It uses integers only, so
- * frequent
- * calls lose nothing to rounding.
+ * frequent calls lose nothing to rounding.
  */
 export class Bucket {
   readonly #capacity: bigint

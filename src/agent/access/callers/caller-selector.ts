@@ -1,7 +1,6 @@
 /**
  * Parses lists of callers in settings: `*`, `user:anna`, `uid:1000`, `group:plant`, `gid:50`, separated by commas.
- * Names are
- * resolved once, at start; an unknown name is a configuration error.
+ * Names are resolved once, at start; an unknown name is a configuration error.
  */
 import { CodedError } from '../../../protocol/errors.ts'
 import type { Caller } from './caller.ts'

@@ -1,10 +1,8 @@
 /**
  * Authorizes callers of the socket. There are three roles: `use` (access requests and the caller's sessions), `observe`
- * (the
- * status) and `administer` (all sessions, the device key). Quotas limit requests, tokens, connections, live sessions
- * and the
- * requester. Root and the agent's user have every role because they own its state. Caller identity comes from the
- * kernel only.
+ * (the status) and `administer` (all sessions, the device key). Quotas limit requests, tokens, connections, live
+ * sessions and the requester. Root and the agent's user have every role because they own its state. Caller identity
+ * comes from the kernel only.
  */
 import { type Micro, wholeTokens } from '../../../core/pricing/amount.ts'
 import { CodedError } from '../../../protocol/errors.ts'
