@@ -1,23 +1,21 @@
 /**
- * Decides one access request on the device. It waits for the network only for a top-up, when the device is connected
- * and its own grant is too small, and only until the deadline. Decisions and refusals are recorded before the response
- * is sent; a request that cannot be recorded is not granted.
+ * Decides one access request on the device. It waits for the network only for a top-up, until the deadline. Decisions
+ * and refusals are recorded before the response is sent; a request that cannot be recorded is not granted.
  *
- * The checks run in this sequence; the first one that fails names the code:
+ * The checks in sequence; the first one that fails names the code:
  *
- *   1 BAD_REQUEST                  the body has the form of an access request
- *     CALLER_NOT_ALLOWED, CALLER_LIMITED   ... from a requester, and at a rate, that the caller's quota allows
- *   2 IDEMPOTENCY_CONFLICT, CONFLICT    an application session counts up; a retry gets the first answer again
- *   3 NOT_ENROLLED                 the device belongs to a cloud
- *   4 INSTANCE_UNKNOWN             ... and serves this instance
- *   5 POLICY_MISSING               the rules of the instance have arrived
- *   6 POLICY_STALE                 ... and may still be used
- *   7 NOT_ATTACHED                 the device has an epoch that is not fenced
- *   8                              the checks of core, whose refusals are answers, item by item; where tokens fall short and
- *                                  the cloud cannot be reached, the offline policy of essential line items applies
- *     REQUEST_TOO_LARGE            ... and where the cloud can be reached, one segment can carry the top-up request
- *   9 CALLER_LIMITED               the caller's token budget covers the charge
- *  10 NOT_RECORDED                 the ledger has taken the entry
+ *   1 BAD_REQUEST                         the body has the form of an access request
+ *     CALLER_NOT_ALLOWED, CALLER_LIMITED  the caller's quota allows the requester and the rate
+ *   2 IDEMPOTENCY_CONFLICT, CONFLICT      request numbers rise; a retry gets the first answer
+ *   3 NOT_ENROLLED                        the device is enrolled
+ *   4 INSTANCE_UNKNOWN                    ... and serves this instance
+ *   5 POLICY_MISSING                      the rules of the instance have arrived
+ *   6 POLICY_STALE                        ... and may still be used
+ *   7 NOT_ATTACHED                        the device has an epoch that is not fenced
+ *   8                                     the checks of core; refusals are answers, item by item
+ *     REQUEST_TOO_LARGE                   one segment can carry the top-up request
+ *   9 CALLER_LIMITED                      the caller's token budget covers the charge
+ *  10 NOT_RECORDED                        the ledger has taken the entry
  */
 import type { AccessRequest, Warning } from '../../core/rules/decision.ts'
 import type { AccessRequestBody } from '../../protocol/service/access-request.ts'
@@ -38,7 +36,6 @@ export interface AccessCall {
   readonly apiVersion: ApiVersion
   /** In lower case. */
   readonly instanceId: string
-  /** The body as text, and as parsed JSON. */
   readonly text: string
   readonly body: unknown
   /** Null: the application sends no idempotency key. */
@@ -59,9 +56,7 @@ export interface AccessDeps {
   readonly ledger: Pick<Ledger, 'lastEntry' | 'record' | 'durability'>
   readonly decisions: Pick<LocalDecisions, 'decide'>
   readonly idempotencyCache: IdempotencyCache
-  /** Whether to keep decision inputs, so that decisions can be explained. */
   readonly keepsInputs: boolean
-  /** A fresh UUID. */
   readonly newId: () => string
 }
 
@@ -76,8 +71,8 @@ export class Access {
   }
 
   /**
-   * Rejects with a CodedError of the checks above; any other error means that the process must end. It avoids async
-   * functions on the synchronous path because each adds noticeable time to a decision.
+   * Rejects with the codes above; any other error means that the process must end. Not async: each async function on
+   * this path slows a decision noticeably.
    */
   request(call: AccessCall): Promise<AccessAnswer> {
     try {
@@ -118,7 +113,7 @@ export class Access {
     )
   }
 
-  /** Entry, charge and answer in one synchronous block; the answer is sent when the entry is durable. */
+  /** Synchronous up to the charge; resolves when the entry is durable. */
   #record(
     call: AccessCall,
     body: AccessRequestBody,

@@ -1,12 +1,9 @@
-/**
- * Lists the accounts of a policy that a device may charge within a horizon. A requester's consumption limit is added
- * only with the requester's first request.
- */
+/** A requester's consumption limit is added only with its first request. */
 import { type AccountId, actionAccount, lineAccount } from '../../core/accounts/account.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import { type Period, type Policy, TOLERANCE_MS } from '../../core/rules/policy.ts'
 
-/** Pools, one per period that the horizon touches, and allocations of line items that are or will be usable. */
+/** Accounts that may be charged within the horizon: a pool per period, and allocations. */
 export function accountsInSight(policy: Policy, { now }: ClockReading, horizonMs: number): readonly AccountId[] {
   const until = now + horizonMs
   const widen = policy.timezoneTolerant ? TOLERANCE_MS : 0

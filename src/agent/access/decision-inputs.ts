@@ -1,14 +1,12 @@
 /**
- * Records the decision inputs that are not in the ledger entry: balances, dictionary, interface version. With the rules
- * of that revision they reproduce the decision exactly. They stay on the device and are not hashed, sent or billed. The
- * text is kept short because each decision writes it: accounts are unnamed, since a replay requests them in the same
+ * The decision inputs that the ledger entry lacks. With the rules of that revision they reproduce the decision exactly.
+ * They stay on the device. Each decision writes this text, so accounts are left out: a replay requests them in the same
  * sequence.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Requester, AvailableBalance, AvailableOf } from '../../core/rules/decision.ts'
 import type { ApiVersion } from '../../protocol/service/status.ts'
 
-/** Records the balances that it returns, in the sequence of first use. */
 export class BalancesSeen {
   readonly #balances = new Map<AccountId, AvailableBalance>()
   readonly #availableOf: AvailableOf
@@ -47,10 +45,7 @@ const SHORTAGES = { P: 'POOL', G: 'GRANT', X: 'GRANT_EXPIRED', R: 'RECOVERY' } a
 const NOBODY = '-'
 const UNLIMITED = '*'
 
-/**
- * `version;balance,balance...;dictionary`. A balance is the amount left, a letter for its shortage, and its overspend
- * if any.
- */
+/** `version;balance,balance...;dictionary`. A balance: amount left, a letter for its shortage, overspend if any. */
 export function decisionInputsText(
   apiVersion: ApiVersion | null,
   seen: BalancesSeen,

@@ -1,6 +1,6 @@
 /**
- * Writes the text of a ledger entry for an access request. This exact text is hashed, stored, sent and billed. It is
- * the JSON of an `entryBody` of the edge protocol, built by hand because each decision waits for it.
+ * This exact text is hashed, stored, sent and billed. It is the JSON of an `entryBody` of the edge protocol, built by
+ * hand because each decision waits for it.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { formatDecimal, type Micro } from '../../core/pricing/amount.ts'
@@ -19,11 +19,10 @@ export interface AccessEntry {
   /** Per requested item; undefined for none. */
   readonly metaData: readonly (Readonly<Record<string, unknown>> | undefined)[]
   readonly decision: Decision
-  /** The session that the entry changes, and how. */
   readonly session?: NonNullable<EntryBodyWire['session']>
 }
 
-/** @param aboveGrant by account, how much of its posting exceeds the grant */
+/** @param aboveGrant by account, the part of its posting above the grant */
 export function accessEntryText(entry: AccessEntry, aboveGrant: ReadonlyMap<AccountId, Micro> = NOTHING_ABOVE): string {
   const { reading, request, decision, metaData } = entry
   const asked = requestedTexts(request)

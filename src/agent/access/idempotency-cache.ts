@@ -1,7 +1,7 @@
 /**
- * Makes an application's retry harmless: keeps the last answer of each application session, for the most recently used
- * sessions of each caller. An application numbers its requests and sends one at a time per session; repeating a number
- * returns the same answer, also while the first request is still being decided.
+ * Keeps the last answer of each application session, so that a retry is harmless. An application numbers its requests
+ * and sends one at a time per session; a repeated number gets the same answer, also while the first request is being
+ * decided.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { IdempotencyRecord } from '../ledger/journal.ts'
@@ -69,7 +69,6 @@ export class IdempotencyCache {
     return { kind: 'NEW', claim }
   }
 
-  /** Call when the answer is durable. */
   settle(answer: IdempotencyRecord): void {
     const open = this.#open.get(answer.session)
     this.#open.delete(answer.session)
@@ -77,7 +76,7 @@ export class IdempotencyCache {
     open?.resolve(answer)
   }
 
-  /** Call when there is no answer; the same number may then be sent again. */
+  /** The same number may be sent again. */
   fail(claim: Claim, error: unknown): void {
     const open = this.#open.get(claim.session)
     this.#open.delete(claim.session)

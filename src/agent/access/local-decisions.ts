@@ -1,7 +1,7 @@
 /**
- * Decides one-off requests, session requests and automatic charges on the device's balances. If those fall short and
- * the cloud can be reached, the request waits for a top-up; a refusal then rests on a response sent after the request
- * arrived. If the cloud cannot be reached, the offline policy of essential line items applies.
+ * Decides on the device's balances. If they fall short and the cloud can be reached, waits for a top-up; a refusal then
+ * rests on a response newer than the request. If the cloud cannot be reached, the offline policy of essential line
+ * items applies.
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
@@ -22,7 +22,7 @@ export interface WaitingTopUp {
   readonly accounts: readonly AccountId[]
 }
 
-/** How much the pools could still grant when the cloud answered. */
+/** Accounts that could pay. */
 export type CloudWord = ReadonlyMap<AccountId, Micro>
 
 export interface LocalDecisionsDeps extends RulesDeps {
@@ -30,13 +30,12 @@ export interface LocalDecisionsDeps extends RulesDeps {
   readonly clock: { reading(): ClockReading; sinceBoot(): number }
   readonly topUps: RulesDeps['topUps'] & {
     /**
-     * Resolves with the cloud's answer after a round that carried the request; with null if the cloud is unreachable or
-     * does not answer in time. Rejects with REQUEST_TOO_LARGE if the cloud is reachable but no segment can carry the
-     * request; the offline policy does not apply then.
+     * Resolves with the cloud's answer; with null if the cloud is unreachable or too slow. Rejects with
+     * REQUEST_TOO_LARGE if no segment can carry the request; the offline policy does not apply then.
      */
     requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<CloudWord | null>
   }
-  /** How long a request may wait for a top-up, ms. */
+  /** Longest wait for a top-up, ms. */
   readonly topUpDeadlineMs: number
 }
 
@@ -45,23 +44,23 @@ export interface Question {
   readonly instanceId: string
   readonly request: AccessRequest
   readonly mode: Mode
-  /** By account, the amount refunded with the charge, which the charge may spend. Absent: nothing. */
+  /** By account, the amount refunded with the charge, which the charge may spend. */
   readonly refundAt?: (reading: ClockReading) => ReadonlyMap<AccountId, Micro>
 }
 
-/** A decision on the current rules and balances; valid only until the next await. */
+/** Valid until the next await. */
 export interface Attempt {
   readonly policy: PolicyInForce
   readonly reading: ClockReading
   readonly seen: BalancesSeen
   readonly decision: Decision
-  /** By account, how much of its posting exceeds the grant. */
+  /** By account, the part of the charge above the grant. */
   readonly above: ReadonlyMap<AccountId, Micro>
-  /** By account, how far use may exceed the grant for it. */
+  /** By account, how far use may exceed the grant. */
   readonly allowances: ReadonlyMap<AccountId, Micro>
 }
 
-/** Rounds with the cloud that one request may wait for; other requests may use the granted tokens first. */
+/** Other requests may use the granted tokens first, so one round may not be enough. */
 const TOP_UPS_MAX = 3
 
 type View = (held: AvailableOf) => AvailableOf
@@ -78,8 +77,8 @@ export class LocalDecisions {
   }
 
   /**
-   * Rejects or throws with the codes of {@link requireRules}, with REQUEST_TOO_LARGE, and as `take` does. Awaits
-   * nothing when the balances suffice: an async function would add noticeable time to a decision.
+   * Rejects or throws the codes of {@link requireRules}, REQUEST_TOO_LARGE, and what `take` throws. Awaits nothing when
+   * the balances suffice, for speed.
    *
    * @param take records the decision in the same synchronous block: other requests charge the same accounts
    */
@@ -105,12 +104,11 @@ export class LocalDecisions {
       const needs = beyond(refundOf(question, pooled.reading), needsOf(pooled.decision, question.mode))
       const answer = await topUps.requestGrant({ needs, accounts }, patienceMs)
       if (answer === null) return take(this.#offline(question, this.#attempt(question)))
-      // The cloud grants nothing of an account that it does not name.
+      // Accounts that the cloud does not name get nothing.
       for (const account of accounts) word.set(account, answer.get(account) ?? 0n)
     }
   }
 
-  /** Applies the offline policy: the cloud has not confirmed whether the pool can pay. */
   #offline(question: Question, attempt: Attempt): Attempt {
     if (!isShort(attempt.decision) || !isAnyEssential(attempt.policy.compiled.policy)) return attempt
     return this.#attempt(question, 'ABOVE_GRANT')
@@ -136,7 +134,6 @@ export class LocalDecisions {
     return { policy, reading, seen, decision, above, allowances }
   }
 
-  /** Whether the device's balances cover the whole charge. */
   #holdsAll(question: Question, { reading, decision }: Attempt): boolean {
     const held = this.#deps.ledger.availableAt(reading, refundOf(question, reading))
     return decision.postings.every(({ account, amount }) => {
@@ -150,7 +147,7 @@ function refundOf({ refundAt }: Question, reading: ClockReading): ReadonlyMap<Ac
   return refundAt === undefined ? NOTHING : refundAt(reading)
 }
 
-/** Adds the pools' balances to the device's; a pool with unknown balance counts as unlimited. */
+/** Adds the balances of the pools; an unknown one counts as unlimited. */
 function withPool(word: CloudWord): View {
   return (held) => (account) => {
     const balance = held(account)
@@ -160,7 +157,7 @@ function withPool(word: CloudWord): View {
   }
 }
 
-/** The part of the needs that the refund does not cover. */
+/** The needs that the refund does not cover. */
 function beyond(refund: ReadonlyMap<AccountId, Micro>, needs: readonly Need[]): readonly Need[] {
   if (refund.size === 0) return needs
   return needs
@@ -169,7 +166,6 @@ function beyond(refund: ReadonlyMap<AccountId, Micro>, needs: readonly Need[]): 
     .filter((need) => need.length > 0)
 }
 
-/** Sum over all items. */
 export function tokensOf({ items }: Pick<Decision, 'items'>): Micro {
   return items.reduce((sum, item) => (item.outcome === 'GRANTED' ? sum + item.total : sum), 0n)
 }

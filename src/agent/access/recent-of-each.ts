@@ -1,6 +1,6 @@
 /**
- * Keeps a value per application session. Each caller has the same capacity and evicts only its own least recently used
- * sessions, so callers cannot displace each other's values.
+ * Keeps a value per application session. Each caller has the same capacity, so callers cannot evict each other's
+ * values.
  */
 import { ownerOf } from './application-session.ts'
 
@@ -22,7 +22,7 @@ export class RecentOfEach<T> {
     return this.#callers.get(ownerOf(session))?.get(session)
   }
 
-  /** When the caller is at capacity, evicts its least recently used application session and returns its value. */
+  /** At capacity, evicts the caller's least recently used session and returns its value. */
   freeSpace(session: string): T | undefined {
     const own = this.#callers.get(ownerOf(session))
     if (own === undefined || own.has(session) || own.size < this.#perCallerMax) return undefined

@@ -1,7 +1,4 @@
-/**
- * Parses bodies of access requests. The socket passes the same object for the same bytes, so each body is parsed once
- * for as long as the socket caches it.
- */
+/** The socket passes the same object for the same bytes, so each body is parsed once while the socket caches it. */
 import type { AccessRequest } from '../../core/rules/decision.ts'
 import { CodedError, firstProblem } from '../../protocol/errors.ts'
 import { type AccessRequestBody, accessRequestBody, requestOf } from '../../protocol/service/access-request.ts'

@@ -1,7 +1,3 @@
-/**
- * The checks before every decision on the device, in the sequence of the `@throws` codes; the first that fails names
- * the code.
- */
 import type { ClockReading } from '../../core/rules/decision.ts'
 import { suspendedError } from '../../protocol/edge/device-hold.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -11,7 +7,6 @@ import type { ActivePolicies, PolicyInForce } from '../policy/active-policies.ts
 export interface RulesDeps {
   readonly ledger: Pick<Ledger, 'status'>
   readonly policies: Pick<ActivePolicies, 'get' | 'suspension' | 'isStale'>
-  /** For the refusal of a device that is not enrolled. */
   readonly topUps: {
     status(): {
       readonly deviceId: string | null
@@ -22,6 +17,8 @@ export interface RulesDeps {
 }
 
 /**
+ * Checks in the sequence of the codes.
+ *
  * @param instanceId in lower case
  * @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED, NOT_ENROLLED, INSTANCE_UNKNOWN, POLICY_MISSING, POLICY_STALE,
  * STOPPING, NOT_ATTACHED

@@ -1,7 +1,4 @@
-/**
- * A token bucket: at most `capacity` at once, refilled by `capacity` in each `refillMs`. It uses integers only, so
- * frequent calls lose nothing to rounding.
- */
+/** A token bucket of integers, so frequent calls lose nothing to rounding. */
 export class Bucket {
   readonly #capacity: bigint
   readonly #refillMs: bigint
@@ -25,13 +22,12 @@ export class Bucket {
     return true
   }
 
-  /** Takes the amount even if the bucket goes negative; it must refill first. */
+  /** Takes the amount even if the level becomes negative. */
   owe(amount: bigint, now: number): void {
     this.#fill(now)
     this.#level -= amount * this.#refillMs
   }
 
-  /** Puts back an amount that was taken but not used. */
   give(amount: bigint): void {
     const full = this.#capacity * this.#refillMs
     const level = this.#level + amount * this.#refillMs

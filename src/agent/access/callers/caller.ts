@@ -1,13 +1,12 @@
-/** The process at the other end of a connection, as the kernel recorded it when it connected. */
+/** The process at the other end of a connection, as the kernel recorded it. */
 
 export interface Caller {
   readonly uid: number
-  /** The effective group and the supplementary ones. */
+  /** Includes supplementary groups. */
   readonly gids: readonly number[]
   readonly pid: number
 }
 
-/** The caller's name in quotas and as the owner of a session. */
 export function callerName({ uid }: Pick<Caller, 'uid'>): string {
   return `uid:${uid}`
 }

@@ -1,8 +1,7 @@
 /**
- * Authorizes callers of the socket. There are three roles: `use` (access requests and the caller's sessions), `observe`
- * (the status) and `administer` (all sessions, the device key). Quotas limit requests, tokens, connections, live
- * sessions and the requester. Root and the agent's user have every role because they own its state. Caller identity
- * comes from the kernel only.
+ * Authorizes callers of the socket, by the identity that the kernel reports. Roles: `use` (access requests and the
+ * caller's sessions), `observe` (status), `administer` (all sessions, device key). Root and the agent's user have every
+ * role because they own its state.
  */
 import { type Micro, wholeTokens } from '../../../core/pricing/amount.ts'
 import { CodedError } from '../../../protocol/errors.ts'
@@ -20,7 +19,7 @@ export interface CallerSettings {
   readonly limits: string | null
 }
 
-/** A caller's quota, shared by all its connections. */
+/** Shared by all connections of the caller. */
 export interface CallerQuota {
   /** Concurrent connections; null: unlimited. */
   readonly connectionsMax: number | null
@@ -35,7 +34,6 @@ export interface CallerQuota {
   open(live: number): void
   /** @throws CodedError CALLER_LIMITED when the budget is too small; nothing is taken then */
   spend(tokens: Micro): void
-  /** Returns tokens of a charge that was not recorded. */
   unspend(tokens: Micro): void
   /** Counts an automatic charge; never refuses it. */
   charged(tokens: Micro): void
@@ -54,7 +52,7 @@ interface Limit {
 const HOUR_MS = 60 * 60 * 1000
 const SECOND_MS = 1_000
 
-/** Callers whose quota is in memory; the least recently used one is evicted first. */
+/** The least recently used quota is evicted first. */
 const QUOTAS_MAX = 10_000
 
 export class Callers {
@@ -76,9 +74,9 @@ export class Callers {
   }
 
   /**
-   * Returns a function that puts new rules in force. Unused allowances survive unless the limits change.
+   * Returns a function that puts the rules in force. Unused allowances survive unless the limits change.
    *
-   * @throws CodedError CONFIG_INVALID, changing nothing
+   * @throws CodedError CONFIG_INVALID
    */
   prepare(settings: CallerSettings): () => void {
     const rules = parseRules(settings, this.#names)
@@ -100,7 +98,7 @@ export class Callers {
     })
   }
 
-  /** The first limit that names the caller; null for an unlimited caller. */
+  /** By the first limit that names the caller; null: unlimited. */
   quotaOf(caller: Caller): CallerQuota | null {
     const { limits } = this.#rules
     if (limits.length === 0) return null
@@ -116,7 +114,7 @@ export class Callers {
     return quota
   }
 
-  /** The quota of a session's owner, if the owner has called since the start. */
+  /** Null also if the owner has not called since the start. */
   holdOfOwner(owner: string | null): CallerQuota | null {
     return owner === null ? null : (this.#holds.get(owner) ?? null)
   }
