@@ -1,6 +1,6 @@
 /**
- * The composition root of the twin: the one place that names the concrete adapters. It starts what the settings ask for, in
- * an order in which nothing answers before it can, and ends it in the reverse one.
+ * The composition root: the only file that names concrete adapters. Nothing answers before it can; shutdown runs in
+ * reverse.
  */
 import { createPublicKey, randomUUID } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
@@ -56,60 +56,60 @@ import { watchStore } from './storage/watch-store.ts'
 import type { EdgeTerms } from './devices/terms.ts'
 import { type CloudSettings, cloudOptions } from './settings.ts'
 
-/** What a test or an embedding program puts in the place of the real thing. */
+/** Replacements for tests and embedding programs. */
 export interface Overrides {
   readonly log?: Logger
-  /** POSIX ms. */
   readonly now?: () => number
-  /** Default: `now`, where that is given, or the machine's. */
+  /** Default: derived from `now` if given, else the machine's. */
   readonly boot?: Pick<Clocks, 'sinceBoot' | 'bootId'>
   readonly newId?: () => string
   readonly timers?: Timers
-  /** Hears of answers that their operation does not declare, where the settings ask to check. Default: the log. */
+  /** Called for responses that their operation does not declare, if checking is on. Default: logs them. */
   readonly onWrongAnswer?: (error: Error) => void
-  /** Aborted when the twin is asked to stop before it serves: nothing is waited for any more. */
+  /** Aborts a start that is still waiting. */
   readonly stop?: AbortSignal
 }
 
 export interface Cloud {
-  /** `http://host:port/prefix` as it listens. */
+  /** The listening address, `http://host:port/prefix`. */
   readonly address: string
-  /** Where the metrics are read. */
   readonly metricsAddress: string
-  /** Private key of the first administrator, PEM; there when this twin made it. */
+  /** Private key of the first administrator, PEM; exists if this cloud created it. */
   readonly administrationKeyFile: string
-  /** Rejects when the twin had to end by itself, after it has let go of everything; resolves after {@link Cloud.close}. */
+  /**
+   * Rejects when the cloud stopped because of a failure, after all resources are released; resolves after {@link
+   * Cloud.close}.
+   */
   readonly ended: Promise<void>
   /**
-   * Takes over those settings that may change while it runs, and the certificate as it stands in its files. Where anything is
-   * wrong all stay as they are; log and metrics say so.
+   * Applies changed settings that can change at run time, and reloads the certificate. On any error all keep their
+   * values, and log and metrics report it.
    *
    * @param load reads all sources of the settings again. @throws CodedError
    */
   reload(load: () => CloudSettings): void
-  /** Takes no more requests, finishes those under way, and ends. Idempotent. */
+  /** Stops accepting requests, finishes those in progress, and stops. Idempotent. */
   close(): Promise<void>
 }
 
-/** How often a stop looks for connections that have nothing to do any more. */
+/** How often a shutdown closes idle connections. */
 const REAP_EVERY_MS = 50
 
-/** Longest that a scrape of the metrics waits for the store. */
 const TOTALS_TIMEOUT_MS = 2_000
 
-/** How often to look for calendars that must be carried on; they are good for weeks. */
+/** How often to look for calendars to extend; they last for weeks. */
 const CALENDARS_EVERY_MS = 60_000
 
-/** How often to look for devices that were short of a pool that has tokens again, ms. */
+/** How often to look for devices that were short of tokens that are available again, ms. */
 const NOTIFY_EVERY_MS = 1_000
 
-/** How often to ask whether it is time to look for what the cloud itself will need: the sync interval may be as short, ms. */
+/** Shortest interval between recalls for the cloud's own needs; the sync interval can be this short, ms. */
 const RECALL_EVERY_MIN_MS = 1_000
 
-/** How often to look for devices that have been silent for so long that they are settled. */
+/** How often to look for inactive devices to settle. */
 const SETTLE_EVERY_MS = 60_000
 
-/** How often what was sold is made to survive a power cut. */
+/** How often the sales mark is synced to disk. */
 const MARK_EVERY_MS = 1_000
 
 /** @throws CodedError when the store, a key, the certificate or the address cannot be used */
@@ -141,7 +141,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   }
 
   const ending = Promise.withResolvers<undefined>()
-  // Whoever holds the twin hears of it; with nobody there yet, starting fails with it.
+  // Callers observe the original promise; this avoids an unhandled rejection.
   ending.promise.catch(() => undefined)
   let fail = (error: unknown): void => ending.reject(error)
 
@@ -172,7 +172,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
       log.warn({ code: 'STORE_RESTORED', reason }, 'the store comes from a backup: recovery begins'),
     onBroken: (error) => fail(error),
   })
-  // Before the first client comes: nothing may be sold that the backup has forgotten.
+  // Before the first client: nothing sold after the backup may be sold again.
   await sales.start()
   started.defer(() => sales.close())
 
@@ -180,7 +180,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     version: softwareVersion(),
     totals: () => database.read((reader) => reader.totals.totals()),
     totalsTimeoutMs: TOTALS_TIMEOUT_MS,
-    // Of PostgreSQL, whoever runs it makes the backups.
+    // Administrators back up PostgreSQL with its own tools.
     lastBackupAt: () => (settings.db === null ? (readLastBackup(directory)?.at ?? null) : null),
     paused: () => paused(),
   })
@@ -199,7 +199,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const reloadKeys = async (): Promise<void> => {
     try {
       if (!keys.replace(await openKeys())) return
-      // With the rules that name them, devices come to know which keys to trust.
+      // Policies also tell devices which keys to trust.
       await store.transaction((tx) => changeSharedRules(tx, now(), async () => undefined))
       log.info({ keyId: keys.signer.keyId, trusted: keys.trusted.map(({ keyId }) => keyId) }, 'signing keys reloaded')
     } catch (error) {
@@ -305,7 +305,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   const origin = await listen(() => http.listen({ host, port }), host, port)
   started.defer(async () => {
     stopAccepting()
-    // A connection may become idle only after the server has closed those that were.
+    // Connections may become idle after the server has closed the idle ones.
     const reap = setInterval(() => http.server.closeIdleConnections(), REAP_EVERY_MS)
     const force = setTimeout(() => http.server.closeAllConnections(), settings.http.drainTimeout)
     await http.close()
@@ -382,7 +382,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
   }
 }
 
-/** The origin of the metrics where they have an address of their own, null where they are at the twin's. */
+/** The origin of a separate metrics address; null: metrics share the main address. */
 async function openMetrics(
   { listen: at, token }: CloudSettings['metrics'],
   http: FastifyInstance,
@@ -460,7 +460,7 @@ async function giveFirstKey(store: Store, path: string, log: Logger, now: number
   if (keyId !== undefined) log.info({ path, keyId }, 'the first administration key was made')
 }
 
-/** Those that a reload may change are read each time that they are used. */
+/** A reload may change these, so they are read at each use. */
 function termsOf(edge: CloudSettings['edge'], sessionIntervalMs: number | null): EdgeTerms {
   return {
     get grantLifetimeMs() {

@@ -1,4 +1,3 @@
-/** From settings to a running twin, and to the end of it. */
 import { CodedError } from '../protocol/errors.ts'
 import { type Cloud, startCloud } from './compose.ts'
 import type { CloudSettings } from './settings.ts'
@@ -6,16 +5,16 @@ import type { CloudSettings } from './settings.ts'
 export interface CloudProcess {
   /** Reads all sources of the settings. @throws CodedError */
   readonly load: () => CloudSettings
-  /** Aborted when the twin is asked to stop. */
+  /** Aborts to stop the cloud. */
   readonly stop: AbortSignal
-  /** Hears of each wish to reload the settings from here on. */
+  /** Registers a listener for reload requests. */
   readonly onReload: (listener: () => void) => void
 }
 
 /**
- * Runs the twin until the signal asks it to stop. Signals of the process are the caller's.
+ * Runs the cloud until the signal aborts. The caller handles the signals of the process.
  *
- * @throws CodedError when it cannot start, or had to end by itself
+ * @throws CodedError when it cannot start, or stopped because of a failure
  */
 export async function runCloud(
   { load, stop, onReload }: CloudProcess,
@@ -32,7 +31,7 @@ export async function runCloud(
   try {
     cloud = await startCloud(load(), { stop })
   } catch (error) {
-    // It was told to stop before it served: there is nothing to let go of.
+    // Stopped before it served: nothing to release.
     if (stop.aborted && error instanceof CodedError && error.code === 'STOPPING') return
     throw error
   }

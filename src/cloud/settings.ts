@@ -1,7 +1,4 @@
-/**
- * Every path, limit and habit of the twin, in one table: the TOML file, the environment, the flags, `--help` and the
- * documentation come from it.
- */
+/** The cloud's settings, the single source for TOML file, environment, flags, `--help` and documentation. */
 import {
   type OptionTable,
   type Settings,

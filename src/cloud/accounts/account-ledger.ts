@@ -1,10 +1,10 @@
-/** The accounts of an instance next to what each device epoch holds of them, as of one instant. */
+/** An instance's accounts, each with the balances of its device epochs, as of one instant. */
 import type { AccountLedgerWire } from '../../protocol/edge/administration.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Store } from '../storage/store.ts'
 import { overspendOn, billedOn, reservedOn, unaccountedOn } from '../storage/device-records.ts'
 
-/** @throws CodedError NOT_FOUND for an instance that there is not */
+/** @throws CodedError NOT_FOUND for an unknown instance */
 export async function accountLedger(
   { store }: { readonly store: Pick<Store, 'read'> },
   instanceId: string,

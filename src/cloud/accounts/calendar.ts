@@ -1,7 +1,6 @@
 /**
- * Calendars: where the periods of a line item or of a consumption limit begin and end. Everything is UTC. A period is
- * counted from an anchor by calendar days, weeks, months or years; a month that is too short takes its last day, and the
- * next one the anchor's day again. Only boundaries as numbers leave this file.
+ * Periods of line items and consumption limits, in UTC. They are counted from an anchor in calendar units; a month that
+ * is too short takes its last day, and the next one the anchor's day again. Callers get numbers only.
  */
 import { periodAt } from '../../core/rules/compile.ts'
 import type { Period } from '../../core/rules/policy.ts'
@@ -9,7 +8,7 @@ import type { Calendar, ConsumptionLimitRecord, ResetFrequency } from '../storag
 
 type Frequency = Exclude<ResetFrequency, 'NONE'>
 
-/** Last instant of the service: the end of the year 9999. */
+/** The end of the year 9999. */
 const LAST_INSTANT = 253_402_300_799_999
 
 /** Periods listed after the current one. A policy is renewed when half of them have begun. */
@@ -17,10 +16,9 @@ const PERIODS_AHEAD: Readonly<Record<Frequency, number>> = { DAILY: 62, WEEKLY: 
 
 const DAY_MS = 86_400_000
 
-/** So far back from its issue a policy lists periods at least: the one before the current. */
+/** A policy also lists the periods of this time before its issue. */
 export const LISTED_BACK_MS = DAY_MS
 
-/** The instant `steps` whole periods after the anchor. */
 export function boundary(frequency: Frequency, anchor: number, steps: number): number {
   switch (frequency) {
     case 'DAILY':
@@ -42,7 +40,7 @@ function addMonths(anchor: number, months: number): number {
   return midnight + (((anchor % DAY_MS) + DAY_MS) % DAY_MS)
 }
 
-/** How many whole periods after the anchor the period begins that holds the instant: negative before the anchor. */
+/** Number of whole periods from the anchor to the period that contains the instant; may be negative. */
 export function stepsTo(frequency: Frequency, anchor: number, instant: number): number {
   const typical = { DAILY: 1, WEEKLY: 7, MONTHLY: 30.436875, YEARLY: 365.2425 }[frequency] * DAY_MS
   let steps = Math.floor((instant - anchor) / typical)
@@ -51,15 +49,15 @@ export function stepsTo(frequency: Frequency, anchor: number, instant: number): 
   return steps
 }
 
-/** What a policy says about a calendar, and when it must be said again; null: it holds for good. */
+/** The periods listed in a policy, and when they must be listed again; null: never. */
 export interface Listed {
   readonly periods: readonly Period[]
   readonly due: number | null
 }
 
 /**
- * The periods of a line item as a policy issued at `at` lists them: the one before the current, the current, and some
- * ahead. Boundaries count from the line item's start.
+ * The periods of a line item in a policy issued at `at`: the one before the current, the current, and some ahead.
+ * Boundaries count from the line item's start.
  */
 export function lineItemPeriods(calendar: Calendar, start: number, at: number): Listed {
   const { frequency, first, firstAt } = calendar
@@ -67,14 +65,14 @@ export function lineItemPeriods(calendar: Calendar, start: number, at: number): 
   return list(frequency, calendar, start, stepsTo(frequency, start, Math.max(firstAt, start)), at)
 }
 
-/** The same for a consumption limit, whose first period ends at its next reset. */
+/** As above, for a consumption limit: its first period ends at its next reset. */
 export function limitPeriods({ frequency, first, nextReset }: Calendared, at: number): Listed {
   return list(frequency, { first, next: first + 1 }, nextReset, -1, at)
 }
 
 type Calendared = Pick<ConsumptionLimitRecord, 'frequency' | 'first' | 'nextReset'>
 
-/** @param firstSteps steps from the anchor to where the first period would begin if it did not reach back without end */
+/** @param firstSteps steps from the anchor to the start of the first period, which itself is open to the past */
 function list(
   frequency: Frequency,
   { first, next }: Pick<Calendar, 'first' | 'next'>,
@@ -82,7 +80,6 @@ function list(
   firstSteps: number,
   at: number,
 ): Listed {
-  /** Periods are counted from the first one, which is 0. */
   const from = (count: number): number => boundary(frequency, anchor, count + firstSteps)
   const current = Math.max(0, stepsTo(frequency, anchor, at) - firstSteps)
   const ahead = PERIODS_AHEAD[frequency]
@@ -100,25 +97,25 @@ function list(
   return { periods, due: due > LAST_INSTANT ? null : due }
 }
 
-/** The number of the period in force; the last one listed where the list ends before. */
+/** The current period's number; after the end of the list, the last one listed. */
 export function currentPeriod(calendar: Calendar, start: number, now: number): number {
   return periodAt(lineItemPeriods(calendar, start, now).periods, now)?.index ?? calendar.first
 }
 
-/** Whether the calendar still comes to a period of this number. One that it skips was in a calendar before it, or is over. */
+/** False for a period that is over, or that only an earlier calendar had. */
 export function isToCome(calendar: Calendar, start: number, period: number, now: number): boolean {
   return period > currentPeriod(calendar, start, now) && period >= calendar.next
 }
 
-/** The calendar of a line item that is mapped for the first time, or again after it was deleted. */
+/** The calendar of a line item mapped for the first time, or again after its deletion. */
 export function newCalendar(frequency: ResetFrequency, start: number, now: number, first = 0): Calendar {
   return { frequency, first, firstAt: Math.max(now, start), next: first + 1 }
 }
 
 /**
- * The calendar of a line item whose start or frequency changes: it never resets by itself, so the current period keeps
- * its number, and its counts, until the next boundary of the new calendar. All later periods have numbers that no policy has
- * listed: devices that have not heard of the change go on by the old calendar, and what they report must stay apart.
+ * The calendar after a changed start or frequency. The change itself resets nothing: the current period keeps its
+ * number and counts. Later periods get unlisted numbers, because devices that still use the old calendar must not be
+ * mixed up with them.
  *
  * @param listedAt when the newest policy was issued
  */
@@ -140,7 +137,7 @@ export function changedCalendar(
 }
 
 /**
- * The lowest number above all that policies have listed for a line item.
+ * The lowest number above all that policies have listed.
  *
  * @param listedAt when the newest policy was issued
  */
@@ -148,7 +145,6 @@ export function unlistedPeriod(calendar: Calendar, start: number, listedAt: numb
   return Math.max(calendar.next, lastListed(lineItemPeriods(calendar, start, listedAt), calendar.first) + 1)
 }
 
-/** The same for a consumption limit. */
 export function unlistedLimitPeriod(limit: Calendared, listedAt: number): number {
   return lastListed(limitPeriods(limit, listedAt), limit.first) + 1
 }

@@ -1,6 +1,6 @@
 /**
- * How many tokens of a line item an administrator keeps for the cloud's own clients and sessions, in each period: devices are
- * never granted them. What devices hold of them already is recalled. Source: docs/decisions/fair-sharing.md.
+ * Tokens per period of a line item that an administrator keeps for the cloud's own clients. Devices are not granted
+ * them; tokens already granted are recalled. Source: docs/decisions/fair-sharing.md.
  */
 import { lineAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -34,7 +34,7 @@ export async function showCloudReserve(
 }
 
 /**
- * @param tokens micro-tokens; 0n: none
+ * @param tokens micro-tokens; 0n: no reserve
  * @param by id of the administration key
  * @throws CodedError NOT_FOUND
  */
@@ -59,7 +59,7 @@ export async function setCloudReserve(
   return showCloudReserve(parts, instanceId, lineItemId)
 }
 
-/** What is reserved and neither charged by the cloud nor free. */
+/** The part of the reserve that the cloud has not charged and that is not free: devices have it. */
 async function reservedByDevices(
   reader: Reader,
   policies: Pick<Policies, 'of'>,

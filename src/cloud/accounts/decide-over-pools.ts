@@ -1,7 +1,7 @@
 /**
- * Decisions over the whole pool, one after another in one transaction: each sees what those before it have charged. What
- * they will touch is guessed first; then exactly that is locked, in the order of ids, and they are made on what is locked.
- * It ends with the pools as they are to be written. One that fails has charged nothing, and the others stand.
+ * Decides requests one after another in one transaction. The pools are guessed first, then exactly those are locked, in
+ * the order of their ids. A request that fails charges nothing and does not affect the others. The caller saves the
+ * changed pools.
  */
 import { isDeepStrictEqual } from 'node:util'
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
@@ -17,28 +17,28 @@ import type { Transaction } from '../storage/store.ts'
 export interface PoolRequest<T> {
   readonly request: AccessRequest
   readonly mode: Mode
-  /** POSIX ms. */
   readonly now: number
   /**
-   * What becomes of the decision. It may be asked more than once, and has no effects; where it throws, nothing is charged.
-   * @param before the pools that the decision has looked at and those refunded, after the refund and before the charge
+   * Turns the decision into the result. May be called more than once, so it has no effects; if it throws, nothing is
+   * charged.
+   * @param before the pools looked at or refunded, after the refund and before the charge
    */
   readonly settle: (decision: Decision, before: ReadonlyMap<AccountId, Pool>) => T
 }
 
 export interface DecidedOverPools<T> {
-  /** One for each order: what `settle` has made of it, or what it failed with. */
+  /** One for each request: the result of `settle`, or the failure. */
   readonly outcomes: readonly PromiseSettledResult<T>[]
-  /** The pools that refund and charges change, after all of them. To be saved if the decisions are to have effect. */
+  /** The pools that refund and charges change. The caller saves them if the decisions take effect. */
   readonly changed: readonly Pool[]
-  /** All pools that are locked, as the decisions leave them. */
+  /** All locked pools, after the decisions. */
   readonly after: ReadonlyMap<AccountId, Pool>
 }
 
 /**
  * @param orders are decided in this order
- * @param options.refunded goes back before anything is charged
- * @param options.likely accounts that will probably be looked at; default: found out by reading
+ * @param options.refunded is refunded before anything is charged
+ * @param options.likely accounts that will probably be needed; default: found by reading
  */
 export async function decideInTurn<T>(
   tx: Transaction,
@@ -73,7 +73,7 @@ export async function decideInTurn<T>(
     const created = [...turn.charged, ...turn.drawnForNothing].filter((account) => !exists.has(account))
     const opened = await tx.accounts.open(created.map((account) => ({ account, cap: capIn(loaded, account) })))
     for (const account of created) exists.add(account)
-    // Somebody else may have made one meanwhile, and used it.
+    // Another transaction may have created and used a pool meanwhile.
     const raced = [...opened.values()].filter((pool) => !isDeepStrictEqual(pool, locked.get(pool.account)))
     for (const pool of raced) locked.set(pool.account, pool)
     if (raced.length > 0) continue
@@ -84,7 +84,7 @@ export async function decideInTurn<T>(
   }
 }
 
-/** {@link decideInTurn} for one request alone, whose failure is thrown. */
+/** {@link decideInTurn} for one request, whose failure is thrown. */
 export async function decideOverPools(
   tx: Transaction,
   loaded: LoadedPolicy,
@@ -107,8 +107,8 @@ export async function decideOverPools(
 }
 
 /**
- * The accounts that the orders will probably look at, by pools as they were a while ago. What is not among them is supposed
- * to hold plenty.
+ * The accounts that the requests will probably need, by earlier copies of the pools. An unknown pool is assumed to be
+ * full.
  */
 export function likelyAccounts<T>(
   loaded: LoadedPolicy,
@@ -123,8 +123,8 @@ function withoutSettling<T>(order: PoolRequest<T>): PoolRequest<undefined> {
 }
 
 /**
- * The same by reading. Supposing plenty of what is not known looks only at the first line item that could serve; supposing
- * nothing looks at all of them.
+ * The same by reading. Assuming full pools finds only the first line item that could serve; assuming empty pools finds
+ * all.
  */
 async function guess<T>(
   tx: Transaction,
@@ -149,14 +149,14 @@ interface Turn<T> {
   readonly outcomes: readonly PromiseSettledResult<T>[]
   readonly after: ReadonlyMap<AccountId, Pool>
   readonly charged: ReadonlySet<AccountId>
-  /** Pools that grant something for less than the least amount: their totals are recorded, so they must be locked as well. */
+  /** Pools that grant something below the least amount. Their totals are recorded, so they must be locked too. */
   readonly drawnForNothing: ReadonlySet<AccountId>
   readonly asked: ReadonlySet<AccountId>
-  /** Of those asked: not among the pools. */
+  /** Accounts that the decision needs and that have no pool here. */
   readonly unknown: ReadonlySet<AccountId>
 }
 
-/** @param availableOfUnknown what an account that is not among the pools is supposed to hold */
+/** @param availableOfUnknown the assumed balance of an account without a pool */
 function takeTurns<T>(
   { compiled, unproven }: LoadedPolicy,
   orders: readonly PoolRequest<T>[],
@@ -210,14 +210,14 @@ function takeTurns<T>(
   return { outcomes, after, charged, drawnForNothing, asked, unknown }
 }
 
-/** @param unproven a restored twin does not know how much of it was sold */
+/** @param unproven a restored cloud does not know how much was sold */
 function availableOfPool(pool: Pool, unproven: boolean): AvailableBalance {
   if (pool.capTarget === null) return { left: free(pool), shortage: 'POOL' }
   if (unproven) return { left: 0n, shortage: 'RECOVERY' }
   return { left: free(pool), shortage: pool.withheld > 0n ? 'RECOVERY' : 'POOL' }
 }
 
-/** Those that grant an item without a charge. */
+/** Line items that grant an item without a charge. */
 function generousLineItems({ items }: Decision): ReadonlySet<string> {
   const found = new Set<string>()
   for (const item of items) {
@@ -231,7 +231,7 @@ function invariantPool(): never {
   throw new Error('invariant: what is refunded is locked')
 }
 
-/** Gives back without deciding anything. Returns the pools after it, which are to be saved. */
+/** Refunds without a decision. The caller saves the returned pools. */
 export async function refundPools(tx: Transaction, refunded: readonly ReservedItem[]): Promise<readonly Pool[]> {
   const back = refundsByAccount(refunded)
   const pools = await tx.accounts.lock([...back.keys()])
@@ -253,7 +253,7 @@ function refundsByAccount(refunded: readonly ReservedItem[]): ReadonlyMap<Accoun
   return back
 }
 
-/** The cap of an account that is not there yet. */
+/** The cap of an account without a pool. */
 export function capIn({ lineItems }: Pick<LoadedPolicy, 'lineItems'>, account: AccountId): Pool['capTarget'] {
   const lineItem = lineItems.get(parseAccount(account)?.lineItemId ?? '')
   return lineItem === undefined ? 0n : capOf(account, lineItem)

@@ -1,6 +1,6 @@
 /**
- * What changes on one epoch mean for the pools: what is held back for the device, and what is billed by it. Every
- * change of a device's counters goes through here, so that the totals of a pool stay the sums over its devices.
+ * Carries changes of a device's counters over to the pools: reserved and billed tokens. Every such change goes through
+ * here, so that a pool's totals stay the sums over its devices.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
@@ -13,7 +13,7 @@ export interface AccountMove {
   readonly after: DeviceAccountRecord
 }
 
-/** The pools afterwards, those that moved; undefined when an amount is larger than any counter can hold. */
+/** Returns the pools that changed; undefined when an amount exceeds the counters. */
 export function movePools(
   pools: ReadonlyMap<AccountId, Pool>,
   moves: readonly AccountMove[],
@@ -31,7 +31,7 @@ export function movePools(
   return moved
 }
 
-/** What the epoch turns out to have been granted before the twin was restored: only then is a grant not the cloud's own. */
+/** Tokens that the device proves were granted before the cloud was restored. */
 function shownAgain(before: DeviceAccountRecord, after: DeviceAccountRecord): Micro {
   const shown = after.granted - before.granted - (after.overspend - before.overspend)
   return after.unlimited || shown < 0n ? 0n : shown

@@ -1,43 +1,39 @@
 /**
- * The arithmetic of one account of the cloud. Invariant after every function: what the cloud charged plus what devices
- * hold is at most the cap in force. A cap that is lowered below what is out comes down only as tokens come back: nothing
- * is taken from a device that does not know. A step that would break this throws: it was checked before.
+ * Arithmetic of one account. Invariant: cloud charges + tokens at devices <= the cap in force. A lowered cap takes
+ * effect only as tokens come back, because devices cannot know of it. A step that would break this throws; callers
+ * check first.
  */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import { type Micro, MICRO_MAX } from '../../core/pricing/amount.ts'
 import type { Action, LineItem } from '../../core/rules/policy.ts'
 import type { Pool } from '../storage/records.ts'
 
-/** A pool that nobody has drawn on. @param cap null: metered only */
+/** @param cap null: metered only */
 export function newPool(account: AccountId, cap: Micro | null): Pool {
   const spent = { charged: 0n, grantedOut: 0n, billedByDevices: 0n, sold: 0n, withheld: 0n }
   return { account, ...spent, capTarget: cap, capInForce: cap, capHighest: cap ?? 0n }
 }
 
-/** What the cloud can still charge or grant, >= 0n. Without a cap: what a 64-bit counter still holds. */
+/** Tokens that the cloud can charge or grant, >= 0n. Without a cap: the rest of a 64-bit counter. */
 export function free(pool: Pool): Micro {
   const cap = pool.capTarget === null ? MICRO_MAX : pool.capTarget - pool.withheld
   const left = cap - pool.charged - pool.grantedOut
   return left > 0n ? left : 0n
 }
 
-/**
- * What devices can still be granted, >= 0n: they are never granted into what is reserved for the cloud, of which what the cloud
- * has charged is a part.
- */
+/** Tokens that devices can be granted, >= 0n. Cloud charges count against the cloud's reserve first. */
 export function freeForDevices(pool: Pool, reserved: Micro): Micro {
   const kept = reserved > pool.charged ? reserved - pool.charged : 0n
   const left = free(pool)
   return left > kept ? left - kept : 0n
 }
 
-/** What devices hold and have not spent, as far as they have reported: what they could return. */
+/** Tokens that devices have not spent by their last reports, so they could return them. */
 export function recoverable(pool: Pool): Micro {
   const unspent = pool.grantedOut - pool.billedByDevices
   return unspent > 0n ? unspent : 0n
 }
 
-/** What counts as used: charged here and billed by devices. */
 export function used(pool: Pool): Micro {
   return pool.charged + pool.billedByDevices
 }
@@ -52,21 +48,20 @@ export function refund(pool: Pool, amount: Micro): Pool {
   return follow({ ...pool, charged: pool.charged - amount })
 }
 
-/** Hands tokens to a device. */
 export function grantOut(pool: Pool, amount: Micro): Pool {
   if (amount < 0n || amount > free(pool)) throw new Error('invariant: a grant fits what is free')
   return { ...pool, grantedOut: pool.grantedOut + amount, sold: counted(pool.sold, amount) }
 }
 
-/** Tokens that a device returned, or that were settled. */
+/** Tokens returned or settled. */
 export function takeBack(pool: Pool, amount: Micro): Pool {
   if (amount < 0n || amount > pool.grantedOut) throw new Error('invariant: what comes back was granted before')
   return follow({ ...pool, grantedOut: pool.grantedOut - amount })
 }
 
 /**
- * Tokens that a device turns out to have had beyond what is on record: metered use, copies of it, grants from before the
- * store was restored. They are out, so the cap in force makes room for them.
+ * Tokens that a device had beyond the record: metered use, copies, grants from before a restore. They are spent, so the
+ * cap in force rises with them.
  */
 export function overrun(pool: Pool, amount: Micro): Pool {
   if (amount < 0n || amount > MICRO_MAX - pool.charged - pool.grantedOut) {
@@ -76,33 +71,32 @@ export function overrun(pool: Pool, amount: Micro): Pool {
 }
 
 /**
- * More was sold than the store knows of, because it comes from a backup: the difference is withheld until something accounts
- * for it.
+ * A restored store does not know all sales: withholds the difference until a device accounts for it.
  *
- * @param sold what can have been sold of the account until now, at most
+ * @param sold upper bound of the tokens sold so far
  */
 export function withhold(pool: Pool, sold: Micro): Pool {
   const lost = sold - pool.sold
   return lost <= 0n ? pool : { ...pool, sold, withheld: counted(pool.withheld, lost) }
 }
 
-/** A device has shown that so much was granted to it after the backup: that is on record again. */
+/** A device has proven a grant made after the backup: it is recorded again. */
 export function accountFor(pool: Pool, amount: Micro): Pool {
   if (amount < 0n) throw new Error('invariant: what a device was granted is no negative amount')
   return { ...pool, withheld: pool.withheld > amount ? pool.withheld - amount : 0n }
 }
 
-/** An administrator takes the risk that what is withheld was used. */
+/** An administrator accepts the risk that withheld tokens were used. */
 export function release(pool: Pool): Pool {
   return { ...pool, withheld: 0n }
 }
 
-/** A device's report of what it used less what it refunded since its last one; negative when it refunded more. */
+/** @param amount tokens used less tokens refunded since the last report; may be negative */
 export function bill(pool: Pool, amount: Micro): Pool {
   return { ...pool, billedByDevices: pool.billedByDevices + amount }
 }
 
-/** Another cap; in force at once when it is above what is out. @param cap null: metered only */
+/** Changes the cap; takes effect at once if it is above the tokens in use. @param cap null: metered only */
 export function retarget(pool: Pool, cap: Micro | null): Pool {
   const capHighest = cap !== null && cap > pool.capHighest ? cap : pool.capHighest
   return follow({ ...pool, capTarget: cap, capHighest })
@@ -118,19 +112,16 @@ function follow(pool: Pool): Pool {
   return { ...pool, capInForce: capTarget === null || capTarget > out ? capTarget : out }
 }
 
-/** The cap of a line item's pool: quantity plus allowed overdraft; null when it is metered only. */
+/** Quantity plus overdraft; null: metered only. */
 function lineItemCap(lineItem: Pick<LineItem, 'quantity' | 'overdraft'>): Micro | null {
   return lineItem.overdraft === 'UNLIMITED' ? null : lineItem.quantity + lineItem.overdraft
 }
 
-/** What of a line item gives caps to its accounts. */
 export type Capped = Pick<LineItem, 'id' | 'quantity' | 'overdraft' | 'consumptionLimit'> & {
   readonly actions: readonly Pick<Action, 'id' | 'allocation'>[]
 }
 
-/**
- * The cap that a policy gives to an account of one of its line items: 0n for an action or a limit that is no longer there.
- */
+/** An account's cap by the rules; 0n for a removed action or limit. */
 export function capOf(account: AccountId, lineItem: Capped): Micro | null {
   const parsed = parseAccount(account)
   if (parsed?.lineItemId !== lineItem.id) throw new Error('invariant: the account is one of this line item')

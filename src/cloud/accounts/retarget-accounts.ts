@@ -1,4 +1,7 @@
-/** Brings the caps of a line item's accounts in line with its rules. Periods that are over, or not in its calendar, keep theirs. */
+/**
+ * Applies a line item's rules to the caps of its accounts. Periods that are over or not in its calendar keep their
+ * caps.
+ */
 import { parseAccount } from '../../core/accounts/account.ts'
 import { currentPeriod, isToCome } from './calendar.ts'
 import { lineItemOf } from '../service-api/line-item-terms.ts'
@@ -6,7 +9,7 @@ import { capOf, retarget } from './pool.ts'
 import type { LineItemRecord, Pool } from '../storage/records.ts'
 import type { Transaction } from '../storage/store.ts'
 
-/** Reads what the transaction has written of the line item so far. */
+/** Sees the transaction's own writes. */
 export async function retargetAccounts(tx: Transaction, record: LineItemRecord, now: number): Promise<void> {
   const { instanceId, id, calendar, start } = record
   const actions = await tx.actions.of(instanceId, id)
@@ -19,7 +22,7 @@ export async function retargetAccounts(tx: Transaction, record: LineItemRecord, 
   })
 }
 
-/** The line item is gone: nothing can be charged or granted any more, and what is out comes down as it comes back. */
+/** For a deleted line item: nothing more is charged or granted, and the caps shrink as tokens return. */
 export async function closeAccounts(tx: Transaction, { instanceId, id }: LineItemRecord): Promise<void> {
   await retargetPools(tx, await tx.accounts.ofLineItem(instanceId, id), () => 0n)
 }

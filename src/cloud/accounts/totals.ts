@@ -1,19 +1,16 @@
-/**
- * Totals of what the store holds, for the operator's eyes: nothing is decided by them. Each counts at most
- * {@link ROWS_COUNTED_MAX} rows, so that looking costs the same however much there is.
- */
+/** Totals for operators; no decision uses them. Each counts at most {@link ROWS_COUNTED_MAX} rows to bound its cost. */
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { SessionState } from '../../core/sessions/session.ts'
 
-/** Where counting ends; a total that stands there means that many, or more. */
+/** A total of this size means "this many or more". */
 export const ROWS_COUNTED_MAX = 100_000
 
 export interface Totals {
-  /** Those that are kept, ended ones too, until they are forgotten. */
+  /** Includes closed sessions that are not yet deleted. */
   readonly sessions: ReadonlyMap<SessionState, number>
-  /** Change notifications to devices that are not published yet. */
+  /** Unpublished change notifications. */
   readonly outbox: number
-  /** Tokens of line items that lie on devices: granted, and not returned. */
+  /** Tokens granted to devices and not returned. */
   readonly grantedOut: Micro
 }
 

@@ -1,6 +1,6 @@
 /**
- * Who calls: a device proves itself by a short-lived JWT that it signs with its own key, with the claims of a client token.
- * The same token opens sessions at the service API for the device's instances, and the broker of change notifications.
+ * Authenticates a device by a short-lived JWT that it signs with its own key. The same token works at the service API
+ * and at the broker of change notifications.
  */
 import { decodeJwt, errors, jwtVerify } from 'jose'
 import { z } from 'zod'
@@ -11,10 +11,8 @@ import { DEVICE_TOKEN_LIFETIME_S_MAX, TOKEN_SKEW_S } from './limits.ts'
 import type { Device, KnownDeviceKey } from '../storage/device-records.ts'
 import { requireTrusted } from './require-trusted.ts'
 
-/** A device whose token is in order. */
 export interface DeviceAccess {
   readonly device: Device
-  /** Instances of the device that the token's audience names. */
   readonly instanceIds: readonly string[]
 }
 
@@ -65,7 +63,7 @@ export async function authenticateDevice(found: KnownDeviceKey, token: string, n
 }
 
 /**
- * What can be asked of a token whose key is yet to be introduced, before anything else is read.
+ * Checks a token whose key the request itself introduces, before anything else is read.
  *
  * @throws CodedError TOKEN_INVALID
  */

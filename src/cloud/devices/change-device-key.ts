@@ -1,7 +1,6 @@
 /**
- * A device replaces its key by one that it has made itself. It announces the next key with a link that both keys have
- * signed; from then on either is taken, and the first use of the next key ends the one before. A key belongs to one device,
- * once: a replaced key never comes back. Epoch, ledger and rights stay as they are.
+ * Key rotation by devices. A device announces its next key with a link signed by both keys. Both keys are accepted
+ * until the first use of the next key. A key belongs to one device and is never accepted again after it was replaced.
  */
 import type { z } from 'zod'
 import { type KeyLink, keyAnswer, keyChange } from '../../protocol/edge/device-key.ts'
@@ -19,14 +18,13 @@ import { requireTrusted } from './require-trusted.ts'
 export interface ChangeDeviceKey {
   readonly store: Pick<Store, 'read' | 'transaction'>
   readonly keys: Pick<KeyRing, 'signer'>
-  /** POSIX ms. */
   readonly now: () => number
-  /** A key was replaced: whatever connection was opened with it should end. */
+  /** Closes connections that were opened with the old key. */
   readonly onKeyReplaced: (deviceId: string) => void
 }
 
 /**
- * The signed answer; the same again for the same link.
+ * Returns the signed response; idempotent for the same link.
  *
  * @param nonce that of the link
  * @throws CodedError DEVICE_KEY_REFUSED, DEVICE_REVOKED
@@ -54,8 +52,8 @@ export async function announceKey(
 }
 
 /**
- * A device that this twin knows by an earlier key only, because it was restored from a backup, shows how it has come to the
- * one that it has. That key must have signed the token of the request.
+ * A cloud restored from a backup may know only an earlier key: the device proves how it came to its current one, which
+ * must have signed the request's token.
  *
  * @param links oldest first
  * @throws CodedError DEVICE_KEY_REFUSED, DEVICE_KEY_REPLACED, DEVICE_REVOKED, TOKEN_INVALID, TOKEN_NOT_IN_TIME
@@ -74,7 +72,7 @@ export async function showLinks(
     const key = path.at(-1) ?? device
     await authenticateDevice({ device, ...key, state: 'CURRENT' }, token, at)
     if (path.length === 0) return { newest: key, isOther: false }
-    // The first of them may have been announced before the backup.
+    // The backup may contain the announcement of the first key.
     const unknown = path.filter((each) => each.thumbprint !== device.nextKey?.thumbprint)
     await register(tx, device.id, unknown, at)
     await replace(tx, device, key, at)
@@ -84,7 +82,7 @@ export async function showLinks(
   return signAnswer(keys, deviceId, nonce, newest)
 }
 
-/** The next key was used for the first time. Does nothing when it has been already, or another one was announced since. */
+/** Runs at the first use of the next key. Does nothing if it was used already or replaced by a later announcement. */
 export async function takeNextKey(
   { store, now, onKeyReplaced }: Omit<ChangeDeviceKey, 'keys'>,
   deviceId: string,
@@ -114,7 +112,7 @@ async function replace(tx: Transaction, device: Device, { publicKey, thumbprint:
   await tx.edge.audit.append({ at, by, action: 'REPLACE_DEVICE_KEY', deviceId: device.id, sessionId: null })
 }
 
-/** @throws CodedError DEVICE_KEY_REFUSED for a key that is or was one of this or another device, or one too many */
+/** @throws CodedError DEVICE_KEY_REFUSED for a key that was registered before, or for too many keys */
 async function register(tx: Transaction, deviceId: string, keys: readonly DeviceKey[], at: number): Promise<void> {
   const recent = await tx.edge.devices.keysBetween(deviceId, at - KEYS_WINDOW_MS, at)
   if (recent + keys.length > KEYS_PER_HOUR_MAX) throw refused(`This device had ${recent} keys within an hour.`)
@@ -131,8 +129,6 @@ interface OpenedLink {
 }
 
 /**
- * What both keys have signed.
- *
  * @param previous the key that must have signed the introduction
  * @throws CodedError DEVICE_KEY_REFUSED
  */
@@ -155,7 +151,7 @@ async function openLink(deviceId: string, previous: DeviceKey, link: KeyLink): P
 }
 
 /**
- * The keys from the one that is known to the newest: empty when the newest is the one that is known.
+ * The keys from the known one to the newest; empty if the newest is known.
  *
  * @throws CodedError DEVICE_KEY_REFUSED
  */

@@ -1,27 +1,22 @@
 /**
- * The signing key is one of the store's, whichever node signs: devices pin it, and refuse what another key has signed. A
- * node that comes with another key must not start, because half of all devices' requests would meet a stranger.
+ * All nodes of a store sign with one key, which devices pin. A node with another key must not start: devices would
+ * refuse everything it signs.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { Store } from '../storage/store.ts'
 
 export interface SigningKeyFile {
-  /** Where the node looks for its key. */
   readonly path: string
-  /** Whether there is a key in it. */
   exists(): boolean
-  /**
-   * Reads the key, and makes one where there is none: the thumbprint (RFC 7638) of its public half, and those of the keys that
-   * it succeeds in good order.
-   */
+  /** Reads or creates the key. Returns its RFC 7638 thumbprint, and those of the keys that it properly succeeds. */
   open(): Promise<{ readonly keyId: string; readonly succeeded: readonly string[] }>
 }
 
 /**
- * Registers the key of the first node of a store, or one that succeeds it, and refuses every other one.
+ * Registers the store's first key or a proper successor, and refuses any other.
  *
- * @param replacement thumbprint of a key that takes the place of the registered one; null: none may
- * @throws CodedError SIGNING_KEY_DIFFERS, and what the file throws
+ * @param replacement thumbprint of a key that may replace the registered one; null: none
+ * @throws CodedError SIGNING_KEY_DIFFERS, and the errors of the file
  */
 export async function claimSigningKey(
   store: Store,
@@ -30,7 +25,7 @@ export async function claimSigningKey(
   now: number,
 ): Promise<void> {
   const known = await store.read((reader) => reader.edge.signingKey.get())
-  // Nothing is made that would have to be removed before the right key can take its place.
+  // Do not create a key here: it would have to be removed before the right one can be installed.
   if (known !== undefined && !file.exists()) {
     throw new CodedError('SIGNING_KEY_DIFFERS', `There is no key in ${file.path}; the store knows ${known}.`)
   }
@@ -43,7 +38,7 @@ export async function claimSigningKey(
       throw new CodedError('SIGNING_KEY_DIFFERS', `The key in ${file.path} is ${own}; the store knows ${registered}.`)
     }
     await tx.edge.signingKey.register(own, now)
-    // Signed by the key of before.
+    // Signed by the previous key.
     await tx.edge.policyDocuments.removeAll()
   })
 }

@@ -1,4 +1,3 @@
-/** Public keys of devices, ready to verify. */
 import { type CryptoKey, importJWK } from 'jose'
 import type { PublicJwk } from '../../protocol/signing.ts'
 
@@ -6,7 +5,7 @@ export function algorithmOf(jwk: PublicJwk): 'EdDSA' | 'ES256' {
   return jwk.kty === 'OKP' ? 'EdDSA' : 'ES256'
 }
 
-/** Undefined when the coordinates are no point of the curve. */
+/** Undefined when the coordinates are not a point on the curve. */
 export async function importPublicKey(jwk: PublicJwk): Promise<CryptoKey | undefined> {
   try {
     const key = await importJWK(jwk, algorithmOf(jwk))

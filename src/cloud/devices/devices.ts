@@ -1,4 +1,4 @@
-/** What an administrator sees of devices and does with them. */
+/** Administration of devices. */
 import {
   type AuditListWire,
   type DeviceEvidenceWire,
@@ -12,17 +12,16 @@ import { type Attach, fenceCurrent } from '../sync/attach.ts'
 import { disconnectSessions } from '../sessions/device-sessions.ts'
 import { type Device, type DeviceClock, billedOn, reservedOn } from '../storage/device-records.ts'
 
-/** What a look at devices needs. */
 export interface ViewDevices {
   readonly store: Pick<Store, 'read'>
-  /** Null: nothing was heard of it. */
+  /** Null: unknown. */
   readonly presence: (deviceId: string) => DeviceStateWire['presence']
 }
 
 /**
  * @param instanceId null: of all instances
  * @param offset position of the first one
- * @throws CodedError NOT_FOUND for an instance that there is not
+ * @throws CodedError NOT_FOUND for an unknown instance
  */
 export async function listDevices(
   { store, presence }: ViewDevices,
@@ -56,7 +55,7 @@ export interface DeviceCommands {
 }
 
 /**
- * The device earns nothing more and is answered DEVICE_REVOKED; what it holds stays held, because it may be spent.
+ * Revokes the device's key. Its tokens stay reserved, because it may still spend them.
  *
  * @param by id of the administration key
  * @throws CodedError NOT_FOUND
@@ -75,7 +74,7 @@ export async function revokeDevice(
       await tx.edge.devices.save(revoked)
       await fenceCurrent(tx, revoked, 'REVOKED', { now: at, present: present() })
       await disconnectSessions(tx, deviceId, at)
-      // An external broker does not end the connection: the device hears so that it is to look.
+      // An external broker keeps the connection: notify the device so that it contacts the cloud.
       await tx.outbox.append([{ kind: 'device', deviceId, reason: 'session' }], at)
     }
     await tx.edge.audit.append({ at, by, action: 'REVOKE_DEVICE', deviceId, sessionId: null })
@@ -83,10 +82,10 @@ export async function revokeDevice(
 }
 
 /**
- * Asks the device to give back what it holds: with every answer until it has, and with a change notification to sync at once.
+ * Requests that the device return its tokens, with each response until it has done so, and notifies it at once.
  *
  * @param by id of the administration key
- * @throws CodedError NOT_FOUND, CONFLICT for a device that cannot give anything back
+ * @throws CodedError NOT_FOUND, CONFLICT for a device that cannot return anything
  */
 export async function releaseDevice({ store, now }: DeviceCommands, deviceId: string, by: string): Promise<void> {
   const at = now()
@@ -103,10 +102,10 @@ export async function releaseDevice({ store, now }: DeviceCommands, deviceId: st
 }
 
 /**
- * Asks the device to replace the key that it has: with every answer until it has, and with a change notification to sync at once.
+ * Requests that the device rotate its key, with each response until it has done so, and notifies it at once.
  *
  * @param by id of the administration key
- * @throws CodedError NOT_FOUND, CONFLICT for a device that is revoked
+ * @throws CodedError NOT_FOUND, CONFLICT for a revoked device
  */
 export async function rotateDeviceKey({ store, now }: DeviceCommands, deviceId: string, by: string): Promise<void> {
   const at = now()
@@ -190,10 +189,10 @@ async function stateOf(
   }
 }
 
-/** A segment may have been on its way for so long before it was taken in: its clock is not behind for that, ms. */
+/** Longest assumed delivery time of a segment, ms; below it the device's clock is not reported as behind. */
 const ON_THE_WAY_MS = 5 * 60_000
 
-/** By how much the clocks of devices and the twin may differ without anybody calling it wrong, ms. */
+/** Tolerated difference between the clocks of device and cloud, ms. */
 const CLOCK_TOLERANCE_MS = 1_000
 
 function clockState({ now, earliest, latest, takenAt }: DeviceClock): NonNullable<DeviceStateWire['clock']> {

@@ -1,6 +1,6 @@
 /**
- * A device becomes known: one token, one key. The same token with the same key gets the same answer again, so that a lost
- * answer costs nothing; with another key it is refused. A key that is known already goes on as the same device.
+ * Enrollment: one token, one key. Repeating it with the same token and key gives the same response; another key is
+ * refused. A known key keeps its device.
  */
 import { errors, jwtVerify } from 'jose'
 import { z } from 'zod'
@@ -26,7 +26,8 @@ export interface Enroll {
 
 /**
  * @param token the bearer token of the request
- * @throws CodedError TOKEN_INVALID, BAD_REQUEST for an unusable key, ENROLLMENT_REFUSED, DEVICE_REVOKED for a key that was
+ * @throws CodedError TOKEN_INVALID, BAD_REQUEST for an unusable key, ENROLLMENT_REFUSED, DEVICE_REVOKED for a revoked
+ * key
  */
 export async function enroll(
   { store, keys, addresses, now, newId }: Enroll,
@@ -47,7 +48,7 @@ export async function enroll(
     const device = await admit(tx, claims, { ...key, name, ...fresh })
     const record = { jti: claims.jti, thumbprint: key.thumbprint, deviceId: device.id, at: fresh.now }
     if (await tx.edge.enrollments.claim(record)) return device.id
-    // Another node has taken it since: with the same key it has made the same device.
+    // Another node enrolled meanwhile: with the same key, it created the same device.
     const taken = await tx.edge.enrollments.get(claims.jti)
     if (taken === undefined) throw new Error('invariant: a token that was used stays used')
     return whoUsed(tx, taken, key.thumbprint)
@@ -60,14 +61,17 @@ export async function enroll(
   }
 }
 
-/** The device that has used the token. @throws CodedError ENROLLMENT_REFUSED when the key is not one of it */
+/** The device that used the token. @throws CodedError ENROLLMENT_REFUSED when the key is not the device's */
 async function whoUsed(tx: Transaction, used: EnrollmentRecord, thumbprintNow: string): Promise<string> {
   const found = await tx.edge.devices.withKey(thumbprintNow)
   if (found?.device.id === used.deviceId) return used.deviceId
   throw refused('This enrollment token was used by another device.')
 }
 
-/** Whether this twin has made a token, whatever its time: what a caller must have before anything is read of it. @throws CodedError TOKEN_INVALID */
+/**
+ * Whether this cloud signed the token, expired or not: checked before anything is read. @throws CodedError
+ * TOKEN_INVALID
+ */
 export async function requireEnrollmentToken(
   { keys, now }: Pick<Enroll, 'keys' | 'now'>,
   token: string,
@@ -95,7 +99,7 @@ async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promis
   const locked = known === undefined ? undefined : await tx.edge.devices.lock(known.device.id)
   if (locked !== undefined) {
     requireTrusted(locked)
-    // What it holds of its other instances stays its own: late segments may still name them.
+    // Keep its other instances: late segments may still name them.
     const instanceIds = [...new Set([...locked.instanceIds, ...instances])].sort()
     const device = {
       ...locked,
@@ -131,14 +135,14 @@ async function admit(tx: Transaction, token: Claims, newcomer: Newcomer): Promis
   return device
 }
 
-/** Who ended the service of a device wants a token of an administrator that knows of it; a lock is lifted by nothing else. */
+/** Only a token issued after a termination lifts it; a lock is never lifted by enrolling. */
 function suspensionAfter({ suspension }: Device, { iat }: Claims): Device['suspension'] {
   if (suspension?.state !== 'TERMINATED') return suspension
   if ((iat + 1) * 1_000 > suspension.since) return null
   throw refused('The service of this device was ended after this enrollment token was made: it needs a fresh one.')
 }
 
-/** The claims of a token that this twin has signed; a token whose time is over still tells who used it. */
+/** The claims of a token signed by this cloud; an expired token still identifies its user. */
 async function readToken(
   keys: KeyRing,
   token: string,

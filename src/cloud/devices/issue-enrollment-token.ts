@@ -1,4 +1,4 @@
-/** Makes the one-time token with which a device becomes known. Who holds it can enroll one device, and nothing else. */
+/** Issues one-time tokens. A token enrolls one device and permits nothing else. */
 import { SignJWT } from 'jose'
 import type { z } from 'zod'
 import type { enrollmentTokenRequest, enrollmentTokenResponse } from '../../protocol/edge/enrollment.ts'
@@ -18,7 +18,7 @@ export interface IssueEnrollmentToken {
   readonly newId: () => string
 }
 
-/** @throws CodedError NOT_FOUND for an instance that there is not */
+/** @throws CodedError NOT_FOUND for an unknown instance */
 export async function issueEnrollmentToken(
   { store, keys, addresses, now, newId }: IssueEnrollmentToken,
   { instanceIds, lifetimeMs, name }: z.infer<typeof enrollmentTokenRequest>,

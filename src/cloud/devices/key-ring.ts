@@ -1,6 +1,6 @@
 /**
- * The keys of the twin. One of them signs whatever leaves; devices pin them by thumbprint at enrollment and learn of later
- * ones from signed policies. Several nodes and rotation are the business of whoever makes the ring.
+ * The cloud's signing keys. Devices pin them by thumbprint at enrollment and learn of later ones from signed policies.
+ * The creator of the key ring handles rotation and several nodes.
  */
 import type { CryptoKey } from 'jose'
 import type { PublicJwk, Signer } from '../../protocol/signing.ts'
@@ -14,13 +14,13 @@ export interface TrustedKey {
 
 export interface KeyRing {
   readonly signer: Signer
-  /** What devices shall accept: the key of the signer first, then keys that sign later or have signed before. */
+  /** Keys that devices accept: the signer first, then later and earlier signers. */
   readonly trusted: readonly [TrustedKey, ...TrustedKey[]]
-  /** By which a device goes from a key that it trusts to the one that signs: oldest first. */
+  /** They lead a device from a key that it trusts to the signer: oldest first. */
   readonly introductions?: readonly string[]
 }
 
-/** A ring that can be replaced while it is used: whoever reads it reads the newest. */
+/** Replaceable while in use: readers always get the newest keys. */
 export class LiveKeyRing implements KeyRing {
   #ring: KeyRing
 
@@ -40,7 +40,7 @@ export class LiveKeyRing implements KeyRing {
     return this.#ring.introductions ?? []
   }
 
-  /** Returns whether devices shall trust other keys than before. */
+  /** Returns whether the trusted keys changed. */
   replace(ring: KeyRing): boolean {
     const named = ({ trusted }: KeyRing): string => trusted.map(({ keyId }) => keyId).join(' ')
     const isOther = named(this.#ring) !== named(ring)

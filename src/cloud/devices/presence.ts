@@ -1,17 +1,16 @@
 /**
- * Which devices are connected to the broker of change notifications, as this node has heard since it started. It is shown and decides
- * nothing: whoever may publish at a broker of somebody else's can say what he likes there.
+ * Devices connected to the broker, as far as this node has observed. Display only: at an external broker, other
+ * publishers could fake it.
  */
 import { presenceTopic, readPresence } from '../../protocol/push.ts'
 import { uuid } from '../../protocol/wire.ts'
 
 export interface DevicePresence {
   readonly online: boolean
-  /** POSIX ms. */
   readonly since: number
 }
 
-/** Devices of which something is remembered; beyond them the one that was heard of longest ago is forgotten. */
+/** Devices remembered; the least recently heard of is forgotten first. */
 const DEVICES_MAX = 100_000
 
 export class Presence {
@@ -22,7 +21,7 @@ export class Presence {
     this.#now = now
   }
 
-  /** Null: nothing was heard. */
+  /** Null: unknown. */
   of(deviceId: string): DevicePresence | null {
     return this.#devices.get(deviceId) ?? null
   }
@@ -36,7 +35,7 @@ export class Presence {
     if (this.#devices.size > DEVICES_MAX && oldest !== undefined) this.#devices.delete(oldest)
   }
 
-  /** A message at a broker; anything but the presence of a device is ignored. */
+  /** Ignores messages other than presence. */
   hear(topic: string, payload: Uint8Array): void {
     const deviceId = topic.split('/')[3] ?? ''
     if (!uuid.safeParse(deviceId).success || topic !== presenceTopic(deviceId)) return

@@ -1,6 +1,6 @@
 /**
- * Carries change notifications from the outbox to the broker. A change notification leaves the outbox when the broker has acknowledged it; until then it
- * is tried again, by this node or another. Nothing rests on a change notification arriving: devices also look by themselves.
+ * Publishes change notifications from the outbox. One leaves the outbox when the broker acknowledges it; until then
+ * this or another node retries. Devices also poll, so correctness does not depend on delivery.
  */
 import type { z } from 'zod'
 import { type deviceNotification, deviceTopic, type policyNotification, policyTopic } from '../../protocol/push.ts'
@@ -9,9 +9,8 @@ import type { Store } from '../storage/store.ts'
 import type { Timers } from '../runtime/run-repeatedly.ts'
 import { NOTIFICATIONS_PER_ROUND, NOTIFICATION_CLAIM_MS, INSTANCES_PER_ROUND } from './limits.ts'
 
-/** Where change notifications go. */
 export interface Broker {
-  /** Resolves when the broker has taken the message; rejects when it has not. */
+  /** Resolves when the broker has accepted the message; rejects otherwise. */
   publish(message: PushMessage): Promise<void>
 }
 
@@ -28,17 +27,16 @@ export interface NotificationLog {
 export interface NotificationPublisherOptions {
   readonly store: Pick<Store, 'transaction' | 'onOutbox'>
   readonly broker: Broker
-  /** POSIX ms. */
   readonly now: () => number
   readonly timers: Timers
   readonly log: NotificationLog
-  /** How often to look for change notifications that another node has left behind, ms. */
+  /** How often to look for notifications left by another node, ms. */
   readonly lookEveryMs: number
 }
 
 /**
- * Publishes the newest revision of every instance: for a broker that keeps nothing over a restart. Stops at the first
- * failure, which costs the change notifications and nothing else.
+ * Publishes every instance's newest revision, for a broker that lost its messages in a restart. Stops at the first
+ * failure, which costs only the notifications.
  */
 export async function announcePolicies(store: Pick<Store, 'read'>, broker: Broker): Promise<void> {
   for (let offset = 0; ; offset += INSTANCES_PER_ROUND) {
@@ -79,7 +77,7 @@ export class NotificationPublisher {
     this.wake()
   }
 
-  /** Looks now. While it looks, any number of calls cause exactly one more look. */
+  /** Looks now. Calls during a look cause exactly one more. */
   wake(): void {
     if (this.#stopped) return
     if (this.#round !== undefined) {
@@ -94,12 +92,12 @@ export class NotificationPublisher {
     })
   }
 
-  /** Resolves when there is nothing left to publish for now. */
+  /** Resolves when nothing is left to publish. */
   async idle(): Promise<void> {
     while (this.#round !== undefined) await this.#round
   }
 
-  /** Ends the round under way and stops. */
+  /** Finishes the current round and stops. */
   async stop(): Promise<void> {
     this.#stopped = true
     for (const stop of this.#stops.splice(0)) stop()
@@ -110,12 +108,11 @@ export class NotificationPublisher {
     try {
       while (!this.#stopped && (await this.#publishSome())) continue
     } catch (error) {
-      // The claim runs out, and the next look tries again.
+      // The claim expires, and the next look retries.
       this.#options.log.warn({ err: error }, 'change notifications were not published')
     }
   }
 
-  /** False when the outbox is empty. */
   async #publishSome(): Promise<boolean> {
     const { store, broker, now } = this.#options
     const claimed = await store.transaction(async (tx) => {
@@ -129,7 +126,7 @@ export class NotificationPublisher {
   }
 }
 
-/** Of the change notifications about one instance the last one says it all. */
+/** The last notification about an instance replaces the earlier ones. */
 function newestOnly(messages: readonly OutboxMessage[]): readonly ChangeNotification[] {
   const notifications = new Map<string, ChangeNotification>()
   for (const { notification } of messages) {

@@ -1,8 +1,7 @@
-/** What a device that is held back may not do at the twin. */
 import { suspendedError } from '../../protocol/edge/device-hold.ts'
 import type { Device } from '../storage/device-records.ts'
 
-/** @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED where the device is held back */
+/** @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED for a suspended device */
 export function requireNotSuspended({ suspension }: Pick<Device, 'suspension'>): void {
   if (suspension !== null) throw suspendedError(suspension)
 }

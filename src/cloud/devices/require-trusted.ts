@@ -1,4 +1,4 @@
-/** A device whose key was revoked is refused in the same words wherever it comes: since when, and by which administration key. */
+/** One error for revoked devices everywhere: since when, and by which administration key. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { Device } from '../storage/device-records.ts'
 

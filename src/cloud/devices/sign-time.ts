@@ -1,6 +1,6 @@
 /**
- * Signed time: fresh for each attempt, so that a device can narrow down what it knows of the time, and bound to the answer
- * that it goes with, so that an old time cannot be put beside another one.
+ * Signs the time for each attempt, so that the device can bound its clock. The signature covers the response, so an old
+ * time cannot be attached to another one.
  */
 import type { z } from 'zod'
 import type { DeviceSuspension } from '../../protocol/edge/device-hold.ts'
@@ -9,11 +9,9 @@ import { sha256, signDocument } from '../../protocol/signing.ts'
 import type { KeyRing } from './key-ring.ts'
 
 export interface SignedTime {
-  /** What the device sent with this attempt. */
+  /** Sent by the device with this attempt. */
   readonly nonce: string
-  /** The signed answer. */
   readonly answer: string
-  /** POSIX ms. */
   readonly time: number
   readonly suspension: DeviceSuspension | null
 }

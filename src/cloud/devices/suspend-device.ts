@@ -1,7 +1,6 @@
 /**
- * An administrator stops a device for now, lets it go on, or ends its service. The device learns of it with the time that
- * is signed for its next sync, and a change notification tells it to come; a device that does not come is bounded by the end of its grant.
- * What it owes is taken in whatever was decided about it.
+ * Locks, unlocks or terminates a device. The device learns of it with the signed time of its next sync, for which it is
+ * notified. A device that does not sync is limited by the expiry of its grants. Its usage is accepted in any state.
  */
 import type { DeviceSuspension } from '../../protocol/edge/device-hold.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -25,11 +24,10 @@ const STATE = { LOCK: 'LOCKED', UNLOCK: null, TERMINATE: 'TERMINATED' } as const
 const ACTION = { LOCK: 'LOCK_DEVICE', UNLOCK: 'UNLOCK_DEVICE', TERMINATE: 'TERMINATE_DEVICE' } as const
 
 /**
- * The device first, then every session that it has opened or keeps, one by one: whoever repeats an order that was cut off
- * in between completes it.
+ * Suspends the device, then each of its sessions; repeating the request completes one that was interrupted.
  *
  * @param by id of the administration key
- * @throws CodedError NOT_FOUND, CONFLICT for a device that is revoked, or terminated
+ * @throws CodedError NOT_FOUND, CONFLICT for a revoked or terminated device
  */
 export async function suspendDevice(
   { store, sessions, now, present }: SuspendDevice,
@@ -49,7 +47,7 @@ export async function suspendDevice(
   })
   for (const sessionId of await store.read((reader) => reader.sessions.notEnded(deviceId))) {
     await commandSession(sessions, { id: sessionId, command, by: null }, at).catch((error: unknown) => {
-      // It has ended, or is forgotten, since.
+      // Closed or deleted meanwhile.
       if (!(error instanceof CodedError) || (error.code !== 'CONFLICT' && error.code !== 'NOT_FOUND')) throw error
     })
   }

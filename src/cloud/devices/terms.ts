@@ -1,31 +1,31 @@
-/** What the operator of the twin decides about devices. */
+/** Settings about devices. */
 
-/** Attaches are counted over this time, ms. */
+/** Window of the attach limit, ms. */
 export const ATTACH_WINDOW_MS = 60 * 60_000
 
 export interface EdgeTerms {
-  /** How long a device may spend what it holds without hearing from the twin, ms. */
+  /** How long a device may spend grants without contact, ms. */
   readonly grantLifetimeMs: number
-  /** How long a grant should last without contact, ms; a device asks for its burn rate times this. */
+  /** How long a grant should last without contact, ms; devices request their burn rate times this. */
   readonly grantHorizonMs: number
-  /** How long a device may decide by a policy without hearing from the twin, ms. */
+  /** How long a device may decide by a policy without contact, ms. */
   readonly policyUsableMs: number
-  /** A device should sync at least so often, ms. */
+  /** Longest interval between syncs, ms. */
   readonly syncEveryMs: number
-  /** How long a device keeps what is acknowledged, for a twin that is restored from a backup, ms. */
+  /** How long a device keeps acknowledged entries, for a cloud restored from a backup, ms. */
   readonly receiptMarginMs: number
-  /** How often a device may attach within {@link ATTACH_WINDOW_MS}. */
+  /** Attaches of a device within {@link ATTACH_WINDOW_MS}. */
   readonly attachesMax: number
-  /** Length of the intervals for which sessions are charged, ms; null: as the tenant's configuration says. */
+  /** Charge interval of sessions, ms; null: the tenant's configuration. */
   readonly sessionIntervalMs: number | null
 }
 
-/** Where the twin is reached from outside. */
+/** Public addresses of the cloud. */
 export interface Addresses {
   /** `https://host/prefix/edge/api/v1` */
   readonly edge: string
   /** `https://host/prefix/api` */
   readonly service: string
-  /** `mqtt://` or `mqtts://`; null when there is no push. */
+  /** `mqtt://` or `mqtts://`; null: no push. */
   readonly push: string | null
 }

@@ -1,6 +1,6 @@
 /**
- * A change of an instance's rules: whoever makes one raises the policy's revision in the same transaction, which also
- * writes the change notification that tells devices to look.
+ * Changes of an instance's rules. Each one bumps the policy's revision in the same transaction, which also writes the
+ * change notification.
  */
 import { TOLERANCE_MS } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -9,8 +9,8 @@ import type { ConsumptionLimitRecord, LineItemRecord, PolicyRevision } from '../
 import type { Transaction } from '../storage/store.ts'
 
 /**
- * Runs a change of the rules of one instance alone, and raises the revision after it.
- * @throws CodedError NOT_FOUND when there is no such instance
+ * Changes one instance's rules exclusively, then bumps the revision.
+ * @throws CodedError NOT_FOUND for an unknown instance
  */
 export async function changeRules<T>(
   tx: Transaction,
@@ -24,7 +24,7 @@ export async function changeRules<T>(
   return result
 }
 
-/** Takes the right to change the rules. @throws CodedError NOT_FOUND when there is no such instance */
+/** Locks the rules for a change. @throws CodedError NOT_FOUND for an unknown instance */
 export async function lockRules(tx: Transaction, instanceId: string): Promise<PolicyRevision> {
   const revision = await tx.policyRevisions.lock(instanceId)
   if (revision === undefined) throw new CodedError('NOT_FOUND', `There is no instance ${instanceId}.`)
@@ -32,9 +32,8 @@ export async function lockRules(tx: Transaction, instanceId: string): Promise<Po
 }
 
 /**
- * Runs a change of what all instances share alone, and raises the revision of each. Every decision waits for it, so the
- * work is the same few statements however many instances there are. When a calendar is due stays as it was: one that is
- * listed from a later instant reaches farther, so it is carried on too early at worst.
+ * Changes what all instances share, exclusively, and bumps every revision. All decisions wait, so it runs a constant
+ * number of statements. Due dates of calendars stay: at worst, a calendar is extended too early.
  */
 export async function changeSharedRules<T>(tx: Transaction, now: number, change: () => Promise<T>): Promise<T> {
   await tx.policyRevisions.lockAll()
@@ -45,11 +44,10 @@ export async function changeSharedRules<T>(tx: Transaction, now: number, change:
 }
 
 /**
- * Raises the revision of one instance beyond all that a twin restored from a backup can have forgotten: a number that is
- * given again would stand for other rules, and devices that had it would keep the old ones. It rises with time, so that the
- * same backup can be restored again.
+ * Bumps the revision beyond all that a restored cloud may have forgotten: a reused number would mean different rules to
+ * some devices. The number grows with time, so that the same backup can be restored again.
  *
- * @param proven the highest that the twin is known to have signed; 0 for none
+ * @param proven the highest revision known to be signed; 0: none
  */
 export async function passForgottenRevisions(
   tx: Transaction,
@@ -61,7 +59,7 @@ export async function passForgottenRevisions(
   await bumpPolicyRevision(tx, { ...known, revision: Math.max(known.revision, now, proven) }, now)
 }
 
-/** The revision must be locked, and what it stands for written. */
+/** The caller has locked the revision and written the rules. */
 export async function bumpPolicyRevision(
   tx: Transaction,
   before: PolicyRevision,
@@ -84,8 +82,8 @@ export async function bumpPolicyRevision(
 }
 
 /**
- * Raises the revision of one instance whose listed periods are half over, or lie ahead. Returns whether there was one: call again until
- * there is none.
+ * Bumps one instance whose listed periods are half over, or in the future. Returns false when there is none; call again
+ * until then.
  */
 export async function carryOnCalendar(tx: Transaction, now: number): Promise<boolean> {
   const [instanceId] = await tx.policyRevisions.calendarDue(now, now + LISTED_BACK_MS, 1)
@@ -96,8 +94,8 @@ export async function carryOnCalendar(tx: Transaction, now: number): Promise<boo
 }
 
 /**
- * Whether the calendars of a policy must be carried on, or were listed by a clock that was ahead: then they may not reach back
- * to the present, nor the rate tables.
+ * Whether a policy's calendars are due, or were listed by a clock that was ahead: then calendars and rate tables may
+ * not reach back to the present.
  */
 export function needsNewRevision(revision: Pick<PolicyRevision, 'calendarDue' | 'bumpedAt'>, now: number): boolean {
   return (revision.calendarDue !== null && revision.calendarDue <= now) || isAhead(revision, now)
@@ -107,7 +105,7 @@ function isAhead({ bumpedAt }: Pick<PolicyRevision, 'bumpedAt'>, now: number): b
   return now < bumpedAt - LISTED_BACK_MS
 }
 
-/** When the calendars in the policy of an instance must be carried on, for a policy issued at `at`; null: never. */
+/** When the calendars of a policy issued at `at` must be extended; null: never. */
 function calendarDue(
   lineItems: readonly LineItemRecord[],
   limits: readonly ConsumptionLimitRecord[],

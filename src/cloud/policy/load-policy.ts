@@ -1,7 +1,6 @@
 /**
- * The rules of an instance as the engine takes them, put together from the store. A policy is a function of what the store
- * held when its revision was raised, and of that instant (its calendars are listed from there), so one compiled policy
- * serves all decisions at its revision. Only policies of committed revisions are kept.
+ * Compiles an instance's rules from the store. A policy depends only on the store's content and the instant at the
+ * revision's bump, so it serves all decisions at that revision. Only policies of committed revisions are cached.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -14,34 +13,34 @@ import type { Reader, Transaction } from '../storage/store.ts'
 
 export interface LoadedPolicy {
   readonly revision: number
-  /** When its calendars must be carried on; null: never. */
+  /** When its calendars must be extended; null: never. */
   readonly calendarDue: number | null
   readonly bumpedAt: number
-  /** The customer account that owns the instance. */
+  /** The customer account of the instance. */
   readonly accountId: string
   readonly policy: Policy
   readonly compiled: CompiledPolicy
   readonly lineItems: ReadonlyMap<string, LineItem>
-  /** Tokens that devices are never granted, by line item, micro-tokens. */
+  /** Tokens kept from devices, by line item, micro-tokens. */
   readonly cloudReserves: ReadonlyMap<string, Micro>
-  /** The twin was restored from a backup and does not know how much it had sold: nothing that is limited is sold. */
+  /** Restored from a backup with unknown sales: nothing that is limited is sold. */
   readonly unproven: boolean
 }
 
-/** A superseded rate table stays in the policy for this time: a device may decide for an instant that is past. */
+/** Superseded rate tables stay in the policy this long: a device may decide for a past instant. */
 const SUPERSEDED_KEPT_MS = 30 * 24 * 60 * 60 * 1000
 
 export interface PoliciesOptions {
-  /** Compiled policies kept in memory, one for each instance. */
+  /** Compiled policies in memory, one per instance. */
   readonly max: number
-  /** What decides where a clock cannot tell whether a line item's window is open. */
+  /** How to decide when the clock cannot tell whether a line item's window is open. */
   readonly undecidedClock: Policy['undecidedClock']
 }
 
 export class Policies {
   readonly #options: PoliciesOptions
   readonly #kept = new Map<string, LoadedPolicy>()
-  /** What a transaction that is under way has raised: it may still roll back, and nobody else may decide by it. */
+  /** Bumped by transactions in progress, which may roll back: not visible to others. */
   readonly #raised = new WeakMap<Transaction, Map<string, LoadedPolicy>>()
 
   constructor(options: PoliciesOptions) {
@@ -49,8 +48,8 @@ export class Policies {
   }
 
   /**
-   * The policy that decides in this transaction: nobody changes it before the transaction ends. Carries its calendars on
-   * first, where that is due. Undefined: there is no such instance.
+   * The policy for this transaction, locked against changes until its end; calendars are extended first if due.
+   * Undefined: unknown instance.
    * @param likely accounts that will probably be locked next
    */
   async hold(
@@ -61,7 +60,7 @@ export class Policies {
   ): Promise<LoadedPolicy | undefined> {
     const raised = this.#raised.get(tx)?.get(instanceId)
     if (raised !== undefined) return raised
-    // Found out before anything is locked: of two that share the rules and both want them alone, neither could go on.
+    // Before any lock: two transactions that share the rules and both need them exclusively would deadlock.
     const known = this.#kept.get(instanceId) ?? (await tx.policyRevisions.get(instanceId))
     if (known === undefined) return undefined
     if (!needsNewRevision(known, now)) {
@@ -77,18 +76,17 @@ export class Policies {
     return loaded
   }
 
-  /** The policy that decided last: good for a guess and for nothing else. */
+  /** The last cached policy; only for guesses. */
   lastOf(instanceId: string): LoadedPolicy | undefined {
     return this.#kept.get(instanceId)
   }
 
-  /** The newest policy as the reader sees it. Undefined: there is no such instance. */
+  /** The newest policy visible to the reader. Undefined: unknown instance. */
   async of(reader: Reader, instanceId: string): Promise<LoadedPolicy | undefined> {
     const revision = await reader.policyRevisions.get(instanceId)
     return revision === undefined ? undefined : this.at(reader, revision)
   }
 
-  /** The policy at a revision that is committed. */
   async at(reader: Reader, revision: PolicyRevision): Promise<LoadedPolicy> {
     const { instanceId } = revision
     const kept = this.#kept.get(instanceId)
@@ -159,7 +157,7 @@ async function assemblePolicy(
   }
 }
 
-/** Tables without those that were superseded long ago, in the order of their creation. */
+/** Tables without those superseded long ago, by creation. */
 function relevantTables(records: readonly RateTableRecord[], at: number): readonly RateTable[] {
   const superseded = new Set<RateTableRecord>()
   for (const series of Map.groupBy(records, (record) => record.series).values()) {

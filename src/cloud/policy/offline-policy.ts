@@ -1,7 +1,6 @@
 /**
- * What devices do with a line item when their grant is used up and the twin cannot be asked: refuse, or, where it is
- * essential, go on up to a cap for each device. The exposure is what all devices together may then spend beyond what the
- * pool has given them. Source: docs/decisions/offline-policy.md.
+ * Per line item: a device without contact and without tokens refuses, or, for an essential item, overspends up to a
+ * cap. The exposure is the sum over all devices. Source: docs/decisions/offline-policy.md.
  */
 import { type Micro, MICRO_MAX } from '../../core/pricing/amount.ts'
 import type { OfflinePolicyStateWire } from '../../protocol/edge/administration.ts'
@@ -44,7 +43,7 @@ export async function setOfflinePolicy(
   })
 }
 
-/** The highest cap that devices may have in their rules, by line item. */
+/** The highest caps that devices' rules may contain, by line item. */
 export async function overspendCaps(
   reader: Reader,
   instanceIds: readonly string[],

@@ -1,4 +1,4 @@
-/** The policy of an instance as a device gets it: signed once for each revision, then kept. */
+/** The signed policy document for devices: signed once per revision, then stored. */
 import { policyToWire } from '../../protocol/edge/policy-document.ts'
 import { signDocument } from '../../protocol/signing.ts'
 import { chargeIntervalMs } from '../service-api/change-configuration.ts'
@@ -22,9 +22,9 @@ export interface SignedPolicy {
 }
 
 /**
- * The newest policy; undefined for an instance that has none.
+ * The newest policy; undefined for an instance without one.
  *
- * @param known the revision that the caller holds: null is answered when it is the newest
+ * @param known the caller's revision: the result is null if it is the newest
  */
 export async function signedPolicy(
   { store, keys, policies, now, terms }: PolicyDocuments,
@@ -53,7 +53,7 @@ export async function signedPolicy(
   })
   const signed = await signDocument('policy', JSON.stringify(wire), keys.signer)
   const { revision } = found
-  // Another node may have signed this revision meanwhile: all devices get the document that was first.
+  // Another node may have signed this revision: all devices get the first document.
   const document = await store.transaction(async (tx) => {
     await tx.edge.policyDocuments.save(instanceId, revision, signed)
     return (await tx.edge.policyDocuments.get(instanceId, revision)) ?? signed

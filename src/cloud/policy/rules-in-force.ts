@@ -1,4 +1,4 @@
-/** The rules of a device's instances as they stand in a transaction, and the pools that they give caps to. */
+/** The rules of a device's instances in a transaction, and the pools with their caps. */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { unlistedLimitPeriod, unlistedPeriod } from '../accounts/calendar.ts'
@@ -12,7 +12,7 @@ import type { Transaction } from '../storage/store.ts'
 /** By instance id. */
 export type RulesInForce = ReadonlyMap<string, LoadedPolicy>
 
-/** Nobody changes these rules before the transaction ends. */
+/** Locks the rules until the transaction ends. */
 export async function lockRulesOf(
   tx: Transaction,
   policies: Pick<Policies, 'hold'>,
@@ -27,14 +27,14 @@ export async function lockRulesOf(
   return rules
 }
 
-/** What of an account is kept for the cloud itself: of the pool of a line item, as its rules say. */
+/** The cloud's reserve of an account: only a line item's pool has one. */
 export function reservedOf(account: AccountId, rules: RulesInForce): Micro {
   const parsed = parseAccount(account)
   if (parsed?.kind !== 'line') return 0n
   return rules.get(parsed.instanceId)?.cloudReserves.get(parsed.lineItemId) ?? 0n
 }
 
-/** Locks the pools of these accounts; one that nobody has drawn on gets the cap of the rules, or none of any. */
+/** Locks the pools of these accounts; a new pool gets its cap from the rules, else 0n. */
 export async function openPools(
   tx: Transaction,
   rules: RulesInForce,
@@ -43,9 +43,7 @@ export async function openPools(
   return tx.accounts.open([...new Set(accounts)].map((account) => ({ account, cap: capBy(rules, account) })))
 }
 
-/**
- * The same for what a device says: it opens no account that no rules have ever had, and that is not in the answer.
- */
+/** As {@link openPools}, for accounts named by a device: omits accounts that no rules have ever had. */
 export async function openListedPools(
   tx: Transaction,
   rules: RulesInForce,
@@ -56,7 +54,7 @@ export async function openListedPools(
   return unopened.length === 0 ? pools : new Map([...pools, ...(await openPools(tx, rules, unopened))])
 }
 
-/** As {@link openListedPools}, but opens none: a pool that nobody has drawn on is as it would be opened. */
+/** As {@link openListedPools}, but creates no pools. */
 export async function viewPools(
   tx: Transaction,
   rules: RulesInForce,
@@ -68,9 +66,8 @@ export async function viewPools(
 }
 
 interface Listed {
-  /** Locked. */
   readonly pools: ReadonlyMap<AccountId, Pool>
-  /** Those that nobody has drawn on, and that some rules have had. */
+  /** Accounts without a pool that some rules have had. */
   readonly unopened: readonly AccountId[]
 }
 
@@ -80,7 +77,7 @@ async function lockListed(
   accounts: Iterable<AccountId>,
   { grantsForgotten }: Pick<Epoch, 'grantsForgotten'>,
 ): Promise<Listed> {
-  // No administrator can enter again which numbers the periods had that a restored cloud has forgotten.
+  // A restored cloud has forgotten period numbers, and an administrator cannot enter them again.
   const forgotten = grantsForgotten ? PERIODS_FORGOTTEN_MAX : 0
   const wanted = [...new Set(accounts)]
   const pools = await tx.accounts.lock(wanted)
@@ -98,13 +95,13 @@ async function lockListed(
   return { pools, unopened }
 }
 
-/** The numbers below these are all that rules can have listed. */
+/** All period numbers that rules can have listed are below these. */
 interface ListedPeriods {
   readonly line: number
   readonly limit: number
 }
 
-/** Of any rules since the line item was mapped. Undefined: it never was. */
+/** Over all rules since the line item was mapped. Undefined: never mapped. */
 async function listedPeriods(
   tx: Transaction,
   instanceId: string,
@@ -116,7 +113,7 @@ async function listedPeriods(
   const limit = await tx.consumptionLimits.get(instanceId, lineItemId)
   return {
     line: unlistedPeriod(lineItem.calendar, lineItem.start, revision.listedAt),
-    // A restored cloud may have forgotten a limit: what is spent of it is spent of the line item too.
+    // A restored cloud may have forgotten a limit; its usage also counts for the line item.
     limit: limit === undefined ? Infinity : unlistedLimitPeriod(limit, revision.listedAt),
   }
 }

@@ -1,19 +1,18 @@
 /**
- * Orders that wait at the same time are served together: while one batch is under way the next one gathers, in the order
- * of arrival. A single order waits for nobody. Whoever asks gets his own outcome; a batch that fails as a whole is the
- * failure of each of its orders.
+ * Serves waiting requests in batches, in order of arrival: the next batch gathers while one is in progress, and a
+ * single request never waits for others. Each caller gets its own outcome; if a batch fails, all its requests fail.
  */
 
-/** Calls after whatever else this turn of the event loop brings. */
+/** Calls after the other events of this turn of the event loop. */
 export type Defer = (call: () => void) => void
 
 export interface BatcherOptions<Order, Answer> {
   readonly defer: Defer
-  /** Serves a batch that is not empty: one outcome for each order, in their order. */
+  /** Serves a batch of at least one: one outcome per request, in order. */
   readonly serve: (orders: readonly Order[]) => Promise<readonly PromiseSettledResult<Answer>[]>
-  /** What an order counts for; default: 1. */
+  /** Default: 1. */
   readonly weightOf?: (order: Order) => number
-  /** Most weight of one batch; an order that is heavier is served alone. */
+  /** Largest weight of a batch; a heavier request is served alone. */
   readonly weightMax: number
 }
 
@@ -32,7 +31,7 @@ export class Batcher<Order, Answer> {
     this.#options = options
   }
 
-  /** Whether nobody waits and nothing is under way. */
+  /** Whether no request waits or is in progress. */
   get idle(): boolean {
     return !this.#busy
   }
@@ -42,7 +41,7 @@ export class Batcher<Order, Answer> {
       this.#waiting.push({ order, resolve, reject })
       if (this.#busy) return
       this.#busy = true
-      // Whatever else this turn of the event loop brings joins the first batch.
+      // Requests of the same turn of the event loop join the first batch.
       this.#options.defer(() => void this.#work())
     })
   }

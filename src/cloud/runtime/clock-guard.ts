@@ -1,29 +1,18 @@
 /**
- * Decides whether the wall clock of this node can be trusted. Work that cannot be undone (settlement, the end of sessions) happens
- * because time has passed; a clock that jumps by a month would do it to the whole fleet at once. So such work is paused while the
- * clock is in doubt:
- *
- * | doubt                       | the wall clock ...                                                | ends by itself                |
- * | --------------------------- | ----------------------------------------------------------------- | ----------------------------- |
- * | CLOCK_JUMPED                | and the time since boot have moved apart, also over a restart     | when the clock jumps back     |
- * | CLOCK_BEHIND_RECORD         | of a machine that was booted is before the newest record          | when it has passed the record |
- * | CLOCK_AHEAD_OF_RECORD       | of a machine that was booted is long after the newest record      | never                         |
- * | CLOCK_DIFFERS_FROM_DATABASE | and the clock of the database disagree                            | when they agree               |
- *
- * Each also ends when an administrator confirms the clock, and when another node that trusts its own clock has the same time. The
- * record is written by every node that trusts its clock, once in a round.
+ * Decides whether this node can trust its wall clock. A wrong clock could settle the whole fleet or close its sessions at
+ * once, so irreversible work pauses while the clock is in doubt. The doubts and how each ends: docs/how-to/operations.md.
+ * Every node that trusts its clock writes the record, once per look.
  */
 import type { ClockRecord } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 
 export interface Clocks {
-  /** The wall clock, POSIX ms. */
   readonly now: () => number
   /** Time since boot, suspend included, ms. */
   readonly sinceBoot: () => number
-  /** Another text after each boot. */
+  /** Changes with each boot. */
   readonly bootId: string
-  /** Whether the clock of the database tells the same time. False for a wall clock that a test moves. */
+  /** Whether to compare with the database's clock. False for a simulated wall clock. */
   readonly comparesDatabase: boolean
 }
 
@@ -34,26 +23,26 @@ const CLOCK_DOUBTS = [
   'CLOCK_DIFFERS_FROM_DATABASE',
 ] as const
 
-/** Codes of what pauses sweeps. */
+/** Codes of the reasons that pause sweeps. */
 export const PAUSED_BY = [...CLOCK_DOUBTS, 'SETTLEMENT_TOO_LARGE'] as const
 export type PausedBy = (typeof PAUSED_BY)[number]
 
 export interface ClockDoubt {
   readonly code: (typeof CLOCK_DOUBTS)[number]
-  /** The wall clock less the time that was expected, ms. */
+  /** Wall clock minus expected time, ms. */
   readonly aheadMs: number
 }
 
-/** A step up to this size is taken as a correction of the clock, ms. */
+/** A step up to this size counts as a correction, ms. */
 const CLOCK_STEP_MAX_MS = 5 * 60_000
 
-/** After a boot, a twin may have been off for so long without a doubt about the clock, ms. */
+/** Longest downtime after a boot without doubt about the clock, ms. */
 const CLOCK_GAP_MAX_MS = 7 * 24 * 60 * 60_000
 
-/** How often {@link ClockGuard.look} is called, ms. */
+/** How often {@link ClockGuard.look} runs, ms. */
 export const CLOCK_LOOK_EVERY_MS = 60_000
 
-/** A record this old tells what time it is now, ms. */
+/** A record up to this age gives the present time, ms. */
 const RECORD_FRESH_MS = 3 * CLOCK_LOOK_EVERY_MS
 
 export interface ClockLog {
@@ -65,28 +54,27 @@ export interface ClockGuardOptions {
   readonly store: Pick<Store, 'transaction'>
   readonly clocks: Clocks
   readonly log: ClockLog
-  /** How long a device may be silent before it is settled, ms: a gap in the record must be far below it. */
+  /** When an inactive device is settled, ms; a gap in the record must be far shorter. */
   readonly settleAfterMs: () => number
 }
 
 export class ClockGuard {
   readonly #options: ClockGuardOptions
   #trusted: ClockRecord | null = null
-  /** What was found to be trusted before this process, of use until it trusts its own clock. */
+  /** The record of an earlier process, used until this one trusts its clock. */
   #before: ClockRecord | null = null
-  /** Before the first look nothing is known. */
   #doubt: ClockDoubt | 'NOT_LOOKED' | null = 'NOT_LOOKED'
 
   constructor(options: ClockGuardOptions) {
     this.#options = options
   }
 
-  /** Whether work that cannot be undone may go by the wall clock at this moment. */
+  /** Whether irreversible work may use the wall clock now. */
   isTrusted(): boolean {
     return this.#doubt === null && this.#trusted !== null && jump(this.#trusted, this.#read()) === null
   }
 
-  /** Null: there is none. */
+  /** Null: trusted. */
   get doubt(): ClockDoubt | null {
     if (this.#doubt === 'NOT_LOOKED') return null
     if (this.#doubt !== null || this.#trusted === null) return this.#doubt
@@ -94,8 +82,8 @@ export class ClockGuard {
   }
 
   /**
-   * The time to count silence by. A device that speaks while the wall clock is wrong must not look silent when it is right
-   * again: while it is in doubt, this is the last trusted time and what has passed since boot from there.
+   * The time for measuring inactivity. While the wall clock is in doubt, this is the last trusted time plus the time
+   * since boot: a device that reports meanwhile must not look inactive later.
    */
   present(): number {
     const { at, sinceBoot } = this.#read()
@@ -103,7 +91,7 @@ export class ClockGuard {
     return this.isTrusted() || base === null ? at : base.at + sinceBoot - base.sinceBoot
   }
 
-  /** Compares all clocks, and writes the record when they agree. */
+  /** Compares all clocks, and writes the record if they agree. */
   async look(): Promise<void> {
     const { store, settleAfterMs, clocks } = this.#options
     const before = this.#read()
@@ -122,7 +110,7 @@ export class ClockGuard {
   }
 
   /**
-   * An administrator says that the wall clock is right.
+   * An administrator confirms the wall clock.
    *
    * @param by id of the administration key
    */
@@ -156,7 +144,7 @@ export class ClockGuard {
   }
 }
 
-/** @param trusted the last reading of this process that was trusted; null: it has just started */
+/** @param trusted this process's last trusted reading; null: it has just started */
 function doubtOf(
   trusted: ClockRecord | null,
   record: ClockRecord | undefined,
@@ -177,8 +165,8 @@ function doubtOf(
 }
 
 /**
- * What the record says of the time. One from before this boot is no later than the boot. Null: the wall clock is ahead of it,
- * for as long as the machine may have been off.
+ * The last instant by the record. One from before this boot is no later than the boot. Null: the wall clock is ahead of
+ * it by as much as the machine may have been off.
  */
 function lastBefore(record: ClockRecord | undefined, reading: ClockRecord): ClockRecord | null {
   if (record === undefined) return null
@@ -186,13 +174,13 @@ function lastBefore(record: ClockRecord | undefined, reading: ClockRecord): Cloc
   return reading.at < record.at ? { ...record, bootId: reading.bootId, sinceBoot: 0 } : null
 }
 
-/** Both of one boot. */
+/** Both readings are of the same boot. */
 function jump(before: ClockRecord, reading: ClockRecord): ClockDoubt | null {
   const aheadMs = reading.at - before.at - (reading.sinceBoot - before.sinceBoot)
   return Math.abs(aheadMs) > CLOCK_STEP_MAX_MS ? { code: 'CLOCK_JUMPED', aheadMs } : null
 }
 
-/** The database told its time between two readings of the wall clock. */
+/** The database read its clock between two readings of the wall clock. */
 function differs(database: number, before: number, after: number): ClockDoubt | null {
   const aheadMs = database < before ? before - database : database > after ? after - database : 0
   return Math.abs(aheadMs) > CLOCK_STEP_MAX_MS ? { code: 'CLOCK_DIFFERS_FROM_DATABASE', aheadMs } : null

@@ -1,10 +1,7 @@
-/**
- * Work that is looked for again and again. It carries nothing from one round to the next: a round that fails is logged, and
- * the next one starts from what is stored.
- */
+/** Periodic work. Rounds share no state: a failed round is logged, and the next one starts from the store. */
 
 export interface Timers {
-  /** Calls again and again, `ms` apart, until the returned function is called. */
+  /** Calls every `ms` until the returned function is called. */
   every(ms: number, call: () => void | Promise<void>): () => void
 }
 
@@ -13,16 +10,16 @@ export interface RepeatedJobLog {
 }
 
 export interface RepeatedJob {
-  /** Ends the round under way and begins no other. */
+  /** Finishes the current round and starts no other. */
   stop(): Promise<void>
 }
 
-/** Most pieces of work in one round: the next round goes on. */
+/** Work per round; the next round continues. */
 const ROUND_MAX = 1_000
 
 /**
  * @param doNext does one piece of work; false when there is none
- * @param failed what the log says when it throws
+ * @param failed the log message if it throws
  */
 export function runRepeatedly(
   timers: Timers,

@@ -1,8 +1,7 @@
 /**
- * Who calls: a JWT that an administrator or a client made with a private key whose public half is registered, or that a
- * device made with its own key. The stored key decides the algorithm. A signature that was verified is remembered; whether
- * its key is still registered is looked up for every request. Source: interface, Authentication; documentation on tokens;
- * docs/decisions/access-tokens.md.
+ * Authenticates administrators, clients and devices by JWTs signed with registered keys; the stored key decides the
+ * algorithm. Verified signatures are cached, but every request checks that the key is still registered. Source:
+ * interface, Authentication; documentation on tokens; docs/decisions/access-tokens.md.
  */
 import { hash } from 'node:crypto'
 import { decodeJwt, errors, jwtVerify } from 'jose'
@@ -21,25 +20,25 @@ export type AccessKind = 'ADMINISTRATION' | 'CLIENT'
 export interface Principal {
   readonly kind: AccessKind
   readonly keyId: string
-  /** In lower case; null: every instance. */
+  /** Lower case; null: every instance. */
   readonly instances: ReadonlySet<string> | null
   /** Null unless a device calls. */
   readonly deviceId: string | null
 }
 
-/** Times of a token may be off by so much. */
+/** Tolerated clock difference, s. */
 const CLOCK_SKEW_S = 60
 
-/** Parsed keys kept in memory. */
+/** Parsed keys in memory. */
 const KEYS_MAX = 1_000
 
-/** Tokens kept in memory whose signature was verified. */
+/** Verified tokens in memory. */
 const TOKENS_MAX = 1_000
 
-/** Keys that are looked up in one read. */
+/** Keys looked up in one read. */
 const LOOKUPS_MAX = 64
 
-/** One that a store cannot look up would fail the read that it shares with others. */
+/** An id that the store cannot look up would fail a read shared with others. */
 const keyId = z
   .string()
   .min(1)
@@ -56,13 +55,13 @@ const claims = z.object({
 })
 
 export class Authenticator {
-  /** Who comes while keys are read shares the next read. It begins after he came, so a revoked key is found gone. */
+  /** Calls during a read share the next one. It starts after they arrive, so a revoked key is noticed. */
   readonly #lookups: Batcher<KeyName, FoundKey | undefined>
   readonly #keys = new Map<string, VerificationKey>()
-  /** By the hash of the token, least recently used first. */
+  /** By the token's hash, least recently used first. */
   readonly #verified = new Map<string, Verified>()
 
-  /** A device has used the key that it had announced: resolves when that key has taken the place of the one before. */
+  /** Called at the first use of an announced key: resolves when it has replaced the previous one. */
   readonly #takeNextKey: (deviceId: string, thumbprint: string) => Promise<void>
 
   constructor(
@@ -75,7 +74,7 @@ export class Authenticator {
   }
 
   /**
-   * @param authorization value of the header, if any
+   * @param authorization value of the header
    * @throws CodedError TOKEN_MISSING, TOKEN_INVALID, TOKEN_NOT_IN_TIME, DEVICE_REVOKED, DEVICE_KEY_REPLACED
    */
   async authenticate(authorization: string | undefined, now: number): Promise<Principal> {
@@ -132,7 +131,7 @@ type KeyName = Claims['cnf']['jwk']
 type FoundKey =
   { readonly kind: 'REGISTERED'; readonly key: KeyRecord } | { readonly kind: 'DEVICE'; readonly key: KnownDeviceKey }
 
-/** A token whose signature fits a key. It is good as long as that key is in force, and within its times. */
+/** A token with a verified signature, valid while its key is registered and within its times. */
 interface Verified {
   readonly claims: Claims
   readonly pem: string
@@ -160,7 +159,7 @@ async function findKey(reader: Reader, kid: string, kty: KeyName['kty']): Promis
   return found === undefined ? undefined : { kind: 'DEVICE', key: found }
 }
 
-/** @throws CodedError TOKEN_INVALID for a client that names no instances */
+/** @throws CodedError TOKEN_INVALID for a client without instances */
 function principalOf({ cnf, aud }: Claims): Principal {
   const { kid, kty } = cnf.jwk
   if (kty === 'ADMIN') return { kind: 'ADMINISTRATION', keyId: kid, instances: null, deviceId: null }
@@ -168,12 +167,12 @@ function principalOf({ cnf, aud }: Claims): Principal {
   return { kind: 'CLIENT', keyId: kid, instances: lower([aud].flat()), deviceId: null }
 }
 
-/** Without the tolerance: what is off by a little is verified again. */
+/** Without tolerance: a token slightly out of time is verified again. */
 function isInTime({ nbf, exp }: Claims, now: number): boolean {
   return nbf * 1_000 <= now && now < exp * 1_000
 }
 
-/** The claims before anything is verified: they name the key. */
+/** The unverified claims: they name the key. */
 function claimsOf(token: string): Claims {
   let payload: unknown
   try {

@@ -1,6 +1,6 @@
 /**
- * The actions of a line item: appended, replaced as a list, removed. An action that keeps its id keeps its counts; one that
- * goes takes them with it. Source: interface, Rules of access.
+ * Actions of a line item. An action that keeps its id keeps its counts; a removed one loses them. Source: interface,
+ * Rules of access.
  */
 import type { Action } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -15,7 +15,7 @@ interface Place {
   readonly lineItemId: string
 }
 
-/** Adds to the end of the list. Returns the ones added. @throws CodedError NOT_FOUND, BAD_REQUEST */
+/** Appends to the list. Returns the new actions. @throws CodedError NOT_FOUND, BAD_REQUEST */
 export async function appendActions(
   store: Store,
   place: Place,
@@ -28,7 +28,7 @@ export async function appendActions(
   return all.slice(-added.length)
 }
 
-/** Makes the list the one given. @throws CodedError NOT_FOUND, BAD_REQUEST */
+/** @throws CodedError NOT_FOUND, BAD_REQUEST */
 export async function replaceActions(
   store: Store,
   place: Place,

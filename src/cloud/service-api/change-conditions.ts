@@ -1,6 +1,6 @@
 /**
- * The conditions of an instance: created, updated, deleted. One that an action refers to stays. Source: interface, Rules of
- * access; documentation on conditions.
+ * Conditions of an instance. One that an action refers to cannot be deleted. Source: interface, Rules of access;
+ * documentation on conditions.
  */
 import { CONDITION_DEPTH_MAX } from '../../core/rules/policy.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -37,7 +37,9 @@ export async function createConditions(
   )
 }
 
-/** Updates those with an id and creates the others. Returns what changed. @throws CodedError NOT_FOUND, BAD_REQUEST */
+/**
+ * Updates those with an id and creates the others. Returns the changed ones. @throws CodedError NOT_FOUND, BAD_REQUEST
+ */
 export async function patchConditions(
   store: Store,
   instanceId: string,
@@ -95,7 +97,7 @@ async function remove(tx: Transaction, instanceId: string, ids: readonly string[
   await tx.conditions.remove(instanceId, ids)
 }
 
-/** @param replaced what goes when `saved` comes */
+/** @param replaced the conditions that `saved` replaces */
 async function refuseTooMuch(
   tx: Transaction,
   instanceId: string,
@@ -144,7 +146,7 @@ function nodeOf(input: ConditionInput, newId: () => string): ConditionNode {
   }
 }
 
-/** Both are made by {@link nodeOf}, so their JSON has one order. */
+/** Both come from {@link nodeOf}, so their JSON has the same key sequence. */
 function same(stored: ConditionNode | undefined, node: ConditionNode): boolean {
   return stored !== undefined && JSON.stringify(stored) === JSON.stringify(node)
 }

@@ -1,4 +1,4 @@
-/** Configuration values of the tenant. Source: interface, Configuration. */
+/** The tenant's configuration. Source: interface, Configuration. */
 import { CONFIGURATION, type ConfigurationName, chargePeriodMs } from '../../protocol/service/configuration.ts'
 import { changeSharedRules } from '../policy/bump-policy-revision.ts'
 import type { ConfigurationValue } from '../storage/records.ts'
@@ -11,7 +11,7 @@ export interface ConfigurationState {
   readonly changed: Pick<ConfigurationValue, 'modified' | 'updatedBy'> | null
 }
 
-/** Values that decisions rest on: a change of one is a change of every instance's rules. */
+/** Values used in decisions: changing one changes every instance's rules. */
 const RULES: ReadonlySet<string> = new Set<ConfigurationName>(['timezone.tolerant', 'session.charge.period'])
 
 export async function showConfiguration(reader: Reader): Promise<readonly ConfigurationState[]> {
@@ -22,7 +22,7 @@ export async function showConfiguration(reader: Reader): Promise<readonly Config
   })
 }
 
-/** Length of the interval between automatic charges of a session, ms. */
+/** Interval of a session's automatic charges, ms. */
 export async function chargeIntervalMs(reader: Reader): Promise<number> {
   const state = (await showConfiguration(reader)).find(({ name }) => name === 'session.charge.period')
   const interval = state === undefined ? undefined : chargePeriodMs(state.value)
@@ -30,7 +30,7 @@ export async function chargeIntervalMs(reader: Reader): Promise<number> {
   return interval
 }
 
-/** The changes were judged by `configurationProblem`. Returns the whole configuration after them. */
+/** The caller has checked the changes with `configurationProblem`. Returns the whole new configuration. */
 export async function changeConfiguration(
   store: Store,
   changes: readonly { readonly name: string; readonly value: string }[],

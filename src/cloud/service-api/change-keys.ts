@@ -1,13 +1,13 @@
 /**
- * Authorization keys: added, replaced, deleted; the last administration key stays. A delay, where one is configured, lets
- * a saved key begin and a deleted one end to verify later, as the service does. Source: documentation on key management.
+ * Authorization keys. The last administration key cannot be deleted. A configured delay applies to added and deleted
+ * keys, as in the service. Source: documentation on key management.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { KeyRecord, KeyType } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 import { readVerificationKey } from './verification-key.ts'
 
-/** @throws CodedError BAD_REQUEST for a key that cannot verify */
+/** @throws CodedError BAD_REQUEST for an unusable key */
 export async function saveKeys(
   store: Store,
   type: KeyType,
@@ -61,7 +61,7 @@ export async function deleteKey(store: Store, type: KeyType, id: string, delayMs
   })
 }
 
-/** The PEM that verifies at this instant; null when none does. */
+/** The PEM valid at this instant; null: none. */
 export function keyInForce(key: KeyRecord, now: number): string | null {
   if (key.retiresAt !== null && now >= key.retiresAt) return null
   return now >= key.activeFrom ? key.pem : key.previousPem

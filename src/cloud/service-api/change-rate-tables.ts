@@ -1,10 +1,10 @@
-/** Rate tables of the tenant: created, and deleted while they are not in effect. Source: interface, Rate tables. */
+/** Rate tables of the tenant; one in effect cannot be deleted. Source: interface, Rate tables. */
 import { CodedError } from '../../protocol/errors.ts'
 import type { RateTableBody } from '../../protocol/service/rate-tables.ts'
 import { changeSharedRules } from '../policy/bump-policy-revision.ts'
 import type { Store } from '../storage/store.ts'
 
-/** @throws CodedError CONFLICT when the series has this version already */
+/** @throws CodedError CONFLICT for an existing version of the series */
 export async function createRateTable(store: Store, body: RateTableBody, now: number): Promise<void> {
   const { version, effectiveFrom } = body
   const series = body.series ?? ''

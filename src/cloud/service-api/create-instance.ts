@@ -1,4 +1,4 @@
-/** Makes an instance. The first one of a customer account becomes its default instance. */
+/** The first instance of a customer account becomes its default instance. */
 import type { Instance } from '../storage/records.ts'
 import type { Store } from '../storage/store.ts'
 

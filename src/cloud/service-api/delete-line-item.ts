@@ -1,6 +1,6 @@
 /**
- * Deletes a line item that is OBSOLETE. It is neither shown nor decided by any more; its accounts stay, because sessions
- * may still be refunded from them and devices may still report on them. Source: documentation on deletion.
+ * Deletes an OBSOLETE line item. Its accounts stay: sessions may be refunded, and devices may report usage. Source:
+ * documentation on deletion.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import { changeRules } from '../policy/bump-policy-revision.ts'
@@ -20,7 +20,7 @@ export async function deleteLineItem(store: Store, instanceId: string, id: strin
       const limit = await tx.consumptionLimits.get(instanceId, id)
       if (limit !== undefined) await tx.consumptionLimits.save({ ...limit, limit: null })
       const offline = (await tx.edge.offlinePolicies.list(instanceId)).find(({ lineItemId }) => lineItemId === id)
-      // The highest cap stays: devices may still report what they spent by it.
+      // Keep the highest cap: devices may still report overspend.
       if (offline !== undefined) await tx.edge.offlinePolicies.save({ ...offline, overspendCap: 0n })
       await tx.edge.cloudReserves.save({ instanceId, lineItemId: id, tokens: 0n })
       await tx.lineItems.update({ ...record, deleted: now, modified: now })

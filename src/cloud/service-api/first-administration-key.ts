@@ -1,9 +1,9 @@
-/** Makes sure that somebody can administer a twin: one without administration keys is given its first one. */
+/** Registers the first administration key of a new cloud. */
 import type { Store } from '../storage/store.ts'
 
 /**
- * @param makeKey gives the public key; called only when there is no administration key yet
- * @returns the id of the key that was registered; undefined when there was one before
+ * @param makeKey returns the public key; called only when there is no administration key
+ * @returns the id of the new key; undefined when there was one before
  */
 export async function registerFirstKey(
   store: Store,

@@ -1,12 +1,12 @@
-/** What the stored records of a line item mean to the engine. */
+/** Converts stored line items for the engine. */
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { Action, ConsumptionLimit, LineItem } from '../../core/rules/policy.ts'
 import { limitPeriods, lineItemPeriods } from '../accounts/calendar.ts'
 import type { ConsumptionLimitRecord, LineItemRecord } from '../storage/records.ts'
 
 /**
- * @param overspendCap what devices may spend of it above their grants; 0n: nothing
- * @param at when the policy is issued: its calendars are listed from there
+ * @param overspendCap per device above its grants; 0n: none
+ * @param at the policy's issue time, from which calendars are listed
  */
 export function lineItemOf(
   record: LineItemRecord,

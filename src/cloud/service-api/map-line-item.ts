@@ -1,6 +1,6 @@
 /**
- * Maps a line item to an instance, or replaces all that is stored of one that is mapped already; what was used stays. A
- * line item that was deleted and is mapped again begins with nothing used. Source: interface, Line items.
+ * Maps a line item to an instance or replaces its terms; usage counts stay. After a deletion, a new mapping starts with
+ * zero usage. Source: interface, Line items.
  */
 import { wholeTokens } from '../../core/pricing/amount.ts'
 import type { LineItemBody } from '../../protocol/service/line-items.ts'
@@ -13,10 +13,10 @@ import type { Store } from '../storage/store.ts'
 
 export type Mapped =
   | { readonly outcome: 'MAPPED' | 'REPLACED'; readonly use: LineItemUse }
-  /** The state asked for does not follow from the one stored; in the words of a validation error. */
+  /** The stored state does not permit the requested one; worded as a validation error. */
   | { readonly outcome: 'REFUSED'; readonly problems: readonly string[] }
 
-/** @throws CodedError NOT_FOUND when there is no such instance */
+/** @throws CodedError NOT_FOUND for an unknown instance */
 export async function mapLineItem(store: Store, instanceId: string, body: LineItemBody, now: number): Promise<Mapped> {
   return store.transaction(async (tx): Promise<Mapped> => {
     const revision = await lockRules(tx, instanceId)

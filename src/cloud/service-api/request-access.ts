@@ -1,8 +1,7 @@
 /**
- * One-off access requests: each item is granted or refused by itself, what is granted is charged once, and there is
- * nothing to return. Charge and usage records are committed before the answer. Requests of one instance that wait at the
- * same time are decided one after another in one transaction, so that those who want one hot line item wait for its row
- * once and not each for himself; what one of them fails with is never the failure of another. Source: interface, Non-session access request.
+ * One-off access requests. Each item is granted or refused separately and charged once; charges and usage records are
+ * committed before the response. Waiting requests of one instance share a transaction, so they lock a hot line item
+ * once; the failure of one does not affect the others. Source: interface, Non-session access request.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { AccessRequest, Decision } from '../../core/rules/decision.ts'
@@ -19,31 +18,30 @@ export interface AccessCommand {
   readonly instanceId: string
   readonly correlationId: string
   readonly request: AccessRequest
-  /** JSON text of each item, in their order. */
+  /** JSON text of each item, in order. */
   readonly metaData: readonly (string | null)[]
 }
 
-/** Requested items of one transaction: whoever came first waits for the last. A request alone may have more. */
+/** Items per transaction: the first caller waits for the last. A single request may have more. */
 const BATCH_ITEMS_MAX = 64
 
-/** Instances whose desk is kept while nobody waits there. */
+/** Idle batchers kept in memory. */
 const BATCHERS_MAX = 1_000
 
-/** Pools of one instance that are remembered. A pool that is not costs a second lock, and no more. */
+/** Pools remembered per instance. A missing one only costs a second lock. */
 const LAST_SEEN_MAX = 200
 
 interface Placed {
   readonly order: AccessCommand
-  /** When it came, POSIX ms. */
+  /** Time of arrival, POSIX ms. */
   readonly now: number
 }
 
 type Outcome = PromiseSettledResult<Decision>
 
-/** The desk of one instance. */
 interface InstanceBatcher {
   readonly batcher: Batcher<Placed, Decision>
-  /** The pools as the last decisions have left them: others may have changed them since. */
+  /** The pools after the last decisions here; other nodes may have changed them. */
   readonly lastSeen: Map<AccountId, Pool>
 }
 
@@ -63,7 +61,7 @@ export class AccessBatcher {
 
   /**
    * @param now POSIX ms
-   * @throws CodedError NOT_FOUND when there is no such instance
+   * @throws CodedError NOT_FOUND for an unknown instance
    */
   async request(order: AccessCommand, now: number): Promise<Decision> {
     return this.#batcherOf(order.instanceId).batcher.ask({ order, now })
@@ -88,7 +86,7 @@ export class AccessBatcher {
     return made
   }
 
-  /** Where the store refuses a batch for what one of the requests holds, its halves are tried by themselves. */
+  /** If the store refuses a batch because of one request, its halves are tried separately. */
   async #serve(instanceId: string, batcher: InstanceBatcher, placed: readonly Placed[]): Promise<readonly Outcome[]> {
     try {
       return await this.#decide(instanceId, batcher, placed)
@@ -107,7 +105,7 @@ export class AccessBatcher {
     let runs = 0
     const decided = await this.#store.transaction(async (tx) => {
       runs += 1
-      // A guess that led to a run that had to start over is not made again.
+      // Do not repeat a guess that made the transaction start over.
       const likelyBy = (policy: LoadedPolicy | undefined): ReadonlySet<AccountId> | undefined =>
         runs > 1 || policy === undefined
           ? undefined
@@ -171,8 +169,8 @@ function orderOf(loaded: LoadedPolicy, { order, now }: Placed): PoolRequest<Sett
 }
 
 /**
- * A failure that every request would meet is not tried again, and neither is one after which nobody knows what became of
- * the transaction. After any other the transaction has had no effect.
+ * False for failures that every request would meet, and if the transaction's outcome is unknown. After other failures
+ * it had no effect, so a retry is safe.
  */
 function mayBeOfOneRequest(error: unknown): boolean {
   return !(error instanceof CodedError) || error.code === 'BAD_REQUEST'

@@ -1,6 +1,6 @@
 /**
- * The consumption limit of a line item: what one requester may take from it until the next reset. Counts start at zero
- * when a limit is set; another amount alone keeps them. Source: docs/decisions/periods.md.
+ * Consumption limits: tokens per requester until the next reset. Setting a limit starts its counts at zero; changing
+ * only the amount keeps them. Source: docs/decisions/periods.md.
  */
 import type { Micro } from '../../core/pricing/amount.ts'
 import { periodAt } from '../../core/rules/compile.ts'
@@ -15,11 +15,10 @@ import type { Reader, Store } from '../storage/store.ts'
 export interface ConsumptionLimitTerms {
   readonly limit: Micro
   readonly frequency: ConsumptionLimitRecord['frequency']
-  /** POSIX ms. */
   readonly nextReset: number
 }
 
-/** With the next reset after now. @throws CodedError NOT_FOUND */
+/** The next reset is after `now`. @throws CodedError NOT_FOUND */
 export async function showConsumptionLimit(
   reader: Reader,
   instanceId: string,

@@ -1,4 +1,4 @@
-/** Line items and their actions with what was used of them: charged by the cloud and billed by devices, together. */
+/** Line items and actions with their usage: cloud charges plus billed usage of devices. */
 import { actionAccount, lineAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { Action } from '../../core/rules/policy.ts'
@@ -16,11 +16,11 @@ export interface LineItemUse {
 
 export interface ActionUse {
   readonly action: Action
-  /** Null where the action has no allocation. */
+  /** Null without an allocation. */
   readonly used: Micro | null
 }
 
-/** @throws CodedError NOT_FOUND when there is no such instance */
+/** @throws CodedError NOT_FOUND for an unknown instance */
 export async function listLineItems(reader: Reader, instanceId: string, now: number): Promise<readonly LineItemUse[]> {
   await requireInstance(reader, instanceId)
   const records = await reader.lineItems.list(instanceId)
@@ -70,7 +70,7 @@ export async function requireInstance(reader: Reader, instanceId: string): Promi
   }
 }
 
-/** @throws CodedError NOT_FOUND for one that was deleted, too */
+/** @throws CodedError NOT_FOUND, also for a deleted line item */
 export async function requireLineItem(reader: Reader, instanceId: string, id: string): Promise<LineItemRecord> {
   const record = await reader.lineItems.get(instanceId, id)
   if (record?.deleted !== null) {

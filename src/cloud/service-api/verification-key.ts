@@ -1,6 +1,6 @@
 /**
- * Registered public keys as they verify tokens. The stored key decides which algorithms it takes part in, so that a token
- * cannot choose. Source: docs/decisions/access-tokens.md.
+ * Registered public keys. The stored key decides the algorithms, so a token cannot choose. Source:
+ * docs/decisions/access-tokens.md.
  */
 import { type KeyObject, createPublicKey } from 'node:crypto'
 
@@ -14,9 +14,9 @@ const RSA_ALGORITHMS = ['RS256', 'RS384', 'RS512', 'PS256']
 
 const PUBLIC_KEY_PEM = /^\s*-----BEGIN PUBLIC KEY-----[A-Za-z0-9+/=\s]+-----END PUBLIC KEY-----\s*$/
 
-/** Undefined: not a PEM SubjectPublicKeyInfo of an RSA key of 2048 bits or more or of a P-256 key. */
+/** Undefined unless a PEM SubjectPublicKeyInfo with an RSA key of at least 2048 bits or a P-256 key. */
 export function readVerificationKey(pem: string): VerificationKey | undefined {
-  // A PEM of another kind, such as a private key, would be read as well.
+  // Node would also read other PEMs, such as private keys.
   if (!PUBLIC_KEY_PEM.test(pem)) return undefined
   let key: KeyObject
   try {

@@ -1,7 +1,7 @@
 /**
- * What an administrator orders of one session of a device. A device opens sessions that the twin has not heard of: an order for
- * such a one is noted, and becomes that session's order in the transaction that takes the session in, so that the device hears of it
- * with the answer to the very sync that tells of the session. An order that finds no session is forgotten.
+ * Administrators' commands for a device's session. The cloud may not know the session yet: the command is then noted
+ * and applied when the device first reports the session, so the response to that sync contains it. A command without a
+ * session is deleted later.
  */
 import { SESSION_REST_MS } from '../../core/sessions/session.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
@@ -10,7 +10,7 @@ import { type SessionCommandResult, type CommandSession, COMMAND_ACTION, command
 import type { SessionDeps } from './session-life.ts'
 import { SESSION_COMMANDS_MAX } from '../devices/limits.ts'
 
-/** `NOTED`: the twin does not know the session; the order is there when the device tells of it. */
+/** `NOTED`: unknown session; the command applies when the device reports it. */
 export type DeviceSessionCommandResult = SessionCommandResult | { readonly outcome: 'NOTED' }
 
 export interface CommandDeviceSession extends CommandSession {
@@ -19,7 +19,10 @@ export interface CommandDeviceSession extends CommandSession {
   readonly by: string
 }
 
-/** @throws CodedError NOT_FOUND for a device that there is not or a session of somebody else, CONFLICT for a session that has ended, a device that is revoked, or too many orders */
+/**
+ * @throws CodedError NOT_FOUND for an unknown device or another owner's session, CONFLICT for a closed session, a
+ * revoked device, or too many commands
+ */
 export async function commandDeviceSession(
   deps: SessionDeps,
   asked: CommandDeviceSession,
@@ -36,7 +39,7 @@ export async function commandDeviceSession(
   }
 }
 
-/** False when the session has become known meanwhile. */
+/** False if the session has become known meanwhile. */
 async function note(
   { store, trustsClock }: SessionDeps,
   { deviceId, id, command, by }: CommandDeviceSession,
@@ -46,7 +49,7 @@ async function note(
     const device = await tx.edge.devices.lock(deviceId)
     if (device === undefined) throw new CodedError('NOT_FOUND', `There is no device ${deviceId}.`)
     if (device.revokedAt !== null) throw new CodedError('CONFLICT', `The key of the device ${deviceId} is revoked.`)
-    // Sessions of the device are taken in under its lock.
+    // New sessions of the device are recorded under this lock.
     if ((await tx.sessions.get(id)) !== undefined) return false
     if (trustsClock()) await tx.edge.sessionCommands.forget(deviceId, now - SESSION_REST_MS)
     await tx.edge.sessionCommands.note(deviceId, id, command, now)

@@ -8,7 +8,7 @@ import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { type SessionDeps, applyStep, settledSession } from './session-life.ts'
 
-/** `DONE`: it is so. `ORDERED`: its device will make it so with its next sync. */
+/** `DONE`: in effect. `ORDERED`: the device applies it with its next sync. */
 export interface SessionCommandResult {
   readonly outcome: 'DONE' | 'ORDERED'
   readonly session: Session
@@ -16,7 +16,7 @@ export interface SessionCommandResult {
 
 const EVENT = { LOCK: 'LOCKED', UNLOCK: 'UNLOCKED', TERMINATE: 'CLOSED' } as const
 
-/** As the audit has them. */
+/** Names in the audit log. */
 export const COMMAND_ACTION = {
   LOCK: 'LOCK_SESSION',
   UNLOCK: 'UNLOCK_SESSION',
@@ -26,11 +26,11 @@ export const COMMAND_ACTION = {
 export interface CommandSession {
   readonly id: string
   readonly command: SessionCommand['command']
-  /** Id of the administration key; null where the order is part of a larger one, which says who gave it. */
+  /** Id of the administration key; null: part of a larger command, which records it. */
   readonly by: string | null
 }
 
-/** @throws CodedError NOT_FOUND, CONFLICT for a session that has ended */
+/** @throws CodedError NOT_FOUND, CONFLICT for a closed session */
 export async function commandSession(
   deps: SessionDeps,
   { id, command, by }: CommandSession,
@@ -47,7 +47,7 @@ export async function commandSession(
       await tx.edge.audit.append({ at: now, by, action: COMMAND_ACTION[command], deviceId, sessionId: id })
     }
     if (session.keptBy !== null) {
-      // The last word counts: an order takes the place of the one before.
+      // A new command replaces the previous one.
       await tx.sessions.want(session.id, command)
       await tx.outbox.append([{ kind: 'device', deviceId: session.keptBy, reason: 'session' }], now)
       return { outcome: 'ORDERED', session }

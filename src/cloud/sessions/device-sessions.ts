@@ -1,7 +1,6 @@
 /**
- * Sessions that devices keep. The twin shows them as their device reports them, and neither charges nor ends them: their
- * charges and refunds come as ledger entries. What an administrator wants of one is told to the device with every answer
- * until it has reported that it is so.
+ * Sessions on devices. The cloud shows them as reported; charges and refunds arrive as ledger entries. Commands are
+ * sent with each response until the device reports them as done.
  */
 import { decimal, parseDecimal } from '../../core/pricing/amount.ts'
 import { type ReservedItem, SESSION_REST_MS, type Session, hasEnded, newSession } from '../../core/sessions/session.ts'
@@ -11,8 +10,8 @@ import type { Transaction } from '../storage/store.ts'
 import type { Device } from '../storage/device-records.ts'
 
 /**
- * Locks every session that a segment may touch, before rules and accounts are: see the order in store.ts. Returns the ids
- * of those that it has locked; one that is opened meanwhile is left to the next segment.
+ * Locks the sessions that a segment may touch, before rules and accounts: see the lock sequence in store.ts. Returns
+ * the locked ids; a session opened meanwhile waits for the next segment.
  */
 export async function lockSessions(
   tx: Transaction,
@@ -28,10 +27,10 @@ export async function lockSessions(
 }
 
 /**
- * Takes in what the current epoch of a device says of its sessions. An id that another keeper has, and an instance
- * that the device does not serve, are nobody's business and change nothing.
+ * Records the session reports of a device's current epoch. Ignores ids of other owners and instances that the device
+ * does not serve.
  *
- * @param trustsClock orders may be forgotten because they are old
+ * @param trustsClock whether old commands may be deleted
  */
 export async function takeSessions(
   tx: Transaction,
@@ -56,7 +55,7 @@ export async function takeSessions(
   }
 }
 
-/** What the device is still to be told. */
+/** Commands that the device has not reported as done. */
 export async function commandsFor(tx: Transaction, deviceId: string): Promise<SessionCommand[]> {
   const commands: SessionCommand[] = []
   for (const { session, wanted } of await tx.sessions.keptBy(deviceId)) {
@@ -68,8 +67,8 @@ export async function commandsFor(tx: Transaction, deviceId: string): Promise<Se
 }
 
 /**
- * A device that begins anew tells of all that it keeps. What it does not name it has lost, because it was wiped or set back
- * to a backup: what became of that is not known. What is told later, because a segment was full, stands again as it is told.
+ * A new epoch reports all of the device's sessions. Sessions missing from it were lost (wiped or restored ledger), with
+ * unknown outcome. A later report, after a full segment, restores the session.
  */
 export async function disconnectUntold(
   tx: Transaction,
@@ -80,12 +79,12 @@ export async function disconnectUntold(
   await disconnect(tx, deviceId, new Set(told.map(({ id }) => id.toLowerCase())), now)
 }
 
-/** A device that was revoked reports no more: what becomes of its sessions is not known, and its agent keeps none alive. */
+/** A revoked device no longer reports: the outcome of its sessions is unknown, and its agent keeps no session alive. */
 export async function disconnectSessions(tx: Transaction, deviceId: string, now: number): Promise<void> {
   await disconnect(tx, deviceId, new Set(), now)
   for (const { id } of await tx.sessions.ofDevice(deviceId)) {
     const session = await tx.sessions.lock(id)
-    // One that is charged for ends by its missing heartbeat, with a refund.
+    // A charged session closes by its missed heartbeat, with a refund.
     if (session?.state === 'IDLE') await tx.sessions.save({ ...session, state: 'DISCONNECTED', since: now })
   }
 }
@@ -115,7 +114,7 @@ function sessionOf(snapshot: SessionSnapshot, keptBy: string): Session {
   }
 }
 
-/** What was paid stands in the entries; here it is known only which line items did. */
+/** Entries record the amounts; here only the line items are known. */
 function itemOf(item: NonNullable<SessionSnapshot['charge']>['items'][number]): ReservedItem {
   return {
     item: { name: item.item, version: item.version, count: parseDecimal(item.count) ?? decimal('0'), metaData: null },

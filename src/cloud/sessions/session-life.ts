@@ -1,7 +1,7 @@
 /**
- * Sessions as the twin keeps them: created, asked, kept alive, closed, and moved on by time. Whatever happens to a session
- * happens in one transaction that has locked it, after time itself has had its due: so the moment at which a sweep runs
- * changes nothing about what is charged. Source: interface, Sessions; documentation on charges, refunds and heartbeats.
+ * Life of a cloud session. Each operation runs in one transaction that locks the session and applies overdue timers
+ * first, so the moment of a sweep does not change the charges. Source: interface, Sessions; documentation on charges,
+ * refunds and heartbeats.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { AccessRequest, Decision } from '../../core/rules/decision.ts'
@@ -29,36 +29,35 @@ import { requireInstance } from '../service-api/show-line-items.ts'
 import type { Store, Transaction } from '../storage/store.ts'
 import { type ChargeHeader, usageOfDecision, usageOfRefund } from '../usage/usage-of-request.ts'
 
-/** What the life of sessions needs. */
 export interface SessionDeps {
   readonly store: Store
   readonly policies: Policies
   readonly shortages: CloudShortages
   readonly newId: () => string
-  /** Length of the intervals, ms; null: as the tenant's configuration says. */
+  /** Charge interval, ms; null: the tenant's configuration. */
   readonly sessionIntervalMs: number | null
-  /** False while the clock is in doubt: no session is charged, ended or forgotten because time has passed. */
+  /** False while the clock is in doubt: no time-based charge, end or deletion of sessions. */
   readonly trustsClock: () => boolean
 }
 
-/** The session after the operation: `operable` tells whether it took it. */
+/** The session after the operation; `operable`: the operation was applied. */
 export interface Touched {
   readonly operable: boolean
-  /** A device keeps the session: it was asked, and will report what became of it. */
+  /** A device keeps the session: the command was noted for it. */
   readonly ordered?: true
   readonly session: Session
 }
 
 export interface OpenSession extends Pick<Session, 'instanceId' | 'deviceId'> {
-  /** What a device calls the opening of its agent's own session; null: it is no such session, or nobody needs it once only. */
+  /** A device's id for opening its agent's own session; null: another session, or idempotency is not needed. */
   readonly opening: string | null
 }
 
 /**
- * A device has one session of its own in each instance: the same opening gives the same session, whatever became of it, and
- * another one ends the session before.
+ * Opens a session. A device has one own session per instance: the same opening returns the same session in any state,
+ * and another opening closes the previous one.
  *
- * @throws CodedError NOT_FOUND when there is no such instance; DEVICE_LOCKED, DEVICE_TERMINATED for a device held back
+ * @throws CodedError NOT_FOUND for an unknown instance; DEVICE_LOCKED, DEVICE_TERMINATED for a suspended device
  */
 export async function openSession(deps: SessionDeps, order: OpenSession, now: number): Promise<Session> {
   const { instanceId, deviceId, opening } = order
@@ -76,7 +75,7 @@ export async function openSession(deps: SessionDeps, order: OpenSession, now: nu
     const opened = await tx.sessions.openedAs(deviceId, instanceId, opening)
     const same = opened.find(({ isThis }) => isThis)
     if (same !== undefined) return same.session
-    // All of them before any rules are held: see the order in store.ts.
+    // Lock all of them before the rules: see the lock sequence in store.ts.
     for (const { session } of opened) await tx.sessions.lock(session.id)
     for (const { session } of opened) await endSession(deps, tx, session.id, now)
     await tx.sessions.insert(fresh, opening)
@@ -99,7 +98,7 @@ export async function heartbeat(
   return deps.store.transaction(async (tx) => {
     const session = await settledSession(deps, tx, id, belongs, now)
     if (!isLive(session)) return { operable: false, session }
-    // Its device counts the heartbeats: here one can only learn how it stands.
+    // The device counts the heartbeats: the cloud only reads the state.
     if (session.keptBy !== null) return { operable: true, session }
     const next = step(session, { kind: 'HEARTBEAT' }, now)
     await tx.sessions.save(next.session)
@@ -108,9 +107,9 @@ export async function heartbeat(
 }
 
 /**
- * A sync of the device counts as the heartbeat of every session that it has opened.
+ * A device's sync is the heartbeat of all its sessions.
  *
- * @param locked ids of sessions that this transaction has locked: only those are touched
+ * @param locked ids of the sessions locked by this transaction: only those are touched
  */
 export async function heartbeatOfDevice(
   tx: Transaction,
@@ -119,7 +118,7 @@ export async function heartbeatOfDevice(
   locked: ReadonlySet<string>,
 ): Promise<void> {
   for (const session of await tx.sessions.ofDevice(deviceId)) {
-    // One that is due is left to the sweep: a late sync does not undo a missed heartbeat.
+    // An overdue session is for the sweep: a late sync does not undo a missed heartbeat.
     if (!locked.has(session.id) || due(session, now) !== null) continue
     await tx.sessions.save(step(session, { kind: 'HEARTBEAT' }, now).session)
   }
@@ -157,7 +156,7 @@ export type SessionAnswer =
   | { readonly operable: false; readonly session: Session }
 
 /**
- * All items or none. A granted request replaces what the session was charged for before; an empty one puts it to rest.
+ * Grants all items or none. A granted request replaces the previous charge; an empty one makes the session idle.
  * @throws CodedError NOT_FOUND
  */
 export async function requestInSession(
@@ -203,7 +202,7 @@ export async function requestInSession(
   })
 }
 
-/** Gives time its due on the session that has waited longest for it; false when none is due. */
+/** Applies overdue timers to the longest waiting session; false: none due. */
 export async function sweepNextSession(deps: SessionDeps, now: number): Promise<boolean> {
   if (!deps.trustsClock()) return false
   const failed: { session?: Session } = {}
@@ -217,7 +216,7 @@ export async function sweepNextSession(deps: SessionDeps, now: number): Promise<
     })
   } catch (cause) {
     const { session } = failed
-    // A failure of the store is not one of the session: it stays due.
+    // On a store failure the session stays due.
     if (session === undefined || cause instanceof CodedError) throw cause
     await deps.store.transaction(async (tx) => {
       const stored = await tx.sessions.lock(session.id)
@@ -227,7 +226,7 @@ export async function sweepNextSession(deps: SessionDeps, now: number): Promise<
   }
 }
 
-/** The session, locked, as it stands now. @throws CodedError NOT_FOUND, and what `belongs` throws */
+/** The session, locked, with overdue timers applied. @throws CodedError NOT_FOUND, and the errors of `belongs` */
 export async function settledSession(
   deps: SessionDeps,
   tx: Transaction,
@@ -241,7 +240,7 @@ export async function settledSession(
   return (await settle(deps, tx, session, now)) ?? session
 }
 
-/** What time demands, one step after another. Undefined when the session is forgotten. */
+/** Applies overdue timers one after another. Undefined: the session was deleted. */
 async function settle(deps: SessionDeps, tx: Transaction, before: Session, now: number): Promise<Session | undefined> {
   if (!deps.trustsClock()) return before
   let session = before
@@ -259,7 +258,7 @@ async function settle(deps: SessionDeps, tx: Transaction, before: Session, now: 
   }
 }
 
-/** The automatic charge: the same items, by the rules and rates of now. */
+/** The automatic charge: the same items, by current rules and rates. */
 async function renew(deps: SessionDeps, tx: Transaction, session: Session, now: number): Promise<Session> {
   const { charge, requester } = session
   if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
@@ -283,7 +282,7 @@ async function renew(deps: SessionDeps, tx: Transaction, session: Session, now: 
   return next.session
 }
 
-/** Writes a step, with what it gives back. */
+/** Saves a step and its refund. */
 export async function applyStep(
   deps: SessionDeps,
   tx: Transaction,

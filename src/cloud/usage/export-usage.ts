@@ -1,32 +1,31 @@
 /**
- * The export of usage records, piece by piece, so that its length costs no memory. It ends at a position that is fixed
- * before the first piece and after which everything is still to come: an export that begins there continues this one
- * without a gap and without a repetition, whatever was written meanwhile and by how many nodes.
+ * Exports usage records in pieces, with bounded memory. The end position is fixed before the first piece, so that the
+ * next export continues without gaps or duplicates, whatever other nodes write meanwhile.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { UsageFormat } from '../../protocol/service/usage-export.ts'
 import type { Store, UsageRange } from '../storage/store.ts'
 import { usageHead, usageLine } from './usage-text.ts'
 
-/** Records of one piece: read at once, and held until the reader has taken them. */
+/** Records in memory at a time. */
 export const USAGE_PIECE_RECORDS = 500
 
 export interface UsageExportOptions extends Pick<UsageRange, 'instanceId' | 'from' | 'to'> {
   readonly format: UsageFormat
   readonly tenantId: string
-  /** Null: from the first record on. */
+  /** Null: from the first record. */
   readonly after: bigint | null
 }
 
 export interface UsageExport {
-  /** With which the next export goes on. */
+  /** Cursor of the next export. */
   readonly next: bigint
   readonly pieces: AsyncIterable<string>
 }
 
 /**
- * @throws CodedError CURSOR_UNKNOWN when there is no such position, USAGE_FORGOTTEN when the twin was restored from a backup
- * that ends before it, NOT_FOUND when there is no such instance
+ * @throws CodedError CURSOR_UNKNOWN for an unknown position, USAGE_FORGOTTEN for one after the backup from which the
+ * cloud was restored, NOT_FOUND for an unknown instance
  */
 export async function exportUsage(store: Store, options: UsageExportOptions): Promise<UsageExport> {
   const { instanceId } = options

@@ -1,6 +1,6 @@
 /**
- * The lines of the bill: one usage record for each part that a device charged or gave back, for each item refused, and for
- * what a power cut burned of each line item.
+ * Usage records of device entries: one per charged or refunded share, per refused item, and per line item for tokens
+ * lost in a power cut.
  */
 import { parseAccount } from '../../core/accounts/account.ts'
 import { type Micro, parseDecimal } from '../../core/pricing/amount.ts'
@@ -11,15 +11,14 @@ export interface UsageInputs {
   readonly deviceId: string
   readonly epoch: number
   readonly writeTime: number
-  /** The customer account of an instance. */
   readonly accountIdOf: (instanceId: string) => string
-  /** Null for a line item that the twin does not know. */
+  /** Null for an unknown line item. */
   readonly quantityOf: (instanceId: string, lineItemId: string) => Micro | null
-  /** What counted as used of an account before the first of the entries. */
+  /** An account's usage before the first entry. */
   readonly usedBefore: (account: string) => Micro
 }
 
-/** In the order of the entries; the running totals go on from `usedBefore`. */
+/** In the sequence of the entries; running totals continue from `usedBefore`. */
 export function usageOfEntries(entries: readonly OpenedEntry[], inputs: UsageInputs): readonly UsageRecord[] {
   const totals = new Map<string, Micro>()
   const advance = (account: string | undefined, tokens: Micro): Micro | null => {
@@ -96,13 +95,13 @@ export function usageOfEntries(entries: readonly OpenedEntry[], inputs: UsageInp
   })
 }
 
-/** The next interval of a session, paid or refused, is the device's own doing: nobody asked for it. */
+/** The device renews sessions itself: there is no client request. */
 function operationOf({ kind, session }: OpenedEntry['body']): UsageRecord['operation'] {
   if (kind === 'refund') return 'REFUND'
   return session?.event === 'RENEWED' || session?.event === 'NOT_RENEWED' ? 'AUTOMATIC_CHARGE' : 'REQUEST'
 }
 
-/** The account of each line item that an entry charged; a decision charges one period of a line item only. */
+/** The account of each charged line item; a decision charges one period of a line item only. */
 function lineAccounts(accounts: readonly string[]): ReadonlyMap<string, string> {
   const found = new Map<string, string>()
   for (const account of accounts) {

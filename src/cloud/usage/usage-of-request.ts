@@ -1,6 +1,6 @@
 /**
- * Usage records of what the cloud decides: one for each share of a charge or of a refund, one for each item that was not
- * charged. Source: documentation on usage data; docs/decisions/usage-records.md.
+ * Usage records of the cloud's decisions: one per charged or refunded share, one per item not charged. Source:
+ * documentation on usage data; docs/decisions/usage-records.md.
  */
 import { type AccountId, lineAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -11,7 +11,6 @@ import type { LoadedPolicy } from '../policy/load-policy.ts'
 import { used } from '../accounts/pool.ts'
 import type { Pool, UsageOperation, UsageRecord, UsageSource } from '../storage/records.ts'
 
-/** What all records of one operation share. */
 export interface UsageHeader {
   readonly correlationId: string
   readonly requester: Pick<Requester, 'type' | 'value'>
@@ -19,13 +18,13 @@ export interface UsageHeader {
   readonly now: number
 }
 
-/** The header of a charge: of a request, or of the next interval of a session. */
+/** For a request, or for a session's next interval. */
 export interface ChargeHeader extends UsageHeader {
   readonly operation: Exclude<UsageOperation, 'REFUND'>
 }
 
 /**
- * @param metaData JSON text of each requested item, in their order
+ * @param metaData JSON text of each requested item, in order
  * @param before the pools before the charge
  */
 export function usageOfDecision(

@@ -1,17 +1,17 @@
 /**
- * A usage record as a line of text: CSV by RFC 4180, or one JSON document. Numbers are exact decimal text in both. In CSV, a
- * text that a spreadsheet could take for a formula gets an apostrophe in front, and so does one that begins with an
- * apostrophe: who takes one leading apostrophe off again has every text as it was.
+ * Usage records as CSV (RFC 4180) or JSON lines; numbers are exact decimal text. In CSV, texts that a spreadsheet could
+ * read as a formula, or that begin with an apostrophe, get a leading apostrophe. Removing one leading apostrophe
+ * restores them.
  */
 import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
 import { USAGE_COLUMNS, type UsageColumn, type UsageFormat } from '../../protocol/service/usage-export.ts'
 import type { UsageRecord } from '../storage/records.ts'
 import type { NumberedUsage } from '../storage/store.ts'
 
-/** What a cell holds: a text of somebody's own, a word or number of ours, a JSON document, or nothing. */
+/** User text, our number or word, a JSON document, or empty. */
 type Cell = { readonly text: string } | { readonly number: string } | { readonly json: string } | null
 
-/** The line before all others; empty where the format has none. */
+/** The first line; empty where the format has none. */
 export function usageHead(format: UsageFormat): string {
   return format === 'csv' ? `${USAGE_COLUMNS.map(([name]) => name).join(',')}\r\n` : ''
 }
@@ -66,7 +66,7 @@ function sourceCells({ source }: UsageRecord) {
   }
 }
 
-/** Also in their full-width forms, which some spreadsheets take for the same. */
+/** Includes full-width forms, which some spreadsheets treat alike. */
 const FORMULA_OR_APOSTROPHE = /^[=+\-@'\t\r\n＝＋－＠]/
 
 function csvCell(cell: Cell): string {

@@ -1,4 +1,4 @@
-/** Writes the lines of the bill for entries that are taken in. */
+/** Writes usage records of accepted entries. */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { used } from '../accounts/pool.ts'
@@ -13,7 +13,7 @@ function lineItemsOf({ items, postings }: OpenedEntry['body']): readonly string[
   return [...charged, ...posted.filter((id): id is string => id !== undefined)]
 }
 
-/** @param pools as they were before the entries */
+/** @param pools before the entries */
 export async function writeUsage(
   { tx, epoch, now }: Pick<MergeContext, 'tx' | 'epoch' | 'now'>,
   entries: readonly OpenedEntry[],
