@@ -5,7 +5,7 @@ export function applicationSession(owner: string | null, name: string): string {
   return owner === null ? name : `${owner} ${name}`
 }
 
-/** The calling user; '' where callers are not distinguished. */
+/** The owner; '' where callers are not distinguished. */
 export function ownerOf(session: string): string {
   return session.slice(0, Math.max(0, session.indexOf(' ')))
 }

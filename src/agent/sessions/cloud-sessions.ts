@@ -1,7 +1,7 @@
 /**
- * Opens the agent's sessions in the service API and keeps them alive. An opening is durable before it is asked for, and the
- * session's id once it is known: a restart goes on with it, and an opening whose answer was lost is asked for again. What the
- * cloud answers about a session is a notice for the technician; only a cloud that cannot be reached ends the round.
+ * Opens the agent's sessions in the service API and keeps them alive. The request to open is durable before it is sent,
+ * and the session's id once it is known, so a restart or a lost answer opens no second session. Refusals become health
+ * conditions; only an unreachable cloud ends the round.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { CloudSession } from '../ledger/journal.ts'
@@ -20,7 +20,7 @@ export async function openSession(context: StepContext, instanceId: string): Pro
     if (!isRepeated) await keep(context, instanceId, { instanceId, opening, sessionId: null })
     const sessionId = await call(context, () => cloud.openSession(identityOf(memory), instanceId, opening, signal))
     take(context, instanceId, held, { kind: 'OPENED', sessionId })
-    // What was opened a while ago may have ended since.
+    // The session of a repeated request may have ended in the meantime.
     held.looking = isRepeated
     await keep(context, instanceId, { instanceId, opening, sessionId })
   })
@@ -42,7 +42,7 @@ export async function sendHeartbeat(context: StepContext, instanceId: string, se
   return 'PLAN_AGAIN'
 }
 
-/** At a clean stop; a cloud that does not answer finds out by itself. */
+/** Called at a clean stop; if the cloud does not answer, the session expires there. */
 export async function closeSession(context: StepContext, instanceId: string, sessionId: string): Promise<void> {
   const { cloud, memory, signal } = context
   await call(context, () => cloud.closeSession(identityOf(memory), instanceId, sessionId, signal))
@@ -54,7 +54,7 @@ function keptOf({ memory }: StepContext, instanceId: string): CloudSession | und
   return identityOf(memory).sessions?.find((session) => session.instanceId === instanceId)
 }
 
-/** In the journal from here on, in the place of the one of this instance before; null: none. */
+/** Replaces the instance's session in the journal; null removes it. */
 async function keep({ journal, memory }: StepContext, instanceId: string, session: CloudSession | null): Promise<void> {
   const identity = identityOf(memory)
   const others = (identity.sessions ?? []).filter((other) => other.instanceId !== instanceId)

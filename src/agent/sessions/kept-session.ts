@@ -1,7 +1,7 @@
 /**
- * A session that this device keeps, with what the service's own state machine does not know of it: who opened it, whether
- * it ends with its connection, and in which epoch its running interval was charged, because a refund can go nowhere
- * else. Its text in the journal is read by nobody but this file; its snapshot is what the cloud shows.
+ * A session that this device keeps, with what the service's state machine does not have: the owner, the binding to a
+ * connection and the epoch of the running charge, the only one that a refund can go to. Only this file reads the text
+ * in the journal; the cloud shows the snapshot.
  */
 import { formatDecimal } from '../../core/pricing/amount.ts'
 import { type Session, hasEnded } from '../../core/sessions/session.ts'
@@ -11,13 +11,13 @@ import type { StoredSession } from '../ledger/journal.ts'
 
 export interface KeptSession {
   readonly session: Session
-  /** Who opened it, in the words of whoever knows callers apart; null where nobody does. */
+  /** Null where callers are not distinguished. */
   readonly owner: string | null
-  /** It ends when the connection that opened it closes, and needs no heartbeats. */
+  /** Ends when the connection that opened it closes; needs no heartbeats. */
   readonly bound: boolean
-  /** In which the running interval was charged; 0 when none was. */
+  /** Epoch of the running charge; 0: none. */
   readonly epoch: number
-  /** Of the rules that were in force at its last change. */
+  /** At its last change. */
   readonly policyRevision: number
 }
 

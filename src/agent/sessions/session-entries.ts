@@ -1,6 +1,6 @@
 /**
- * The text of the ledger entries that a session adds to those of its access requests: what goes back to the accounts, and
- * changes that move no tokens. A refund names exactly the accounts that were charged, each with what it gets back.
+ * Ledger entries of a session besides its access requests: refunds, and changes that move no tokens. A refund names
+ * exactly the accounts that were charged.
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { parseAccount } from '../../core/accounts/account.ts'
@@ -9,7 +9,6 @@ import type { ClockReading } from '../../core/rules/decision.ts'
 import type { ReservedItem, ReservedShare } from '../../core/sessions/session.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 
-/** What every entry of a session says. */
 export interface SessionEntry {
   readonly n: number
   readonly reading: ClockReading
@@ -20,12 +19,11 @@ export interface SessionEntry {
   readonly requester: { readonly type: string; readonly value: string } | null
 }
 
-/** A change that moves no tokens. */
 export function sessionEntryText(entry: SessionEntry): string {
   return JSON.stringify({ ...head(entry, 'session'), items: [], postings: [] } satisfies EntryBodyWire)
 }
 
-/** @param refund as {@link refundable} gives it */
+/** @param refund as {@link refundable} returns it */
 export function refundEntryText(entry: SessionEntry, refund: readonly ReservedItem[]): string {
   return JSON.stringify({
     ...head(entry, 'refund'),
@@ -47,14 +45,13 @@ export function refundEntryText(entry: SessionEntry, refund: readonly ReservedIt
   } satisfies EntryBodyWire)
 }
 
-/** Without what rounds to nothing. */
+/** Omits amounts that round to zero. */
 export function refundable(refund: readonly ReservedItem[]): readonly ReservedItem[] {
   return refund
     .map(({ item, shares }) => ({ item, shares: shares.filter(({ charged }) => charged > 0n) }))
     .filter(({ shares }) => shares.length > 0)
 }
 
-/** Per account. */
 export function refundPostings(refund: readonly ReservedItem[]): readonly Posting[] {
   const back = new Map<AccountId, bigint>()
   for (const { accounts, charged } of refund.flatMap(({ shares }) => shares)) {

@@ -1,8 +1,8 @@
 /**
- * Sessions as the device keeps them, also with no network and over restarts: created, asked, kept alive, closed, and moved
- * on by time, by the same state machine as in the cloud. Whatever happens to a session stands in the journal, with its
- * entries, in one transaction before anybody hears of it; operations on one session wait for each other, and time gets its
- * due first. Its clock is the earlier end of what is known of the time: turning the wall clock changes nothing in it.
+ * The sessions that the device keeps, also offline and over restarts, by the same state machine as in the cloud. Each
+ * change is recorded with its entries in one transaction before the response is sent. Operations on one session run one
+ * at a time, overdue timers first. The clock is the earlier bound of the known time, so changing the wall clock has no
+ * effect.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -47,24 +47,21 @@ export interface SessionsDeps {
   readonly decisions: Pick<LocalDecisions, 'decide'>
   readonly idempotencyCache: IdempotencyCache
   readonly clock: { reading(): ClockReading }
-  /** Sessions that are live at a time; more are refused. */
+  /** Live sessions at a time; more are refused. */
   readonly liveMax: number
-  /** Whether what decisions are made by is kept, so that they can be explained. */
   readonly keepsInputs: boolean
   readonly timers: { after(ms: number, call: () => void): () => void }
-  /** An automatic charge was made in a session of this owner. */
+  /** Called after an automatic charge in a session of this owner. */
   readonly onCharged: (owner: string | null, tokens: Micro) => void
-  /** A fresh UUID. */
   readonly newId: () => string
   readonly log: { warn(fields: Record<string, unknown>, message: string): void }
-  /** A broken invariant, or a journal whose outcome is unknown: the process must end. */
+  /** A broken invariant, or a write with unknown outcome: the process must end. */
   readonly onFatal: (error: unknown) => void
 }
 
-/** Throws where the caller may not touch the session. */
+/** Throws if the caller may not access the session. */
 export type Belongs = (kept: KeptSession) => void
 
-/** Which request of which application session this is, so that its repetition changes nothing. */
 export interface SessionIdempotencyKey {
   readonly session: string
   readonly n: number
@@ -78,7 +75,6 @@ export interface OpenSessionRequest {
   readonly owner: string | null
   readonly bound: boolean
   readonly idempotencyKey: SessionIdempotencyKey | null
-  /** What the caller is held to, if anything. */
   readonly quota?: CallerQuota
 }
 
@@ -86,16 +82,15 @@ export interface SessionAccessRequest {
   readonly apiVersion: ApiVersion
   readonly sessionId: string
   readonly request: AccessRequest
-  /** JSON text of each requested item. */
+  /** Per requested item. */
   readonly metaData: readonly (Readonly<Record<string, unknown>> | undefined)[]
   readonly rollbackOnDeny: boolean
   readonly belongs: Belongs
   readonly idempotencyKey: SessionIdempotencyKey | null
-  /** What the caller is held to, if anything. */
   readonly quota?: CallerQuota
 }
 
-/** What there is to answer: `status` as the service answers, `body` JSON text or empty. */
+/** `status` as in the service API; `body` JSON text or empty. */
 export type SessionAnswer =
   | {
       readonly operable: true
@@ -104,34 +99,33 @@ export type SessionAnswer =
       readonly policyRevision: number
       readonly warnings: readonly Warning[]
     }
-  /** It takes no more requests. */
+  /** The session has ended or is locked. */
   | { readonly operable: false; readonly session: Session }
 
-/** Longest time between two looks at what time demands, ms: the clock may learn that it was behind. */
+/** Longest time between two checks for due sessions, ms: the clock may turn out to have been behind. */
 const LOOK_EVERY_MS = 30_000
 
-/** Shortest time until what could not be done is tried again, ms. */
+/** Shortest time before a failed operation is tried again, ms. */
 const TRY_AGAIN_MS = 1_000
 
-/** Ended sessions that are remembered at most. */
 const ENDED_MAX = 1_000
 
-/** With these an automatic charge is not tried again. */
+/** Errors after which an automatic charge is not retried. */
 const NOT_RENEWABLE: ReadonlySet<string> = new Set<ErrorCode>(['POLICY_STALE', 'REQUEST_TOO_LARGE'])
 
 const NO_WARNINGS: readonly Warning[] = []
 const NO_REFUND: ReadonlyMap<AccountId, Micro> = new Map()
 
 interface Slot {
-  /** As it stands in the journal. */
+  /** As recorded in the journal. */
   durable: KeptSession | null
-  /** With what is on its way there. */
+  /** Includes changes that are not yet recorded. */
   latest: KeptSession
-  /** The last operation; the next one begins after it. */
+  /** The last operation; the next one starts after it. */
   tail: Promise<unknown>
 }
 
-/** One change: entries without their numbers, and the session after them. */
+/** Entries without their numbers, and the session after them. */
 interface Change {
   readonly next: KeptSession
   readonly entries: readonly ((
@@ -139,9 +133,8 @@ interface Change {
   ) => Pick<PendingEntry, 'body' | 'moves' | 'postings' | 'allowances' | 'facts'>)[]
 }
 
-/** What was asked and decided, as the entry of it tells. */
 interface Asked {
-  /** Null: nobody asked, the charge is automatic. */
+  /** Null: an automatic charge. */
   readonly apiVersion: ApiVersion | null
   readonly request: AccessRequest
   readonly metaData: SessionAccessRequest['metaData']
@@ -151,7 +144,7 @@ interface Asked {
 export class Sessions {
   readonly #deps: SessionsDeps
   readonly #slots = new Map<string, Slot>()
-  /** In the order in which they ended. */
+  /** Oldest first. */
   readonly #ended: string[] = []
   #cancelLook: () => void = () => undefined
   #isStopped = false
@@ -165,7 +158,7 @@ export class Sessions {
     }
   }
 
-  /** Ends the sessions whose connections are gone with the process before, and begins to look at what time demands. */
+  /** Closes the bound sessions of the previous process, whose connections are gone, and starts the timer. */
   start(): void {
     for (const [id, { latest }] of this.#slots) if (latest.bound && !hasEnded(latest.session)) this.connectionClosed(id)
     this.#look()
@@ -176,12 +169,11 @@ export class Sessions {
     this.#cancelLook()
   }
 
-  /** Resolves when every operation that was begun has ended. */
   async settled(): Promise<void> {
     await Promise.all([...this.#slots.values()].map(({ tail }) => tail))
   }
 
-  /** Sessions that are live, newest first. */
+  /** Live sessions, newest first. */
   list(belongs: (kept: KeptSession) => boolean): readonly Session[] {
     return [...this.#slots.values()]
       .flatMap(({ durable }) => (durable !== null && isLive(durable.session) && belongs(durable) ? [durable] : []))
@@ -196,7 +188,9 @@ export class Sessions {
     return (durable ?? latest).session
   }
 
-  /** @throws CodedError of the checks of rules, CALLER_LIMITED, OVERLOADED, NOT_RECORDED, and those of a repetition */
+  /**
+   * @throws CodedError of {@link requireRules}, CALLER_LIMITED, OVERLOADED, NOT_RECORDED, and of the idempotency cache
+   */
   open(order: OpenSessionRequest): Promise<SessionAnswer> {
     return this.#once(order.idempotencyKey, async (claim) => {
       const { clock, newId, liveMax } = this.#deps
@@ -236,9 +230,10 @@ export class Sessions {
   }
 
   /**
-   * All items or none. A granted request replaces what the session was charged for before; an empty one puts it to rest.
+   * Grants all items or none. A granted request replaces the session's current charge; an empty one makes the session
+   * idle.
    *
-   * @throws CodedError NOT_FOUND, those of the checks of rules, NOT_RECORDED, and those of a repetition
+   * @throws CodedError NOT_FOUND, NOT_RECORDED, and of {@link requireRules} and the idempotency cache
    */
   request(order: SessionAccessRequest): Promise<SessionAnswer> {
     return this.#once(order.idempotencyKey, (claim) => {
@@ -263,7 +258,7 @@ export class Sessions {
       const { latest } = slot
       const reading = this.#deps.clock.reading()
       if (latest.session.heartbeatDue === null) {
-        // Nothing hangs on it: it goes to the journal with the next change.
+        // Nothing depends on it, so it is recorded only with the next change.
         const { session } = step(latest.session, { kind: 'HEARTBEAT' }, reading.earliest)
         slot.latest = { ...latest, session }
         slot.durable = slot.latest
@@ -272,7 +267,7 @@ export class Sessions {
     })
   }
 
-  /** @throws CodedError NOT_FOUND, NOT_ATTACHED, NOT_RECORDED, and those of a repetition */
+  /** @throws CodedError NOT_FOUND, NOT_ATTACHED, NOT_RECORDED, and of the idempotency cache */
   close(id: string, belongs: Belongs, idempotencyKey: SessionIdempotencyKey | null): Promise<SessionAnswer> {
     return this.#once(idempotencyKey, (claim) =>
       this.#alone(id, belongs, async (slot) => {
@@ -284,7 +279,7 @@ export class Sessions {
     )
   }
 
-  /** The connection to which a session is bound is gone: it ends with its refund, as soon as that can be recorded. */
+  /** Ends a session whose connection closed, with its refund, as soon as that can be recorded. */
   connectionClosed(id: string): void {
     const end = async (slot: Slot): Promise<void> => {
       const { latest } = slot
@@ -294,7 +289,7 @@ export class Sessions {
     this.#inTurn(id, end, () => this.connectionClosed(id))
   }
 
-  /** What the cloud's administrator wants; each takes effect before the next decision in its session. */
+  /** Applies an administrator's commands, each before the next decision in its session. */
   applyCommands(commands: readonly SessionCommand[], onTaken: () => void): void {
     for (const { id, command } of commands) {
       this.#inTurn(
@@ -306,15 +301,15 @@ export class Sessions {
           await this.#commit(slot, this.#changeBy(slot.latest, event, this.#deps.clock.reading()), null)
           onTaken()
         },
-        // The cloud says it again with its next answer.
+        // The cloud repeats the command in its next answer.
         () => undefined,
       )
     }
   }
 
   /**
-   * The epoch is about to end, and with it the accounts that were charged: what is not used goes back to them now,
-   * and the sessions are charged again by the next one. At once; what was recorded before is not waited for.
+   * The epoch is about to end, and its accounts with it: refunds unused tokens now. The next epoch charges the sessions
+   * again. Synchronous; does not wait for earlier records.
    */
   suspend(): void {
     const reading = this.#deps.clock.reading()
@@ -327,7 +322,7 @@ export class Sessions {
     this.#lookIn(TRY_AGAIN_MS)
   }
 
-  /** In the order of arrival, with time having had its due. */
+  /** Runs operations in the sequence of arrival, each after overdue timers. */
   async #alone(id: string, belongs: Belongs, work: (slot: Slot) => Promise<SessionAnswer>): Promise<SessionAnswer> {
     const slot = this.#slotOf(id, belongs)
     return this.#after(slot, async () => {
@@ -337,7 +332,7 @@ export class Sessions {
     })
   }
 
-  /** For what no caller waits for: tried again by `retry` when it could not be recorded. */
+  /** For operations without a waiting caller; calls `retry` if it could not be recorded. */
   #inTurn(id: string, work: (slot: Slot) => Promise<void>, retry: () => void): void {
     const slot = this.#slots.get(id)
     if (slot === undefined || this.#isStopped) return
@@ -353,7 +348,6 @@ export class Sessions {
     return done
   }
 
-  /** @throws CodedError NOT_FOUND, and what `belongs` throws */
   #slotOf(id: string, belongs: Belongs): Slot {
     const slot = this.#slots.get(id)
     if (slot?.durable === null || slot === undefined) throw new CodedError('NOT_FOUND', `There is no session ${id}.`)
@@ -382,12 +376,11 @@ export class Sessions {
     }
   }
 
-  /** A request with items: decided, after a top-up where one can help, and recorded. */
   #ask(slot: Slot, order: SessionAccessRequest, correlationId: string, claim: Claim | null): Promise<SessionAnswer> {
     return this.#decide(slot, order.request, true, (attempt) => this.#take(slot, order, correlationId, claim, attempt))
   }
 
-  /** What was decided of a request: recorded, and then the answer. Nothing is awaited before it is charged. */
+  /** Awaits nothing before the charge, because other requests use the same accounts. */
   async #take(
     slot: Slot,
     order: SessionAccessRequest,
@@ -420,7 +413,7 @@ export class Sessions {
     return { operable: true, status, body, policyRevision, warnings: decision.warnings }
   }
 
-  /** What time demands, one step after another. */
+  /** Runs overdue timers. */
   async #settle(slot: Slot): Promise<void> {
     for (;;) {
       const reading = this.#deps.clock.reading()
@@ -435,7 +428,7 @@ export class Sessions {
     }
   }
 
-  /** The automatic charge: the same items, by the rules and rates of now. */
+  /** Charges the same items again, by the current rules and rates. */
   async #renew(slot: Slot): Promise<void> {
     const { requester, charge } = slot.latest.session
     if (charge === null || requester === null) throw new Error('invariant: an ACTIVE session has items and a requester')
@@ -445,13 +438,13 @@ export class Sessions {
         this.#takeRenewal(slot, requester, items, attempt),
       )
     } catch (error) {
-      // Rules that may not be used any more allow nothing, nor can it ever be asked for; everything else is a matter of time.
+      // Stale rules allow nothing, and too large a request never succeeds; other errors may pass.
       if (!(error instanceof CodedError) || !NOT_RENEWABLE.has(error.code)) throw error
       await this.#commit(slot, this.#changeBy(slot.latest, { kind: 'NOT_RENEWED' }, this.#deps.clock.reading()), null)
     }
   }
 
-  /** What was decided of an automatic charge: recorded. Nothing is awaited before it is charged. */
+  /** Awaits nothing before the charge. */
   async #takeRenewal(
     slot: Slot,
     requester: AccessRequest['requester'],
@@ -476,8 +469,8 @@ export class Sessions {
   }
 
   /**
-   * @param refunds a granted request gives back the rest of the running interval, and may spend it
-   * @param take records what was decided, in the same synchronous block
+   * @param refunds a granted request refunds the rest of the running interval, and may spend it
+   * @param take records the decision in the same synchronous block
    */
   #decide<T>(slot: Slot, request: AccessRequest, refunds: boolean, take: (attempt: Attempt) => Promise<T>): Promise<T> {
     const { instanceId } = slot.latest.session
@@ -486,18 +479,17 @@ export class Sessions {
     return this.#deps.decisions.decide({ instanceId, request, mode: 'ALL_OR_NOTHING', refundAt }, take)
   }
 
-  /** By account, what the rest of the running interval gives back. */
+  /** By account, the refund for the rest of the running interval. */
   #restOf(kept: KeptSession, { earliest }: ClockReading): ReadonlyMap<AccountId, Micro> {
     if (!this.#isRefundable(kept)) return NO_REFUND
     return sumPostings(refundPostings(refundable(unused(kept.session, earliest))))
   }
 
-  /** The accounts that were charged are those of the epoch that is still open. */
+  /** Whether the charged accounts belong to the current epoch. */
   #isRefundable({ epoch }: KeptSession): boolean {
     return epoch === this.#deps.ledger.epoch()
   }
 
-  /** One step of the state machine, with the entries that it makes. */
   #changeBy(
     kept: KeptSession,
     event: SessionEvent,
@@ -507,7 +499,7 @@ export class Sessions {
   ): Change {
     const now = reading.earliest
     let made: Step = step(kept.session, event, now)
-    // The open connection is the sign of life.
+    // The open connection counts as a heartbeat.
     if (event.kind === 'RENEWED' && kept.bound) made = step(made.session, { kind: 'HEARTBEAT' }, now)
     const isCharged = event.kind === 'GRANTED' || event.kind === 'RENEWED'
     const next: KeptSession = {
@@ -573,7 +565,7 @@ export class Sessions {
     return { n, reading, instanceId, policyRevision, correlationId, session: { id, event }, requester }
   }
 
-  /** Session and entries, durable together. Rejects with NOT_RECORDED when nothing of it happened. */
+  /** Records session and entries in one transaction. Rejects with NOT_RECORDED when nothing was recorded. */
   async #commit(slot: Slot, { next, entries }: Change, answer: IdempotencyRecord | null): Promise<void> {
     const { ledger, idempotencyCache } = this.#deps
     requireAttached(ledger)
@@ -592,7 +584,7 @@ export class Sessions {
     try {
       await recording
     } catch (error) {
-      // What was recorded on top of it is gone as well.
+      // Later changes of the session are lost as well.
       if (slot.durable !== null) slot.latest = slot.durable
       throw error
     }
@@ -601,14 +593,13 @@ export class Sessions {
     if (answer !== null) idempotencyCache.settle(answer)
   }
 
-  /** Of those that ended, only the newest are kept for whoever asks what became of them. */
+  /** Keeps only the newest ended sessions, for callers that query their state. */
   #remember(ended: string): void {
     this.#ended.push(ended)
     const forgotten = this.#ended.length > ENDED_MAX ? this.#ended.shift() : undefined
     if (forgotten !== undefined) this.#slots.delete(forgotten)
   }
 
-  /** Gives time its due, now and whenever something is due. */
   #look(): void {
     if (this.#isStopped) return
     const now = this.#deps.clock.reading().earliest
@@ -631,7 +622,7 @@ export class Sessions {
     if (!this.#isStopped) this.#cancelLook = this.#deps.timers.after(Math.ceil(ms), () => this.#look())
   }
 
-  /** Expected outcomes are tried again; anything else ends the process. */
+  /** Coded errors are retried; any other error ends the process. */
   #complain(error: unknown, sessionId: string): void {
     if (!(error instanceof CodedError)) this.#deps.onFatal(error)
     else this.#deps.log.warn({ sessionId, code: error.code }, 'a session could not be moved on')
@@ -645,7 +636,7 @@ function eventOf(command: SessionCommand['command'], session: Session): SessionE
   return isLive(session) ? null : { kind: 'UNLOCKED' }
 }
 
-/** What a granted decision took, with the rates: a refund names them again. */
+/** The charged items with their rates, which a refund names again. */
 function held(
   { request, metaData }: { readonly request: AccessRequest; readonly metaData: SessionAccessRequest['metaData'] },
   decision: Decision,
