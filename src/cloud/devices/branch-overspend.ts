@@ -1,7 +1,6 @@
 /**
- * What branches of one epoch spent above their grants by the offline policy: all deliveries together no more than its cap,
- * because a copy that has met the cloud is fenced, and gets no other cap. The cap holds for the pool of a line item over all
- * its periods together, and for each of its other accounts.
+ * Overspend by branches of one epoch: all deliveries together are bounded by the offline policy's cap, because a copy
+ * that has met the cloud is fenced. The cap applies to a line item's pool over all periods, and to each other account.
  */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -10,7 +9,7 @@ import type { DeviceAccountRecord } from '../storage/device-records.ts'
 
 type Postings = OpenedEntry['body']['postings']
 
-/** What a posting says that the grant did not hold, no more than the posting itself. */
+/** The posting's amount above the grant, at most the posting itself. */
 export function aboveGrantOf({ amount, aboveGrant = 0n }: Postings[number]): Micro {
   return aboveGrant < amount ? aboveGrant : amount
 }
@@ -28,7 +27,7 @@ export class BranchOverspend {
     for (const { account, branchOverspend } of records) this.#add(account, branchOverspend)
   }
 
-  /** How much of each posting counts, in their order, if they are taken. */
+  /** The amount of each posting that counts, in order. */
   of(postings: Postings): readonly Micro[] {
     const spent = new Map<string, Micro>()
     return postings.map((posting) => {
@@ -59,7 +58,7 @@ export class BranchOverspend {
   }
 }
 
-/** The accounts of one key share a cap. */
+/** Accounts with the same key share a cap. */
 function keyOf(account: AccountId): string {
   const parsed = parseAccount(account)
   return parsed?.kind === 'line' ? `${parsed.instanceId}/${parsed.lineItemId}` : account

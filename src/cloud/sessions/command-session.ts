@@ -1,7 +1,6 @@
 /**
- * An administrator stops a session for now, lets it go on, or ends it. The twin does so at once with a session that it
- * keeps itself; of one that a device keeps it notes what is wanted, and
- * notifies the device to come for it.
+ * Locks, unlocks or terminates a session. For a cloud session this happens at once; for a device's session the command is
+ * noted and the device notified.
  */
 import { type Session, hasEnded, isLive, step } from '../../core/sessions/session.ts'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'

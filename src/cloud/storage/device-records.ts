@@ -1,7 +1,4 @@
-/**
- * What the twin keeps of the edge: devices, their epochs, what they reported and what they hold. Instants are POSIX
- * milliseconds, amounts micro-tokens; null means that there is none.
- */
+/** Records about devices, their epochs and their reports. Instants are POSIX ms, amounts micro-tokens; null: none. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { type DeviceAccount, type EpochState, NO_DEVICE_ACCOUNT } from '../../core/sync/receive.ts'
@@ -10,14 +7,13 @@ import type { PublicJwk } from '../../protocol/signing.ts'
 
 export interface DeviceKey {
   readonly publicKey: PublicJwk
-  /** RFC 7638. */
   readonly thumbprint: string
 }
 
-/** A key that a device has, had or has announced. */
+/** A device's current, announced or former key. */
 export interface KnownDeviceKey extends DeviceKey {
   readonly device: Device
-  /** `PAST`: it was replaced, or another one was announced in its place. */
+  /** `PAST`: replaced, or announced and superseded. */
   readonly state: 'CURRENT' | 'NEXT' | 'PAST'
 }
 
@@ -25,32 +21,31 @@ export interface Device {
   readonly id: string
   readonly name: string | null
   readonly publicKey: PublicJwk
-  /** RFC 7638, of the public key. */
   readonly thumbprint: string
-  /** Since when it is the key of this device. */
+  /** When it became the device's key. */
   readonly keySince: number
-  /** Announced by the device: taken as well, and in the place of the other one with its first use. Null: there is none. */
+  /** Announced; accepted as well, and replaces the current key at its first use. */
   readonly nextKey: DeviceKey | null
-  /** Thumbprint of the key that an administrator wants replaced; of no effect once it has been. */
+  /** Thumbprint of the key that an administrator requested to rotate; no effect once replaced. */
   readonly replaceKey: string | null
-  /** In ascending order. */
+  /** Sorted. */
   readonly instanceIds: readonly string[]
   readonly enrolledAt: number
   readonly revokedAt: number | null
-  /** Id of the administration key that revoked it. */
+  /** Id of the administration key. */
   readonly revokedBy: string | null
   readonly suspension: DeviceSuspension | null
-  /** When its last segment was taken in. */
+  /** Time of its last accepted segment. */
   readonly lastSyncAt: number | null
   readonly software: string | null
-  /** The current epoch; 0 before the first attach. */
+  /** 0 before the first attach. */
   readonly epoch: number
   /** As of its last segment. */
   readonly backlog: number
   readonly appliedPolicies: readonly { readonly instanceId: string; readonly revision: number }[]
-  /** It is asked to give back what it holds, until it has. */
+  /** It must return its tokens. */
   readonly releaseRequested: boolean
-  /** What it knew of the time when it sealed its last segment; null before the first. */
+  /** Its knowledge of the time when it sealed its last segment. */
   readonly clock: DeviceClock | null
 }
 
@@ -59,11 +54,11 @@ export interface DeviceClock {
   readonly now: number
   readonly earliest: number
   readonly latest: number | null
-  /** By the twin's clock, when the segment was taken in. */
+  /** The cloud's clock at the segment's acceptance. */
   readonly takenAt: number
 }
 
-/** What is done to devices and sessions: the name of the order, as it stands in the audit. */
+/** Names of commands in the audit log. */
 export type AuditedAction =
   | 'LOCK_DEVICE'
   | 'UNLOCK_DEVICE'
@@ -81,35 +76,31 @@ export type AuditedAction =
   | 'SET_CLOUD_RESERVE'
   | 'END_RECOVERY'
 
-/** Who did what: written in the transaction that does it. */
+/** Written in the transaction of the action. */
 export interface AuditRecord {
-  /** POSIX ms. */
   readonly at: number
-  /**
-   * Id of the administration key; of `REPLACE_DEVICE_KEY` that of the device's own key from before; of `NOTICE_RESTORE` `twin`.
-   */
+  /** Id of the administration key; for `REPLACE_DEVICE_KEY` the device's previous key, for `NOTICE_RESTORE` `twin`. */
   readonly by: string
   readonly action: AuditedAction
   readonly deviceId: string | null
   readonly sessionId: string | null
-  /** Of `SET_CLOUD_RESERVE`. Absent: it is about none. */
+  /** For `SET_CLOUD_RESERVE`. */
   readonly lineItem?: CloudReserve
-  /** What it was about, where that is no device or session; null: nothing more. */
+  /** Subject of the action, if not a device or session. */
   readonly detail: string | null
 }
 
-/** The twin was restored from a backup, and does not know all that was sold and granted in the instance. */
+/** A restored cloud does not know all sales and grants of the instance. */
 export interface Recovery {
   readonly instanceId: string
-  /** Devices have to be heard from since then. */
+  /** Devices must report after this. */
   readonly since: number
   /**
-   * Why the twin does not know how much was sold, so that it sells nothing: `NODE` until another node has shown its sales
-   * mark, `MARK` until an administrator ends the recovery. Null: what may have been sold is withheld from each account, and
-   * the rest is sold.
+   * Why the amount sold is unknown, so that nothing is sold: `NODE` until another node has shown its sales mark, `MARK`
+   * until an administrator ends the recovery. Null: possible sales are withheld per account, and the rest is sold.
    */
   readonly unproven: 'MARK' | 'NODE' | null
-  /** Null: under way. */
+  /** Null: in progress. */
   readonly endedAt: number | null
   /** Id of an administration key, or `twin`. */
   readonly endedBy: string | null
@@ -122,58 +113,60 @@ export interface AwaitedDevice {
   readonly status: Epoch['status'] | null
 }
 
-/** What the database knows of the sales mark of a node. */
+/** The database's record of a node's sales mark. */
 export interface SalesMarkRecord {
   readonly id: string
-  /** Counted up in the file and here: where the two differ, one of them is older than the other. */
+  /** Counted in the file and here; if they differ, one of them is out of date. */
   readonly turn: number
   readonly seenAt: number
-  /** Recovery waits for what it shows. */
+  /** A recovery waits for this mark. */
   readonly awaited: boolean
-  /** It was there before the database had anything to lose, or a node that has its own mark has accepted it. */
+  /** It existed before the database had anything to lose, or another node with a mark has accepted it. */
   readonly accepted: boolean
 }
 
-/** When something happens to an epoch, POSIX ms. */
+/** Time of an event, POSIX ms. */
 export interface Moment {
-  /** By the wall clock, which may be wrong. */
+  /** The wall clock, which may be wrong. */
   readonly now: number
-  /** The time by which silence is counted: see `ClockGuard.present`. */
+  /** Time for measuring inactivity: see `ClockGuard.present`. */
   readonly present: number
 }
 
 export type FenceReason = 'SUPERSEDED' | 'FORKED' | 'REJECTED' | 'REVOKED' | 'SILENT' | 'TERMINATED'
 
-/** `CHARGED`: what was out counts as used. `RELEASED`: it went back to the pool, at the risk that it was used. */
+/**
+ * `CHARGED`: outstanding tokens count as used. `RELEASED`: they returned to the pool, although they may have been used.
+ */
 export type Settlement = 'CHARGED' | 'RELEASED'
 
-/** One life of a device's ledger. Never deleted: it is what tells a repetition from a second writer. */
+/** The life of a ledger between two attaches. Never deleted: it distinguishes a retry from a second writer. */
 export interface Epoch extends EpochState {
   readonly deviceId: string
   readonly number: number
   readonly createdAt: number
   readonly fencedAt: number | null
   readonly fenceReason: FenceReason | null
-  /** When it was last heard of, or fenced, by {@link Moment.present}. */
+  /** Last report or fencing, by {@link Moment.present}. */
   readonly quietSince: number
-  /** How it was settled after it had been silent for too long; null while it has not been. */
+  /** How it was settled for inactivity; null: not settled. */
   readonly settlement: Settlement | null
   readonly settledAt: number | null
   /** Two writers continued its chain. */
   readonly forked: boolean
-  /** A segment of it did not add up. */
+  /** A segment of it was inconsistent. */
   readonly rejected: boolean
-  /** The device knows of segments or grants that the twin does not: the twin was restored. */
+  /** The device has proof of segments or grants that a restored cloud lost. */
   readonly grantsForgotten: boolean
   /** Of the last grant; 0 before the first. */
   readonly term: number
-  /** The attach that made it; null when the twin, restored, learned of it from a segment. */
+  /** Nonce of its attach; null: a restored cloud learned of it from a segment. */
   readonly nonce: string | null
-  /** The signed answer to that attach. */
+  /** The signed response to the attach. */
   readonly attachAnswer: string | null
 }
 
-/** A merged segment. Document and answer are kept for the last one of an epoch only. */
+/** Document and response are kept for an epoch's last segment only. */
 export interface MergedSegment {
   readonly deviceId: string
   readonly epoch: number
@@ -184,48 +177,48 @@ export interface MergedSegment {
   readonly receivedAt: number
 }
 
-/** A segment that was not merged, or that brought the undelivered range of an earlier epoch, as the device signed it. */
+/** A signed segment that was not merged, or that contained undelivered entries. */
 export interface Evidence {
   readonly deviceId: string
   readonly epoch: number
   readonly kind: 'FORK' | 'REJECTED' | 'UNDELIVERED_RANGE'
   readonly seq: number
   readonly hash: string
-  /** Hash of the merged segment with the same seq, where there is one. */
+  /** Hash of the merged segment with the same seq, if any. */
   readonly recordedHash: string | null
-  /** The merged segment that it contradicts, where it is still kept. */
+  /** The contradicted merged segment, if still stored. */
   readonly recordedDocument: string | null
-  /** What does not add up. */
+  /** The inconsistency. */
   readonly problem: string | null
   readonly document: string
   readonly receivedAt: number
 }
 
-/** A ledger entry of a device that is billed, once: its hash covers it and everything before it. */
+/** A billed ledger entry. It is billed once: its hash covers it and all earlier entries. */
 export interface LedgerEntry {
   readonly deviceId: string
   readonly epoch: number
   readonly n: number
   readonly hash: string
   readonly seq: number
-  /** Of another writer than the one whose chain was merged. */
+  /** Written by another writer than the merged chain's. */
   readonly branch: boolean
-  /** JSON text as the device recorded it. */
+  /** JSON text as recorded by the device. */
   readonly body: string
 }
 
-/** One account on one epoch. */
+/** One account in one epoch. */
 export interface DeviceAccountRecord extends DeviceAccount {
   readonly deviceId: string
   readonly epoch: number
   readonly account: AccountId
   /** Charged by other writers with this identity. */
   readonly branchUsed: Micro
-  /** How much of that was above the grants by the offline policy of the line item: of the whole epoch, at most its cap. */
+  /** The part of it above the grants by the offline policy; per epoch at most the policy's cap. */
   readonly branchOverspend: Micro
-  /** Settled as used, without evidence; falls as evidence comes in. */
+  /** Settled as used, without evidence; shrinks as evidence arrives. */
   readonly presumed: Micro
-  /** Settled as unused, without evidence: what may still turn out to have been spent. */
+  /** Settled as unused, without evidence; may turn out to be spent. */
   readonly released: Micro
 }
 
@@ -242,43 +235,42 @@ export function newDeviceAccount(deviceId: string, epoch: number, account: Accou
   }
 }
 
-/** What is known to be spent of the account on the epoch, all writers together. */
+/** Known spending of all writers. */
 export function spentOn({ used, refunded, branchUsed }: DeviceAccountRecord): Micro {
   return used - refunded + branchUsed
 }
 
-/** What is billed to the account for the epoch: what is known to be spent, and what is presumed to be. */
+/** Billed for the epoch: known plus presumed spending. */
 export function billedOn(record: DeviceAccountRecord): Micro {
   return spentOn(record) + record.presumed
 }
 
 /**
- * What the pool must hold back for the epoch: what it may still spend, or what was spent if copies, or a device that
- * was settled as silent, have spent more.
+ * Tokens that the pool reserves for the epoch: the grant, or the spending where copies or a settled device exceeded it.
  */
 export function reservedOn(record: DeviceAccountRecord): Micro {
   const [out, spent] = [record.granted - record.returned - record.released, spentOn(record)]
   return out > spent ? out : spent
 }
 
-/** What was spent above the grants by the offline policy, by all writers. */
+/** Spending of all writers above the grants by the offline policy. */
 export function overspendOn({ overspend, branchOverspend }: DeviceAccountRecord): Micro {
   return overspend + branchOverspend
 }
 
-/** How much more is known to be spent than was granted: by copies, or by the offline policy. */
+/** Known spending above the grants, by copies or by the offline policy. */
 export function overspentOn(record: DeviceAccountRecord): Micro {
   const above = spentOn(record) - (record.granted - record.returned)
   return above > 0n ? above : 0n
 }
 
-/** What is out and not accounted for: what the device may have spent without saying so. */
+/** Tokens that the device may have spent without reporting it. */
 export function unaccountedOn(record: DeviceAccountRecord): Micro {
   const open = record.granted - record.returned - spentOn(record)
   return open < 0n ? 0n : open
 }
 
-/** The account of a settled epoch, after whatever has become known of it: all that is still open is settled. */
+/** Settles everything still open on the account of a settled epoch, after new reports. */
 export function settled(record: DeviceAccountRecord, settlement: Settlement | null): DeviceAccountRecord {
   if (settlement === null) return record
   const open = unaccountedOn(record)
@@ -287,33 +279,33 @@ export function settled(record: DeviceAccountRecord, settlement: Settlement | nu
     : { ...record, presumed: 0n, released: open }
 }
 
-/** Who of the cloud itself is short of tokens: its clients, its sessions that are soon due, or what is reserved for it. */
+/** Cloud users that can be short of tokens: clients, sessions due for renewal, the cloud's reserve. */
 export const CLOUD_CLIENTS = 'cloud/clients'
 export const CLOUD_RENEWALS = 'cloud/renewals'
 export const CLOUD_RESERVE = 'cloud/reserve'
 
-/** Someone got less of an account than it needed, or than it wanted to hold in advance. */
+/** An account could not serve a need, or a request for tokens in advance. */
 export interface Shortage {
   readonly account: AccountId
-  /** Id of a device, or one of the names above. */
+  /** A device id, or one of the names above. */
   readonly who: string
-  /** So many tokens it needs; 0n: it only wanted to hold some in advance, or has got what it needed since. */
+  /** Missing tokens; 0n: only tokens in advance are missing, or the need has been met. */
   readonly lacking: Micro
-  /** From so many free tokens of the pool on it can be served. */
+  /** Free tokens of the pool that suffice to serve it. */
   readonly enough: Micro
-  /** What other devices may keep of the account; null: nothing is recalled from them. */
+  /** Balance that other devices may keep; null: no recall. */
   readonly keep: Micro | null
-  /** When it began to lack what it needs. */
+  /** Start of the shortage. */
   readonly since: number
-  /** When it was last noted. */
+  /** Last noted. */
   readonly at: number
-  /** When devices were last notified that tokens are recalled; null: never. */
+  /** Devices were last notified of the recall; null: never. */
   readonly recalledAt: number | null
-  /** When it was last notified that there are tokens again; null: never. */
+  /** It was last notified that tokens are available; null: never. */
   readonly notifiedAt: number | null
 }
 
-/** Others need what the device holds of the account beyond `keep`. */
+/** The device must return its balance above `keep`. */
 export interface Recall {
   readonly account: AccountId
   readonly keep: Micro
@@ -321,24 +313,24 @@ export interface Recall {
 
 /** A used enrollment token. */
 export interface EnrollmentRecord {
-  /** Of the token. */
+  /** Id of the token. */
   readonly jti: string
   readonly thumbprint: string
   readonly deviceId: string
   readonly at: number
 }
 
-/** What devices may spend of a line item above their grants when they cannot ask. */
+/** What devices may overspend without contact. */
 export interface OfflinePolicyRecord {
   readonly instanceId: string
   readonly lineItemId: string
   /** 0n: refuse. */
   readonly overspendCap: Micro
-  /** The highest that any revision of the rules has had: a device may decide by an old one until it syncs. */
+  /** The highest of all revisions: a device may use an old one until it syncs. */
   readonly overspendCapMax: Micro
 }
 
-/** Tokens of a line item, in each period, that devices are never granted: they are kept for the cloud's own clients. */
+/** Tokens of a line item per period that devices are not granted. */
 export interface CloudReserve {
   readonly instanceId: string
   readonly lineItemId: string

@@ -1,6 +1,6 @@
 /**
- * What the twin keeps, in domain words: the shapes that cross the store port. Instants are POSIX milliseconds, amounts
- * micro-tokens; null means that there is none. A record is never changed in place: the store takes a new one.
+ * Records of the store port, in domain terms. Instants are POSIX ms, amounts micro-tokens; null: none. Records are
+ * immutable.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Decimal, Micro } from '../../core/pricing/amount.ts'
@@ -18,9 +18,9 @@ export interface Instance {
 export type ResetFrequency = 'NONE' | 'DAILY' | 'WEEKLY' | 'MONTHLY' | 'YEARLY'
 
 /**
- * How a line item's periods are numbered: the period that holds `firstAt` has the number `first` and reaches back without
- * end, the one after it has the number `next`, and each later one the number after that. Devices may hold older calendars of the
- * line item. A number that is in several of them names the one period in which the calendar was changed.
+ * Numbers of a line item's periods: the period that contains `firstAt` is `first` and is open to the past; the next is
+ * `next`, and so on. Devices may have older calendars. If several contain a number, it is the period during which the
+ * calendar changed.
  */
 export interface Calendar {
   readonly frequency: ResetFrequency
@@ -38,16 +38,16 @@ export interface LineItemRecord {
   readonly start: number
   readonly end: number
   readonly elastic: boolean
-  /** Empty text: the sequence of tables without a series. Null: not given, which means the same. */
+  /** Empty: tables without a series. Null: not given, same meaning. */
   readonly rateTableSeries: string | null
   readonly overdraftType: 'Number' | 'Unlimited' | null
   readonly overdraftLimit: Micro | null
-  /** As given; null where it was not. */
+  /** As given; null: not given. */
   readonly resetFrequency: ResetFrequency | null
   readonly calendar: Calendar
   readonly created: number
   readonly modified: number
-  /** Deleted: neither listed nor in the policy; kept because its accounts, and sessions that it pays, outlive it. */
+  /** Deletion time: not listed and not in the policy; kept for its accounts and the sessions charged to it. */
   readonly deleted: number | null
 }
 
@@ -56,7 +56,7 @@ export interface LineItemActions {
   readonly actions: readonly Action[]
 }
 
-/** A condition with the ids and names that the API shows at every level. It is a condition of core as it stands. */
+/** A core condition plus the ids and names that the API shows. */
 export type ConditionNode = { readonly id: string; readonly name: string | null } & (
   | { readonly operator: 'AND' | 'OR'; readonly conditions: readonly ConditionNode[] }
   | { readonly operator: 'NOT'; readonly condition: ConditionNode }
@@ -70,17 +70,17 @@ export interface RateTableRecord extends RateTable {
 export interface ConsumptionLimitRecord {
   readonly instanceId: string
   readonly lineItemId: string
-  /** Null: removed; kept because the numbers of its periods must not come again. */
+  /** Null: removed; kept because its period numbers must not be reused. */
   readonly limit: Micro | null
   readonly frequency: Exclude<ResetFrequency, 'NONE'>
   readonly nextReset: number
-  /** Number of the period that ends at `nextReset` and reaches back without end. */
+  /** Number of the period that ends at `nextReset` and is open to the past. */
   readonly first: number
 }
 
 export type KeyType = 'administration-key' | 'client-key'
 
-/** A registered public key. It verifies from `activeFrom` on; until then `previousPem`, if any, does. */
+/** A public key. Verifies from `activeFrom`; before that, `previousPem` does, if any. */
 export interface KeyRecord {
   readonly type: KeyType
   readonly id: string
@@ -97,35 +97,35 @@ export interface ConfigurationValue {
   readonly name: string
   readonly value: string
   readonly modified: number
-  /** Key id of the token that changed it. */
+  /** Key id of the changing token. */
   readonly updatedBy: string
 }
 
 /**
- * One account of the cloud. Invariant, also held by the database: `charged + grantedOut <= capInForce`.
- * Change it only by the functions of `pool.ts`.
+ * One account. Invariant, also checked by the database: `charged + grantedOut <= capInForce`. Change it only with
+ * `pool.ts`.
  */
 export interface Pool {
   readonly account: AccountId
-  /** What the cloud itself charged, less what it refunded. */
+  /** Charged by the cloud less its refunds. */
   readonly charged: Micro
-  /** Sum of granted less returned over all device epochs. */
+  /** Granted less returned, over all device epochs. */
   readonly grantedOut: Micro
-  /** Sum of used less refunded over all device epochs, as reported. */
+  /** Used less refunded as reported, over all device epochs. */
   readonly billedByDevices: Micro
-  /** All that was ever charged or granted here; refunds and returns leave it as it is. Stops at the largest counter. */
+  /** Total ever charged or granted; refunds and returns do not reduce it. Saturates. */
   readonly sold: Micro
-  /** Sold or granted after the backup from which the twin was restored, as far as nothing else on record accounts for it. */
+  /** Sold after the backup of a restored cloud and not yet accounted for. */
   readonly withheld: Micro
   /** Null: metered only. */
   readonly capTarget: Micro | null
-  /** Above the target only by what was out when the target was lowered. */
+  /** Above the target only while more is in use than a lowered target. */
   readonly capInForce: Micro | null
-  /** The highest target so far, where there was one: devices can have spent by any of them. */
+  /** The highest target ever: devices may have spent by any of them. */
   readonly capHighest: Micro
 }
 
-/** Columns of the usage record. Source: documentation on usage data. */
+/** Source: documentation on usage data. */
 export interface UsageRecord {
   readonly correlationId: string
   readonly usageTime: number
@@ -134,7 +134,7 @@ export interface UsageRecord {
   readonly requesterValue: string
   readonly accountId: string
   readonly instanceId: string
-  /** Null where the request was refused, as are the two that follow. */
+  /** Null for a refused request, like the next two. */
   readonly activationId: string | null
   /** The line item's quantity. */
   readonly quantity: Micro | null
@@ -144,18 +144,18 @@ export interface UsageRecord {
   readonly version: string
   readonly count: Decimal
   readonly operation: UsageOperation
-  /** `GRANTED`, `REFUNDED`, `NOT_CHARGED`, `BURNED`, or the reason of the refusal. */
+  /** `GRANTED`, `REFUNDED`, `NOT_CHARGED`, `BURNED`, or the refusal's reason. */
   readonly status: string
   /** Negative for a refund. */
   readonly tokens: Micro
   readonly source: UsageSource
-  /** JSON text as the requester gave it. */
+  /** The requester's JSON text. */
   readonly metaData: string | null
 }
 
 /**
- * What was done: a request that somebody made, the charge of another interval of a session, a refund, what a power cut may
- * have cost a device at most, which is billed but is no use, or what a silent device held counted as used.
+ * A client's request, a session's automatic charge, a refund, the upper bound of a power cut's loss (billed, but no
+ * usage), or an inactive device's tokens presumed used.
  */
 export type UsageOperation = 'REQUEST' | 'AUTOMATIC_CHARGE' | 'REFUND' | 'BURN' | 'SETTLEMENT'
 
@@ -166,37 +166,39 @@ export type UsageSource =
       readonly kind: 'device'
       readonly deviceId: string
       readonly epoch: number
-      /** 0: none, it is presumed. */
+      /** 0: presumed, without an entry. */
       readonly entry: number
-      /** The session that the device keeps; absent for a one-off request. */
+      /** The device's session; absent for a one-off request. */
       readonly sessionId?: string
     }
 
 export interface PolicyRevision {
   readonly instanceId: string
   readonly revision: number
-  /** When the rules were raised last: their calendars are listed from there. */
+  /** Time of the last bump, from which calendars are listed. */
   readonly bumpedAt: number
-  /** The latest instant from which calendars were ever listed: their numbers are taken. Later than `raisedAt` where the clock went back. */
+  /**
+   * The latest instant from which calendars were listed: their numbers are taken. After `bumpedAt` if the clock went
+   * back.
+   */
   readonly listedAt: number
-  /** When the calendar in the policy must be carried on, which raises the revision; null: never. */
+  /** When the calendars must be extended by a bump; null: never. */
   readonly calendarDue: number | null
 }
 
-/** A change notification to be published: says "look", never "what". */
+/** A request to look at something; carries no content. */
 export type ChangeNotification =
   | { readonly kind: 'policy'; readonly instanceId: string; readonly revision: number }
   | { readonly kind: 'device'; readonly deviceId: string; readonly reason: 'session' | 'sync' }
 
 export interface OutboxMessage {
-  /** Rises in the order of writing. */
+  /** Ascending in write sequence. */
   readonly id: bigint
   readonly notification: ChangeNotification
 }
 
-/** When the wall clock of a node was last trusted. */
+/** When a node last trusted its wall clock. */
 export interface ClockRecord {
-  /** POSIX ms. */
   readonly at: number
   readonly sinceBoot: number
   readonly bootId: string

@@ -1,15 +1,13 @@
 /**
- * The twin's memory, as the use cases need it. A transaction commits all of its effects or none, and its promise resolves
- * after they would survive a power cut. Readers cannot write, by type. Several twin nodes may share one store: rows that
- * a decision rests on are locked before they are read (`lock`, `open`, `hold`), and always in one order, so that no two
- * transactions wait for each other in a circle:
+ * The store port. A transaction commits all or nothing, durably. Nodes may share a store: rows that a decision depends on are
+ * locked before they are read, in this sequence, to avoid deadlocks:
  *
- *   1 a device (its epochs, entries and what it holds of accounts are written under its lock)
+ *   1 a device, which covers its epochs, entries and accounts
  *   2 sessions, by id
- *   3 the rules: of all instances, then of each, by id; shared or alone from the start, never first one and then the other
- *   4 accounts: those of line items first, then by id. What is wanted later and stands before what is locked is not waited
- *     for: where it is in use, the transaction starts over. Shortages are written under the lock of their account
- *   5 whatever is only inserted: the outbox, documents, and last of all usage records, whose table an export locks
+ *   3 rules: of all instances, then of each, by id; a shared lock is never upgraded
+ *   4 accounts: line items first, then by id. An earlier one needed later must be free, else the transaction restarts. An
+ *     account's lock covers its shortages
+ *   5 inserts: outbox, documents, and last the usage records, whose table an export locks
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Action } from '../../core/rules/policy.ts'
@@ -38,14 +36,13 @@ import type { TotalsReader } from '../accounts/totals.ts'
 
 export interface Store {
   /**
-   * Runs `work` with exclusive use of what it locks. `work` may run more than once (when two nodes meet, the database asks
-   * one of them to start over), so it has no effects but those on `tx`, and it awaits nothing but `tx`. A throw rolls back
-   * and is passed on.
+   * Runs `work` in a transaction. `work` may rerun after a conflict, so it has no effects outside `tx` and awaits only
+   * `tx`. A throw rolls back and is passed on.
    */
   transaction<T>(work: (tx: Transaction) => Promise<T>): Promise<T>
-  /** Runs `work` on one consistent state. */
+  /** Runs `work` on a consistent snapshot. */
   read<T>(work: (reader: Reader) => Promise<T>): Promise<T>
-  /** Calls the listener after each commit on this node that wrote to the outbox. Returns the way to stop. */
+  /** Calls the listener after each commit of this node that wrote to the outbox. Returns a function that stops it. */
   onOutbox(listener: () => void): () => void
   close(): Promise<void>
 }
@@ -78,11 +75,11 @@ export interface Transaction extends Reader {
     update(lineItem: LineItemRecord): Promise<void>
   }
   readonly actions: ActionReader & {
-    /** The whole ordered list; an empty one removes all. */
+    /** Replaces the whole list. */
     replace(instanceId: string, lineItemId: string, actions: readonly Action[]): Promise<void>
   }
   readonly conditions: ConditionReader & {
-    /** Inserts those whose id is unknown, at the end of the list, and replaces the others. */
+    /** Appends new ids and replaces existing ones. */
     save(instanceId: string, conditions: readonly ConditionNode[]): Promise<void>
     remove(instanceId: string, ids: readonly string[]): Promise<void>
   }
@@ -103,82 +100,77 @@ export interface Transaction extends Reader {
     save(value: ConfigurationValue): Promise<void>
   }
   readonly accounts: AccountReader & {
-    /** Locks those that exist, in the order of their ids, and reads them. */
+    /** Locks and reads those that exist, by id. */
     lock(accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, Pool>>
-    /** Like `lock`, and creates those that do not exist with all counters 0 and the cap given (null: metered only). */
+    /** Like `lock`; creates missing ones with zero counters and this cap (null: metered only). */
     open(wanted: readonly { account: AccountId; cap: Micro | null }[]): Promise<ReadonlyMap<AccountId, Pool>>
-    /** Writes pools that this transaction has locked or opened. */
+    /** Pools must be locked or opened by this transaction. */
     save(pools: readonly Pool[]): Promise<void>
   }
   readonly usage: UsageReader & {
-    /** Written when the work of the transaction is done, which does not read them. */
+    /** Written at the end of the transaction, which cannot read them. */
     append(records: readonly UsageRecord[]): Promise<void>
-    /** Up to where no record is still to come: each one written after this has a higher position. 0: there is none. */
+    /** All later records will have higher positions. 0: no records. */
     settled(): Promise<bigint>
     /**
-     * The twin was restored from a backup that ends where it stands: records written after this have positions above
-     * `position`, and those up to it that it gave out after the backup are known as forgotten.
+     * After a restore: new records get positions above `position`; positions from the backup's end up to it are marked
+     * as lost.
      */
     passForgotten(position: bigint): Promise<void>
   }
   readonly policyRevisions: PolicyRevisionReader & {
     /**
-     * Reads the revision; nobody raises it before this transaction ends. Decisions do this first.
-     * @param likely accounts that will probably be locked next: some stores lock them on the way
+     * Reads the revision and locks it against bumps. Decisions do this first.
+     * @param likely accounts that will probably be locked next: some stores lock them in the same round trip
      */
     hold(instanceId: string, likely?: readonly AccountId[]): Promise<PolicyRevision | undefined>
-    /** Takes the right to change the rules of the instance. Changes of rules do this first. */
+    /** Locks the instance's rules for a change. Changes do this first. */
     lock(instanceId: string): Promise<PolicyRevision | undefined>
-    /** Takes the right to change the rules of all instances: for changes of what all of them share. */
+    /** Locks the rules of all instances, for changes of shared rules. */
     lockAll(): Promise<void>
     /**
-     * Raises each revision by one, or above `beyond`, after `lockAll`. `raisedAt` and `listedAt` become `now` where that is later.
+     * Bumps each revision by one, or above `beyond`, after `lockAll`. `bumpedAt` and `listedAt` become `now` if that is
+     * later.
      */
     raiseAll(now: number, beyond?: number): Promise<void>
     /** Revision 1 of an instance. */
     insert(revision: PolicyRevision): Promise<void>
-    /** Of an instance that this transaction has locked. */
+    /** The instance must be locked by this transaction. */
     save(revision: PolicyRevision): Promise<void>
   }
   readonly sessions: SessionReader & {
-    /** @param opening what the device calls the opening of its agent's own session; null or absent: it is another one */
+    /** @param opening the device's id for opening its agent's own session; null or absent: another session */
     insert(session: Session, opening?: string | null): Promise<void>
     lock(id: string): Promise<Session | undefined>
-    /**
-     * Locks the next session whose `nextDue` has been reached, earliest first, and passes over those that another
-     * transaction has locked.
-     */
+    /** Locks the earliest due session, skipping those locked by others. */
     lockDue(now: number): Promise<Session | undefined>
     /** All but id, instance, device, keeper and creation. */
     save(session: Session): Promise<void>
-    /** What an administrator wants of a session that a device keeps. */
+    /** Notes an administrator's command for a device's session. */
     want(id: string, command: SessionCommand['command']): Promise<void>
     remove(id: string): Promise<void>
   }
   readonly outbox: {
     append(notifications: readonly ChangeNotification[], at: number): Promise<void>
-    /** A change notification of the revision of each instance. */
+    /** For each instance, a change notification of its revision. */
     appendPolicies(at: number): Promise<void>
-    /**
-     * The oldest messages that nobody has claimed, or whose claim has ended. Claims them until the instant given, so that
-     * another node leaves them alone meanwhile.
-     */
+    /** Claims the oldest unclaimed notifications until the given instant; other nodes skip them until then. */
     claim(limit: number, now: number, until: number): Promise<readonly OutboxMessage[]>
-    /** Published: forgets them. */
+    /** Deletes published notifications. */
     remove(ids: readonly bigint[]): Promise<void>
   }
   readonly edge: EdgeTransaction
   readonly sweeps: SweepReader & {
-    /** The clock of the database, POSIX ms; null where it is that of this process. */
+    /** The database's clock, POSIX ms; null: it is this process's clock. */
     databaseTime(): Promise<number | null>
     noteClock(record: ClockRecord): Promise<void>
-    /** Epochs that were silent since before this instant may be settled, however many they are. */
+    /** Permits settling any number of epochs inactive since before the instant. */
     confirmSettlement(quietBefore: number): Promise<void>
   }
 }
 
 export interface SweepReader {
-  /** Undefined before a node has first looked at its clock. */
+  /** Undefined: no node has checked its clock yet. */
   clockRecord(): Promise<ClockRecord | undefined>
   /** Null: nothing was confirmed. */
   settlementConfirmed(): Promise<number | null>
@@ -186,82 +178,82 @@ export interface SweepReader {
 
 export interface InstanceReader {
   get(id: string): Promise<Instance | undefined>
-  /** In the order of creation, from position `offset` on. */
+  /** By creation. */
   list(offset: number, limit: number): Promise<readonly Instance[]>
   defaultOf(accountId: string): Promise<Instance | undefined>
 }
 
 export interface LineItemReader {
-  /** Deleted ones too. */
+  /** Includes deleted ones. */
   get(instanceId: string, id: string): Promise<LineItemRecord | undefined>
-  /** Not deleted ones, in the order of creation. */
+  /** Excludes deleted ones; by creation. */
   list(instanceId: string): Promise<readonly LineItemRecord[]>
 }
 
 export interface ActionReader {
   of(instanceId: string, lineItemId: string): Promise<readonly Action[]>
-  /** Line items that are not deleted and have actions, in the order of the line items' creation. */
+  /** Undeleted line items with actions, by the line items' creation. */
   list(instanceId: string, offset: number, limit: number): Promise<readonly LineItemActions[]>
 }
 
 export interface ConditionReader {
   get(instanceId: string, id: string): Promise<ConditionNode | undefined>
-  /** In the order of creation. */
+  /** By creation. */
   list(instanceId: string): Promise<readonly ConditionNode[]>
-  /** How many there are, and how long their JSON is in all. */
+  /** Their number and total JSON length. */
   size(instanceId: string): Promise<{ readonly count: number; readonly characters: number }>
-  /** Which of the conditions of the instance an action refers to. */
+  /** Ids of conditions that actions refer to. */
   referenced(instanceId: string): Promise<ReadonlySet<string>>
 }
 
 export interface RateTableReader {
   get(series: string, version: string): Promise<RateTableRecord | undefined>
-  /** All of them, in the order of creation. */
+  /** By creation. */
   list(): Promise<readonly RateTableRecord[]>
 }
 
 export interface ConsumptionLimitReader {
   get(instanceId: string, lineItemId: string): Promise<ConsumptionLimitRecord | undefined>
-  /** Removed ones too. */
+  /** Includes removed ones. */
   list(instanceId: string): Promise<readonly ConsumptionLimitRecord[]>
 }
 
 export interface KeyReader {
   get(type: KeyType, id: string): Promise<KeyRecord | undefined>
-  /** In the order of creation, from position `offset` on. */
+  /** By creation. */
   list(offset: number, limit: number): Promise<readonly KeyRecord[]>
-  /** Administration keys that are not deleted. */
+  /** Excludes deleted keys. */
   countAdministration(): Promise<number>
 }
 
 export interface ConfigurationReader {
-  /** Values that were changed. */
+  /** Changed values only. */
   list(): Promise<readonly ConfigurationValue[]>
 }
 
 export interface AccountReader {
   /** Those that exist. */
   get(accounts: readonly AccountId[]): Promise<ReadonlyMap<AccountId, Pool>>
-  /** All accounts of a line item: its pools by period, its actions' allocations, its requesters' limits. */
+  /** Pools by period, allocations of actions, limits of requesters. */
   ofLineItem(instanceId: string, lineItemId: string): Promise<readonly Pool[]>
 }
 
 export interface UsageReader {
-  /** Newest first; `before` pages on from the `next` of the answer before. */
+  /** Newest first; `before` is the previous response's `next`. */
   list(query: {
     readonly instanceId?: string
     readonly correlationId?: string
     readonly before?: bigint
     readonly limit: number
   }): Promise<{ readonly records: readonly UsageRecord[]; readonly next: bigint | null }>
-  /** Those after one position and up to another, oldest first. */
+  /** Oldest first. */
   range(query: UsageRange): Promise<readonly NumberedUsage[]>
-  /** Where the backup ends with which the twin forgot what it wrote at the position; null when that was not forgotten. */
+  /** End of the backup that lost the record at this position; null: not lost. */
   backupEnd(position: bigint): Promise<bigint | null>
 }
 
 export interface UsageRange {
-  /** Position of a record: rises in the order of writing. */
+  /** Position of a record, ascending in write sequence. Exclusive. */
   readonly after: bigint
   readonly upTo: bigint
   readonly instanceId: string | null
@@ -278,7 +270,7 @@ export interface NumberedUsage {
 
 export interface PolicyRevisionReader {
   get(instanceId: string): Promise<PolicyRevision | undefined>
-  /** Instances whose calendar must be carried on, and those whose policy was raised after the other instant. */
+  /** Instances whose calendars are due, or whose policy was bumped after `raisedAfter`. */
   calendarDue(now: number, raisedAfter: number, limit: number): Promise<readonly string[]>
 }
 
@@ -286,25 +278,22 @@ export interface SessionReader {
   get(id: string): Promise<Session | undefined>
   /** Live ones (IDLE, ACTIVE), newest first. */
   live(instanceId: string | null, limit: number): Promise<readonly Session[]>
-  /** Ids of those that the device has opened or keeps, and that have not ended, in ascending order. */
+  /** Sorted ids of open sessions that the device opened or keeps. */
   notEnded(deviceId: string): Promise<readonly string[]>
-  /** Live ones that the device has opened. */
+  /** Live ones opened by the device. */
   ofDevice(deviceId: string): Promise<readonly Session[]>
-  /**
-   * Those that the device has opened in the instance as its agent's own and that have not ended, and the one of this opening in
-   * whatever state, by id.
-   */
+  /** By id: the agent's own open sessions in the instance, and the one of this opening in any state. */
   openedAs(
     deviceId: string,
     instanceId: string,
     opening: string,
   ): Promise<readonly { readonly session: Session; readonly isThis: boolean }[]>
-  /** Those that the device keeps and has not reported as ended, with what an administrator wants of each. */
+  /** Sessions that the device keeps and has not reported as closed, with their commands. */
   keptBy(
     deviceId: string,
   ): Promise<readonly { readonly session: Session; readonly wanted: SessionCommand['command'] | null }[]>
-  /** Those of the cloud itself that are charged automatically up to the instant, those that are due first. */
+  /** Cloud sessions automatically charged up to the instant, earliest first. */
   renewedBy(until: number, limit: number): Promise<readonly Session[]>
-  /** Whether a live session holds a charge on the line item. */
+  /** Whether a live session has a charge on the line item. */
   holds(instanceId: string, lineItemId: string): Promise<boolean>
 }

@@ -1,25 +1,24 @@
 /**
- * A store with somebody who watches: after each transaction it hears how long that took, whether it took effect, and which
- * usage it wrote. What a transaction wrote that was rolled back, or run again, is never told. The watcher decides nothing,
- * and a fault of it reaches nobody.
+ * Reports each transaction's duration, outcome and committed usage to a watcher. Rolled back work is not reported, and
+ * a watcher's failure affects no transaction.
  */
 import type { UsageRecord } from './records.ts'
 import type { Store, Transaction } from './store.ts'
 
 export interface StoreWatcher {
-  /** @param ms from the call to its end, waiting for locks and other transactions included */
+  /** @param ms total duration, including waiting for locks */
   transaction(committed: boolean, ms: number): void
-  /** Usage that was committed. */
+  /** Committed usage only. */
   usage(records: readonly UsageRecord[]): void
 }
 
-/** @param stopwatch any clock that only goes forward, ms */
+/** @param stopwatch monotonic clock, ms */
 export function watchStore(store: Store, watcher: StoreWatcher, stopwatch: () => number): Store {
   const tell = (call: () => void): void => {
     try {
       call()
     } catch {
-      // The work is done, and its caller waits for the answer.
+      // The work is committed; a watcher must not fail it.
     }
   }
   return {

@@ -1,6 +1,6 @@
 /**
- * A device without an epoch gets the next one. The one before is fenced, so that it earns no more grants; what it
- * holds stays held until its final segment. An attach grants nothing, and the same nonce gets the same answer again.
+ * Gives a device its next epoch and fences the previous one, which keeps its tokens until its final segment but earns
+ * no grants. An attach grants nothing. Idempotent by nonce.
  */
 import type { z } from 'zod'
 import type { attachAnswer, attachRequest } from '../../protocol/edge/attach.ts'
@@ -24,7 +24,7 @@ export interface Attach {
 }
 
 /**
- * The signed answer, byte for byte the same for the same nonce.
+ * Returns the signed response, identical for the same nonce.
  *
  * @throws CodedError DEVICE_REVOKED, DEVICE_TERMINATED, ATTACH_TOO_OFTEN
  */
@@ -52,7 +52,7 @@ export async function attach(
     await fenceCurrent(tx, device, 'SUPERSEDED', moment)
     const number = nextNumber(device, request.above)
     const payload: z.input<typeof attachAnswer> = { deviceId, nonce: request.nonce, epoch: number, before }
-    // The signature depends on nothing but its input: running it twice, as a transaction may, does no harm.
+    // Signing has no side effects, so a rerun of the transaction is harmless.
     const answer = await signDocument('attach-answer', JSON.stringify(payload), keys.signer)
     const made = { ...newEpoch(deviceId, number, moment), nonce: request.nonce, attachAnswer: answer }
     await tx.edge.epochs.insert(isOver ? fenced(made, 'TERMINATED', moment) : made)
@@ -61,7 +61,7 @@ export async function attach(
   })
 }
 
-/** Of the epoch that the device leaves. What it has acknowledged and does not know a twin that was restored has forgotten. */
+/** How much of the previous epoch the cloud has received. If the device knows of more, a restored cloud has lost it. */
 async function howFar(
   tx: Transaction,
   device: Device,
@@ -76,8 +76,8 @@ async function howFar(
 }
 
 /**
- * A device whose service was ended delivers what it owes. Where the chain of its epoch cannot, it takes another one
- * that earns nothing, until that is closed.
+ * A terminated device may still deliver its entries. If its epoch's chain cannot, it gets another epoch without grants
+ * until that is closed.
  *
  * @throws CodedError DEVICE_TERMINATED
  */
@@ -86,10 +86,10 @@ async function requireOwing(tx: Transaction, device: Device): Promise<void> {
   if (current === undefined || current.status === 'CLOSED') requireNotSuspended(device)
 }
 
-/** Two copies of a device that both live would make a row with each sync, for ever: each may only go on so often. */
+/** Two live copies of a device attach in turns forever, adding a row each time: limit the rate. */
 async function refuseTooMany(tx: Transaction, deviceId: string, most: number, now: number): Promise<void> {
   const since = await tx.edge.epochs.attachedSince(deviceId, now - ATTACH_WINDOW_MS)
-  // An instant that is to come was written when the clock was ahead: it must not lock the device out until then.
+  // Future instants come from a clock that was ahead: they must not block the device.
   const recent = since.filter((at) => at <= now)
   const next = recent.at(-most)
   if (next === undefined) return
@@ -99,13 +99,12 @@ async function refuseTooMany(tx: Transaction, deviceId: string, most: number, no
   })
 }
 
-/** Above all that the device ever had: a twin that was restored from a backup knows of fewer. */
+/** Above every epoch that the device ever had, of which a restored cloud knows fewer. */
 function nextNumber(device: Device, above: number): number {
   const believed = above <= device.epoch + EPOCHS_FORGOTTEN_MAX
   return Math.max(device.epoch, believed ? above : 0) + 1
 }
 
-/** An epoch that has reported nothing. */
 export function newEpoch(deviceId: string, number: number, { now, present }: Moment): Epoch {
   return {
     deviceId,
@@ -131,7 +130,7 @@ export function newEpoch(deviceId: string, number: number, { now, present }: Mom
   }
 }
 
-/** Ends what the device's current epoch can earn; does nothing when there is none or it has ended already. */
+/** Fences the current epoch, if it is active. */
 export async function fenceCurrent(tx: Transaction, device: Device, reason: FenceReason, at: Moment): Promise<void> {
   const current = await tx.edge.epochs.get(device.id, device.epoch)
   if (current?.status === 'ACTIVE') await tx.edge.epochs.save(fenced(current, reason, at))

@@ -1,4 +1,3 @@
-/** A segment on its way through one transaction, and how it is answered. */
 import type { ChainFit } from '../../core/sync/receive.ts'
 import type { SyncAnswerWire } from '../../protocol/edge/sync.ts'
 import { signDocument } from '../../protocol/signing.ts'
@@ -11,19 +10,17 @@ import type { Proof } from './open-proofs.ts'
 import type { EdgeTerms } from '../devices/terms.ts'
 import type { Unbilled } from './merge/unbilled.ts'
 
-/** What taking in a segment needs. */
 export interface Sync {
   readonly store: Pick<Store, 'read' | 'transaction'>
   readonly keys: KeyRing
-  /** POSIX ms. */
   readonly now: () => number
   /** {@link Moment.present} */
   readonly present: () => number
-  /** Whether what is old may be dropped: false while the clock is in doubt. */
+  /** False while the clock is in doubt: then nothing is deleted for its age. */
   readonly trustsClock: () => boolean
   readonly terms: EdgeTerms
   readonly policies: Pick<Policies, 'hold'>
-  /** A sync counts as a heartbeat of the sessions that the device has opened. */
+  /** A sync is a heartbeat of the device's sessions. */
   readonly heartbeat: (tx: Transaction, device: Device, now: number, locked: ReadonlySet<string>) => Promise<void>
 }
 
@@ -34,21 +31,20 @@ export interface MergeContext extends Moment {
   readonly device: Device
   readonly epoch: Epoch
   readonly segment: OpenedSegment
-  /** How its entries fit the chain of the epoch. */
+  /** How its entries fit the epoch's chain. */
   readonly fit: ChainFit
-  /** Ids of the sessions that this transaction has locked: it touches no others. */
+  /** Ids of the sessions locked by this transaction: it touches no others. */
   readonly sessions: ReadonlySet<string>
-  /** The answer that the twin gave to this segment before it was restored from a backup; null for none. */
+  /** The cloud's response to this segment before it was restored; null: none. */
   readonly proof: Proof | null
 }
 
 export type MergeResult =
-  /** The signed answer, and what of the segment is not billed. */
+  /** The signed response, and the segment's unbilled entries. */
   | { readonly taken: true; readonly answer: string; readonly unbilled: Unbilled | null }
   /**
-   * In words for whoever looks after the device. It does not add up: `answer` is the signed refusal, and the device goes on
-   * with the next epoch. It is malformed or not signed by the device: there is no answer, because software of another
-   * version, or a better segment, may still set it right.
+   * The problem, for administrators. Inconsistent: `answer` is the signed refusal, and the device starts its next
+   * epoch. Malformed or wrongly signed: no response, because a later version or segment may correct it.
    */
   | {
       readonly taken: false
@@ -57,7 +53,6 @@ export type MergeResult =
       readonly answer?: string
     }
 
-/** What names an epoch in rows and answers. */
 export function ownerOf({ deviceId, number }: Pick<Epoch, 'deviceId' | 'number'>): {
   readonly deviceId: string
   readonly epoch: number
@@ -65,7 +60,7 @@ export function ownerOf({ deviceId, number }: Pick<Epoch, 'deviceId' | 'number'>
   return { deviceId, epoch: number }
 }
 
-/** Signed inside the transaction, to be stored with it: a transaction that runs twice only signs twice. */
+/** Signed inside the transaction and stored with it; a rerun only signs again. */
 export async function signAnswer({ keys }: Pick<Sync, 'keys'>, answer: SyncAnswerWire): Promise<string> {
   return signDocument('sync-answer', JSON.stringify(answer), keys.signer)
 }

@@ -1,4 +1,4 @@
-/** What a device shows to a twin which may have forgotten it: worth something only with the twin's own signature. */
+/** Proofs that devices show to a cloud that may have lost them; only documents signed by the cloud count. */
 import { z } from 'zod'
 import { type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
 import { openDocument } from '../../protocol/signing.ts'
@@ -9,7 +9,7 @@ export interface Proof {
   readonly answer: Extract<SyncAnswer, { outcome: 'MERGED' | 'FENCED' }>
 }
 
-/** Those of the documents that the twin has signed for this device; others prove nothing. */
+/** Those of the documents that the cloud signed for this device. */
 export async function openProofs(
   keys: KeyRing,
   deviceId: string,
@@ -32,7 +32,6 @@ async function openAnswer(keys: KeyRing, document: string): Promise<SyncAnswer |
   return undefined
 }
 
-/** Rules that the twin has signed, of one instance. */
 export interface ShownRules {
   readonly instanceId: string
   readonly revision: number
@@ -42,7 +41,7 @@ export interface ShownRules {
 
 const shownRules = z.object({ instanceId: z.string(), revision: z.int(), issuedAt: z.int() })
 
-/** Those of the documents that are policies which the twin has signed for one of these instances. */
+/** Signed policies of one of these instances among the documents. */
 export async function openRules(
   keys: KeyRing,
   instanceIds: readonly string[],

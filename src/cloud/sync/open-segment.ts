@@ -1,6 +1,5 @@
 /**
- * Turns what a device sent into a segment that can be judged: signed by this device, of the right form, with the hash of
- * its payload and of each of its entries. What it says is believed no further than that.
+ * Opens a device's segment: checks signature, form, and the hashes of payload and entries. Its claims are judged later.
  */
 import { parseDecimal } from '../../core/pricing/amount.ts'
 import type { ReceivedEntry, ReceivedSegment, SegmentHeader } from '../../core/sync/receive.ts'
@@ -23,7 +22,7 @@ export interface OpenedSegment {
   readonly header: SegmentHeader
   readonly epoch: number
   readonly final: boolean
-  /** As it came. */
+  /** As received. */
   readonly document: string
   readonly received: ReceivedSegment
   readonly entries: readonly OpenedEntry[]
@@ -36,32 +35,31 @@ export interface OpenedSegment {
   readonly sessions: Segment['sessions']
 }
 
-/** The undelivered range of an earlier epoch. Nothing of it can make the segment unreadable. */
+/** Its content can never make the segment unreadable. */
 export interface OpenedUndelivered {
   readonly epoch: number
-  /** Number of the first entry, and the hash before it, as the device claims. */
+  /** Number of the first entry and the hash before it, as claimed. */
   readonly first: number
   readonly previousHash: string
-  /** The hashes go from the one before the first entry to the head that the device names. */
+  /** The hashes chain from before the first entry to the named head. */
   readonly isChained: boolean
-  /** How many there are. */
   readonly count: number
-  /** Those that can be read. */
+  /** The readable ones. */
   readonly entries: readonly OpenedEntry[]
-  /** What the counters were before the first entry, where the cloud has lost those before it; null where it has not. */
+  /** Counters before the first entry, if the cloud lost earlier ones; null: it did not. */
   readonly counted: NonNullable<NonNullable<Segment['undeliveredRange']>['counted']> | null
-  /** With these the device has delivered everything that it recorded in that epoch. */
+  /** These complete the delivery of the epoch. */
   readonly final: boolean
 }
 
 export type Opening =
   | { readonly opened: true; readonly segment: OpenedSegment }
-  /** In words for whoever looks after the device. */
+  /** For administrators. */
   | { readonly opened: false; readonly problem: string }
 
 const not = (problem: string): Opening => ({ opened: false, problem })
 
-/** @param publicKey the key of the device that is said to have signed it */
+/** @param publicKey of the device that claims to have signed it */
 export async function openSegment(
   device: Pick<Device, 'id'>,
   publicKey: PublicJwk,
@@ -138,7 +136,7 @@ function openUndeliveredRange({
   }
 }
 
-/** Or what is wrong with it. */
+/** Or a description of the problem. */
 function readEntry(text: string, at: string): EntryBody | string {
   const entry = entryBody.safeParse(parseJson(text))
   if (!entry.success) return firstProblem(entry.error, at)

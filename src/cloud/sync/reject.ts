@@ -1,7 +1,7 @@
 /**
- * A segment of the right writer that does not add up: somebody has altered the device's database, or its software is faulty.
- * The refusal is signed, so that the device begins anew and delivers its entries as an undelivered range, where each counts for
- * itself: what does not add up once never will.
+ * Rejects an inconsistent segment of the right writer: an altered database or a software fault, which a retry cannot
+ * fix. The refusal is signed, so the device starts a new epoch and delivers its entries as undelivered ones, each
+ * judged separately.
  */
 import { fenced } from './attach.ts'
 import { keepEvidence } from './merge/keep-evidence.ts'

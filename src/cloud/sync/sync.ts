@@ -1,7 +1,7 @@
 /**
- * One segment of a device, taken in: judged, merged, billed and answered with a grant, all in one transaction, and answered
- * only after its commit. Whatever a device sends, no token is granted that the pool does not have, nothing is billed twice,
- * and a repetition gets the bytes of the first answer.
+ * Accepts a device's segment: judges, merges and bills it and responds with a grant, in one transaction. Whatever a
+ * device sends, no token is granted that the pool does not have, nothing is billed twice, and a retry gets the bytes of
+ * the first response.
  */
 import { type MergeOutcome, receive } from '../../core/sync/receive.ts'
 import { namedKey } from '../../protocol/signing.ts'
@@ -20,13 +20,13 @@ import { takeProofs } from './take-proofs.ts'
 import { type Sync, type MergeResult, type MergeContext, ownerOf, signAnswer } from './merge-context.ts'
 import { requireTrusted } from '../devices/require-trusted.ts'
 
-/** What became of a segment: how it was judged, or that it could not be opened, or did not add up. */
+/** The merge outcome, or why there is none. */
 export type SyncOutcome = MergeOutcome['kind'] | 'UNREADABLE' | 'REJECTED'
 
 export interface WatchedSync extends Sync {
-  /** Told after the commit. */
+  /** Called after the commit. */
   readonly onOutcome?: (outcome: SyncOutcome) => void
-  /** Told after the commit: the device has shown what the twin has signed and forgotten of these instances. */
+  /** Called after the commit: the device has proven that the cloud lost documents of these instances. */
   readonly onRestored?: (deviceId: string, instanceIds: readonly string[]) => void
 }
 
@@ -57,8 +57,8 @@ export async function sync(
 }
 
 /**
- * A segment is sent byte for byte until it is acknowledged, so a key that was replaced since may have sealed it. Who brings
- * it has proven that he has a key in force.
+ * A segment is resent unchanged, so a since replaced key may have sealed it. The sender has authenticated with a
+ * current key.
  */
 async function signerOf(
   { store }: Pick<Sync, 'store'>,
@@ -86,7 +86,7 @@ async function take(
   moment: Moment,
 ): Promise<Judged> {
   const { now } = moment
-  // Proofs of what was forgotten may lock rules and accounts: sessions stand before both in the order of locks.
+  // Handling proofs may lock rules and accounts, and sessions come first in the lock sequence.
   const sessions = await lockSessions(tx, device, segment)
   const known = await tx.edge.epochs.get(device.id, segment.epoch)
   const learned = known === undefined ? await learn(tx, device, segment.epoch, moment) : { device, epoch: known }
@@ -136,7 +136,7 @@ async function follow(
   }
 }
 
-/** The answer that the twin gave to this very segment before it was restored. */
+/** The cloud's response to this segment before it was restored. */
 function proofOf({ header, epoch }: OpenedSegment, proofs: readonly Proof[]): Proof | null {
   return proofs.find(({ answer: { receipt } }) => receipt?.epoch === epoch && receipt.hash === header.hash) ?? null
 }
@@ -152,10 +152,7 @@ async function told({ deps, epoch }: MergeContext, outcome: 'KNOWN' | 'BEHIND'):
   return { taken: true, answer, unbilled: null }
 }
 
-/**
- * An epoch that the device has and the twin has not: the twin was restored from a backup. It begins again from what
- * the device can show. Undefined when the number is implausible.
- */
+/** Recreates an epoch that a restored cloud lost from the device's proofs. Undefined: implausible number. */
 async function learn(
   tx: Transaction,
   device: Device,

@@ -1,7 +1,4 @@
-/**
- * Grants that the twin has signed itself and does not remember are entered again, whatever has become of the pool since,
- * because the device may have spent them.
- */
+/** Records signed grants that the cloud lost, whatever the pool has now, because the device may have spent them. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { Transaction } from '../storage/store.ts'
@@ -12,16 +9,16 @@ import { lockRulesOf, openPools } from '../policy/rules-in-force.ts'
 import type { Sync } from './merge-context.ts'
 import { writePresumptions } from './grants/write-settlement.ts'
 
-/** What proofs say of one account, in whatever order they come. */
+/** A summary of the proofs of one account, in any sequence. */
 interface Shown {
   readonly granted: Micro
-  /** How it was granted last. */
+  /** The latest grant. */
   readonly last: { readonly term: number; readonly unlimited: boolean }
   /** It was granted without limit at some time. */
   readonly metered: boolean
 }
 
-/** The epoch with what its proofs say that it was granted; the same one when they say nothing new. */
+/** The epoch with its proven grants; unchanged when the proofs show nothing new. */
 export async function takeProofs(
   { policies }: Pick<Sync, 'policies'>,
   tx: Transaction,
@@ -69,7 +66,7 @@ export async function takeProofs(
   if (moved === undefined) throw new Error('invariant: what was granted once fits a counter')
   await tx.accounts.save([...moved.values()])
   await tx.edge.deviceAccounts.save(moves.map(({ after }) => after))
-  // What was granted to an epoch that is settled counts as used until its segments say otherwise.
+  // Grants of a settled epoch count as used until its segments prove otherwise.
   await writePresumptions({ tx, epoch, now }, moves, moved)
   const next: Epoch = { ...epoch, term, grantsForgotten: true }
   await tx.edge.epochs.save(next)

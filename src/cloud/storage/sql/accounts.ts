@@ -1,4 +1,4 @@
-/** Accounts in SQL. The table itself refuses a row that breaks the invariant of a pool. */
+/** A CHECK constraint enforces the invariant of a pool. */
 import { sql as statement } from 'kysely'
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import { newPool } from '../../accounts/pool.ts'
@@ -24,7 +24,7 @@ export function accountReader(sql: Sql): AccountReader {
   }
 }
 
-/** @returns the noun, and the way to lock accounts ahead of the statement after which `lock` will be asked for them */
+/** @returns the accessor, and a function that locks accounts ahead of the statement before their `lock` */
 export function accountTransaction(sql: Sql): {
   readonly accounts: Transaction['accounts']
   readonly lockAhead: (accounts: readonly AccountId[]) => Promise<void>
@@ -40,7 +40,7 @@ export function accountTransaction(sql: Sql): {
       if (last === undefined || lockOrder(last, account) < 0) last = account
     }
   }
-  /** Those after the last one that is locked already are waited for; one before it must be free. */
+  /** Waits only for accounts after the last locked one; an earlier one must be free. */
   const lock = async (accounts: readonly AccountId[]): Promise<Map<AccountId, Pool>> => {
     if (!lockRows) return select(sql, accounts, 'NONE')
     const known = takeAhead(accounts)
@@ -54,11 +54,11 @@ export function accountTransaction(sql: Sql): {
   const lockAhead = async (accounts: readonly AccountId[]): Promise<void> => {
     const [some, more] = chunks([...new Set(accounts)].sort(lockOrder))
     if (sql.ahead === null || some === undefined || more !== undefined) return
-    // What is waited for comes after everything that is locked already.
+    // Waiting is safe only after all existing locks.
     if (last !== undefined || ahead !== undefined) return
     ahead = { asked: new Set(some), rows: await sql.ahead(locking(db, some, 'WAIT')) }
   }
-  /** What is locked already. It is looked at once: after that the transaction may have changed it. */
+  /** Accounts locked ahead. Valid immediately: later, the transaction may have changed them. */
   const takeAhead = (wanted: readonly AccountId[]) => {
     const pools = new Map<AccountId, Pool>()
     const asked = new Set<AccountId>()
@@ -74,7 +74,7 @@ export function accountTransaction(sql: Sql): {
     ahead = undefined
     return { asked, pools }
   }
-  /** Inserts or locks each in the order given: one that another transaction has made meanwhile is locked in its turn. */
+  /** Inserts or locks in the given sequence: one created meanwhile by another transaction is locked in turn. */
   const insert = async (rows: readonly Row<'accounts'>[]): Promise<readonly Row<'accounts'>[]> => {
     const mayWait = !lockRows || rows.every(({ id }) => isInOrder(id))
     const made: Row<'accounts'>[] = []
@@ -99,7 +99,7 @@ export function accountTransaction(sql: Sql): {
       const pools = await lock(accounts)
       const missing = new Map(wanted.filter(({ account }) => !pools.has(account)).map((each) => [each.account, each]))
       if (missing.size === 0) return pools
-      // An insert waits for another one of the same id, so the order matters here too.
+      // An insert waits for another one of the same id, so the sequence matters here too.
       const rows = [...missing.keys()]
         .sort(lockOrder)
         .map((account) => rowOf(newPool(account, missing.get(account)?.cap ?? null)))
@@ -131,8 +131,8 @@ export function accountTransaction(sql: Sql): {
 }
 
 /**
- * Pools of line items first: whoever draws on an allocation or a limit draws on its line item too, so that two who make the
- * same account have met before.
+ * Line item pools first: users of an allocation or limit also use its line item, so two that create the same account
+ * have met there.
  */
 function lockOrder(a: AccountId, b: AccountId): number {
   const [first, second] = [isLine(a), isLine(b)]
@@ -145,7 +145,7 @@ function isLine(account: AccountId): boolean {
   return account.startsWith('line/')
 }
 
-/** An insert waits for another one of the same id, and knows no NOWAIT. */
+/** An insert waits for another one of the same id and has no NOWAIT. */
 async function withoutWaiting<T>({ db }: Sql, insert: () => Promise<T>): Promise<T> {
   const before = await statement<{ timeout: string }>`
     SELECT current_setting('lock_timeout') AS timeout, set_config('lock_timeout', '1', true)`.execute(db)
@@ -156,7 +156,7 @@ async function withoutWaiting<T>({ db }: Sql, insert: () => Promise<T>): Promise
   return made
 }
 
-/** Sorted, so that transactions which lock the same accounts never wait for each other in a circle. */
+/** Sorted, to avoid deadlocks. */
 async function select({ db }: Sql, accounts: readonly AccountId[], how: Locking): Promise<Map<AccountId, Pool>> {
   const pools = new Map<AccountId, Pool>()
   for (const some of chunks([...new Set(accounts)].sort(lockOrder))) {

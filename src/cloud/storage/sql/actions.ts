@@ -1,4 +1,3 @@
-/** Actions of line items in SQL: rows with a position, replaced as a list. */
 import type { Action } from '../../../core/rules/policy.ts'
 import type { LineItemActions } from '../records.ts'
 import type { ActionReader, Transaction } from '../store.ts'

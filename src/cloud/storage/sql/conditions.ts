@@ -1,4 +1,4 @@
-/** Conditions of an instance in SQL; each body is the JSON of the whole tree. */
+/** Each body is the JSON of the whole condition tree. */
 import { sql as statement } from 'kysely'
 import type { ConditionNode } from '../records.ts'
 import type { ConditionReader, Transaction } from '../store.ts'

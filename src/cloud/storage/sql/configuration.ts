@@ -1,4 +1,4 @@
-/** Configuration values that differ from their defaults, in SQL. */
+/** Stores only values that differ from their defaults. */
 import type { ConfigurationReader, Transaction } from '../store.ts'
 import type { Sql } from './sql.ts'
 

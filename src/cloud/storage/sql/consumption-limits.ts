@@ -1,4 +1,3 @@
-/** Consumption limits of line items in SQL. */
 import type { ConsumptionLimitRecord } from '../records.ts'
 import type { ConsumptionLimitReader, Transaction } from '../store.ts'
 import type { Sql } from './sql.ts'

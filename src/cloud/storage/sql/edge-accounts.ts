@@ -1,4 +1,4 @@
-/** What epochs hold of accounts, in SQL. The table itself refuses a row that has spent more than it was granted. */
+/** A CHECK constraint refuses spending above the grants. */
 import { sql as expression } from 'kysely'
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'

@@ -1,4 +1,4 @@
-/** The audit in SQL: rows are added and read, never changed. */
+/** Append-only. */
 import type { AuditRecord } from '../device-records.ts'
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import type { Sql } from './sql.ts'

@@ -1,4 +1,3 @@
-/** What of line items is kept for the cloud itself, in SQL. */
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import type { Sql } from './sql.ts'
 

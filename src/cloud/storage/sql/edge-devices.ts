@@ -1,4 +1,3 @@
-/** Devices and used enrollment tokens in SQL. */
 import type { PublicJwk } from '../../../protocol/signing.ts'
 import type { DeviceSuspension } from '../../../protocol/edge/device-hold.ts'
 import type { Device, DeviceClock, DeviceKey, KnownDeviceKey } from '../device-records.ts'

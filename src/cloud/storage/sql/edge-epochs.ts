@@ -1,4 +1,4 @@
-/** Epochs in SQL. The table itself refuses a second active one of a device. */
+/** A unique index allows one active epoch per device. */
 import { sql as expression } from 'kysely'
 import type { Epoch } from '../device-records.ts'
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
@@ -7,7 +7,7 @@ import type { Row } from './tables.ts'
 
 export function epochReader({ db }: Sql): EdgeReader['epochs'] {
   const unsettledEpochs = () => db.selectFrom('epochs').where('settled_at', 'is', null).where('status', '<>', 'CLOSED')
-  /** Quiet since before the instant, with something that can be settled. */
+  /** Inactive since before the instant, with something to settle. */
   const silent = (before: number) =>
     unsettledEpochs()
       .select(['device_id', 'number', 'quiet_since'])
@@ -27,7 +27,7 @@ export function epochReader({ db }: Sql): EdgeReader['epochs'] {
           ),
         ]),
       )
-      // Whom a restored twin remembers as silent it may have heard, and granted to, after the backup.
+      // A restored cloud may have lost contacts and grants after the backup.
       .where((where) =>
         where.not(
           where.exists(where.selectFrom('last_restore').select('last_restore.slot').where('at', '>=', BigInt(before))),

@@ -1,4 +1,3 @@
-/** What devices may do with a line item when they cannot ask, in SQL. */
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import type { Sql } from './sql.ts'
 

@@ -1,4 +1,4 @@
-/** Signed policies in SQL, the newest of each instance. */
+/** Keeps the newest document of each instance. */
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import type { Sql } from './sql.ts'
 

@@ -1,4 +1,3 @@
-/** Recovery after a restore from a backup, in SQL. */
 import { sql as expression } from 'kysely'
 import type { AwaitedDevice, Epoch, Recovery } from '../device-records.ts'
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
@@ -60,7 +59,7 @@ export function recoveryReader({ db }: Sql): EdgeReader['recoveries'] {
   }
 }
 
-/** Of two reasons the one that lasts longer, of two instants the later. */
+/** The longer lasting reason and the later instant. */
 const stronger = expression<'MARK' | 'NODE' | null>`CASE
   WHEN recoveries.ended_at IS NOT NULL THEN excluded.unproven
   WHEN recoveries.unproven = 'MARK' OR excluded.unproven = 'MARK' THEN 'MARK'

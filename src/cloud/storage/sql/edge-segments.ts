@@ -1,4 +1,3 @@
-/** Merged segments, segments kept as evidence, and ledger entries in SQL. */
 import { sql as expression } from 'kysely'
 import type { Evidence, LedgerEntry, MergedSegment } from '../device-records.ts'
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'

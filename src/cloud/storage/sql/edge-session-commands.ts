@@ -1,4 +1,3 @@
-/** Commands for sessions that their devices have not told of yet, in SQL. */
 import type { EdgeTransaction } from '../device-store.ts'
 import type { Sql } from './sql.ts'
 

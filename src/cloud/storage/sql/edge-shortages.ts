@@ -1,4 +1,4 @@
-/** Who is short of what, in SQL. Rows that another transaction is at are passed over where no account is locked. */
+/** Without an account's lock, skips rows locked by others. */
 import { sql as expression } from 'kysely'
 import { parseAccount } from '../../../core/accounts/account.ts'
 import type { Shortage } from '../device-records.ts'
@@ -6,7 +6,7 @@ import type { EdgeReader, EdgeTransaction, ServableTimes } from '../device-store
 import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
-/** What is free of the pool; null: it is not counted down. */
+/** Null: not limited. */
 const FREE = expression<bigint>`accounts.cap_target - accounts.withheld - accounts.charged - accounts.granted_out`
 const ROOM = expression<bigint>`device_accounts.granted - device_accounts.returned - device_accounts.used + device_accounts.refunded`
 
@@ -103,8 +103,8 @@ export function shortageTransaction(sql: Sql): EdgeTransaction['shortages'] {
 }
 
 /**
- * Nothing is granted of an account of which a restored cloud still waits to hear. Instants after `now` come from a clock that
- * was ahead: a shortage is left out, and a notification does not count.
+ * Excludes accounts of a restored cloud with unknown sales. Instants after `now` come from a clock that was ahead: such
+ * shortages are skipped, such notifications ignored.
  */
 function servable(db: Sql['db'], { now, since, notifiedBefore }: ServableTimes, limit: number) {
   return db

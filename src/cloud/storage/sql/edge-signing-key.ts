@@ -1,4 +1,4 @@
-/** The registered signing key in SQL: one row or none. */
+/** At most one row. */
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import type { Sql } from './sql.ts'
 

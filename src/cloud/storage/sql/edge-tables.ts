@@ -1,4 +1,4 @@
-/** Tables of the edge part, as Kysely sees them. What the columns mean stands in the migrations. */
+/** The migrations document the columns. */
 import type { Generated } from 'kysely'
 import type { SessionCommand } from '../../../protocol/edge/sessions.ts'
 

@@ -1,4 +1,3 @@
-/** The edge part's records in SQL, put together from their nouns. */
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import { cloudReserveReader, cloudReserveTransaction } from './edge-cloud-reserves.ts'
 import { auditReader, auditTransaction } from './edge-audit.ts'

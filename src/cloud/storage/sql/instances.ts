@@ -1,4 +1,3 @@
-/** Instances in SQL. */
 import type { Instance } from '../records.ts'
 import type { InstanceReader, Transaction } from '../store.ts'
 import { type Sql, toFlag } from './sql.ts'

@@ -1,4 +1,3 @@
-/** Registered public keys in SQL. */
 import type { KeyRecord, KeyType } from '../records.ts'
 import type { KeyReader, Transaction } from '../store.ts'
 import { type Sql, toBigint, toNumber } from './sql.ts'

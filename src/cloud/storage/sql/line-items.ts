@@ -1,4 +1,3 @@
-/** Line items in SQL. */
 import type { LineItemState } from '../../../core/rules/policy.ts'
 import type { LineItemRecord, ResetFrequency } from '../records.ts'
 import type { LineItemReader, Transaction } from '../store.ts'

@@ -1,4 +1,4 @@
-/** The numbered SQL files of a dialect. Each is run once, in the order of its number, and never changed after it shipped. */
+/** Numbered SQL files of a dialect. Each runs once, in sequence, and never changes after its release. */
 import { readFileSync, readdirSync } from 'node:fs'
 
 export interface Migration {
@@ -9,7 +9,7 @@ export interface Migration {
 /**
  * `0001-service.sql`, `0002-...sql` and so on, without gaps.
  *
- * @param folder with a slash at its end
+ * @param folder with a trailing slash
  */
 export function readMigrations(folder: URL): readonly Migration[] {
   const names = readdirSync(folder)

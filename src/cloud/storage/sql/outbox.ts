@@ -1,6 +1,6 @@
 /**
- * The outbox in SQL: a message stays until it is published; a claim keeps other nodes off it for a while. Where the broker
- * is away for long it holds one message for each subject, not one for each change.
+ * A message stays until published; a claim reserves it for one node for a while. Keeps one message per subject, so a
+ * long broker outage does not fill the table.
  */
 import { sql as statement } from 'kysely'
 import type { ChangeNotification } from '../records.ts'
@@ -8,10 +8,10 @@ import type { Transaction } from '../store.ts'
 import { type Sql, chunks } from './sql.ts'
 import type { Row } from './tables.ts'
 
-/** @param written called when something was appended: whoever publishes should look after the commit */
+/** @param written called after an append: publishers should look after the commit */
 export function outboxTransaction({ db, lockRows }: Sql, written: () => void): Transaction['outbox'] {
   const waitingAt = (at: number) => db.selectFrom('outbox').select('id').where('claimed_until', '<=', BigInt(at))
-  /** What somebody publishes at this moment is left to him: nobody waits for a lock here. */
+  /** Skips messages being published by another node, without waiting. */
   const dropWaiting = async (
     at: number,
     of: (waiting: ReturnType<typeof waitingAt>) => ReturnType<typeof waitingAt>,
@@ -69,7 +69,7 @@ export function outboxTransaction({ db, lockRows }: Sql, written: () => void): T
         .selectFrom('outbox')
         .selectAll()
         .where((eb) =>
-          // Nobody claims for longer than this: such a claim was made when the clock was ahead.
+          // No valid claim is longer: this one was made when the clock was ahead.
           eb.or([eb('claimed_until', '<=', BigInt(now)), eb('claimed_until', '>', BigInt(2 * until - now))]),
         )
         .orderBy('id')

@@ -1,4 +1,4 @@
-/** Policy revisions in SQL. The row is read after the lock of the rules was taken, so it is the last word on them. */
+/** Rows are read under the lock of the rules, so they are current. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { PolicyRevision } from '../records.ts'
 import type { PolicyRevisionReader, Transaction } from '../store.ts'

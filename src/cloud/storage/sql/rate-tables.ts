@@ -1,4 +1,4 @@
-/** Rate tables in SQL; the items are JSON, with each rate as exact decimal text and each formula as it was given. */
+/** Items are JSON, with rates as exact decimal text and formulas as given. */
 import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
 import type { RatedItem } from '../../../core/rules/policy.ts'
 import type { RateTableRecord } from '../records.ts'

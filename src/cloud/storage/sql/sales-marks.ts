@@ -1,4 +1,3 @@
-/** What the database knows of the sales marks of its nodes, in SQL. */
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import { type Sql, toFlag } from './sql.ts'
 

@@ -1,4 +1,4 @@
-/** Sessions in SQL. The line items that pay a live session stand in rows of their own, so that they can be looked up. */
+/** Line items charged by a live session have their own rows, for lookups. */
 import { sql as expression } from 'kysely'
 import { type Session, type SessionState, hasEnded, nextDue } from '../../../core/sessions/session.ts'
 import { type StoredCharge, chargeOf, storedCharge } from '../../../core/sessions/stored-charge.ts'
@@ -7,7 +7,7 @@ import type { SessionReader, Transaction } from '../store.ts'
 import { type Sql, chunks, toBigint, toNumber } from './sql.ts'
 import type { Row } from './tables.ts'
 
-/** As literals, as the partial indexes have them: SQLite uses such an index only where it can see that it holds every row. */
+/** As literals, like in the partial indexes: SQLite uses such an index only if it can prove that it applies. */
 const IS_LIVE = expression<boolean>`state IN ('IDLE', 'ACTIVE')`
 const HAS_NOT_ENDED = expression<boolean>`state IN ('IDLE', 'ACTIVE', 'LOCKED')`
 
@@ -26,7 +26,7 @@ export function sessionReader({ db }: Sql): SessionReader {
     async notEnded(deviceId) {
       const of = (column: 'device_id' | 'kept_by') =>
         db.selectFrom('sessions').select('id').where(column, '=', deviceId).where(HAS_NOT_ENDED)
-      // Each half by the index of its column, which an OR would not use.
+      // Each half uses its column's index; OR would not.
       const rows = await of('device_id').union(of('kept_by')).orderBy('id').execute()
       return rows.map(({ id }) => id)
     },

@@ -1,45 +1,38 @@
-/**
- * What the queries of every noun are given: Kysely on one connection, inside one transaction, and what the database at
- * hand can do about rows that a decision rests on.
- */
+/** Context of all queries: Kysely inside one transaction, and the locking features of the database. */
 import type { Compilable, Kysely } from 'kysely'
 import type { Tables } from './tables.ts'
 
 export interface Sql {
   readonly db: Kysely<Tables>
-  /** False where a transaction is alone anyway: SQLite has no row locks and needs none. */
+  /** False for SQLite: transactions are serialized. */
   readonly lockRows: boolean
   readonly rules: RuleLocks
-  /**
-   * Sends a query that locks what it reads, and does not wait for its answer: the rows may be had as soon as a later
-   * statement is answered. Null: there is nothing to be gained.
-   */
+  /** Pipelines a locking query; its rows are available once a later statement is answered. Null: not supported. */
   readonly ahead: (<R>(query: Compilable<R>) => Promise<() => readonly R[]>) | null
 }
 
-/** Who may read and who may change the rules of an instance, until the transaction ends. */
+/** Locks on an instance's rules, until the transaction ends. */
 export interface RuleLocks {
-  /** Shared by many: nobody changes the rules of the instance. */
+  /** Shared. */
   hold(instanceId: string): Promise<void>
-  /** Held by one: nobody else changes the rules of the instance or decides by them. */
+  /** Exclusive. */
   lock(instanceId: string): Promise<void>
-  /** `lock` for all instances, those that are being made included. */
+  /** Exclusive for all instances, including new ones. */
   lockAll(): Promise<void>
-  /** Before an instance is made. */
+  /** Before creating an instance. */
   add(): Promise<void>
 }
 
 const nothing = async (): Promise<void> => {
-  // Nobody else is there.
+  // No other transaction is running.
 }
 
-/** Where a transaction is alone, or only reads. */
+/** For serialized or read-only transactions. */
 export const ALONE: RuleLocks = { hold: nothing, lock: nothing, lockAll: nothing, add: nothing }
 
-/** Values of one statement: below the least number of parameters that any supported database takes. */
+/** Values per statement: below the smallest parameter limit of the databases. */
 const VALUES_MAX = 500
 
-/** Splits a list so that each part fits one statement. */
 export function* chunks<T>(list: readonly T[], size = VALUES_MAX): Generator<readonly T[]> {
   for (let at = 0; at < list.length; at += size) yield list.slice(at, at + size)
 }

@@ -1,4 +1,4 @@
-/** What the columns of both databases can hold: whole numbers of 64 bits with a sign. Nothing else is ever sent to one. */
+/** Checks values before they are sent: both databases have signed 64-bit integers. */
 import { CodedError } from '../../../protocol/errors.ts'
 
 /** @throws CodedError BAD_REQUEST */

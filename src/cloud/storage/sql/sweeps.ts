@@ -1,4 +1,4 @@
-/** What pauses sweeps and what an administrator has confirmed, in SQL: one row each, or none. */
+/** At most one row each. */
 import { sql as expression } from 'kysely'
 import type { SweepReader, Transaction } from '../store.ts'
 import type { Sql } from './sql.ts'
@@ -23,7 +23,7 @@ export function sweepTransaction(sql: Sql): Transaction['sweeps'] {
   return {
     ...sweepReader(sql),
     async databaseTime() {
-      // SQLite has the clock of this process.
+      // SQLite uses this process's clock.
       if (!lockRows) return null
       const { rows } = await expression<{ at: bigint }>`
         SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT) AS at`.execute(db)

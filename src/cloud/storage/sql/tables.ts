@@ -1,7 +1,4 @@
-/**
- * The tables as Kysely sees them, the same for each SQL database. Whole numbers are `bigint`, flags `0n` or `1n`; JSON is
- * text. What the columns mean stands in the migrations.
- */
+/** Tables for Kysely. Integers are `bigint`, flags `0n` or `1n`, JSON is text. The migrations document the columns. */
 import type { Generated, Selectable } from 'kysely'
 import type { EdgeTables } from './edge-tables.ts'
 

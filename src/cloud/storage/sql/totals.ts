@@ -1,4 +1,4 @@
-/** Totals in SQL: each looks at a bounded number of rows. */
+/** Each query reads a bounded number of rows. */
 import type { SessionState } from '../../../core/sessions/session.ts'
 import { ROWS_COUNTED_MAX, type TotalsReader } from '../../accounts/totals.ts'
 import type { Sql } from './sql.ts'
@@ -15,7 +15,7 @@ export function totalsReader({ db }: Sql): TotalsReader {
         .selectFrom(db.selectFrom('outbox').select('id').limit(ROWS_COUNTED_MAX).as('some'))
         .select(({ fn }) => fn.countAll<bigint>().as('number'))
         .executeTakeFirstOrThrow()
-      // Accounts of actions and limits count the same tokens once more. The range of ids reads the key, not the table.
+      // Line items only: actions and limits count the same tokens again. The id range uses the primary key index.
       const accounts = await db
         .selectFrom('accounts')
         .select('granted_out')

@@ -1,4 +1,3 @@
-/** Puts the nouns together into what a use case is given for one transaction. */
 import type { Reader, Transaction } from '../store.ts'
 import { accountReader, accountTransaction } from './accounts.ts'
 import { actionReader, actionTransaction } from './actions.ts'
@@ -38,11 +37,7 @@ export function readerOf(sql: Sql): Reader {
   }
 }
 
-/**
- * Runs the work of one transaction, up to its commit.
- *
- * @param outboxWritten called when the transaction writes to the outbox
- */
+/** @param outboxWritten called when the transaction writes to the outbox */
 export async function runWork<T>(
   sql: Sql,
   work: (tx: Transaction) => Promise<T>,

@@ -1,4 +1,4 @@
-/** Usage records in SQL: appended, never changed. */
+/** Append-only usage records. */
 import { type CompiledQuery, sql as statement } from 'kysely'
 import { decimal, formatDecimal } from '../../../core/pricing/amount.ts'
 import type { UsageOperation, UsageRecord, UsageSource } from '../records.ts'
@@ -40,7 +40,10 @@ export function usageReader({ db }: Sql): UsageReader {
   }
 }
 
-/** @returns the noun, and how to write what was appended: as the last thing of the transaction, when it has every other lock */
+/**
+ * @returns the accessor, and a function that writes the appended records: the transaction's last step, after all other
+ * locks
+ */
 export function usageTransaction(sql: Sql): {
   readonly usage: Transaction['usage']
   readonly write: () => Promise<void>
@@ -48,8 +51,8 @@ export function usageTransaction(sql: Sql): {
   const { db } = sql
   const appended: UsageRecord[] = []
   const settled = async (): Promise<bigint> => {
-    // A transaction that writes a record holds the table against this lock from before the record has its position until
-    // its commit. It takes no other lock in between, so this one never waits in a circle.
+    // Writers lock the table against this from before a record gets its position until their commit, and take no other
+    // lock in between: no deadlock.
     if (sql.lockRows) await statement`LOCK TABLE usage IN SHARE MODE`.execute(db)
     const newest = await db.selectFrom('usage').select('seq').orderBy('seq', 'desc').limit(1).executeTakeFirst()
     const passed = await db
@@ -67,7 +70,7 @@ export function usageTransaction(sql: Sql): {
       if (position <= end) return
       await db.insertInto('forgotten_usage').values({ backup_end: end, gone_on_after: position }).execute()
       if (sql.lockRows) {
-        // Positions of transactions that were undone may be above the newest record.
+        // Rolled back transactions may have used positions above the newest record.
         const sequence = statement`pg_get_serial_sequence('usage', 'seq')::regclass`
         const highest = statement`GREATEST(${position}::BIGINT, pg_sequence_last_value(${sequence}))`
         await statement`SELECT setval(${sequence}, ${highest})`.execute(db)
@@ -93,18 +96,18 @@ export function usageTransaction(sql: Sql): {
   }
 }
 
-/** Rows of one statement, at most. */
+/** Rows per statement. */
 const ROWS_MAX = 32
 
-/** Powers of two, so that any number of rows takes few statements, and there are few texts of them. */
+/** Powers of two, so that few statement texts serve any number of rows. */
 function largestPart(rows: number): number {
   return Math.min(ROWS_MAX, 2 ** Math.floor(Math.log2(rows)))
 }
 
-/** Putting a statement of so many values together costs more than the database takes to run it: that is done once. */
+/** Building such a long statement takes longer than running it: cache it. */
 const inserts = new WeakMap<object, Map<number, CompiledQuery>>()
 
-/** Inserts so many rows, whose values are its parameters, in the order of the fields of {@link rowOf}. */
+/** Parameters follow the field sequence of {@link rowOf}. */
 function insertOf({ db }: Sql, count: number): CompiledQuery {
   const { adapter } = db.getExecutor()
   const known = inserts.get(adapter) ?? new Map<number, CompiledQuery>()

@@ -1,7 +1,7 @@
 /**
- * The cloud's own requests recall tokens from devices as a device would: where a pool cannot pay one of them, but could if
- * devices returned what they hold, the shortage is noted in the transaction of the refusal, and the devices that hold most
- * are notified at once. A client that asks again finds the tokens. Source: docs/decisions/fair-sharing.md.
+ * Recalls tokens from devices for the cloud's own requests. If returned tokens could have paid a refused request, its
+ * transaction notes the shortage and the devices with most tokens are notified; a retry then succeeds. Source:
+ * docs/decisions/fair-sharing.md.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { parseAccount } from '../../../core/accounts/account.ts'
@@ -18,13 +18,12 @@ import { free, recoverable } from '../../accounts/pool.ts'
 import type { Pool } from '../../storage/records.ts'
 import type { Transaction } from '../../storage/store.ts'
 
-/** Of one account, shortest time between two notes, ms: a flood of refused requests says the same again and again. */
+/** Shortest interval between notes of an account, ms: repeated refusals are alike. */
 const NOTE_AGAIN_MS = 1_000
 
-/** Accounts of which it is remembered that they were short. */
+/** Accounts remembered as short. */
 const REMEMBERED_MAX = 1_000
 
-/** A request that was decided over the pools. */
 export interface DecidedRequest {
   readonly request: AccessRequest
   readonly mode: Mode
@@ -33,7 +32,7 @@ export interface DecidedRequest {
 
 export class CloudShortages {
   readonly #terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>
-  /** What was noted here of each account, and when. Only a help: another node, or a restart, notes it again. */
+  /** The last notes of this node. Optional: another node, or a restart, notes again. */
   readonly #noted = new Map<AccountId, { readonly lacking: Micro; readonly at: number }>()
 
   constructor(terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>) {
@@ -41,9 +40,9 @@ export class CloudShortages {
   }
 
   /**
-   * Notes what the requests lack, and that an account which was short has paid again.
+   * Notes the missing tokens, or that a short account can pay again.
    *
-   * @param pools all that the decisions have looked at, after them. Locked
+   * @param pools all that the decisions looked at, after them. Locked
    * @param now POSIX ms
    */
   async note(
@@ -84,7 +83,7 @@ export class CloudShortages {
   }
 }
 
-/** What the refused requests would take of each account if devices returned all that they hold. */
+/** What the refused requests would take if devices returned all tokens. */
 function lackingOf(
   { compiled }: LoadedPolicy,
   requests: readonly DecidedRequest[],
@@ -93,7 +92,7 @@ function lackingOf(
 ): ReadonlyMap<AccountId, Micro> {
   const taken = new Map<AccountId, Micro>()
   for (const { request, mode, decision } of requests) {
-    // What was granted of a request is charged already.
+    // Granted items are charged already.
     const items = mode === 'ALL_OR_NOTHING' ? request.items : request.items.filter((_, n) => isShortAt(decision, n))
     const availableOf = (account: AccountId) => {
       const pool = pools.get(account)
@@ -113,7 +112,7 @@ function isShortAt({ items }: Decision, index: number): boolean {
   return item !== undefined && isShortItem(item)
 }
 
-/** Notes that the cloud itself needs so many free tokens of a pool. The pool is locked. */
+/** Notes that the cloud needs this many free tokens. The pool must be locked. */
 export async function noteCloudLack(
   tx: Transaction,
   { cloudReserves }: Pick<LoadedPolicy, 'cloudReserves'>,
@@ -128,7 +127,7 @@ export async function noteCloudLack(
   const share = fairShare(pool, reserved, devices)
   const known = await tx.edge.shortages.of([pool.account], { since: rebalancedSince(now), until: now })
   const usable = free(pool)
-  // Clients that were refused before may ask again as well: the largest of their requests counts.
+  // Other refused clients may retry too: the largest request counts.
   const isSame = (shortage: Shortage) => shortage.who === who && isShortNow(shortage, now, terms)
   const before = who === CLOUD_CLIENTS ? (known.find(isSame)?.lacking ?? 0n) : 0n
   const most = before > lacking && before <= usable + recoverable(pool) ? before : lacking

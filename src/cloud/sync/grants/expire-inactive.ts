@@ -1,9 +1,7 @@
 /**
- * Epochs that have been silent for too long are settled: what they hold counts as used (the default), or goes back to
- * the pool at a risk that is shown. Whatever becomes known later corrects it: a presumption comes down to the true figure, and
- * use of what was released is an overrun. A device that comes back is billed, closed exactly and begins anew, as after any
- * other fence. Of a twin that was restored from a backup, silence counts from the restore at the earliest: what was silent in the
- * backup may have been granted something since.
+ * Settles long inactive epochs: their tokens count as used (default), or return to the pool at a reported risk. Later
+ * evidence corrects the result. A device that returns is billed, closed exactly and starts a new epoch. After a
+ * restore, inactivity counts from the restore, because later grants may be lost.
  */
 import type { Policies } from '../../policy/load-policy.ts'
 import type { SettlementStateWire } from '../../../protocol/edge/administration.ts'
@@ -19,19 +17,19 @@ export interface ExpireInactive {
   readonly policies: Pick<Policies, 'hold'>
   /** {@link Moment.present} */
   readonly present: () => number
-  /** How long an epoch may be silent, ms. */
+  /** When an epoch counts as inactive, ms. */
   readonly afterMs: number
   readonly as: Settlement
-  /** Percent of the devices that may be settled within {@link SETTLEMENT_WINDOW_MS} without an administrator. */
+  /** Percent of devices settled within {@link SETTLEMENT_WINDOW_MS} without confirmation. */
   readonly percentMax: number
-  /** Told of each look: whether more devices are due than may be settled, and settlement waits for an administrator. */
+  /** Called after each look: whether settlement waits for an administrator. */
   readonly onPaused?: (paused: boolean) => void
 }
 
-/** Settlements are counted over this time, ms. */
+/** Window of the settlement limit, ms. */
 const SETTLEMENT_WINDOW_MS = 24 * 60 * 60_000
 
-/** Settles one, all of it in one transaction; false when none is due. Any number of nodes may look at the same time. */
+/** Settles one epoch in one transaction; false: none is due. Safe on any number of nodes. */
 export async function expireNextInactive(parts: ExpireInactive): Promise<boolean> {
   const now = parts.present()
   const before = now - parts.afterMs
@@ -41,7 +39,7 @@ export async function expireNextInactive(parts: ExpireInactive): Promise<boolean
     if (await needsConfirmation(tx, due.quietSince, parts, now)) return 'PAUSED'
     await tx.edge.devices.lock(due.deviceId)
     const epoch = await tx.edge.epochs.get(due.deviceId, due.number)
-    // Another node may have been faster, or the device has spoken.
+    // Another node settled it, or the device reported.
     if (epoch?.settledAt !== null) return 'SETTLED'
     if (epoch.status === 'CLOSED' || epoch.quietSince >= before) return 'SETTLED'
     await settle(parts, tx, epoch, now)
@@ -51,10 +49,7 @@ export async function expireNextInactive(parts: ExpireInactive): Promise<boolean
   return outcome === 'SETTLED'
 }
 
-/**
- * Many devices that fall silent at once are more likely to be cut off, or judged by a wrong clock, than gone: an administrator
- * decides about them.
- */
+/** Many devices inactive at once are probably cut off or misjudged by a wrong clock: an administrator decides. */
 async function needsConfirmation(
   reader: Reader,
   quietSince: number,
@@ -73,7 +68,7 @@ async function settlementLoad(reader: Reader, afterMs: number, percentMax: numbe
   return { due, settled, allowed: Math.max(1, Math.floor(((unsettled + settled) * percentMax) / 100)) }
 }
 
-/** How many devices wait for an administrator, and why. */
+/** How many devices wait for confirmation, and why. */
 export async function showSettlement({
   store,
   present,
@@ -90,7 +85,7 @@ export async function showSettlement({
 }
 
 /**
- * An administrator lets every device be settled that is due now, however many they are.
+ * Permits settling every device due now.
  *
  * @param by id of the administration key
  */
@@ -105,7 +100,7 @@ export async function confirmSettlement(
   })
 }
 
-/** The epoch gets no more grants, if it could still get any, and what it holds is settled. The device is locked. */
+/** Ends grants of the epoch and settles its tokens. The device is locked. */
 async function settle({ policies, as }: ExpireInactive, tx: Transaction, epoch: Epoch, now: number): Promise<void> {
   const { deviceId, number } = epoch
   const device = await tx.edge.devices.get(deviceId)

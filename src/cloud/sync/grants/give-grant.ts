@@ -1,7 +1,6 @@
 /**
- * Gives a device its grant: what is sized in `grants.ts` goes into the pools and the accounts of the device, in the
- * transaction of the merge, and other devices are asked for what it still lacks. A restored twin grants nothing while it does
- * not know how much was sold.
+ * Books a grant sized by `grants.ts` in the transaction of the merge, and notes what the device still lacks. A restored
+ * cloud grants nothing while its sales are unknown.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -26,7 +25,6 @@ import type { EdgeTransaction } from '../../storage/device-store.ts'
 import type { MergeContext } from '../merge-context.ts'
 import type { EdgeTerms } from '../../devices/terms.ts'
 
-/** What a segment asks for. */
 export interface TopUps {
   readonly topUpRequests: readonly TopUpRequest[]
   readonly needs: readonly Need[]
@@ -34,33 +32,31 @@ export interface TopUps {
 
 export const NO_TOP_UPS: TopUps = { topUpRequests: [], needs: [] }
 
-/** The accounts of what is asked for that can be granted at all. */
+/** Requested accounts that can be granted. */
 export function accountsOf({ topUpRequests, needs }: TopUps, grantable: Grantable): readonly AccountId[] {
   const named = [...topUpRequests, ...needs.flat()].map(({ account }) => account)
   return [...new Set(named)].filter((account) => grantable(account) !== undefined)
 }
 
-/** Whether an administrator has the device return all that it holds. */
+/** Whether an administrator requested the return of all tokens. */
 export async function mustRelease({ tx, device, epoch }: MergeContext): Promise<boolean> {
   return device.releaseRequested && (await tx.edge.deviceAccounts.hasRoom(device.id, epoch.number))
 }
 
 interface Giving {
   readonly rules: RulesInForce
-  /** By these rules. */
   readonly grantable: Grantable
   readonly topUps: TopUps
-  /** Accounts that the grant names, asked for or not. */
+  /** Accounts in the grant, requested or not. */
   readonly named: readonly AccountId[]
-  /** After the merge, as is what is held of them. */
+  /** After the merge, like the balances. */
   readonly pools: ReadonlyMap<AccountId, Pool>
   readonly held: (account: AccountId) => DeviceAccountRecord
-  /** Accounts that the segment reports use of. */
+  /** Accounts with usage in the segment. */
   readonly inUse: ReadonlySet<AccountId>
   readonly releasing: boolean
 }
 
-/** What a grant needs of a segment on its way. */
 export interface GrantContext {
   readonly deps: { readonly terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs' | 'grantLifetimeMs'> }
   readonly tx: ShortageTransaction & {
@@ -75,7 +71,7 @@ export interface GrantContext {
   readonly now: number
 }
 
-/** The signed part of the answer; pools, accounts and shortages are written. */
+/** Returns the signed part; pools, accounts and shortages are saved. */
 export async function giveGrant(taking: GrantContext, giving: Giving): Promise<Grant> {
   const { deps, tx, epoch, now } = taking
   const { terms } = deps
@@ -90,7 +86,7 @@ export async function giveGrant(taking: GrantContext, giving: Giving): Promise<G
   if (!releasing) await noteShortages(taking, giving, asked, granting, known)
   const lifetimeMs = Math.max(0, Math.min(terms.grantLifetimeMs, (lastUsableAt(rules) ?? Infinity) - now))
   return {
-    // Rises with time, so that a twin restored from a backup goes on above every term that it has forgotten.
+    // Grows with time, so that a restored cloud continues above every lost term.
     term: Math.max(epoch.term + 1, now),
     lifetimeMs,
     expiresAt: now + lifetimeMs,
@@ -133,7 +129,7 @@ async function requestedAccounts(
   return asked
 }
 
-/** Of each account, what the device still lacks after the grant, or that it lacks nothing any more. */
+/** Notes per account what the device still lacks, or that it lacks nothing. */
 async function noteShortages(
   { deps, tx, device, now }: GrantContext,
   { topUps, inUse }: Giving,
@@ -148,7 +144,7 @@ async function noteShortages(
     const pool = granting.pools.get(account) ?? before
     const known = knownBy.get(account) ?? []
     const noted = known.find(({ who }) => who === device.id)
-    // A client that was refused asks again: a sync without its request does not mean that it was served.
+    // A refused client will retry: a sync without its request does not mean that it was served.
     const isStillShort = noted !== undefined && noted.lacking > 0n && isShortNow(noted, now, deps.terms)
     if (isStillShort && !waitedFor.has(account)) continue
     const usable = freeForDevices(pool, reserved)
@@ -170,19 +166,19 @@ async function noteShortages(
 }
 
 /**
- * How many free tokens of an account the unmet requests need together, as far as there can be so many. Where there cannot for
- * any of them, what the smallest needs.
+ * Free tokens that the unmet requests need together, as far as that many can become free; if none can be met, the need
+ * of the smallest.
  *
- * @param left balance that no served request will charge
- * @param usable the free tokens
- * @param most the free tokens and all that other devices can return
+ * @param left balance that no served request will use
+ * @param usable free tokens
+ * @param most free tokens plus everything other devices can return
  */
 function lackingOf(account: AccountId, unmet: readonly Need[], left: Micro, usable: Micro, most: Micro): Micro {
   let lacking = 0n
   let smallest: Micro | undefined
   for (const need of unmet) {
     const amount = sumPostings(need).get(account) ?? 0n
-    // Another account is the one that cannot pay it.
+    // Another account blocks this request.
     if (amount - left <= usable) continue
     if (lacking + amount - left <= most) lacking += amount - left
     else if (smallest === undefined || amount - left < smallest) smallest = amount - left

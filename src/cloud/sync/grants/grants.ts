@@ -1,6 +1,6 @@
 /**
- * What a device gets with the answer to a merged segment: the pools after it, the device's accounts after it, and the
- * signed part. Never more than a pool has free, never for an account that the rules in force do not have.
+ * Sizes the grant in the response to a merged segment: never more than a pool has free, and only for accounts in the
+ * current rules.
  */
 import { type AccountId, type ParsedAccount, parseAccount } from '../../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'
@@ -14,7 +14,7 @@ import type { Pool } from '../../storage/records.ts'
 import type { DeviceAccountRecord } from '../../storage/device-records.ts'
 import type { RulesInForce } from '../../policy/rules-in-force.ts'
 
-/** Finds the line item that stands behind an account, if the account can be spent now or in the next period. */
+/** The account's line item, if the account can be spent in this period or the next. */
 export type Grantable = (account: AccountId) => LineItem | undefined
 
 /** @param now POSIX ms */
@@ -55,15 +55,12 @@ function currentOrNext(periods: readonly Period[], index: number, now: number): 
   return current !== -1 && periods.slice(current, current + 2).some((period) => period.index === index)
 }
 
-/**
- * Up to where the grants of an account are no overdraft: the quantity of a line item. Undefined for an account that knows no
- * overdraft: an allocation or a limit.
- */
+/** The part of an account that is not overdraft: the line item's quantity. Undefined for allocations and limits. */
 export function quantityOf(account: AccountId, grantable: Grantable): Micro | undefined {
   return parseAccount(account)?.kind === 'line' ? grantable(account)?.quantity : undefined
 }
 
-/** The last instant at which anything of these rules can be spent; null where no line item is deployed. */
+/** When the last line item of these rules ends; null: none is deployed. */
 export function lastUsableAt(rules: RulesInForce): number | null {
   let last: number | null = null
   for (const { policy } of rules.values()) {
@@ -74,20 +71,19 @@ export function lastUsableAt(rules: RulesInForce): number | null {
   return last
 }
 
-/** One account that a device asks for, as it stands when the grant is sized. */
 export interface RequestedAccount {
   readonly account: AccountId
   /** After the merge. */
   readonly pool: Pool
-  /** What the device has of it, after the merge. */
+  /** The device's account after the merge. */
   readonly held: DeviceAccountRecord
-  /** Of the pool, what is kept for the cloud. */
+  /** The cloud's reserve in the pool. */
   readonly reserved: Micro
-  /** What one device may have in advance at most. */
+  /** Maximum of one device in advance. */
   readonly share: Micro
-  /** What of the pool may be granted in advance. */
+  /** Tokens of the pool available in advance. */
   readonly spare: Micro
-  /** Nothing of it is granted: the device is asked to give back, or a restored cloud does not know how much was sold. */
+  /** Nothing is granted: the device must return tokens, or sales of a restored cloud are unknown. */
   readonly isWithheld: boolean
 }
 
@@ -98,17 +94,15 @@ export interface Granting extends GrantSizes {
   readonly wire: Grant['accounts']
 }
 
-/** The fair share of each device: all that is not spent, what devices hold included. */
+/** Each device's fair share of all unspent tokens, granted ones included. */
 export function fairShare(pool: Pool, reserved: Micro, devices: number): Micro {
   const unspent = freeForDevices(pool, reserved) + recoverable(pool)
   return unspent > 0n ? unspent / BigInt(Math.max(1, devices)) : 0n
 }
 
 /**
- * Grants what is right of each account.
- *
- * @param asked every account of the needs and the wants that is grantable
- * @param quantity of a line item's pool, micro-tokens; undefined for an account that knows no overdraft
+ * @param asked every grantable account that the device needs or requests
+ * @param quantity of a line item's pool, micro-tokens; undefined for an account without overdraft
  */
 export function grantRequested(
   asked: ReadonlyMap<AccountId, RequestedAccount>,
@@ -122,7 +116,7 @@ export function grantRequested(
     const { pool, held, reserved, share, spare } = found
     if (pool.capTarget === null) return 'UNLIMITED'
     const free = freeForDevices(pool, reserved)
-    // What is granted is counted over all time.
+    // The granted counter never shrinks.
     const countable = MICRO_MAX - held.granted
     return { available: available(held), free: free < countable ? free : countable, spare, share }
   })
@@ -155,8 +149,8 @@ export function grantRequested(
 }
 
 /**
- * How much of what a device holds unspent may be overdraft, at most: whose tokens are the last ones of a pool shows only when they
- * are spent, so what is out beyond the quantity is said to every device that holds as much.
+ * Upper bound of overdraft in a device's unspent tokens. Which tokens are a pool's last shows only when they are spent,
+ * so the excess over the quantity is reported to every device with that many.
  */
 function overdraftIn(held: Micro, { charged, grantedOut }: Pool, quantity: Micro | undefined): Micro {
   if (quantity === undefined || held <= 0n) return 0n

@@ -1,8 +1,7 @@
 /**
- * A pool that has nothing left while devices hold tokens that they may not need. Whoever falls short of what it needs is noted
- * with its account: devices that hold more than the level of the note return the rest with their next sync, and get a change
- * notification to come at once; meanwhile nothing that is needed is granted to others in advance. Nothing is taken from a
- * device that has not returned it. Source: docs/decisions/fair-sharing.md.
+ * Shares an empty pool while devices have tokens to spare. A shortage is noted with its account; devices above the
+ * note's level are notified and return the rest at their next sync. Meanwhile tokens needed elsewhere are not granted
+ * in advance. Unreturned tokens are never reassigned. Source: docs/decisions/fair-sharing.md.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { type Micro, countable } from '../../../core/pricing/amount.ts'
@@ -18,21 +17,20 @@ import type { Recall, Shortage } from '../../storage/device-records.ts'
 import type { MergeContext } from '../merge-context.ts'
 import type { EdgeTerms } from '../../devices/terms.ts'
 
-/** After a shortage, so long a device that does not use the account gets less of it in advance, ms. */
+/** How long after a shortage a device that does not use the account gets less of it in advance, ms. */
 const REBALANCE_MS = 60 * 60_000
 
-/** Shortest time between two notifications of devices for one shortage, ms. */
+/** Shortest interval between notifications for one shortage, ms. */
 const RECALL_AGAIN_MS = 1_000
 
-/** Sync intervals for which a shortage holds tokens back and recalls others: one to return them, one to ask again. */
+/** Sync intervals for which a shortage reserves and recalls tokens: one to return them, one to retry. */
 const SHORT_FOR_SYNCS = 2
 
-/** Sync intervals after which a device that was not heard of cannot be counted on to return anything. */
+/** Sync intervals after which a device without contact is not expected to return anything. */
 const SILENT_AFTER_SYNCS = 3
 
 type Terms = Pick<EdgeTerms, 'syncEveryMs'>
 
-/** What of a transaction notes shortages. */
 export interface ShortageTransaction {
   readonly outbox: Pick<Transaction['outbox'], 'append'>
   readonly edge: {
@@ -41,14 +39,14 @@ export interface ShortageTransaction {
   }
 }
 
-/** Shortages of before this say nothing any more. */
+/** Older shortages are ignored. */
 export function rebalancedSince(now: number): number {
   return now - REBALANCE_MS
 }
 
 /**
- * What the device is to return, as much as one answer takes: what others need, and what is out above a cap. The level of a
- * recall counts on the balance before this segment: what the segment reports as spent is no part of what is returned.
+ * Tokens that the device must return, as many as fit one response: needed by others, or above a cap. Levels count from
+ * the balance before this segment, because its reported spending is not a return.
  */
 export async function recallsFrom(
   { tx, device, epoch, now, deps }: MergeContext,
@@ -79,17 +77,17 @@ export async function recallsFrom(
 
 interface Asking {
   readonly who: string
-  /** It spends of the account. */
+  /** The device spends from the account. */
   readonly isInUse: boolean
   readonly wanted: Micro
   readonly share: Micro
 }
 
 /**
- * What of the free tokens can be granted in advance. What others lack is theirs. A device that does not use an account of which
- * others were short lately gets something only where everyone could have as much.
+ * Free tokens that can be granted in advance, after the needs of others. With a recent shortage, a device that does not
+ * use the account gets some only if everyone could have as much.
  *
- * @param usable the free tokens that this device could be granted
+ * @param usable free tokens that this device could be granted
  */
 export function spareFor(
   { who, isInUse, wanted, share }: Asking,
@@ -109,20 +107,20 @@ export interface Lack {
   readonly who: string
   /** Null: the cloud itself. */
   readonly deviceId: string | null
-  /** So many free tokens are needed; 0n: they were only wanted in advance. */
+  /** Missing free tokens; 0n: only needed in advance. */
   readonly lacking: Micro
-  /** So many are worth recalling from others. */
+  /** Amount to recall from others. */
   readonly recalled: Micro
-  /** The free tokens that it may have. */
+  /** Free tokens available to it. */
   readonly usable: Micro
   readonly share: Micro
-  /** Balance of the device. */
+  /** The device's balance. */
   readonly own: Micro
   /** Of the account, since {@link rebalancedSince}. */
   readonly known: readonly Shortage[]
 }
 
-/** Notes what is lacking, and notifies the devices that can return it. The account is locked. */
+/** Notes a shortage and notifies devices that can return tokens. The account is locked. */
 export async function noteLack(tx: ShortageTransaction, lack: Lack, now: number, terms: Terms): Promise<void> {
   const { pool, who, deviceId, lacking, recalled, usable, share, own, known } = lack
   const { account } = pool
@@ -135,7 +133,7 @@ export async function noteLack(tx: ShortageTransaction, lack: Lack, now: number,
   const notifiedAt = before?.notifiedAt ?? null
   const noted = { account, who, lacking: countable(lacking), enough, since, at: now, notifiedAt }
   if (!isRecalled) {
-    // Only who is to be notified one day: that need not be written with every sync.
+    // Nothing to recall: do not rewrite the note with every sync.
     if (before?.enough === enough && before.keep === null && before.at > now - REBALANCE_MS / 2) return
     await tx.edge.shortages.save({ ...noted, keep: null, recalledAt: before?.recalledAt ?? null })
     return
@@ -155,7 +153,7 @@ export async function noteLack(tx: ShortageTransaction, lack: Lack, now: number,
       terms,
     )
   const rooms = others.map(({ available }) => available)
-  // What others have returned by now was not enough, because they had spent more than was known: they return everything.
+  // Returned tokens did not suffice, because devices had spent more than was known: recall everything.
   const isLate = now - since >= terms.syncEveryMs
   const keep = lacking === 0n ? share : isLate ? 0n : recallLevel(rooms, share, missing)
   const againMs = lacking > 0n ? RECALL_AGAIN_MS : terms.syncEveryMs
@@ -173,18 +171,18 @@ export async function noteLack(tx: ShortageTransaction, lack: Lack, now: number,
   if (notifications.length > 0) await tx.outbox.append(notifications, now)
 }
 
-/** What was lacking is there: nothing is recalled for it any more. The account is locked. */
+/** Ends a shortage and its recall. The account is locked. */
 export async function noteServed(tx: ShortageTransaction, before: Shortage, now: number): Promise<void> {
   if (before.lacking === 0n && before.keep === null) return
   await tx.edge.shortages.save({ ...before, lacking: 0n, keep: null, notifiedAt: now })
 }
 
-/** What those that are short, and that others return tokens for, need of the free ones. */
+/** Free tokens reserved for shortages with a recall. */
 function reservedForOthers(shortages: readonly Shortage[], now: number, terms: Terms): Micro {
   return shortages.reduce((sum, each) => (isShortNow(each, now, terms) ? sum + each.lacking : sum), 0n)
 }
 
-/** Whether tokens are recalled for it, and wait for it. */
+/** Whether tokens are recalled and reserved for it. */
 export function isShortNow({ keep, at }: Shortage, now: number, terms: Terms): boolean {
   return keep !== null && at > shortSince(now, terms)
 }

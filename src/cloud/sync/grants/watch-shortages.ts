@@ -1,7 +1,7 @@
 /**
- * What has to happen about shortages although nobody asks: devices that were short hear when a pool can serve them again,
- * whatever brought the tokens back; and what the cloud itself will need soon is recalled from devices ahead of time, so that its
- * sessions do not end because an idle device holds the tokens. Source: docs/decisions/fair-sharing.md.
+ * Background work for shortages: notifies devices when a pool can serve them again, and recalls tokens ahead of the
+ * cloud's own renewals, which would otherwise fail while idle devices have tokens. Source:
+ * docs/decisions/fair-sharing.md.
  */
 import { type AccountId, lineAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -22,15 +22,15 @@ export interface WatchShortages {
   readonly terms: Pick<EdgeTerms, 'syncEveryMs' | 'grantHorizonMs'>
 }
 
-/** A device that was short hears of tokens for so long after that, ms. */
+/** How long after its shortage a device is notified of tokens, ms. */
 const NOTIFY_FOR_MS = 24 * 60 * 60_000
 
-/** Renewals that are due within so many sync intervals recall tokens: one to return them, one for doubt. */
+/** Renewals due within this many sync intervals recall tokens: one to return them, one as a margin. */
 const AHEAD_SYNCS = 2
 
 const RECALL_EVERY_MAX_MS = 30_000
 
-/** Notifies some devices. Always false: the others wait for the next look, so that they do not all come at once. */
+/** Notifies some devices. Always false: the others wait for the next look, to spread the load. */
 export async function notifyServable({ store, now, terms }: WatchShortages): Promise<false> {
   const at = now()
   const times = { now: at, since: at - NOTIFY_FOR_MS, notifiedBefore: at - terms.syncEveryMs }
@@ -46,15 +46,12 @@ export async function notifyServable({ store, now, terms }: WatchShortages): Pro
   return false
 }
 
-/**
- * How often to look for what the cloud itself will need, ms: at least once in each sync interval, so that no renewal comes up
- * between two looks, and no recall runs out.
- */
+/** At least once per sync interval, ms, so that no renewal falls between two looks and no recall expires. */
 export function recallEveryMs({ syncEveryMs }: Pick<EdgeTerms, 'syncEveryMs'>): number {
   return Math.min(RECALL_EVERY_MAX_MS, syncEveryMs)
 }
 
-/** Recalls what the cloud itself will need. Always false: there is nothing to go on with at once. */
+/** Always false: there is no immediate work left. */
 export async function recallForCloud({ store, policies, now, terms }: WatchShortages): Promise<false> {
   const at = now()
   const needed = await store.read(async (reader) => {
@@ -86,7 +83,7 @@ interface Needed {
   readonly amount: Micro
 }
 
-/** What the sessions of the cloud that are renewed by then will be charged, of the pools that do not hold it. */
+/** Upcoming charges of cloud sessions, of pools that cannot pay them. */
 async function renewalsAhead(reader: Reader, until: number): Promise<ReadonlyMap<AccountId, Needed>> {
   const sums = new Map<AccountId, Needed>()
   for (const { instanceId, charge } of await reader.sessions.renewedBy(until, RENEWALS_WATCHED_MAX)) {
@@ -99,7 +96,7 @@ async function renewalsAhead(reader: Reader, until: number): Promise<ReadonlyMap
   return lackingOnly(reader, sums)
 }
 
-/** What is reserved for the cloud, and not free although it has not been charged. */
+/** The part of cloud reserves that is neither charged nor free. */
 async function unfilledReserves(
   reader: Reader,
   policies: Pick<Policies, 'of'>,
@@ -118,7 +115,7 @@ async function unfilledReserves(
   return lackingOnly(reader, reserved)
 }
 
-/** Those of which the pool has less free, while devices hold some. */
+/** Pools with too few free tokens, while devices have some. */
 async function lackingOnly(
   reader: Reader,
   needed: ReadonlyMap<AccountId, Needed>,

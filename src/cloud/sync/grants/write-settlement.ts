@@ -1,7 +1,6 @@
 /**
- * Lines of the bill that no entry stands behind, so that the lines of an account add up to what is billed to it. What is
- * presumed: one when a silent epoch is settled as used, and one with the difference whenever evidence comes in
- * afterwards. And what a device has counted in entries that the cloud has lost.
+ * Usage records without an entry, so that an account's records add up to its bill: presumed usage of an inactive epoch,
+ * later corrections of it, and usage counted in entries that the cloud lost.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -13,7 +12,7 @@ import type { MergeContext } from '../merge-context.ts'
 
 type Context = Pick<MergeContext, 'tx' | 'epoch' | 'now'>
 
-/** @param pools as they are after the moves */
+/** @param pools after the moves */
 export function writePresumptions(
   context: Context,
   moves: readonly AccountMove[],
@@ -22,7 +21,7 @@ export function writePresumptions(
   return writeLines(context, 'PRESUMED', moves, pools, ({ before, after }) => after.presumed - before.presumed)
 }
 
-/** @param pools as they are after the moves */
+/** @param pools after the moves */
 export function writeCounted(
   context: Context,
   moves: readonly AccountMove[],

@@ -1,7 +1,7 @@
 /**
- * Entries that cannot become part of the merged chain of their epoch: of a second writer, or behind entries that are
- * missing or do not add up. What they charge is billed as a branch of that epoch, each entry once by its chained hash,
- * whoever delivers it and how often. Refunds in them are not: what they give back may have been given back already.
+ * Bills entries that cannot join their epoch's merged chain: a second writer's, or entries after a gap or an
+ * inconsistency. Each is billed once, by its chained hash. Their refunds are not credited: they may have been credited
+ * already.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'
@@ -50,7 +50,8 @@ export async function billBranch(
     const tally = new BranchTally(epoch, records, pools, new BranchOverspend(records.values(), caps), isPlausible)
     return { billed: entries.filter(({ body }) => tally.take(body.postings)), tally }
   }
-  // What is not billed leaves no accounts behind: they are opened for the rest, which is judged again as others left them.
+  // Unbilled entries must create no accounts: pools are opened for the rest only, and checked again after others'
+  // changes.
   const viewed = await viewPools(tx, rules, accountsOf(fresh), epoch)
   const ofRules = fresh.filter(({ body }) => body.postings.every(({ account }) => viewed.has(account)))
   const likely = judge(ofRules, viewed)
@@ -82,9 +83,9 @@ function accountsOf(entries: readonly OpenedEntry[]): ReadonlySet<AccountId> {
   return new Set(entries.flatMap(({ body }) => body.postings.map(({ account }) => account)))
 }
 
-/** What a branch charges, entry by entry: one that goes beyond what is plausible does not take the others with it. */
+/** Judges a branch entry by entry: an implausible one does not affect the others. */
 class BranchTally {
-  /** Accounts of which more was used than can have been. */
+  /** Accounts with implausible usage. */
   readonly doubted = new Set<AccountId>()
   readonly #epoch: Epoch
   readonly #records: ReadonlyMap<AccountId, DeviceAccountRecord>
@@ -107,7 +108,7 @@ class BranchTally {
     this.#isPlausible = isPlausible
   }
 
-  /** False, and nothing counts, when an account cannot have given it. */
+  /** False, without effect, if an account cannot have granted it. */
   take(postings: OpenedEntry['body']['postings']): boolean {
     const spent = new Map<AccountId, Spent>()
     const counted = this.#overspend.of(postings)

@@ -1,4 +1,3 @@
-/** Reads what it takes to say how a range of entries fits the merged chain of its epoch. */
 import { type ChainFit, type EntryRange, fitChain, lastOf } from '../../../core/sync/receive.ts'
 import { CHAIN_START } from '../../../protocol/signing.ts'
 import type { Reader } from '../../storage/store.ts'

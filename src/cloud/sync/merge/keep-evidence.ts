@@ -1,4 +1,4 @@
-/** Keeps segments as evidence, as many of one epoch as the limits allow. The device is locked. */
+/** Stores segments as evidence, up to the limits per epoch. The device is locked. */
 import { EVIDENCE_BYTES_MAX, EVIDENCE_SEGMENTS_MAX } from '../../devices/limits.ts'
 import type { Evidence } from '../../storage/device-records.ts'
 import type { MergeContext } from '../merge-context.ts'

@@ -1,7 +1,6 @@
 /**
- * Two writers continue one chain: somebody copied the device, or restored it from a backup. Neither is locked out: the
- * epoch is fenced, both segments are kept as evidence, and what the other writer has charged is billed as a branch
- * of its own. Its refunds are not: what they give back may have been given back already.
+ * Two writers continue one chain: the device was copied or restored. The epoch is fenced, both segments are kept as
+ * evidence, and the other writer's charges are billed as a branch.
  */
 import { fenced } from '../attach.ts'
 import { billBranch } from './bill-branch.ts'
@@ -12,7 +11,7 @@ import { mergeUndelivered } from './merge-undelivered.ts'
 import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../merge-context.ts'
 import { together, reportedOf, unbilledOf } from './unbilled.ts'
 
-/** @param recorded the merged segment with the same seq, if there is one */
+/** @param recorded the merged segment with the same seq, if any */
 export async function keepFork(context: MergeContext, recorded: MergedSegment | undefined): Promise<MergeResult> {
   const { deps, tx, device, epoch, segment, now } = context
   const last = recorded ?? (await tx.edge.segments.get(device.id, epoch.number, epoch.lastSeq))

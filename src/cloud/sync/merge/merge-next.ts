@@ -1,6 +1,6 @@
 /**
- * The next segment of an epoch: its counters and entries become part of the bill, and a current epoch gets its
- * grant. A segment that does not add up changes no balance: it is kept as evidence, and its epoch earns nothing more.
+ * Merges and bills an epoch's next segment; a current epoch gets its grant. An inconsistent segment changes no balance:
+ * it is kept as evidence, and the epoch gets no more grants.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import { type Merge, lastOf, mergeSegment, withoutKnown } from '../../../core/sync/receive.ts'
@@ -22,12 +22,12 @@ import { type MergeResult, type MergeContext, ownerOf, signAnswer } from '../mer
 import { type Unbilled, reportedOf } from './unbilled.ts'
 import { movesOf, requirePlausible, splitEntries, unknownAccount, writeMerge } from './write-merge.ts'
 
-/** @param grants the epoch is the current one: it can earn grants and return tokens */
+/** @param grants the epoch is current: it can earn grants and return tokens */
 export async function mergeNext(context: MergeContext, grants: boolean): Promise<MergeResult> {
   const { deps, tx, device, epoch, segment, now, present } = context
   const { received } = segment
   const rules = await lockRulesOf(tx, deps.policies, device.instanceIds, now)
-  // A segment that was answered before the twin was restored has had its grant: its answer comes again.
+  // A segment answered before a restore had its grant: repeat that response.
   const goesOn = grants && !segment.final && context.proof === null
   const grantable = grantableAt(rules, now)
   const topUps = goesOn && device.suspension === null ? segment.topUps : NO_TOP_UPS
@@ -74,7 +74,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
     entryHead: merge.entryHead,
     quietSince: present,
   }
-  // What another epoch still has to say is not how the sessions of the current one stand.
+  // Only the current epoch reports the state of sessions.
   if (epoch.number === device.epoch) {
     if (segment.header.seq === 1) await disconnectUntold(tx, device.id, segment.sessions, now)
     await takeSessions(tx, device, segment.sessions, now, deps.trustsClock())
@@ -107,7 +107,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
     ...device,
     lastSyncAt: now,
     clock: { ...segment.clock, takenAt: now },
-    // What another epoch still has to say is not the backlog of the current one.
+    // Only the current epoch reports the backlog.
     ...(epoch.number === device.epoch
       ? { backlog: segment.backlog, appliedPolicies: servedOnly(segment.policies, device.instanceIds) }
       : {}),
@@ -118,27 +118,21 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
 }
 
 /**
- * When the segment was first received. One that comes again to a twin that was restored is not news of its device: more of
- * what was forgotten may follow, and the twin learns until it has.
+ * When the segment was first received. A resent one after a restore is not new contact: the device may show more, so
+ * the recovery waits for it.
  */
 function receivedAt({ proof, now }: MergeContext): number {
   return proof?.answer.outcome === 'MERGED' ? Math.min(proof.answer.time, now) : now
 }
 
-/**
- * Accounts of which the device has to hear, asked or not: what it used above its grants counts as granted by now, or what was
- * unlimited has a limit.
- */
+/** Accounts to report even if not requested: overspend that now counts as granted, or a new limit. */
 function accountsToTell(moves: readonly AccountMove[], limited: readonly DeviceAccountRecord[]): readonly AccountId[] {
   const raised = moves.filter(({ before, after }) => after.granted > before.granted)
   const news = [...raised.map(({ after }) => after), ...limited.filter(({ unlimited }) => unlimited)]
   return news.map(({ account }) => account)
 }
 
-/**
- * A segment that was given up may come after a later epoch has delivered its entries, and more: then it says nothing
- * that is not known.
- */
+/** A superseded segment may arrive after a later epoch has delivered its entries and more: then it adds nothing. */
 async function mergeInto(
   { tx, device, epoch, segment, fit }: MergeContext,
   known: ReadonlyMap<AccountId, DeviceAccountRecord>,
@@ -213,7 +207,7 @@ function isServed(account: AccountId, { instanceIds }: MergeContext['device']): 
   return parsed !== undefined && instanceIds.includes(parsed.instanceId)
 }
 
-/** What a device says of instances that are not its own is nobody's business. */
+/** Ignores instances that the device does not serve. */
 function servedOnly(policies: OpenedSegment['policies'], instanceIds: readonly string[]): OpenedSegment['policies'] {
   return policies.filter(({ instanceId }) => instanceIds.includes(instanceId))
 }

@@ -1,8 +1,7 @@
 /**
- * The undelivered range of an earlier epoch: entries that its own chain could not deliver. Where that epoch has one writer,
- * and the entries continue its chain, they become part of it, refunds included, and the last of them closes it exactly. Other
- * entries are billed as a branch. What cannot be billed is kept as evidence and does not refuse the segment that brings it,
- * so that a device always gets rid of it.
+ * Merges the undelivered entries of an earlier epoch. With one writer and a continued chain they join it, refunds
+ * included, and the last one closes it exactly; others are billed as a branch. Unbillable entries are kept as evidence
+ * without refusing the segment, so that the device can always deliver.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import { sumPostings } from '../../../core/accounts/grant.ts'
@@ -33,7 +32,7 @@ import { writeCounted, writePresumptions } from '../grants/write-settlement.ts'
 type Context = Pick<MergeContext, 'tx' | 'device' | 'epoch' | 'segment' | 'now' | 'present'>
 
 /**
- * @param also accounts that the transaction locks afterwards: all are locked in one order
+ * @param also accounts that the transaction locks afterwards: all must be locked in one sequence
  * @throws CodedError GRANTS_FORGOTTEN
  */
 export async function mergeUndelivered(
@@ -71,7 +70,7 @@ export async function mergeUndelivered(
 
 const LOST_DO_NOT_ADD_UP = 'What the device says of entries that the cloud has lost does not add up.'
 
-/** Of the instances that the device serves. */
+/** Limited to instances that the device serves. */
 function accountsOf(
   { counted }: OpenedUndelivered,
   sound: readonly OpenedEntry[],
@@ -82,7 +81,7 @@ function accountsOf(
   return [...told.filter(isServed), ...sound.flatMap(({ body }) => body.postings.map(({ account }) => account))]
 }
 
-/** A twin that was restored from a backup may not know it. */
+/** A restored cloud may not know the epoch. */
 async function earlier({ tx, device, now, present }: Context, number: number): Promise<Epoch> {
   const known = await tx.edge.epochs.get(device.id, number)
   if (known !== undefined) return known
@@ -97,7 +96,7 @@ async function earlier({ tx, device, now, present }: Context, number: number): P
   return learned
 }
 
-/** The entries up to the first that cannot be read or does not add up: what that one moved is not known, and what follows builds on it. */
+/** The entries before the first unreadable or inconsistent one: later entries build on its unknown effect. */
 function soundStart({ first, entries }: OpenedUndelivered, instances: ReadonlySet<string>): readonly OpenedEntry[] {
   const end = entries.findIndex(
     ({ n, body }, index) => n !== first + index || body.n !== n || entryProblem(body, instances) !== undefined,
@@ -106,10 +105,10 @@ function soundStart({ first, entries }: OpenedUndelivered, instances: ReadonlySe
 }
 
 /**
- * A cloud that was restored may have lost entries that the device no longer keeps. Of an epoch with one writer the
- * counters say what they came to: they are billed by these, and the chain goes on behind them.
+ * A restored cloud may have lost entries that the device no longer has. With one writer, they are billed by the
+ * counters, and the chain continues after them.
  *
- * @returns null when the counters cannot be right
+ * @returns null for impossible counters
  * @throws CodedError GRANTS_FORGOTTEN
  */
 async function passLost(
@@ -153,7 +152,7 @@ async function termsOf({ tx, device }: Context, old: Epoch, closes: boolean): Pr
   }
 }
 
-/** As a segment would bring them; the counters follow from the entries. */
+/** As in a segment; counters are computed from the entries. */
 function rangeOf({ first, previousHash }: OpenedUndelivered, sound: readonly OpenedEntry[]): ReceivedSegment {
   return {
     counters: [],
@@ -165,7 +164,7 @@ function rangeOf({ first, previousHash }: OpenedUndelivered, sound: readonly Ope
   }
 }
 
-/** Entries that contradict the chain, or follow its end after it was closed, are of a second writer. */
+/** Entries that contradict the chain, or follow a closed end, come from a second writer. */
 async function noteFork({ tx }: Context, old: Epoch, fit: ChainFit): Promise<Epoch> {
   const isOld = fit.kind === 'CONTINUES' && fit.fresh === 0
   if (old.forked || (fit.kind !== 'CONTRADICTS' && (old.status !== 'CLOSED' || isOld))) return old
@@ -175,9 +174,9 @@ async function noteFork({ tx }: Context, old: Epoch, fit: ChainFit): Promise<Epo
 }
 
 /**
- * @param sound all entries that add up, the known ones included
- * @param range those that the chain does not have
- * @returns false when together they do not add up with what is known of the accounts
+ * @param sound all consistent entries, known ones included
+ * @param range the entries missing from the chain
+ * @returns false when they are inconsistent with the accounts
  */
 async function continueChain(
   context: Context,
@@ -224,7 +223,6 @@ async function continueChain(
   return true
 }
 
-/** The counters that the entries lead to. */
 function countersAfter(
   { entries }: ReceivedSegment,
   records: ReadonlyMap<AccountId, DeviceAccountRecord>,
@@ -242,7 +240,7 @@ function countersAfter(
   })
 }
 
-/** @param count of the entries that are not part of the chain */
+/** @param count of the entries outside the chain */
 async function unbilledIn(
   context: Context,
   { number }: Epoch,

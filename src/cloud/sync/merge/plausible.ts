@@ -1,8 +1,7 @@
 /**
- * How much devices can have spent of an account. What was granted on record is always plausible, whatever has become of the
- * rules since. Beyond that, copies of devices, and devices that remember grants from before the store was restored, may
- * have had the whole cap once more, by the highest cap that the account ever had; and essential line items are used above
- * any cap. More than that is made up, and must not use up what other devices need.
+ * Upper bound of devices' spending of an account. Recorded grants are always plausible. Beyond them, copies and devices
+ * with grants lost in a restore may have spent the highest cap once more, and essential line items exceed any cap. More
+ * is fabricated, and must not use up tokens of other devices.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -15,11 +14,11 @@ import type { RulesInForce } from '../../policy/rules-in-force.ts'
 /**
  * @param move of one epoch
  * @param pool after the move
- * @param raised by how much the move goes beyond what was granted on record
+ * @param raised by how much the move exceeds recorded grants
  */
 export type IsPlausible = (move: AccountMove, pool: Pool, raised: Micro) => boolean
 
-/** @param accounts all that will be asked about */
+/** @param accounts all that will be checked */
 export async function plausibleBy(
   reader: Reader,
   rules: RulesInForce,
@@ -34,8 +33,7 @@ export async function plausibleBy(
 }
 
 /**
- * An allocation or a limit that the rules do not have may be one that they had: whoever spends of it spends of the line item,
- * and that is what bounds it.
+ * An unknown allocation or limit may be an earlier one. Its spending also counts for the line item, which bounds it.
  */
 function isRuled(rules: RulesInForce, account: AccountId): boolean {
   const parsed = parseAccount(account)

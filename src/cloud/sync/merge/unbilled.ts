@@ -1,26 +1,24 @@
-/** Entries that came with a segment, cannot be billed and are kept as evidence. Device and administrator are told of them. */
+/** Entries that cannot be billed and are kept as evidence; reported to device and administrator. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 
 export interface Unbilled {
-  /** How many. */
   readonly entries: number
   /** For administrators. */
   readonly problem: string
 }
 
-/** Charges of a branch that are not billed. */
 export interface BranchUnbilled {
-  /** Entries that do not add up by themselves. */
+  /** Inconsistent by themselves. */
   readonly unsound: number
-  /** Entries of accounts that no rules have ever had. */
+  /** Of accounts that no rules have ever had. */
   readonly unknown: number
-  /** Entries that use more than can have been used. */
+  /** Above the plausible usage. */
   readonly implausible: number
-  /** Of which they use it. */
+  /** Accounts of the implausible entries. */
   readonly accounts: ReadonlySet<AccountId>
 }
 
-/** What is to be told; null where everything is billed. */
+/** Null: everything is billed. */
 export function unbilledOf({
   broken = 0,
   unreadable = 0,
@@ -52,7 +50,7 @@ export function unbilledOf({
   }
 }
 
-/** What the answer to the segment says of it. */
+/** For the response to the segment. */
 export function reportedOf(unbilled: Unbilled | null): { readonly unbilled?: number } {
   return unbilled === null || unbilled.entries === 0 ? {} : { unbilled: unbilled.entries }
 }

@@ -1,4 +1,4 @@
-/** Entries that become part of the merged chain of their epoch: what they change, and how that is written. */
+/** Applies entries that join the merged chain. */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { sumPostings } from '../../../core/accounts/grant.ts'
 import type { AccountChange } from '../../../core/sync/receive.ts'
@@ -14,10 +14,10 @@ import { type MergeContext, ownerOf } from '../merge-context.ts'
 import { writePresumptions } from '../grants/write-settlement.ts'
 import { writeUsage } from '../../usage/write-usage.ts'
 
-/** The entries that the chain does not have yet. */
+/** Entries not yet in the chain. */
 export interface SplitEntries {
   readonly fresh: readonly OpenedEntry[]
-  /** Billed already, as a branch. */
+  /** Already billed as a branch. */
   readonly ofBranch: readonly OpenedEntry[]
 }
 
@@ -27,7 +27,7 @@ export async function splitEntries(
   entries: readonly OpenedEntry[],
 ): Promise<SplitEntries> {
   const [first, last] = [entries[0]?.n, entries.at(-1)?.n]
-  // Only a second writer, or a later epoch, can have brought them: neither while it is active.
+  // Only a second writer or a later epoch can have delivered them; neither exists while it is active.
   if (epoch.status === 'ACTIVE' || first === undefined || last === undefined) {
     return { fresh: entries, ofBranch: [] }
   }
@@ -38,7 +38,7 @@ export async function splitEntries(
   }
 }
 
-/** @param records what is known of the accounts of the epoch */
+/** @param records known accounts of the epoch */
 export function movesOf(
   epoch: Epoch,
   records: ReadonlyMap<AccountId, DeviceAccountRecord>,
@@ -61,8 +61,8 @@ export function movesOf(
 }
 
 /**
- * An account of the moves that no rules have ever had. Where the cloud was restored it may have forgotten these rules: the
- * segment waits until they are entered again.
+ * An account that no rules have ever had. A restored cloud may have lost these rules: the segment waits until they are
+ * entered again.
  *
  * @param pools of the accounts that rules have had
  * @throws CodedError GRANTS_FORGOTTEN
@@ -82,7 +82,7 @@ export function unknownAccount(
 }
 
 /**
- * What a device says that it was granted, and this cloud has forgotten, waits until the rules allow it.
+ * Grants that a restored cloud lost must wait until the rules allow them.
  *
  * @param pools after the moves
  * @throws CodedError GRANTS_FORGOTTEN
@@ -124,7 +124,7 @@ export async function writeMerge(
   await tx.edge.entries.append(
     fresh.map(({ n, hash, text }) => ({ ...ownerOf(epoch), n, hash, seq, branch: false, body: text })),
   )
-  // What was billed as a branch is part of the chain from here on: the counters have it, and its lines are written.
+  // Entries billed as a branch join the chain: the counters include them, and their usage is written.
   const adopted = ofBranch.map(({ hash }) => hash)
   await tx.edge.entries.adopt(epoch.deviceId, epoch.number, adopted, seq)
   await writeUsage({ tx, epoch, now }, fresh, before)

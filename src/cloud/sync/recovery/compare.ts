@@ -1,4 +1,4 @@
-/** Whether a sales mark and a database are of one history, and if not, which of the two is the older one. */
+/** Compares a sales mark with a database: do they share a history, and which one is older? */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import { isLimitAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -8,21 +8,21 @@ import { type SalesMark, isHashed, markName } from './sales-mark.ts'
 
 export interface Comparison {
   readonly result: 'AGREES' | 'DATABASE_OLDER' | 'MARK_OLDER'
-  /** For an administrator; null where they agree. */
+  /** For an administrator; null: they agree. */
   readonly reason: string | null
-  /** How much can have been sold of each account of the mark, at most. */
+  /** Upper bound of sales of each account of the mark. */
   readonly sold: ReadonlyMap<AccountId, Micro>
-  /** More than that can have been sold, of any account. */
+  /** Other accounts may have been sold from as well, or more than `sold`. */
   readonly unknown: boolean
 }
 
 /**
- * The turn is written to the database first, and the file follows within a second: after a power cut it can be behind by the
- * turns of that time.
+ * The turn is written to the database first and to the file within a second: after a power cut the file may be behind
+ * by these turns.
  */
 const TURNS_BEHIND_MAX = 2
 
-/** @param shared other nodes sell, too: what the database counts beyond the mark may be theirs */
+/** @param shared other nodes sell too: counts beyond the mark may be theirs */
 export async function compare(
   store: Pick<Store, 'read' | 'transaction'>,
   mark: SalesMark,
@@ -34,7 +34,7 @@ export async function compare(
   const pools = await store.read((reader) => poolsOf(reader, mark))
 
   const sold = new Map<AccountId, Micro>()
-  // A mark that the backup does not know began after it. Only another one can show what was sold until then.
+  // A mark unknown to the backup began after it. Only another mark can show earlier sales.
   let unknown = !mark.isComplete || (own === undefined && (!shared || records.length === 0))
   let older = own === undefined || own.turn < mark.turn || settled < mark.position
   let newer = own !== undefined && own.turn > mark.turn + TURNS_BEHIND_MAX
@@ -55,7 +55,7 @@ export async function compare(
   return { result: 'DATABASE_OLDER', reason, sold, unknown }
 }
 
-/** The accounts of the mark that the database has, by their names in the mark. */
+/** The mark's accounts in the database, by their names in the mark. */
 export async function poolsOf(reader: Reader, mark: SalesMark): Promise<ReadonlyMap<string, Pool>> {
   const names = [...mark.counts()].map(({ name }) => name)
   const pools = new Map<string, Pool>(await reader.accounts.get(names.filter((name) => !isHashed(name))))

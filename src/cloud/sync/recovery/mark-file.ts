@@ -1,23 +1,23 @@
-/** Where a sales mark is kept: a small file that a backup of the database does not hold and a restore does not touch. */
+/** File of a sales mark. A backup of the database must not contain it, and a restore must not touch it. */
 export interface MarkFile {
-  /** The text of each slot, in their order. */
+  /** The text of each slot. */
   read(): readonly string[] | 'MISSING' | 'DAMAGED'
-  /** Puts an empty file in the place of whatever is there. */
+  /** Replaces the file, if any, by an empty one. */
   begin(): void
   /**
-   * Writes one slot as a whole. It survives the end of the process at once, and a power cut after a flush.
-   * @throws CodedError NOT_RECORDED when the file is as it was before
+   * Writes one slot atomically. Survives the process at once, and a power cut after a flush.
+   * @throws CodedError NOT_RECORDED: the file is unchanged
    */
   write(slot: number, text: string): void
   /** @throws CodedError NOT_RECORDED */
   flush(): void
-  /** As `flush`; nothing waits for it. */
+  /** As `flush`, in the background. */
   flushLater(): Promise<void>
-  /** Another one when the file was copied or moved. */
+  /** Changes when the file is copied or moved. */
   place(): string
-  /** Of this start of the machine; null where that cannot be known. */
+  /** Changes with each boot; null: unknown. */
   readonly bootId: string | null
 }
 
-/** Longest text of a slot, characters of ASCII. */
+/** Longest slot text, ASCII characters. */
 export const SLOT_TEXT_MAX = 500

@@ -1,7 +1,7 @@
 /**
- * A twin that was restored from a backup together with its sales mark finds out by itself: a device shows what the twin has
- * signed and does not know. From then on nothing is sold of the instances of the device, because nothing shows how much was
- * sold by the twin itself. The rules continue with revisions above all that can have been forgotten.
+ * Detects a cloud restored together with its sales mark: a device shows documents that the cloud signed and does not
+ * know. Its instances then sell nothing, because sales are unknown, and their revisions continue above all that may be
+ * lost.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Proof, ShownRules } from '../open-proofs.ts'
@@ -11,11 +11,10 @@ import type { Transaction } from '../../storage/store.ts'
 import { recoversSince } from './recovery.ts'
 
 /**
- * A segment of this epoch that the twin has acknowledged and does not know, a grant, or rules: nothing but a restore can
- * be the reason, since what is signed leaves only after its commit. No news where devices have to be heard from since a later
- * instant.
+ * Shown: an acknowledged segment of this epoch, a grant or rules that the cloud does not know. Signed documents leave
+ * only after their commit, so this proves a restore. Ignored if a later recovery already waits for devices.
  *
- * @returns the instances of which a recovery begins
+ * @returns the instances that start a recovery
  */
 export async function noticeRestore(
   tx: Transaction,
@@ -42,7 +41,7 @@ export async function noticeRestore(
     const recovery = await tx.edge.recoveries.get(instanceId)
     const isKnown = recovery !== undefined && recovery.since > signedAt
     if (isKnown && newer.length === 0) continue
-    // The clock of this host may be behind the one by which they were raised. Rules in memory must know of the recovery.
+    // This host's clock may be behind the previous one. Cached rules must learn of the recovery.
     await passForgottenRevisions(tx, instanceId, now, Math.max(0, ...newer.map(({ revision }) => revision)))
     if (isKnown) continue
     const isProven = recovery !== undefined && (await areWithheld(tx, epoch, forgotten))
@@ -56,7 +55,7 @@ export async function noticeRestore(
   return restored
 }
 
-/** The sales mark has counted these grants already, before a clock that was ahead of the one of now. */
+/** The sales mark already counts these grants, by a clock that was ahead. */
 async function areWithheld(
   tx: Transaction,
   { deviceId, number }: Epoch,

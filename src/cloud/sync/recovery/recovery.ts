@@ -1,9 +1,7 @@
 /**
- * Post-restore recovery: the database comes from a backup, and does not know all that was sold and granted. What the sales
- * mark shows to be missing is withheld from each account, and the rest is sold; without that proof nothing is sold. Devices
- * that come back account for what they hold. The recovery of an instance ends when all of its devices have been heard from,
- * or by an administrator, who takes the risk. What nothing accounts for stays withheld until then: the twin has sold it to
- * clients of its own, or to devices that are gone.
+ * Recovery after a restore: the database does not know all sales and grants. Sales shown by the sales mark are withheld
+ * per account and the rest is sold; without that proof nothing is sold. It ends when all devices have reported, or when
+ * an administrator accepts the risk. See docs/decisions/sales-mark.md.
  */
 import { type AccountId, parseAccount } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -18,21 +16,20 @@ import { lockRules, bumpPolicyRevision } from '../../policy/bump-policy-revision
 import type { Pool } from '../../storage/records.ts'
 import type { Reader, Store, Transaction } from '../../storage/store.ts'
 
-/** What is known of what the database has forgotten. */
 export interface Forgotten {
-  /** How much can have been sold of each account in all, at most. */
+  /** Upper bound of total sales per account. */
   readonly sold: ReadonlyMap<AccountId, Micro>
-  /** Why other accounts may have been sold from as well; null: they were not. */
+  /** Why other accounts may have been sold from; null: they were not. */
   readonly unproven: Recovery['unproven']
-  /** The highest position of usage records that an export has named. */
+  /** The highest exported position of usage records. */
   readonly position: bigint
-  /** The last instant at which the twin is known to have worked, POSIX ms. */
+  /** When the cloud last worked, POSIX ms. */
   readonly until: number
-  /** For the audit. */
+  /** For the audit log. */
   readonly reason: string
 }
 
-/** The whole database comes from a backup: of every instance, what it has forgotten must not be mistaken for what follows. */
+/** The whole database was restored: lost state of any instance must not collide with new state. */
 export async function beginRecovery(
   tx: Transaction,
   policies: Pick<Policies, 'of'>,
@@ -41,7 +38,7 @@ export async function beginRecovery(
 ): Promise<void> {
   await tx.policyRevisions.lockAll()
   await withholdSold(tx, policies, sold)
-  // Revisions rise with time, so that the same backup can be restored again.
+  // Revisions grow with time, so that the same backup can be restored again.
   await tx.policyRevisions.raiseAll(now, now)
   await tx.outbox.appendPolicies(now)
   await tx.edge.recoveries.restored(now)
@@ -64,14 +61,14 @@ function greatest(first: bigint, ...others: readonly bigint[]): bigint {
 }
 
 /**
- * From when on devices have to be heard from: later than all that the backup knows of them, also on a host whose clock is
- * behind the one on which the backup was made. No device counts as heard from before the clock has come so far.
+ * Devices must report after this: later than any report in the backup, even if this host's clock is behind. No report
+ * counts before the clock reaches it.
  */
 export async function recoversSince(reader: Reader, now: number): Promise<number> {
   return Math.max(now, ((await reader.edge.devices.newestSync()) ?? -1) + 1)
 }
 
-/** Accounts of instances that the backup does not know have nothing to protect. */
+/** Skips accounts of instances that the backup does not know. */
 async function withholdSold(
   tx: Transaction,
   policies: Pick<Policies, 'of'>,
@@ -90,7 +87,7 @@ async function withholdSold(
   await tx.accounts.save(behind.map((pool) => withhold(pool, sold.get(pool.account) ?? 0n)))
 }
 
-/** Ends those in which all devices were heard from. Always false: there is nothing to continue with at once. */
+/** Ends finished recoveries. Always false: there is no immediate work left. */
 export async function endRecoveries(store: Pick<Store, 'read' | 'transaction'>, now: number): Promise<false> {
   for (const { instanceId, since, unproven } of await store.read((reader) => reader.edge.recoveries.underWay())) {
     if (unproven !== null) continue
@@ -102,7 +99,7 @@ export async function endRecoveries(store: Pick<Store, 'read' | 'transaction'>, 
   return false
 }
 
-/** @throws CodedError NOT_FOUND for an instance that does not exist */
+/** @throws CodedError NOT_FOUND for an unknown instance */
 export async function showRecovery(
   { store }: { readonly store: Pick<Store, 'read'> },
   instanceId: string,
@@ -111,9 +108,9 @@ export async function showRecovery(
 }
 
 /**
- * An administrator takes the risk: what is withheld is sold again, and what was not known to be unsold, too.
+ * An administrator accepts the risk: withheld and unproven tokens are sold again.
  *
- * @returns the state before, with what may now be sold twice
+ * @returns the previous state, with the amounts that may be sold twice
  * @throws CodedError NOT_FOUND
  */
 export async function overrideRecovery(
@@ -130,7 +127,7 @@ export async function overrideRecovery(
     const locked = await tx.accounts.lock(withheld.map(({ account }) => account))
     await tx.accounts.save([...locked.values()].map(release))
     if (state.since !== null) await tx.edge.recoveries.end(instanceId, at, by)
-    // Rules that are kept in memory know that nothing may be sold.
+    // Cached rules must learn that selling is permitted.
     await bumpPolicyRevision(tx, revision, at)
     const detail = JSON.stringify({ instanceId, exposure: state.accounts })
     await tx.edge.audit.append({ at, by, action: 'END_RECOVERY', deviceId: null, sessionId: null, detail })
@@ -161,8 +158,8 @@ async function stateOf(reader: Reader, instanceId: string): Promise<RecoveryStat
 }
 
 /**
- * What of the account may be sold twice when the recovery is ended, at most: what is withheld, also where that is more than is
- * free now, because tokens come back. Where nothing is proven, all that is free.
+ * Upper bound of tokens sold twice if the recovery ends: the withheld ones, even above those now free, because tokens
+ * return. Without proof: all free tokens.
  */
 function atRisk(pool: Pool, unproven: boolean): Micro {
   if (pool.capTarget === null) return 0n

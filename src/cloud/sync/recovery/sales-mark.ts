@@ -1,11 +1,7 @@
 /**
- * What a node has sold, kept outside the database: for each account the highest count of tokens ever sold that this node has
- * committed. A database that counts less comes from a backup, and the difference is what it has forgotten. See
- * docs/decisions/sales-mark.md.
- *
- * The file must not cost a flush for each sale, so each account has two counts. `sold` is written after each commit and
- * survives the end of the process; a flush follows within a second. `reserved` is flushed before the commit of a sale that
- * would pass it, in steps that double: after a power cut it bounds what `sold` may have lost.
+ * A node's sales per account, kept outside the database. A database that counts less was restored. To avoid a flush per
+ * sale, `sold` is written after each commit and flushed within a second; `reserved` is flushed before a sale exceeds
+ * it, in doubling steps, and bounds the loss of a power cut. See docs/decisions/sales-mark.md.
  */
 import { createHash } from 'node:crypto'
 import { type AccountId, isLimitAccount } from '../../../core/accounts/account.ts'
@@ -13,13 +9,13 @@ import { MICRO_MAX, type Micro } from '../../../core/pricing/amount.ts'
 import type { Pool } from '../../storage/records.ts'
 import { type MarkFile, SLOT_TEXT_MAX } from './mark-file.ts'
 
-/** Accounts of line items and allocations that are kept, and as many of consumption limits: the file has at most 16 MiB. */
+/** Maximum of line item and allocation accounts, and also of consumption limits; keeps the file within 16 MiB. */
 export const ACCOUNTS_MAX = 16_384
 
-/** Other nodes that are kept: those that were seen last. */
+/** Other nodes remembered: the last seen. */
 const PEERS_MAX = 10
 
-/** The first step of an account reserves this part of its cap, and the largest this. */
+/** Smallest and largest step, as a fraction of the account's cap. */
 const FIRST_STEP_PART = 64n
 const LAST_STEP_PART = 8n
 
@@ -33,17 +29,17 @@ const FIRST_ACCOUNT_SLOT = 2
 
 interface Header {
   readonly id: string
-  /** As the database has it, or one or two behind. */
+  /** The database's turn, or one or two behind. */
   readonly turn: number
   readonly place: string
   readonly bootId: string | null
-  /** The node has ended in good order: all that it has sold is here. */
+  /** The node shut down cleanly: all its sales are recorded. */
   readonly closed: boolean
-  /** The highest position of usage records that an export has named. */
+  /** The highest exported position of usage records. */
   readonly position: string
-  /** When the node last worked, about, POSIX ms. */
+  /** Approximate time of last work, POSIX ms. */
   readonly at: number
-  /** Accounts of line items or allocations had to make room for others. */
+  /** Accounts of line items or allocations were displaced. */
   readonly dropped: boolean
 }
 
@@ -54,26 +50,26 @@ interface Kept {
   readonly step: Micro
 }
 
-/** In the order of their last sale, the oldest first. */
+/** Least recently sold first. */
 type Shelf = Map<string, Kept>
 
 export interface Count {
   /** By {@link markName}. */
   readonly name: string
-  /** What the database must have reached. */
+  /** The database must count at least this. */
   readonly sold: Micro
-  /** Beyond which this node has never sold. */
+  /** This node has never sold beyond this. */
   readonly reserved: Micro
-  /** The least that is known to be at least what this node has sold up to. */
+  /** The lowest proven upper bound of this node's sales. */
   readonly atMost: Micro
 }
 
 export class SalesMark {
   readonly #file: MarkFile
   readonly #shelves: Readonly<Record<'pools' | 'limits', Shelf>> = { pools: new Map(), limits: new Map() }
-  /** Slots of accounts that do not exist any more. */
+  /** Slots of deleted accounts. */
   readonly #unused: number[] = []
-  /** Sold counts that could not be written after their commit. */
+  /** Sales not yet written after their commit. */
   readonly #owed = new Set<string>()
   #header: Header
   #peers: readonly string[]
@@ -104,7 +100,7 @@ export class SalesMark {
     }
   }
 
-  /** An empty one in the place of whatever is there. */
+  /** Replaces the file, if any, by an empty mark. */
   static begin(file: MarkFile, id: string, at: number): SalesMark {
     file.begin()
     const header: Header = {
@@ -152,12 +148,12 @@ export class SalesMark {
     return this.#peers
   }
 
-  /** The file was copied or moved since this node worked with it. */
+  /** The file was copied or moved since this node last used it. */
   get isElsewhere(): boolean {
     return this.#header.place !== this.#file.place()
   }
 
-  /** Every account that was sold from has its count here; consumption limits are left out of this. */
+  /** Every account sold from is counted here, apart from consumption limits. */
   get isComplete(): boolean {
     return !this.#header.dropped
   }
@@ -170,13 +166,13 @@ export class SalesMark {
     }
   }
 
-  /** How much was sold of an account, at least. */
+  /** Lower bound of an account's sales. */
   soldOf(account: AccountId): Micro {
     return this.#find(markName(account))?.sold ?? 0n
   }
 
   /**
-   * The node goes on with this mark, from this turn.
+   * Starts using this mark from this turn.
    * @param pools all accounts of the mark that the database has
    */
   goOn(pools: Iterable<Pool>, turn: number, at: number): void {
@@ -195,13 +191,13 @@ export class SalesMark {
     this.flush()
   }
 
-  /** The database has counted the turn as well. */
+  /** The database has counted the turn too. */
   turned(turn: number, at: number, peers: readonly string[]): void {
     this.#write({ turn, at }, peers.slice(-PEERS_MAX))
   }
 
   /**
-   * Before the commit of what these pools have sold.
+   * Called before the commit of these pools' sales.
    * @throws CodedError NOT_RECORDED: nothing may be sold
    */
   reserve(pools: Iterable<Pool>): void {
@@ -228,7 +224,7 @@ export class SalesMark {
     for (const [account, kept] of reserved) this.#shelfOf(account).set(account, kept)
   }
 
-  /** After the commit, and before anybody is told. */
+  /** Called after the commit, before any response. */
   note(pools: Iterable<Pool>): void {
     for (const pool of pools) {
       const account = markName(pool.account)
@@ -242,13 +238,13 @@ export class SalesMark {
       try {
         this.#file.write(kept.slot, textOf(account, kept))
       } catch {
-        // The sale is within what is reserved. Nothing more is sold before this can be written.
+        // The sale is within the reservation. Nothing more is sold before this can be written.
         this.#owed.add(account)
       }
     }
   }
 
-  /** A position of usage records is about to be named. @throws CodedError NOT_RECORDED */
+  /** Called before a position of usage records is exported. @throws CodedError NOT_RECORDED */
   name(position: bigint): void {
     if (position <= this.position) return
     this.#write({ position: String(position) })
@@ -267,7 +263,7 @@ export class SalesMark {
     await this.#file.flushLater()
   }
 
-  /** The node ends: nothing is sold any more. */
+  /** Shuts down: nothing more is sold. */
   close(at: number): void {
     if (this.#owed.size > 0) return
     this.flush()
@@ -292,7 +288,7 @@ export class SalesMark {
     return this.#shelves[isLimitAccount(name) ? 'limits' : 'pools']
   }
 
-  /** An unused one, or that of the account that was sold from least recently. */
+  /** An unused slot, or the least recently sold account's. */
   #slotFor(name: string): number {
     const shelf = this.#shelfOf(name)
     if (shelf.size < ACCOUNTS_MAX) return this.#unused.pop() ?? this.#slots++
@@ -309,17 +305,16 @@ function textOf(name: string, { sold, reserved, step }: Kept): string {
   return `${name} ${sold} ${reserved} ${step}`
 }
 
-/** Three counts of 19 digits and the spaces before them. */
+/** Slot length less three counts of 19 digits with spaces. */
 const NAME_MAX = SLOT_TEXT_MAX - 60
 
-/** Under which an account stands in a mark: an id that is too long for a slot goes by kind, instance and hash. */
+/** An account's name in a mark; an id too long for a slot is replaced by kind, instance and hash. */
 export function markName(account: AccountId): string {
   if (account.length <= NAME_MAX) return account
   const [kind, instanceId] = account.split('/')
   return `${kind}/${instanceId}/#${createHash('sha256').update(account).digest('hex')}`
 }
 
-/** Whose id is not the name. */
 export function isHashed(name: string): boolean {
   return name.includes('/#')
 }

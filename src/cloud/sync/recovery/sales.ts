@@ -1,8 +1,7 @@
 /**
- * The store of a node that keeps a sales mark: no sale is committed that the mark could not show, and none rests on a database
- * that counts less than the mark. Mark and database are compared when the node starts, whenever an account is locked, and,
- * where several nodes share the database, every few seconds. Where the database turns out to be the older one, recovery begins
- * before anything else is sold. See docs/decisions/sales-mark.md.
+ * A store that keeps a sales mark: no sale is committed that the mark cannot show, and none on a database that counts
+ * less. They are compared at start, with every account lock and, for a shared database, every few seconds. An older
+ * database starts a recovery before any sale. See docs/decisions/sales-mark.md.
  */
 import type { AccountId } from '../../../core/accounts/account.ts'
 import type { Micro } from '../../../core/pricing/amount.ts'
@@ -17,41 +16,41 @@ import { beginRecovery } from './recovery.ts'
 import { SalesMark } from './sales-mark.ts'
 
 export interface SalesDeps {
-  /** As it is, without a mark. */
+  /** The store without a mark. */
   readonly store: Store
   readonly file: MarkFile
   readonly policies: Pick<Policies, 'of'>
-  /** Several nodes may share the database. */
+  /** Several nodes may use the database. */
   readonly shared: boolean
-  /** An administrator says that the database comes from a backup. */
+  /** An administrator reports a restored database. */
   readonly restored: boolean
   readonly now: () => number
   readonly newId: () => string
   readonly pause: (ms: number) => Promise<unknown>
-  /** Recovery has begun, and why. */
+  /** Recovery has started, and why. */
   readonly onRecovery: (reason: string) => void
-  /** The file can no longer be trusted to hold what was written. */
+  /** The file can no longer be trusted. */
   readonly onBroken: (error: unknown) => void
 }
 
-/** How often a node looks into a database that it shares, ms. */
+/** How often to check a shared database, ms. */
 export const TURN_EVERY_MS = 2_000
 
-/** How long a node waits for another one to show that it works. */
+/** How long to wait for another node's sign of life, ms. */
 const COMPANY_MS = 5_000
 const COMPANY_LOOK_MS = 250
 
-/** After this a node that is not seen any more is no part of the company, ms. */
+/** When an unseen node is forgotten, ms. */
 const COMPANY_FORGOTTEN_MS = 30 * 24 * 60 * 60_000
 
-/** Runs of one transaction that find the database to be older than the mark. */
+/** Runs of a transaction that finds an older database. */
 const RUNS_MAX = 3
 
-/** The database counts less than the mark: it was replaced under the running node. */
+/** The database counts less than the mark: it was replaced while the node ran. */
 class DatabaseOlder extends Error {}
 
 export class Sales {
-  /** With a mark. */
+  /** The store with a mark. */
   readonly store: Store
   readonly #deps: SalesDeps
   readonly #started = Promise.withResolvers<SalesMark>()
@@ -71,8 +70,8 @@ export class Sales {
   }
 
   /**
-   * Compares mark and database. Transactions wait for it.
-   * @throws CodedError NOT_RECORDED, STATE_UNWRITABLE, and what the store throws
+   * Compares mark and database while transactions wait.
+   * @throws CodedError NOT_RECORDED, STATE_UNWRITABLE, and the errors of the store
    */
   async start(): Promise<void> {
     try {
@@ -84,7 +83,7 @@ export class Sales {
     }
   }
 
-  /** Makes what was sold since the last call survive a power cut. */
+  /** Makes sales since the last call survive a power cut. */
   async flush(): Promise<false> {
     try {
       await this.#mark?.flushLater(this.#deps.now())
@@ -94,7 +93,7 @@ export class Sales {
     return false
   }
 
-  /** Looks whether a database that other nodes share is still the same one, and shows them that this node works. */
+  /** Checks that a shared database is unchanged, and shows other nodes that this one works. */
   async turn(): Promise<false> {
     const mark = this.#mark
     if (mark === undefined) return false
@@ -104,7 +103,7 @@ export class Sales {
     if (own !== undefined && own.turn > mark.turn + 1) {
       throw new CodedError('STATE_IN_USE', 'Another node works with a copy of the sales mark of this one.')
     }
-    // The answer to the last turn may have been lost.
+    // The response to the last turn may be lost.
     if (own === undefined || own.turn < mark.turn || !(await this.#count(own))) {
       await this.#recoverIfOlder(mark)
       return false
@@ -121,7 +120,7 @@ export class Sales {
     return store.transaction((tx) => tx.edge.salesMarks.turn(id, turn, now()))
   }
 
-  /** Nothing is sold any more. */
+  /** Nothing more is sold. */
   close(): void {
     this.#mark?.close(this.#deps.now())
     this.#mark = undefined
@@ -168,7 +167,7 @@ export class Sales {
     return found
   }
 
-  /** Without a mark that could be relied on. Only a database that has nothing to lose, or other nodes, make up for that. */
+  /** Starts without a reliable mark: needs a database with nothing to lose, or other nodes. */
   async #begin(what: string, records: readonly SalesMarkRecord[]): Promise<SalesMark> {
     const { store, file, shared, restored, now, newId } = this.#deps
     const mark = SalesMark.begin(file, newId(), now())
@@ -184,12 +183,12 @@ export class Sales {
     return mark
   }
 
-  /** Another node, whose own mark fits the database, works with it. */
+  /** Another node, with a mark that fits the database, accepts this one. */
   async #isAccepted(id: string): Promise<boolean> {
     return this.#comesTrue((record) => record.id === id && record.accepted)
   }
 
-  /** Another process counts the turns of this mark. */
+  /** Another process advances this mark's turn. */
   async #works({ id, turn }: SalesMarkRecord): Promise<boolean> {
     return this.#comesTrue((record) => record.id === id && record.turn > turn)
   }
@@ -204,7 +203,7 @@ export class Sales {
     }
   }
 
-  /** The mark fits the database: the node goes on. What a recovery that another node has begun waits for is shown by that. */
+  /** The mark fits the database. If a recovery by another node waits for this mark, it is now shown. */
   async #join(mark: SalesMark): Promise<void> {
     const { store, now } = this.#deps
     await store.transaction(async (tx) => {
@@ -221,7 +220,7 @@ export class Sales {
     })
   }
 
-  /** What this mark shows is in the database. When it was the last one that was awaited, the rest is known to be unsold. */
+  /** The mark's sales are in the database. If it was the last one awaited, the rest is proven unsold. */
   async #show(tx: Transaction, id: string): Promise<void> {
     const { now } = this.#deps
     await tx.policyRevisions.lockAll()
@@ -230,7 +229,7 @@ export class Sales {
     if (own !== undefined) await tx.edge.salesMarks.save({ ...own, awaited: false })
     if (records.some(({ id: other, awaited }) => other !== id && awaited)) return
     await tx.edge.recoveries.proveAll()
-    // Rules that are kept in memory know that nothing may be sold.
+    // Cached rules must learn that selling is permitted.
     await tx.policyRevisions.raiseAll(now())
     await tx.outbox.appendPolicies(now())
   }
@@ -245,7 +244,7 @@ export class Sales {
       const records = await tx.edge.salesMarks.list()
       const others = new Set([...mark.peers, ...records.map(({ id }) => id)])
       others.delete(mark.id)
-      // A database that is not shared has one mark at a time: others are gone.
+      // An unshared database has one mark: others are gone.
       if (!shared) others.clear()
       const unproven: Recovery['unproven'] = unknown ? 'MARK' : others.size > 0 ? 'NODE' : null
       const { position, at: until } = mark
@@ -260,7 +259,7 @@ export class Sales {
     onRecovery(why)
   }
 
-  /** While the node runs. All that find it out at once wait for one recovery. */
+  /** At run time; concurrent callers share one recovery. */
   async #recoverIfOlder(mark: SalesMark): Promise<void> {
     this.#recovering ??= (async () => {
       const { store, shared, now } = this.#deps
@@ -275,7 +274,7 @@ export class Sales {
   }
 }
 
-/** A transaction whose sales are collected, and which fails where the database counts less than the mark. */
+/** Collects a transaction's sales; fails it if the database counts less than the mark. */
 function watched(
   tx: Transaction,
   mark: SalesMark,
