@@ -6,7 +6,7 @@ import type { AccountId } from '../../core/accounts/account.ts'
 import { formatDecimal, type Micro } from '../../core/pricing/amount.ts'
 import { quoted } from '../../protocol/json-text.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
-import { type RequestedItemTexts, requestedTexts } from '../../protocol/service/asked-texts.ts'
+import { type RequestedItemTexts, requestedTexts } from '../../protocol/service/requested-texts.ts'
 import type { AccessRequest, ClockReading, Decision, ItemOutcome, ChargeShare } from '../../core/rules/decision.ts'
 
 export interface AccessEntry {

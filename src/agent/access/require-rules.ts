@@ -1,5 +1,5 @@
 import type { ClockReading } from '../../core/rules/decision.ts'
-import { suspendedError } from '../../protocol/edge/device-hold.ts'
+import { suspendedError } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Ledger } from '../ledger/ledger.ts'
 import type { ActivePolicies, PolicyInForce } from '../policy/active-policies.ts'

@@ -5,7 +5,7 @@
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { available } from '../../core/accounts/grant.ts'
 import { roughly } from '../../core/accounts/in-words.ts'
-import type { DeviceSuspension } from '../../protocol/edge/device-hold.ts'
+import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { DeviceReportWire } from '../../protocol/local/report.ts'
 

@@ -6,7 +6,7 @@
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { Counters, Need, TopUpRequest } from '../../core/accounts/grant.ts'
-import type { DeviceSuspension } from '../../protocol/edge/device-hold.ts'
+import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { KeyLink } from '../../protocol/edge/device-key.ts'
 import type { EntryBodyWire, SegmentWire } from '../../protocol/edge/sync.ts'
 

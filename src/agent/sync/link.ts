@@ -3,7 +3,7 @@
  * or a waiting request, and carries no data from one round to the next but what is durable. It never decides an access
  * request, and the access path never waits for it, except in {@link Link.requestGrant} for as long as it says.
  */
-import type { DeviceSuspension } from '../../protocol/edge/device-hold.ts'
+import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import type { Snapshot } from '../ledger/journal.ts'
 import type { CloudWord, WaitingTopUp } from '../access/local-decisions.ts'

@@ -8,7 +8,7 @@ import type { CompiledPolicy } from '../../core/rules/compile.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
 import type { TopUpRequest } from '../../core/accounts/grant.ts'
 import type { Policy } from '../../core/rules/policy.ts'
-import type { DeviceSuspension } from '../../protocol/edge/device-hold.ts'
+import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { PolicyDocument } from '../../protocol/edge/policy-document.ts'
 import type { Confirmation, GrantedAccount, Journal, StoredGrant, ReceivedGrant } from '../ledger/journal.ts'
 

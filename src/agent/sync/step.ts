@@ -5,7 +5,7 @@
 import type { z } from 'zod'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
 import { signedTime } from '../../protocol/edge/sync.ts'
-import { type DeviceSuspension, suspendedError } from '../../protocol/edge/device-hold.ts'
+import { type DeviceSuspension, suspendedError } from '../../protocol/edge/device-suspension.ts'
 import { CodedError, type ErrorCode, firstProblem } from '../../protocol/errors.ts'
 import { type DocumentKind, sha256 } from '../../protocol/signing.ts'
 import { parseJson } from '../../protocol/parse-json.ts'

@@ -1,4 +1,4 @@
-import { suspendedError } from '../../protocol/edge/device-hold.ts'
+import { suspendedError } from '../../protocol/edge/device-suspension.ts'
 import type { Device } from '../storage/device-records.ts'
 
 /** @throws CodedError DEVICE_LOCKED, DEVICE_TERMINATED for a suspended device */

@@ -3,7 +3,7 @@
  * time cannot be attached to another one.
  */
 import type { z } from 'zod'
-import type { DeviceSuspension } from '../../protocol/edge/device-hold.ts'
+import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { signedTime } from '../../protocol/edge/sync.ts'
 import { sha256, signDocument } from '../../protocol/signing.ts'
 import type { KeyRing } from './key-ring.ts'

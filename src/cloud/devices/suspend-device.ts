@@ -2,7 +2,7 @@
  * Locks, unlocks or terminates a device. The device learns of it with the signed time of its next sync, for which it is
  * notified. A device that does not sync is limited by the expiry of its grants. Its usage is accepted in any state.
  */
-import type { DeviceSuspension } from '../../protocol/edge/device-hold.ts'
+import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
 import { commandSession } from '../sessions/command-session.ts'
 import type { SessionDeps } from '../sessions/session-life.ts'

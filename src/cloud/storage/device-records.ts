@@ -2,7 +2,7 @@
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import { type DeviceAccount, type EpochState, NO_DEVICE_ACCOUNT } from '../../core/sync/receive.ts'
-import type { DeviceSuspension } from '../../protocol/edge/device-hold.ts'
+import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { PublicJwk } from '../../protocol/signing.ts'
 
 export interface DeviceKey {

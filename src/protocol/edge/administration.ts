@@ -4,7 +4,7 @@
  */
 import { z } from 'zod'
 import { SESSION_STATES } from '../service/sessions.ts'
-import { deviceSuspension } from './device-hold.ts'
+import { deviceSuspension } from './device-suspension.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, uuid } from '../wire.ts'
 

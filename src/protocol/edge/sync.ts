@@ -7,7 +7,7 @@ import { z } from 'zod'
 import { ACCOUNT_ID_MAX } from '../../core/accounts/account.ts'
 import { hashText } from '../signing.ts'
 import { instant, microText, plainText, uuid } from '../wire.ts'
-import { deviceSuspension } from './device-hold.ts'
+import { deviceSuspension } from './device-suspension.ts'
 import { thumbprintText } from './device-key.ts'
 import { SEGMENT_SESSIONS_MAX, SESSION_EVENTS, sessionCommand, sessionSnapshot } from './sessions.ts'
 

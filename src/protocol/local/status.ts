@@ -1,6 +1,6 @@
 /** Agent status on the socket. Amounts are micro-tokens as integer text, instants POSIX milliseconds. */
 import { z } from 'zod'
-import { deviceSuspension } from '../edge/device-hold.ts'
+import { deviceSuspension } from '../edge/device-suspension.ts'
 import { accountId } from '../edge/sync.ts'
 import { lastBackup } from './last-backup.ts'
 import { instant, microText, uuid } from '../wire.ts'

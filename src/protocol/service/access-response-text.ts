@@ -5,7 +5,7 @@
 import { formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
 import type { AccessRequest, Decision, ItemOutcome } from '../../core/rules/decision.ts'
 import { quoted } from '../json-text.ts'
-import { type RequestedItemTexts, requestedTexts } from './asked-texts.ts'
+import { type RequestedItemTexts, requestedTexts } from './requested-texts.ts'
 import { type ApiVersion, ITEM_STATUS } from './status.ts'
 
 /** @param correlationId a UUID */

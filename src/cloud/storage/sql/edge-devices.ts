@@ -1,5 +1,5 @@
 import type { PublicJwk } from '../../../protocol/signing.ts'
-import type { DeviceSuspension } from '../../../protocol/edge/device-hold.ts'
+import type { DeviceSuspension } from '../../../protocol/edge/device-suspension.ts'
 import type { Device, DeviceClock, DeviceKey, KnownDeviceKey } from '../device-records.ts'
 import type { EdgeReader, EdgeTransaction } from '../device-store.ts'
 import { type Sql, chunks, toBigint, toFlag, toNumber } from './sql.ts'
