@@ -1,7 +1,6 @@
 /**
- * The counters of every account in memory, what is on its way to the journal included. No account that is counted
- * down is used beyond its grant and its allowance: a charge that does not fit throws before anything changes, because it
- * was decided on the room that this class gave.
+ * Every account's counters in memory, including entries not yet in the journal. A charge that exceeds grant and
+ * allowance throws before anything changes: it was decided on balances that this class returned.
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
@@ -19,11 +18,11 @@ interface AccountBalance {
   unlimited: boolean
   allowance?: Micro
   overdraft?: Micro
-  /** Room at or below which a top-up should be asked for; -1n once it was. */
+  /** Balance at or below which a top-up is requested; -1n once it was. */
   lowAt: Micro
 }
 
-/** How much is given up at a time: accounts, and the bytes that their counters take in a segment. */
+/** Limits per segment: accounts, and bytes of their counters. */
 interface MostReturns {
   readonly accounts: number
   readonly bytes: number
@@ -45,20 +44,19 @@ export class Balances {
   }
 
   /**
-   * What core may draw on while the grant is in force.
+   * The available balance while the grant is valid.
    *
-   * @param refund what the account gets back together with the charge
+   * @param refund recorded together with the charge
    */
   availableOf(account: AccountId, refund = 0n): AvailableBalance {
     const balance = this.#balances.get(account)
     if (balance === undefined) return NOTHING_GRANTED
-    // Metered only, up to what a counter holds: the bound is beyond use, and keeps an absurd count from passing it.
+    // Only metered. The bound keeps an absurd count from overflowing a counter.
     if (balance.unlimited) return { left: MICRO_MAX - balance.used, shortage: 'POOL' }
     const left = available(balance) + refund
     return { left: left > 0n ? left : 0n, shortage: balance.exhausted ? 'POOL' : 'GRANT' }
   }
 
-  /** What was used of an account, and up to where it may be. */
   spendableOf(account: AccountId): { readonly used: Micro; readonly usedMax: Micro } {
     const balance = this.#known(account)
     return { used: balance.used, usedMax: balance.unlimited ? MICRO_MAX : balance.used + available(balance) }
@@ -73,9 +71,9 @@ export class Balances {
   }
 
   /**
-   * How much of an account was used above what is granted.
+   * How much of an account was used above its grant.
    *
-   * @param refund what the account gets back before more of it is used
+   * @param refund counted before use
    */
   overspendOf(account: AccountId, refund = 0n): Micro {
     const balance = this.#balances.get(account)
@@ -84,15 +82,15 @@ export class Balances {
     return left < 0n ? -left : 0n
   }
 
-  /** Nothing more may be used above the grants of accounts whose use they hold. */
+  /** Ends allowances for accounts whose grants now cover their use. */
   settle(): void {
     for (const balance of this.#balances.values()) if (available(balance) >= 0n) balance.allowance = 0n
   }
 
   /**
-   * Raises `used`, all of it or nothing. Returns true when an account has come to its low-water mark.
+   * Raises `used` for all postings or for none. Returns true when an account has reached its low-water mark.
    *
-   * @param allowances of accounts that may be used above what is granted, and how far
+   * @param allowances how far use of an account may exceed its grant
    */
   charge(postings: readonly Posting[], allowances?: ReadonlyMap<AccountId, Micro>): boolean {
     for (const [account, allowance] of allowances ?? []) {
@@ -112,7 +110,6 @@ export class Balances {
     return low
   }
 
-  /** Takes back a charge that was not recorded. */
   uncharge(postings: readonly Posting[]): void {
     for (const { account, amount } of postings) {
       const balance = this.#known(account)
@@ -121,7 +118,7 @@ export class Balances {
     }
   }
 
-  /** Raises `refunded`: only once the refund is durable, because what it gives back may be spent at once. */
+  /** Raises `refunded`. Call once the refund is durable, because it can be spent at once. */
   refund(postings: readonly Posting[]): void {
     for (const { account, amount } of postings) {
       const balance = this.#known(account)
@@ -131,7 +128,6 @@ export class Balances {
     }
   }
 
-  /** Takes back a refund that was not recorded. */
   unrefund(postings: readonly Posting[]): void {
     for (const { account, amount } of postings) {
       const balance = this.#known(account)
@@ -140,7 +136,7 @@ export class Balances {
     }
   }
 
-  /** Raises `returned` by all room of at most `most` accounts, and says by how much. */
+  /** Raises `returned` by the whole balance of as many accounts as fit. */
   giveUp(most: MostReturns): readonly Posting[] {
     const returns: Posting[] = []
     let bytes = 0
@@ -155,7 +151,7 @@ export class Balances {
     return returns
   }
 
-  /** Raises `returned` by what is held of these accounts beyond the figure beside each, of at most `most` of them. */
+  /** Raises `returned` by the balance above the given amount of each account. */
   giveUpAbove(keeps: ReadonlyMap<AccountId, Micro>, most: MostReturns): readonly Posting[] {
     const returns: Posting[] = []
     let bytes = 0
@@ -167,14 +163,14 @@ export class Balances {
       bytes += counterBytesMax(account)
       if (returns.length >= most.accounts || bytes > most.bytes) break
       balance.returned += amount
-      // What is left is little on purpose: being low is no news.
+      // The low balance is intended: request no top-up.
       balance.lowAt = -1n
       returns.push({ account, amount })
     }
     return returns
   }
 
-  /** Undoes {@link Balances.giveUp} that the journal did not take. */
+  /** Undoes {@link Balances.giveUp} when the journal did not record it. */
   takeBack(returns: readonly Posting[]): void {
     for (const { account, amount } of returns) {
       const balance = this.#known(account)
@@ -184,8 +180,8 @@ export class Balances {
   }
 
   /**
-   * These accounts are counted down from here on. What was used above their grants stays allowed: the cloud counts it as
-   * granted when it hears of it.
+   * Counts these accounts from now on. Use above their grants stays allowed: the cloud counts it as granted when it is
+   * reported.
    *
    * @returns those that were unlimited
    */
@@ -203,7 +199,7 @@ export class Balances {
     return limited
   }
 
-  /** Grants are cumulative: a smaller figure than the one known is old and changes nothing. */
+  /** Grants are cumulative: a smaller amount than the known one is old and ignored. */
   grant(accounts: readonly GrantedAccount[]): void {
     for (const { account, granted, exhausted, unlimited, overdraft = 0n } of accounts) {
       const balance = this.#balances.get(account) ?? this.#open(account)
@@ -250,7 +246,7 @@ export class Balances {
   }
 }
 
-/** A quarter of what there is: a device asks early enough, and a small grant does not make it ask for ever. */
+/** A quarter of the balance: early enough, and a small grant does not cause endless requests. */
 function lowMark(balance: AccountBalance): Micro {
   const left = available(balance)
   return left > 0n ? left / 4n : 0n

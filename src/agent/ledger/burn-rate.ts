@@ -1,6 +1,5 @@
 /**
- * How fast one account is spent: what was charged in the last day, in slots of one hour. It is an estimate for the size
- * of grants and decides nothing; it begins anew with the process.
+ * Estimates how fast an account is spent, from hourly slots of the last day. Used only to size grants; not persisted.
  */
 import type { Micro } from '../../core/pricing/amount.ts'
 import { TimeSlots } from '../diagnostics/time-slots.ts'
@@ -22,14 +21,13 @@ export class BurnRate {
     this.#charged.add(amount, sinceBoot)
   }
 
-  /** What a time of this length would take at the average rate since the beginning, at least one hour, at most a day. */
+  /** Expected use over the horizon, at the average rate of 1 to 24 hours. */
   over(horizonMs: number, sinceBoot: number): Micro {
     const sum = this.#charged.sum(sinceBoot)
     const observed = Math.min(Math.max(sinceBoot - this.#begunAt, SLOT_MS), SLOTS * SLOT_MS)
     return (sum * BigInt(Math.ceil(horizonMs))) / BigInt(Math.ceil(observed))
   }
 
-  /** Nothing was charged for a day. */
   isIdle(sinceBoot: number): boolean {
     return this.#charged.isEmpty(sinceBoot)
   }

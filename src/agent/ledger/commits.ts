@@ -1,13 +1,12 @@
 /**
- * The order in which decisions become durable. Entries that come in one moment are answered together, in one of two ways:
+ * Makes decisions durable. Entries that arrive at the same moment are answered together, in one of two ways:
  *
- *   reserved  every charge lies within a block that is reserved durably, and the volatile log takes the entries: they are
- *             answered at once, and moved to the journal later
- *   durable   a commit holds them, with everything before them: they are answered after it
+ *   write-behind  all charges fit durable reservations and the volatile log has the entries: answered at once, journaled later
+ *   durable       answered after the commit that contains them and all entries before them
  *
- * The log takes every entry before it is answered or committed, so that the journal is never ahead of it; while it does not,
- * nothing is reserved. Without a volatile log all is durable. Nobody overtakes: behind an entry that waits for a commit all others wait, so that
- * what a failed commit takes back is always the end of the ledger, and never an entry that was answered.
+ * The log takes every entry before it is answered or committed, so the journal is never ahead of it; if the log fails,
+ * nothing is reserved. Behind an entry that waits for a commit all later ones wait too, so a failed commit loses only
+ * the ledger's last entries and never one that was answered.
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -19,13 +18,12 @@ import type { Anchor, VolatileLog } from './volatile-log.ts'
 
 export type Durability = 'durable' | 'write-behind'
 
-/** What a device that spends ahead of its disk has besides the journal. */
 export interface WriteBehindDeps {
   readonly journal: Pick<Journal, 'appendWriteBehind'>
   readonly log: VolatileLog
-  /** Most tokens of a block, unless one charge is larger, micro-tokens. */
+  /** Largest reservation, micro-tokens, unless one charge is larger. */
   readonly reservationMax: bigint
-  /** The log does not take entries (the error), or takes them again (null). */
+  /** The log failed (the error), or works again (null). */
   readonly onLog: (error: unknown) => void
 }
 
@@ -36,44 +34,44 @@ export interface CommitsDeps {
   readonly spendableOf: (account: AccountId) => Spendable
   readonly stamp: () => ClockStamp
   readonly epoch: () => number
-  /** Calls when the entries of this moment have come, so that they share a commit. */
+  /** Calls after the current batch of entries has arrived, so that they share a commit. */
   readonly defer: (call: () => void) => void
-  /** Time that passes, ms; only differences mean something. */
+  /** Monotonic, ms. */
   readonly now: () => number
   readonly timers: Timers
-  /** These stand in the journal. */
+  /** Called when these are in the journal. */
   readonly onRecorded: (decided: readonly Decided[]) => void
-  /** These, the last ones of the ledger, never happened. */
+  /** Called when these, the last entries of the ledger, could not be recorded. */
   readonly onLost: (decided: readonly Decided[]) => void
-  /** The outcome of a write is unknown: the process must end and open again. */
+  /** A write has an unknown outcome: the process must end and reopen. */
   readonly onBroken: (error: unknown) => void
 }
 
 /**
- * From so long a commit on, it is worth waiting for those who were just answered to ask again, ms. On faster storage a
- * commit and the decisions for the next one overlap, and waiting would only cost.
+ * Commits at least this slow, ms, wait for the callers just answered to send again. On faster storage a commit overlaps
+ * the next decisions, and waiting would only cost time.
  */
 const SLOW_COMMIT_MS = 4
 
-/** For how much of the last commit's time the next one waits at most. */
+/** Longest wait, as a fraction of the last commit's duration. */
 const PATIENCE = 0.5
 
-/** An entry in the volatile log is moved to the journal after so long at the latest, ms. */
+/** Longest time that an entry stays only in the volatile log, ms. */
 const MOVE_AFTER_MS = 1_000
 
-/** So many entries in the volatile log are moved at once. */
+/** As many entries in the volatile log trigger a commit. */
 const MOVE_ENTRIES = 1_000
 
-/** Most entries in the volatile log: a journal that takes nothing must not fill the memory. */
+/** Bounds memory while the journal accepts nothing. */
 const LOGGED_MAX = 50_000
 
-/** A block that was not touched for so long is closed, so that an idle device has nothing to burn, ms. */
+/** Closes a reservation that was idle for this long, ms, so that a power cut on an idle device burns nothing. */
 const CLOSE_AFTER_MS = 10_000
 
-/** A volatile log that failed is tried again after so long, ms. */
+/** Retries a failed volatile log after this time, ms. */
 const RETRY_LOG_MS = 10_000
 
-/** An entry with what it, and those recorded together with it, give back: what counts already, and what is to count. */
+/** An entry with the refunds recorded with it: those that count already, and those that count once durable. */
 export interface Decided {
   readonly entry: PendingEntry
   readonly atOnce: readonly Posting[]
@@ -86,14 +84,14 @@ interface Waiting extends Decided {
 }
 
 interface UnderWay {
-  /** Answered before: so many of those that were logged, from the first. */
+  /** How many entries of the log, from the first, it contains; they are answered already. */
   readonly logged: number
   readonly waiting: readonly Waiting[]
-  /** Blocks that end with it. */
+  /** Reservations that end with it. */
   readonly closing: readonly AccountId[]
-  /** What was logged before it can be forgotten after it. */
+  /** Whether the log can forget its older part afterwards. */
   readonly turned: boolean
-  /** Only what was answered, because the journal does not take more. */
+  /** Contains only answered entries, because the journal accepts no others. */
   readonly salvage: boolean
   readonly begunAt: number
 }
@@ -101,11 +99,11 @@ interface UnderWay {
 export class Commits {
   readonly #deps: CommitsDeps
   readonly #accountReservations: Reservations
-  /** Answered from the volatile log, not in the journal yet. */
+  /** Answered from the volatile log, not yet in the journal. */
   #logged: Decided[] = []
-  /** Accounts that were charged since the last commit began. */
+  /** Accounts charged since the last commit started. */
   readonly #touched = new Set<AccountId>()
-  /** Accounts whose block has ended here and not yet in the journal. */
+  /** Accounts whose reservation has ended in memory but not yet in the journal. */
   readonly #closing = new Set<AccountId>()
   #waiting: Waiting[] = []
   #underWay: UnderWay | null = null
@@ -113,37 +111,36 @@ export class Commits {
   #broken = false
   #logState: 'NONE' | 'OPEN' | 'FAILED' = 'NONE'
   #logFailedAt = -Infinity
-  /** How far the journal is known to be. */
+  /** End of the journal, as far as known. */
   #reached: Anchor
   #cancelTimer: (() => void) | null = null
   #timerAt = Infinity
   #touchedAt = -Infinity
-  /** Sizes of the last two commits that somebody waited for. */
+  /** Callers of the last two commits. */
   #lastSizes: readonly [number, number] = [0, 0]
-  /** Ends the wait for callers to come back; null while nobody waits. */
+  /** Ends the wait for callers to send again; null while not waiting. */
   #endPatience: (() => void) | null = null
-  /** Those who wait until the journal has reached an entry, and whether it has is what they are told. */
+  /** Callbacks for when the journal has reached an entry, or failed to. */
   #flushing: { readonly upTo: number; readonly tell: (reached: boolean) => void }[] = []
   #settled: (() => void)[] = []
 
-  /** @param reached how far the journal is, with no block open */
+  /** @param reached end of the journal, with no reservation open */
   constructor(deps: CommitsDeps, reached: Anchor) {
     this.#deps = deps
     this.#reached = reached
     this.#accountReservations = new Reservations(deps.reserve?.reservationMax ?? 0n, deps.now)
   }
 
-  /** How an entry is answered whose charge lies within a block. */
+  /** Durability of the answer to an entry that a reservation covers. */
   get promise(): Durability {
     return this.#deps.reserve !== null && this.#logState !== 'FAILED' ? 'write-behind' : 'durable'
   }
 
-  /** Nothing is on its way to the journal. */
   get isSettled(): boolean {
     return this.#logged.length === 0 && this.#waiting.length === 0 && this.#underWay === null
   }
 
-  /** Resolves with how it was answered. Rejects with NOT_RECORDED when it surely never happened. */
+  /** Rejects with NOT_RECORDED when the entry was certainly not recorded. */
   add(decided: Decided): Promise<Durability> {
     const { entry } = decided
     if (this.#deps.reserve !== null && entry.moves === 'used') {
@@ -158,12 +155,12 @@ export class Commits {
     })
   }
 
-  /** Resolves when what was answered before stands in the journal, or when the journal does not take it. */
+  /** Resolves when the entries answered so far are in the journal, or when the journal rejects them. */
   async flushed(): Promise<void> {
     await this.#reaches(this.#logged.at(-1))
   }
 
-  /** Resolves when all that was decided before stands in the journal or was taken back; with false when the journal takes nothing. */
+  /** Resolves when all entries so far are in the journal or undone; false when the journal rejects them. */
   async drained(): Promise<boolean> {
     return this.#reaches(this.#waiting.at(-1) ?? this.#underWay?.waiting.at(-1) ?? this.#logged.at(-1))
   }
@@ -176,7 +173,7 @@ export class Commits {
     })
   }
 
-  /** Resolves when nothing is on its way to the journal. What was answered is waited for until the journal takes it. */
+  /** Resolves when no entry waits for the journal. Retries answered entries until the journal accepts them. */
   async settled(): Promise<void> {
     if (this.isSettled || this.#broken) return
     await new Promise<void>((resolve) => {
@@ -185,32 +182,33 @@ export class Commits {
     })
   }
 
-  /** Ends all blocks durably, where the journal takes it: a power cut costs nothing from here until the next charge. */
+  /**
+   * Ends all reservations durably if the journal accepts it, so that a power cut costs nothing until the next charge.
+   */
   async close(): Promise<void> {
     if (this.#deps.reserve === null) return this.settled()
     await this.flushed()
     if (this.#logged.length > 0 || this.#broken) return
     this.#closeReservations()
     if (this.#closing.size > 0) await this.settled()
-    // With nothing reserved and nothing on its way, the log has nothing to tell.
+    // With no reservation and no pending entry, the log is not needed.
     if (this.isSettled && this.#closing.size === 0) this.#deps.reserve.log.remove()
     this.#logState = 'NONE'
     this.#cancelTimer?.()
   }
 
-  /** Lets nothing more happen by itself. */
   stop(): void {
     this.#broken = true
     this.#cancelTimer?.()
     this.#endPatience?.()
   }
 
-  /** These accounts may not be charged beyond what is left of them now. */
+  /** Lowers reservations to the remaining balance of these accounts. */
   shorten(accounts: Iterable<AccountId>): void {
     for (const account of accounts) this.#accountReservations.lower(account, this.#deps.spendableOf(account))
   }
 
-  /** Ends the blocks of these accounts: from here on each charge of them waits for its commit, until a new one is reserved. */
+  /** Ends these accounts' reservations: charges wait for a commit until a new reservation is made. */
   endReservations(accounts: Iterable<AccountId>): void {
     if (this.#deps.reserve === null) return
     for (const account of accounts) {
@@ -221,14 +219,14 @@ export class Commits {
     if (this.#closing.size > 0) this.#commit()
   }
 
-  /** Nothing is spent any more until {@link Commits.begin}; who closes the epoch in the journal closes its blocks. */
+  /** No charges until {@link Commits.begin}. The journal closes the reservations with the epoch. */
   forgetReservations(): void {
     this.#accountReservations.clear()
     this.#touched.clear()
     this.#closing.clear()
   }
 
-  /** A new epoch stands in the journal; nothing was on its way. */
+  /** Call when a new epoch is in the journal and no entry is pending. */
   begin(): void {
     this.forgetReservations()
     this.#reached = { n: 0, head: CHAIN_START }
@@ -242,13 +240,12 @@ export class Commits {
     this.#deps.defer(this.#turn)
   }
 
-  /** Whoever comes is answered after the commit that is under way, at the earliest. */
+  /** Later entries must not be answered before the commit under way. */
   #mustWait(): boolean {
     if (this.#underWay === null) return false
     return this.#logState !== 'OPEN' || this.#underWay.waiting.length > 0
   }
 
-  /** What has come at this moment is answered, or waits for the next commit. */
   readonly #turn = (): void => {
     this.#scheduled = false
     this.#endPatience?.()
@@ -276,14 +273,14 @@ export class Commits {
 
   #isCovered({ moves, postings, session }: PendingEntry): boolean {
     const { spendableOf } = this.#deps
-    // How a session stands is lost with the machine: what it was charged would never come back.
+    // Session state must survive a power cut; otherwise its charge could never be refunded.
     if (moves !== 'used' || session !== undefined) return false
     for (const { account } of postings)
       if (!this.#accountReservations.covers(account, spendableOf(account))) return false
     return true
   }
 
-  /** There is enough to move, or a block comes to its end. */
+  /** Enough entries to commit, or a reservation is running low. */
   #isDue(): boolean {
     if (this.#logState !== 'OPEN' || this.#logged.length === 0) return false
     if (this.#logged.length >= MOVE_ENTRIES) return true
@@ -293,7 +290,7 @@ export class Commits {
     return false
   }
 
-  /** Everything that was decided, in one transaction; one at a time. */
+  /** Commits all pending entries in one transaction; one commit at a time. */
   readonly #commit = (): void => {
     if (this.#broken || this.#underWay !== null) return
     if (this.#logged.length === 0 && this.#waiting.length === 0 && this.#closing.size === 0) {
@@ -331,7 +328,7 @@ export class Commits {
     })
   }
 
-  /** What was answered has to stay, also on a disk that takes nothing more. */
+  /** Records answered entries, using reserved disk space if the disk is full. */
   #salvage({ journal }: WriteBehindDeps): void {
     const entries = this.#logged.map(({ entry }) => entry)
     const writing = journal.appendWriteBehind(entries, [], this.#deps.stamp(), true)
@@ -378,13 +375,13 @@ export class Commits {
     if (waiting.length > 0) this.#lastSizes = [waiting.length, this.#lastSizes[0]]
     const isPatient = waiting.length > 0 && tookMs >= SLOW_COMMIT_MS && this.#waiting.length < this.#expected()
     if (isPatient) this.#endPatience = timers.after(tookMs * PATIENCE, this.#turn)
-    // The next commit begins before the answers of this one are written.
+    // Start the next commit before writing these responses.
     else if (this.#waiting.length > 0) this.#turn()
     for (const { resolve } of waiting) resolve('durable')
     this.#next()
   }
 
-  /** Nothing that waits can be recorded either: it was numbered, and decided, on top of what failed. */
+  /** Waiting entries fail too: they were numbered and decided on top of the failed ones. */
   #failed({ waiting, salvage }: UnderWay, error: unknown): void {
     const { reserve, onLost, onBroken } = this.#deps
     this.#underWay = null
@@ -413,7 +410,6 @@ export class Commits {
     this.#tell()
   }
 
-  /** What is to come by itself, after a commit. */
   #next(): void {
     this.#tell()
     if (this.#underWay !== null || this.#broken) return
@@ -439,7 +435,7 @@ export class Commits {
     })
   }
 
-  /** Here first, and with the next commit in the journal. */
+  /** Lowers them in memory first; the next commit ends them in the journal. */
   #closeReservations(): void {
     const { spendableOf } = this.#deps
     for (const account of this.#accountReservations.open(spendableOf)) {
@@ -449,7 +445,7 @@ export class Commits {
     if (this.#closing.size > 0) this.#commit()
   }
 
-  /** Nothing is reserved, and the journal holds everything: a log that has failed is tried again after a while. */
+  /** Nothing is reserved and the journal is complete; a failed log is retried after a while. */
   #logMayBegin(): boolean {
     if (this.#logged.length > 0 || this.#closing.size > 0) return false
     return (
@@ -457,7 +453,7 @@ export class Commits {
     )
   }
 
-  /** False when the log does not take it. */
+  /** False when the log fails. */
   #attempt(reserve: WriteBehindDeps, work: () => void): boolean {
     try {
       work()
@@ -468,7 +464,7 @@ export class Commits {
     }
   }
 
-  /** Entries that the log does not hold are answered after their commit; from the first one on nothing is reserved. */
+  /** Entries missing from the log are answered after their commit; from the first one on nothing is reserved. */
   #failLog({ onLog }: WriteBehindDeps, error: unknown): void {
     this.#logState = 'FAILED'
     this.#logFailedAt = this.#deps.now()
@@ -488,7 +484,7 @@ export class Commits {
     if (this.isSettled || this.#broken) for (const tell of this.#settled.splice(0)) tell()
   }
 
-  /** Callers that ask in turn come in groups, each waiting for the other's commit, unless they are let come together. */
+  /** Alternating groups of callers would each wait for the other's commit, so they are batched together. */
   #expected(): number {
     return this.#lastSizes[0] + this.#lastSizes[1] > 2 ? Math.max(...this.#lastSizes) : 0
   }

@@ -1,6 +1,6 @@
 /**
- * What is told of a ledger that could not be used and was put aside: in the status, and in one line of the log at each
- * start, for as long as its file is there, because somebody should look at it.
+ * Reports damaged ledgers that were put aside, in the status and in a log line at each start, for as long as the file
+ * exists.
  */
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
 import type { SalvageRecord } from './journal.ts'

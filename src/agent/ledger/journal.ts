@@ -1,7 +1,7 @@
 /**
- * The device's durable memory, as the use cases need it. Every method resolves after its one transaction would survive
- * a power cut, and rejects with CodedError NOT_RECORDED (nothing of it happened) or, when the outcome is unknown, with
- * any other error: then the process must stop and open again. Calls take effect in the order in which they were made.
+ * The device's durable storage. Every method resolves when its one transaction would survive a power cut. It rejects
+ * with CodedError NOT_RECORDED if nothing was recorded, and with any other error if the outcome is unknown: the process
+ * must then stop and reopen. Calls take effect in call sequence.
  */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -10,35 +10,35 @@ import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { KeyLink } from '../../protocol/edge/device-key.ts'
 import type { EntryBodyWire, SegmentWire } from '../../protocol/edge/sync.ts'
 
-/** Who this device is, from enrollment. The private key is not in here and not in the database. */
+/** The private key is not stored in the database. */
 export interface Identity {
   readonly deviceId: string
-  /** Thumbprint of the key of this device. */
+  /** Thumbprint of the device key. */
   readonly keyId: string
-  /** Since when it has this key, best estimate, POSIX ms. Absent: not known. */
+  /** Best estimate, POSIX ms. Absent: unknown. */
   readonly keySince?: number
-  /** How it came to this key, oldest first: the newest links. Absent: it has had no other. */
+  /** The newest links between the device's keys, oldest first. Absent: it has had one key. */
   readonly keyLinks?: readonly KeyLink[]
-  /** The key that shall take its place, and since when that is ordered, POSIX ms. Null or absent: none shall. */
+  /** The next key and when it was requested, POSIX ms. Null or absent: no rotation. */
   readonly nextKey?: { readonly id: string; readonly since: number } | null
   readonly instanceIds: readonly string[]
-  /** Public signing keys of the cloud as JWK text, pinned at enrollment or named by a later trusted policy. */
+  /** Public signing keys of the cloud as JWK text, pinned at enrollment or named by a trusted policy. */
   readonly trustedKeys: readonly string[]
   readonly edgeUrl: string
   readonly serviceUrl: string
   readonly pushUrl: string | null
-  /** How the cloud holds this device back, as it last signed; null: it does not. */
+  /** As last signed by the cloud; null: not suspended. */
   readonly suspension: DeviceSuspension | null
-  /** The agent's own sessions at the cloud, at most one for each instance. Absent: none. */
+  /** The agent's own sessions in the cloud, at most one per instance. Absent: none. */
   readonly sessions?: readonly CloudSession[]
 }
 
-/** A session that the agent has opened at the cloud, or was about to: a restart takes it up again. */
+/** The agent's own session in the cloud; survives restarts. */
 export interface CloudSession {
   readonly instanceId: string
-  /** What this opening is called: asked with it again, the cloud gives the same session. */
+  /** Idempotency key of the request to open it. */
   readonly opening: string
-  /** Null: the answer has not come. */
+  /** Null: not answered yet. */
   readonly sessionId: string | null
 }
 
@@ -47,15 +47,15 @@ export interface StoredPolicy {
   readonly revision: number
   /** The signed document as received; verified again at each start. */
   readonly document: string
-  /** When the cloud last said, in a signed answer, that this revision is its newest, POSIX ms; 0 when it has not yet. */
+  /** When the cloud last signed that this revision is the newest, POSIX ms; 0: not yet. */
   readonly confirmedAt: number
 }
 
-/** The cloud's signed word, with an acknowledgement, on the policies that it knows. */
+/** The newest policies, as signed with an acknowledgement. */
 export interface Confirmation {
-  /** Of the answer, POSIX ms. */
+  /** POSIX ms. */
   readonly time: number
-  /** Newest revision in the cloud, per instance. A stored policy of the same revision is confirmed by it. */
+  /** Newest revision per instance; confirms a stored policy of that revision. */
   readonly policies: readonly { readonly instanceId: string; readonly revision: number }[]
 }
 
@@ -63,85 +63,82 @@ export interface StoredGrant {
   readonly term: number
   readonly lifetimeMs: number
   readonly expiresAt: number
-  /** Powered-on time already counted against the lifetime at the last write, ms. */
+  /** Powered-on time counted against the lifetime at the last write, ms. */
   readonly agedMs: number
 }
 
-/** What the ledger holds of one account in the current epoch. */
 export interface AccountState extends Counters {
-  /** The cloud's word that the pool has no more to grant. */
+  /** The cloud reported an empty pool. */
   readonly exhausted: boolean
-  /** Not counted down: granted without limit, which the rules in force allow. */
+  /** Granted without limit, as the rules allow. */
   readonly unlimited: boolean
   /**
-   * What may be used above `granted` until the cloud has heard of it: by the offline policy, or while it was unlimited. Absent:
-   * nothing.
+   * How far use may exceed `granted` until it is reported: by the offline policy, or while it was unlimited. Absent: 0.
    */
   readonly allowance?: Micro
-  /** At most so many tokens, the last of `granted`, are overdraft of the line item, by the cloud's word. Absent: none. */
+  /** At most this many tokens, the last of `granted`, are overdraft of the line item. Absent: none. */
   readonly overdraft?: Micro
 }
 
-/** What is known of the time, tied to a reading of the boot-time clock, so that a restart in the same boot goes on from it. */
+/** The known time at a boot-time reading, so that a restart in the same boot can continue it. */
 export interface StoredClock {
   readonly bootId: string
-  /** Reading of the boot-time clock, suspend included, for which the interval holds, ms. */
+  /** Boot-time reading, suspend included, ms. */
   readonly sinceBoot: number
-  /** POSIX ms; the true time was surely not before this. Never falls from one write to the next, except by signed time. */
+  /** POSIX ms, the true time is not earlier. Falls only by signed time. */
   readonly earliest: number
-  /** Null: nothing bounded it. */
+  /** Null: unbounded. */
   readonly latest: number | null
 }
 
-/** What every transaction that spends also keeps, so that setting the clock back or cutting the power gains nothing. */
+/** Stored with every charge, so that setting the clock back or cutting the power gains nothing. */
 export interface ClockStamp {
   readonly clock: StoredClock
   readonly grantAgedMs: number
 }
 
-/** The last answer given to one application session: what makes an application's retry harmless. */
+/** The last answer in one application session; makes a retry harmless. */
 export interface IdempotencyRecord {
   readonly session: string
   readonly n: number
-  /** SHA-256 of the request, so that the same number with another request is refused. */
+  /** SHA-256 of the request; the same number with another request is refused. */
   readonly requestHash: string
-  /** Body of the answer as sent. */
+  /** Response body as sent. */
   readonly answer: string
-  /** HTTP status of the answer; 200 where there is none. */
+  /** HTTP status; absent: 200. */
   readonly status?: number
   readonly policyRevision: number
 }
 
-/** A session that this device keeps, as it stands after an entry. */
+/** A session that this device keeps, after an entry. */
 export interface StoredSession {
   readonly id: string
   readonly ended: boolean
-  /** When it came into its state, POSIX ms: one that ended is kept for a time. */
+  /** Start of its state, POSIX ms; ended sessions are deleted after a while. */
   readonly since: number
   /** JSON text for the device itself. */
   readonly document: string
-  /** JSON text of a `sessionSnapshot` of the edge protocol, for the next segment. */
+  /** JSON text of a `sessionSnapshot` of the edge protocol. */
   readonly snapshot: string
 }
 
-/** A journal before this one that was damaged and put aside. */
+/** A damaged journal that was put aside. */
 export interface SalvageRecord {
-  /** POSIX ms by the wall clock of then. */
+  /** POSIX ms, wall clock. */
   readonly at: number
-  /** Where it is. */
   readonly file: string
   readonly why: string
-  /** Entries that the cloud did not have: those that were salvaged, and those that could not be read (null: unknown). */
+  /** Entries unknown to the cloud: salvaged, and unreadable (null: number unknown). */
   readonly salvagedEntries: number
   readonly lostEntries: number | null
 }
 
-/** Everything that a start needs, read once. */
+/** Everything that a start needs, read in one transaction. */
 export interface Snapshot {
   readonly identity: Identity | null
   /** 0: not attached yet. */
   readonly epoch: number
-  /** Fenced by the cloud: no spending, until the final segment is delivered and the device attached anew. */
+  /** Fenced by the cloud: no spending until the final segment is delivered and the device attached again. */
   readonly fenced: boolean
   readonly accounts: ReadonlyMap<AccountId, AccountState>
   readonly grant: StoredGrant | null
@@ -150,58 +147,55 @@ export interface Snapshot {
   /** Hash chain over the entries of this epoch. */
   readonly entryHead: string
   readonly lastSealedEntry: number
-  /** Accounts with a block that is reserved beyond their use, and the value of `used` up to which it reaches. */
+  /** Open reservations: the value of `used` up to which they reach. */
   readonly openReservations: ReadonlyMap<AccountId, Micro>
-  /** Of `used`, what was burned by power cuts in this epoch; accounts that burned nothing are not named. */
+  /** The part of `used` that power cuts burned in this epoch; accounts without burns are absent. */
   readonly burned: ReadonlyMap<AccountId, Micro>
-  /** Entries of earlier epochs that the cloud does not have yet: how many all undelivered ranges hold. */
+  /** Undelivered entries of earlier epochs. */
   readonly undeliveredRanges: number
-  /** The cloud has lost segments of them, and has not been sent those that are kept. Absent: it has not. */
+  /** The cloud lost segments of them that have not been sent again. Absent: false. */
   readonly resendsEarlier?: boolean
   readonly idempotencyCache: readonly IdempotencyRecord[]
   readonly sessions: readonly StoredSession[]
-  /** The sealed segment that is not acknowledged, if any. */
   readonly unacknowledged: SealedSegment | null
   readonly lastSeq: number
-  /** Of all epochs that this device ever had. */
+  /** Over all epochs of this device. */
   readonly highestEpoch: number
   readonly clock: StoredClock | null
-  /** Those whose file is still there. Absent: none. */
+  /** Only those whose file still exists. Absent: none. */
   readonly salvages?: readonly SalvageRecord[]
 }
 
 export interface PendingEntry {
-  /** lastEntry + 1, + 2 ...; the journal checks it and adds the hash chain. */
+  /** Consecutive, starting at lastEntry + 1; the journal checks it and adds the hash chain. */
   readonly n: number
-  /** Text of an entry body, as it is hashed and sent. */
+  /** Text of the entry body, hashed and sent as is. */
   readonly body: string
-  /** Whether the postings raise `used` or `refunded`; a burn raises `used`, and is counted apart as well. */
+  /** Whether the postings raise `used` or `refunded`; a burn raises `used` and is also counted separately. */
   readonly moves: 'used' | 'refunded' | 'burned'
   readonly postings: readonly Posting[]
-  /** For accounts of essential line items: how far their use may be above what is granted. Absent: not at all. */
+  /** For accounts of essential line items: how far use may exceed the grant. Absent: not at all. */
   readonly allowances?: ReadonlyMap<AccountId, Micro>
   readonly idempotencyRecord: IdempotencyRecord | null
-  /** What the decision was made by, besides rules and body: kept beside the entry, never sent. Absent, or null: nothing is kept. */
+  /** Decision inputs besides rules and body; never sent. Absent or null: none are kept. */
   readonly facts?: string | null
-  /** The session that it changes, as it stands afterwards: durable with the entry, or not at all. */
+  /** The session after the entry, recorded in the same transaction. */
   readonly session?: StoredSession
 }
 
-/** Up to which value of `used` an account may be charged with no further flush; 0 or below its use: no further. */
+/** How far `used` may rise without another flush; 0 or below `used`: closed. */
 export interface Reservation {
   readonly account: AccountId
   readonly usedUpTo: Micro
 }
 
-/** An entry with what it was decided by, as far as it is kept. */
 export interface RecordedEntry {
-  /** Text of the entry body. */
   readonly body: string
-  /** As {@link PendingEntry.facts}; null where none were kept. */
+  /** As {@link PendingEntry.facts}; null: none kept. */
   readonly facts: string | null
-  /** The signed rules of its instance at its revision; null where they are kept no more. */
+  /** The signed rules at the entry's revision; null: no longer kept. */
   readonly rules: string | null
-  /** Public keys of the cloud as JWK text, as they are pinned by now. */
+  /** The currently trusted public keys of the cloud, JWK text. */
   readonly trustedKeys: readonly string[]
 }
 
@@ -213,48 +207,44 @@ export interface SealedSegment {
   /** Compact JWS, sent byte for byte. */
   readonly document: string
   readonly final: boolean
-  /** The cloud's signed answer; null while there is none that acknowledges it. */
+  /** The cloud's signed acknowledgement; null: none yet. */
   readonly answer: string | null
 }
 
-/** Where a segment stands among all that the device has sealed. */
 export interface SegmentPlace {
   readonly epoch: number
   readonly seq: number
 }
 
-/** The cloud's signed answer to a segment, as received: the receipt for it. */
+/** The cloud's signed answer to a segment, as received: the receipt. */
 export interface StoredAnswer {
   readonly document: string
-  /** The segment is kept until then by the cloud's clock, POSIX ms; null where the cloud has not said so. */
+  /** Keep the segment until then by the cloud's clock, POSIX ms; null: the cloud has not sent a time. */
   readonly retainUntil: number | null
 }
 
-/** The newest grant, and the last entry that was decided before it was taken. */
+/** The newest grant, and the last entry decided before it arrived. */
 export interface ReceivedGrant {
   readonly term: number
   readonly lastEntry: number
 }
 
-/** How far a chain of entries goes. */
+/** End of a chain of entries. */
 export interface ChainEnd {
-  /** Number of the last entry. */
   readonly entry: number
-  /** Hash of it. */
   readonly head: string
 }
 
-/** How an epoch is left. */
 export interface Leaving {
-  /** Nobody else has written in it, and nothing of it was lost here: the cloud is told when it has all of it. */
+  /** No other writer and no loss here: the cloud is notified when it has every entry. */
   readonly isWhole: boolean
-  /** How far the cloud has its entries, when it has lost segments that it had acknowledged; null: it has lost none. */
+  /** End of the entries in a cloud that has lost acknowledged segments; null: it has lost none. */
   readonly cloudEnd: ChainEnd | null
 }
 
 export const NOTHING_TO_SAY: Leaving = { isWhole: false, cloudEnd: null }
 
-/** What only the caller knows about a segment to be sealed; entries, counters, seq and hashes come from the journal. */
+/** Entries, counters, seq and hashes come from the journal. */
 export interface SealRequest {
   readonly salt: string
   readonly bootId: string
@@ -262,7 +252,7 @@ export interface SealRequest {
   readonly topUpRequests: readonly TopUpRequest[]
   readonly needs: readonly Need[]
   readonly policies: SegmentWire['policies']
-  /** Accounts whose room is given up, with the amount: raises `returned` in the same transaction. */
+  /** Raises `returned` by these amounts in the same transaction. */
   readonly returns: readonly Posting[]
   /** Null: the epoch has none. */
   readonly grant: ReceivedGrant | null
@@ -274,19 +264,19 @@ export interface GrantedAccount {
   readonly granted: Micro
   readonly exhausted: boolean
   readonly unlimited: boolean
-  /** At most so many tokens, the last of `granted`, are overdraft. Absent: none. */
+  /** At most this many tokens, the last of `granted`, are overdraft. Absent: none. */
   readonly overdraft?: Micro | undefined
 }
 
 export interface Journal {
   read(): Promise<Snapshot>
-  /** One transaction for all of them, in order. An entry behind one that was not recorded is not recorded either. */
+  /** One transaction for all entries, in sequence; records all or none. */
   append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void>
   /**
-   * The same, with the ends of reserved blocks in the same transaction; there may be no entries. Resolves with the hash chain
-   * over all entries of the epoch. A fence, and returns in a segment, shorten blocks by themselves.
+   * Like {@link Journal.append}, and moves the ends of reservations in the same transaction; entries may be empty.
+   * Resolves with the hash chain over the epoch's entries. Fences and returns shorten reservations without a call.
    *
-   * @param answered somebody relies on these entries already: they may have the space that is set aside for deliveries
+   * @param answered the entries were answered already, so they may use the disk space reserved for deliveries
    */
   appendWriteBehind(
     entries: readonly PendingEntry[],
@@ -295,50 +285,45 @@ export interface Journal {
     answered: boolean,
   ): Promise<string>
   /**
-   * Makes the next segment durable. At most one may be unacknowledged: throws otherwise. A backlog takes several: the
-   * segment is final as ordered only when nothing is left behind it, and says so.
+   * Seals the next segment durably. Throws if one is unacknowledged. A backlog needs several: a segment that leaves
+   * entries behind is not final, even if `final` was requested, and its result says so.
    */
   seal(order: SealRequest): Promise<SealedSegment>
   /**
-   * The cloud has merged `seq`; stores the grant that came with it (null: none came), what it confirmed and the signed
-   * answer itself in the same transaction. What is acknowledged may be forgotten after the retention time, and not before
-   * the receipt says so.
+   * The cloud has merged `seq`: stores the grant (null: none), the confirmation and the signed answer in one
+   * transaction. The segment may be deleted after the retention time, and not before the receipt allows it.
    */
   acknowledge(
     seq: number,
     grant: (StoredGrant & { readonly accounts: readonly GrantedAccount[] }) | null,
     confirmation: Confirmation | null,
-    /** Absent: there is none to keep. */
+    /** Absent: not stored. */
     answer?: StoredAnswer | null,
   ): Promise<void>
-  /** A sealed segment of the current epoch, acknowledged or not; null when it was never sealed or is forgotten. */
+  /** A sealed segment of the current epoch, acknowledged or not; null: never sealed, or deleted. */
   sealed(seq: number): Promise<SealedSegment | null>
-  /** The next acknowledged segment of an epoch before the current one that is still kept; null when there is none. */
+  /** The next kept acknowledged segment of an earlier epoch; null: none. */
   sealedEarlier(after: SegmentPlace): Promise<SealedSegment | null>
-  /** Signed answers of the cloud that together prove what the current epoch was granted; of what is kept, the newest. */
+  /** The newest kept answers of the cloud that together prove the grants of the current epoch. */
   proofs(): Promise<readonly string[]>
-  /** Marks the current epoch as fenced; spending has already stopped in memory. */
+  /** Spending has already stopped in memory. */
   fence(): Promise<void>
   /**
-   * Begins a new epoch, above all before it, with all counters 0. A segment that is still unacknowledged stays as
-   * evidence and is sent no more; entries that the cloud does not have go up as the undelivered range of their epoch,
-   * with the next segments.
+   * Starts a new epoch, higher than all before, with all counters 0. An unacknowledged segment is kept as evidence and
+   * not sent again; its entries are sent as the undelivered range of their epoch, with the next segments.
    *
-   * @param leaving the epoch before. Absent: {@link NOTHING_TO_SAY}
+   * @param leaving about the epoch before. Absent: {@link NOTHING_TO_SAY}
    */
   attach(epoch: number, leaving?: Leaving): Promise<void>
-  /**
-   * These accounts are counted down from here on. What was used above their grants stays allowed. A block that reaches beyond
-   * that is shortened.
-   */
+  /** Counts these accounts from now on. Use above their grants stays allowed; reservations beyond it are shortened. */
   limit(accounts: readonly AccountId[]): Promise<void>
   saveIdentity(identity: Identity): Promise<void>
   savePolicy(policy: Omit<StoredPolicy, 'confirmedAt'>, trustedKeys: readonly string[] | null): Promise<void>
-  /** Keeps the clock and the grant's age, for an agent that writes nothing else. */
+  /** Stores the clock and the grant's age of an agent that writes nothing else. */
   saveClock(stamp: ClockStamp): Promise<void>
-  /** Entries for the technician, newest first. */
+  /** Newest first. */
   recent(limit: number): Promise<readonly EntryBodyWire[]>
-  /** The newest entry with this correlation id; null when none is kept. Entries may be recorded while it searches. */
+  /** The newest entry with this correlation id; null: none kept. Entries may be recorded during the search. */
   find(correlationId: string): Promise<RecordedEntry | null>
   close(): Promise<void>
 }

@@ -1,8 +1,7 @@
 /**
- * The device's ledger: what it may spend, what it has spent, and the order in which that becomes durable. A decision is
- * made and recorded in one synchronous block on the balances in memory; entries that come while a commit is under way
- * make the next one. What the journal does not take is taken back exactly, with everything recorded after it. Nobody may
- * hear of an entry before its promise resolves.
+ * The device's ledger: balances, charges, and their durability. A decision is made and recorded in one synchronous
+ * block on the balances in memory; entries that arrive during a commit form the next one. Entries that the journal
+ * rejects are undone with all later ones. No entry may be answered before its promise resolves.
  */
 import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -30,58 +29,57 @@ import type {
 import type { Timers } from '../sync/ports.ts'
 import type { PolicyInForce } from '../policy/active-policies.ts'
 
-/** Accounts whose room is given up at once, and what their counters take; more follow with the next segment. */
+/** Limits of the accounts returned in one segment; more follow with the next one. */
 const RETURNS_MAX = { accounts: SEGMENT_ACCOUNTS_MAX / 2, bytes: SEGMENT_COUNTERS_BYTES_MAX / 2 }
 
 export interface LedgerDeps {
   readonly journal: Pick<Journal, 'append' | 'saveClock' | 'limit'>
   readonly clock: { reading(): ClockReading; sinceBoot(): number; stored(): StoredClock }
   readonly policies: { all(): Iterable<PolicyInForce> }
-  /** Wanted for each account that may be charged, however little it was: what a device has in hand before its first use. */
+  /** Minimum target balance of each account that may be charged, so that the first use need not wait. */
   readonly startingGrant: Micro
   /** Null: every answer follows its commit. */
   readonly reserve: WriteBehindDeps | null
-  /** Calls when the entries of this moment have come, so that they share a commit. */
+  /** Calls after the current batch of entries has arrived, so that they share a commit. */
   readonly defer: (call: () => void) => void
-  /** Time that passes, ms; only differences mean something. */
+  /** Monotonic, ms. */
   readonly now: () => number
   readonly timers: Timers
-  /** So many entries make it worth while to deliver them. */
+  /** As many entries trigger a sync. */
   readonly batchEntries: number
-  /** An account has come to its low-water mark, or there are entries to deliver. */
+  /** An account has reached its low-water mark, or enough entries wait for delivery. */
   readonly onNeed: () => void
-  /** These charges stand in the journal. */
+  /** These charges are in the journal. */
   readonly onCharged?: (postings: readonly Posting[]) => void
-  /** Called before the first moment at which nothing is recorded any more in this epoch; may record, at once. */
+  /** Called just before recording stops in this epoch; may still record synchronously. */
   readonly beforeFreeze?: () => void
-  /** The outcome of a write is unknown: the process must end and open again. Nothing more is recorded. */
+  /** A write has an unknown outcome: the process must end and reopen. Nothing more is recorded. */
   readonly onFatal: (error: unknown) => void
 }
 
-/** Whether anything can be recorded: the device has an epoch, and it is neither fenced nor being closed. */
+/** Entries can be recorded only while ATTACHED. FROZEN: fenced or being closed. */
 export type LedgerStatus = 'ATTACHED' | 'NOT_ATTACHED' | 'FROZEN' | 'BROKEN'
 
-/** By account, what is given back to it. */
 type Refund = ReadonlyMap<AccountId, Micro>
 
 export class Ledger {
   readonly #deps: LedgerDeps
   readonly #balances: Balances
-  /** Of the accounts that were charged within the last day. */
+  /** Accounts charged within the last day. */
   readonly #burnRates = new Map<AccountId, BurnRate>()
-  /** Balances at the start of the process, and the reading of the boot-time clock of that moment. */
+  /** Balances at process start, and the boot-time reading then. */
   readonly #heldAtStart = new Map<AccountId, Micro>()
   readonly #startedAt: number
-  /** Accounts that are counted down again, but not yet in the journal. */
+  /** Counted again, but not yet marked so in the journal. */
   readonly #limited = new Set<AccountId>()
   #epoch: number
   #frozen: boolean
   #broken = false
   #grant: StoredGrant | null
-  /** Reading of the boot-time clock to which the grant's age belongs. */
+  /** Boot-time reading to which the grant's age belongs. */
   #agedAt: number
   #lastEntry: number
-  /** The last entry that was decided before the grant was taken. */
+  /** The last entry decided before the grant arrived. */
   #grantedAfter: number
   readonly #burned: ReadonlyMap<AccountId, Micro>
   readonly #commits: Commits
@@ -113,7 +111,7 @@ export class Ledger {
       },
       { n: snapshot.lastEntry, head: snapshot.entryHead },
     )
-    // After a restart in the same boot the time in between counts; after a reboot all the time since then does.
+    // In the same boot the time in between counts; after a reboot, the whole time since boot.
     const { clock } = deps
     const sinceBoot = clock.sinceBoot()
     const sameBoot = snapshot.clock?.bootId === clock.stored().bootId && snapshot.clock.sinceBoot <= sinceBoot
@@ -130,7 +128,7 @@ export class Ledger {
     return this.#epoch
   }
 
-  /** Number of the last entry decided in this epoch, durable or on its way to the journal; 0 for none. */
+  /** Last entry decided in this epoch, durable or not; 0: none. */
   lastEntry(): number {
     return this.#lastEntry
   }
@@ -144,10 +142,10 @@ export class Ledger {
   }
 
   /**
-   * What core may draw on at this moment; holds until something is recorded or the caller awaits. An expired grant gives
-   * nothing, whatever is refunded.
+   * Balances at this moment; valid until the next record or await. An expired grant provides nothing, whatever is
+   * refunded.
    *
-   * @param refund by account, what is recorded as given back together with the charge
+   * @param refund by account, recorded together with the charge
    */
   availableAt(reading: ClockReading, refund: Refund = NO_REFUND): AvailableOf {
     if (this.hasExpired(reading)) return this.#availableExpired
@@ -155,8 +153,8 @@ export class Ledger {
   }
 
   /**
-   * The same, for a device that cannot ask the cloud: accounts of essential line items may be spent beyond the grant, up
-   * to the cap of their line item. Its pool counts over all periods together.
+   * Like {@link Ledger.availableAt} for a device that cannot reach the cloud: essential line items may exceed the
+   * grant, up to their cap. A pool's cap counts over all periods together.
    */
   availableAboveGrant(reading: ClockReading, policy: Policy, refund: Refund = NO_REFUND): AvailableOf {
     const availableOf = this.availableAt(reading, refund)
@@ -165,7 +163,7 @@ export class Ledger {
       const balance = availableOf(account)
       const cap = this.#capOf(account, policy.instanceId, caps)
       if (cap === 0n) return balance
-      // What is held beyond its time is spent before anything is owed.
+      // An expired balance is spent before overspend.
       const held = this.#balances.availableOf(account, refund.get(account)).left
       const beyond = held === 'UNLIMITED' || balance.left === 'UNLIMITED' ? 0n : held - balance.left
       const owed = this.#overspendWith(account, refund)
@@ -173,27 +171,25 @@ export class Ledger {
     }
   }
 
-  /** How far accounts of essential line items may be used above their grants. */
   allowancesOf(accounts: Iterable<AccountId>, policy: Policy): ReadonlyMap<AccountId, Micro> {
     const caps = overspendCapsOf(policy)
     const allowed = [...accounts].map((account) => [account, this.#capOf(account, policy.instanceId, caps)] as const)
     return new Map(allowed.filter(([, cap]) => cap > 0n))
   }
 
-  /** How much of a charge the grant does not hold, with what is refunded together with it. */
+  /** The part of a charge that exceeds the grant and the refund recorded with it. */
   aboveGrant({ account, amount }: Posting, refund: Refund = NO_REFUND): Micro {
     const held = this.#balances.availableOf(account, refund.get(account)).left
     if (held === 'UNLIMITED' || amount <= held) return 0n
     return amount - held
   }
 
-  /** Something is used above its grant. */
   owes(): boolean {
     for (const [, { allowance }] of this.#balances.all()) if ((allowance ?? 0n) > 0n) return true
     return false
   }
 
-  /** The cloud has heard of what was used above grants, and its grants hold it. */
+  /** Call when the cloud's grants cover the overspend. */
   settleAboveGrant(): void {
     this.#balances.settle()
   }
@@ -203,7 +199,7 @@ export class Ledger {
     return parsed?.instanceId === instanceId ? (caps.get(parsed.lineItemId) ?? 0n) : 0n
   }
 
-  /** Of the account, and where it is the pool of a line item of its other periods too. */
+  /** For the pool of a line item, sums all periods. */
   #overspendWith(account: AccountId, refund: Refund): Micro {
     const own = parseAccount(account)
     if (own?.kind !== 'line') return this.#balances.overspendOf(account, refund.get(account))
@@ -217,8 +213,8 @@ export class Ledger {
   }
 
   /**
-   * By the conservative end of the clock, or by powered-on time, whatever the clock says. Where nothing bounds the clock,
-   * powered-on time alone counts: a board without a battery can spend its grants right after boot.
+   * Uses the latest possible time, or powered-on time whatever the clock says. With an unbounded clock only powered-on
+   * time counts, so that a board without a battery can spend its grants right after boot.
    */
   hasExpired({ earliest, latest }: ClockReading): boolean {
     if (this.#grant === null) return false
@@ -234,9 +230,8 @@ export class Ledger {
   }
 
   /**
-   * Takes an entry into the ledger: its charge counts from here on. `n` must be {@link Ledger.lastEntry} + 1. Resolves
-   * with how it was made safe, when it may be answered; rejects with NOT_RECORDED when it surely is not, and then has never
-   * happened.
+   * Charges an entry at once; `n` must be {@link Ledger.lastEntry} + 1. Resolves when it may be answered. Rejects with
+   * NOT_RECORDED when it was certainly not recorded, and undoes it.
    */
   record(entry: PendingEntry): Promise<Durability> {
     if (this.status() !== 'ATTACHED') {
@@ -250,19 +245,18 @@ export class Ledger {
     return this.#commits.add({ entry, atOnce: NOTHING, later })
   }
 
-  /** How an answer is made safe as long as nothing is in the way. */
   get durability(): Durability {
     return this.#commits.promise
   }
 
-  /** What power cuts may have cost in this epoch, part of `used`. */
+  /** Tokens burned by power cuts in this epoch, part of `used`. */
   burnedOf(account: AccountId): Micro {
     return this.#burned.get(account) ?? 0n
   }
 
   /**
-   * Takes several entries that become durable together, or not at all. A charge among them may spend what a refund among
-   * them gives back; nobody else may before it is durable. Resolves and rejects as {@link Ledger.record} does.
+   * Records several entries in one transaction. A charge among them may spend a refund among them; other charges only
+   * once it is durable. Resolves and rejects as {@link Ledger.record} does.
    */
   async recordTogether(entries: readonly PendingEntry[]): Promise<void> {
     if (this.status() !== 'ATTACHED') {
@@ -286,7 +280,7 @@ export class Ledger {
     try {
       low = postings.length > 0 && this.#charge(postings, allowancesIn(entries))
     } catch (error) {
-      // Nothing of it is recorded: what it would have given back is in nobody's hand.
+      // The refund was not recorded either.
       this.#balances.unrefund(atOnce)
       throw error
     }
@@ -299,7 +293,7 @@ export class Ledger {
     await Promise.all(recorded)
   }
 
-  /** Top-ups: accounts below half of their target balance. Waiting requests ask for themselves. */
+  /** Top-ups for accounts below half of their target balance. Waiting requests ask separately. */
   topUpRequests(): readonly TopUpRequest[] {
     const topUpRequests: TopUpRequest[] = []
     for (const [account, wanted] of this.#targets()) {
@@ -307,20 +301,20 @@ export class Ledger {
       const held = this.#balances.get(account)
       if (held?.unlimited === true) continue
       const left = held === undefined ? 0n : available(held)
-      // What the rules do not limit is asked for until it is granted so, whatever is left of what was granted before.
+      // Repeats the request until the cloud grants it as unlimited, whatever the balance.
       if (2n * left < wanted || this.#isUnlimitedByRules(account)) topUpRequests.push({ account, wanted })
     }
     return topUpRequests
   }
 
-  /** Accounts that may still be charged, and of which the cloud has said that the pool has nothing left. */
+  /** Chargeable accounts whose pool is empty according to the cloud. */
   exhaustedAccounts(): readonly AccountId[] {
     return [...this.#targets().keys()].filter((account) => this.#balances.get(account)?.exhausted === true)
   }
 
   /**
-   * What the device would like to hold of each account that it may come to charge: what it would use within the horizon, at
-   * least the starting grant. Limits of single requesters count from their first charge on.
+   * Target balances of the accounts that may be charged: expected use within the horizon, at least the starting grant.
+   * Limits of single requesters count from their first charge.
    */
   #targets(): ReadonlyMap<AccountId, Micro> {
     const reading = this.#deps.clock.reading()
@@ -354,8 +348,7 @@ export class Ledger {
   }
 
   /**
-   * Stops recording anything at once and resolves when every entry decided before stands in the journal, or was taken
-   * back. It ends with {@link Ledger.begin}.
+   * Stops recording at once, until {@link Ledger.begin}. Resolves when every earlier entry is in the journal or undone.
    */
   async freeze(): Promise<void> {
     if (this.status() === 'ATTACHED') this.#deps.beforeFreeze?.()
@@ -364,27 +357,25 @@ export class Ledger {
     this.#commits.forgetReservations()
   }
 
-  /** Resolves when no entry is on its way to the journal. */
   settled(): Promise<void> {
     return this.#commits.settled()
   }
 
-  /** Resolves when what was answered before stands in the journal, or when the journal does not take it. */
+  /** Resolves when the entries answered so far are in the journal, or when the journal rejects them. */
   flushed(): Promise<void> {
     return this.#commits.flushed()
   }
 
-  /** Nothing is on its way, and nothing reserved: a power cut costs nothing from here on. */
+  /** Resolves when no entry is pending and nothing is reserved: a power cut then costs nothing. */
   close(): Promise<void> {
     return this.#commits.close()
   }
 
-  /** Lets nothing more happen by itself. */
   stop(): void {
     this.#commits.stop()
   }
 
-  /** Gives up all room at once: raises `returned` in memory and says by how much; empty when there is none. */
+  /** Raises `returned` in memory by all balances, and returns the amounts. */
   returnUnused(): readonly Posting[] {
     const returns = this.#balances.giveUp(RETURNS_MAX)
     this.#commits.shorten(returns.map(({ account }) => account))
@@ -392,11 +383,10 @@ export class Ledger {
   }
 
   /**
-   * Gives up what the device can spare. Of accounts that others need it keeps what it would use within the horizon, and never
-   * more than the figure beside each. Of the other accounts it gives up what is above twice the target balance, down to that:
-   * tokens that a request left behind, or that are not used any more.
+   * Returns tokens that the device can spare. Of recalled accounts it keeps its expected use within the horizon, at
+   * most the given amount. Of the others it returns what exceeds twice the target balance, down to the target.
    *
-   * @param needed by waiting requests: none of it is given up
+   * @param needed by waiting requests: excluded
    */
   giveUpSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): readonly Posting[] {
     const sinceBoot = this.#deps.clock.sinceBoot()
@@ -411,7 +401,7 @@ export class Ledger {
     return returns
   }
 
-  /** Whether {@link Ledger.giveUpSpare} would give up anything that others need. */
+  /** Whether {@link Ledger.giveUpSpare} would return anything that was recalled. */
   holdsSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean {
     for (const [account, keep] of this.#keptOf(recalled, this.#deps.clock.sinceBoot())) {
       const held = this.#balances.get(account)
@@ -420,19 +410,19 @@ export class Ledger {
     return false
   }
 
-  /** Target balances of the accounts that hold far more than that, and more than waiting requests need. */
+  /** Target balances of the accounts that far exceed them and the waiting requests. */
   #surplusAbove(needed: ReadonlyMap<AccountId, Micro>): ReadonlyMap<AccountId, Micro> {
     const above = new Map<AccountId, Micro>()
     const instances = new Map<string, number>()
     for (const { document } of this.#deps.policies.all()) instances.set(document.instanceId, document.grantHorizonMs)
-    // Without a bound of the clock it is not known which accounts can still be charged.
+    // With an unbounded clock it is unknown which accounts may still be charged.
     if (this.#deps.clock.reading().latest === null) return above
     const sinceBoot = this.#deps.clock.sinceBoot()
     const targets = this.#targets()
     for (const [account, held] of this.#balances.all()) {
       const horizonMs = instances.get(parseAccount(account)?.instanceId ?? '')
       if (held.unlimited || horizonMs === undefined) continue
-      // What it held at the start was sized by use that this process has not seen.
+      // Balances at start were sized by use that this process has not seen.
       const isKnown = sinceBoot - this.#startedAt >= horizonMs
       const target = greater(targets.get(account) ?? 0n, isKnown ? 0n : (this.#heldAtStart.get(account) ?? 0n))
       if (available(held) > 2n * target + (needed.get(account) ?? 0n)) above.set(account, target)
@@ -452,14 +442,14 @@ export class Ledger {
     )
   }
 
-  /** Undoes {@link Ledger.returnUnused} when the journal did not take it. */
+  /** Undoes {@link Ledger.returnUnused} when the journal did not record it. */
   takeBackUnused(returns: readonly Posting[]): void {
     this.#balances.takeBack(returns)
   }
 
   /**
-   * What the rules in force allow of a grant that is about to be stored. Accounts that have a limit by it are counted down from
-   * here on: in memory at once, and in the journal when it holds all that was decided before.
+   * Applies the current rules to a grant that is about to be stored. Accounts that it limits are counted from now on:
+   * in memory at once, in the journal when it contains all earlier entries.
    */
   async prepareGrant<T extends { readonly accounts: readonly GrantedAccount[] }>(grant: T): Promise<T> {
     const accounts = grant.accounts.map((each) => {
@@ -469,7 +459,7 @@ export class Ledger {
     return { ...grant, accounts }
   }
 
-  /** Rules that are about to come into force: whatever was granted before, what they limit is counted down from here on. */
+  /** Counts the accounts that new rules limit, whatever was granted before. */
   async prepareRules(policy: Policy): Promise<void> {
     const limited: AccountId[] = []
     for (const [account, { unlimited }] of this.#balances.all()) {
@@ -486,7 +476,7 @@ export class Ledger {
     if (!(await this.#commits.drained())) throw new CodedError('NOT_RECORDED', 'entries wait for the disk')
     await this.#deps.journal.limit([...this.#limited])
     this.#limited.clear()
-    // What was used is to be told, and what comes next to be granted.
+    // Reports the use so far, and requests tokens for later use.
     this.#deps.onNeed()
   }
 
@@ -495,12 +485,12 @@ export class Ledger {
     return false
   }
 
-  /** The newest grant, as the next segment tells of it. */
+  /** For the next segment. */
   takenGrant(): ReceivedGrant | null {
     return this.#grant === null ? null : { term: this.#grant.term, lastEntry: this.#grantedAfter }
   }
 
-  /** The grant is durable: its tokens may be spent. One of an earlier term changes nothing. */
+  /** Call when the grant is durable. Ignores an older term. */
   applyGrant(grant: StoredGrant & { readonly accounts: readonly GrantedAccount[] }): void {
     if (this.#grant !== null && grant.term <= this.#grant.term) return
     const { term, lifetimeMs, expiresAt, agedMs } = grant
@@ -510,7 +500,7 @@ export class Ledger {
     this.#balances.grant(grant.accounts)
   }
 
-  /** A new epoch stands in the journal: all counters 0, entries count from 1, recording may begin. */
+  /** Call when the new epoch is in the journal: counters start at 0, entries at 1. */
   begin(epoch: number): void {
     if (epoch <= this.#epoch) throw new Error('invariant: epochs rise')
     if (!this.#commits.isSettled) throw new Error('invariant: the ledger was frozen before')
@@ -524,7 +514,7 @@ export class Ledger {
     this.#heldAtStart.clear()
   }
 
-  /** What each transaction keeps besides its own. */
+  /** Recorded with each transaction. */
   stamp(): ClockStamp {
     const clock = this.#deps.clock.stored()
     return { clock, grantAgedMs: this.#grant === null ? 0 : this.#age(clock.sinceBoot) }
@@ -535,7 +525,7 @@ export class Ledger {
     return Math.floor(this.#grant.agedMs + Math.max(0, sinceBoot - this.#agedAt))
   }
 
-  /** True when an account has come to its low-water mark. */
+  /** True when an account has reached its low-water mark. */
   #charge(postings: readonly Posting[], allowances?: ReadonlyMap<AccountId, Micro>): boolean {
     const low = this.#balances.charge(postings, allowances)
     const sinceBoot = this.#deps.clock.sinceBoot()
@@ -567,7 +557,6 @@ export class Ledger {
   }
 }
 
-/** The widest of each account. */
 function allowancesIn(entries: readonly PendingEntry[]): ReadonlyMap<AccountId, Micro> {
   const widest = new Map<AccountId, Micro>()
   for (const { allowances = [] } of entries) {
@@ -578,14 +567,13 @@ function allowancesIn(entries: readonly PendingEntry[]): ReadonlyMap<AccountId, 
   return widest
 }
 
-/** Per line item that is essential. */
 function overspendCapsOf({ lineItems }: Policy): ReadonlyMap<string, Micro> {
   const caps = new Map<string, Micro>()
   for (const { id, offline } of lineItems) if (offline?.policy === 'essential') caps.set(id, offline.overspendCap)
   return caps
 }
 
-/** Only the pool of a line item can be without limit, never an allocation or a consumption limit. */
+/** Only the pool of a line item can be unlimited, never an allocation or a consumption limit. */
 function isUnlimitedBy({ instanceId, lineItems }: Policy, account: AccountId): boolean {
   const parsed = parseAccount(account)
   if (parsed?.kind !== 'line' || parsed.instanceId !== instanceId) return false

@@ -1,7 +1,7 @@
 /**
- * What a start does about blocks that the process before it left open. A log that fits the journal says exactly what was
- * spent: its entries are recorded. Otherwise the machine was switched off: the rest of every open block is burned, which is
- * never less than what was spent. Either way no block is open afterwards, and doing it twice changes nothing.
+ * Closes reservations that the previous process left open. If the log fits the journal, its entries are recorded.
+ * Otherwise the machine lost power: the rest of every reservation is burned, which is never less than was spent.
+ * Idempotent.
  */
 import { type AccountId, parseAccount } from '../../core/accounts/account.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
@@ -12,12 +12,11 @@ import { type LeftLog, missingFrom } from './volatile-log.ts'
 
 export interface RecoverReservations {
   readonly journal: Pick<Journal, 'appendWriteBehind'>
-  /** Left by an earlier process; undefined when there is none, or it cannot be read. */
+  /** Log of an earlier process; undefined: none, or unreadable. */
   readonly left: LeftLog | undefined
   readonly bootId: string
   readonly reading: () => ClockReading
   readonly stamp: () => ClockStamp
-  /** A fresh UUID. */
   readonly newId: () => string
   readonly log: { warn(fields: Record<string, unknown>, message: string): void }
 }
@@ -48,7 +47,7 @@ export async function recoverReservations(parts: RecoverReservations, snapshot: 
   return true
 }
 
-/** One entry for each instance. */
+/** One entry per instance. */
 function burnsOf({ reading, newId }: RecoverReservations, snapshot: Snapshot): readonly PendingEntry[] {
   const byInstance = Map.groupBy(snapshot.openReservations, ([account]) => parseAccount(account)?.instanceId ?? '')
   const { now, earliest, latest } = reading()

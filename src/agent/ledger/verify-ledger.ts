@@ -1,6 +1,6 @@
 /**
- * Checks a ledger against itself and against what the cloud has signed: the chain of the entries, the chain of the segments,
- * receipts, counters and grants. Every finding names what does not fit. Whatever the ledger says, this ends and never throws.
+ * Checks a ledger against itself and against the cloud's signatures: entry chain, segment chain, receipts, counters and
+ * grants. Never throws on a damaged ledger.
  */
 import {
   entryBody,
@@ -34,7 +34,7 @@ export interface Finding {
 
 export interface Verification {
   readonly findings: readonly Finding[]
-  /** What was looked at, so that a clean result says how much it means. */
+  /** Numbers of checked parts, so that a clean result is meaningful. */
   readonly checked: {
     readonly entries: number
     /** Entries whose place in the chain could be checked. */
@@ -45,7 +45,6 @@ export interface Verification {
   }
 }
 
-/** Most findings in one result: a ledger that is wrong all over need not be told line by line. */
 const FINDINGS_MAX = 1_000
 
 type SegmentRow = LedgerBundle['segments'][number]
@@ -92,7 +91,7 @@ async function trustOf(keys: readonly string[], find: Find): Promise<Trust> {
 
 const nameOf = ({ epoch, seq }: Pick<SegmentRow, 'epoch' | 'seq'>): string => `segment ${seq} of epoch ${epoch}`
 
-/** Those that can be read; each must be what its row says. */
+/** Readable segments only; unreadable ones are findings. */
 function readSegments({ segments, deviceId }: LedgerBundle, find: Find): readonly ReadSegment[] {
   return segments.flatMap((row): ReadSegment[] => {
     const where = nameOf(row)
@@ -137,7 +136,7 @@ function chainSegments({ state }: LedgerBundle, segments: readonly ReadSegment[]
   }
 }
 
-/** @returns how many are in order */
+/** @returns the number of valid receipts */
 async function checkReceipts(segments: readonly ReadSegment[], trust: Trust, find: Find): Promise<number> {
   let sound = 0
   for (const { row, payload } of segments) {
@@ -165,7 +164,7 @@ async function checkReceipts(segments: readonly ReadSegment[], trust: Trust, fin
   return sound
 }
 
-/** @returns how many entries of the current epoch have a place in the chain */
+/** @returns the number of entries of the current epoch whose place in the chain could be checked */
 function chainEntries({ state, entries }: LedgerBundle, segments: readonly ReadSegment[], find: Find): number {
   const own = entries.filter(({ id }) => id > state.entryBase).sort((a, b) => a.id - b.id)
   const heads = new Map<number, string>([[0, CHAIN_START]])
@@ -218,7 +217,7 @@ function chainEntries({ state, entries }: LedgerBundle, segments: readonly ReadS
   return chained
 }
 
-/** What is not in a segment yet adds up with what is; the whole, where the whole is there. */
+/** Compares unsegmented entries with the counters, and all entries where all are kept. */
 function checkCounters({ state, accounts, entries }: LedgerBundle, find: Find): void {
   const own = entries.filter(({ id }) => id > state.entryBase)
   const whole = own.some(({ n }) => n === 1) || state.lastEntry === 0
@@ -272,7 +271,7 @@ function sumOf(entries: LedgerBundle['entries']): Map<string, { used: bigint; re
   return sums
 }
 
-/** No more is held than the cloud has signed for. */
+/** Balances must not exceed the grants that the cloud signed. */
 async function checkGrants({ state, deviceId, accounts }: LedgerBundle, trust: Trust, find: Find): Promise<void> {
   const answers = new Map<string, SyncAnswer | undefined>()
   for (const { account, granted, proof } of accounts) {

@@ -1,6 +1,6 @@
 /**
- * The journal as the ledger uses it, with an eye on whether it takes anything: a device that can record nothing refuses
- * every request, and a technician should see why without waiting for one.
+ * Tracks whether the journal accepts entries: a device that cannot record refuses every request, and the status must
+ * say why.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -27,7 +27,7 @@ export class WatchedJournal implements Watched {
     this.#log = log
   }
 
-  /** What keeps entries from being recorded, since when; null while nothing does. */
+  /** The error that prevents recording, and since when; null while entries are accepted. */
   condition(): HealthCondition | null {
     return this.#condition
   }
@@ -37,7 +37,7 @@ export class WatchedJournal implements Watched {
     this.#clear()
   }
 
-  /** That the journal takes what was answered already says nothing about what comes. */
+  /** May use reserved disk space, so its success does not clear the condition. */
   async appendWriteBehind(...order: Parameters<Journal['appendWriteBehind']>): Promise<string> {
     const head = await this.#watch(this.#journal.appendWriteBehind(...order))
     const [, , , answered] = order
@@ -45,7 +45,7 @@ export class WatchedJournal implements Watched {
     return head
   }
 
-  /** The clock needs less room than an entry: that it was kept proves nothing. */
+  /** Needs less space than an entry, so its success does not clear the condition. */
   saveClock(stamp: ClockStamp): Promise<void> {
     return this.#watch(this.#journal.saveClock(stamp))
   }
