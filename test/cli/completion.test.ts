@@ -116,8 +116,8 @@ for (const shell of ['bash', 'zsh', 'fish'] as const) {
       const lines = [
         ['logs', '--l'],
         ['doctor', '--fix', '--js'],
-        ['agent', '--state-d'],
-        ['status', '--state-d'],
+        ['agent', '--state-dir'],
+        ['status', '--state-dir'],
       ]
       expect(await of(context, ...lines)).toEqual([['--level', '--lines'], ['--json'], ['--state-directory'], []])
     })
