@@ -187,7 +187,7 @@ export function restoredSuite(name: string, open: () => Promise<Twin>): void {
       await setOfflinePolicy({ store: twin.store, now: () => twin.time }, INSTANCE, 'ACT-2', 50n)
       const inOverspend = (device: TestDevice, amount: bigint) =>
         device.chargeInOverspend({ lineItemId: 'ACT-2', accounts: [scarce], amount })
-      /** A device that knows of a segment that the twin has forgotten, without its answer, and has gone on overspent. */
+      /** A device that knows of a segment that the twin has forgotten, without its answer, and has gone on above its grant. */
       const ahead = async (amount: bigint) => {
         const device = await TestDevice.join(twin)
         const forgotten = await device.seal()
