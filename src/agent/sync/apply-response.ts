@@ -1,6 +1,6 @@
 /**
- * What an answer to a segment means for the device. The answer is signed by the cloud; this says whether it belongs to the
- * segment that was sent, and what follows from it. Nothing that does not belong changes anything.
+ * Interprets a signed answer to a segment: whether it belongs to the segment that was sent, and its result. Other
+ * answers change nothing.
  */
 import type { Grant, SyncAnswer } from '../../protocol/edge/sync.ts'
 
@@ -12,41 +12,40 @@ export interface SentSegment {
 }
 
 export type Judgement =
-  /** It answers something else: ignore it. */
+  /** Answer to another segment: ignore it. */
   | { readonly kind: 'FOREIGN' }
-  /** The segment is merged. */
   | { readonly kind: 'MERGED'; readonly answer: Extract<SyncAnswer, { outcome: 'MERGED' }> }
-  /** The segment was merged before, and others after it that this device has sealed. */
+  /** Already merged, with later segments that this device has sealed. */
   | { readonly kind: 'KNOWN'; readonly seq: number }
-  /** The cloud knows segments that this device has not sealed: its state went back in time, or it is a copy. */
+  /** The cloud knows segments that this device has not sealed: its state was restored, or it is a copy. */
   | { readonly kind: 'RESTORED'; readonly seq: number }
   /** The cloud has lost the segments from `resendFrom` on. */
   | { readonly kind: 'BEHIND'; readonly resendFrom: number }
   /** The epoch is over. */
   | {
       readonly kind: 'FENCED'
-      /** Billed: the segment need not be sent again. */
+      /** Billed: do not send it again. */
       readonly acknowledged: boolean
       readonly closed: boolean
       readonly forked: boolean
     }
-  /** The segment does not add up: nothing of it counts, and nothing can follow it. */
+  /** Invalid: nothing of it counts, and no segment can follow it. */
   | { readonly kind: 'REJECTED'; readonly problem: string }
 
 /**
  * Rows are tried from the top.
  *
- * | answer | condition                                        | meaning                     |
- * |--------|--------------------------------------------------|-----------------------------|
- * | any    | another device or epoch                    | FOREIGN                     |
- * | MERGED | seq and hash are those of the segment            | MERGED                      |
- * | KNOWN  | seq above the last one sealed here               | RESTORED                    |
- * | KNOWN  | seq at or above the segment                      | KNOWN                       |
- * | BEHIND | seq below the segment before this one            | BEHIND                      |
- * | FENCED | seq and hash are those of the segment, or forked | FENCED, acknowledged        |
- * | FENCED | otherwise                                        | FENCED, not acknowledged    |
- * | REJECTED | hash is that of the segment                    | REJECTED                    |
- * | any    | otherwise                                        | FOREIGN                     |
+ * | answer   | condition                                        | result                   |
+ * |----------|--------------------------------------------------|--------------------------|
+ * | any      | another device or epoch                          | FOREIGN                  |
+ * | MERGED   | seq and hash are those of the segment            | MERGED                   |
+ * | KNOWN    | seq above the last one sealed here               | RESTORED                 |
+ * | KNOWN    | seq at or above the segment                      | KNOWN                    |
+ * | BEHIND   | seq below the segment before this one            | BEHIND                   |
+ * | FENCED   | seq and hash are those of the segment, or forked | FENCED, acknowledged     |
+ * | FENCED   | otherwise                                        | FENCED, not acknowledged |
+ * | REJECTED | hash is that of the segment                      | REJECTED                 |
+ * | any      | otherwise                                        | FOREIGN                  |
  *
  * @param lastSeq the last segment that this epoch has sealed
  */
@@ -70,7 +69,7 @@ export function judgeAnswer(answer: SyncAnswer, sent: SentSegment, lastSeq: numb
   }
 }
 
-/** The grant of an answer if it is news: a device takes only a higher term than it ever took in this epoch. */
+/** Null unless the term is higher than any that this epoch received. */
 export function newerGrant(grant: Grant | null, termHeld: number): Grant | null {
   return grant !== null && grant.term > termHeld ? grant : null
 }

@@ -1,6 +1,6 @@
 /**
- * Getting an epoch. The nonce lives in memory only: an answer to an attach of another life of this process, or to
- * one long ago, must not revive an epoch that is over. An attach grants nothing.
+ * Gets an epoch. The nonce lives in memory only, so that a late answer to an earlier attach cannot revive an old epoch.
+ * An attach grants nothing.
  */
 import { attachAnswer } from '../../protocol/edge/attach.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -31,13 +31,13 @@ export async function attach(context: StepContext): Promise<StepResult> {
       details: { epoch, highest: memory.highestEpoch },
     })
   }
-  // The time is signed for the nonce: an answer to a repeated attach may be as old as the first attempt.
+  // The time is signed for the nonce, so after a retry the answer may be as old as the first attempt.
   if (!repeated) clock.learn({ time: now, sentAt, receivedAt })
   const isBehind = before !== null && before.seq < acknowledged
   const cloudEnd = isBehind ? { entry: before.lastEntry, head: before.entryHead } : null
   await journal.attach(epoch, { isWhole: memory.fence === 'ABANDONED', cloudEnd })
   takeEpoch(memory, epoch, ledger.lastEntry())
-  // What it has lost of the epoch before, and of those before that, goes up again as far as it is kept.
+  // Sends the lost segments of earlier epochs again, if they are kept.
   if (isBehind) memory.earlier = { epoch: 0, seq: 0 }
   ledger.begin(epoch)
   log.info({ epoch }, 'attached')

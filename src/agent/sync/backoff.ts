@@ -1,20 +1,19 @@
 /**
- * How long to wait before the next attempt: full jitter, so that a fleet that lost the cloud in the same moment does not
- * come back in the same moment. What the cloud asks for is a floor, spread upwards.
+ * Wait before the next attempt, with full jitter, so that a fleet that lost the cloud at once does not return at once.
+ * The cloud's Retry-After is a minimum, with jitter added.
  */
 export interface BackoffLimits {
-  /** Longest wait before the second attempt. */
   readonly baseMs: number
-  /** Longest wait ever, unless the cloud asks for more. */
+  /** Unless the cloud requests a longer wait. */
   readonly capMs: number
 }
 
-/** No cloud is obeyed beyond this. */
+/** Longer requests of the cloud are ignored. */
 export const RETRY_AFTER_MAX_MS = 60 * 60_000
 
 /**
- * @param failures how many attempts have failed in a row, 1 or more
- * @param retryAfterMs what the cloud asked for; 0 when it did not
+ * @param failures failed attempts in a row, 1 or more
+ * @param retryAfterMs as the cloud requested; 0: not requested
  * @param fraction uniform in [0, 1)
  */
 export function backoff(

@@ -1,7 +1,7 @@
 /**
- * The cloud as the link sees it: one method for each call, answers parsed but not yet believed. A method rejects with a
- * CodedError: CLOUD_UNREACHABLE when there was no usable answer (the fact `retryAfterMs` says how long the cloud asked to
- * be left alone), otherwise the code that the cloud gave. None of them changes anything on the device.
+ * The cloud's API; answers are parsed but not verified. Methods reject with a CodedError: CLOUD_UNREACHABLE without a
+ * usable answer (detail `retryAfterMs`: the requested wait), otherwise the cloud's code. They change nothing on the
+ * device.
  */
 import type { z } from 'zod'
 import type { attachRequest } from '../../protocol/edge/attach.ts'
@@ -13,15 +13,14 @@ import type { Identity } from '../ledger/journal.ts'
 export type SignedAnswer = z.infer<typeof signedAnswer>
 
 export type PolicyAnswer =
-  /** The revision that the device named is still the newest. */
+  /** The given revision is still the newest. */
   { readonly kind: 'UNCHANGED' } | { readonly kind: 'DOCUMENT'; readonly document: string }
 
-/** What the cloud says of a session of its service API. */
 export type Heartbeat =
   | { readonly kind: 'ALIVE' }
-  /** Busy with a charge or a refund: ask again later. */
+  /** Busy with a charge or refund: try again later. */
   | { readonly kind: 'LOCKED' }
-  /** It operates no more. `state` in the cloud's words, `UNKNOWN` when it does not know the session. */
+  /** `state` as in the service API; `UNKNOWN`: the cloud does not know the session. */
   | { readonly kind: 'ENDED'; readonly state: 'TERMINATED' | 'FAILED' | 'DISCONNECTED' | 'UNKNOWN' }
 
 export interface Cloud {
@@ -36,17 +35,17 @@ export interface Cloud {
   /** @throws CodedError DEVICE_KEY_REFUSED among others */
   announceKey(device: Identity, request: z.input<typeof keyChangeRequest>, signal: AbortSignal): Promise<SignedAnswer>
   showKeyLinks(device: Identity, request: z.input<typeof keyLinksRequest>, signal: AbortSignal): Promise<SignedAnswer>
-  /** @param knownRevision the one in force on the device; 0 for none */
+  /** @param knownRevision revision in force; 0: none */
   policy(device: Identity, instanceId: string, knownRevision: number, signal: AbortSignal): Promise<PolicyAnswer>
-  /** Introductions of the cloud’s signing keys, oldest first; unbelieved. */
+  /** Introductions of the cloud's signing keys, oldest first; not verified. */
   signingKeys(device: Identity, signal: AbortSignal): Promise<readonly string[]>
   /**
-   * The id of the session.
+   * Returns the session's id.
    *
-   * @param opening the same gives the same session
+   * @param opening idempotency key
    */
   openSession(device: Identity, instanceId: string, opening: string, signal: AbortSignal): Promise<string>
   heartbeat(device: Identity, instanceId: string, sessionId: string, signal: AbortSignal): Promise<Heartbeat>
-  /** Resolves as well when the cloud no longer knows the session. */
+  /** Also resolves when the cloud no longer knows the session. */
   closeSession(device: Identity, instanceId: string, sessionId: string, signal: AbortSignal): Promise<void>
 }

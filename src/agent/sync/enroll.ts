@@ -1,7 +1,6 @@
 /**
- * Becoming known to the cloud. The enrollment token reaches the device out of band, so the fingerprints in it are what the
- * device trusts; everything else that the cloud answers counts only together with a key that fits one of them. A lost
- * answer is harmless: the same token with the same key gets the same answer again.
+ * Enrolls the device. The token arrives out of band, so the device trusts its fingerprints; the cloud's answer counts
+ * only with a key that matches one of them. Idempotent: the same token and key get the same answer.
  */
 import { decodeJwt, decodeProtectedHeader } from 'jose'
 import type { z } from 'zod'
@@ -14,7 +13,7 @@ import type { DeviceKey } from '../keys/device-key.ts'
 
 const TOKEN_TYPE = 'tallygate-enrollment+jwt'
 
-/** What the cloud may call it when a token is of no use; another attempt with the same token is of no use either. */
+/** Errors for a token that cannot be used again. */
 const REFUSALS: ReadonlySet<ErrorCode> = new Set([
   'ENROLLMENT_REFUSED',
   'TOKEN_INVALID',
@@ -23,9 +22,10 @@ const REFUSALS: ReadonlySet<ErrorCode> = new Set([
 ])
 
 /**
- * The identity that the cloud gave to this key, with the trusted keys that the token pins.
+ * Returns the identity for this key, with the keys that the token pins.
  *
- * @throws CodedError ENROLLMENT_REFUSED (do not try this token again), DEVICE_REVOKED, TRUST_MISMATCH, CLOUD_UNREACHABLE
+ * @throws CodedError ENROLLMENT_REFUSED (do not try this token again), DEVICE_REVOKED, TRUST_MISMATCH,
+ * CLOUD_UNREACHABLE
  */
 export async function enroll(
   cloud: Pick<Cloud, 'enroll'>,
@@ -65,7 +65,7 @@ export async function enroll(
   }
 }
 
-/** The device cannot check the token's signature, and its clock has no say in whether the token is in time. */
+/** Does not verify the signature, which the device cannot, nor the expiry, because its clock may be wrong. */
 function readClaims(token: string): z.infer<typeof enrollmentClaims> {
   const refused = (message: string, cause?: unknown): CodedError =>
     new CodedError('ENROLLMENT_REFUSED', message, { cause })

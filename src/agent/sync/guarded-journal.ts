@@ -1,11 +1,11 @@
 /**
- * The journal with its two kinds of failure told apart: what was surely not recorded is tried again later; anything else
- * leaves it unknown what stands on the disk, and the process must stop and open again.
+ * Distinguishes the journal's failures: NOT_RECORDED is retried later; after any other error the outcome is unknown and
+ * the process must stop and reopen.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { LinkJournal } from './ports.ts'
 
-/** Not a CodedError on purpose: nobody may take it for a refusal and go on. */
+/** Not a CodedError, so that it cannot be handled as a refusal. */
 class JournalLost extends Error {
   constructor(cause: unknown) {
     super('the outcome of a write to the journal is unknown', { cause })

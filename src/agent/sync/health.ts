@@ -1,21 +1,19 @@
 /**
- * Health conditions: what is wrong at the moment, at most one for each subject, in words of the error catalogue. A
- * condition stands until what raised it succeeds; it decides nothing.
+ * Current health conditions, at most one per subject. A condition stays until the operation that raised it succeeds; it
+ * decides nothing.
  */
 import { CodedError, type ErrorCode } from '../../protocol/errors.ts'
 
-/** Subject of the conditions of the connection for change notifications. */
 export const PUSH = 'push'
 
-/** Subject of the condition that the key of the device is revoked. */
 export const REVOCATION = 'revocation'
 
 export interface HealthCondition {
-  /** What it is about, for instance `policy 64d2028c-...` or `sync`. */
+  /** For instance `policy 64d2028c-...` or `sync`. */
   readonly subject: string
   readonly code: ErrorCode
   readonly message: string
-  /** Best estimate of when it began, POSIX ms. */
+  /** Best estimate, POSIX ms. */
   readonly since: number
   readonly details: Readonly<Record<string, unknown>>
 }
@@ -28,7 +26,7 @@ export class Health {
     this.#now = now
   }
 
-  /** The same code for the same subject keeps its beginning. Returns true when the code is not the one that stood. */
+  /** Keeps `since` while the code is the same. Returns true when the code changed. */
   raise(subject: string, error: CodedError): boolean {
     const standing = this.#conditions.get(subject)
     const same = standing?.code === error.code
@@ -37,7 +35,7 @@ export class Health {
     return !same
   }
 
-  /** Returns true when there was something to clear. */
+  /** Returns true when there was a condition. */
   clear(subject: string): boolean {
     return this.#conditions.delete(subject)
   }

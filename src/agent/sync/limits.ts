@@ -1,22 +1,20 @@
-/** Every limit of the link, with its unit, and what holds where the settings say nothing else. */
-
 export interface LinkOptions {
-  /** Longest time between two segments, ms; the cloud may ask for less. */
+  /** Longest time between two segments, ms; the cloud may shorten it. */
   readonly syncEveryMs: number
-  /** A session without a sign of life for so long gets a heartbeat, ms. */
+  /** Longest time without a heartbeat or merged segment, ms. */
   readonly heartbeatEveryMs: number
-  /** The cloud is asked for the state of a session at least so often, ms. */
+  /** Longest time between two checks of a cloud session's state, ms. */
   readonly sessionCheckEveryMs: number
-  /** So many entries are sent before the time is up. */
+  /** As many entries trigger a sync. */
   readonly batchEntries: number
-  /** Longest wait before a failed round is tried again for the first time, ms; it doubles from there. */
+  /** Wait after the first failed round, ms; doubles with each failure. */
   readonly backoffBaseMs: number
   readonly backoffCapMs: number
-  /** Give all room back to the pool at a clean stop. */
+  /** Whether a clean stop returns all balances to the pools. */
   readonly returnUnusedOnStop: boolean
-  /** How long a clean stop may take to say goodbye to the cloud, ms. */
+  /** Longest time that a clean stop waits for the cloud, ms. */
   readonly stopTimeoutMs: number
-  /** Name and version of the software, for the administrator; at most 64 characters. */
+  /** Name and version of the software; at most 64 characters. */
   readonly software: string
 }
 
@@ -31,35 +29,37 @@ export const LINK_DEFAULTS: Omit<LinkOptions, 'software'> = {
   stopTimeoutMs: 2_000,
 }
 
-/** Plans of one round; a round that needs more leaves the rest to the next one. */
+/** A round that needs more plans leaves the rest to the next round. */
 export const PLANS_PER_ROUND_MAX = 64
 
-/** Requests that wait for a grant at the same time; more do not wait. */
+/** Further requests do not wait. */
 export const WAITING_REQUESTS_MAX = 10_000
 
-/** Rounds by the timer come up to this part of their interval early, so that devices that began together drift apart. */
+/**
+ * Timer rounds start early by up to this fraction of the interval, so that devices that started together drift apart.
+ */
 export const EARLY_PART = 1 / 4
 
-/** Shortest time between two rounds that somebody other than a waiting request or a change notification has asked for, ms. */
+/** Shortest time between rounds, ms, except for waiting requests and change notifications. */
 export const ROUND_GAP_MS = 1_000
 
-/** Shortest time between two rounds for change notifications, ms. */
+/** Shortest time between rounds for change notifications, ms. */
 export const NOTIFICATION_GAP_MS = 50
 
-/** Rounds for change notifications that may come that close together; beyond them there is one in each {@link ROUND_GAP_MS}. */
+/** Number of rounds at that rate; then one per {@link ROUND_GAP_MS}. */
 export const NOTIFICATION_BURST = 10
 
-/** Shortest time between two rounds for waiting requests, ms. */
+/** Shortest time between rounds for waiting requests, ms. */
 export const REQUEST_GAP_MS = 50
 
-/** Rounds for waiting requests that may come that close together; beyond them there is one in each {@link ROUND_GAP_MS}. */
+/** Number of rounds at that rate; then one per {@link ROUND_GAP_MS}. */
 export const REQUEST_BURST = 10
 
-/** The cloud cannot ask for more than one segment in this time, ms. */
+/** Shortest interval that the cloud can set, ms. */
 export const SYNC_EVERY_MIN_MS = 1_000
 
-/** A segment that the cloud could not read so often is given up, once it has been refused for {@link REFUSED_FOR_MIN_MS}. */
+/** Gives up a segment that the cloud could not read this often, but not before {@link REFUSED_FOR_MIN_MS}. */
 export const REFUSALS_MAX = 10
 
-/** Shorter than this, ms, and the cloud may only have older software than the device for a while. */
+/** In a shorter time, ms, the cloud may just run older software than the device. */
 export const REFUSED_FOR_MIN_MS = 60 * 60_000

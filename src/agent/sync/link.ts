@@ -1,7 +1,7 @@
 /**
- * The device's side of everything that talks to the cloud. It runs one round at a time, woken by timer, change notification, low water
- * or a waiting request, and carries no data from one round to the next but what is durable. It never decides an access
- * request, and the access path never waits for it, except in {@link Link.requestGrant} for as long as it says.
+ * The device's connection to the cloud. Runs one round at a time, started by timer, change notification, low water or a
+ * waiting request; only durable state passes between rounds. It never decides access requests, and they wait for it
+ * only in {@link Link.requestGrant}.
  */
 import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -24,25 +24,22 @@ import { showSuspension, type StepContext } from './step.ts'
 import { WaitingRequests } from './waiting-requests.ts'
 
 export interface Link {
-  /**
-   * Verifies the stored policies, puts them in force and begins the rounds. Resolves without waiting for the cloud: a
-   * device that cannot reach it starts all the same.
-   */
+  /** Verifies the stored policies, puts them in force and starts the rounds. Does not wait for the cloud. */
   start(): Promise<void>
-  /** Ends the round under way, closes the cloud sessions where it can, and stops. Idempotent. */
+  /** Ends the round under way, closes the cloud sessions if possible, and stops. Idempotent. */
   stop(): Promise<void>
-  /** Asks for a round. During a round it causes exactly one more, however often it is called. */
+  /** Requests a round. Calls during a round cause exactly one more. */
   wake(reason: WakeReason): void
   /**
-   * Asks the cloud for what a waiting request needs. Resolves with what the cloud has answered when a round that carried the
-   * request has ended, whether it brought anything or not; with null after `deadlineMs`, or at once when the cloud is known
-   * to be out of reach. Never rejects: the caller decides again by what the ledger then holds.
+   * Requests tokens. Resolves with the cloud's answer when a round that carried the request has ended; with null after
+   * `deadlineMs`, or at once when the cloud is known to be unreachable. Never rejects: the caller decides again on the
+   * ledger's balances.
    */
   requestGrant(request: WaitingTopUp, deadlineMs: number): Promise<CloudWord | null>
   status(): LinkStatus
   /**
-   * Has the device replace its key, as soon as the cloud can be reached. Resolves when the order would survive a power cut;
-   * a round that is under way ends first.
+   * Requests a new device key; it is made when the cloud is reachable. Resolves when the request would survive a power
+   * cut.
    *
    * @throws CodedError NOT_ENROLLED, DEVICE_KEY_PROVIDED, STATE_UNWRITABLE, NOT_RECORDED, STOPPING
    */
@@ -56,9 +53,9 @@ export interface LinkStatus {
   readonly fenced: boolean
   readonly key: KeyStatus
   readonly suspension: DeviceSuspension | null
-  /** The last exchange with the cloud got an answer. */
+  /** Whether the last exchange with the cloud got an answer. */
   readonly connected: boolean
-  /** Best estimate of the last time at which the cloud answered, POSIX ms; null for never since the start. */
+  /** Best estimate, POSIX ms; null: no contact since the start. */
   readonly lastContactAt: number | null
   readonly lastSyncAt: number | null
   /** Entries that the cloud has not acknowledged. */
@@ -66,9 +63,9 @@ export interface LinkStatus {
   readonly unacknowledgedSeq: number | null
   readonly policies: readonly {
     readonly instanceId: string
-    /** Revision in force; 0 for none. */
+    /** Revision in force; 0: none. */
     readonly applied: number
-    /** Newest revision that the cloud has named; 0 when it has not. */
+    /** Newest revision that the cloud has named; 0: none. */
     readonly newest: number
   }[]
   readonly sessions: readonly {
@@ -79,27 +76,27 @@ export interface LinkStatus {
   readonly push: 'OFF' | 'CONNECTED' | 'DISCONNECTED'
   readonly rounds: { readonly done: number; readonly failed: number; readonly running: boolean }
   readonly notifications: { readonly taken: number; readonly ignored: number }
-  /** What a technician should know, oldest first. */
+  /** Oldest first. */
   readonly conditions: readonly HealthCondition[]
 }
 
 export interface KeyStatus {
-  /** Thumbprint of the one in use. */
+  /** Thumbprint of the current key. */
   readonly id: string
-  /** POSIX ms, best estimate; null: not known. */
+  /** Best estimate, POSIX ms; null: unknown. */
   readonly since: number | null
-  /** Of the one that shall follow it; null: none shall. */
+  /** Thumbprint of the next key; null: no rotation. */
   readonly next: string | null
 }
 
 export interface LinkDeps extends Omit<StepContext, 'memory' | 'health' | 'waiting' | 'rotation' | 'signal'> {
-  /** The journal as it was read at the start of the process, before anything was recorded. */
+  /** Read at process start, before anything was recorded. */
   readonly snapshot: Snapshot
   readonly timers: Timers
   readonly tokens: Pick<DeviceTokens, 'fresh'>
-  /** Null: no push, whatever the cloud offers. */
+  /** Null: no push, even if the cloud offers it. */
   readonly push: Push | null
-  /** A broken invariant, or a journal whose outcome is unknown: the process must end and open again. Called once. */
+  /** Called once on a broken invariant or a write with unknown outcome: the process must end and reopen. */
   readonly onFatal: (error: unknown) => void
 }
 
@@ -114,7 +111,9 @@ function stopping(): CodedError {
   return new CodedError('STOPPING', 'The agent is stopping.')
 }
 
-/** After a refusal by the broker, the longest time until the cloud is asked, ms: a broker may refuse a whole fleet at once. */
+/**
+ * After a broker's refusal, longest time until the cloud is checked, ms: the broker may refuse a whole fleet at once.
+ */
 const DOUBT_MS = 30_000
 
 class CloudLink implements Link {
@@ -127,7 +126,7 @@ class CloudLink implements Link {
   readonly #pushStopped = new AbortController()
   #push: Promise<void> | null = null
   #pushConnected = false
-  /** What the broker has refused, until the cloud has been asked: a revoked key is refused by both, and that is one fault. */
+  /** Reported only after the cloud was checked: cloud and broker both refuse a revoked key, and that is one fault. */
   #pushRefused: CodedError | null = null
   #notifications = { taken: 0, ignored: 0 }
   #broken = false
@@ -152,7 +151,7 @@ class CloudLink implements Link {
   async start(): Promise<void> {
     const context = this.#context(this.#pushStopped.signal)
     const { keys } = this.#deps
-    // The process ended between the two halves of a change.
+    // The previous process ended in the middle of a key change.
     if (keyState(keys, this.#memory, false) === 'REPLACE') await keys.replace()
     showSuspension(context, this.#memory.identity?.suspension ?? null)
     await restorePolicies(context, this.#deps.snapshot.policies)
@@ -234,7 +233,7 @@ class CloudLink implements Link {
       const result = await runRound(this.#context(signal), reasons)
       this.#startPush()
       this.#judgeBroker()
-      // Somebody came too late for the segment of this round.
+      // A request arrived too late for this round's segment.
       if (result.ok && this.#waiting.asking) this.#rounds.wake('request')
       return result
     } catch (error) {
@@ -273,7 +272,7 @@ class CloudLink implements Link {
     await this.#push
   }
 
-  /** Gives back what is left, if so set, and closes the sessions; a cloud that is slow to answer is not waited for. */
+  /** Returns unused tokens if configured, and closes the sessions, within the stop timeout. */
   async #sayGoodbye(): Promise<void> {
     const { options, timers, log } = this.#deps
     const late = new AbortController()

@@ -1,6 +1,6 @@
 /**
- * The link's picture of the device: what is durable, as of the last commit, and what it has heard since the start. Each
- * step changes it only after the journal has committed the same change; the planner sees nothing else.
+ * The link's state: the durable part as of the last commit, and observations since the start. A step changes it only
+ * after the journal has committed the same change; the planner sees nothing else.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
@@ -12,50 +12,50 @@ import { NO_SESSION, type Session, keptSession } from './session-state.ts'
 import { Trust } from '../keys/trust.ts'
 
 export interface PolicyMemory {
-  /** Revision in force; 0 for none. */
+  /** Revision in force; 0: none. */
   applied: number
-  /** Only a revision above this may come into force. */
+  /** Only higher revisions may come into force. */
   floor: number
-  /** Newest revision that the cloud has named; 0 when it has not. */
+  /** Newest revision that the cloud has named; 0: none. */
   newest: number
-  /** Signed the revision in force; null for none. */
+  /** Signer of the revision in force; null: none. */
   signedBy: PublicJwk | null
-  /** The revision in force as the cloud has signed it: what shows it to a cloud that has forgotten it. Null for none. */
+  /** The signed revision in force, for a cloud that has forgotten it. Null: none. */
   document: string | null
-  /** It was shown, once is enough. */
+  /** Already sent; once is enough. */
   shown: boolean
   tried: boolean
 }
 
 export interface SessionMemory {
   session: Session
-  /** The cloud may have done something to it, and was not asked yet. */
+  /** The cloud may have changed it; not checked yet. */
   looking: boolean
   tried: boolean
 }
 
 export interface KeyMemory {
-  /** The cloud's administrator wants another key. */
+  /** The cloud's administrator requested a new key. */
   isAsked: boolean
-  /** The cloud did not take the next key. */
+  /** The cloud refused the next key. */
   isRefused: boolean
-  /** Announced in this round already. */
+  /** Already announced in this round. */
   isTried: boolean
-  /** The cloud seems to know an earlier key only. */
+  /** The cloud may know only an earlier key. */
   isUnknown: boolean
-  /** It was shown in this round already how the device came to its key. */
+  /** The key links were already sent in this round. */
   isShown: boolean
 }
 
 export interface LinkMemory {
   identity: Identity | null
   trust: Trust
-  /** What is under way about the key of the device; that another one is wanted for good stands in the identity. */
+  /** A durable rotation request is in the identity. */
   readonly key: KeyMemory
-  /** The enrollment token that was refused, or has served, so that it is not tried again. */
+  /** A token that was refused or used; not tried again. */
   refusedToken: string | null
 
-  /** Of the attach that has no accepted answer yet; never stored. */
+  /** Of an attach without accepted answer; never stored. */
   attachNonce: { readonly text: string; repeated: boolean } | null
   epoch: number
   highestEpoch: number
@@ -63,45 +63,45 @@ export interface LinkMemory {
   unacknowledged: SealedSegment | null
   lastSeq: number
   lastSealedEntry: number
-  /** Last entry that the cloud has acknowledged in this epoch. */
+  /** Last entry of this epoch that the cloud has acknowledged. */
   lastAcknowledgedEntry: number
-  /** Entries of earlier epochs that the cloud does not have yet: how many all undelivered ranges hold. */
+  /** Undelivered entries of earlier epochs. */
   undeliveredRanges: number
-  /** Of the last grant taken in this epoch; 0 for none. */
+  /** Term of the last grant in this epoch; 0: none. */
   grantTerm: number
-  /** The cloud has lost this acknowledged segment and all after it; null when it has not. */
+  /** The cloud has lost the acknowledged segments from here on; null: none. */
   resendFrom: number | null
-  /** It has lost segments: of earlier epochs those behind this one are still to be sent again; null when none are. */
+  /** Segments of earlier epochs after this one are still to be sent again; null: none. */
   earlier: SegmentPlace | null
-  /** It has lost segments that this device no longer keeps: the chain cannot be made whole. */
+  /** The cloud has lost segments that this device no longer keeps: the chain cannot be completed. */
   lost: boolean
-  /** The segment that the cloud cannot read, how often it has said so, and the boot-time reading of the first time, ms. */
+  /** A segment that the cloud could not read: number of refusals, and the boot-time reading of the first, ms. */
   refused: { readonly hash: string; readonly times: number; readonly since: number } | null
-  /** What the cloud has signed, answers that prove what is granted and rules in force, still to be shown to a cloud that has lost it. */
+  /** Signed answers and rules that are still to be sent to a cloud that has lost them. */
   proofs: readonly string[]
 
-  /** The last segment left entries behind because it was full. */
+  /** The last segment was full. */
   moreToSend: boolean
   releasing: boolean
-  /** What this device may keep at most of accounts that others are short of; until it has given back the rest. */
+  /** How much the device may keep of recalled accounts, until it has returned the rest. */
   keeps: ReadonlyMap<AccountId, Micro>
   looking: boolean
-  /** The cloud wants the device to come again: for the next round. */
+  /** The cloud requested another round. */
   lookAgain: boolean
-  /** A segment that was sealed in this round has carried the wants. */
+  /** A segment of this round has carried the top-up requests. */
   topUpsCarried: boolean
 
   readonly policies: Map<string, PolicyMemory>
   readonly sessions: Map<string, SessionMemory>
 
-  /** Whether the last exchange with the cloud got an answer. */
+  /** Result of the last exchange with the cloud. */
   contact: 'UNKNOWN' | 'UP' | 'DOWN'
-  /** Best estimate of when the cloud last answered, POSIX ms. */
+  /** Best estimate, POSIX ms. */
   lastContactAt: number | null
   lastSyncAt: number | null
-  /** Boot-time reading at the last merged segment whose answer was new, ms. */
+  /** Boot-time reading of the last merged segment with a new answer, ms. */
   syncedAt: number | null
-  /** The cloud wants to hear from the device within this time. */
+  /** Longest time to the next sync that the cloud has requested, ms. */
   nextSyncMs: number | null
 }
 
@@ -146,7 +146,6 @@ export async function remember(snapshot: Snapshot, closed: boolean): Promise<Lin
   return memory
 }
 
-/** The device is known to the cloud under this identity. */
 export async function takeIdentity(memory: LinkMemory, identity: Identity): Promise<void> {
   memory.trust = await Trust.of(identity.trustedKeys)
   memory.identity = identity
@@ -168,9 +167,9 @@ export async function takeIdentity(memory: LinkMemory, identity: Identity): Prom
 }
 
 /**
- * A new epoch stands in the journal.
+ * Call when the new epoch is in the journal.
  *
- * @param lastEntry of the one before
+ * @param lastEntry of the previous epoch
  */
 export function takeEpoch(memory: LinkMemory, epoch: number, lastEntry: number): void {
   memory.undeliveredRanges += lastEntry - memory.lastAcknowledgedEntry
@@ -194,7 +193,7 @@ export function takeEpoch(memory: LinkMemory, epoch: number, lastEntry: number):
   memory.syncedAt = null
 }
 
-/** Who the device is. Throws where a step was planned for a device that is nobody yet. */
+/** Throws if the device is not enrolled: such a step must not be planned. */
 export function identityOf(memory: LinkMemory): Identity {
   if (memory.identity === null) throw new Error('invariant: only an enrolled device takes this step')
   return memory.identity

@@ -1,7 +1,4 @@
-/**
- * What the link needs from the rest of the agent: the parts of the journal and the ledger that a sync round touches,
- * time, timers and randomness. The adapters of the outside world (cloud, keys, push) stand in files of their own.
- */
+/** What the link requires of the rest of the agent: parts of the journal and ledger, time, timers and randomness. */
 import type { AccountId, Posting } from '../../core/accounts/account.ts'
 import type { Micro } from '../../core/pricing/amount.ts'
 import type { CompiledPolicy } from '../../core/rules/compile.ts'
@@ -12,86 +9,78 @@ import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { PolicyDocument } from '../../protocol/edge/policy-document.ts'
 import type { Confirmation, GrantedAccount, Journal, StoredGrant, ReceivedGrant } from '../ledger/journal.ts'
 
-/** What the link does with the journal; it never appends entries. */
+/** The link never appends entries. */
 export type LinkJournal = Pick<
   Journal,
   'seal' | 'sealed' | 'sealedEarlier' | 'proofs' | 'acknowledge' | 'fence' | 'attach' | 'saveIdentity' | 'savePolicy'
 >
 
-/** What came with an acknowledged segment, as the journal has just stored it. */
+/** The grant of an acknowledged segment, as stored. */
 export type AppliedGrant = StoredGrant & { readonly accounts: readonly GrantedAccount[] }
 
-/**
- * What the link does with the ledger in memory. Only what returns a promise waits. A ledger
- * without an epoch, or with a fenced one, is frozen from its beginning.
- */
+/** The ledger in memory. Without an epoch, or with a fenced one, it starts frozen. */
 export interface LinkLedger {
-  /** Number of the last entry decided in this epoch, durable or on its way to the journal; 0 for none. */
+  /** Last entry decided in this epoch, durable or not; 0: none. */
   lastEntry(): number
-  /** Top-ups: accounts at or below low water, and what would be comfortable. Waiting requests come by `requestGrant`. */
+  /** Top-ups for accounts at or below low water. Waiting requests ask by `requestGrant`. */
   topUpRequests(): readonly TopUpRequest[]
-  /** Accounts of which the cloud has said that the pool has nothing left: it is asked whether that still holds. */
+  /** Accounts whose pool is empty according to the cloud; queried again. */
   exhaustedAccounts(): readonly AccountId[]
-  /** Resolves when what was answered before stands in the journal, or when the journal does not take it. */
+  /** Resolves when the entries answered so far are in the journal, or when the journal rejects them. */
   flushed(): Promise<void>
   /**
-   * Stops recording anything (charges, refunds, refusals) at once and resolves when every entry decided before stands in
-   * the journal. It ends with {@link LinkLedger.begin}: an entry after the final segment could never be delivered.
+   * Stops recording at once, until {@link LinkLedger.begin}, and resolves when every earlier entry is in the journal.
+   * An entry after the final segment could never be delivered.
    */
   freeze(): Promise<void>
-  /**
-   * Gives up all room at once, of as many accounts as one segment can name: raises `returned` in memory and says by how
-   * much; empty when there is none.
-   */
+  /** Raises `returned` in memory by the balances of as many accounts as fit a segment, and returns the amounts. */
   returnUnused(): readonly Posting[]
   /**
-   * Gives up what others need and this device can spare, at most the figure beside each account is kept; and of other
-   * accounts what is far above the target balance.
+   * Returns recalled tokens that the device can spare, keeping at most the given amounts, and balances far above the
+   * target.
    *
-   * @param needed by waiting requests: none of it is given up
+   * @param needed by waiting requests: excluded
    */
   giveUpSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): readonly Posting[]
-  /** Whether there is anything to spare that others need. */
+  /** Whether any recalled tokens can be spared. */
   holdsSpare(recalled: ReadonlyMap<AccountId, Micro>, needed: ReadonlyMap<AccountId, Micro>): boolean
-  /** Undoes {@link LinkLedger.returnUnused} when the journal did not take it. */
+  /** Undoes {@link LinkLedger.returnUnused} when the journal did not record it. */
   takeBackUnused(returns: readonly Posting[]): void
-  /** Something is used above its grant. */
   owes(): boolean
-  /** The cloud has heard of what was used above grants, and its grants hold it. */
+  /** Call when the cloud's grants cover the overspend. */
   settleAboveGrant(): void
-  /** What the rules in force allow of a grant that is about to be stored; what it limits is limited from here on, durably. */
+  /** Applies the current rules to a grant that is about to be stored; accounts that it limits are limited durably. */
   prepareGrant(grant: AppliedGrant): Promise<AppliedGrant>
-  /** What these rules limit, which are about to come into force, is limited from here on, durably. */
+  /** Limits accounts durably by rules that are about to come into force. */
   prepareRules(policy: Policy): Promise<void>
-  /** The newest grant, and which entries were decided before it; null where there is none. */
+  /** Null: no grant yet. */
   takenGrant(): ReceivedGrant | null
-  /** The grant is durable: its tokens may be spent. */
+  /** Call when the grant is durable. */
   applyGrant(grant: AppliedGrant): void
-  /** A new epoch stands in the journal: all counters 0, entries count from 1, recording may begin. */
+  /** Call when the new epoch is in the journal: counters start at 0, entries at 1. */
   begin(epoch: number): void
 }
 
-/** A policy in force: verified, complete, durable. */
+/** Verified, complete and durable. */
 export interface ActivePolicy {
   readonly document: PolicyDocument
   readonly compiled: CompiledPolicy
 }
 
-/** Where the access path reads the rules in force; the link swaps them one instance at a time. */
+/** The rules in force; the link replaces them per instance. */
 export interface LinkPolicies {
   put(policy: ActivePolicy): void
-  /** In force for the next decision; null: nobody holds the device back. */
+  /** Effective for the next decision; null: not suspended. */
   suspend(suspension: DeviceSuspension | null): void
-  /** The cloud has signed which revisions are its newest; stands in the journal. */
+  /** Call when the signed confirmation is in the journal. */
   confirm(confirmation: Confirmation): void
 }
 
 export interface LinkClock {
-  /** What the device knows of the time; decides, and goes into segments. */
   reading(): ClockReading
-  /** Time since boot, suspend included, in ms. Only differences mean something. */
+  /** Boot-time reading, suspend included, ms. */
   sinceBoot(): number
-  /** What the wall clock shows, POSIX ms; anybody can set it, so it only dates tokens. */
+  /** POSIX ms. Unreliable, so it only dates tokens. */
   wall(): number
   /** The cloud signed `time` (POSIX ms) between these two readings of {@link LinkClock.sinceBoot}. */
   learn(evidence: { readonly time: number; readonly sentAt: number; readonly receivedAt: number }): void
@@ -99,18 +88,18 @@ export interface LinkClock {
 }
 
 export interface Timers {
-  /** Calls once after `ms`; the returned function prevents it. */
+  /** Calls once after `ms`; the returned function cancels it. */
   after(ms: number, call: () => void): () => void
 }
 
 export interface Randomness {
   /** Uniform in [0, 1). */
   fraction(): number
-  /** 128 bits as text of 16 to 64 characters, never repeated: nonces and salts. */
+  /** 128 random bits as text of 16 to 64 characters: nonces and salts. */
   token(): string
 }
 
-/** Structured log: a constant message, the data in fields. */
+/** A constant message, with the data in fields. */
 export interface LinkLog {
   info(fields: Record<string, unknown>, message: string): void
   warn(fields: Record<string, unknown>, message: string): void

@@ -1,20 +1,19 @@
 /**
- * What goes beside a segment to a cloud that has forgotten what it signed: as much as the body of one sync holds, in the order
- * in which it is to be shown. The rest goes with the segments after it.
+ * Proofs for a cloud that has forgotten what it signed: as many as fit the body of one sync; the rest goes with later
+ * segments.
  */
 import { PROOFS_MAX, SYNC_BODY_BYTES_MAX } from '../../protocol/edge/sync.ts'
 
-/** Of a body, without its segment and the proofs, and of each proof, without its text, bytes. */
+/** Bytes of a body without segment and proofs, and of each proof without its text. */
 const BODY_FRAME_BYTES = 200
 const PROOF_FRAME_BYTES = 3
 
 export interface Shown {
   readonly shown: string[]
-  /** Still to be shown. */
   readonly rest: readonly string[]
 }
 
-/** All of them compact JWS: a character is a byte. One that no body holds beside this segment is passed over. */
+/** All are compact JWS, so a character is a byte. Skips a proof that fits no body with this segment. */
 export function proofsBeside(segment: string, proofs: readonly string[]): Shown {
   const available = SYNC_BODY_BYTES_MAX - BODY_FRAME_BYTES - segment.length
   const shown: string[] = []

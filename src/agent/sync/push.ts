@@ -1,7 +1,4 @@
-/**
- * Change notifications from the cloud, whatever carries them. A change notification has no authority: it is counted, and at most makes the device look
- * earlier than it would have looked by itself.
- */
+/** Change notifications from the cloud. They carry no authority: a notification at most starts a sync earlier. */
 import type { CodedError } from '../../protocol/errors.ts'
 import { deviceNotification, deviceTopic, policyNotification, policyTopic } from '../../protocol/push.ts'
 import { parseJson } from '../../protocol/parse-json.ts'
@@ -10,16 +7,16 @@ export interface PushOptions {
   readonly url: string
   readonly deviceId: string
   readonly instanceIds: readonly string[]
-  /** A token that no broker has seen yet, for one attempt to connect. */
+  /** A fresh token for one attempt to connect; brokers have not seen it. */
   readonly password: () => Promise<string>
   readonly onMessage: (topic: string, payload: string) => void
   readonly onConnection: (connected: boolean) => void
-  /** Why there is no connection, or not all of one; called with each attempt that fails. */
+  /** Called after each failed or partial attempt to connect. */
   readonly onTrouble: (error: CodedError) => void
 }
 
 export interface Push {
-  /** Connects, and connects again whenever it is cut off, until the signal. Resolves when the connection is closed. */
+  /** Reconnects until the signal aborts. Resolves when the connection is closed. */
   run(options: PushOptions, signal: AbortSignal): Promise<void>
 }
 
@@ -27,8 +24,7 @@ export type ChangeNotification =
   { readonly kind: 'LOOK' } | { readonly kind: 'NOTHING_NEW' } | { readonly kind: 'MALFORMED' }
 
 /**
- * What a message says to this device. A policy change notification is retained, so it comes again with each connection: one that names
- * nothing above what is in force is no reason to look.
+ * Parses a message. Policy notifications are retained and repeat with each connection, so known revisions are ignored.
  *
  * @param applied revision in force, per instance of the device
  */

@@ -1,6 +1,6 @@
 /**
- * One sync round: ask core for a plan, take its steps one after another, ask again when a step has moved the state. The
- * first step that fails ends the round; nothing has to be undone, because every step has committed by itself.
+ * One sync round: plans with core, runs the steps in sequence, and plans again when a step changed the state. The first
+ * failing step ends the round; each step commits separately, so nothing is undone.
  */
 import { plan, type LinkState, type Step } from '../../core/sync/plan.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -17,13 +17,13 @@ import { KEY, announceKey, isUnknownKey, keyState, prepareKey, replaceKey, showL
 import { PUSH, REVOCATION } from './health.ts'
 import { showSuspension, type StepContext, type StepResult } from './step.ts'
 
-/** Subjects of the conditions that a round which ends well, and has heard the cloud, has answered. */
+/** Subjects whose conditions a successful round clears. */
 const ANSWERED_BY_A_ROUND = ['cloud', 'journal', 'attach', 'link', REVOCATION]
 
-/** Subjects of what the cloud may have refused, or not answered, only because the key is revoked. */
+/** Subjects whose conditions may only result from a revoked key. */
 const SAID_BY_REVOCATION = ['cloud', 'attach', 'link', 'sync', PUSH]
 
-/** @throws anything that is no CodedError: a broken invariant, or a journal whose outcome is unknown */
+/** @throws any error that is not a CodedError: a broken invariant, or a write with unknown outcome */
 export async function runRound(context: StepContext, reasons: ReadonlySet<WakeReason>): Promise<RoundResult> {
   const { memory, waiting } = context
   begin(context, reasons.has('notification') || reasons.has('operator'))
@@ -38,7 +38,7 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
       }
       if (result === 'GO_ON') return end(context, token)
     }
-    // There is more to do than one round may take: the rest is for the next one.
+    // The round's limit of plans is reached; the next round does the rest.
     waiting.letCarriedGo()
     return { ok: true, nextMs: ROUND_GAP_MS }
   } catch (error) {
@@ -47,13 +47,12 @@ export async function runRound(context: StepContext, reasons: ReadonlySet<WakeRe
   }
 }
 
-/** A device that is nobody yet, or whose service was ended, once it has delivered what it owes. */
+/** Not enrolled, or its service was terminated and everything is delivered. */
 function mayEnroll({ identity, fence }: LinkMemory): boolean {
   if (identity === null) return true
   return identity.suspension?.state === 'TERMINATED' && fence !== 'NONE' && fence !== 'FENCED'
 }
 
-/** What the planner sees. */
 function stateOf(context: StepContext, token: string | null): LinkState {
   const { memory, ledger, waiting, clock, options, keys, rotation } = context
   const offered = token !== null && token !== memory.refusedToken
@@ -86,7 +85,7 @@ function stateOf(context: StepContext, token: string | null): LinkState {
     connected: memory.contact === 'UP',
     syncedAt: memory.syncedAt,
     now: clock.sinceBoot(),
-    // A round by the timer comes early: what would be due before the next one is due now.
+    // Timer rounds start early: counts as due now what would be due before the next one.
     syncEveryMs: Math.min(options.syncEveryMs, memory.nextSyncMs ?? Infinity) * (1 - EARLY_PART),
     heartbeatEveryMs: options.heartbeatEveryMs * (1 - EARLY_PART),
     checkEveryMs: options.sessionCheckEveryMs * (1 - EARLY_PART),
@@ -107,7 +106,7 @@ function begin({ memory }: StepContext, look: boolean): void {
   }
 }
 
-/** A cloud that does not know the key of the device is shown how the device came to it, once in a round. */
+/** If the cloud does not know the device's key, sends the key links once per round and tries again. */
 async function takeAsKnown(context: StepContext, step: Step, token: string | null): Promise<StepResult> {
   try {
     return await take(context, step, token)
@@ -170,7 +169,7 @@ async function becomeKnown(context: StepContext, token: string | null): Promise<
     ...(isSameKey ? { keyLinks: before.keyLinks ?? [], nextKey: before.nextKey ?? null } : {}),
   }
   await journal.saveIdentity(identity)
-  // The same token does not lift the next order. One whose answer could not be recorded is tried again.
+  // The same token does not lift a later suspension. If recording fails, it is tried again.
   memory.refusedToken = token
   await takeIdentity(memory, identity)
   showSuspension(context, null)
@@ -188,7 +187,7 @@ function end({ memory, health, waiting, options }: StepContext, token: string | 
   return { ok: true, nextMs: memory.lookAgain ? ROUND_GAP_MS : Math.max(SYNC_EVERY_MIN_MS, longest) }
 }
 
-/** Which refusal means what is decided here: everything is tried again later but an enrollment token that was refused. */
+/** Maps errors to conditions. Everything is retried later, except a refused enrollment token. */
 function fail(
   { health, log, memory, signal, waiting }: StepContext,
   step: Step | undefined,

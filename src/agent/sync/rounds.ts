@@ -1,7 +1,6 @@
 /**
- * When rounds run: one at a time, woken by whoever thinks that there is something to do, spread by jitter. A wake carries
- * nothing; during a round it causes exactly one more. A failed round only sets how long to wait; nothing but the passing
- * of that time, or a sign that the network is back, ends the wait.
+ * Schedules rounds: one at a time, with jitter. A wake carries no data; during a round it causes exactly one more.
+ * After a failed round only time, or a sign that the network is back, ends the wait.
  */
 import { backoff } from './backoff.ts'
 import {
@@ -14,13 +13,13 @@ import {
 } from './limits.ts'
 import type { Randomness, Timers } from './ports.ts'
 
-/** Why somebody thinks that there is something to do. A reason says "look", never "what". */
+/** A reason starts a round but never decides what it does. */
 export type WakeReason = 'timer' | 'notification' | 'low-water' | 'request' | 'enrolled' | 'operator'
 
 export type RoundResult =
-  /** `nextMs`: the longest time until the next one. */
+  /** `nextMs`: longest time until the next round. */
   | { readonly ok: true; readonly nextMs: number }
-  /** `retryAfterMs`: what the cloud asked for; 0 when it did not. */
+  /** `retryAfterMs`: as the cloud requested; 0: not requested. */
   | { readonly ok: false; readonly retryAfterMs: number }
 
 export interface RoundsOptions {
@@ -30,7 +29,7 @@ export interface RoundsOptions {
   readonly randomness: Pick<Randomness, 'fraction'>
   readonly backoffBaseMs: number
   readonly backoffCapMs: number
-  /** Never rejects. `reasons` are those of the wakes since the round before. */
+  /** Never rejects. `reasons`: wakes since the previous round. */
   readonly round: (reasons: ReadonlySet<WakeReason>, signal: AbortSignal) => Promise<RoundResult>
 }
 
@@ -41,10 +40,10 @@ export class Rounds {
   #running: Promise<void> | null = null
   #cancelTimer: (() => void) | null = null
   #timerAt = Infinity
-  /** Latest moment of the next round if nobody wakes it. */
+  /** Start of the next round without a wake. */
   #nextAt = Infinity
   #startedAt = -Infinity
-  /** What a flood of change notifications uses up is not what waiting requests have. */
+  /** Separate, so that a flood of notifications cannot delay waiting requests. */
   readonly #allowances = { request: new Allowance(REQUEST_BURST), notification: new Allowance(NOTIFICATION_BURST) }
   #failures = 0
   #waitUntil = -Infinity
@@ -65,13 +64,13 @@ export class Rounds {
     return this.#options.sinceBoot() < this.#waitUntil
   }
 
-  /** A round as soon as the reason allows. */
+  /** Starts a round as early as the reason allows. */
   wake(reason: WakeReason): void {
     this.#reasons.add(reason)
     this.#schedule()
   }
 
-  /** The network is back: the wait of a failed round may end early, unless the cloud itself asked for it. */
+  /** The network is back: ends the wait of a failed round, unless the cloud requested it. */
   encourage(): void {
     if (!this.waiting || this.#askedToWait) return
     const { sinceBoot, randomness, backoffBaseMs } = this.#options
@@ -80,7 +79,7 @@ export class Rounds {
     this.#schedule()
   }
 
-  /** Something is doubtful: the next round by the timer comes at a random moment within `withinMs`, never before a wait ends. */
+  /** Moves the next timer round to a random moment within `withinMs`, never before a wait ends. */
   bringForward(withinMs: number): void {
     const { sinceBoot, randomness } = this.#options
     const at = Math.max(this.#waitUntil, sinceBoot() + Math.floor(randomness.fraction() * withinMs))
@@ -88,7 +87,7 @@ export class Rounds {
     this.#schedule()
   }
 
-  /** No further round; resolves when the one under way has ended, which is told to end at once. */
+  /** Aborts the round under way; resolves when it has ended. */
   async stop(): Promise<void> {
     this.#stopped.abort()
     this.#cancelTimer?.()
@@ -154,7 +153,7 @@ export class Rounds {
   }
 }
 
-/** Rounds that may come at once; one more comes back in each {@link ROUND_GAP_MS}. */
+/** Rounds that may start at once; one more becomes available per {@link ROUND_GAP_MS}. */
 class Allowance {
   readonly #most: number
   #left: number
@@ -165,7 +164,7 @@ class Allowance {
     this.#left = most
   }
 
-  /** When the next round is allowed, at `now` or later. */
+  /** Earliest start of the next round, at `now` or later. */
   at(now: number): number {
     return now + Math.ceil(Math.max(0, 1 - this.#now(now)) * ROUND_GAP_MS)
   }

@@ -1,4 +1,4 @@
-/** What a sealed segment holds, read back from its own bytes: the same before and after a restart. */
+/** Reads the contents of a sealed segment from its own bytes, so that they are the same after a restart. */
 import { z } from 'zod'
 import { unverifiedText } from '../../protocol/signing.ts'
 import type { SealedSegment } from '../ledger/journal.ts'
@@ -12,17 +12,17 @@ const payload = z.object({
 
 export interface SegmentExtent {
   readonly firstEntry: number
-  /** `firstEntry - 1` when it holds none. */
+  /** `firstEntry - 1` when it contains no entries. */
   readonly lastEntry: number
-  /** Entries of the undelivered range of an earlier epoch in it. */
+  /** Entries of an earlier epoch's undelivered range. */
   readonly undeliveredRange: number
-  /** Entries behind the last one that it had no place for. */
+  /** Entries that did not fit. */
   readonly backlog: number
-  /** How many waiting requests it asks for. */
+  /** Number of waiting requests that it carries. */
   readonly needs: number
 }
 
-/** Throws for a document that is no segment: the journal has made it. */
+/** Throws for a document that is not a segment: only the journal makes them. */
 export function extentOf({ document }: Pick<SealedSegment, 'document'>): SegmentExtent {
   const { entries, undeliveredRange, backlog, needs } = payload.parse(payloadOf(document))
   return {

@@ -1,6 +1,6 @@
 /**
- * Segments up, grants down. A segment is durable before its first byte leaves and is sent byte for byte until it is
- * acknowledged; a grant is durable before its first token can be spent. At most one segment is on its way.
+ * Sends segments and applies grants. A segment is durable before its first byte is sent, and is resent byte for byte
+ * until it is acknowledged; a grant is durable before it can be spent. At most one segment is unacknowledged.
  */
 import type { Step } from '../../core/sync/plan.ts'
 import { RULES_SHOWN_MAX, type SyncAnswer, syncAnswer } from '../../protocol/edge/sync.ts'
@@ -16,19 +16,17 @@ import { nextSession } from './session-state.ts'
 import { believe, believeTime, call, type StepContext, type StepResult } from './step.ts'
 import { NO_TOP_UPS, topUpsOf, wordOf } from './top-ups.ts'
 
-/** An answer that is older than this, ms, is a stored one: its news may be out of date. */
+/** An older answer, ms, is a stored one, so its news may be outdated. */
 const FRESH_MS = 60_000
 
-/** Subject of the conditions of this step. */
 const SUBJECT = 'sync'
 
-/** Makes the next segment durable and sends it. */
 export async function sealAndSend(
   context: StepContext,
   step: Extract<Step, { kind: 'seal-and-send' }>,
 ): Promise<StepResult> {
   const { journal, ledger, clock, randomness, memory, waiting } = context
-  // A segment holds what the journal has.
+  // A segment contains only journaled entries.
   await ledger.flushed()
   const returns = step.final
     ? []
@@ -40,7 +38,7 @@ export async function sealAndSend(
     return 'PLAN_AGAIN'
   }
   const returned = returns.map(({ account }) => account)
-  // Between here and the call of the journal nothing may wait: a request that comes later is not in the segment.
+  // No await from here to the journal call: a later request would not be in the segment.
   const topUps = step.final
     ? NO_TOP_UPS
     : topUpsOf(ledger, waiting.carry(), new Set([...returned, ...memory.keeps.keys()]), step.release)
@@ -61,7 +59,7 @@ export async function sealAndSend(
       throw error
     })
   const { lastEntry, backlog, needs } = extentOf(sealed)
-  // There was no place for all of them: what the cloud answers is not about those that were left out.
+  // Not all fit, and the answer does not cover those left out.
   if (needs < topUps.needs.length) waiting.letAllGo()
   memory.keeps = new Map()
   memory.unacknowledged = sealed
@@ -71,7 +69,7 @@ export async function sealAndSend(
   return sendSegment(context)
 }
 
-/** Sends what is sealed and not acknowledged, or what the cloud has lost and the device still keeps. */
+/** Sends the unacknowledged segment, or one that the cloud has lost and the device still keeps. */
 export async function sendSegment(context: StepContext): Promise<StepResult> {
   const { cloud, clock, memory, randomness, signal } = context
   const identity = identityOf(memory)
@@ -111,7 +109,7 @@ export async function sendSegment(context: StepContext): Promise<StepResult> {
   return 'PLAN_AGAIN'
 }
 
-/** The cloud has taken them in as evidence: sent again, they would be no more than that. It is said until the next start. */
+/** The cloud keeps them as evidence only, and sending again would not change that. Shown until the next start. */
 function noteUnbilled({ health, log }: StepContext, answer: SyncAnswer, { seq }: SealedSegment): void {
   const entries = answer.outcome === 'MERGED' || answer.outcome === 'FENCED' ? answer.unbilled : undefined
   if (entries === undefined) return
@@ -120,7 +118,7 @@ function noteUnbilled({ health, log }: StepContext, answer: SyncAnswer, { seq }:
   if (health.raise('undelivered entries', error)) log.warn({ code: error.code, ...error.details }, error.message)
 }
 
-/** What was answered before is shown again: the cloud has forgotten it. */
+/** Adds earlier answers for a cloud that has forgotten them. */
 function proofsWith(context: StepContext, sent: SealedSegment): { readonly proofs?: string[] } {
   const { memory } = context
   const again = sent.answer === null ? [] : [sent.answer]
@@ -140,7 +138,7 @@ async function nextToSend({ journal, memory, health, log }: StepContext): Promis
   if (resendFrom === null || resendFrom >= unacknowledged.seq) return unacknowledged
   const kept = await journal.sealed(resendFrom)
   if (kept !== null) return kept
-  // It cannot be made good: what proves the grants is shown, with the segment that goes up, and then the chain is left.
+  // The gap cannot be closed: send the proofs of the grants with the next segment, then abandon the chain.
   const error = new CodedError(
     'CLOUD_BEHIND',
     `The cloud has lost segment ${resendFrom}, which this device no longer keeps.`,
@@ -153,19 +151,19 @@ async function nextToSend({ journal, memory, health, log }: StepContext): Promis
   return unacknowledged
 }
 
-/** It was acknowledged in an epoch before the current one: whatever becomes of it, nothing changes here. */
+/** Segments of an earlier epoch were acknowledged; no answer changes that here. */
 function isEarlier({ memory }: StepContext, { epoch }: SegmentPlace): boolean {
   return epoch < memory.epoch
 }
 
-/** Behind all segments of its epoch. */
+/** After all segments of its epoch. */
 function endOf({ epoch }: SegmentPlace): SegmentPlace {
   return { epoch, seq: Number.MAX_SAFE_INTEGER }
 }
 
 /**
- * Behind what the cloud has by its answer. Where something is missing that is not kept here, or another writer was faster, the
- * rest of that epoch is of no use.
+ * Position after the cloud's last segment. Skips the rest of the epoch if a segment is missing here or another writer
+ * continued it.
  *
  * @throws CodedError ANSWER_UNEXPECTED for the answer to another segment
  */
@@ -189,7 +187,6 @@ function afterEarlier(answer: SyncAnswer, sent: SealedSegment): SegmentPlace {
   }
 }
 
-/** An answer as it came, and when. */
 interface Said {
   readonly document: string
   readonly receipt: StoredAnswer['retainUntil']
@@ -219,7 +216,7 @@ async function take(
     const { resendFrom } = judgement
     const resent = memory.resendFrom !== null
     memory.resendFrom = resent ? null : resendFrom
-    // What it has lost of this epoch it has lost of those before as well, if they were not over by then.
+    // The cloud may have lost segments of earlier epochs too.
     if (!resent) memory.earlier = { epoch: 0, seq: 0 }
     if (resent) {
       throw new CodedError('CLOUD_BEHIND', 'The cloud does not take the segments that it has lost.', {
@@ -230,7 +227,7 @@ async function take(
     return
   }
   if (sent.seq !== memory.unacknowledged?.seq) {
-    // An old one again: its grant and its entries stand in the journal for as long as the cloud had forgotten them.
+    // A resent segment: its grant and entries are already in the journal.
     if (judgement.kind === 'FENCED') await stopSpending(context, judgement)
     memory.resendFrom = judgement.kind === 'KNOWN' ? judgement.seq + 1 : sent.seq + 1
     return
@@ -289,7 +286,7 @@ async function merged(
   takeRevisions(context, answer, fresh)
   memory.nextSyncMs = answer.nextSyncMs
   memory.lastSyncAt = clock.reading().now
-  // What the cloud stored long ago for a segment of an earlier round says nothing about the news.
+  // A stored answer to an earlier round's segment carries no news.
   if (fresh || memory.topUpsCarried) {
     memory.looking = false
     memory.syncedAt = clock.sinceBoot()
@@ -304,48 +301,48 @@ async function merged(
   log.info({ seq: sent.seq, term: grant?.term, granted: grant?.accounts.length ?? 0 }, 'segment merged')
 }
 
-/** The cloud has what the segment says, without giving anything for it. */
+/** Acknowledges the segment without a grant. */
 async function acknowledge(context: StepContext, sent: SealedSegment, said: Said | null): Promise<void> {
   const answer = said === null ? null : { document: said.document, retainUntil: said.receipt }
   await context.journal.acknowledge(sent.seq, null, null, answer)
   forget(context, sent)
 }
 
-/** The segment is acknowledged in the journal. */
+/** Call when the journal has acknowledged the segment. */
 function forget({ memory }: StepContext, sent: SealedSegment): void {
   memory.unacknowledged = null
   memory.lastAcknowledgedEntry = memory.lastSealedEntry
-  // What the cloud has lost goes up again, and was not counted among them.
+  // Resent segments were not counted.
   memory.undeliveredRanges = Math.max(0, memory.undeliveredRanges - extentOf(sent).undeliveredRange)
   if (sent.final && memory.fence === 'FENCED') memory.fence = 'CLOSED'
 }
 
-/** Nobody has signed that: software of another version, or somebody in between, may read it otherwise. */
+/** The refusal is unsigned: other software versions, or an attacker, may cause it. */
 function isUnreadable(error: unknown): error is CodedError {
   return error instanceof CodedError && error.code === 'SEGMENT_REJECTED'
 }
 
-/** Whether a segment was refused so often and for so long that its chain is left. */
+/** Whether refusals were frequent and long enough to abandon the chain. */
 function hasHadEnough(context: StepContext, sent: SealedSegment): boolean {
   const { clock, ledger, memory } = context
   const { seq, hash } = sent
   if (!isEarlier(context, sent)) {
-    // One of those that are sent again has been read before.
+    // Resent segments were readable before.
     if (seq !== memory.unacknowledged?.seq) return false
-    // An epoch that got nothing may follow another one like it: what is used above grants is not allowed once more.
+    // Otherwise each new epoch without a grant could allow overspend again.
     if (seq === 1 && ledger.owes()) return false
   }
   const now = clock.sinceBoot()
   const before = memory.refused?.hash === hash ? memory.refused : { hash, times: 0, since: now }
   memory.refused = { ...before, times: before.times + 1 }
-  // An epoch that is over earns nothing by waiting: it may have been given up before a restart.
+  // Waiting gains nothing in an ended epoch, which may have been abandoned before a restart.
   if (memory.fence !== 'NONE') return true
   return memory.refused.times >= REFUSALS_MAX && now - before.since >= REFUSED_FOR_MIN_MS
 }
 
 /**
- * What the segment holds goes up as the undelivered range of this epoch: sent again as it is, it would be refused again. What of
- * it the cloud cannot read in an undelivered range either, it keeps as evidence.
+ * Resending would be refused again, so the entries are sent as this epoch's undelivered range. The cloud keeps as
+ * evidence what it cannot read there either.
  */
 async function abandonRejected(context: StepContext, { seq }: SealedSegment, problem: string): Promise<void> {
   const { journal, ledger, memory, health, log } = context
@@ -363,7 +360,7 @@ async function abandonRejected(context: StepContext, { seq }: SealedSegment, pro
   log.warn({ code: error.code, ...error.details }, error.message)
 }
 
-/** At once in memory, then durably: whatever is decided from here on would be of an epoch that is over. */
+/** Stops in memory first, then durably: later entries would belong to an ended epoch. */
 async function stopSpending(
   context: StepContext,
   { closed, forked }: { readonly closed: boolean; readonly forked: boolean },
@@ -377,7 +374,7 @@ async function stopSpending(
   }
   if (closed) memory.fence = 'CLOSED'
   if (forked) {
-    // Its chain belongs to the other history: what the cloud does not have of this one goes up as its undelivered range.
+    // The chain belongs to the other history, so entries unknown to the cloud are sent as its undelivered range.
     memory.fence = 'FORKED'
     const message = 'The cloud knows another history of this device: it was copied, or its state was restored.'
     health.raise('device', new CodedError('DEVICE_FORKED', message, { details: { epoch: memory.epoch } }))
@@ -407,7 +404,7 @@ function takeRevisions(
   }
 }
 
-/** A cloud that was restored may have forgotten the rules in force here: what it has signed itself tells it so, with the next segment. */
+/** A restored cloud may have forgotten the rules in force: sends the signed document with the next segment. */
 function showRules({ memory }: StepContext, held: PolicyMemory): void {
   if (held.document === null || held.shown || held.document.length > RULES_SHOWN_MAX) return
   held.shown = true

@@ -1,19 +1,18 @@
 /**
- * The agent's own session in the service API, one for each instance, as the device sees it. It decides nothing on the
- * device: it shows the cloud that the agent lives, and the technician what the cloud thinks of it. It outlives the process:
- * what one has opened, the next one keeps.
+ * The agent's own session in the cloud, one per instance. It decides nothing on the device: it shows the cloud that the
+ * agent is alive. It survives restarts.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { Heartbeat } from './cloud.ts'
 
 export interface Session {
-  /** `KEPT`: from the process before; the cloud was not asked yet what became of it. */
+  /** `KEPT`: from the previous process, not yet checked with the cloud. */
   readonly state: 'CLOSED' | 'KEPT' | 'OPEN' | 'LOCKED'
   /** Null exactly when closed. */
   readonly sessionId: string | null
-  /** Boot-time reading at the last sign of life, a merged segment included, ms. */
+  /** Boot-time reading of the last heartbeat or merged segment, ms. */
   readonly aliveAt: number
-  /** Boot-time reading at which the cloud last spoke of this session itself, ms. */
+  /** Boot-time reading of the last answer about this session, ms. */
   readonly checkedAt: number
 }
 
@@ -21,18 +20,17 @@ export type SessionEvent =
   | { readonly kind: 'OPENED'; readonly sessionId: string }
   /** A segment was merged, which counts as a heartbeat. */
   | { readonly kind: 'SYNCED' }
-  /** The device has closed it. */
+  /** Closed by the device. */
   | { readonly kind: 'CLOSED' }
   | Heartbeat
 
 export const NO_SESSION: Session = { state: 'CLOSED', sessionId: null, aliveAt: 0, checkedAt: 0 }
 
-/** As a process finds it in the journal. */
 export function keptSession(sessionId: string): Session {
   return { state: 'KEPT', sessionId, aliveAt: 0, checkedAt: 0 }
 }
 
-/** What the technician should be told: a condition to raise, `CLEAR`, or nothing. */
+/** A health condition to raise, `CLEAR`, or no change. */
 export type SessionNotice = CodedError | 'CLEAR' | undefined
 
 /**
@@ -47,8 +45,8 @@ export type SessionNotice = CodedError | 'CLEAR' | undefined
  * | any                | CLOSED | CLOSED | CLEAR          |
  * | CLOSED             | others | CLOSED |                |
  *
- * The notice of an ended session stays until a heartbeat of the next one: somebody should see it. That a session did not
- * outlive the time in which no agent ran is nothing to see.
+ * SESSION_ENDED stays visible until a heartbeat of the next session. A KEPT session may have expired while no agent
+ * ran, which is no problem.
  *
  * @param now boot-time reading, ms
  */

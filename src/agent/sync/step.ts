@@ -1,6 +1,6 @@
 /**
- * What every step of a round works with, and how it talks to the cloud: a call that gets an answer proves contact, an
- * answer counts only when a trusted key has signed it, and signed time counts only for the attempt that asked for it.
+ * The context of a round's steps, and calls to the cloud: any answer proves contact, but counts only when signed by a
+ * trusted key; signed time counts only for the attempt that requested it.
  */
 import type { z } from 'zod'
 import type { SessionCommand } from '../../protocol/edge/sessions.ts'
@@ -24,29 +24,29 @@ export interface StepContext {
   readonly ledger: LinkLedger
   readonly activePolicies: LinkPolicies
   readonly clock: LinkClock
-  /** What the cloud's administrator wants of sessions that the device keeps. */
+  /** Administrator's commands for sessions that the device keeps. */
   readonly applyCommands: (commands: readonly SessionCommand[]) => void
   readonly randomness: Randomness
   readonly cloud: Cloud
   readonly keys: DeviceKeys
   readonly rotation: RotationRequests
-  /** The enrollment token that the operator has provided; null for none. */
+  /** As configured by the operator; null: none. */
   readonly enrollmentToken: () => Promise<string | null>
   readonly log: LinkLog
   readonly options: LinkOptions
   readonly memory: LinkMemory
   readonly health: Health
   readonly waiting: WaitingRequests
-  /** Ends the round under way. */
+  /** Aborts the round. */
   readonly signal: AbortSignal
 }
 
-/** `PLAN_AGAIN`: the state has moved, so that the rest of the plan may no longer be what is to be done. */
+/** `PLAN_AGAIN`: the state has changed, so the plan may be outdated. */
 export type StepResult = 'GO_ON' | 'PLAN_AGAIN'
 
 /**
- * No answer, or one that a stranger in the network could have given; or a refusal that keeps the device from asking for
- * anything: what may go on without the cloud goes on.
+ * No answer, one that an attacker in the network could have sent, or a refusal of every request: the device works
+ * offline.
  */
 const NO_CONTACT: ReadonlySet<ErrorCode> = new Set([
   'CLOUD_UNREACHABLE',
@@ -55,12 +55,12 @@ const NO_CONTACT: ReadonlySet<ErrorCode> = new Set([
   'GRANTS_FORGOTTEN',
 ])
 
-/** Whether a refusal is of the device as a whole, or of every call: what else the round would ask is refused like it. */
+/** Whether the refusal applies to the whole device or to every call, so that further calls are useless. */
 export function endsRound({ code }: CodedError): boolean {
   return code === 'CLOUD_UNREACHABLE' || code === 'DEVICE_REVOKED'
 }
 
-/** One call to the cloud, with what it proves about the connection. */
+/** Calls the cloud and updates the contact state. */
 export async function call<T>({ memory, clock }: StepContext, exchange: () => Promise<T>): Promise<T> {
   try {
     const answer = await exchange()
@@ -74,7 +74,7 @@ export async function call<T>({ memory, clock }: StepContext, exchange: () => Pr
 }
 
 /**
- * The content of a document that the cloud has signed.
+ * Verifies and parses a signed document.
  *
  * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
  */
@@ -97,8 +97,7 @@ export async function believe<S extends z.ZodType>(
 }
 
 /**
- * The cloud's time, signed for this attempt and this answer. How the cloud holds the device back is signed with it, and
- * taken here.
+ * The cloud's time, signed for this attempt. Also applies the suspension signed with it.
  *
  * @returns POSIX ms
  * @throws CodedError TRUST_MISMATCH, ANSWER_UNEXPECTED
@@ -116,10 +115,9 @@ export async function believeTime(
   return time
 }
 
-/** Subject of the condition that the device is held back. */
 export const SUSPENSION = 'device held back'
 
-/** In force at once, and over a restart: a device that is locked stays so without the cloud. */
+/** Effective at once and after restarts: a locked device stays locked offline. */
 async function applySuspension(
   { activePolicies, health, journal, log, memory }: StepContext,
   suspension: DeviceSuspension | null,
@@ -137,7 +135,6 @@ async function applySuspension(
   )
 }
 
-/** As it stands in the journal. */
 export function showSuspension(
   { activePolicies, health }: Pick<StepContext, 'activePolicies' | 'health'>,
   suspension: DeviceSuspension | null,

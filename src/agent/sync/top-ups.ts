@@ -1,4 +1,3 @@
-/** What a segment asks for, and what the grant in its answer says about it. */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { MICRO_MAX, type Micro } from '../../core/pricing/amount.ts'
 import type { Need, TopUpRequest } from '../../core/accounts/grant.ts'
@@ -13,15 +12,15 @@ export interface TopUps {
 
 export const NO_TOP_UPS: TopUps = { topUpRequests: [], needs: [] }
 
-/** What waiting requests bring: what they need, and the accounts that could pay. */
+/** From waiting requests: their needs, and the accounts that could pay. */
 interface Carried {
   readonly needs: readonly Need[]
   readonly accounts: Iterable<AccountId>
 }
 
 /**
- * The needs of waiting requests, how much there is of the accounts that they could use, and what the device would like to hold
- * in advance. Nothing in advance of an account that is given back.
+ * The needs of waiting requests, the accounts whose balance is queried, and target balances; none for accounts that are
+ * being returned.
  */
 export function topUpsOf(
   ledger: Pick<LinkLedger, 'topUpRequests' | 'exhaustedAccounts'>,
@@ -39,7 +38,7 @@ export function topUpsOf(
   return { needs, topUpRequests: [...topUpRequests.values()].slice(0, SEGMENT_ACCOUNTS_MAX) }
 }
 
-/** How much the pools could still have given. */
+/** How much the pools could still grant. */
 export function wordOf({ accounts }: Pick<Grant, 'accounts'>): CloudWord {
   return new Map(
     accounts.map(({ account, unlimited, available }): [AccountId, Micro] => [

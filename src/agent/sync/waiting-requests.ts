@@ -1,6 +1,6 @@
 /**
- * Access requests that wait for tokens. What they need goes into the next segment, and each of them is let go with what the
- * cloud has answered to it; or without an answer, when a round failed or its patience ends.
+ * Access requests that wait for tokens. The next segment carries their needs. Each resolves with the cloud's answer, or
+ * with null when a round failed or it timed out.
  */
 import type { AccountId } from '../../core/accounts/account.ts'
 import { type Micro, countable } from '../../core/pricing/amount.ts'
@@ -13,13 +13,13 @@ import type { Timers } from './ports.ts'
 interface Waiting extends WaitingTopUp {
   readonly needBytes: number
   carried: boolean
-  /** What the cloud has answered to the segment that carried it. */
+  /** Answer to the segment that carried it. */
   word: CloudWord | null
   readonly letGo: () => void
 }
 
 export class WaitingRequests {
-  /** In the order in which they came. */
+  /** In sequence of arrival. */
   readonly #waiting = new Set<Waiting>()
   readonly #timers: Timers
   readonly #most: number
@@ -34,9 +34,9 @@ export class WaitingRequests {
   }
 
   /**
-   * Resolves when the request should look at the ledger again. Null: the cloud has not answered.
+   * Resolves when the request should check the ledger again. Null: no answer.
    *
-   * @throws CodedError REQUEST_TOO_LARGE: no segment takes it
+   * @throws CodedError REQUEST_TOO_LARGE: does not fit a segment
    */
   wait({ needs, accounts }: WaitingTopUp, patienceMs: number): Promise<CloudWord | null> {
     const needBytes = bytesOf(needs)
@@ -61,13 +61,13 @@ export class WaitingRequests {
     })
   }
 
-  /** Whether a request has not been carried by a segment yet. */
+  /** Whether any request is not carried by a segment yet. */
   get asking(): boolean {
     for (const { carried } of this.#waiting) if (!carried) return true
     return false
   }
 
-  /** Those that the next segment carries: as many as it takes, in the order in which they came. */
+  /** As many as fit the next segment, first come, first served. */
   carry(): { readonly needs: readonly Need[]; readonly accounts: ReadonlySet<AccountId> } {
     const needs: Need[] = []
     const accounts = new Set<AccountId>()
@@ -83,7 +83,7 @@ export class WaitingRequests {
     return { needs, accounts }
   }
 
-  /** How much of each account the waiting requests need together: nothing of it is given back while they wait. */
+  /** Sum of the waiting requests' needs by account; these tokens are not returned. */
   needed(): ReadonlyMap<AccountId, Micro> {
     const sums = new Map<AccountId, Micro>()
     for (const { needs } of this.#waiting) {
@@ -92,17 +92,17 @@ export class WaitingRequests {
     return sums
   }
 
-  /** The cloud has answered to the segment that carried those that have not heard of it yet. */
+  /** Stores the answer to the segment that carried them. */
   hear(word: CloudWord): void {
     for (const waiting of this.#waiting) if (waiting.carried) waiting.word ??= word
   }
 
-  /** The round has ended well. */
+  /** Call when the round succeeded. */
   letCarriedGo(): void {
     for (const waiting of [...this.#waiting]) if (waiting.carried) waiting.letGo()
   }
 
-  /** There is nothing to wait for. */
+  /** Call when no answer can be expected. */
   letAllGo(): void {
     for (const waiting of [...this.#waiting]) waiting.letGo()
   }
@@ -110,7 +110,7 @@ export class WaitingRequests {
 
 function bytesOf(needs: readonly Need[]): number {
   let bytes = 0
-  // An account's name, an amount of up to 19 digits, and the JSON around them.
+  // Account id, an amount of up to 19 digits, and the JSON around them.
   for (const need of needs) for (const { account } of need) bytes += Buffer.byteLength(JSON.stringify(account)) + 50
   return bytes + 3 * needs.length
 }
