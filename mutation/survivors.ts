@@ -137,7 +137,7 @@ const SINGLE: Readonly<Record<string, readonly (readonly [before: string | RegEx
   'src/core/accounts/fair-share.ts': [
     ['[]', 'What is no amount is not added.'],
     ['amount > 0n', 'Adding 0 changes nothing.'],
-    ['room > level', 'A device at the level gives back 0.'],
+    ['available > level', 'A device at the level returns 0.'],
   ],
   'src/core/rules/needs.ts': [["item.outcome === 'REFUSED'", 'Only items that were refused have a reason.']],
   'src/core/sync/plan.ts': [

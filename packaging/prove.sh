@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# `npm run prove:package`: builds two versions of the package for this machine's architecture and has packaging/prove/inside.sh try them.
+# `npm run prove:package`: builds two versions of the package for this machine's architecture and tests them with packaging/prove/inside.sh.
 #
-#   TALLYGATE_SYSTEMD_MACHINE   a command that boots a throw-away Debian with systemd, runs the command after it there as root in the
-#                               current folder, and ends with its exit code (systemd-nspawn, a virtual machine, ...)
-# Without it nothing is tried, and the reason is said.
+#   TALLYGATE_SYSTEMD_MACHINE   a command that boots a disposable Debian with systemd, runs its arguments there as root in the current
+#                               folder, and exits with their exit code (systemd-nspawn, a virtual machine, ...)
+# Without it, this prints the reason and tests nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ -z "${TALLYGATE_SYSTEMD_MACHINE:-}" ]; then
-  echo 'prove:package: not tried, because TALLYGATE_SYSTEMD_MACHINE names no command that boots a Debian with systemd.'
+  echo 'prove:package: not tested, because TALLYGATE_SYSTEMD_MACHINE names no command that boots a Debian with systemd.'
   exit 0
 fi
 out=.tallygate/prove
@@ -16,6 +16,6 @@ architecture=$(dpkg --print-architecture)
 rm -rf $out
 npm run --silent package -- --arch "$architecture" --version 0.0.9 --quick --out $out
 npm run --silent package -- --arch "$architecture" --quick --out $out
-# A command with its arguments.
+# TALLYGATE_SYSTEMD_MACHINE is a command with arguments.
 # shellcheck disable=SC2086
 exec $TALLYGATE_SYSTEMD_MACHINE bash packaging/prove/inside.sh "./$out/tallygate_0.0.9_$architecture.deb" "./$out/tallygate_${version/-/\~}_$architecture.deb"

@@ -1,3 +1,3 @@
 #!/bin/sh
-# With the runtime that this package brings, whatever else is installed.
+# Uses the runtime of this package, not another one on the system.
 exec /usr/lib/tallygate/runtime/node /usr/lib/tallygate/bin/tallygate.js "$@"

@@ -80,11 +80,11 @@ export function sizeGrants(
  * How much the devices that are asked to return tokens may keep: the highest level at which those above it give back what
  * is lacking, so that those who hold most give first. Never above the fair share; 0n where all that they hold is not enough.
  *
- * @param rooms the balances of the devices that can be asked
+ * @param balances the balances of the devices that can be asked
  */
-export function recallLevel(rooms: readonly Micro[], share: Micro, lacking: Micro): Micro {
+export function recallLevel(balances: readonly Micro[], share: Micro, lacking: Micro): Micro {
   const returned = (level: Micro): Micro =>
-    rooms.reduce((sum, available) => (available > level ? sum + available - level : sum), 0n)
+    balances.reduce((sum, available) => (available > level ? sum + available - level : sum), 0n)
   let low = 0n
   let high = atLeastNothing(share)
   while (low < high) {

@@ -74,7 +74,7 @@ export function metricsText({ status, machine, health, clock }: DeviceReportWire
     'Time for which tokens may still be spent without the cloud.',
     seconds(status.grant?.remainingMs ?? null),
   )
-  gauge('tokens_at_hand', 'Available balance of line items, in tokens.', tokens(totals.available))
+  gauge('tokens_available', 'Available balance of line items, in tokens.', tokens(totals.available))
   gauge('tokens_used', 'Tokens of line items used in the current epoch.', tokens(totals.used))
   gauge('tokens_refunded', 'Tokens of line items refunded in the current epoch.', tokens(totals.refunded))
   gauge('tokens_burned', 'Upper bound of the tokens lost to power cuts.', tokens(totals.burned))
