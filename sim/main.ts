@@ -1,4 +1,4 @@
-/** The simulator's command line: `npm run sim -- --help`. */
+/** The command line, `npm run sim -- --help`. */
 import { parseArgs } from 'node:util'
 import { DEFECTS, defectNamed, withNeeds } from './defects/list.ts'
 import { runMany } from './many.ts'
@@ -50,10 +50,10 @@ const { values } = parseArgs({
   },
 })
 
-/** Runs that the search for a shorter failure may take. */
+/** Maximum runs to shorten a failing plan. */
 const SHRINK_ATTEMPTS_MAX = 300
 
-/** Lines of the end of a trace that a failure shows. */
+/** Last lines of a failure's trace. */
 const TRACE_SHOWN = 40
 
 const options: PlanOptions = {
@@ -100,7 +100,7 @@ async function several(): Promise<number> {
   const stop = (): void => {
     isStopped = true
   }
-  // The first time: the seeds that run come to their end, and what there is is summed up. The second time ends the process.
+  // First signal: finish the running seeds and print totals. Second: exit.
   process.once('SIGINT', stop)
   await runMany({
     seeds,
@@ -111,7 +111,7 @@ async function several(): Promise<number> {
       add(totals, result)
       if (result.violation !== null) {
         failures.push(result)
-        // At once: a run of many seeds takes long, and whoever ends it has this.
+        // Report at once: long runs may be interrupted.
         if (!values.json)
           process.stderr.write(`seed ${result.seed}: ${result.violation.invariant} ${result.violation.message}\n`)
       }
@@ -141,7 +141,7 @@ async function several(): Promise<number> {
   return 1
 }
 
-/** The seed, the promise, the figures, and the shortest trace that shows it. */
+/** Prints seed, invariant, totals and the shortest failing trace. */
 async function report(result: RunResult): Promise<void> {
   const { violation } = result
   if (violation === null) return

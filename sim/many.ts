@@ -1,4 +1,4 @@
-/** Runs many seeds, on several threads, and hands over each result as it comes. */
+/** Runs many seeds on several threads and reports each result. */
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
 import type { PlanOptions } from './draw/plan.ts'
@@ -8,9 +8,9 @@ export interface SimulationOptions {
   readonly seeds: readonly number[]
   readonly options: PlanOptions
   readonly defect: string | null
-  /** 0: as many threads as there are processors. */
+  /** 0: one per processor. */
   readonly threads: number
-  /** False: no further seed is begun. */
+  /** Returns false to start no more seeds. */
   readonly onResult: (result: RunResult) => boolean
 }
 

@@ -1,24 +1,22 @@
 /**
- * What one seed does, as data: the site, and everything that happens to it, each at its instant. A plan is drawn before
- * anything runs, so that leaving events out of it is all that it takes to look for a shorter one. Which kinds of faults a
- * seed has at all, and how many of them, is drawn first: a run with every fault at once hides what two of them would show.
+ * A seed's plan as data: the site and its timed events, drawn before the run so that events can be removed to shorten
+ * it. The kinds of faults are drawn first: all faults at once would mask each other.
  */
 import type { Damage } from './device/disk.ts'
 import type { Mishap } from './device/journal-thread.ts'
 import type { Weather } from './world/network.ts'
 
-/** POSIX ms at which every run begins. */
+/** Start of every run, POSIX ms. */
 export const BEGIN = Date.UTC(2026, 2, 2, 6)
 
 export const MINUTE = 60_000
 export const HOUR = 60 * MINUTE
 
-/** After the faults, so long may it take until everything is at rest. */
+/** Longest time to rest after the faults. */
 export const CALM_MS = 45 * MINUTE
 
 export type Frequency = 'NONE' | 'DAILY' | 'WEEKLY' | 'MONTHLY' | 'YEARLY'
 
-/** Whom a line item serves: all requesters, only those with the gold tier, or only those without it. */
 export type Audience = 'ALL' | 'GOLD' | 'NOT_GOLD'
 
 export interface LineItemPlan {
@@ -32,18 +30,18 @@ export interface LineItemPlan {
   readonly frequency: Frequency
   readonly startsAt: number
   readonly endsAt: number
-  /** Of its rate tables; null: those without a series. */
+  /** Of its rate tables; null: tables without a series. */
   readonly series: string | null
   readonly audience: Audience
-  /** Whole tokens that the action for gold requesters may take; null: there is only the default action. */
+  /** Whole tokens of the gold action; null: only the default action. */
   readonly goldAllocation: number | null
   /** Whole tokens per requester and day; null: none. */
   readonly limit: number | null
-  /** Whole tokens that each device may spend above its grants while it cannot ask; 0: none. */
+  /** Whole tokens per device without contact; 0: none. */
   readonly overspendCap: number
 }
 
-/** What becomes of change notifications. Probabilities are per message, times in ms. */
+/** Probabilities per change notification; times in ms. */
 export interface PushWeather {
   readonly lost: number
   readonly doubled: number
@@ -65,30 +63,30 @@ export interface SitePlan {
   readonly backoffMaxMs: number
   readonly returnOnStop: boolean
   readonly undecidedClock: 'allow' | 'refuse'
-  /** Some boards have no battery. */
+  /** Boards without a battery. */
   readonly noRtc: readonly boolean[]
   readonly driftPpm: readonly number[]
   readonly wallErrorMs: readonly number[]
-  /** Devices that answer ahead of their disk, from blocks that are reserved there. */
+  /** Devices with write-behind. */
   readonly reserved: readonly boolean[]
-  /** Most whole tokens of a block. */
+  /** Largest reservation, whole tokens. */
   readonly reservationMax: number
-  /** Silence after which what a device holds is settled. */
+  /** Inactivity before a device is settled. */
   readonly settleAfterMs: number
   readonly settleAs: 'CHARGED' | 'RELEASED'
-  /** Of sessions, at the twin and on the devices; null: `session.charge.period` counts. */
+  /** For cloud and device sessions; null: `session.charge.period`. */
   readonly sessionIntervalMs: number | null
-  /** How long devices keep delivered usage for a twin that is restored, and how long the twin asks them to. */
+  /** How long devices keep delivered entries, and how long the cloud requires it. */
   readonly retentionMs: number
   readonly receiptMarginMs: number
-  /** Processes of the twin. */
+  /** Processes of the cloud. */
   readonly nodes: number
-  /** Null: there is no push. */
+  /** Null: no push. */
   readonly push: PushWeather | null
 }
 
 export interface PlannedRequest {
-  /** Absent: the first. */
+  /** Default: the first. */
   readonly instance?: number
   readonly item: string
   readonly count: number
@@ -112,7 +110,7 @@ export type Happening =
   | {
       readonly kind: 'death-after-answer'
       readonly device: number
-      /** Answers up to it, 1 for the next. */
+      /** Answers to skip; 1: the next one. */
       readonly answers: number
       readonly afterMs: number
       readonly power: boolean
@@ -129,7 +127,7 @@ export type Happening =
     }
   | { readonly kind: 'refused-segments' | 'newer-twin'; readonly device: number; readonly forMs: number }
   | { readonly kind: 'damage'; readonly device: number; readonly damage: Damage }
-  /** More requests than one delivery holds entries. Those of many requesters are of as many accounts. */
+  /** More requests than one delivery can contain. Many requesters use many accounts. */
   | ({
       readonly kind: 'crowd'
       readonly device: number
@@ -141,7 +139,7 @@ export type Happening =
   | { readonly kind: 'snapshot' | 'restore' | 'clone' | 'wipe' | 'revoke' | 'release'; readonly device: number }
   | { readonly kind: 'rotate-key'; readonly device: number; readonly by: 'TECHNICIAN' | 'ADMINISTRATOR' }
   | { readonly kind: 'twin-down' | 'node-down'; readonly forMs: number }
-  /** Its wall clock jumps, and is put right after a while. */
+  /** The clock jumps and is corrected later. */
   | { readonly kind: 'twin-clock'; readonly ms: number; readonly forMs: number }
   | {
       readonly kind: 'twin-trap'
@@ -181,12 +179,12 @@ export type Happening =
       readonly device: number
       readonly slot: number
       readonly order: 'REQUEST' | 'HEARTBEAT' | 'HALT' | 'CLOSE' | 'DISCONNECT'
-      /** It ends with the connection of its application. */
+      /** Closes with its application's connection. */
       readonly isBound?: boolean
     } & PlannedRequest)
 
 export interface PlannedEvent {
-  /** After the begin, ms. */
+  /** Since the start, ms. */
   readonly at: number
   readonly what: Happening
 }
@@ -194,9 +192,9 @@ export interface PlannedEvent {
 export interface Plan {
   readonly seed: number
   readonly site: SitePlan
-  /** In the order of their instants. */
+  /** Sorted by time. */
   readonly events: readonly PlannedEvent[]
-  /** How long faults last, ms. */
+  /** Duration of the faults, ms. */
   readonly faultsMs: number
 }
 

@@ -1,6 +1,6 @@
 /**
- * Runs one plan: sets up the site, lets everything happen, has the auditor look after every step, ends the faults, and waits
- * until everything is at rest. The same plan with the same defects does the same, event by event, on every machine.
+ * Runs a plan: sets up the site, applies the events, audits each step, ends the faults and waits for rest.
+ * Deterministic: the same plan with the same defects gives the same events on every machine.
  */
 import { issueEnrollmentToken } from '../src/cloud/devices/issue-enrollment-token.ts'
 import { type Invariant, Violation } from './audit/violation.ts'
@@ -16,7 +16,6 @@ import { Stage } from './site/stage.ts'
 import { addresses } from './twin/http-interface.ts'
 
 export interface RunOptions {
-  /** Keep the lines of the trace. */
   readonly keepTrace?: boolean
   readonly defect?: Defect | null
 }
@@ -24,7 +23,7 @@ export interface RunOptions {
 export interface RunResult {
   readonly seed: number
   readonly violation: { readonly invariant: Invariant; readonly message: string; readonly at: number } | null
-  /** Events of the plan that have happened. */
+  /** Number of executed plan events. */
   readonly happened: number
   readonly steps: number
   readonly deviceHours: number
@@ -37,7 +36,7 @@ export interface RunResult {
   readonly trace: readonly string[]
 }
 
-/** What happens too often, or says enough itself, for a line of the trace. */
+/** Too frequent for the trace, or traced elsewhere. */
 const QUIET: ReadonlySet<Happening['kind']> = new Set(['request', 'cloud-request', 'cloud-session'])
 
 export async function run(plan: Plan, options: RunOptions = {}): Promise<RunResult> {

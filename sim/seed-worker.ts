@@ -1,4 +1,4 @@
-/** Runs seeds on a thread of its own, one at a time. */
+/** Runs seeds one at a time on its own thread. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { defectNamed, withNeeds } from './defects/list.ts'
 import { type PlanOptions, drawPlan } from './draw/plan.ts'

@@ -1,13 +1,13 @@
 /**
- * Looks for a shorter plan that fails in the same way: the events after the failure go first, then parts of what is left,
- * then single events. Every attempt is a whole run, so what remains fails by itself.
+ * Shortens a failing plan: drops events after the failure, then groups, then single events. Each attempt is a complete
+ * run, so the result fails by itself.
  */
 import type { Plan, PlannedEvent } from './plan.ts'
 import type { RunResult } from './run.ts'
 
 /**
- * @param fails runs a plan; undefined when it does not fail in the same way
- * @param attemptsMax runs that the search may take
+ * @param fails runs a plan; undefined if it does not fail in the same way
+ * @param attemptsMax maximum runs
  */
 export async function shrink(
   plan: Plan,

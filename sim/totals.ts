@@ -1,4 +1,3 @@
-/** What many runs have done, added up. */
 import type { RunResult } from './run.ts'
 
 export interface Totals {
@@ -31,7 +30,7 @@ function addUp(sums: Record<string, number>, counts: Readonly<Record<string, num
   for (const [name, count] of Object.entries(counts)) sums[name] = (sums[name] ?? 0) + count
 }
 
-/** @param seconds that it took */
+/** @param seconds elapsed */
 export function summaryOf(totals: Totals, seconds: number): string {
   const number = (value: number): string => Math.round(value).toLocaleString('en')
   const list = (counts: Readonly<Record<string, number>>): string =>

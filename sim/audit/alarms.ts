@@ -1,4 +1,4 @@
-/** No alarm about a device that nobody has copied or restored, and one epoch of each that can earn grants. */
+/** No alarm for a device that was not copied or restored, and at most one active epoch per device. */
 import type Sqlite from 'better-sqlite3'
 import type { SharedState } from './shared-state.ts'
 import { query } from './query.ts'
@@ -44,11 +44,13 @@ export class AlarmAudit {
     }
   }
 
-  /** What a restored twin asks for again a disk that was full has not kept: the rest comes as an undelivered range, and says so. */
+  /**
+   * Whether a restored cloud misses segments that a full disk did not keep: the rest arrives as undelivered entries.
+   */
   #hasLostSegments(deviceId: string): boolean {
     if (this.#shared.damaged.has(deviceId)) return true
     if (!this.#shared.wasRestored) return false
-    // By a clock that jumps, what was delivered is older than it has to be kept.
+    // With a wrong clock, delivered segments may exceed their retention.
     if (this.#shared.isRetentionShort || this.#shared.twinClockWrong) return true
     return [...this.#shared.entries.values()].some(
       (entry) => entry.deviceId === deviceId && this.#shared.wereFull.has(entry.machine),

@@ -1,8 +1,7 @@
 /**
- * The auditor: it keeps its own books of what applications were told and of what was written on the disks, reads the rows
- * of both databases as they are, and compares the two by arithmetic of its own. It uses nothing of the product that adds
- * up, grants or bills; what it learns of an owner's doings (copies, restores, wipes) it hears from whoever does them. Each
- * part checks some of the promises; here is when they look.
+ * Keeps its own books from responses, disks and events such as copies, restores and wipes, and compares them with the
+ * rows of both databases. Uses no accounting code of the product. Each check covers some invariants; this file
+ * schedules them.
  */
 import type Sqlite from 'better-sqlite3'
 import type { Machine } from '../device/machine.ts'
@@ -19,7 +18,7 @@ import { RestoreAudit } from './restores.ts'
 import { SettledAudit } from './settled.ts'
 import { TimeAudit } from './time.ts'
 
-/** Looks at the twin that only compare sums, between two whole ones. */
+/** Between two full checks, sum comparisons only. */
 const LOOKS_SKIPPED_MAX = 20
 
 export class Auditor {
@@ -32,7 +31,7 @@ export class Auditor {
   readonly settled: SettledAudit
   readonly #restores: RestoreAudit
   readonly #alarms: AlarmAudit
-  /** What the twin had written at the last look. */
+  /** The cloud's change count at the last look. */
   #changes: bigint | null = null
   #fingerprint = ''
   #skipped = 0
@@ -50,7 +49,7 @@ export class Auditor {
     this.#alarms = new AlarmAudit(this.shared)
   }
 
-  /** Somebody has put a backup in the place of the twin's database. @param before image of the one that is gone */
+  /** The cloud's database was replaced by a backup. @param before image of the replaced database */
   twinRestored(...args: Parameters<RestoreAudit['twinRestored']>): void {
     this.#changes = null
     this.published.forget()
@@ -58,7 +57,7 @@ export class Auditor {
     this.#restores.twinRestored(...args)
   }
 
-  /** An administrator ends a recovery. @param atRisk what may be sold twice from then on, at most, by account */
+  /** An administrator ends a recovery. @param atRisk upper bound of tokens sold twice, by account */
   recoveryOverridden(atRisk: ReadonlyMap<string, bigint>): void {
     for (const [account, amount] of atRisk) this.shared.exposure.add(account, amount)
   }
@@ -73,7 +72,7 @@ export class Auditor {
     }
   }
 
-  /** Reads what the twin has committed since the last look. */
+  /** Reads the cloud's commits since the last look. */
   check(database: Sqlite.Database): void {
     const changes = changesOf(database)
     if (changes === this.#changes) return
@@ -101,7 +100,6 @@ export class Auditor {
     this.settled.check(database)
   }
 
-  /** When everything is at rest. */
   checkAtRest(database: Sqlite.Database, machines: readonly Machine[]): void {
     this.bill.readUsage(database)
     this.#checkAll(database)

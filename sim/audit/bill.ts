@@ -1,4 +1,4 @@
-/** The bill: every entry of a device is billed once, charges of the twin and presumptions are lines of it, and its sums fit. */
+/** Every entry is billed once, the cloud's charges and presumptions have usage records, and the sums match. */
 import type Sqlite from 'better-sqlite3'
 import { Books } from './books.ts'
 import type { SharedState } from './shared-state.ts'
@@ -19,24 +19,24 @@ export class BillAudit {
 
   readonly #billedByLine = new Books()
 
-  /** Billed before the answer came back. */
+  /** Billed before the response arrived. */
   readonly #early = new Books()
 
   /** Billed without evidence, by device, epoch and line item. */
   readonly #presumptions = new Books()
 
-  /** The twin has answered a request of its own. */
+  /** The cloud has answered a request itself. */
   charged(correlationId: string, tokens: bigint): void {
     this.#direct.set(correlationId, { tokens, billed: 0n })
   }
 
-  /** What of a request the bill already holds. */
+  /** Subtracts the part of a request that is already billed. */
   settleDirect(correlationId: string): void {
     const direct = this.#direct.get(correlationId)
     if (direct !== undefined) direct.billed += this.#early.get(correlationId)
   }
 
-  /** The bill of another database: what the twin has charged itself and this one does not know is gone. */
+  /** After a restore: the cloud's own charges that the backup lacks are gone. */
   readAgain(database: Sqlite.Database): void {
     this.#billedByLine.clear()
     this.#presumptions.clear()
@@ -60,7 +60,7 @@ export class BillAudit {
         continue
       }
       if (row.operation === 'SETTLEMENT') {
-        // The other ones stand for entries that both sides have lost: what is closed must be right with them.
+        // The others stand for entries lost on both sides: a closed epoch must be exact with them.
         if (row.status === 'PRESUMED') this.#presumptions.add(`${row.device_id} ${row.epoch} ${line}`, tokens)
         continue
       }
@@ -79,7 +79,7 @@ export class BillAudit {
     }
   }
 
-  /** Presumptions are lines of the bill; once an epoch is settled as used, no less than was used counts as used. */
+  /** Presumptions have usage records; an epoch settled as used is billed at least its usage. */
   checkPresumed(database: Sqlite.Database, held: readonly DeviceAccountRow[]): void {
     const settled = new Set(
       (
@@ -114,7 +114,7 @@ export class BillAudit {
     }
   }
 
-  /** The sums of the pools are the sums of the bill. */
+  /** Totals of the pools equal sums of the bill. */
   #compareTotals(database: Sqlite.Database): void {
     const rows = query(database, "SELECT * FROM accounts WHERE id LIKE 'line/%'").all() as AccountRow[]
     const [byTwin, byDevices] = [new Books(), new Books()]
@@ -136,7 +136,7 @@ export class BillAudit {
     }
   }
 
-  /** What was used on an epoch that is closed counts exactly. */
+  /** A closed epoch is billed exactly. */
   #compareClosed(database: Sqlite.Database): void {
     const rows = query(
       database,
@@ -152,14 +152,13 @@ export class BillAudit {
     }
   }
 
-  /** When everything is at rest. */
   checkAtRest(database: Sqlite.Database): void {
     for (const entry of this.#shared.entries.values()) {
       this.#shared.look('I3')
-      // Refunds of a second writer are not paid: what they give back may have been given back already.
+      // A second writer's refunds are not paid: they may have been paid already.
       if (this.#shared.suspects.has(entry.deviceId) && entry.tokens <= 0n) continue
       if (entry.mayBeLost || (entry.billedTokens === entry.tokens && entry.billedLines === entry.lines)) continue
-      // A disk that was full keeps nothing that is delivered.
+      // A full disk does not keep delivered entries.
       if (entry.isForgotten && this.#shared.wereFull.has(entry.machine)) continue
       const told = entry.acknowledged ? 'acknowledged' : 'recorded'
       throw new Violation(

@@ -1,4 +1,4 @@
-/** The auditor's own books: sums by name, in micro-tokens, with nothing borrowed from the product. */
+/** Sums by name, micro-tokens, independent of the product. */
 
 export class Books {
   readonly #sums = new Map<string, bigint>()

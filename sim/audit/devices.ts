@@ -1,4 +1,4 @@
-/** The disks of devices: what is spent on each is covered by its grants; and what their owners do with them. */
+/** Spending on each disk is covered by grants; tracks what owners do to disks. */
 import type Sqlite from 'better-sqlite3'
 import type { JournalAnswer, JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import type { Damage } from '../device/disk.ts'
@@ -27,7 +27,7 @@ export class DeviceAudit {
     this.#shared.revoked.add(deviceId)
   }
 
-  /** A call of a device's journal had its effect. @param twin its database */
+  /** A call of a device's journal took effect. @param twin the cloud's database */
   taken(machine: Machine, call: JournalCall, answer: JournalAnswer, twin: Sqlite.Database): void {
     if (!answer.ok) return
     switch (call.call) {
@@ -40,7 +40,7 @@ export class DeviceAudit {
       case 'attach':
         this.#shared.grants.set(machine.name, null)
         this.#succeeded(machine)
-        // What an epoch had delivered before it was closed nobody asks for once the next one has begun.
+        // The cloud does not ask again for entries delivered before an epoch was closed.
         for (const entry of this.#shared.entries.values()) {
           if (entry.machine === machine.name && entry.isForgotten) entry.mayBeLost = true
         }
@@ -54,7 +54,7 @@ export class DeviceAudit {
     this.#checkOver(machine, true)
   }
 
-  /** The epoch of each machine. */
+  /** By machine. */
   readonly #current = new Map<string, { readonly deviceId: string | null; readonly epoch: number }>()
 
   #succeeded(machine: Machine): void {
@@ -65,7 +65,7 @@ export class DeviceAudit {
     this.#shared.succeeded.add(`${before.deviceId} ${before.epoch}`)
   }
 
-  /** What a device has spent above its grants: of essential items, as far as they allow it, and never by a block. */
+  /** Checks overspend: essential items only, within their cap, and never by a reservation. */
   #checkOver(machine: Machine, isNew: boolean): void {
     const { database } = machine.deps.disk
     const rows = query(
@@ -98,16 +98,16 @@ export class DeviceAudit {
       }
       over.set(name, above)
       const more = above - (overBefore?.get(name) ?? 0n)
-      // It is owed to the pool, which has to make room for it.
+      // The pool must cover it.
       if (isNew && more > 0n) this.#shared.exposure.add(id, more)
     }
     this.#over.set(machine.name, over)
   }
 
-  /** Above the grants, by machine, then by device, epoch and account. */
+  /** Overspend by machine, then by device, epoch and account. */
   readonly #over = new Map<string, ReadonlyMap<string, bigint>>()
 
-  /** The owner wipes the disk: what was not delivered is gone, and what it holds stays held. */
+  /** The owner wipes the disk: undelivered entries are lost, and the tokens stay reserved. */
   wiped(machine: Machine): void {
     this.#shared.lost(machine, () => true)
     this.#current.delete(machine.name)
@@ -117,12 +117,12 @@ export class DeviceAudit {
     if (machine.deps.keys.wasReplaced) this.#shared.unproven.add(machine.name)
   }
 
-  /** A disk comes into a second pair of hands: as a copy, or as an old state of itself. Called when it has. */
+  /** Called after a disk was copied, or replaced by an earlier state. */
   duplicated(machine: Machine, from: Machine): void {
     const { database } = machine.deps.disk
     const { deviceId, epoch } = ownerOf(database)
     if (deviceId === null) {
-      // A key in two hands: whoever enrolls with it is the same device.
+      // Both have the same key: enrolling with either is the same device.
       this.#nameless.add(machine).add(from)
       return
     }
@@ -143,7 +143,7 @@ export class DeviceAudit {
     this.#shared.lost(machine, (entry) => !ids.has(entry.correlationId))
   }
 
-  /** Machines that were copied while they were nobody. */
+  /** Machines copied before enrollment. */
   readonly #nameless = new Set<Machine>()
 
   nameSuspects(): void {
@@ -153,7 +153,7 @@ export class DeviceAudit {
     }
   }
 
-  /** A part of a disk could not be read any more; on it is what was salvaged. */
+  /** A part of a disk became unreadable; the disk contains what was salvaged. */
   damaged(machine: Machine, damage: Damage): void {
     const { database } = machine.deps.disk
     this.#current.delete(machine.name)
@@ -178,17 +178,16 @@ export class DeviceAudit {
     this.#shared.forgetful.add(machine.name)
   }
 
-  /** The owner throws a machine away. */
   discarded(machine: Machine): void {
     this.#shared.lost(machine, () => true)
     this.#entries.forgetCuts(machine)
   }
 
-  /** What the twin has granted to a device has reached it. */
+  /** Grants of the cloud have arrived at the device. */
   compareGrants(database: Sqlite.Database, machine: Machine): void {
     const journal = machine.deps.disk.database
     const { deviceId, epoch } = ownerOf(journal)
-    // One that is not served any more cannot ask.
+    // A device that is not served cannot sync.
     if (deviceId === null || !this.#shared.isServed(deviceId)) return
     const here = new Map(
       (query(journal, 'SELECT id, granted FROM account').all() as { id: string; granted: bigint }[]).map(

@@ -1,4 +1,4 @@
-/** Entries of devices, in the volatile log or on the disk: each is recorded once, and what was acknowledged stays. */
+/** Each entry is recorded once, in the volatile log or on disk, and acknowledged entries persist. */
 import type Sqlite from 'better-sqlite3'
 import type { Machine } from '../device/machine.ts'
 import { Books } from './books.ts'
@@ -10,7 +10,7 @@ import { type DeviceAccountRow, type Entry, type EntryText, lineOf, ownerOf } fr
 import type { TimeAudit } from './time.ts'
 import { Violation } from './violation.ts'
 
-/** Time that a power cut may hide from the age of a grant, ms. */
+/** Time before a power cut that a grant's age may omit, ms. */
 const HIDDEN_BY_A_CUT_MS = 90_000
 
 export class EntryAudit {
@@ -26,7 +26,7 @@ export class EntryAudit {
     this.#published = published
   }
 
-  /** An application was told. @param tokens what it was told that it was charged, micro-tokens */
+  /** An application received a response. @param tokens charged by the response, micro-tokens */
   acknowledged(key: string | null, correlationId: string, tokens: bigint, machine: Machine): void {
     this.#shared.look('I3')
     const entry = this.#shared.entries.get(correlationId)
@@ -44,7 +44,7 @@ export class EntryAudit {
     }
   }
 
-  /** Entries are in the volatile log of a device: they may be answered. @param twin its database */
+  /** Entries are in a device's volatile log and may be answered. @param twin the cloud's database */
   logged(machine: Machine, bodies: readonly string[], twin: Sqlite.Database): void {
     const { database } = machine.deps.disk
     const { deviceId, epoch } = ownerOf(database)
@@ -104,7 +104,7 @@ export class EntryAudit {
           this.#published.isUnlimited(body.instanceId, body.policyRevision, lineOf(account))
     for (const { account, amount } of postings) {
       this.#shared.spent.add(`${deviceId} ${epoch} ${account}`, amount)
-      // The disk learns of a refund later, and the twin later still.
+      // The disk learns of a refund later, and the cloud later still.
       if (amount > 0n && isUnlimited(account)) {
         this.#shared.spentUnlimited.add(account, amount)
         this.#shared.spentUnlimited.add(`${deviceId} ${epoch} ${account}`, amount)
@@ -124,7 +124,7 @@ export class EntryAudit {
     if (key !== undefined && tokens > 0n) this.#chargeOnce(machine, key, correlationId)
   }
 
-  /** A burn takes the place of what the power cut has taken out of the volatile log, and is never less. */
+  /** A burn entry covers at least what a power cut removed from the volatile log. */
   #burned(machine: Machine, { postings }: EntryText, deviceId: string, epoch: number): void {
     this.#shared.look('I3')
     for (const { account, amount } of postings) {
@@ -140,7 +140,7 @@ export class EntryAudit {
     }
   }
 
-  /** A request of an application session leads to one charge, however often it is sent. */
+  /** A request of an application session is charged once, however often it is sent. */
   #chargeOnce(machine: Machine, key: string, correlationId: string): void {
     this.#shared.look('I4')
     const before = this.#shared.charges.get(key)
@@ -153,7 +153,7 @@ export class EntryAudit {
     const grant = this.#shared.grants.get(machine.name)
     if (grant) grant.hiddenMs += HIDDEN_BY_A_CUT_MS + machine.sleptWithin(0)
     for (const entry of this.#volatileOf(machine)) {
-      // What nobody has heard of never happened; for the rest a burn must follow that is no less.
+      // Unanswered entries may vanish; answered ones need a burn that covers them.
       for (const { account, amount } of entry.acknowledged ? entry.postings : []) {
         this.#takenByCuts.add(`${machine.name} ${entry.deviceId} ${entry.epoch} ${account}`, amount)
       }
@@ -161,7 +161,7 @@ export class EntryAudit {
     }
   }
 
-  /** Entries in the volatile log of a device, from this number on, have never happened: nobody may have heard of them. */
+  /** Entries from this number on left a device's volatile log, and must not have been answered. */
   retracted(machine: Machine, from: number): void {
     this.#shared.look('I3')
     for (const entry of this.#volatileOf(machine)) {
@@ -184,7 +184,7 @@ export class EntryAudit {
     return [...this.#shared.entries.values()].filter((entry) => entry.volatile && entry.machine === machine.name)
   }
 
-  /** What a power cut has taken, and nothing has been burned for yet, by machine, device, epoch and account. */
+  /** Lost in power cuts and not yet burned, by machine, device, epoch and account. */
   readonly #takenByCuts = new Books()
 
   forgetCuts(machine: Machine): void {
@@ -193,7 +193,6 @@ export class EntryAudit {
     }
   }
 
-  /** When everything is at rest. */
   checkAtRest(): void {
     for (const [name, amount] of this.#takenByCuts.entries()) {
       if (amount > 0n && !this.#shared.isShutOut(name.split(' ')[1] ?? ''))

@@ -1,4 +1,4 @@
-/** What is out of a pool is at most the cap in force, and no epoch spends more than it was granted. */
+/** A pool's outstanding tokens are at most the cap in force, and no epoch spends above its grants. */
 import { Books } from './books.ts'
 import type { SharedState } from './shared-state.ts'
 import { type AccountRow, type Caps, type DeviceAccountRow, lineOf, nameOf } from './records.ts'
@@ -11,13 +11,13 @@ export class PoolAudit {
     this.#shared = shared
   }
 
-  /** The administrator has changed what a line item may give. */
+  /** An administrator changed a line item's caps. */
   setCaps(lineItemId: string, caps: Omit<Caps, 'lineHistory'>): void {
     const history = this.#shared.caps.get(lineItemId)?.lineHistory ?? []
     this.#shared.caps.set(lineItemId, { ...caps, lineHistory: [...history, caps.line] })
   }
 
-  /** What each device may spend above its grants while it cannot ask, micro-tokens: the highest that was ever allowed counts. */
+  /** Cap per device without contact, micro-tokens: the highest ever allowed counts. */
   setOverspendCap(lineItemId: string, cap: bigint): void {
     if (cap > this.#shared.overspendCap(lineItemId)) this.#shared.overspendCaps.set(lineItemId, cap)
   }
@@ -62,7 +62,7 @@ export class PoolAudit {
     }
   }
 
-  /** Use above the grants that a damaged ledger did not show before it was delivered, as far as the offline policy allows it. */
+  /** Overspend that a damaged ledger hides until delivery, within the offline policy. */
   #owedByDamaged(id: string, held: readonly DeviceAccountRow[]): bigint {
     const { damaged } = this.#shared
     if (damaged.size === 0) return 0n
@@ -74,12 +74,12 @@ export class PoolAudit {
     }, 0n)
   }
 
-  /** It had no limit at times, and a restored twin has forgotten when. */
+  /** It had no limit at times that a restored cloud has forgotten. */
   #isVague(account: string): boolean {
     return this.#shared.wasRestored && this.#shared.everUnlimited.has(account)
   }
 
-  /** What devices hold of each account, or have spent, whether a twin that was put back knows it or not. */
+  /** Tokens granted or spent per account, whether or not a restored cloud knows. */
   outInTruth(held: readonly DeviceAccountRow[]): Books {
     const rows = new Map([...this.#shared.heldBefore, ...held.map((row) => [nameOf(row), row] as const)])
     const out = new Books()
@@ -96,7 +96,7 @@ export class PoolAudit {
     return charged + this.#shared.soldBefore.get(id) + out.get(id)
   }
 
-  /** The twin was put back: what is out by then is not taken from anybody. */
+  /** At a restore, outstanding tokens stay with their devices. */
   keepInForce(accounts: readonly AccountRow[], held: readonly DeviceAccountRow[]): void {
     const out = this.outInTruth(held)
     const charged = new Map(accounts.map((account) => [account.id, account.charged]))
@@ -107,7 +107,7 @@ export class PoolAudit {
     }
   }
 
-  /** The cap that the administrator has set. */
+  /** The cap set by the administrator. */
   #target({ id, cap_target }: AccountRow): bigint | null {
     const [kind, , line = '', third = ''] = id.split('/').map(decodeURIComponent)
     const caps = this.#shared.caps.get(line)
@@ -121,7 +121,7 @@ export class PoolAudit {
     throw new Violation('I1', `the cap of ${id} is ${String(cap_target)}, but was set to ${String(target)}`)
   }
 
-  /** By all writers together, of what the twin has granted to this epoch. */
+  /** Spending of all writers against the grants of the epoch. */
   checkSpent(row: DeviceAccountRow): void {
     const { device_id, epoch, account, granted, returned } = this.#shared.inTruth(row)
     this.#shared.look('I2')
@@ -138,7 +138,7 @@ export class PoolAudit {
     )
   }
 
-  /** What was released without evidence may turn out to be spent. */
+  /** Tokens released without evidence may turn out to be spent. */
   expectReleased(row: DeviceAccountRow): void {
     const name = nameOf(row)
     const more = row.released - (this.#released.get(name) ?? 0n)

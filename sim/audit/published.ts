@@ -1,6 +1,6 @@
 /**
- * The rules that devices were given, as they travelled: which line items have no limit at which revision, and that the number
- * of a period never stands for another time than it did.
+ * Published policies: which line items are unlimited at which revision, and that a period's number always means the
+ * same time.
  */
 import { base64url } from 'jose'
 import type { SharedState } from './shared-state.ts'
@@ -22,7 +22,7 @@ interface DocumentText {
   }[]
 }
 
-/** What all windows that were ever given for one period have in common. */
+/** Intersection of all windows published for a period. */
 interface Window {
   from: number
   until: number
@@ -31,9 +31,9 @@ interface Window {
 export class PublishedAudit {
   readonly #shared: SharedState
   readonly #seen = new Set<string>()
-  /** By instance and revision: line items whose overdraft has no limit. */
+  /** Line items with unlimited overdraft, by instance and revision. */
   readonly #unlimited = new Map<string, ReadonlySet<string>>()
-  /** The periods of each line item by the newest rules. */
+  /** Periods of each line item by the newest policy. */
   readonly #newest = new Map<string, { readonly revision: number; readonly periods: readonly PeriodText[] }>()
   readonly #windows = new Map<string, Window>()
 
@@ -41,7 +41,7 @@ export class PublishedAudit {
     this.#shared = shared
   }
 
-  /** @param signed rules of an instance, as the twin answers them */
+  /** @param signed policy of an instance as sent */
   see(signed: string): void {
     if (this.#seen.has(signed)) return
     this.#seen.add(signed)
@@ -49,7 +49,7 @@ export class PublishedAudit {
     const { instanceId, revision, lineItems } = JSON.parse(text) as DocumentText
     const unlimited = lineItems.filter(({ overdraft }) => overdraft === 'UNLIMITED').map(({ id }) => id)
     const name = `${instanceId} ${revision}`
-    // A restored twin that was not told may give a number twice.
+    // A restored cloud, started without notice, may reuse a number.
     this.#unlimited.set(name, new Set([...(this.#unlimited.get(name) ?? []), ...unlimited]))
     for (const { id, periods } of lineItems) {
       if (revision >= (this.#newest.get(id)?.revision ?? 0)) this.#newest.set(id, { revision, periods })
@@ -71,19 +71,19 @@ export class PublishedAudit {
     )
   }
 
-  /** By the rules that the entry was decided by, nothing limits the line item. */
+  /** Whether the entry's policy did not limit the line item. */
   isUnlimited(instanceId: string, revision: number, lineItemId: string): boolean {
     return this.#unlimited.get(`${instanceId} ${revision}`)?.has(lineItemId) === true
   }
 
-  /** The period that an instant belongs to by the newest rules; undefined where no rules have named it. */
+  /** By the newest policy; undefined: no policy has listed the period. */
   periodAt(lineItemId: string, instant: number): number | undefined {
     return this.#newest
       .get(lineItemId)
       ?.periods.find(({ from, until }) => (from ?? -Infinity) <= instant && instant < (until ?? Infinity))?.index
   }
 
-  /** A restored twin makes its rules anew, without those that it has forgotten. */
+  /** A restored cloud makes policies without the forgotten rules. */
   forget(): void {
     this.#windows.clear()
     this.#newest.clear()

@@ -1,4 +1,4 @@
-/** Statements of the auditor, prepared once for each database. */
+/** Prepares the auditor's statements once per database. */
 import type Sqlite from 'better-sqlite3'
 
 const prepared = new WeakMap<Sqlite.Database, Map<string, Sqlite.Statement>>()
@@ -11,7 +11,7 @@ export function query(database: Sqlite.Database, sql: string): Sqlite.Statement 
   return statement
 }
 
-/** Rows that were written since the database was opened. */
+/** Rows written since the database was opened. */
 export function changesOf(database: Sqlite.Database): bigint {
   return query(database, 'SELECT total_changes()').pluck().get() as bigint
 }

@@ -1,8 +1,8 @@
-/** What the auditor reads and remembers: rows of both databases, entries of devices, rules. */
+/** Records of the auditor: database rows, entries, rules. */
 import type Sqlite from 'better-sqlite3'
 import { query } from './query.ts'
 
-/** One entry that is on a disk, or was. */
+/** An entry that is or was on a disk. */
 export interface Entry {
   readonly correlationId: string
   readonly machine: string
@@ -10,34 +10,36 @@ export interface Entry {
   readonly epoch: number
   readonly n: number
   readonly tokens: bigint
-  /** Lines of the bill that it makes. */
+  /** Number of its usage records. */
   readonly lines: number
   billedTokens: bigint
   billedLines: number
   acknowledged: boolean
-  /** It stands in the volatile log and not on the disk: a power cut may take it, and burns at least as much for it. */
+  /** In the volatile log only: a power cut may remove it, and must burn at least as much. */
   volatile: boolean
   readonly postings: readonly { readonly account: string; readonly amount: bigint }[]
-  /** The twin has billed it, and has forgotten that. */
+  /** Billed, but forgotten in a restore. */
   isForgotten: boolean
-  /** Its owner has lost it, or taken from the device the means to deliver it. */
+  /** Its owner lost it, or made delivery impossible. */
   mayBeLost: boolean
 }
 
 export interface Caps {
   /** Micro-tokens; null: metered only. */
   line: bigint | null
-  /** Every cap that it ever had: periods that are over keep theirs. */
+  /** All caps it ever had: past periods keep theirs. */
   readonly lineHistory: (bigint | null)[]
   allocations: ReadonlyMap<string, bigint>
   limit: bigint | null
 }
 
-/** What the auditor knows of the grant that a device holds. */
+/** A device's grant. */
 export interface KnownGrant {
   readonly takenAtOn: number
   readonly lifetimeMs: number
-  /** Time that the device was on and cannot know of: before a power cut up to a minute, and the sleep that it ended, ms. */
+  /**
+   * Time the device was on without knowing it, ms: up to a minute before a power cut, and the sleep that ended in it.
+   */
   hiddenMs: number
 }
 
@@ -46,7 +48,7 @@ export interface AccountRow {
   charged: bigint
   granted_out: bigint
   billed_by_devices: bigint
-  /** Sold before the twin was put back, by what it says itself. */
+  /** Sold before the restore, by the cloud's own record. */
   withheld: bigint
   cap_target: bigint | null
   cap_in_force: bigint | null
@@ -68,7 +70,6 @@ export interface DeviceAccountRow {
   unlimited: bigint
 }
 
-/** What the auditor knows of the rules at one moment. */
 export interface RulesKnown {
   readonly caps: ReadonlyMap<string, Caps>
   readonly inForce: ReadonlyMap<string, bigint>
@@ -101,13 +102,12 @@ export interface EntryText {
   postings: { account: string; amount: string }[]
 }
 
-/** A twin that was put back does not know how much it had sold. */
+/** A restored cloud with unknown sales. */
 export function sellsNothing(database: Sqlite.Database): boolean {
   const sql = 'SELECT 1 FROM recoveries WHERE ended_at IS NULL AND unproven IS NOT NULL'
   return query(database, sql).get() !== undefined
 }
 
-/** The line item of an account. */
 export function lineOf(account: string): string {
   const known = lines.get(account)
   if (known !== undefined) return known
@@ -117,7 +117,7 @@ export function lineOf(account: string): string {
   return line
 }
 
-/** Names that are taken apart once. */
+/** Cache of parsed names. */
 const lines = new Map<string, string>()
 const deviceIds = new Map<string, string>()
 const REMEMBERED_MAX = 1_000
@@ -136,7 +136,7 @@ export function replace<K, V>(map: Map<K, V>, by: ReadonlyMap<K, V>): void {
   for (const [key, value] of by) map.set(key, value)
 }
 
-/** Who a disk belongs to. */
+/** The owner of a disk. */
 export function ownerOf(database: Sqlite.Database): { readonly deviceId: string | null; readonly epoch: number } {
   const identity = query(database, 'SELECT document FROM identity').pluck().get() as string | undefined
   const epoch = query(database, 'SELECT epoch FROM state').pluck().get() as bigint
@@ -152,7 +152,7 @@ function deviceIdOf(identity: string): string {
   return deviceId
 }
 
-/** Sums over what the promises are about: as long as they are the same, hardly anything can have become wrong. */
+/** Sums over the data of the invariants: if unchanged, a full check would hardly find anything. */
 export function fingerprintOf(database: Sqlite.Database): string {
   return query(
     database,

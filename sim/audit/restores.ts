@@ -1,4 +1,4 @@
-/** What follows from a backup in the place of the twin's database: what it has forgotten of grants, of the bill and of the rules. */
+/** Effects of a restored cloud database on grants, bill and rules. */
 import Sqlite from 'better-sqlite3'
 import type { Machine } from '../device/machine.ts'
 import type { BillAudit } from './bill.ts'
@@ -19,11 +19,10 @@ export class RestoreAudit {
   }
 
   /**
-   * Somebody has put a backup in the place of the twin's database. What it has forgotten of sales and grants is not sold again;
-   * what it has forgotten of the bill has to come again, but for its own charges, and for epochs that ended before the
-   * device's current one.
+   * The cloud's database was replaced by a backup. Forgotten sales and grants must not be sold again; the forgotten
+   * bill must be delivered again, except the cloud's own charges and epochs before the device's current one.
    *
-   * @param before image of the database that is gone
+   * @param before image of the replaced database
    */
   twinRestored(before: Buffer, database: Sqlite.Database, rules: RulesKnown, machines: readonly Machine[]): void {
     this.#shared.wasRestored = true
@@ -53,7 +52,7 @@ export class RestoreAudit {
     const gone = new Sqlite(before)
     gone.defaultSafeIntegers(true)
     try {
-      // Put back twice, the twin that is gone may itself not have known yet what an earlier one had granted.
+      // After two restores, the replaced cloud may itself have forgotten earlier grants.
       for (const row of gone.prepare('SELECT * FROM device_accounts').all() as DeviceAccountRow[]) {
         this.#shared.heldBefore.set(nameOf(row), this.#shared.inTruth(row))
       }

@@ -1,11 +1,11 @@
-/** What is out of the pools when everything is at rest, and whom the twin has given up waiting for. */
+/** Outstanding tokens at rest, and epochs settled for inactivity. */
 import type Sqlite from 'better-sqlite3'
 import type { SharedState } from './shared-state.ts'
 import { query } from './query.ts'
 import { type AccountRow, type DeviceAccountRow, nameOf } from './records.ts'
 import { Violation } from './violation.ts'
 
-/** The twin looks every so often only, and a message may be under way, ms. */
+/** Covers the cloud's look interval and messages in transit, ms. */
 const TOLERANCE_MS = 10 * 60_000
 
 interface EpochRow {
@@ -19,7 +19,7 @@ interface EpochRow {
 export class SettledAudit {
   readonly #shared: SharedState
   readonly #settleAfterMs: number
-  /** When the twin was last known to have heard of each epoch, true time. */
+  /** Last known contact of each epoch, true time. */
   readonly #heardAt = new Map<string, number>()
   readonly #settled = new Set<string>()
 
@@ -32,7 +32,7 @@ export class SettledAudit {
     this.#heardAt.set(`${deviceId} ${epoch}`, this.#shared.now())
   }
 
-  /** Nobody is given up before he has been silent for as long as the settings say. */
+  /** No device is settled before the configured inactivity. */
   check(database: Sqlite.Database): void {
     const sql = "SELECT device_id || ' ' || number FROM epochs WHERE settled_at IS NOT NULL"
     for (const name of query(database, sql).pluck().all() as string[]) {
@@ -45,14 +45,14 @@ export class SettledAudit {
     }
   }
 
-  /** The twin knows less than it did. */
+  /** After a restore. */
   forget(): void {
     this.#settled.clear()
   }
 
   /**
-   * When everything is at rest, a token is billed, free, or held by a device that is still within its time: what is over holds
-   * nothing, and what was silent for too long is over.
+   * At rest, each token is billed, free, or with a device within its time; ended epochs have none, and long inactive
+   * ones are ended.
    */
   checkAtRest(database: Sqlite.Database): void {
     const epochs = new Map(
@@ -81,11 +81,11 @@ export class SettledAudit {
 
   #isTooSilent({ quiet_since: since }: EpochRow): boolean {
     const { twinClockWrong, wasRestored, now } = this.#shared
-    // Of a twin that was put back, silence counts from then on.
+    // After a restore, inactivity counts from the restore.
     return !twinClockWrong && !wasRestored && now() - Number(since) > this.#settleAfterMs + TOLERANCE_MS
   }
 
-  /** A device that begins anew with all that it has recorded delivers it: by then the epoch is closed, exactly. */
+  /** A device that starts a new epoch with all its entries delivers them: the old one is then closed exactly. */
   #checkSucceeded(epochs: ReadonlyMap<string, EpochRow>): void {
     const { succeeded, suspects, damaged, wasRestored, entries } = this.#shared
     if (wasRestored) return

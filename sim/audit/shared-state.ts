@@ -1,66 +1,64 @@
-/** What the checks of the auditor share: the books that it keeps itself, and what it hears of the owner's and the administrator's doings. */
+/** State shared by the auditor's checks: its books, and the actions of owners and administrators. */
 import { Books } from './books.ts'
 import { type Caps, type DeviceAccountRow, type Entry, type KnownGrant, nameOf } from './records.ts'
 import type { Invariant } from './violation.ts'
 
 export class SharedState {
   readonly now: () => number
-  /** How often each promise was looked at. */
+  /** Checks of each invariant. */
   readonly looks = new Map<Invariant, number>()
   readonly entries = new Map<string, Entry>()
-  /** By application session and number: the charge that it led to. */
+  /** Charges by application session and request number. */
   readonly charges = new Map<string, { readonly correlationId: string; readonly machine: string }>()
-  /** Spent by device, epoch and account, all writers together. */
+  /** By device, epoch and account, all writers. */
   readonly spent = new Books()
-  /** How much more than granted can be spent, because of copies, restores and what the twin has forgotten. */
+  /** Spending above the grants that copies, restores and forgotten grants permit. */
   readonly exposure = new Books()
   readonly caps = new Map<string, Caps>()
-  /** The cap in force of each account, by the auditor's own rule. */
+  /** The auditor's own cap in force per account. */
   readonly inForce = new Map<string, bigint>()
   readonly everUnlimited = new Set<string>()
-  /** Spent while nothing limited it, refunds not subtracted, by account, and by device, epoch and account. */
+  /** Spent while unlimited, before refunds, by account, and by device, epoch and account. */
   readonly spentUnlimited = new Books()
-  /** The highest that was ever allowed, by line item, micro-tokens. */
+  /** Highest ever allowed, by line item, micro-tokens. */
   readonly overspendCaps = new Map<string, bigint>()
   readonly grants = new Map<string, KnownGrant | null>()
-  /** Devices whose owner has copied or restored them. */
+  /** Copied or restored devices. */
   readonly suspects = new Set<string>()
-  /** How many hands a device is in, each of which may have overspend of its own. */
+  /** Copies of a device; each may overspend. */
   readonly copies = new Map<string, bigint>()
-  /** Machines whose memory of an application's last answers was lost or put back. */
+  /** Machines that lost their idempotency cache, or had it restored. */
   readonly forgetful = new Set<string>()
-  /** Machines that cannot prove any more which key theirs has replaced: a twin from before that does not know them. */
+  /** Machines without proof of which key theirs replaced: a restored cloud does not know them. */
   readonly unproven = new Set<string>()
   readonly wereFull = new Set<string>()
-  /** Devices whose ledger was damaged. */
   readonly damaged = new Set<string>()
-  /** Epochs that a device with all its entries has ended by itself or by order, and delivers. */
+  /** Epochs that a device with all entries has left and delivers. */
   readonly succeeded = new Set<string>()
   readonly revoked = new Set<string>()
   readonly terminated = new Set<string>()
-  /** Devices whose key the twin that was put back does not know, and that cannot prove which one theirs has replaced. */
+  /** Devices whose key a restored cloud does not know and that cannot prove its predecessor. */
   readonly strangers = new Set<string>()
-  /** The twin was put back to a backup. */
   wasRestored = false
-  /** Devices learn the time from a twin whose clock was wrong. */
+  /** The cloud gave devices a wrong time. */
   twinClockWrong = false
-  /** Devices keep what they have delivered for less than a run. */
+  /** Devices keep delivered entries for less than a run. */
   isRetentionShort = false
-  /** What each epoch held when the twin was last put back, whatever the backup knows of it, by name. */
+  /** Each epoch's account at the last restore, whether or not the backup knows it, by name. */
   readonly heldBefore = new Map<string, DeviceAccountRow>()
-  /** What the twin has sold itself and every backup since has forgotten, by account. */
+  /** Cloud sales forgotten in every restore since, by account. */
   readonly soldBefore = new Books()
 
   constructor(now: () => number) {
     this.now = now
   }
 
-  /** The twin takes nothing from it any more. */
+  /** The cloud accepts nothing from it. */
   isShutOut(deviceId: string): boolean {
     return this.revoked.has(deviceId) || this.strangers.has(deviceId)
   }
 
-  /** The twin may grant it something. */
+  /** The cloud may grant it tokens. */
   isServed(deviceId: string): boolean {
     return !this.isShutOut(deviceId) && !this.terminated.has(deviceId)
   }
@@ -74,11 +72,11 @@ export class SharedState {
     this.exposure.add(account, amount)
   }
 
-  /** What the row would say if the twin had never been put back. */
+  /** The row as it would be without a restore. */
   inTruth(row: DeviceAccountRow): DeviceAccountRow {
     const before = this.heldBefore.get(nameOf(row))
     if (before === undefined) return row
-    // Use comes again entry by entry: a charge is known before its refund.
+    // Usage is delivered again entry by entry: charges before their refunds.
     const { used, refunded, branch_used } = row.used + row.branch_used > before.used + before.branch_used ? row : before
     return {
       ...row,

@@ -1,4 +1,4 @@
-/** The device's interval of time holds the true time, and no grant is spent beyond its life. */
+/** The device's time interval contains the true time, and no grant is spent after its expiry. */
 import type { JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
 import type { Machine } from '../device/machine.ts'
 import type { SharedState } from './shared-state.ts'
@@ -6,7 +6,7 @@ import { type EntryText, lineOf, ownerOf } from './records.ts'
 import type { SettledAudit } from './settled.ts'
 import { Violation } from './violation.ts'
 
-/** How late an entry may be written after it was decided, ms, while its board is awake. */
+/** Delay from decision to written entry while the board is awake, ms. */
 const WRITE_MS = 10_000
 
 export class TimeAudit {
@@ -29,7 +29,7 @@ export class TimeAudit {
       throw new Violation('TIME', `${machine.name} takes ${latest} for the latest possible time at ${now}`)
     }
     const grant = this.#shared.grants.get(machine.name)
-    // What goes back is not spent, and essential items outlive the grant.
+    // Returns are not spending, and essential items outlive the grant.
     const spends = postings.some(({ account }) => this.#shared.overspendCap(lineOf(account)) === 0n)
     if (!grant || kind === 'refund' || !spends) return
     const age = machine.onFor - slept - grant.takenAtOn
@@ -49,7 +49,7 @@ export class TimeAudit {
     const again = this.#answered.has(name)
     this.#answered.add(name)
     if (!again || !this.#shared.suspects.has(deviceId)) return
-    // One answer that two copies have received: both hold what it granted.
+    // Two copies may receive the same response: both have its grant.
     for (const { account, granted, unlimited } of grant.accounts) {
       if (!unlimited) this.#shared.expose(deviceId, epoch, account, granted)
     }

@@ -1,24 +1,23 @@
-/** A promise of the product that did not hold. */
+/** Invariants of the product. */
 export type Invariant =
-  /** What is out of a pool is at most the cap in force. */
+  /** Outstanding tokens are at most the cap in force. */
   | 'I1'
-  /** Nobody spends more than was granted to him. */
+  /** Devices do not spend above their grants. */
   | 'I2'
-  /** What is billed is what was consumed, and never less than was acknowledged. */
+  /** Billed equals consumed, and is never below acknowledged. */
   | 'I3'
-  /** Nothing is billed twice. */
   | 'I4'
   /** On a device: used - refunded + returned <= granted. */
   | 'I5'
-  /** No fork alarm and no lock-out without a copy, a restore or a tampered database. */
+  /** No fork alarm or lock-out without a copy, restore or tampered database. */
   | 'I6'
-  /** The device's interval of time holds the true time, and grants end in time. */
+  /** The device's time interval contains the true time, and grants expire in time. */
   | 'TIME'
-  /** When the faults stop, everything comes to rest. */
+  /** Everything comes to rest after the faults. */
   | 'LIVENESS'
-  /** While the cloud can be reached, nobody is refused what the pool can pay. */
+  /** With contact, no request is refused that the pool can pay. */
   | 'REFUSAL'
-  /** No assertion of the product itself fails. */
+  /** No assertion of the product fails. */
   | 'ASSERTION'
 
 export class Violation extends Error {
@@ -31,7 +30,7 @@ export class Violation extends Error {
   }
 }
 
-/** An error with what caused it. */
+/** An error with its causes. */
 export function wordsOf(error: unknown): string {
   const words: string[] = []
   for (let at = error; at instanceof Error; at = at.cause) words.push(at.message)

@@ -1,4 +1,4 @@
-/** Deliberate defects, each by its name: a simulator that finds none of them would prove nothing. */
+/** Named deliberate defects: the simulator must find each one. */
 import type { FaultKind } from '../draw/faults.ts'
 import type { PlanOptions } from '../draw/plan.ts'
 import type { DeviceDefects } from './device-defects.ts'
@@ -6,15 +6,15 @@ import type { TwinDefects } from './twin-defects.ts'
 
 export interface Defect {
   readonly name: string
-  /** What is wrong, in words. */
+  /** Description of the defect. */
   readonly is: string
-  /** Of the plans, where it shows only under load. */
+  /** Plan options, if it shows only under load. */
   readonly load?: Pick<PlanOptions, 'devices' | 'hours' | 'requests'>
-  /** Faults without which it cannot show. */
+  /** Faults that it needs to show. */
   readonly always?: readonly FaultKind[]
-  /** Faults that would excuse it. */
+  /** Faults that would mask it. */
   readonly without?: readonly FaultKind[]
-  /** Made anew for each device. */
+  /** Called for each device. */
   readonly device?: () => Partial<DeviceDefects>
   readonly twin?: () => Partial<TwinDefects>
 }

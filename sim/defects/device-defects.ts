@@ -1,6 +1,6 @@
 /**
- * Where a device can be made wrong on purpose: at the seams of the simulation, never in the product. What is named here
- * does nothing; each defect overrides some of it.
+ * Where defects hook into a device: at seams of the simulation, never in the product. Each default does nothing;
+ * defects override some.
  */
 import type { HttpExchange } from '../../src/agent/platform/http/exchange.ts'
 import type { JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
@@ -11,22 +11,21 @@ import type { Disk } from '../device/disk.ts'
 import type { KeyPair } from '../world/signatures.ts'
 
 export interface DeviceDefects {
-  /** The journal as the agent sees it. */
   journal(journal: Journal, disk: Disk): Journal
-  /** The way to the twin as the agent sees it. */
+  /** The agent's connection to the cloud. */
   exchange(exchange: HttpExchange, key: KeyPair): HttpExchange
-  /** A call had its effect on the disk. */
+  /** A call took effect on the disk. */
   onTaken(disk: Disk, call: JournalCall): void
-  /** The process is gone, whatever the reason. */
+  /** Called for every end of a process. */
   onProcessEnd(disk: Disk): void
   onPowerCut(disk: Disk): void
-  /** The volatile log that a start finds. */
+  /** The volatile log found at a start. */
   left(left: LeftLog | undefined): LeftLog | undefined
-  /** The volatile log that a damaged ledger is salvaged with. */
+  /** The volatile log used to salvage a damaged ledger. */
   salvages(left: LeftLog | undefined): LeftLog | undefined
-  /** The parts of an agent, before it starts. */
+  /** Called before the agent starts. */
   agent(agent: AssembledAgent): void
-  /** How much of the time that a board slept its boot-time clock does not see, ms. */
+  /** Part of the sleep that the boot-time clock misses, ms. */
   unseen(sleptFor: number): number
 }
 

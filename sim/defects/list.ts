@@ -1,7 +1,4 @@
-/**
- * All deliberate defects, each a rule of the protocol that is left out or broken at a seam. The sound parts are the
- * product's own; here stands only what is wrong.
- */
+/** All deliberate defects: each skips or breaks a rule of the protocol. */
 import type { PlanOptions } from '../draw/plan.ts'
 import type { Defect } from './defects.ts'
 import { DEVICE_DEFECTS } from './of-device.ts'
@@ -10,7 +7,7 @@ import { TWIN_DEFECTS } from './of-twin.ts'
 
 export const DEFECTS: readonly Defect[] = [...DEVICE_DEFECTS, ...TWIN_DEFECTS, ...TOKEN_DEFECTS]
 
-/** @throws Error for a name that there is not; null gives null */
+/** @throws Error for an unknown name; null gives null */
 export function defectNamed(name: string | null): Defect | null {
   if (name === null) return null
   const found = DEFECTS.find((defect) => defect.name === name)
@@ -18,7 +15,7 @@ export function defectNamed(name: string | null): Defect | null {
   return found
 }
 
-/** With the faults that a defect needs to show, and without those that would excuse it. */
+/** Adds faults that the defect needs and removes those that would mask it. */
 export function withNeeds(options: PlanOptions, name: string | null): PlanOptions {
   const { always = [], without = [], load } = defectNamed(name) ?? {}
   return {

@@ -1,4 +1,4 @@
-/** Deliberate defects of a device: rules that its agent or its disk leaves out at a seam. */
+/** Defects of an agent or its disk. */
 import type { HttpExchange, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import type { Journal } from '../../src/agent/ledger/journal.ts'
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
@@ -8,12 +8,11 @@ import { type KeyPair, keyPair } from '../world/signatures.ts'
 import type { Defect } from './defects.ts'
 import { payloadOf } from './payload.ts'
 
-/** One statement on a database, with its values. */
 function change({ database }: { readonly database: Database }, sql: string, ...values: readonly unknown[]): void {
   database.prepare(sql).run(...values)
 }
 
-/** What the disk held when the segment under way was sealed. */
+/** The disk when the pending segment was sealed. */
 interface BeforeSeal {
   readonly state: Record<string, unknown>
   readonly accounts: readonly { id: string; used: bigint; refunded: bigint; returned: bigint }[]
@@ -31,7 +30,7 @@ function beforeSeal({ database }: Disk): BeforeSeal {
   }
 }
 
-/** A journal as an object of functions, some of which a defect replaces. */
+/** Converts a journal to an object of functions, which defects override. */
 export function whole(journal: Journal): Journal {
   return {
     read: () => journal.read(),
@@ -54,13 +53,13 @@ export function whole(journal: Journal): Journal {
   }
 }
 
-/** Signed time that goes with another answer. */
+/** Signed time that covers another response. */
 async function timeFor(answer: string, time: string): Promise<string> {
   const text = JSON.stringify({ ...payloadOf(time), answer: sha256(answer) })
   return signDocument('time', text, keyPair('twin').signer)
 }
 
-/** What was sent before is sent with another salt, signed by the device. */
+/** Resends with another salt, signed by the device. */
 function resalted(exchange: HttpExchange, key: KeyPair): HttpExchange {
   const sent = new Set<string>()
   return async (request) => {
@@ -77,7 +76,7 @@ function resalted(exchange: HttpExchange, key: KeyPair): HttpExchange {
   }
 }
 
-/** As if the segment under way had never been sealed. */
+/** Removes the pending segment. */
 function unseal(disk: Disk, { state, accounts }: BeforeSeal): void {
   const { changes } = disk.database.prepare("DELETE FROM segment WHERE state = 'UNACKNOWLEDGED'").run()
   if (changes === 0) return
@@ -102,7 +101,7 @@ function bodyOf({ body }: HttpRequest): Record<string, string> {
   return JSON.parse(body ?? '{}') as Record<string, string>
 }
 
-/** Answers to what ends in `path` pass through here. */
+/** Intercepts responses to paths that end in `path`. */
 function answersOf(
   path: string,
   exchange: HttpExchange,
@@ -116,7 +115,7 @@ function answersOf(
   }
 }
 
-/** A commit that is not flushed: what the disk held before it is what a power cut leaves. */
+/** Commits without a flush: a power cut restores the earlier state. */
 function unflushed(commitsKept: number) {
   const images: Buffer[] = []
   return {

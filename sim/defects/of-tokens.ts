@@ -1,4 +1,4 @@
-/** Deliberate defects by which tokens are sold twice, lost, stuck or withheld. */
+/** Defects that sell tokens twice, lose them, or keep them unavailable. */
 import type { AccountId } from '../../src/core/accounts/account.ts'
 import type { Ledger } from '../../src/agent/ledger/ledger.ts'
 import type { DeviceAccountRecord } from '../../src/cloud/storage/device-records.ts'
@@ -9,7 +9,7 @@ import type { TwinDefects } from './twin-defects.ts'
 import { whole } from './of-device.ts'
 import { payloadOf } from './payload.ts'
 
-/** The bill without what devices report of epochs that are over. */
+/** Skips the bill for reports of ended epochs. */
 function billingLess(tx: Transaction): Transaction {
   const append = async (records: readonly UsageRecord[]): Promise<void> => {
     const kept: UsageRecord[] = []
@@ -24,7 +24,7 @@ function billingLess(tx: Transaction): Transaction {
   return { ...tx, usage: { ...tx.usage, append } }
 }
 
-/** A ledger that limits nothing that was ever granted without a limit. */
+/** A ledger that never limits an account once granted without limit. */
 function keepUnlimited(ledger: Ledger, unlimited: Set<AccountId>): void {
   const prepareGrant = ledger.prepareGrant.bind(ledger)
   ledger.prepareRules = async () => undefined
@@ -37,7 +37,7 @@ function keepUnlimited(ledger: Ledger, unlimited: Set<AccountId>): void {
   }
 }
 
-/** Nothing is settled or closed of an account that an epoch has had without a limit. */
+/** Neither settles nor closes an account that an epoch had without limit. */
 function settlingByFlag(tx: Transaction, flagged: Set<string>): Transaction {
   const nameOf = ({ deviceId, epoch, account }: DeviceAccountRecord): string => `${deviceId} ${epoch} ${account}`
   const { deviceAccounts } = tx.edge
@@ -60,7 +60,7 @@ function settlingByFlag(tx: Transaction, flagged: Set<string>): Transaction {
   }
 }
 
-/** What is read of these epochs says that two writers have continued their chains. */
+/** These epochs read as forked. */
 function forkedFor(tx: Transaction, delivered: ReadonlySet<string>): Transaction {
   const { epochs } = tx.edge
   return {
@@ -79,7 +79,7 @@ function forkedFor(tx: Transaction, delivered: ReadonlySet<string>): Transaction
   }
 }
 
-/** Entries of an epoch that was given up, delivered by the one after it. */
+/** Undelivered entries of an earlier epoch. */
 function billingAsBranch(): Partial<TwinDefects> {
   const delivered = new Set<string>()
   return {

@@ -1,11 +1,11 @@
-/** Deliberate defects of the twin: rules that it leaves out at a seam. */
+/** Defects of the cloud. */
 import type { Pool, UsageRecord } from '../../src/cloud/storage/records.ts'
 import type { EntryBodyWire } from '../../src/protocol/edge/sync.ts'
 import { openImage } from '../twin/twin-database.ts'
 import type { Defect } from './defects.ts'
 import { payloadOf } from './payload.ts'
 
-/** Pools that seem to have fifty tokens more. */
+/** Pools appear to have fifty more tokens. */
 const FIFTY = 50_000_000n
 
 function generous<K>(pools: ReadonlyMap<K, Pool>): ReadonlyMap<K, Pool> {
@@ -28,7 +28,7 @@ function honest(pool: Pool): Pool {
   }
 }
 
-/** The lines of the bill that an entry makes, once more. */
+/** Writes an entry's usage records a second time. */
 function againOf(text: string, deviceId: string, epoch: number, now: number): UsageRecord[] {
   const body = JSON.parse(text) as EntryBodyWire
   return body.items.flatMap(({ item, version, outcome, parts }) =>

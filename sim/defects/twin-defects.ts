@@ -1,4 +1,4 @@
-/** Where the twin can be made wrong on purpose; see the defects of a device. */
+/** Where defects hook into the cloud; see `device-defects.ts`. */
 import type { Database } from '../../src/cloud/storage/sqlite/database.ts'
 import type { attach } from '../../src/cloud/sync/attach.ts'
 import type { sync } from '../../src/cloud/sync/sync.ts'
@@ -9,15 +9,14 @@ export interface TwinDefects {
   transaction(tx: Transaction, database: Database): Transaction
   attach(work: typeof attach): typeof attach
   sync(work: typeof sync): typeof sync
-  /** The process begins. @param every runs work again and again until it says that there is no more */
+  /** The process starts. @param every runs work repeatedly until it reports that none is left */
   begin(
     twin: { readonly store: Store; readonly now: () => number },
     every: (ms: number, work: () => Promise<boolean>) => void,
   ): void
-  /** Whether the twin relies on its clock. */
   trustsClock(trusted: boolean): boolean
   onCommit(database: Database): void
-  /** The process is gone; the database that the next one finds. */
+  /** The process ended; returns the database for the next one. */
   onTwinEnd(database: Database): Database
 }
 

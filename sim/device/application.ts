@@ -1,6 +1,6 @@
 /**
- * An application on a device: it sends its requests one after another in a session of its own, and the same one again when
- * no answer comes. What it is told it tells the auditor at once.
+ * An application: sends requests one after another in its own session, retries without a response, and reports every
+ * response to the auditor.
  */
 import type { AccessAnswer, AccessCall } from '../../src/agent/access/access.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
@@ -10,7 +10,7 @@ import type { Random } from '../world/random.ts'
 import type { Scheduler } from '../world/scheduler.ts'
 import type { Machine } from './machine.ts'
 
-/** How long an application waits for an answer before it asks again. */
+/** Response timeout before a retry, ms. */
 const PATIENCE_MS = 10_000
 
 const ATTEMPTS_MAX = 4
@@ -21,7 +21,7 @@ export interface ApplicationDeps {
   readonly auditor: Auditor
   readonly machine: Machine
   readonly instanceId: string
-  /** Null: it does not say which request of which session it is, and never asks again. */
+  /** Null: no idempotency key and no retries. */
   readonly session: string | null
   readonly onOutcome: (outcome: string) => void
 }

@@ -1,7 +1,4 @@
-/**
- * Copies what goes from one thread to another, as the clone of a message does: later changes of the original reach nobody.
- * Only plain data goes; anything else is an error here, whether the platform could clone it or not.
- */
+/** Copies messages between threads like a structured clone, but only plain data. */
 
 /** @throws Error for a function, a symbol, or an object of a class other than Map and Set */
 export function copyOf<T>(value: T): T {

@@ -1,7 +1,6 @@
 /**
- * The disk of a device: the real tables of the journal in a database in memory, which can be copied, put back and wiped. A
- * commit is one step: what the power cuts off is either wholly there or not at all, and in the order of the commits, as the
- * write-ahead log gives it. It can be full, and a flush can fail.
+ * A disk: the journal's real tables in an in-memory database that can be copied, restored and wiped. Commits are atomic
+ * and survive power cuts in sequence, as with a write-ahead log. The disk can be full, and a flush can fail.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -12,10 +11,10 @@ import { openDatabase } from '../../src/agent/platform/sqlite/open-database.ts'
 import type { LeftLog } from '../../src/agent/ledger/volatile-log.ts'
 import { openOrSalvage } from '../../src/agent/platform/sqlite/salvage-journal.ts'
 
-/** What of a disk cannot be read any more. */
+/** The unreadable part of a disk. */
 export type Damage = 'FILE' | 'ENTRY' | 'COUNTERS'
 
-/** The journal's file as it is made, to begin every device with. */
+/** The empty journal of every new device. */
 let empty: Buffer | undefined
 
 function emptyJournal(): Buffer {
@@ -35,16 +34,15 @@ function emptyJournal(): Buffer {
 
 export class Disk {
   database!: Database.Database
-  /** Nothing more can be written but into what is set aside. */
+  /** Only the disk reserve can be written. */
   full = false
-  /** The space that is set aside is there. */
+  /** Whether the disk reserve exists. */
   diskReserve = true
 
   constructor(image: Buffer = emptyJournal()) {
     this.#load(image)
   }
 
-  /** Everything on it. */
   image(): Buffer {
     return this.database.serialize()
   }
@@ -60,10 +58,10 @@ export class Disk {
   }
 
   /**
-   * Some of it cannot be read any more, and the product puts in its place what it can salvage.
+   * Damages a part of the disk; the product replaces it with what it can salvage.
    *
-   * @param left the volatile log that the process before it left on this boot
-   * @returns false where there is nothing that could be damaged in this way
+   * @param left the volatile log left by the previous process of this boot
+   * @returns false if there is nothing to damage in this way
    */
   damage(damage: Damage, limits: JournalLimits, left: LeftLog | undefined): boolean {
     const folder = mkdtempSync(join(tmpdir(), 'tallygate-sim-'))
@@ -105,7 +103,7 @@ function spoil(path: string, damage: Damage): boolean {
       database.exec('DROP TABLE account')
       return true
     }
-    // In the middle of those that were not delivered.
+    // In the middle of the undelivered ones.
     const sql = `DELETE FROM entry WHERE id = (
       SELECT entry_base + acked_entry + (last_entry - acked_entry + 1) / 2 FROM state WHERE last_entry > acked_entry)`
     return database.prepare(sql).run().changes > 0

@@ -1,6 +1,6 @@
 /**
- * The journal's thread with its disk, one call after another in virtual time: the real desk and the real store behind them.
- * At every call the process may die before or after the commit, the flush may fail, and the disk may be full.
+ * The journal's thread with its disk in virtual time, with the real handler and store. At every call the process may
+ * die before or after the commit, the flush may fail, and the disk may be full.
  */
 import Database from 'better-sqlite3'
 import type { JournalAnswer, JournalCall } from '../../src/agent/platform/sqlite/journal-calls.ts'
@@ -11,20 +11,20 @@ import type { Scheduler } from '../world/scheduler.ts'
 import { copyOf } from './copy-of.ts'
 import type { Disk } from './disk.ts'
 
-/** What befalls one call. */
+/** A fault of one call. */
 export type Mishap = 'DIES_BEFORE' | 'DIES_AFTER' | 'FLUSH_FAILS_BEFORE' | 'FLUSH_FAILS_AFTER'
 
 export interface ThreadDeps {
   readonly scheduler: Scheduler
   readonly disk: Disk
-  /** How long the next call takes, ms. */
+  /** Duration of the next call, ms. */
   readonly latency: () => number
-  /** Null: nothing befalls it. */
+  /** Null: no fault. */
   readonly mishap: (call: JournalCall) => Mishap | null
-  /** The process that the thread belongs to. */
+  /** Whether the process is running. */
   readonly alive: () => boolean
   readonly die: () => void
-  /** After a call had its effect, before anybody hears of it. */
+  /** Called after a call took effect and before its answer. */
   readonly onTaken: (call: JournalCall, answer: JournalAnswer) => void
 }
 
@@ -56,7 +56,7 @@ export function journalThread(deps: ThreadDeps): StartThread {
         events.onAnswer(flushFailed(path))
         return
       }
-      // The database outlives the process: what is closed is only the way to it.
+      // The database outlives the process: only the connection is closed.
       const answer = call.call === 'close' ? ({ ok: true, value: undefined } as const) : handler.answerTo(call)
       handler.answered()
       deps.onTaken(call, answer)
@@ -89,7 +89,7 @@ function flushFailed(path: string): JournalAnswer {
   return { ok: false, failure: { code: 'DISK_FAILED', message: `${path}: disk I/O error`, details: {} } }
 }
 
-/** The real store; only whether the disk has room for what it writes is simulated. */
+/** The real store with simulated disk space. */
 class StoreOnDisk extends JournalStore {
   readonly #disk: Disk
 

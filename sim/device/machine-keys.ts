@@ -1,4 +1,4 @@
-/** The keys of a device in its state directory: they outlive its processes. They are drawn from its name, so a seed makes the same. */
+/** A device's keys, derived from its name; they outlive its processes. */
 import type { DeviceKeys } from '../../src/agent/keys/device-key.ts'
 import { type KeyPair, keyPair } from '../world/signatures.ts'
 
@@ -13,7 +13,6 @@ export class MachineKeys implements DeviceKeys {
     this.current = keyPair(name)
   }
 
-  /** The first key of the device has been replaced. */
   get wasReplaced(): boolean {
     return this.current !== keyPair(this.#name)
   }

@@ -1,7 +1,6 @@
 /**
- * A device as somebody put it up: a board with its clocks, a disk, a network, and the agent as a process that a supervisor
- * starts again. Inside the process runs what runs in the product, put together by the product's own assembly; from here
- * come only time, timers, randomness, the thread of the journal and the way to the twin.
+ * A board with clocks, disk, network, and the agent as a supervised process. The process runs the product's own
+ * assembly; the simulation supplies time, timers, randomness, the journal's thread and the connection to the cloud.
  */
 import { createCloudHttp } from '../../src/agent/platform/http/cloud-client.ts'
 import type { JournalAnswer, JournalCall, JournalLimits } from '../../src/agent/platform/sqlite/journal-calls.ts'
@@ -25,14 +24,14 @@ import { type Mishap, journalThread } from './journal-thread.ts'
 import type { MachineKeys } from './machine-keys.ts'
 import { VolatileMemory } from './volatile-memory.ts'
 
-/** A mishap that waits for its call. */
+/** A fault that waits for a call. */
 export interface Trap {
-  /** Calls that pass before it. */
+  /** Calls to skip. */
   skip: number
   readonly mishap: Mishap
-  /** The board loses its power, not only the process its life. */
+  /** Cut the power, not only kill the process. */
   readonly power: boolean
-  /** Until the supervisor starts it again, ms. */
+  /** Downtime until the supervisor restarts it, ms. */
   readonly downMs: number
 }
 
@@ -44,38 +43,38 @@ export interface MachineDeps {
   readonly keys: MachineKeys
   readonly disk: Disk
   readonly network: Network
-  /** Null: there is no push. */
+  /** Null: no push. */
   readonly broker: Broker | null
   readonly defects: DeviceDefects
   readonly note: (what: string) => void
   readonly onTaken: (machine: Machine, call: JournalCall, answer: JournalAnswer) => void
-  /** Entries are in the volatile log: they may be answered. */
+  /** Entries are in the volatile log and may be answered. */
   readonly onLogged: (machine: Machine, entries: readonly PendingEntry[]) => void
-  /** Entries of it from this number on have never happened. */
+  /** Entries from this number on were removed. */
   readonly onRetracted: (machine: Machine, from: number) => void
   readonly onPowerCut: (machine: Machine) => void
   readonly onViolation: (violation: Violation) => void
   readonly onFault: (kind: string) => void
 }
 
-/** An hour at which a board without a battery begins: the first of January 2000. */
+/** Start time of a board without a battery: January 1, 2000. */
 const NO_RTC = Date.UTC(2000, 0, 1)
 
-/** The boot-time clock is read in steps of 10 ms. */
+/** Resolution of the boot-time clock, ms. */
 const STEP_MS = 10
 
 export class Machine {
   readonly deps: MachineDeps
   traps: Trap[] = []
-  /** By how much the wall clock is wrong, ms. */
+  /** Error of the wall clock, ms. */
   #wallError = 0
-  /** What befalls it soon after it has next answered an application. */
+  /** Fault planned after the next answers to applications. */
   afterAnswer: { answers: number; readonly afterMs: number; readonly power: boolean; readonly downMs: number } | null =
     null
-  /** The board has no battery: its clock begins anew with each boot. */
+  /** No battery: the clock restarts with each boot. */
   noRtc = false
   driftPpm = 0
-  /** How long each call of the journal takes at most, ms. */
+  /** Longest duration of a journal call, ms. */
   diskLatencyMax = 2
   readonly memory = new VolatileMemory()
   #bootedAt: number
@@ -83,18 +82,18 @@ export class Machine {
   #isOn = true
   #isAsleep = false
   #asleepSince = 0
-  /** The last time that it woke, and how long it had slept by then, ms. */
+  /** Time of the last wake-up, and total sleep until then, ms. */
   #woke = { at: -Infinity, sleptMs: 0 }
-  /** Since the boot, up to the last time that it woke, ms. */
+  /** Sleep since boot, up to the last wake-up, ms. */
   #slept = 0
   #cancelWake: () => void = () => undefined
-  /** What came due while it slept. */
+  /** Calls due during sleep. */
   readonly #sleepers: (() => void)[] = []
   #process: Process | null = null
-  /** Set while nobody starts it again. */
+  /** No longer restarted. */
   #retired = false
   #cancelStart: () => void = () => undefined
-  /** Time that this board was on, up to the last boot, ms. */
+  /** On-time before the last boot, ms. */
   #onBefore = 0
 
   constructor(deps: MachineDeps) {
@@ -111,12 +110,12 @@ export class Machine {
     return this.#retired
   }
 
-  /** Of the running agent; null while none is ready. */
+  /** Null: not ready. */
   get agent(): AssembledAgent | null {
     return this.#process?.agent ?? null
   }
 
-  /** How long the board has been on since it was put up, suspend included, ms. */
+  /** Total on-time, suspend included, ms. */
   get onFor(): number {
     return this.#onBefore + (this.#isOn ? this.deps.scheduler.now - this.#bootedAt : 0)
   }
@@ -132,7 +131,7 @@ export class Machine {
     process.start().catch((error: unknown) => this.fail(process, error))
   }
 
-  /** The process is gone at once; the board stays on. */
+  /** Kills the process; the board stays on. */
   kill(downMs: number): void {
     this.#end()
     this.#startIn(downMs)
@@ -158,7 +157,7 @@ export class Machine {
     })
   }
 
-  /** A clean stop, and a start after it. */
+  /** A clean stop and restart. */
   stop(downMs: number): void {
     const process = this.#process
     if (process === null) return
@@ -177,7 +176,7 @@ export class Machine {
     this.#retired = true
   }
 
-  /** Nothing runs until it wakes; the boot-time clock goes on. */
+  /** Nothing runs until wake-up; the boot-time clock continues. */
   suspend(ms: number): void {
     const { scheduler } = this.deps
     if (!this.#isOn || this.#isAsleep) return
@@ -187,12 +186,12 @@ export class Machine {
     this.#cancelWake = scheduler.at(scheduler.now + ms, () => this.#wake())
   }
 
-  /** How long it slept, where it woke within the last `ms`: what it had begun before, it ends only then. */
+  /** Last sleep, if the board woke within `ms`: earlier work finishes only then. */
   sleptWithin(ms: number): number {
     return this.deps.scheduler.now - this.#woke.at <= ms ? this.#woke.sleptMs : 0
   }
 
-  /** Since the boot, ms. */
+  /** Since boot, ms. */
   #sleptFor(): number {
     return this.#slept + (this.#isAsleep ? this.deps.scheduler.now - this.#asleepSince : 0)
   }
@@ -224,20 +223,20 @@ export class Machine {
     } else this.#startIn(0)
   }
 
-  /** Undefined: nobody listens at the socket. */
+  /** Undefined: the socket is not open. */
   request(call: AccessCall): Promise<AccessAnswer> | undefined {
     const process = this.#process
     if (process === null || this.#isAsleep) return undefined
     return process.request(call)
   }
 
-  /** The sessions of applications that the agent keeps; undefined: nobody listens at the socket. */
+  /** The agent's application sessions; undefined: the socket is not open. */
   sessions(): AssembledAgent['sessions'] | undefined {
     const process = this.#process
     return process === null || this.#isAsleep ? undefined : process.sessions()
   }
 
-  /** The end of a process by its own doing: expected only after a flush that failed. */
+  /** The process exits by itself: expected only after a failed flush. */
   fail(process: Process, error: unknown): void {
     if (this.#process !== process) return
     if (process.mayFail) {
@@ -259,7 +258,7 @@ export class Machine {
     }
   }
 
-  /** Calls later, unless the process is gone by then; a board that sleeps calls when it wakes. */
+  /** Calls later unless the process has ended; a sleeping board calls at wake-up. */
   after(process: Process, ms: number, call: () => void): () => void {
     const { scheduler } = this.deps
     const state = { cancelled: false }
@@ -290,11 +289,11 @@ export class Machine {
     return trap.mishap
   }
 
-  /** An application has heard of a decision. */
+  /** An application received a decision. */
   answered(process: Process): void {
     const { afterAnswer } = this
     if (afterAnswer === null) return
-    // Of a device that answers ahead of its disk, those answers count that are on no disk yet.
+    // With write-behind, count only answers that are not yet on disk.
     if (this.deps.settings.durability === 'write-behind' && !this.memory.isAhead) return
     afterAnswer.answers -= 1
     if (afterAnswer.answers > 0) return
@@ -308,7 +307,7 @@ export class Machine {
     })
   }
 
-  /** A trap has closed. */
+  /** A trap's fault occurs. */
   die(process: Process): void {
     if (this.#process !== process) return
     const { power = false, downMs = 1_000 } = process.lastTrap ?? {}
@@ -338,10 +337,10 @@ const words: Readonly<Record<Mishap, string>> = {
   FLUSH_FAILS_AFTER: 'flush failed',
 }
 
-/** One life of the agent on a machine. */
+/** One process of the agent. */
 class Process {
   alive = true
-  /** A flush has failed: it has to end by itself. */
+  /** A flush failed: the process must exit. */
   mayFail = false
   lastTrap: Trap | null = null
   agent: AssembledAgent | null = null
@@ -462,7 +461,7 @@ class Process {
     try {
       await agent.drain()
     } catch (error) {
-      // A full disk keeps neither the last entries nor the clock; whoever asked was told.
+      // A full disk keeps neither the last entries nor the clock; callers got an error.
       if (!(error instanceof CodedError)) throw error
     }
     await agent.link.stop()

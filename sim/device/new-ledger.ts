@@ -1,7 +1,7 @@
 import type { Snapshot } from '../../src/agent/ledger/journal.ts'
 import { CHAIN_START } from '../../src/protocol/signing.ts'
 
-/** The journal of a device that has just attached for the first time. */
+/** The journal after the first attach. */
 export function newLedger(): Snapshot {
   return {
     identity: null,

@@ -1,7 +1,6 @@
 /**
- * What a board keeps in memory outside of the process: the volatile log of a device that answers ahead of its disk. It
- * outlives the process and not the power. A record is written as a whole; that it may be cut off is tested where it is
- * framed.
+ * The volatile log of a board with write-behind: outlives the process, not the power. Records are atomic here; torn
+ * ones are tested with their framing.
  */
 import type { PendingEntry } from '../../src/agent/ledger/journal.ts'
 import type { Anchor, LeftLog, VolatileLog } from '../../src/agent/ledger/volatile-log.ts'
@@ -15,12 +14,12 @@ interface Part {
 export class VolatileMemory {
   #left: { readonly bootId: string; readonly epoch: number; readonly shares: Part[] } | null = null
 
-  /** Something was spent that is on no disk. */
+  /** Some spending is not on disk. */
   get isAhead(): boolean {
     return this.#left?.shares.some(({ entries }) => entries.some(({ postings }) => postings.length > 0)) ?? false
   }
 
-  /** What a process that starts now finds. */
+  /** Found by a process that starts now. */
   left(): LeftLog | undefined {
     if (this.#left === null) return undefined
     const { shares, epoch, bootId } = this.#left
@@ -32,17 +31,17 @@ export class VolatileMemory {
     }
   }
 
-  /** The power is off. */
+  /** After a power cut. */
   clear(): void {
     this.#left = null
   }
 
   /**
-   * As one process on a boot sees it.
+   * One process's view during a boot.
    *
-   * @param alive a process that is gone writes nothing more
-   * @param onWritten hears of what may be answered from here on
-   * @param onRetracted entries from this number on have never happened
+   * @param alive an ended process writes nothing more
+   * @param onWritten called with entries that may be answered
+   * @param onRetracted called with the first number of the removed entries
    */
   log(
     bootId: string,

@@ -1,4 +1,4 @@
-/** Each kind of fault and change, and how one of it is drawn. */
+/** Kinds of faults and changes, and how to draw each. */
 import type { Mishap } from '../device/journal-thread.ts'
 import { HOUR, type Happening, ITEMS, MINUTE, type PlannedRequest } from '../plan.ts'
 import { CALM, type Weather } from '../world/network.ts'
@@ -17,7 +17,6 @@ const mishaps: readonly Mishap[] = ['DIES_BEFORE', 'DIES_AFTER']
 const flushMishaps: readonly Mishap[] = ['FLUSH_FAILS_BEFORE', 'FLUSH_FAILS_AFTER']
 const downMs = (random: Random): number => random.spread(500, 30 * MINUTE)
 
-/** Each kind of fault, and how to draw one of it. */
 export const faults = {
   kill: (random, within) => ({ kind: 'kill', device: someDevice(random, within), downMs: downMs(random) }),
   'power-cut': (random, within) => ({ kind: 'power-cut', device: someDevice(random, within), downMs: downMs(random) }),

@@ -1,4 +1,4 @@
-/** Draws what a seed does: the load of each device, then which kinds of faults there are, then when each of them happens. */
+/** Draws a seed's plan: each device's load, then the kinds of faults, then their times. */
 import { HOUR, MINUTE, type Plan, type PlannedEvent } from '../plan.ts'
 import { Random } from '../world/random.ts'
 import { type Draw, FAULT_KINDS, type FaultKind, type Within, drawRequest, faults } from './faults.ts'
@@ -8,17 +8,17 @@ export interface PlanOptions {
   readonly devices: number
   /** Virtual hours with faults. */
   readonly hours: number
-  /** Requests of each device. */
+  /** Per device. */
   readonly requests: number
-  /** Kinds of faults that are never drawn. */
+  /** Kinds never drawn. */
   readonly without?: readonly FaultKind[]
-  /** Kinds of faults that are always drawn. */
+  /** Kinds always drawn. */
   readonly always?: readonly FaultKind[]
 }
 
 export const DEFAULT_OPTIONS: PlanOptions = { devices: 5, hours: 4, requests: 30 }
 
-/** How many of a kind a seed may have, per ten device-hours. */
+/** Maximum per kind and ten device-hours. */
 const often: Partial<Record<FaultKind, number>> = {
   'cloud-request': 20,
   'cloud-session': 12,
@@ -45,7 +45,7 @@ const rare: ReadonlySet<FaultKind> = new Set([
   'recovery-overridden',
 ])
 
-/** Drawn from a stream of their own: a seed that does not have them is what it is without them. How likely each is. */
+/** Probability of kinds with their own random stream: other seeds stay unchanged. */
 const apart: Partial<Record<FaultKind, number>> = {
   'twin-restore-untold': 0.15,
   overdraft: 0.35,
@@ -64,7 +64,7 @@ const apart: Partial<Record<FaultKind, number>> = {
   'twin-clock': 0.12,
 }
 
-/** Drawn by order only. */
+/** Drawn only if requested. */
 const ordered: ReadonlySet<FaultKind> = new Set(['rotate-key'])
 
 export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): Plan {
@@ -76,10 +76,10 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
 
   const load = random.stream('load')
   for (let device = 0; device < site.devices; device += 1) {
-    // Devices differ: some are busy, some are nearly idle.
+    // Some devices are busy, some nearly idle.
     const requests = Math.max(1, Math.round(options.requests * load.pick([0.1, 0.5, 1, 1, 2])))
     const inBursts = load.chance(0.6)
-    // Blocks are reserved only for accounts that are spent from in a hurry.
+    // Reservations need fast spending.
     const gapMax = load.pick([30, 500])
     let request = drawRequest(load, device)
     for (let n = 0, at = 0; n < requests; n += 1) {
@@ -110,7 +110,6 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
     const draw: Draw = faults[kind]
     for (let n = 0; n < count; n += 1) events.push({ at: stream.whole(0, faultsMs), what: draw(stream, within) })
   }
-  // A restore needs something to restore.
   if (chosen.includes('restore') && !chosen.includes('snapshot')) {
     const stream = random.stream('snapshots')
     for (let device = 0; device < site.devices; device += 1) {
@@ -123,7 +122,7 @@ export function drawPlan(seed: number, options: PlanOptions = DEFAULT_OPTIONS): 
   return { seed, site, faultsMs, events: placed.toSorted((a, b) => a.at - b.at) }
 }
 
-/** A seed whose twin is restored has at least one backup and one restore after it. */
+/** A restored cloud needs a backup followed by a restore. */
 function drawTwinRestore(random: Random, chosen: readonly FaultKind[], faultsMs: number, events: PlannedEvent[]): void {
   const kinds = (['twin-restore', 'twin-restore-untold'] as const).filter((kind) => chosen.includes(kind))
   if (kinds.length === 0) return
@@ -137,13 +136,13 @@ function drawTwinRestore(random: Random, chosen: readonly FaultKind[], faultsMs:
   } as const
   const at = random.whole(backUpAt, faultsMs)
   events.push({ at, what })
-  // While it lasts.
+  // During a recovery.
   if (!chosen.includes('recovery-overridden')) return
   const overriddenAt = at + what.downMs + random.spread(1_000, 20 * MINUTE)
   events.push({ at: Math.min(overriddenAt, faultsMs), what: { kind: 'recovery-overridden' } })
 }
 
-/** Requests go to any of the instances. */
+/** Sends requests to random instances. */
 function inInstance(event: PlannedEvent, random: Random, instances: number): PlannedEvent {
   const { what } = event
   if (!('requester' in what)) return event

@@ -1,4 +1,4 @@
-/** How a site is drawn: its rules, its terms and its devices. */
+/** Draws a site: rules, terms and devices. */
 import { BEGIN, HOUR, type LineItemPlan, MINUTE, type PushWeather, type SitePlan } from '../plan.ts'
 import type { Random } from '../world/random.ts'
 
@@ -18,7 +18,7 @@ export function drawSite(random: Random, devices: number): SitePlan {
     frequency: random.chance(0.35)
       ? 'DAILY'
       : more.pick(['NONE', 'NONE', 'NONE', 'WEEKLY', 'MONTHLY', 'YEARLY'] as const),
-    // The day of a line item turns during the run.
+    // The line item's day changes during the run.
     startsAt: BEGIN - random.whole(20, 23) * HOUR,
     endsAt: BEGIN + (30 + index) * 24 * HOUR,
     goldAllocation: random.chance(0.5) ? random.spread(3, 200) : null,

@@ -1,4 +1,4 @@
-/** The cloud of a shared pool: the product's merge of counters into a pool, its grants and its recalls, over tables in memory. */
+/** The cloud side of a shared pool: the product's merge, grants and recalls over in-memory tables. */
 import type { AccountId } from '../../src/core/accounts/account.ts'
 import type { CompiledPolicy } from '../../src/core/rules/compile.ts'
 import { type Need, type TopUpRequest, available } from '../../src/core/accounts/grant.ts'
@@ -19,7 +19,7 @@ import { free, newPool, retarget } from '../../src/cloud/accounts/pool.ts'
 import type { Pool } from '../../src/cloud/storage/records.ts'
 import { ACCOUNT, INSTANCE } from './pool.ts'
 
-/** What a segment says of the one account. */
+/** A segment's report of the account. */
 export interface Report {
   readonly used: bigint
   readonly refunded: bigint
@@ -86,12 +86,12 @@ export class SharedCloud {
     return { grant, recalls: this.#recallsFrom(deviceId) }
   }
 
-  /** An administrator raises the quantity. */
+  /** An administrator adds tokens. */
   raise(by: bigint): void {
     this.pool = retarget(this.pool, (this.pool.capTarget ?? 0n) + by)
   }
 
-  /** As the background work does: devices that were short of what is there again are notified. */
+  /** Like the background work: notifies devices that can be served again. */
   notifyServable(): void {
     const { now, options } = this.#site
     for (const [who, shortage] of this.#shortages) {

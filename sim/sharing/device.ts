@@ -1,4 +1,4 @@
-/** A device on a shared pool: the product's ledger and decisions, and rounds with the cloud that take no time. */
+/** A device on a shared pool: the product's ledger and decisions, with instant syncs. */
 import type { AccountId } from '../../src/core/accounts/account.ts'
 import { type Micro, decimal } from '../../src/core/pricing/amount.ts'
 import type { CompiledPolicy } from '../../src/core/rules/compile.ts'
@@ -15,13 +15,13 @@ import { ACCOUNT, BEGIN, INSTANCE, TOKEN } from './pool.ts'
 
 export interface DeviceHabits {
   readonly name: string
-  /** Tokens of one request; 0: it asks for nothing. */
+  /** Per request; 0: no requests. */
   readonly tokens: number
-  /** Between two requests on average, ms. */
+  /** Mean time between requests, ms. */
   readonly everyMs: number
-  /** Between a refused request and the same once more, ms. */
+  /** Time before a refused request is retried, ms. */
   readonly retryMs: number
-  /** Times at which it is cut off from the cloud, ms from the beginning. */
+  /** Offline times, ms from the start. */
   readonly offline?: readonly { readonly from: number; readonly until: number }[]
 }
 
@@ -38,9 +38,9 @@ export class SharingDevice {
   readonly name: string
   readonly habits: DeviceHabits
   readonly counts = { granted: 0, refused: 0 }
-  /** The longest time that one request was refused although the pool could pay all that was short, ms. */
+  /** Longest time a request was refused although the pool could pay all shortages, ms. */
   longestWaitMs = 0
-  /** What it is refused at this moment. */
+  /** The amount currently refused. */
   short: Micro = 0n
   readonly #site: Site
   readonly #random: Random
@@ -168,7 +168,7 @@ export class SharingDevice {
     else this.#site.after(retryMs, () => this.#ask())
   }
 
-  /** How long it is refused counts only while the pool could pay it, and all others that are refused. */
+  /** Counts a refusal's duration only while the pool could pay all shortages. */
   #note(isGranted: boolean): void {
     const { now } = this.#site
     if (this.#refusedSince !== null) this.longestWaitMs = Math.max(this.longestWaitMs, now - this.#refusedSince)
@@ -178,14 +178,14 @@ export class SharingDevice {
     this.#refusedSince = isOwed ? (this.#refusedSince ?? now) : null
   }
 
-  /** One after another, as the link runs them. */
+  /** Serialized, as on the link. */
   #rounds(request: WaitingTopUp): Promise<CloudWord> {
     const next = this.#round.then(() => this.#run(request, sumPostings(request.needs.flat())))
     this.#round = next
     return next
   }
 
-  /** @param needed by the request that waits: nothing of it goes back */
+  /** @param needed by the waiting request: not returned */
   async #run(request: WaitingTopUp, needed: ReadonlyMap<AccountId, Micro>): Promise<CloudWord> {
     const returns = this.#ledger.giveUpSpare(this.#recalled, needed)
     const givenBack = new Set([...returns.map(({ account }) => account), ...this.#recalled.keys()])

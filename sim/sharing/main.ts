@@ -1,4 +1,4 @@
-/** Twenty devices of mixed appetite on one small pool, with their balances over time: `node sim/sharing/main.ts [seed]`. */
+/** Shows the balances of twenty devices on one small pool: `node sim/sharing/main.ts [seed]`. */
 import { formatMicro } from '../../src/core/pricing/amount.ts'
 import { type DeviceHabits } from './device.ts'
 import { TOKEN } from './pool.ts'
@@ -39,7 +39,7 @@ const devices = [
 const QUANTITY = 2_000
 const STEP_MS = 10 * MINUTE
 const HOURS = 2.5
-/** An administrator adds so many tokens when the pool has been empty for a while. */
+/** Tokens added after the pool has been empty for a while. */
 const RAISED = { at: 1.5 * HOUR, tokens: 600 }
 
 const site = new SharingSite({

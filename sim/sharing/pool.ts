@@ -1,4 +1,3 @@
-/** The one pool that is shared. */
 import { lineAccount } from '../../src/core/accounts/account.ts'
 
 export const INSTANCE = '64d2028c-ae87-4069-a624-66089d957ef9'

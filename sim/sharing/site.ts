@@ -1,7 +1,6 @@
 /**
- * One pool that several devices and the cloud itself draw on, in virtual time: how it is shared, and nothing else. Ledger,
- * decisions and top-up requests of the devices are the product's, and so are the sizing of grants, recalls and the
- * arithmetic of the pool. There are no disks, signatures and faults: messages arrive at once, or not at all.
+ * Simulates how devices and the cloud share one pool, in virtual time. Ledger, decisions, grants, recalls and pool
+ * arithmetic are the product's. No disks, signatures or faults: messages arrive at once or not at all.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { decimal } from '../../src/core/pricing/amount.ts'
@@ -21,9 +20,9 @@ export interface SharingOptions {
   readonly quantity: number
   readonly syncEveryMs: number
   readonly horizonMs: number
-  /** Tokens that a device wants to hold before it has used any. */
+  /** Tokens requested in advance before any use. */
   readonly starting: number
-  /** How long a change notification takes, ms; null: there is no push. */
+  /** Delay of a change notification, ms; null: no push. */
   readonly pushMs: number | null
   readonly devices: readonly DeviceHabits[]
 }
@@ -49,7 +48,7 @@ export class SharingSite {
     if (options.pushMs !== null) this.#watch()
   }
 
-  /** Runs what comes due until the instant, ms from the beginning. */
+  /** Runs events until the instant, ms from the start. */
   async until(ms: number): Promise<void> {
     const end = BEGIN + ms
     for (;;) {
@@ -58,7 +57,7 @@ export class SharingSite {
       this.#events.shift()
       this.now = next.at
       await next.call()
-      // Whatever was recorded becomes durable.
+      // Lets pending records become durable.
       await nextTurn()
     }
     this.now = end
@@ -76,8 +75,8 @@ export class SharingSite {
   }
 
   /**
-   * Whether all that is short at this moment could be paid by what is free and what connected devices hold. A request that all
-   * of it could not pay alone does not count.
+   * Whether free tokens plus balances of connected devices could pay all shortages. Ignores a request larger than all
+   * of it.
    */
   get canPayAll(): boolean {
     const { most } = this
@@ -85,12 +84,12 @@ export class SharingSite {
     return most >= short
   }
 
-  /** What is free and what connected devices hold. */
+  /** Free tokens plus balances of connected devices. */
   get most(): bigint {
     return this.devices.reduce((sum, device) => (device.isConnected ? sum + device.balance : sum), this.cloud.free)
   }
 
-  /** Tokens that are neither free nor charged: what devices hold, by what the cloud knows. */
+  /** Tokens at the device by the cloud's records. */
   heldBy(deviceId: string): bigint {
     return available(this.cloud.recordOf(deviceId))
   }

@@ -1,4 +1,4 @@
-/** Backups of the twin, and what it means to put one in the place of its database. */
+/** Backups of the cloud's database, and their restores. */
 import { overrideRecovery, showRecovery } from '../../src/cloud/sync/recovery/recovery.ts'
 import { type RulesKnown, ownerOf } from '../audit/records.ts'
 import type { Devices } from './devices.ts'
@@ -6,7 +6,7 @@ import type { Load } from './load.ts'
 import type { Rules, RulesMade } from './rules.ts'
 import type { Stage } from './stage.ts'
 
-/** A backup of the twin, with the rules and sessions that it knows. */
+/** A backup, with the rules and sessions in it. */
 interface Backup {
   readonly image: Buffer
   readonly made: RulesMade
@@ -14,7 +14,7 @@ interface Backup {
   readonly known: RulesKnown
 }
 
-/** Nothing is proven: anything may be sold twice, micro-tokens. */
+/** Amount at risk without proof: unlimited, micro-tokens. */
 const UNKNOWN = 10n ** 15n
 
 export class Backups {
@@ -23,7 +23,7 @@ export class Backups {
   readonly #rules: Rules
   readonly #load: Load
   #backup: Backup | null = null
-  /** When the twin was last put back to a backup. */
+  /** Time of the last restore. */
   restoredAt: number | null = null
 
   constructor(stage: Stage, devices: Devices, rules: Rules, load: Load) {
@@ -33,7 +33,7 @@ export class Backups {
     this.#load = load
   }
 
-  /** Only of a twin that knows all devices: one that it does not know could not even sign in again. */
+  /** Only while the cloud knows all devices: an unknown one could not authenticate after a restore. */
   make(): void {
     const owners = this.#devices.hands.map(([machine]) => machine && ownerOf(machine.deps.disk.database).deviceId)
     if (owners.includes(null)) return
@@ -46,7 +46,7 @@ export class Backups {
     }
   }
 
-  /** An administrator ends the recovery of a restored twin, whatever is still withheld. */
+  /** An administrator ends a recovery, whatever is still withheld. */
   overrideRecovery(): void {
     this.#stage.byTwin(async ({ store, now }) => {
       for (const instanceId of this.#rules.instanceIds) {

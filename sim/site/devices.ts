@@ -1,4 +1,4 @@
-/** The devices of a site with their owner and their administrator: what befalls them, and the copies that are made of them. */
+/** A site's devices, their faults, owners, administrators and copies. */
 import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { releaseDevice, revokeDevice, rotateDeviceKey } from '../../src/cloud/devices/devices.ts'
 import { suspendDevice } from '../../src/cloud/devices/suspend-device.ts'
@@ -46,20 +46,20 @@ let settingsOfAll: AgentSettings | undefined
 export class Devices {
   readonly #stage: Stage
   readonly machines: Machine[] = []
-  /** Machines by the device of the plan: the first, and its copies. */
+  /** Machines per planned device: the original and its copies. */
   readonly hands: Machine[][] = []
   readonly #damagedWhenAhead = new Set<number>()
   readonly #snapshots = new Map<number, Buffer>()
   decisions = 0
   syncs = 0
-  /** There are no more faults to count. */
+  /** Faults are no longer counted. */
   isCalm = false
 
   constructor(stage: Stage) {
     this.#stage = stage
   }
 
-  /** Puts up the next device of the plan. */
+  /** Adds the next planned device. */
   add(token: string): void {
     const device = this.hands.length
     const machine = this.#machine(`dev-${device}`, device, new Disk(), token)
@@ -162,7 +162,7 @@ export class Devices {
         const { deviceId } = ownerOf(machine.deps.disk.database)
         if (deviceId === null) return
         if (what.by === 'TECHNICIAN') {
-          // Whoever is stopping, or cannot write, says so.
+          // Fails if the agent is stopping or cannot write.
           machine.agent?.link.rotateKey().catch((error: unknown) => {
             if (!(error instanceof CodedError)) machine.deps.onViolation(new Violation('ASSERTION', wordsOf(error)))
           })
@@ -264,7 +264,7 @@ export class Devices {
     return true
   }
 
-  /** Of a device that answers ahead of its disk, the counters go when something was answered that is on no disk. */
+  /** With write-behind, damage the counters if answers are not yet on disk. */
   #damage(device: number, damage: Damage): void {
     const machine = this.first(device)
     const { disk, settings } = machine.deps
@@ -291,7 +291,7 @@ export class Devices {
     )
     hands.push(copy)
     this.#stage.auditor.devices.duplicated(copy, original)
-    // The disk of a copy begins in a board that is switched on with it.
+    // A copied disk starts in a newly powered board.
     copy.cutPower(1_000)
   }
 

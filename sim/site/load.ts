@@ -1,4 +1,4 @@
-/** What is asked for: by applications on devices and of their agents' sessions, and by clients of the twin. */
+/** Requests of applications and agents' sessions on devices, and of the cloud's clients. */
 import { closeSession, openSession, requestInSession } from '../../src/cloud/sessions/session-life.ts'
 import { parseDecimal } from '../../src/core/pricing/amount.ts'
 import type { AccessRequest } from '../../src/core/rules/decision.ts'
@@ -19,9 +19,9 @@ export class Load {
   readonly #devices: Devices
   readonly #rules: Rules
   readonly #applications = new Map<string, Application>()
-  /** Sessions at the twin, by slot. */
+  /** Cloud sessions by slot. */
   readonly sessions = new Map<number, string>()
-  /** Sessions on the devices, by device and slot. */
+  /** Device sessions by device and slot. */
   readonly #deviceSessions = new Map<string, string>()
   #turn = 0
 
@@ -53,7 +53,7 @@ export class Load {
     }
   }
 
-  /** Requests that wait for no answer of the one before. */
+  /** Concurrent requests. */
   #crowd({ requests, requesters, device, ...request }: Extract<Happening, { kind: 'crowd' }>): void {
     const { time } = this.#stage
     this.#stage.fault(requests > 1_000 ? 'more than 1,000 requests at once' : 'many requesters at once')
@@ -134,7 +134,7 @@ export class Load {
         this.#deviceSessions.delete(name)
         return 'over'
       }
-      // The answer to a halt names the refund.
+      // The response to a halt contains the refund.
       if (what.order === 'REQUEST') this.#heardInSession(machine, answer.body)
       return 'asked'
     }
@@ -153,7 +153,7 @@ export class Load {
     )
   }
 
-  /** An application in a session was told. */
+  /** An application received a response in a session. */
   #heardInSession(machine: Machine, body: string): void {
     const { correlationId, requestedItems } = JSON.parse(body) as {
       readonly correlationId: string
@@ -166,7 +166,7 @@ export class Load {
     this.#stage.judge(() => this.#stage.auditor.entries.acknowledged(null, correlationId, tokens, machine))
   }
 
-  /** A client of the twin that asks one at a time. */
+  /** A cloud client with one request at a time. */
   twinClient(): { readonly name: string; readonly ask: (what: PlannedRequest) => Promise<string | undefined> } {
     const ask = async (what: PlannedRequest): Promise<string | undefined> => {
       const { process } = this.#stage.twin
@@ -175,7 +175,7 @@ export class Load {
     return { name: 'the twin', ask }
   }
 
-  /** An application on a device that asks one at a time. */
+  /** A device's application with one request at a time. */
   clientOf(machine: Machine): ReturnType<Load['twinClient']> {
     const ask = async (what: PlannedRequest): Promise<string | undefined> => {
       const { item, count, requester, gold } = what

@@ -1,6 +1,6 @@
 /**
- * When everything is at rest, clients ask once more, on every device and at the twin: while the cloud can be reached, nobody is
- * refused what the pool can pay. What the auditor compares are the rows of the pools, and nothing that the product says.
+ * At rest, clients on every device and at the cloud request again: with contact, no request may be refused that the
+ * pool can pay. Judged by rows of the pools, not by responses.
  */
 import { query } from '../audit/query.ts'
 import { type AccountRow, type DeviceAccountRow, ownerOf, sellsNothing } from '../audit/records.ts'
@@ -13,21 +13,21 @@ import { MICRO } from './rule-calls.ts'
 import type { Rules } from './rules.ts'
 import type { Stage } from './stage.ts'
 
-/** How long an answer may take, ms. */
+/** Response timeout, ms. */
 const ANSWER_MS = 5_000
 
 const AGAIN_MS = 30_000
 
-/** Beyond the sync interval: what others return travels in two messages, ms. */
+/** Beyond the sync interval, ms: returned tokens travel in two messages. */
 const RETURN_MS = 2 * 60_000
 
-/** Micro-tokens that one small request costs at most, whatever rates are in effect. */
+/** Upper bound of a small request's cost, micro-tokens, at any rate. */
 const SMALL = MICRO
 
-/** Most of one request of those that come all at once. */
+/** Largest of the simultaneous requests. */
 const COUNT_MAX = 100
 
-/** Whole tokens by which the administrator raises a quantity. */
+/** Added to a quantity, whole tokens. */
 const RAISED = 100
 
 type Asker = { readonly name: string; readonly ask: (request: PlannedRequest) => Promise<string | undefined> }
@@ -60,7 +60,7 @@ export class Probes {
     const patienceMs = this.#stage.plan.site.syncEveryMs + RETURN_MS
     await this.#allGranted('what the pool and the devices have', item, askers, () => patienceMs)
     await this.#rules.raise(index, RAISED)
-    // What those who ask first get in advance the others have to return.
+    // Early requesters get tokens in advance that others must return.
     const afterOthersMs = () => (this.#free(item) < 2n * SMALL ? patienceMs : 0)
     await this.#allGranted('a raised quantity', item, askers, afterOthersMs)
     const [, greedy] = askers
@@ -69,7 +69,7 @@ export class Probes {
     await this.#noneStarves(item, askers, patienceMs)
   }
 
-  /** All ask at once for their part of half of all there is, and again while they are refused: each is served in time. */
+  /** All request their share of half the total at once, with retries: each is served in time. */
   async #noneStarves(item: LineItemPlan, askers: readonly Asker[], patienceMs: number): Promise<void> {
     const part = Number(this.#unspent(item) / (2n * SMALL * BigInt(askers.length)))
     const count = Math.min(part, item.limit ?? COUNT_MAX, COUNT_MAX)
@@ -92,7 +92,7 @@ export class Probes {
     this.#stage.violate(new Violation('REFUSAL', `${names} of ${askers.length} starve, with ${state}`))
   }
 
-  /** Every asker is granted a small request in time, where the tokens are enough for all of them. */
+  /** If the tokens suffice, every requester gets a small request granted in time. */
   async #allGranted(of: string, item: LineItemPlan, askers: readonly Asker[], patienceMs: () => number): Promise<void> {
     const { auditor, time } = this.#stage
     for (const asker of askers) {
@@ -121,7 +121,7 @@ export class Probes {
     return outcome()
   }
 
-  /** @returns what it was told so far */
+  /** @returns the response so far */
   #begin(asker: Asker, request: PlannedRequest): () => string {
     let outcome = 'no answer'
     asker.ask(request).then(
@@ -137,7 +137,7 @@ export class Probes {
     return { instance: item.instance, item: 'Scan', count: 1, requester, gold: item.audience === 'GOLD' }
   }
 
-  /** A line item that serves by itself whoever asks, for as long as it is asked. */
+  /** Line items that serve any requester alone, during the whole probe. */
   #canProbe({ id, state, audience, goldAllocation, limit, startsAt, endsAt, overdraft }: LineItemPlan): boolean {
     const { now } = this.#stage.time
     if (state !== 'DEPLOYED' || overdraft === 'UNLIMITED' || startsAt > now || endsAt < now + 12 * HOUR) return false
@@ -166,7 +166,7 @@ export class Probes {
     return (row.cap_target ?? 0n) - row.withheld - row.charged - row.granted_out
   }
 
-  /** Free in the pool, or with devices that are there to return it. */
+  /** Free in the pool, or with reachable devices. */
   #unspent(item: LineItemPlan): bigint {
     const sql = `SELECT device_accounts.* FROM device_accounts JOIN epochs USING (device_id)
       WHERE number = epoch AND status = 'ACTIVE' AND account = ?`
@@ -182,5 +182,5 @@ function isShort(outcome: string): boolean {
   return SHORT.has(outcome)
 }
 
-/** Codes of a request that was refused for want of tokens. */
+/** Refusals for lack of tokens. */
 const SHORT: ReadonlySet<string> = new Set(['2002', '2008', '2009', '2011', 'INSUFFICIENT_TOKENS'])

@@ -1,4 +1,4 @@
-/** The end of a run: the faults stop, and within a while every device is attached, connected and up to date. */
+/** End of a run: faults stop, and every device must attach, connect and catch up in time. */
 import { query } from '../audit/query.ts'
 import { ownerOf } from '../audit/records.ts'
 import { Violation } from '../audit/violation.ts'
@@ -10,10 +10,10 @@ import type { Devices } from './devices.ts'
 import type { Rules } from './rules.ts'
 import type { Stage } from './stage.ts'
 
-/** How long a moment may be awaited in which no device is in the middle of a sync. */
+/** Longest wait for a moment without a sync in progress. */
 const PATIENCE_MS = 15 * 60_000
 
-/** Rest that lasts so long is rest, ms. */
+/** Required duration of rest, ms. */
 const REST_MS = 5 * 60_000
 
 const LOOK_EVERY_MS = 60_000
@@ -35,7 +35,7 @@ export class Rest {
     return this.#stage.violation !== null
   }
 
-  /** The faults stop: copies are put away, and everything must come to rest. */
+  /** Stops the faults, retires copies and waits for rest. */
   async come(): Promise<void> {
     if (this.#hasFailed()) return
     this.#stage.trace.note('plan', 'the faults stop')
@@ -46,25 +46,25 @@ export class Rest {
     for (let device = 0; device < this.#devices.hands.length; device += 1) this.#devices.hold(device, 'UNLOCK')
     const copies = this.#devices.hands.flatMap(([, ...hands]) => hands)
     if (copies.length > 0) {
-      // Two machines with one identity fence each other for as long as both run.
+      // Two machines with one identity fence each other while both run.
       await this.#stage.until(this.#stage.time.now + CALM_MS)
       for (const copy of copies) {
         copy.retire()
         this.#stage.auditor.devices.discarded(copy)
       }
     }
-    // After that, they may have to wait for the hour in which they may not attach any more.
+    // Then they may have to wait until the attach limit permits another attach.
     const end = this.#stage.time.now + CALM_MS + (copies.length > 0 ? 60 * 60_000 : 0)
     const machines = this.#devices.hands.flatMap(([machine]) => (machine === undefined ? [] : [machine]))
     const restless = (): string | undefined =>
       machines.map((one) => this.#restlessness(one)).find((why) => why !== null) ?? undefined
-    // A copy of the last message may be late: rest that has lasted a while is rest.
+    // A late duplicate may still arrive: require rest for a while.
     for (let atRest = 0; !this.#hasFailed() && atRest < REST_MS && this.#stage.time.now < end;) {
       await this.#stage.until(Math.min(end, this.#stage.time.now + LOOK_EVERY_MS))
       if (!this.#rules.hasEnteredAgain && machines.some(isDisbelieved)) this.#rules.enterAgain()
       atRest = restless() === undefined ? atRest + LOOK_EVERY_MS : 0
     }
-    // One of them may be in the middle of a sync.
+    // A sync may be in progress.
     while (!this.#hasFailed() && restless() !== undefined && this.#stage.time.next <= end + PATIENCE_MS) {
       await this.#stage.step()
     }
@@ -74,7 +74,7 @@ export class Rest {
     else this.#stage.violate(new Violation('LIVENESS', why))
   }
 
-  /** What keeps a device from being at rest; null when nothing does. */
+  /** Why a device is not at rest; null: it is. */
   #restlessness(machine: Machine): string | null {
     const { deviceId } = ownerOf(machine.deps.disk.database)
     const { shared } = this.#stage.auditor
@@ -88,7 +88,7 @@ export class Rest {
       shared.unproven.has(machine.name) &&
       conditions.some(({ code }) => code === 'TOKEN_INVALID')
     ) {
-      // To the twin that was restored it is a stranger, for good: an administrator enrolls it anew.
+      // Unknown to the restored cloud for good: an administrator enrolls it again.
       shared.strangers.add(deviceId)
       shared.lost(machine, () => true)
       return null
@@ -106,7 +106,7 @@ export class Rest {
     return null
   }
 
-  /** A restored twin does not know what a device has to tell again before it speaks. */
+  /** A restored cloud learns of undelivered entries only from a sync. */
   #hasSynced(deviceId: string | null, since: number): boolean {
     const row = query(this.#stage.twin.database, 'SELECT last_sync_at FROM devices WHERE id = ?').get(deviceId) as
       { last_sync_at: bigint | null } | undefined
@@ -114,7 +114,7 @@ export class Rest {
   }
 }
 
-/** A restored twin waits for its administrator. */
+/** A restored cloud waits for its administrator. */
 function isDisbelieved({ agent }: Machine): boolean {
   return agent?.link.status().conditions.some(({ code }) => code === 'GRANTS_FORGOTTEN') === true
 }

@@ -1,4 +1,4 @@
-/** An administrator's calls of the twin: one use case of the product for each part of a line item's rules. */
+/** Administrators' calls: one use case per part of a line item's rules. */
 import { replaceActions } from '../../src/cloud/service-api/change-actions.ts'
 import { createRateTable } from '../../src/cloud/service-api/change-rate-tables.ts'
 import { deleteLineItem } from '../../src/cloud/service-api/delete-line-item.ts'
@@ -10,12 +10,12 @@ import { CodedError } from '../../src/protocol/errors.ts'
 import { BEGIN, HOUR, type Happening, ITEMS, type LineItemPlan, RATES } from '../plan.ts'
 import type { TwinProcess } from '../twin/twin-process.ts'
 
-/** Micro-tokens of a whole token. */
+/** Micro-tokens per token. */
 export const MICRO = 1_000_000n
 
 const DAY = 24 * HOUR
 
-/** An instance with the conditions that its gold requesters meet, and all others. */
+/** An instance with conditions for gold and other requesters. */
 export interface InstanceMade {
   readonly id: string
   readonly goldId: string
@@ -42,7 +42,7 @@ export async function map({ store, now }: TwinProcess, instance: InstanceMade, i
   if (mapped.outcome === 'REFUSED') throw new Error(`the plan asks for what is refused: ${mapped.problems.join(', ')}`)
 }
 
-/** @param actionId of the action that has an allocation, where there is one. Returns its id after the call */
+/** @param actionId of the action with an allocation, if any. Returns its new id */
 export async function setActions(
   { store, newId, now }: TwinProcess,
   instance: InstanceMade,
@@ -67,7 +67,6 @@ export async function setActions(
   return hasGold ? (made[0]?.action.id ?? null) : null
 }
 
-/** Gold requesters draw on an allocation of their own. */
 export function hasAllocation({ audience, goldAllocation }: LineItemPlan): boolean {
   return audience !== 'NOT_GOLD' && goldAllocation !== null
 }

@@ -1,6 +1,6 @@
 /**
- * The rules of access as an administrator makes and changes them at the twin, and what the auditor must expect of them. A
- * twin that dies, or is put back to a backup, knows no more of them.
+ * Rules set by administrators, and the caps that the auditor must expect. A cloud that dies or is restored may not know
+ * them.
  */
 import { changeConfiguration } from '../../src/cloud/service-api/change-configuration.ts'
 import { createConditions } from '../../src/cloud/service-api/change-conditions.ts'
@@ -31,7 +31,6 @@ type Changing =
   | 'overspend-cap'
   | 'configuration'
 
-/** The rules at one moment. */
 export interface RulesMade {
   readonly lineItems: readonly LineItemPlan[]
   readonly actionIds: readonly (string | null)[]
@@ -43,9 +42,9 @@ export class Rules {
   #actionIds: (string | null)[] = []
   readonly #instances: InstanceMade[] = []
   #rateVersions = 0
-  /** Every rule that a line item ever had, the first one too. */
+  /** All rules that a line item ever had. */
   readonly #versions: (readonly LineItemPlan[] | undefined)[] = []
-  /** The administrator has entered again what a restored twin had forgotten. */
+  /** An administrator has entered forgotten rules again. */
   hasEnteredAgain = false
 
   constructor(stage: Stage) {
@@ -61,7 +60,6 @@ export class Rules {
     return this.#instance(index).id
   }
 
-  /** The rules with which the site begins. */
   async setUp(twin: TwinProcess): Promise<void> {
     const { store, newId, now } = twin
     for (let index = 0; index < this.#stage.plan.site.instances; index += 1) {
@@ -84,7 +82,6 @@ export class Rules {
     return this.#lineItems
   }
 
-  /** The administrator raises the quantity of a line item. */
   async raise(index: number, tokens: number): Promise<void> {
     const item = this.#item(index)
     this.#stage.byTwin((twin) => this.#enter(twin, index, { ...item, quantity: item.quantity + tokens }, 'line'))
@@ -95,7 +92,7 @@ export class Rules {
     return { lineItems: [...this.#lineItems], actionIds: [...this.#actionIds] }
   }
 
-  /** The twin has been put back to a backup that knows these. */
+  /** The cloud was restored to a backup with these rules. */
   putBack({ lineItems, actionIds }: RulesMade): void {
     this.#lineItems = [...lineItems]
     this.#actionIds = [...actionIds]
@@ -164,7 +161,7 @@ export class Rules {
     return before === 'UNLIMITED' ? 'unlimited overdraft withdrawn' : 'overdraft'
   }
 
-  /** Made obsolete, deleted after a while, and mapped again after another. */
+  /** Makes it obsolete, deletes it later, and maps it again. */
   #obsolete({ lineItem, deleteInMs, mapInMs }: Extract<Happening, { kind: 'obsolete' }>): void {
     const { time } = this.#stage
     this.#change(lineItem, 'OBSOLETE', 'line', { state: 'OBSOLETE' })
@@ -180,8 +177,8 @@ export class Rules {
   }
 
   /**
-   * @param name counted as; null: it belongs to a change that counts already
-   * @param from state that the line item must be in; otherwise one that is still served
+   * @param name counter; null: part of a counted change
+   * @param from required state of the line item; default: still served
    */
   #change(
     index: number,
@@ -199,7 +196,9 @@ export class Rules {
     })
   }
 
-  /** Known before it is done: a twin that dies after its commit cannot say so. One that dies before it has changed nothing. */
+  /**
+   * Recorded before the call: a cloud that dies after its commit cannot respond. If it dies before, nothing changed.
+   */
   async #enter(twin: TwinProcess, index: number, item: LineItemPlan, part: RulePart): Promise<void> {
     const before = this.#item(index)
     const revision = this.#revision(index)
@@ -218,7 +217,7 @@ export class Rules {
     }
   }
 
-  /** Makes one part of a line item's rules what it should be. */
+  /** Applies one part of a line item's rules. */
   async #make(twin: TwinProcess, index: number, part: RulePart): Promise<void> {
     const item = this.#item(index)
     const instance = this.#instance(item.instance)
@@ -237,7 +236,7 @@ export class Rules {
     }
   }
 
-  /** The answer that would have named the action is lost. */
+  /** After a lost response: reads the new action's id. */
   #readActions(index: number): void {
     const item = this.#item(index)
     const sql = 'SELECT id FROM actions WHERE line_item_id = ? AND allocation IS NOT NULL'
@@ -246,14 +245,14 @@ export class Rules {
     this.#setCaps(index)
   }
 
-  /** Of the rules of a line item's instance, as it stands in the twin's database. */
+  /** Of the line item's instance in the cloud's database. */
   #revision(index: number): unknown {
     const { id } = this.#instance(this.#item(index).instance)
     const sql = 'SELECT revision FROM policy_revisions WHERE instance_id = ?'
     return query(this.#stage.twin.database, sql).pluck().get(id)
   }
 
-  /** What devices were allowed since the backup, where the restored twin cannot believe in what they used. */
+  /** Enters rules forgotten since the backup, so that a restored cloud accepts the usage. */
   enterAgain(): void {
     this.hasEnteredAgain = true
     this.#stage.trace.note('plan', 'an administrator enters again what the twin has forgotten')
@@ -276,7 +275,7 @@ export class Rules {
     return instance
   }
 
-  /** What the auditor must expect of the caps of a line item. */
+  /** Updates the auditor's expected caps. */
   #setCaps(index: number): void {
     const item = this.#item(index)
     const { id, quantity, overdraft, goldAllocation, limit } = item
@@ -292,7 +291,7 @@ export class Rules {
   }
 }
 
-/** What either of the two allows. */
+/** Everything that either of the two allows. */
 function mostOf(a: LineItemPlan, b: LineItemPlan): LineItemPlan {
   const most = (one: number | null, other: number | null): number | null =>
     one === null || other === null ? (one ?? other) : Math.max(one, other)

@@ -1,4 +1,4 @@
-/** What all parts of a run share: time, chance, the twin, the auditor, and the counts of what has happened. */
+/** Shared by all parts of a run: time, randomness, the cloud, the auditor and counters. */
 import { Auditor } from '../audit/auditor.ts'
 import { Violation } from '../audit/violation.ts'
 import type { Defect } from '../defects/defects.ts'
@@ -20,7 +20,7 @@ export class Stage {
   readonly trace: Trace
   readonly auditor: Auditor
   readonly twin: Twin
-  /** Null: there is no push. */
+  /** Null: no push. */
   readonly broker: Broker | null
   readonly defect: Defect | null
   readonly faults = new Map<string, number>()
@@ -87,7 +87,7 @@ export class Stage {
     await this.settle()
   }
 
-  /** Everything that was set off comes to rest, and the auditor looks. */
+  /** Waits for pending work, then audits. */
   async settle(): Promise<void> {
     this.steps += 1
     await rest(() => this.twin.busy)
@@ -112,7 +112,7 @@ export class Stage {
     this.trace.note('auditor', `${violation.invariant}: ${violation.message}`)
   }
 
-  /** The clock of the twin jumps, and is put right after a while. */
+  /** The cloud's clock jumps and is corrected later. */
   stepTwinClock(ms: number, forMs: number): void {
     const { twin, time } = this
     const days = Math.abs(ms) > 30 * 86_400_000 ? ', more than 30 days' : ''
@@ -122,7 +122,7 @@ export class Stage {
     time.at(time.now + forMs, () => twin.setClockRight())
   }
 
-  /** Something that the twin does by itself, or an administrator at it; nothing while it is down. */
+  /** Work of the cloud or its administrator; skipped while it is down. */
   byTwin(work: (twin: TwinProcess) => Promise<void>): void {
     const { process: twin } = this.twin
     if (twin === null) return
@@ -134,18 +134,18 @@ export class Stage {
       })
   }
 
-  /** Counts a fault, or a change of the rules. */
+  /** Counts a fault or rule change. */
   fault(name: string): void {
     count(this.faults, name)
   }
 
-  /** Counts what becomes true later, while there are faults. */
+  /** Counts a fault that starts later, unless faults have ended. */
   faultIn(name: string, inMs: number): void {
     const at = this.time.now + inMs
     if (at < BEGIN + this.plan.faultsMs) this.time.at(at, () => this.fault(name))
   }
 
-  /** Counts what an application has heard. */
+  /** Counts an application's response. */
   outcome(name: string): void {
     count(this.outcomes, name)
   }

@@ -1,6 +1,6 @@
 /**
- * What the twin answers to a device over HTTP: who calls, and which use case it is. The product's own door is an HTTP server
- * over sockets, whose order of events no seed decides; this one calls the same use cases with the same checks.
+ * The cloud's HTTP interface for devices, without sockets, whose event sequence a seed cannot control: calls the same
+ * use cases with the same checks.
  */
 import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { attach } from '../../src/cloud/sync/attach.ts'

@@ -1,7 +1,4 @@
-/**
- * The file of the twin's sales mark: it outlives the twin's process and a restore of the database. What was not flushed is lost
- * to a power cut.
- */
+/** The sales mark's file: survives the process and database restores. A power cut loses unflushed writes. */
 import type { MarkFile } from '../../src/cloud/sync/recovery/mark-file.ts'
 
 export class MarkDisk {
@@ -9,7 +6,7 @@ export class MarkDisk {
   #flushed: string[] | null = null
   #boots = 0
 
-  /** As one life of the twin reaches it. @param requireAlive throws when that is over */
+  /** The file for one process. @param requireAlive throws after its end */
   file(requireAlive: () => void): MarkFile {
     const slots = (): string[] => {
       requireAlive()

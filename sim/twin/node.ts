@@ -1,6 +1,6 @@
 /**
- * One node of the twin: what a process of it runs, over a store that it shares with the other nodes. The use cases, the SQL
- * and the shared commits are the product's; simulated is that the process may die before or after a commit.
+ * One node of the cloud over a shared store, with the product's use cases, SQL and group commits. The process may die
+ * before or after a commit.
  */
 import { CloudShortages } from '../../src/cloud/sync/grants/cloud-shortages.ts'
 import { Authenticator } from '../../src/cloud/service-api/authenticate.ts'
@@ -37,9 +37,9 @@ export interface NodeDeps {
   readonly undecidedClock: 'allow' | 'refuse'
   readonly settlement: { readonly afterMs: number; readonly as: Settlement }
   readonly defects: TwinDefects
-  /** How many there are. */
+  /** Number of nodes. */
   readonly nodes: number
-  /** Null: there is no push. */
+  /** Null: no push. */
   readonly broker: Broker | null
   readonly now: () => number
   readonly note: (what: string) => void
@@ -49,26 +49,26 @@ export interface NodeDeps {
 
 const SWEEP_EVERY_MS = 60_000
 const SETTLE_EVERY_MS = 240_000
-/** Less often than the product, so that a power cut takes more. */
+/** Longer than in the product, so that a power cut loses more. */
 const MARK_EVERY_MS = 60_000
-/** Less often than the product, so that a run has fewer events. */
+/** Longer than in the product, for fewer events per run. */
 const TURN_EVERY_MS = 20_000
 const CALENDARS_EVERY_MS = 180_000
 const NOTIFICATIONS_EVERY_MS = 60_000
 const NOTIFY_EVERY_MS = 10_000
 const RECALL_EVERY_MS = 60_000
 
-/** The simulated machine has no event loop whose turn could bring more. */
+/** There is no event loop turn to wait for. */
 const atOnce = (call: () => void): void => call()
 
-/** What a process is told when it does something after its end. */
+/** Thrown by work of an ended process. */
 export class Dead extends Error {}
 
 export class TwinNode {
   readonly #deps: NodeDeps
   readonly #mark = new MarkDisk()
   #process: (TwinProcess & { alive: boolean }) | null = null
-  /** What it does before it listens. */
+  /** Resolves when the node can listen. */
   #ready: Promise<unknown> = Promise.resolve()
   #cancelStart: () => void = () => undefined
 
@@ -81,8 +81,8 @@ export class TwinNode {
   }
 
   /**
-   * @param open the store, as this life of the node reaches it
-   * @param isRestored the start is told that the database comes from a backup
+   * @param open the store for this process
+   * @param isRestored start with a declared restore
    */
   start(open: (alive: () => boolean) => Store, isRestored: boolean): void {
     const { scheduler, random, key, terms, undecidedClock, settlement, defects, now, onFault } = this.#deps
@@ -145,12 +145,12 @@ export class TwinNode {
     })
   }
 
-  /** What was not flushed is lost. */
+  /** Unflushed writes are lost. */
   powerCut(): void {
     this.#mark.powerCut()
   }
 
-  /** What a node does by itself, again and again. */
+  /** Starts the node's background work. */
   #work(process: TwinProcess, clock: ClockGuard): void {
     const { terms, settlement, defects, now, onFault } = this.#deps
     const { store } = process
@@ -158,7 +158,7 @@ export class TwinNode {
       sweepNextSession({ ...process, sessionIntervalMs: terms.sessionIntervalMs }, now()),
     )
     this.#repeat(process, SETTLE_EVERY_MS, async () => {
-      // The site is small: any number of its devices may fall silent at once.
+      // On a small site, any number of devices may be inactive at once.
       const settled =
         defects.trustsClock(clock.isTrusted()) &&
         (await expireNextInactive({ ...process, ...settlement, percentMax: 100 }))
@@ -176,7 +176,7 @@ export class TwinNode {
     defects.begin(process, (ms, work) => this.#repeat(process, ms, work))
   }
 
-  /** Change notifications go from the outbox to the broker. */
+  /** Publishes the outbox. */
   #publish(process: TwinProcess): void {
     const { broker, now } = this.#deps
     if (broker === null) return
@@ -207,20 +207,20 @@ export class TwinNode {
     return true
   }
 
-  /** @param start called unless it ends again before */
+  /** @param start called unless the node goes down again before */
   startIn(ms: number, start: () => void): void {
     const { scheduler } = this.#deps
     this.#cancelStart()
     this.#cancelStart = scheduler.at(scheduler.now + ms, start)
   }
 
-  /** When the process serves. */
+  /** Runs when the process serves. */
   async served<T>(process: TwinProcess, work: () => Promise<T>): Promise<T | undefined> {
     await this.#ready
     return this.run(process, work)
   }
 
-  /** Something that only this life of the node can finish. */
+  /** Work that only this process can finish. */
   async run<T>(process: TwinProcess, work: () => Promise<T>): Promise<T | undefined> {
     try {
       const result = await work()

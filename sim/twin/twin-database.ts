@@ -1,4 +1,4 @@
-/** The twin's database in memory, with the product's own migrations; its image is what a backup holds. */
+/** The cloud's in-memory database with the product's migrations; its image is a backup. */
 import Sqlite from 'better-sqlite3'
 import { type Database, migrations } from '../../src/cloud/storage/sqlite/database.ts'
 

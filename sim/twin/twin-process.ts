@@ -1,4 +1,3 @@
-/** One life of the twin, as what works in it sees it. */
 import type { Authenticator } from '../../src/cloud/service-api/authenticate.ts'
 import type { CloudShortages } from '../../src/cloud/sync/grants/cloud-shortages.ts'
 import type { KeyRing } from '../../src/cloud/devices/key-ring.ts'

@@ -1,6 +1,6 @@
 /**
- * The twin as one or two nodes over a database that outlives them. Simulated is that a node may die before or after a commit,
- * that it is down for a time, that its clock is wrong, and that somebody puts an old backup in the place of its database.
+ * The cloud: one or two nodes over a database that outlives them. Nodes die around commits and are down for a time, the
+ * clock may be wrong, and the database may be replaced by an old backup.
  */
 import type { HttpAnswer, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { ALONE, type Sql } from '../../src/cloud/storage/sql/sql.ts'
@@ -17,10 +17,10 @@ import type { TwinProcess } from './twin-process.ts'
 import { emptyTwin, openImage } from './twin-database.ts'
 
 export interface CommitTrap {
-  /** Commits that pass before it. */
+  /** Commits to skip. */
   skip: number
   readonly when: 'BEFORE' | 'AFTER'
-  /** What was not flushed is lost. */
+  /** Unflushed writes are lost. */
   readonly power: boolean
   readonly downMs: number
 }
@@ -38,9 +38,9 @@ export class Twin {
   #pending = 0
   #lastTurn: Promise<unknown> = Promise.resolve()
   readonly #listeners = new Set<() => void>()
-  /** By how much its wall clock is wrong, ms. */
+  /** Error of the wall clock, ms. */
   #wallError = 0
-  /** The next start is told that its database comes from a backup. */
+  /** The next start declares a restore. */
   #isRestored = false
 
   constructor(deps: TwinDeps) {
@@ -54,17 +54,17 @@ export class Twin {
     for (const node of this.#nodes) this.#start(node)
   }
 
-  /** What its clock shows. */
+  /** The cloud's clock. */
   get now(): number {
     return this.deps.scheduler.now + this.#wallError
   }
 
-  /** Of a node that serves; null: none does. */
+  /** Of a serving node; null: none. */
   get process(): TwinProcess | null {
     return this.#someNode()?.process ?? null
   }
 
-  /** Something of it is under way that needs no event. */
+  /** Work is in progress without a scheduled event. */
   get busy(): boolean {
     return this.#pending > 0
   }
@@ -95,7 +95,7 @@ export class Twin {
     for (const node of this.#nodes) this.#downNode(node, ms)
   }
 
-  /** One of the nodes goes down; where there is only one, nothing happens. */
+  /** One node goes down; does nothing with a single node. */
   downOne(ms: number): boolean {
     const node = this.#nodes.length > 1 ? this.#someNode() : undefined
     if (node !== undefined) this.#downNode(node, ms)
@@ -119,7 +119,7 @@ export class Twin {
     return this.database.serialize()
   }
 
-  /** Somebody puts a backup in the place of the database, and says so when he starts the twin again, or does not. */
+  /** Replaces the database by a backup. @param told whether the restart declares the restore */
   restore(image: Buffer, downMs: number, told: boolean): void {
     for (const node of this.#nodes) this.#end(node)
     this.database.close()
@@ -143,7 +143,7 @@ export class Twin {
     }
   }
 
-  /** Undefined: it is down, or went down before it could answer. */
+  /** Undefined: down, or went down before responding. */
   async answer(request: HttpRequest): Promise<HttpAnswer | undefined> {
     const node = this.#someNode()
     const process = node?.process ?? null
@@ -151,7 +151,7 @@ export class Twin {
     return node.served(process, () => answerRequest(process, request, this.deps.broker !== null))
   }
 
-  /** Something that only this life of a node can finish. */
+  /** Work that only this process can finish. */
   async run<T>(process: TwinProcess, work: () => Promise<T>): Promise<T | undefined> {
     const node = this.#nodes.find((each) => each.process === process)
     return node?.run(process, work)
@@ -201,7 +201,7 @@ export class Twin {
     }
   }
 
-  /** Of several nodes one writes at a time: each of their transactions has a commit of its own. */
+  /** Serializes writes of several nodes: each transaction has its own commit. */
   async #inTurn<T>(work: () => Promise<T>): Promise<T> {
     const before = this.#lastTurn
     const turn = Promise.withResolvers<undefined>()
@@ -214,7 +214,7 @@ export class Twin {
     }
   }
 
-  /** The database as one life of a node reaches it. */
+  /** The database for one process of a node. */
   #guarded(node: TwinNode, database: Database, alive: () => boolean): Database {
     const commit = (): void => {
       const [trap] = this.traps
@@ -255,7 +255,7 @@ export class Twin {
   }
 }
 
-/** Transactions are the same few texts again and again: they are prepared once. */
+/** Caches prepared transaction statements. */
 function perform(database: Database, text: string): void {
   query(database, text).run()
 }

@@ -1,6 +1,6 @@
 /**
- * The broker of change notifications and the ways from it to the devices: messages are lost, late and doubled, and a device
- * that cannot be reached has no connection.
+ * The broker of change notifications: messages are lost, delayed and duplicated; an unreachable device has no
+ * connection.
  */
 import type { Push, PushOptions } from '../../src/agent/sync/push.ts'
 import type { PushMessage } from '../../src/cloud/devices/publish-notifications.ts'
@@ -15,10 +15,10 @@ export interface BrokerDeps {
   readonly onFault: (kind: string) => void
 }
 
-/** How a device is reached at the moment. */
+/** A device's connection quality. */
 interface Way {
   readonly isCut: () => boolean
-  /** Calls later, unless the process is gone by then. */
+  /** Calls later unless the process has ended. */
   readonly after: (ms: number, call: () => void) => () => void
 }
 
@@ -26,7 +26,7 @@ interface Connection extends PushOptions, Way {}
 
 export const CALM_PUSH: PushWeather = { lost: 0, doubled: 0, late: 0, lateMax: 0 }
 
-/** How long it takes to connect, ms, and to find out that there is no connection any more. */
+/** Time to connect, and to detect a lost connection, ms. */
 const CONNECT_MS = 1_000
 const KEEP_ALIVE_MS = 60_000
 
@@ -48,7 +48,6 @@ export class Broker {
     }
   }
 
-  /** The push connection of one device. */
   pushFor(way: Way): Push {
     return {
       run: (options, signal) =>

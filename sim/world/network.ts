@@ -1,19 +1,19 @@
 /**
- * The way between one device and the twin. Requests and answers travel each by itself: they are late, overtake each other,
- * come twice or not at all, in one direction or in both, and somebody may show an old answer again.
+ * Network between one device and the cloud. Requests and responses are delayed, reordered, duplicated, lost in one or
+ * both directions, or replayed.
  */
 import type { HttpAnswer, HttpExchange, HttpRequest } from '../../src/agent/platform/http/exchange.ts'
 import { CodedError } from '../../src/protocol/errors.ts'
 import type { Random } from './random.ts'
 import type { Scheduler } from './scheduler.ts'
 
-/** How bad it is at the moment. Probabilities are per message, times in ms. */
+/** Current quality. Probabilities per message, times in ms. */
 export interface Weather {
   readonly requestsLost: number
   readonly answersLost: number
   readonly repeated: number
   readonly delayMax: number
-  /** A message that is late is so late. */
+  /** Longest delay of a late message. */
   readonly lateMax: number
   readonly late: number
   readonly oldAnswers: number
@@ -31,13 +31,13 @@ export const CALM: Weather = {
   broken: 0,
 }
 
-/** How long a device waits for an answer. */
+/** Response timeout of a device. */
 const SILENCE_MS = 30_000
 
 export interface NetworkDeps {
   readonly scheduler: Scheduler
   readonly random: Random
-  /** Undefined: nobody answers. */
+  /** Undefined: no response. */
   readonly deliver: (request: HttpRequest) => Promise<HttpAnswer | undefined>
   readonly note: (what: string) => void
   readonly onFault: (kind: string) => void
@@ -55,11 +55,11 @@ export class Network {
   /** Cut, per direction. */
   cutUp = false
   cutDown = false
-  /** A twin of an older version, or something on the way to it, cannot read what this device sends. */
+  /** An older cloud, or a proxy, cannot read this device's segments. */
   refusesSegments = false
-  /** The answers are those of a newer version: they say more than this device knows. */
+  /** Responses of a newer version contain unknown fields. */
   isTwinNewer = false
-  /** Answers that somebody has kept, by what was asked. */
+  /** Recorded responses for replays, by request. */
   readonly #kept = new Map<string, HttpAnswer[]>()
 
   constructor(deps: NetworkDeps) {
@@ -74,7 +74,7 @@ export class Network {
     this.isTwinNewer = false
   }
 
-  /** For one process: what arrives after its end reaches nobody. @param alive whether it still runs */
+  /** For one process: messages after its end are dropped. @param alive whether it still runs */
   exchange(alive: () => boolean): HttpExchange {
     return (request) => this.#exchange(request, alive)
   }
@@ -164,12 +164,12 @@ export class Network {
   }
 }
 
-/** With what differs between two devices or sessions. */
+/** Without ids of devices and sessions. */
 function pathOf({ url }: Pick<HttpRequest, 'url'>): string {
   return new URL(url).pathname
 }
 
-/** What a later version may add to an answer. */
+/** Adds fields as a later version might. */
 function newer(answer: HttpAnswer): HttpAnswer {
   if (answer.status !== 200 || !answer.body.startsWith('{')) return answer
   const body = JSON.parse(answer.body) as Record<string, unknown>

@@ -1,6 +1,6 @@
 /**
- * Randomness that is the same for the same seed, on every machine. Each part of a run draws from a stream of its own, named
- * by what it is for, so that leaving one event out of a run changes as little as possible of the rest.
+ * Deterministic randomness by seed. Each part of a run has its own named stream, so removing one event changes little
+ * else.
  */
 import { hash } from 'node:crypto'
 
@@ -20,7 +20,7 @@ export class Random {
     this.#d = digest.readUInt32LE(12) | 1
   }
 
-  /** Another stream, which depends on nothing but the seed and the name. */
+  /** A stream that depends only on seed and name. */
   stream(name: string): Random {
     return new Random(`${this.#seed}/${name}`)
   }
@@ -41,7 +41,7 @@ export class Random {
     return this.#next() / 0x1_0000_0000
   }
 
-  /** Uniform over the whole numbers from `least` to `most`, both included. */
+  /** Uniform over the integers from `least` to `most`, inclusive. */
   whole(least: number, most: number): number {
     return least + Math.floor(this.fraction() * (most - least + 1))
   }
@@ -50,7 +50,7 @@ export class Random {
     return this.fraction() < probability
   }
 
-  /** Short ones often, long ones rarely: uniform over the orders of magnitude between the two. */
+  /** Log-uniform: short values often, long ones rarely. */
   spread(least: number, most: number): number {
     return Math.round(least * (most / least) ** this.fraction())
   }

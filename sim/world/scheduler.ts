@@ -1,12 +1,12 @@
 /**
- * Virtual time. What happens next is always the earliest event, and of those at one instant the one that was ordered first;
- * between two events everything that was set off comes to rest. An hour in which nothing happens costs nothing.
+ * Virtual time. Runs the earliest event next, at equal times the first scheduled; between events all pending work
+ * completes. Idle time costs nothing.
  */
 
 export interface Scheduler {
   /** True time, POSIX ms. */
   readonly now: number
-  /** Calls once at that instant, or now if it has passed. The returned function prevents it. */
+  /** Calls once at that instant, or now if it has passed. Returns a function that cancels. */
   at(instant: number, call: () => void): () => void
 }
 
@@ -38,7 +38,7 @@ export class VirtualTime implements Scheduler {
     }
   }
 
-  /** Instant of the next event; Infinity when there is none. */
+  /** Infinity: none. */
   get next(): number {
     for (;;) {
       const first = this.#events[0]
@@ -48,7 +48,6 @@ export class VirtualTime implements Scheduler {
     }
   }
 
-  /** Runs the next event. */
   step(): void {
     const event = this.next === Infinity ? undefined : this.#pop()
     if (event === undefined) throw new Error('there is an event to run')
@@ -58,7 +57,7 @@ export class VirtualTime implements Scheduler {
     call?.()
   }
 
-  /** Lets time pass to an instant before the next event. */
+  /** Advances the time, up to the next event. */
   pass(instant: number): void {
     this.#now = Math.max(this.#now, Math.min(instant, this.next))
   }
@@ -105,7 +104,7 @@ function isBefore(a: Event, b: Event): boolean {
   return a.at < b.at || (a.at === b.at && a.order < b.order)
 }
 
-/** Resolves when every promise that can settle without an event has settled. @param busy more is under way */
+/** Resolves when all promises that need no event have settled. @param busy more is in progress */
 export async function rest(busy: () => boolean): Promise<void> {
   do {
     await new Promise<void>((resolve) => {

@@ -1,7 +1,6 @@
 /**
- * Signatures that are made and checked at once, on this thread. The real ones come back from a pool of threads in whatever
- * order the machine likes, which would make a run depend on it. What they prove stays the same: the text, and the key pair.
- * They are no secret: everybody in the simulation is known.
+ * Synchronous signatures: real ones complete in a thread pool's unpredictable sequence. They still bind text and key
+ * pair, but are not secret.
  */
 import { createHash, createPrivateKey, createPublicKey, hash } from 'node:crypto'
 import type { KeyObject } from 'node:crypto'
@@ -12,7 +11,7 @@ type ToCryptoKey = KeyObject & {
   toCryptoKey(algorithm: { name: string }, extractable: boolean, usages: readonly string[]): CryptoKey
 }
 
-/** What stands for a key in a signature: the public half of its pair. */
+/** The public half stands for the key in a signature. */
 const publicHalf = new WeakMap<CryptoKey, string>()
 const imported = new Map<string, CryptoKey>()
 
@@ -24,7 +23,7 @@ export interface KeyPair {
 
 const pairs = new Map<string, KeyPair>()
 
-/** The same pair for the same name, in every process. */
+/** Deterministic by name. */
 export function keyPair(name: string): KeyPair {
   const known = pairs.get(name)
   if (known !== undefined) return known
@@ -68,7 +67,7 @@ interface Subtle {
   importKey: (format: string, jwk: { x?: string }) => Promise<CryptoKey>
 }
 
-/** Puts them in the place of Web Crypto's in this process. Returns what puts the real ones back. */
+/** Replaces Web Crypto's in this process. Returns a function that restores them. */
 export function signAtOnce(): () => void {
   const subtle = Object.getPrototypeOf(globalThis.crypto.subtle) as Subtle
   const { sign, verify, digest, importKey } = subtle

@@ -1,7 +1,7 @@
-/** What happened, line by line, and a hash over all of it: two runs with the same hash have done the same. */
+/** The trace of a run and its hash: equal hashes mean equal runs. */
 import { createHash } from 'node:crypto'
 
-/** Characters that may wait for the hash: it takes few long texts sooner than many short ones. */
+/** Characters to buffer: hashing few long texts is faster than many short ones. */
 const WAITING_MAX = 10_000
 
 export class Trace {
@@ -11,10 +11,10 @@ export class Trace {
   readonly #now: () => number
   readonly lines: string[] = []
   #count = 0
-  /** Lines that are not in the hash yet. */
+  /** Lines not hashed yet. */
   #waiting = ''
 
-  /** @param keep false: only the hash and the number of lines are kept */
+  /** @param keep false: keep only hash and line count */
   constructor(now: () => number, keep: boolean) {
     this.#now = now
     this.#begin = now()
@@ -25,7 +25,7 @@ export class Trace {
     return this.#count
   }
 
-  /** @param who a device, the twin, the plan. @param what constant words, then the figures */
+  /** @param who a device, the cloud, the plan. @param what constant words, then values */
   note(who: string, what: string): void {
     const line = `${((this.#now() - this.#begin) / 1000).toFixed(3).padStart(12)} ${who.padEnd(9)} ${what}`
     this.#count += 1
@@ -34,7 +34,6 @@ export class Trace {
     if (this.#keep) this.lines.push(line)
   }
 
-  /** Of all lines so far. */
   digest(): string {
     this.#take()
     return this.#hash.copy().digest('hex')
