@@ -1,7 +1,7 @@
 /** Results for people, for programs, and for what reads JUnit XML. */
 import type { Result } from './runner.ts'
 
-const SIGNS = { held: 'ok  ', failed: 'FAIL', 'not shown': '--  ' } as const
+const SIGNS = { passed: 'ok  ', failed: 'FAIL', 'not shown': '--  ' } as const
 
 export function line({ outcome, name, because, ms }: Result): string {
   const detail = because === undefined ? '' : `\n     ${because.replaceAll('\n', '\n     ')}`
@@ -11,7 +11,7 @@ export function line({ outcome, name, because, ms }: Result): string {
 
 export function summary(results: readonly Result[]): string {
   const count = (outcome: Result['outcome']): number => results.filter((result) => result.outcome === outcome).length
-  return `${count('held')} held, ${count('failed')} failed, ${count('not shown')} not shown`
+  return `${count('passed')} passed, ${count('failed')} failed, ${count('not shown')} not shown`
 }
 
 export function json(results: readonly Result[]): string {
@@ -34,7 +34,7 @@ export function junit(results: readonly Result[]): string {
   const skipped = results.filter(({ outcome }) => outcome === 'not shown').length
   const cases = results.map(({ name, version, outcome, because = '', ms }) => {
     const head = `    <testcase classname="conformance.${version}" name="${escaped(name)}" time="${(ms / 1000).toFixed(3)}"`
-    if (outcome === 'held') return `${head}/>`
+    if (outcome === 'passed') return `${head}/>`
     const tag = outcome === 'failed' ? 'failure' : 'skipped'
     return `${head}><${tag} message="${escaped(because)}"/></testcase>`
   })

@@ -1,5 +1,5 @@
 // `npm run conformance -- --url http://host:port/prefix --admin-key file`: does the server at this address keep what the
-// service's interface says? Exit code 0 when every check that could be made held, 1 when one failed, 2 when none could be made.
+// service's interface says? Exit code 0 when every check passed, 1 when one failed, 2 when no check could run.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { json, junit, line, summary } from './report.ts'

@@ -28,7 +28,7 @@ export interface Result {
   readonly check: Check
   readonly version: Version
   readonly name: string
-  readonly outcome: 'held' | 'failed' | 'not shown'
+  readonly outcome: 'passed' | 'failed' | 'not shown'
   /** Of a failure what went wrong; of what is not shown, what it needs. */
   readonly because?: string
   readonly ms: number
@@ -94,7 +94,7 @@ async function outcomeOf(
   const begun = performance.now()
   try {
     await check.run(world)
-    return { outcome: 'held', ms: performance.now() - begun }
+    return { outcome: 'passed', ms: performance.now() - begun }
   } catch (error) {
     const because = error instanceof Error ? error.message : String(error)
     return { outcome: 'failed', because, ms: performance.now() - begun }

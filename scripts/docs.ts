@@ -71,7 +71,7 @@ const NO_WORLD: Io = {
 
 const prefix = cloudOptions.options.http.prefix.default
 
-/** The twin's operations; describing one asks for nothing that it works with. */
+/** The cloud's operations. Describing one uses none of its dependencies. */
 function servedOperations(): Operations {
   const unasked = new Proxy({}, { get: () => undefined })
   return {
@@ -96,14 +96,16 @@ function errorsPage(): string {
 
 This page is generated from \`src/protocol/errors.ts\` (\`npm run docs\`).
 
-Every error that a user may see carries one of these codes: HTTP answers of twin and agent as \`{"message": ..., "code": ...}\`
-(where the service API does not give the body another shape), commands as one line on stderr, \`tallygate: CODE: what is wrong.
-what to do\`, and their exit code, health conditions in \`tallygate status\`. A code keeps its meaning once it is shipped.
+Every error has one of these codes:
 
-*Again* says whether the same call may be sent again unchanged. Refusals of access are not errors: they are answers with a
-status of their own, see [item status codes](../decisions/item-status-codes.md).
+- HTTP responses of the agent and the cloud contain \`{"message": ..., "code": ...}\`, unless the service API defines another body.
+- Commands print one line on stderr, \`tallygate: CODE: cause. remedy\`, and exit with the code in the last column.
+- \`tallygate status\` shows health conditions with their code.
 
-| Code | What happened | What to do | Again | HTTP | Exit |
+A code keeps its meaning once it is released. *Retry* says whether the same call can be sent again unchanged. Refusals of access are not
+errors: each requested item has a status, see [item status codes](../decisions/item-status-codes.md).
+
+| Code | What happened | What to do | Retry | HTTP | Exit |
 | --- | --- | --- | --- | --- | --- |
 ${rows.join('\n')}
 `
@@ -132,27 +134,25 @@ This page is generated from \`conformance/\` (\`npm run docs\`).
 npm run conformance -- --url http://127.0.0.1:7080/dynamicmonetization --admin-key administration-key.pem
 \`\`\`
 
-asks the server at an address, prefix included, over HTTP alone, whether it keeps what the service's interface says, in both
-versions. It imports nothing of the twin. Each check has the place of its statement in its name; a line says that it held, that it
-failed and why, or that it was not shown and what it needs. \`--json\` and \`--junit <file>\` are for programs, \`--only <words>\`
-and \`--version\` run a part. The exit code is 1 when a check failed, 2 when none could be made.
+This command checks over HTTP whether the server at a URL (prefix included) follows the service's interface, in both versions. The suite
+imports no code of the cloud. The name of each check contains the place of its statement. The report has one line for each check: it passed,
+it failed and why, or it was not shown and what it needs. \`--json\` and \`--junit <file>\` write reports for programs; \`--only <words>\` and
+\`--version\` run a part of the suite. The exit code is 1 if a check failed, and 2 if no check could run.
 
 - **A clock.** Charges, heartbeats and ends of sessions take hours. With \`--clock <url>\` the suite moves time: it sends
-  \`POST {"advanceMs": n}\` there, and the clock answers \`{"now": <POSIX ms>}\` once the server has done all that was due. Without
-  one, those checks are not shown.
-- **A server for tests.** Rate tables without series and configuration values are shared by all customers of a server. Checks that
-  change them run with \`--scratch\` only, and put configuration values back. One deletes all other administration keys, and saves
-  them again.
-- **Operations of this project.** Consumption limits, variables of formulas, usage rows and locked sessions are known from the
-  service's documentation, but not the operations and fields that they are had by. With \`--extensions\` they are shown by this
-  project's own.
-- **What is left behind.** Names are random, so several runs can share a server. Line items, sessions, keys and future rate tables
-  are deleted; the interface has no way to delete instances and rate tables in effect.
-- **Where the interface is silent** (success codes, wording), every choice passes. The twin's own choices are in
-  [decisions](../decisions/), and its own tests hold them.
+  \`POST {"advanceMs": n}\` to that URL. The clock responds with \`{"now": <POSIX ms>}\` once the server has done everything that was due.
+  Without a clock, those checks are not shown.
+- **A server for tests.** All customers of a server share rate tables without series and configuration values. Checks that change them run
+  only with \`--scratch\`, and restore configuration values. One check deletes all other administration keys and saves them again.
+- **Operations of this project.** The service's documentation describes consumption limits, variables of formulas, usage rows and locked
+  sessions, but not their operations and fields. With \`--extensions\` the suite checks this project's operations for them.
+- **Data that stays on the server.** Names are random, so several runs can share a server. The suite deletes line items, sessions, keys and
+  future rate tables. The interface cannot delete instances or rate tables in effect.
+- **Where the interface is silent** (success codes, wording), every choice passes. [Decisions](../decisions/) lists the choices of this
+  project, which its other tests check.
 
-\`test/conformance\` runs the suite against the twin on SQLite and on PostgreSQL, and against a twin with faults, which it sees. A
-test holds that every statement below has a check or the reason why it can have none.
+\`test/conformance\` runs the suite against the cloud on SQLite and on PostgreSQL, and against a cloud with faults, which the suite detects. A
+test checks that every statement below has a check, or a reason why no check can show it.
 
 ## The service's interface
 

@@ -61,7 +61,7 @@ function commandPage(command: CommandShape, version: string): string {
     ...(command.arguments.length > 0 ? [section('ARGUMENTS', argumentsText(command))] : []),
     ...(command.options.length > 0 ? [section('OPTIONS', command.options.map(optionText).join('\n'))] : []),
     ...(below.length > 0 ? [section('COMMANDS', below.map(subcommand).join('\n'))] : []),
-    section('EXIT STATUS', text('0 when it did what it was told; otherwise as tallygate(1) lists.')),
+    section('EXIT STATUS', text('0 on success; other values are listed in tallygate(1).')),
     section('SEE ALSO', `${reference('tallygate', 1)} ,\n${reference('tallygate.toml', 5)}`),
   ]
   return page(name, 1, version, parts)
@@ -82,14 +82,14 @@ function settingsPage(version: string, { agent, cloud }: Tables): string {
     return `${text(usual)}\n${rows.join('\n')}`
   }
   return page('tallygate.toml', 5, version, [
-    section('NAME', 'tallygate.toml \\- settings of the agent and of the cloud twin'),
+    section('NAME', 'tallygate.toml \\- settings of the agent and of the cloud'),
     section(
       'DESCRIPTION',
       text(
-        'Settings are TOML: tables with keys, as "key" under "[table]" for table.key. A setting comes from a flag, or else from ' +
-          'the environment, or else from the file, or else has its default. What is not understood is refused at the start, with ' +
-          'the nearest known name. Durations are text such as "30s", "5m" or "24h", sizes such as "64KiB" or "8GiB". A secret ' +
-          'stands in a file of its own, which its key names.',
+        'Settings are TOML: tables with keys; table.key is "key" under "[table]". A flag overrides the environment, which overrides ' +
+          'the file, which overrides the default. At the start, unknown names and invalid values are refused with the nearest known ' +
+          'name. Durations are text such as "30s", "5m" or "24h", sizes such as "64KiB" or "8GiB". A secret is in a separate ' +
+          'file, which its key names.',
       ),
     ),
     section('AGENT', table('agent', agent)),
@@ -117,9 +117,9 @@ function exitStatus(): string {
     .toSorted(([a], [b]) => a - b)
     .map(([exit, codes]) => tagged(`.B ${exit}`, `${codes.toSorted().join(', ')}.`))
   return [
-    tagged('.B 0', 'It did what it was told.'),
-    tagged('.B 1', 'Any other error; of "doctor" and "status --check": somebody should look at the device.'),
-    tagged('.B 2', 'Of "doctor": something is broken; of "status --check": the device refuses requests.'),
+    tagged('.B 0', 'Success.'),
+    tagged('.B 1', 'Any other error. Of "doctor" and "status --check": the device needs attention.'),
+    tagged('.B 2', 'Of "doctor": a check failed. Of "status --check": the device refuses requests.'),
     ...rows,
   ].join('\n')
 }
@@ -127,7 +127,7 @@ function exitStatus(): string {
 function filesText(): string {
   return [
     tagged('.I /etc/tallygate/agent.toml', 'Settings of the agent.'),
-    tagged('.I /etc/tallygate/cloud.toml', 'Settings of the twin.'),
+    tagged('.I /etc/tallygate/cloud.toml', 'Settings of the cloud.'),
     tagged('.I /var/lib/tallygate/agent', 'Ledger and key of the device.'),
     tagged('.I /run/tallygate/agent.sock', 'Socket for local applications.'),
   ].join('\n')

@@ -14,7 +14,7 @@ function assertCode(world: World, said: unknown, three: string): void {
 export const accessChecks: readonly Check[] = [
   check(
     ['access.oneOff', 'doc.charge', 'doc.status101', 'does.sessions', 'does.rates', 'errors.codes', 'versions.codes'],
-    '10 x 3 and 2 x 7 are granted, charged with 44 tokens and answered item by item',
+    '10 x 3 and 2 x 7 are granted, cost 44 tokens and have one result per item',
     async (world) => {
       const { instance, lineItem } = await world.shop({ 'PhotoPrint/1.0': 3, 'CADPrint/2.0': 7 })
       const answer = await world.access(instance, { 'PhotoPrint/1.0': 10, 'CADPrint/2.0': 2 })
@@ -39,7 +39,7 @@ export const accessChecks: readonly Check[] = [
       assert.equal(await world.used(instance, lineItem), 44)
     },
   ),
-  check('doc.correlation', 'each request has a correlation id of its own', async (world) => {
+  check('doc.correlation', 'each request has a different correlation id', async (world) => {
     const { instance } = await world.shop()
     const ids = [await world.access(instance, { PhotoPrint: 1 }), await world.access(instance, { PhotoPrint: 1 })]
     assert.equal(new Set(ids.map(({ body }) => uuid(body.correlationId))).size, 2)
@@ -59,7 +59,7 @@ export const accessChecks: readonly Check[] = [
   ),
   check(
     ['errors.codes', 'versions.codes'],
-    'every code of an item has three digits in v1.0 and four in v1.1, also of a refusal for want of tokens',
+    'every code of an item has three digits in v1.0 and four in v1.1, also if tokens are insufficient',
     async (world) => {
       const { instance } = await world.shop({ PhotoPrint: 3 }, { quantity: 1 })
       const [said] = (await world.access(instance, { PhotoPrint: 1 })).body.requestedItems
@@ -68,7 +68,7 @@ export const accessChecks: readonly Check[] = [
   ),
   check(
     ['doc.bestEffort', 'doc.itemOrder'],
-    'each item is granted or refused for itself, in the order asked',
+    'each item is granted or refused separately, in the order of the request',
     async (world) => {
       const { instance, lineItem } = await world.shop({ A: 3, B: 4 }, { quantity: 10 })
       const { body } = await world.access(instance, { B: 1, Nothing: 1, A: 3, 'A/9': 1 })
@@ -82,7 +82,7 @@ export const accessChecks: readonly Check[] = [
       assert.equal(classOf(rest.body.requestedItems[0]), '1')
     },
   ),
-  check('doc.split', 'of 10 and 100 tokens, 1 x 3 takes 3 of the first, 8 x 7 takes 7 and 49', async (world) => {
+  check('doc.split', 'of 10 and 100 tokens, 1 x 3 uses 3 of the first, 8 x 7 uses 7 and 49', async (world) => {
     const instance = await world.instance()
     const rateTableSeries = await world.rates({ A: 3, B: 7 })
     const attributes = { rateTableSeries }
@@ -97,20 +97,24 @@ export const accessChecks: readonly Check[] = [
     assert.equal(body.requestedItems[1].totalTokensCharged, 56)
     assert.deepEqual([await world.used(instance, first), await world.used(instance, second)], [10, 49])
   }),
-  check('doc.order', 'the earliest end pays first, and of two with one end the earliest start', async (world) => {
-    const instance = await world.instance()
-    const attributes = { rateTableSeries: await world.rates({ A: 1 }) }
-    const [now, end] = [world.now(), world.now() + 20 * DAY]
-    const third = await world.lineItem(instance, { start: now - 9 * DAY, end: end + DAY, quantity: 1, attributes })
-    const second = await world.lineItem(instance, { start: now - 2 * DAY, end, quantity: 1, attributes })
-    const first = await world.lineItem(instance, { start: now - 3 * DAY, end, quantity: 1, attributes })
-    const payers: string[] = []
-    for (let round = 0; round < 3; round += 1) {
-      payers.push((await world.access(instance, { A: 1 })).body.requestedItems[0].lineItems[0].activationId as string)
-    }
-    assert.deepEqual(payers, [first, second, third])
-  }),
-  check('doc.fractions', 'a fractional count at a fractional rate is charged as it is', async (world) => {
+  check(
+    'doc.order',
+    'the line item with the earliest end pays first; with equal ends, the one with the earliest start',
+    async (world) => {
+      const instance = await world.instance()
+      const attributes = { rateTableSeries: await world.rates({ A: 1 }) }
+      const [now, end] = [world.now(), world.now() + 20 * DAY]
+      const third = await world.lineItem(instance, { start: now - 9 * DAY, end: end + DAY, quantity: 1, attributes })
+      const second = await world.lineItem(instance, { start: now - 2 * DAY, end, quantity: 1, attributes })
+      const first = await world.lineItem(instance, { start: now - 3 * DAY, end, quantity: 1, attributes })
+      const payers: string[] = []
+      for (let round = 0; round < 3; round += 1) {
+        payers.push((await world.access(instance, { A: 1 })).body.requestedItems[0].lineItems[0].activationId as string)
+      }
+      assert.deepEqual(payers, [first, second, third])
+    },
+  ),
+  check('doc.fractions', 'a fractional count at a fractional rate is charged exactly', async (world) => {
     const { instance, lineItem } = await world.shop({ A: 0.85 })
     const { body } = await world.access(instance, { A: 2.5 })
     assert.equal(body.requestedItems[0].count, 2.5)
@@ -119,7 +123,7 @@ export const accessChecks: readonly Check[] = [
     await world.access(instance, { A: 0.2 })
     assert.equal(await world.used(instance, lineItem), 2.38)
   }),
-  check('doc.requestedVersion', 'requestedVersion is taken for version', async (world) => {
+  check('doc.requestedVersion', 'requestedVersion is accepted instead of version', async (world) => {
     const { instance } = await world.shop({ 'A/1.0': 2 })
     const body = { requester: requester(), requestedItems: [{ item: 'A', requestedVersion: '1.0', count: 1 }] }
     const answer = await world.access(instance, {}, { body })

@@ -26,7 +26,7 @@ async function listedKeys(world: World): Promise<readonly Json[]> {
 }
 
 export const authenticationChecks: readonly Check[] = [
-  check('auth.bearer', 'without a token, with another scheme, and with no JWT the answer is 401', async (world) => {
+  check('auth.bearer', 'responds 401 without a token, with another scheme, and without a JWT', async (world) => {
     refused(await world.provisioning('GET', '/instances', { token: null }), 401)
     for (const authorization of [`Basic ${await world.server.admin()}`, 'Bearer', 'Bearer nonsense', 'Bearer a.b.c']) {
       refused(await world.provisioning('GET', '/instances', { token: null, headers: { authorization } }), 401)
@@ -54,7 +54,7 @@ export const authenticationChecks: readonly Check[] = [
     const head = Buffer.from(JSON.stringify({ alg: 'none', typ: 'JWT' })).toString('base64url')
     refused(await world.provisioning('GET', '/instances', { token: `${head}.${payload ?? ''}.` }), 401)
   }),
-  check('auth.instances', 'a client token opens no instance operation', async (world) => {
+  check('auth.instances', 'a client token gives no access to instance operations', async (world) => {
     const instance = await world.instance()
     const token = await world.server.client(instance)
     refused(await world.provisioning('GET', '/instances', { token }), 403)
@@ -62,7 +62,7 @@ export const authenticationChecks: readonly Check[] = [
     const body = { shortName: 'x', accountId: 'x' }
     refused(await world.provisioning('POST', '/instances', { token, body }), 403)
   }),
-  check('auth.rules', 'a client token opens actions and conditions', async (world) => {
+  check('auth.rules', 'a client token gives access to actions and conditions', async (world) => {
     const instance = await world.instance()
     const lineItem = await world.lineItem(instance)
     const token = await world.server.client(instance)
@@ -86,44 +86,52 @@ export const authenticationChecks: readonly Check[] = [
     success(await world.call('DELETE', `${conditions}/${conditionId}`, { token }))
     success(await world.call('DELETE', conditions, { token }))
   }),
-  check('doc.adminOnly', 'a client token changes no line item, rate table, configuration or key', async (world) => {
-    const instance = await world.instance()
-    const token = await world.server.client(instance)
-    const lineItems = `/instances/${instance}/line-items`
-    const closed = [
-      await world.provisioning('PUT', lineItems, { token, body: world.lineItemBody() }),
-      await world.provisioning('GET', '/rate-tables', { token }),
-      await world.provisioning('POST', '/rate-tables', { token, body: {} }),
-      await world.provisioning('DELETE', '/rate-tables?version=1', { token }),
-      await world.provisioning('GET', '/configuration', { token }),
-      await world.provisioning('PATCH', '/configuration', { token, body: [] }),
-      await world.call('GET', '/public-keys', { token }),
-      await world.call('PUT', '/client-keys', { token, body: [] }),
-      await world.call('PUT', '/administration-keys', { token, body: [] }),
-    ]
-    for (const answer of closed) refused(answer, 403)
-  }),
-  check('doc.either', 'a client token reads line items, and asks with and without a session', async (world) => {
-    const { instance, lineItem } = await world.shop()
-    const token = await world.server.client(instance)
-    const headers = { 'x-instance-id': instance }
-    success(await world.provisioning('GET', `/instances/${instance}/line-items`, { token }))
-    success(await world.provisioning('GET', `/instances/${instance}/line-items/${lineItem}`, { token }))
-    success(await world.access(instance, { PhotoPrint: 1 }, { token }))
-    const made = await world.call('POST', '/sessions', { token, headers, body: { instanceId: instance } })
-    success(made)
-    const path = `/sessions/${text(made.body.sessionId)}`
-    const body = {
-      requester: { type: 'user', value: 'x' },
-      rollbackOnDeny: true,
-      requestedItems: [{ item: 'PhotoPrint', count: 1 }],
-    }
-    success(await world.call('PUT', path, { token, headers, body }))
-    success(await world.call('GET', path, { token, headers }))
-    success(await world.call('GET', `/sessions?instanceId=${instance}`, { token, headers }))
-    success(await world.call('GET', `${path}/heartbeat`, { token, headers }))
-    success(await world.call('DELETE', path, { token, headers }))
-  }),
+  check(
+    'doc.adminOnly',
+    'a client token cannot change line items, rate tables, configuration or keys',
+    async (world) => {
+      const instance = await world.instance()
+      const token = await world.server.client(instance)
+      const lineItems = `/instances/${instance}/line-items`
+      const closed = [
+        await world.provisioning('PUT', lineItems, { token, body: world.lineItemBody() }),
+        await world.provisioning('GET', '/rate-tables', { token }),
+        await world.provisioning('POST', '/rate-tables', { token, body: {} }),
+        await world.provisioning('DELETE', '/rate-tables?version=1', { token }),
+        await world.provisioning('GET', '/configuration', { token }),
+        await world.provisioning('PATCH', '/configuration', { token, body: [] }),
+        await world.call('GET', '/public-keys', { token }),
+        await world.call('PUT', '/client-keys', { token, body: [] }),
+        await world.call('PUT', '/administration-keys', { token, body: [] }),
+      ]
+      for (const answer of closed) refused(answer, 403)
+    },
+  ),
+  check(
+    'doc.either',
+    'a client token reads line items, and makes requests with and without a session',
+    async (world) => {
+      const { instance, lineItem } = await world.shop()
+      const token = await world.server.client(instance)
+      const headers = { 'x-instance-id': instance }
+      success(await world.provisioning('GET', `/instances/${instance}/line-items`, { token }))
+      success(await world.provisioning('GET', `/instances/${instance}/line-items/${lineItem}`, { token }))
+      success(await world.access(instance, { PhotoPrint: 1 }, { token }))
+      const made = await world.call('POST', '/sessions', { token, headers, body: { instanceId: instance } })
+      success(made)
+      const path = `/sessions/${text(made.body.sessionId)}`
+      const body = {
+        requester: { type: 'user', value: 'x' },
+        rollbackOnDeny: true,
+        requestedItems: [{ item: 'PhotoPrint', count: 1 }],
+      }
+      success(await world.call('PUT', path, { token, headers, body }))
+      success(await world.call('GET', path, { token, headers }))
+      success(await world.call('GET', `/sessions?instanceId=${instance}`, { token, headers }))
+      success(await world.call('GET', `${path}/heartbeat`, { token, headers }))
+      success(await world.call('DELETE', path, { token, headers }))
+    },
+  ),
   check('doc.aud', 'a client token is refused for an instance that its aud does not name', async (world) => {
     const [mine, other] = [await world.instance(), await world.instance()]
     const token = await world.server.client(mine)
@@ -133,19 +141,23 @@ export const authenticationChecks: readonly Check[] = [
     const headers = { 'x-instance-id': other }
     refused(await world.call('POST', '/sessions', { token, headers, body: { instanceId: other } }), 403)
   }),
-  check('doc.instanceHeader', 'sessions need x-instance-id of a client, and not of an administrator', async (world) => {
-    const [mine, other] = [await world.instance(), await world.instance()]
-    const token = await world.server.client(mine)
-    refused(await world.call('POST', '/sessions', { token, body: { instanceId: mine } }), 400, 401, 403)
-    const headers = { 'x-instance-id': mine }
-    refused(await world.call('POST', '/sessions', { token, headers, body: { instanceId: other } }), 400, 403)
-    const session = await world.session(other)
-    refused(await world.call('GET', `/sessions/${session}`, { token, headers }), 403, 404)
-    success(await world.call('GET', `/sessions/${session}`))
-  }),
+  check(
+    'doc.instanceHeader',
+    'sessions require x-instance-id from a client, but not from an administrator',
+    async (world) => {
+      const [mine, other] = [await world.instance(), await world.instance()]
+      const token = await world.server.client(mine)
+      refused(await world.call('POST', '/sessions', { token, body: { instanceId: mine } }), 400, 401, 403)
+      const headers = { 'x-instance-id': mine }
+      refused(await world.call('POST', '/sessions', { token, headers, body: { instanceId: other } }), 400, 403)
+      const session = await world.session(other)
+      refused(await world.call('GET', `/sessions/${session}`, { token, headers }), 403, 404)
+      success(await world.call('GET', `/sessions/${session}`))
+    },
+  ),
   check(
     ['auth.keys', 'doc.keysPut', 'doc.keysList', 'addresses.base'],
-    'keys of both types are saved by an array and listed, without anything secret',
+    'keys of both types are saved by an array and listed without secrets',
     async (world) => {
       const ids = { client: await save(world, 'client'), administration: await save(world, 'administration') }
       const keys = await listedKeys(world)
@@ -158,7 +170,7 @@ export const authenticationChecks: readonly Check[] = [
       assert.ok(!JSON.stringify(keys).includes('PRIVATE'))
     },
   ),
-  check('doc.keysPut', 'PUT with the same id replaces the key; what is no public key is refused', async (world) => {
+  check('doc.keysPut', 'PUT with the same id replaces the key; an invalid public key is refused', async (world) => {
     const id = await save(world, 'client')
     const other = publicPem(newKey())
     success(await world.call('PUT', '/client-keys', { body: [{ id, publicKey: other }] }))
@@ -167,7 +179,7 @@ export const authenticationChecks: readonly Check[] = [
     assert.equal(text(found[0].publicKey).trim(), other.trim())
     refused(await world.call('PUT', '/client-keys', { body: [{ id, publicKey: 'no key' }] }), 400)
   }),
-  check('doc.keysDelete', 'a deleted key is gone from the list, and DELETE of an unknown one is 404', async (world) => {
+  check('doc.keysDelete', 'a deleted key is not listed, and DELETE of an unknown key responds 404', async (world) => {
     for (const kind of ['client', 'administration'] as const) {
       const id = await save(world, kind)
       const answer = await world.call('DELETE', `/${kind}-keys/${id}`)

@@ -25,7 +25,7 @@ const options = { versions: ['v1.1'], needs: ['extensions'] } as const
 export const consumptionLimitChecks: readonly Check[] = [
   check(
     ['limits.consumption', 'doc.limitRequester'],
-    'a requester that has reached its limit is refused on that line item, and nobody else is',
+    'only a requester that has reached its limit is refused on that line item',
     async (world) => {
       const { instance, lineItem } = await world.shop({ A: 1 })
       const terms = { limit: 5, frequency: 'DAILY', nextReset: world.now() + 12 * HOUR }
@@ -44,7 +44,7 @@ export const consumptionLimitChecks: readonly Check[] = [
   ),
   check(
     ['doc.limitRequester', 'limits.consumption'],
-    'what one line item may not give, another one without a limit does',
+    'if the limit of one line item is reached, another line item without a limit serves the request',
     async (world) => {
       const { instance, series, lineItem } = await world.shop({ A: 1 }, { end: world.now() + 5 * DAY })
       const other = await world.lineItem(instance, { attributes: { rateTableSeries: series } })
@@ -56,7 +56,7 @@ export const consumptionLimitChecks: readonly Check[] = [
   ),
   check(
     'doc.limitFresh',
-    'what was consumed before the limit was set does not count',
+    'consumption before the limit was set does not count',
     async (world) => {
       const { instance, lineItem } = await world.shop({ A: 1 })
       assert.equal(await isGranted(world, instance, 'lisa', 50), true)
@@ -68,7 +68,7 @@ export const consumptionLimitChecks: readonly Check[] = [
   ),
   check(
     'limits.consumption',
-    'a limit of nothing, of an unknown frequency, and with a reset that is past, are refused',
+    'a limit of zero, an unknown frequency, and a reset in the past are refused',
     async (world) => {
       const { instance, lineItem } = await world.shop({ A: 1 })
       const terms = { limit: 3, frequency: 'MONTHLY', nextReset: world.now() + DAY }
@@ -81,7 +81,7 @@ export const consumptionLimitChecks: readonly Check[] = [
   ),
   check(
     ['doc.limitReset', 'limits.consumption'],
-    'a monthly limit begins anew on the first of each month, however long the months are',
+    'a monthly limit resets on the first of each month, whatever its length',
     async (world) => {
       const { instance, lineItem } = await world.shop({ A: 1 }, { quantity: 1000 })
       const resets = [1, 2, 3].map((months) => monthAfter(world.now(), months))

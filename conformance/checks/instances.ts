@@ -12,7 +12,7 @@ async function create(world: World, body: Record<string, unknown>): Promise<Json
 }
 
 export const instanceChecks: readonly Check[] = [
-  check('endpoints.json', 'answers with a body, refusals too, are application/json', async (world) => {
+  check('endpoints.json', 'responses with a body, refusals included, are application/json', async (world) => {
     const instance = await world.instance()
     for (const answer of [
       await world.provisioning('GET', `/instances/${instance}`),
@@ -25,7 +25,7 @@ export const instanceChecks: readonly Check[] = [
   }),
   check(
     ['instances.create', 'instance.id', 'instance.shortName', 'instance.accountId', 'addresses.provisioning'],
-    'POST makes an instance with the name and account given and an id of its own',
+    'POST creates an instance with the given name and account and a new id',
     async (world) => {
       const [shortName, accountId] = [world.unique('name'), world.unique('account')]
       const first = await create(world, { shortName, accountId })
@@ -37,7 +37,7 @@ export const instanceChecks: readonly Check[] = [
   ),
   check(
     ['instance.created', 'instance.modified', 'doc.ms'],
-    'created and modified are POSIX milliseconds of about now',
+    'created and modified are POSIX milliseconds near the current time',
     async (world) => {
       const { created, modified } = await create(world, { shortName: 'times', accountId: world.unique('account') })
       for (const time of [created, modified]) {
@@ -48,7 +48,7 @@ export const instanceChecks: readonly Check[] = [
   ),
   check(
     ['instance.defaultInstance', 'does.instances', 'instances.list'],
-    'one instance of an account at most is its default, and accountId with default=true finds it',
+    'at most one instance of an account is its default, and accountId with default=true finds it',
     async (world) => {
       const accountId = world.unique('account')
       const made = [
@@ -66,7 +66,7 @@ export const instanceChecks: readonly Check[] = [
       )
     },
   ),
-  check('instances.list', 'the default of an account that has none is an empty content', async (world) => {
+  check('instances.list', 'for an account without a default, the content is empty', async (world) => {
     const found = await world.provisioning('GET', `/instances?accountId=${world.unique('nobody')}&default=true`)
     success(found)
     assert.deepEqual(found.body.content, [])
@@ -78,7 +78,7 @@ export const instanceChecks: readonly Check[] = [
   }),
   check(
     ['instances.list', 'doc.paging', 'limits.size'],
-    'next leads through every page to the instances just made, and ends with 0',
+    'next leads through every page to the new instances, and ends with 0',
     async (world) => {
       const made = [await world.instance(), await world.instance(), await world.instance()]
       const found: string[] = []
@@ -94,7 +94,7 @@ export const instanceChecks: readonly Check[] = [
       for (const id of made) assert.ok(found.includes(id))
     },
   ),
-  check('instances.get', 'GET answers what POST answered, and 404 for an unknown instance', async (world) => {
+  check('instances.get', 'GET returns the same as POST, and 404 for an unknown instance', async (world) => {
     const made = await create(world, { shortName: world.unique('name'), accountId: world.unique('account') })
     const { body } = await world.provisioning('GET', `/instances/${made.id}`)
     assert.deepEqual(body, made)
@@ -113,7 +113,7 @@ export const instanceChecks: readonly Check[] = [
     },
     { versions: ['v1.1'] },
   ),
-  check(['limits.shortName', 'instance.shortName'], 'a name of 1 and of 100 characters is taken', async (world) => {
+  check(['limits.shortName', 'instance.shortName'], 'a name of 1 and of 100 characters is accepted', async (world) => {
     for (const shortName of ['x', 'x'.repeat(100)])
       await create(world, { shortName, accountId: world.unique('account') })
   }),
@@ -135,7 +135,7 @@ export const instanceChecks: readonly Check[] = [
       refused(await world.provisioning('POST', '/instances', { body }), 400)
     }),
   ),
-  check('versions.segment', 'another version segment leads nowhere', async (world) => {
+  check('versions.segment', 'a path with another version segment does not exist', async (world) => {
     const url = `${world.server.target.url}/provisioning/api/v9.9/instances`
     const { status } = await fetch(url, { headers: { authorization: `Bearer ${await world.server.admin()}` } })
     assert.ok(status >= 400 && status < 500)

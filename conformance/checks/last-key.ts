@@ -6,7 +6,7 @@ import { type Json, number, refused, success, text } from '../world.ts'
 export const lastKeyChecks: readonly Check[] = [
   check(
     ['doc.lastKey', 'auth.keys'],
-    'of several administration keys all but the last can be deleted, and the last one goes on working',
+    'all administration keys except the last can be deleted, and the last one continues to work',
     async (world) => {
       const others: { id: string; publicKey: string }[] = []
       let next = 0

@@ -36,7 +36,7 @@ const invalid: readonly (readonly [what: string, change: Record<string, unknown>
     /\$\.attributes: property 'colour' is not defined in the schema and the schema does not allow additional properties/,
   ],
   ['no activationId', { activationId: undefined }, /activationId/],
-  ['a state that there is not', { state: 'PAUSED' }, /^\$\.state/],
+  ['an unknown state', { state: 'PAUSED' }, /^\$\.state/],
   ['quantity that is a text', { quantity: 'many' }, /^\$\.quantity: string found, integer expected/],
   ['no attributes', { attributes: undefined }, /attributes/],
   ['no start', { start: undefined }, /start/],
@@ -45,7 +45,7 @@ const invalid: readonly (readonly [what: string, change: Record<string, unknown>
 export const lineItemChecks: readonly Check[] = [
   check(
     ['lineItems.put', 'lineItems.get', 'does.activation', 'doc.record'],
-    'what the first PUT stores is what GET reports, by the activation id, with nothing used',
+    'GET by activation id returns what the first PUT stored, with nothing used',
     async (world) => {
       const instance = await world.instance()
       const attributes = { rateTableSeries: 'S', overdraftType: 'Number', overdraftLimit: 7 }
@@ -73,7 +73,7 @@ export const lineItemChecks: readonly Check[] = [
     const { body } = await world.provisioning('GET', path(instance))
     assert.deepEqual(body.map(({ activationId }: Json) => text(activationId)).sort(), [...ids].sort())
   }),
-  check('lineItems.delete', 'DELETE of an obsolete line item takes it off the list', async (world) => {
+  check('lineItems.delete', 'DELETE of an obsolete line item removes it from the list', async (world) => {
     const instance = await world.instance()
     const body = world.lineItemBody()
     success(await world.putLineItem(instance, body))
@@ -86,7 +86,7 @@ export const lineItemChecks: readonly Check[] = [
   ...invalid.map(([what, change, wanted]) =>
     check(
       ['errors.put', 'versions.put', 'doc.validator', 'lineItem.attributes'],
-      `PUT with ${what} is refused with 400 and says where`,
+      `PUT with ${what} is refused with 400 and names the path`,
       async (world) => {
         const instance = await world.instance()
         const { attributes, ...fields } = world.lineItemBody()
@@ -113,7 +113,7 @@ export const lineItemChecks: readonly Check[] = [
     const said = problems(world, await world.putLineItem(instance, body))
     assert.ok(said.length >= 2)
   }),
-  check('errors.put', 'the key is that of PUT line-items only: elsewhere message is a text', async (world) => {
+  check('errors.put', 'only PUT line-items has an array; elsewhere message is a text', async (world) => {
     const said = await world.provisioning('POST', '/instances', { body: {} })
     refused(said, 400)
     text(said.body.message)
@@ -131,7 +131,7 @@ export const lineItemChecks: readonly Check[] = [
   ),
   check(
     ['lineItem.resetFrequency', 'versions.resetFrequency'],
-    'resetFrequency is a string, and nothing else',
+    'resetFrequency accepts only a string',
     async (world) => {
       const instance = await world.instance()
       const id = await world.lineItem(instance, { attributes: { resetFrequency: 'MONTHLY' } })
@@ -143,7 +143,7 @@ export const lineItemChecks: readonly Check[] = [
     },
     { versions: ['v1.1'] },
   ),
-  check('doc.obsolete', 'INACTIVE and OBSOLETE need a line item that exists; OBSOLETE is final', async (world) => {
+  check('doc.obsolete', 'INACTIVE and OBSOLETE require an existing line item; OBSOLETE is final', async (world) => {
     const instance = await world.instance()
     const body = world.lineItemBody()
     for (const state of ['INACTIVE', 'OBSOLETE']) {
@@ -155,7 +155,7 @@ export const lineItemChecks: readonly Check[] = [
     for (const state of ['DEPLOYED', 'INACTIVE']) refused(await world.putLineItem(instance, { ...body, state }), 400)
     await world.provisioning('DELETE', path(instance, body.activationId))
   }),
-  check('doc.inactive', 'an inactive line item serves nothing until it is deployed again', async (world) => {
+  check('doc.inactive', 'an inactive line item serves no request until it is deployed again', async (world) => {
     const { instance, series, lineItem } = await world.shop()
     const body = world.lineItemBody({ activationId: lineItem, attributes: { rateTableSeries: series } })
     success(await world.putLineItem(instance, { ...body, state: 'INACTIVE' }))
@@ -163,7 +163,7 @@ export const lineItemChecks: readonly Check[] = [
     success(await world.putLineItem(instance, body))
     assert.equal(classOf(await one(world, instance)), '1')
   }),
-  check('doc.window', 'a line item serves from its start to its end only', async (world) => {
+  check('doc.window', 'a line item serves requests only from its start to its end', async (world) => {
     for (const [start, end, wanted] of [
       [-DAY, DAY, '1'],
       [DAY, 2 * DAY, '2'],
@@ -175,7 +175,7 @@ export const lineItemChecks: readonly Check[] = [
   }),
   check(
     ['configuration.tolerant', 'limits.tolerant', 'does.configuration', 'doc.configGet', 'doc.configPatch'],
-    'timezone.tolerant opens a line item 12 hours before its start and 12 hours after its end, and no more',
+    'timezone.tolerant extends a line item to exactly 12 hours before its start and 12 hours after its end',
     async (world) => {
       const served = async (start: number, end: number): Promise<string> => {
         const change = { start: world.now() + start, end: world.now() + end }
@@ -210,7 +210,7 @@ export const lineItemChecks: readonly Check[] = [
   ),
   check(
     'doc.period',
-    'session.charge.period is shown, and takes PT10M to PT24H',
+    'session.charge.period is listed, and accepts PT10M to PT24H',
     async (world) => {
       const before = await configured(world, 'session.charge.period')
       const set = (value: string): Promise<Reply> =>
@@ -224,7 +224,7 @@ export const lineItemChecks: readonly Check[] = [
     },
     { versions: ['v1.1'], needs: ['scratch'] },
   ),
-  check('doc.overdraftNone', 'without overdraft nothing is granted above the quantity', async (world) => {
+  check('doc.overdraftNone', 'without overdraft no request is granted above the quantity', async (world) => {
     const { instance, lineItem } = await world.shop({ PhotoPrint: 3 }, { quantity: 10 })
     assert.equal(classOf((await world.access(instance, { PhotoPrint: 4 })).body.requestedItems[0]), '2')
     assert.equal(classOf((await world.access(instance, { PhotoPrint: 3 })).body.requestedItems[0]), '1')

@@ -38,7 +38,7 @@ const FORMULAS: Readonly<Record<string, number>> = {
 export const rateTableChecks: readonly Check[] = [
   check(
     'doc.formula',
-    'formulas of constants cost what a spreadsheet says',
+    'formulas of constants have the same value as in a spreadsheet',
     async (world) => {
       const items = Object.keys(FORMULAS).map((formula, index) => ({ name: `F${index}`, formula }))
       const rateTableSeries = world.unique('series')
@@ -54,7 +54,7 @@ export const rateTableChecks: readonly Check[] = [
   ),
   check(
     'doc.variables',
-    'the variables of a request go into the formula by name, in any case; without them the item is refused',
+    'a formula gets the variables of a request by name, whatever their case; without them the item is refused',
     async (world) => {
       const rateTableSeries = world.unique('series')
       const items = [{ name: 'A', formula: 'MAX(basePrice * quantity - DISCOUNT, 1)' }]
@@ -76,7 +76,7 @@ export const rateTableChecks: readonly Check[] = [
   ),
   check(
     'doc.formulaOnly',
-    'an item with a rate and a formula, with neither, and with a formula that is none, is refused',
+    'an item with a rate and a formula, with neither, or with an invalid formula is refused',
     async (world) => {
       for (const wrong of [{ rate: 1, formula: '1+1' }, {}, { formula: 'SUM(' }, { formula: 'SYSTEM(1)' }]) {
         const items = [{ name: 'A', ...wrong }]
@@ -87,7 +87,7 @@ export const rateTableChecks: readonly Check[] = [
   ),
   check(
     ['rateTables.get', 'rateTables.post', 'rateTable.effective', 'doc.tableSaved'],
-    'GET shows every table that was created, in effect or not, as it was created',
+    'GET returns every created table unchanged, in effect or not',
     async (world) => {
       const series = world.unique('series')
       const items = ratedItems({ 'PhotoPrint/1.0': 3, Plain: 0.5 })
@@ -108,7 +108,7 @@ export const rateTableChecks: readonly Check[] = [
       for (const { created } of found) assert.ok(Number.isInteger(created))
     },
   ),
-  check('doc.tableSaved', 'the same series and version again is 409 with error', async (world) => {
+  check('doc.tableSaved', 'a duplicate of series and version responds 409 with error', async (world) => {
     const series = await world.rates({ A: 1 })
     const again = await world.rateTable({ series, items: ratedItems({ A: 2 }) })
     refused(again, 409)
@@ -116,7 +116,7 @@ export const rateTableChecks: readonly Check[] = [
   }),
   check(
     ['rateTables.delete', 'states.rule3', 'doc.tableDelete'],
-    'a table that is not yet in effect can be deleted, one in effect cannot',
+    'a table can be deleted before it is in effect, but not afterwards',
     async (world) => {
       const series = await world.rates({ A: 1 })
       success(
@@ -132,20 +132,24 @@ export const rateTableChecks: readonly Check[] = [
       refused(await world.provisioning('DELETE', query(series, '2')), 404)
     },
   ),
-  check('doc.tableDelete', 'DELETE needs a version, finds by series, and takes a slash at the end', async (world) => {
-    const series = world.unique('series')
-    success(await world.rateTable({ series, effectiveFrom: world.now() + DAY, items: ratedItems({ A: 1 }) }))
-    refused(await world.provisioning('DELETE', `/rate-tables?series=${series}`), 400)
-    refused(await world.provisioning('DELETE', query(world.unique('other'), '1')), 404)
-    success(await world.provisioning('DELETE', `/rate-tables/?series=${series}&version=1`))
-  }),
+  check(
+    'doc.tableDelete',
+    'DELETE requires a version, finds tables by series, and accepts a trailing slash',
+    async (world) => {
+      const series = world.unique('series')
+      success(await world.rateTable({ series, effectiveFrom: world.now() + DAY, items: ratedItems({ A: 1 }) }))
+      refused(await world.provisioning('DELETE', `/rate-tables?series=${series}`), 400)
+      refused(await world.provisioning('DELETE', query(world.unique('other'), '1')), 404)
+      success(await world.provisioning('DELETE', `/rate-tables/?series=${series}&version=1`))
+    },
+  ),
   check(['doc.series', 'does.rates'], 'a line item is priced by its own series', async (world) => {
     const { instance } = await world.shop({ A: 2 })
     await world.rates({ A: 9, B: 1 })
     assert.equal(await priceOf(world, instance, 'A'), 2)
     assert.equal(await priceOf(world, instance, 'B'), null)
   }),
-  check('doc.latest', 'the table that came into effect last counts, whatever its version', async (world) => {
+  check('doc.latest', 'the table that took effect last applies, whatever its version', async (world) => {
     const { instance, series } = await world.ownShop({ A: 2 })
     const later = { series, version: '0', effectiveFrom: world.now() - HOUR, items: ratedItems({ A: 5 }) }
     const earlier = { series, version: '9', effectiveFrom: world.now() - 2 * DAY, items: ratedItems({ A: 7 }) }
@@ -156,7 +160,7 @@ export const rateTableChecks: readonly Check[] = [
   }),
   check(
     ['doc.latest', 'rateTable.effective'],
-    'a future table counts from the moment in which it comes into effect',
+    'a future table applies from the moment it takes effect',
     async (world) => {
       const { instance, series } = await world.ownShop({ A: 2 })
       success(
@@ -169,14 +173,18 @@ export const rateTableChecks: readonly Check[] = [
     },
     { needs: ['clock'] },
   ),
-  check('doc.exactVersion', 'items match by exact version, and no version matches none only', async (world) => {
-    const { instance } = await world.shop({ 'A/1.0': 2, B: 3 })
-    assert.equal(await priceOf(world, instance, 'A/1.0'), 2)
-    assert.equal(await priceOf(world, instance, 'A/1'), null)
-    assert.equal(await priceOf(world, instance, 'A'), null)
-    assert.equal(await priceOf(world, instance, 'B/1.0'), null)
-    assert.equal(await priceOf(world, instance, 'B'), 3)
-  }),
+  check(
+    'doc.exactVersion',
+    'items match by exact version; an item without version matches only one without version',
+    async (world) => {
+      const { instance } = await world.shop({ 'A/1.0': 2, B: 3 })
+      assert.equal(await priceOf(world, instance, 'A/1.0'), 2)
+      assert.equal(await priceOf(world, instance, 'A/1'), null)
+      assert.equal(await priceOf(world, instance, 'A'), null)
+      assert.equal(await priceOf(world, instance, 'B/1.0'), null)
+      assert.equal(await priceOf(world, instance, 'B'), 3)
+    },
+  ),
   check(
     'doc.noSeries',
     'a line item with an empty series is priced by the tables without one',

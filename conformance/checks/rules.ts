@@ -47,7 +47,7 @@ const IN_CITY = { operator: 'IN', property: 'city', values: ['Graz'] }
 export const ruleChecks: readonly Check[] = [
   check(
     ['conditions.post', 'condition.id', 'condition.name', 'condition.operator', 'condition.IN'],
-    'POST answers the created conditions only, each with an id',
+    'POST returns only the created conditions, each with an id',
     async (world) => {
       const instance = await world.instance()
       await condition(world, instance, department('sales'))
@@ -60,7 +60,7 @@ export const ruleChecks: readonly Check[] = [
   ),
   check(
     ['conditions.get', 'condition.AND', 'condition.NOT'],
-    'GET shows all conditions with their nested ones',
+    'GET returns all conditions with their nested conditions',
     async (world) => {
       const instance = await world.instance()
       const nested = { name: 'nested', operator: 'AND', conditions: [IN, { operator: 'NOT', condition: IN_CITY }] }
@@ -73,23 +73,27 @@ export const ruleChecks: readonly Check[] = [
       )
     },
   ),
-  check('conditions.patch', 'PATCH changes those with an id, adds those without, answers no others', async (world) => {
-    const instance = await world.instance()
-    const [kept, changed] = [
-      await condition(world, instance, department('kept')),
-      await condition(world, instance, department('old')),
-    ]
-    const body = [{ id: changed, ...department('new') }, department('added')]
-    const answer = await world.call('PATCH', conditionsPath(instance), { body })
-    success(answer)
-    assert.equal(answer.body.length, 2)
-    assert.partialDeepStrictEqual(answer.body, body)
-    const all = (await world.call('GET', conditionsPath(instance))).body as readonly Json[]
-    assert.equal(all.length, 3)
-    assert.deepEqual(all.find(({ id }) => id === changed).values, ['new'])
-    assert.deepEqual(all.find(({ id }) => id === kept).values, ['kept'])
-  }),
-  check('conditions.deleteOne', 'DELETE of one condition leaves the others', async (world) => {
+  check(
+    'conditions.patch',
+    'PATCH changes conditions with an id, adds those without, and returns only these',
+    async (world) => {
+      const instance = await world.instance()
+      const [kept, changed] = [
+        await condition(world, instance, department('kept')),
+        await condition(world, instance, department('old')),
+      ]
+      const body = [{ id: changed, ...department('new') }, department('added')]
+      const answer = await world.call('PATCH', conditionsPath(instance), { body })
+      success(answer)
+      assert.equal(answer.body.length, 2)
+      assert.partialDeepStrictEqual(answer.body, body)
+      const all = (await world.call('GET', conditionsPath(instance))).body as readonly Json[]
+      assert.equal(all.length, 3)
+      assert.deepEqual(all.find(({ id }) => id === changed).values, ['new'])
+      assert.deepEqual(all.find(({ id }) => id === kept).values, ['kept'])
+    },
+  ),
+  check('conditions.deleteOne', 'DELETE of one condition keeps the others', async (world) => {
     const instance = await world.instance()
     const [first, second] = [
       await condition(world, instance, department('a')),
@@ -103,14 +107,14 @@ export const ruleChecks: readonly Check[] = [
     )
     refused(await world.call('DELETE', `${conditionsPath(instance)}/${UNKNOWN}`), 404)
   }),
-  check('conditions.deleteAll', 'DELETE of all conditions leaves none', async (world) => {
+  check('conditions.deleteAll', 'DELETE of all conditions removes all of them', async (world) => {
     const instance = await world.instance()
     await condition(world, instance, department('a'))
     await condition(world, instance, department('b'))
     success(await world.call('DELETE', conditionsPath(instance)))
     assert.deepEqual((await world.call('GET', conditionsPath(instance))).body, [])
   }),
-  check('doc.referenced', 'a condition to which an action refers is not deleted', async (world) => {
+  check('doc.referenced', 'a condition is not deleted while an action refers to it', async (world) => {
     const { instance, lineItem } = await world.shop()
     const conditionId = await condition(world, instance, department('a'))
     await putActions(world, instance, lineItem, [{ conditionId, action: 'DENY' }])
@@ -120,7 +124,7 @@ export const ruleChecks: readonly Check[] = [
     success(await world.call('DELETE', actionsPath(instance, lineItem)))
     success(await world.call('DELETE', `${conditionsPath(instance)}/${conditionId}`))
   }),
-  check('condition.operator', 'an unknown operator, and a condition without one, are refused', async (world) => {
+  check('condition.operator', 'an unknown operator and a missing operator are refused', async (world) => {
     const instance = await world.instance()
     for (const wrong of [
       { ...IN, operator: 'NEAR' },
@@ -132,7 +136,7 @@ export const ruleChecks: readonly Check[] = [
   }),
   check(
     ['condition.IN', 'doc.dictionary'],
-    'IN holds where the dictionary of the requester has one of the values',
+    'IN is true if the requester’s dictionary has one of the values',
     async (world) => {
       const instance = await guarded(world, IN)
       assert.equal(await isAllowed(world, instance, { dept: 'support' }), true)
@@ -141,18 +145,18 @@ export const ruleChecks: readonly Check[] = [
       assert.equal(await isAllowed(world, instance, {}), false)
     },
   ),
-  check('condition.NOT', 'NOT holds where its condition does not', async (world) => {
+  check('condition.NOT', 'NOT is true if its condition is false', async (world) => {
     const instance = await guarded(world, { operator: 'NOT', condition: IN })
     assert.equal(await isAllowed(world, instance, { dept: 'support' }), false)
     assert.equal(await isAllowed(world, instance, { dept: 'board' }), true)
   }),
-  check('condition.AND', 'AND holds where all of its conditions do', async (world) => {
+  check('condition.AND', 'AND is true if all of its conditions are true', async (world) => {
     const instance = await guarded(world, { operator: 'AND', conditions: [IN, IN_CITY] })
     assert.equal(await isAllowed(world, instance, { dept: 'sales', city: 'Graz' }), true)
     assert.equal(await isAllowed(world, instance, { dept: 'sales', city: 'Linz' }), false)
     assert.equal(await isAllowed(world, instance, { city: 'Graz' }), false)
   }),
-  check('doc.or', 'OR holds where any of its conditions does', async (world) => {
+  check('doc.or', 'OR is true if any of its conditions is true', async (world) => {
     const instance = await guarded(world, { operator: 'OR', conditions: [IN, IN_CITY] })
     assert.equal(await isAllowed(world, instance, { city: 'Graz' }), true)
     assert.equal(await isAllowed(world, instance, { dept: 'sales', city: 'Linz' }), true)
@@ -160,7 +164,7 @@ export const ruleChecks: readonly Check[] = [
   }),
   check(
     ['actions.post', 'action.id', 'action.name', 'action.action', 'action.allocation', 'action.used'],
-    'POST answers the created actions with id, and with used where there is an allocation',
+    'POST returns the created actions with id, and with used if they have an allocation',
     async (world) => {
       const { instance, lineItem } = await world.shop()
       const conditionId = await condition(world, instance, department('a'))
@@ -181,7 +185,7 @@ export const ruleChecks: readonly Check[] = [
   ),
   check(
     ['actions.get', 'does.rules', 'action.name'],
-    'GET answers the actions in their order; names may be reused',
+    'GET returns the actions in their order; names may be reused',
     async (world) => {
       const { instance, lineItem } = await world.shop()
       const ids = [await condition(world, instance, department('a')), await condition(world, instance, department('b'))]
@@ -197,7 +201,7 @@ export const ruleChecks: readonly Check[] = [
   ),
   check(
     ['actions.put', 'action.id', 'doc.keepsUsed'],
-    'PUT reorders, changes, adds and removes; an id that is kept keeps used, one that is left out loses it',
+    'PUT reorders, changes, adds and removes; a kept id keeps used, an omitted id loses it',
     async (world) => {
       const { instance, lineItem } = await world.shop({ PhotoPrint: 1 })
       const [a, b] = [
@@ -227,7 +231,7 @@ export const ruleChecks: readonly Check[] = [
       assert.equal(renewed.used, 0)
     },
   ),
-  check('actions.delete', 'DELETE takes all actions off the line item, which is free to all again', async (world) => {
+  check('actions.delete', 'DELETE removes all actions of the line item, which is then unrestricted', async (world) => {
     const { instance, lineItem } = await world.shop()
     await putActions(world, instance, lineItem, [{ action: 'DENY' }])
     assert.equal(await isAllowed(world, instance, {}), false)
@@ -260,7 +264,7 @@ export const ruleChecks: readonly Check[] = [
   ...(
     [
       ['two actions without condition', () => [{ action: 'DENY' }, { action: 'ALLOW' }]],
-      ['an effect that there is not', () => [{ action: 'MAYBE' }]],
+      ['an unknown effect', () => [{ action: 'MAYBE' }]],
       ['ALLOW with a condition and no allocation', (conditionId: string) => [{ conditionId, action: 'ALLOW' }]],
       ['an unknown condition', () => [{ conditionId: UNKNOWN, action: 'DENY' }]],
       ['a negative allocation', (conditionId: string) => [{ conditionId, action: 'ALLOW', allocation: -1 }]],
@@ -281,7 +285,7 @@ export const ruleChecks: readonly Check[] = [
   ),
   check(
     ['doc.cap', 'action.used', 'does.rules', 'doc.unmatched'],
-    '150 tokens for one department, 50 for two others together, nothing for the rest of the world',
+    '150 tokens for one department, 50 for two others together, no tokens for all others',
     async (world) => {
       const { instance, lineItem } = await world.shop({ PhotoPrint: 1 }, { quantity: 200 })
       const [one, two] = [
@@ -308,7 +312,7 @@ export const ruleChecks: readonly Check[] = [
   ),
   check(
     ['does.rules', 'action.conditionId'],
-    'the first entry that is met decides, and the default all others',
+    'the first matching entry decides, or else the default',
     async (world) => {
       const { instance, lineItem } = await world.shop({ PhotoPrint: 1 })
       const [a, ab] = [

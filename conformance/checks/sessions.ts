@@ -26,7 +26,7 @@ const clock = { needs: ['clock'] } as const
 export const sessionChecks: readonly Check[] = [
   check(
     ['sessions.post', 'session.id', 'doc.sessionIdle', 'does.sessions', 'states.live'],
-    'POST makes a session that is IDLE and costs nothing',
+    'POST creates a session that is IDLE and costs nothing',
     async (world) => {
       const { instance, lineItem } = await world.shop()
       const made = await world.call('POST', '/sessions', { body: { instanceId: instance } })
@@ -37,7 +37,7 @@ export const sessionChecks: readonly Check[] = [
       assert.equal(await world.used(instance, lineItem), 0)
     },
   ),
-  check('sessions.post', 'an unknown instance, and none, are refused', async (world) => {
+  check('sessions.post', 'an unknown and a missing instance are refused', async (world) => {
     refused(await world.call('POST', '/sessions', { body: { instanceId: UNKNOWN } }), 404, 400)
     refused(await world.call('POST', '/sessions', { body: {} }), 400)
   }),
@@ -72,7 +72,7 @@ export const sessionChecks: readonly Check[] = [
       assert.ok(number(busy.chargedUntil) > busy.lastAccessRequest)
     },
   ),
-  check(['limits.sessions', 'sessions.list'], 'of 101 sessions the 100 newest are listed', async (world) => {
+  check(['limits.sessions', 'sessions.list'], 'the list has the 100 newest of 101 sessions', async (world) => {
     const instance = await world.instance()
     const tens: string[][] = []
     const oldest = await world.session(instance)
@@ -103,7 +103,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['sessions.put', 'doc.granted', 'doc.allOrNothing', 'doc.status101'],
-    'a request that is granted charges all of its items and makes the session ACTIVE',
+    'a granted request charges all of its items and makes the session ACTIVE',
     async (world) => {
       const { instance, lineItem } = await world.shop({ A: 3, B: 4 })
       const session = await world.session(instance)
@@ -120,7 +120,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['doc.allOrNothing', 'doc.status102', 'doc.status201', 'doc.failedItem', 'doc.deniedKeep'],
-    'one item that is refused refuses all; the others have No Status and cost nothing',
+    'one refused item refuses the request; the other items have No Status and cost nothing',
     async (world) => {
       const { instance, lineItem } = await world.shop({ A: 3 })
       const session = await world.session(instance)
@@ -138,19 +138,23 @@ export const sessionChecks: readonly Check[] = [
       assert.equal(await world.used(instance, lineItem), 0)
     },
   ),
-  check('doc.deniedKeep', 'denied with rollbackOnDeny, the session goes on with what it had', async (world) => {
-    const { instance, session, used } = await active(world, { A: 3, B: 1000 }, { A: 1 })
-    const before = await world.listed(instance, session)
-    refused(await world.ask(session, { A: 1, B: 1 }, { rollbackOnDeny: true }))
-    assert.equal(await world.state(session), 'ACTIVE')
-    assert.equal((await world.listed(instance, session)).chargedUntil, before.chargedUntil)
-    assert.deepEqual((await world.call('GET', `/sessions/${session}`)).body.items, [{ item: 'A', count: 1 }])
-    assert.equal(await used(), 3)
-    success(await world.heartbeat(session))
-  }),
+  check(
+    'doc.deniedKeep',
+    'denied with rollbackOnDeny, the session continues with its previous items',
+    async (world) => {
+      const { instance, session, used } = await active(world, { A: 3, B: 1000 }, { A: 1 })
+      const before = await world.listed(instance, session)
+      refused(await world.ask(session, { A: 1, B: 1 }, { rollbackOnDeny: true }))
+      assert.equal(await world.state(session), 'ACTIVE')
+      assert.equal((await world.listed(instance, session)).chargedUntil, before.chargedUntil)
+      assert.deepEqual((await world.call('GET', `/sessions/${session}`)).body.items, [{ item: 'A', count: 1 }])
+      assert.equal(await used(), 3)
+      success(await world.heartbeat(session))
+    },
+  ),
   check(
     ['doc.deniedEnd', 'states.ended', 'errors.heartbeat', 'versions.heartbeat', 'states.rule2'],
-    'denied without rollbackOnDeny, the session is terminated and takes no more requests',
+    'denied without rollbackOnDeny, the session is terminated and accepts no more requests',
     async (world) => {
       const { instance, session } = await active(world, { A: 3, B: 1000 }, { A: 1 })
       refused(await world.ask(session, { B: 1 }, { rollbackOnDeny: false }))
@@ -162,7 +166,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['doc.deniedEnd', 'doc.closeRefund'],
-    'denied without rollbackOnDeny after 20 of 60 minutes, 40/60 of the charge come back',
+    'denied without rollbackOnDeny after 20 of 60 minutes, 40/60 of the charge are refunded',
     async (world) => {
       const { session, used } = await active(world, { A: 3, B: 1000 }, { A: 2 })
       await world.advance(20 * MINUTE)
@@ -173,7 +177,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['doc.deniedKeep', 'doc.interval'],
-    'denied with rollbackOnDeny after 20 minutes, the next automatic charge is due when it was',
+    'denied with rollbackOnDeny after 20 minutes, the time of the next automatic charge does not change',
     async (world) => {
       const { session, used } = await active(world, { A: 3, B: 1000 }, { A: 2 })
       await world.advance(20 * MINUTE)
@@ -188,7 +192,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['sessions.delete', 'states.ended', 'errors.heartbeat', 'states.rule2', 'versions.heartbeat'],
-    'DELETE closes a session: TERMINATED, off the list, and its heartbeat fails as the version says',
+    'DELETE closes a session: TERMINATED, not listed, and its heartbeat fails with the status of the version',
     async (world) => {
       const { instance, session } = await active(world, { A: 3 }, { A: 1 })
       success(await world.call('DELETE', `/sessions/${session}`))
@@ -202,7 +206,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['states.locked', 'errors.locked', 'states.rule2', 'versions.heartbeat'],
-    'a session that was locked is off the list and answers 409 until it is unlocked; then it goes on',
+    'a locked session is not listed and responds 409 until it is unlocked; then it continues',
     async (world) => {
       const { instance, session, used } = await active(world, { A: 3 }, { A: 1 })
       success(await world.edge('POST', `/sessions/${session}/lock`))
@@ -221,7 +225,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['sessions.heartbeat', 'doc.heartbeat204', 'doc.heartbeatIdle', 'doc.heartbeatInitial'],
-    'a heartbeat is 204 on a live session, needed or not, and kept as the last one',
+    'a heartbeat on a live session responds 204, needed or not, and is recorded as the last one',
     async (world) => {
       const { instance } = await world.shop({ A: 3 })
       const session = await world.session(instance)
@@ -236,7 +240,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     'doc.halt',
-    'an empty request puts the session to rest: IDLE, no items, most of the charge back',
+    'an empty request makes the session IDLE, without items, and refunds most of the charge',
     async (world) => {
       const { session, used } = await active(world, { A: 60 }, { A: 1 })
       const answer = await world.ask(session, {})
@@ -252,7 +256,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['doc.halt', 'doc.idleNoCharge', 'doc.heartbeatIdle'],
-    'put to rest after 20 minutes, 40/60 come back and neither charge nor heartbeat is due for a day',
+    'made IDLE after 20 minutes, 40/60 are refunded and neither charge nor heartbeat is due for a day',
     async (world) => {
       const { session, used } = await active(world, { A: 3 }, { A: 2 })
       await world.advance(20 * MINUTE)
@@ -266,7 +270,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['doc.interval', 'doc.exampleClose', 'doc.closeRefund', 'states.rule1', 'sessions.delete'],
-    'charged at 0, 60 and 120, closed at 140: 40/60 of the third charge come back',
+    'charged at 0, 60 and 120, closed at 140: 40/60 of the third charge are refunded',
     async (world) => {
       const { session, used } = await active(world, { A: 3 }, { A: 1 })
       assert.equal(await used(), 3)
@@ -288,7 +292,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['doc.exampleBasket', 'doc.replace'],
-    'another basket at 140: 40/60 of A come back, A and B are charged in full, the next charge is at 200',
+    'other items at 140: 40/60 of A are refunded, A and B are charged in full, the next charge is at 200',
     async (world) => {
       const { instance, session, used } = await active(world, { A: 3, B: 4 }, { A: 1 })
       await keepAlive(world, session, 140)
@@ -303,14 +307,14 @@ export const sessionChecks: readonly Check[] = [
     },
     clock,
   ),
-  check('doc.replace', 'the list of items replaces the one before, it is not added to it', async (world) => {
+  check('doc.replace', 'the list of items replaces the previous one and is not added to it', async (world) => {
     const { session } = await active(world, { A: 3, B: 4 }, { A: 1 })
     success(await world.ask(session, { B: 2 }))
     assert.deepEqual((await world.call('GET', `/sessions/${session}`)).body.items, [{ item: 'B', count: 2 }])
   }),
   check(
     ['doc.refundWhere', 'doc.refundInactive', 'doc.split'],
-    'a charge split over two line items goes back to both of them, also to one that is inactive by then',
+    'a charge split over two line items is refunded to both, also to one that is inactive by then',
     async (world) => {
       const instance = await world.instance()
       const attributes = { rateTableSeries: await world.rates({ A: 6 }) }
@@ -331,7 +335,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['doc.heartbeatMissed', 'states.ended', 'errors.heartbeat', 'versions.heartbeat', 'states.rule1'],
-    'no heartbeat in the 30 minutes after an automatic charge: terminated, and that charge comes back in full',
+    'no heartbeat in the 30 minutes after an automatic charge: terminated, and that charge is refunded in full',
     async (world) => {
       const { instance, session, used } = await active(world, { A: 3 }, { A: 1 })
       await world.advance(HOUR)
@@ -348,7 +352,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['doc.heartbeatMissed', 'sessions.heartbeat', 'states.rule1'],
-    'a heartbeat in the 30 minutes keeps the session for the whole interval',
+    'a heartbeat in the 30 minutes keeps the session active for the whole interval',
     async (world) => {
       const { session, used } = await active(world, { A: 3 }, { A: 1 })
       await world.advance(HOUR + 29 * MINUTE)
@@ -371,7 +375,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     ['doc.exhausted', 'errors.heartbeat', 'states.ended'],
-    'tokens that do not suffice for the next interval terminate the session',
+    'insufficient tokens for the next interval terminate the session',
     async (world) => {
       const { session, used } = await active(world, { A: 3 }, { A: 1 }, 5)
       await world.advance(HOUR)
@@ -398,7 +402,7 @@ export const sessionChecks: readonly Check[] = [
   ),
   check(
     'doc.period',
-    'with session.charge.period PT10M a new session is charged every ten minutes',
+    'with session.charge.period PT10M, a new session is charged every ten minutes',
     async (world) => {
       const set = (value: string) =>
         world.provisioning('PATCH', '/configuration', { body: [{ name: 'session.charge.period', value }] })

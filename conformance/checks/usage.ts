@@ -17,7 +17,7 @@ async function rows(world: World, instance: string): Promise<readonly Json[]> {
 export const usageChecks: readonly Check[] = [
   check(
     ['doc.usageRows', 'doc.usageCorrelation'],
-    'a request leaves a row for each item, granted or refused, with the columns of the data warehouse',
+    'a request writes a row for each item, granted or refused, with the columns of the data warehouse',
     async (world) => {
       const accountId = world.unique('account')
       const instance = await world.instance(accountId)
@@ -64,7 +64,7 @@ export const usageChecks: readonly Check[] = [
   ),
   check(
     ['doc.usageRows', 'doc.usageCorrelation'],
-    'a session leaves rows of its charge, each automatic charge, and the refund, which add up to used',
+    'a session writes rows for its charge, each automatic charge and the refund, which add up to used',
     async (world) => {
       const { instance, lineItem } = await world.shop({ A: 3 })
       const session = await world.session(instance)

@@ -13,18 +13,19 @@ export function configurationPage(sections: readonly Section[]): string {
 
 This page is generated from the option tables in the code (\`npm run docs\`).
 
-A setting comes from a flag, or else from the environment, or else from the settings file, or else it has its default. The
-settings file is [TOML](https://toml.io); \`--config\` or the variable below names it. What is not understood is refused at the
-start, with the nearest known name: an unknown key or variable, and a value that a setting does not take.
+A flag overrides the environment, which overrides the settings file, which overrides the default. The settings file is
+[TOML](https://toml.io); \`--config\` or the variable below names it. At the start, a service refuses unknown keys and variables, with the
+nearest known name, and values that a setting does not accept.
 
-A duration is a whole number with \`ms\`, \`s\`, \`m\`, \`h\` or \`d\`, a size one with \`B\`, \`KiB\`, \`MiB\`, \`GiB\` or \`TiB\`; in the file
-both are text in quotes.
+A duration is a whole number with \`ms\`, \`s\`, \`m\`, \`h\` or \`d\`. A size is a whole number with \`B\`, \`KiB\`, \`MiB\`, \`GiB\` or \`TiB\`.
+Quote both in the file.
 
-A running service reads its sources again on \`SIGHUP\` (\`systemctl reload\`). Settings marked *reload* change then, some only where they
-were set before and are set still; a change of another one waits for a restart, and the service says so. Where anything is wrong, all stay as they are: see [operations](../how-to/operations.md).
+A running service reads its settings again on \`SIGHUP\` (\`systemctl reload\`) and applies settings marked *reload*. A setting marked
+*reload, between values* changes only if it had a value before and still has one. Other changes wait for a restart, and the service
+logs them. If any setting is invalid, all settings stay unchanged: see [operations](../how-to/operations.md).
 
-A secret is never in the settings file itself: its key, and its flag, name a file that holds it. The environment may hold the
-secret itself, in the variable without \`_FILE\`.
+A secret is never in the settings file: its key, or its flag, names a file that contains it. The environment may contain the secret
+itself, in the variable without \`_FILE\`.
 
 ${sections.map(sectionText).join('\n')}`
 }
@@ -55,7 +56,7 @@ function defaultOf({ option }: NamedOption): string {
 
 const RELOAD: Readonly<Record<string, string>> = {
   true: ' *reload*',
-  'between values': ' *reload, from one to another*',
+  'between values': ' *reload, between values*',
 }
 
 function describe({ option }: NamedOption): string {

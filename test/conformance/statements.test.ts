@@ -26,11 +26,11 @@ it('results are lines for people and test cases for machines', () => {
   }
   const others: readonly Result[] = [
     { ...result, outcome: 'not shown', because: 'needs a clock' },
-    { ...result, outcome: 'held' },
+    { ...result, outcome: 'passed' },
   ]
   expect(line(result)).toContain('FAIL Errors, 1: "a" < b (12 ms)\n     400 & more\n     in two lines')
   expect(line(others[0]!)).toBe('--   Errors, 1: "a" < b: not shown, needs a clock')
-  expect(summary([result, ...others])).toBe('1 held, 1 failed, 1 not shown')
+  expect(summary([result, ...others])).toBe('1 passed, 1 failed, 1 not shown')
   const xml = junit([result, ...others])
   expect(xml).toContain('tests="3" failures="1" skipped="1"')
   expect(xml).toContain('name="Errors, 1: &quot;a&quot; &lt; b" time="0.012"')
