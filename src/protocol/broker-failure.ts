@@ -32,30 +32,30 @@ const CERTIFICATE: ReadonlySet<unknown> = new Set([
 export function brokerFailure(url: string, cause: unknown): CodedError {
   const { code, message } = cause as { readonly code?: unknown; readonly message?: unknown }
   const reason = typeof message === 'string' && message !== '' ? message : String(code)
-  const facts = { broker: placeOf(url), reason }
+  const details = { broker: placeOf(url), reason }
   if (REFUSALS.has(code)) {
-    return new CodedError('BROKER_REFUSED', `The broker ${facts.broker} refused the connection: ${reason}.`, {
-      details: facts,
+    return new CodedError('BROKER_REFUSED', `The broker ${details.broker} refused the connection: ${reason}.`, {
+      details,
       cause,
     })
   }
   if (CERTIFICATE.has(code)) {
-    return new CodedError('BROKER_NOT_TRUSTED', `The certificate of ${facts.broker} is not trusted: ${reason}.`, {
-      details: facts,
+    return new CodedError('BROKER_NOT_TRUSTED', `The certificate of ${details.broker} is not trusted: ${reason}.`, {
+      details,
       cause,
     })
   }
-  return new CodedError('BROKER_UNREACHABLE', `The broker ${facts.broker} cannot be reached: ${reason}.`, {
-    details: facts,
+  return new CodedError('BROKER_UNREACHABLE', `The broker ${details.broker} cannot be reached: ${reason}.`, {
+    details,
     cause,
   })
 }
 
 /** The broker accepted the connection but denied these topics. */
 export function topicsRefused(url: string, topics: readonly string[]): CodedError {
-  const facts = { broker: placeOf(url), topics }
-  return new CodedError('BROKER_REFUSED', `The broker ${facts.broker} denies the topics ${topics.join(', ')}.`, {
-    details: facts,
+  const details = { broker: placeOf(url), topics }
+  return new CodedError('BROKER_REFUSED', `The broker ${details.broker} denies the topics ${topics.join(', ')}.`, {
+    details,
   })
 }
 

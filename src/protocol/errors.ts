@@ -715,7 +715,7 @@ export type ErrorCode = keyof typeof ERRORS
 
 /**
  * An error that a user may see. `message` describes this occurrence; the catalogue has the general meaning and remedy.
- * Details (`facts`) must contain no secrets: they are logged and may be sent.
+ * Details must contain no secrets: they are logged and may be sent.
  */
 export class CodedError extends Error {
   readonly code: ErrorCode

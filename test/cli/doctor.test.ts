@@ -1,4 +1,4 @@
-// `tallygate doctor`: each check with facts in which it fails, then the whole over a real agent, running and not.
+// `tallygate doctor`: each check with observations in which it fails, then the whole over a real agent, running and not.
 import { execFileSync } from 'node:child_process'
 import { chmodSync, existsSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'

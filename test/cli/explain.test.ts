@@ -198,7 +198,7 @@ test('a request that was turned away is explained by the id in its header, and a
   expect(await tallygate(['explain', other, '--db', '/nowhere/journal.db'])).toMatchObject({ code: 66 })
 })
 
-test('with explain.decisions 0 no facts are kept, and that is said', async () => {
+test('with explain.decisions 0 no inputs are kept, and that is said', async () => {
   const agent = await site.start({ 'explain-decisions': '0' })
   const application = new Application(agent)
   await application.until(({ accounts }) => accounts.length > 0)

@@ -131,12 +131,12 @@ export class Access {
     const entry = { n, reading, instanceId, policyRevision, correlationId, request, metaData, decision }
     const { postings } = decision
     const text = accessEntryText(entry, above)
-    const facts = keepsInputs ? decisionInputsText(call.apiVersion, seen, request.requester.dictionary) : null
+    const inputs = keepsInputs ? decisionInputsText(call.apiVersion, seen, request.requester.dictionary) : null
     const { quota } = call
     const tokens = quota === undefined ? 0n : tokensOf(decision)
     quota?.spend(tokens)
     const recorded = ledger
-      .record({ n, body: text, moves: 'used', postings, allowances, idempotencyRecord, facts })
+      .record({ n, body: text, moves: 'used', postings, allowances, idempotencyRecord, inputs })
       .then((durability) => {
         if (idempotencyRecord !== null) idempotencyCache.settle(idempotencyRecord)
         return { body: answer, policyRevision, warnings: decision.warnings, durability }

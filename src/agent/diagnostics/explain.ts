@@ -116,7 +116,7 @@ export async function explain(kept: KeptDecision): Promise<Explanation> {
     replay: { result: 'impossible', says },
     answer: null,
   })
-  const inputs = kept.facts === null ? undefined : parseDecisionInputs(kept.facts)
+  const inputs = kept.inputs === null ? undefined : parseDecisionInputs(kept.inputs)
   if (inputs === undefined) return impossible('The inputs of this decision are not kept on this device.')
   if (kept.rules === null) return impossible(`Revision ${raw.policyRevision} of the rules is kept no more.`)
   const opened = await (await trustOf(kept.trustedKeys)).open('policy', kept.rules)
@@ -216,7 +216,7 @@ function replay(
   return { decision, asked: [...asked], isExact: asked.size === balances.length }
 }
 
-/** How much of a posting the grant did not hold is a fact of that moment too, and stands in the entry. */
+/** How much of a posting the grant did not hold belongs to that moment too, and is in the entry. */
 function entryFrom(raw: EntryBodyWire, reading: ClockReading, request: AccessRequest, decision: Decision): string {
   const { n, instanceId, policyRevision, correlationId, session } = raw
   const above = raw.postings.flatMap(({ account, aboveGrant }): [AccountId, Micro][] =>

@@ -17,13 +17,13 @@ export interface ReportDeps {
 }
 
 export async function reportOf({ status, journal, machine, refusals, use }: ReportDeps): Promise<DeviceReportWire> {
-  const [entries, facts] = await Promise.all([journal.recent(DECISIONS_MAX), machine()])
+  const [entries, observed] = await Promise.all([journal.recent(DECISIONS_MAX), machine()])
   const now = status()
   return {
     health: healthStatusOf(now),
     clock: clockHealth(now.clock),
     status: now,
-    machine: facts,
+    machine: observed,
     use: use.reading(),
     decisions: entries
       .filter(({ kind }) => kind === 'access')

@@ -178,7 +178,7 @@ export interface PendingEntry {
   readonly allowances?: ReadonlyMap<AccountId, Micro>
   readonly idempotencyRecord: IdempotencyRecord | null
   /** Decision inputs besides rules and body; never sent. Absent or null: none are kept. */
-  readonly facts?: string | null
+  readonly inputs?: string | null
   /** The session after the entry, recorded in the same transaction. */
   readonly session?: StoredSession
 }
@@ -191,8 +191,8 @@ export interface Reservation {
 
 export interface RecordedEntry {
   readonly body: string
-  /** As {@link PendingEntry.facts}; null: none kept. */
-  readonly facts: string | null
+  /** As {@link PendingEntry.inputs}; null: none kept. */
+  readonly inputs: string | null
   /** The signed rules at the entry's revision; null: no longer kept. */
   readonly rules: string | null
   /** The currently trusted public keys of the cloud, JWK text. */

@@ -130,7 +130,7 @@ interface Change {
   readonly next: KeptSession
   readonly entries: readonly ((
     n: number,
-  ) => Pick<PendingEntry, 'body' | 'moves' | 'postings' | 'allowances' | 'facts'>)[]
+  ) => Pick<PendingEntry, 'body' | 'moves' | 'postings' | 'allowances' | 'inputs'>)[]
 }
 
 interface Asked {
@@ -533,7 +533,7 @@ export class Sessions {
         postings: decision.postings,
         allowances,
         ...(this.#deps.keepsInputs
-          ? { facts: decisionInputsText(apiVersion, seen, request.requester.dictionary) }
+          ? { inputs: decisionInputsText(apiVersion, seen, request.requester.dictionary) }
           : {}),
       }))
     }

@@ -397,8 +397,8 @@ function takeRevisions(
     const subject = policySubject(instanceId)
     if (revision < held.applied) {
       const message = `The cloud's newest revision is ${revision}, but revision ${held.applied} is in force.`
-      const facts = { instanceId, revision, inForce: held.applied }
-      raise(context, new CodedError('POLICY_REVISION_OLDER', message, { details: facts }), subject)
+      const details = { instanceId, revision, inForce: held.applied }
+      raise(context, new CodedError('POLICY_REVISION_OLDER', message, { details }), subject)
       showRules(context, held)
     } else if (revision === held.applied) context.health.clear(subject)
   }

@@ -1,5 +1,5 @@
 /**
- * The checks of `tallygate doctor`: each looks only at the gathered facts. An offline device that can still decide is
+ * The checks of `tallygate doctor`: each looks only at the gathered observations. An offline device that can still decide is
  * not broken, so anything that only the network could tell is a warning. Programs rely on the names: do not change
  * them.
  */

@@ -191,10 +191,10 @@ export function edgeRoutes(deps: EdgeDeps): readonly EdgeRoute[] {
         const device = await deviceOf(params.deviceId)
         const taken = await sync(deps, device, segment, proofs)
         if (!taken.taken) {
-          const facts = { deviceId: device.id, ...taken.details }
-          log.warn(facts, 'a segment was refused')
+          const details = { deviceId: device.id, ...taken.details }
+          log.warn(details, 'a segment was refused')
           if (taken.answer !== undefined) return { status: 200, body: await said(device.id, nonce, taken.answer) }
-          throw new CodedError('SEGMENT_REJECTED', taken.problem, { details: facts })
+          throw new CodedError('SEGMENT_REJECTED', taken.problem, { details })
         }
         if (taken.unbilled !== null) log.warn({ deviceId: device.id, ...taken.unbilled }, 'entries are not billed')
         return { status: 200, body: await said(device.id, nonce, taken.answer) }

@@ -27,7 +27,7 @@ export const keptDecision = z.discriminatedUnion('kind', [
     /** Ledger entry, as hashed and sent. */
     body: z.string(),
     /** Inputs of the decision besides rules and entry; null if not kept. */
-    facts: z.string().nullable(),
+    inputs: z.string().nullable(),
     /** Signed rules in force, a compact JWS; null if no longer kept. */
     rules: z.string().nullable(),
     /** Pinned public keys of the cloud, JWK as text. */

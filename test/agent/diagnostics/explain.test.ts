@@ -75,7 +75,7 @@ async function made(key: CloudKey, { policy: raw, request, clock, balances, mode
     kept: {
       kind: 'entry',
       body: accessEntryText(entry),
-      facts: decisionInputsText('v1.1', seen, request.requester.dictionary),
+      inputs: decisionInputsText('v1.1', seen, request.requester.dictionary),
       rules,
       trustedKeys: [JSON.stringify(key.jwk)],
     },
@@ -103,18 +103,18 @@ describe('a decision that is explained', () => {
     )
   })
 
-  it('is said to differ when facts, rules or the entry were altered', async () => {
+  it('is said to differ when inputs, rules or the entry were altered', async () => {
     const key = await makeCloudKey()
     const candidates = fc
       .sample(scenario(1), { numRuns: 300, seed: 7 })
       .map(async (each) => ({ each, ...(await made(key, each)) }))
     const { each: sample, kept } = (await Promise.all(candidates)).find(
-      ({ kept: { body, facts } }) => body.includes('"postings":[{') && /^1;\d+P[;,]/.test(facts ?? ''),
+      ({ kept: { body, inputs } }) => body.includes('"postings":[{') && /^1;\d+P[;,]/.test(inputs ?? ''),
     )!
     const result = async (changes: Partial<typeof kept>) => (await explain({ ...kept, ...changes })).replay.result
     expect(await result({})).toBe('same')
-    expect(await result({ facts: kept.facts!.replaceAll(/(\d+|\*)([PGX])/g, '0$2') })).toBe('different')
-    expect(await result({ facts: kept.facts!.replace(';', ';5P,') })).toBe('different')
+    expect(await result({ inputs: kept.inputs!.replaceAll(/(\d+|\*)([PGX])/g, '0$2') })).toBe('different')
+    expect(await result({ inputs: kept.inputs!.replace(';', ';5P,') })).toBe('different')
     expect(await result({ body: kept.body.replace(/"charged":"\d+"/, '"charged":"1234567"') })).toBe('different')
     const empty = policyToWire(onTheWire({ ...sample.policy, lineItems: [] }), {
       ...{ issuedAt: 1, usableForMs: 1, grantHorizonMs: 1, trustedKeys: [key.jwk] },
@@ -122,14 +122,14 @@ describe('a decision that is explained', () => {
     expect(await result({ rules: await signDocument('policy', JSON.stringify(empty), key.signer) })).toBe('different')
   })
 
-  it('is shown as it was recorded where facts or rules are kept no more, and tells which', async () => {
+  it('is shown as it was recorded where inputs or rules are kept no more, and tells which', async () => {
     const key = await makeCloudKey()
     const [sample] = fc.sample(scenario(1), { numRuns: 1, seed: 1 })
     const { kept } = await made(key, sample!)
     const says = async (changes: Partial<typeof kept>) => (await explain({ ...kept, ...changes })).replay
-    expect(await says({ facts: null })).toMatchObject({
+    expect(await says({ inputs: null })).toMatchObject({
       result: 'impossible',
-      says: expect.stringContaining('facts') as string,
+      says: expect.stringContaining('inputs') as string,
     })
     expect(await says({ rules: null })).toMatchObject({
       result: 'impossible',

@@ -9,7 +9,7 @@ function conditionsOf(
   changes: Partial<StatusDeps> = {},
 ): readonly string[] {
   const { accounts: _, ...link } = agentStatus({ suspension })
-  const health = conditions.map(([subject, code]) => ({ subject, code, message: '', since: 1, facts: {} }))
+  const health = conditions.map(([subject, code]) => ({ subject, code, message: '', since: 1, details: {} }))
   const deps = {
     version: '1',
     startedAt: 1,

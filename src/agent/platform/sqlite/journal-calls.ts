@@ -52,7 +52,7 @@ export interface Batch {
   readonly firstN: number
   readonly bodies: readonly string[]
   /** Decision inputs per body; null where none are kept. */
-  readonly facts: readonly (string | null)[]
+  readonly inputs: readonly (string | null)[]
   readonly moves: readonly AccountMove[]
   readonly answers: readonly IdempotencyRecord[]
   /** The latest state of each session. */

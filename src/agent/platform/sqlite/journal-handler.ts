@@ -184,12 +184,11 @@ function failureOf(error: unknown, path: string): CallFailure {
   if (error instanceof CodedError) return { code: error.code, message: error.message, details: error.details }
   const message = error instanceof Error ? error.message : String(error)
   if (!(error instanceof Database.SqliteError)) return { code: null, message, details: {} }
-  const facts = { path, sqlite: error.code }
-  if (isSurelyUndone(error)) return { code: 'NOT_RECORDED', message: `${path}: ${message}`, details: facts }
-  if (error.code.startsWith('SQLITE_IOERR'))
-    return { code: 'DISK_FAILED', message: `${path}: ${message}`, details: facts }
+  const details = { path, sqlite: error.code }
+  if (isSurelyUndone(error)) return { code: 'NOT_RECORDED', message: `${path}: ${message}`, details }
+  if (error.code.startsWith('SQLITE_IOERR')) return { code: 'DISK_FAILED', message: `${path}: ${message}`, details }
   if (error.code.startsWith('SQLITE_CORRUPT') || error.code === 'SQLITE_NOTADB') {
-    return { code: 'DATABASE_CORRUPT', message: `${path}: ${message}`, details: facts }
+    return { code: 'DATABASE_CORRUPT', message: `${path}: ${message}`, details }
   }
-  return { code: null, message: `${message} (${error.code})`, details: facts }
+  return { code: null, message: `${message} (${error.code})`, details }
 }

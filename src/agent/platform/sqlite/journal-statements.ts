@@ -82,7 +82,7 @@ export interface SalvageRow {
 
 export interface EntryRow {
   body: string
-  facts: string | null
+  inputs: string | null
 }
 
 export interface PolicyRow {
@@ -218,7 +218,7 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
       .prepare('SELECT min(id) FROM (SELECT id FROM entry WHERE id < ? ORDER BY id DESC LIMIT ?)')
       .pluck(),
     search: database.prepare(
-      'SELECT body, facts FROM entry WHERE id >= ? AND id < ? AND instr(body, ?) > 0 ORDER BY id DESC',
+      'SELECT body, inputs FROM entry WHERE id >= ? AND id < ? AND instr(body, ?) > 0 ORDER BY id DESC',
     ),
     policyOf: database
       .prepare(
@@ -239,7 +239,7 @@ function prepareStatements(database: { prepare(sql: string): Statement }) {
       `DELETE FROM past_policy WHERE id IN (
          SELECT id FROM (SELECT id, sum(bytes) OVER (ORDER BY id DESC) AS total FROM past_policy) WHERE total > ?)`,
     ),
-    insertEntry: database.prepare('INSERT INTO entry (id, n, body, facts) VALUES (?, ?, ?, ?)'),
+    insertEntry: database.prepare('INSERT INTO entry (id, n, body, inputs) VALUES (?, ?, ?, ?)'),
     appended: database.prepare(
       `UPDATE state SET last_entry = ?, entry_head = ?, clock_boot_id = ?, clock_since_boot = ?, clock_earliest = ?,
          clock_latest = ?, grant_aged_ms = CASE WHEN grant_term IS NULL THEN NULL ELSE ? END`,

@@ -196,7 +196,7 @@ export class JournalStore {
   }
 
   /** Returns the hash chain head of the epoch. */
-  append({ firstN, bodies, facts, moves, answers, sessions, reservations, answered, stamp }: Batch): string {
+  append({ firstN, bodies, inputs, moves, answers, sessions, reservations, answered, stamp }: Batch): string {
     const run = <T>(work: () => T): T => (answered ? this.#runWithDiskReserve(work) : this.#run(work))
     return run(() => {
       const state = this.#state()
@@ -209,7 +209,7 @@ export class JournalStore {
       for (const [index, body] of bodies.entries()) {
         n += 1n
         head = entryHash(head, body)
-        this.#statements.insertEntry.run(state.entry_base + n, n, body, facts[index] ?? null)
+        this.#statements.insertEntry.run(state.entry_base + n, n, body, inputs[index] ?? null)
       }
       for (const move of moves) this.#move(move)
       for (const { account, usedUpTo } of reservations) changedOne(this.#statements.reserve.run(usedUpTo, account))
@@ -452,14 +452,14 @@ export class JournalStore {
     const least = this.#statements.searchedTo.get(top, SEARCHED_ENTRIES) as bigint | null
     if (least === null) return { found: null, next: null }
     const rows = this.#statements.search.all(least, top, `"correlationId":"${correlationId}"`) as EntryRow[]
-    for (const { body, facts } of rows) {
+    for (const { body, inputs } of rows) {
       // The application's payload may contain the same text.
       const { correlationId: id, instanceId, policyRevision } = JSON.parse(body) as EntryBodyWire
       if (id !== correlationId) continue
       const known = { instanceId, revision: policyRevision }
       const rules = this.#statements.policyOf.get(known) as string | undefined
       const trustedKeys = this.#identity()?.trustedKeys ?? []
-      return { found: { body, facts, rules: rules ?? null, trustedKeys }, next: null }
+      return { found: { body, inputs, rules: rules ?? null, trustedKeys }, next: null }
     }
     return { found: null, next: Number(least) }
   }

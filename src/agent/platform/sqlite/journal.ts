@@ -309,9 +309,9 @@ function batchOf(
   const kept: (string | null)[] = []
   const answers: IdempotencyRecord[] = []
   const sessions = new Map<string, StoredSession>()
-  for (const { body, moves: counter, postings, allowances, idempotencyRecord, session, facts = null } of entries) {
+  for (const { body, moves: counter, postings, allowances, idempotencyRecord, session, inputs = null } of entries) {
     bodies.push(body)
-    kept.push(facts)
+    kept.push(inputs)
     if (session !== undefined) sessions.set(session.id, session)
     if (idempotencyRecord !== null) answers.push(idempotencyRecord)
     for (const { account, amount } of postings) {
@@ -329,7 +329,7 @@ function batchOf(
   return {
     firstN: entries[0]?.n ?? 0,
     bodies,
-    facts: kept,
+    inputs: kept,
     moves: [...moves].map(([account, sum]): AccountMove => ({ account, ...sum, returned: 0n })),
     answers,
     sessions: [...sessions.values()],

@@ -67,14 +67,14 @@ function bundleFrom(database: Database.Database): LedgerBundle {
   return parsed.data
 }
 
-const recordedEntry = z.object({ body: z.string(), facts: z.string().nullable() })
+const recordedEntry = z.object({ body: z.string(), inputs: z.string().nullable() })
 
 function entryFrom(database: Database.Database, correlationId: string): RecordedEntry | null {
   const rows = database
-    .prepare('SELECT body, facts FROM entry WHERE instr(body, ?) > 0 ORDER BY id DESC')
+    .prepare('SELECT body, inputs FROM entry WHERE instr(body, ?) > 0 ORDER BY id DESC')
     .iterate(`"correlationId":"${correlationId}"`)
   for (const row of rows) {
-    const { body, facts } = recordedEntry.parse(row)
+    const { body, inputs } = recordedEntry.parse(row)
     const { correlationId: id, instanceId, policyRevision } = JSON.parse(body) as Partial<EntryBodyWire>
     if (id !== correlationId) continue
     const rules = database
@@ -84,7 +84,7 @@ function entryFrom(database: Database.Database, correlationId: string): Recorded
       )
       .pluck()
       .get({ instanceId, policyRevision }) as string | undefined
-    return { body, facts, rules: rules ?? null, trustedKeys: identityOf(database)?.trustedKeys ?? [] }
+    return { body, inputs, rules: rules ?? null, trustedKeys: identityOf(database)?.trustedKeys ?? [] }
   }
   return null
 }

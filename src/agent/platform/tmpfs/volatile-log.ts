@@ -202,10 +202,10 @@ function textOf({
   moves,
   idempotencyRecord: answer,
   session,
-  facts = '',
+  inputs = '',
   allowances: allowed,
 }: PendingEntry): string {
-  return `${n}\n${moves}\n${optional(answer)}\n${optional(session)}\n${facts}\n${allowancesText(allowed)}\n${body}`
+  return `${n}\n${moves}\n${optional(answer)}\n${optional(session)}\n${inputs}\n${allowancesText(allowed)}\n${body}`
 }
 
 function allowancesText(allowed: PendingEntry['allowances']): string {
@@ -217,7 +217,7 @@ function optional(value: object | null | undefined): string {
   return value === null || value === undefined ? '' : JSON.stringify(value)
 }
 
-function entryOf([n, moves, answer, session, facts = '', allowed, body]: readonly string[]): PendingEntry | undefined {
+function entryOf([n, moves, answer, session, inputs = '', allowed, body]: readonly string[]): PendingEntry | undefined {
   if (n === undefined || !/^[1-9]\d{0,15}$/.test(n) || body === undefined) return undefined
   if (moves !== 'used' && moves !== 'refunded' && moves !== 'burned') return undefined
   const posted = postings.safeParse(parseJson(body))
@@ -229,7 +229,7 @@ function entryOf([n, moves, answer, session, facts = '', allowed, body]: readonl
   return {
     ...{ n: Number(n), body, moves, postings: posted.data.postings, idempotencyRecord: last?.data ?? null },
     ...(kept === null ? {} : { session: kept.data }),
-    ...(facts === '' ? {} : { facts }),
+    ...(inputs === '' ? {} : { inputs }),
     ...(above === null ? {} : { allowances: new Map(Object.entries(above.data)) }),
   }
 }

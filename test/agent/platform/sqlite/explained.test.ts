@@ -1,4 +1,4 @@
-// What the journal keeps so that decisions can be explained: facts beside entries, replaced rules, both within bounds.
+// What the journal keeps so that decisions can be explained: inputs beside entries, replaced rules, both within bounds.
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import { expect, test } from 'vitest'
@@ -17,7 +17,7 @@ async function record(journal: Journal, from: number, to: number, revision: numb
     const about = { n, kind: 'access', correlationId: idOf(n), instanceId: INSTANCE, policyRevision: revision }
     // What an application sends along may look like an id.
     const body = JSON.stringify({ ...about, items: [{ metaData: { correlationId: idOf(n - 1) } }], postings: [] })
-    return { n, body, moves: 'used' as const, postings: [], idempotencyRecord: null, facts: `1;${n}G;` }
+    return { n, body, moves: 'used' as const, postings: [], idempotencyRecord: null, inputs: `1;${n}G;` }
   })
   await journal.append(entries, STAMP)
 }
@@ -39,25 +39,25 @@ async function journalWith(limits: Partial<JournalLimits> = {}): Promise<{ journ
   return { journal, path: join(directory, 'journal.db') }
 }
 
-test('an entry is found with its facts, and the rules of its revision, by its own correlation id only', async () => {
+test('an entry is found with its inputs, and the rules of its revision, by its own correlation id only', async () => {
   const { journal } = await journalWith()
   await record(journal, 1, 5_000, 1)
   await journal.savePolicy({ instanceId: INSTANCE, revision: 2, document: 'the second rules' }, null)
   await record(journal, 5_001, 5_010, 2)
   const found = { trustedKeys: IDENTITY.trustedKeys }
-  expect(await journal.find(idOf(5_005))).toMatchObject({ ...found, facts: '1;5005G;', rules: 'the second rules' })
-  expect(await journal.find(idOf(1))).toMatchObject({ ...found, facts: '1;1G;', rules: 'the first rules' })
+  expect(await journal.find(idOf(5_005))).toMatchObject({ ...found, inputs: '1;5005G;', rules: 'the second rules' })
+  expect(await journal.find(idOf(1))).toMatchObject({ ...found, inputs: '1;1G;', rules: 'the first rules' })
   expect((await journal.find(idOf(17)))?.body).toContain('"n":17,')
   expect(await journal.find(idOf(6_000))).toBeNull()
 })
 
-test('entries and their facts go with what is delivered, but for the newest; rules go once no entry refers to them', async () => {
+test('entries and their inputs go with what is delivered, but for the newest; rules go once no entry refers to them', async () => {
   const { journal, path } = await journalWith({ recentEntries: 10 })
   await record(journal, 1, 20, 1)
   await journal.savePolicy({ instanceId: INSTANCE, revision: 2, document: 'the second rules' }, null)
   await deliver(journal)
   expect(await journal.find(idOf(10))).toBeNull()
-  expect(await journal.find(idOf(11))).toMatchObject({ facts: '1;11G;', rules: 'the first rules' })
+  expect(await journal.find(idOf(11))).toMatchObject({ inputs: '1;11G;', rules: 'the first rules' })
   await record(journal, 21, 10_060, 2)
   await deliver(journal)
   expect(await journal.find(idOf(10_055))).toMatchObject({ rules: 'the second rules' })
@@ -83,14 +83,14 @@ test('replaced rules keep within their share of the disk, the oldest go first', 
   database.close()
 })
 
-test('facts cost the bytes of their text and no more', async () => {
-  const sizeOf = async (facts: string | undefined): Promise<number> => {
+test('inputs cost the bytes of their text and no more', async () => {
+  const sizeOf = async (inputs: string | undefined): Promise<number> => {
     const { journal, path } = await journalWith()
     const body = JSON.stringify({ kind: 'access', correlationId: idOf(1), padding: 'x'.repeat(500), postings: [] })
     for (let n = 1; n <= 4_000; n += 400) {
       const entries = Array.from({ length: 400 }, (_, index) => {
         const entry = { n: n + index, body, moves: 'used' as const, postings: [], idempotencyRecord: null }
-        return facts === undefined ? entry : { ...entry, facts }
+        return inputs === undefined ? entry : { ...entry, inputs }
       })
       await journal.append(entries, STAMP)
     }

@@ -115,7 +115,7 @@ CREATE TABLE entry (
   n INTEGER NOT NULL,
   body TEXT NOT NULL,
   -- What it was decided by besides rules and body; null where nothing was kept. No part of the chain, never sent.
-  facts TEXT
+  inputs TEXT
 ) STRICT;
 
 -- Rules that were replaced, for as long as an entry that was decided by them is kept.
