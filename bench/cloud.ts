@@ -1,6 +1,6 @@
 /**
- * `npm run bench:cloud`: one-off access requests per second of the twin, over each store that is there, beside the same
- * framework that only writes a row. With `--nodes` several nodes share one PostgreSQL. See docs/explanation/benchmarks.md.
+ * `npm run bench:cloud`: one-off access requests per second for each available store, compared with the same framework
+ * writing only a row. With `--nodes`, several nodes share one PostgreSQL. See docs/explanation/benchmarks.md.
  */
 import { randomUUID } from 'node:crypto'
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
@@ -90,7 +90,7 @@ function contenders(nodes: number, postgres: PostgresServer | undefined): readon
   return list
 }
 
-/** The connections are shared out over the nodes; each node has a generator of its own. */
+/** Connections are divided among the nodes; each node has its own generator. */
 async function load(
   generators: readonly LoadGenerator[],
   { targets }: Loaded,
@@ -140,7 +140,7 @@ async function main(): Promise<void> {
   const parent = resolve(values['state-dir'])
   mkdirSync(parent, { recursive: true })
   const directory = mkdtempSync(join(parent, 'bench-cloud-'))
-  // The user of the database passes through it.
+  // The database's user needs access to subdirectories.
   chmodSync(directory, 0o711)
   const generators = Array.from({ length: nodes }, () => new LoadGenerator())
   let postgres: PostgresServer | string = 'not looked for'
@@ -198,7 +198,7 @@ function total(reports: readonly LoadReport[]): number {
   return reports.reduce((sum, { acknowledged }) => sum + acknowledged, 0)
 }
 
-/** @throws Error when acknowledged, charged and recorded are not the same, or more was charged than there is */
+/** @throws Error unless acknowledged, charged and recorded are equal and within the cap */
 function requireExact({ name, store }: Contender, acknowledged: number, { recorded, pool }: Books): void {
   const charged = pool === null ? acknowledged : Number(pool.charged / MICRO_CHARGED)
   const whole = pool === null || (pool.charged % MICRO_CHARGED === 0n && pool.charged <= pool.cap)

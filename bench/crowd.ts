@@ -1,7 +1,4 @@
-/**
- * Policies with one line item that pays and any number of others that do not apply, each for one of the reasons that there
- * are, and with any number of items besides the one that is asked for.
- */
+/** Policies with one line item that applies, and any number of line items and items that do not. */
 import type { LineItem, Policy, RatedItem } from '../src/core/rules/policy.ts'
 import { wholeTokens } from '../src/core/pricing/amount.ts'
 import type { AccessRequest, AvailableBalance } from '../src/core/rules/decision.ts'
@@ -24,7 +21,7 @@ const payer: LineItem = {
   consumptionLimit: null,
 }
 
-/** Those out of their windows have instants of their own, as they have in a shop that has sold for years. */
+/** Each has its own window, like old line items of a long-running shop. */
 const strangers: readonly ((index: number) => Partial<LineItem>)[] = [
   () => ({ state: 'INACTIVE' }),
   () => ({ state: 'OBSOLETE' }),
@@ -36,7 +33,10 @@ const strangers: readonly ((index: number) => Partial<LineItem>)[] = [
   () => ({ periods: [{ index: 0, from: null, until: CROWD_NOW }] }),
 ]
 
-/** @param lineItems how many line items do not apply @param items how many items nobody asks for, in each of two tables */
+/**
+ * @param lineItems number of line items that do not apply @param items number of unrequested items, in each of two
+ * tables
+ */
 export function crowdedPolicy(lineItems: number, items: number): Policy {
   const rate = { digits: 3n, scale: 0 }
   const others = Array.from({ length: items }, (_, index): RatedItem => ({ name: `item ${index}`, version: '', rate }))

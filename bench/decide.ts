@@ -1,7 +1,7 @@
 /**
- * `node bench/decide.ts`: what one decision of the engine costs beside 10 and beside 10,000 line items and items that do not
- * apply. The two should be alike; compiling a policy, and the first look after something in it has come into effect or
- * ended, are shown apart: they grow with the policy, and happen once for each change.
+ * `node bench/decide.ts`: time of one decision among 10 and among 10,000 line items and items that do not apply; the
+ * two should be similar. Shown separately: compiling a policy, and the first decision after a window opens or closes,
+ * which grow with the policy.
  */
 import { compilePolicy } from '../src/core/rules/compile.ts'
 import { decide } from '../src/core/rules/decide.ts'
@@ -41,7 +41,7 @@ function prepare(size: number) {
 
 function measure(): readonly Cost[] {
   const subjects = SIZES.map(prepare)
-  // Taken in turn, so that what slows the machine down meets both.
+  // Alternate, so that disturbances affect both.
   for (let round = 0; round < ROUNDS; round += 1) {
     for (const { decideOnce, rounds } of subjects) {
       const ms = elapsed(() => {

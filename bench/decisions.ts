@@ -1,6 +1,5 @@
 /**
- * `npm run bench`: durable decisions per second and their latency over the Unix socket. See docs/explanation/benchmarks.md for what
- * is compared with what, and how to read the table.
+ * `npm run bench`: durable decisions per second and latency over the Unix socket. See docs/explanation/benchmarks.md.
  */
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { cpus } from 'node:os'
@@ -16,10 +15,10 @@ import { type Options, USAGE, parseOptions } from './options.ts'
 import { type Conditions, linesOf, reportText } from './report.ts'
 import { runRounds } from './rounds.ts'
 
-/** Each server is loaded for so long before it is measured, ms: its code is compiled in it. */
+/** Load before the measurement, to compile the code, ms. */
 const WARMUP_MS = 2_000
 
-/** After its start a server is left alone for so long, and then its memory at rest is read, ms. */
+/** Pause before the memory at rest is measured, ms. */
 const REST_MS = 1_000
 
 async function main(options: Options, directory: string): Promise<void> {

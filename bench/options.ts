@@ -1,4 +1,3 @@
-/** The command line of the benchmark. */
 import { parseArgs } from 'node:util'
 import { FLOOR_STACKS, type FloorStack } from './floor/options.ts'
 
@@ -6,7 +5,7 @@ export interface Options {
   readonly connections: readonly number[]
   readonly seconds: number
   readonly rounds: number
-  /** Below which a temporary directory is made. */
+  /** Parent of temporary directories. */
   readonly stateDir: string
   readonly stacks: readonly FloorStack[]
   readonly json: boolean
@@ -26,7 +25,7 @@ Durable access decisions per second over the agent's Unix socket, beside the sam
   --help               this text
 `
 
-/** Undefined: help was asked for. Throws Error with one clear line for anything else that is wrong. */
+/** Undefined: help was requested. Throws Error with one line for invalid arguments. */
 export function parseOptions(args: readonly string[]): Options | undefined {
   const { values } = parseArgs({
     args: [...args],

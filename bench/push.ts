@@ -1,13 +1,13 @@
-// How long a changed rule takes from the administrator's request to being in force on a connected device: `npm run
-// bench:push [changes]`. Twin with its own broker and agent run as processes of their own on this machine; the device is
-// looked at over its socket every millisecond, so the figures hold the look as well.
+// `npm run bench:push [changes]`: time from an administrator's change of a rule until it is in force on a connected
+// device. Cloud with broker and agent are separate local processes; the device is polled every millisecond, so results
+// include the poll.
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { Site } from './push/site.ts'
 
-/** Between two changes passes up to this, ms: they come at no fixed phase of anything. */
+/** Longest pause between changes, ms: avoids a fixed phase. */
 const SPREAD_MS = 2_000
 
 const changes = Number(process.argv[2] ?? 200)

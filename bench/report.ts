@@ -1,7 +1,4 @@
-/**
- * What the rounds come down to. Every figure is a median over the rounds; a ratio is taken within each round first,
- * because a round is what the contenders have in common.
- */
+/** Summary of the rounds. Values are medians over the rounds; ratios are computed within each round first. */
 import type { Account, Measurement, Results } from './rounds.ts'
 import { median } from './load/latency.ts'
 import type { Storage } from './measure/storage.ts'
@@ -15,7 +12,7 @@ export interface Conditions {
   readonly storage: Storage
   readonly rounds: number
   readonly seconds: number
-  /** Processors that other programs kept busy meanwhile, median. */
+  /** Processors used by other programs, median. */
   readonly othersBusy: number
 }
 
@@ -25,17 +22,17 @@ export interface Line {
   readonly perSecond: number
   readonly p50Ms: number
   readonly p99Ms: number
-  /** Processor time of the server's process, all its threads, µs for each decision. */
+  /** Processor time of the server per decision, µs. */
   readonly serverMicros: number
   readonly generatorMicros: number
-  /** To the first floor, and to Redis; null where there is none, or for itself. */
+  /** Ratio to the first baseline and to Redis; null: not available. */
   readonly toFloor: number | null
   readonly toRedis: number | null
-  /** To the agent as it is by default; null for itself. */
+  /** Ratio to the default agent; null for itself. */
   readonly toAgent: number | null
 }
 
-/** What the agent should reach with this many connections. */
+/** Targets of the agent at this number of connections. */
 export const WANTED = { connections: 64, toRedis: 1.5, toFloor: 0.6 } as const
 
 export function linesOf(

@@ -1,7 +1,6 @@
 /**
  * Alternating rounds: in each, every contender starts with an empty ledger, is warmed up, loaded with each number of
- * connections, killed, and held to account. Contenders share the machine's moods that way, so that ratios of one round
- * mean something where absolute figures do not.
+ * connections, killed and audited. All see the same disturbances, so ratios within a round are meaningful.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Contender } from './contenders/contender.ts'
@@ -16,9 +15,9 @@ export interface Plan {
   readonly rounds: number
   readonly durationMs: number
   readonly warmupMs: number
-  /** A server that has started is left alone for so long before its memory is read. */
+  /** Pause before the memory of a started server is measured. */
   readonly restMs: number
-  /** Where each start gets a directory of its own. */
+  /** Parent of the contenders' directories. */
   readonly directory: string
 }
 
@@ -26,9 +25,9 @@ export interface Measurement extends LoadReport {
   readonly contender: string
   readonly connections: number
   readonly round: number
-  /** Processors that the server kept busy. */
+  /** Processors used by the server. */
   readonly serverBusy: number
-  /** Processors that programs apart from server and generator kept busy: above 0.1 or so they disturb. */
+  /** Processors used by others than server and generator: above about 0.1 they disturb. */
   readonly othersBusy: number
 }
 
@@ -42,9 +41,9 @@ export interface Account {
 
 /** Proportional set sizes of a server's process, bytes. */
 export interface Memory {
-  /** Started, and not asked for anything yet. */
+  /** Before the first request. */
   readonly atRest: number
-  /** The largest that was seen in the middle of a measurement. */
+  /** The largest seen during a measurement. */
   readonly underLoad: number
 }
 
@@ -53,12 +52,12 @@ export interface Results {
   readonly accounts: readonly Account[]
 }
 
-/** The first load of a measurement is not counted: connections are made in it. */
+/** Connections are opened in the first part of a measurement, which is not counted. */
 const RAMP_MS = 100
 
 /**
- * @param tell hears of the progress
- * @throws Error when a server refuses, or when what it recorded is not what it acknowledged
+ * @param tell receives progress messages
+ * @throws Error if a server refuses, or its records differ from its acknowledgements
  */
 export async function runRounds(plan: Plan, tell: (progress: string) => void): Promise<Results> {
   const measurements: Measurement[] = []
@@ -95,7 +94,7 @@ async function runOne(plan: Plan, contender: Contender, round: number, generator
       for (const connections of plan.connections) {
         const before = { server: processorSeconds(pid), machine: machineSeconds(), at: performance.now() }
         const loading = generator.run({ target, connections, warmupMs: RAMP_MS, durationMs: plan.durationMs })
-        // A load that fails is heard of below.
+        // A failed load is reported below.
         await Promise.race([delay(RAMP_MS + plan.durationMs / 2), loading.catch(() => undefined)])
         memory.underLoad = Math.max(memory.underLoad, proportionalSetSize(pid))
         const report = await loading

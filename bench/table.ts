@@ -1,6 +1,4 @@
-/** Columns of text: the first ones to the left, figures to the right. */
-
-/** @param left how many of the first columns are words */
+/** Columns of text. @param left number of left-aligned columns; the others are right-aligned */
 export function table(rows: readonly (readonly string[])[], left: number): string {
   const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)))
   return rows

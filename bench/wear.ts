@@ -1,6 +1,6 @@
 /**
- * `npm run bench:wear`: what the agent writes to storage for a decision, by the kernel's account (`write_bytes` of the process),
- * with one connection and with 64, and what it writes while nobody asks.
+ * `npm run bench:wear`: bytes that the agent writes to storage per decision (`write_bytes`), with 1 and 64 connections,
+ * and while idle.
  */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -12,7 +12,7 @@ import { measureStorage } from './measure/storage.ts'
 
 const LOAD_MS = 4_000
 
-/** An agent that nobody asks writes its clock once a minute. */
+/** An idle agent writes its clock once a minute. */
 const IDLE_MS = 125_000
 
 function written(pid: number): number {
@@ -32,7 +32,7 @@ try {
       for (const connections of [1, 64]) {
         const before = written(pid)
         const { acknowledged } = await generator.run({ target, connections, warmupMs: 0, durationMs: LOAD_MS })
-        // What was answered ahead of the disk gets there within a second, and the log into the database at some time.
+        // Write-behind reaches the disk within a second; checkpoints come later.
         await delay(3_000)
         const bytes = written(pid) - before
         console.log(

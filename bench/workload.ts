@@ -1,6 +1,6 @@
 /**
- * The site that is measured and what its applications ask for: small, but with everything on the path that a real one
- * has. A request is matched against a condition, rated by version, and charged to a line item and to an allocation.
+ * A small site with a complete decision path: a request is matched against a condition, rated by version, and charged
+ * to a line item and an allocation.
  */
 import { parseDecimal, wholeTokens } from '../src/core/pricing/amount.ts'
 import type { LineItem, Policy } from '../src/core/rules/policy.ts'
@@ -9,7 +9,7 @@ import { actionAccount, lineAccount } from '../src/core/accounts/account.ts'
 const HOUR_MS = 60 * 60 * 1000
 const REQUESTERS = 64
 
-/** More than any run spends, in micro-tokens. */
+/** More than any run spends, micro-tokens. */
 export const FUNDS = wholeTokens(1_000_000_000)
 
 const INSTANCE = 'b2b1d7e4-6f0c-4e7e-9a51-2f5d0c8c1a01'
@@ -17,10 +17,10 @@ const LINE_ITEM = '7d9f4c1e-0b1a-4f5c-8a53-0c6a3e5b2c11'
 const ACTION = '1f0e6b9a-44d2-4c37-9f0b-5f2b1e9d7a21'
 const CONDITION = '9c3a5d7e-2b4f-4d11-8e6a-7a1c0b9d8f31'
 
-/** Under which the agent answers as the service does. */
+/** The agent answers under the service's path. */
 export const REQUEST_PATH = `/dynamicmonetization/elastic/api/v1.1/instances/${INSTANCE}/access-request`
 
-/** What is charged, in the order of the checks. */
+/** In the sequence of the checks. */
 export const ACCOUNTS = [lineAccount(INSTANCE, LINE_ITEM, 0), actionAccount(INSTANCE, LINE_ITEM, ACTION)]
 
 export const REQUEST_BODIES: readonly string[] = Array.from({ length: REQUESTERS }, (_, index) =>
@@ -34,7 +34,7 @@ export const REQUEST_BODIES: readonly string[] = Array.from({ length: REQUESTERS
   }),
 )
 
-/** Text that only the answer of a grant has. */
+/** Found only in grants. */
 export const GRANT_MARK = '"totalTokensCharged":1.5'
 
 /** @param now POSIX ms */

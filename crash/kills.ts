@@ -1,6 +1,6 @@
 /**
- * The kill audit: agent and twin as processes under load, killed with SIGKILL at random moments (one of them, both at
- * once, or again while it is starting), started again, and audited. The load never stops.
+ * Kill audit: agent and cloud run under continuous load, are killed with SIGKILL at random moments (one, both, or again
+ * during the start), restarted and audited.
  */
 import { mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -18,7 +18,7 @@ export interface KillOptions {
   readonly kills: number
   readonly seed: number
   readonly applications: number
-  /** Requests that one application has under way at a time. */
+  /** Concurrent requests per application. */
   readonly inFlight: number
   /** How the agent is run. */
   readonly launch?: Launch
@@ -29,26 +29,25 @@ export interface KillReport {
   readonly seed: number
   /** Processes that got SIGKILL. */
   kills: number
-  /** Kills by what was killed. */
   readonly killed: Record<Scenario, number>
   audits: number
-  /** Answers that applications saw, each of which was found in the ledger. */
+  /** Answers received by applications, all found in the ledger. */
   told: number
-  /** Numbered requests sent again for want of an answer. */
+  /** Numbered requests resent without an answer. */
   repeats: number
-  /** One-off requests without an answer: each may have been recorded or not. */
+  /** One-off requests without an answer: recorded or not. */
   unanswered: number
-  /** How many of those were. */
+  /** The recorded ones of these. */
   recordedUnanswered: number
   /** Entries of the device's ledger. */
   entries: number
-  /** Entries that the twin had billed at the last look. */
+  /** Entries billed at the last look. */
   billed: number
   segments: number
   ms: number
 }
 
-/** What is killed together, or one after the other. */
+/** Killed together, or one after the other. */
 const SCENARIOS = [
   'agent',
   'twin',
@@ -61,11 +60,11 @@ export type Scenario = (typeof SCENARIOS)[number]
 
 /** Longest time of load before a kill. */
 const LOAD_MS = 600
-/** Answers in between two kills, but for those of a start that is killed. */
+/** Answers between two kills, unless a start is killed. */
 const ANSWERS_MIN = 30
-/** A process takes about so long to start: a second kill falls within it. */
+/** Approximate start time of a process: a second kill falls within it. */
 const STARTING_MS = 1_500
-/** Kills of ten after which the delivery is waited for; after the others a backlog meets the next kill. */
+/** Of ten kills, how many wait for delivery; the others meet a backlog. */
 const WAITS_IN_TEN = 6
 
 /** @throws AuditError when the books are wrong */
@@ -116,7 +115,7 @@ export async function auditKills(options: KillOptions): Promise<KillReport> {
   return report
 }
 
-/** Kills, audits what is left on the disk, and starts again; returns the number of kills. */
+/** Kills, audits the disks and restarts; returns the number of kills. */
 async function kill(
   site: Site,
   scenario: Scenario,
@@ -140,7 +139,7 @@ async function kill(
   return kills + (await once())
 }
 
-/** Both ledgers as audited so far, and what the applications were told. */
+/** Both audited ledgers, and the applications' answers. */
 class Books {
   readonly #site: Site
   readonly #applications: Applications
@@ -157,7 +156,7 @@ class Books {
     this.#applications = applications
   }
 
-  /** As the disk is at this moment. Whoever is alive is held still meanwhile, so that both ledgers are of one moment. */
+  /** Audits the current disks. Running processes are paused, so that both ledgers are of one moment. */
   audit(): void {
     const { agent, twin } = this.#site
     const still = [agent, twin].filter((service) => service?.isAlive === true)
@@ -171,7 +170,7 @@ class Books {
     this.#audits += 1
   }
 
-  /** What the device had recorded when it was last looked at reaches the bill. */
+  /** Waits until the entries of the last audit are billed. */
   async auditDelivery(): Promise<void> {
     const known = this.#device.ledger.size
     const isDelivered = (lastEntry: number, backlog: number): boolean => lastEntry - backlog >= known
@@ -180,7 +179,7 @@ class Books {
     hold(this.#billed >= known, `${known} entries were recorded, ${this.#billed} are billed`)
   }
 
-  /** Everything was delivered, and nobody asks any more. */
+  /** Everything is delivered, and the load has ended. */
   auditEnd(): void {
     this.audit()
     const { ledger } = this.#device
@@ -215,7 +214,7 @@ class Books {
 
   #auditTwin(): void {
     const file = join(this.#site.twinState, 'twin.db')
-    // A reader beside a living twin changes nothing; the log of a dead one is for the twin itself to recover.
+    // Reading beside a running cloud changes nothing; a dead cloud's log is left for its own recovery.
     const read = (path: string) => this.#twin.read(path)
     const { entries, seq } = this.#site.twin?.isAlive === true ? read(file) : this.#onCopy(file, read)
     hold(seq === 0 || this.#device.hasSealed(seq), `the twin has merged segment ${seq}, which the device never sealed`)

@@ -1,6 +1,4 @@
-/**
- * `npm run crash`: what happens to the books when processes are killed and the power is cut.
- */
+/** `npm run crash`: audits the books after kills and power cuts. */
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
@@ -72,7 +70,7 @@ function show(report: KillReport): void {
   progress(`${report.kills} kills, ${report.told} answers, ${report.entries} entries, ${report.billed} billed`)
 }
 
-/** Shown where somebody watches. */
+/** On a terminal only. */
 function progress(text: string): void {
   if (process.stderr.isTTY) process.stderr.write(`\r\u001b[K${text}`)
 }

@@ -1,6 +1,6 @@
 /**
- * Power cuts: what agent and twin did is replayed onto a disk that keeps only what was flushed for sure, cut at many
- * moments; each state that the disk may then have is opened by the services' own code and audited.
+ * Power cuts: replays agent and cloud onto a simulated disk that keeps only flushed data, cuts at many moments, and
+ * opens and audits each possible disk state with the services' own code.
  */
 import { mkdirSync, readFileSync, rmSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -17,11 +17,11 @@ export interface PowerOptions {
   readonly directory: string
   /** Answers to record. */
   readonly decisions: number
-  /** Cuts of each side. */
+  /** Cuts per side. */
   readonly cuts: number
-  /** Decides where the cuts fall, and what becomes of what was not flushed. */
+  /** Determines the cuts and the fate of unflushed changes. */
   readonly seed: number
-  /** Loaded by agent and twin before themselves. */
+  /** Loaded by agent and cloud first. */
   readonly preload?: readonly URL[]
   readonly onProgress: (side: Side, done: number) => void
 }
@@ -31,17 +31,17 @@ export type Side = 'agent' | 'twin'
 export interface CutReport {
   readonly side: Side
   readonly cuts: number
-  /** Cuts by what became of that which was not flushed. */
+  /** Cuts by the fate of unflushed changes. */
   readonly fates: Record<Fate, number>
-  /** Cuts with something at stake: not all was flushed. */
+  /** Cuts with unflushed changes. */
   atRisk: number
-  /** Changes that were not flushed, over all cuts. */
+  /** Unflushed changes over all cuts. */
   unflushed: number
-  /** What had left before the cut and was looked for after it, over all cuts. */
+  /** State sent before a cut and verified after it, over all cuts. */
   owed: number
-  /** What the whole recording owes, by kind. */
+  /** All such state of the recording, by kind. */
   readonly kinds: Readonly<Record<string, number>>
-  /** Moments at which the disk changed: where a cut may fall. */
+  /** Moments at which the disk changed: candidates for cuts. */
   readonly moments: number
   readonly failures: string[]
 }
@@ -96,7 +96,7 @@ async function cutSide<Debt extends { readonly at: number; readonly kind: string
     while (chosen.size < wanted && left.length > 0)
       chosen.add(left.splice(random.between(0, left.length - 1), 1)[0] ?? 0)
   }
-  // Most changes are those of the log; the others (checkpoints, new files, keys) get half of the cuts where there are so many.
+  // Most changes are in the log; the others (checkpoints, new files, keys) get half of the cuts if there are enough.
   choose(survey.rare, Math.floor(cuts / 2))
   choose(survey.changes, cuts)
 
@@ -138,7 +138,7 @@ async function cutSide<Debt extends { readonly at: number; readonly kind: string
 interface Survey {
   /** Numbers of the moments at which the disk changes. */
   readonly changes: readonly number[]
-  /** Those that change something else than a write-ahead log. */
+  /** Those outside write-ahead logs. */
   readonly rare: readonly number[]
   readonly messages: SentMessages
   readonly answers: readonly Answer[]
@@ -161,13 +161,13 @@ async function surveyOf(lives: readonly Life[], root: string): Promise<Survey> {
     const correlationId = ANSWER.exec(call.args)?.[1]
     if (correlationId === undefined) continue
     answers.push({ kind: 'answer', at: number, correlationId })
-    // The last moment before anything else can be written.
+    // The last moment before the next write.
     changes.push(number)
   }
   return { changes, rare, messages, answers }
 }
 
-/** The moments of all lives of a process, numbered through. */
+/** The moments of all lives of a process, numbered consecutively. */
 async function* replay(
   lives: readonly Life[],
   disk: Disk,

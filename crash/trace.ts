@@ -1,4 +1,4 @@
-/** Loads an agent under strace and proves on the trace that every answer left after the flush of its entry. */
+/** Loads an agent under strace and proves from the trace that each answer left after the flush of its entry. */
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -11,22 +11,22 @@ import { traced } from './trace/strace.ts'
 
 export interface TraceOptions {
   readonly directory: string
-  /** Answers that are waited for, for each number of connections. */
+  /** Answers per number of connections. */
   readonly decisions: number
   readonly connections: readonly number[]
-  /** Loaded by the agent before itself. */
+  /** Loaded by the agent first. */
   readonly preload?: readonly URL[]
 }
 
 export interface TraceReport extends ReplyReport {
   readonly connections: number
-  /** Answers that the applications saw and the trace does not show: none. */
+  /** Answers received but missing from the trace: must be 0. */
   readonly unseen: number
 }
 
 const LOOK_EVERY_MS = 20
 
-/** One report for each number of connections. */
+/** One report per number of connections. */
 export async function traceReplies({
   directory,
   decisions,

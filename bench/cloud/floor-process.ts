@@ -1,13 +1,12 @@
 /**
- * The floor of the twin: the same HTTP framework, an empty handler, and one row made durable in the same kind of store
- * before each answer. It reads no token and no body, and decides nothing.
+ * The cloud's baseline: same HTTP framework, empty handler, one durable row per response. Reads neither token nor body.
  */
 import Fastify from 'fastify'
 import pg from 'pg'
 import { GroupCommit } from '../floor/group-commit.ts'
 import { FLOOR_MARK } from '../floor/options.ts'
 
-/** Handed over as JSON in the first argument. */
+/** Passed as JSON in the first argument. */
 export interface CloudFloorOptions {
   readonly databasePath: string
   /** Null: SQLite. */
@@ -26,7 +25,7 @@ function recordInSqlite(): () => Promise<unknown> {
 }
 
 async function recordInPostgres(connectionString: string): Promise<() => Promise<unknown>> {
-  // As many connections as a node of the twin has.
+  // As many connections as a cloud node.
   const pool = new pg.Pool({ connectionString, max: 10 })
   await pool.query(
     'CREATE TABLE IF NOT EXISTS floor_entry (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body TEXT NOT NULL)',

@@ -1,4 +1,4 @@
-/** A PostgreSQL that flushes: the one in the environment, or an installed one, started over an empty cluster for the run. */
+/** PostgreSQL with flushes: from the environment, or an installed one on a new cluster. */
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chownSync, globSync, mkdirSync, readFileSync } from 'node:fs'
@@ -15,7 +15,7 @@ export interface PostgresServer {
 
 const START_MS_MAX = 20_000
 
-/** A text says why there is none. */
+/** A text: why there is none. */
 export async function startPostgres(directory: string): Promise<PostgresServer | string> {
   const given = process.env['TALLYGATE_TEST_POSTGRES_URL']
   if (given !== undefined && given !== '')
@@ -57,7 +57,7 @@ export async function startPostgres(directory: string): Promise<PostgresServer |
   return `${binary} does not start`
 }
 
-/** Runs one statement on a connection of its own. */
+/** Runs one statement on its own connection. */
 export async function ask<R extends pg.QueryResultRow>(url: string, text: string): Promise<readonly R[]> {
   const client = new pg.Client({ connectionString: url })
   client.on('error', () => undefined)

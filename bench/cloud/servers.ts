@@ -1,4 +1,4 @@
-/** What the twin's benchmark loads: nodes of the twin as they are shipped, and the floor. Each is held to account after it. */
+/** Servers of the cloud benchmark: shipped cloud nodes, and the baseline. Each is audited after its run. */
 import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { copyFileSync, mkdirSync, readFileSync } from 'node:fs'
@@ -14,22 +14,22 @@ import type { CloudFloorOptions } from './floor-process.ts'
 import { ask } from './postgres-server.ts'
 
 export interface Books {
-  /** Requests that the store has as granted. */
+  /** Requests recorded as granted. */
   readonly recorded: number
-  /** Micro-tokens off the pool, and what the pool holds; null where nothing is counted. */
+  /** Micro-tokens; null: not counted. */
   readonly pool: { readonly charged: bigint; readonly cap: bigint } | null
 }
 
 export interface Loaded {
-  /** One for each node. */
+  /** One per node. */
   readonly targets: readonly Target[]
-  /** Kills without a chance to tidy up, then reads what is there. */
+  /** Kills the processes, then reads the store. */
   readonly killAndAudit: () => Promise<Books>
 }
 
 const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 const QUANTITY = 1_000_000_000
-/** Each request charges one token: count 1 at rate 1. */
+/** Count 1 at rate 1. */
 export const MICRO_CHARGED = 1_000_000n
 
 /** @param db address of an empty schema; null: SQLite */
@@ -99,7 +99,7 @@ async function startNode(path: string, db: string | null) {
   return { address, kill }
 }
 
-/** One line item that may be used by one department. Gives the path of the access request. */
+/** Creates one line item for one department. Returns the path of the access request. */
 async function provision(address: string, authorization: string): Promise<string> {
   const call = async (method: string, path: string, body: unknown): Promise<unknown> => {
     const headers = { authorization, 'content-type': 'application/json' }
@@ -174,7 +174,7 @@ export async function startFloor(directory: string, db: string | null): Promise<
   const options: CloudFloorOptions = {
     databasePath: join(directory, 'floor.db'),
     postgresUrl: db,
-    // What a usage record and an answer of the twin amount to.
+    // Sizes of the cloud's usage record and response.
     rowBytes: 300,
     answerBytes: 330,
   }

@@ -1,6 +1,6 @@
 /**
- * A device that is enrolled and attached, has its rules, and holds a grant that no run can spend: what the agent starts
- * from where there is no cloud. It is written through the agent's own journal, so it is what a device really has.
+ * State of an enrolled, offline device with rules and a practically unlimited grant, written through the agent's own
+ * journal.
  */
 import { generateKeyPairSync, randomUUID } from 'node:crypto'
 import { join } from 'node:path'
@@ -14,10 +14,10 @@ import { ACCOUNTS, FUNDS, workloadPolicy } from '../workload.ts'
 
 const DAY_MS = 24 * 60 * 60 * 1000
 
-/** Nobody listens there: the device is offline for as long as it is measured. */
+/** The discard port: the device stays offline. */
 const NO_CLOUD = 'http://127.0.0.1:9/dynamicmonetization'
 
-/** Name of the ledger in the agent's state directory. */
+/** Ledger file in the agent's state directory. */
 export const JOURNAL_FILE = 'journal.db'
 
 /** @param directory the agent's state directory, which must not exist */

@@ -1,4 +1,4 @@
-/** The agent as it is shipped: the command, in a process of its own, on a device that is enrolled and offline. */
+/** The shipped agent as a separate process, on an enrolled offline device. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, rmSync } from 'node:fs'
@@ -16,10 +16,10 @@ import type { Place } from './place.ts'
 const START_MS_MAX = 20_000
 const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url))
 
-/** The agent as it is by default: every answer follows the commit of its entry. */
+/** The default: each response follows the commit of its entry. */
 export const agent = agentOf('agent', 'durable')
 
-/** The agent that reserves ahead: answers within a block follow a write to a log on tmpfs, which a power cut does not survive. */
+/** Responses within a reservation follow a write to a log on tmpfs, which a power cut loses. */
 export const writeBehindAgent = agentOf('agent (write-behind)', 'write-behind')
 
 function agentOf(name: string, durability: 'durable' | 'write-behind'): Contender {
@@ -50,7 +50,7 @@ function agentOf(name: string, durability: 'durable' | 'write-behind'): Contende
         async killAndCount() {
           child.kill('SIGKILL')
           await exit
-          // What is on its way to the ledger gets there with the next start.
+          // The next start moves pending entries to the ledger.
           if (durability === 'write-behind') await startAndStop(args, socketPath)
           return countEntries(join(state, JOURNAL_FILE))
         },
@@ -71,7 +71,7 @@ async function startAgent(args: readonly string[], socketPath: string) {
   return { child, exit }
 }
 
-/** Starts an agent on the state of one that was killed, and ends it in good order. */
+/** Starts an agent on a killed one's state and stops it cleanly. */
 async function startAndStop(args: readonly string[], socketPath: string): Promise<void> {
   rmSync(socketPath, { force: true })
   const { child, exit } = await startAgent(args, socketPath)
@@ -79,15 +79,13 @@ async function startAndStop(args: readonly string[], socketPath: string): Promis
   await exit
 }
 
-/** What one request of the workload amounts to, in bytes. */
+/** Per request, bytes. */
 export interface Sizes {
-  /** Of the text of its ledger entry. */
   readonly entryBytes: number
-  /** Of the body of its answer. */
   readonly answerBytes: number
 }
 
-/** Lets an agent take one request of each kind, and looks at what it answered and recorded. */
+/** Sends one request of each kind to an agent, and measures responses and entries. */
 export async function measureSizes(place: Place): Promise<Sizes> {
   const running = await agent.start(place)
   let answerBytes = 0
@@ -102,7 +100,7 @@ export async function measureSizes(place: Place): Promise<Sizes> {
   }
 }
 
-/** Body of the answer to one request. */
+/** Returns the response body. */
 async function ask(socketPath: string, body: string): Promise<string> {
   const headers = { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body) }
   const asked = request({ socketPath, path: REQUEST_PATH, method: 'POST', headers })

@@ -1,6 +1,6 @@
 /**
- * What can be loaded and held to account. A contender starts with an empty ledger in a directory of its own, as processes
- * that are not the benchmark's, and can tell how many debits it has really recorded.
+ * A system to load and audit. Starts with an empty ledger in its own directory, in its own processes, and can count its
+ * recorded debits.
  */
 import type { Target } from '../load/dialect.ts'
 import type { Place } from './place.ts'
@@ -13,6 +13,6 @@ export interface Contender {
 export interface Running {
   readonly target: Target
   readonly pid: number
-  /** Ends the server without any chance to tidy up, and counts what it has recorded. */
+  /** Kills the server and counts its recorded debits. */
   killAndCount(): Promise<number>
 }

@@ -1,4 +1,4 @@
-/** The floor as a contender: see `floor/process.ts`. */
+/** The baseline as a contender: see `floor/process.ts`. */
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ import type { Sizes } from './agent.ts'
 import type { Contender } from './contender.ts'
 import { countEntries } from './ledger-file.ts'
 
-/** @param sizes of one row and one answer, the same as the agent's */
+/** @param sizes of one row and one response, equal to the agent's */
 export function floor(stack: FloorStack, sizes: Sizes): Contender {
   return {
     name: `floor (${stack})`,

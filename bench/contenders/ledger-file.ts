@@ -1,11 +1,11 @@
-/** What stands in a ledger on disk that no process has open. */
+/** Reads a ledger file that no process has open. */
 import Database from 'better-sqlite3'
 
 export function countEntries(path: string): number {
   return look(path, 'SELECT count(*) FROM entry')
 }
 
-/** Of the text of an entry. */
+/** Mean text length of entries. */
 export function meanEntryBytes(path: string): number {
   return Math.round(look(path, 'SELECT coalesce(avg(octet_length(body)), 0) FROM entry'))
 }

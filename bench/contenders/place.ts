@@ -1,20 +1,20 @@
-/** Where one start of a contender lives. */
+/** Directories for one run of a contender. */
 import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 export interface Place {
-  /** Empty, on the file system that all contenders share. */
+  /** Empty, on a file system shared by all contenders. */
   readonly directory: string
-  /** Where to listen; apart, because the path of a socket may not be long. */
+  /** Separate: socket paths have a short limit. */
   readonly socketPath: string
-  /** On tmpfs, where there is one: what is in it does not outlive the machine. */
+  /** On tmpfs if available. */
   readonly volatileDirectory: string
 }
 
 const SHARED_MEMORY = '/dev/shm'
 
-/** Makes a place below `parent`, and removes it whatever becomes of its use. */
+/** Creates a place below `parent` and always removes it. */
 export async function withPlace<T>(parent: string, use: (place: Place) => Promise<T>): Promise<T> {
   const directory = join(parent, 'state')
   mkdirSync(directory)

@@ -1,9 +1,9 @@
-/** One command at a time to Redis over its Unix socket: enough to prepare accounts and to read a counter. */
+/** Minimal Redis client over its Unix socket, to prepare accounts and read a counter. */
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { redisCommand } from '../load/redis-dialect.ts'
 
-/** Sends one command and returns its answer: an integer, a simple or a bulk string, as text. Rejects on an error. */
+/** Sends one command; returns an integer, simple or bulk string as text. Rejects on an error. */
 export async function askRedis(socketPath: string, ...command: string[]): Promise<string> {
   const socket = connect(socketPath)
   try {
@@ -21,7 +21,7 @@ export async function askRedis(socketPath: string, ...command: string[]): Promis
   }
 }
 
-/** Undefined while the answer is incomplete. */
+/** Undefined: incomplete. */
 function parse(received: string): string | undefined {
   const end = received.indexOf('\r\n')
   if (end < 0) return undefined

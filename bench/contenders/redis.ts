@@ -1,6 +1,6 @@
 /**
- * Redis as durable as it gets (`appendfsync always`: the answer follows the flush of the append-only file, one for all
- * commands of one turn of its event loop), with the same debit as a script. Needs `redis-server` on PATH.
+ * Redis at its most durable (`appendfsync always`: one flush per event loop turn before the responses), with the debit
+ * as a script. Needs `redis-server` on PATH.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
@@ -12,7 +12,7 @@ import { askRedis } from './redis-client.ts'
 const START_MS_MAX = 10_000
 const FUNDS = 9_000_000_000_000_000
 
-/** The version, or undefined where there is no Redis. */
+/** Undefined: Redis is not installed. */
 export function redisVersion(): string | undefined {
   const { stdout, status } = spawnSync('redis-server', ['--version'], { encoding: 'utf8' })
   return status === 0 ? (/v=(\S+)/.exec(stdout)?.[1] ?? 'unknown') : undefined

@@ -1,7 +1,6 @@
 /**
- * The floor's durable side. Everything that waits in the inbox becomes one transaction; its number of rows is told once
- * it would survive a power cut. The settings of the database are those of the agent's journal, but the log is folded at the
- * length that is best for this table.
+ * Commits all waiting rows as one transaction and reports their number once durable. Database settings are the agent
+ * journal's, except for the checkpoint interval, which is optimal for this table.
  */
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads'
 import Database from 'better-sqlite3'

@@ -1,6 +1,6 @@
 /**
- * Rows on their way to the commit worker, and who waits for them. The rows of one turn of the event loop go together; the
- * worker makes one transaction of all that has come while it was busy.
+ * Sends rows to the commit worker, one message per event loop turn; the worker commits everything that arrived while it
+ * was busy.
  */
 import { Worker } from 'node:worker_threads'
 import type { FloorOptions } from './options.ts'
@@ -22,7 +22,7 @@ export class GroupCommit {
     })
   }
 
-  /** Calls back when one row would survive a power cut. */
+  /** Calls back when one row is durable. */
   record(done: () => void): void {
     this.#turn.push(done)
     if (this.#turn.length === 1) setImmediate(this.#hand)

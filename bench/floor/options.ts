@@ -1,11 +1,9 @@
-/** What the floor is to do, handed to its process as JSON in the first argument. */
+/** Passed to the baseline's process as JSON in the first argument. */
 export interface FloorOptions {
   readonly stack: FloorStack
   readonly socketPath: string
   readonly databasePath: string
-  /** Of the text of one row. */
   readonly rowBytes: number
-  /** Of the JSON body of one answer. */
   readonly answerBytes: number
 }
 
@@ -13,5 +11,5 @@ export interface FloorOptions {
 export const FLOOR_STACKS = ['agent-socket', 'net', 'node-http', 'fastify'] as const
 export type FloorStack = (typeof FLOOR_STACKS)[number]
 
-/** How the load generator knows an answer of the floor. */
+/** Identifies a response of the baseline. */
 export const FLOOR_MARK = '"floor":"'

@@ -1,6 +1,6 @@
 /**
- * The floor: what transport and disk allow when nothing is decided. For each request one row of the agreed size is
- * committed durably, together with all that came in the meantime, before the answer goes out.
+ * The baseline: the limit of transport and disk without decisions. Each request commits one row durably, in a group
+ * with others, before its response.
  */
 import { GroupCommit } from './group-commit.ts'
 import { FLOOR_MARK, type FloorOptions } from './options.ts'

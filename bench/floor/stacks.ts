@@ -1,6 +1,6 @@
 /**
- * The transports that the floor can be measured with. Each reads a request to its end, waits until its row is durable,
- * and answers with a body of the agreed size; none makes anything of what it read.
+ * Transports of the baseline. Each reads a request, waits until its row is durable, and sends a response of the
+ * configured size.
  */
 import { createServer as createHttpServer } from 'node:http'
 import { createServer as createNetServer } from 'node:net'
@@ -18,14 +18,14 @@ type Stack = (socketPath: string, answer: string, record: WriteRow) => Promise<v
 
 const TYPE = 'application/json'
 
-/** The agent sends as many. */
+/** As many as the agent sends. */
 const MORE_HEADERS = [
   ['x-floor-durability', 'durable'],
   ['x-floor-policy-revision', '1'],
 ] as const
 
 export const STACKS: Readonly<Record<FloorStack, Stack>> = {
-  /** The agent's door itself, with nothing behind it. It parses the JSON of a body, as it does for the agent. */
+  /** The agent's own socket server without the agent. It parses JSON bodies, as for the agent. */
   'agent-socket': async (socketPath, answer, record) => {
     const granted: AccessAnswer = { body: answer, policyRevision: 1, warnings: [], durability: 'durable' }
     await openSocket({
@@ -74,7 +74,7 @@ export const STACKS: Readonly<Record<FloorStack, Stack>> = {
     await app.listen({ path: socketPath })
   },
 
-  /** The least that can be called HTTP/1.1: one request at a time, framed by Content-Length. */
+  /** Minimal HTTP/1.1: one request at a time, framed by Content-Length. */
   net: async (socketPath, answer, record) => {
     const whole = Buffer.from(
       `HTTP/1.1 200 OK\r\nContent-Type: ${TYPE}\r\nContent-Length: ${Buffer.byteLength(answer)}\r\n` +

@@ -1,7 +1,6 @@
 /**
- * The closed loop: each connection sends a request, waits for the whole answer, and sends the next; nothing is pipelined.
- * When the time is over nothing more is sent and the answers under way are waited for, so that the number of requests
- * acknowledged is exactly the number of records that the server must have.
+ * Closed loop: each connection waits for a response before its next request. At the end, pending responses are awaited,
+ * so the acknowledged requests must equal the server's records.
  */
 import { type Socket, connect } from 'node:net'
 import type { Dialect, Target } from './dialect.ts'
@@ -12,24 +11,24 @@ import { redisDialect } from './redis-dialect.ts'
 export interface LoadOptions {
   readonly target: Target
   readonly connections: number
-  /** Before the measurement begins; acknowledged, but in no figure. */
+  /** Load before the measurement, counted in `acknowledged` only. */
   readonly warmupMs: number
   readonly durationMs: number
 }
 
 export interface LoadReport {
-  /** Every answer that granted, warm-up and tail included. */
+  /** All granted responses, warm-up and tail included. */
   readonly acknowledged: number
-  /** Answers per second within the measured time. */
+  /** Within the measured time. */
   readonly perSecond: number
   readonly latency: Latency
-  /** Processor time of the generator over the measured time; near 1 means that the generator is the bottleneck. */
+  /** Processor use of the generator; near 1, the generator is the bottleneck. */
   readonly busy: number
 }
 
 const READ_BYTES = 64 * 1024
 
-/** Runs one measurement. Rejects when a connection fails or an answer is not a grant. */
+/** Runs one measurement. Rejects if a connection fails or a response is not a grant. */
 export async function closedLoop(options: LoadOptions): Promise<LoadReport> {
   const { target, connections, warmupMs, durationMs } = options
   const dialect =
@@ -74,7 +73,7 @@ function addressOf(target: Target): Address {
   return { path: target.socketPath }
 }
 
-/** One connection, until `acknowledge` says that it was the last answer. */
+/** One connection, until `acknowledge` reports the last response. */
 function converse(
   address: Address,
   index: number,

@@ -1,34 +1,33 @@
 /**
- * What the load generator speaks: one request and one answer of a protocol, as bytes. A dialect accepts only the answer
- * that grants; everything else ends the run, because a refusal is cheaper than a debit and would flatter the figures.
+ * Requests and responses of a protocol as bytes. Only grants are accepted: a refusal is cheaper than a debit and would
+ * improve the results.
  */
 export interface Dialect {
-  /** The bytes that ask for one debit; the same for every request of one connection. */
+  /** The request bytes for one debit, constant per connection. */
   request(connection: number): Buffer
-  /** Bytes of the whole answer at the beginning of `bytes`, 0 while it is incomplete. Throws when it is not a grant. */
+  /** Length of a complete response, else 0. Throws when it is not a grant. */
   answerLength(bytes: Buffer): number
 }
 
-/** What to load, in a form that can be sent to another process. */
+/** Serializable description of the target. */
 export type Target =
   | {
       readonly protocol: 'http'
       readonly socketPath: string
-      /** In the place of the socket: a port of this machine. */
+      /** Instead of the socket: a local port. */
       readonly port?: number
-      /** Value of the header Authorization. */
       readonly authorization?: string
       readonly path: string
-      /** JSON texts; connection `i` sends number `i` modulo their count. */
+      /** JSON texts; connection `i` uses number `i` modulo their count. */
       readonly bodies: readonly string[]
-      /** Text that only the answer of a grant has. */
+      /** Found only in grants. */
       readonly grantMark: string
     }
   | {
       readonly protocol: 'redis'
       readonly socketPath: string
-      /** One command in parts; `%` in a part stands for the number of the connection. */
+      /** Parts of one command; `%` is replaced by the connection's number. */
       readonly command: readonly string[]
-      /** The whole answer of a grant, as it comes over the wire. */
+      /** The complete bytes of a grant. */
       readonly grantAnswer: string
     }

@@ -1,4 +1,4 @@
-/** The load generator's process, seen from the benchmark: one order at a time. */
+/** Controls the load generator's process, one run at a time. */
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
 import type { LoadOptions, LoadReport } from './closed-loop.ts'
@@ -12,7 +12,7 @@ export class LoadGenerator {
     this.#child = fork(new URL('./process.ts', import.meta.url))
   }
 
-  /** Rejects with the reason when the load could not be carried out. */
+  /** Rejects if the load fails. */
   async run(options: LoadOptions): Promise<LoadReport> {
     const gone = new AbortController()
     const exit = once(this.#child, 'exit', { signal: gone.signal }).then(() => {

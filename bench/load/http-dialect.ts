@@ -1,6 +1,6 @@
 /**
- * HTTP/1.1 with keep-alive, as little of it as a benchmark needs: one prepared request per connection, answers with
- * Content-Length only. The client must not be what is measured, so nothing is parsed that does not decide.
+ * Minimal HTTP/1.1 with keep-alive, prepared requests and Content-Length responses. Parses little, so that the client
+ * is not the bottleneck.
  */
 import type { Dialect } from './dialect.ts'
 

@@ -1,11 +1,11 @@
-/** What a distribution of latencies comes down to, in milliseconds. */
+/** Latency statistics, ms. */
 export interface Latency {
   readonly p50: number
   readonly p99: number
   readonly max: number
 }
 
-/** The value below which a share of an ascending list lies (nearest rank); NaN for an empty one. */
+/** Quantile of an ascending list (nearest rank); NaN if empty. */
 export function quantile(ascending: ArrayLike<number>, share: number): number {
   const rank = Math.ceil(share * ascending.length)
   return ascending[Math.max(0, rank - 1)] ?? NaN

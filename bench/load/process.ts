@@ -1,4 +1,4 @@
-/** The load generator as a process of its own, so that it shares no event loop with what it loads. Orders come by IPC. */
+/** The load generator as a separate process, to share no event loop with its target. Requests arrive by IPC. */
 import { type LoadOptions, closedLoop } from './closed-loop.ts'
 
 process.on('message', (options: LoadOptions) => {

@@ -1,7 +1,7 @@
-/** RESP, as little of it as a benchmark needs: one prepared command per connection, one known answer for a grant. */
+/** Minimal RESP: one prepared command per connection, one expected response. */
 import type { Dialect } from './dialect.ts'
 
-/** A command as Redis reads it: an array of bulk strings. */
+/** Encodes an array of bulk strings. */
 export function redisCommand(parts: readonly string[]): Buffer {
   const bulk = parts.map((part) => `$${Buffer.byteLength(part)}\r\n${part}\r\n`).join('')
   return Buffer.from(`*${parts.length}\r\n${bulk}`)

@@ -1,17 +1,17 @@
-/** What a process, or everything, uses of the machine, by the kernel's account. */
+/** Resource usage of processes and the machine, from /proc. */
 import { readFileSync } from 'node:fs'
 
-/** Clock ticks per second of /proc, the same on every Linux that Node runs on. */
+/** Clock ticks per second of /proc, equal on every Linux that Node supports. */
 const TICKS = 100
 
-/** Processor time of all threads so far, in seconds. */
+/** Processor time of all threads, s. */
 export function processorSeconds(pid: number): number {
   const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
   return (Number(fields[11]) + Number(fields[12])) / TICKS
 }
 
-/** Processor time of everything on this machine so far, in seconds; time that the host took away counts as used. */
+/** Processor time of the machine, s; time stolen by the host counts as used. */
 export function machineSeconds(): number {
   const [, user, nice, system, , , irq, softIrq, steal] = (readFileSync('/proc/stat', 'utf8').split('\n')[0] ?? '')
     .split(/ +/)
@@ -19,7 +19,7 @@ export function machineSeconds(): number {
   return [user, nice, system, irq, softIrq, steal].reduce<number>((sum, each) => sum + (each ?? 0), 0) / TICKS
 }
 
-/** Proportional set size in bytes: private memory, and the process's share of what it has in common with others. */
+/** Proportional set size, bytes: private memory plus a share of shared memory. */
 export function proportionalSetSize(pid: number): number {
   const kib = /^Pss: +(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1]
   if (kib === undefined) throw new Error(`the kernel does not tell the memory of process ${pid}`)

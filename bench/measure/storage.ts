@@ -1,4 +1,4 @@
-/** What the measured servers write to: its file system, and how long it takes to make a small append durable. */
+/** File system of the measured servers, and the time of a small durable write. */
 import { closeSync, fdatasyncSync, openSync, readFileSync, realpathSync, rmSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { median } from '../load/latency.ts'
@@ -6,16 +6,16 @@ import { median } from '../load/latency.ts'
 export interface Storage {
   readonly fileSystem: string
   readonly device: string
-  /** Of a 4 KiB append to a growing file, median, ms. */
+  /** A 4 KiB append to a growing file, median, ms. */
   readonly appendMs: number
-  /** Of 4 KiB written over what is there, median, ms. */
+  /** A 4 KiB overwrite, median, ms. */
   readonly overwriteMs: number
 }
 
 const SAMPLES = 200
 const BLOCK = Buffer.alloc(4096, 1)
 
-/** @param directory where the servers keep their data; nothing stays behind in it */
+/** @param directory where the servers keep their data; left unchanged */
 export function measureStorage(directory: string): Storage {
   const path = join(directory, 'flush-probe')
   const file = openSync(path, 'wx')

@@ -1,4 +1,4 @@
-// A twin with its own broker and an agent, as the processes that an operator runs, with one line item to spend of.
+// A cloud with its own broker and an agent, as shipped processes, with one line item.
 import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -24,7 +24,7 @@ export class Site implements AsyncDisposable {
     this.#application = new HttpClient({ address: `unix:${this.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
   }
 
-  /** @param directory that is empty, and the caller's to remove */
+  /** @param directory empty; the caller removes it */
   static async open(directory: string): Promise<Site> {
     const twin = await startService({
       name: 'tallygate cloud',
@@ -42,7 +42,7 @@ export class Site implements AsyncDisposable {
     return join(this.directory, 'agent.sock')
   }
 
-  /** Of the twin, with its prefix. */
+  /** Address of the cloud, with its prefix. */
   get url(): string {
     return String(this.#twin.listening['http'])
   }
@@ -79,7 +79,7 @@ export class Site implements AsyncDisposable {
         TALLYGATE_AGENT_STATE_DIRECTORY: join(this.directory, 'agent'),
         TALLYGATE_AGENT_SOCKET_PATH: this.socketPath,
         ...(token === null ? {} : { TALLYGATE_AGENT_ENROLLMENT_TOKEN: token }),
-        // Nothing that follows is the timer's doing.
+        // Exclude effects of the sync timer.
         TALLYGATE_AGENT_SYNC_INTERVAL: '1h',
       },
       logFile: join(this.directory, 'agent.log'),
@@ -96,7 +96,7 @@ export class Site implements AsyncDisposable {
     return this.#application.json({ method: 'GET', path: AGENT_STATUS_PATH }, agentStatus)
   }
 
-  /** The answer to one request as text, granted or not. */
+  /** The response text, granted or not. */
   async ask(count = 1): Promise<string> {
     const path = `/v1.1/instances/${this.instanceId}/access-request`
     const body = {
@@ -106,7 +106,7 @@ export class Site implements AsyncDisposable {
     return this.#application.text({ method: 'POST', path, body })
   }
 
-  /** Changes the quantity of the line item: a new revision of the rules. */
+  /** Changes the line item's quantity, which makes a new policy revision. */
   async change(quantity: number): Promise<void> {
     using client = await this.administrator()
     await this.#map(client, quantity)

@@ -1,7 +1,6 @@
 /**
- * Audits the journal of a device as it stands in a file that nobody holds open: whole pages, an unbroken chain, counters
- * that are the sums of the entries, nothing spent that was not granted, segments that follow each other. It reads the
- * tables by itself and shares no arithmetic with the agent.
+ * Audits a closed journal file: whole pages, unbroken chain, counters equal to the sums of entries, no spending above
+ * grants, consecutive segments. Reads the tables directly and shares no arithmetic with the agent.
  */
 import Database from 'better-sqlite3'
 import { z } from 'zod'
@@ -35,11 +34,11 @@ const segmentPayload = z.object({
 
 export class DeviceAudit {
   readonly ledger = new Ledger()
-  /** Documents of the segments, by `seq`. */
+  /** By `seq`. */
   readonly #segments = new Map<number, string>()
   readonly #epoch: number
   readonly #used = new Sums()
-  /** Entries that are in the sums. */
+  /** Number of entries in the sums. */
   #summed = 0
   #lastSeq = 0
   #segmentHead = CHAIN_START
@@ -50,10 +49,10 @@ export class DeviceAudit {
   }
 
   /**
-   * Reads on from where the last reading ended, and checks all that is in the file.
+   * Continues where the last call ended, and checks the whole file.
    *
-   * @param file of the journal; it is opened for writing, as recovering its log does
-   * @returns how many entries the ledger has
+   * @param file of the journal, opened for writing to recover its log
+   * @returns the number of entries
    * @throws AuditError
    */
   read(file: string): number {
@@ -66,7 +65,7 @@ export class DeviceAudit {
     }
   }
 
-  /** @param document when given, the segment must be this one */
+  /** @param document if given, the segment must be equal */
   hasSealed(seq: number, document?: string): boolean {
     const sealed = this.#segments.get(seq)
     return document === undefined ? sealed !== undefined : sealed === document
@@ -83,7 +82,7 @@ export class DeviceAudit {
     this.#checkAccounts(database)
   }
 
-  /** Segments since the last reading, each upon the one before; the entries in them. */
+  /** Checks new segments and their entries, each against the previous one. */
   #readSegments(database: Database.Database, state: StateRow): void {
     const rows = database
       .prepare(
@@ -137,7 +136,7 @@ function open(file: string): Database.Database {
   try {
     const database = new Database(file, { fileMustExist: true })
     database.defaultSafeIntegers(true)
-    // Alone in the file: no shared memory is needed to read its log.
+    // The only user: reading the log needs no shared memory.
     database.pragma('locking_mode = EXCLUSIVE')
     return database
   } catch (cause) {

@@ -1,17 +1,17 @@
 /**
- * The ledger of one device as an auditor knows it: every entry once, by number and by correlation id, with the chain and
- * the sums worked out from the entries themselves. It only grows; what contradicts what it knows is an {@link AuditError}.
+ * The auditor's ledger of a device: every entry once, with chain and sums computed from the entries. It only grows; a
+ * contradiction is an {@link AuditError}.
  */
 import { z } from 'zod'
 import type { Micro } from '../../src/core/pricing/amount.ts'
 import { CHAIN_START, entryHash } from '../../src/protocol/signing.ts'
 
-/** The books are wrong: what the audit is there to find. */
+/** The books are wrong. */
 export class AuditError extends Error {
   override name = 'AuditError'
 }
 
-/** @throws AuditError unless it holds */
+/** @throws AuditError if false */
 export function hold(condition: boolean, what: string): asserts condition {
   if (!condition) throw new AuditError(what)
 }
@@ -23,7 +23,7 @@ export interface LedgerEntry {
   /** Of all items together. */
   readonly charged: Micro
   readonly postings: readonly { readonly account: string; readonly amount: Micro }[]
-  /** Of the entry and all before it. */
+  /** Of all entries up to this one. */
   readonly hash: string
 }
 
@@ -45,12 +45,12 @@ export class Ledger {
     return this.#entries.length
   }
 
-  /** Hash over everything so far. */
+  /** Hash of all entries. */
   get head(): string {
     return this.#entries.at(-1)?.hash ?? CHAIN_START
   }
 
-  /** The next entry, as it was recorded. */
+  /** Adds the next entry. */
   take(text: string): void {
     const body = entryBody.parse(JSON.parse(text))
     const { n, correlationId, postings } = body
@@ -69,7 +69,7 @@ export class Ledger {
     this.#byCorrelation.set(correlationId, entry)
   }
 
-  /** @throws AuditError when there is none */
+  /** @throws AuditError if missing */
   at(n: number): LedgerEntry {
     const entry = this.#entries[n - 1]
     hold(entry !== undefined, `the device's ledger has no entry ${n}`)
@@ -85,7 +85,7 @@ export class Ledger {
   }
 }
 
-/** Sums of postings by account. */
+/** By account. */
 export class Sums {
   readonly #sums = new Map<string, Micro>()
 

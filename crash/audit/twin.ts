@@ -1,7 +1,7 @@
 /**
- * Audits the books of a twin in SQLite against the ledger of its one device: pools never oversold, sums that are sums,
- * each entry of the device billed once with its own amount, and no evidence against an honest device. It reads the tables
- * by itself; a twin may be at work meanwhile.
+ * Audits a cloud's SQLite database against its only device's ledger: pools not oversold, correct sums, each entry
+ * billed once with its amount, no evidence against an honest device. Reads the tables directly; the cloud may be
+ * running.
  */
 import Database from 'better-sqlite3'
 import type { Micro } from '../../src/core/pricing/amount.ts'
@@ -19,7 +19,7 @@ interface EpochRow {
 
 interface AccountRow {
   readonly id: string
-  /** The site has no allocations and no limits: an account is a line item's. */
+  /** The site has only line item accounts. */
   readonly line_item_id: string
   readonly charged: bigint
   readonly granted_out: bigint
@@ -39,26 +39,26 @@ interface UsageRow {
 }
 
 export interface TwinReading {
-  /** Entries of the device that the twin has merged. */
+  /** The device's merged entries. */
   readonly entries: number
-  /** The last segment merged. */
+  /** The last merged segment. */
   readonly seq: number
 }
 
 export class TwinAudit {
-  /** Correlation ids of what the twin itself has decided. */
+  /** Correlation ids of the cloud's own decisions. */
   readonly direct = new Set<string>()
   readonly #ledger: Ledger
   readonly #merged = new Sums()
-  /** Entries whose records have been compared. */
+  /** Number of entries with compared records. */
   #compared = 0
   #lastUsage = 0n
-  /** Tokens that the twin itself charged, by line item. */
+  /** Charged by the cloud, by line item. */
   readonly #charged = new Map<string, Micro>()
-  /** Tokens billed for the device, by correlation id. */
+  /** Billed for the device, by correlation id. */
   readonly #billed = new Map<string, Micro>()
 
-  /** @param ledger of the device; it must hold what the twin has merged when {@link TwinAudit.read} is called */
+  /** @param ledger of the device; must contain all merged entries when {@link TwinAudit.read} is called */
   constructor(ledger: Ledger) {
     this.#ledger = ledger
   }
@@ -69,7 +69,7 @@ export class TwinAudit {
     try {
       database.defaultSafeIntegers(true)
       database.pragma('query_only = ON')
-      // One view of everything, whatever the twin commits meanwhile.
+      // One snapshot, whatever the cloud commits meanwhile.
       return database.transaction(() => this.#read(database)).deferred()
     } finally {
       database.close()

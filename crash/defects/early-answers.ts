@@ -1,7 +1,7 @@
 /**
- * A defect, loaded before the program: the journal's thread is said to have committed entries before they are even handed to
- * it, so that the agent answers before the commit. Every time: the thread gets one call after another, and entries only
- * when the event loop has turned often enough for their answers to have been written.
+ * A defect, preloaded: entries are reported as committed before they are sent to the journal's thread, so the agent
+ * answers before the commit. Deterministic: the thread gets its calls one by one, after enough turns of the event loop
+ * to write the answers.
  */
 import { Worker } from 'node:worker_threads'
 
@@ -9,11 +9,11 @@ type Message = { readonly call?: string }
 type Post = (this: Worker, message: Message, ...rest: readonly never[]) => void
 type Emit = (this: Worker, event: string | symbol, ...args: unknown[]) => boolean
 
-/** Turns of the event loop between an early answer and its call: answers need no more than a few, whatever the machine does. */
+/** Event loop turns between an early answer and its call: far more than answers need. */
 const TURNS = 50
 
 interface Line {
-  /** Not yet handed over; the first one is, or its answer was given, when `busy`. */
+  /** Not yet sent; if `busy`, the first one is sent or answered. */
   readonly waiting: Message[]
   busy: boolean
   /** The thread's next answer was given already. */

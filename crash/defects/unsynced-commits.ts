@@ -1,4 +1,4 @@
-/** A defect, loaded before the program: SQLite is kept from flushing each commit, and says that it does. */
+/** A defect, preloaded: SQLite does not flush commits but reports that it does. */
 import Database from 'better-sqlite3'
 
 // The method is handed its database again when it is called.

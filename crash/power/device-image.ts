@@ -1,6 +1,6 @@
 /**
- * What must hold of a device's state directory after a power cut: the agent's own code opens it and goes on, the audit finds
- * nothing wrong, and everything that has left the device before the cut is there.
+ * Checks a device's state directory after a power cut: the agent's code opens it and continues, the audit passes, and
+ * everything the device sent before the cut is there.
  */
 import { createPublicKey } from 'node:crypto'
 import { existsSync, mkdirSync, readFileSync } from 'node:fs'
@@ -13,7 +13,7 @@ import { DeviceAudit } from '../audit/device.ts'
 import { hold } from '../audit/ledger.ts'
 import type { SentMessage } from './messages.ts'
 
-/** What a device owes from the moment at which it could be known outside. */
+/** Something the disk must contain, from the moment it could have left the device. */
 export type DeviceDebt = { readonly at: number } & (
   | { readonly kind: 'answer'; readonly correlationId: string }
   | { readonly kind: 'segment'; readonly document: string }
@@ -32,7 +32,7 @@ const LIMITS = {
 }
 const STAMP = { clock: { bootId: 'after', sinceBoot: 1, earliest: 1, latest: null }, grantAgedMs: 0 }
 
-/** What the requests of a device say of its state. */
+/** Derives the device's debts from its requests. */
 export function debtsOfRequests(messages: readonly SentMessage[]): readonly DeviceDebt[] {
   return messages.flatMap(({ start, body, at }): readonly DeviceDebt[] => {
     if (/^POST \S+\/sync /.test(start)) {
@@ -47,7 +47,7 @@ export function debtsOfRequests(messages: readonly SentMessage[]): readonly Devi
   })
 }
 
-/** @throws AuditError, or what the agent's own code throws */
+/** @throws AuditError, or an error of the agent's own code */
 export async function auditDeviceImage(directory: string, debts: readonly DeviceDebt[]): Promise<void> {
   const file = join(directory, 'journal.db')
   const keyFile = join(directory, 'device.key')
@@ -58,7 +58,7 @@ export async function auditDeviceImage(directory: string, debts: readonly Device
     hold(key.x === shown.x, 'the device has another key than the one that it has shown')
   }
 
-  // As the agent opens it: what a power cut leaves is never damage.
+  // As the agent opens it: a power cut must never cause damage.
   const store = openOrSalvage(file, LIMITS, [keyFile, `${file}-disk-reserve`], () => 0)
   const { identity, salvages = [] } = store.read()
   store.close()
@@ -78,7 +78,7 @@ export async function auditDeviceImage(directory: string, debts: readonly Device
     }
   }
 
-  // And it goes on writing.
+  // Writing must still work.
   const again = new JournalStore(openDatabase(file), LIMITS)
   again.saveClock(STAMP)
   again.close()
@@ -88,7 +88,7 @@ function payloadOf(document: string): string {
   return Buffer.from(document.split('.')[1] ?? '', 'base64url').toString('utf8')
 }
 
-/** The agent makes its directory when there is none. */
+/** Like an agent's first start. */
 export function prepareImage(directory: string): void {
   mkdirSync(directory, { recursive: true, mode: 0o700 })
 }

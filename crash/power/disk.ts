@@ -1,14 +1,13 @@
 /**
- * A disk as a program's system calls leave it: what was flushed is there for ever; of everything else, any part may be. A
- * flush of a file says nothing of its name: that takes a flush of the directory. An image is one state that the disk may
- * have after a power cut at this moment.
+ * A disk model driven by system calls: flushed data persists, and any part of the rest may. Flushing a file does not
+ * persist its name; that needs a flush of the directory. An image is one possible state after a power cut.
  */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import type { Random } from '../../src/demo/random.ts'
 import { type Moment, quotedBytes, type SystemCall, targetOf } from '../trace/calls.ts'
 
-/** What becomes of that which was not flushed. */
+/** Fates of unflushed changes. */
 export const FATES = ['dropped', 'kept', 'first ones kept', 'some kept', 'torn', 'torn over garbage'] as const
 export type Fate = (typeof FATES)[number]
 
@@ -21,7 +20,7 @@ interface Change {
 
 interface FileChange extends Change {
   readonly offset: number
-  /** Null: the file ends at `offset` from then on. */
+  /** Null: the file is truncated at `offset`. */
   readonly bytes: Buffer | null
 }
 
@@ -35,7 +34,7 @@ class File {
   size = 0
   pending: FileChange[] = []
 
-  /** What was ended before now is on the disk. */
+  /** Persists changes that ended before now. */
   flush(covered: ReadonlySet<Change>): void {
     for (const change of this.pending) if (covered.has(change)) this.#apply(change)
     this.pending = this.pending.filter((change) => !covered.has(change))
@@ -71,25 +70,25 @@ interface Descriptor {
 
 export class Disk {
   readonly #root: string
-  /** As the program sees it. */
+  /** The program's view. */
   readonly #names = new Map<string, Node>()
   readonly #durableNames = new Map<string, Node>()
   #pendingNames: NameChange[] = []
   #descriptors = new Map<number, Descriptor>()
-  /** What each flush under way covers. */
+  /** Changes covered by each flush in progress. */
   readonly #flushes = new Map<SystemCall, ReadonlySet<Change>>()
 
-  /** @param root a directory that is there and empty when the program begins; only what lies below it is looked at */
+  /** @param root an existing directory, empty at the program's start; only files below it are tracked */
   constructor(root: string) {
     this.#root = root
   }
 
   /**
-   * The program has ended or was killed: nobody holds a file open, and what it wrote is still to be flushed. Whether a
-   * write that it was killed in took place is seen in the files as they were then, which must be what they should be.
+   * The program ended or was killed: its files are closed, unflushed data stays unflushed. Whether an interrupted write
+   * took place is read from `left`, which must match the model.
    *
    * @param left a copy of the root as the program left it
-   * @throws Error when a file is another one: then the trace has not shown everything
+   * @throws Error if a file differs: the trace is incomplete
    */
   endLife(left: string): void {
     this.#descriptors = new Map()
@@ -106,7 +105,7 @@ export class Disk {
     }
   }
 
-  /** Whether the moment has changed anything that a cut could undo, or made something last. */
+  /** Whether the moment changed what a cut could undo, or persisted something. */
   take(moment: Moment): boolean {
     const { call } = moment
     switch (call.name) {
@@ -141,12 +140,12 @@ export class Disk {
     }
   }
 
-  /** Changes that a cut would put at risk. */
+  /** Number of unflushed changes. */
   get atRisk(): number {
     return this.#files().reduce((sum, { pending }) => sum + pending.length, this.#pendingNames.length)
   }
 
-  /** Writes one state of the disk after a cut at this moment into the directory `into`. */
+  /** Writes one possible state after a cut now into the directory `into`. */
   writeImage(into: string, fate: Fate, random: Random): void {
     const keep = this.#judge(fate, random)
     const names = new Map(this.#durableNames)
@@ -189,7 +188,7 @@ export class Disk {
     return [...nodes].filter((node) => node instanceof File)
   }
 
-  /** SQLite makes the index of its log anew; the space that is set aside has no content. */
+  /** SQLite rebuilds the index of its log; the disk reserve has no content. */
   #isTracked(path: string): boolean {
     return path.startsWith(`${this.#root}/`) && !path.endsWith('-shm') && !path.endsWith('-disk-reserve')
   }
@@ -227,7 +226,7 @@ export class Disk {
     if (descriptor === undefined) throw new Error(`line ${call.line}: a write to ${path}, which is not open`)
     const { file } = descriptor
     if (moment.kind === 'end') {
-      // Killed in it: what became of it is seen when the life ends.
+      // Killed during the call: the end of the life shows its result.
       if (moment.result === null) return false
       const change = file.pending.find((one) => one.call === call)
       if (change === undefined || moment.result !== change.bytes?.length)
@@ -296,7 +295,7 @@ export class Disk {
     const of = (path: string): Node | null => this.#names.get(path) ?? null
     if (what === 'mkdir') this.#name({ call, hasEnded: true, path: one, node: 'directory' })
     else if (what === 'unlink') this.#name({ call, hasEnded: true, path: one, node: null })
-    // A socket has no content, and is not the program's to keep.
+    // A socket has no content.
     else if (of(one) !== null) {
       this.#name({ call, hasEnded: true, path: other, node: of(one) })
       if (what === 'rename') this.#name({ call, hasEnded: true, path: one, node: null })
@@ -319,7 +318,7 @@ function imageOf(file: File, keep: (change: Change) => boolean, fate: Fate, rand
   )
   const image = Buffer.alloc(most)
   let size = file.size
-  // What lay in the blocks before they became part of this file.
+  // Earlier content of newly allocated blocks.
   if (fate === 'torn over garbage' && random !== undefined)
     for (let at = size; at < most; at += 1) image[at] = random.between(0, 255)
   file.durable().copy(image)
@@ -344,7 +343,7 @@ function imageOf(file: File, keep: (change: Change) => boolean, fate: Fate, rand
   return image.subarray(0, size)
 }
 
-/** Without what strace adds to the name of a file that is gone. */
+/** Removes strace's suffix for deleted files. */
 function pathOf(call: SystemCall): string {
   return targetOf(call)
     .replace(/ ?\(deleted\)$/, '')

@@ -1,4 +1,4 @@
-/** HTTP messages that a traced process sent over TCP, put together again from its writes. */
+/** Reassembles HTTP messages from the TCP writes of a traced process. */
 import { gunzipSync } from 'node:zlib'
 import { type Moment, quotedBytes, type SystemCall, targetOf } from '../trace/calls.ts'
 
@@ -6,13 +6,13 @@ export interface SentMessage {
   /** First line: a request or a status. */
   readonly start: string
   readonly body: string
-  /** Number of the moment at which its first byte could leave. */
+  /** Moment at which its first byte could leave. */
   readonly at: number
 }
 
 const HEAD_END = '\r\n\r\n'
 
-/** Bytes that were sent and are not yet part of a whole message. */
+/** Sent bytes of an incomplete message. */
 interface Stream {
   bytes: Buffer
   /** Moment at which the first of them could leave. */
@@ -44,7 +44,7 @@ export class SentMessages {
     while (this.#takeMessage(stream, at));
   }
 
-  /** True when there was a whole one. */
+  /** False: no complete message. */
   #takeMessage(stream: Stream, at: number): boolean {
     const end = stream.bytes.indexOf(HEAD_END)
     if (end < 0) return false
@@ -62,7 +62,7 @@ export class SentMessages {
   }
 }
 
-/** Everything that one write hands over: one text, or several pieces. */
+/** All bytes of one write, from one or several buffers. */
 function textOf({ name, args }: SystemCall): Buffer {
   if (name === 'write' || name === 'sendto') return quotedBytes(args, args.indexOf('>, "') + '>, '.length).bytes
   const pieces: Buffer[] = []

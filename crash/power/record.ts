@@ -1,6 +1,6 @@
 /**
- * Records what agent and twin do from their first start on: every system call that changes a file, every byte that
- * leaves. Both are killed once on the way and asked to stop at the end, so that a recovery and an end are recorded too.
+ * Records all file changes and sent bytes of agent and cloud from their first start. Both are killed once and stopped
+ * at the end, so a recovery and a shutdown are recorded too.
  */
 import { cpSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -10,11 +10,11 @@ import { Applications } from '../site/applications.ts'
 import { Site } from '../site/site.ts'
 import { traced } from '../trace/strace.ts'
 
-/** What one process did from its start to its end. */
+/** A process from start to end. */
 export interface Life {
   /** Log of strace. */
   readonly log: string
-  /** Copy of the directory above its state as it was at the end. */
+  /** Copy of the parent of its state directory at the end. */
   readonly left: string
 }
 
@@ -29,13 +29,13 @@ export interface RecordOptions {
   readonly directory: string
   /** Answers to wait for. */
   readonly decisions: number
-  /** Loaded by agent and twin before themselves. */
+  /** Loaded by agent and cloud first. */
   readonly preload?: readonly URL[]
 }
 
 const LIVES = 2
 const LOOK_EVERY_MS = 10
-/** Requests that the twin decides itself, in each life. */
+/** Requests decided by the cloud, per life. */
 const DIRECT = 10
 
 export async function record({ directory, decisions, preload = [] }: RecordOptions): Promise<Recording> {

@@ -1,6 +1,6 @@
 /**
- * What must hold of a twin's directory after a power cut: the twin's own code opens it, the audit finds nothing wrong, and
- * everything that the twin has said before the cut is so.
+ * Checks a cloud's directory after a power cut: the cloud's code opens it, the audit passes, and everything the cloud
+ * sent before the cut is there.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -10,7 +10,7 @@ import { AuditError, hold, type Ledger } from '../audit/ledger.ts'
 import { TwinAudit } from '../audit/twin.ts'
 import type { SentMessage } from './messages.ts'
 
-/** What a twin owes from the moment at which it could be known outside. */
+/** Something the disk must contain, from the moment it could have left the cloud. */
 export type TwinDebt = { readonly at: number } & (
   | {
       readonly kind: 'merged'
@@ -36,7 +36,7 @@ const signed = z.object({ answer: z.string(), time: z.string() })
 const enrolled = z.object({ deviceId: z.string(), trustedKeys: z.array(z.unknown()) })
 const decided = z.object({ correlationId: z.string(), requestedItems: z.array(z.unknown()) })
 
-/** What the answers of a twin say of its state. */
+/** Derives the cloud's debts from its responses. */
 export function debtsOfAnswers(messages: readonly SentMessage[]): readonly TwinDebt[] {
   return messages.flatMap(({ start, body, at }): readonly TwinDebt[] => {
     if (!/^HTTP\/1.1 2\d\d/.test(start) || !body.startsWith('{')) return []
@@ -58,12 +58,12 @@ export function debtsOfAnswers(messages: readonly SentMessage[]): readonly TwinD
   })
 }
 
-/** The files of a twin's keys, as its directory holds them in the end. */
+/** The final key files of a cloud. */
 export type Keys = Readonly<Record<'signing-key.pem' | 'administration-key.pem', string>>
 
 /**
  * @param ledger of the device, at its end
- * @throws AuditError, or what the twin's own code throws
+ * @throws AuditError, or an error of the cloud's own code
  */
 export async function auditTwinImage(
   directory: string,
@@ -87,7 +87,7 @@ export async function auditTwinImage(
           hold((await reader.edge.devices.get(debt.deviceId)) !== undefined, 'a device was enrolled and is not there')
         }
       }
-      // The administrator has got a key to it, and devices pin the other one.
+      // The administrator has the private key for it, and devices pin the other key.
       const hasAdministrator = (await reader.keys.countAdministration()) > 0
       if (hasAdministrator) holdKey(directory, 'administration-key.pem', keys)
       if (debts.some(({ kind }) => kind !== 'decided')) holdKey(directory, 'signing-key.pem', keys)

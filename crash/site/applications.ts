@@ -1,7 +1,6 @@
 /**
- * Local applications with several requests in flight each, and everything that they were told. One half of the requests
- * are numbered in an application session and sent again until they are answered; the others are asked once, so that one
- * without an answer may or may not have been decided.
+ * Local applications with concurrent requests, and all answers they received. Half of the requests are numbered in a
+ * session and resent until answered; the others are sent once, so without an answer their outcome is unknown.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
@@ -11,17 +10,17 @@ import type { Micro } from '../../src/core/pricing/amount.ts'
 import { CodedError, ERRORS } from '../../src/protocol/errors.ts'
 import type { Random } from '../../src/demo/random.ts'
 
-/** One answer that an application saw. */
+/** An answer that an application received. */
 export interface Told {
   readonly correlationId: string
-  /** Charged for all items together. */
+  /** Of all items together. */
   readonly charged: Micro
 }
 
-/** `SENT`: nobody can tell whether it was decided. `NOT_TAKEN`: it was not. */
+/** `SENT`: unknown whether it was decided. `NOT_TAKEN`: it was not. */
 type NoAnswer = 'SENT' | 'NOT_TAKEN'
 
-/** What one connection has seen, under its own name as the requester. */
+/** The observations of one connection, with its own requester name. */
 export interface Lane {
   readonly requester: string
   told: number
@@ -32,11 +31,11 @@ export interface ApplicationsOptions {
   readonly socketPath: string
   readonly instanceId: string
   readonly applications: number
-  /** Requests that one application has under way at a time. */
+  /** Concurrent requests per application. */
   readonly inFlight: number
-  /** Longest pause of a lane between two requests, ms. */
+  /** Longest pause between two requests, ms. */
   readonly pauseMs: number
-  /** Names the application sessions; another one for each run on the same device. */
+  /** Prefix of session names; unique per run on a device. */
   readonly run: string
   readonly random: Random
 }
@@ -45,9 +44,9 @@ const REPEAT_AFTER_MS = 20
 const COUNTS = [1, 2, 3, 7, 0.5, 12.25]
 
 export class Applications implements Disposable {
-  /** In the order in which the answers came. */
+  /** By arrival. */
   readonly told: Told[] = []
-  /** How often a numbered request was sent again. */
+  /** How often numbered requests were resent. */
   repeats = 0
   readonly #options: ApplicationsOptions
   #isStopping = false
@@ -79,24 +78,24 @@ export class Applications implements Disposable {
     return this.#lanes
   }
 
-  /** One-off requests that were sent and have no answer: each of them may be in the ledger or not. */
+  /** One-off requests without an answer: each may be in the ledger or not. */
   get unanswered(): number {
     return this.#lanes.reduce((sum, { unanswered }) => sum + unanswered, 0)
   }
 
-  /** Throws what an application met that it must not meet. */
+  /** Throws unexpected errors of the applications. */
   check(): void {
     if (this.#failure !== undefined) throw this.#failure as Error
   }
 
-  /** Sends nothing more, and waits for the answers under way: somebody must be there to give them. */
+  /** Stops sending and waits for pending answers, which needs a running service. */
   async end(): Promise<void> {
     this.#isStopping = true
     await Promise.all(this.#running)
     this.check()
   }
 
-  /** Nobody will answer any more. */
+  /** Without waiting for answers. */
   [Symbol.dispose](): void {
     this.#isStopping = true
     this.#isAbandoned = true
@@ -145,7 +144,7 @@ export class Applications implements Disposable {
     try {
       return toldBy(await client.text({ method: 'POST', path, headers, body }))
     } catch (error) {
-      // A fault in the service is no outcome, though it may be gone at the next attempt.
+      // A service fault is not an outcome, even if a retry may succeed.
       const mayRepeat = error instanceof CodedError && ERRORS[error.code].retry === 'later' && error.code !== 'INTERNAL'
       if (!mayRepeat) throw error
       const isUnknown = error.code === 'DISK_FAILED' || (error.code === 'AGENT_UNREACHABLE' && wasSent(error))
@@ -156,7 +155,7 @@ export class Applications implements Disposable {
   #body(number: number): unknown {
     const count = this.#options.random.pick(COUNTS)
     const items = [{ item: 'press', count }, ...(number % 3 === 0 ? [{ item: 'press', count: 1 }] : [])]
-    // Nothing rates it: refusals are entries too.
+    // No rate: refusals are entries too.
     if (number % 5 === 0) items.push({ item: 'unknown', count: 1 })
     return { requester: { type: 'application', value: `app-${number}` }, requestedItems: items }
   }
@@ -171,7 +170,7 @@ export class Applications implements Disposable {
   }
 }
 
-/** Nobody listened: the request never left. */
+/** False: no connection, so the request never left. */
 function wasSent({ cause }: Error): boolean {
   const code = (cause as NodeJS.ErrnoException | undefined)?.code
   return code !== 'ENOENT' && code !== 'ECONNREFUSED'

@@ -1,6 +1,6 @@
 /**
- * One service as a process of its own, started by the command that an operator uses, which may be killed at any moment,
- * also before it is ready. Everything it says goes to its log.
+ * One service as a separate process, started with the operator's command. May be killed at any time, even before it is
+ * ready. Its output goes to a log.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { closeSync, openSync, writeSync } from 'node:fs'
@@ -11,11 +11,11 @@ const COMMAND = fileURLToPath(new URL('../../bin/tallygate.js', import.meta.url)
 const LAST_WORDS = 20
 const READY_WITHIN_MS = 60_000
 
-/** How the process is run, besides what it is told to do. */
+/** Options of the process apart from its arguments. */
 export interface Launch {
-  /** A command that runs it, such as a tracer, with its arguments. */
+  /** A wrapper command, such as a tracer, with its arguments. */
   readonly under?: readonly string[]
-  /** Modules that it loads first. */
+  /** Modules to load first. */
   readonly preload?: readonly URL[]
   readonly env?: Readonly<Record<string, string>>
 }
@@ -25,13 +25,13 @@ export interface ServiceOptions extends Launch {
   readonly logFile: string
 }
 
-/** The fields of the log line that says `listening`. */
+/** The fields of the log line `listening`. */
 type Listening = Readonly<Record<string, unknown>>
 
 export class Service {
-  /** Resolves when it says that it listens; rejects with its last words when it ends before. */
+  /** Resolves when the service listens; rejects with its last output if it ends before. */
   readonly listening: Promise<Listening>
-  /** The exit code, or the name of the signal, when all that it wrote has arrived. */
+  /** Exit code or signal name, after all output has arrived. */
   readonly ended: Promise<number | string>
   readonly #child: ChildProcess
 
@@ -74,7 +74,7 @@ export class Service {
       gone.catch(clear)
     })
     this.listening = Promise.race([said, gone, late])
-    // Whoever kills it does not wait for it to get ready.
+    // A caller that kills it does not wait for readiness.
     this.listening.catch(() => undefined)
     this.ended.catch(() => undefined)
   }
@@ -100,12 +100,12 @@ export class Service {
 
 const running = new Set<ChildProcess>()
 
-/** Nothing that was started outlives the tool. */
+/** No child process outlives the tool. */
 process.on('exit', () => {
   for (const child of running) child.kill('SIGKILL')
 })
 
-/** The settings are those that the tool gives, whatever the shell that it runs in has set. */
+/** Removes settings of the calling shell. */
 function inherited(): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('TALLYGATE_')))
 }

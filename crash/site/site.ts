@@ -1,6 +1,6 @@
 /**
- * The site of the crash tests: a twin, a device that enrolls at it over a network that stays, and room for both to be
- * killed and started again on their own state as often as one likes.
+ * The site of the crash tests: a cloud and an enrolled device on a stable network. Both can be killed and restarted on
+ * their state repeatedly.
  */
 import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -20,13 +20,13 @@ const LOOPBACK = '127.0.0.1'
 const DAY_MS = 86_400_000
 const LOOK_EVERY_MS = 10
 
-/** Tokens. The first is used up on the way, so that some requests are paid by both. */
+/** Tokens. The first is used up in the run, so that both pay some requests. */
 const LINE_ITEMS = [
   { activationId: 'FIRST', quantity: 300, endsIn: 5 },
   { activationId: 'SECOND', quantity: 50_000_000, endsIn: 50 },
 ]
 
-/** What one `press` costs: not a whole token, so that a sum by floating point would be off. */
+/** Price of one `press`: fractional, so that floating point sums would be wrong. */
 const RATE = 0.1
 
 const listeningTwin = z.object({ http: z.url(), adminKeyFile: z.string() })
@@ -62,17 +62,17 @@ export class Site implements AsyncDisposable {
     return site
   }
 
-  /** Made by the agent, below a directory that is there before. */
+  /** Created by the agent; its parent exists. */
   get agentState(): string {
     return join(this.directory, 'device', 'state')
   }
 
-  /** Made by the twin, below a directory that is there before. */
+  /** Created by the cloud; its parent exists. */
   get twinState(): string {
     return join(this.directory, 'cloud', 'state')
   }
 
-  /** Starts the twin; it is ready when {@link Site.twinReady} resolves. */
+  /** Starts the cloud; it is ready when {@link Site.twinReady} resolves. */
   startTwin(launch: Launch = {}): void {
     const flags = {
       'store-path': this.twinState,
@@ -102,7 +102,7 @@ export class Site implements AsyncDisposable {
     this.#administration = { url: http, token }
   }
 
-  /** A client of the twin with all rights, to be disposed of. It knows the twin until its next start. */
+  /** A client with all rights, valid until the cloud's next start; the caller disposes of it. */
   administrator(): HttpClient {
     if (this.#administration === undefined) throw new Error('invariant: the twin has been ready')
     const { url, token } = this.#administration
@@ -113,7 +113,7 @@ export class Site implements AsyncDisposable {
     })
   }
 
-  /** Makes the instance, its rates and line items, and a token by which the device enrolls. */
+  /** Creates the instance, rates, line items and an enrollment token. */
   async provision(): Promise<void> {
     using twin = this.administrator()
     const now = Date.now()
@@ -133,7 +133,7 @@ export class Site implements AsyncDisposable {
     await this.newDevice()
   }
 
-  /** A device that nobody knows, with a token by which it may enroll; what was there of another one is gone. */
+  /** Replaces the device by a new one with an enrollment token. */
   async newDevice(): Promise<void> {
     using twin = this.administrator()
     rmSync(this.agentState, { recursive: true, force: true })
@@ -145,7 +145,6 @@ export class Site implements AsyncDisposable {
     writeFileSync(this.#tokenFile, token, { mode: 0o600 })
   }
 
-  /** Starts the agent; it listens when its promise says so. */
   startAgent(launch: Launch = {}): void {
     const flags = {
       'state-directory': this.agentState,
@@ -166,7 +165,7 @@ export class Site implements AsyncDisposable {
     })
   }
 
-  /** Waits until the agent says of itself what is wanted; while it does not answer, it is asked again. */
+  /** Polls the agent's status until the condition is met, also while it does not answer. */
   async until(what: string, isSo: (status: AgentStatus) => boolean, withinMs = 60_000): Promise<AgentStatus> {
     using client = new HttpClient({ address: `unix:${this.socketPath}`, unreachable: 'AGENT_UNREACHABLE' })
     const deadline = performance.now() + withinMs
@@ -183,7 +182,7 @@ export class Site implements AsyncDisposable {
     }
   }
 
-  /** Until the device is enrolled, has its rules and something to spend. */
+  /** Until the device is enrolled and has rules and tokens. */
   async agentServes(): Promise<AgentStatus> {
     return this.until('the agent serves', ({ policies, grant }) => {
       return grant !== null && policies.some(({ applied, newest }) => applied > 0 && applied === newest)
@@ -206,7 +205,7 @@ export class Site implements AsyncDisposable {
   }
 }
 
-/** Copies a database with its log, as a process that was killed has left them. */
+/** Copies a database with its log as a killed process left them. */
 export function copyDatabase(file: string, into: string): void {
   for (const suffix of ['', '-wal']) {
     if (existsSync(file + suffix)) copyFileSync(file + suffix, into + suffix)

@@ -1,10 +1,10 @@
-/** Reads a log of strace as a sequence of moments: system calls begin and end, of several threads, in the log's order. */
+/** Reads a log of strace as a sequence of moments: starts and ends of system calls of several threads. */
 import { createReadStream } from 'node:fs'
 
 export interface SystemCall {
   readonly thread: number
   readonly name: string
-  /** As strace shows them; complete when the call has ended. */
+  /** As shown by strace; complete when the call has ended. */
   args: string
   /** Number of the line on which it began. */
   readonly line: number
@@ -12,13 +12,13 @@ export interface SystemCall {
 
 export type Moment =
   | { readonly kind: 'begin'; readonly call: SystemCall }
-  /** `result` negative: it failed. Null: the process was gone before it returned. */
+  /** `result` negative: failed. Null: the process ended before it returned. */
   | { readonly kind: 'end'; readonly call: SystemCall; readonly result: number | null; readonly line: number }
 
 const HEAD = /^(\d+) +(?:([a-z_0-9]+)\(|<\.\.\. ([a-z_0-9]+) resumed>)/
 const UNFINISHED = ' <unfinished ...>'
 
-/** @throws Error for a line that is none of strace's */
+/** @throws Error for a line not written by strace */
 export async function* moments(file: string): AsyncGenerator<Moment> {
   const open = new Map<number, SystemCall>()
   let line = 0
@@ -75,14 +75,14 @@ async function* lines(file: string): AsyncGenerator<string> {
 
 const DESCRIPTOR = /^(\d+)(?:<(.*?)>)?(?:, |$)/
 
-/** The file or socket that the first argument is, as strace names it. */
+/** The file or socket of the first argument, as strace names it. */
 export function targetOf({ args }: SystemCall): string {
   return DESCRIPTOR.exec(args)?.[2] ?? ''
 }
 
 const ESCAPES: Readonly<Record<string, number>> = { n: 10, r: 13, t: 9, v: 11, f: 12, '"': 34, '\\': 92 }
 
-/** The bytes of a quoted text, which begins in `args` at `from`, and where it ends. @throws Error when it was cut off */
+/** The bytes of the quoted text in `args` from `from`, and its end. @throws Error if it was cut off */
 export function quotedBytes(args: string, from = args.indexOf('"')): { readonly bytes: Buffer; readonly end: number } {
   if (args[from] !== '"') throw new Error(`no text in the trace at ${from}: ${args.slice(0, 200)}`)
   const bytes = Buffer.allocUnsafe(args.length - from)

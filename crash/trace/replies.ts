@@ -1,23 +1,22 @@
 /**
- * Proves on a trace of the agent that no answer begins to leave before the flush that covers its entry has ended: the
- * write of the answer begins after the end of an fsync of the write-ahead log, which began after the last frame of the
- * transaction that holds the entry was written.
+ * Proves from a trace that each answer left after the flush of its entry: its write begins after the end of an fsync of
+ * the write-ahead log, which began after the last frame of the entry's transaction was written.
  */
 import { type Moment, quotedBytes, type SystemCall, targetOf } from './calls.ts'
 
 export interface ReplyReport {
   /** Answers that name an entry. */
   answers: number
-  /** Correlation ids of those that left after their flush. */
+  /** Correlation ids of answers after their flush. */
   readonly proven: Set<string>
-  /** What left too early, or names no entry that was ever written. */
+  /** Answers too early, or without a written entry. */
   readonly early: string[]
   /** Transactions with entries, and flushes of the log. */
   commits: number
   flushes: number
 }
 
-/** In a page: an entry of the ledger. The answers that are kept for repetitions have no `kind` before the id. */
+/** A ledger entry in a page. Answers in the idempotency cache have no `kind` before the id. */
 const ENTRY = /\{\\"n\\":\d+,\\"kind\\":\\"[a-z-]+\\".{0,2000}?\\"correlationId\\":\\"([0-9a-f-]{36})\\"/g
 /** In an answer. */
 const ANSWER = /\\r\\n\\r\\n\{\\"correlationId\\":\\"([0-9a-f-]{36})\\"/
@@ -28,13 +27,13 @@ export class ReplyProof {
   readonly report: ReplyReport = { answers: 0, proven: new Set(), early: [], commits: 0, flushes: 0 }
   readonly #wal: string
   readonly #socket: string
-  /** Entries whose transaction is being written. */
+  /** Entries of the transaction being written. */
   #open = new Set<string>()
-  /** The frame that comes next is the last of its transaction. */
+  /** The next frame is the last of its transaction. */
   #isLast = false
-  /** Entries whose transaction is written to its end. */
+  /** Entries of completely written transactions. */
   readonly #written = new Set<string>()
-  /** What each flush under way covers. */
+  /** Entries covered by each flush in progress. */
   readonly #covered = new Map<SystemCall, readonly string[]>()
   readonly #durable = new Set<string>()
 

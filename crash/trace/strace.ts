@@ -1,13 +1,13 @@
 /**
- * Runs a program under strace. The tracer stops a thread before a system call and after it, and lets it go on only when it
- * has written that down; so a call that stands in the log as finished before another one begins was finished before it.
+ * Runs a program under strace. The tracer stops a thread around each system call and logs it first; so a call logged as
+ * finished before another began did finish before it.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import type { Launch } from '../site/service.ts'
 
-/** Everything by which a program can bring bytes into a file, a directory or a socket. */
+/** All calls that can write to a file, a directory or a socket. */
 const CALLS = [
   ...['open', 'openat', 'openat2', 'creat', 'close', 'dup', 'dup2', 'dup3'],
   ...['write', 'writev', 'pwrite64', 'pwritev', 'pwritev2', 'sendto', 'sendmsg', 'sendmmsg', 'sendfile', 'splice'],
@@ -17,26 +17,26 @@ const CALLS = [
   ...['mkdir', 'mkdirat'],
 ]
 
-/** Longest text of one call that is kept whole, bytes: more than any message of the protocol. */
+/** Longest logged text, bytes: more than any message of the protocol. */
 const TEXT_MAX = 8 * 1024 * 1024
 
-/** Why nothing can be traced here; undefined: it can. */
+/** Why tracing is impossible; undefined: it is possible. */
 export function whyNoTrace(): string | undefined {
   const { error, status, stderr } = spawnSync('strace', ['-f', '-o', '/dev/null', 'true'], { encoding: 'utf8' })
   if (error !== undefined) return 'strace is not installed'
   return status === 0 ? undefined : `strace may not trace here: ${stderr.trim()}`
 }
 
-/** The traced process is the child itself, so that signals reach it; its end comes when the log is whole. */
+/** The traced process is the child itself, so that it receives signals; it ends when the log is complete. */
 export function traced(log: string): Launch {
   const arch = process.arch === 'arm64' ? ARM64_LACKS : new Set<string>()
   const calls = CALLS.filter((call) => !arch.has(call))
-  // What goes through a ring in shared memory is no system call: the program is told that there are no rings.
+  // Writes through shared memory rings are not system calls: disable rings.
   const options = ['-D', '-f', '-yy', '-q', '--seccomp-bpf', '-a1', '-einject=io_uring_setup:error=ENOSYS']
   return { under: ['strace', ...options, `-s${TEXT_MAX}`, '-o', log, `-etrace=${calls.join(',')}`] }
 }
 
-/** The process gets SIGKILL as one of its threads begins its call number `number` of this kind. */
+/** Kills the process when a thread begins the `number`th call of this kind. */
 export function killedAt(call: string, number: number): Launch {
   const options = ['-D', '-f', '-q', '-o', '/dev/null', `-etrace=${call}`]
   return { under: ['strace', ...options, `-einject=${call}:signal=SIGKILL:when=${number}`] }
@@ -44,15 +44,17 @@ export function killedAt(call: string, number: number): Launch {
 
 export interface Fault {
   readonly pid: number
-  /** Names of system calls, with commas. */
+  /** Comma-separated names of system calls. */
   readonly calls: string
   /** For instance `EIO`. */
   readonly error: string
-  /** Of the file on which they fail. */
   readonly path: string
 }
 
-/** From when this resolves until it is ended, these calls of a running process do nothing and fail. */
+/**
+ * Makes these calls of a running process fail without effect, from when this resolves until
+ * `end` is called.
+ */
 export async function failingCalls({ pid, calls, error, path }: Fault): Promise<{ end(): Promise<void> }> {
   const options = ['-f', '-o', '/dev/null', '-P', path, `-etrace=${calls}`, `-einject=${calls}:error=${error}`]
   const tracer = spawn('strace', [...options, '-p', String(pid)], { stdio: ['ignore', 'ignore', 'pipe'] })
