@@ -93,7 +93,7 @@ export const AREAS: readonly Area[] = [
   },
   {
     name: 'agent-link',
-    title: 'Agent: what is sent to the cloud, and what is taken from it',
+    title: 'Agent: sync with the cloud',
     target: 80,
     mutate: [
       ...agent(
@@ -167,7 +167,7 @@ export const AREAS: readonly Area[] = [
   },
   {
     name: 'cloud-merge',
-    title: 'Cloud: what devices deliver',
+    title: 'Cloud: merging of segments',
     target: 80,
     mutate: cloud(
       'sync/merge/merge-next',
@@ -190,7 +190,7 @@ export const AREAS: readonly Area[] = [
   },
   {
     name: 'cloud-recovery',
-    title: 'Cloud: what was sold before a restore',
+    title: 'Cloud: recovery after a restore',
     target: 80,
     mutate: cloud(
       'sync/recovery/compare',

@@ -1,4 +1,4 @@
-/** The page of mutation testing: scores, and each surviving mutant with the reason why it stays. */
+/** The page of mutation testing: scores, and each surviving mutant with its reason. */
 import type { Area } from './areas.ts'
 import { type Survivor, percent, scoreOf } from './report.ts'
 import { reasonFor } from './survivors.ts'
@@ -7,9 +7,9 @@ const TEXT_MAX = 90
 
 const INTRODUCTION = `# Mutation testing
 
-[Stryker](https://stryker-mutator.io) changes one expression of the source at a time and runs the tests that reach it. A change that no
-test notices has survived: a test is missing, or the change makes no difference. The areas are core, and the paths of the agent and of
-the cloud on which tokens are charged, granted and billed.
+[Stryker](https://stryker-mutator.io) changes one expression of the source at a time and runs the tests that reach it. If no test fails, the
+mutant has survived: a test is missing, or the change makes no difference. Mutation testing covers core and the code of the agent and the
+cloud that charges, grants and bills tokens.
 
 \`\`\`
 npm run mutation                                      all areas, then this page
@@ -19,16 +19,16 @@ npm run mutation -- --concurrency 4                   four mutants at a time
 npm run mutation -- --page-only                       this page from the last reports
 \`\`\`
 
-A run keeps its results in \`.tallygate/mutation\`, and the next one tests only mutants of code or tests that have changed; \`--force\`
-tests all of them. It takes from seconds to an hour for each area and is not part of CI.
+A run stores its results in \`.tallygate/mutation\`. The next run tests only mutants of changed code or tests; \`--force\` tests all of them.
+An area takes from seconds to an hour. CI does not run mutation tests.
 
-- The areas, their files and their tests are in \`mutation/areas.ts\`. The tests of an area start no processes. Tests that take seconds and
-  kill what others kill are left out.
-- All tests of an area run in one process, which imports the code once (\`mutation/test-runner.ts\`). Properties draw at most 20 cases each.
-  What is kept to save time stays from mutant to mutant, so that a few survive that a fresh process would kill.
-- Not mutated: the words of errors (\`mutation/ignore-error-text.ts\`), and constants of modules, which every test of an area would have
-  to be run for.
-- The reasons of the survivors are in \`mutation/survivors.ts\`. A survivor without a reason is listed as such.
+- \`mutation/areas.ts\` lists the areas with their files and tests. The tests of an area start no processes. Tests that take seconds and only
+  kill mutants that other tests also kill are left out.
+- All tests of an area run in one process, which imports the code once (\`mutation/test-runner.ts\`). Properties run at most 20 cases each.
+  Caches stay from one mutant to the next, so a few mutants survive that a fresh process would kill.
+- Error texts (\`mutation/ignore-error-text.ts\`) and module constants are not mutated. Every test of an area would have to run for each
+  constant.
+- \`mutation/survivors.ts\` gives the reasons for survivors. Survivors without a reason are listed as such.
 
 ## Scores
 
@@ -46,13 +46,13 @@ export function page(areas: readonly Area[]): string {
   })
   const lists = scores.map(({ area, survivors }) => `### ${area.title}\n\n${survivorList(survivors)}`)
   return [
-    `${INTRODUCTION}| Area | Name | Mutants | Killed | Of these endless | Survived | Score | Target |`,
+    `${INTRODUCTION}| Area | Name | Mutants | Killed | Timed out | Survived | Score | Target |`,
     '| --- | --- | --- | --- | --- | --- | --- | --- |',
     ...rows,
     '',
     '## Survivors',
     '',
-    'By reason, with the lines of the source at the time of the run.',
+    'Grouped by reason. Line numbers are those at the time of the run.',
     '',
     lists.join('\n\n'),
     '',
