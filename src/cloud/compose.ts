@@ -355,7 +355,7 @@ export async function startCloud(first: CloudSettings, overrides: Overrides = {}
     if (isShuttingDown) return
     isShuttingDown = true
     if (error !== undefined) log.fatal({ err: error }, 'the twin must end')
-    await parts.disposeAsync().catch((failure: unknown) => log.error({ err: failure }, 'the stop met a fault'))
+    await parts.disposeAsync().catch((failure: unknown) => log.error({ err: failure }, 'the stop failed'))
     if (error === undefined) ending.resolve(undefined)
     else ending.reject(error)
   }
@@ -401,7 +401,7 @@ async function openMetrics(
   if (host === undefined || port === undefined || Number(port) > 65_535) {
     throw new CodedError('CONFIG_INVALID', `metrics.listen is ${JSON.stringify(at)}, but takes host:port.`)
   }
-  const onFault = (error: unknown): void => log.error({ err: error }, 'the metrics met a fault')
+  const onFault = (error: unknown): void => log.error({ err: error }, 'the metrics failed')
   const open = () => listenForMetrics({ host, port: Number(port) }, metrics, secret, onFault)
   const listener = await listen(open, host, Number(port))
   started.defer(() => listener.close())

@@ -11,7 +11,7 @@ import { tallygate } from './outside.ts'
 const ID = '5c8ec4fd-f17f-4657-bf09-74a97ddc9f8b'
 const LINES = [
   { level: 30, time: 1_800_000_000_000, socket: '/run/tallygate/agent.sock', status: null, msg: 'listening' },
-  { level: 40, time: 1_800_000_001_000, code: 'POLICY_STALE', sessionId: ID, msg: 'a session could not be moved on' },
+  { level: 40, time: 1_800_000_001_000, code: 'POLICY_STALE', sessionId: ID, msg: 'a session could not be advanced' },
   { level: 50, time: 1_800_000_002_000, err: { message: 'boom' }, msg: 'a request failed unexpectedly' },
 ].map((line) => JSON.stringify(line))
 const NDJSON = `${LINES.join('\n')}\n`
@@ -34,13 +34,13 @@ test('a running agent is asked where there is no journal, and its lines are made
   expect(code).toBe(0)
   expect(out.split('\n')).toEqual([
     '2027-01-15T08:00:00.000Z INFO  listening socket=/run/tallygate/agent.sock',
-    `2027-01-15T08:00:01.000Z WARN  a session could not be moved on code=POLICY_STALE sessionId=${ID}`,
+    `2027-01-15T08:00:01.000Z WARN  a session could not be advanced code=POLICY_STALE sessionId=${ID}`,
     '2027-01-15T08:00:02.000Z ERROR a request failed unexpectedly err={"message":"boom"}',
     '',
   ])
   const shown = async (...args: readonly string[]) => (await tallygate(['logs', ...args], { env })).out
   expect((await shown('--level', 'warn')).split('\n')).toHaveLength(3)
-  expect(await shown('--id', ID.toUpperCase())).toMatch(/^[^\n]*moved on[^\n]*\n$/)
+  expect(await shown('--id', ID.toUpperCase())).toMatch(/^[^\n]*advanced[^\n]*\n$/)
   expect(await shown('--lines', '1')).toMatch(/^[^\n]*failed unexpectedly[^\n]*\n$/)
   expect(await shown('--json')).toBe(NDJSON)
 })
@@ -49,7 +49,7 @@ test('the journal of systemd goes first, with the unit that is named; its own li
   const env = journal(`echo "$@" >&2; [ "$6" = other ] && echo 'Started.' && echo '${LINES[1]!}'`)
   const { out } = await tallygate(['logs', '--unit', 'other'], { env })
   expect(out).toBe(
-    `Started.\n2027-01-15T08:00:01.000Z WARN  a session could not be moved on code=POLICY_STALE sessionId=${ID}\n`,
+    `Started.\n2027-01-15T08:00:01.000Z WARN  a session could not be advanced code=POLICY_STALE sessionId=${ID}\n`,
   )
   expect((await tallygate(['logs', '--unit', 'other', '--json'], { env })).out).toBe(`${LINES[1]!}\n`)
 })

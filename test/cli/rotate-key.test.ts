@@ -11,7 +11,7 @@ const standing = (changes: Parameters<typeof agentStatus>[0]) => ({
   [`GET ${AGENT_STATUS_PATH}`]: { body: agentStatus(changes) },
 })
 
-test('it says that the device has another key', async () => {
+test('it says that the device key was replaced', async () => {
   const answers = { ...ordered, ...standing({ key: { id: next, since: 0, next: null } }) }
   await using agent = await fakeService('socket', answers)
   expect(await tallygate(['rotate-key', '--socket', agent.address])).toEqual({

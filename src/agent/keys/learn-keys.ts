@@ -30,7 +30,7 @@ export async function learnKeys({ cloud, journal, memory, log, signal }: KeyLear
   await journal.saveIdentity(renewed)
   memory.identity = renewed
   memory.trust = trust
-  log.info({ keys: trustedKeys.length }, 'the cloud signs with another key, which the one before it has introduced')
+  log.info({ keys: trustedKeys.length }, 'the cloud signs with a new key that its previous key has signed')
   return true
 
   /** A cloud that knows of none, or gives no answer to that, leaves the device with what it trusts. */

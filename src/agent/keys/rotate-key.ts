@@ -43,7 +43,7 @@ export async function prepareKey(context: StepContext): Promise<StepResult> {
     if (identity.nextKey?.id !== next) {
       const since = identity.nextKey?.since ?? clock.reading().now
       await save(context, { ...identity, nextKey: { id: next, since } })
-      log.info({ key: identity.keyId, next }, 'another key shall take the place of the one of this device')
+      log.info({ key: identity.keyId, next }, 'the device key will be replaced')
     }
     memory.key.isRefused = false
     health.clear(KEY)
@@ -103,7 +103,7 @@ export async function replaceKey(context: StepContext): Promise<StepResult> {
   memory.key.isAsked = false
   // The first request with it ends the key before.
   memory.looking = true
-  log.info({ key: keys.current.signer.keyId, before }, 'the device has another key')
+  log.info({ key: keys.current.signer.keyId, before }, 'the device key was replaced')
   return 'PLAN_AGAIN'
 }
 
@@ -126,7 +126,7 @@ export async function showLinks(context: StepContext): Promise<StepResult> {
   await believeKey(context, said, nonce, current)
   memory.key.isUnknown = false
   health.clear(KEY)
-  log.info({ key: current.signer.keyId }, 'the cloud had forgotten the key of this device, and knows it again')
+  log.info({ key: current.signer.keyId }, 'the restored cloud knows the key of this device again')
   return 'PLAN_AGAIN'
 }
 

@@ -39,10 +39,10 @@ export async function recoverReservations(parts: RecoverReservations, snapshot: 
   const closed = [...used].map(([account, usedUpTo]) => ({ account, usedUpTo }))
   await journal.appendWriteBehind(entries, closed, stamp(), true)
   if (missing === undefined) {
-    const blocks = [...snapshot.openReservations].map(([account, end]) => {
+    const reservations = [...snapshot.openReservations].map(([account, end]) => {
       return { account, tokens: String(end - (snapshot.accounts.get(account)?.used ?? 0n)) }
     })
-    log.warn({ blocks }, 'the machine went off with open blocks: what was left of them counts as used')
+    log.warn({ reservations }, 'the power was cut with open reservations: their unused part counts as used')
   }
   return true
 }

@@ -625,7 +625,7 @@ export class Sessions {
   /** Coded errors are retried; any other error ends the process. */
   #complain(error: unknown, sessionId: string): void {
     if (!(error instanceof CodedError)) this.#deps.onFatal(error)
-    else this.#deps.log.warn({ sessionId, code: error.code }, 'a session could not be moved on')
+    else this.#deps.log.warn({ sessionId, code: error.code }, 'a session could not be advanced')
   }
 }
 

@@ -287,7 +287,7 @@ class CloudLink implements Link {
         if (session.sessionId !== null) await closeSession(context, instanceId, session.sessionId)
       }
     } catch (error) {
-      if (error instanceof CodedError) log.info({ code: error.code }, 'the cloud was not told of the stop')
+      if (error instanceof CodedError) log.info({ code: error.code }, 'the cloud was not notified of the stop')
       else this.#break(error)
     } finally {
       cancel()

@@ -115,7 +115,7 @@ export async function believeTime(
   return time
 }
 
-export const SUSPENSION = 'device held back'
+export const SUSPENSION = 'device suspension'
 
 /** Effective at once and after restarts: a locked device stays locked offline. */
 async function applySuspension(
@@ -131,7 +131,7 @@ async function applySuspension(
   showSuspension({ activePolicies, health }, suspension)
   log.warn(
     { state: suspension?.state ?? null, since: suspension?.since, by: suspension?.by },
-    'how the device is held back has changed',
+    'the suspension of the device has changed',
   )
 }
 

@@ -139,7 +139,7 @@ export class ClockGuard {
     const { log } = this.#options
     const known = this.#doubt === 'NOT_LOOKED' ? null : this.#doubt
     if (doubt?.code === known?.code) return
-    if (doubt === null) log.info({}, 'the clock is trusted again: sweeps go on')
+    if (doubt === null) log.info({}, 'the clock is trusted again: sweeps continue')
     else log.warn({ ...doubt }, 'the clock is in doubt: sweeps are paused')
   }
 }

@@ -33,17 +33,17 @@ const terminated = { state: 'TERMINATED', since: 1, by: 'key-1' } as const
 it('a device that is held back is told so once, without what follows from it', () => {
   expect(
     conditionsOf(locked, [
-      ['device held back', 'DEVICE_LOCKED'],
+      ['device suspension', 'DEVICE_LOCKED'],
       ['session i', 'SESSION_LOCKED'],
       ['sync', 'CLOUD_UNREACHABLE'],
     ]),
-  ).toEqual(['device held back: DEVICE_LOCKED', 'sync: CLOUD_UNREACHABLE'])
+  ).toEqual(['device suspension: DEVICE_LOCKED', 'sync: CLOUD_UNREACHABLE'])
   expect(
     conditionsOf(terminated, [
-      ['device held back', 'DEVICE_TERMINATED'],
+      ['device suspension', 'DEVICE_TERMINATED'],
       ['attach', 'DEVICE_TERMINATED'],
     ]),
-  ).toEqual(['device held back: DEVICE_TERMINATED'])
+  ).toEqual(['device suspension: DEVICE_TERMINATED'])
 })
 
 it('a session alone that is locked is told', () => {

@@ -225,13 +225,13 @@ describe('a session that ended', () => {
   })
 })
 
-it('what cannot be moved on is tried again, and the log says of which session and why', async () => {
+it('retries a session that could not be advanced, and the log says of which session and why', async () => {
   const device = await SessionDevice.make()
   const id = await device.open()
   await device.request(id, 3)
   device.journal.refusals = 1
   await device.pass(61 * MINUTE)
-  expect(device.warned).toEqual([{ sessionId: id, code: 'NOT_RECORDED', message: 'a session could not be moved on' }])
+  expect(device.warned).toEqual([{ sessionId: id, code: 'NOT_RECORDED', message: 'a session could not be advanced' }])
   expect(device.billed()).toBe(6)
 })
 
