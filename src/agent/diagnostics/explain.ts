@@ -1,7 +1,6 @@
 /**
- * Why a decision came out as it did: the checks, found by making the decision again from what the device has kept
- * of it, the rules of that revision and the inputs of that moment. The replay uses the same engine and must give the ledger
- * entry back to the byte; anything else is said, never smoothed over. Nothing in here reads the present state of the device.
+ * Explains a decision by making it again with the same engine, from the rules and decision inputs of that moment. The
+ * result must equal the ledger entry byte for byte; differences are reported. Uses no current state of the device.
  */
 import { type AccountId, type Posting, parseAccount } from '../../core/accounts/account.ts'
 import { type Micro, decimal, formatDecimal, formatMicro } from '../../core/pricing/amount.ts'
@@ -29,7 +28,7 @@ import { accessEntryText } from '../access/entry-text.ts'
 import { type DecisionInputs, parseDecisionInputs } from '../access/decision-inputs.ts'
 import { Trust } from '../keys/trust.ts'
 
-/** One check. `passed` null: it was not come to. */
+/** `passed` null: not reached. */
 export interface Check {
   readonly code: string
   readonly asks: string
@@ -43,15 +42,15 @@ export interface ExplainedItem {
   readonly count: string
   readonly outcome: string
   readonly tokens: string
-  /** Empty where the decision could not be made again. */
+  /** Empty if the decision could not be reproduced. */
   readonly checkOrder: readonly Check[]
 }
 
 export interface Explanation {
   readonly correlationId: string
-  /** `change`: an entry that no request asked a decision for, such as a refund. `refusal`: nothing was decided or recorded. */
+  /** `change`: an entry without a decision, such as a refund. `refusal`: nothing was decided or recorded. */
   readonly kind: 'decision' | 'change' | 'refusal'
-  /** POSIX ms: best estimate, and what is sure; null for a bound that there was not. */
+  /** POSIX ms: best estimate and bounds; null: unbounded. */
   readonly clock: { readonly now: number; readonly earliest: number | null; readonly latest: number | null }
   readonly instanceId: string | null
   readonly policyRevision: number | null
@@ -59,25 +58,25 @@ export interface Explanation {
   /** Number of the ledger entry. */
   readonly entry: number | null
   readonly session: { readonly id: string; readonly event: string } | null
-  /** The checks before the items, or all of them for a refusal. */
+  /** The checks before the items; for a refusal, all checks. */
   readonly checkOrder: readonly Check[]
   readonly items: readonly ExplainedItem[]
-  /** What accounts could give at that moment, in the order in which the rules asked. */
+  /** Balances at that moment, in the sequence of their use. */
   readonly accounts: readonly {
     readonly account: AccountId
     readonly left: string
     readonly beyondGrant: string | null
   }[]
   readonly replay: {
-    /** `none`: there is nothing to be made again. */
+    /** `none`: no decision to reproduce. */
     readonly result: 'same' | 'different' | 'impossible' | 'none'
     readonly says: string
   }
-  /** JSON text of the answer as it was given; null where nobody was answered, or it cannot be made again. */
+  /** JSON text of the response; null if there was none or it cannot be reproduced. */
   readonly answer: string | null
 }
 
-/** @throws CodedError DATABASE_CORRUPT for an entry that is none */
+/** @throws CodedError DATABASE_CORRUPT for an invalid entry */
 export async function explain(kept: KeptDecision): Promise<Explanation> {
   if (kept.kind === 'refusal') return refusalExplained(kept.refusal)
   const { raw, reading } = readEntry(kept.body)
@@ -149,7 +148,7 @@ export async function explain(kept: KeptDecision): Promise<Explanation> {
   }
 }
 
-/** A key that cannot be read is one that nothing was signed by. */
+/** Ignores unreadable keys: they signed nothing. */
 async function trustOf(jwks: readonly string[]): Promise<Trust> {
   try {
     return await Trust.of(jwks)
@@ -158,7 +157,10 @@ async function trustOf(jwks: readonly string[]): Promise<Trust> {
   }
 }
 
-/** The entry as it was written: the schema judges it, and leaves out keys that an object of JavaScript may not have. */
+/**
+ * The schema validates the entry, but drops keys that a JavaScript object cannot have, so the raw entry is returned
+ * too.
+ */
 function readEntry(body: string): { readonly raw: EntryBodyWire; readonly reading: ClockReading } {
   const corrupt = (why: string): CodedError =>
     new CodedError('DATABASE_CORRUPT', `the entry of this decision cannot be read: ${why}`)
@@ -190,11 +192,11 @@ function requestFrom({ requester, items }: EntryBodyWire, { dictionary }: Decisi
 interface Replayed {
   readonly decision: Decision
   readonly asked: readonly (readonly [AccountId, AvailableBalance])[]
-  /** The rules asked for as many accounts as there are inputs. */
+  /** The replay used exactly the recorded balances. */
   readonly isExact: boolean
 }
 
-/** What the inputs do not tell holds nothing. */
+/** Balance of an account without recorded input. */
 const UNTOLD: AvailableBalance = { left: 0n, shortage: 'GRANT' }
 
 function replay(
@@ -216,7 +218,7 @@ function replay(
   return { decision, asked: [...asked], isExact: asked.size === balances.length }
 }
 
-/** How much of a posting the grant did not hold belongs to that moment too, and is in the entry. */
+/** The overspend of a posting is also an input; it is read from the entry. */
 function entryFrom(raw: EntryBodyWire, reading: ClockReading, request: AccessRequest, decision: Decision): string {
   const { n, instanceId, policyRevision, correlationId, session } = raw
   const above = raw.postings.flatMap(({ account, aboveGrant }): [AccountId, Micro][] =>
@@ -231,7 +233,7 @@ function recordedItem({ item, version, count, outcome, total }: EntryBodyWire['i
   return { item, version, count, outcome, tokens: formatMicro(BigInt(total)), checkOrder: [] }
 }
 
-/** What each check before the items asks, in the order of the checks of access requests. */
+/** The checks before the items, in the sequence of `access.ts`. */
 const DEVICE_CHECKS: readonly (readonly [code: ErrorCode, asks: string])[] = [
   ['BAD_REQUEST', 'the body has the form of an access request'],
   ['CALLER_NOT_ALLOWED', 'the calling user may ask at all'],
@@ -290,7 +292,7 @@ const ITEM_CHECKS = [
   ['CONSUMPTION_LIMIT_REACHED', '... also within the consumption limit of the requester'],
 ] as const
 
-/** Reasons that stand in the place of a check. */
+/** Reasons that replace a check's usual one. */
 const AT_CHECK: Readonly<Record<string, number>> = { CLOCK_UNDECIDED: 1, GRANT_EXHAUSTED: 4, GRANT_EXPIRED: 4 }
 
 function explainedItem(

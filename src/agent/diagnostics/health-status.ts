@@ -1,6 +1,6 @@
 /**
- * The status of a device in one plain sentence, for somebody who has never read its documentation. The gravest fact speaks;
- * being offline is no fault as long as there is something to decide with.
+ * The device's status in one sentence, for readers who do not know the documentation. The most severe problem is shown;
+ * being offline is no problem while decisions are possible.
  */
 import { formatMicro } from '../../core/pricing/amount.ts'
 import { available } from '../../core/accounts/grant.ts'
@@ -68,13 +68,12 @@ export function healthStatusOf(status: AgentStatusWire): HealthStatus {
   return { level: 'ok', sentence: `This device is working: connected, with ${atHand} at hand.` }
 }
 
-/** What an administrator has done to a device, since when, and with which key. */
 export function suspensionSentence({ state, since, by }: DeviceSuspension): string {
   const done = state === 'LOCKED' ? 'has locked this device' : 'has ended the service of this device'
   return `An administrator (${by}) ${done}, at ${new Date(since).toISOString()}.`
 }
 
-/** Above this the clock may decide differently from the true time, ms. */
+/** Above this uncertainty, ms, decisions may differ from those at the true time. */
 const EXACT_MS = 60_000
 
 export function clockHealth({ earliest, latest }: AgentStatusWire['clock']): DeviceReportWire['clock'] {
@@ -83,12 +82,10 @@ export function clockHealth({ earliest, latest }: AgentStatusWire['clock']): Dev
   return { health: widthMs <= EXACT_MS ? 'exact' : 'rough', widthMs }
 }
 
-/** A length of time as a sentence has it. */
 export function inWords(ms: number): string {
   return ms < 2_000 ? 'a second' : roughly(ms)
 }
 
-/** The counters of an account as numbers. */
 export function countersOf({ granted, used, refunded, returned }: AgentStatusWire['accounts'][number]) {
   return { granted: BigInt(granted), used: BigInt(used), refunded: BigInt(refunded), returned: BigInt(returned) }
 }

@@ -1,38 +1,38 @@
 /**
- * Keeps the log of a device within what a day may have, whatever goes on: logs are on the same flash as the ledger. Of
- * lines alike a few are written; more are counted, and told with their count every ten minutes. Beyond that a budget fills with time; half of it
- * is for warnings and errors alone, and what finds no room is counted. It never holds a line up, and never throws.
+ * Limits the bytes that the log writes per day, because it shares the flash with the ledger. Repeated lines are counted
+ * and summarized every ten minutes; the rest fits a budget, half of it reserved for warnings and errors. Never blocks
+ * or throws.
  */
 import type { Timers } from '../sync/ports.ts'
 
-/** Lines alike are counted over this time. */
+/** Repeated lines are counted over this time. */
 const WINDOW_MS = 10 * 60_000
 
-/** So many of them are written as they come. */
+/** Number of repeated lines written before counting. */
 const BURST = 5
 
-/** Kinds of lines that are watched at a time; what is beyond them is held to the budget alone. */
+/** Kinds of lines tracked at a time; for others only the budget applies. */
 const KINDS_MAX = 500
 
 const DAY_MS = 86_400_000
 
-/** From this level on a line may have all of the budget: `warn` of pino. */
+/** Level `warn` of pino; from here on lines may use the whole budget. */
 const WARNING = 40
 
 export interface LogBudgetDeps {
-  /** One line with its end. */
+  /** Includes the line break. */
   readonly write: (line: string) => void
   /** Boot-time reading, ms. */
   readonly sinceBoot: () => number
   readonly timers: Timers
-  /** Bytes that a day may have; 0: no limit, and every line is written. */
+  /** Bytes; 0: no limit. */
   readonly perDay: () => number
 }
 
 interface Kind {
-  /** Written as they came. */
+  /** Written as received. */
   written: number
-  /** Counted since. */
+  /** Counted since then. */
   repeated: number
   line: string
 }
@@ -52,7 +52,7 @@ export class LogBudget {
     this.#filledAt = deps.sinceBoot()
   }
 
-  /** @param line one record as JSON, with its end */
+  /** @param line one JSON record with its line break */
   take(line: string): void {
     if (this.#deps.perDay() === 0) {
       this.#deps.write(line)
@@ -71,7 +71,7 @@ export class LogBudget {
     this.#write(line, level)
   }
 
-  /** Tells what has been counted so far, at a stop. */
+  /** Writes the pending counts, at a stop. */
   flush(): void {
     for (const cancel of this.#cancels) cancel()
     this.#cancels.clear()
@@ -86,7 +86,7 @@ export class LogBudget {
       this.#cancels.delete(cancel)
       this.#kinds.delete(name)
       if (kind.repeated === 0) return
-      // It goes on: the next ones are counted from the first on.
+      // Still repeating: counts all further lines.
       this.#watch(name, { written: BURST, repeated: 0, line: kind.line })
       this.#tellRepeated(kind.repeated, kind.line)
     })
@@ -112,7 +112,7 @@ export class LogBudget {
     this.#tellLeftOut()
   }
 
-  /** Where there is room again: what was left out must not look as if it had not happened. */
+  /** Once there is budget again, reports how many lines were dropped. */
   #tellLeftOut(): void {
     if (this.#leftOut === 0) return
     const line = `{"level":${WARNING},"lines":${this.#leftOut},"msg":"log lines were left out: the log had its share of the day"}\n`
@@ -133,12 +133,12 @@ export class LogBudget {
   }
 }
 
-/** What may be written at once: with what fills in a day it makes up the share of a day. */
+/** Together with a day's refill this is a day's share. */
 function availableMax(perDay: number): number {
   return perDay / 4
 }
 
-/** Lines alike: the same message of the same level about the same thing. What cannot be read is a kind of its own. */
+/** Same message, level and subject. Unparsable lines are a kind. */
 function kindOf(line: string): { readonly level: number; readonly kind: string } {
   try {
     const { level, msg, code, subject, reason } = JSON.parse(line) as Record<string, unknown>

@@ -1,25 +1,22 @@
-/**
- * The last lines that the agent has logged, in memory, for a technician at the socket: a device without a journal of its
- * system still tells what it did. Bounded in lines and in text, so that a flood of lines costs nothing but older ones.
- */
+/** The agent's last log lines in memory, for devices without a system journal. Bounded in lines and text. */
 
 const LINES_MAX = 2_000
 
-/** In UTF-16 units, over all lines. */
+/** UTF-16 units over all lines. */
 const TEXT_MAX = 1_000_000
 
 export class LogBuffer {
   #lines: string[] = []
   #length = 0
 
-  /** @param line one JSON object, with its line break */
+  /** @param line one JSON object with its line break */
   add(line: string): void {
     this.#lines.push(line)
     this.#length += line.length
     if (this.#lines.length > 2 * LINES_MAX || this.#length > 2 * TEXT_MAX) this.#shorten()
   }
 
-  /** Oldest first, each with its line break. */
+  /** Oldest first. */
   text(): string {
     this.#shorten()
     return this.#lines.join('')

@@ -1,7 +1,6 @@
 /**
- * Whether an access request could be served now, found out by doing what it does: a decision on the rules in force, without
- * its charge, and a write to the journal. A refusal for want of tokens is service too, and so is being offline. However often it is asked, it
- * writes once in {@link PROBE_EVERY_MS}.
+ * Checks whether a request could be served now: decides on the rules in force without charging, and writes to the
+ * journal at most once per {@link PROBE_EVERY_MS}. Being offline or out of tokens counts as ready.
  */
 import { decide } from '../../core/rules/decide.ts'
 import { decimal } from '../../core/pricing/amount.ts'
@@ -14,16 +13,16 @@ import type { HealthCondition } from '../sync/health.ts'
 import type { Timers } from '../sync/ports.ts'
 import { type RulesDeps, requireRules } from '../access/require-rules.ts'
 
-/** Between two writes of the probe, ms. */
+/** Shortest time between two probe writes, ms. */
 export const PROBE_EVERY_MS = 5_000
 
-/** A journal that takes longer is not ready, ms. */
+/** A slower journal is not ready, ms. */
 export const PROBE_TIMEOUT_MS = 2_000
 
-/** Between two writes for a watchdog as long as they succeed: each one wears the flash. */
+/** Time between watchdog writes while they succeed, ms: each one wears the flash. */
 export const WATCH_WRITES_EVERY_MS = 60_000
 
-/** What came of a write to the journal; whether it said so itself, in time. */
+/** Result of a journal write; whether it came in time. */
 interface Written {
   readonly failure: CodedError | null
   readonly answered: boolean
@@ -54,8 +53,8 @@ export class ReadinessProbe {
   }
 
   /**
-   * Whether the parts that serve a request do their work, for a supervisor that would start the agent anew. What they refuse in
-   * the words of the catalogue (no enrollment, no rules, a full disk) is work done, which a new start does not change.
+   * Whether a restart could not help, for a supervisor: refusals with a code (not enrolled, no rules, disk full) count
+   * as working.
    */
   async works(): Promise<boolean> {
     this.#decide()
@@ -64,7 +63,7 @@ export class ReadinessProbe {
     return answered
   }
 
-  /** What keeps every instance from being decided for; one that can be is enough. */
+  /** The error that prevents decisions for every instance; null if one instance is ready. */
   #decide(): CodedError | null {
     const { topUps, clock, ledger } = this.#deps
     const reading = clock.reading()
@@ -105,7 +104,7 @@ export class ReadinessProbe {
     })
     const writing = journal.saveClock(ledger.stamp()).then(
       () => {
-        // The clock needs less room than an entry: what entries have met still counts.
+        // The clock needs less space than an entry, so a failure to record entries still counts.
         const standing = journal.condition()
         const failure = standing === null ? null : new CodedError(standing.code, standing.message)
         return { failure, answered: true }

@@ -1,6 +1,6 @@
 /**
- * The last requests that were turned away without an entry in the ledger: each gets a correlation id, by which a technician
- * can ask why. They are in memory only, and the oldest give way: a flood of refused requests costs nothing but older ones.
+ * The last refused requests without a ledger entry, each with a correlation id that a technician can look up. In memory
+ * only; the oldest are evicted.
  */
 import type { CodedError } from '../../protocol/errors.ts'
 import type { KeptRefusal } from '../../protocol/local/decision.ts'
@@ -8,13 +8,11 @@ import type { KeptRefusal } from '../../protocol/local/decision.ts'
 export interface RefusalsDeps {
   /** Best estimate, POSIX ms. */
   readonly now: () => number
-  /** A fresh UUID. */
   readonly newId: () => string
-  /** So many are remembered. */
   readonly most: number
 }
 
-/** Longest text that is kept of a request or a message, in UTF-16 units. */
+/** Longest kept text of a request or message, in UTF-16 units. */
 const TEXT_MAX = 500
 
 export class Refusals {
@@ -26,7 +24,7 @@ export class Refusals {
     this.#deps = deps
   }
 
-  /** Remembers why a request was turned away, and says under which correlation id. */
+  /** Returns the correlation id. */
   add({ code, message }: Pick<CodedError, 'code' | 'message'>, request: string, caller: string | null): string {
     const { now, newId, most } = this.#deps
     const correlationId = newId()

@@ -1,4 +1,4 @@
-/** What a technician is told of the device: gathered from its parts, changing nothing. */
+/** Builds the technician's report without changing anything. */
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import { type ErrorCode, ERRORS } from '../../protocol/errors.ts'
 import { DECISIONS_MAX, REFUSALS_MAX, type DeviceReportWire } from '../../protocol/local/report.ts'
@@ -34,7 +34,7 @@ export async function reportOf({ status, journal, machine, refusals, use }: Repo
   }
 }
 
-/** With what the catalogue of errors advises. */
+/** Adds the remedy from the error catalogue. */
 function withRemedy<T extends { readonly code: string }>(told: T): T & { readonly remedy: string } {
   return { ...told, remedy: told.code in ERRORS ? ERRORS[told.code as ErrorCode].remedy : '' }
 }

@@ -1,4 +1,4 @@
-/** How the agent is, gathered from its parts without changing anything: what a technician and the command line see. */
+/** Builds the agent's status without changing anything. */
 import { overdraftLeft } from '../../core/accounts/grant.ts'
 import type { LastBackup } from '../../protocol/local/last-backup.ts'
 import type { AgentStatusWire } from '../../protocol/local/status.ts'
@@ -24,11 +24,11 @@ export interface StatusDeps {
   readonly wear: Pick<Wear, 'reading' | 'condition'>
   readonly reloadNotice: () => ReloadNotice | null
   readonly lastBackup: () => LastBackup | null
-  /** How old it may be, ms; 0: nobody expects one. */
+  /** Longest age, ms; 0: no backup expected. */
   readonly backupMaxAgeMs: () => number
 }
 
-/** A device that is held back is told so once: what follows from it would look like something else to mend. */
+/** Conditions that only result from a suspension are hidden, because they would suggest another fix. */
 function isExplainedBySuspension(
   { subject, code }: AgentStatusWire['conditions'][number],
   suspension: AgentStatusWire['suspension'],
@@ -37,7 +37,7 @@ function isExplainedBySuspension(
   return code === 'SESSION_LOCKED' || code === 'DEVICE_LOCKED' || code === 'DEVICE_TERMINATED'
 }
 
-/** A backup that is expected and is not there, or is too old. */
+/** The backup is missing or too old. */
 function overdueOf(
   backup: LastBackup | null,
   maxAgeMs: number,

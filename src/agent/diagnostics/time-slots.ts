@@ -1,23 +1,20 @@
-/**
- * Amounts by the time at which they came, in a ring of slots of one length: what is older than the ring falls out of it.
- * It takes the same memory however much comes.
- */
+/** Sums amounts in a fixed number of time slots; the oldest slot is reused. Memory is constant. */
 import type { Micro } from '../../core/pricing/amount.ts'
 
 export class TimeSlots {
   readonly #slotMs: number
   readonly #amounts: Micro[]
-  /** The newest of the ring. */
+  /** The newest slot. */
   #slot: number
 
-  /** @param sinceBoot reading of the boot-time clock, ms, here and below */
+  /** @param sinceBoot boot-time reading, ms, here and below */
   constructor(slotMs: number, count: number, sinceBoot: number) {
     this.#slotMs = slotMs
     this.#amounts = Array.from({ length: count }, () => 0n)
     this.#slot = this.#slotAt(sinceBoot)
   }
 
-  /** An instant before the last one has its place too, as far as the ring reaches back. */
+  /** Also accepts an earlier instant, as far back as the slots reach. */
   add(amount: Micro, sinceBoot: number): void {
     const slot = this.#turnTo(sinceBoot)
     if (slot <= this.#slot - this.#amounts.length) return
@@ -25,7 +22,7 @@ export class TimeSlots {
     this.#amounts[index] = (this.#amounts[index] ?? 0n) + amount
   }
 
-  /** Oldest slot first; the last one is under way. */
+  /** Oldest slot first; the last one is incomplete. */
   read(sinceBoot: number): readonly Micro[] {
     this.#turnTo(sinceBoot)
     const oldest = this.#slot - this.#amounts.length + 1
@@ -56,7 +53,7 @@ export class TimeSlots {
     return Math.floor(sinceBoot / this.#slotMs)
   }
 
-  /** Also of a slot before the boot, which is negative. */
+  /** Slots before the boot are negative. */
   #indexOf(slot: number): number {
     const count = this.#amounts.length
     return ((slot % count) + count) % count

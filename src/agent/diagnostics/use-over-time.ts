@@ -1,27 +1,26 @@
 /**
- * When this device charged what, over the last day: for the eyes of a technician, and nothing else. It counts in memory what
- * the journal has taken and never writes; a start recalls as much as the ledger still holds, and says from when on all is known.
- * Limits of single requesters are left out: there may be any number of them.
+ * The device's charges over the last day, for display only. Counted in memory from journaled entries; a start restores
+ * the part that the ledger still has. Limits of single requesters are left out, because their number is unbounded.
  */
 import { type AccountId, type Posting, isLimitAccount } from '../../core/accounts/account.ts'
 import type { EntryBodyWire } from '../../protocol/edge/sync.ts'
 import { type DeviceReportWire, USE_BINS, USE_BIN_MS } from '../../protocol/local/report.ts'
 import { TimeSlots } from './time-slots.ts'
 
-/** Entries that a start may look at. */
+/** Entries read at a start. */
 export const RECALLED_MAX = 1_000
 
 export interface UseDeps {
   /** Best estimate, POSIX ms. */
   readonly now: () => number
-  /** Boot-time reading, ms: a clock that is set does not shift what is counted by it. */
+  /** Boot-time reading, ms: setting the clock does not shift the counts. */
   readonly sinceBoot: () => number
 }
 
 export class UseOverTime {
   readonly #deps: UseDeps
   readonly #accounts = new Map<AccountId, TimeSlots>()
-  /** Boot-time reading from which on all is known. */
+  /** Boot-time reading since which the counts are complete. */
   #since: number
 
   constructor(deps: UseDeps) {
@@ -29,13 +28,13 @@ export class UseOverTime {
     this.#since = deps.sinceBoot()
   }
 
-  /** These stand in the journal, as used. */
+  /** Call when these are in the journal. */
   add(postings: readonly Posting[]): void {
     if (postings.length > 0) this.#addAt(postings, this.#deps.sinceBoot())
   }
 
   /**
-   * What an agent before this one recorded; called before anything is added.
+   * Restores an earlier process's charges; call before adding any.
    *
    * @param entries newest first, without a gap
    */
@@ -72,7 +71,7 @@ export class UseOverTime {
       let slots = this.#accounts.get(account)
       if (slots === undefined) {
         if (isLimitAccount(account)) continue
-        // Periods follow one another: an account that is not used any more makes room for the next.
+        // Each period has its own account, so idle ones make space for new ones.
         this.#forgetIdle(this.#deps.sinceBoot())
         slots = new TimeSlots(USE_BIN_MS, USE_BINS, this.#deps.sinceBoot())
         this.#accounts.set(account, slots)

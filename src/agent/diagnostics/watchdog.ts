@@ -1,22 +1,21 @@
 /**
- * Tells whoever supervises the process that it is well, again and again, each time after a look that has gone the way of a
- * request. It says nothing when the look fails or does not come back: a supervisor that hears nothing starts the agent
- * anew. So a look must fail only on what a new start could cure.
+ * Notifies the supervisor after each successful probe, and otherwise stays silent, so that the supervisor restarts the
+ * agent. A probe must fail only for reasons that a restart can fix.
  */
 import type { Timers } from '../sync/ports.ts'
 
 export interface WatchdogDeps {
-  /** Between two looks, ms. */
+  /** Time between two probes, ms. */
   readonly everyMs: number
-  /** Rejecting is failing. */
+  /** A rejection counts as a failure. */
   readonly look: () => Promise<boolean>
   readonly onWell: () => void
-  /** Once for each row of looks that failed; the error of one that threw. */
+  /** Called once per series of failures, with the error if one was thrown. */
   readonly onIll: (error: unknown) => void
   readonly timers: Timers
 }
 
-/** Looks at once, and begins to look again and again. Returns what ends it. */
+/** Probes at once, then repeatedly. Returns a function that stops it. */
 export function startWatchdog({ everyMs, look, onWell, onIll, timers }: WatchdogDeps): () => void {
   let isOver = false
   let isIll = false

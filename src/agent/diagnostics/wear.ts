@@ -1,33 +1,31 @@
 /**
- * How fast the agent wears its storage out: bytes written over the last day, and what they come to for a decision and for a
- * day. Flash endures so many bytes and no more, so a device that writes faster than its budget should be seen years before
- * it fails. It only reads counters: a fault in it changes no decision.
+ * Measures bytes written to storage, per decision and per day. Flash storage has limited write endurance, so a device
+ * that exceeds its budget is reported long before it fails. Only reads counters.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { StorageWear } from '../../protocol/local/status.ts'
 import type { HealthCondition } from '../sync/health.ts'
 import type { Timers } from '../sync/ports.ts'
 
-/** Between two samples. */
 const SAMPLE_MS = 10 * 60_000
 
-/** Of fewer decisions, what one takes is drowned in what is written without any: identity, rules, the clock. */
+/** With fewer decisions, other writes (identity, rules, clock) dominate the figure. */
 const DECISIONS_MIN = 100
 
-/** What the projection looks back on. */
+/** Period of the projection. */
 const WINDOW_MS = 86_400_000
 
 export interface WearDeps {
-  /** Bytes that this process has sent to storage since its start; null where the system does not tell. */
+  /** Bytes that this process has sent to storage; null: the system does not report it. */
   readonly written: () => number | null
-  /** Number of the last entry of the ledger; begins again with each epoch. */
+  /** Last entry of the ledger; restarts with each epoch. */
   readonly lastEntry: () => number
   /** Boot-time reading, ms. */
   readonly sinceBoot: () => number
   /** Best estimate, POSIX ms. */
   readonly now: () => number
   readonly timers: Timers
-  /** Bytes a day; 0: none is set. */
+  /** Bytes per day; 0: no budget. */
   readonly budget: () => number
 }
 
@@ -39,7 +37,7 @@ interface Sample {
 
 export class Wear {
   readonly #deps: WearDeps
-  /** Oldest first; all within the window but the first. */
+  /** Oldest first; all but the first are within the window. */
   #samples: Sample[] = []
   #lastEntry: number
   #decisions = 0
@@ -51,7 +49,7 @@ export class Wear {
     this.#lastEntry = deps.lastEntry()
   }
 
-  /** Begins to measure: what was written before, such as the files of a first start, is not projected. */
+  /** Starts measuring; earlier writes, such as those of a first start, are not projected. */
   start(): void {
     const sample = this.#sample()
     if (sample === null) return
@@ -63,7 +61,7 @@ export class Wear {
     this.#cancel()
   }
 
-  /** Null where the system does not tell what is written. */
+  /** Null if the system does not report writes. */
   reading(): StorageWear | null {
     const [first] = this.#samples
     const now = first === undefined ? null : this.#sample()
@@ -78,13 +76,13 @@ export class Wear {
       written: now.written,
       measuredMs,
       perDecision: decisions < DECISIONS_MIN ? null : Math.round(bytes / decisions),
-      // Of a shorter time a day would be a guess.
+      // A shorter time allows no projection.
       perDay: measuredMs < SAMPLE_MS ? null : Math.round((bytes / measuredMs) * WINDOW_MS),
       budgetPerDay: budget === 0 ? null : budget,
     }
   }
 
-  /** Stands while more is projected to be written than the budget allows. */
+  /** Raised while the projection exceeds the budget. */
   condition(): HealthCondition | null {
     const reading = this.reading()
     const perDay = reading?.perDay ?? null

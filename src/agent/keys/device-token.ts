@@ -1,7 +1,6 @@
 /**
- * Short-lived access tokens of the device, made by itself: a client token whose key is the device key. The wall clock of
- * a device can show anything, so their times follow the cloud's clock once the cloud has refused one for its time; that
- * clock comes unsigned and dates tokens only.
+ * Signs the device's short-lived access tokens. The wall clock may be wrong, so after a refusal for time, tokens follow
+ * the cloud's clock. That time is unsigned and only dates tokens.
  */
 import { SignJWT } from 'jose'
 import type { Identity } from '../ledger/journal.ts'
@@ -10,10 +9,10 @@ import type { LinkClock } from '../sync/ports.ts'
 
 const LIFETIME_MS = 5 * 60_000
 
-/** A token begins so much earlier than now, for a clock that is a little ahead. */
+/** Tokens start this much earlier, for a clock that is slightly ahead. */
 const BACKDATED_MS = 60_000
 
-/** A token with less than this left is not used for another call. */
+/** A token is not reused with less time left than this. */
 const LEFT_MIN_MS = 2 * 60_000
 
 export class DeviceTokens {
@@ -27,7 +26,7 @@ export class DeviceTokens {
     this.#clock = clock
   }
 
-  /** A token for calls by this device on its instances; the same one until it has little time left. */
+  /** A cached token for this device and its instances, until it is about to expire. */
   async token(device: Identity): Promise<string> {
     const { keyId } = this.#keys.current.signer
     const of = [keyId, device.deviceId, ...device.instanceIds].join(' ')
@@ -40,7 +39,7 @@ export class DeviceTokens {
     return token
   }
 
-  /** A token that nobody has seen yet. */
+  /** A token that was never used. */
   async fresh(device: Identity): Promise<string> {
     const now = this.#clock.wall() + this.#offsetMs
     const { signer } = this.#keys.current
@@ -57,7 +56,7 @@ export class DeviceTokens {
       .sign(signer.privateKey)
   }
 
-  /** The cloud refused a token for its time. @param cloudNow what the cloud's clock showed in that answer, POSIX ms */
+  /** Call after a refusal for time. @param cloudNow the cloud's clock in that answer, POSIX ms */
   followCloudClock(cloudNow: number): void {
     this.#offsetMs = cloudNow - this.#clock.wall()
     this.#cached = undefined

@@ -1,6 +1,6 @@
 /**
- * When something is signed by a key that the device does not know: the cloud may have changed its key while the device was
- * away. What it says about that counts only as far as each new key was introduced by one that the device trusts already.
+ * Learns the cloud's new signing keys when a signature is by an unknown key. A key is trusted only if a trusted key
+ * introduced it.
  */
 import { keyIntroduction } from '../../protocol/edge/signing-keys.ts'
 import { CodedError } from '../../protocol/errors.ts'
@@ -19,13 +19,13 @@ interface KeyLearning {
   readonly signal: AbortSignal
 }
 
-/** Returns whether the device trusts a key more than before; it is durable then. */
+/** Returns true when a new key is trusted, durably. */
 export async function learnKeys({ cloud, journal, memory, log, signal }: KeyLearning): Promise<boolean> {
   const identity = identityOf(memory)
   const trustedKeys = await grown(identity.trustedKeys, await introductions())
   if (trustedKeys.length === identity.trustedKeys.length) return false
   const trust = await Trust.of(trustedKeys)
-  // How the device is held back may have been stored meanwhile.
+  // The suspension may have been stored in the meantime.
   const renewed = { ...identityOf(memory), trustedKeys }
   await journal.saveIdentity(renewed)
   memory.identity = renewed
@@ -33,7 +33,7 @@ export async function learnKeys({ cloud, journal, memory, log, signal }: KeyLear
   log.info({ keys: trustedKeys.length }, 'the cloud signs with a new key that its previous key has signed')
   return true
 
-  /** A cloud that knows of none, or gives no answer to that, leaves the device with what it trusts. */
+  /** Empty if the cloud knows none or does not answer. */
   async function introductions(): Promise<readonly string[]> {
     try {
       return await cloud.signingKeys(identity, signal)

@@ -1,7 +1,7 @@
 /**
- * The device goes on with another key of its own. The next key is durable before it is announced, and used only after the
- * cloud's signed answer stands in the journal, together with the link that proves where the next key comes from. Each step
- * may be cut off and repeated; until the next key is used, the cloud takes either. Nothing here touches the ledger.
+ * Rotates the device key. The next key is durable before it is announced, and used only after the cloud's signed answer
+ * is in the journal with the link from the old key. Every step can be repeated; until the next key is used, the cloud
+ * accepts both.
  */
 import type { LinkState } from '../../core/sync/plan.ts'
 import { type KeyChange, KEY_LINKS_MAX, type KeyLink, keyAnswer } from '../../protocol/edge/device-key.ts'
@@ -13,7 +13,6 @@ import type { DeviceKey, DeviceKeys } from './device-key.ts'
 import { type LinkMemory, identityOf } from '../sync/memory.ts'
 import { believe, believeTime, call, type StepContext, type StepResult } from '../sync/step.ts'
 
-/** Subject of the conditions of these steps. */
 export const KEY = 'device key'
 
 export function keyState(keys: DeviceKeys, memory: LinkMemory, isOrdered: boolean): LinkState['key'] {
@@ -29,14 +28,14 @@ export function keyState(keys: DeviceKeys, memory: LinkMemory, isOrdered: boolea
   return announcing === ready ? 'ANNOUNCE' : 'PREPARE'
 }
 
-/** Makes the next key, and keeps that it is wanted: over restarts, and for as long as there is no connection. */
+/** Creates the next key and stores the request, which survives restarts and time offline. */
 export async function prepareKey(context: StepContext): Promise<StepResult> {
   const { keys, clock, memory, rotation, health, log } = context
-  // A technician is told himself; of everybody else's order the condition tells.
+  // A waiting technician gets the response; for other requests a condition is raised.
   const isStanding = memory.key.isAsked || (memory.identity?.nextKey ?? null) !== null
   memory.key.isAsked = false
   try {
-    // One that the cloud does not take is no better the next time.
+    // The cloud would refuse the same key again.
     if (memory.key.isRefused && rotation.isAsked) await keys.discard()
     const next = (await keys.prepare()).signer.keyId
     const identity = identityOf(memory)
@@ -57,7 +56,7 @@ export async function prepareKey(context: StepContext): Promise<StepResult> {
   }
 }
 
-/** A refusal leaves the device with the key that it has; it asks again with the next round. */
+/** After a refusal the device keeps its key and tries again in the next round. */
 export async function announceKey(context: StepContext): Promise<StepResult> {
   const { cloud, keys, clock, memory, randomness, signal } = context
   const { current, next } = keys
@@ -89,7 +88,6 @@ export async function announceKey(context: StepContext): Promise<StepResult> {
   return replaceKey(context)
 }
 
-/** The next key is the device's: it takes the place of the one before, which is used no more. */
 export async function replaceKey(context: StepContext): Promise<StepResult> {
   const { keys, memory, health, log } = context
   const before = keys.current.signer.keyId
@@ -101,20 +99,20 @@ export async function replaceKey(context: StepContext): Promise<StepResult> {
   }
   health.clear(KEY)
   memory.key.isAsked = false
-  // The first request with it ends the key before.
+  // The first request with the new key revokes the old one.
   memory.looking = true
   log.info({ key: keys.current.signer.keyId, before }, 'the device key was replaced')
   return 'PLAN_AGAIN'
 }
 
-/** The key in use is as good as it was: the rest of the round goes on with it. */
+/** The current key still works, so the round continues. */
 function goOnWithout({ memory, health, log }: StepContext, error: CodedError): StepResult {
   memory.key.isTried = true
   if (health.raise(KEY, error)) log.warn({ code: error.code, ...error.details }, error.message)
   return 'PLAN_AGAIN'
 }
 
-/** A cloud that was restored from a backup learns how this device came to its key. */
+/** Sends the key links to a cloud that was restored from a backup. */
 export async function showLinks(context: StepContext): Promise<StepResult> {
   const { cloud, keys, memory, randomness, signal, health, log } = context
   const identity = identityOf(memory)
@@ -130,7 +128,7 @@ export async function showLinks(context: StepContext): Promise<StepResult> {
   return 'PLAN_AGAIN'
 }
 
-/** Whether a refusal may mean that the cloud knows only an earlier key, and the device has something to show for its own. */
+/** Whether the cloud may know only an earlier key, and the device can prove its own. */
 export function isUnknownKey({ identity, key }: LinkMemory, error: unknown): boolean {
   if (!(error instanceof CodedError) || error.code !== 'TOKEN_INVALID' || key.isShown) return false
   return (identity?.keyLinks ?? []).length > 0

@@ -1,10 +1,10 @@
-/** Technicians who want the device to have another key, until that is kept for good or cannot be. */
+/** Pending requests for a new device key, until the request is durable or fails. */
 import type { CodedError } from '../../protocol/errors.ts'
 
 export interface RotationStatus {
-  /** Thumbprint of the key in use. */
+  /** Thumbprint of the current key. */
   readonly key: string
-  /** Of the one that shall follow it. */
+  /** Thumbprint of the next key. */
   readonly next: string
 }
 
@@ -15,7 +15,7 @@ export class RotationRequests {
     return this.#waiting.length > 0
   }
 
-  /** Resolves when the order would survive a power cut. @throws CodedError why it cannot be kept */
+  /** Resolves when the request would survive a power cut. @throws CodedError why it cannot be stored */
   ask(): Promise<RotationStatus> {
     const waiting = Promise.withResolvers<RotationStatus>()
     this.#waiting.push(waiting)

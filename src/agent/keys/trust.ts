@@ -1,7 +1,4 @@
-/**
- * The keys of the cloud that this device believes: those that the enrollment token pinned, and those that a verified
- * policy named later. Whatever one of them did not sign was not said by the cloud.
- */
+/** The cloud's keys that this device trusts: pinned by the enrollment token or named by a verified policy. */
 import { type CryptoKey, importJWK } from 'jose'
 import { type DocumentKind, openDocument, type PublicJwk, publicJwk, thumbprint } from '../../protocol/signing.ts'
 
@@ -23,7 +20,7 @@ export class Trust {
     this.#keys = keys
   }
 
-  /** @param jwks public keys as JWK text. Throws for a text that is none: they were verified before they were stored. */
+  /** @param jwks public keys as JWK text. Throws on invalid text: keys are verified before they are stored. */
   static async of(jwks: readonly string[]): Promise<Trust> {
     const keys = jwks.map(async (text) => {
       const jwk = publicJwk.parse(JSON.parse(text))
@@ -34,7 +31,7 @@ export class Trust {
     return new Trust(await Promise.all(keys))
   }
 
-  /** The signed text; undefined when no trusted key has signed it as a document of this kind. */
+  /** Undefined when no trusted key signed it as a document of this kind. */
   async open(kind: DocumentKind, document: string): Promise<Opened | undefined> {
     for (const { key, jwk } of this.#keys) {
       const text = await openDocument(kind, document, key)
@@ -44,7 +41,7 @@ export class Trust {
   }
 }
 
-/** Keys as JWK text, each once, in order of first mention. */
+/** As JWK text without duplicates, by first occurrence. */
 export async function distinctKeys(keys: readonly PublicJwk[]): Promise<readonly string[]> {
   const byThumbprint = new Map<string, string>()
   for (const key of keys) {

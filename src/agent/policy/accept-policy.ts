@@ -1,7 +1,6 @@
 /**
- * Whether a policy document may come into force. The checks stand in one order, and the first that fails names the code:
- * signed by a trusted key, well-formed, of the right instance, above what is in force, complete. A refused document
- * changes nothing.
+ * Checks a policy document in sequence: trusted signature, schema, instance, newer revision, completeness. The first
+ * failure names the code.
  */
 import { compilePolicy, danglingConditions } from '../../core/rules/compile.ts'
 import { policyDocument, policyOf } from '../../protocol/edge/policy-document.ts'
@@ -15,7 +14,7 @@ export interface AcceptedPolicy extends ActivePolicy {
 }
 
 /**
- * @param above the revision that the document must exceed; 0 takes any
+ * @param above the revision that the document must exceed; 0: any
  * @throws CodedError POLICY_SIGNATURE_BAD, POLICY_REVISION_OLDER or POLICY_INCOMPLETE
  */
 export async function acceptPolicy(
@@ -45,7 +44,7 @@ export async function acceptPolicy(
       details: { instanceId, revision, missing: missing.slice(0, 10) },
     })
   }
-  // A device that took this would refuse everything that the cloud signs from then on.
+  // Otherwise the device would refuse all later documents of the cloud.
   const signer = await thumbprint(opened.signedBy)
   const named = await Promise.all(document.trustedKeys.map(thumbprint))
   if (!named.includes(signer)) {

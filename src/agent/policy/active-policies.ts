@@ -1,6 +1,6 @@
 /**
- * The rules in force, one policy per instance, as the access path reads them. A policy is swapped as a whole; it goes on
- * being usable for as long as its document says from the last time at which the cloud signed that it is still the newest.
+ * The rules in force, one policy per instance. A policy is replaced as a whole and expires a time after the cloud last
+ * signed that it is the newest; the document sets that time.
  */
 import type { CompiledPolicy } from '../../core/rules/compile.ts'
 import type { ClockReading } from '../../core/rules/decision.ts'
@@ -8,7 +8,7 @@ import type { DeviceSuspension } from '../../protocol/edge/device-suspension.ts'
 import type { PolicyDocument } from '../../protocol/edge/policy-document.ts'
 import type { Confirmation } from '../ledger/journal.ts'
 
-/** A policy in force: verified, complete, durable. */
+/** Verified, complete and durable. */
 export interface PolicyInForce {
   readonly document: PolicyDocument
   readonly compiled: CompiledPolicy
@@ -16,12 +16,12 @@ export interface PolicyInForce {
 
 export class ActivePolicies {
   readonly #policies = new Map<string, PolicyInForce>()
-  /** Per instance, when the cloud last said so of a revision: of the one in force, and of the newest. */
+  /** Per instance and revision, when the cloud last confirmed it. */
   readonly #confirmedAt = new Map<string, Map<number, number>>()
 
   #suspension: DeviceSuspension | null = null
 
-  /** What an administrator has decided about the device as a whole; null: nothing. */
+  /** Null: not suspended. */
   get suspension(): DeviceSuspension | null {
     return this.#suspension
   }
@@ -44,8 +44,8 @@ export class ActivePolicies {
   }
 
   /**
-   * The cloud's newest revisions at a time that it signed. It may name one that is still to be fetched: what was confirmed
-   * of the one in force stands, and no longer grows.
+   * Records the newest revisions that the cloud signed. A newer one than the revision in force stops extending its
+   * expiry.
    */
   confirm({ time, policies }: Confirmation): void {
     for (const { instanceId, revision } of policies) {
@@ -58,13 +58,13 @@ export class ActivePolicies {
     }
   }
 
-  /** Until when a policy may be used, POSIX ms. */
+  /** POSIX ms. */
   usableUntil({ document }: PolicyInForce): number {
     const heardAt = this.#confirmedAt.get(document.instanceId.toLowerCase())?.get(document.revision) ?? 0
     return Math.max(document.issuedAt, heardAt) + document.usableForMs
   }
 
-  /** By the later end of the clock where there is one. */
+  /** Uses the latest possible time if the clock is bounded. */
   isStale(policy: PolicyInForce, { earliest, latest }: ClockReading): boolean {
     return (latest ?? earliest) > this.usableUntil(policy)
   }

@@ -1,6 +1,6 @@
 /**
- * Newer rules: fetched, judged, made durable, and only then in force. A refused document leaves the rules in force and
- * raises a condition that names the reason; it never ends the round, because what is owed to the cloud goes on.
+ * Fetches newer rules, checks them, stores them, and only then puts them in force. A refused document becomes a health
+ * condition and does not end the round, so usage is still delivered.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import { acceptPolicy } from './accept-policy.ts'
@@ -27,7 +27,6 @@ export async function fetchPolicy(context: StepContext, instanceId: string): Pro
   return 'GO_ON'
 }
 
-/** The subject of conditions about the rules of one instance. */
 export function policySubject(instanceId: string): string {
   return `policy ${instanceId}`
 }
@@ -43,8 +42,8 @@ async function takeDocument(
   const policy = await acceptPolicy(memory.trust, document, instanceId, held.floor)
   const { revision } = policy.document
   const identity = identityOf(memory)
-  // The rules of other instances may still be signed by a key that this document no longer names: they must survive a
-  // restart without the cloud, so their keys stay until those rules are replaced.
+  // Rules of other instances may be signed by keys that this document drops. Keeps those keys, so that a restart
+  // without the cloud can verify them.
   const others = [...memory.policies]
     .filter(([other]) => other !== instanceId)
     .flatMap(([, { signedBy }]) => (signedBy === null ? [] : [signedBy]))

@@ -1,6 +1,6 @@
 /**
- * The rules that were in force before the restart. Each stored document is verified again: what somebody wrote into the
- * database with another hand does not come into force.
+ * Restores the rules in force after a restart. Each stored document is verified again, so a manipulated database has no
+ * effect.
  */
 import { CodedError } from '../../protocol/errors.ts'
 import type { StoredPolicy } from '../ledger/journal.ts'
@@ -25,7 +25,7 @@ export async function restorePolicies(
       activePolicies.confirm({ time: confirmedAt, policies: [{ instanceId, revision }] })
     } catch (error) {
       if (!(error instanceof CodedError)) throw error
-      // The cloud may give the same revision again, but no older one.
+      // Accept the same revision again, but no older one.
       held.floor = revision - 1
       health.raise(policySubject(instanceId), error)
       log.warn({ instanceId, code: error.code, ...error.details }, error.message)

@@ -1,28 +1,28 @@
 /**
- * What a device knows of the time: an interval that surely holds the true time, made of the cloud's signed time and of
- * the boot-time clock, never of the wall clock. Each rule uses the end of it that cannot be abused. The wall clock, which
- * anybody can set, is at most the best estimate while nothing better bounds it, and never outside of the interval.
+ * The known time: an interval that contains the true time, from the cloud's signed time and the boot-time clock. Each
+ * rule uses the end that cannot be abused. The wall clock, which can be changed, is only a best estimate within the
+ * interval.
  */
 import type { ClockReading } from '../../core/rules/decision.ts'
 import type { StoredClock } from '../ledger/journal.ts'
 
-/** What the machine shows; the one place where time enters. */
+/** The only source of time. */
 export interface TimeSource {
-  /** The wall clock, POSIX ms. */
+  /** POSIX ms. */
   wall(): number
-  /** Time since boot, suspend included, ms. */
+  /** Suspend included, ms. */
   sinceBoot(): number
-  /** Another text after each boot. */
+  /** Differs after each boot. */
   readonly bootId: string
 }
 
-/** How wrong the boot-time clock may be: 200 ppm. */
+/** Maximum error of the boot-time clock. */
 const DRIFT_PPM = 200
 
-/** A reading of the boot-time clock may be so much behind, ms: it comes in steps of 10, and may be kept for one. */
+/** Maximum lag of a boot-time reading, ms: the clock has steps of 10 ms, and a reading may be cached for one. */
 const STEP_MS = 11
 
-/** The last millisecond of the year 9999: no reading is above it. */
+/** The last millisecond of the year 9999; readings are capped to it. */
 const LAST_INSTANT = 253_402_300_799_999
 
 export class Clock {
@@ -31,7 +31,7 @@ export class Clock {
   #earliest: number
   #latest: number | null
 
-  /** Goes on from what was stored: exactly within the same boot, from its earlier end after another one. */
+  /** Continues the stored interval: exactly within the same boot, otherwise from its earlier end. */
   constructor(source: TimeSource, stored: StoredClock | null) {
     this.#source = source
     const sinceBoot = source.sinceBoot()
@@ -45,12 +45,12 @@ export class Clock {
     return this.#source.bootId
   }
 
-  /** Time since boot, suspend included, in ms. Only differences mean something. */
+  /** Suspend included, ms; only differences are meaningful. */
   sinceBoot(): number {
     return this.#source.sinceBoot()
   }
 
-  /** What the wall clock shows, POSIX ms; it decides nothing. */
+  /** POSIX ms; used for no decision. */
   wall(): number {
     return this.#source.wall()
   }
@@ -63,7 +63,7 @@ export class Clock {
   learn(evidence: { readonly time: number; readonly sentAt: number; readonly receivedAt: number }): void {
     const width = Math.max(0, evidence.receivedAt - evidence.sentAt) + STEP_MS
     const before = this.#readingAt(evidence.receivedAt)
-    // Both ends make room for the step in which the time since then will be read.
+    // Widened by the lag of later readings.
     const told = {
       earliest: evidence.time - STEP_MS,
       latest: evidence.time + width + drift(width) + STEP_MS,
@@ -72,14 +72,13 @@ export class Clock {
       earliest: Math.max(told.earliest, before.earliest),
       latest: before.latest === null ? told.latest : Math.min(told.latest, before.latest),
     }
-    // Where the two do not meet, the boot-time clock is worse than its bound: the signed time is what counts.
+    // Disjoint: the boot-time clock exceeds its error bound, so use the signed time.
     const { earliest, latest } = both.earliest <= both.latest ? both : told
     this.#anchoredAt = evidence.receivedAt
     this.#earliest = earliest
     this.#latest = latest
   }
 
-  /** What goes into the journal. */
   stored(): StoredClock {
     const sinceBoot = this.#source.sinceBoot()
     const { earliest, latest } = this.#readingAt(sinceBoot)
