@@ -53,8 +53,8 @@ export class ReadinessProbe {
   }
 
   /**
-   * Whether a restart could not help, for a supervisor: refusals with a code (not enrolled, no rules, disk full) count
-   * as working.
+   * Whether requests are processed at all; for a supervisor, which restarts the agent if not. Refusals with a code (not
+   * enrolled, no rules, disk full) count as working, because a restart would not change them.
    */
   async works(): Promise<boolean> {
     this.#decide()

@@ -270,7 +270,7 @@ export interface GrantedAccount {
 
 export interface Journal {
   read(): Promise<Snapshot>
-  /** One transaction for all entries, in sequence; records all or none. */
+  /** One transaction for all entries, in sequence. An entry after one that was not recorded is not recorded either. */
   append(entries: readonly PendingEntry[], stamp: ClockStamp): Promise<void>
   /**
    * Like {@link Journal.append}, and moves the ends of reservations in the same transaction; entries may be empty.
