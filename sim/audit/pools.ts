@@ -23,7 +23,8 @@ export class PoolAudit {
   }
 
   checkAccounts(accounts: readonly AccountRow[], held: readonly DeviceAccountRow[]): void {
-    const truth = this.outInTruth(held)
+    const inTruth = this.#inTruth(held)
+    const truth = heldOrSpent(inTruth)
     const out = new Books()
     const billed = new Books()
     for (const row of held) {
@@ -53,7 +54,7 @@ export class PoolAudit {
       }
       const before = this.#shared.inForce.get(id) ?? target
       const allowed = before > target ? before : target
-      const exposed = this.#shared.exposure.get(id) + this.#owedByDamaged(id, held)
+      const exposed = this.#shared.exposure.get(id) + this.#owedByDamaged(id, inTruth)
       const unlimited = this.#shared.spentUnlimited.get(id)
       if (total > allowed + exposed + unlimited && !this.#isVague(id)) {
         throw new Violation('I1', `${total} of ${id} are out, of ${allowed} in force and ${exposed} exposed`)
@@ -63,11 +64,11 @@ export class PoolAudit {
   }
 
   /** Overspend that a damaged ledger hides until delivery, within the offline policy. */
-  #owedByDamaged(id: string, held: readonly DeviceAccountRow[]): bigint {
+  #owedByDamaged(id: string, inTruth: readonly DeviceAccountRow[]): bigint {
     const { damaged } = this.#shared
     if (damaged.size === 0) return 0n
     const cap = this.#shared.overspendCap(lineOf(id))
-    const rows = held.filter(({ account, device_id }) => account === id && damaged.has(device_id))
+    const rows = inTruth.filter(({ account, device_id }) => account === id && damaged.has(device_id))
     return rows.reduce((sum, row) => {
       const overspend = row.overspend + row.branch_overspend
       return sum + (overspend < cap ? overspend : cap)
@@ -80,16 +81,9 @@ export class PoolAudit {
   }
 
   /** Tokens granted or spent per account, whether or not a restored cloud knows. */
-  outInTruth(held: readonly DeviceAccountRow[]): Books {
+  #inTruth(held: readonly DeviceAccountRow[]): readonly DeviceAccountRow[] {
     const rows = new Map([...this.#shared.heldBefore, ...held.map((row) => [nameOf(row), row] as const)])
-    const out = new Books()
-    for (const row of rows.values()) {
-      const { account, granted, returned, released, used, refunded, branch_used } = this.#shared.inTruth(row)
-      const spent = used - refunded + branch_used
-      const given = granted - returned - released
-      out.add(account, given > spent ? given : spent)
-    }
-    return out
+    return [...rows.values()].map((row) => this.#shared.inTruth(row))
   }
 
   #totalInTruth({ id, charged }: Pick<AccountRow, 'id' | 'charged'>, out: Books): bigint {
@@ -98,7 +92,7 @@ export class PoolAudit {
 
   /** At a restore, outstanding tokens stay with their devices. */
   keepInForce(accounts: readonly AccountRow[], held: readonly DeviceAccountRow[]): void {
-    const out = this.outInTruth(held)
+    const out = heldOrSpent(this.#inTruth(held))
     const charged = new Map(accounts.map((account) => [account.id, account.charged]))
     for (const id of new Set([...charged.keys(), ...out.names(), ...this.#shared.soldBefore.names()])) {
       const total = this.#totalInTruth({ id, charged: charged.get(id) ?? 0n }, out)
@@ -148,4 +142,15 @@ export class PoolAudit {
   }
 
   readonly #released = new Map<string, bigint>()
+}
+
+/** What devices hold of each account, or have spent. */
+function heldOrSpent(rows: readonly DeviceAccountRow[]): Books {
+  const out = new Books()
+  for (const { account, granted, returned, released, used, refunded, branch_used } of rows) {
+    const spent = used - refunded + branch_used
+    const given = granted - returned - released
+    out.add(account, given > spent ? given : spent)
+  }
+  return out
 }

@@ -77,12 +77,14 @@ export class SharedState {
     const before = this.heldBefore.get(nameOf(row))
     if (before === undefined) return row
     // Usage is delivered again entry by entry: charges before their refunds.
-    const { used, refunded, branch_used } = row.used + row.branch_used > before.used + before.branch_used ? row : before
+    const spent = row.used + row.branch_used > before.used + before.branch_used ? row : before
     return {
       ...row,
-      used,
-      refunded,
-      branch_used,
+      used: spent.used,
+      refunded: spent.refunded,
+      branch_used: spent.branch_used,
+      overspend: spent.overspend,
+      branch_overspend: spent.branch_overspend,
       granted: most(row.granted, before.granted),
       returned: most(row.returned, before.returned),
       released: most(row.released, before.released),
