@@ -17,8 +17,8 @@ export interface Comparison {
 }
 
 /**
- * The turn is written to the database first and to the file within a second: after a power cut the file may be behind
- * by these turns.
+ * The turn is written to the database first, and the next turn only when the file holds it. After a power cut the file may lack
+ * a turn whose answer was lost, and the turn after it.
  */
 const TURNS_BEHIND_MAX = 2
 

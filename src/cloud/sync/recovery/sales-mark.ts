@@ -76,6 +76,7 @@ export class SalesMark {
   #slots: number
   #isExact: boolean
   #isFlushed = true
+  #flushing: Promise<void> = Promise.resolve()
 
   private constructor(file: MarkFile, header: Header, peers: readonly string[], slots: number, isExact: boolean) {
     this.#file = file
@@ -256,11 +257,14 @@ export class SalesMark {
     this.#isFlushed = true
   }
 
+  /** Resolves once all that was written before survives a power cut. */
   async flushLater(at: number): Promise<void> {
-    if (this.#isFlushed) return
-    this.#write({ at })
-    this.#isFlushed = true
-    await this.#file.flushLater()
+    if (!this.#isFlushed) {
+      this.#write({ at })
+      this.#isFlushed = true
+      this.#flushing = this.#file.flushLater()
+    }
+    await this.#flushing
   }
 
   /** Shuts down: nothing more is sold. */

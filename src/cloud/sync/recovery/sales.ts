@@ -98,6 +98,8 @@ export class Sales {
     const mark = this.#mark
     if (mark === undefined) return false
     const { store, now } = this.#deps
+    // However slow the disk is, the mark must not fall further behind than a power cut may leave it.
+    await mark.flushLater(now())
     const records = await store.read((reader) => reader.edge.salesMarks.list())
     const own = records.find(({ id }) => id === mark.id)
     if (own !== undefined && own.turn > mark.turn + 1) {

@@ -9,9 +9,15 @@ import { openMarkFile } from '../../../../src/cloud/platform/system/mark-file.ts
 import { charge, newPool } from '../../../../src/cloud/accounts/pool.ts'
 import type { MarkFile } from '../../../../src/cloud/sync/recovery/mark-file.ts'
 import { ACCOUNTS_MAX, SalesMark, markName } from '../../../../src/cloud/sync/recovery/sales-mark.ts'
+import { Sales } from '../../../../src/cloud/sync/recovery/sales.ts'
+import { openPostgresStore } from '../../../../src/cloud/storage/postgres/store.ts'
 import type { Pool } from '../../../../src/cloud/storage/records.ts'
+import { openSqliteStore } from '../../../../src/cloud/storage/sqlite/store.ts'
+import type { Store } from '../../../../src/cloud/storage/store.ts'
 import { CodedError } from '../../../../src/protocol/errors.ts'
 import fc from '../../../support/fast-check.ts'
+import { PostgresSchema } from '../../../support/postgres-schema.ts'
+import { postgres } from '../../../support/servers.ts'
 
 const ACCOUNT = lineAccount('64d2028c-ae87-4069-a624-66089d957ef9', 'ACT-1', 0)
 const MICRO = 1_000_000n
@@ -56,6 +62,23 @@ class Memory implements MarkFile {
   powerCut(): void {
     this.bootId = `${this.bootId}+`
     this.#written = [...this.#flushed]
+  }
+}
+
+/** Flushes end when the disk is fast again. */
+class SlowToFlush extends Memory {
+  isSlow = false
+  readonly #awaited = Promise.withResolvers<undefined>()
+
+  /** Something waits for the disk. */
+  get awaited(): Promise<undefined> {
+    return this.#awaited.promise
+  }
+
+  override async flushLater(): Promise<void> {
+    if (!this.isSlow) return super.flushLater()
+    this.#awaited.resolve(undefined)
+    return new Promise(() => undefined)
   }
 }
 
@@ -253,5 +276,51 @@ describe('the file of a sales mark', () => {
     mark.note([soldPool(10n)])
     writeFileSync(at, Buffer.concat([readFileSync(at), Buffer.alloc(512), Buffer.from('half')]))
     expect(atMost(read(open(at)))).toBe(10n)
+  })
+})
+
+const server = postgres()
+
+const STORES: Readonly<Record<string, () => Promise<Store>>> = {
+  async SQLite() {
+    const directory = mkdtempSync(join(tmpdir(), 'tallygate-mark-'))
+    onTestFinished(() => rmSync(directory, { recursive: true, force: true }))
+    return openSqliteStore({ path: join(directory, 'store.db'), check: true, onBroken: () => undefined })
+  },
+  async PostgreSQL() {
+    const schema = await PostgresSchema.create(server.url)
+    onTestFinished(() => schema[Symbol.asyncDispose]())
+    return openPostgresStore({ url: schema.url, limits: {}, onConnectionLost: () => undefined })
+  },
+}
+
+describe.each(Object.entries(STORES))('a node that shares its database, on %s', (_name, open) => {
+  it('goes on after a power cut during which its disk was slow, without a recovery', async () => {
+    const store = await open()
+    onTestFinished(() => store.close())
+    const file = new SlowToFlush()
+    const recoveries: string[] = []
+    const start = async (): Promise<Sales> => {
+      const sales = new Sales({
+        store,
+        file,
+        policies: { of: async () => undefined },
+        shared: true,
+        restored: false,
+        now: () => 0,
+        newId: () => 'one',
+        pause: async () => undefined,
+        onRecovery: (reason) => recoveries.push(reason),
+        onBroken: (error) => expect.unreachable(String(error)),
+      })
+      await sales.start()
+      return sales
+    }
+    const sales = await start()
+    file.isSlow = true
+    for (let turns = 0; turns < 10; turns += 1) await Promise.race([sales.turn(), file.awaited])
+    file.powerCut()
+    await start()
+    expect(recoveries).toEqual([])
   })
 })
