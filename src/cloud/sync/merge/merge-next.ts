@@ -65,9 +65,11 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   const pools = new Map([...before, ...moved])
   await writeMerge(context, epoch, split, moves, before, moved)
 
+  const isEnd = segment.final && lastOf(received) >= epoch.lastEntry
   const next: Epoch = {
     ...epoch,
-    status: segment.final && lastOf(received) >= epoch.lastEntry ? 'CLOSED' : epoch.status,
+    // Its tokens stay out for the other writer of a fork: they are settled once that one has been silent for too long.
+    status: isEnd && !epoch.forked ? 'CLOSED' : epoch.status,
     lastSeq: segment.header.seq,
     lastHash: segment.header.hash,
     lastEntry: merge.lastEntry,
@@ -92,7 +94,7 @@ export async function mergeNext(context: MergeContext, grants: boolean): Promise
   const recalls = goesOn ? await recallsFrom(context, moves) : []
   const answer =
     context.proof?.document ??
-    (await signAnswer(deps, answerTo(context, next, unbilled, rules, grant, releasing, commands, recalls)))
+    (await signAnswer(deps, answerTo(context, next, isEnd, unbilled, rules, grant, releasing, commands, recalls)))
 
   await tx.edge.epochs.save({ ...next, term: grant?.term ?? epoch.term })
   await tx.edge.segments.append({
@@ -155,6 +157,7 @@ async function mergeInto(
 function answerTo(
   { deps, device, epoch, segment, now }: MergeContext,
   next: Epoch,
+  isEnd: boolean,
   unbilled: Unbilled | null,
   rules: RulesInForce,
   grant: Grant | null,
@@ -176,7 +179,8 @@ function answerTo(
   }
   if (grant === null) {
     const { forked, status } = next
-    return { outcome: 'FENCED', ...merged, forked, closed: status === 'CLOSED', receipt, ...reportedOf(unbilled) }
+    const closed = isEnd || status === 'CLOSED'
+    return { outcome: 'FENCED', ...merged, forked, closed, receipt, ...reportedOf(unbilled) }
   }
   return {
     outcome: 'MERGED',

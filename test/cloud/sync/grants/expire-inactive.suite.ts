@@ -224,6 +224,24 @@ export function expireInactiveSuite(name: string, open: () => Promise<Twin>): vo
         expect(await ledger()).toMatchObject({ presumed: '45', exposure: { copies: '45' } })
       })
 
+      it('is one with two writers as well, although one of them has ended it', async () => {
+        const device = await silent()
+        const copy = device.copy()
+        device.charge(charge(5n))
+        await device.sync()
+        copy.charge(charge(7n))
+        expect(await copy.sync()).toMatchObject({ outcome: 'FENCED', forked: true })
+        expect(await device.sync([], true)).toMatchObject({ outcome: 'FENCED', closed: true })
+        // The copy may have spent the rest without a word.
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 42n })
+        await device.attach()
+        twin.time += 31 * DAY
+        await twin.settle()
+        expect(await epoch(device)).toMatchObject({ settlement: 'CHARGED' })
+        expect(await twin.pool(LINE)).toMatchObject({ grantedOut: 100n, billedByDevices: 100n })
+        expect(await ledger()).toMatchObject({ presumed: '58' })
+      })
+
       it('is a fenced one as well, counted from the fence', async () => {
         const device = await silent()
         twin.time += 20 * DAY
