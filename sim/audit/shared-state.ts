@@ -77,7 +77,8 @@ export class SharedState {
     const before = this.heldBefore.get(nameOf(row))
     if (before === undefined) return row
     // Usage is delivered again entry by entry: charges before their refunds.
-    const spent = row.used + row.branch_used > before.used + before.branch_used ? row : before
+    const more = row.used + row.branch_used - before.used - before.branch_used
+    const spent = more > 0n || (more === 0n && row.refunded > before.refunded) ? row : before
     return {
       ...row,
       used: spent.used,
