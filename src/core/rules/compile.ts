@@ -1,7 +1,7 @@
 /**
- * Turns a policy into what decisions are made by. Everything that depends only on the policy and on which windows, periods
- * and rate tables are in effect is worked out once per span of time between two changes, and per item when it is first
- * asked for: a decision then looks up one short list, however many line items and items do not apply.
+ * Compiles a policy for fast decisions. Everything that depends only on the policy and the time is computed once per
+ * span between two changes, and per item on first use, so that a decision costs the same however many other line items
+ * and items exist.
  */
 import { type AccountId, actionAccount, lineAccount } from '../accounts/account.ts'
 import { MICRO_PER_TOKEN, type Decimal, type Ratio, ratio } from '../pricing/amount.ts'
@@ -11,20 +11,19 @@ import { type ClockReading, type RejectionDetail, REJECTION_DETAILS_MAX } from '
 import { type LineItem, type Period, type Policy, type RateTable, type RatedItem, TOLERANCE_MS } from './policy.ts'
 import { type Rules, compileRules } from './rules.ts'
 
-/** A line item that can pay for an item at a moment, as far as neither requester nor balances matter. */
+/** A line item that can pay for an item, before the requester and balances are checked. */
 export interface Candidate {
   readonly lineItem: LineItem
   readonly rate: CompiledRate
   readonly lineAccount: AccountId
   readonly actionAccounts: ReadonlyMap<string, AccountId>
-  /** Period of the consumption limit; null where the line item has none. */
+  /** Period of the consumption limit; null: no limit. */
   readonly limitPeriod: number | null
   readonly rules: Rules
   /** The clock cannot tell whether the window is open, and the policy allows it. */
   readonly undecided: boolean
 }
 
-/** A rate as charges are computed by it. */
 export interface FixedRate {
   readonly kind: 'FIXED'
   readonly rate: Decimal
@@ -32,38 +31,38 @@ export interface FixedRate {
   readonly microRate: Ratio
 }
 
-/** How a rate table rates an item; the rate of a formula depends on the request. */
+/** The rate of a formula depends on the request. */
 export type CompiledRate = FixedRate | { readonly kind: 'FORMULA'; readonly expression: Expression }
 
 export function fixedRate(rate: Decimal): FixedRate {
   return { kind: 'FIXED', rate, microRate: ratio(rate.digits * MICRO_PER_TOKEN, 10n ** BigInt(rate.scale)) }
 }
 
-/** What is known about one item at a moment. Candidates stand in the order in which they are charged. */
+/** Candidates are in charging sequence. */
 export type ItemView =
   | { readonly rated: false }
   | {
       readonly rated: true
       readonly candidates: readonly Candidate[]
       readonly rejectionDetails: readonly RejectionDetail[]
-      /** A line item would serve if the clock could tell that its window is open. */
+      /** A line item was refused only because of the uncertain clock. */
       readonly refusedByClock: boolean
     }
 
 export interface CompiledPolicy {
   readonly policy: Policy
-  /** The item as it stands at the reading: cheap when the same span of time was asked about before. */
+  /** Fast when the same time span was used before. */
   item(name: string, version: string, clock: ClockReading): ItemView
 }
 
 const NOT_RATED: ItemView = { rated: false }
 
-/** Spans of time kept at once; a clock moves through them one after another, or straddles a few. */
+/** Cached time spans; the clock moves through them, or spans a few. */
 const SPANS_MAX = 16
 
 /**
- * Compiles a policy. Never throws on a policy that the protocol's schema accepts; a reference to a missing condition
- * evaluates as an error and so refuses (see {@link danglingConditions} for refusing such a policy as a whole).
+ * Never throws on a policy that the protocol's schema accepts; a missing condition evaluates as an error and so refuses
+ * (see {@link danglingConditions}).
  */
 export function compilePolicy(policy: Policy): CompiledPolicy {
   const conditions = new Map<string, Evaluate>(policy.conditions.map((named) => [named.id, compileCondition(named)]))
@@ -101,14 +100,14 @@ export function compilePolicy(policy: Policy): CompiledPolicy {
   }
 }
 
-/** Ids of conditions that actions refer to and the policy does not contain: such a policy is incomplete. */
+/** Condition ids that actions use but the policy lacks: such a policy is incomplete. */
 export function danglingConditions(policy: Policy): readonly string[] {
   const known = new Set(policy.conditions.map(({ id }) => id))
   const referred = policy.lineItems.flatMap(({ actions }) => actions.map(({ conditionId }) => conditionId))
   return [...new Set(referred)].filter((id): id is string => id !== null && !known.has(id))
 }
 
-/** The order in which line items are charged: earliest end, then earliest start. Source: interface, charging. */
+/** Line items are charged by earliest end, then earliest start. Source: interface, charging. */
 function chargeOrder(a: LineItem, b: LineItem): number {
   if (a.endsAt !== b.endsAt) return a.endsAt - b.endsAt
   if (a.startsAt !== b.startsAt) return a.startsAt - b.startsAt
@@ -116,7 +115,6 @@ function chargeOrder(a: LineItem, b: LineItem): number {
   return a.id < b.id ? -1 : 1
 }
 
-/** The period that holds an instant; undefined when none does. */
 export function periodAt(periods: readonly Period[], now: number): Period | undefined {
   return periods.find((period) => isIn(period, now))
 }
@@ -159,11 +157,11 @@ interface CompiledTable {
   readonly series: string
   readonly effectiveFrom: number
   readonly rates: ReadonlyMap<string, CompiledRate>
-  /** From when another table of the series takes its place; Infinity for the last. */
+  /** Start of the next table of the series; Infinity: none. */
   readonly effectiveUntil: number
 }
 
-/** Within a series a table is in effect until the next one is; of two with the same instant the later in the list stays. */
+/** A table is in effect until the next one of its series; with equal start the later in the list wins. */
 function compileTables(tables: readonly RateTable[]): readonly CompiledTable[] {
   const compiled: CompiledTable[] = []
   for (const series of Map.groupBy(tables, (table) => table.series).values()) {
@@ -186,7 +184,7 @@ function ratesByItem(table: RateTable): ReadonlyMap<string, CompiledRate> {
   return rates
 }
 
-/** Stands in for a formula that does not parse, which the protocol's schema refuses: it has no rate either. */
+/** Replaces a formula that does not parse, which the protocol's schema refuses. */
 const NO_RATE: Expression = { kind: 'CALL', operation: 'DIVIDE', operands: [zero(), zero()] }
 
 function zero(): Expression {
@@ -211,12 +209,12 @@ function indexTables(tables: readonly CompiledTable[]): ReadonlyMap<string, read
   return index
 }
 
-/** Unambiguous whatever the two texts hold. */
+/** Unique for every pair of texts. */
 function itemKey(name: string, version: string): string {
   return `${name.length}:${name}${version}`
 }
 
-/** Every instant at which an answer may change, ascending. */
+/** Instants at which an answer may change, ascending. */
 function instantsOfChange(policy: Policy, widen: number): readonly number[] {
   const instants = new Set<number>()
   const addPeriods = (periods: readonly Period[]): void => {
@@ -227,7 +225,7 @@ function instantsOfChange(policy: Policy, widen: number): readonly number[] {
   }
   for (const lineItem of policy.lineItems) {
     instants.add(lineItem.startsAt - widen)
-    // The end is inclusive: the first instant outside is one later.
+    // The end is inclusive, so the change is one millisecond later.
     instants.add(lineItem.endsAt + widen + 1)
     addPeriods(lineItem.periods)
     if (lineItem.consumptionLimit !== null) addPeriods(lineItem.consumptionLimit.periods)
@@ -236,7 +234,7 @@ function instantsOfChange(policy: Policy, widen: number): readonly number[] {
   return [...instants].sort((a, b) => a - b)
 }
 
-/** How many changes have happened by an instant: the same number means the same answers. */
+/** The number of changes up to an instant: equal numbers mean equal answers. */
 function span(changes: readonly number[], instant: number): number {
   let [low, high] = [0, changes.length]
   while (low < high) {
@@ -291,7 +289,7 @@ function viewItem(
   return { rated: true, candidates, rejectionDetails, refusedByClock }
 }
 
-/** The first check that a line item fails, the clock's doubt last; null when it can serve. */
+/** The first check that a line item fails, the uncertain clock last; null: usable. */
 function unusable(
   { lineItem, opensAt, closesAt }: CompiledLineItem,
   { now, earliest, latest }: ClockReading,

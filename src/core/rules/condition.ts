@@ -1,6 +1,6 @@
 /**
- * Conditions on the requester's dictionary, compiled once per policy. A result has three values: what cannot be
- * evaluated is an ERROR, and an ERROR never becomes an allow: the check order refuses on it. Evaluation never throws on data.
+ * Compiles conditions on the requester's dictionary. Evaluation never throws on data: the result is ERROR if a
+ * condition cannot be evaluated, and an ERROR always refuses.
  */
 import { CONDITION_DEPTH_MAX, type Condition } from './policy.ts'
 
@@ -10,7 +10,7 @@ export type Dictionary = Readonly<Record<string, unknown>>
 
 export type Evaluate = (dictionary: Dictionary) => ConditionResult
 
-/** Stands in for a condition that does not exist. */
+/** Replaces a missing condition. */
 export const ALWAYS_ERROR: Evaluate = () => 'ERROR'
 
 /** @param depth nesting level of `condition`, 1 at the top */
@@ -37,7 +37,7 @@ function not(result: ConditionResult): ConditionResult {
   return result === 'TRUE' ? 'FALSE' : 'TRUE'
 }
 
-/** Kleene's AND (decided by a FALSE) and OR (decided by a TRUE); the order of the parts never matters. */
+/** Kleene's AND (decided by FALSE) and OR (decided by TRUE); the sequence of parts has no effect. */
 function compileAll(parts: readonly Condition[], decidedBy: 'TRUE' | 'FALSE', depth: number): Evaluate {
   if (parts.length === 0) return ALWAYS_ERROR
   const inner = parts.map((part) => compileCondition(part, depth + 1))
@@ -54,8 +54,8 @@ function compileAll(parts: readonly Condition[], decidedBy: 'TRUE' | 'FALSE', de
 }
 
 /**
- * True if the value of the property, or any element of it when it is an array, is one of the values: text as it stands,
- * numbers and booleans by their JSON text. Absent or null is FALSE; an object cannot be compared.
+ * True if the property, or any element of an array, is one of the values. Numbers and booleans are compared by their
+ * JSON text. Absent or null is FALSE; an object cannot be compared.
  */
 function compileIn(property: string, values: readonly string[]): Evaluate {
   const wanted = new Set(values)
@@ -80,7 +80,7 @@ interface Elements {
   readonly incomparable: boolean
 }
 
-/** Arrays of dictionaries that were looked at: a long one is walked once, not once for each condition that asks. */
+/** Caches each long array, so that it is read once and not per condition. */
 const KNOWN_ELEMENTS = new WeakMap<readonly unknown[], Elements>()
 
 function elementsOf(array: readonly unknown[]): Elements {
@@ -98,13 +98,13 @@ function elementsOf(array: readonly unknown[]): Elements {
   return elements
 }
 
-/** What a value is compared by; null where there is nothing to compare, undefined for what cannot be compared. */
+/** Text for comparison; null: absent or null value, undefined: not comparable. */
 function textOf(value: unknown): string | null | undefined {
   switch (typeof value) {
     case 'string':
       return value
     case 'number':
-      // Too large to be a number at all: its JSON text would be "null".
+      // Not finite: its JSON text would be "null".
       return Number.isFinite(value) ? JSON.stringify(value) : undefined
     case 'boolean':
       return JSON.stringify(value)

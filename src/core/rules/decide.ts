@@ -1,20 +1,19 @@
 /**
- * The decision: which line items pay how much for each requested item, or which check refuses.
- *
- * The check order, in its documented order; the first check that fails names the reason:
+ * Decides which line items pay how much for each requested item, or which check refuses it. The check order is
+ * documented; the first check that fails names the reason:
  *
  *   1 ITEM_NOT_RATED             a rate table in effect has the item with exactly this version
  *   2 NO_USABLE_LINE_ITEM        an elastic, deployed line item in its window draws on a series that rates it
- *     CLOCK_UNDECIDED            ... and only the clock's doubt about the window is in the way
- *   3 FORMULA_FAILED             its formula, where it has one, gives a rate for the variables of the request
+ *     CLOCK_UNDECIDED            ... and only the uncertain clock prevents it
+ *   3 FORMULA_FAILED             its formula, if any, gives a rate for the variables of the request
  *   4 DENIED_BY_RULE             the actions of such a line item allow the requester
- *   5 INSUFFICIENT_TOKENS        the pools of those line items hold enough
+ *   5 INSUFFICIENT_TOKENS        the pools of those line items have enough tokens
  *   6 ALLOCATION_EXHAUSTED       ... also within the allocation of the action that allows
  *   7 CONSUMPTION_LIMIT_REACHED  ... also within the requester's consumption limit
  *
- * On a device, checks 5 to 7 fail as GRANT_EXPIRED or GRANT_EXHAUSTED where the device's grant, and not the pool, is what
- * ran out. A room may have overspend: what an essential line item may pay beyond it, after every grant of every line item
- * that allows the request. The same facts give the same decision, wherever they are held; nothing in here reads a clock or throws on data.
+ * On a device, checks 5 to 7 fail as GRANT_EXPIRED or GRANT_EXHAUSTED if the grant, not the pool, is used up. Overspend
+ * of an essential line item pays only after every grant of every line item that allows the request. Deterministic:
+ * reads no clock and never throws on data.
  */
 import { type AccountId, type Posting, limitAccount } from '../accounts/account.ts'
 import { type Micro, type Ratio, decimalRatio, ratio, roundHalfEven } from '../pricing/amount.ts'
@@ -39,12 +38,12 @@ import type { Action } from './policy.ts'
 import { type Rules, type Ruling, rulingsFor } from './rules.ts'
 
 /**
- * Best effort: each item is granted or refused by itself, in order, each seeing what the ones before it took (one-off
- * requests). All or nothing: one refused item leaves all uncharged (session requests).
+ * Best effort (one-off requests): items are granted or refused one by one, in sequence. All or nothing (session
+ * requests): one refused item leaves all uncharged.
  */
 export type Mode = 'BEST_EFFORT' | 'ALL_OR_NOTHING'
 
-/** Decides a request. Pure: the caller applies the postings, all in one transaction, before anyone hears the answer. */
+/** Pure. The caller must apply the postings in one transaction before it responds. */
 export function decide(
   policy: CompiledPolicy,
   request: AccessRequest,
@@ -66,7 +65,7 @@ export function decide(
   return { items, postings, warnings }
 }
 
-/** What this request has taken so far, by account, in order of first mention. */
+/** Charges of this request so far, by account, in sequence of first use. */
 type Charged = Map<AccountId, Micro>
 
 function withoutCharge(outcome: ItemOutcome): ItemOutcome {
@@ -95,7 +94,7 @@ function decideItem(
   const rateOf = ratesFor(item)
   const untried = view.candidates[Symbol.iterator]()
   let isBeyond = false
-  // Line items after the one that serves the rest are never looked at.
+  // Lazy: line items after the one that pays the rest are never evaluated.
   const payerAt = (index: number): Payer | undefined => {
     while (payers.length <= index) {
       const { value: candidate, done } = untried.next()
@@ -142,7 +141,7 @@ function addOnce(warnings: Warning[], warning: Warning): void {
   if (!warnings.includes(warning)) warnings.push(warning)
 }
 
-/** The rate of each candidate for one requested item; a formula that several of them share is evaluated once. */
+/** Evaluates each formula once, even if candidates share it. */
 function ratesFor({ variables }: RequestedItem): (rate: CompiledRate) => FixedRate | FormulaFailure {
   let known: Map<CompiledRate, FixedRate | FormulaFailure> | undefined
   return (compiled) => {
@@ -158,7 +157,7 @@ function ratesFor({ variables }: RequestedItem): (rate: CompiledRate) => FixedRa
   }
 }
 
-/** The checks that look at balances, each including the ones before it. */
+/** The balance checks; each includes the ones before it. */
 type CapacityCheck = 'TOKENS' | 'ALLOCATION' | 'LIMIT'
 const CAPACITY_CHECKS: readonly CapacityCheck[] = ['TOKENS', 'ALLOCATION', 'LIMIT']
 
@@ -177,20 +176,19 @@ const CHECK_REJECTION_DETAIL: Readonly<Record<CapacityCheck, RejectionDetail['wh
 interface PayerAccount {
   readonly check: CapacityCheck
   readonly account: AccountId
-  /** Never negative; what this request took before is already off. */
+  /** Never negative; charges of this request are already subtracted. */
   readonly left: Micro | 'UNLIMITED'
-  /** As `left`, with overspend: never below it. */
+  /** `left` plus overspend. */
   readonly reach: Micro
   readonly shortage: AvailableBalance['shortage']
 }
 
-/** A candidate whose rules allow the requester, with the accounts that a charge to it touches. */
 interface Payer {
   readonly candidate: Candidate
   readonly rate: FixedRate
   readonly action: Action | null
   readonly accounts: readonly PayerAccount[]
-  /** What it can pay is what its overspend adds, after it has paid all that is left. */
+  /** Pays from overspend, after its balance is used up. */
   readonly inOverspend: boolean
 }
 
@@ -225,7 +223,7 @@ function payer(
   return { candidate, rate, action, accounts, inOverspend: false }
 }
 
-/** The least that the accounts up to a check hold; of a payer that may overspend, what its overspend adds to that. */
+/** Smallest balance of the accounts up to a check; in overspend, only the part above the balances. */
 function capacity({ accounts, inOverspend }: Payer, check: CapacityCheck): Micro | 'UNLIMITED' {
   const last = CAPACITY_CHECKS.indexOf(check)
   let least: Micro | 'UNLIMITED' = 'UNLIMITED'
@@ -245,9 +243,9 @@ interface Share {
 }
 
 /**
- * Walks the payers in order; each serves what it can of the remaining count at its own rate. The count is an exact
- * fraction, and only the total is rounded: the last share absorbs the rounding, so that the shares always sum to the
- * rounded total. Undefined when they cannot serve all of it.
+ * Charges the payers in sequence, each at its own rate. The count is an exact fraction and only the total is rounded:
+ * the last share absorbs the rounding, so that shares always sum to the rounded total. Undefined when the payers cannot
+ * pay all of it.
  */
 function split(
   count: Ratio,
@@ -277,7 +275,7 @@ function split(
   }
 }
 
-/** Micro-tokens for `count` on top of `sum`, so that the sum of both is rounded once. */
+/** Micro-tokens for `count` on top of `sum`, so that their sum is rounded once. */
 function chargeFor(count: Ratio, microRate: Ratio, sum: Micro): Micro {
   const den = count.den * microRate.den
   return roundHalfEven({ num: sum * den + count.num * microRate.num, den }) - sum
@@ -297,7 +295,7 @@ function granted(shares: readonly Share[]): ItemOutcome {
   return { outcome: 'GRANTED', shares: chargeShares, total }
 }
 
-/** Names the first capacity check that cannot serve the count, and every account that is too small by itself. */
+/** Returns the first balance check that fails, with every account that is too small by itself. */
 function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, readonly RejectionDetail[]] {
   const check = CAPACITY_CHECKS.find((each) => split(count, (index) => payers[index], each) === undefined)
   if (check === undefined) throw new Error('invariant: a refused split fails at one of the checks')
@@ -324,7 +322,7 @@ function shortage(count: Ratio, payers: readonly Payer[]): [RefusalReason, reado
   return [reason, rejectionDetails]
 }
 
-/** A shortage that can end outranks one of the pool, and an expired grant one that is used up. */
+/** A temporary shortage outranks an empty pool, and an expired grant outranks a used one. */
 function localReason(reason: RefusalReason, shortage: AvailableBalance['shortage']): RefusalReason {
   if (shortage === 'GRANT_EXPIRED' || reason === 'GRANT_EXPIRED') return 'GRANT_EXPIRED'
   if (shortage === 'GRANT' || reason === 'GRANT_EXHAUSTED') return 'GRANT_EXHAUSTED'

@@ -1,6 +1,6 @@
 /**
- * The words of a decision: what is asked, what is known, what comes out. Shared by the cloud, which decides over the
- * whole pool, and by the device, which decides over what the cloud has granted to it.
+ * Inputs and results of a decision, shared by the cloud, which decides on whole pools, and the device, which decides on
+ * its grants.
  */
 import type { AccountId, Posting } from '../accounts/account.ts'
 import type { Decimal, Micro } from '../pricing/amount.ts'
@@ -9,17 +9,17 @@ import type { FormulaFailure, Variables } from '../pricing/formula-rate.ts'
 export interface Requester {
   readonly type: string
   readonly value: string
-  /** What conditions look at; keys and values are the customer's own. */
+  /** Input of conditions; keys and values are the customer's. */
   readonly dictionary: Readonly<Record<string, unknown>>
 }
 
 export interface RequestedItem {
   readonly name: string
-  /** Empty text: no version. */
+  /** Empty: no version. */
   readonly version: string
   /** Greater than zero. */
   readonly count: Decimal
-  /** What the formulas of rate tables may name; absent where the request gives none. */
+  /** Inputs of rate formulas. */
   readonly variables?: Variables
 }
 
@@ -29,8 +29,8 @@ export interface AccessRequest {
 }
 
 /**
- * What is known of the time, in POSIX milliseconds: the best estimate, and an interval that surely holds the true time.
- * A host that trusts its clock gives the same instant three times; `latest` is null where nothing bounds it.
+ * The known time, POSIX ms: best estimate, and an interval that contains the true time. A trusted clock gives the same
+ * instant three times; `latest` null: unbounded.
  */
 export interface ClockReading {
   readonly now: number
@@ -38,32 +38,29 @@ export interface ClockReading {
   readonly latest: number | null
 }
 
-/** A reading of a clock that is trusted. */
 export function exactly(now: number): ClockReading {
   return { now, earliest: now, latest: now }
 }
 
 /**
- * Why an account cannot give more: the pool itself is used up (only the cloud, or its signed word, can say so), this device's
- * grant is, the grant has expired, or the cloud was restored from a backup and withholds what may have been sold before.
+ * Why an account cannot give more: the pool is empty (as the cloud reported), this device's grant is used up or
+ * expired, or the cloud was restored from a backup and withholds tokens that may have been sold.
  */
 export type Shortage = 'POOL' | 'GRANT' | 'GRANT_EXPIRED' | 'RECOVERY'
 
-/** What an account can still give, and what it means when that is not enough. */
 export interface AvailableBalance {
   readonly left: Micro | 'UNLIMITED'
   readonly shortage: Shortage
-  /** What may be spent beyond `left` by the offline policy of the line item, once nothing else can pay. Absent: nothing. */
+  /** Spendable beyond `left` by the offline policy, once nothing else can pay. Absent: nothing. */
   readonly overspend?: Micro
 }
 
-/** Answers for one moment: the same account gives the same room until the decision's postings are applied. */
+/** Returns the same balance for an account until the decision's postings are applied. */
 export type AvailableOf = (account: AccountId) => AvailableBalance
 
 /**
- * Why an item was refused, in the order of the checks: the first check that fails names the reason. The last three take the
- * place of a capacity check where a device's grant, and not the pool, is what ran out, or where the pool may hold enough and
- * the cloud, restored from a backup, does not know it.
+ * Why an item was refused, in check order. The last three replace a balance check if the device's grant, not the pool,
+ * is used up, or if a restored cloud does not know whether the pool has enough.
  */
 export type RefusalReason =
   | 'ITEM_NOT_RATED'
@@ -78,16 +75,15 @@ export type RefusalReason =
   | 'GRANT_EXPIRED'
   | 'POOL_IN_RECOVERY'
 
-/** The share of one charge that one line item pays. */
 export interface ChargeShare {
   readonly lineItemId: string
   readonly rate: Decimal
-  /** The action that allowed it; null where the line item has no actions. */
+  /** The action that allowed it; null: the line item has no actions. */
   readonly actionId: string | null
   readonly charged: Micro
 }
 
-/** Why one line item could not serve an item, with the numbers that decided. */
+/** Why one line item could not pay for an item. */
 export interface RejectionDetail {
   readonly lineItemId: string
   readonly why:
@@ -97,7 +93,7 @@ export interface RejectionDetail {
     | 'ENDED'
     | 'CLOCK_UNDECIDED'
     | 'SERIES_DOES_NOT_RATE_ITEM'
-    /** No rate table of the line item's series is in effect. */
+    /** No rate table of the series is in effect. */
     | 'SERIES_HAS_NO_TABLE'
     | 'NO_PERIOD'
     | FormulaFailure
@@ -107,9 +103,9 @@ export interface RejectionDetail {
     | 'TOO_FEW_TOKENS'
     | 'ALLOCATION_TOO_SMALL'
     | 'LIMIT_TOO_SMALL'
-  /** The action that decided, where one did. */
+  /** The deciding action, if any. */
   readonly actionId?: string
-  /** For the last three: what the account would have had to give, and what it had. */
+  /** For the last three reasons: the account, its required and its actual balance. */
   readonly account?: AccountId
   readonly needed?: Micro
   readonly left?: Micro
@@ -123,21 +119,21 @@ export type ItemOutcome =
       /** At most {@link REJECTION_DETAILS_MAX}. */
       readonly rejectionDetails: readonly RejectionDetail[]
     }
-  /** A valid item of an all-or-nothing request that another item made fail. */
+  /** Another item made the all-or-nothing request fail. */
   | { readonly outcome: 'NOT_CHARGED' }
 
 export const REJECTION_DETAILS_MAX = 16
 
-/** Something that the caller should know about a grant, without it being a refusal. */
+/** A note on a granted request. */
 export type Warning =
   | 'CLOCK_UNDECIDED_ALLOWED'
-  /** Some of it was paid by the offline policy of an essential line item. */
+  /** Partly paid by the offline policy of an essential line item. */
   | 'ESSENTIAL_OFFLINE'
 
 export interface Decision {
-  /** In the order of the request. */
+  /** In the sequence of the request. */
   readonly items: readonly ItemOutcome[]
-  /** Merged by account; empty when nothing is charged. Apply all of them, in one transaction, or none. */
+  /** Merged by account; empty: nothing is charged. Apply all in one transaction. */
   readonly postings: readonly Posting[]
   readonly warnings: readonly Warning[]
 }

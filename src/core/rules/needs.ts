@@ -1,10 +1,9 @@
-/** What a decision takes from which account, item by item, and whether tokens were missing. */
 import { type AccountId, type Posting, parseAccount } from '../accounts/account.ts'
 import type { Mode } from './decide.ts'
 import type { Decision, ChargeShare, RefusalReason } from './decision.ts'
 import type { Need } from '../accounts/grant.ts'
 
-/** Finds the accounts that a part of the decision was charged to. */
+/** Returns the accounts that a share of the decision was charged to. */
 export function payingAccounts({ postings }: Decision): (share: ChargeShare) => readonly AccountId[] {
   const touched = postings.map(({ account }) => ({ account, parsed: parseAccount(account) }))
   return ({ lineItemId, actionId }) =>
@@ -16,8 +15,8 @@ export function payingAccounts({ postings }: Decision): (share: ChargeShare) => 
 }
 
 /**
- * What would have to be there for the decision: each item by itself where items are granted one by one, all of them together
- * otherwise. In the order in which they are charged.
+ * The needs of a decision, in charging sequence: one per item where items are granted separately, one for all
+ * otherwise.
  */
 export function needsOf(decision: Decision, mode: Mode): readonly Need[] {
   if (decision.postings.length === 0) return []
@@ -40,12 +39,10 @@ const SHORT: ReadonlySet<string> = new Set<RefusalReason>([
   'GRANT_EXPIRED',
 ])
 
-/** Whether the item was refused because tokens were missing. */
 export function isShortItem(item: Decision['items'][number]): boolean {
   return item.outcome === 'REFUSED' && SHORT.has(item.reason)
 }
 
-/** Whether something was refused because tokens were missing. */
 export function isShort({ items }: Decision): boolean {
   return items.some(isShortItem)
 }

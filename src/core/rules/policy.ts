@@ -1,20 +1,20 @@
 /**
- * The rules of one instance at one revision, as plain data: what an administrator wrote, with calendars already turned
- * into instants. It is what the cloud signs and the device stores; {@link compilePolicy} makes it fast to decide by.
- * Times are POSIX milliseconds; an open end is `null`.
+ * The rules of one instance at one revision as plain data, with calendars already converted to instants. The cloud
+ * signs it and the device stores it; {@link compilePolicy} prepares it for decisions. Times are POSIX milliseconds;
+ * `null`: open.
  */
 import type { Decimal, Micro } from '../pricing/amount.ts'
 
 export interface Policy {
   readonly instanceId: string
-  /** Rises by one with each change to anything in here; never reused. */
+  /** Rises by one with each change; never reused. */
   readonly revision: number
   readonly lineItems: readonly LineItem[]
   readonly conditions: readonly NamedCondition[]
   readonly rateTables: readonly RateTable[]
   /** `timezone.tolerant`: widens every line item window by 12 h at both ends. */
   readonly timezoneTolerant: boolean
-  /** What to do when the clock cannot tell whether a window is open: see {@link ClockReading}. */
+  /** What to decide if the clock cannot tell whether a window is open; see {@link ClockReading}. */
   readonly undecidedClock: 'allow' | 'refuse'
 }
 
@@ -24,28 +24,28 @@ export interface LineItem {
   readonly id: string
   readonly state: LineItemState
   readonly elastic: boolean
-  /** Empty text: the sequence of tables without a series. */
+  /** Empty: the tables without a series. */
   readonly rateTableSeries: string
   readonly startsAt: number
   readonly endsAt: number
-  /** Whole tokens entitled, in micro-tokens. */
+  /** Micro-tokens. */
   readonly quantity: Micro
-  /** Above the quantity; 0n for none. */
+  /** Above the quantity; 0n: none. */
   readonly overdraft: Micro | 'UNLIMITED'
-  /** Ordered, without gaps or overlap; a line item that is never reset has one that is open at both ends. */
+  /** Ascending, without gaps or overlap; a line item without resets has one period, open at both ends. */
   readonly periods: readonly Period[]
   readonly actions: readonly Action[]
-  /** Per requester; null where none is set. */
+  /** Per requester; null: none. */
   readonly consumptionLimit: ConsumptionLimit | null
-  /** What a device does when its grant is used up and the cloud cannot be asked; absent: refuse. */
+  /** Behavior when the grant is used up and the cloud is unreachable; absent: refuse. */
   readonly offline?: OfflinePolicy | undefined
 }
 
-/** Essential: may be spent above the grant, up to `overspendCap` on each device until its next contact. */
+/** Essential: use may exceed the grant, up to `overspendCap` per device until its next contact. */
 export type OfflinePolicy =
   { readonly policy: 'refuse' } | { readonly policy: 'essential'; readonly overspendCap: Micro }
 
-/** A span of time with counters of its own. `from` is inclusive, `until` exclusive. */
+/** A time span with its own counters. `from` is inclusive, `until` exclusive. */
 export interface Period {
   readonly index: number
   readonly from: number | null
@@ -55,10 +55,10 @@ export interface Period {
 export interface Action {
   readonly id: string
   readonly name: string | null
-  /** Null: the default action, taken when reached. */
+  /** Null: the default action, which always matches. */
   readonly conditionId: string | null
   readonly effect: 'ALLOW' | 'DENY'
-  /** Null: no cap of its own (the default ALLOW, and every DENY). */
+  /** Null: no cap (the default ALLOW, and every DENY). */
   readonly allocation: Micro | null
 }
 
@@ -75,7 +75,7 @@ export type Condition =
   | { readonly operator: 'IN'; readonly property: string; readonly values: readonly string[] }
 
 export interface RateTable {
-  /** Empty text: no series. */
+  /** Empty: no series. */
   readonly series: string
   /** Informational; never used to select a table. */
   readonly version: string
@@ -85,7 +85,7 @@ export interface RateTable {
 
 interface NamedItem {
   readonly name: string
-  /** Empty text: no version; matches only a request without one. */
+  /** Empty: no version; matches only requests without one. */
   readonly version: string
 }
 
@@ -96,14 +96,14 @@ export interface FixedRateItem extends NamedItem {
 }
 
 export interface FormulaItem extends NamedItem {
-  /** Text that `parseFormula` takes; its value is the rate. */
+  /** Accepted by `parseFormula`; its value is the rate. */
   readonly formula: string
   readonly rate?: never
 }
 
 export type RatedItem = FixedRateItem | FormulaItem
 
-/** Nesting levels of a condition; more is refused at the edge and evaluates as an error. */
+/** Deeper conditions are refused by the API and evaluate as an error. */
 export const CONDITION_DEPTH_MAX = 10
 
 /** `timezone.tolerant` widens a line item's window by this much at both ends. Source: interface, Configuration. */

@@ -1,6 +1,6 @@
 /**
- * The ordered actions of one line item. The first entry that is triggered decides; nothing falls through it. A line item
- * without actions is unrestricted; one with actions refuses whom none of them allows.
+ * The actions of one line item. The first one that matches decides. Without actions a line item is unrestricted; with
+ * actions it refuses requesters that no action allows.
  */
 import { ALWAYS_ERROR, type Dictionary, type Evaluate, type ConditionResult } from './condition.ts'
 import type { Action } from './policy.ts'
@@ -10,7 +10,6 @@ export type Ruling =
   | { readonly ruling: 'REFUSE'; readonly why: 'RULE_DENIES' | 'RULE_ERROR'; readonly action: Action }
   | { readonly ruling: 'REFUSE'; readonly why: 'NO_RULE_MATCHES'; readonly action: null }
 
-/** @param resultOf what a condition says of the requester */
 export type Rules = (resultOf: (condition: Evaluate) => ConditionResult) => Ruling
 
 const UNRESTRICTED: Ruling = { ruling: 'ALLOW', action: null }
@@ -25,7 +24,7 @@ interface Entry {
 const ALWAYS: Evaluate = () => 'TRUE'
 const ALWAYS_UNRESTRICTED: Rules = () => UNRESTRICTED
 
-/** @param conditions compiled conditions of the instance by id; an id that is missing evaluates as an error */
+/** @param conditions by id; a missing one evaluates as an error */
 export function compileRules(actions: readonly Action[], conditions: ReadonlyMap<string, Evaluate>): Rules {
   if (actions.length === 0) return ALWAYS_UNRESTRICTED
   const entries = actions.map((action): Entry => {
@@ -45,8 +44,8 @@ export function compileRules(actions: readonly Action[], conditions: ReadonlyMap
 }
 
 /**
- * What rules say of one requester. Each list and each condition is evaluated once, however many items, line items and actions
- * of a request ask for it: a requester cannot make a decision costly by repeating itself.
+ * Evaluates the actions for one requester. Caches each list and condition, so that a request cannot make a decision
+ * costly by repetition.
  */
 export function rulingsFor(dictionary: Dictionary): (rules: Rules) => Ruling {
   const rulings = new Map<Rules, Ruling>()

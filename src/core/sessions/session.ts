@@ -1,13 +1,9 @@
 /**
- * A session: who is charged for what, and until when. It is paid in advance, interval by interval; what was paid and not
- * used goes back to where it came from. Every change of a session is a {@link step}; what a step takes or gives back is
- * said in its result, and the host applies both in one transaction.
+ * The state machine of sessions. A session is charged in advance per interval; the unused part is refunded. Every
+ * change is a {@link step}; the host applies its charges and refunds in one transaction.
  *
- * IDLE and ACTIVE pass through GRANTED and HALTED, ACTIVE stays so by RENEWED and HEARTBEAT, and LOCKED is left by UNLOCKED;
- * TERMINATED, FAILED and DISCONNECTED are left by nothing. The whole table, event by state, is in docs/decisions/sessions.md, and a
- * test holds it against this file.
- *
- * Source: interface, Sessions; documentation on states, intervals and heartbeats.
+ * docs/decisions/sessions.md has the table of events and states; a test compares it with this file. Source: interface,
+ * Sessions; documentation on states, intervals and heartbeats.
  */
 import type { AccountId } from '../accounts/account.ts'
 import { type Decimal, type Micro, ratio, roundHalfEven } from '../pricing/amount.ts'
@@ -15,23 +11,22 @@ import type { Decision, RequestedItem, Requester } from '../rules/decision.ts'
 import { payingAccounts } from '../rules/needs.ts'
 
 /**
- * IDLE and ACTIVE are live. LOCKED: an administrator has stopped it for now; FAILED: a charge met an internal error;
- * DISCONNECTED: the device that keeps it was revoked; TERMINATED: closed, denied, out of tokens, or not heard of in time.
+ * IDLE and ACTIVE are live. LOCKED: suspended by an administrator; FAILED: a charge met an internal error;
+ * DISCONNECTED: its device was revoked; TERMINATED: closed, denied, out of tokens, or without heartbeat.
  */
 export type SessionState = 'IDLE' | 'ACTIVE' | 'LOCKED' | 'TERMINATED' | 'FAILED' | 'DISCONNECTED'
 
-/** An item of a session, with what its usage records carry on. */
 export interface SessionItem extends RequestedItem {
   /** JSON text. */
   readonly metaData: string | null
 }
 
-/** The share of a charge that one line item paid, with every account that it was taken from. */
+/** A line item's share of a charge, with every account that was charged. */
 export interface ReservedShare {
   readonly lineItemId: string
   readonly accounts: readonly AccountId[]
   readonly charged: Micro
-  /** Tokens per unit of count, where the host keeps it. */
+  /** Tokens per unit of count, if the host stores it. */
   readonly rate?: Decimal
 }
 
@@ -40,7 +35,7 @@ export interface ReservedItem {
   readonly shares: readonly ReservedShare[]
 }
 
-/** What paid for the running interval: `from` inclusive, `until` exclusive, POSIX milliseconds. */
+/** The charge of the running interval: `from` inclusive, `until` exclusive, POSIX ms. */
 export interface IntervalCharge {
   readonly from: number
   readonly until: number
@@ -50,25 +45,25 @@ export interface IntervalCharge {
 export interface Session {
   readonly id: string
   readonly instanceId: string
-  /** The device whose agent opened it; null for one that somebody else opened. */
+  /** The device whose agent opened it; null: another client. */
   readonly deviceId: string | null
-  /** The device that charges it and ends it, and reports what became of it; null for one that this host keeps itself. */
+  /** The device that charges, ends and reports it; null: this host. */
   readonly keptBy: string | null
   readonly state: SessionState
   readonly created: number
-  /** Of the last granted request; automatic charges are made in its name. */
+  /** Of the last granted request; automatic charges use it. */
   readonly requester: Requester | null
   /** Null unless ACTIVE. */
   readonly charge: IntervalCharge | null
-  /** Length of the intervals of the running timeline, ms; 0 unless ACTIVE. */
+  /** Length of the current intervals, ms; 0 unless ACTIVE. */
   readonly intervalMs: number
-  /** A heartbeat must arrive before; null while none is needed. */
+  /** POSIX ms; null: no heartbeat needed. */
   readonly heartbeatDue: number | null
   /** 0: never. */
   readonly lastHeartbeat: number
   /** 0: never. */
   readonly lastAccessRequest: number
-  /** When it came into its state. */
+  /** Start of its state. */
   readonly since: number
 }
 
@@ -97,23 +92,23 @@ export type SessionEvent =
 
 export interface Step {
   readonly session: Session
-  /** What goes back to the accounts; empty when nothing does. */
+  /** Empty: nothing is refunded. */
   readonly refund: readonly ReservedItem[]
 }
 
-/** An IDLE session ends after this time, and one that ended is forgotten after the same. Source: documentation on sessions. */
+/** An IDLE session ends after this time, and an ended one is forgotten after it. Source: documentation on sessions. */
 export const SESSION_REST_MS = 30 * 24 * 60 * 60 * 1000
 
 export function isLive(session: Pick<Session, 'state'>): boolean {
   return session.state === 'IDLE' || session.state === 'ACTIVE'
 }
 
-/** Ended for good; one that is locked has not. */
+/** A locked session has not ended. */
 export function hasEnded(session: Pick<Session, 'state'>): boolean {
   return !isLive(session) && session.state !== 'LOCKED'
 }
 
-/** The events that each state takes; docs/decisions/sessions.md has where they lead. */
+/** The events that each state accepts; see docs/decisions/sessions.md. */
 const TAKES: Readonly<Record<SessionState, readonly SessionEvent['kind'][]>> = {
   IDLE: ['GRANTED', 'REFUSED', 'HALTED', 'HEARTBEAT', 'IDLED_OUT', 'CLOSED', 'FAILED', 'LOCKED', 'SUSPENDED'],
   ACTIVE: [
@@ -156,10 +151,7 @@ export function newSession(
   }
 }
 
-/**
- * The one gate of every change. Throws when the state does not take the event: the caller asked {@link isLive} and
- * {@link due} before.
- */
+/** Applies an event. Throws if the state does not accept it: check {@link isLive} and {@link due} first. */
 export function step(session: Session, event: SessionEvent, now: number): Step {
   if (!TAKES[session.state].includes(event.kind))
     throw new Error(`invariant: a session that is ${session.state} takes no ${event.kind}`)
@@ -214,10 +206,10 @@ export function step(session: Session, event: SessionEvent, now: number): Step {
   }
 }
 
-/** What time alone demands of a session. `FORGET`: it ended long ago. */
+/** Timer events of a session. `FORGET`: delete the ended session. */
 export type Due = 'RENEWAL' | 'HEARTBEAT_MISSED' | 'IDLED_OUT' | 'FORGET'
 
-/** What is due at this instant; null when nothing is. Ask again after each step: one may follow another. */
+/** Null: nothing is due. Call again after each step. */
 export function due(session: Session, now: number): Due | null {
   const next = nextDue(session)
   if (now < next) return null
@@ -226,7 +218,7 @@ export function due(session: Session, now: number): Due | null {
   return next === session.heartbeatDue ? 'HEARTBEAT_MISSED' : 'RENEWAL'
 }
 
-/** The first instant at which {@link due} names something. A session that a device keeps is the device's until it ended. */
+/** The next instant at which {@link due} returns an event. A session kept by a device has none until it ended. */
 export function nextDue(session: Session): number {
   if (session.keptBy !== null && !hasEnded(session)) return Number.MAX_SAFE_INTEGER
   if (session.state !== 'ACTIVE') return session.since + SESSION_REST_MS
@@ -234,14 +226,14 @@ export function nextDue(session: Session): number {
   return session.heartbeatDue === null ? until : Math.min(until, session.heartbeatDue)
 }
 
-/** End of what is paid, POSIX milliseconds; 0 when nothing is. */
+/** POSIX ms; 0: nothing is charged. */
 export function chargedUntil(session: Session): number {
   return session.charge?.until ?? 0
 }
 
 /**
- * What comes back when the charge of the running interval ends now: of each item's charge the unused share of the time.
- * Each part gets its share of the item's rounded total, so that the parts sum to it and none exceeds what it paid.
+ * The refund if the charge of the running interval ended now: the unused time's part of each item. Shares are parts of
+ * the item's rounded total, so they sum to it and none exceeds its charge.
  */
 export function unused({ charge }: Session, now: number): readonly ReservedItem[] {
   if (charge === null || charge.from === charge.until) return []
@@ -261,7 +253,7 @@ export function unused({ charge }: Session, now: number): readonly ReservedItem[
   })
 }
 
-/** What a granted decision took, item by item, with the accounts behind each part. */
+/** The charges of a granted decision by item, with the accounts of each share. */
 export function reservedItems(items: readonly SessionItem[], decision: Decision): readonly ReservedItem[] {
   const accountsOf = payingAccounts(decision)
   return items.map((item, index): ReservedItem => {
@@ -278,7 +270,7 @@ export function reservedItems(items: readonly SessionItem[], decision: Decision)
 
 const NO_TIMELINE = { charge: null, intervalMs: 0, heartbeatDue: null } as const
 
-/** What comes back now cannot come back again: the items stay, without what they cost. */
+/** Keeps the items without their cost, so that they cannot be refunded twice. */
 function suspend(session: Session, now: number): Step {
   const { charge } = session
   if (charge === null) return { session, refund: [] }
@@ -294,7 +286,7 @@ function end(session: Session, refund: readonly ReservedItem[], now: number): St
   return { session: { ...session, state: 'TERMINATED', ...NO_TIMELINE, since: now }, refund }
 }
 
-/** The interval of the timeline that holds `now`: intervals that passed while no host was running are not charged. */
+/** The interval that contains `now`: intervals that passed while no host was running are not charged. */
 function nextInterval({ charge, intervalMs }: Session, now: number): [number, number] {
   if (charge === null) throw new Error('invariant: only an ACTIVE session is renewed')
   const missed = Math.max(0, Math.floor((now - charge.until) / intervalMs))

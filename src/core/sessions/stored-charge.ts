@@ -1,6 +1,5 @@
 /**
- * What paid for the running interval of a session as it is kept in a database: plain JSON, decimals and micro-tokens as
- * text. Device and cloud keep it alike, each for itself: no message carries it.
+ * A session's charge as plain JSON for the database, with decimals and micro-tokens as text. No message contains it.
  */
 import { decimal, formatDecimal } from '../pricing/amount.ts'
 import type { Variables } from '../pricing/formula-rate.ts'
@@ -44,7 +43,6 @@ export function storedCharge({ from, until, items }: IntervalCharge): StoredChar
   }
 }
 
-/** The reverse of {@link storedCharge}. */
 export function chargeOf({ from, until, items }: StoredCharge): IntervalCharge {
   return {
     from,
